@@ -1,0 +1,180 @@
+"""Table lookup: 256 entries for 8 bits, 513 interpolated entries for 16 bits.
+
+A table is built once, in float64, and is then data; looking up is integer only. Where the function has no value that
+fits, the entry saturates: +inf and everything above gives `high`, -inf and everything below gives `low`, and nan (the
+function is not defined there, say sqrt of a negative input) gives `low` too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray
+RealFunction = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+TableForm = Literal["tosa", "tflite"]
+
+TABLE8_ENTRIES = 256
+TABLE16_ENTRIES = 513
+TABLE16_STEP_BITS = 7
+_INT16_LOW, _INT16_HIGH = -32768, 32767
+
+
+def round_half_away(x: Array) -> Array:
+    """x: float[...] -> same type, to the nearest whole number, ties away from zero; C's `round`. Exact; nan stays nan."""
+    whole = np.trunc(x)
+    with np.errstate(invalid="ignore"):
+        up = np.abs(x - whole) >= 0.5
+    return whole + np.copysign(up.astype(x.dtype), x)
+
+
+def build_table8(
+    f: RealFunction,
+    input_scale: float,
+    input_zero_point: int,
+    output_scale: float,
+    output_zero_point: int,
+    *,
+    signed: bool = True,
+    low: int | None = None,
+    high: int | None = None,
+) -> Array:
+    """f on every 8-bit code -> int8[256] (uint8[256] if not signed), entry i for input code i - 128 (code i).
+
+    t = clip(half_away(f(S (q - z)) / S_o) + z_o, low, high), computed in float64; low and high default to the limits
+    of the type. Error: half an output step, where it does not saturate. inf and nan saturate (see the module).
+    Source: TFLite LUTPopulateInt8, which computes in float32 and so may differ where f / S_o is within 1e-6 of a tie.
+    """
+    _check_scale("input_scale", input_scale)
+    _check_scale("output_scale", output_scale)
+    dtype = np.dtype(np.int8 if signed else np.uint8)
+    low, high = _check_limits(low, high, dtype)
+    codes = np.arange(TABLE8_ENTRIES, dtype=np.float64) + np.iinfo(dtype).min
+    real = _evaluate(f, float(input_scale) * (codes - input_zero_point))
+    return _saturate(round_half_away(real / float(output_scale)) + output_zero_point, low, high, dtype)
+
+
+def lookup8(x: Array, table: Array) -> Array:
+    """x: int8[...] or uint8[...], table: [256] as `build_table8` orders it for the type of x -> table's type[...]."""
+    if table.shape != (TABLE8_ENTRIES,):
+        raise ValueError(f"table for 8-bit lookup: shape {table.shape}, must be (256,); build it with build_table8")
+    if x.dtype == np.uint8:
+        return np.take(table, x)
+    if x.dtype != np.int8:
+        raise TypeError(f"lookup8: input is {x.dtype}, must be int8 or uint8; 16-bit inputs go through lookup16")
+    return np.take(np.roll(table, TABLE8_ENTRIES // 2), x.view(np.uint8))
+
+
+def build_table16(
+    f: RealFunction,
+    input_scale: float,
+    output_scale: float,
+    *,
+    form: TableForm,
+    input_zero_point: int = 0,
+    output_zero_point: int = 0,
+) -> Array:
+    """f sampled over all of int16 -> int16[513], to be interpolated by `lookup16`.
+
+    'tosa': t[i] = clip(half_away(f(S (128 (i - 256) - z)) / S_o) + z_o), the plain samples; the last one is at 32768.
+    'tflite': LUTPopulateInt16 in float32: 512 steps over [-32768, 32767] (a step is 127.998 codes), each entry moved
+    by half the error of the interpolation at the midpoint, values scaled by 65536 / 65535; no output zero point.
+    Both saturate to int16; inf and nan saturate (see the module).
+    """
+    _check_scale("input_scale", input_scale)
+    _check_scale("output_scale", output_scale)
+    if form == "tflite":
+        if output_zero_point != 0:
+            raise ValueError(f"output_zero_point={output_zero_point}: TFLite's 16-bit table has none; use 0 or 'tosa'")
+        return _build_table16_tflite(f, input_scale, output_scale, input_zero_point)
+    if form != "tosa":
+        raise ValueError(f"form={form!r}: no such 16-bit table; use 'tosa' or 'tflite'")
+    codes = (np.arange(TABLE16_ENTRIES, dtype=np.float64) - 256) * (1 << TABLE16_STEP_BITS)
+    real = _evaluate(f, float(input_scale) * (codes - input_zero_point))
+    t = round_half_away(real / float(output_scale)) + output_zero_point
+    return _saturate(t, _INT16_LOW, _INT16_HIGH, np.dtype(np.int16))
+
+
+def _build_table16_tflite(f: RealFunction, input_scale: float, output_scale: float, input_zero_point: int) -> Array:
+    """LUTPopulateInt16 of tensorflow/lite/kernels/internal/common.h, in its float32 steps."""
+    f32 = np.float32
+    low = f32(input_scale) * f32(_INT16_LOW - input_zero_point)
+    high = f32(input_scale) * f32(_INT16_HIGH - input_zero_point)
+    step = (high - low) / f32(TABLE16_ENTRIES - 1)
+    output_span = f32(output_scale) * f32(_INT16_HIGH) - f32(output_scale) * f32(_INT16_LOW)
+    inverse = f32(65536) / output_span
+    i = np.arange(TABLE16_ENTRIES - 1, dtype=f32)
+
+    def sample(x: Array) -> Array:
+        return _evaluate(f, x.astype(np.float64)).astype(f32)
+
+    start, middle, end = sample(low + i * step), sample(low + i * step + step / f32(2)), sample(low + (i + 1) * step)
+    with np.errstate(invalid="ignore", over="ignore"):
+        here = round_half_away(start * inverse)
+        between = round_half_away((end * inverse + here) / f32(2))
+        bias = round_half_away((between - round_half_away(middle * inverse)) / f32(2))
+        last = round_half_away(sample(np.array([high])) * inverse)
+        # At inf the midpoint has no meaning: the sample alone counts.
+        corrected = np.where(np.isfinite(bias), here - bias, here)
+    return _saturate(np.concatenate([corrected, last]), _INT16_LOW, _INT16_HIGH, np.dtype(np.int16))
+
+
+def interpolate16(x: Array, table: Array) -> Array:
+    """x: int16[...], table: int16[513] -> int32[...] = 128 t[i] + (t[i+1] - t[i]) f, i = (x + 32768) >> 7, f = x & 127.
+
+    Seven fraction bits, nothing rounded. Source: TOSA 1.0 TABLE, int16.
+    """
+    if x.dtype != np.int16:
+        raise TypeError(f"16-bit lookup: input is {x.dtype}, must be int16")
+    if table.shape != (TABLE16_ENTRIES,) or table.dtype != np.int16:
+        raise ValueError(f"table for 16-bit lookup: {table.dtype}{table.shape}, must be int16(513,); use build_table16")
+    position = x.astype(np.int32) + 32768
+    i = position >> TABLE16_STEP_BITS
+    base = np.take(table, i).astype(np.int32)
+    slope = np.take(table, i + 1).astype(np.int32) - base
+    return (base << TABLE16_STEP_BITS) + slope * (position & 127)
+
+
+def lookup16(x: Array, table: Array, form: TableForm) -> Array:
+    """x: int16[...], table: int16[513] -> int16[...], interpolated between two entries, rounded half up.
+
+    'tflite': t[i] + (((t[i+1] - t[i]) f + 64) >> 7). 'tosa': TABLE followed by RESCALE by 2^-7 with single rounding,
+    (128 t[i] + (t[i+1] - t[i]) f + 64) >> 7. The two give the same number for the same table: the forms differ in how
+    the table is built. Never leaves the range of the two entries. The 32-bit result of TOSA itself: `interpolate16`.
+    """
+    if form not in ("tosa", "tflite"):
+        raise ValueError(f"form={form!r}: no such 16-bit table; use 'tosa' or 'tflite'")
+    if x.size > 1 << 16 and x.dtype == np.int16:
+        # Cheaper: every code once, then one gather.
+        codes = np.arange(1 << 16, dtype=np.uint16).view(np.int16)
+        return np.take(lookup16(codes, table, form), x.view(np.uint16))
+    half = 1 << (TABLE16_STEP_BITS - 1)
+    return ((interpolate16(x, table) + half) >> TABLE16_STEP_BITS).astype(np.int16)
+
+
+def _evaluate(f: RealFunction, x: Array) -> Array:
+    with np.errstate(all="ignore"):
+        real = np.asarray(f(x), dtype=np.float64)
+    if real.shape != x.shape:
+        raise ValueError(f"function of the table returned shape {real.shape} for {x.shape}; it must work per element")
+    return real
+
+
+def _saturate(t: Array, low: int, high: int, dtype: np.dtype) -> Array:
+    return np.clip(np.where(np.isnan(t), low, t), low, high).astype(dtype)
+
+
+def _check_scale(name: str, scale: float) -> None:
+    if not (np.isfinite(scale) and scale > 0):
+        raise ValueError(f"{name}={scale}: a scale must be positive and finite")
+
+
+def _check_limits(low: int | None, high: int | None, dtype: np.dtype) -> tuple[int, int]:
+    info = np.iinfo(dtype)
+    low, high = info.min if low is None else low, info.max if high is None else high
+    if not info.min <= low <= high <= info.max:
+        raise ValueError(f"low={low}, high={high}: must satisfy {info.min} <= low <= high <= {info.max} for {dtype}")
+    return int(low), int(high)
