@@ -24,7 +24,7 @@ _INT16_LOW, _INT16_HIGH = -32768, 32767
 
 
 def round_half_away(x: Array) -> Array:
-    """x: float[...] -> same type, to the nearest whole number, ties away from zero; C's `round`. Exact; nan stays nan."""
+    """x: float[...] -> same type, to the nearest whole number, ties away from zero, as C's `round`; nan stays nan."""
     whole = np.trunc(x)
     with np.errstate(invalid="ignore"):
         up = np.abs(x - whole) >= 0.5
