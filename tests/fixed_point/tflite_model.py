@@ -31,7 +31,7 @@ _TYPE_NAMES |= {"int16": "INT16", "bool": "BOOL"}
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor. scale and zero_point: numbers, or one a channel of `axis`; `data` makes it a constant of the model."""
+    """One tensor. scale and zero_point: numbers, or one a channel of `axis`; with `data` a constant of the model."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -71,8 +71,7 @@ def single_operator(
     enumerations by number, `code("Padding", "VALID")`). Tensors without data are the model's inputs, in order.
     """
     schema = _schema()
-    import flatbuffers
-
+    flatbuffers: Any = importlib.import_module("flatbuffers")
     graph, model = schema.SubGraphT(), schema.ModelT()
     graph.tensors, model.buffers = [], [schema.BufferT()]
     graph.inputs, graph.outputs, operator = [], [], schema.OperatorT()
@@ -108,7 +107,7 @@ def run(model: bytes, inputs: Sequence[np.ndarray], engine: Engine = "reference"
     """The outputs for these inputs. reference: LiteRT with BuiltinRefOpResolver; optimized: LiteRT's optimized kernels
     without XNNPACK; micro: TFLite Micro."""
     if engine == "micro":
-        runtime: Any = importlib.import_module("tflite_micro.runtime")
+        runtime: Any = importlib.import_module("tflite_micro").runtime
         micro = runtime.Interpreter.from_bytes(model, arena_size=1 << 24)
         for i, x in enumerate(inputs):
             micro.set_input(x, i)
