@@ -1,0 +1,165 @@
+"""What the placement search is given and what it gives back: buffers, plans, and the ways in which it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+
+class InvalidBuffers(ValueError):
+    """The buffers contradict themselves: a fault of the caller, named buffer by buffer."""
+
+
+class DoesNotFit(Exception):
+    """No plan within the capacity was found, or none exists.
+
+    `bound_bytes` is a proved lower bound of the peak, `best_peak_bytes` the smallest peak found,
+    `step` and `live` the step with most live bytes and the buffers live at it.
+    `proved` says that no plan within the capacity exists; otherwise the effort ran out.
+    """
+
+    def __init__(
+        self,
+        capacity_bytes: int,
+        bound_bytes: int,
+        best_peak_bytes: int,
+        step: int,
+        live: Sequence[Buffer],
+        proved: bool,
+        nodes: int = 0,
+    ) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.bound_bytes = bound_bytes
+        self.best_peak_bytes = best_peak_bytes
+        self.step = step
+        self.live = tuple(live)
+        self.proved = proved
+        self.nodes = nodes
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        live_bytes = sum(buffer.size_bytes for buffer in self.live)
+        largest = sorted(self.live, key=lambda buffer: (-buffer.size_bytes, buffer.name))[:5]
+        names = ", ".join(f"{buffer.name} {buffer.size_bytes}" for buffer in largest)
+        more = f" and {len(self.live) - 5} more" if len(self.live) > 5 else ""
+        reason = "no plan exists" if self.proved else f"none found in {self.nodes} nodes"
+        return (
+            f"capacity {self.capacity_bytes} bytes: {reason}; at step {self.step} {live_bytes} bytes are live "
+            f"({names}{more}); lower bound {self.bound_bytes}, smallest peak found {self.best_peak_bytes}"
+        )
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One allocation: `size_bytes` bytes during the steps [start, end).
+
+    alignment_bytes  the address is a multiple of it
+    fixed_address    the address, where it is given from outside
+    region           (low, high): all of its bytes lie in [low, high); high None: no upper end
+    bank_bytes       it does not cross a multiple of this (0: it may); needed by `apart_from`
+    apart_from       buffers with which it shares no bank of `bank_bytes` while both are live
+    view_of, offset_bytes  it lies exactly `offset_bytes` into that buffer; they may overlap
+    in_place_of      it may take the address of that buffer and overlap it: a right, not a duty
+    """
+
+    name: str
+    start: int
+    end: int
+    size_bytes: int
+    alignment_bytes: int = 1
+    fixed_address: int | None = None
+    region: tuple[int, int | None] | None = None
+    bank_bytes: int = 0
+    apart_from: tuple[str, ...] = ()
+    view_of: str | None = None
+    offset_bytes: int = 0
+    in_place_of: str | None = None
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A plan and its certificate.
+
+    peak_bytes   highest address in use, over all steps
+    bound_bytes  no plan has a smaller peak
+    proved       peak_bytes == bound_bytes: the plan is optimal
+    nodes        search nodes used, the same on every machine
+    """
+
+    addresses: Mapping[str, int]
+    peak_bytes: int
+    bound_bytes: int
+    proved: bool
+    nodes: int
+
+    @property
+    def gap(self) -> float:
+        """How far the peak may be from the optimum: peak / bound - 1."""
+        return self.peak_bytes / self.bound_bytes - 1 if self.bound_bytes else 0.0
+
+
+def check_buffers(buffers: Iterable[Buffer]) -> dict[str, Buffer]:
+    """Buffers by name. Raises InvalidBuffers at the first buffer that contradicts itself or the others."""
+    by_name: dict[str, Buffer] = {}
+    linked = []
+    for b in buffers:
+        if b.name in by_name:
+            raise InvalidBuffers(f"buffer {b.name}: the name is given twice")
+        by_name[b.name] = b
+        if b.size_bytes < 0 or b.end <= b.start or b.alignment_bytes != 1 or b.fixed_address is not None:
+            _check_numbers(b)
+        if b.region is not None or b.bank_bytes or b.view_of or b.in_place_of or b.apart_from or b.offset_bytes:
+            linked.append(b)
+    for b in linked:
+        _check_links(b, by_name)
+    return by_name
+
+
+def _check_numbers(b: Buffer) -> None:
+    if b.size_bytes < 0:
+        raise InvalidBuffers(f"buffer {b.name}: size {b.size_bytes} is negative")
+    if b.end <= b.start:
+        raise InvalidBuffers(f"buffer {b.name}: live range [{b.start}, {b.end}) is empty")
+    if b.alignment_bytes < 1:
+        raise InvalidBuffers(f"buffer {b.name}: alignment {b.alignment_bytes} is not positive")
+    if b.fixed_address is None:
+        return
+    if b.fixed_address < 0:
+        raise InvalidBuffers(f"buffer {b.name}: fixed address {b.fixed_address} is negative")
+    if b.fixed_address % b.alignment_bytes:
+        raise InvalidBuffers(
+            f"buffer {b.name}: fixed address {b.fixed_address} is no multiple of its alignment {b.alignment_bytes}"
+        )
+
+
+def _check_links(b: Buffer, by_name: Mapping[str, Buffer]) -> None:
+    if b.bank_bytes < 0 or (b.bank_bytes and b.size_bytes > b.bank_bytes):
+        raise InvalidBuffers(f"buffer {b.name}: size {b.size_bytes} is larger than its bank of {b.bank_bytes} bytes")
+    if b.apart_from and not b.bank_bytes:
+        raise InvalidBuffers(f"buffer {b.name}: apart_from needs bank_bytes")
+    if b.region is not None:
+        low, high = b.region
+        if low < 0 or (high is not None and high - low < b.size_bytes):
+            raise InvalidBuffers(f"buffer {b.name}: size {b.size_bytes} does not fit its region [{low}, {high})")
+    for other in (*b.apart_from, b.view_of, b.in_place_of):
+        if other is not None and other not in by_name:
+            raise InvalidBuffers(f"buffer {b.name}: refers to {other}, which is not among the buffers")
+        if other == b.name:
+            raise InvalidBuffers(f"buffer {b.name}: refers to itself")
+    if b.view_of is None:
+        if b.offset_bytes:
+            raise InvalidBuffers(f"buffer {b.name}: offset {b.offset_bytes} without view_of")
+        return
+    if b.in_place_of is not None:
+        raise InvalidBuffers(f"buffer {b.name}: view_of and in_place_of exclude each other")
+    parent = by_name[b.view_of]
+    if b.offset_bytes < 0 or b.offset_bytes + b.size_bytes > parent.size_bytes:
+        raise InvalidBuffers(
+            f"buffer {b.name}: {b.size_bytes} bytes at offset {b.offset_bytes} leave {parent.name}, which has {parent.size_bytes}"
+        )
+    seen, at = {b.name}, b.view_of
+    while at is not None:
+        if at in seen:
+            raise InvalidBuffers(f"buffer {b.name}: view_of goes round in a circle")
+        seen.add(at)
+        at = by_name[at].view_of if at in by_name else None

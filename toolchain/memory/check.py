@@ -1,0 +1,116 @@
+"""The independent checker: it knows buffers and addresses, and nothing of how a plan was made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from toolchain.memory.buffer import Buffer, Placement
+
+
+def validate(buffers: Iterable[Buffer], placement: Placement, capacity_bytes: int | None = None) -> list[str]:
+    """Faults of a plan, one sentence each; empty when the plan is valid and its certificate consistent."""
+    buffers = list(buffers)
+    faults = [f"buffer {b.name}: has no address" for b in buffers if b.name not in placement.addresses]
+    placed = {b.name: b for b in buffers if b.name in placement.addresses}
+    faults += [f"address given to {name}, which is not among the buffers" for name in _unknown(placement, buffers)]
+    for b in placed.values():
+        faults += _faults_alone(b, placed, placement)
+    faults += _overlaps(list(placed.values()), placed, placement)
+    faults += _bank_conflicts(placed, placement)
+    peak = max((placement.addresses[b.name] + b.size_bytes for b in placed.values() if b.size_bytes), default=0)
+    if peak != placement.peak_bytes:
+        faults.append(f"the plan reaches {peak} bytes, its certificate says {placement.peak_bytes}")
+    if placement.bound_bytes > placement.peak_bytes:
+        faults.append(f"the bound {placement.bound_bytes} is above the peak {placement.peak_bytes}")
+    if placement.proved and placement.bound_bytes != placement.peak_bytes:
+        faults.append(f"proved, but bound {placement.bound_bytes} is not the peak {placement.peak_bytes}")
+    if capacity_bytes is not None and peak > capacity_bytes:
+        faults.append(f"the plan reaches {peak} bytes, the capacity is {capacity_bytes}")
+    return faults
+
+
+def live_at_peak(buffers: Iterable[Buffer]) -> tuple[int, list[Buffer], int]:
+    """(step, buffers live at it, bytes): the first step at which most bytes are live.
+
+    Buffers that must or may share their bytes are counted as if they did not.
+    """
+    buffers = list(buffers)
+    changes: dict[int, int] = {}
+    for b in buffers:
+        changes[b.start] = changes.get(b.start, 0) + b.size_bytes
+        changes[b.end] = changes.get(b.end, 0) - b.size_bytes
+    live = most = 0
+    at = min((b.start for b in buffers), default=0)
+    for step in sorted(changes):
+        live += changes[step]
+        if live > most:
+            most, at = live, step
+    return at, [b for b in buffers if b.start <= at < b.end], most
+
+
+def _unknown(placement: Placement, buffers: Sequence[Buffer]) -> list[str]:
+    return sorted(set(placement.addresses) - {b.name for b in buffers})
+
+
+def _faults_alone(b: Buffer, placed: dict[str, Buffer], placement: Placement) -> list[str]:
+    address = placement.addresses[b.name]
+    faults = []
+    if address < 0:
+        faults.append(f"buffer {b.name}: address {address} is negative")
+    if address % b.alignment_bytes:
+        faults.append(f"buffer {b.name}: address {address} is no multiple of its alignment {b.alignment_bytes}")
+    if b.fixed_address is not None and address != b.fixed_address:
+        faults.append(f"buffer {b.name}: address {address} is not its fixed address {b.fixed_address}")
+    if b.region is not None:
+        low, high = b.region
+        if address < low or (high is not None and address + b.size_bytes > high):
+            faults.append(f"buffer {b.name}: [{address}, {address + b.size_bytes}) leaves its region [{low}, {high})")
+    if b.bank_bytes and b.size_bytes and address // b.bank_bytes != (address + b.size_bytes - 1) // b.bank_bytes:
+        faults.append(f"buffer {b.name}: crosses a bank of {b.bank_bytes} bytes at {address}")
+    if b.view_of in placed and address != placement.addresses[b.view_of] + b.offset_bytes:
+        faults.append(f"buffer {b.name}: address {address} is not {b.offset_bytes} into {b.view_of}")
+    return faults
+
+
+def _overlaps(buffers: list[Buffer], placed: dict[str, Buffer], placement: Placement) -> list[str]:
+    """Pairs that share a byte at a step. Sweeps by start; the live ones are kept sorted by address."""
+    faults = []
+    live: list[Buffer] = []
+    for b in sorted((b for b in buffers if b.size_bytes), key=lambda b: (b.start, b.end, b.name)):
+        live = [other for other in live if other.end > b.start]
+        low = placement.addresses[b.name]
+        high = low + b.size_bytes
+        for other in live:
+            at = placement.addresses[other.name]
+            if at < high and low < at + other.size_bytes and not _may_overlap(b, other, placed, placement):
+                steps = f"[{max(b.start, other.start)}, {min(b.end, other.end)})"
+                where = f"[{max(low, at)}, {min(high, at + other.size_bytes)})"
+                faults.append(f"buffers {other.name} and {b.name} overlap in steps {steps} at bytes {where}")
+        live.append(b)
+    return faults
+
+
+def _may_overlap(a: Buffer, b: Buffer, placed: dict[str, Buffer], placement: Placement) -> bool:
+    if _root(a, placed) == _root(b, placed):
+        return True
+    return placement.addresses[a.name] == placement.addresses[b.name] and (a.in_place_of == b.name or b.in_place_of == a.name)
+
+
+def _root(b: Buffer, placed: dict[str, Buffer]) -> str:
+    while b.view_of in placed:
+        b = placed[b.view_of]
+    return b.name
+
+
+def _bank_conflicts(placed: dict[str, Buffer], placement: Placement) -> list[str]:
+    faults = []
+    for b in placed.values():
+        for name in b.apart_from:
+            other = placed.get(name)
+            if other is None or other.end <= b.start or b.end <= other.start or not (b.size_bytes and other.size_bytes):
+                continue
+            low, at = placement.addresses[b.name], placement.addresses[name]
+            first, last = low // b.bank_bytes, (low + b.size_bytes - 1) // b.bank_bytes
+            if first <= (at + other.size_bytes - 1) // b.bank_bytes and at // b.bank_bytes <= last:
+                faults.append(f"buffers {b.name} and {name} share a bank of {b.bank_bytes} bytes")
+    return faults
