@@ -1,0 +1,339 @@
+"""Requantization: accumulators to the integers of the next layer, y = clamp(round(acc * m / 2**s) + zero_point)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from quant.fixed_point.errors import FixedPointError
+from quant.fixed_point.rounding import (
+    HALF_UP_RULES,
+    Rounding,
+    reduced_multiplier,
+    round_shift,
+    round_shift_wide,
+)
+from quant.fixed_point.scale import ScaleForm, ScaleKind, choose_scale, float32_from_bits
+
+Array = NDArray[Any]
+_BLOCK_ELEMENTS = 1 << 15  # float64 blocks of 256 KiB stay in a core's L2
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Requant:
+    """The requantization of one operator, as a machine is programmed.
+
+    multiplier, shift: int64[1] (per tensor) or int64[c] (per channel). The real scale is multiplier / 2**shift; with
+    kind 'float32' multiplier holds IEEE bits and shift is 0; with kind 'pow2' multiplier is 1.
+    zero_point: of the output. low, high: final clamp, inclusive, in the output's integers (fused ReLU, Clip: narrower).
+    wrap: overflow wraps to width_bits (None: the output type's) instead of saturating, before the clamp.
+    """
+
+    multiplier: Array
+    shift: Array
+    rounding: Rounding
+    zero_point: int
+    low: int
+    high: int
+    wrap: bool = False
+    kind: ScaleKind = "multiplier"
+    width_bits: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "multiplier", np.atleast_1d(np.asarray(self.multiplier, np.int64)))
+        object.__setattr__(self, "shift", np.atleast_1d(np.asarray(self.shift, np.int64)))
+        object.__setattr__(self, "rounding", Rounding(self.rounding))
+        fault = _fault(self)
+        if fault:
+            raise FixedPointError(f"Requant: {fault}")
+
+    @property
+    def per_channel(self) -> bool:
+        """True where there is more than one multiplier or shift."""
+        return self.multiplier.size > 1 or self.shift.size > 1
+
+    @cached_property
+    def real_scale(self) -> Array:
+        """float64[1] or [c]: what the accumulator is multiplied by."""
+        if self.kind == "float32":
+            return float32_from_bits(self.multiplier).astype(np.float64)
+        if self.rounding is Rounding.REDUCED16:
+            return np.ldexp(reduced_multiplier(self.multiplier).astype(np.float64), 16 - self.shift)
+        return np.ldexp(self.multiplier.astype(np.float64), -self.shift)
+
+    @cached_property
+    def _integer(self) -> tuple[Array, Array]:
+        """int64[1] or [c] each: multiplier and right shift (0..62) that the exact integer form uses."""
+        multiplier, shift = np.broadcast_arrays(self.multiplier, self.shift)
+        if self.rounding is Rounding.REDUCED16:
+            return reduced_multiplier(multiplier), shift - 16
+        left = np.maximum(-shift, 0)
+        return np.left_shift(multiplier, left), np.maximum(shift, 0)
+
+    @cached_property
+    def _float64_is_exact(self) -> bool:
+        """True where float64 arithmetic gives the exact result for any int32 or int64 accumulator.
+
+        A product that lands inside the clamp has at most bits(clamp) + shift significant bits; beyond 53 it would be
+        rounded. Products outside the clamp stay outside, for rounding is monotonic.
+        """
+        if self.wrap or self.kind == "float32" or self.rounding is Rounding.SCALE16:
+            return False
+        bound = max(abs(self.low - self.zero_point), abs(self.high - self.zero_point), abs(self.zero_point)) + 2
+        return bound.bit_length() + 1 + int(self._integer[1].max()) <= 53
+
+
+def _fault(r: Requant) -> str | None:
+    if r.multiplier.ndim != 1 or r.shift.ndim != 1:
+        return f"multiplier and shift must be one-dimensional, have shapes {r.multiplier.shape} and {r.shift.shape}"
+    if 1 not in (r.multiplier.size, r.shift.size) and r.multiplier.size != r.shift.size:
+        return f"{r.multiplier.size} multipliers and {r.shift.size} shifts; give one, or one for each channel"
+    if r.low > r.high:
+        return f"clamp low={r.low} is above high={r.high}"
+    if r.width_bits is not None and not 2 <= r.width_bits <= 32:
+        return f"width_bits={r.width_bits}; must be 2..32"
+    if r.kind == "float32":
+        return _float32_fault(r)
+    if r.rounding is Rounding.FP32_RNE:
+        return "rounding fp32_rne needs kind='float32'"
+    if r.multiplier.min() < 0 or r.multiplier.max() >= 1 << 31:
+        return f"multipliers {r.multiplier.min()}..{r.multiplier.max()}; must be 0..2147483647"
+    if (r.kind == "pow2" or r.rounding is Rounding.POW2) and (r.multiplier != 1).any():
+        return f"multiplier {r.multiplier[r.multiplier != 1][0]} with powers of two; must be 1"
+    if r.rounding is Rounding.SCALE16 and r.multiplier.max() >= 1 << 15:
+        return f"multiplier {r.multiplier.max()} with rounding scale16; must be below 32768 (multiplier_bits=15)"
+    lowest = {Rounding.POW2: -31, Rounding.REDUCED16: 17}.get(r.rounding, -31 if r.kind == "pow2" else 0)
+    if r.shift.min() < lowest or r.shift.max() > 62:
+        return f"shifts {r.shift.min()}..{r.shift.max()}; must be {lowest}..62 for rounding {r.rounding.value}"
+    return None
+
+
+def _float32_fault(r: Requant) -> str | None:
+    if r.rounding in (Rounding.DOUBLE_ROUND, Rounding.SCALE16, Rounding.REDUCED16, Rounding.POW2):
+        return f"rounding {r.rounding.value} is defined on integer multipliers; kind is 'float32'"
+    if r.shift.any():
+        return "shift must be 0 with kind='float32'"
+    if not np.isfinite(float32_from_bits(r.multiplier)).all():
+        return "a float32 scale is not finite"
+    return None
+
+
+def make_requant(
+    real_scale: ArrayLike,
+    form: ScaleForm,
+    rounding: Rounding,
+    *,
+    zero_point: int = 0,
+    low: int,
+    high: int,
+    wrap: bool = False,
+    width_bits: int | None = None,
+) -> Requant:
+    """real_scale: float or float[c] (S_in S_w / S_out) -> Requant with the nearest scale that `form` expresses.
+
+    Raises ScaleRangeError as `choose_scale`.
+    """
+    s = choose_scale(real_scale, form)
+    return Requant(s.multiplier, s.shift, rounding, zero_point, low, high, wrap, form.kind, width_bits)
+
+
+def identity_requant(zero_point: int, low: int, high: int) -> Requant:
+    """acc + zero_point, clamped: a Requant of scale 1."""
+    return Requant(np.array([1]), np.array([0]), Rounding.FLOOR, zero_point, low, high)
+
+
+def requantize(acc: Array, r: Requant, dtype: DTypeLike = np.int8, axis: int = -1) -> Array:
+    """acc: int32 or int64[..., c, ...] -> dtype[same shape]; channels lie on `axis`. Exact by r.rounding for any value.
+
+    acc beyond int64's product with the multiplier is kept in two limbs. int8 and int16 accumulators are taken as int32.
+    Raises FixedPointError where c disagrees with the multipliers, or [low, high] lies outside dtype.
+    Source: TOSA 1.0 RESCALE; TFLite `MultiplyByQuantizedMultiplier`; ONNX QLinearConv (kind 'float32').
+    """
+    dtype = np.dtype(dtype)
+    acc = _accumulators(acc, r, dtype, axis)
+    if r.per_channel and axis not in (-1, acc.ndim - 1):
+        moved = np.ascontiguousarray(np.moveaxis(acc, axis, -1))
+        return np.ascontiguousarray(np.moveaxis(_requantize_last(moved, r, dtype), -1, axis))
+    return _requantize_last(np.ascontiguousarray(acc), r, dtype)
+
+
+def _accumulators(acc: Array, r: Requant, dtype: np.dtype, axis: int) -> Array:
+    acc = np.asarray(acc)
+    if acc.dtype.kind not in "iu" or acc.dtype == np.uint64:
+        raise FixedPointError(f"requantize: accumulators are {acc.dtype}; must be int32 or int64")
+    if acc.dtype != np.int32 and acc.dtype != np.int64:
+        acc = acc.astype(np.int32 if acc.dtype.itemsize < 4 else np.int64)
+    limits = np.iinfo(dtype)
+    if r.low < limits.min or r.high > limits.max:
+        raise FixedPointError(
+            f"requantize: clamp {r.low}..{r.high} lies outside {dtype.name} ({limits.min}..{limits.max}); "
+            f"narrow low and high, or ask for a wider dtype"
+        )
+    channels = max(r.multiplier.size, r.shift.size)
+    if channels > 1 and (acc.ndim == 0 or acc.shape[axis] != channels):
+        raise FixedPointError(
+            f"requantize: {channels} multipliers for shape {acc.shape}, axis {axis}; give one, or one for each channel"
+        )
+    return acc
+
+
+def _requantize_last(acc: Array, r: Requant, dtype: np.dtype) -> Array:
+    """acc: contiguous int32 or int64[..., c], channels last."""
+    out = np.empty(acc.shape, dtype)
+    if acc.size == 0:
+        return out
+    step, parameters = _step(acc, r, dtype)
+    flat, flat_out = acc.reshape(-1), out.reshape(-1)
+    channels = max(r.multiplier.size, r.shift.size)
+    rows = max(1, min(_BLOCK_ELEMENTS, acc.size) // channels)
+    block = rows * channels if channels > 1 else min(_BLOCK_ELEMENTS, acc.size)
+    if channels > 1:
+        parameters = tuple(np.tile(p, rows) if p.size > 1 else p for p in parameters)
+    for start in range(0, acc.size, block):
+        part = flat[start : start + block]
+        if part.size < block:
+            parameters = tuple(p[: part.size] if p.size > 1 else p for p in parameters)
+        step(part, parameters, flat_out[start : start + part.size])
+    return out
+
+
+Step = Callable[[Array, tuple[Array, ...], Array], None]
+
+
+def _step(acc: Array, r: Requant, dtype: np.dtype) -> tuple[Step, tuple[Array, ...]]:
+    """The cheapest exact form for these accumulators, and its parameters, each [1] or [c]."""
+    if r.kind == "float32":
+        return _float32_step(r, dtype), (float32_from_bits(r.multiplier),)
+    if r._float64_is_exact:
+        return _float64_step(r, dtype)
+    multiplier, shift = r._integer
+    wide = acc.dtype == np.int64 and _exceeds_int64(acc, int(multiplier.max()))
+    return _integer_step(r, dtype, wide), (multiplier, shift)
+
+
+def _exceeds_int64(acc: Array, multiplier: int) -> bool:
+    largest = max(abs(int(acc.min())), abs(int(acc.max())))
+    return multiplier >= 1 << 31 or largest * max(multiplier, 1) >= 1 << 61
+
+
+def _float64_step(r: Requant, dtype: np.dtype) -> tuple[Step, tuple[Array, ...]]:
+    """Exact in float64 (see Requant._float64_is_exact): product, offset, clamp, then a cast that truncates upward of 0.
+
+    Values are moved so that `low` lies at 0: the cast to the unsigned type is then a floor.
+    """
+    multiplier, shift = r._integer
+    scale = np.ldexp(multiplier.astype(np.float64), -shift)
+    base = float(r.zero_point - r.low)
+    top = float(r.high - r.low)
+    unsigned = np.dtype(f"u{dtype.itemsize}")
+    low = np.array(r.low, np.int64).astype(unsigned)
+    rounding = r.rounding
+    parameters: tuple[Array, ...] = (scale,)
+    half = np.where(shift > 0, 0.5, 0.0)
+    if rounding in HALF_UP_RULES or rounding is Rounding.DOUBLE_ROUND:
+        offset = half + base
+        parameters = (scale, offset if offset.size > 1 and np.ptp(offset) else offset[:1])
+    if rounding is Rounding.DOUBLE_ROUND and (shift > 31).any():
+        parameters = (*parameters, np.where(shift > 31, np.ldexp(1.0, 30 - shift), 0.0))
+
+    def step(x: Array, p: tuple[Array, ...], out: Array) -> None:
+        v = np.multiply(x, p[0])
+        if len(p) == 3:
+            v += np.where(x >= 0, p[2], -p[2])
+        if len(p) >= 2:
+            v += p[1]
+        else:
+            _round_float64(v, rounding)
+            v += base
+        np.maximum(v, 0.0, out=v)
+        np.minimum(v, top, out=v)
+        u = out.view(unsigned)
+        np.copyto(u, v, casting="unsafe")
+        np.add(u, low, out=u)
+
+    return step, parameters
+
+
+def _round_float64(v: Array, rounding: Rounding) -> None:
+    """In place, to an integer: FLOOR, TRUNCATE, HALF_EVEN, HALF_AWAY, SINGLE_HALF_UP. v + 1/2 must be exact."""
+    if rounding is Rounding.FLOOR:
+        np.floor(v, out=v)
+    elif rounding is Rounding.TRUNCATE:
+        np.trunc(v, out=v)
+    elif rounding in (Rounding.HALF_EVEN, Rounding.FP32_RNE):
+        np.rint(v, out=v)
+    elif rounding is Rounding.HALF_AWAY:
+        v += np.copysign(0.5, v)
+        np.trunc(v, out=v)
+    else:
+        v += 0.5
+        np.floor(v, out=v)
+
+
+def _float32_step(r: Requant, dtype: np.dtype) -> Step:
+    """float32(acc) * float32(scale), rounded by r.rounding. ONNX QLinearConv: rint, then zero point and clamp."""
+    nearest_even = r.rounding in (Rounding.FP32_RNE, Rounding.HALF_EVEN)
+    rounding = r.rounding
+
+    def step(x: Array, p: tuple[Array, ...], out: Array) -> None:
+        v: Array = x.astype(np.float32)
+        v *= p[0]
+        if nearest_even:
+            np.rint(v, out=v)
+        else:
+            v = v.astype(np.float64)
+            _round_float64(v, rounding)
+        integers = _saturating_int64(v)
+        _finish(integers, r, dtype, out)
+
+    return step
+
+
+def _saturating_int64(v: Array) -> Array:
+    """float[...] of integral values -> int64[...], saturated."""
+    limit = 2.0**62
+    return np.clip(v, -limit, limit).astype(np.int64)
+
+
+def _integer_step(r: Requant, dtype: np.dtype, wide: bool) -> Step:
+    rounding = r.rounding
+
+    def step(x: Array, p: tuple[Array, ...], out: Array) -> None:
+        x = x.astype(np.int64)
+        if rounding is Rounding.SCALE16:
+            x = wrap_to_bits(x, 48)
+            product = x * p[0]
+            y = round_shift(product, p[1], rounding)
+        elif wide:
+            y = round_shift_wide(x, p[0], p[1], rounding)
+        else:
+            y = round_shift(x * p[0], p[1], rounding, x)
+        _finish(y, r, dtype, out)
+
+    return step
+
+
+def _finish(y: Array, r: Requant, dtype: np.dtype, out: Array) -> None:
+    """Zero point, wrap or saturation, clamp. y: int64, changed in place where it helps."""
+    if r.wrap:
+        bits = r.width_bits or dtype.itemsize * 8
+        y = wrap_to_bits(y + r.zero_point, bits, signed=r.low < 0 or dtype.kind == "i")
+    else:
+        # the zero point is far below 2**62: clamping first keeps its addition from overflowing
+        y = np.clip(y, -(1 << 62), 1 << 62) + r.zero_point
+    np.clip(y, r.low, r.high, out=y)
+    np.copyto(out, y, casting="unsafe")
+
+
+def wrap_to_bits(x: Array, bits: int, signed: bool = True) -> Array:
+    """int64[...] -> int64[...], its low `bits` (1..64) read as two's complement, or unsigned (then at most 63)."""
+    if not signed:
+        return x & ((1 << bits) - 1)
+    spare = 64 - bits
+    return (x << spare) >> spare
