@@ -1,0 +1,212 @@
+"""What every operator is made of: the float form that is selected and quantized, the integer form that is tiled and run.
+
+A float operator (`FloatOp`) is what a node of the model means on the chip's layout; `quantize` turns it into integer
+nodes. An integer operator (`NpuOp`) has a numpy `reference` that defines its bits, and either a tile space
+(`tilings`, `works`) or a list of strided moves (`moves`). Feature maps are channels-last: [n, h, w, c].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node, Quant, TensorType
+from toolchain.isa.operations import MachineOp
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Region:
+    """A box of a tensor: elements start[i] .. start[i] + size[i] of each dimension."""
+
+    tensor: str
+    start: tuple[int, ...]
+    size: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a region's first element lies in SRAM, and the bytes between neighbours along each dimension."""
+
+    address: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Constant bytes an instruction needs in SRAM (weights, parameters, a table). Equal keys hold equal bytes."""
+
+    key: tuple[Any, ...]
+    data: bytes
+
+
+Emit = Callable[[Sequence[Site], Sequence[int], Site | None], tuple[MachineOp, ...]]
+
+
+@dataclass(frozen=True)
+class Work:
+    """One tile: bring `reads` and `blocks` into SRAM, run what `emit` gives, take `write` away (None: partial sums)."""
+
+    reads: tuple[Region, ...]
+    blocks: tuple[Block, ...]
+    write: Region | None
+    emit: Emit
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Tile sizes in output rows, columns and channels, and reduction channels; `rows_outer` keeps inputs, else weights."""
+
+    rows: int
+    columns: int
+    channels: int
+    inner: int
+    rows_outer: bool
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One dimension of a strided move; dimension -1 stays in place (replicates or broadcasts)."""
+
+    count: int
+    source_dim: int
+    source_step: int
+    target_dim: int
+    target_step: int
+
+
+@dataclass(frozen=True)
+class Move:
+    """Copies `loops` elements of input number `source` from `source_start` to `target_start` of the output."""
+
+    source: int
+    source_start: tuple[int, ...]
+    target_start: tuple[int, ...]
+    loops: tuple[Loop, ...]
+
+
+@dataclass(frozen=True)
+class FillBox:
+    """Sets a box of the output to one code."""
+
+    start: tuple[int, ...]
+    size: tuple[int, ...]
+    value: int
+
+
+@dataclass(frozen=True)
+class Layer:
+    """An integer node with what is known of its tensors: what tilings and works are computed from."""
+
+    node: Node
+    types: Mapping[str, TensorType]
+    constants: Mapping[str, Array]
+    chip: Chip
+
+    @cached_property
+    def activations(self) -> tuple[str, ...]:
+        """The inputs that are not constants, in order."""
+        return tuple(n for n in self.node.inputs if n and n not in self.constants)
+
+    def input_type(self, index: int) -> TensorType:
+        return self.types[self.node.inputs[index]]
+
+    @property
+    def output(self) -> TensorType:
+        return self.types[self.node.outputs[0]]
+
+
+class NpuOp(Protocol):
+    """Integer operator. Its arrays are codes; scales live in its parameters."""
+
+    def reference(self, inputs: Sequence[Array]) -> Array: ...
+
+
+class TiledOp(NpuOp, Protocol):
+    def tilings(self, layer: Layer) -> Iterable[Tiling]: ...
+
+    def works(self, layer: Layer, tiling: Tiling) -> list[Work]: ...
+
+
+class MoveOp(NpuOp, Protocol):
+    def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]: ...
+
+
+class QuantScope(Protocol):
+    """What quantization knows: types, float constants, the scale of every activation; and where results go."""
+
+    chip: Chip
+    graph: Graph
+
+    def quant(self, tensor: str) -> Quant: ...
+
+    def constant(self, name: str, value: Array) -> str:
+        """Registers an integer constant and gives its name."""
+        ...
+
+    def requant(self, real_scale: Any, operation: str, zero_point: int, low: int, high: int, *, where: str) -> Any: ...
+
+    def inner_requant(self, real_scale: Any, operation: str, *, where: str) -> Any:
+        """A requantization inside an operator, to int32: no zero point, no clamp."""
+        ...
+
+    @property
+    def code_range(self) -> tuple[int, int]: ...
+
+
+class FloatOp(Protocol):
+    """Float operator on the chip's layout."""
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        """The reason why this chip cannot run the node, or None. Names the key of the YAML that would change it."""
+        ...
+
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]: ...
+
+
+def same_scale(op: Any) -> bool:
+    """True for operators whose output has the codes of their input."""
+    return bool(getattr(op, "keeps_scale", False))
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def spans(total: int, tile: int) -> list[tuple[int, int]]:
+    """[0, total) cut into (start, size) pieces of at most `tile`."""
+    return [(i, min(tile, total - i)) for i in range(0, total, tile)]
+
+
+def halvings(total: int, multiple: int = 1) -> list[int]:
+    """Tile sizes worth trying along a dimension: the whole, then even cuts into 2, 3, 4, 6, 8, ... rounded to `multiple`."""
+    sizes: list[int] = []
+    pieces = 1
+    while True:
+        size = min(total, ceil_div(ceil_div(total, pieces), multiple) * multiple)
+        if not sizes or size < sizes[-1]:
+            sizes.append(size)
+        if size <= multiple:
+            return sizes
+        pieces = pieces + max(1, pieces // 2)
+
+
+def clamp_codes(bounds: tuple[float | None, float | None], quant: Quant, code_range: tuple[int, int]) -> tuple[int, int]:
+    """Real bounds of a fused Relu or Clip -> (low, high) codes within the type's range."""
+    low, high = code_range
+
+    def code(real: float) -> int:
+        return int(np.clip(np.rint(real / quant.scale) + quant.zero_point, *code_range))
+
+    if bounds[0] is not None:
+        low = max(low, code(bounds[0]))
+    if bounds[1] is not None:
+        high = min(high, code(bounds[1]))
+    return low, max(low, high)

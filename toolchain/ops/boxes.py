@@ -1,0 +1,75 @@
+"""Tiles of operators that work element by element: boxes over the last three dimensions, one by one over the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import product
+
+import numpy as np
+
+from toolchain.ops.base import Block, Layer, Region, Site, Tiling, halvings, spans
+
+Shape = tuple[int, ...]
+
+
+def three(shape: Shape) -> Shape:
+    """The shape with at least three dimensions, ones in front."""
+    return (1,) * (3 - len(shape)) + shape
+
+
+def box_tilings(layer: Layer, multiple: int) -> Iterable[Tiling]:
+    """Whole rows first, then fewer rows, columns, channels."""
+    height, width, channels = three(layer.output.shape)[-3:]
+    for rows in halvings(height):
+        yield Tiling(rows, width, channels, 0, True)
+    for columns in halvings(width)[1:]:
+        yield Tiling(1, columns, channels, 0, True)
+    for part in halvings(channels, multiple)[1:]:
+        yield Tiling(1, 1, part, 0, True)
+
+
+def boxes(shape: Shape, tiling: Tiling) -> Iterator[tuple[Shape, Shape]]:
+    """(start, size) of every tile of a tensor of this shape."""
+    padded = three(shape)
+    drop = len(padded) - len(shape)
+    outer = product(*(range(n) for n in padded[:-3]))
+    inner = [spans(padded[-3], tiling.rows), spans(padded[-2], tiling.columns), spans(padded[-1], tiling.channels)]
+    for lead in outer:
+        for cut in product(*inner):
+            start = (*lead, *(s for s, _ in cut))
+            size = (*(1 for _ in lead), *(n for _, n in cut))
+            yield start[drop:], size[drop:]
+
+
+def operand_region(name: str, shape: Shape, start: Shape, size: Shape) -> Region:
+    """The part of a (broadcast) operand that an output box needs."""
+    skip = len(start) - len(shape)
+    own_start = tuple(0 if n == 1 else s for n, s in zip(shape, start[skip:]))
+    own_size = tuple(1 if n == 1 else k for n, k in zip(shape, size[skip:]))
+    return Region(name, own_start, own_size)
+
+
+def constant_block(layer: Layer, region: Region) -> Block:
+    """The bytes of a constant operand's region, dense."""
+    cut = tuple(slice(s, s + n) for s, n in zip(region.start, region.size))
+    values = np.ascontiguousarray(layer.constants[region.tensor][cut])
+    return Block((layer.node.name, region), values.astype(values.dtype.newbyteorder("<")).tobytes())
+
+
+def dense_site(address: int, size: Shape, item_bytes: int) -> Site:
+    strides, step = [], item_bytes
+    for n in reversed(size):
+        strides.append(step)
+        step *= n
+    return Site(address, tuple(reversed(strides)))
+
+
+def broadcast_strides(region: Region, site: Site, rank: int) -> Shape:
+    """(row, column, channel) bytes for an operand inside a box of `rank` dimensions; 0 where it is broadcast."""
+    strides = tuple(0 if n == 1 else s for n, s in zip(region.size, site.strides))
+    return ((0,) * (max(rank, 3) - len(strides)) + strides)[-3:]
+
+
+def row_column(site: Site) -> Shape:
+    """(row, column) bytes of a site of any rank."""
+    return ((0, 0, 0) + site.strides)[-3:-1]

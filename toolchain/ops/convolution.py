@@ -1,0 +1,393 @@
+"""Convolution of any group, stride, dilation and padding on the MAC array; fully connected layers are its 1x1 case.
+
+Float: y[n, h, w, o] = act(bias[o] + sum x[n, h sh + ky dh - top, w sw + kx dw - left, i] w[o, ky, kx, i]).
+Integer: accumulators, requantized per output channel, clamped, through a table, plus a residual (each optional).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from quant.fixed_point.conv import conv2d
+from quant.fixed_point.requant import Requant, requantize
+from quant.parameters import bias_quant, weight_quant
+from toolchain.hw.chip import Chip, ConvolutionLimits
+from toolchain.ir.graph import Graph, Node
+from toolchain.isa import operations as machine
+from toolchain.ops.base import (
+    Array,
+    Block,
+    Layer,
+    QuantScope,
+    Region,
+    Site,
+    Tiling,
+    Work,
+    clamp_codes,
+    halvings,
+    spans,
+)
+from toolchain.ops.requants import channel_slice, lookup, pack_weights, parameter_block, table_block
+from toolchain.ops.residual import Residual, no_residual_fields, residual_fields
+from toolchain.ops.window import Window
+
+Bounds = tuple[float | None, float | None]
+Pads = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """x[n, h, w, i], w[o, kh, kw, i / groups] and bias[o] (or ''). `pads` are top, left, bottom, right."""
+
+    strides: tuple[int, int]
+    pads: Pads
+    dilations: tuple[int, int]
+    groups: int
+    activation: Bounds = (None, None)
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        if node.inputs[1] not in graph.constants:
+            return "its weights are computed, not constant"
+        mac = chip.engines.mac
+        pair = (chip.numerics.activation, chip.numerics.weight)
+        if not any((t.activation, t.weight) == pair for t in mac.types):
+            return f"engines.mac.types has no {pair[0]} x {pair[1]}"
+        return None
+
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+        weights = scope.graph.constants[node.inputs[1]]
+        bias_name = node.inputs[2] if len(node.inputs) > 2 else ""
+        bias = scope.graph.constants[bias_name] if bias_name else np.zeros(weights.shape[0])
+        x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
+        numerics, bits = scope.chip.numerics, scope.chip.engines.mac.accumulators.bits
+        w = weight_quant(weights, 0, numerics)
+        b = bias_quant(bias, x.scale, w, bits, numerics)
+        low, high = clamp_codes(self.activation, y, scope.code_range)
+        scales = x.scale * np.asarray(b.weight.scales) / y.scale
+        requant = scope.requant(scales, "convolution", y.zero_point, low, high, where=node.name)
+        integer = IntegerConvolution(
+            self.strides, self.pads, self.dilations, self.groups, x.zero_point, bits, requant, None, None
+        )
+        names = (
+            node.inputs[0],
+            scope.constant(f"{node.name}.weights", b.weight.codes),
+            scope.constant(f"{node.name}.bias", b.codes),
+        )
+        return [Node(node.name, integer, names, node.outputs, node.sources)]
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerConvolution:
+    """Inputs x, weights int8[o, kh, kw, i / groups], bias int64[o] and, with `residual`, the tensor that is added."""
+
+    strides: tuple[int, int]
+    pads: Pads
+    dilations: tuple[int, int]
+    groups: int
+    x_zero_point: int
+    accumulator_bits: int
+    requant: Requant
+    table: Array | None
+    residual: Residual | None
+
+    def reference(self, inputs: Sequence[Array]) -> Array:
+        x, weights, bias = inputs[:3]
+        acc = conv2d(
+            x,
+            weights,
+            strides=self.strides,
+            dilations=self.dilations,
+            pads=self.pads,
+            groups=self.groups,
+            x_zero_point=self.x_zero_point,
+            bias=bias,
+            accumulator_bits=self.accumulator_bits,
+        )
+        y = requantize(acc, self.requant, x.dtype)
+        if self.table is not None:
+            y = lookup(y, self.table)
+        return y if self.residual is None else self.residual.add(y, inputs[3])
+
+    def depthwise(self, layer: Layer) -> bool:
+        """One weight plane a channel, and the array has a mode for it."""
+        weights = layer.constants[layer.node.inputs[1]]
+        channels = layer.input_type(0).shape[3]
+        plain = self.groups == channels == weights.shape[0] and channels > 1
+        return plain and self.residual is None and layer.chip.engines.mac.depthwise != "none"
+
+    def tilings(self, layer: Layer) -> Iterable[Tiling]:
+        return _tilings(self, layer)
+
+    def works(self, layer: Layer, tiling: Tiling) -> list[Work]:
+        if self.depthwise(layer):
+            return _Depthwise(self, layer).works(tiling)
+        return [w for g in range(self.groups) for w in _Dense(self, layer, g).works(tiling)]
+
+
+def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
+    """Rows x columns x channels within accumulators and limits; whole reductions first, cut ones where they must be."""
+    _, height, width, channels = layer.output.shape
+    mac, limits = layer.chip.engines.mac, _limits(op, layer)
+    if op.depthwise(layer):
+        reduction, step = 1, mac.columns
+    else:
+        reduction, channels, step = layer.input_type(0).shape[3] // op.groups, channels // op.groups, mac.columns
+    entries = mac.accumulators.entries
+    most_channels = limits.max_output_channels or channels
+    for inner in halvings(reduction, mac.rows * mac.depth):
+        if limits.max_input_channels and inner > limits.max_input_channels:
+            continue
+        for tile_channels in halvings(channels, step):
+            if tile_channels > min(most_channels, entries):
+                continue
+            columns = min(width, entries // tile_channels, _most_columns(op, layer, limits))
+            if columns < 1:
+                continue
+            for rows in halvings(height):
+                if rows * columns * tile_channels > entries and rows > 1:
+                    continue
+                for rows_outer in (False, True):
+                    yield Tiling(rows, columns, tile_channels, inner, rows_outer)
+        if inner < reduction and inner <= mac.rows * mac.depth:
+            return
+
+
+def _most_columns(op: IntegerConvolution, layer: Layer, limits: ConvolutionLimits) -> int:
+    if limits.max_stride and op.strides[1] > limits.max_stride[1]:
+        return 1
+    return limits.max_width or layer.output.shape[2]
+
+
+def _limits(op: IntegerConvolution, layer: Layer) -> ConvolutionLimits:
+    return layer.chip.limits.depthwise if op.depthwise(layer) else layer.chip.limits.convolution
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Output elements of one tile."""
+
+    n: int
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+    channels: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Kernel elements and reduction channels of one instruction."""
+
+    ky: tuple[int, int]
+    kx: tuple[int, int]
+    inner: tuple[int, int]
+
+
+class _Lowering:
+    """What dense and depthwise instructions share: windows, tiles, parts and the common fields."""
+
+    def __init__(self, op: IntegerConvolution, layer: Layer):
+        self.op, self.layer = op, layer
+        self.x, self.weights, self.bias = layer.node.inputs[:3]
+        _, height, width, _ = layer.input_type(0).shape
+        _, self.kh, self.kw, _ = layer.constants[self.weights].shape
+        self.vertical = Window(height, self.kh, op.strides[0], op.dilations[0], op.pads[0])
+        self.horizontal = Window(width, self.kw, op.strides[1], op.dilations[1], op.pads[1])
+        self.limits = _limits(op, layer)
+
+    def tiles(self, tiling: Tiling, channels: int, first_channel: int = 0) -> list[_Tile]:
+        batch, height, width, _ = self.layer.output.shape
+        rows = 1 if self.limits.max_stride and self.op.strides[0] > self.limits.max_stride[0] else tiling.rows
+        places = [
+            (n, r, c) for n in range(batch) for r in spans(height, rows) for c in spans(width, tiling.columns)
+        ]
+        groups = [(first_channel + o, size) for o, size in spans(channels, tiling.channels)]
+        if tiling.rows_outer:
+            return [_Tile(n, r, c, o) for n, r, c in places for o in groups]
+        return [_Tile(n, r, c, o) for o in groups for n, r, c in places]
+
+    def parts(self, tiling: Tiling, reduction: int, tile: _Tile) -> list[_Part]:
+        """Kernel and reduction cut to the limits; parts that meet only padding are left out."""
+        kernel, dilation = self.limits.max_kernel or (self.kh, self.kw), self.limits.max_dilation
+        high = 1 if dilation and self.op.dilations[0] > dilation[0] else kernel[0]
+        wide = 1 if dilation and self.op.dilations[1] > dilation[1] else kernel[1]
+        cut = self.kh > high or self.kw > wide
+        found = [
+            _Part(ky, kx, inner)
+            for inner in spans(reduction, tiling.inner)
+            for ky in spans(self.kh, high)
+            for kx in spans(self.kw, wide)
+            if not cut or (self._meets(self.vertical, ky, tile.rows) and self._meets(self.horizontal, kx, tile.columns))
+        ]
+        return found or [_Part((0, min(high, self.kh)), (0, min(wide, self.kw)), (0, min(tiling.inner, reduction)))]
+
+    @staticmethod
+    def _meets(window: Window, taps: tuple[int, int], outputs: tuple[int, int]) -> bool:
+        part = window.part(taps)
+        first = outputs[0] * part.stride - part.pad
+        last = first + (outputs[1] - 1) * part.stride + (part.kernel - 1) * part.dilation
+        return last >= 0 and first < part.size
+
+    def read(self, tile: _Tile, channels: tuple[int, int]) -> Region:
+        top, rows = self.vertical.needed(*tile.rows)
+        left, columns = self.horizontal.needed(*tile.columns)
+        return Region(self.x, (tile.n, top, left, channels[0]), (1, rows, columns, channels[1]))
+
+    def write(self, tile: _Tile) -> Region:
+        start = (tile.n, tile.rows[0], tile.columns[0], tile.channels[0])
+        return Region(self.layer.node.outputs[0], start, (1, tile.rows[1], tile.columns[1], tile.channels[1]))
+
+    def window_fields(self, tile: _Tile, part: _Part, region: Region, site: Site) -> dict[str, int]:
+        """Addresses, sizes and padding of the input as this part of the kernel sees it."""
+        op = self.op
+        vertical, horizontal = self.vertical.part(part.ky), self.horizontal.part(part.kx)
+        skip_rows, pad_top = vertical.offset(tile.rows[0], region.start[1])
+        skip_columns, pad_left = horizontal.offset(tile.columns[0], region.start[2])
+        return {
+            "input_address": site.address + skip_rows * site.strides[1] + skip_columns * site.strides[2],
+            "input_row_stride": site.strides[1],
+            "input_column_stride": site.strides[2],
+            "input_height": max(0, region.size[1] - skip_rows),
+            "input_width": max(0, region.size[2] - skip_columns),
+            "pad_top": pad_top,
+            "pad_left": pad_left,
+            "kernel_height": part.ky[1],
+            "kernel_width": part.kx[1],
+            "stride_height": op.strides[0] if tile.rows[1] > 1 else 1,
+            "stride_width": op.strides[1] if tile.columns[1] > 1 else 1,
+            "dilation_height": op.dilations[0] if part.ky[1] > 1 else 1,
+            "dilation_width": op.dilations[1] if part.kx[1] > 1 else 1,
+            "output_height": tile.rows[1],
+            "output_width": tile.columns[1],
+            "input_zero_point": op.x_zero_point,
+        }
+
+    def output_fields(self, site: Site | None) -> dict[str, int]:
+        r = self.op.requant
+        return {
+            "output_address": site.address if site else 0,
+            "output_row_stride": site.strides[1] if site else 0,
+            "output_column_stride": site.strides[2] if site else 0,
+            "output_zero_point": r.zero_point,
+            "clamp_low": r.low,
+            "clamp_high": r.high,
+        }
+
+    def table_blocks(self) -> tuple[Block, ...]:
+        table = self.op.table
+        return () if table is None else (Block((self.layer.node.name, "table"), table_block(table)),)
+
+    def block(self, tile: _Tile, part: _Part, rows: Array, last: bool) -> Block:
+        """Weights of one instruction and, for the last of a tile, its parameters behind them."""
+        data = pack_weights(rows, self.layer.chip.numerics)
+        if last:
+            start, size = tile.channels
+            bias = self.layer.constants[self.bias][start : start + size]
+            data = data.ljust(_aligned(len(data)), b"\0")
+            data += parameter_block(bias, channel_slice(self.op.requant, start, size))
+        key = (self.layer.node.name, tile.channels, part.ky, part.kx, part.inner, last)
+        return Block(key, data)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // 16) * 16
+
+
+class _Dense(_Lowering):
+    """One group: every output channel sees every input channel of the group."""
+
+    def __init__(self, op: IntegerConvolution, layer: Layer, group: int):
+        super().__init__(op, layer)
+        self.reduction = layer.input_type(0).shape[3] // op.groups
+        self.outputs = layer.output.shape[3] // op.groups
+        self.first_input, self.first_output = group * self.reduction, group * self.outputs
+
+    def works(self, tiling: Tiling) -> list[Work]:
+        found: list[Work] = []
+        for tile in self.tiles(tiling, self.outputs, self.first_output):
+            parts = self.parts(tiling, self.reduction, tile)
+            found += [self._work(tile, part, i > 0, i == len(parts) - 1) for i, part in enumerate(parts)]
+        return found
+
+    def _work(self, tile: _Tile, part: _Part, accumulate: bool, last: bool) -> Work:
+        rows = self._weights(tile, part)
+        region = self.read(tile, (self.first_input + part.inner[0], part.inner[1]))
+        write = self.write(tile) if last else None
+        reads = [region]
+        if last and self.op.residual is not None:
+            reads.append(replace(self.write(tile), tensor=self.layer.node.inputs[3]))
+        parameters = _aligned(len(pack_weights(rows, self.layer.chip.numerics)))
+
+        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
+            fields: dict[str, Any] = self.window_fields(tile, part, region, sites[0])
+            fields.update(self.output_fields(out))
+            fields.update(residual_fields(self.op.residual, sites[1]) if len(sites) > 1 and self.op.residual else no_residual_fields())
+            return (
+                machine.Convolution(
+                    **fields,
+                    input_channels=part.inner[1],
+                    output_channels=tile.channels[1],
+                    weight_address=blocks[0],
+                    parameter_address=blocks[0] + parameters if last else 0,
+                    accumulate=int(accumulate),
+                    emit=int(last),
+                    use_table=int(last and self.op.table is not None),
+                    table_address=blocks[1] if last and self.op.table is not None else 0,
+                ),
+            )
+
+        blocks = (self.block(tile, part, rows, last), *(self.table_blocks() if last else ()))
+        return Work(tuple(reads), blocks, write, emit)
+
+    def _weights(self, tile: _Tile, part: _Part) -> Array:
+        weights = self.layer.constants[self.weights]
+        start, size = tile.channels
+        cut = weights[
+            start : start + size,
+            part.ky[0] : part.ky[0] + part.ky[1],
+            part.kx[0] : part.kx[0] + part.kx[1],
+            part.inner[0] : part.inner[0] + part.inner[1],
+        ]
+        return cut.reshape(size, -1)
+
+
+class _Depthwise(_Lowering):
+    """One weight plane a channel: w[ky, kx, c] in memory."""
+
+    def works(self, tiling: Tiling) -> list[Work]:
+        found: list[Work] = []
+        for tile in self.tiles(tiling, self.layer.output.shape[3]):
+            parts = self.parts(tiling, 1, tile)
+            found += [self._work(tile, part, i > 0, i == len(parts) - 1) for i, part in enumerate(parts)]
+        return found
+
+    def _work(self, tile: _Tile, part: _Part, accumulate: bool, last: bool) -> Work:
+        weights = self.layer.constants[self.weights]
+        start, size = tile.channels
+        cut = weights[
+            start : start + size, part.ky[0] : part.ky[0] + part.ky[1], part.kx[0] : part.kx[0] + part.kx[1], 0
+        ]
+        rows = cut.transpose(1, 2, 0).reshape(-1, size)
+        region = self.read(tile, tile.channels)
+        parameters = _aligned(len(pack_weights(rows, self.layer.chip.numerics)))
+
+        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
+            fields: dict[str, Any] = self.window_fields(tile, part, region, sites[0])
+            fields.update(self.output_fields(out))
+            return (
+                machine.Depthwise(
+                    **fields,
+                    channels=size,
+                    weight_address=blocks[0],
+                    parameter_address=blocks[0] + parameters if last else 0,
+                    accumulate=int(accumulate),
+                    emit=int(last),
+                    use_table=int(last and self.op.table is not None),
+                    table_address=blocks[1] if last and self.op.table is not None else 0,
+                ),
+            )
+
+        blocks = (self.block(tile, part, rows, last), *(self.table_blocks() if last else ()))
+        return Work((region,), blocks, self.write(tile) if last else None, emit)

@@ -1,0 +1,245 @@
+"""Add, Sub, Mul and PRelu of two tensors with broadcasting, and the change of scale of one, on the vector engine.
+
+Integer forms: TFLite ADD, SUB, MUL (see quant.fixed_point.elementwise), roundings as `numerics.per_op`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from quant.fixed_point.elementwise import add, mul, prelu, rescale
+from quant.fixed_point.requant import Requant
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node, Quant
+from toolchain.isa import operations as machine
+from toolchain.isa.operations import ElementwiseKind
+from toolchain.ops.base import Array, Block, Layer, QuantScope, Region, Site, Tiling, Work, clamp_codes
+from toolchain.ops.boxes import box_tilings, boxes, broadcast_strides, constant_block, dense_site, operand_region, row_column, three
+from toolchain.ops.requants import pair
+from toolchain.ops.residual import Residual
+
+Kind = Literal["add", "sub", "mul", "prelu"]
+Bounds = tuple[float | None, float | None]
+
+
+@dataclass(frozen=True)
+class Binary:
+    """y = act(a kind b), numpy broadcasting. PRelu: b holds the slopes."""
+
+    kind: Kind
+    activation: Bounds = (None, None)
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        if self.kind not in chip.engines.vector.operations:
+            return f"engines.vector.operations has no {self.kind}"
+        shapes = [graph.types[n].shape for n in node.inputs]
+        if not chip.limits.elementwise.broadcast and shapes[0] != shapes[1] and not graph.constants.keys() & set(node.inputs):
+            return "operands of unequal shape need limits.elementwise.broadcast: true"
+        return None
+
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+        names, quants = zip(*(_operand(name, node, scope) for name in node.inputs))
+        a, b = quants
+        y = scope.quant(node.outputs[0])
+        low, high = clamp_codes(self.activation, y, scope.code_range)
+        out = {"zero_point": y.zero_point, "low": low, "high": high, "where": node.name}
+        if self.kind in ("add", "sub"):
+            r = sum_requants(a, b, y, self.kind, low, high, scope, node.name)
+            op = IntegerBinary(self.kind, a.zero_point, b.zero_point, r.left_shift, r.q_requant, r.r_requant, r.out_requant)
+        elif self.kind == "mul":
+            requant = scope.requant(a.scale * b.scale / y.scale, "mul", **out)
+            op = IntegerBinary("mul", a.zero_point, b.zero_point, 0, None, None, requant)
+        else:
+            positive = scope.requant(a.scale / y.scale, "prelu", **out)
+            negative = scope.requant(a.scale * b.scale / y.scale, "prelu", **out)
+            op = IntegerBinary("prelu", a.zero_point, b.zero_point, 0, positive, negative, positive)
+        return [Node(node.name, op, names, node.outputs, node.sources)]
+
+
+def sum_requants(
+    a: Quant, b: Quant, y: Quant, kind: str, low: int, high: int, scope: QuantScope, where: str
+) -> Residual:
+    """TFLite ADD: both operands to S2 = 2 max(S_a, S_b) with left_shift bits of headroom, then S2 / (2^left_shift S_y)."""
+    shift = scope.chip.numerics.add_left_shift
+    common = 2 * max(a.scale, b.scale)
+    q = scope.inner_requant(a.scale / common, kind, where=where)
+    r = scope.inner_requant(b.scale / common, kind, where=where)
+    out = scope.requant(common / (2.0**shift * y.scale), kind, y.zero_point, low, high, where=where)
+    return Residual(a.zero_point, b.zero_point, shift, q, r, out)
+
+
+def _operand(name: str, node: Node, scope: QuantScope) -> tuple[str, Quant]:
+    """An activation as it is; a constant quantized by its own range."""
+    value = scope.graph.constants.get(name)
+    if value is None:
+        return name, scope.quant(name)
+    quant = scope.quant(name)
+    low, high = scope.code_range
+    codes = np.clip(np.rint(value.astype(np.float64) / quant.scale) + quant.zero_point, low, high)
+    shape = scope.graph.types[node.outputs[0]].shape
+    if not scope.chip.limits.elementwise.broadcast:
+        codes = np.broadcast_to(codes, shape)
+    return scope.constant(f"{node.name}.{name}", codes.astype(scope.chip.numerics.activation)), quant
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerBinary:
+    """add, sub: out(a << s) +- out(b << s). mul: out((a - za)(b - zb)). prelu: a_requant where a >= za, else b_requant."""
+
+    kind: Kind
+    a_zero_point: int
+    b_zero_point: int
+    left_shift: int
+    a_requant: Requant | None
+    b_requant: Requant | None
+    out_requant: Requant
+
+    def reference(self, inputs: Sequence[Array]) -> Array:
+        a, b = inputs
+        zero = {"a_zero_point": self.a_zero_point, "b_zero_point": self.b_zero_point, "dtype": a.dtype}
+        if self.kind == "mul":
+            return mul(a, b, self.out_requant, **zero)
+        assert self.a_requant is not None and self.b_requant is not None
+        if self.kind == "prelu":
+            return prelu(
+                a,
+                b,
+                self.a_requant,
+                self.b_requant,
+                x_zero_point=self.a_zero_point,
+                alpha_zero_point=self.b_zero_point,
+                dtype=a.dtype,
+            )
+        return add(
+            a,
+            b,
+            self.a_requant,
+            self.b_requant,
+            self.out_requant,
+            left_shift=self.left_shift,
+            subtract=self.kind == "sub",
+            **zero,
+        )
+
+    def tilings(self, layer: Layer) -> Iterable[Tiling]:
+        return box_tilings(layer, layer.chip.engines.vector.lanes)
+
+    def works(self, layer: Layer, tiling: Tiling) -> list[Work]:
+        return [self._work(layer, start, size) for start, size in boxes(layer.output.shape, tiling)]
+
+    def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> Work:
+        item = layer.chip.activation_bytes
+        regions = [operand_region(n, layer.types[n].shape, start, size) for n in layer.node.inputs]
+        constant = [n in layer.constants for n in layer.node.inputs]
+        reads = tuple(r for r, c in zip(regions, constant) if not c)
+        blocks = tuple(constant_block(layer, r) for r, c in zip(regions, constant) if c)
+
+        def emit(sites: Sequence[Site], addresses: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
+            assert out is not None
+            moving, fixed = iter(sites), iter(addresses)
+            at = [dense_site(next(fixed), r.size, item) if c else next(moving) for r, c in zip(regions, constant)]
+            a = broadcast_strides(regions[0], at[0], len(size))
+            b = broadcast_strides(regions[1], at[1], len(size))
+            return (self._instruction(at, a, b, size, out),)
+
+        return Work(reads, blocks, Region(layer.node.outputs[0], start, size), emit)
+
+    def _instruction(self, at: list[Site], a: Sequence[int], b: Sequence[int], size: tuple[int, ...], out: Site) -> machine.Elementwise:
+        r = self.out_requant
+        first = pair(self.a_requant) if self.a_requant is not None else (0, 0)
+        second = pair(self.b_requant) if self.b_requant is not None else (0, 0)
+        last = pair(r) if self.kind != "prelu" else (0, 0)
+        return elementwise(
+            ElementwiseKind[self.kind.upper()],
+            size,
+            out,
+            a=(at[0].address, *a, self.a_zero_point, *first),
+            b=(at[1].address, *b, self.b_zero_point, *second),
+            output=(r.zero_point, *last, r.low, r.high),
+            left_shift=self.left_shift,
+        )
+
+
+def elementwise(
+    kind: ElementwiseKind,
+    size: tuple[int, ...],
+    out: Site,
+    *,
+    a: tuple[int, ...],
+    b: tuple[int, ...],
+    output: tuple[int, ...],
+    left_shift: int = 0,
+) -> machine.Elementwise:
+    """a and b: address, row, column, channel stride, zero point, multiplier, shift; output: zero point, multiplier, shift, clamp."""
+    height, width, channels = three(size)[-3:]
+    row, column = row_column(out)
+    return machine.Elementwise(
+        kind=kind,
+        height=height,
+        width=width,
+        channels=channels,
+        a_address=a[0],
+        a_row_stride=a[1],
+        a_column_stride=a[2],
+        a_channel_stride=a[3],
+        b_address=b[0],
+        b_row_stride=b[1],
+        b_column_stride=b[2],
+        b_channel_stride=b[3],
+        output_address=out.address,
+        output_row_stride=row,
+        output_column_stride=column,
+        a_zero_point=a[4],
+        b_zero_point=b[4],
+        output_zero_point=output[0],
+        left_shift=left_shift,
+        a_multiplier=a[5],
+        a_shift=a[6],
+        b_multiplier=b[5],
+        b_shift=b[6],
+        output_multiplier=output[1],
+        output_shift=output[2],
+        clamp_low=output[3],
+        clamp_high=output[4],
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Rescale:
+    """Codes of one scale to codes of another: out(x - x_zero_point)."""
+
+    x_zero_point: int
+    requant: Requant
+
+    def reference(self, inputs: Sequence[Array]) -> Array:
+        return rescale(inputs[0], self.requant, x_zero_point=self.x_zero_point, dtype=inputs[0].dtype)
+
+    def tilings(self, layer: Layer) -> Iterable[Tiling]:
+        return box_tilings(layer, layer.chip.engines.vector.lanes)
+
+    def works(self, layer: Layer, tiling: Tiling) -> list[Work]:
+        return [self._work(layer, start, size) for start, size in boxes(layer.output.shape, tiling)]
+
+    def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> Work:
+        region = Region(layer.node.inputs[0], start, size)
+
+        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
+            assert out is not None
+            strides = broadcast_strides(region, sites[0], len(size))
+            r = self.requant
+            a = (sites[0].address, *strides, self.x_zero_point, 0, 0)
+            output = (r.zero_point, *pair(r), r.low, r.high)
+            return (elementwise(ElementwiseKind.RESCALE, size, out, a=a, b=(0,) * 7, output=output),)
+
+        no_blocks: tuple[Block, ...] = ()
+        return Work((region,), no_blocks, Region(layer.node.outputs[0], start, size), emit)
+
+
+def rescaled(name: str, source: str, target: str, x: Quant, y: Quant, scope: QuantScope) -> Node:
+    """A node that gives `source` the codes of scale y."""
+    requant = scope.requant(x.scale / y.scale, "rescale", y.zero_point, *scope.code_range, where=name)
+    return Node(name, Rescale(x.zero_point, requant), (source,), (target,), ())

@@ -1,0 +1,139 @@
+"""Matrix product of two computed operands, batch dimensions broadcast as numpy's matmul."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from quant.fixed_point.matmul import matmul
+from quant.fixed_point.requant import Requant, requantize
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node
+from toolchain.isa import operations as machine
+from toolchain.ops.base import Array, Layer, QuantScope, Region, Site, Tiling, Work, halvings, spans
+from toolchain.ops.requants import pair
+
+
+@dataclass(frozen=True)
+class MatrixProduct:
+    """a[..., m, k] b[..., k, n], at least two dimensions each."""
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        limits = chip.limits.matrix_product
+        if not limits.computed_operand:
+            return "both operands are computed; limits.matrix_product.computed_operand is false"
+        shapes = [graph.types[n].shape for n in node.inputs]
+        if min(len(s) for s in shapes) < 2:
+            return f"a one-dimensional operand {shapes}; reshape it to two dimensions"
+        if not any(t.activation == chip.numerics.activation for t in chip.engines.mac.types):
+            return f"engines.mac.types has no {chip.numerics.activation} activations"
+        return None
+
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+        a, b = (scope.quant(n) for n in node.inputs)
+        y = scope.quant(node.outputs[0])
+        low, high = scope.code_range
+        requant = scope.requant(a.scale * b.scale / y.scale, "matrix_product", y.zero_point, low, high, where=node.name)
+        bits = scope.chip.engines.mac.accumulators.bits
+        op = IntegerMatrixProduct(a.zero_point, b.zero_point, bits, requant)
+        return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerMatrixProduct:
+    a_zero_point: int
+    b_zero_point: int
+    accumulator_bits: int
+    requant: Requant
+
+    def reference(self, inputs: Sequence[Array]) -> Array:
+        a, b = inputs
+        acc = matmul(
+            a, b, a_zero_point=self.a_zero_point, b_zero_point=self.b_zero_point, accumulator_bits=self.accumulator_bits
+        )
+        return requantize(acc, self.requant, a.dtype)
+
+    def tilings(self, layer: Layer) -> Iterable[Tiling]:
+        m, n = layer.output.shape[-2:]
+        k = layer.input_type(0).shape[-1]
+        mac, limits = layer.chip.engines.mac, layer.chip.limits.matrix_product
+        for inner in halvings(k, mac.rows * mac.depth):
+            if limits.max_k and inner > limits.max_k:
+                continue
+            for columns in halvings(n, mac.columns):
+                if columns > min(limits.max_n or n, mac.accumulators.entries):
+                    continue
+                for rows in halvings(m):
+                    if rows * columns > mac.accumulators.entries and rows > 1:
+                        continue
+                    yield Tiling(rows, 1, columns, inner, True)
+                    yield Tiling(rows, 1, columns, inner, False)
+
+    def works(self, layer: Layer, tiling: Tiling) -> list[Work]:
+        *batch, m, n = layer.output.shape
+        k = layer.input_type(0).shape[-1]
+        rows, columns = spans(m, tiling.rows), spans(n, tiling.channels)
+        if tiling.rows_outer:
+            places = [(r, c) for r in rows for c in columns]
+        else:
+            places = [(r, c) for c in columns for r in rows]
+        inner = spans(k, tiling.inner)
+        return [
+            self._work(layer, lead, r, c, part, i > 0, i == len(inner) - 1)
+            for lead in product(*(range(b) for b in batch))
+            for r, c in places
+            for i, part in enumerate(inner)
+        ]
+
+    def _work(
+        self,
+        layer: Layer,
+        lead: tuple[int, ...],
+        rows: tuple[int, int],
+        columns: tuple[int, int],
+        inner: tuple[int, int],
+        accumulate: bool,
+        last: bool,
+    ) -> Work:
+        a, b = layer.node.inputs
+        a_region = _matrix_region(a, layer.types[a].shape, lead, rows, inner)
+        b_region = _matrix_region(b, layer.types[b].shape, lead, inner, columns)
+        write = _matrix_region(layer.node.outputs[0], layer.output.shape, lead, rows, columns) if last else None
+        r = self.requant
+
+        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
+            multiplier, shift = pair(r)
+            return (
+                machine.MatrixProduct(
+                    a_address=sites[0].address,
+                    a_row_stride=sites[0].strides[-2],
+                    b_address=sites[1].address,
+                    b_row_stride=sites[1].strides[-2],
+                    b_column_stride=sites[1].strides[-1],
+                    output_address=out.address if out else 0,
+                    output_row_stride=out.strides[-2] if out else 0,
+                    rows=rows[1],
+                    inner=inner[1],
+                    columns=columns[1],
+                    a_zero_point=self.a_zero_point,
+                    b_zero_point=self.b_zero_point,
+                    output_zero_point=r.zero_point,
+                    multiplier=multiplier,
+                    shift=shift,
+                    clamp_low=r.low,
+                    clamp_high=r.high,
+                    accumulate=int(accumulate),
+                    emit=int(last),
+                ),
+            )
+
+        return Work((a_region, b_region), (), write, emit)
+
+
+def _matrix_region(
+    name: str, shape: tuple[int, ...], lead: tuple[int, ...], rows: tuple[int, int], columns: tuple[int, int]
+) -> Region:
+    own = lead[len(lead) - (len(shape) - 2) :]
+    start = tuple(0 if n == 1 else i for n, i in zip(shape, own))
+    return Region(name, (*start, rows[0], columns[0]), (*(1 for _ in own), rows[1], columns[1]))

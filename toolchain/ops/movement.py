@@ -1,0 +1,185 @@
+"""Operators that only move codes: Concat, Slice, Pad, Transpose, Resize by whole factors, Reshape. DMA does them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node
+from toolchain.ops.base import Array, FillBox, Layer, Loop, Move, QuantScope
+from toolchain.ops.elementwise import rescaled
+
+Shape = tuple[int, ...]
+
+
+class _Keeping:
+    """Float and integer form are one: codes move, scales stay."""
+
+    keeps_scale = True
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        return None
+
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+        return [node]
+
+
+def _box_loops(shape: Shape) -> tuple[Loop, ...]:
+    return tuple(Loop(n, d, 1, d, 1) for d, n in enumerate(shape))
+
+
+@dataclass(frozen=True)
+class Reshape(_Keeping):
+    """The same bytes under another shape: costs nothing."""
+
+    shape: Shape
+
+    def reference(self, inputs: Sequence[Array]) -> Array:
+        return inputs[0].reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class Transpose(_Keeping):
+    """y's dimension i is x's dimension perm[i]."""
+
+    perm: Shape
+
+    def reference(self, inputs: Sequence[Array]) -> Array:
+        return np.ascontiguousarray(inputs[0].transpose(self.perm))
+
+    def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
+        shape = layer.output.shape
+        loops = tuple(Loop(n, p, 1, i, 1) for i, (n, p) in enumerate(zip(shape, self.perm)))
+        zero = (0,) * len(shape)
+        return [], [Move(0, zero, zero, loops)]
+
+
+@dataclass(frozen=True)
+class Slice(_Keeping):
+    """y[i] = x[starts + i steps] for i in `shape`, steps positive."""
+
+    starts: Shape
+    steps: Shape
+    shape: Shape
+
+    def reference(self, inputs: Sequence[Array]) -> Array:
+        index = tuple(slice(s, s + n * k, k) for s, n, k in zip(self.starts, self.shape, self.steps))
+        return np.ascontiguousarray(inputs[0][index])
+
+    def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
+        loops = tuple(Loop(n, d, step, d, 1) for d, (n, step) in enumerate(zip(self.shape, self.steps)))
+        return [], [Move(0, self.starts, (0,) * len(self.shape), loops)]
+
+
+@dataclass(frozen=True)
+class Pad(_Keeping):
+    """Puts `value` (a real number) around x."""
+
+    before: Shape
+    after: Shape
+    value: float
+
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+        quant = scope.quant(node.inputs[0])
+        code = int(np.clip(np.rint(self.value / quant.scale) + quant.zero_point, *scope.code_range))
+        return [Node(node.name, IntegerPad(self.before, self.after, code), node.inputs, node.outputs, node.sources)]
+
+
+@dataclass(frozen=True)
+class IntegerPad:
+    before: Shape
+    after: Shape
+    code: int
+    keeps_scale = True
+
+    def reference(self, inputs: Sequence[Array]) -> Array:
+        return np.pad(inputs[0], tuple(zip(self.before, self.after)), constant_values=self.code)
+
+    def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
+        inner, shape = layer.input_type(0).shape, layer.output.shape
+        fills = []
+        for d, (before, after) in enumerate(zip(self.before, self.after)):
+            # Dimensions before d are cut to the data, so that no byte is written twice.
+            start = [self.before[i] if i < d else 0 for i in range(len(shape))]
+            size = [inner[i] if i < d else shape[i] for i in range(len(shape))]
+            if before:
+                fills.append(FillBox(tuple(start), (*size[:d], before, *size[d + 1 :]), self.code))
+            if after:
+                start[d] = before + inner[d]
+                fills.append(FillBox(tuple(start), (*size[:d], after, *size[d + 1 :]), self.code))
+        return fills, [Move(0, (0,) * len(shape), self.before, _box_loops(inner))]
+
+
+@dataclass(frozen=True)
+class ResizeNearest(_Keeping):
+    """Every element repeated factors[d] times along dimension d (ONNX Resize nearest, asymmetric, whole factors)."""
+
+    factors: Shape
+
+    def reference(self, inputs: Sequence[Array]) -> Array:
+        x = inputs[0]
+        for axis, factor in enumerate(self.factors):
+            x = np.repeat(x, factor, axis) if factor > 1 else x
+        return x
+
+    def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
+        shape = layer.input_type(0).shape
+        loops: list[Loop] = []
+        for d, (n, factor) in enumerate(zip(shape, self.factors)):
+            loops.append(Loop(n, d, 1, d, factor))
+            if factor > 1:
+                loops.append(Loop(factor, -1, 0, d, 1))
+        zero = (0,) * len(shape)
+        return [], [Move(0, zero, zero, tuple(loops))]
+
+
+@dataclass(frozen=True)
+class Concat:
+    """Parts behind each other along `axis`; each is brought to the common scale first."""
+
+    axis: int
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        if any(n in graph.constants for n in node.inputs):
+            return "a part is constant; fold it before"
+        if "rescale" not in chip.engines.vector.operations:
+            return "parts of unequal scale need engines.vector.operations: [rescale]"
+        return None
+
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+        y = scope.quant(node.outputs[0])
+        nodes: list[Node] = []
+        names: list[str] = []
+        for i, name in enumerate(node.inputs):
+            x = scope.quant(name)
+            if x == y:
+                names.append(name)
+                continue
+            names.append(f"{name}@{node.name}.{i}")
+            nodes.append(rescaled(f"{node.name}.rescale{i}", name, names[-1], x, y, scope))
+        joined = Node(node.name, Join(self.axis), tuple(names), node.outputs, node.sources)
+        return [*nodes, joined]
+
+
+@dataclass(frozen=True)
+class Join:
+    """Integer Concat: all parts have the output's scale."""
+
+    axis: int
+
+    def reference(self, inputs: Sequence[Array]) -> Array:
+        return np.concatenate(inputs, self.axis)
+
+    def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
+        found, at = [], 0
+        rank = len(layer.output.shape)
+        for i, name in enumerate(layer.node.inputs):
+            shape = layer.types[name].shape
+            target = tuple(at if d == self.axis else 0 for d in range(rank))
+            found.append(Move(i, (0,) * rank, target, _box_loops(shape)))
+            at += shape[self.axis]
+        return [], found
+

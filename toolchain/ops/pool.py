@@ -1,0 +1,321 @@
+"""MaxPool and AveragePool; the mean over rows and columns is the average over one window.
+
+Average: requantize(sum(x - zero_point), S_x / (S_y n)), n the elements the window counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import numpy as np
+
+from quant.fixed_point.pool import max_pool, pool_sum
+from quant.fixed_point.requant import Requant, requantize
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node
+from toolchain.isa import operations as machine
+from toolchain.ops.base import Array, Layer, QuantScope, Region, Site, Tiling, Work, clamp_codes, halvings, spans
+from toolchain.ops.convolution import IntegerConvolution
+from toolchain.ops.requants import pair
+from toolchain.ops.window import Window
+
+Pair = tuple[int, int]
+Pads = tuple[int, int, int, int]
+Bounds = tuple[float | None, float | None]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A window over rows and columns of [n, h, w, c]; `pads` are top, left, bottom, right."""
+
+    kernel: Pair
+    strides: Pair
+    pads: Pads
+    dilations: Pair = (1, 1)
+
+    def axes(self, height: int, width: int) -> tuple[Window, Window]:
+        vertical = Window(height, self.kernel[0], self.strides[0], self.dilations[0], self.pads[0])
+        return vertical, Window(width, self.kernel[1], self.strides[1], self.dilations[1], self.pads[1])
+
+
+def _beyond(geometry: Geometry, chip: Chip) -> str | None:
+    limits = chip.limits.pool
+    for what, value, limit, key in (
+        ("kernel", geometry.kernel, limits.max_kernel, "limits.pool.max_kernel"),
+        ("stride", geometry.strides, limits.max_stride, "limits.pool.max_stride"),
+    ):
+        if limit and (value[0] > limit[0] or value[1] > limit[1]):
+            return f"{what} {value[0]}x{value[1]} is larger than {key}={limit[0]}x{limit[1]}"
+    return None
+
+
+@dataclass(frozen=True)
+class MaxPool:
+    """Largest code of each window; padding never wins."""
+
+    geometry: Geometry
+    keeps_scale = True
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        if "max_pool" not in chip.engines.vector.operations:
+            return "engines.vector.operations has no max_pool"
+        return _beyond(self.geometry, chip)
+
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+        return [Node(node.name, IntegerMaxPool(self.geometry), node.inputs, node.outputs, node.sources)]
+
+
+@dataclass(frozen=True)
+class AveragePool:
+    """Mean of each window. `count_padding`: padding counts as zeros."""
+
+    geometry: Geometry
+    count_padding: bool
+    activation: Bounds = (None, None)
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        if self.as_convolution(chip):
+            return None
+        if "average_pool" not in chip.engines.vector.operations:
+            return "engines.vector.operations has no average_pool"
+        return _beyond(self.geometry, chip)
+
+    def as_convolution(self, chip: Chip) -> bool:
+        """A window the vector engine cannot do is a depthwise convolution with ones, where all windows count alike."""
+        uniform = self.count_padding or not any(self.geometry.pads)
+        on_vector = "average_pool" in chip.engines.vector.operations and _beyond(self.geometry, chip) is None
+        return uniform and not on_vector and chip.engines.mac.depthwise != "none"
+
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+        x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
+        low, high = clamp_codes(self.activation, y, scope.code_range)
+        _, height, width, channels = scope.graph.types[node.inputs[0]].shape
+        if self.as_convolution(scope.chip):
+            return [self._convolution(node, scope, channels, low, high)]
+        counts = _counts(self.geometry, height, width, self.count_padding)
+        requants = tuple(
+            (n, scope.requant(x.scale / (y.scale * n), "average_pool", y.zero_point, low, high, where=node.name))
+            for n in sorted({int(v) for v in np.unique(counts)})
+        )
+        op = IntegerAveragePool(self.geometry, self.count_padding, x.zero_point, requants)
+        return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
+
+    def _convolution(self, node: Node, scope: QuantScope, channels: int, low: int, high: int) -> Node:
+        x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
+        g, (kh, kw) = self.geometry, self.geometry.kernel
+        scale = x.scale / (y.scale * kh * kw)
+        requant = scope.requant(scale, "convolution", y.zero_point, low, high, where=node.name)
+        op = IntegerConvolution(
+            g.strides,
+            g.pads,
+            g.dilations,
+            channels,
+            x.zero_point,
+            scope.chip.engines.mac.accumulators.bits,
+            requant,
+            None,
+            None,
+        )
+        ones = scope.constant(f"{node.name}.weights", np.ones((channels, kh, kw, 1), np.int8))
+        zeros = scope.constant(f"{node.name}.bias", np.zeros(channels, np.int64))
+        return Node(node.name, op, (node.inputs[0], ones, zeros), node.outputs, node.sources)
+
+
+def _counts(geometry: Geometry, height: int, width: int, count_padding: bool) -> Array:
+    """int[oh, ow]: how many elements each window counts."""
+    kh, kw = geometry.kernel
+    if count_padding:
+        return np.array([[kh * kw]])
+    rows = _axis_counts(geometry, 0, height)
+    columns = _axis_counts(geometry, 1, width)
+    return np.outer(rows, columns)
+
+
+def _axis_counts(geometry: Geometry, axis: int, size: int) -> Array:
+    kernel, stride, before, after = (
+        geometry.kernel[axis],
+        geometry.strides[axis],
+        geometry.pads[axis],
+        geometry.pads[axis + 2],
+    )
+    outputs = (size + before + after - kernel) // stride + 1
+    first = np.arange(outputs) * stride - before
+    return np.maximum(np.minimum(first + kernel, size) - np.maximum(first, 0), 1)
+
+
+class _Pooling:
+    """Tiles of both pools: boxes of rows, columns and channels."""
+
+    geometry: Geometry
+
+    def tilings(self, layer: Layer) -> Iterable[Tiling]:
+        _, height, width, channels = layer.output.shape
+        for part in halvings(channels, layer.chip.engines.vector.lanes):
+            for rows in halvings(height):
+                yield Tiling(rows, width, part, 0, True)
+        for columns in halvings(width)[1:]:
+            yield Tiling(1, columns, min(channels, layer.chip.engines.vector.lanes), 0, True)
+
+    def _works(self, layer: Layer, tiling: Tiling, row_runs: list[Pair], column_runs: list[Pair]) -> list[Work]:
+        batch, _, _, channels = layer.output.shape
+        rows = [(s + r, n) for s, size in row_runs for r, n in spans(size, tiling.rows)]
+        columns = [(s + c, n) for s, size in column_runs for c, n in spans(size, tiling.columns)]
+        return [
+            self._work(layer, n, r, c, part)
+            for n in range(batch)
+            for part in spans(channels, tiling.channels)
+            for r in rows
+            for c in columns
+        ]
+
+    def _work(self, layer: Layer, n: int, rows: Pair, columns: Pair, channels: Pair) -> Work:
+        _, height, width, _ = layer.input_type(0).shape
+        vertical, horizontal = self.geometry.axes(height, width)
+        top, high = vertical.needed(*rows)
+        left, wide = horizontal.needed(*columns)
+        region = Region(layer.node.inputs[0], (n, top, left, channels[0]), (1, high, wide, channels[1]))
+        write = Region(
+            layer.node.outputs[0], (n, rows[0], columns[0], channels[0]), (1, rows[1], columns[1], channels[1])
+        )
+
+        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
+            assert out is not None
+            site = sites[0]
+            skip_rows, pad_top = vertical.offset(rows[0], top)
+            skip_columns, pad_left = horizontal.offset(columns[0], left)
+            g = self.geometry
+            return (
+                machine.Pool(
+                    input_address=site.address + skip_rows * site.strides[1] + skip_columns * site.strides[2],
+                    input_row_stride=site.strides[1],
+                    input_column_stride=site.strides[2],
+                    input_height=max(0, high - skip_rows),
+                    input_width=max(0, wide - skip_columns),
+                    channels=channels[1],
+                    pad_top=pad_top,
+                    pad_left=pad_left,
+                    kernel_height=g.kernel[0],
+                    kernel_width=g.kernel[1],
+                    stride_height=g.strides[0] if rows[1] > 1 else 1,
+                    stride_width=g.strides[1] if columns[1] > 1 else 1,
+                    dilation_height=g.dilations[0],
+                    dilation_width=g.dilations[1],
+                    output_address=out.address,
+                    output_row_stride=out.strides[1],
+                    output_column_stride=out.strides[2],
+                    output_height=rows[1],
+                    output_width=columns[1],
+                    **self._numbers(layer, rows[0], columns[0]),
+                ),
+            )
+
+        return Work((region,), (), write, emit)
+
+    def _numbers(self, layer: Layer, row: int, column: int) -> dict:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class IntegerMaxPool(_Pooling):
+    geometry: Geometry
+
+    def reference(self, inputs: Sequence[Array]) -> Array:
+        g = self.geometry
+        return max_pool(inputs[0], kernel=g.kernel, strides=g.strides, pads=g.pads, dilations=g.dilations)
+
+    def works(self, layer: Layer, tiling: Tiling) -> list[Work]:
+        _, height, width, _ = layer.output.shape
+        return self._works(layer, tiling, [(0, height)], [(0, width)])
+
+    def _numbers(self, layer: Layer, row: int, column: int) -> dict:
+        limits = np.iinfo(layer.output.dtype)
+        return {
+            "kind": machine.PoolKind.MAX,
+            "input_zero_point": 0,
+            "output_zero_point": 0,
+            "multiplier": 0,
+            "shift": 0,
+            "clamp_low": int(limits.min),
+            "clamp_high": int(limits.max),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerAveragePool(_Pooling):
+    """`requants`: (elements counted, requantization) for every count that occurs."""
+
+    geometry: Geometry
+    count_padding: bool
+    x_zero_point: int
+    requants: tuple[tuple[int, Requant], ...]
+
+    def reference(self, inputs: Sequence[Array]) -> Array:
+        x, g = inputs[0], self.geometry
+        sums = pool_sum(x, kernel=g.kernel, strides=g.strides, pads=g.pads, x_zero_point=self.x_zero_point)
+        counts = np.broadcast_to(_counts(g, x.shape[1], x.shape[2], self.count_padding), sums.shape[1:3])
+        y = np.empty(sums.shape, x.dtype)
+        for n, requant in self.requants:
+            here = counts == n
+            y[:, here, :] = requantize(sums[:, here, :], requant, x.dtype)
+        return y
+
+    def works(self, layer: Layer, tiling: Tiling) -> list[Work]:
+        _, height, width, _ = layer.output.shape
+        if self.count_padding or not any(self.geometry.pads):
+            return self._works(layer, tiling, [(0, height)], [(0, width)])
+        _, in_height, in_width, _ = layer.input_type(0).shape
+        rows = _runs(_axis_counts(self.geometry, 0, in_height))
+        return self._works(layer, tiling, rows, _runs(_axis_counts(self.geometry, 1, in_width)))
+
+    def _numbers(self, layer: Layer, row: int, column: int) -> dict:
+        _, height, width, _ = layer.input_type(0).shape
+        counts = _counts(self.geometry, height, width, self.count_padding)
+        count = int(counts[min(row, counts.shape[0] - 1), min(column, counts.shape[1] - 1)])
+        r = dict(self.requants)[count]
+        multiplier, shift = pair(r)
+        return {
+            "kind": machine.PoolKind.AVERAGE,
+            "input_zero_point": self.x_zero_point,
+            "output_zero_point": r.zero_point,
+            "multiplier": multiplier,
+            "shift": shift,
+            "clamp_low": r.low,
+            "clamp_high": r.high,
+        }
+
+
+def _runs(counts: Array) -> list[Pair]:
+    """(start, size) of neighbours that count alike."""
+    found, start = [], 0
+    for _, group in groupby(counts.tolist()):
+        size = len(list(group))
+        found.append((start, size))
+        start += size
+    return found
+
+
+def split_max_pool(geometry: Geometry, limit: Pair) -> list[Geometry] | None:
+    """A large max pool as a chain of small ones: max over k is max over k2 of max over k1, k1 + k2 - 1 = k.
+
+    All but the last have stride 1; the first carries the padding. None where dilation stands in the way.
+    """
+    if geometry.dilations != (1, 1) or min(limit) < 2:
+        return None
+    chain, (kh, kw) = [], geometry.kernel
+    while kh > limit[0] or kw > limit[1]:
+        step = (min(kh, limit[0]), min(kw, limit[1]))
+        chain.append(Geometry(step, (1, 1), (0, 0, 0, 0)))
+        kh, kw = kh - step[0] + 1, kw - step[1] + 1
+    chain.append(Geometry((kh, kw), geometry.strides, (0, 0, 0, 0)))
+    chain[0] = replace(chain[0], pads=geometry.pads)
+    return chain
+
+
+def mean_over_space(height: int, width: int, axes: tuple[int, ...]) -> AveragePool:
+    """The mean over rows (1), columns (2) or both of [n, h, w, c], dimensions kept."""
+    kernel = (height if 1 in axes else 1, width if 2 in axes else 1)
+    return AveragePool(Geometry(kernel, (1, 1), (0, 0, 0, 0)), False)
+
+

@@ -1,0 +1,243 @@
+"""Functions of one number: any chain of pointwise operators with scalar constants is one table on the chip.
+
+A function is a nested tuple: ("x",) is the argument, a float is itself, ("sigmoid", f) applies, ("mul", f, g) combines.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from quant.fixed_point.tables import build_table8, build_table16
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node, Quant
+from toolchain.isa import operations as machine
+from toolchain.ops.base import Array, Block, Layer, QuantScope, Region, Site, Tiling, Work
+from toolchain.ops.boxes import box_tilings, boxes, row_column, three
+from toolchain.ops.requants import lookup, table_block
+
+Function = Any  # ("x",) | float | (name, Function, ...)
+Attributes = Mapping[str, Any]
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+PRIMITIVES: dict[str, Callable[..., Array]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "pow": np.power,
+    "min": np.minimum,
+    "max": np.maximum,
+    "exp": np.exp,
+    "log": np.log,
+    "sqrt": np.sqrt,
+    "abs": np.abs,
+    "neg": np.negative,
+    "sigmoid": _sigmoid,
+    "tanh": np.tanh,
+    "erf": _erf,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "atan": np.arctan,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.rint,
+    "sign": np.sign,
+    "softplus": lambda x: np.logaddexp(0, x),
+    "where_positive": lambda x, yes, no: np.where(x > 0, yes, no),
+}
+
+X: Function = ("x",)
+
+
+def _leaky(x: Function, slope: float) -> Function:
+    return ("where_positive", x, x, ("mul", x, slope))
+
+
+def _clip(x: Function, low: float | None, high: float | None) -> Function:
+    y = x if low is None else ("max", x, float(low))
+    return y if high is None else ("min", y, float(high))
+
+
+def _hard_sigmoid(x: Function, alpha: float, beta: float) -> Function:
+    return _clip(("add", ("mul", x, alpha), beta), 0.0, 1.0)
+
+
+def _gelu(x: Function, approximate: str) -> Function:
+    if approximate == "tanh":
+        inner = ("mul", ("add", x, ("mul", 0.044715, ("mul", x, ("mul", x, x)))), math.sqrt(2 / math.pi))
+        return ("mul", ("mul", x, 0.5), ("add", ("tanh", inner), 1.0))
+    return ("mul", ("mul", x, 0.5), ("add", ("erf", ("mul", x, math.sqrt(0.5))), 1.0))
+
+
+def _selu(x: Function, alpha: float, gamma: float) -> Function:
+    return ("mul", gamma, _elu(x, alpha))
+
+
+def _elu(x: Function, alpha: float) -> Function:
+    return ("where_positive", x, x, ("mul", alpha, ("sub", ("exp", ("min", x, 0.0)), 1.0)))
+
+
+# ONNX operators of one tensor, with their attributes' defaults (onnx.ai/onnx/operators).
+ONNX_UNARY: dict[str, Callable[[Function, Attributes], Function]] = {
+    **{
+        name.capitalize(): (lambda x, a, n=name: (n, x))
+        for name in "exp log sqrt abs neg sigmoid tanh erf sin cos tan atan asin acos sinh cosh floor ceil round sign".split()
+    },
+    "Asinh": lambda x, a: ("asinh", x),
+    "Acosh": lambda x, a: ("acosh", x),
+    "Atanh": lambda x, a: ("atanh", x),
+    "Softplus": lambda x, a: ("softplus", x),
+    "Softsign": lambda x, a: ("div", x, ("add", 1.0, ("abs", x))),
+    "Reciprocal": lambda x, a: ("div", 1.0, x),
+    "Relu": lambda x, a: _clip(x, 0.0, None),
+    "Clip": lambda x, a: _clip(x, a.get("min"), a.get("max")),
+    "LeakyRelu": lambda x, a: _leaky(x, float(a.get("alpha", 0.01))),
+    "HardSigmoid": lambda x, a: _hard_sigmoid(x, float(a.get("alpha", 0.2)), float(a.get("beta", 0.5))),
+    "HardSwish": lambda x, a: ("mul", x, _hard_sigmoid(x, 1 / 6, 0.5)),
+    "Elu": lambda x, a: _elu(x, float(a.get("alpha", 1.0))),
+    "Selu": lambda x, a: _selu(x, float(a.get("alpha", 1.67326319)), float(a.get("gamma", 1.05070102))),
+    "Celu": lambda x, a: _elu_celu(x, float(a.get("alpha", 1.0))),
+    "ThresholdedRelu": lambda x, a: ("where_positive", ("sub", x, float(a.get("alpha", 1.0))), x, 0.0),
+    "Mish": lambda x, a: ("mul", x, ("tanh", ("softplus", x))),
+    "Gelu": lambda x, a: _gelu(x, str(a.get("approximate", "none"))),
+    "Swish": lambda x, a: ("mul", x, ("sigmoid", ("mul", x, float(a.get("alpha", 1.0))))),
+}
+
+
+def _elu_celu(x: Function, alpha: float) -> Function:
+    return ("add", ("max", x, 0.0), ("min", 0.0, ("mul", alpha, ("sub", ("exp", ("div", ("min", x, 0.0), alpha)), 1.0))))
+
+
+def evaluate(function: Function, x: Array) -> Array:
+    """function at x, float64[...] -> float64[...]; inf and nan pass through."""
+    if isinstance(function, float | int):
+        return np.full(np.shape(x), float(function))
+    if function[0] == "x":
+        return x
+    return PRIMITIVES[function[0]](*(evaluate(argument, x) for argument in function[1:]))
+
+
+def substitute(function: Function, inner: Function) -> Function:
+    """function(inner(x))."""
+    if isinstance(function, float | int):
+        return function
+    if function[0] == "x":
+        return inner
+    return (function[0], *(substitute(argument, inner) for argument in function[1:]))
+
+
+def clip_bounds(function: Function) -> tuple[float | None, float | None] | None:
+    """The bounds when the function is only a clamp of x (Relu, Clip), else None."""
+    low, high = None, None
+    while not isinstance(function, float) and function != X:
+        if function[0] not in ("min", "max") or not isinstance(function[2], float):
+            return None
+        if function[0] == "max":
+            low = function[2] if low is None else max(low, function[2])
+        else:
+            high = function[2] if high is None else min(high, function[2])
+        function = function[1]
+    return None if isinstance(function, float) else (low, high)
+
+
+@dataclass(frozen=True)
+class Unary:
+    """y = function(x), element by element."""
+
+    function: Function
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        if clip_bounds(self.function) is not None and "rescale" in chip.engines.vector.operations:
+            return None
+        return None if "table" in chip.engines.vector.operations else "engines.vector.operations has no table"
+
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+        x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
+        if "table" not in scope.chip.engines.vector.operations:
+            return [self._clamp(node, x, y, scope)]
+        op = Lookup(make_table(self.function, x, y, scope.chip))
+        return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
+
+    def _clamp(self, node: Node, x: Quant, y: Quant, scope: QuantScope) -> Node:
+        from toolchain.ops.base import clamp_codes
+        from toolchain.ops.elementwise import Rescale
+
+        bounds = clip_bounds(self.function) or (None, None)
+        low, high = clamp_codes(bounds, y, scope.code_range)
+        requant = scope.requant(x.scale / y.scale, "rescale", y.zero_point, low, high, where=node.name)
+        return Node(node.name, Rescale(x.zero_point, requant), node.inputs, node.outputs, node.sources)
+
+
+def make_table(function: Function, x: Quant, y: Quant, chip: Chip) -> Array:
+    """The machine's table of function from codes of scale x to codes of scale y."""
+
+    def f(real: Array) -> Array:
+        return evaluate(function, real)
+
+    form = chip.numerics.table
+    if form.entries == 256:
+        return build_table8(f, x.scale, x.zero_point, y.scale, y.zero_point)
+    kind = "tflite" if form.interpolation == "tflite" and y.zero_point == 0 else "tosa"
+    return build_table16(
+        f, x.scale, y.scale, form=kind, input_zero_point=x.zero_point, output_zero_point=y.zero_point
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup:
+    """y = table[x]: int8[256] by code from -128, or int16[513] interpolated."""
+
+    table: Array
+
+    def reference(self, inputs: Sequence[Array]) -> Array:
+        return lookup(inputs[0], self.table)
+
+    def tilings(self, layer: Layer) -> Iterable[Tiling]:
+        return box_tilings(layer, layer.chip.engines.vector.lanes)
+
+    def works(self, layer: Layer, tiling: Tiling) -> list[Work]:
+        block = Block((layer.node.name, "table"), table_block(self.table))
+        return [self._work(layer, start, size, block) for start, size in boxes(layer.output.shape, tiling)]
+
+    def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...], block: Block) -> Work:
+        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
+            assert out is not None
+            height, width, channels = three(size)[-3:]
+            x_row, x_column = row_column(sites[0])
+            y_row, y_column = row_column(out)
+            return (
+                machine.Table(
+                    height=height,
+                    width=width,
+                    channels=channels,
+                    input_address=sites[0].address,
+                    input_row_stride=x_row,
+                    input_column_stride=x_column,
+                    output_address=out.address,
+                    output_row_stride=y_row,
+                    output_column_stride=y_column,
+                    table_address=blocks[0],
+                ),
+            )
+
+        reads = (Region(layer.node.inputs[0], start, size),)
+        return Work(reads, (block,), Region(layer.node.outputs[0], start, size), emit)

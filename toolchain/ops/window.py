@@ -1,0 +1,37 @@
+"""Windows that slide over rows and columns: what convolution, depthwise and pooling tiles have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Window:
+    """One axis of a sliding window over `size` elements with `pad` virtual ones in front."""
+
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    pad: int
+
+    def needed(self, start: int, count: int) -> tuple[int, int]:
+        """(first, size) of the input elements that outputs [start, start + count) read, inside the input."""
+        first = start * self.stride - self.pad
+        last = first + (count - 1) * self.stride + (self.kernel - 1) * self.dilation + 1
+        first, last = max(0, first), min(self.size, last)
+        return (first, last - first) if last > first else (min(max(first, 0), self.size - 1), 1)
+
+    def part(self, taps: tuple[int, int]) -> Window:
+        """The window of kernel elements [taps[0], taps[0] + taps[1]) alone: the same outputs, shifted by its offset."""
+        return Window(self.size, taps[1], self.stride, self.dilation, self.pad - taps[0] * self.dilation)
+
+    def offset(self, start: int, first: int) -> tuple[int, int]:
+        """For outputs from `start` and input held from `first`: (elements to skip, padding in front)."""
+        begin = start * self.stride - self.pad - first
+        return max(0, begin), max(0, -begin)
+
+
+def output_size(size: int, kernel: int, stride: int, dilation: int, pads: tuple[int, int]) -> int:
+    """ONNX Conv and pooling (ceil_mode resolved into padding before)."""
+    return (size + sum(pads) - (kernel - 1) * dilation - 1) // stride + 1
