@@ -1,4 +1,4 @@
-"""Table lookup: 256 entries for 8 bits, 513 interpolated entries for 16 bits.
+"""Table lookup: 256 entries for 8 bits, 513 interpolated entries for 16 bits, and one octave of a curve for any width.
 
 A table is built once, in float64, and is then data; looking up is integer only. Where the function has no value that
 fits, the entry saturates: +inf and everything above gives `high`, -inf and everything below gives `low`, and nan (the
@@ -8,12 +8,17 @@ function is not defined there, say sqrt of a negative input) gives `low` too.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray
+from quant.fixed_point.errors import FixedPointError
+from quant.fixed_point.rounding import Rounding, round_shift
+
+Array = NDArray[Any]
 RealFunction = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 TableForm = Literal["tosa", "tflite"]
 
@@ -41,30 +46,35 @@ def build_table8(
     signed: bool = True,
     low: int | None = None,
     high: int | None = None,
+    rounding: Rounding = Rounding.HALF_AWAY,
 ) -> Array:
     """f on every 8-bit code -> int8[256] (uint8[256] if not signed), entry i for input code i - 128 (code i).
 
-    t = clip(half_away(f(S (q - z)) / S_o) + z_o, low, high), computed in float64; low and high default to the limits
-    of the type. Error: half an output step, where it does not saturate. inf and nan saturate (see the module).
+    t = clip(round(f(S (q - z)) / S_o) + z_o, low, high), computed in float64; low and high default to the limits of
+    the type. rounding: HALF_AWAY (TFLite, TOSA) or HALF_EVEN (ONNX QLinearSigmoid, QLinearLeakyRelu).
+    Error: half an output step, where it does not saturate. inf and nan saturate (see the module).
     Source: TFLite LUTPopulateInt8, which computes in float32 and so may differ where f / S_o is within 1e-6 of a tie.
     """
+    if rounding not in (Rounding.HALF_AWAY, Rounding.HALF_EVEN):
+        raise FixedPointError(f"rounding={rounding}: a table is rounded half_away or half_even")
     _check_scale("input_scale", input_scale)
     _check_scale("output_scale", output_scale)
     dtype = np.dtype(np.int8 if signed else np.uint8)
     low, high = _check_limits(low, high, dtype)
     codes = np.arange(TABLE8_ENTRIES, dtype=np.float64) + np.iinfo(dtype).min
     real = _evaluate(f, float(input_scale) * (codes - input_zero_point))
-    return _saturate(round_half_away(real / float(output_scale)) + output_zero_point, low, high, dtype)
+    nearest = np.rint if rounding is Rounding.HALF_EVEN else round_half_away
+    return _saturate(nearest(real / float(output_scale)) + output_zero_point, low, high, dtype)
 
 
 def lookup8(x: Array, table: Array) -> Array:
     """x: int8[...] or uint8[...], table: [256] as `build_table8` orders it for the type of x -> table's type[...]."""
     if table.shape != (TABLE8_ENTRIES,):
-        raise ValueError(f"table for 8-bit lookup: shape {table.shape}, must be (256,); build it with build_table8")
+        raise FixedPointError(f"table for 8-bit lookup: shape {table.shape}, must be (256,); build it with build_table8")
     if x.dtype == np.uint8:
         return np.take(table, x)
     if x.dtype != np.int8:
-        raise TypeError(f"lookup8: input is {x.dtype}, must be int8 or uint8; 16-bit inputs go through lookup16")
+        raise FixedPointError(f"lookup8: input is {x.dtype}, must be int8 or uint8; 16-bit inputs go through lookup16")
     return np.take(np.roll(table, TABLE8_ENTRIES // 2), x.view(np.uint8))
 
 
@@ -76,11 +86,12 @@ def build_table16(
     form: TableForm,
     input_zero_point: int = 0,
     output_zero_point: int = 0,
+    precision: type[np.floating] = np.float32,
 ) -> Array:
     """f sampled over all of int16 -> int16[513], to be interpolated by `lookup16`.
 
     'tosa': t[i] = clip(half_away(f(S (128 (i - 256) - z)) / S_o) + z_o), the plain samples; the last one is at 32768.
-    'tflite': LUTPopulateInt16 in float32: 512 steps over [-32768, 32767] (a step is 127.998 codes), each entry moved
+    'tflite': LUTPopulateInt16 in `precision`: 512 steps over [-32768, 32767] (a step is 127.998 codes), each entry moved
     by half the error of the interpolation at the midpoint, values scaled by 65536 / 65535; no output zero point.
     Both saturate to int16; inf and nan saturate (see the module).
     """
@@ -88,37 +99,37 @@ def build_table16(
     _check_scale("output_scale", output_scale)
     if form == "tflite":
         if output_zero_point != 0:
-            raise ValueError(f"output_zero_point={output_zero_point}: TFLite's 16-bit table has none; use 0 or 'tosa'")
-        return _build_table16_tflite(f, input_scale, output_scale, input_zero_point)
+            raise FixedPointError(f"output_zero_point={output_zero_point}: TFLite's 16-bit table has none; use 0 or 'tosa'")
+        return _build_table16_tflite(f, input_scale, output_scale, input_zero_point, precision)
     if form != "tosa":
-        raise ValueError(f"form={form!r}: no such 16-bit table; use 'tosa' or 'tflite'")
+        raise FixedPointError(f"form={form!r}: no such 16-bit table; use 'tosa' or 'tflite'")
     codes = (np.arange(TABLE16_ENTRIES, dtype=np.float64) - 256) * (1 << TABLE16_STEP_BITS)
     real = _evaluate(f, float(input_scale) * (codes - input_zero_point))
     t = round_half_away(real / float(output_scale)) + output_zero_point
     return _saturate(t, _INT16_LOW, _INT16_HIGH, np.dtype(np.int16))
 
 
-def _build_table16_tflite(f: RealFunction, input_scale: float, output_scale: float, input_zero_point: int) -> Array:
-    """LUTPopulateInt16 of tensorflow/lite/kernels/internal/common.h, in its float32 steps."""
-    f32 = np.float32
-    low = f32(input_scale) * f32(_INT16_LOW - input_zero_point)
-    high = f32(input_scale) * f32(_INT16_HIGH - input_zero_point)
-    step = (high - low) / f32(TABLE16_ENTRIES - 1)
-    output_span = f32(output_scale) * f32(_INT16_HIGH) - f32(output_scale) * f32(_INT16_LOW)
-    inverse = f32(65536) / output_span
-    i = np.arange(TABLE16_ENTRIES - 1, dtype=f32)
+def _build_table16_tflite(
+    f: RealFunction, input_scale: float, output_scale: float, input_zero_point: int, precision: type[np.floating]
+) -> Array:
+    """LUTPopulateInt16 of tensorflow/lite/kernels/internal/common.h, step by step in `precision`."""
+    real = precision
+    low = real(input_scale) * real(_INT16_LOW - input_zero_point)
+    high = real(input_scale) * real(_INT16_HIGH - input_zero_point)
+    step = (high - low) / real(TABLE16_ENTRIES - 1)
+    inverse = real(65536) / (real(output_scale) * real(_INT16_HIGH) - real(output_scale) * real(_INT16_LOW))
+    i = np.arange(TABLE16_ENTRIES - 1, dtype=real)
 
     def sample(x: Array) -> Array:
-        return _evaluate(f, x.astype(np.float64)).astype(f32)
+        return _evaluate(f, x.astype(np.float64)).astype(real) * inverse
 
-    start, middle, end = sample(low + i * step), sample(low + i * step + step / f32(2)), sample(low + (i + 1) * step)
+    start, middle, end = sample(low + i * step), sample(low + i * step + step / real(2)), sample(low + (i + 1) * step)
     with np.errstate(invalid="ignore", over="ignore"):
-        here = round_half_away(start * inverse)
-        between = round_half_away((end * inverse + here) / f32(2))
-        bias = round_half_away((between - round_half_away(middle * inverse)) / f32(2))
-        last = round_half_away(sample(np.array([high])) * inverse)
-        # At inf the midpoint has no meaning: the sample alone counts.
+        here = round_half_away(start)
+        bias = round_half_away((round_half_away((end + here) / real(2)) - round_half_away(middle)) / real(2))
+        # Beside an infinite sample the midpoint has no meaning: the sample alone counts.
         corrected = np.where(np.isfinite(bias), here - bias, here)
+    last = round_half_away(sample(np.array([high])))
     return _saturate(np.concatenate([corrected, last]), _INT16_LOW, _INT16_HIGH, np.dtype(np.int16))
 
 
@@ -128,9 +139,9 @@ def interpolate16(x: Array, table: Array) -> Array:
     Seven fraction bits, nothing rounded. Source: TOSA 1.0 TABLE, int16.
     """
     if x.dtype != np.int16:
-        raise TypeError(f"16-bit lookup: input is {x.dtype}, must be int16")
+        raise FixedPointError(f"16-bit lookup: input is {x.dtype}, must be int16")
     if table.shape != (TABLE16_ENTRIES,) or table.dtype != np.int16:
-        raise ValueError(f"table for 16-bit lookup: {table.dtype}{table.shape}, must be int16(513,); use build_table16")
+        raise FixedPointError(f"table for 16-bit lookup: {table.dtype}{table.shape}, must be int16(513,); use build_table16")
     position = x.astype(np.int32) + 32768
     i = position >> TABLE16_STEP_BITS
     base = np.take(table, i).astype(np.int32)
@@ -146,7 +157,7 @@ def lookup16(x: Array, table: Array, form: TableForm) -> Array:
     the table is built. Never leaves the range of the two entries. The 32-bit result of TOSA itself: `interpolate16`.
     """
     if form not in ("tosa", "tflite"):
-        raise ValueError(f"form={form!r}: no such 16-bit table; use 'tosa' or 'tflite'")
+        raise FixedPointError(f"form={form!r}: no such 16-bit table; use 'tosa' or 'tflite'")
     if x.size > 1 << 16 and x.dtype == np.int16:
         # Cheaper: every code once, then one gather.
         codes = np.arange(1 << 16, dtype=np.uint16).view(np.int16)
@@ -155,11 +166,122 @@ def lookup16(x: Array, table: Array, form: TableForm) -> Array:
     return ((interpolate16(x, table) + half) >> TABLE16_STEP_BITS).astype(np.int16)
 
 
+Curve = Literal["exp2", "reciprocal", "inverse_sqrt"]
+
+
+@dataclass(frozen=True)
+class CurveTable:
+    """A chip's table of a curve over one octave: 2**index_bits segments, unsigned entries of value_bits.
+
+    interpolation_bits: fraction bits behind the index that the linear interpolation uses; 0: none, then an entry is the
+    curve at the middle of its segment.
+    """
+
+    index_bits: int = 6
+    value_bits: int = 16
+    interpolation_bits: int = 8
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("index_bits", 1, 12), ("value_bits", 4, 30), ("interpolation_bits", 0, 16)):
+            if not low <= getattr(self, name) <= high:
+                raise FixedPointError(f"CurveTable: {name}={getattr(self, name)}; must be {low}..{high}")
+
+    @property
+    def position_bits(self) -> int:
+        """Fraction bits of the argument that the table uses."""
+        return self.index_bits + self.interpolation_bits
+
+
+def exp2_negative(t: Array, fraction_bits: int, table: CurveTable) -> Array:
+    """t: int64[...] >= 0 with fraction_bits -> int64[...], 2**-t with table.value_bits fraction bits.
+
+    The fraction goes through the table, the whole part shifts right, rounding half up. 1.0 saturates to 2**value_bits-1.
+    Error: one unit of the last place with 6 index, 8 interpolation and up to 14 value bits (see docs/nonlinear.md).
+    """
+    whole = np.minimum(t >> fraction_bits, 62)
+    position = _cut(t & ((1 << fraction_bits) - 1), fraction_bits, table.position_bits)
+    return round_shift(_read(_curve("exp2", table), position, table), whole, Rounding.SINGLE_HALF_UP)
+
+
+def reciprocal(x: Array, table: CurveTable) -> tuple[Array, Array]:
+    """x: int64[...] > 0, below 2**62 -> (mantissa, shift): int64[...], 1 / x = mantissa / 2**shift.
+
+    x is normalised to [1, 2); the mantissa has value_bits bits, relative error as stated in docs/nonlinear.md. 0 counts
+    as 1.
+    """
+    x = np.maximum(x, 1)
+    exponent = floor_log2(x)
+    position = _fraction(x, exponent, table)
+    return _read(_curve("reciprocal", table), position, table), exponent + table.value_bits
+
+
+def inverse_sqrt(x: Array, table: CurveTable) -> tuple[Array, Array]:
+    """x: int64[...] > 0, below 2**62 -> (mantissa, shift): int64[...], 1 / sqrt(x) = mantissa / 2**shift.
+
+    x is normalised to [1, 4); half of the segments serve [1, 2), half [2, 4). 0 counts as 1.
+    """
+    x = np.maximum(x, 1)
+    exponent = floor_log2(x)
+    odd = exponent & 1
+    position = (_fraction(x, exponent, table) >> 1) + (odd << (table.position_bits - 1))
+    return _read(_curve("inverse_sqrt", table), position, table), (exponent >> 1) + table.value_bits
+
+
+def floor_log2(x: Array) -> Array:
+    """x: int64[...] > 0 -> int64[...], position of the highest set bit."""
+    x = np.asarray(x, np.int64)
+    exponent = np.frexp(x.astype(np.float64))[1].astype(np.int64) - 1
+    # Above 2**53 the conversion may round up to the next power of two.
+    return exponent - (np.left_shift(np.int64(1), np.minimum(exponent, 62)) > x)
+
+
+def _fraction(x: Array, exponent: Array, table: CurveTable) -> Array:
+    """The bits behind the leading one, as position_bits bits, the rest dropped."""
+    rest = x - np.left_shift(np.int64(1), exponent)
+    return np.where(
+        exponent > table.position_bits,
+        rest >> np.maximum(exponent - table.position_bits, 0),
+        np.left_shift(rest, np.maximum(table.position_bits - exponent, 0)),
+    )
+
+
+def _cut(fraction: Array, fraction_bits: int, bits: int) -> Array:
+    return fraction >> (fraction_bits - bits) if fraction_bits > bits else fraction << (bits - fraction_bits)
+
+
+def _read(entries: Array, position: Array, table: CurveTable) -> Array:
+    if table.interpolation_bits == 0:
+        return np.take(entries, position)
+    i = position >> table.interpolation_bits
+    rest = position & ((1 << table.interpolation_bits) - 1)
+    base = np.take(entries, i)
+    slope = (np.take(entries, i + 1) - base) * rest
+    return base + round_shift(slope, np.asarray(table.interpolation_bits), Rounding.SINGLE_HALF_UP)
+
+
+@cache
+def _curve(curve: Curve, table: CurveTable) -> Array:
+    """int64[2**index_bits + 1], samples at the segments' ends, or without interpolation [2**index_bits], the middles."""
+    segments = 1 << table.index_bits
+    i = np.arange(segments) + 0.5 if table.interpolation_bits == 0 else np.arange(segments + 1.0)
+    u = i / segments
+    if curve == "exp2":
+        real = np.exp2(-u)
+    elif curve == "reciprocal":
+        real = 1 / (1 + u)
+    else:
+        real = 1 / np.sqrt(np.where(u < 0.5, 1 + 2 * u, 4 * u))
+    entries = round_half_away(real * (1 << table.value_bits)).astype(np.int64)
+    entries = np.minimum(entries, (1 << table.value_bits) - 1)
+    entries.flags.writeable = False
+    return entries
+
+
 def _evaluate(f: RealFunction, x: Array) -> Array:
     with np.errstate(all="ignore"):
         real = np.asarray(f(x), dtype=np.float64)
     if real.shape != x.shape:
-        raise ValueError(f"function of the table returned shape {real.shape} for {x.shape}; it must work per element")
+        raise FixedPointError(f"function of the table returned shape {real.shape} for {x.shape}; it must work per element")
     return real
 
 
@@ -169,12 +291,12 @@ def _saturate(t: Array, low: int, high: int, dtype: np.dtype) -> Array:
 
 def _check_scale(name: str, scale: float) -> None:
     if not (np.isfinite(scale) and scale > 0):
-        raise ValueError(f"{name}={scale}: a scale must be positive and finite")
+        raise FixedPointError(f"{name}={scale}: a scale must be positive and finite")
 
 
 def _check_limits(low: int | None, high: int | None, dtype: np.dtype) -> tuple[int, int]:
     info = np.iinfo(dtype)
     low, high = info.min if low is None else low, info.max if high is None else high
     if not info.min <= low <= high <= info.max:
-        raise ValueError(f"low={low}, high={high}: must satisfy {info.min} <= low <= high <= {info.max} for {dtype}")
+        raise FixedPointError(f"low={low}, high={high}: must satisfy {info.min} <= low <= high <= {info.max} for {dtype}")
     return int(low), int(high)
