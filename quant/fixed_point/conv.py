@@ -97,7 +97,7 @@ def conv2d(
     weights = w
     if not isinstance(weights, ConvWeights):
         weights = ConvWeights(weights, groups, as_zero_point(w_zero_point, weights.shape[0], "conv2d: w_zero_point"))
-    oc, kh, kw, ic = weights.values.shape
+    _, kh, kw, ic = weights.values.shape
     size = check_windows(x, (kh, kw), strides, dilations, pads, "conv2d")
     if x.shape[3] != ic * weights.groups:
         raise FixedPointError(

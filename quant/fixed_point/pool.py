@@ -164,7 +164,7 @@ def tflite_mean_requant(multiplier: int, shift: int, count: int, zero_point: int
     """
     exponent = 31 - shift
     k = min(count.bit_length() - 1, 32, 31 + exponent)
-    limits = np.iinfo(np.dtype(dtype))
+    limits = np.iinfo(np.dtype(dtype).name)
     divided = (multiplier << k) // count
     return Requant(
         np.array([divided]),

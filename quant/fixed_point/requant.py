@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,8 @@ from quant.fixed_point.scale import ScaleForm, ScaleKind, choose_scale, float32_
 
 Array = NDArray[Any]
 _BLOCK_ELEMENTS = 1 << 15  # float64 blocks of 256 KiB stay in a core's L2
-_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+_BROADCAST_CHANNELS = 256  # from here on an inner loop of c elements costs no more than a longer one
+_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +54,10 @@ class Requant:
         if fault:
             raise FixedPointError(f"Requant: {fault}")
 
-    @property
-    def per_channel(self) -> bool:
-        """True where there is more than one multiplier or shift."""
-        return self.multiplier.size > 1 or self.shift.size > 1
+    @cached_property
+    def channels(self) -> int:
+        """How many channels have multipliers or shifts of their own; 1: per tensor."""
+        return max(self.multiplier.size, self.shift.size)
 
     @cached_property
     def real_scale(self) -> Array:
@@ -70,6 +71,8 @@ class Requant:
     @cached_property
     def _integer(self) -> tuple[Array, Array]:
         """int64[1] or [c] each: multiplier and right shift (0..62) that the exact integer form uses."""
+        if self.kind == "float32":
+            return _mantissa_and_shift(float32_from_bits(self.multiplier))
         multiplier, shift = np.broadcast_arrays(self.multiplier, self.shift)
         if self.rounding is Rounding.REDUCED16:
             return reduced_multiplier(multiplier), shift - 16
@@ -83,10 +86,24 @@ class Requant:
         A product that lands inside the clamp has at most bits(clamp) + shift significant bits; beyond 53 it would be
         rounded. Products outside the clamp stay outside, for rounding is monotonic.
         """
-        if self.wrap or self.kind == "float32" or self.rounding is Rounding.SCALE16:
+        if self.wrap or self.rounding in (Rounding.SCALE16, Rounding.FP32_RNE):
             return False
         bound = max(abs(self.low - self.zero_point), abs(self.high - self.zero_point), abs(self.zero_point)) + 2
         return bound.bit_length() + 1 + int(self._integer[1].max()) <= 53
+
+    @cached_property
+    def _float64_parameters(self) -> tuple[Array, ...]:
+        """float64[1] or [c] each: scale; where rounding is an offset before a floor, that offset (moved by zero point
+        and low); where DOUBLE_ROUND has a second rounding, its nudge."""
+        multiplier, shift = self._integer
+        scale = np.ldexp(multiplier.astype(np.float64), -shift)
+        if self.rounding not in HALF_UP_RULES and self.rounding is not Rounding.DOUBLE_ROUND:
+            return (scale,)
+        offset = np.where(shift > 0, 0.5, 0.0) + (self.zero_point - self.low)
+        offset = offset if np.ptp(offset) else offset[:1]
+        if self.rounding is Rounding.DOUBLE_ROUND and (shift > 31).any():
+            return scale, offset, np.where(shift > 31, np.ldexp(1.0, 30 - shift), 0.0)
+        return scale, offset
 
 
 def _fault(r: Requant) -> str | None:
@@ -119,9 +136,20 @@ def _float32_fault(r: Requant) -> str | None:
         return f"rounding {r.rounding.value} is defined on integer multipliers; kind is 'float32'"
     if r.shift.any():
         return "shift must be 0 with kind='float32'"
-    if not np.isfinite(float32_from_bits(r.multiplier)).all():
-        return "a float32 scale is not finite"
+    scale = float32_from_bits(r.multiplier)
+    if not np.isfinite(scale).all() or (scale < 0).any():
+        return "a float32 scale is negative or not finite"
+    shift = _mantissa_and_shift(scale)[1]
+    if r.rounding is not Rounding.FP32_RNE and (shift.min() < 0 or shift.max() > 62):
+        return f"float32 scales {scale.min()}..{scale.max()} with rounding {r.rounding.value}; must be 2**-39..2**24"
     return None
+
+
+def _mantissa_and_shift(scale: Array) -> tuple[Array, Array]:
+    """float32[c] -> int64[c] each: 24-bit mantissa and right shift, exactly; 0 gives (0, 0)."""
+    q, e = np.frexp(scale.astype(np.float64))
+    mantissa = np.ldexp(q, 24).astype(np.int64)
+    return mantissa, np.where(mantissa == 0, 0, 24 - e.astype(np.int64))
 
 
 def make_requant(
@@ -157,10 +185,12 @@ def requantize(acc: Array, r: Requant, dtype: DTypeLike = np.int8, axis: int = -
     """
     dtype = np.dtype(dtype)
     acc = _accumulators(acc, r, dtype, axis)
-    if r.per_channel and axis not in (-1, acc.ndim - 1):
+    if r.channels > 1 and axis not in (-1, acc.ndim - 1):
         moved = np.ascontiguousarray(np.moveaxis(acc, axis, -1))
         return np.ascontiguousarray(np.moveaxis(_requantize_last(moved, r, dtype), -1, axis))
-    return _requantize_last(np.ascontiguousarray(acc), r, dtype)
+    if acc.flags.c_contiguous:
+        return _requantize_last(acc, r, dtype)
+    return _requantize_last(np.ascontiguousarray(acc), r, dtype).reshape(acc.shape)
 
 
 def _accumulators(acc: Array, r: Requant, dtype: np.dtype, axis: int) -> Array:
@@ -169,13 +199,13 @@ def _accumulators(acc: Array, r: Requant, dtype: np.dtype, axis: int) -> Array:
         raise FixedPointError(f"requantize: accumulators are {acc.dtype}; must be int32 or int64")
     if acc.dtype != np.int32 and acc.dtype != np.int64:
         acc = acc.astype(np.int32 if acc.dtype.itemsize < 4 else np.int64)
-    limits = np.iinfo(dtype)
-    if r.low < limits.min or r.high > limits.max:
+    lowest, highest = type_limits(dtype)
+    if r.low < lowest or r.high > highest:
         raise FixedPointError(
-            f"requantize: clamp {r.low}..{r.high} lies outside {dtype.name} ({limits.min}..{limits.max}); "
+            f"requantize: clamp {r.low}..{r.high} lies outside {dtype.name} ({lowest}..{highest}); "
             f"narrow low and high, or ask for a wider dtype"
         )
-    channels = max(r.multiplier.size, r.shift.size)
+    channels = r.channels
     if channels > 1 and (acc.ndim == 0 or acc.shape[axis] != channels):
         raise FixedPointError(
             f"requantize: {channels} multipliers for shape {acc.shape}, axis {axis}; give one, or one for each channel"
@@ -183,38 +213,55 @@ def _accumulators(acc: Array, r: Requant, dtype: np.dtype, axis: int) -> Array:
     return acc
 
 
+@lru_cache(maxsize=32)
+def type_limits(dtype: np.dtype) -> tuple[int, int]:
+    """(lowest, highest) of an integer type."""
+    limits = np.iinfo(dtype.name)
+    return int(limits.min), int(limits.max)
+
+
 def _requantize_last(acc: Array, r: Requant, dtype: np.dtype) -> Array:
-    """acc: contiguous int32 or int64[..., c], channels last."""
+    """acc: contiguous int32 or int64[..., c], channels last. Blocks of a size that stays in cache."""
     out = np.empty(acc.shape, dtype)
     if acc.size == 0:
         return out
-    step, parameters = _step(acc, r, dtype)
-    flat, flat_out = acc.reshape(-1), out.reshape(-1)
-    channels = max(r.multiplier.size, r.shift.size)
-    rows = max(1, min(_BLOCK_ELEMENTS, acc.size) // channels)
-    block = rows * channels if channels > 1 else min(_BLOCK_ELEMENTS, acc.size)
-    if channels > 1:
-        parameters = tuple(np.tile(p, rows) if p.size > 1 else p for p in parameters)
-    for start in range(0, acc.size, block):
-        part = flat[start : start + block]
-        if part.size < block:
+    step, parameters = _step(acc, r)
+    channels = r.channels
+    if channels == 1 or acc.size <= _BLOCK_ELEMENTS or channels >= _BROADCAST_CHANNELS:
+        shape = (-1,) if channels == 1 else (-1, channels)
+        rows = max(1, _BLOCK_ELEMENTS // channels)
+    else:
+        # few channels: repeat the parameters, so that the inner loops are long
+        repeats = _BLOCK_ELEMENTS // channels
+        parameters = tuple(np.tile(p, repeats) if p.size > 1 else p for p in parameters)
+        shape, rows = (-1,), repeats * channels
+    source, target = acc.reshape(shape), out.reshape(shape)
+    total = source.shape[0]
+    if total <= rows:
+        step(r, source, parameters, target)
+        return out
+    for start in range(0, total, rows):
+        part = source[start : start + rows]
+        if source.ndim == 1 and part.size < rows:
             parameters = tuple(p[: part.size] if p.size > 1 else p for p in parameters)
-        step(part, parameters, flat_out[start : start + part.size])
+        step(r, part, parameters, target[start : start + rows])
     return out
 
 
-Step = Callable[[Array, tuple[Array, ...], Array], None]
+Step = Callable[[Requant, Array, tuple[Array, ...], Array], None]
 
 
-def _step(acc: Array, r: Requant, dtype: np.dtype) -> tuple[Step, tuple[Array, ...]]:
+def _step(acc: Array, r: Requant) -> tuple[Step, tuple[Array, ...]]:
     """The cheapest exact form for these accumulators, and its parameters, each [1] or [c]."""
-    if r.kind == "float32":
-        return _float32_step(r, dtype), (float32_from_bits(r.multiplier),)
+    if r.rounding is Rounding.FP32_RNE:
+        return _float32_step, (float32_from_bits(r.multiplier),)
     if r._float64_is_exact:
-        return _float64_step(r, dtype)
+        return _float64_step, r._float64_parameters
     multiplier, shift = r._integer
+    if r.rounding is Rounding.SCALE16:
+        return _scale16_step, (multiplier, shift)
     wide = acc.dtype == np.int64 and _exceeds_int64(acc, int(multiplier.max()))
-    return _integer_step(r, dtype, wide), (multiplier, shift)
+    return (_wide_step if wide else _integer_step), (multiplier, shift)
 
 
 def _exceeds_int64(acc: Array, multiplier: int) -> bool:
@@ -222,108 +269,70 @@ def _exceeds_int64(acc: Array, multiplier: int) -> bool:
     return multiplier >= 1 << 31 or largest * max(multiplier, 1) >= 1 << 61
 
 
-def _float64_step(r: Requant, dtype: np.dtype) -> tuple[Step, tuple[Array, ...]]:
-    """Exact in float64 (see Requant._float64_is_exact): product, offset, clamp, then a cast that truncates upward of 0.
+def _float64_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array) -> None:
+    """Exact in float64 (see Requant._float64_is_exact): product, offset, clamp, and a cast that is a floor from 0 up.
 
-    Values are moved so that `low` lies at 0: the cast to the unsigned type is then a floor.
+    Values are moved so that `low` lies at 0; the cast goes to the unsigned type, and `low` is added modulo its width.
     """
-    multiplier, shift = r._integer
-    scale = np.ldexp(multiplier.astype(np.float64), -shift)
-    base = float(r.zero_point - r.low)
-    top = float(r.high - r.low)
-    unsigned = np.dtype(f"u{dtype.itemsize}")
-    low = np.array(r.low, np.int64).astype(unsigned)
-    rounding = r.rounding
-    parameters: tuple[Array, ...] = (scale,)
-    half = np.where(shift > 0, 0.5, 0.0)
-    if rounding in HALF_UP_RULES or rounding is Rounding.DOUBLE_ROUND:
-        offset = half + base
-        parameters = (scale, offset if offset.size > 1 and np.ptp(offset) else offset[:1])
-    if rounding is Rounding.DOUBLE_ROUND and (shift > 31).any():
-        parameters = (*parameters, np.where(shift > 31, np.ldexp(1.0, 30 - shift), 0.0))
-
-    def step(x: Array, p: tuple[Array, ...], out: Array) -> None:
-        v = np.multiply(x, p[0])
-        if len(p) == 3:
-            v += np.where(x >= 0, p[2], -p[2])
-        if len(p) >= 2:
-            v += p[1]
-        else:
-            _round_float64(v, rounding)
-            v += base
-        np.maximum(v, 0.0, out=v)
-        np.minimum(v, top, out=v)
-        u = out.view(unsigned)
-        np.copyto(u, v, casting="unsafe")
-        np.add(u, low, out=u)
-
-    return step, parameters
+    v = np.multiply(x, p[0])
+    if len(p) == 3:
+        v += np.copysign(p[2], v)
+    if len(p) >= 2:
+        v += p[1]
+    else:
+        _round_float64(v, r.rounding)
+        v += r.zero_point - r.low
+    np.maximum(v, 0.0, out=v)
+    np.minimum(v, float(r.high - r.low), out=v)
+    u = out.view(_UNSIGNED[out.dtype.itemsize])
+    np.copyto(u, v, casting="unsafe")
+    if r.low:
+        np.add(u, u.dtype.type(r.low % (1 << 8 * out.dtype.itemsize)), out=u)
 
 
 def _round_float64(v: Array, rounding: Rounding) -> None:
-    """In place, to an integer: FLOOR, TRUNCATE, HALF_EVEN, HALF_AWAY, SINGLE_HALF_UP. v + 1/2 must be exact."""
+    """In place, to an integer: FLOOR, TRUNCATE, HALF_EVEN or HALF_AWAY. v + 1/2 must be exact where it matters."""
     if rounding is Rounding.FLOOR:
         np.floor(v, out=v)
     elif rounding is Rounding.TRUNCATE:
         np.trunc(v, out=v)
-    elif rounding in (Rounding.HALF_EVEN, Rounding.FP32_RNE):
+    elif rounding is Rounding.HALF_EVEN:
         np.rint(v, out=v)
-    elif rounding is Rounding.HALF_AWAY:
+    else:
         v += np.copysign(0.5, v)
         np.trunc(v, out=v)
-    else:
-        v += 0.5
-        np.floor(v, out=v)
 
 
-def _float32_step(r: Requant, dtype: np.dtype) -> Step:
-    """float32(acc) * float32(scale), rounded by r.rounding. ONNX QLinearConv: rint, then zero point and clamp."""
-    nearest_even = r.rounding in (Rounding.FP32_RNE, Rounding.HALF_EVEN)
-    rounding = r.rounding
-
-    def step(x: Array, p: tuple[Array, ...], out: Array) -> None:
-        v: Array = x.astype(np.float32)
-        v *= p[0]
-        if nearest_even:
-            np.rint(v, out=v)
-        else:
-            v = v.astype(np.float64)
-            _round_float64(v, rounding)
-        integers = _saturating_int64(v)
-        _finish(integers, r, dtype, out)
-
-    return step
+def _float32_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array) -> None:
+    """rint(float32(acc) * float32(scale)), then zero point and clamp. ONNX QLinearConv."""
+    v: Array = x.astype(np.float32)
+    v *= p[0]
+    np.rint(v, out=v)
+    _finish(np.clip(v, -(2.0**62), 2.0**62).astype(np.int64), r, out)
 
 
-def _saturating_int64(v: Array) -> Array:
-    """float[...] of integral values -> int64[...], saturated."""
-    limit = 2.0**62
-    return np.clip(v, -limit, limit).astype(np.int64)
+def _integer_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array) -> None:
+    x = x.astype(np.int64)
+    _finish(round_shift(x * p[0], p[1], r.rounding, x), r, out)
 
 
-def _integer_step(r: Requant, dtype: np.dtype, wide: bool) -> Step:
-    rounding = r.rounding
-
-    def step(x: Array, p: tuple[Array, ...], out: Array) -> None:
-        x = x.astype(np.int64)
-        if rounding is Rounding.SCALE16:
-            x = wrap_to_bits(x, 48)
-            product = x * p[0]
-            y = round_shift(product, p[1], rounding)
-        elif wide:
-            y = round_shift_wide(x, p[0], p[1], rounding)
-        else:
-            y = round_shift(x * p[0], p[1], rounding, x)
-        _finish(y, r, dtype, out)
-
-    return step
+def _wide_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array) -> None:
+    _finish(round_shift_wide(x, p[0], p[1], r.rounding), r, out)
 
 
-def _finish(y: Array, r: Requant, dtype: np.dtype, out: Array) -> None:
+def _scale16_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array) -> None:
+    x = wrap_to_bits(x.astype(np.int64), 48)
+    # a product of 48 and 15 bits has no room for the rounding offset: two limbs where it is large
+    large = int(np.abs(x).max()) * int(p[0].max()) >= 1 << 61
+    rounded = round_shift_wide(x, p[0], p[1], r.rounding) if large else round_shift(x * p[0], p[1], r.rounding)
+    _finish(rounded, r, out)
+
+
+def _finish(y: Array, r: Requant, out: Array) -> None:
     """Zero point, wrap or saturation, clamp. y: int64, changed in place where it helps."""
     if r.wrap:
-        bits = r.width_bits or dtype.itemsize * 8
-        y = wrap_to_bits(y + r.zero_point, bits, signed=r.low < 0 or dtype.kind == "i")
+        bits = r.width_bits or out.dtype.itemsize * 8
+        y = wrap_to_bits(y + r.zero_point, bits, signed=r.low < 0 or out.dtype.kind == "i")
     else:
         # the zero point is far below 2**62: clamping first keeps its addition from overflowing
         y = np.clip(y, -(1 << 62), 1 << 62) + r.zero_point
