@@ -1,0 +1,183 @@
+"""Runs a float model over calibration data and observes its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from quant.observe import Histogram, MinMax, Observer, Percentile, Range
+from quant.parameters import least_error_range
+from quant.sample import Sample
+from quant.suggestion import suggestion
+from toolchain.errors import CompileError
+from toolchain.hw.chip import Numerics
+
+ObserverName = Literal["minmax", "percentile", "mse"]
+Progress = Callable[[int, int | None], None]  # samples done, samples in all where known
+OBSERVERS: tuple[ObserverName, ...] = ("minmax", "percentile", "mse")
+HELD_BYTES = 256 << 20  # of observed tensors that one run of the model may leave in memory
+UNKNOWN_BYTES = 16 << 20  # what a tensor without a static shape is taken for
+
+
+class LeastError:
+    """The range of least mean squared error for a machine's codes; see quant.parameters.least_error_range."""
+
+    def __init__(self, numerics: Numerics) -> None:
+        self._numerics = numerics
+        self._histogram = Histogram()
+
+    def update(self, x: np.ndarray) -> None:
+        self._histogram.update(x)
+
+    def range(self) -> Range:
+        return least_error_range(self._histogram, self._numerics)
+
+
+def default_observer(numerics: Numerics) -> ObserverName:
+    """mse where scales are powers of two, since covering the extremes there costs up to a bit; else minmax."""
+    return "mse" if numerics.scale.kind == "pow2" else "minmax"
+
+
+def calibrate(
+    model: onnx.ModelProto,
+    data: Iterable[Sample],
+    tensors: Sequence[str],
+    *,
+    observer: ObserverName = "minmax",
+    numerics: Numerics | None = None,
+    percent: float = 99.99,
+    progress: Progress | None = None,
+    session_threads: int = 1,
+    held_bytes: int = HELD_BYTES,
+) -> dict[str, Range]:
+    """-> the range of each of `tensors` (float, inputs among them), in their order, over all samples of `data`.
+
+    model: static, float, such that onnxruntime runs it; it is not changed. One pass over `data`, one sample in memory; the
+    observed tensors are fetched in groups of at most `held_bytes`, so a large model runs several times on each sample.
+    numerics: needed by 'mse', which searches what the machine can express.
+    Raises CompileError: no such tensor, no sample, a sample that onnxruntime refuses, NaN or infinity in a tensor.
+    """
+    make = _observer_factory(observer, numerics, percent)
+    sizes = _tensor_bytes(model)
+    inputs = {i.name for i in model.graph.input} - {i.name for i in model.graph.initializer}
+    _check_names(tensors, sizes, inputs)
+    observers = {name: make() for name in tensors}
+    groups = _groups([name for name in tensors if name not in inputs], sizes, held_bytes)
+    sessions = [(_session(model, group, session_threads), group) for group in groups]
+    producers = {output: node for node in model.graph.node for output in node.output}
+    total = getattr(data, "count", None)
+    done = 0
+    for done, sample in enumerate(data, 1):
+        for name in tensors:
+            if name in inputs:
+                _observe(observers[name], sample[name], name, done - 1, producers)
+        for session, group in sessions:
+            for name, value in zip(group, _run(session, group, sample, done - 1), strict=True):
+                _observe(observers[name], value, name, done - 1, producers)
+        if progress:
+            progress(done, total)
+    if done == 0:
+        raise CompileError("calibration data: holds 0 samples; calibration needs at least 1")
+    return {name: observers[name].range() for name in tensors}
+
+
+def _observer_factory(observer: str, numerics: Numerics | None, percent: float) -> Callable[[], Observer]:
+    if observer == "minmax":
+        return MinMax
+    if observer == "percentile":
+        Percentile(percent)  # refuses a bad figure before the first run
+        return lambda: Percentile(percent)
+    if observer == "mse":
+        if numerics is None:
+            raise CompileError("observer 'mse': searches what a machine can express, and no machine was named; give --hw")
+        return lambda: LeastError(numerics)
+    raise CompileError(f"observer {observer!r}: no such observer; known: {', '.join(OBSERVERS)}{suggestion(observer, OBSERVERS)}")
+
+
+def _check_names(tensors: Sequence[str], sizes: Mapping[str, int], inputs: set[str]) -> None:
+    unknown = [name for name in tensors if name not in sizes and name not in inputs]
+    if unknown:
+        raise CompileError(f"tensor {unknown[0]!r}: not in the model, so it cannot be calibrated{suggestion(unknown[0], sizes)}")
+
+
+def _tensor_bytes(model: onnx.ModelProto) -> dict[str, int]:
+    """The size of each tensor that a node makes, as far as shapes are known."""
+    typed = {v.name: v for v in (*model.graph.value_info, *model.graph.output)}
+    made = [output for node in model.graph.node for output in node.output if output]
+    if any(name not in typed for name in made):
+        inferred = onnx.shape_inference.infer_shapes(model)
+        typed |= {v.name: v for v in inferred.graph.value_info}
+    return {name: _value_bytes(typed.get(name)) for name in made}
+
+
+def _value_bytes(value: onnx.ValueInfoProto | None) -> int:
+    if value is None or not value.type.tensor_type.HasField("shape"):
+        return UNKNOWN_BYTES
+    dims = [d.dim_value if d.HasField("dim_value") else None for d in value.type.tensor_type.shape.dim]
+    known = [d for d in dims if d is not None]
+    return 4 * int(np.prod(known, dtype=np.int64)) if len(known) == len(dims) else UNKNOWN_BYTES
+
+
+def _groups(names: Sequence[str], sizes: Mapping[str, int], held_bytes: int) -> list[list[str]]:
+    groups: list[list[str]] = []
+    room = 0
+    for name in names:
+        if not groups or sizes[name] > room:
+            groups.append([])
+            room = held_bytes
+        groups[-1].append(name)
+        room -= sizes[name]
+    return groups
+
+
+def _session(model: onnx.ModelProto, outputs: Sequence[str], threads: int) -> Any:
+    import onnxruntime as ort
+
+    extended = onnx.ModelProto()
+    extended.CopyFrom(model)
+    declared = {v.name: v for v in (*model.graph.value_info, *model.graph.output)}
+    del extended.graph.output[:]
+    for name in outputs:
+        # onnxruntime infers the shape itself; a type is all it asks for
+        untyped = onnx.helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+        extended.graph.output.append(declared.get(name, untyped))
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    try:
+        return ort.InferenceSession(extended.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as fault:  # onnxruntime's errors share no base class
+        raise CompileError(f"calibration: onnxruntime does not load the model: {_first_line(fault)}") from None
+
+
+def _run(session: Any, outputs: Sequence[str], sample: Sample, index: int) -> list[np.ndarray]:
+    try:
+        return session.run(list(outputs), sample)
+    except Exception as fault:
+        raise CompileError(
+            f"calibration: sample {index}: onnxruntime cannot run the model on it: {_first_line(fault)}; "
+            "mend the sample, or give data of the kind that the model was trained on"
+        ) from None
+
+
+def _first_line(fault: Exception) -> str:
+    return str(fault).strip().splitlines()[0] if str(fault).strip() else type(fault).__name__
+
+
+def _observe(observer: Observer, x: np.ndarray, name: str, index: int, producers: Mapping[str, onnx.NodeProto]) -> None:
+    if x.dtype.kind != "f":
+        raise CompileError(f"tensor {name!r}: is {x.dtype.name}; only float tensors are calibrated")
+    if x.size and not np.isfinite(x.min() + x.max()):  # either may be NaN, or infinite
+        kind = "NaN" if np.isnan(x).any() else "infinity"
+        node = producers.get(name)
+        made = f", the output of {node.name or 'a node'} ({node.op_type})," if node else ""
+        raise CompileError(
+            f"calibration: sample {index}: tensor {name!r}{made} holds {kind}; "
+            "no range covers it, mend the model or remove the sample"
+        )
+    observer.update(x)

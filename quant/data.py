@@ -1,0 +1,277 @@
+"""Calibration data: from files, images or a generator to samples {input name: array} of exactly the model's types."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from quant.generator import generator_samples
+from quant.images import IMAGE_SUFFIXES, Preprocess, image_samples
+from quant.sample import Sample, fit_array, fit_sample
+from quant.suggestion import suggestion
+from toolchain.errors import CompileError
+from toolchain.ir.graph import TensorType
+
+Types = Mapping[str, TensorType]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """An iterable that starts afresh each time; `count` is None where only the end of the stream tells."""
+
+    source: str
+    count: int | None
+    start: Callable[[], Iterator[Sample]]
+
+    def __iter__(self) -> Iterator[Sample]:
+        return self.start()
+
+
+def open_data(
+    path_or_spec: str | Path, inputs: Types, *, limit: int | None = None, preprocess: Preprocess | None = None
+) -> Samples:
+    """The first `limit` samples (None: all) of
+
+    - FILE.npz: arrays under the input names, or one array of any name where there is one input; leading dimension is
+      samples x batch, or samples before the whole shape. Other arrays (labels) are not read. One sample is held at a time.
+    - FILE.npy: as an .npz of one array.
+    - a directory of .npy (one sample each; for several inputs one directory each, named like the input), of .npz (one
+      sample each) or of images (.png, .jpg, .bmp; see quant.images.Preprocess, given here or by its preprocess.yaml).
+    - FILE.py:FUNCTION: a generator function that yields {input name: array}, or arrays where there is one input.
+
+    Raises CompileError: nothing there, wrong names, shapes or types, NaN or infinity, at the sample where it is found.
+    """
+    if limit is not None and limit < 1:
+        raise CompileError(f"calibration data: limit {limit} leaves no samples; give at least 1")
+    if not inputs:
+        raise CompileError("calibration data: the model has no inputs, so there is nothing to feed; build it without data")
+    samples = _open(str(path_or_spec), inputs, preprocess)
+    if limit is None:
+        return samples
+    count = None if samples.count is None else min(samples.count, limit)
+    return Samples(samples.source, count, lambda: islice(samples.start(), limit))
+
+
+def _open(spec: str, inputs: Types, preprocess: Preprocess | None) -> Samples:
+    file, colon, function = spec.rpartition(":")
+    if colon and file.endswith(".py"):
+        return Samples(spec, None, lambda: generator_samples(Path(file), function, inputs))
+    path = Path(spec)
+    if not path.exists():
+        raise CompileError(f"{path}: no such file or directory; give an .npz, a directory of .npy or images, or file.py:function")
+    if path.is_dir():
+        return _open_directory(path, inputs, preprocess)
+    if path.suffix in (".npz", ".npy"):
+        return _open_arrays(path, inputs)
+    if path.suffix == ".py":
+        raise CompileError(f"{path}: which function yields the samples? Write {path}:FUNCTION")
+    raise CompileError(
+        f"{path}: {path.suffix or 'no'} suffix is no form of calibration data; "
+        "give an .npz, a directory of .npy or images, or file.py:function"
+    )
+
+
+def random_data(inputs: Types, samples: int = 8, seed: int = 0) -> Samples:
+    """Standard normal floats; bytes over their whole range; other integers 0 or 1, so that they index any table.
+
+    Says nothing about accuracy: only for builds whose bits and cycles matter.
+    """
+
+    def start() -> Iterator[Sample]:
+        rng = np.random.default_rng(seed)
+        for _ in range(samples):
+            yield {name: _random(rng, t) for name, t in inputs.items()}
+
+    return Samples(f"random inputs (seed {seed})", samples, start)
+
+
+def _random(rng: np.random.Generator, t: TensorType) -> np.ndarray:
+    dtype = np.dtype(t.dtype)
+    if dtype.kind == "f":
+        return rng.standard_normal(t.shape).astype(dtype)
+    if dtype.itemsize == 1 and dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max, t.shape, dtype, endpoint=True)
+    return rng.integers(0, 2, t.shape).astype(dtype)
+
+
+# --- arrays in .npz and .npy
+
+
+@dataclass(frozen=True)
+class _Array:
+    """One array of a file, not yet read: `open` gives its bytes from the first element on."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool
+    open: Callable[[], IO[bytes]]
+
+
+def _open_arrays(path: Path, inputs: Types) -> Samples:
+    arrays = _arrays(path)
+    if len(inputs) == 1 and len(arrays) == 1:
+        chosen = {next(iter(inputs)): next(iter(arrays.values()))}
+    else:
+        chosen = {name: _named(path, arrays, name) for name in inputs}
+    counts = {name: _sample_count(path, name, array, inputs[name]) for name, array in chosen.items()}
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"{n!r} {c}" for n, c in counts.items())
+        raise CompileError(f"{path}: the inputs have different numbers of samples ({listed}); give each as many")
+    count = next(iter(counts.values()))
+    if count == 0:
+        raise CompileError(f"{path}: holds 0 samples; calibration needs at least 1")
+
+    def start() -> Iterator[Sample]:
+        streams = {name: _stream(array, inputs[name], count) for name, array in chosen.items()}
+        for i in range(count):
+            where = f"{path}: sample {i}"
+            yield {name: fit_array(next(streams[name]), name, inputs[name], where) for name in inputs}
+
+    return Samples(str(path), count, start)
+
+
+def _named(path: Path, arrays: Mapping[str, _Array], name: str) -> _Array:
+    if name in arrays:
+        return arrays[name]
+    listed = ", ".join(map(repr, sorted(arrays))) or "none"
+    raise CompileError(
+        f"{path}: no array for input {name!r} (arrays: {listed}); save it as numpy.savez(path, **{{{name!r}: x}})"
+        + suggestion(name, arrays)
+    )
+
+
+def _arrays(path: Path) -> dict[str, _Array]:
+    try:
+        if path.suffix == ".npy":
+            with path.open("rb") as file:
+                return {path.stem: _header(file, lambda: path.open("rb"))}
+        with zipfile.ZipFile(path) as archive:
+            found: dict[str, _Array] = {}
+            for member in archive.namelist():
+                with archive.open(member) as file:
+                    found[member.removesuffix(".npy")] = _header(file, _opener(path, member))
+            return found
+    except (ValueError, EOFError, zipfile.BadZipFile, NotImplementedError) as fault:
+        raise CompileError(f"{path}: damaged, or no array file of numpy: {fault}; save it again with numpy.savez") from None
+
+
+def _opener(path: Path, member: str) -> Callable[[], IO[bytes]]:
+    return lambda: zipfile.ZipFile(path).open(member)
+
+
+def _header(file: IO[bytes], open_again: Callable[[], IO[bytes]]) -> _Array:
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    offset = file.tell()
+
+    def skip_header() -> IO[bytes]:
+        stream = open_again()
+        stream.read(offset)
+        return stream
+
+    return _Array(shape, dtype, fortran, skip_header)
+
+
+def _sample_count(path: Path, name: str, array: _Array, t: TensorType) -> int:
+    if array.shape[1:] == t.shape and array.shape:
+        return array.shape[0]
+    if not t.shape or len(array.shape) != len(t.shape) or array.shape[1:] != t.shape[1:]:
+        wanted = ", ".join(("samples", *map(str, t.shape[1:] if t.shape else ())))
+        raise CompileError(
+            f"{path}: array for input {name!r} has shape {list(array.shape)}; the input takes {list(t.shape)}, so it must be "
+            f"[{wanted}]: resize the samples, or bind other dimensions with --shape"
+        )
+    if array.shape[0] % t.shape[0]:
+        raise CompileError(
+            f"{path}: array for input {name!r} has {array.shape[0]} rows, no multiple of the batch {t.shape[0]}; "
+            "drop the odd rows, or bind another batch with --shape"
+        )
+    return array.shape[0] // t.shape[0]
+
+
+def _stream(array: _Array, t: TensorType, count: int) -> Iterator[np.ndarray]:
+    with array.open() as file:
+        if array.fortran:  # the samples lie interleaved
+            whole = np.frombuffer(_read(file, array.dtype.itemsize * int(np.prod(array.shape))), array.dtype)
+            yield from whole.reshape(array.shape, order="F").reshape(count, *t.shape)
+            return
+        size_bytes = t.elements * array.dtype.itemsize
+        for _ in range(count):
+            yield np.frombuffer(_read(file, size_bytes), array.dtype).reshape(t.shape)
+
+
+def _read(file: IO[bytes], size_bytes: int) -> bytes:
+    try:
+        data = file.read(size_bytes)
+    except zipfile.BadZipFile as fault:
+        raise CompileError(f"calibration data: the archive is damaged: {fault}; save it again") from None
+    if len(data) < size_bytes:
+        raise CompileError(f"calibration data: the file ends {size_bytes - len(data)} bytes early; save it again")
+    return data
+
+
+# --- directories
+
+
+def _open_directory(path: Path, inputs: Types, preprocess: Preprocess | None) -> Samples:
+    if len(inputs) > 1 and all((path / name).is_dir() for name in inputs):
+        return _open_input_directories(path, inputs)
+    files = sorted(f for f in path.iterdir() if f.is_file() and not f.name.startswith("."))
+    images = [f for f in files if f.suffix.lower() in IMAGE_SUFFIXES]
+    arrays = [f for f in files if f.suffix in (".npy", ".npz")]
+    if images and arrays:
+        raise CompileError(
+            f"{path}: holds {len(images)} images and {len(arrays)} arrays; keep one kind, nothing says which are the samples"
+        )
+    if images:
+        count, start = image_samples(path, images, inputs, preprocess)
+        return Samples(str(path), count, start)
+    if not arrays:
+        raise CompileError(
+            f"{path}: no .npy, .npz or images in this directory ({len(files)} other files); calibration needs samples"
+        )
+    if len({f.suffix for f in arrays}) > 1:
+        raise CompileError(f"{path}: holds both .npy and .npz; keep one kind, since nothing says which are the samples")
+    if arrays[0].suffix == ".npy" and len(inputs) > 1:
+        raise CompileError(
+            f"{path}: .npy files of one directory feed one input, the model has {len(inputs)} ({', '.join(inputs)}); "
+            "make a directory of .npy for each, named like the input, or .npz files"
+        )
+    return Samples(str(path), len(arrays), lambda: (_file_sample(f, inputs) for f in arrays))
+
+
+def _open_input_directories(path: Path, inputs: Types) -> Samples:
+    files = {name: sorted((path / name).glob("*.npy")) for name in inputs}
+    counts = {name: len(found) for name, found in files.items()}
+    if len(set(counts.values())) > 1 or not all(counts.values()):
+        listed = ", ".join(f"{n!r} {c}" for n, c in counts.items())
+        raise CompileError(f"{path}: .npy files per input: {listed}; give each input as many, and at least 1")
+
+    def start() -> Iterator[Sample]:
+        for row in zip(*files.values(), strict=True):
+            loaded = {name: _load(file) for name, file in zip(files, row, strict=True)}
+            yield fit_sample(loaded, inputs, " + ".join(map(str, row)))
+
+    return Samples(str(path), next(iter(counts.values())), start)
+
+
+def _file_sample(path: Path, inputs: Types) -> Sample:
+    return fit_sample(_load(path), inputs, str(path))
+
+
+def _load(path: Path) -> Any:
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        return dict(loaded) if isinstance(loaded, np.lib.npyio.NpzFile) else loaded
+    except (ValueError, EOFError, zipfile.BadZipFile, OSError) as fault:
+        raise CompileError(f"{path}: damaged, or no array file of numpy: {fault}; save it again") from None

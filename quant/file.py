@@ -1,0 +1,231 @@
+"""The parameters file: what calibration found, for people to edit and the build to take back."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import tempfile
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
+
+from quant.observe import Range
+from quant.parameters import activation_quant, code_range
+from quant.suggestion import suggestion
+from toolchain.errors import ConfigError
+from toolchain.hw.chip import Numerics
+from toolchain.hw.source import Source, read_source
+from toolchain.hw.validation import validate
+from toolchain.ir.graph import Quant
+
+VERSION = 1
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """`tensors`: for each float tensor a range, whose scale the build chooses for its machine, or the scale and zero point."""
+
+    tensors: Mapping[str, Range | Quant]
+    observer: str = "minmax"
+    samples: int = 0
+    data: str = ""
+    model: str = ""
+    hardware: str = ""
+    sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def quant(self, name: str, numerics: Numerics) -> Quant:
+        """Scale and zero point of a tensor on a machine."""
+        entry = self.tensors[name]
+        return entry if isinstance(entry, Quant) else activation_quant(entry, numerics)
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    low: FiniteFloat | None = None
+    high: FiniteFloat | None = None
+    scale: Annotated[FiniteFloat, Field(gt=0)] | None = None
+    zero_point: int | None = None
+
+    @model_validator(mode="after")
+    def _one_form(self) -> _Entry:
+        given = {key for key, value in self.__dict__.items() if value is not None}
+        if given not in ({"low", "high"}, {"scale", "zero_point"}):
+            raise ValueError("needs low and high, or scale and zero_point, and not both")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"low {self.low!r} is above high {self.high!r}")
+        return self
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    version: Literal[1]
+    model: str = ""
+    hardware: str = ""
+    observer: str = "minmax"
+    samples: Annotated[int, Field(ge=0)] = 0
+    data: str = ""
+    tensors: dict[str, _Entry]
+
+
+# --- writing
+
+
+def render_parameters(parameters: Parameters) -> str:
+    """The file's text; reading it back gives the same parameters, every float to the last bit."""
+    lines = [
+        "# Quantization parameters. Edit them and give the file back with --quant.",
+        "# A tensor has either low and high, the real values to be covered (the build chooses the scale that its machine can",
+        "# express), or scale and zero_point: real = scale * (code - zero_point).",
+        f"version: {VERSION}",
+        f"model: {_text(parameters.model)}",
+        f"hardware: {_text(parameters.hardware)}",
+        f"observer: {_text(parameters.observer)}",
+        f"samples: {parameters.samples}",
+        f"data: {_text(parameters.data)}",
+        "tensors:" if parameters.tensors else "tensors: {}",
+    ]
+    for name, entry in parameters.tensors.items():
+        if isinstance(entry, Quant):
+            value = f"{{scale: {_number(entry.scale)}, zero_point: {entry.zero_point}}}"
+        else:
+            value = f"{{low: {_number(entry.low)}, high: {_number(entry.high)}}}"
+        source = " ".join(parameters.sources.get(name, "").split())
+        lines.append(f"  {_text(name)}: {value}" + (f"  # {source}" if source else ""))
+    return "\n".join(lines) + "\n"
+
+
+def write_parameters(path: Path, parameters: Parameters) -> None:
+    """Whole or not at all: a file that is there stays until the new one is complete."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(render_parameters(parameters))
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(temporary).chmod(0o666 & ~umask)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _number(value: float) -> str:
+    """The shortest text that reads back as the same float; YAML 1.1 wants a point before an exponent."""
+    text = repr(float(value))
+    return text.replace("e", ".0e") if "e" in text and "." not in text else text
+
+
+def _text(value: str) -> str:
+    """A double-quoted YAML scalar."""
+    escaped = "".join(
+        c if c.isprintable() and c not in '"\\' else f"\\{c}" if c in '"\\' else f"\\U{ord(c):08X}" for c in value
+    )  # fmt: skip
+    return f'"{escaped}"'
+
+
+# --- reading
+
+
+def read_parameters(path: Path, *, tensors: Collection[str] | None = None, numerics: Numerics | None = None) -> Parameters:
+    """tensors: the float tensors of the model, each to have an entry and no others; numerics: the machine that must be able
+    to express the scales. Raises ConfigError with every fault as `file:line: path: reason`."""
+    source = _numbers(read_source(_read_text(path), str(path)))
+    file, faults = validate(_File, source)
+    if file is None:
+        raise ConfigError(faults)
+    faults = []
+    if tensors is not None:
+        faults += _name_faults(file, source, tensors)
+    if numerics is not None:
+        faults += [
+            source.fault(("tensors", name, key), reason)
+            for name, entry in file.tensors.items()
+            for key, reason in _machine_faults(entry, numerics)
+        ]
+    if faults:
+        raise ConfigError(faults)
+    entries = {name: _value(entry) for name, entry in file.tensors.items()}
+    return Parameters(entries, file.observer, file.samples, file.data, file.model, file.hardware)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as fault:
+        raise ConfigError([f"{path}:1: file: cannot be read: {fault.strerror}"]) from None
+    except UnicodeDecodeError:
+        raise ConfigError([f"{path}:1: file: is not text in UTF-8"]) from None
+
+
+def _numbers(source: Source) -> Source:
+    """1e-5 is text to YAML 1.1, and a number to the person who wrote it."""
+
+    def number(value: Any) -> Any:
+        return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
+
+    if not isinstance(source.data, dict) or not isinstance(source.data.get("tensors"), dict):
+        return source
+    tensors = {
+        name: {k: number(v) for k, v in entry.items()} if isinstance(entry, dict) else entry
+        for name, entry in source.data["tensors"].items()
+    }
+    return replace(source, data={**source.data, "tensors": tensors})
+
+
+def _value(entry: _Entry) -> Range | Quant:
+    if entry.low is not None and entry.high is not None:
+        return Range(entry.low, entry.high)
+    assert entry.scale is not None and entry.zero_point is not None
+    return Quant(entry.scale, entry.zero_point)
+
+
+def _name_faults(file: _File, source: Source, tensors: Collection[str]) -> list[str]:
+    unknown = [
+        source.fault(("tensors", name), f"the model has no such float tensor{suggestion(name, tensors)}", at_key=True)
+        for name in file.tensors
+        if name not in tensors
+    ]
+    absent = [
+        source.fault(("tensors",), f"tensor {name!r} of the model has no entry; add it, or calibrate again", at_key=True)
+        for name in tensors
+        if name not in file.tensors
+    ]
+    return unknown + absent
+
+
+def _machine_faults(entry: _Entry, numerics: Numerics) -> list[tuple[str, str]]:
+    if entry.scale is None or entry.zero_point is None:
+        return []
+    faults: list[tuple[str, str]] = []
+    low, high = code_range(numerics)
+    if numerics.scale.kind == "pow2" and not _is_power_of_two(entry.scale):
+        below, above = _neighbours(entry.scale)
+        faults.append(
+            ("scale", f"{entry.scale!r} is no power of two, and the machine has no others (numerics.scale.kind); "
+             f"use {below!r} or {above!r}, or give low and high")
+        )  # fmt: skip
+    if numerics.symmetric_activations and entry.zero_point != 0:
+        faults.append(
+            (
+                "zero_point",
+                f"{entry.zero_point} where the machine has none (numerics.symmetric_activations); use 0, or give low and high",
+            )
+        )
+    elif not low <= entry.zero_point <= high:
+        faults.append(("zero_point", f"{entry.zero_point} is no {numerics.activation} code; use {low} to {high}"))
+    return faults
+
+
+def _is_power_of_two(value: float) -> bool:
+    return math.frexp(value)[0] == 0.5
+
+
+def _neighbours(value: float) -> tuple[float, float]:
+    exponent = math.frexp(value)[1]
+    return 2.0 ** (exponent - 1), 2.0**exponent

@@ -1,0 +1,69 @@
+"""Calibration samples from a generator function in a user's Python file."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from quant.sample import Sample, fit_sample
+from quant.suggestion import suggestion
+from toolchain.errors import CompileError
+from toolchain.ir.graph import TensorType
+
+
+def generator_samples(path: Path, function: str, inputs: Mapping[str, TensorType]) -> Iterator[Sample]:
+    """What FUNCTION of the file yields, called without arguments. Whatever the user's code raises is a CompileError."""
+    where = f"{path}:{function}"
+    produce = _load_function(path, function)
+    try:
+        stream = iter(produce())
+    except Exception as fault:
+        raise CompileError(f"{where}: {_cause(fault, path)}; it must return an iterable of samples") from None
+    count = 0
+    while True:
+        try:
+            value = next(stream)
+        except StopIteration:
+            break
+        except Exception as fault:
+            raise CompileError(f"{where}: sample {count}: {_cause(fault, path)}; mend the generator") from None
+        yield fit_sample(value, inputs, f"{where}: sample {count}")
+        count += 1
+    if count == 0:
+        raise CompileError(f"{where}: yields 0 samples; calibration needs at least 1")
+
+
+def _load_function(path: Path, function: str) -> Callable[[], Any]:
+    if not path.is_file():
+        raise CompileError(f"{path}: no such file; calibration data was given as file.py:function")
+    spec = importlib.util.spec_from_file_location(f"calibration_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise CompileError(f"{path}: cannot be imported as Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))  # so that it may import what lies beside it
+    try:
+        spec.loader.exec_module(module)
+    except Exception as fault:
+        raise CompileError(f"{path}: {_cause(fault, path)}; the file must import cleanly") from None
+    finally:
+        sys.path.remove(str(path.parent))
+    found = getattr(module, function, None)
+    if not callable(found):
+        names = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise CompileError(
+            f"{path}: no function {function!r} (functions: {', '.join(names) or 'none'}){suggestion(function, names)}"
+        )
+    return found
+
+
+def _cause(fault: Exception, path: Path) -> str:
+    """`ZeroDivisionError: division by zero (line 12)`, the line being the last one inside the user's file."""
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(fault.__traceback__) if Path(frame.filename).resolve() == path.resolve()
+    ]
+    line = getattr(fault, "lineno", None) or (lines[-1] if lines else None)
+    return f"{type(fault).__name__}: {fault}" + (f" (line {line})" if line else "")

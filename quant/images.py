@@ -1,0 +1,137 @@
+"""Calibration samples from a directory of images, prepared as the model was trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from quant.sample import Sample, fit_array
+from toolchain.errors import CompileError, ConfigError
+from toolchain.hw.source import read_source
+from toolchain.hw.validation import validate
+from toolchain.ir.graph import TensorType
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
+PREPROCESS_FILE = "preprocess.yaml"
+_Channels = Annotated[tuple[float, ...], Field(min_length=1, max_length=3)]
+
+
+class Preprocess(BaseModel):
+    """x = (pixel - mean) / std with pixels 0..255, one figure for all channels or one each, in the order of `channels`.
+
+    fit: stretch to the input's size, crop the middle after scaling the short side, or pad with `pad` after the long one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    mean: _Channels = (0.0,)
+    std: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1, max_length=3)] = (1.0,)
+    fit: Literal["stretch", "crop", "pad"] = "stretch"
+    resample: Literal["nearest", "bilinear", "bicubic", "lanczos"] = "bilinear"
+    channels: Literal["rgb", "bgr"] = "rgb"
+    layout: Literal["nchw", "nhwc"] | None = None  # None: where the input has 1 or 3 channels
+    pad: Annotated[int, Field(ge=0, le=255)] = 0
+
+
+def read_preprocess(path: Path) -> Preprocess:
+    """Raises ConfigError with every fault as `file:line: path: reason`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as fault:
+        raise ConfigError([f"{path}:1: file: cannot be read: {getattr(fault, 'strerror', None) or fault}"]) from None
+    source = read_source(text, str(path))
+    if isinstance(source.data, dict):
+        listed = {k: [v] if k in ("mean", "std") and isinstance(v, int | float) else v for k, v in source.data.items()}
+        source = replace(source, data=listed)
+    preprocess, faults = validate(Preprocess, source)
+    if preprocess is None:
+        raise ConfigError(faults)
+    return preprocess
+
+
+def image_samples(
+    directory: Path, files: Sequence[Path], inputs: Mapping[str, TensorType], preprocess: Preprocess | None
+) -> tuple[int, Callable[[], Iterator[Sample]]]:
+    """-> the number of samples and their start. A batch above 1 takes so many images a sample, the last filled from the first."""
+    if len(inputs) != 1:
+        raise CompileError(f"{directory}: images feed one input, the model has {len(inputs)} ({', '.join(inputs)}); give an .npz")
+    name, t = next(iter(inputs.items()))
+    options = preprocess or _directory_preprocess(directory, t)
+    layout = _layout(directory, name, t, options)
+    batch = t.shape[0]
+    count = -(-len(files) // batch)
+
+    def start() -> Iterator[Sample]:
+        for i in range(count):
+            row = [files[(i * batch + j) % len(files)] for j in range(batch)]
+            stacked = np.stack([_read_image(file, t, layout, options) for file in row])
+            yield {name: fit_array(stacked, name, t, str(row[0]))}
+
+    return count, start
+
+
+def _directory_preprocess(directory: Path, t: TensorType) -> Preprocess:
+    path = directory / PREPROCESS_FILE
+    if path.is_file():
+        return read_preprocess(path)
+    if np.dtype(t.dtype).kind == "f":
+        raise CompileError(
+            f"{directory}: images need to be scaled as the model was trained, and there is no {PREPROCESS_FILE}; "
+            "write one, such as\n  mean: [123.675, 116.28, 103.53]  # x = (pixel - mean) / std, pixels 0..255\n"
+            "  std: [58.395, 57.12, 57.375]"
+        )
+    return Preprocess()
+
+
+def _layout(directory: Path, name: str, t: TensorType, options: Preprocess) -> str:
+    if len(t.shape) == 4:
+        if options.layout:
+            return options.layout
+        if t.shape[1] in (1, 3):
+            return "nchw"
+        if t.shape[3] in (1, 3):
+            return "nhwc"
+    raise CompileError(
+        f"{directory}: input {name!r} of shape {list(t.shape)} is no image of 1 or 3 channels; give an .npz or file.py:function"
+    )
+
+
+def _read_image(path: Path, t: TensorType, layout: str, options: Preprocess) -> np.ndarray:
+    """-> t.dtype[c, h, w] or [h, w, c]."""
+    from PIL import Image, UnidentifiedImageError
+
+    c, h, w = (t.shape[1], t.shape[2], t.shape[3]) if layout == "nchw" else (t.shape[3], t.shape[1], t.shape[2])
+    if c not in (1, 3):
+        raise CompileError(f"{path}: the input has {c} channels, an image 1 or 3; give an .npz or file.py:function")
+    try:
+        with Image.open(path) as opened:
+            image = opened.convert("L" if c == 1 else "RGB")
+    except (UnidentifiedImageError, OSError, ValueError) as fault:
+        raise CompileError(f"{path}: no readable image: {fault}; remove it") from None
+    resample = Image.Resampling[options.resample.upper()]
+    if options.fit == "stretch":
+        image = image.resize((w, h), resample)
+    else:
+        choose = max if options.fit == "crop" else min
+        ratio = choose(w / image.width, h / image.height)
+        image = image.resize((max(1, round(image.width * ratio)), max(1, round(image.height * ratio))), resample)
+        canvas = Image.new(image.mode, (w, h), options.pad if c == 1 else (options.pad,) * 3)
+        canvas.paste(image, ((w - image.width) // 2, (h - image.height) // 2))
+        image = canvas
+    pixels = np.asarray(image, np.float64).reshape(h, w, c)
+    if options.channels == "bgr" and c == 3:
+        pixels = pixels[:, :, ::-1]
+    for figures, key in ((options.mean, "mean"), (options.std, "std")):
+        if len(figures) not in (1, c):
+            raise CompileError(f"{path}: {key} has {len(figures)} figures, the input {c} channels; give 1 or {c}")
+    x = (pixels - np.array(options.mean)) / np.array(options.std)
+    x = x if layout == "nhwc" else x.transpose(2, 0, 1)
+    dtype = np.dtype(t.dtype)
+    if dtype.kind == "f":
+        return x.astype(dtype)
+    info = np.iinfo(dtype)
+    return np.clip(np.rint(x), info.min, info.max).astype(dtype)

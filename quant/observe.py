@@ -1,0 +1,162 @@
+"""Observers: from a stream of arrays to the range of real values that a tensor's codes shall cover."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain.errors import CompileError
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Range:
+    """low <= real values <= high, both finite."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= self.high):
+            raise CompileError(f"range [{self.low!r}, {self.high!r}]: low and high must be finite, and low no larger than high")
+
+    def union(self, other: Range) -> Range:
+        return Range(min(self.low, other.low), max(self.high, other.high))
+
+    def with_zero(self) -> Range:
+        """The smallest range that holds this one and 0: padding and zero points need an exact zero."""
+        return Range(min(self.low, 0.0), max(self.high, 0.0))
+
+    @property
+    def span(self) -> float:
+        return self.high - self.low
+
+
+class Observer(Protocol):
+    """`update` takes float arrays of any shape, all finite; `range` may be asked at any time after the first."""
+
+    def update(self, x: Array) -> None: ...
+
+    def range(self) -> Range: ...
+
+
+class MinMax:
+    """The smallest and largest value seen."""
+
+    def __init__(self) -> None:
+        self._low, self._high = math.inf, -math.inf
+
+    def update(self, x: Array) -> None:
+        if x.size:
+            self._low = min(self._low, float(x.min()))
+            self._high = max(self._high, float(x.max()))
+
+    def range(self) -> Range:
+        return Range(self._low, self._high) if self._low <= self._high else Range(0.0, 0.0)
+
+
+class Histogram:
+    """Counts of float32 values in bins of 1/128 octave, both signs, over the 24 octaves below the largest magnitude.
+
+    A bin is the upper half of a float32's bits, so nothing is rescaled, an outlier costs no resolution, and the counts do
+    not depend on the order or the grouping of the updates. Smaller magnitudes count in the lowest bin. 49 KB, whatever is seen.
+    """
+
+    BINS = 24 * 128
+
+    def __init__(self) -> None:
+        self._top = -1  # upper half of the bits of the largest magnitude seen
+        self._counts = np.zeros((2, self.BINS), np.int64)  # positive, negative; last bin = _top
+        self._extremes = MinMax()
+
+    CHUNK = 1 << 20  # elements counted at once, to bound the memory that counting takes
+
+    def update(self, x: Array) -> None:
+        self._extremes.update(x)
+        flat = np.ascontiguousarray(x, np.float32).view(np.uint32).ravel()
+        for start in range(0, flat.size, self.CHUNK):
+            self._count(flat[start : start + self.CHUNK] >> 16)
+
+    def _count(self, bits: Array) -> None:
+        counts = np.bincount(bits, minlength=1 << 16).reshape(2, 1 << 15)
+        self._grow(int(np.flatnonzero(counts.any(0))[-1]))
+        bottom = self._top - self.BINS + 1
+        first = max(bottom, 0)
+        self._counts[:, first - bottom :] += counts[:, first : self._top + 1]
+        self._counts[:, 0 if bottom >= 0 else -bottom] += counts[:, :first].sum(1)
+
+    def _grow(self, top: int) -> None:
+        if top <= self._top:
+            return
+        shift = min(top - self._top, self.BINS) if self._top >= 0 else 0
+        if shift:
+            grown = np.zeros_like(self._counts)
+            grown[:, : self.BINS - shift] = self._counts[:, shift:]
+            grown[:, 0] += self._counts[:, :shift].sum(1)
+            self._counts = grown
+        self._top = top
+
+    @property
+    def extremes(self) -> Range:
+        return self._extremes.range()
+
+    def bins(self) -> tuple[Array, Array, Array]:
+        """-> float64 lower and upper edges, int64 counts of the occupied bins, in ascending order, within the extremes."""
+        positive, negative = self._counts
+        codes = np.arange(self._top - self.BINS + 1, self._top + 2).clip(0)
+        edges = _upper_half_to_float(codes)
+        edges[0] = 0.0  # the lowest bin holds everything smaller
+        low = np.concatenate([-edges[:0:-1], edges[:-1]])
+        high = np.concatenate([-edges[-2::-1], edges[1:]])
+        counts = np.concatenate([negative[::-1], positive])
+        used = counts > 0
+        extremes = self.extremes
+        low, high = (np.clip(edge[used], extremes.low, extremes.high) for edge in (low, high))
+        return low, high, counts[used]
+
+
+def _upper_half_to_float(codes: Array) -> Array:
+    """int[n] upper halves of float32 bits -> float64[n]; the one after the largest finite becomes 2**128."""
+    values = (codes.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return np.where(np.isfinite(values), values, 2.0**128)
+
+
+class Percentile:
+    """The values below and above which (100 - percent) % of all seen lie, interpolated within a bin of 1/128 octave.
+
+    Ends that touch 0 stay: a tensor without negatives keeps its low end.
+    """
+
+    def __init__(self, percent: float = 99.99) -> None:
+        if not 50 < percent <= 100:
+            raise CompileError(f"percentile {percent:g}: must be above 50 and at most 100, such as 99.99")
+        self._percent = percent
+        self._histogram = Histogram()
+
+    def update(self, x: Array) -> None:
+        self._histogram.update(x)
+
+    def range(self) -> Range:
+        extremes = self._histogram.extremes
+        low, high, counts = self._histogram.bins()
+        if not counts.size:
+            return extremes
+        tail = (1 - self._percent / 100) * counts.sum()
+        above = _quantile(high[::-1], low[::-1], counts[::-1], tail)
+        below = _quantile(low, high, counts, tail)
+        lowest = min(below, 0.0) if extremes.low < 0 else extremes.low
+        highest = max(above, 0.0) if extremes.high > 0 else extremes.high
+        return Range(min(lowest, highest), max(lowest, highest))
+
+
+def _quantile(outer: Array, inner: Array, counts: Array, tail: float) -> float:
+    """The value `tail` counts in from the outer edge of the first bin."""
+    passed = np.cumsum(counts)
+    i = min(int(np.searchsorted(passed, tail, side="right")), len(counts) - 1)
+    share = (tail - (passed[i] - counts[i])) / counts[i]
+    return float(outer[i] + (inner[i] - outer[i]) * min(max(share, 0.0), 1.0))

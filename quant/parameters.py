@@ -1,0 +1,348 @@
+"""From ranges and weights to what a machine computes with: scales, zero points, codes, biases, rounding offsets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.grid import rounding_error
+from quant.observe import Histogram, Range
+from toolchain.errors import CompileError
+from toolchain.hw.chip import Numerics
+from toolchain.ir.graph import Quant
+
+Array = NDArray[Any]
+
+# A tensor that never leaves +-1e-10 is rounding noise: a smaller scale would only ask for multipliers no machine has.
+SMALLEST_SCALE = 2.0**-40
+# A channel this much below the largest cannot reach one step of the output they share, at 16 bits either.
+SMALLEST_CHANNEL = 2.0**-32
+
+
+def code_range(numerics: Numerics) -> tuple[int, int]:
+    """Least and largest activation code."""
+    return (-128, 127) if numerics.activation == "int8" else (-32768, 32767)
+
+
+def weight_code_range(numerics: Numerics) -> tuple[int, int]:
+    """int8 leaves -128 out, so that a product of two codes never meets (-128)**2; int4 needs all of its 16."""
+    return (-127, 127) if numerics.weight == "int8" else (-8, 7)
+
+
+# --- activations
+
+
+def activation_quant(r: Range, numerics: Numerics) -> Quant:
+    """The scale and zero point whose codes cover `r` and 0.
+
+    Where scales are powers of two: the power and zero point of least squared error for values spread evenly over `r`,
+    which may clip up to 4 % of the range rather than lose a bit. A range made from a scale and zero point gives them back.
+    """
+    r = r.with_zero()
+    if numerics.scale.kind == "pow2":
+        low, high, count = np.array([r.low]), np.array([r.high]), np.ones(1)
+        return _least_error(low, high, count, _pow2_candidates(r, numerics), numerics)
+    return _covering(r, numerics)
+
+
+def quant_range(quant: Quant, numerics: Numerics) -> Range:
+    """The real values of the least and the largest code."""
+    low, high = code_range(numerics)
+    return Range(float(quant.scale * (low - quant.zero_point)), float(quant.scale * (high - quant.zero_point)))
+
+
+def least_error_range(histogram: Histogram, numerics: Numerics) -> Range:
+    """The range of least mean squared rounding and clipping error over the values seen, within what `numerics` can express."""
+    full = histogram.extremes.with_zero()
+    low, high, counts = histogram.bins()
+    if not counts.size or full.span == 0:
+        return full
+    if numerics.scale.kind == "pow2":
+        return quant_range(_least_error(low, high, counts, _pow2_candidates(full, numerics), numerics), numerics)
+    best = full
+    for share in (np.geomspace(1, 0.1, 24), np.linspace(1.1, 0.85, 11)):  # coarse, then fine around the best
+        candidates = [_covering(Range(best.low * f, best.high * f), numerics) for f in share]
+        best = quant_range(_least_error(low, high, counts, candidates, numerics), numerics)
+    if numerics.symmetric_activations or full.low == 0 or full.high == 0:
+        return best
+    share = np.linspace(1, 0.4, 13)  # each end by itself
+    ends = [Range(best.low * f, best.high) for f in share] + [Range(best.low, best.high * f) for f in share]
+    return quant_range(_least_error(low, high, counts, [_covering(r, numerics) for r in ends], numerics), numerics)
+
+
+def _covering(r: Range, numerics: Numerics) -> Quant:
+    first, last = code_range(numerics)
+    if numerics.symmetric_activations:
+        return Quant(float(max(r.high / last, r.low / first, SMALLEST_SCALE)), 0)
+    scale = float(max(r.span / (last - first), SMALLEST_SCALE))
+    return Quant(scale, _zero_point(r.low / scale, first, last))
+
+
+def _zero_point(low_steps: float, first: int, last: int) -> int:
+    return int(np.clip(np.rint(first - low_steps), first, last))
+
+
+def _pow2_candidates(r: Range, numerics: Numerics) -> list[Quant]:
+    """The covering power of two and the three below it, each with zero points that keep the low end, the high end, the middle."""
+    first, last = code_range(numerics)
+    exponent = int(np.ceil(np.log2(_covering(r, numerics).scale)))
+    found: dict[Quant, None] = {}
+    for e in range(exponent + 1, exponent - 4, -1):
+        scale = max(2.0**e, SMALLEST_SCALE)
+        low, high = r.low / scale, r.high / scale
+        points = (0,) if numerics.symmetric_activations else (
+            _zero_point(low, first, last),
+            _zero_point(high - (last - first), first, last),
+            _zero_point((low + high - (last - first)) / 2, first, last),
+        )  # fmt: skip
+        found |= {Quant(scale, zero_point): None for zero_point in points}
+    return list(found)
+
+
+def _least_error(low: Array, high: Array, counts: Array, candidates: list[Quant], numerics: Numerics) -> Quant:
+    """The candidate of least error; among equals the first."""
+    first, last = code_range(numerics)
+    step = np.array([c.scale for c in candidates])
+    zero = np.array([c.zero_point for c in candidates])
+    return candidates[int(np.argmin(rounding_error(low, high, counts, step, first - zero, last - zero)))]
+
+
+# --- weights
+
+
+@dataclass(frozen=True, eq=False)
+class WeightQuant:
+    """real = scales (along `axis`; one for all where it has one entry) x codes. codes: int8, in the weights' shape."""
+
+    codes: Array
+    scales: Array
+    axis: int
+
+    def dequantized(self) -> Array:
+        """float64, in the weights' shape."""
+        return self.codes * along(self.scales, self.axis, self.codes.ndim)
+
+
+def along(values: Array, axis: int, rank: int) -> Array:
+    """values[c] shaped so that it broadcasts along `axis` of an array of `rank`."""
+    shape = [1] * rank
+    shape[axis] = -1
+    return values.reshape(shape)
+
+
+def weight_quant(
+    w: Array, axis: int, numerics: Numerics, *, method: Literal["minmax", "mse"] | None = None, name: str = "weights"
+) -> WeightQuant:
+    """Symmetric codes, a scale for each index of `axis` where the machine has them, else one for all.
+
+    method: 'minmax' covers the largest weight; 'mse' searches the clipping of least squared error, which pays at int4.
+    None: minmax at int8, mse at int4. Powers of two are always searched. A channel of zeros takes the largest scale of the
+    others, so that its bias keeps its bits. Raises CompileError: NaN or infinity.
+    """
+    if not np.isfinite(w).all():
+        at = [int(i) for i in np.argwhere(~np.isfinite(w))[0]]
+        raise CompileError(f"{name}: holds {float(w[tuple(at)])} at {at}; weights must be finite, mend the model")
+    axis = axis % max(w.ndim, 1)
+    rows = np.moveaxis(np.asarray(w, np.float64), axis, 0).reshape(w.shape[axis], -1)
+    if not numerics.weights_per_channel:
+        rows = rows.reshape(1, -1)
+    method = method or ("mse" if numerics.weight == "int4" else "minmax")
+    scales = _weight_scales(rows, numerics, method)
+    return requantized(w, WeightQuant(np.zeros(w.shape, np.int8), scales, axis), scales, numerics)
+
+
+def requantized(w: Array, weight: WeightQuant, scales: Array, numerics: Numerics) -> WeightQuant:
+    """The weights `w` at other scales."""
+    first, last = weight_code_range(numerics)
+    steps = np.asarray(w, np.float64) / along(scales, weight.axis, w.ndim)
+    return WeightQuant(np.clip(np.rint(steps), first, last).astype(np.int8), scales, weight.axis)
+
+
+def _weight_scales(rows: Array, numerics: Numerics, method: str) -> Array:
+    """rows: float64[channels, n] -> float64[channels]."""
+    first, last = weight_code_range(numerics)
+    covering = np.maximum(rows.max(1, initial=0.0), -rows.min(1, initial=0.0)) / last
+    if numerics.scale.kind == "pow2":
+        exponent = np.ceil(np.log2(np.where(covering > 0, covering, 1.0)))
+        scales = _best_scales(rows, [np.exp2(exponent - i) for i in range(4)], first, last)
+    elif method == "mse":
+        safe = np.where(covering > 0, covering, 1.0)
+        scales = _best_scales(rows, [safe * f for f in np.linspace(1.0, 0.4, 31)], first, last)
+    else:
+        scales = covering
+    largest = float(scales[covering > 0].max()) if (covering > 0).any() else 2.0**-7
+    return np.where(covering > 0, np.maximum(scales, largest * SMALLEST_CHANNEL), largest)
+
+
+def _best_scales(rows: Array, candidates: list[Array], first: int, last: int) -> Array:
+    """For each row the candidate of least squared error; among equals the first."""
+    best = candidates[0]
+    least = np.full(len(rows), np.inf)
+    for scales in candidates:
+        steps = rows / scales[:, None]
+        error = ((steps - np.clip(np.rint(steps), first, last)) ** 2).sum(1) * scales**2
+        best = np.where(error < least, scales, best)
+        least = np.minimum(error, least)
+    return best
+
+
+# --- biases
+
+
+@dataclass(frozen=True)
+class Enlarged:
+    """Weights of `channel` were given a scale `factor` times larger, so that its sums fit the accumulators."""
+
+    channel: int
+    factor: float
+    cause: Literal["bias", "products"]
+
+
+@dataclass(frozen=True, eq=False)
+class BiasQuant:
+    """codes: int32[oc], at scale input x weight; `weight` as it must be used with them; peak: int64[oc], the largest magnitude
+    that the accumulator, or accumulator and bias together, can reach with any input."""
+
+    codes: Array
+    weight: WeightQuant
+    peak: Array
+    enlarged: tuple[Enlarged, ...]
+
+
+def bias_quant(
+    bias: Array | None,
+    w: Array,
+    weight: WeightQuant,
+    input_quant: Quant,
+    numerics: Numerics,
+    *,
+    accumulator_bits: int = 32,
+    name: str = "bias",
+) -> BiasQuant:
+    """Bias codes such that no input whatever overflows an accumulator, in any order of summation.
+
+    bias: float[oc] or None; w: the float weights that `weight` holds codes of. Where a channel's bias or products do not fit,
+    its weight scale is enlarged (a power of two where the machine has only those) and noted in `enlarged`.
+    Raises CompileError where the products alone would cost more than half of the weight's bits.
+    """
+    channels = w.shape[weight.axis]
+    real = np.zeros(channels) if bias is None else np.asarray(bias, np.float64).reshape(-1)
+    if real.shape != (channels,) or not np.isfinite(real).all():
+        raise CompileError(f"{name}: bias must be {channels} finite numbers, one for each output channel; mend the model")
+    limit = 2 ** (min(accumulator_bits, 63) - 1) - 1
+    total = np.ones(len(weight.scales))
+    original, causes = weight, np.zeros(channels, bool)
+    products, peak, codes = _peaks(real, weight, input_quant, numerics)
+    for _ in range(8):  # rounding may leave the first enlargement a little short
+        code_over = np.abs(codes) / (2**31 - 1)
+        over = np.maximum(peak / limit, code_over)
+        if not (over > 1).any():
+            break
+        causes |= products / limit > 1
+        factor = _enlargement(over, len(total), numerics)
+        total = total * factor
+        weight = requantized(w, original, original.scales * total, numerics)
+        products, peak, codes = _peaks(real, weight, input_quant, numerics)
+        _refuse_lost_bits(total, causes, numerics, accumulator_bits, name)
+    enlarged = tuple(
+        Enlarged(c, float(f), "products" if causes[c] else "bias")
+        for c, f in enumerate(np.broadcast_to(total, (channels,)))
+        if f > 1
+    )
+    return BiasQuant(codes.astype(np.int32), weight, peak.astype(np.int64), enlarged)
+
+
+def _peaks(real: Array, weight: WeightQuant, x: Quant, numerics: Numerics) -> tuple[Array, Array, Array]:
+    """-> float64[oc] peak of the products, peak with the bias, bias codes."""
+    first, last = code_range(numerics)
+    rows = np.moveaxis(weight.codes, weight.axis, 0).reshape(len(real), -1).astype(np.float64)
+    at_first, at_last = rows * (first - x.zero_point), rows * (last - x.zero_point)
+    low, high = np.minimum(at_first, at_last).sum(1), np.maximum(at_first, at_last).sum(1)
+    codes = np.rint(real / (x.scale * weight.scales))
+    products = np.maximum(high, -low)
+    return products, np.maximum(products, np.maximum(high + codes, -(low + codes))), codes
+
+
+def _enlargement(over: Array, scales: int, numerics: Numerics) -> Array:
+    factor = np.maximum(over, 1.0)
+    factor = factor.max(keepdims=True) if scales == 1 else factor
+    if numerics.scale.kind == "pow2":
+        return np.exp2(np.ceil(np.log2(factor)))
+    return np.where(factor > 1, factor * (1 + 2.0**-10), 1.0)
+
+
+def _refuse_lost_bits(total: Array, causes: Array, numerics: Numerics, accumulator_bits: int, name: str) -> None:
+    bits = 8 if numerics.weight == "int8" else 4
+    lost = np.where(causes, np.log2(np.broadcast_to(total, causes.shape)), 0.0)
+    if lost.max(initial=0.0) <= bits / 2:
+        return
+    c = int(np.argmax(lost))
+    raise CompileError(
+        f"{name}: the products of output channel {c} outgrow {accumulator_bits}-bit accumulators "
+        f"(engines.mac.accumulators.bits), and shrinking its weights to fit would cost {lost[c]:.1f} of their {bits} bits; "
+        f"accumulators of {accumulator_bits + int(np.ceil(lost[c]))} bits would do, or fewer input channels"
+    )
+
+
+# --- rounding offsets
+
+
+@dataclass(frozen=True, eq=False)
+class Compensation:
+    """offsets: int64[oc], to be added to the bias codes; output_zero_point: to be given to the machine in the place of the
+    tensor's. With both, rounding is to nearest, halves up: exactly so where `exact` (bool[oc]), else off by at most half an
+    accumulator step. `complete`: False where this machine cannot be compensated and nothing was changed."""
+
+    offsets: Array
+    output_zero_point: int
+    exact: Array
+    complete: bool
+
+
+def bias_compensation(
+    scale: Array,
+    output: Quant,
+    numerics: Numerics,
+    *,
+    clamp_low: int | None = None,
+    operation: Literal["convolution", "matrix_product"] = "convolution",
+    peak: Array | None = None,
+    accumulator_bits: int = 32,
+    name: str = "bias",
+) -> Compensation:
+    """What makes a machine that rounds by `floor` or `truncate` round to nearest, through the bias alone.
+
+    scale: float64[oc], the requantization (multiplier / 2**shift, exact); clamp_low: the least output code that is let through.
+    floor: half an output step, in accumulator units. truncate is toward zero, so the sum is moved to where no value that
+    survives the clamp is negative, and the output zero point moves back; on machines without zero points only outputs clamped
+    at zero (after Relu) can be compensated. Other roundings need nothing. Raises CompileError where the offset overflows.
+    """
+    scale = np.atleast_1d(np.asarray(scale, np.float64))
+    rounding = numerics.per_op.get(operation, numerics.rounding)
+    clamp_low = code_range(numerics)[0] if clamp_low is None else clamp_low
+    unchanged = np.zeros(scale.shape, np.int64)
+    if rounding not in ("floor", "truncate"):
+        return Compensation(unchanged, output.zero_point, np.ones(scale.shape, bool), True)
+    lift = output.zero_point - clamp_low if rounding == "truncate" else 0
+    if lift and numerics.symmetric_activations:
+        return Compensation(unchanged, output.zero_point, np.zeros(scale.shape, bool), False)
+    power = np.frexp(scale)[0] == 0.5
+    whole = power & (scale >= 1)  # a left shift rounds nothing
+    wanted = (lift + np.where(whole, 0.0, 0.5)) / scale
+    offsets = np.rint(wanted)
+    if peak is not None:
+        _refuse_overflow(np.abs(offsets) + peak, accumulator_bits, name)
+    return Compensation(offsets.astype(np.int64), output.zero_point - lift, power & (offsets == wanted), True)
+
+
+def _refuse_overflow(sums: Array, accumulator_bits: int, name: str) -> None:
+    limit = 2 ** (accumulator_bits - 1) - 1
+    if (sums > limit).any():
+        c = int(np.argmax(sums))
+        raise CompileError(
+            f"{name}: output channel {c} reaches {int(sums[c])} with its rounding offset, {accumulator_bits}-bit accumulators "
+            f"{limit} (engines.mac.accumulators.bits); wider accumulators would do, or another rounding"
+        )

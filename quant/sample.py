@@ -1,0 +1,72 @@
+"""One sample: a mapping or a lone array, checked and cast to exactly the types of the model's inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from quant.suggestion import suggestion
+from toolchain.errors import CompileError
+from toolchain.ir.graph import TensorType
+
+Sample = dict[str, np.ndarray]
+
+
+def fit_sample(value: Any, inputs: Mapping[str, TensorType], where: str) -> Sample:
+    """value: {input name: array}, or an array where there is one input. A batch dimension of 1 may be left out.
+
+    Raises CompileError, starting with `where`: names, shapes, types, NaN or infinity.
+    """
+    if not isinstance(value, Mapping):
+        if len(inputs) != 1:
+            listed = ", ".join(map(repr, inputs))
+            raise CompileError(f"{where}: one array for a model of {len(inputs)} inputs ({listed}); give a mapping from names")
+        value = {next(iter(inputs)): value}
+    if len(inputs) == 1 and len(value) == 1:
+        value = {next(iter(inputs)): next(iter(value.values()))}
+    missing = [name for name in inputs if name not in value]
+    if missing:
+        listed = ", ".join(map(repr, value)) or "none"
+        raise CompileError(
+            f"{where}: no array for input {missing[0]!r} (given: {listed}); add it" + suggestion(missing[0], map(str, value))
+        )
+    return {name: fit_array(np.asarray(value[name]), name, t, where) for name, t in inputs.items()}
+
+
+def fit_array(array: np.ndarray, name: str, t: TensorType, where: str) -> np.ndarray:
+    """-> t.dtype[t.shape], contiguous. Floats cast to floats, integers to integers that hold them, nothing else."""
+    if array.shape != t.shape and (1, *array.shape) == t.shape:
+        array = array[None]
+    if array.shape != t.shape:
+        raise CompileError(
+            f"{where}: input {name!r} has shape {list(array.shape)}, the model takes {list(t.shape)}; "
+            "resize it, or bind other dimensions with --shape"
+        )
+    wanted = np.dtype(t.dtype)
+    if array.dtype != wanted:
+        array = _cast(array, wanted, name, where)
+    if wanted.kind == "f" and not np.isfinite(array).all():
+        kind = "NaN" if np.isnan(array).any() else "infinity"
+        at = [int(i) for i in np.argwhere(~np.isfinite(array))[0]]
+        raise CompileError(f"{where}: input {name!r} holds {kind} at {at}; calibration needs finite data, remove the sample")
+    return np.ascontiguousarray(array)
+
+
+def _cast(array: np.ndarray, wanted: np.dtype[Any], name: str, where: str) -> np.ndarray:
+    if array.dtype.kind == "f" and wanted.kind == "f":
+        with np.errstate(over="ignore"):
+            return array.astype(wanted)
+    if array.dtype.kind in "iu" and wanted.kind in "iu":
+        info = np.iinfo(wanted)
+        if not array.size or (int(array.min()) >= info.min and int(array.max()) <= info.max):
+            return array.astype(wanted)
+        raise CompileError(
+            f"{where}: input {name!r} holds {int(array.min())} to {int(array.max())}, "
+            f"outside the {info.min} to {info.max} of the model's {wanted.name}; mend the data"
+        )
+    raise CompileError(
+        f"{where}: input {name!r} is {array.dtype.name}, the model takes {wanted.name}; "
+        f"save it with .astype({wanted.name!r}), scaled as the model was trained"
+    )
