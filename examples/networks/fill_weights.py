@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""fill_weights.py DEST: writes DEST/NAME.onnx with seeded random weights for every NAME.graph.onnx beside this file.
+
+The graphs are eight standard architectures (opset 13, static shapes, batch 1) without their large weights: each tensor
+that is left out keeps, as its doc_string, the mean, deviation, minimum and maximum of what belongs there. Good for
+cycles, memory and traffic; the numbers that come out of these networks mean nothing.
+"""
+
+import argparse
+import zlib
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+MARK = "random "
+
+
+def fill(tensor: onnx.TensorProto) -> None:
+    """Fills a left-out float32 tensor in place: normal, clipped to its range, seeded by its name."""
+    mean, deviation, low, high = map(float, tensor.doc_string.removeprefix(MARK).split())
+    rng = np.random.default_rng(zlib.crc32(tensor.name.encode()))
+    values = np.clip(rng.normal(mean, deviation, list(tensor.dims)), low, high)
+    tensor.raw_data = values.astype(np.float32).tobytes()
+    tensor.doc_string = ""
+
+
+def filled(path: Path) -> onnx.ModelProto:
+    """The graph of the file with weights, checked; the same file gives the same bytes."""
+    model = onnx.load(path)
+    for tensor in model.graph.initializer:
+        if tensor.doc_string.startswith(MARK):
+            fill(tensor)
+    onnx.checker.check_model(model)
+    return model
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the example networks with seeded random weights.")
+    parser.add_argument("dest", type=Path, help="folder to write")
+    dest = parser.parse_args().dest
+    dest.mkdir(parents=True, exist_ok=True)
+    for graph in sorted(Path(__file__).parent.glob("*.graph.onnx")):
+        path = dest / graph.name.replace(".graph", "")
+        path.write_bytes(filled(graph).SerializeToString(deterministic=True))
+        print(path)
+
+
+if __name__ == "__main__":
+    main()
