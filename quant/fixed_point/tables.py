@@ -166,7 +166,7 @@ def lookup16(x: Array, table: Array, form: TableForm) -> Array:
     return ((interpolate16(x, table) + half) >> TABLE16_STEP_BITS).astype(np.int16)
 
 
-Curve = Literal["exp2", "reciprocal", "inverse_sqrt"]
+Curve = Literal["exp2", "reciprocal", "inverse_sqrt", "log2"]
 
 
 @dataclass(frozen=True)
@@ -227,6 +227,17 @@ def inverse_sqrt(x: Array, table: CurveTable) -> tuple[Array, Array]:
     return _read(_curve("inverse_sqrt", table), position, table), (exponent >> 1) + table.value_bits
 
 
+def log2_positive(x: Array, table: CurveTable) -> Array:
+    """x: int64[...] > 0, below 2**62 -> int64[...], log2(x) with table.value_bits fraction bits. 0 counts as 1.
+
+    The whole part is the highest set bit, the fraction through the table.
+    """
+    x = np.maximum(x, 1)
+    exponent = floor_log2(x)
+    position = _fraction(x, exponent, table)
+    return (exponent << table.value_bits) + _read(_curve("log2", table), position, table)
+
+
 def floor_log2(x: Array) -> Array:
     """x: int64[...] > 0 -> int64[...], position of the highest set bit."""
     x = np.asarray(x, np.int64)
@@ -269,6 +280,8 @@ def _curve(curve: Curve, table: CurveTable) -> Array:
         real = np.exp2(-u)
     elif curve == "reciprocal":
         real = 1 / (1 + u)
+    elif curve == "log2":
+        real = np.log2(1 + u)
     else:
         real = 1 / np.sqrt(np.where(u < 0.5, 1 + 2 * u, 4 * u))
     entries = round_half_away(real * (1 << table.value_bits)).astype(np.int64)
