@@ -14,7 +14,7 @@ import numpy as np
 
 from quant.fixed_point.conv import conv2d
 from quant.fixed_point.requant import Requant, requantize
-from quant.parameters import bias_quant, weight_quant
+from quant.parameters import bias_compensation, bias_quant, weight_quant
 from toolchain.hw.chip import Chip, ConvolutionLimits
 from toolchain.ir.graph import Graph, Node
 from toolchain.isa import operations as machine
@@ -60,22 +60,31 @@ class Convolution:
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         weights = scope.graph.constants[node.inputs[1]]
-        bias_name = node.inputs[2] if len(node.inputs) > 2 else ""
-        bias = scope.graph.constants[bias_name] if bias_name else np.zeros(weights.shape[0])
+        bias = scope.graph.constants[node.inputs[2]] if len(node.inputs) > 2 and node.inputs[2] else None
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
         numerics, bits = scope.chip.numerics, scope.chip.engines.mac.accumulators.bits
-        w = weight_quant(weights, 0, numerics)
-        b = bias_quant(bias, x.scale, w, bits, numerics)
         low, high = clamp_codes(self.activation, y, scope.code_range)
-        scales = x.scale * np.asarray(b.weight.scales) / y.scale
-        requant = scope.requant(scales, "convolution", y.zero_point, low, high, where=node.name)
+        w = weight_quant(weights, 0, numerics, name=node.name)
+        b = bias_quant(bias, weights, w, x, numerics, accumulator_bits=bits, name=node.name)
+        requant = scope.requant(x.scale * b.weight.scales / y.scale, "convolution", y.zero_point, low, high, where=node.name)
+        offset = bias_compensation(
+            requant.real_scale, y, numerics, clamp_low=low, peak=b.peak, accumulator_bits=bits, name=node.name
+        )
         integer = IntegerConvolution(
-            self.strides, self.pads, self.dilations, self.groups, x.zero_point, bits, requant, None, None
+            self.strides,
+            self.pads,
+            self.dilations,
+            self.groups,
+            x.zero_point,
+            bits,
+            replace(requant, zero_point=offset.output_zero_point),
+            None,
+            None,
         )
         names = (
             node.inputs[0],
             scope.constant(f"{node.name}.weights", b.weight.codes),
-            scope.constant(f"{node.name}.bias", b.codes),
+            scope.constant(f"{node.name}.bias", b.codes.astype(np.int64) + offset.offsets),
         )
         return [Node(node.name, integer, names, node.outputs, node.sources)]
 
@@ -200,9 +209,7 @@ class _Lowering:
     def tiles(self, tiling: Tiling, channels: int, first_channel: int = 0) -> list[_Tile]:
         batch, height, width, _ = self.layer.output.shape
         rows = 1 if self.limits.max_stride and self.op.strides[0] > self.limits.max_stride[0] else tiling.rows
-        places = [
-            (n, r, c) for n in range(batch) for r in spans(height, rows) for c in spans(width, tiling.columns)
-        ]
+        places = [(n, r, c) for n in range(batch) for r in spans(height, rows) for c in spans(width, tiling.columns)]
         groups = [(first_channel + o, size) for o, size in spans(channels, tiling.channels)]
         if tiling.rows_outer:
             return [_Tile(n, r, c, o) for n, r, c in places for o in groups]
@@ -323,7 +330,9 @@ class _Dense(_Lowering):
         def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
             fields: dict[str, Any] = self.window_fields(tile, part, region, sites[0])
             fields.update(self.output_fields(out))
-            fields.update(residual_fields(self.op.residual, sites[1]) if len(sites) > 1 and self.op.residual else no_residual_fields())
+            fields.update(
+                residual_fields(self.op.residual, sites[1]) if len(sites) > 1 and self.op.residual else no_residual_fields()
+            )
             return (
                 machine.Convolution(
                     **fields,
@@ -366,9 +375,7 @@ class _Depthwise(_Lowering):
     def _work(self, tile: _Tile, part: _Part, accumulate: bool, last: bool) -> Work:
         weights = self.layer.constants[self.weights]
         start, size = tile.channels
-        cut = weights[
-            start : start + size, part.ky[0] : part.ky[0] + part.ky[1], part.kx[0] : part.kx[0] + part.kx[1], 0
-        ]
+        cut = weights[start : start + size, part.ky[0] : part.ky[0] + part.ky[1], part.kx[0] : part.kx[0] + part.kx[1], 0]
         rows = cut.transpose(1, 2, 0).reshape(-1, size)
         region = self.read(tile, tile.channels)
         parameters = _aligned(len(pack_weights(rows, self.layer.chip.numerics)))

@@ -18,7 +18,16 @@ from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.isa import operations as machine
 from toolchain.isa.operations import ElementwiseKind
 from toolchain.ops.base import Array, Block, Layer, QuantScope, Region, Site, Tiling, Work, clamp_codes
-from toolchain.ops.boxes import box_tilings, boxes, broadcast_strides, constant_block, dense_site, operand_region, row_column, three
+from toolchain.ops.boxes import (
+    box_tilings,
+    boxes,
+    broadcast_strides,
+    constant_block,
+    dense_site,
+    operand_region,
+    row_column,
+    three,
+)
 from toolchain.ops.requants import pair
 from toolchain.ops.residual import Residual
 
@@ -60,9 +69,7 @@ class Binary:
         return [Node(node.name, op, names, node.outputs, node.sources)]
 
 
-def sum_requants(
-    a: Quant, b: Quant, y: Quant, kind: str, low: int, high: int, scope: QuantScope, where: str
-) -> Residual:
+def sum_requants(a: Quant, b: Quant, y: Quant, kind: str, low: int, high: int, scope: QuantScope, where: str) -> Residual:
     """TFLite ADD: both operands to S2 = 2 max(S_a, S_b) with left_shift bits of headroom, then S2 / (2^left_shift S_y)."""
     shift = scope.chip.numerics.add_left_shift
     common = 2 * max(a.scale, b.scale)
@@ -148,7 +155,9 @@ class IntegerBinary:
 
         return Work(reads, blocks, Region(layer.node.outputs[0], start, size), emit)
 
-    def _instruction(self, at: list[Site], a: Sequence[int], b: Sequence[int], size: tuple[int, ...], out: Site) -> machine.Elementwise:
+    def _instruction(
+        self, at: list[Site], a: Sequence[int], b: Sequence[int], size: tuple[int, ...], out: Site
+    ) -> machine.Elementwise:
         r = self.out_requant
         first = pair(self.a_requant) if self.a_requant is not None else (0, 0)
         second = pair(self.b_requant) if self.b_requant is not None else (0, 0)

@@ -49,9 +49,7 @@ class IntegerMatrixProduct:
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         a, b = inputs
-        acc = matmul(
-            a, b, a_zero_point=self.a_zero_point, b_zero_point=self.b_zero_point, accumulator_bits=self.accumulator_bits
-        )
+        acc = matmul(a, b, a_zero_point=self.a_zero_point, b_zero_point=self.b_zero_point, accumulator_bits=self.accumulator_bits)
         return requantize(acc, self.requant, a.dtype)
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:

@@ -183,3 +183,10 @@ class Join:
             at += shape[self.axis]
         return [], found
 
+
+def permutation(shape: tuple[int, ...], perm: tuple[int, ...]) -> Reshape | Transpose:
+    """A Transpose, or the Reshape it amounts to when only dimensions of size one move."""
+    kept = [p for p in perm if shape[p] != 1]
+    if kept == sorted(kept):
+        return Reshape(tuple(shape[p] for p in perm))
+    return Transpose(perm)

@@ -176,9 +176,7 @@ class _Pooling:
         top, high = vertical.needed(*rows)
         left, wide = horizontal.needed(*columns)
         region = Region(layer.node.inputs[0], (n, top, left, channels[0]), (1, high, wide, channels[1]))
-        write = Region(
-            layer.node.outputs[0], (n, rows[0], columns[0], channels[0]), (1, rows[1], columns[1], channels[1])
-        )
+        write = Region(layer.node.outputs[0], (n, rows[0], columns[0], channels[0]), (1, rows[1], columns[1], channels[1]))
 
         def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
             assert out is not None
@@ -317,5 +315,3 @@ def mean_over_space(height: int, width: int, axes: tuple[int, ...]) -> AveragePo
     """The mean over rows (1), columns (2) or both of [n, h, w, c], dimensions kept."""
     kernel = (height if 1 in axes else 1, width if 2 in axes else 1)
     return AveragePool(Geometry(kernel, (1, 1), (0, 0, 0, 0)), False)
-
-

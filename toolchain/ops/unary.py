@@ -100,7 +100,28 @@ def _elu(x: Function, alpha: float) -> Function:
 ONNX_UNARY: dict[str, Callable[[Function, Attributes], Function]] = {
     **{
         name.capitalize(): (lambda x, a, n=name: (n, x))
-        for name in "exp log sqrt abs neg sigmoid tanh erf sin cos tan atan asin acos sinh cosh floor ceil round sign".split()
+        for name in [
+            "exp",
+            "log",
+            "sqrt",
+            "abs",
+            "neg",
+            "sigmoid",
+            "tanh",
+            "erf",
+            "sin",
+            "cos",
+            "tan",
+            "atan",
+            "asin",
+            "acos",
+            "sinh",
+            "cosh",
+            "floor",
+            "ceil",
+            "round",
+            "sign",
+        ]
     },
     "Asinh": lambda x, a: ("asinh", x),
     "Acosh": lambda x, a: ("acosh", x),
@@ -197,9 +218,7 @@ def make_table(function: Function, x: Quant, y: Quant, chip: Chip) -> Array:
     if form.entries == 256:
         return build_table8(f, x.scale, x.zero_point, y.scale, y.zero_point)
     kind = "tflite" if form.interpolation == "tflite" and y.zero_point == 0 else "tosa"
-    return build_table16(
-        f, x.scale, y.scale, form=kind, input_zero_point=x.zero_point, output_zero_point=y.zero_point
-    )
+    return build_table16(f, x.scale, y.scale, form=kind, input_zero_point=x.zero_point, output_zero_point=y.zero_point)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,86 @@
+"""Chains of pointwise operators over one tensor become one function: SiLU, HardSwish, GELU, affine scalings, powers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from toolchain.ir.graph import Graph, Node, OnnxOp
+from toolchain.ops.unary import ONNX_UNARY, Function, Unary, X, substitute
+
+_BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Pow": "pow", "Min": "min", "Max": "max"}
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A tensor as function of another, with the nodes in between."""
+
+    root: str
+    function: Function
+    nodes: tuple[Node, ...]
+
+
+def compose(graph: Graph) -> Graph:
+    """Replaces every maximal chain of pointwise nodes whose inner tensors nothing else uses by one Unary node."""
+    consumers = graph.consumers()
+    values: dict[str, _Value] = {}
+    made: dict[str, Node] = {}
+    absorbed: set[str] = set()
+    for node in graph.nodes:
+        value = _value(node, graph, values, consumers)
+        if value is None:
+            continue
+        values[node.outputs[0]] = value
+        sources = tuple(dict.fromkeys(s for n in value.nodes for s in n.sources or (n.name,)))
+        made[node.name] = Node(node.name, Unary(value.function), (value.root,), node.outputs, sources)
+        absorbed.update(n.name for n in value.nodes[:-1])
+    return graph.with_nodes(made.get(n.name, n) for n in graph.nodes if n.name not in absorbed)
+
+
+def _value(node: Node, graph: Graph, values: dict[str, _Value], consumers: dict[str, list[Node]]) -> _Value | None:
+    if not isinstance(node.op, OnnxOp) or node.op.domain not in ("", "ai.onnx"):
+        return None
+    if any(graph.types[n].dtype != "float32" for n in (*node.inputs, *node.outputs) if n):
+        return None
+    kind = node.op.op_type
+    if kind in ONNX_UNARY and len(node.inputs) == 1:
+        inner = _choices(node.inputs[0], node, graph, values, consumers)[0]
+        function = substitute(ONNX_UNARY[kind](X, node.op.attributes), inner.function)
+        return _Value(inner.root, function, (*inner.nodes, node))
+    if kind in _BINARY and len(node.inputs) == 2:
+        return _binary(node, _BINARY[kind], graph, values, consumers)
+    return None
+
+
+def _binary(node: Node, kind: str, graph: Graph, values: dict[str, _Value], consumers: dict[str, list[Node]]) -> _Value | None:
+    a, b = (_scalar(n, node, graph) for n in node.inputs)
+    if a is not None and b is not None:
+        return None
+    if a is not None or b is not None:
+        inner = _choices(node.inputs[1 if a is not None else 0], node, graph, values, consumers)[0]
+        function = (kind, a, inner.function) if a is not None else (kind, inner.function, b)
+        return _Value(inner.root, function, (*inner.nodes, node))
+    if any(n in graph.constants for n in node.inputs):
+        return None
+    options = [_choices(n, node, graph, values, consumers) for n in node.inputs]
+    for left, right in product(*options):
+        if left.root == right.root:
+            nodes = tuple({n.name: n for n in (*left.nodes, *right.nodes)}.values())
+            return _Value(left.root, (kind, left.function, right.function), (*nodes, node))
+    return None
+
+
+def _choices(name: str, node: Node, graph: Graph, values: dict[str, _Value], consumers: dict[str, list[Node]]) -> list[_Value]:
+    """The tensor as function of something further up (if only `node` uses it), and as itself."""
+    itself = _Value(name, X, ())
+    alone = len(consumers.get(name, [])) == 1 and name not in graph.outputs
+    return [values[name], itself] if alone and name in values else [itself]
+
+
+def _scalar(name: str, node: Node, graph: Graph) -> float | None:
+    value = graph.constants.get(name)
+    if value is None or value.size != 1 or value.ndim > len(graph.types[node.outputs[0]].shape):
+        return None
+    return float(np.asarray(value).reshape(()))

@@ -1,0 +1,110 @@
+"""Fusion: clamps into their producer before quantization; tables and residual sums into convolutions after it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node
+from toolchain.ops.convolution import Convolution, IntegerConvolution
+from toolchain.ops.elementwise import Binary, IntegerBinary
+from toolchain.ops.pool import AveragePool
+from toolchain.ops.residual import Residual
+from toolchain.ops.unary import Lookup, Unary, clip_bounds
+
+
+def fuse_clamps(graph: Graph) -> Graph:
+    """Relu and Clip behind a convolution, sum, product or average become its clamp."""
+    producers, consumers = graph.producers(), graph.consumers()
+    fused: dict[str, Node] = {}
+    gone: set[str] = set()
+    for node in graph.nodes:
+        if not isinstance(node.op, Unary):
+            continue
+        bounds, producer = clip_bounds(node.op.function), producers.get(node.inputs[0])
+        if bounds is None or producer is None or not _only_use(producer.outputs[0], graph, consumers):
+            continue
+        if not _clamps(producer.op) or producer.name in fused:
+            continue
+        op = replace(producer.op, activation=bounds)
+        fused[producer.name] = Node(producer.name, op, producer.inputs, node.outputs, (*producer.sources, *node.sources))
+        gone.add(node.name)
+    return graph.with_nodes(fused.get(n.name, n) for n in graph.nodes if n.name not in gone)
+
+
+def _clamps(op: Any) -> bool:
+    if isinstance(op, Binary) and op.kind == "prelu":
+        return False
+    return isinstance(op, Convolution | Binary | AveragePool) and op.activation == (None, None)
+
+
+def _only_use(tensor: str, graph: Graph, consumers: dict[str, list[Node]]) -> bool:
+    return len(consumers.get(tensor, [])) == 1 and tensor not in graph.outputs
+
+
+def fuse_tables(graph: Graph, chip: Chip) -> Graph:
+    """A Lookup behind a convolution rides on its way out, where `engines.mac.post` has table."""
+    if "table" not in chip.engines.mac.post:
+        return graph
+    producers, consumers = graph.producers(), graph.consumers()
+    fused: dict[str, Node] = {}
+    gone: set[str] = set()
+    for node in graph.nodes:
+        if not isinstance(node.op, Lookup):
+            continue
+        producer = producers.get(node.inputs[0])
+        if producer is None or not isinstance(producer.op, IntegerConvolution) or producer.op.table is not None:
+            continue
+        if not _only_use(producer.outputs[0], graph, consumers):
+            continue
+        op = replace(producer.op, table=node.op.table)
+        fused[producer.name] = Node(producer.name, op, producer.inputs, node.outputs, (*producer.sources, *node.sources))
+        gone.add(node.name)
+    return graph.with_nodes(fused.get(n.name, n) for n in graph.nodes if n.name not in gone)
+
+
+def fuse_residuals(graph: Graph, chip: Chip) -> Graph:
+    """A sum of a convolution and a tensor of the same shape is made as the convolution leaves the array."""
+    if "add" not in chip.engines.mac.post:
+        return graph
+    producers, consumers = graph.producers(), graph.consumers()
+    position = {n.name: i for i, n in enumerate(graph.nodes)}
+    fused: dict[str, Node] = {}
+    gone: set[str] = set()
+    for node in graph.nodes:
+        if not isinstance(node.op, IntegerBinary) or node.op.kind != "add":
+            continue
+        choices = [
+            (producers[n], i)
+            for i, n in enumerate(node.inputs)
+            if n in producers and _takes_residual(producers[n], graph) and _only_use(n, graph, consumers)
+        ]
+        choices = [c for c in choices if _same_shape(node, graph) and c[0].name not in gone]
+        if not choices:
+            continue
+        # The later of two convolutions, so that nothing is computed before its operands.
+        producer, index = max(choices, key=lambda c: position[c[0].name])
+        op = replace(producer.op, residual=_residual(node.op, index))
+        inputs = (*producer.inputs, node.inputs[1 - index])
+        fused[node.name] = Node(producer.name, op, inputs, node.outputs, (*producer.sources, *node.sources))
+        gone.add(producer.name)
+    return graph.with_nodes(fused.get(n.name, n) for n in graph.nodes if n.name not in gone)
+
+
+def _takes_residual(node: Node, graph: Graph) -> bool:
+    op = node.op
+    if not isinstance(op, IntegerConvolution) or op.residual is not None:
+        return False
+    return op.groups == 1 and len(graph.types[node.outputs[0]].shape) == 4
+
+
+def _same_shape(node: Node, graph: Graph) -> bool:
+    shapes = {graph.types[n].shape for n in (*node.inputs, *node.outputs)}
+    return len(shapes) == 1 and not graph.constants.keys() & set(node.inputs) and len(set(node.inputs)) == 2
+
+
+def _residual(op: IntegerBinary, index: int) -> Residual:
+    assert op.a_requant is not None and op.b_requant is not None
+    zero, requants = (op.a_zero_point, op.b_zero_point), (op.a_requant, op.b_requant)
+    return Residual(zero[index], zero[1 - index], op.left_shift, requants[index], requants[1 - index], op.out_requant)

@@ -1,0 +1,127 @@
+"""From float operators with calibrated ranges to integer operators with explicit requantization."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from quant.fixed_point.errors import FixedPointError
+from quant.fixed_point.requant import Requant, make_requant
+from quant.fixed_point.rounding import Rounding
+from quant.fixed_point.scale import ScaleForm
+from quant.observe import Range
+from quant.parameters import activation_quant, code_range
+from toolchain.errors import CompileError
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node, OnnxOp, Quant, TensorType
+from toolchain.ops.base import same_scale
+from toolchain.ops.movement import Concat
+
+_INT32 = (-(2**31), 2**31 - 1)
+
+
+@dataclass
+class _Scope:
+    """What operators see while they are quantized; gathers the new constants."""
+
+    graph: Graph
+    chip: Chip
+    quants: Mapping[str, Quant]
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def quant(self, tensor: str) -> Quant:
+        value = self.graph.constants.get(tensor)
+        if value is None:
+            return self.quants[tensor]
+        return activation_quant(Range(float(value.min()), float(value.max())), self.chip.numerics)
+
+    def constant(self, name: str, value: np.ndarray) -> str:
+        self.constants[name] = value
+        return name
+
+    @property
+    def code_range(self) -> tuple[int, int]:
+        return code_range(self.chip.numerics)
+
+    def requant(self, real_scale: Any, operation: str, zero_point: int, low: int, high: int, *, where: str) -> Requant:
+        numerics = self.chip.numerics
+        rounding = Rounding(numerics.per_op.get(operation, numerics.rounding))  # type: ignore[arg-type]
+        form = ScaleForm(numerics.scale.kind, numerics.scale.multiplier_bits, numerics.scale.shift_min, numerics.scale.shift_max)
+        wrap = numerics.overflow == "wrap"
+        try:
+            return make_requant(real_scale, form, rounding, zero_point=zero_point, low=low, high=high, wrap=wrap)
+        except FixedPointError as fault:
+            raise CompileError(f"{where}: {fault} (numerics.scale of {self.chip.name})") from None
+
+    def inner_requant(self, real_scale: Any, operation: str, *, where: str) -> Requant:
+        return replace(self.requant(real_scale, operation, 0, *_INT32, where=where), wrap=False)
+
+
+def quantize(graph: Graph, chip: Chip, ranges: Mapping[str, Range | Quant], origins: Mapping[str, tuple[str, str]]) -> Graph:
+    """graph: as selected and clamped. ranges: by model tensor; `origins` maps chip tensors to them. Host nodes stay."""
+    quants = assign_quants(graph, chip, ranges, origins)
+    scope = _Scope(graph, chip, quants)
+    dtype = chip.numerics.activation
+    nodes: list[Node] = []
+    types: dict[str, TensorType] = {name: TensorType(graph.types[name].shape, dtype, quant) for name, quant in quants.items()}
+    for node in graph.nodes:
+        if isinstance(node.op, OnnxOp):
+            nodes.append(node)
+            continue
+        made = node.op.quantize(node, scope)
+        _type_inner(made, node, types, scope)
+        nodes += made
+    for name, value in scope.constants.items():
+        types[name] = TensorType(value.shape, str(value.dtype))
+    return graph.with_nodes(nodes, types, scope.constants)
+
+
+def _type_inner(made: list[Node], node: Node, types: dict[str, TensorType], scope: _Scope) -> None:
+    """Tensors that quantization put between nodes (rescaled parts): shape of their source, scale of the result."""
+    for inner in made:
+        name = inner.outputs[0]
+        if name not in types:
+            types[name] = replace(types[inner.inputs[0]], quant=scope.quant(node.outputs[0]))
+
+
+def assign_quants(
+    graph: Graph, chip: Chip, ranges: Mapping[str, Range | Quant], origins: Mapping[str, tuple[str, str]]
+) -> dict[str, Quant]:
+    """Scale and zero point of every tensor of the chip. Movers keep their input's; parts of a Concat take the whole's."""
+    numerics = chip.numerics
+
+    def calibrated(name: str) -> Quant:
+        given = ranges[origins[name][0]]
+        return given if isinstance(given, Quant) else activation_quant(given, numerics)
+
+    chip_nodes = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
+    adopted = _adopted(chip_nodes, graph)
+    quants: dict[str, Quant] = {}
+    for node in chip_nodes:
+        for name in node.inputs:
+            if name and name not in quants and name not in graph.constants:
+                quants[name] = calibrated(name)
+        for name in node.outputs:
+            if same_scale(node.op):
+                quants[name] = quants[node.inputs[0]]
+            else:
+                quants[name] = calibrated(adopted.get(name, name))
+    return quants
+
+
+def _adopted(nodes: list[Node], graph: Graph) -> dict[str, str]:
+    """part -> whole, for parts of a Concat that nothing else reads and whose producer can make any scale."""
+    uses = graph.consumers()
+    made = {n.outputs[0]: n for n in nodes}
+    found: dict[str, str] = {}
+    for node in nodes:
+        if not isinstance(node.op, Concat):
+            continue
+        for name in node.inputs:
+            free = name in made and not same_scale(made[name].op) and not isinstance(made[name].op, Concat)
+            if free and len(uses[name]) == 1 and name not in graph.outputs:
+                found[name] = node.outputs[0]
+    return found

@@ -1,0 +1,172 @@
+"""Which nodes the chip runs, on which layout; and the reason for every one it does not.
+
+Feature maps of four dimensions are laid out channels-last ("nhwc") where an operator slides over space; everything
+else is in the model's order ("plain"). A tensor wanted in the other layout gets a Transpose, or a free Reshape when
+only dimensions of size one move. What the host makes is permuted on its way in, for free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType
+from toolchain.ops.movement import permutation
+from toolchain.passes.rules import RULES
+
+NHWC = (0, 2, 3, 1)
+NCHW = (0, 3, 1, 2)
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A node that the host runs, and why."""
+
+    node: str
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Selection:
+    """`graph`: chip nodes hold float operators, host nodes OnnxOp. `origins`: chip tensor -> (model tensor, layout)."""
+
+    graph: Graph
+    origins: Mapping[str, tuple[str, str]]
+    fallbacks: tuple[Fallback, ...]
+
+
+class Refused(Exception):
+    """A rule's reason why a node cannot be selected."""
+
+
+@dataclass
+class Scope:
+    """What a rule sees while it turns one OnnxOp into chip nodes. Discarded when the rule refuses."""
+
+    graph: Graph
+    chip: Chip
+    node: Node
+    origins: dict[str, tuple[str, str]]
+    layouts: dict[str, str]  # model tensors that the chip makes -> their layout
+    types: dict[str, TensorType]
+    constants: dict[str, np.ndarray]
+    nodes: list[Node] = field(default_factory=list)
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        return self.node.op.attributes
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape in the model's order."""
+        return self.graph.types[name].shape
+
+    def refuse(self, reason: str) -> None:
+        raise Refused(reason)
+
+    def value(self, name: str) -> np.ndarray | None:
+        return self.graph.constants.get(name)
+
+    def layout(self, *names: str) -> str:
+        """nhwc when a four-dimensional operand is so already or comes from the host, else plain."""
+        computed = [n for n in names if n not in self.graph.constants]
+        if any(len(self.shape(n)) != 4 for n in computed):
+            return "plain"
+        known = [self.layouts.get(n) for n in computed]
+        return "plain" if known and all(k == "plain" for k in known) else "nhwc"
+
+    def read(self, name: str, layout: str) -> str:
+        """The chip tensor that holds model tensor `name` in `layout`, transposed if need be."""
+        if name not in self.layouts:
+            alias = name if layout == "plain" else f"{name}@nhwc"
+            shape = self.shape(name)
+            self._define(alias, tuple(shape[i] for i in NHWC) if layout == "nhwc" else shape, (name, layout))
+            return alias
+        if self.layouts[name] == layout:
+            return name
+        alias = f"{name}@{layout}"
+        if alias not in self.types:
+            perm = NHWC if layout == "nhwc" else NCHW
+            self._transpose(name, alias, perm, (name, layout))
+        return alias
+
+    def _transpose(self, source: str, target: str, perm: tuple[int, ...], origin: tuple[str, str]) -> None:
+        shape = tuple(self.types[source].shape[p] for p in perm)
+        self._define(target, shape, origin)
+        self.nodes.append(Node(target, permutation(self.types[source].shape, perm), (source,), (target,), ()))
+
+    def _define(self, name: str, shape: tuple[int, ...], origin: tuple[str, str]) -> None:
+        self.types[name] = TensorType(shape, "float32")
+        self.origins[name] = origin
+
+    def constant(self, name: str, value: np.ndarray) -> str:
+        self.constants[name] = value
+        self.types[name] = TensorType(value.shape, str(value.dtype))
+        return name
+
+    def inner(self, suffix: str, shape: tuple[int, ...], layout: str) -> str:
+        """A tensor between two chip nodes of this rule, with the values of the node's output."""
+        name = f"{self.node.outputs[0]}@{suffix}"
+        self._define(name, shape, (self.node.outputs[0], layout))
+        return name
+
+    def emit(self, op: Any, inputs: tuple[str, ...], layout: str) -> None:
+        """The chip node that makes the model node's output, in `layout`."""
+        name = self.node.outputs[0]
+        shape = self.shape(name)
+        self._define(name, tuple(shape[i] for i in NHWC) if layout == "nhwc" else shape, (name, layout))
+        self.layouts[name] = layout
+        self.nodes.append(Node(self.node.name, op, inputs, (name,), self.node.sources or (self.node.name,)))
+
+
+def select(graph: Graph, chip: Chip) -> Selection:
+    """graph: the frontend's, composed. Tries the rule of every node in turn."""
+    origins: dict[str, tuple[str, str]] = {}
+    layouts: dict[str, str] = {}
+    types = dict(graph.types)
+    constants = dict(graph.constants)
+    nodes: list[Node] = []
+    fallbacks: list[Fallback] = []
+    for node in graph.nodes:
+        scope = Scope(graph, chip, node, dict(origins), dict(layouts), types.copy(), constants.copy())
+        reason = _try(node, scope)
+        if reason is None:
+            origins, layouts, types, constants = scope.origins, scope.layouts, scope.types, scope.constants
+            nodes += scope.nodes
+            continue
+        nodes.append(node)
+        fallbacks.append(Fallback(node.name, _kind(node), reason))
+    chosen = graph.with_nodes(nodes, types, constants)
+    return Selection(chosen, origins, tuple(fallbacks))
+
+
+def _kind(node: Node) -> str:
+    return node.op.op_type if isinstance(node.op, OnnxOp) else type(node.op).__name__
+
+
+def _try(node: Node, scope: Scope) -> str | None:
+    rule: Callable[[Scope], None] | None = RULES.get(_kind(node))
+    if rule is None or (isinstance(node.op, OnnxOp) and node.op.domain not in ("", "ai.onnx")):
+        return f"no operator of the chip computes {_kind(node)}"
+    computed = [n for n in (*node.inputs, *node.outputs) if n and n not in scope.graph.constants]
+    wrong = next((n for n in computed if scope.graph.types[n].dtype != "float32"), None)
+    if wrong is not None:
+        return f"tensor {wrong} is {scope.graph.types[wrong].dtype}, not float32"
+    if not any(n for n in node.inputs if n and n not in scope.graph.constants):
+        return "all of its inputs are constant"
+    if any(0 in scope.graph.types[n].shape for n in computed):
+        return "a tensor has no elements"
+    try:
+        rule(scope)
+    except Refused as refusal:
+        return str(refusal)
+    whole = replace(scope.graph, types=scope.types, constants=scope.constants)
+    for made in scope.nodes:
+        reason = made.op.unsupported(made, whole, scope.chip)
+        if reason is not None:
+            return reason
+    return None
