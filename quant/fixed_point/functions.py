@@ -335,3 +335,123 @@ def tanh16(x: Array, input_scale: float) -> Array:
     result = np.where(distance >> 8 >= 255, 0xFFFF << 8, (base << 8) + (distance & 0xFF) * (table[i + 1] - base))
     result = np.where(argument >= 0, result - (1 << 23) + (1 << 7), -result + (1 << 23) + (1 << 7) - 1)
     return (result >> 8).astype(np.int16)
+
+
+# --- roots, quotients, polynomials -----------------------------------------------------------------------------------
+
+
+def integer_sqrt(x: Array, *, nearest: bool = False) -> Array:
+    """x: int64[...], 0 <= x < 2**62 -> int64[...], floor of the square root, or the nearest whole number. Exact."""
+    x = np.asarray(x, np.int64)
+    if x.size and (x.min() < 0 or x.max() >= 1 << 62):
+        raise FixedPointError(f"integer_sqrt: values {x.min()}..{x.max()}; must be 0..2**62-1")
+    root = np.floor(np.sqrt(x.astype(np.float64))).astype(np.int64)
+    root = root - (root * root > x)
+    root = root + ((root + 1) * (root + 1) <= x)
+    return root + (x - root * root > root) if nearest else root
+
+
+def sqrt_quantized(x: Array, input_zero_point: int, r: Requant, fraction_bits: int, dtype: DTypeLike) -> Array:
+    """x: int8 or int16[...] -> dtype[...]: requantize(floor(sqrt((x - z) << 2 fraction_bits)), r); below z counts as z.
+
+    r scales by sqrt(S) / (2**fraction_bits S_o). Error: half a step plus one unit of the root (docs/nonlinear.md).
+    """
+    value = np.maximum(x.astype(np.int64) - input_zero_point, 0)
+    return requantize(integer_sqrt(value << (2 * fraction_bits)), r, dtype)
+
+
+def divide(a: Array, b: Array, rounding: Rounding) -> Array:
+    """a, b: int64[...], |a| < 2**61, |b| < 2**61 -> int64[...], a / b exactly rounded.
+
+    rounding: FLOOR, TRUNCATE (C), HALF_AWAY, HALF_EVEN or SINGLE_HALF_UP. b = 0: 2**31 - 1 with the sign of a; 0 / 0 = 0.
+    """
+    a, b = np.asarray(a, np.int64), np.asarray(b, np.int64)
+    zero = b == 0
+    b = np.where(zero, 1, b)
+    a_up, b_up = np.where(b < 0, -a, a), np.abs(b)
+    floor = a_up // b_up
+    rest = 2 * (a_up - floor * b_up)
+    if rounding is Rounding.FLOOR:
+        y = floor
+    elif rounding is Rounding.TRUNCATE:
+        y = floor + ((a_up < 0) & (rest > 0))
+    elif rounding is Rounding.SINGLE_HALF_UP:
+        y = floor + (rest >= b_up)
+    elif rounding is Rounding.HALF_AWAY:
+        y = floor + ((rest > b_up) | ((rest == b_up) & (a_up >= 0)))
+    elif rounding is Rounding.HALF_EVEN:
+        y = floor + ((rest > b_up) | ((rest == b_up) & ((floor & 1) == 1)))
+    else:
+        raise FixedPointError(f"divide: rounding={rounding}; must be floor, truncate, half_away, half_even or single_half_up")
+    return np.where(zero, np.sign(a) * INT32_MAX, y)
+
+
+def divide_quantized(
+    a: Array,
+    b: Array,
+    zero_points: tuple[int, int],
+    r: Requant,
+    fraction_bits: int,
+    rounding: Rounding,
+    dtype: DTypeLike,
+) -> Array:
+    """a, b: int8 or int16[...], broadcast -> dtype[...]: requantize(divide((a - z_a) << fraction_bits, b - z_b), r).
+
+    r scales by S_a / (S_b S_o 2**fraction_bits), and rounds a second time. b = z_b saturates.
+    """
+    numerator = (a.astype(np.int64) - zero_points[0]) << fraction_bits
+    return requantize(divide(numerator, b.astype(np.int64) - zero_points[1], rounding), r, dtype)
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """(x + b)**2 + c or (x + b) x + c in the integers of a scale, and the scale of the result."""
+
+    b: int
+    c: int
+    scale: float
+
+
+_ERF_A, _ERF_B, _ERF_C = -0.2888, -1.769, 1.0
+_EXP_A, _EXP_B, _EXP_C = 0.35815147, 0.96963238, 1.0
+
+
+def gelu_polynomial(x: Array, input_scale: float, input_zero_point: int) -> tuple[Array, float]:
+    """x: int8 or int16[...] -> (int64[...], scale): x (1 + erf(x / sqrt 2)) / 2, erf by a second-order polynomial.
+
+    To be requantized by scale / S_o. Largest error 0.02 in real units, mean in docs/nonlinear.md: beyond half a step of
+    most int8 scales, so prefer a table where the chip has one. Source: I-BERT (Kim et al. 2021), I-GELU.
+    """
+    erf_scale = input_scale / np.sqrt(2.0)
+    square_scale = float(_ERF_A * erf_scale**2)
+    p = Polynomial(int(np.floor(_ERF_B / erf_scale)), int(np.floor(_ERF_C / square_scale)), square_scale)
+    one = int(np.floor(1.0 / square_scale))
+    value = x.astype(np.int64) - input_zero_point
+    distance = np.minimum(np.abs(value), -p.b)
+    erf = np.sign(value) * ((distance + p.b) ** 2 + p.c)
+    # square_scale is negative: both signs are turned.
+    return -value * (erf + one), -input_scale * square_scale / 2
+
+
+def exp_polynomial(x: Array, input_scale: float, fraction_bits: int = 30) -> tuple[Array, float]:
+    """x: int64[...] <= 0 -> (int64[...], scale): exp(x input_scale), a second-order polynomial of x modulo log 2.
+
+    To be requantized by scale / S_o. Largest error in docs/nonlinear.md. Source: I-BERT (Kim et al. 2021), I-EXP.
+    """
+    ln2 = int(np.floor(np.log(2.0) / input_scale))
+    if ln2 < 1:
+        raise FixedPointError(f"exp_polynomial: input_scale={input_scale}; must be at most log 2 = 0.6931")
+    p = Polynomial(
+        int(np.floor(_EXP_B / _EXP_A / input_scale)),
+        int(np.floor(_EXP_C / _EXP_A / input_scale**2)),
+        _EXP_A * input_scale**2,
+    )
+    if p.c << fraction_bits >= 1 << 62:
+        raise FixedPointError(
+            f"exp_polynomial: input_scale={input_scale} and fraction_bits={fraction_bits} need more than 62 bits; "
+            "use fewer fraction_bits"
+        )
+    x = np.asarray(x, np.int64)
+    halvings = np.minimum(-x // ln2, fraction_bits)
+    rest = np.maximum(x + halvings * ln2, -ln2)
+    return ((rest + p.b) * rest + p.c) << (fraction_bits - halvings), p.scale / (1 << fraction_bits)
