@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from toolchain.hw.units import Bytes, Hertz
 
-Positive = Annotated[int, Field(ge=1)]
-NonNegative = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1, le=1 << 40)]
+NonNegative = Annotated[int, Field(ge=0, le=1 << 40)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 Rounding = Literal[
     "single_half_up",
@@ -27,11 +27,12 @@ Rounding = Literal[
     "reduced16",
 ]
 Operation = Literal["add", "sub", "mul", "rescale", "prelu", "table", "max_pool", "average_pool"]
+RoundedOperation = Literal["convolution", "matrix_product", "average_pool", "add", "sub", "mul", "rescale", "prelu"]
 Pair = tuple[Positive, Positive]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Clock(Section):
@@ -118,7 +119,7 @@ class Engines(Section):
 class ScaleForm(Section):
     kind: Literal["multiplier", "pow2", "float32"]
     multiplier_bits: Annotated[int, Field(ge=1, le=31)] = 31
-    shift_min: int = 0
+    shift_min: Annotated[int, Field(ge=-31, le=62)] = 0  # below 0: a left shift, powers of two only
     shift_max: Annotated[int, Field(ge=0, le=62)] = 62
 
 
@@ -136,9 +137,7 @@ class Numerics(Section):
     weights_per_channel: bool = True
     scale: ScaleForm
     rounding: Rounding
-    per_op: dict[
-        Literal["convolution", "matrix_product", "average_pool", "add", "sub", "mul", "rescale", "prelu"], Rounding
-    ] = {}
+    per_op: dict[RoundedOperation, Rounding] = Field(default_factory=dict)
     overflow: Literal["saturate", "wrap"] = "saturate"
     add_left_shift: Annotated[int, Field(ge=0, le=20)] = 20  # headroom given to both operands of a sum
     table: TableForm

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from typing import Annotated
 
 from pydantic import BeforeValidator
 
 _BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 _HERTZ = {"Hz": 1, "kHz": 10**3, "MHz": 10**6, "GHz": 10**9}
+_LARGEST = 1 << 48
 
 
 def _parse(value: object, units: dict[str, int], example: str) -> int:
@@ -19,14 +21,14 @@ def _parse(value: object, units: dict[str, int], example: str) -> int:
         match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*", value)
         if not match or match.group(2) not in units:
             raise ValueError(f"{value!r} is no quantity; write it as {example!r} (units: {known})")
-        exact = float(match.group(1)) * units[match.group(2)]
-        if exact != int(exact):
-            raise ValueError(f"{value!r} is {exact} in base units, not a whole number")
+        exact = Fraction(match.group(1)) * units[match.group(2)]
+        if exact.denominator != 1:
+            raise ValueError(f"{value!r} is {float(exact)} in base units, not a whole number")
         quantity = int(exact)
     else:
         raise ValueError(f"{value!r} is no quantity; write it as {example!r} (units: {known})")
-    if quantity < 1:
-        raise ValueError(f"{value!r} must be at least 1")
+    if not 1 <= quantity <= _LARGEST:
+        raise ValueError(f"{value!r} must be at least 1 and at most 2^48 in base units")
     return quantity
 
 

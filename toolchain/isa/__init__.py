@@ -1,0 +1,19 @@
+"""Instruction sets: the machine operations, and the codec that a machine's table gives."""
+
+from __future__ import annotations
+
+from toolchain.isa.codec import Decoded, decode, encode
+from toolchain.isa.machine import Machine, load_machine, machine_digest, machine_from_json, machine_to_json
+from toolchain.isa.plan import Isa
+
+__all__ = [
+    "Decoded",
+    "Isa",
+    "Machine",
+    "decode",
+    "encode",
+    "load_machine",
+    "machine_digest",
+    "machine_from_json",
+    "machine_to_json",
+]

@@ -1,0 +1,1 @@
+"""The instruction tables that the shipped machines name."""

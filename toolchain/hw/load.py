@@ -1,0 +1,77 @@
+"""Finds, reads and checks machine descriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from toolchain.errors import ConfigError
+from toolchain.hw.chip import Chip
+from toolchain.hw.rules import broken_rules
+from toolchain.hw.source import Source, read_source
+from toolchain.hw.validation import suggest, validate
+
+SHIPPED = "hw_configs"
+
+
+@dataclass(frozen=True)
+class ChipFile:
+    """One YAML as read: `chip` is None when there are `faults`; `sibling` finds a file named beside it."""
+
+    source: Source
+    chip: Chip | None
+    faults: tuple[str, ...]
+    sibling: Callable[[str], tuple[str, Traversable]]
+
+
+def shipped_names() -> tuple[str, ...]:
+    """The machines that come with the toolchain, sorted."""
+    return tuple(sorted(f.name.removesuffix(".yaml") for f in files(SHIPPED).iterdir() if f.name.endswith(".yaml")))
+
+
+def load_chip(name_or_path: str) -> Chip:
+    """The chip of a shipped name or of a YAML file. Raises ConfigError with every fault; its ISA file is not read."""
+    found = read_chip_file(name_or_path)
+    if found.chip is None:
+        raise ConfigError(list(found.faults))
+    return found.chip
+
+
+def read_chip_file(name_or_path: str) -> ChipFile:
+    """Reads and checks one machine. Raises ConfigError only when there is nothing to check: no file, not YAML."""
+    label, file = _locate(name_or_path)
+    source = read_source(read_text(label, file), label)
+    chip, faults = validate(Chip, source)
+    if chip is not None:
+        faults = [source.fault(path, reason) for path, reason in broken_rules(chip)]
+
+    def sibling(relative: str) -> tuple[str, Traversable]:
+        if isinstance(file, Path) and (beside := file.parent / relative).is_file():
+            return str(Path(label).parent / relative), beside
+        # A user's machine may name a shipped table without copying it.
+        return f"{SHIPPED}/{relative}", files(SHIPPED).joinpath(relative)
+
+    return ChipFile(source, None if faults else chip, tuple(faults), sibling)
+
+
+def read_text(label: str, file: Traversable) -> str:
+    """The file's text. Raises ConfigError when it cannot be read."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as fault:
+        raise ConfigError([f"{label}: {fault.strerror or fault}"]) from None
+    except UnicodeDecodeError:
+        raise ConfigError([f"{label}:1: not YAML: not UTF-8 text"]) from None
+
+
+def _locate(name_or_path: str) -> tuple[str, Traversable]:
+    path = Path(name_or_path)
+    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1 or path.is_file():
+        return name_or_path, path
+    names = shipped_names()
+    if name_or_path not in names:
+        raise ConfigError([f"no machine named {name_or_path!r}{suggest(name_or_path, names)} (or give the path of a YAML file)"])
+    return f"{SHIPPED}/{name_or_path}.yaml", files(SHIPPED).joinpath(f"{name_or_path}.yaml")

@@ -1,0 +1,87 @@
+"""What must hold between the sections of a chip: each broken rule is a path and a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from toolchain.hw.chip import Chip
+from toolchain.hw.source import Path
+
+Broken = tuple[Path, str]
+
+# anchors of the rules: which scale form each rounding is defined for
+_ROUNDINGS = {
+    "multiplier": ("single_half_up", "double_round", "half_away", "half_even", "truncate", "floor", "scale16", "reduced16"),
+    "pow2": ("pow2", "single_half_up", "half_away", "half_even", "truncate", "floor"),
+    "float32": ("fp32_rne",),
+}
+
+
+def broken_rules(chip: Chip) -> list[Broken]:
+    """Every rule that `chip` breaks, as (path of the value, reason)."""
+    return [*_memories(chip), *_mac(chip), *_vector(chip), *_numerics(chip)]
+
+
+def _memories(chip: Chip) -> Iterator[Broken]:
+    for name in ("dram", "sram"):
+        memory = getattr(chip.memories, name)
+        if memory.size % memory.banks:
+            yield ("memories", name, "banks"), f"{memory.banks} banks do not divide {memory.size} bytes evenly"
+        if memory.size % memory.alignment_bytes:
+            yield (
+                ("memories", name, "alignment_bytes"),
+                f"{memory.alignment_bytes} does not divide the memory's {memory.size} bytes",
+            )
+    if chip.memories.sram.alignment_bytes % chip.activation_bytes:
+        yield (
+            ("memories", "sram", "alignment_bytes"),
+            f"{chip.memories.sram.alignment_bytes} splits the {chip.activation_bytes} bytes of an activation",
+        )
+
+
+def _mac(chip: Chip) -> Iterator[Broken]:
+    mac, numerics = chip.engines.mac, chip.numerics
+    pairs = [(t.activation, t.weight) for t in mac.types]
+    if (numerics.activation, numerics.weight) not in pairs:
+        wanted = f"{{activation: {numerics.activation}, weight: {numerics.weight}}}"
+        yield ("engines", "mac", "types"), f"has no {wanted}, the types of numerics"
+    for i, pair in enumerate(pairs):
+        if pair in pairs[:i]:
+            yield ("engines", "mac", "types", i), f"{pair[0]} by {pair[1]} is given twice"
+    yield from _repeated(mac.post, ("engines", "mac", "post"))
+    held = mac.rows * mac.columns if mac.dataflow == "os" else mac.columns
+    if mac.accumulators.entries < held:
+        reason = f"{mac.accumulators.entries} accumulators are fewer than the {held} that a {mac.dataflow} array of "
+        yield ("engines", "mac", "accumulators", "entries"), reason + f"{mac.rows} x {mac.columns} fills at once"
+
+
+def _vector(chip: Chip) -> Iterator[Broken]:
+    yield from _repeated(chip.engines.vector.operations, ("engines", "vector", "operations"))
+
+
+def _repeated(names: tuple[str, ...], path: Path) -> Iterator[Broken]:
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            yield (*path, i), f"{name} is given twice"
+
+
+def _numerics(chip: Chip) -> Iterator[Broken]:
+    numerics, scale, table = chip.numerics, chip.numerics.scale, chip.numerics.table
+    lowest = -31 if scale.kind == "pow2" else 0
+    if scale.shift_min < lowest:
+        yield ("numerics", "scale", "shift_min"), f"must be at least {lowest} for kind {scale.kind}, got {scale.shift_min}"
+    if scale.shift_min > scale.shift_max:
+        yield ("numerics", "scale", "shift_min"), f"{scale.shift_min} is above shift_max {scale.shift_max}"
+    known = _ROUNDINGS[scale.kind]
+    named = [(("numerics", "rounding"), numerics.rounding)]
+    named += [(("numerics", "per_op", op), rule) for op, rule in numerics.per_op.items()]
+    for path, rule in named:
+        if rule not in known:
+            yield path, f"{rule} is not defined for scale kind {scale.kind}; it has {', '.join(known)}"
+    entries = 513 if numerics.activation == "int16" else 256
+    if table.entries != entries:
+        yield ("numerics", "table", "entries"), f"{numerics.activation} activations use {entries} entries, got {table.entries}"
+    if table.entries == 256 and table.interpolation != "none":
+        yield ("numerics", "table", "interpolation"), "256 entries hold every code; nothing is interpolated"
+    if table.entries == 513 and table.interpolation == "none":
+        yield ("numerics", "table", "interpolation"), "513 entries need a rule between them: tosa or tflite"

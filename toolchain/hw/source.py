@@ -1,0 +1,110 @@
+"""A YAML file with the line of every key and value, so that a fault can point at what its author wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from toolchain.errors import ConfigError
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    """`label` is the file as faults name it; `lines` maps a path to the lines (from 1) of its key and of its value."""
+
+    label: str
+    data: Any
+    lines: Mapping[Path, tuple[int, int]]
+
+    def fault(self, path: Path, reason: str, at_key: bool = False) -> str:
+        """`file:line: path: reason`. A path that the file does not have is shown at its nearest parent's key."""
+        known = path
+        while known and known not in self.lines:
+            known = known[:-1]
+        key_line, value_line = self.lines.get(known, (1, 1))
+        line = value_line if known == path and not at_key else key_line
+        return f"{self.label}:{line}: {render_path(path)}: {reason}"
+
+
+def render_path(path: Path) -> str:
+    """('engines', 'mac', 'types', 0) -> 'engines.mac.types[0]'."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text or "file"
+
+
+def read_source(text: str, label: str) -> Source:
+    """Parses one YAML document. Raises ConfigError on bad syntax, a key given twice, merge keys or recursion."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as fault:
+        mark = fault.problem_mark or fault.context_mark
+        line = mark.line + 1 if mark else 1
+        raise ConfigError([f"{label}:{line}: not YAML: {fault.problem or fault.context}"]) from None
+    except (yaml.YAMLError, RecursionError) as fault:
+        raise ConfigError([f"{label}:1: not YAML: {str(fault).splitlines()[0]}"]) from None
+    if node is None:
+        raise ConfigError([f"{label}:1: file: is empty"])
+    reader = _Reader(label)
+    data = reader.read(node, (), node.start_mark.line + 1)
+    if reader.faults:
+        raise ConfigError(reader.faults)
+    return Source(label, data, reader.lines)
+
+
+class _Reader:
+    """Builds plain data from nodes and notes the lines on the way."""
+
+    def __init__(self, label: str):
+        self.label = label
+        self.lines: dict[Path, tuple[int, int]] = {}
+        self.faults: list[str] = []
+        self.open: set[int] = set()
+        self.scalars = yaml.constructor.SafeConstructor()
+
+    def read(self, node: yaml.Node, path: Path, key_line: int) -> Any:
+        line = node.start_mark.line + 1
+        self.lines[path] = (key_line, line)
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, path, line)
+        if id(node) in self.open or len(path) > 32:
+            self.faults.append(f"{self.label}:{line}: {render_path(path)}: nests too deep or contains itself")
+            return None
+        self.open.add(id(node))
+        data = self._sequence(node, path) if isinstance(node, yaml.SequenceNode) else self._mapping(node, path)
+        self.open.discard(id(node))
+        return data
+
+    def _scalar(self, node: yaml.ScalarNode, path: Path, line: int) -> Any:
+        try:
+            value = self.scalars.construct_object(node)
+        except (yaml.YAMLError, ValueError) as fault:
+            reason = getattr(fault, "problem", None) or str(fault)
+            self.faults.append(f"{self.label}:{line}: {render_path(path)}: {reason}")
+            return None
+        # Dates and binary blobs have no place in a machine; keep what was written and let the model refuse it.
+        return value if value is None or isinstance(value, bool | int | float | str) else node.value
+
+    def _sequence(self, node: yaml.Node, path: Path) -> list[Any]:
+        return [self.read(item, (*path, i), item.start_mark.line + 1) for i, item in enumerate(node.value)]
+
+    def _mapping(self, node: yaml.Node, path: Path) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.value == "<<":
+                self.faults.append(f"{self.label}:{line}: {render_path(path)}: keys must be plain names")
+                continue
+            key = str(key_node.value)
+            here = (*path, key)
+            if key in data:
+                self.faults.append(f"{self.label}:{line}: {render_path(here)}: given twice, first in line {self.lines[here][0]}")
+                continue
+            data[key] = self.read(value_node, here, line)
+        return data

@@ -1,0 +1,138 @@
+"""Checks data against a typed model and words each fault for the person who wrote the file."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import types
+import typing
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from toolchain.hw.source import Path, Source
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def validate(model: type[Model], source: Source) -> tuple[Model | None, list[str]]:
+    """(the model, []) or (None, every fault as `file:line: path: reason`, in the order of the file)."""
+    try:
+        # JSON mode: YAML lists stand for tuples, everything else stays strict.
+        return model.model_validate_json(json.dumps(source.data)), []
+    except ValidationError as invalid:
+        found = [_fault(model, source, error) for error in invalid.errors(include_url=False)]
+        return None, sorted(dict.fromkeys(found), key=_line)
+    except RecursionError:
+        return None, [source.fault((), "nests too deep")]
+
+
+def suggest(word: str, known: typing.Iterable[str]) -> str:
+    """'; did you mean "banks"?', or the list of what is known."""
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    if close:
+        return f'; did you mean "{close[0]}"?'
+    return f"; known: {', '.join(names)}" if names else ""
+
+
+def _line(fault: str) -> tuple[int, str]:
+    _, line, _ = fault.split(":", 2)
+    return (int(line), fault) if line.isdigit() else (0, fault)
+
+
+def _fault(model: type[BaseModel], source: Source, error: ErrorDetails) -> str:
+    path: Path = tuple(error["loc"])
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        keys = _known_keys(model, path[:-1])
+        return source.fault(path, f"no such key{suggest(str(path[-1]), keys)}", at_key=True)
+    if kind == "missing":
+        return source.fault(path, "is missing")
+    return source.fault(path, _reason(error))
+
+
+def _reason(error: ErrorDetails) -> str:
+    kind, context = error["type"], error.get("ctx", {})
+    got = _shown(error["input"])
+    if kind == "value_error":
+        return str(context["error"])
+    limits = {
+        "greater_than_equal": "ge",
+        "greater_than": "gt",
+        "less_than_equal": "le",
+        "less_than": "lt",
+    }
+    words = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+    if kind in limits:
+        bound = limits[kind]
+        return f"must be {words[bound]} {context[bound]:g}, got {got}"
+    if kind == "literal_error":
+        return f"must be one of {context['expected'].replace(' or ', ', ')}; got {got}"
+    expected = {
+        "int_type": "a whole number",
+        "int_from_float": "a whole number",
+        "float_type": "a number",
+        "bool_type": "true or false",
+        "string_type": "a text",
+        "tuple_type": "a list",
+        "model_type": "a section of keys",
+        "dict_type": "a section of keys",
+        "finite_number": "a finite number",
+    }
+    if kind in expected:
+        return f"must be {expected[kind]}, got {got}"
+    if kind == "too_short":
+        return f"must have at least {context['min_length']} entries, got {context['actual_length']}"
+    if kind == "too_long":
+        return f"must have {context['max_length']} entries, got {context['actual_length']}"
+    if kind == "string_pattern_mismatch":
+        return f"{got} does not match {context['pattern']}"
+    return f"{error['msg'][:1].lower()}{error['msg'][1:]}, got {got}"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict):
+        return "a section of keys"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _known_keys(model: Any, path: Path) -> set[str]:
+    """The keys a mapping at `path` may have, following the annotations from `model`."""
+    candidates = [model]
+    for part in path:
+        candidates = [inner for candidate in candidates for inner in _step(candidate, part)]
+    return {key for c in candidates for key in (c.model_fields if _is_model(c) else ())}
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _step(annotation: Any, part: str | int) -> list[Any]:
+    if _is_model(annotation):
+        field = annotation.model_fields.get(str(part))
+        return _alternatives(field.annotation) if field else []
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is dict:
+        return _alternatives(arguments[1])
+    if origin is tuple:
+        return _alternatives(arguments[0])
+    return []
+
+
+def _alternatives(annotation: Any) -> list[Any]:
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        return _alternatives(typing.get_args(annotation)[0])
+    if origin in (typing.Union, types.UnionType):
+        return [a for argument in typing.get_args(annotation) for a in _alternatives(argument)]
+    return [annotation]

@@ -1,0 +1,130 @@
+"""Operations as columns of integers, and columns as bits: the fast half of the codec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain.errors import CompileError, ProgramError
+from toolchain.isa.operations import ElementwiseKind, MachineOp, PoolKind, Space
+from toolchain.isa.plan import OperationPlan, Slot
+
+Words = NDArray[np.uint64]
+Column = NDArray[np.int64]
+LIMB_BITS = 64
+_ENUMS = {
+    ("copy", "source_space"): Space,
+    ("copy", "destination_space"): Space,
+    ("fill", "destination_space"): Space,
+    ("pool", "kind"): PoolKind,
+    ("elementwise", "kind"): ElementwiseKind,
+}
+
+
+def gather(ops: Sequence[MachineOp], indices: Sequence[int], plan: OperationPlan) -> dict[str, Column]:
+    """int64[n] of each parameter of ops[indices], every value checked against its slot or fixed value.
+
+    Raises CompileError naming operation, field, value and limit.
+    """
+    names = plan.operation.parameters()
+    if not names:
+        return {}
+    pick = attrgetter(*names)
+    rows = [pick(ops[i]) for i in indices]
+    table = np.array(rows if len(names) > 1 else [(row,) for row in rows])
+    if table.dtype != np.int64:
+        _refuse_odd(rows if len(names) > 1 else [(row,) for row in rows], names, indices, plan)
+        table = table.astype(np.int64)
+    columns = {name: table[:, i] for i, name in enumerate(names)}
+    for slot in plan.slots:
+        column = columns[slot.name]
+        bad = (column < slot.lowest) | (column > slot.highest)
+        if slot.step > 1:
+            bad |= (column - slot.bias) % slot.step != 0
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise CompileError(_misfit(indices[at], plan, slot, int(column[at])))
+    for name, value in plan.fixed:
+        bad = columns[name] != value
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise CompileError(
+                f"instruction {indices[at]} ({plan.operation.NAME}): {name}={int(columns[name][at])}, but this machine has only {value}"
+            )
+    return columns
+
+
+def _misfit(index: int, plan: OperationPlan, slot: Slot, value: int) -> str:
+    text = f"instruction {index} ({plan.operation.NAME}): {slot.name}={value} does not fit its {slot.width} bits"
+    steps = f", in steps of {slot.step}" if slot.step > 1 else ""
+    return f"{text} ({slot.lowest} to {slot.highest}{steps})"
+
+
+def _refuse_odd(rows: Iterable[Any], names: tuple[str, ...], indices: Sequence[int], plan: OperationPlan) -> None:
+    for index, row in zip(indices, rows):
+        for name, value in zip(names, row):
+            if not isinstance(value, int | np.integer):
+                raise CompileError(f"instruction {index} ({plan.operation.NAME}): {name}={value!r} is not a whole number")
+            slot = plan.slot_of.get(name)
+            if slot and not slot.holds(int(value)):
+                raise CompileError(_misfit(index, plan, slot, int(value)))
+            if not slot and not -(1 << 63) <= int(value) < 1 << 63:
+                raise CompileError(f"instruction {index} ({plan.operation.NAME}): {name}={value} does not fit 64 bits")
+
+
+def put(words: Words, slot: Slot, column: Column) -> None:
+    """Sets the slot's bits of words: uint64[n, limbs] to the column's values, which fit."""
+    stored = (((column - slot.bias) // slot.step).astype(np.uint64)) & np.uint64(slot.mask)
+    put_bits(words, slot.low, slot.width, stored)
+
+
+def put_bits(words: Words, low: int, width: int, stored: Words) -> None:
+    limb, offset = divmod(low, LIMB_BITS)
+    words[:, limb] |= stored << np.uint64(offset)
+    if offset + width > LIMB_BITS:
+        words[:, limb + 1] |= stored >> np.uint64(LIMB_BITS - offset)
+
+
+def get_bits(words: Words, low: int, width: int) -> Words:
+    """uint64[n], the bits of words: uint64[n, limbs]."""
+    limb, offset = divmod(low, LIMB_BITS)
+    stored = words[:, limb] >> np.uint64(offset)
+    if offset + width > LIMB_BITS:
+        stored = stored | (words[:, limb + 1] << np.uint64(LIMB_BITS - offset))
+    return stored & np.uint64((1 << width) - 1)
+
+
+def get(words: Words, slot: Slot) -> Column:
+    """int64[n], the slot's values."""
+    stored = get_bits(words, slot.low, slot.width).astype(np.int64)
+    if slot.signed:
+        stored = np.where(stored >> (slot.width - 1), stored - (1 << slot.width), stored)
+    return stored * slot.step + slot.bias
+
+
+def build(plan: OperationPlan, columns: dict[str, Column], count: int, places: Sequence[int]) -> list[MachineOp]:
+    """`count` operations from their columns; `places` are word indices for messages. ProgramError for a kind that is none."""
+    operation = plan.operation
+    names = operation.parameters()
+    if not names:
+        return [operation() for _ in range(count)]
+    lists: list[list[Any]] = []
+    fixed = dict(plan.fixed)
+    for name in names:
+        values = [fixed[name]] * count if name in fixed else columns[name].tolist()
+        enum = _ENUMS.get((operation.NAME, name))
+        lists.append(
+            values if enum is None else [_member(enum, v, operation.NAME, name, places[i]) for i, v in enumerate(values)]
+        )
+    return [operation(*row) for row in zip(*lists)]
+
+
+def _member(enum: Any, value: int, operation: str, name: str, place: int) -> Any:
+    if value in enum._value2member_map_:
+        return enum(value)
+    known = ", ".join(f"{m.value} {m.name.lower()}" for m in enum)
+    raise ProgramError(f"instruction word {place}: {operation} {name}={value} is unknown ({known})")

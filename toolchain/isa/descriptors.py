@@ -1,0 +1,141 @@
+"""Codec of `descriptors` machines: one wide word an operation; a word may carry a wait before and a signal after itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from toolchain.errors import CompileError, ProgramError
+from toolchain.isa.columns import LIMB_BITS, Words, build, gather, get, get_bits, put, put_bits
+from toolchain.isa.operations import MachineOp, Signal, Wait, engine_index
+from toolchain.isa.plan import Isa, OperationPlan
+from toolchain.isa.table import Bits, DescriptorTable
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """One word: an operation and the semaphores it waits for first and signals last (None: neither)."""
+
+    op: MachineOp
+    wait: int | None = None
+    signal: int | None = None
+
+    def unfolded(self) -> tuple[MachineOp, ...]:
+        engine = engine_index(self.op)
+        if engine is None:
+            return (self.op,)
+        before = () if self.wait is None else (Wait(engine, self.wait),)
+        after = () if self.signal is None else (Signal(engine, self.signal),)
+        return (*before, self.op, *after)
+
+
+def fold(ops: Sequence[MachineOp], table: DescriptorTable) -> list[Descriptor]:
+    """A wait just before an operation and a signal just after it, on its engine, go into its own descriptor."""
+    if table.sync is None:
+        return [Descriptor(op) for op in ops]
+    found: list[Descriptor] = []
+    at = 0
+    while at < len(ops):
+        op, wait, signal = ops[at], None, None
+        if isinstance(op, Wait) and at + 1 < len(ops) and _hosts(ops[at + 1], op.engine, op.semaphore, table.sync.wait_semaphore):
+            wait, op, at = op.semaphore, ops[at + 1], at + 1
+        after = ops[at + 1] if at + 1 < len(ops) else None
+        if isinstance(after, Signal) and _hosts(op, after.engine, after.semaphore, table.sync.signal_semaphore):
+            signal, at = after.semaphore, at + 1
+        found.append(Descriptor(op, wait, signal))
+        at += 1
+    return found
+
+
+def _hosts(op: MachineOp, engine: int, semaphore: int, bits: Bits) -> bool:
+    fits = 0 <= semaphore < 1 << (bits[0] - bits[1] + 1)
+    return fits and not isinstance(op, Wait | Signal) and engine_index(op) == engine
+
+
+def pack(descriptors: Sequence[Descriptor], isa: Isa) -> bytes:
+    """The bytes of descriptors. Raises CompileError for an operation or value that the table lacks."""
+    table = isa.table
+    assert isinstance(table, DescriptorTable)
+    words = np.zeros((len(descriptors), table.word_bits // LIMB_BITS), np.uint64)
+    ops = [d.op for d in descriptors]
+    for name, indices in _by_name(ops).items():
+        plan = isa.plans.get(name)
+        if plan is None:
+            raise CompileError(f"instruction {indices[0]}: this machine has no {name} (instruction set {isa.name})")
+        columns = gather(ops, indices, plan)
+        part = np.zeros((len(indices), words.shape[1]), np.uint64)
+        put_bits(part, table.opcode[1], _width(table.opcode), np.full(len(indices), plan.opcode, np.uint64))
+        for slot in plan.slots:
+            put(part, slot, columns[slot.name])
+        words[indices] = part
+    if table.sync:
+        for flag, bits, values in (
+            (table.sync.wait, table.sync.wait_semaphore, [d.wait for d in descriptors]),
+            (table.sync.signal, table.sync.signal_semaphore, [d.signal for d in descriptors]),
+        ):
+            put_bits(words, flag[1], 1, np.array([v is not None for v in values], np.uint64))
+            put_bits(words, bits[1], _width(bits), np.array([v or 0 for v in values], np.uint64))
+    return words.astype("<u8").tobytes()
+
+
+def unpack(program: bytes, isa: Isa) -> list[Descriptor]:
+    """The descriptors of bytes. Raises ProgramError for a word that no operation has."""
+    table = isa.table
+    assert isinstance(table, DescriptorTable)
+    if len(program) % isa.word_bytes:
+        raise ProgramError(f"program of {len(program)} bytes is not whole words of {isa.word_bytes} bytes")
+    words = np.frombuffer(program, "<u8").reshape(-1, table.word_bits // LIMB_BITS).astype(np.uint64, copy=False)
+    opcodes = get_bits(words, table.opcode[1], _width(table.opcode))
+    ops: list[MachineOp | None] = [None] * len(words)
+    for opcode in sorted(set(opcodes.tolist())):
+        places = np.flatnonzero(opcodes == opcode)
+        plan = isa.by_opcode.get(opcode)
+        if plan is None:
+            raise ProgramError(f"instruction word {places[0]}: opcode {opcode} is unknown (instruction set {isa.name})")
+        part = words[places]
+        _refuse_reserved(part, places.tolist(), plan, table)
+        columns = {slot.name: get(part, slot) for slot in plan.slots}
+        for place, op in zip(places.tolist(), build(plan, columns, len(places), places.tolist())):
+            ops[place] = op
+    decoded = [op for op in ops if op is not None]
+    if table.sync is None:
+        return [Descriptor(op) for op in decoded]
+    waits = _semaphores(words, table.sync.wait, table.sync.wait_semaphore, "wait")
+    signals = _semaphores(words, table.sync.signal, table.sync.signal_semaphore, "signal")
+    for place, op in enumerate(decoded):
+        hostless = isinstance(op, Wait | Signal) or engine_index(op) is None
+        if hostless and not (waits[place] is None and signals[place] is None):
+            raise ProgramError(f"instruction word {place}: {op.NAME} cannot carry a wait or a signal of its own")
+    return [Descriptor(*row) for row in zip(decoded, waits, signals)]
+
+
+def _semaphores(words: Words, flag: Bits, bits: Bits, name: str) -> list[int | None]:
+    used = get_bits(words, flag[1], 1).astype(bool)
+    values = get_bits(words, bits[1], _width(bits))
+    stray = ~used & (values != 0)
+    if stray.any():
+        place = int(np.argmax(stray))
+        raise ProgramError(f"instruction word {place}: {name}_semaphore is {int(values[place])} without {name}")
+    return [v if on else None for v, on in zip(values.tolist(), used.tolist())]
+
+
+def _refuse_reserved(words: Words, places: Sequence[int], plan: OperationPlan, table: DescriptorTable) -> None:
+    for high, low in table.operations[plan.operation.NAME].reserved:
+        for at in range(low, high + 1, LIMB_BITS):
+            bad = get_bits(words, at, min(LIMB_BITS, high + 1 - at)) != 0
+            if bad.any():
+                place = places[int(np.argmax(bad))]
+                raise ProgramError(f"instruction word {place}: {plan.operation.NAME} has reserved bits [{high}, {low}] set")
+
+
+def _by_name(ops: Sequence[MachineOp]) -> dict[str, list[int]]:
+    groups: dict[str, list[int]] = {}
+    for i, op in enumerate(ops):
+        groups.setdefault(op.NAME, []).append(i)
+    return groups
+
+
+def _width(bits: Bits) -> int:
+    return bits[0] - bits[1] + 1

@@ -1,0 +1,94 @@
+"""A machine: a chip and its instruction set, loaded together so that all faults of both files show at once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+from toolchain.errors import ConfigError, ProgramError
+from toolchain.hw import Chip, ChipFile, Source, read_chip_file, read_source, read_text, validate
+from toolchain.isa.layout import broken_layout
+from toolchain.isa.needs import broken_needs
+from toolchain.isa.plan import Isa
+from toolchain.isa.table import TABLES, Table
+
+
+@dataclass(frozen=True)
+class Machine:
+    chip: Chip
+    isa: Isa
+
+
+def load_machine(name_or_path: str) -> Machine:
+    """A shipped machine by name, or one from a YAML file.
+
+    Raises ConfigError with every fault of the machine's file and of its instruction table, as `file:line: path: reason`.
+    """
+    chip_file = read_chip_file(name_or_path)
+    isa, faults = _read_isa(chip_file)
+    faults = [*chip_file.faults, *faults]
+    if chip_file.chip is None or isa is None or faults:
+        raise ConfigError(faults)
+    return Machine(chip_file.chip, isa)
+
+
+def _read_isa(chip_file: ChipFile) -> tuple[Isa | None, list[str]]:
+    data = chip_file.source.data
+    section = data.get("isa") if isinstance(data, dict) else None
+    name = section.get("file") if isinstance(section, dict) else None
+    if not isinstance(name, str):
+        return None, []  # the chip's own faults say so
+    label, file = chip_file.sibling(name)
+    if not file.is_file():
+        return None, [chip_file.source.fault(("isa", "file"), f"there is no file {name!r} beside this one or among the shipped")]
+    try:
+        source = read_source(read_text(label, file), label)
+    except ConfigError as broken:
+        return None, broken.faults
+    table, faults = read_table(source)
+    if table is None:
+        return None, faults
+    isa = Isa(table)
+    if chip_file.chip is not None:
+        faults = [source.fault(path, reason) for path, reason in broken_needs(chip_file.chip, isa)]
+    return isa, faults
+
+
+def read_table(source: Source) -> tuple[Table | None, list[str]]:
+    """(the instruction table, []) or (None, its faults)."""
+    kind = source.data.get("kind") if isinstance(source.data, dict) else None
+    if kind not in TABLES:
+        return None, [source.fault(("kind",), f"must be one of {', '.join(sorted(TABLES))}, got {kind!r}")]
+    table, faults = validate(TABLES[kind], source)
+    if table is not None:
+        faults = [source.fault(path, reason) for path, reason in broken_layout(table)]
+    return (None if faults else table), faults
+
+
+def machine_to_json(machine: Machine) -> str:
+    """Canonical: equal machines give equal text, whatever the layout of their YAML."""
+    data = {
+        "chip": machine.chip.model_dump(mode="json"),
+        "isa": machine.isa.table.model_dump(mode="json", by_alias=True),
+    }
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def machine_from_json(text: str) -> Machine:
+    """The inverse of `machine_to_json`. Raises ProgramError when the text is no sound machine."""
+    try:
+        data = json.loads(text)
+        chip = Chip.model_validate_json(json.dumps(data["chip"]))
+        table = TABLES[data["isa"]["kind"]].model_validate_json(json.dumps(data["isa"]))
+    except (ValueError, KeyError, TypeError) as fault:
+        raise ProgramError(f"embedded machine is damaged: {str(fault).splitlines()[0]}") from None
+    broken = broken_layout(table)
+    if broken:
+        raise ProgramError(f"embedded machine is damaged: {broken[0][1]}")
+    return Machine(chip, Isa(table))
+
+
+def machine_digest(machine: Machine) -> str:
+    """sha256 of the canonical JSON, as 64 hexadecimal digits."""
+    return hashlib.sha256(machine_to_json(machine).encode()).hexdigest()

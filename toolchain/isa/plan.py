@@ -1,0 +1,130 @@
+"""The instruction table compiled for speed: where each parameter of each operation lies, and what it can hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from toolchain.isa.operations import OPERATIONS, MachineOp
+from toolchain.isa.table import FieldBits, RegisterTable, Row, Table
+
+WIDEST_FIELD = 48
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Bits low .. low + width - 1 of the instruction word or of `register`; value = stored * step + bias."""
+
+    name: str
+    low: int
+    width: int
+    signed: bool = False
+    bias: int = 0
+    step: int = 1
+    register: str | None = None
+
+    @property
+    def lowest(self) -> int:
+        return self.bias - (self.step << (self.width - 1) if self.signed else 0)
+
+    @property
+    def highest(self) -> int:
+        return self.bias + self.step * ((1 << (self.width - self.signed)) - 1)
+
+    @property
+    def mask(self) -> int:
+        return (1 << self.width) - 1
+
+    def holds(self, value: int) -> bool:
+        return self.lowest <= value <= self.highest and (value - self.bias) % self.step == 0
+
+    def stored(self, value: int) -> int:
+        """The bits of `value`, which the slot holds."""
+        return ((value - self.bias) // self.step) & self.mask
+
+    def value(self, stored: int) -> int:
+        """The value of bits; inverse of `stored`."""
+        if self.signed and stored >> (self.width - 1):
+            stored -= 1 << self.width
+        return stored * self.step + self.bias
+
+
+def slot(name: str, field: FieldBits, register: str | None = None) -> Slot:
+    high, low = field.bits
+    return Slot(name, low, high - low + 1, field.signed, field.bias, field.step, register)
+
+
+@dataclass(frozen=True)
+class OperationPlan:
+    """`slots` in the order of the operation's parameters; `registers` it uses, in address order."""
+
+    operation: type[MachineOp]
+    opcode: int
+    slots: tuple[Slot, ...]
+    fixed: tuple[tuple[str, int], ...]
+    constants: tuple[tuple[Slot, int], ...]
+    registers: tuple[str, ...]
+
+    @cached_property
+    def slot_of(self) -> dict[str, Slot]:
+        return {slot.name: slot for slot in self.slots}
+
+
+@dataclass(frozen=True)
+class Isa:
+    """An instruction set: `table` is the file, the rest follows from it. Build it with `load_machine` or `isa_from_table`."""
+
+    table: Table
+
+    @property
+    def name(self) -> str:
+        return self.table.name
+
+    @property
+    def kind(self) -> str:
+        return self.table.kind
+
+    @property
+    def word_bytes(self) -> int:
+        return self.table.word_bits // 8
+
+    def supports(self, operation: str) -> bool:
+        """Whether the machine has the operation of this `NAME`."""
+        return operation in self.table.operations
+
+    @cached_property
+    def plans(self) -> dict[str, OperationPlan]:
+        """By operation name, in the order of `OPERATIONS`."""
+        rows = self.table.operations
+        return {name: _plan(name, rows[name], self.table) for name in OPERATIONS if name in rows}
+
+    @cached_property
+    def by_opcode(self) -> dict[int, OperationPlan]:
+        return {plan.opcode: plan for plan in self.plans.values()}
+
+
+def _plan(name: str, row: Row, table: Table) -> OperationPlan:
+    operation = OPERATIONS[name]
+    slots = {parameter: slot(parameter, field) for parameter, field in row.fields.items()}
+    constants: list[tuple[Slot, int]] = []
+    used: set[str] = set()
+    if isinstance(table, RegisterTable):
+        for parameter, target in getattr(row, "bind", {}).items():
+            slots[parameter] = register_slot(table, target, parameter)
+        constants = [(register_slot(table, target), value) for target, value in sorted(getattr(row, "constants", {}).items())]
+        used = {s.register for s in (*slots.values(), *(c for c, _ in constants)) if s.register}
+    order = sorted(used, key=lambda r: table.registers[r].address) if isinstance(table, RegisterTable) else []
+    return OperationPlan(
+        operation,
+        row.opcode,
+        tuple(slots[p] for p in operation.parameters() if p in slots),
+        tuple((p, row.fixed[p]) for p in operation.parameters() if p in row.fixed),
+        tuple(constants),
+        tuple(order),
+    )
+
+
+def register_slot(table: RegisterTable, target: str, name: str | None = None) -> Slot:
+    """The slot of 'REGISTER.field'."""
+    register, _, field = target.partition(".")
+    return slot(name or target, table.registers[register].fields[field], register)

@@ -1,0 +1,233 @@
+"""Codec of `registers` machines: write words set registers, which keep their values; a start word starts an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain.errors import CompileError, ProgramError
+from toolchain.isa.columns import Words, build, gather, get, get_bits, put, put_bits
+from toolchain.isa.operations import MachineOp
+from toolchain.isa.plan import Isa, OperationPlan
+from toolchain.isa.table import Bits, RegisterTable
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One write word's worth of a register: bits low .. low + width - 1 of it, at `address`."""
+
+    register: str
+    index: int
+    address: int
+    low: int
+    reserved_mask: int
+
+
+@dataclass(frozen=True)
+class Written:
+    """The write and start words of a program. Columns are as long as there are words of that form."""
+
+    write_places: Indices
+    addresses: Words
+    values: Words
+    start_places: Indices
+    starts: Words
+
+
+def parts_of(table: RegisterTable, register: str) -> tuple[Part, ...]:
+    """The register's parts, the lowest first."""
+    width = _width(table.write.value)
+    found = table.registers[register]
+    reserved = sum(((1 << (h - lo + 1)) - 1) << lo for h, lo in found.reserved)
+    mask = (1 << width) - 1
+    return tuple(Part(register, i, found.address + i, i * width, reserved >> (i * width) & mask) for i in range(found.words))
+
+
+def all_parts(isa: Isa) -> dict[int, Part]:
+    """Every part by its address."""
+    table = register_table(isa)
+    return {part.address: part for name in table.registers for part in parts_of(table, name)}
+
+
+def register_table(isa: Isa) -> RegisterTable:
+    assert isinstance(isa.table, RegisterTable)
+    return isa.table
+
+
+def pack(ops: Sequence[MachineOp], isa: Isa) -> bytes:
+    """Start words, each after writes of the registers whose values changed (all of them at their first use).
+
+    Raises CompileError for an operation or value that the table lacks.
+    """
+    table = register_table(isa)
+    starts = np.zeros((len(ops), 1), np.uint64)
+    used: dict[int, list[tuple[Indices, Words]]] = {}
+    for name, indices in _by_name(ops).items():
+        plan = isa.plans.get(name)
+        if plan is None:
+            raise CompileError(f"instruction {indices[0]}: this machine has no {name} (instruction set {isa.name})")
+        columns = gather(ops, indices, plan)
+        where = np.array(indices, np.int64)
+        starts[where] = _start_words(plan, columns, len(indices), table)
+        for register in plan.registers:
+            values = _register_values(register, plan, columns, len(indices), table)
+            for part in parts_of(table, register):
+                used.setdefault(part.address, []).append((where, get_bits(values, part.low, _width(table.write.value))))
+    owners, orders, words = [np.arange(len(ops))], [np.full(len(ops), 1 << 40, np.int64)], [starts[:, 0]]
+    for address, pieces in sorted(used.items()):
+        where, values = _changes(pieces)
+        owners.append(where)
+        orders.append(np.full(len(where), address, np.int64))
+        words.append(write_words(np.full(len(where), address, np.uint64), values, table))
+    order = np.lexsort((np.concatenate(orders), np.concatenate(owners)))
+    return np.concatenate(words)[order].astype(f"<u{isa.word_bytes}").tobytes()
+
+
+def _changes(pieces: list[tuple[Indices, Words]]) -> tuple[Indices, Words]:
+    """Of all uses of one part, in program order, those that find another value there."""
+    where = np.concatenate([w for w, _ in pieces])
+    values = np.concatenate([v for _, v in pieces])
+    order = np.argsort(where, kind="stable")
+    where, values = where[order], values[order]
+    changed = np.ones(len(where), bool)
+    changed[1:] = values[1:] != values[:-1]
+    return where[changed], values[changed]
+
+
+def write_words(addresses: Words, values: Words, table: RegisterTable) -> Words:
+    words = np.zeros((len(addresses), 1), np.uint64)
+    put_bits(words, table.write.tag.bits[1], _width(table.write.tag.bits), np.full(len(words), table.write.tag.value, np.uint64))
+    put_bits(words, table.write.register_[1], _width(table.write.register_), addresses)
+    put_bits(words, table.write.value[1], _width(table.write.value), values)
+    return words[:, 0]
+
+
+def _start_words(plan: OperationPlan, columns: dict[str, NDArray[np.int64]], count: int, table: RegisterTable) -> Words:
+    words = np.zeros((count, 1), np.uint64)
+    tag = table.start.tag
+    put_bits(words, tag.bits[1], _width(tag.bits), np.full(count, tag.value, np.uint64))
+    put_bits(words, table.start.opcode[1], _width(table.start.opcode), np.full(count, plan.opcode, np.uint64))
+    for slot in plan.slots:
+        if slot.register is None:
+            put(words, slot, columns[slot.name])
+    return words
+
+
+def _register_values(
+    register: str, plan: OperationPlan, columns: dict[str, NDArray[np.int64]], count: int, table: RegisterTable
+) -> Words:
+    """uint64[count, limbs], what `register` must hold for each operation."""
+    bits = _width(table.write.value) * table.registers[register].words
+    words = np.zeros((count, bits // 64 + 2), np.uint64)
+    for slot in plan.slots:
+        if slot.register == register:
+            put(words, slot, columns[slot.name])
+    for slot, value in plan.constants:
+        if slot.register == register:
+            put(words, slot, np.full(count, value, np.int64))
+    return words
+
+
+def split(program: bytes, isa: Isa) -> Written:
+    """The words told apart and checked one by one: tags, register addresses, reserved bits. Raises ProgramError."""
+    table = register_table(isa)
+    if len(program) % isa.word_bytes:
+        raise ProgramError(f"program of {len(program)} bytes is not whole words of {isa.word_bytes} bytes")
+    words = np.frombuffer(program, f"<u{isa.word_bytes}").astype(np.uint64).reshape(-1, 1)
+    tags = get_bits(words, table.write.tag.bits[1], _width(table.write.tag.bits))
+    unknown = (tags != table.write.tag.value) & (tags != table.start.tag.value)
+    if unknown.any():
+        place = int(np.argmax(unknown))
+        raise ProgramError(f"instruction word {place}: tag {int(tags[place])} is unknown (instruction set {isa.name})")
+    write_places = np.flatnonzero(tags == table.write.tag.value)
+    start_places = np.flatnonzero(tags == table.start.tag.value)
+    writes = words[write_places]
+    addresses = get_bits(writes, table.write.register_[1], _width(table.write.register_))
+    values = get_bits(writes, table.write.value[1], _width(table.write.value))
+    _check_writes(write_places, addresses, values, isa)
+    return Written(write_places, addresses, values, start_places, words[start_places])
+
+
+def _check_writes(places: Indices, addresses: Words, values: Words, isa: Isa) -> None:
+    parts = all_parts(isa)
+    for address in sorted(set(addresses.tolist())):
+        at = addresses == address
+        if address not in parts:
+            raise ProgramError(f"instruction word {places[np.argmax(at)]}: there is no register at address {address:#x}")
+        part = parts[address]
+        bad = at & ((values & np.uint64(part.reserved_mask)) != 0)
+        if bad.any():
+            raise ProgramError(f"instruction word {places[np.argmax(bad)]}: reserved bits of {part.register} are set")
+
+
+def unpack(program: bytes, isa: Isa) -> tuple[list[MachineOp], list[int]]:
+    """(operations, words of each with the writes before it). Raises ProgramError for anything the machine does not accept."""
+    table = register_table(isa)
+    written = split(program, isa)
+    total = len(written.write_places) + len(written.start_places)
+    ends = written.start_places + 1
+    if total and (not len(ends) or ends[-1] != total):
+        raise ProgramError(f"instruction word {total - 1}: the program ends in register writes that no operation uses")
+    opcodes = get_bits(written.starts, table.start.opcode[1], _width(table.start.opcode))
+    ops: list[MachineOp | None] = [None] * len(ends)
+    for opcode in sorted(set(opcodes.tolist())):
+        chosen = np.flatnonzero(opcodes == opcode)
+        plan = isa.by_opcode.get(opcode)
+        if plan is None:
+            place = written.start_places[chosen[0]]
+            raise ProgramError(f"instruction word {place}: opcode {opcode} is unknown (instruction set {isa.name})")
+        for index, op in zip(chosen.tolist(), _operations(plan, chosen, written, table)):
+            ops[index] = op
+    return [op for op in ops if op is not None], np.diff(ends, prepend=0).tolist()
+
+
+def _operations(plan: OperationPlan, chosen: Indices, written: Written, table: RegisterTable) -> list[MachineOp]:
+    name = plan.operation.NAME
+    places = written.start_places[chosen]
+    starts = written.starts[chosen]
+    for high, low in table.operations[name].reserved:
+        bad = get_bits(starts, low, high - low + 1) != 0
+        if bad.any():
+            raise ProgramError(f"instruction word {places[np.argmax(bad)]}: {name} has reserved bits [{high}, {low}] set")
+    held = {register: _held(register, places, written, table, name) for register in plan.registers}
+    for slot, value in plan.constants:
+        bad = get(held[slot.register or ""], slot) != value
+        if bad.any():
+            raise ProgramError(f"instruction word {places[np.argmax(bad)]}: {name} needs {slot.name} = {value}")
+    columns = {s.name: get(starts if s.register is None else held[s.register], s) for s in plan.slots}
+    return build(plan, columns, len(chosen), places.tolist())
+
+
+def _held(register: str, places: Indices, written: Written, table: RegisterTable, name: str) -> Words:
+    """uint64[n, limbs], what `register` holds at each of the word `places`: its latest writes before them."""
+    width = _width(table.write.value)
+    words = np.zeros((len(places), width * table.registers[register].words // 64 + 2), np.uint64)
+    for part in parts_of(table, register):
+        mine = written.addresses == part.address
+        before = np.searchsorted(written.write_places[mine], places) - 1
+        if (before < 0).any():
+            place = places[np.argmax(before < 0)]
+            raise ProgramError(f"instruction word {place}: {name} uses {part_name(part, table)}, which nothing has written")
+        put_bits(words, part.low, width, written.values[mine][before])
+    return words
+
+
+def part_name(part: Part, table: RegisterTable) -> str:
+    """REGISTER, or REGISTER.1 for a part of one that has several."""
+    return part.register if table.registers[part.register].words == 1 else f"{part.register}.{part.index}"
+
+
+def _by_name(ops: Sequence[MachineOp]) -> dict[str, list[int]]:
+    groups: dict[str, list[int]] = {}
+    for i, op in enumerate(ops):
+        groups.setdefault(op.NAME, []).append(i)
+    return groups
+
+
+def _width(bits: Bits) -> int:
+    return bits[0] - bits[1] + 1

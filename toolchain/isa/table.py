@@ -1,0 +1,116 @@
+"""The typed instruction table: what a file of `hw_configs/isa/` says. Bits are `[high, low]`, both inclusive, 0 the least.
+
+Two kinds. `registers`: words of one size; a write word sets one register, a start word starts an operation with the values the
+registers hold then. `descriptors`: one wide word holds a whole operation.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from toolchain.hw.chip import NonNegative, Section
+
+Bits = tuple[NonNegative, NonNegative]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
+RegisterName = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")]
+FieldPath = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*\.[a-z][a-z0-9_]*$")]
+Constant = Annotated[int, Field(ge=-(1 << 48), le=1 << 48)]
+
+
+class FieldBits(Section):
+    """value = stored * step + bias; stored is two's complement when signed."""
+
+    bits: Bits
+    signed: bool = False
+    bias: Annotated[int, Field(ge=-(1 << 31), le=1 << 31)] = 0
+    step: Annotated[int, Field(ge=1, le=1 << 12)] = 1
+
+
+class Tag(Section):
+    """Bits that tell one form of word from another."""
+
+    bits: Bits
+    value: NonNegative
+
+
+class WriteWord(Section):
+    tag: Tag
+    register_: Bits = Field(alias="register")
+    value: Bits
+
+
+class StartWord(Section):
+    tag: Tag
+    opcode: Bits
+
+
+class Register(Section):
+    """`words` values of the write word's size, the lowest first at `address`, the next at `address` + 1, ..."""
+
+    address: NonNegative
+    words: Annotated[int, Field(ge=1, le=4)] = 1
+    fields: dict[Name, FieldBits]
+    reserved: tuple[Bits, ...] = ()
+
+
+class RegisterRow(Section):
+    """One operation: `fields` lie in the start word, `bind` names REGISTER.field of the rest.
+
+    `constants` are register fields this operation needs at one value; `fixed` are parameters of which the machine knows one value.
+    """
+
+    opcode: NonNegative
+    fields: dict[Name, FieldBits] = Field(default_factory=dict)
+    bind: dict[Name, FieldPath] = Field(default_factory=dict)
+    constants: dict[FieldPath, Constant] = Field(default_factory=dict)
+    fixed: dict[Name, Constant] = Field(default_factory=dict)
+    reserved: tuple[Bits, ...] = ()
+
+
+class DescriptorRow(Section):
+    """One operation: `fields` of the descriptor; `fixed` are parameters of which the machine knows one value."""
+
+    opcode: NonNegative
+    fields: dict[Name, FieldBits] = Field(default_factory=dict)
+    fixed: dict[Name, Constant] = Field(default_factory=dict)
+    reserved: tuple[Bits, ...] = ()
+
+
+class SyncFields(Section):
+    """A descriptor's own wait (before it, on its engine) and signal (after it)."""
+
+    wait: Bits
+    wait_semaphore: Bits
+    signal: Bits
+    signal_semaphore: Bits
+
+
+class RegisterTable(Section):
+    name: Name
+    kind: Literal["registers"]
+    description: str = ""
+    word_bits: Literal[32, 64]
+    write: WriteWord
+    start: StartWord
+    registers: dict[RegisterName, Register]
+    operations: dict[Name, RegisterRow]
+
+
+class DescriptorTable(Section):
+    name: Name
+    kind: Literal["descriptors"]
+    description: str = ""
+    word_bits: Annotated[int, Field(ge=64, le=4096, multiple_of=64)]
+    opcode: Bits
+    sync: SyncFields | None = None
+    operations: dict[Name, DescriptorRow]
+
+
+Table = RegisterTable | DescriptorTable
+Row = RegisterRow | DescriptorRow
+TABLES: dict[str, type[RegisterTable] | type[DescriptorTable]] = {
+    "registers": RegisterTable,
+    "descriptors": DescriptorTable,
+}
