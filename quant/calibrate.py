@@ -15,6 +15,7 @@ from quant.sample import Sample
 from quant.suggestion import suggestion
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Numerics
+from toolchain.ir.graph import TensorType
 
 ObserverName = Literal["minmax", "percentile", "mse"]
 Progress = Callable[[int, int | None], None]  # samples done, samples in all where known
@@ -181,3 +182,17 @@ def _observe(observer: Observer, x: np.ndarray, name: str, index: int, producers
             "no range covers it, mend the model or remove the sample"
         )
     observer.update(x)
+
+
+def calibrated_tensors(model: onnx.ModelProto, types: Mapping[str, TensorType]) -> list[str]:
+    """The float tensors that have no constant value: inputs first, then what nodes make, in graph order."""
+    constants = {i.name for i in model.graph.initializer}
+    made = [o for node in model.graph.node if node.op_type != "Constant" for o in node.output]
+    names = [i.name for i in model.graph.input if i.name not in constants] + made
+    return [n for n in dict.fromkeys(names) if n in types and types[n].dtype == "float32"]
+
+
+def tensor_sources(model: onnx.ModelProto) -> dict[str, str]:
+    """Tensor name -> `node (Operator)`, for the comments of a parameters file."""
+    inputs = {i.name: "input" for i in model.graph.input}
+    return inputs | {o: f"{n.name or o} ({n.op_type})" for n in model.graph.node for o in n.output if o}

@@ -18,9 +18,8 @@ from quant.observe import Range
 from quant.parameters import activation_quant, code_range
 from quant.suggestion import suggestion
 from toolchain.errors import ConfigError
+from toolchain.hw import Source, read_source, validate
 from toolchain.hw.chip import Numerics
-from toolchain.hw.source import Source, read_source
-from toolchain.hw.validation import validate
 from toolchain.ir.graph import Quant
 
 VERSION = 1

@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from quant.sample import Sample, fit_array
 from toolchain.errors import CompileError, ConfigError
-from toolchain.hw.source import read_source
-from toolchain.hw.validation import validate
+from toolchain.hw import read_source, validate
 from toolchain.ir.graph import TensorType
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")

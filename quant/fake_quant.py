@@ -1,0 +1,99 @@
+"""A float model that rounds where the machine will: what the parameters alone cost, before anything is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from quant.parameters import code_range, weight_quant
+from toolchain.hw.chip import Numerics
+from toolchain.ir.graph import Quant
+
+# Operators with constant weights: input 1, and the axis of the output channels.
+_WEIGHTED = {"Conv": 0, "ConvTranspose": 1, "Gemm": None, "MatMul": -1}
+_FUSED = frozenset({"Relu", "Clip", "LeakyRelu", "HardSwish"})
+
+
+def fake_quantized(model: onnx.ModelProto, quants: Mapping[str, Quant], numerics: Numerics) -> onnx.ModelProto:
+    """A copy in which the tensors of `quants` are rounded to their codes and saturated, and weights to theirs.
+
+    Rounding is to nearest, halves to even; the sums in between stay float32. Opset 11 or newer.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    graph = copy.graph
+    initializers = {i.name: i for i in graph.initializer}
+    for node in graph.node:
+        if node.op_type in _WEIGHTED and len(node.input) > 1 and node.input[1] in initializers:
+            _round_weights(node, initializers[node.input[1]], numerics)
+    nodes: list[onnx.NodeProto] = []
+    renamed: dict[str, str] = {}
+    outputs = {o.name for o in graph.output}
+    inputs = [i.name for i in graph.input if i.name in quants]
+    for name in inputs:
+        nodes += _rounding_nodes(name, f"{name}/rounded", quants[name], numerics, graph)
+        renamed[name] = f"{name}/rounded"
+    for original in graph.node:
+        node = onnx.NodeProto()
+        node.CopyFrom(original)
+        node.input[:] = [renamed.get(n, n) for n in node.input]
+        nodes.append(node)
+        for i, name in enumerate(original.output):
+            if name not in quants:
+                continue
+            if name in outputs:  # the output keeps its name, so what is rounded takes another
+                node.output[i] = f"{name}/exact"
+                nodes += _rounding_nodes(f"{name}/exact", name, quants[name], numerics, graph)
+            else:
+                nodes += _rounding_nodes(name, f"{name}/rounded", quants[name], numerics, graph)
+                renamed[name] = f"{name}/rounded"
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return copy
+
+
+def stored_tensors(model: onnx.ModelProto) -> list[str]:
+    """The tensors that reach memory as codes: not those that only an activation function fused to their producer reads."""
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in model.graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    outputs = {o.name for o in model.graph.output}
+    constants = {i.name for i in model.graph.initializer}
+    made = [o for n in model.graph.node if n.op_type != "Constant" for o in n.output]
+    names = [i.name for i in model.graph.input if i.name not in constants] + made
+
+    def fused(name: str) -> bool:
+        reading = readers.get(name, [])
+        return name not in outputs and len(reading) == 1 and reading[0].op_type in _FUSED and reading[0].input[0] == name
+
+    return [n for n in names if not fused(n)]
+
+
+def _round_weights(node: onnx.NodeProto, weight: onnx.TensorProto, numerics: Numerics) -> None:
+    w = numpy_helper.to_array(weight)
+    axis = _WEIGHTED[node.op_type]
+    if axis is None:
+        transposed = next((a.i for a in node.attribute if a.name == "transB"), 0)
+        axis = 0 if transposed else 1
+    rounded = weight_quant(w, axis, numerics, name=weight.name).dequantized().astype(w.dtype)
+    weight.CopyFrom(numpy_helper.from_array(rounded, weight.name))
+
+
+def _rounding_nodes(source: str, target: str, quant: Quant, numerics: Numerics, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    first, last = code_range(numerics)
+    values = {"scale": quant.scale, "low": first - quant.zero_point, "high": last - quant.zero_point}
+    names = {key: f"{target}/{key}" for key in values}
+    for key, value in values.items():
+        array: NDArray[np.float32] = np.array(value, np.float32)
+        graph.initializer.append(helper.make_tensor(names[key], TensorProto.FLOAT, [], [float(array)]))
+    return [
+        helper.make_node("Div", [source, names["scale"]], [f"{target}/steps"]),
+        helper.make_node("Round", [f"{target}/steps"], [f"{target}/round"]),
+        helper.make_node("Clip", [f"{target}/round", names["low"], names["high"]], [f"{target}/clip"]),
+        helper.make_node("Mul", [f"{target}/clip", names["scale"]], [target]),
+    ]
