@@ -4,6 +4,16 @@ from quant.fixed_point.conv import ConvWeights, conv1d, conv2d, conv_transpose2d
 from quant.fixed_point.elementwise import add, add_direct, concatenate, leaky_relu, mul, prelu, rescale
 from quant.fixed_point.errors import FixedPointError, ScaleRangeError
 from quant.fixed_point.matmul import matmul
+from quant.fixed_point.onnx_float import (
+    dequantize_linear,
+    qlinear_add,
+    qlinear_average_pool,
+    qlinear_concat,
+    qlinear_leaky_relu,
+    qlinear_mul,
+    qlinear_table,
+    quantize_linear,
+)
 from quant.fixed_point.pad import PadMode, pad
 from quant.fixed_point.pool import (
     average_pool_tflite,
@@ -15,8 +25,8 @@ from quant.fixed_point.pool import (
     tflite_mean_requant,
     tosa_reciprocal,
 )
-from quant.fixed_point.products import Matrix, ProductMethod, product
-from quant.fixed_point.requant import Requant, identity_requant, make_requant, requantize, wrap_to_bits
+from quant.fixed_point.products import Matrix, ProductMethod, choose_method, product
+from quant.fixed_point.requant import Requant, identity_requant, make_requant, requantize, type_limits, wrap_to_bits
 from quant.fixed_point.resize import (
     CoordinateMode,
     LinearAxis,
@@ -54,11 +64,13 @@ __all__ = [
     "average_pool_tflite",
     "average_pool_tosa",
     "bilinear_sums",
+    "choose_method",
     "choose_scale",
     "concatenate",
     "conv1d",
     "conv2d",
     "conv_transpose2d",
+    "dequantize_linear",
     "float32_bits",
     "float32_from_bits",
     "identity_requant",
@@ -79,6 +91,13 @@ __all__ = [
     "pool_sum",
     "prelu",
     "product",
+    "qlinear_add",
+    "qlinear_average_pool",
+    "qlinear_concat",
+    "qlinear_leaky_relu",
+    "qlinear_mul",
+    "qlinear_table",
+    "quantize_linear",
     "requantize",
     "rescale",
     "resize_bilinear_tflite",
@@ -87,6 +106,7 @@ __all__ = [
     "round_shift_wide",
     "tflite_mean_requant",
     "tosa_reciprocal",
+    "type_limits",
     "upsample_nearest",
     "wrap_to_bits",
 ]

@@ -74,7 +74,7 @@ def choose_scale(real_scale: ArrayLike, form: ScaleForm) -> Scale:
     bad = ~np.isfinite(real) | (real < 0)
     if bad.any():
         i = int(np.argmax(bad))
-        raise ScaleRangeError(f"scale {real[i]!r} (channel {i}): must be finite and >= 0")
+        raise ScaleRangeError(f"scale {float(real[i])!r} (channel {i}): must be finite and >= 0")
     if form.kind == "float32":
         return _choose_float32(real)
     if form.kind == "pow2":
