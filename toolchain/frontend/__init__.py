@@ -1,0 +1,19 @@
+"""ONNX in: read, bind shapes, fold constants, one spelling for each thing. docs/frontend.md describes the normal form."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from toolchain.frontend.model import NormalModel, extract, load_model, to_graph
+
+__all__ = ["NormalModel", "extract", "load_model", "to_graph"]
+
+
+def __getattr__(name: str) -> Any:
+    """onnx takes half a second to import; only those who load a model pay for it."""
+    if name in __all__:
+        from toolchain.frontend import model
+
+        return getattr(model, name)
+    raise AttributeError(name)

@@ -1,0 +1,71 @@
+"""Runs a model before and after the frontend in onnxruntime and compares."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+import numpy as np
+import onnxruntime
+
+from toolchain.frontend import NormalModel, load_model
+
+
+def session(model: str | bytes) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def random_inputs(model: NormalModel, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    feeds = {}
+    for name in model.graph.inputs:
+        t = model.types[name]
+        values = rng.standard_normal(t.shape) if t.dtype.startswith("float") else rng.integers(0, 2, t.shape)
+        feeds[name] = np.asarray(values).astype(t.dtype)
+    return feeds
+
+
+def largest_error(expected: list[np.ndarray], found: list[np.ndarray]) -> float:
+    """Largest difference over all outputs, relative to the output's own largest value (at least 1e-6)."""
+    worst = 0.0
+    for a, b in zip(expected, found, strict=True):
+        assert a.shape == b.shape and a.dtype == b.dtype, f"{a.dtype}{a.shape} became {b.dtype}{b.shape}"
+        if a.size == 0:
+            continue
+        x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        finite = np.isfinite(x)
+        np.testing.assert_array_equal(x[~finite], y[~finite])
+        if finite.any():
+            scale = max(1e-6, np.abs(x[finite]).max())
+            worst = max(worst, float(np.abs(x - y)[finite].max() / scale))
+    return worst
+
+
+def check_same(
+    path: str | os.PathLike[str],
+    shapes: Mapping[str, tuple[int, ...]] = {},
+    feeds: Mapping[str, np.ndarray] | None = None,
+    tolerance: float = 1e-4,
+) -> NormalModel:
+    model = load_model(path, shapes)
+    feeds = dict(feeds) if feeds is not None else random_inputs(model)
+    expected = session(os.fspath(path)).run(None, feeds)
+    found = session(model.proto.SerializeToString()).run(None, {n: feeds[n] for n in model.graph.inputs})
+    error = largest_error(expected, found)
+    assert error <= tolerance, f"{path}: largest relative error {error:.2e}"
+    return model
+
+
+def main(arguments: list[str]) -> None:
+    """compare.py MODEL.onnx [x=1,3,640,640 ...]"""
+    shapes = {a.split("=")[0]: tuple(int(d) for d in a.split("=")[1].split(",")) for a in arguments[1:]}
+    model = check_same(arguments[0], shapes)
+    print(f"{arguments[0]}: same, {len(model.graph.nodes)} nodes", *model.notes, sep="\n  ")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,236 @@
+"""Rules of element by element arithmetic and of limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from toolchain.frontend.rewrite import Rewrite, Rule, Scope, node
+from toolchain.ir.graph import Node, OnnxOp
+
+
+def scalar(name: str, scope: Scope) -> float | None:
+    """The one value that a constant holds everywhere, or None."""
+    value = scope.constants.get(name)
+    if value is None or value.size == 0 or value.dtype.kind not in "fiu":
+        return None
+    first = value.reshape(-1)[0]
+    return float(first) if value.size == 1 or (value == first).all() else None
+
+
+def keeps_shape(n: Node, scope: Scope, index: int = 0) -> bool:
+    return scope.shape(n.inputs[index]) == scope.shape(n.outputs[0])
+
+
+def constant_second(n: Node, scope: Scope) -> Rewrite | None:
+    if n.inputs[0] in scope.constants and n.inputs[1] not in scope.constants:
+        return Rewrite((replace(n, inputs=n.inputs[::-1]),))
+    return None
+
+
+def small_constant(n: Node, scope: Scope) -> Rewrite | None:
+    """A constant operand without leading ones; a scalar where all its values are one and it does not broadcast."""
+    value = scope.constants.get(n.inputs[1])
+    if value is None or not value.ndim or not keeps_shape(n, scope):
+        return None
+    if value.size and (value == value.reshape(-1)[0]).all():
+        small = value.reshape(-1)[0].reshape(())
+    else:
+        first = next((axis for axis, d in enumerate(value.shape) if d != 1), value.ndim)
+        small = value.reshape(value.shape[first:])
+    if small.shape == value.shape:
+        return None
+    return Rewrite((replace(n, inputs=(n.inputs[0], scope.constant(n.inputs[1], small))),))
+
+
+def neutral(n: Node, scope: Scope) -> Rewrite | None:
+    """x + 0, x - 0, x * 1, x / 1, x ** 1."""
+    unit = 0.0 if n.op.op_type in ("Add", "Sub") else 1.0
+    if scalar(n.inputs[1], scope) == unit and keeps_shape(n, scope):
+        return Rewrite(same=n.inputs[0])
+    return None
+
+
+def merge_constants(n: Node, scope: Scope) -> Rewrite | None:
+    """(x + a) + b = x + (a + b), and with products."""
+    op_type, outer = n.op.op_type, scope.constants.get(n.inputs[1])
+    before = scope.only_user(n.inputs[0], (op_type,))
+    if before is None or outer is None or not scope.is_float(n.inputs[0]):
+        return None
+    inner = scope.constants.get(before.inputs[1])
+    if inner is None:
+        return None
+    both = inner + outer if op_type == "Add" else inner * outer
+    if not np.isfinite(both).all():
+        return None
+    inputs = (before.inputs[0], scope.constant(n.inputs[1], np.asarray(both)))
+    return Rewrite((replace(before, inputs=inputs, outputs=n.outputs, sources=(*before.sources, *n.sources)),))
+
+
+def divide(n: Node, scope: Scope) -> Rewrite | None:
+    """x / c = x * (1 / c) for floats."""
+    value = scope.constants.get(n.inputs[1])
+    if value is None or not scope.is_float(n.inputs[0]):
+        return None
+    with np.errstate(all="ignore"):
+        reciprocal = np.asarray(1 / value, value.dtype)
+    if not np.isfinite(reciprocal).all() or not reciprocal.all():
+        return None
+    inputs = (n.inputs[0], scope.constant(f"{n.inputs[1]}/reciprocal", reciprocal))
+    return Rewrite((replace(n, op=OnnxOp("Mul"), inputs=inputs),))
+
+
+def subtract(n: Node, scope: Scope) -> Rewrite | None:
+    """x - c = x + (-c); signed types only, and a most negative integer has no negative."""
+    value = scope.constants.get(n.inputs[1])
+    if value is None or value.dtype.kind not in "fi":
+        return None
+    if value.dtype.kind == "i" and (value == np.iinfo(value.dtype).min).any():
+        return None
+    inputs = (n.inputs[0], scope.constant(f"{n.inputs[1]}/negative", np.asarray(-value)))
+    return Rewrite((replace(n, op=OnnxOp("Add"), inputs=inputs),))
+
+
+def power(n: Node, scope: Scope) -> Rewrite | None:
+    exponent, x = scalar(n.inputs[1], scope), n.inputs[0]
+    if exponent is None or not keeps_shape(n, scope):
+        return None
+    if exponent == 2:
+        return Rewrite((replace(n, op=OnnxOp("Mul"), inputs=(x, x)),))
+    unary = {0.5: "Sqrt", -1.0: "Reciprocal"}.get(exponent)
+    if unary is None or not scope.is_float(x):
+        return None
+    return Rewrite((replace(n, op=OnnxOp(unary), inputs=(x,)),))
+
+
+def chain(op_type: str) -> Rule:
+    """An operator of any number of operands: one of two operands, left to right."""
+
+    def rule(n: Node, scope: Scope) -> Rewrite | None:
+        if len(n.inputs) == 1:
+            return Rewrite(same=n.inputs[0])
+        if len(n.inputs) == 2 and op_type == n.op.op_type:
+            return None
+        nodes, total = [], n.inputs[0]
+        for index, operand in enumerate(n.inputs[1:]):
+            is_last = index == len(n.inputs) - 2
+            y = n.outputs[0] if is_last else scope.tensor(f"{n.outputs[0]}/{index}")
+            name = n.name if is_last else f"{n.name}/{index}"
+            nodes.append(node(name, op_type, (total, operand), y, n.sources))
+            total = y
+        return Rewrite(tuple(nodes))
+
+    return rule
+
+
+def mean(n: Node, scope: Scope) -> Rewrite | None:
+    total = scope.tensor(f"{n.outputs[0]}/sum")
+    dtype = scope.types[n.outputs[0]].dtype
+    factor = scope.constant(f"{n.name}/factor", np.asarray(1 / len(n.inputs), dtype))
+    add = node(f"{n.name}/sum", "Sum", n.inputs, total, n.sources)
+    return Rewrite((add, node(n.name, "Mul", (total, factor), n.outputs[0], n.sources)))
+
+
+def limit(n: Node, scope: Scope) -> Rewrite | None:
+    """Min or Max with one number: Clip."""
+    for index in (1, 0):
+        value, x = scalar(n.inputs[index], scope), 1 - index
+        if value is None or n.inputs[x] in scope.constants or not keeps_shape(n, scope, x) or not scope.is_float(n.inputs[x]):
+            continue
+        low, high = (value, None) if n.op.op_type == "Max" else (None, value)
+        return Rewrite((clip_node(n, n.inputs[x], low, high, scope),))
+    return None
+
+
+def clip_node(n: Node, x: str, low: float | None, high: float | None, scope: Scope) -> Node:
+    dtype = scope.types[x].dtype
+    inputs = [x]
+    for key, value in (("min", low), ("max", high)):
+        inputs.append("" if value is None else scope.constant(f"{n.name}/{key}", np.asarray(value, dtype)))
+    while not inputs[-1]:
+        inputs.pop()
+    return replace(n, op=OnnxOp("Clip"), inputs=tuple(inputs), outputs=n.outputs)
+
+
+def clip_limits(n: Node, scope: Scope) -> tuple[float | None, float | None] | None:
+    """(low, high) of a Clip or Relu, None for an absent one; None altogether when they are computed."""
+    if n.op.op_type == "Relu":
+        return 0.0, None
+    limits: list[float | None] = []
+    for name in (*n.inputs[1:], "", "")[:2]:
+        value = scalar(name, scope) if name else None
+        if name and value is None:
+            return None
+        limits.append(value)
+    return limits[0], limits[1]
+
+
+def clip(n: Node, scope: Scope) -> Rewrite | None:
+    """Relu and Clip in a row: one; limits that are none dropped; [0, none] is Relu."""
+    limits, x = clip_limits(n, scope), n.inputs[0]
+    if limits is None or not scope.is_float(x):
+        return None
+    largest = float(np.finfo(scope.types[x].dtype).max)
+    low = None if limits[0] is None or limits[0] <= -largest else limits[0]
+    high = None if limits[1] is None or limits[1] >= largest else limits[1]
+    before = scope.only_user(x, ("Clip", "Relu"))
+    inner = clip_limits(before, scope) if before is not None else None
+    if before is not None and inner is not None:
+        low, high = compose(inner, (low, high))
+        n = replace(n, sources=(*before.sources, *n.sources))
+        x = before.inputs[0]
+    elif (low, high) == limits and not (low == 0 and high is None and n.op.op_type == "Clip"):
+        return None if n.op.op_type == "Relu" or (low, high) != (None, None) else Rewrite(same=x)
+    if low is None and high is None:
+        return Rewrite(same=x)
+    if low == 0 and high is None:
+        return Rewrite((replace(n, op=OnnxOp("Relu"), inputs=(x,)),))
+    return Rewrite((clip_node(n, x, low, high, scope),))
+
+
+def compose(
+    inner: tuple[float | None, float | None], outer: tuple[float | None, float | None]
+) -> tuple[float | None, float | None]:
+    """clip(clip(x, inner), outer) as one pair of limits."""
+
+    def through(value: float | None) -> float | None:
+        if value is None:
+            return None
+        value = value if outer[0] is None else max(value, outer[0])
+        return value if outer[1] is None else min(value, outer[1])
+
+    low = outer[0] if inner[0] is None else through(inner[0])
+    high = outer[1] if inner[1] is None else through(inner[1])
+    return low, high
+
+
+def prelu(n: Node, scope: Scope) -> Rewrite | None:
+    """One slope: LeakyRelu. Else the slope has no leading ones, except those before the channel: [c, 1, 1] for [n, c, h, w]."""
+    slope = scope.constants.get(n.inputs[1])
+    if slope is None:
+        return None
+    alpha = scalar(n.inputs[1], scope)
+    if alpha is not None and keeps_shape(n, scope):
+        return Rewrite((replace(n, op=OnnxOp("LeakyRelu", {"alpha": alpha}), inputs=n.inputs[:1]),))
+    first = next((axis for axis, d in enumerate(slope.shape) if d != 1), 0)
+    if first == 0:
+        return None
+    return Rewrite((replace(n, inputs=(n.inputs[0], scope.constant(n.inputs[1], slope.reshape(slope.shape[first:])))),))
+
+
+RULES: Mapping[str, Sequence[Rule]] = {
+    "Add": (constant_second, small_constant, neutral, merge_constants),
+    "Mul": (constant_second, small_constant, neutral, merge_constants),
+    "Sub": (neutral, subtract),
+    "Div": (neutral, divide),
+    "Pow": (neutral, power),
+    "Sum": (chain("Add"),),
+    "Mean": (mean,),
+    "Max": (chain("Max"), limit),
+    "Min": (chain("Min"), limit),
+    "Clip": (clip,),
+    "Relu": (clip,),
+    "PRelu": (prelu,),
+}

@@ -1,0 +1,91 @@
+"""Between ONNX protobufs and the project's nodes, types and arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from toolchain.errors import CompileError
+from toolchain.frontend.errors import refuse
+from toolchain.ir.graph import Node, OnnxOp, TensorType
+
+
+def node_from_proto(proto: onnx.NodeProto, name: str) -> Node:
+    """Strings become str, lists tuples, tensors numpy arrays; subgraphs stay protobufs."""
+    attributes = {a.name: attribute_value(a, name) for a in proto.attribute}
+    domain = "" if proto.domain == "ai.onnx" else proto.domain
+    return Node(name, OnnxOp(proto.op_type, attributes, domain), tuple(proto.input), tuple(proto.output), (name,))
+
+
+def attribute_value(attribute: onnx.AttributeProto, node_name: str) -> Any:
+    value = helper.get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, onnx.TensorProto):
+        return array_from_proto(value, f"node {node_name}: attribute {attribute.name}")
+    if isinstance(value, (str, int, float, onnx.GraphProto)):
+        return value
+    if isinstance(value, (onnx.SparseTensorProto, onnx.TypeProto)):
+        raise refuse(f"node {node_name}", f"attribute {attribute.name} is of a kind that is not supported")
+    return tuple(v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in value)
+
+
+def array_from_proto(proto: onnx.TensorProto, thing: str) -> np.ndarray:
+    try:
+        return numpy_helper.to_array(proto)
+    except (ValueError, TypeError, KeyError, RuntimeError) as fault:
+        raise refuse(thing, f"its data cannot be read: {fault}") from fault
+
+
+def node_to_proto(node: Node) -> onnx.NodeProto:
+    attributes = {k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in node.op.attributes.items()}
+    proto = onnx.NodeProto(op_type=node.op.op_type, name=node.name, domain=node.op.domain)
+    proto.input.extend(node.inputs)
+    proto.output.extend(node.outputs)
+    proto.attribute.extend(make_attribute(k, v) for k, v in sorted(attributes.items()))
+    return proto
+
+
+def make_attribute(name: str, value: Any) -> onnx.AttributeProto:
+    if isinstance(value, tuple) and not value:
+        return helper.make_attribute(name, [], attr_type=onnx.AttributeProto.INTS)
+    return helper.make_attribute(name, value)
+
+
+def dtype_name(elem_type: int) -> str:
+    """numpy's name of an ONNX element type; CompileError for none and for strings."""
+    if elem_type == onnx.TensorProto.STRING:
+        raise CompileError("tensors of strings are not supported")
+    if elem_type not in helper.get_all_tensor_dtypes():
+        raise CompileError(f"element type {elem_type} is not one of ONNX")
+    return np.dtype(helper.tensor_dtype_to_np_dtype(elem_type)).name
+
+
+def elem_type(dtype: str) -> int:
+    return helper.np_dtype_to_tensor_dtype(numpy_dtype(dtype))
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """Also the names that only ml_dtypes knows (bfloat16, int4, float8...)."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes  # comes with onnx
+
+        return np.dtype(getattr(ml_dtypes, name))
+
+
+def type_proto(t: TensorType) -> onnx.TypeProto:
+    return helper.make_tensor_type_proto(elem_type(t.dtype), t.shape)
+
+
+def type_of(array: np.ndarray) -> TensorType:
+    return TensorType(tuple(int(d) for d in array.shape), array.dtype.name)
+
+
+def value_info(name: str, types: Mapping[str, TensorType]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, elem_type(types[name].dtype), types[name].shape)

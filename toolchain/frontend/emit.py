@@ -1,0 +1,51 @@
+"""A Graph of ONNX operators back to a ModelProto, whole or a part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+from onnx import helper, numpy_helper
+
+from toolchain.errors import CompileError
+from toolchain.frontend.convert import node_to_proto, value_info
+from toolchain.frontend.infer import model_of
+from toolchain.ir.graph import Graph, Node
+
+
+def to_proto(graph: Graph, opset: int) -> onnx.ModelProto:
+    """Every tensor typed: inputs, outputs, value_info, initializers."""
+    named = [n for node in graph.nodes for n in (*node.inputs, *node.outputs) if n]
+    constants = [n for n in dict.fromkeys([*named, *graph.outputs]) if n in graph.constants]
+    inner = [n for node in graph.nodes for n in node.outputs if n and n not in graph.outputs]
+    made = helper.make_graph(
+        [node_to_proto(node) for node in graph.nodes],
+        graph.name,
+        [value_info(n, graph.types) for n in graph.inputs],
+        [value_info(n, graph.types) for n in graph.outputs],
+        [numpy_helper.from_array(graph.constants[n], n) for n in constants],
+        value_info=[value_info(n, graph.types) for n in inner],
+    )
+    return model_of(made, opset)
+
+
+def subgraph(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
+    """The nodes between these tensors. CompileError when an output needs an input of the graph that is not given."""
+    wanted, needed = set(outputs) - set(inputs), []
+    unknown = [n for n in (*inputs, *outputs) if n not in graph.types]
+    if unknown:
+        raise CompileError(f'the model has no tensor "{unknown[0]}"')
+    for node in reversed(graph.nodes):
+        if not wanted.intersection(node.outputs):
+            continue
+        needed.append(node)
+        wanted.update(n for n in node.inputs if n and n not in inputs)
+    missing = [n for n in graph.inputs if n in wanted and n not in inputs]
+    if missing:
+        raise CompileError(f'cannot cut the model at {", ".join(inputs)}: "{missing[0]}" is needed too')
+    return cut(graph, list(reversed(needed)), inputs, outputs)
+
+
+def cut(graph: Graph, nodes: list[Node], inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
+    part = Graph(graph.name, (), tuple(inputs), tuple(outputs), graph.types, graph.constants)
+    return part.with_nodes(nodes)

@@ -1,0 +1,15 @@
+"""One form for every refusal: the thing, the reason, the way out."""
+
+from __future__ import annotations
+
+from toolchain.errors import CompileError
+from toolchain.ir.graph import Node
+
+
+def refuse(thing: str, reason: str, way_out: str = "") -> CompileError:
+    """`thing: reason`, then a line `help: way_out` when there is one."""
+    return CompileError(f"{thing}: {reason}" + (f"\n  help: {way_out}" if way_out else ""))
+
+
+def refuse_node(node: Node, reason: str, way_out: str = "") -> CompileError:
+    return refuse(f"node {node.name} ({node.op.op_type})", reason, way_out)

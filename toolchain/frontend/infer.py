@@ -1,0 +1,144 @@
+"""What one node yields: its outputs' types by ONNX's own rules, its values by onnxruntime when its inputs are constant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper, shape_inference
+
+from toolchain.errors import CompileError
+from toolchain.frontend.convert import array_from_proto, dtype_name, elem_type, node_to_proto, type_of, type_proto
+from toolchain.frontend.errors import refuse_node
+from toolchain.frontend.read import first_line
+from toolchain.ir.graph import Node, TensorType
+
+MAX_DATA = 4096  # elements; larger constants never decide a shape
+RANDOM = frozenset(("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"))
+KEPT = frozenset(("QuantizeLinear", "DequantizeLinear"))  # they say how a constant is stored; folding would lose that
+END_HERE = "end the model before this node and do the rest outside"
+
+
+def schema_of(node: Node, opset: int) -> onnx.defs.OpSchema:
+    domain = node.op.domain
+    version = opset if domain == "" else onnx.defs.onnx_ml_opset_version()
+    try:
+        return onnx.defs.get_schema(node.op.op_type, version, domain)
+    except onnx.defs.SchemaError as fault:
+        raise refuse_node(node, f"is not an operator of opset {opset}") from fault
+
+
+def infer(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray], opset: int) -> dict[str, TensorType]:
+    """The type of each named output. CompileError on a type error and on a shape that depends on values."""
+    schema = schema_of(node, opset)
+    check_inputs(node, schema, types)
+    data = {
+        name: numpy_helper.from_array(constants[name], name)
+        for name in node.inputs
+        if name in constants and constants[name].size <= MAX_DATA
+    }
+    input_types = {name: type_proto(types[name]) for name in node.inputs if name}
+    try:
+        found = shape_inference.infer_node_outputs(
+            schema, node_to_proto(node), input_types, data, opset_imports=[helper.make_opsetid("", opset)]
+        )
+    except Exception as fault:
+        raise refuse_node(node, f"its inputs do not fit it: {inference_fault(fault)}") from fault
+    return {name: static_type(node, name, found.get(name)) for name in node.outputs if name}
+
+
+def check_inputs(node: Node, schema: onnx.defs.OpSchema, types: Mapping[str, TensorType]) -> None:
+    """Number and element types of the inputs, and the attributes' names, against the schema."""
+    if not schema.min_input <= len(node.inputs) <= schema.max_input:
+        raise refuse_node(node, f"has {len(node.inputs)} inputs, {schema.min_input} to {schema.max_input} are allowed")
+    for name in node.op.attributes:
+        if name not in schema.attributes:
+            raise refuse_node(node, f'has no attribute "{name}"')
+    for name, attribute in schema.attributes.items():
+        if attribute.required and name not in node.op.attributes:
+            raise refuse_node(node, f'lacks its attribute "{name}"')
+    bound: dict[str, str] = {}
+    for index, name in enumerate(node.inputs):
+        formal = schema.inputs[min(index, len(schema.inputs) - 1)]
+        if not name:
+            continue
+        spelled = f"tensor({onnx.TensorProto.DataType.Name(elem_type(types[name].dtype)).lower()})"
+        if spelled not in formal.types:
+            raise refuse_node(node, f'input {index} "{name}" is {spelled}, which {node.op.op_type} does not take')
+        if formal.is_homogeneous and bound.setdefault(formal.type_str, spelled) != spelled:
+            raise refuse_node(node, f'input {index} "{name}" is {spelled}, the inputs before it are {bound[formal.type_str]}')
+
+
+def inference_fault(fault: Exception) -> str:
+    """onnx prefixes `[ShapeInferenceError] (op_type:Conv, node name: x): `."""
+    text = first_line(fault)
+    return text.rsplit("): ", 1)[-1] if text.startswith("[") else text
+
+
+def static_type(node: Node, name: str, found: onnx.TypeProto | None) -> TensorType:
+    if found is not None and found.WhichOneof("value") not in (None, "tensor_type"):
+        kind = str(found.WhichOneof("value")).removesuffix("_type")
+        raise refuse_node(node, f'its output "{name}" is a {kind}; only tensors are supported', END_HERE)
+    if found is None or not found.tensor_type.HasField("shape"):
+        raise refuse_node(node, f'the shape of its output "{name}" is not known before it runs', END_HERE)
+    dims = found.tensor_type.shape.dim
+    if not all(d.HasField("dim_value") for d in dims):
+        shown = ", ".join(str(d.dim_value) if d.HasField("dim_value") else "?" for d in dims)
+        raise refuse_node(node, f'the shape [{shown}] of its output "{name}" depends on values', END_HERE)
+    try:
+        return TensorType(tuple(d.dim_value for d in dims), dtype_name(found.tensor_type.elem_type))
+    except CompileError as fault:
+        raise refuse_node(node, f'output "{name}": {fault}', END_HERE) from fault
+
+
+def foldable(node: Node, constants: Mapping[str, np.ndarray]) -> bool:
+    op_type = node.op.op_type
+    return op_type not in RANDOM and op_type not in KEPT and all(n in constants for n in node.inputs if n)
+
+
+def evaluate(node: Node, constants: Mapping[str, np.ndarray], opset: int) -> dict[str, np.ndarray]:
+    """The values of every named output, computed by onnxruntime. CompileError when it cannot run the node."""
+    import onnxruntime
+
+    if node.op.op_type == "Constant":
+        return {node.outputs[0]: constant_value(node)}
+    names = [n for n in dict.fromkeys(node.inputs) if n]
+    outputs = [n for n in node.outputs if n]
+    inputs = [onnx.helper.make_value_info(n, type_proto(type_of(constants[n]))) for n in names]
+    graph = helper.make_graph([node_to_proto(node)], "fold", inputs, [onnx.ValueInfoProto(name=n) for n in outputs])
+    model = model_of(graph, opset)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        values = session.run(outputs, {n: constants[n] for n in names})
+    except Exception as fault:
+        raise refuse_node(node, f"cannot be computed from its constant inputs: {first_line(fault)}") from fault
+    return {name: np.asarray(value) for name, value in zip(outputs, values)}
+
+
+def constant_value(node: Node) -> np.ndarray:
+    if len(node.op.attributes) != 1:
+        raise refuse_node(node, "needs exactly one attribute, its value")
+    key, value = next(iter(node.op.attributes.items()))
+    dtype = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}.get(key)
+    if key == "value":
+        return value
+    if dtype is None:
+        raise refuse_node(node, "strings and sparse tensors are not supported as constants")
+    return np.asarray(value, dtype)
+
+
+def model_of(graph: onnx.GraphProto, opset: int) -> onnx.ModelProto:
+    """With the oldest IR version that this opset allows, at least 10 (four-bit types)."""
+    opsets = [helper.make_opsetid("", opset)]
+    if any(n.domain == "ai.onnx.ml" for n in graph.node):
+        opsets.append(helper.make_opsetid("ai.onnx.ml", 5))
+    ir_version = max(10, helper.find_min_ir_version_for(opsets, ignore_unknown=True))
+    return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version, producer_name="npu-toolchain")
+
+
+__all__ = ["array_from_proto", "evaluate", "foldable", "infer", "model_of", "schema_of"]

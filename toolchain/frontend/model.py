@@ -1,0 +1,63 @@
+"""The normalised model, and the way from a file to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+
+import onnx
+
+from toolchain.frontend.bind import bind_inputs
+from toolchain.frontend.emit import subgraph, to_proto
+from toolchain.frontend.normal import normal_form
+from toolchain.frontend.promote import promote
+from toolchain.frontend.read import NORMAL_OPSET, opset_of, read_model
+from toolchain.frontend.walk import static_graph
+from toolchain.ir.graph import Graph, TensorType
+
+NO_SHAPES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class NormalModel:
+    """A model in normal form (docs/frontend.md). `graph` holds OnnxOp nodes whose parameters are still constant inputs, as in
+    ONNX; `notes` say what was assumed on the way in."""
+
+    graph: Graph
+    opset: int
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def proto(self) -> onnx.ModelProto:
+        """The same as ONNX: valid, static, every tensor typed; made when first asked for."""
+        return to_proto(self.graph, self.opset)
+
+    @property
+    def types(self) -> Mapping[str, TensorType]:
+        return self.graph.types
+
+
+def load_model(path: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]] = NO_SHAPES) -> NormalModel:
+    """`shapes`: input name -> its whole shape. CompileError, in one message, when the model cannot be used."""
+    proto = read_model(path)
+    bound = bind_inputs(proto.graph, shapes)
+    graph = static_graph(proto, bound.types)
+    opset = max(NORMAL_OPSET, opset_of(proto))
+    del proto
+    return NormalModel(normal_form(graph, opset), opset, bound.notes)
+
+
+def to_graph(model: NormalModel) -> Graph:
+    """Nodes hold OnnxOp with their constant parameters as attributes; weights stay constant inputs."""
+    return promote(model.graph)
+
+
+def extract(model: NormalModel, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.ModelProto:
+    """The part of the model between these tensors, for onnxruntime. CompileError when it needs more inputs."""
+    return to_proto(subgraph(model.graph, inputs, outputs), model.opset)
+
+
+__all__ = ["NormalModel", "extract", "load_model", "replace", "to_graph"]

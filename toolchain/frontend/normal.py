@@ -1,0 +1,49 @@
+"""The normal form: every rule, to the fixed point."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from toolchain.frontend import arithmetic, linear, reduction, shaping, sinking, windows
+from toolchain.frontend.rewrite import Rule, drop_dead, rewrite
+from toolchain.ir.graph import Graph, Node, OnnxOp
+
+
+def merged(*tables: Mapping[str, Sequence[Rule]]) -> dict[str, tuple[Rule, ...]]:
+    keys = dict.fromkeys(key for table in tables for key in table)
+    return {key: tuple(rule for table in tables for rule in table.get(key, ())) for key in keys}
+
+
+RULES = merged(shaping.RULES, windows.RULES, linear.RULES, arithmetic.RULES, reduction.RULES, sinking.RULES)
+
+
+def normal_form(graph: Graph, opset: int) -> Graph:
+    graph = rewrite(drop_dead(graph), RULES, opset)
+    return unique_names(with_constant_outputs(graph))
+
+
+def with_constant_outputs(graph: Graph) -> Graph:
+    """An output that is a constant gets a node that makes it."""
+    constant = [name for name in graph.outputs if name in graph.constants]
+    if not constant:
+        return graph
+    values = {f"{name}/value": graph.constants[name] for name in constant}
+    types = {f"{name}/value": graph.types[name] for name in constant}
+    nodes = [Node(f"{name}/constant", OnnxOp("Identity"), (f"{name}/value",), (name,)) for name in constant]
+    kept = {n: v for n, v in graph.constants.items() if n not in constant}
+    moved = {name: f"{name}/value" for name in constant}
+    users = [replace(n, inputs=tuple(moved.get(i, i) for i in n.inputs)) for n in graph.nodes]
+    return replace(graph, constants=kept).with_nodes([*users, *nodes], types, values)
+
+
+def unique_names(graph: Graph) -> Graph:
+    seen: set[str] = set()
+    nodes = []
+    for node in graph.nodes:
+        name, suffix = node.name, 2
+        while name in seen:
+            name, suffix = f"{node.name}_{suffix}", suffix + 1
+        seen.add(name)
+        nodes.append(node if name == node.name else replace(node, name=name))
+    return replace(graph, nodes=tuple(nodes))

@@ -1,0 +1,171 @@
+"""A file to a ModelProto whose operators, opset and data are known to be usable."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import onnx
+from onnx import external_data_helper
+
+from toolchain.errors import CompileError
+from toolchain.frontend.errors import refuse
+
+OLDEST_OPSET = 9
+NORMAL_OPSET = 21  # the oldest opset whose spellings equal the newest one's; a newer model keeps its own
+DOMAINS = ("", "ai.onnx.ml")
+
+
+def read_model(path: str | os.PathLike[str]) -> onnx.ModelProto:
+    """The model with its external data loaded. CompileError when the file, a weight file, the opset or an operator is unusable."""
+    proto = parse(Path(path))
+    check_opset(proto, path)
+    if proto.functions:
+        proto = inline_functions(proto, path)
+    check_operators(proto.graph, opset_of(proto))
+    load_external_data(proto, Path(path))
+    return proto
+
+
+def parse(path: Path) -> onnx.ModelProto:
+    if path.is_dir():
+        raise refuse(str(path), "is a directory, not an ONNX file")
+    try:
+        data = path.read_bytes()
+    except OSError as fault:
+        raise refuse(str(path), f"cannot be read: {fault.strerror}") from fault
+    if not data:
+        raise refuse(str(path), "the file is empty")
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except Exception as fault:  # protobuf's DecodeError; its class differs between protobuf's backends
+        raise refuse(str(path), "is not an ONNX model, or is damaged or cut short", "export or copy the file again") from fault
+    if not proto.HasField("graph") or not proto.opset_import:
+        raise refuse(str(path), "is not an ONNX model, or is damaged or cut short", "export or copy the file again")
+    if not proto.graph.node:
+        raise refuse(str(path), "the graph has no nodes")
+    if not proto.graph.output:
+        raise refuse(str(path), "the graph has no outputs")
+    return proto
+
+
+def opset_of(proto: onnx.ModelProto) -> int:
+    return next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), NORMAL_OPSET)
+
+
+def check_opset(proto: onnx.ModelProto, path: str | os.PathLike[str]) -> None:
+    opset = opset_of(proto)
+    if opset < OLDEST_OPSET:
+        way_out = f"export with opset {NORMAL_OPSET}, or convert with onnx.version_converter"
+        raise refuse(str(path), f"opset {opset} is older than {OLDEST_OPSET}, the oldest that is read", way_out)
+    newest = newest_opset() if opset > NORMAL_OPSET else NORMAL_OPSET
+    if opset > newest:
+        reason = f"opset {opset} is newer than {newest}, the newest that the installed onnx and onnxruntime read"
+        raise refuse(str(path), reason, f"export with opset {newest} or older, or upgrade both")
+
+
+@cache
+def newest_opset() -> int:
+    """The newest opset that both onnx and onnxruntime read; asked of onnxruntime with a model of one node."""
+    import onnxruntime
+
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "probe", [x], [y])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    for opset in range(onnx.defs.onnx_opset_version(), NORMAL_OPSET, -1):
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=10)
+        try:
+            onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        except Exception:  # noqa: S112  onnxruntime's own exception classes are not public
+            continue
+        return opset
+    return NORMAL_OPSET
+
+
+def inline_functions(proto: onnx.ModelProto, path: str | os.PathLike[str]) -> onnx.ModelProto:
+    """The model's own functions written out in place."""
+    import onnx.inliner
+
+    try:
+        return onnx.inliner.inline_local_functions(proto)
+    except Exception as fault:
+        raise refuse(str(path), f"its local functions cannot be inlined: {first_line(fault)}") from fault
+
+
+def check_operators(graph: onnx.GraphProto, opset: int) -> None:
+    for index, node in enumerate(graph.node):
+        thing = f"node {node.name or f'{node.op_type}_{index}'} ({node.op_type})"
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        if domain not in DOMAINS:
+            way_out = "export the model with standard operators only (no runtime's optimisations, no custom operators)"
+            raise refuse(thing, f'domain "{domain}" is not known', way_out)
+        if not onnx.defs.has(node.op_type, domain):
+            raise refuse(thing, "is not an ONNX operator")
+        if domain == "" and not onnx.defs.has(node.op_type, opset, domain):
+            raise refuse(thing, f"is not an operator of opset {opset}, which the model declares")
+        for attribute in node.attribute:
+            for subgraph in [attribute.g, *attribute.graphs]:
+                check_operators(subgraph, opset)
+
+
+def tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor that may hold external data: initializers and tensor attributes, in subgraphs too."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            for subgraph in [attribute.g, *attribute.graphs]:
+                yield from tensors_of(subgraph)
+
+
+def load_external_data(proto: onnx.ModelProto, path: Path) -> None:
+    """Reads external weights in place from files beside the model; a missing or short file is refused by name."""
+    if proto.graph.sparse_initializer:
+        name = proto.graph.sparse_initializer[0].values.name
+        raise refuse(f"weight {name}", "sparse initializers are not supported", "export dense weights")
+    base = path.resolve().parent
+    for tensor in tensors_of(proto.graph):
+        if not external_data_helper.uses_external_data(tensor):
+            continue
+        entries = {e.key: e.value for e in tensor.external_data}
+        location = entries.get("location", "")
+        file = (base / location).resolve()
+        if not location or not file.is_relative_to(base):
+            raise refuse(f"weight {tensor.name}", f'its external data "{location}" is outside the folder of the model')
+        if not file.is_file():
+            way_out = "copy it beside the model, or export with the weights inside"
+            raise refuse(f"weight {tensor.name}", f'its external data file "{location}" is missing in {base}', way_out)
+        try:
+            external_data_helper.load_external_data_for_tensor(tensor, str(base))
+        except Exception as fault:
+            raise refuse(f"weight {tensor.name}", f'external data "{location}": {first_line(fault)}') from fault
+        check_length(tensor, location)
+        tensor.data_location = onnx.TensorProto.DEFAULT
+        del tensor.external_data[:]
+
+
+def check_length(tensor: onnx.TensorProto, location: str) -> None:
+    from toolchain.frontend.convert import dtype_name, numpy_dtype
+
+    dtype = numpy_dtype(dtype_name(tensor.data_type))
+    if "4" == dtype.name[-1:] or "2" == dtype.name[-1:] and dtype.itemsize == 1:
+        return  # packed types: two or four elements in a byte
+    needed = dtype.itemsize
+    for d in tensor.dims:
+        needed *= d
+    if len(tensor.raw_data) != needed:
+        reason = f'external data "{location}" has {len(tensor.raw_data)} bytes for it, {needed} are needed'
+        raise refuse(f"weight {tensor.name}", reason, "copy the file again; it may be cut short")
+
+
+def first_line(fault: BaseException) -> str:
+    return str(fault).strip().splitlines()[0] if str(fault).strip() else type(fault).__name__
+
+
+__all__ = ["DOMAINS", "NORMAL_OPSET", "CompileError", "first_line", "opset_of", "read_model"]

@@ -1,0 +1,196 @@
+"""Small rules over a Graph: each is anchored at one node and gives the nodes that take its place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from toolchain.errors import InternalError
+from toolchain.frontend.convert import type_of
+from toolchain.frontend.infer import evaluate, foldable, infer
+from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType
+
+MAX_SWEEPS = 100
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """`nodes` take the anchor's place and make its outputs; or `same` says which tensor the anchor's only output equals."""
+
+    nodes: tuple[Node, ...] = ()
+    same: str = ""
+
+
+@dataclass
+class Scope:
+    """What a rule may ask of the graph, and where it puts new names and constants."""
+
+    opset: int
+    types: dict[str, TensorType]
+    constants: dict[str, np.ndarray]
+    outputs: frozenset[str]
+    uses: Counter[str]
+    producers: dict[str, Node] = field(default_factory=dict)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.types[name].shape
+
+    def is_float(self, name: str) -> bool:
+        return np.dtype(self.types[name].dtype).kind == "f" if self.types[name].dtype.startswith("float") else False
+
+    def only_user(self, name: str, op_types: Iterable[str]) -> Node | None:
+        """The producer of `name`, when it is one of these operators and nothing else reads its output."""
+        node = self.producers.get(name)
+        if node is None or node.op.domain or node.op.op_type not in op_types:
+            return None
+        return node if self.uses[name] == 1 and name not in self.outputs else None
+
+    def producer(self, name: str, op_type: str) -> Node | None:
+        node = self.producers.get(name)
+        return node if node is not None and node.op.op_type == op_type and not node.op.domain else None
+
+    def fresh(self, base: str) -> str:
+        name, suffix = base, 2
+        while name in self.types:
+            name, suffix = f"{base}_{suffix}", suffix + 1
+        return name
+
+    def constant(self, base: str, value: np.ndarray) -> str:
+        """A new constant, contiguous; its name."""
+        name = self.fresh(base)
+        value = np.ascontiguousarray(value).reshape(value.shape)
+        self.constants[name] = value
+        self.types[name] = type_of(value)
+        return name
+
+    def ints(self, base: str, values: Sequence[int]) -> str:
+        return self.constant(base, np.asarray(tuple(values), np.int64))
+
+    def tensor(self, base: str) -> str:
+        """A name for a tensor still to be made; reserved, its type follows."""
+        name = self.fresh(base)
+        self.types[name] = TensorType((), "float32")
+        return name
+
+
+Rule = Callable[[Node, Scope], Rewrite | None]
+
+
+def node(name: str, op_type: str, inputs: Sequence[str], output: str, sources: Sequence[str], **attributes: Any) -> Node:
+    return Node(name, OnnxOp(op_type, attributes), tuple(inputs), (output,), tuple(dict.fromkeys(sources)))
+
+
+def reshape(like: Node, suffix: str, x: str, shape: Sequence[int], output: str, scope: Scope) -> Node:
+    name = f"{like.name}/{suffix}" if suffix else like.name
+    return node(name, "Reshape", (x, scope.ints(f"{name}/shape", shape)), output, like.sources, allowzero=0)
+
+
+def rewrite(graph: Graph, rules: Mapping[str, Sequence[Rule]], opset: int) -> Graph:
+    """Sweeps over the nodes until no rule applies. Outputs of the graph keep their names."""
+    for _ in range(MAX_SWEEPS):
+        swept, changed = sweep(graph, rules, opset)
+        graph = drop_dead(swept)
+        if not changed:
+            return graph
+    raise InternalError(f"rewrite rules of the frontend do not settle on {graph.name}")
+
+
+def sweep(graph: Graph, rules: Mapping[str, Sequence[Rule]], opset: int) -> tuple[Graph, bool]:
+    uses = Counter(n for node in graph.nodes for n in node.inputs if n)
+    scope = Scope(opset, dict(graph.types), dict(graph.constants), frozenset(graph.outputs), uses)
+    same: dict[str, str] = {}
+    renamed: dict[str, str] = {}
+    done: list[Node] = []
+    changed = False
+    for old in graph.nodes:
+        anchor = replace(old, inputs=tuple(same.get(n, n) for n in old.inputs)) if same else old
+        found = first_match(anchor, rules, scope)
+        if found is None:
+            emit(anchor, done, scope)
+            continue
+        if found.same:
+            changed |= keep_output(anchor, found.same, same, renamed, done, scope)
+            continue
+        changed = True
+        for new in found.nodes:
+            place(new, done, scope)
+    if renamed:
+        done = [rename(n, renamed) for n in done]
+        for old_name, name in renamed.items():
+            scope.types[name] = scope.types[old_name]
+    return replace(graph, nodes=tuple(done), types=scope.types, constants=scope.constants), changed
+
+
+def first_match(anchor: Node, rules: Mapping[str, Sequence[Rule]], scope: Scope) -> Rewrite | None:
+    if anchor.op.domain:
+        return None
+    for rule in rules.get(anchor.op.op_type, ()):
+        found = rule(anchor, scope)
+        if found is not None:
+            return found
+    return None
+
+
+def emit(node: Node, done: list[Node], scope: Scope) -> None:
+    done.append(node)
+    scope.producers.update((n, node) for n in node.outputs if n)
+
+
+def place(new: Node, done: list[Node], scope: Scope) -> None:
+    """Types a new node; its values instead, when all its inputs are constant."""
+    scope.types.update(infer(new, scope.types, scope.constants, scope.opset))
+    if foldable(new, scope.constants) and not scope.outputs.intersection(new.outputs):
+        scope.constants.update(evaluate(new, scope.constants, scope.opset))
+        return
+    emit(new, done, scope)
+
+
+def keep_output(anchor: Node, value: str, same: dict[str, str], renamed: dict[str, str], done: list[Node], scope: Scope) -> bool:
+    """The anchor's output is `value`: its readers take that; an output of the graph gives its name to the producer.
+
+    False when nothing changes: an Identity stays where two outputs, or an input and an output, are one tensor.
+    """
+    output = anchor.outputs[0]
+    if output not in scope.outputs:
+        same[output] = value
+        scope.uses[value] += scope.uses[output] - 1
+        return True
+    if value in scope.producers and value not in scope.outputs and value not in renamed:
+        renamed[value] = output
+        same[output] = value
+        return True
+    emit(replace(anchor, op=OnnxOp("Identity"), inputs=(value,)), done, scope)
+    return anchor.op.op_type != "Identity"
+
+
+def rename(node: Node, names: Mapping[str, str]) -> Node:
+    if not any(n in names for n in (*node.inputs, *node.outputs)):
+        return node
+    inputs, outputs = (tuple(names.get(n, n) for n in side) for side in (node.inputs, node.outputs))
+    return replace(node, inputs=inputs, outputs=outputs)
+
+
+def drop_dead(graph: Graph) -> Graph:
+    """Without nodes, constants and types that no output needs; unused optional outputs become ''."""
+    needed = set(graph.outputs)
+    kept: list[Node] = []
+    for old in reversed(graph.nodes):
+        if not needed.intersection(old.outputs):
+            continue
+        needed.update(n for n in old.inputs if n)
+        kept.append(old)
+    trimmed = [trim_outputs(n, needed) for n in reversed(kept)]
+    return graph.with_nodes(trimmed)
+
+
+def trim_outputs(old: Node, needed: set[str]) -> Node:
+    if len(old.outputs) == 1:
+        return old
+    outputs = [n if n in needed else "" for n in old.outputs]
+    while not outputs[-1]:
+        outputs.pop()
+    return replace(old, outputs=tuple(outputs))

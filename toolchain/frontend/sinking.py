@@ -1,0 +1,101 @@
+"""Rules that let a Reshape move down through operators that do not look at the shape, until it meets another and cancels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from toolchain.frontend.rewrite import Rewrite, Rule, Scope, reshape
+from toolchain.ir.graph import Node
+
+UNARY = (
+    *("Abs", "Ceil", "Celu", "Clip", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu"),
+    *("Log", "Mish", "Neg", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Softplus", "Softsign", "Sqrt"),
+    *("Swish", "Tanh", "ThresholdedRelu"),
+)
+BINARY = ("Add", "Sub", "Mul", "Div", "PRelu")
+
+
+def moved(n: Node, inputs: Sequence[str], scope: Scope) -> Rewrite:
+    y = scope.tensor(f"{n.outputs[0]}/before_reshape")
+    after = reshape(n, "reshape", y, scope.shape(n.outputs[0]), n.outputs[0], scope)
+    return Rewrite((replace(n, inputs=tuple(inputs), outputs=(y,)), after))
+
+
+def unary(n: Node, scope: Scope) -> Rewrite | None:
+    before = scope.producer(n.inputs[0], "Reshape")
+    if before is None or any(name and name not in scope.constants for name in n.inputs[1:]):
+        return None
+    return moved(n, (before.inputs[0], *n.inputs[1:]), scope)
+
+
+def binary(n: Node, scope: Scope) -> Rewrite | None:
+    """Both operands reshaped from one shape to one shape, or one of them and a constant that can follow it."""
+    target = scope.shape(n.outputs[0])
+    left = scope.producer(n.inputs[0], "Reshape")
+    if left is None or scope.shape(n.inputs[0]) != target:
+        return None
+    source = scope.shape(left.inputs[0])
+    right = scope.producer(n.inputs[1], "Reshape")
+    if right is not None:
+        if scope.shape(right.inputs[0]) != source or scope.shape(n.inputs[1]) != target:
+            return None
+        return moved(n, (left.inputs[0], right.inputs[0]), scope)
+    value = scope.constants.get(n.inputs[1])
+    if value is None:
+        return None
+    shape = constant_shape(value.shape, source, target)
+    if shape is None:
+        return None
+    constant = n.inputs[1] if shape == value.shape else scope.constant(n.inputs[1], np.reshape(value, shape))
+    return moved(n, (left.inputs[0], constant), scope)
+
+
+def constant_shape(shape: tuple[int, ...], source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape in which a constant that fits `target` fits `source` at the same elements; None where there is none."""
+    if not shape:
+        return shape
+    if len(shape) == 1 and source and source[-1] == target[-1]:
+        return shape
+    if [d for d in source if d != 1] != [d for d in target if d != 1]:
+        return None
+    aligned = (1,) * (len(target) - len(shape)) + shape
+    left = iter([d for d, t in zip(aligned, target) if t != 1])
+    full = [1 if d == 1 else next(left) for d in source]
+    first = next((axis for axis, d in enumerate(full) if d != 1), len(full))
+    return tuple(full[first:])
+
+
+def drops_height(before: Node | None, scope: Scope) -> bool:
+    """A Reshape from [n, c, 1, w] to [n, c, w]: the end of a 1-D window."""
+    if before is None:
+        return False
+    source, target = scope.shape(before.inputs[0]), scope.shape(before.outputs[0])
+    return len(source) == 4 and source[2] == 1 and target == (*source[:2], source[3])
+
+
+def concat(n: Node, scope: Scope) -> Rewrite | None:
+    before = [scope.producer(x, "Reshape") for x in n.inputs]
+    if not all(drops_height(b, scope) for b in before):
+        return None
+    axis = n.op.attributes["axis"]
+    op = replace(n.op, attributes={"axis": 3 if axis == 2 else axis})
+    return moved(replace(n, op=op), [b.inputs[0] for b in before if b is not None], scope)
+
+
+def mean(n: Node, scope: Scope) -> Rewrite | None:
+    before = scope.producer(n.inputs[0], "Reshape")
+    axes = scope.constants.get(n.inputs[1]) if len(n.inputs) > 1 else None
+    if before is None or not drops_height(before, scope) or axes is None or axes.tolist() != [2]:
+        return None
+    return moved(n, (before.inputs[0], scope.ints(f"{n.name}/axes", (2, 3))), scope)
+
+
+RULES: Mapping[str, Sequence[Rule]] = {
+    **{op: (unary,) for op in UNARY},
+    **{op: (binary,) for op in BINARY},
+    "Concat": (concat,),
+    "ReduceMean": (mean,),
+}

@@ -1,0 +1,214 @@
+"""Spellings of opsets 9 to 20, one operator at a time, to that of opset 21. Most operators changed only their types since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from toolchain.frontend.errors import refuse_node
+from toolchain.ir.graph import Node, OnnxOp, TensorType
+
+
+@dataclass
+class Upgraded:
+    """The nodes that stand for one old node, and the constants they name."""
+
+    nodes: list[Node]
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Old:
+    """One node of the model, what is known of its inputs, and its opset."""
+
+    node: Node
+    opset: int
+    types: Mapping[str, TensorType]
+
+    def shape(self, index: int) -> tuple[int, ...]:
+        return self.types[self.node.inputs[index]].shape
+
+
+def upgrade(node: Node, opset: int, types: Mapping[str, TensorType]) -> Upgraded:
+    rule = RULES.get(node.op.op_type) if node.op.domain == "" else None
+    return rule(Old(node, opset, types)) if rule else Upgraded([node])
+
+
+def without(node: Node, *names: str) -> dict[str, Any]:
+    return {k: v for k, v in node.op.attributes.items() if k not in names}
+
+
+def with_inputs(
+    node: Node, values: Mapping[str, np.ndarray | None], attributes: Mapping[str, Any], op_type: str = ""
+) -> Upgraded:
+    """`values` become inputs after the node's own, in order; None is an absent one."""
+    constants = {f"{node.name}/{k}": v for k, v in values.items() if v is not None}
+    inputs = [*node.inputs, *(f"{node.name}/{k}" if v is not None else "" for k, v in values.items())]
+    while inputs and not inputs[-1]:
+        inputs.pop()
+    op = OnnxOp(op_type or node.op.op_type, attributes)
+    return Upgraded([replace(node, op=op, inputs=tuple(inputs))], constants)
+
+
+def int64(values: Any) -> np.ndarray:
+    return np.asarray(values, np.int64).reshape(-1)
+
+
+def axes_to_input(since: int) -> Callable[[Old], Upgraded]:
+    def rule(old: Old) -> Upgraded:
+        axes = old.node.op.attributes.get("axes")
+        if old.opset >= since or axes is None:
+            return Upgraded([old.node])
+        return with_inputs(old.node, {"axes": int64(axes)}, without(old.node, "axes"))
+
+    return rule
+
+
+def clip(old: Old) -> Upgraded:
+    if old.opset >= 11:
+        return Upgraded([old.node])
+    dtype = old.types[old.node.inputs[0]].dtype
+    limits = {k: np.asarray(old.node.op.attributes[k], dtype) if k in old.node.op.attributes else None for k in ("min", "max")}
+    return with_inputs(old.node, limits, {})
+
+
+def pad(old: Old) -> Upgraded:
+    if old.opset >= 11:
+        return Upgraded([old.node])
+    a = old.node.op.attributes
+    value = np.asarray(a.get("value", 0.0), old.types[old.node.inputs[0]].dtype)
+    return with_inputs(old.node, {"pads": int64(a["pads"]), "value": value}, without(old.node, "pads", "value"))
+
+
+def slice_(old: Old) -> Upgraded:
+    if old.opset >= 10:
+        return Upgraded([old.node])
+    a = old.node.op.attributes
+    axes = a.get("axes", tuple(range(len(a["starts"]))))
+    return with_inputs(old.node, {"starts": int64(a["starts"]), "ends": int64(a["ends"]), "axes": int64(axes)}, {})
+
+
+def split(old: Old) -> Upgraded:
+    a = old.node.op.attributes
+    if old.opset < 13 and "split" in a:
+        return with_inputs(old.node, {"split": int64(a["split"])}, without(old.node, "split"))
+    if len(old.node.inputs) == 1 and "num_outputs" not in a:
+        op = replace(old.node.op, attributes={**a, "num_outputs": len(old.node.outputs)})
+        return Upgraded([replace(old.node, op=op)])
+    return Upgraded([old.node])
+
+
+def dropout(old: Old) -> Upgraded:
+    if old.opset >= 12:
+        return Upgraded([old.node])
+    return Upgraded([replace(old.node, op=OnnxOp("Dropout"))])  # its ratio means nothing outside training
+
+
+def top_k(old: Old) -> Upgraded:
+    if old.opset >= 10:
+        return Upgraded([old.node])
+    return with_inputs(old.node, {"k": int64([old.node.op.attributes["k"]])}, without(old.node, "k"))
+
+
+def upsample(old: Old) -> Upgraded:
+    """Upsample-9 and Resize-10: y[i] = x[i / scale], nearest rounds down (onnxruntime: up when it makes the axis smaller)."""
+    if old.opset >= 11:
+        return Upgraded([old.node])
+    mode = old.node.op.attributes.get("mode", "nearest")
+    scales = old.node.inputs[1]
+    attributes = {"mode": mode, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    node = replace(old.node, op=OnnxOp("Resize", attributes), inputs=(old.node.inputs[0], "", scales))
+    return Upgraded([node])
+
+
+def resize(old: Old) -> Upgraded:
+    if old.opset < 11:
+        return upsample(old)
+    if old.opset >= 13:
+        return Upgraded([old.node])
+    inputs = list(old.node.inputs)
+    if old.node.op.attributes.get("coordinate_transformation_mode") != "tf_crop_and_resize":
+        inputs[1:2] = [""]
+    if len(inputs) > 3 and inputs[3]:
+        inputs[2] = ""  # until opset 12 an empty tensor stood for absent scales
+    return Upgraded([replace(old.node, inputs=tuple(inputs))])
+
+
+def softmax(old: Old) -> Upgraded:
+    """Until opset 12 the axes from `axis` on were one: flattened to 2-D, normalised, and given their shape back."""
+    if old.opset >= 13:
+        return Upgraded([old.node])
+    node, shape = old.node, old.shape(0)
+    axis = node.op.attributes.get("axis", 1)
+    axis += len(shape) if axis < 0 else 0
+    if prod(shape[axis + 1 :]) == 1 or axis >= len(shape):
+        return Upgraded([replace(node, op=replace(node.op, attributes={"axis": min(axis, len(shape) - 1)}))])
+    x, y = f"{node.name}/flat", f"{node.name}/normalised"
+    into, back = f"{node.name}/flat_shape", f"{node.name}/shape"
+    nodes = [
+        Node(f"{node.name}/flatten", OnnxOp("Reshape"), (node.inputs[0], into), (x,), node.sources),
+        replace(node, op=OnnxOp(node.op.op_type, {"axis": 1}), inputs=(x,), outputs=(y,)),
+        Node(f"{node.name}/unflatten", OnnxOp("Reshape"), (y, back), node.outputs, node.sources),
+    ]
+    return Upgraded(nodes, {into: int64([prod(shape[:axis]), prod(shape[axis:])]), back: int64(shape)})
+
+
+def scatter(old: Old) -> Upgraded:
+    return Upgraded([replace(old.node, op=replace(old.node.op, op_type="ScatterElements"))])
+
+
+def batch_normalization(old: Old) -> Upgraded:
+    """Inference only: one output; until opset 13 further outputs meant training."""
+    if any(old.node.outputs[1:]) or old.node.op.attributes.get("training_mode", 0):
+        raise refuse_node(old.node, "is in training mode", "export the model for inference (eval mode)")
+    keep = {"epsilon": old.node.op.attributes.get("epsilon", 1e-5)}
+    return Upgraded([replace(old.node, op=OnnxOp("BatchNormalization", keep), outputs=old.node.outputs[:1])])
+
+
+def group_normalization(old: Old) -> Upgraded:
+    if old.opset >= 21:
+        return Upgraded([old.node])
+    raise refuse_node(old.node, "GroupNormalization of opsets 18 to 20 scales whole groups", "export with opset 21 or newer")
+
+
+def grid_sample(old: Old) -> Upgraded:
+    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(old.node.op.attributes.get("mode", "linear"))
+    if old.opset >= 20 or mode is None:
+        return Upgraded([old.node])
+    return Upgraded([replace(old.node, op=replace(old.node.op, attributes={**old.node.op.attributes, "mode": mode}))])
+
+
+def dft(old: Old) -> Upgraded:
+    if old.opset >= 20:
+        return Upgraded([old.node])
+    inputs = (*old.node.inputs, "")[:2]
+    axis = np.asarray(old.node.op.attributes.get("axis", 1), np.int64)
+    name = f"{old.node.name}/axis"
+    op = replace(old.node.op, attributes=without(old.node, "axis"))
+    return Upgraded([replace(old.node, op=op, inputs=(*inputs, name))], {name: axis})
+
+
+REDUCTIONS = ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp")
+
+RULES: Mapping[str, Callable[[Old], Upgraded]] = {
+    **{op: axes_to_input(13) for op in ("Squeeze", "Unsqueeze", "ReduceSum")},
+    **{op: axes_to_input(18) for op in (*REDUCTIONS, "ReduceSumSquare")},
+    **{op: softmax for op in ("Softmax", "LogSoftmax", "Hardmax")},
+    "Clip": clip,
+    "Pad": pad,
+    "Slice": slice_,
+    "Split": split,
+    "Dropout": dropout,
+    "TopK": top_k,
+    "Upsample": upsample,
+    "Resize": resize,
+    "Scatter": scatter,
+    "BatchNormalization": batch_normalization,
+    "GroupNormalization": group_normalization,
+    "GridSample": grid_sample,
+    "DFT": dft,
+}

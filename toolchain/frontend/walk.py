@@ -1,0 +1,241 @@
+"""A ModelProto to a Graph: sorted, every tensor typed and static, constants folded, older spellings raised to one opset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import onnx
+
+from toolchain.errors import CompileError
+from toolchain.frontend.convert import array_from_proto, dtype_name, node_from_proto, type_of
+from toolchain.frontend.errors import refuse, refuse_node
+from toolchain.frontend.infer import evaluate, foldable, infer, schema_of
+from toolchain.frontend.read import NORMAL_OPSET, opset_of
+from toolchain.frontend.upgrade import upgrade
+from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType
+
+CONTROL_FLOW = frozenset(("Loop", "Scan"))
+
+
+@dataclass
+class Walk:
+    """What is known so far on the way through the nodes: a builder, gone when the graph is made."""
+
+    opset: int
+    types: dict[str, TensorType]
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+
+    @property
+    def normal_opset(self) -> int:
+        return max(self.opset, NORMAL_OPSET)
+
+
+def static_graph(proto: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> Graph:
+    """CompileError on type errors, cycles, undefined tensors, data-dependent shapes and weights that are not finite."""
+    walk = Walk(opset_of(proto), dict(inputs))
+    visit_graph(proto.graph, walk)
+    for output in proto.graph.output:
+        check_output(output, walk)
+    outputs = tuple(o.name for o in proto.graph.output)
+    name = proto.graph.name or "model"
+    return Graph(name, tuple(walk.nodes), tuple(inputs), outputs, walk.types, walk.constants)
+
+
+def check_output(output: onnx.ValueInfoProto, walk: Walk) -> None:
+    thing = f'output "{output.name}"'
+    if output.name not in walk.types:
+        raise refuse(thing, "no node makes it")
+    if not output.type.HasField("tensor_type") or not output.type.tensor_type.elem_type:
+        return
+    try:
+        declared = dtype_name(output.type.tensor_type.elem_type)
+    except CompileError as fault:
+        raise refuse(thing, str(fault)) from fault
+    if declared != walk.types[output.name].dtype:
+        raise refuse(thing, f"is declared {declared}, but the nodes make it {walk.types[output.name].dtype}")
+
+
+def visit_graph(graph: onnx.GraphProto, walk: Walk) -> None:
+    used = names_used(graph)
+    for tensor in graph.initializer:
+        if tensor.name in used:
+            add_constant(tensor.name, array_from_proto(tensor, f"weight {tensor.name}"), walk)
+    for node in sorted_nodes(graph, set(walk.types), walk.names):
+        visit(node, walk)
+
+
+def names_used(graph: onnx.GraphProto) -> set[str]:
+    used = {o.name for o in graph.output}
+    for node in graph.node:
+        used.update(node.input)
+        for attribute in node.attribute:
+            for subgraph in [attribute.g, *attribute.graphs]:
+                used |= names_used(subgraph)
+    return used
+
+
+def add_constant(name: str, value: np.ndarray, walk: Walk) -> None:
+    if value.dtype.kind in "OSU":
+        raise refuse(f"weight {name}", "tensors of strings are not supported")
+    if value.dtype.kind == "f" and not np.isfinite(value).all():
+        check_finite(name, value)
+    walk.constants[name] = value
+    walk.types[name] = type_of(value)
+
+
+def check_finite(name: str, value: np.ndarray) -> None:
+    """A single Inf is a bound (of a Clip, of a mask's fill) and may stay; NaN never, Inf among weights neither."""
+    bad = int(np.count_nonzero(~np.isfinite(value)))
+    kind = "NaN" if np.isnan(value).any() else "Inf"
+    if kind == "NaN" or value.size > 1:
+        raise refuse(f"weight {name}", f"holds {kind} in {bad} of its {value.size} values", "train or export the model again")
+
+
+def sorted_nodes(graph: onnx.GraphProto, known: set[str], names: set[str]) -> list[Node]:
+    """In the file's order where that is topological; else the earliest order that is. Names made unique."""
+    waiting = [(node_from_proto(p, unique_name(p, i, names)), captured(p)) for i, p in enumerate(graph.node)]
+    made = {n for node, _ in waiting for n in node.outputs if n}
+    check_definitions(waiting, known, made)
+    ordered: list[Node] = []
+    known = set(known)
+    while waiting:
+        left = []
+        for node, outer in waiting:
+            if all(n in known for n in (*node.inputs, *outer) if n):
+                ordered.append(node)
+                known.update(node.outputs)
+            else:
+                left.append((node, outer))
+        if len(left) == len(waiting):
+            raise cycle_fault(left)
+        waiting = left
+    return ordered
+
+
+def unique_name(proto: onnx.NodeProto, index: int, names: set[str]) -> str:
+    base = proto.name or f"{proto.op_type}_{index}"
+    name, suffix = base, 2
+    while name in names:
+        name, suffix = f"{base}_{suffix}", suffix + 1
+    names.add(name)
+    return name
+
+
+def captured(proto: onnx.NodeProto) -> set[str]:
+    """Names that a node's subgraphs take from outside."""
+    found: set[str] = set()
+    for attribute in proto.attribute:
+        for graph in [attribute.g, *attribute.graphs]:
+            inside = {n for node in graph.node for n in node.output} | {i.name for i in (*graph.initializer, *graph.input)}
+            found |= names_used(graph) - inside
+    return found
+
+
+def check_definitions(nodes: list[tuple[Node, set[str]]], known: set[str], made: set[str]) -> None:
+    seen = set(known)
+    for node, outer in nodes:
+        for name in (*node.inputs, *sorted(outer)):
+            if name and name not in known and name not in made:
+                raise refuse_node(node, f'its input "{name}" is defined nowhere')
+        for name in node.outputs:
+            if name and name in seen:
+                raise refuse_node(node, f'its output "{name}" is defined twice')
+            seen.add(name)
+
+
+def cycle_fault(left: list[tuple[Node, set[str]]]) -> CompileError:
+    producer = {n: node for node, _ in left for n in node.outputs if n}
+    outer = {node.name: names for node, names in left}
+    path: list[str] = []
+    node = left[0][0]
+    while node.name not in path:
+        path.append(node.name)
+        node = next(producer[n] for n in (*node.inputs, *sorted(outer[node.name])) if n in producer)
+    loop = [*path[path.index(node.name) :], node.name]
+    return refuse("the graph", f"has a cycle: {' <- '.join(loop)}")
+
+
+def visit(node: Node, walk: Walk) -> None:
+    """Adds the node in today's spelling, or its values when every input is constant."""
+    op_type = node.op.op_type
+    if op_type == "If":
+        visit_branch(node, walk)
+        return
+    if op_type in CONTROL_FLOW:
+        raise refuse_node(node, "loops are not supported", "export the model with the loop unrolled, or end it before this node")
+    if op_type == "Constant":
+        add_constant(node.outputs[0], evaluate(node, {}, walk.opset)[node.outputs[0]], walk)
+        return
+    upgraded = upgrade(node, walk.opset, walk.types)
+    for name, value in upgraded.constants.items():
+        walk.constants[name] = value
+        walk.types[name] = type_of(value)
+    for new in upgraded.nodes:
+        add_node(complete(new, walk), walk)
+
+
+def add_node(node: Node, walk: Walk) -> None:
+    if node.op.op_type in ("Shape", "Size"):
+        values = shape_value(node, walk)
+    elif foldable(node, walk.constants):
+        infer(node, walk.types, walk.constants, walk.normal_opset)
+        values = evaluate(node, walk.constants, walk.normal_opset)
+    else:
+        walk.types.update(infer(node, walk.types, walk.constants, walk.normal_opset))
+        walk.nodes.append(node)
+        return
+    for name, value in values.items():
+        walk.constants[name] = value
+        walk.types[name] = type_of(value)
+
+
+def shape_value(node: Node, walk: Walk) -> dict[str, np.ndarray]:
+    shape = walk.types[node.inputs[0]].shape
+    if node.op.op_type == "Size":
+        return {node.outputs[0]: np.asarray(int(np.prod(shape)), np.int64)}
+    start, end = node.op.attributes.get("start", 0), node.op.attributes.get("end")
+    return {node.outputs[0]: np.asarray(shape[start:end], np.int64)}
+
+
+def visit_branch(node: Node, walk: Walk) -> None:
+    """An If whose condition is known is its branch, written in place."""
+    condition = walk.constants.get(node.inputs[0])
+    if condition is None:
+        reason = f'which branch it takes depends on "{node.inputs[0]}", known only when it runs'
+        raise refuse_node(node, reason, "export the model for one case, with the condition fixed")
+    branch: Any = node.op.attributes["then_branch" if condition.reshape(-1)[0] else "else_branch"]
+    proto = onnx.GraphProto()
+    proto.CopyFrom(branch)
+    visit_graph(proto, walk)
+    for inner, outer in zip(proto.output, node.outputs):
+        if inner.name not in walk.types:
+            raise refuse_node(node, f'its branch never makes "{inner.name}"')
+        identity = Node(f"{node.name}/{outer}", OnnxOp("Identity"), (inner.name,), (outer,), node.sources)
+        add_node(identity, walk)
+
+
+def complete(node: Node, walk: Walk) -> Node:
+    """Defaults written out, trailing absent inputs dropped, one axis non-negative."""
+    schema = schema_of(node, walk.normal_opset)
+    attributes = dict(node.op.attributes)
+    for name, attribute in schema.attributes.items():
+        if name not in attributes and attribute.default_value.type:
+            value = onnx.helper.get_attribute_value(attribute.default_value)
+            attributes[name] = value.decode() if isinstance(value, bytes) else tuple(value) if isinstance(value, list) else value
+    if isinstance(attributes.get("axis"), int) and attributes["axis"] < 0 and node.inputs:
+        attributes["axis"] += rank_for_axis(node, walk)
+    inputs = list(node.inputs)
+    while inputs and not inputs[-1]:
+        inputs.pop()
+    return replace(node, op=replace(node.op, attributes=attributes), inputs=tuple(inputs))
+
+
+def rank_for_axis(node: Node, walk: Walk) -> int:
+    if node.inputs[0] not in walk.types:
+        return 0
+    return len(walk.types[node.inputs[0]].shape) + (node.op.op_type == "OneHot")
