@@ -6,6 +6,7 @@ unless a type is named.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 
@@ -183,38 +184,20 @@ def rsqrt8(x: Array, input_scale: float, input_zero_point: int, output_scale: fl
 # --- activations -----------------------------------------------------------------------------------------------------
 
 
-def leaky_relu(x: Array, input_zero_point: int, positive: Requant, negative: Requant, dtype: DTypeLike) -> Array:
-    """x: int8, uint8 or int16[...] -> dtype[...]: x >= z: requantize(x - z, positive), else by `negative` (alpha in it)."""
-    value = x.astype(np.int32) - input_zero_point
-    return np.where(value >= 0, requantize(value, positive, dtype), requantize(value, negative, dtype))
-
-
-def prelu(x: Array, alpha: Array, input_zero_point: int, alpha_zero_point: int, positive: Requant, negative: Requant) -> Array:
-    """x: int8 or uint8[..., c], alpha: broadcasts to x -> type of x. `negative` scales (x - z)(alpha - z_a).
-
-    Source: TFLite PRELU: positive is S / S_o, negative S S_a / S_o, double rounding.
-    """
-    value = x.astype(np.int32) - input_zero_point
-    scaled = value * (alpha.astype(np.int32) - alpha_zero_point)
-    return np.where(value >= 0, requantize(value, positive, x.dtype), requantize(scaled, negative, x.dtype))
-
-
-def tflite_leaky_relu(
-    x: Array, alpha: float, input_scale: float, input_zero_point: int, output_scale: float, output_zero_point: int
-) -> Array:
-    """x: int8, uint8 or int16[...] -> same type. Source: TFLite LEAKY_RELU: scales in float32, double rounding."""
+def tflite_leaky_relu_requants(
+    alpha: float, input_scale: float, output_scale: float, output_zero_point: int, dtype: DTypeLike
+) -> tuple[Requant, Requant]:
+    """-> (positive, negative) for `leaky_relu`. Source: TFLite LEAKY_RELU: scales in float32, double rounding."""
     if alpha < 0:
         raise FixedPointError(f"alpha={alpha}: TFLite's integer form needs alpha >= 0; use a table (build_table8)")
-    limits = np.iinfo(x.dtype)
+    limits = np.iinfo(np.dtype(dtype).name)
     input_scale32, output_scale32 = np.float32(input_scale), np.float32(output_scale)
 
     def by(scale: np.floating) -> Requant:
-        rule = Rounding.DOUBLE_ROUND
-        low, high = int(limits.min), int(limits.max)
+        rule, low, high = Rounding.DOUBLE_ROUND, int(limits.min), int(limits.max)
         return make_requant(float(scale), _FULL_SCALE, rule, zero_point=output_zero_point, low=low, high=high)
 
-    positive, negative = by(input_scale32 / output_scale32), by(input_scale32 * np.float32(alpha) / output_scale32)
-    return leaky_relu(x, input_zero_point, positive, negative, x.dtype)
+    return by(input_scale32 / output_scale32), by(input_scale32 * np.float32(alpha) / output_scale32)
 
 
 @dataclass(frozen=True)
@@ -335,6 +318,35 @@ def tanh16(x: Array, input_scale: float) -> Array:
     result = np.where(distance >> 8 >= 255, 0xFFFF << 8, (base << 8) + (distance & 0xFF) * (table[i + 1] - base))
     result = np.where(argument >= 0, result - (1 << 23) + (1 << 7), -result + (1 << 23) + (1 << 7) - 1)
     return (result >> 8).astype(np.int16)
+
+
+# --- real functions, for tables --------------------------------------------------------------------------------------
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)), float64."""
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-x))
+
+
+def erf(x: Array) -> Array:
+    """The error function, float64, as the C library computes it; for tables, not for bulk."""
+    return np.array([math.erf(v) for v in np.ravel(x)]).reshape(np.shape(x))
+
+
+def gelu(x: Array) -> Array:
+    """x (1 + erf(x / sqrt 2)) / 2, float64. ONNX Gelu with approximate 'none'."""
+    return x * (1 + erf(x / math.sqrt(2))) / 2
+
+
+def gelu_tanh(x: Array) -> Array:
+    """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))) / 2, float64. ONNX Gelu with approximate 'tanh'."""
+    return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+
+
+def silu(x: Array) -> Array:
+    """x sigmoid(x), float64; also called swish."""
+    return x * sigmoid(x)
 
 
 # --- roots, quotients, polynomials -----------------------------------------------------------------------------------

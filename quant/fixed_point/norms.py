@@ -1,7 +1,8 @@
 """LayerNorm and RMSNorm over the last axis in integers only, parametrized by the chip's tables and widths.
 
 Sums are exact: with d_i = n x_i - sum(x) the zero point drops out, and (x - mean) / sqrt(variance + eps) equals
-d_i / sqrt(p + n**2 eps / S**2) with p = sum(d**2) / n = n sum(x**2) - sum(x)**2. One inverse square root a row, then one product and one shift an element.
+d_i / sqrt(p + n**2 eps / S**2), p = sum(d**2) / n = n sum(x**2) - sum(x)**2. p carries 2 g guard bits for eps, g at most 8
+and as many as keep it in 62 bits. One inverse square root a row, then one product and one shift an element.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from quant.fixed_point.requant import Requant, requantize
 from quant.fixed_point.rounding import Rounding, round_shift
 from quant.fixed_point.tables import Array, CurveTable, inverse_sqrt
 
-_SUM_LIMIT_BITS = 62
+_POWER_BITS = 62
+_MAX_GUARD_BITS = 8
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,9 @@ def layer_norm(
     n = _row_length(x)
     value = x.astype(np.int64)
     total = value.sum(axis=-1, keepdims=True)
-    power = n * (value * value).sum(axis=-1, keepdims=True) - total * total + _epsilon(epsilon, n, input_scale)
-    return requantize(_scale(_normalise(n * value - total, power, unit), gamma, beta), r, dtype)
+    power = n * (value * value).sum(axis=-1, keepdims=True) - total * total
+    normalised = _normalise(n * value - total, power, _guard_bits(x), epsilon / input_scale**2, unit)
+    return requantize(_scale(normalised, gamma, beta), r, dtype)
 
 
 def rms_norm(
@@ -75,39 +78,40 @@ def rms_norm(
     """
     n = _row_length(x)
     value = x.astype(np.int64) - input_zero_point
-    power = n * (value * value).sum(axis=-1, keepdims=True) + _epsilon(epsilon, n, input_scale)
-    return requantize(_scale(_normalise(n * value, power, unit), gamma, beta), r, dtype)
+    power = n * (value * value).sum(axis=-1, keepdims=True)
+    normalised = _normalise(n * value, power, _guard_bits(x), epsilon / input_scale**2, unit)
+    return requantize(_scale(normalised, gamma, beta), r, dtype)
 
 
 def _row_length(x: Array) -> int:
-    """n, so small that the sum of squares of n x fits 62 bits."""
+    """n, so small that n**2 (2**bits)**2 fits 62 bits."""
     if x.ndim == 0 or x.shape[-1] == 0:
         raise FixedPointError(f"norm: shape {x.shape} has no elements on its last axis")
-    n = x.shape[-1]
-    bits = 8 * x.dtype.itemsize
-    if x.dtype.kind not in "iu" or bits > 16:
+    if x.dtype.kind not in "iu" or x.dtype.itemsize > 2:
         raise FixedPointError(f"norm: input is {x.dtype}; must be int8, uint8 or int16")
-    most = 1 << (_SUM_LIMIT_BITS // 2 - bits)
-    if n > most:
-        raise FixedPointError(f"norm: {n} elements of {x.dtype} on the last axis; sums of squares in 62 bits hold {most}")
-    return n
+    most = 1 << (_POWER_BITS // 2 - 8 * x.dtype.itemsize)
+    if x.shape[-1] > most:
+        raise FixedPointError(f"norm: {x.shape[-1]} elements of {x.dtype} on the last axis; sums in 62 bits hold {most}")
+    return x.shape[-1]
 
 
-def _epsilon(epsilon: float, n: int, input_scale: float) -> int:
-    """n**2 epsilon / S**2, nearest whole number: epsilon on the scale of sum(d**2) / n."""
-    scaled = round(n * n * epsilon / (input_scale * input_scale))
-    if scaled.bit_length() > _SUM_LIMIT_BITS - 1:
-        raise FixedPointError(f"norm: epsilon={epsilon} at input_scale={input_scale} is too large for {n} elements")
-    return scaled
+def _guard_bits(x: Array) -> int:
+    spare = _POWER_BITS // 2 - 8 * x.dtype.itemsize - (x.shape[-1] - 1).bit_length()
+    return min(_MAX_GUARD_BITS, spare)
 
 
-def _normalise(centred: Array, power: Array, unit: NormUnit) -> Array:
-    """centred: int64[..., n] d, power: int64[..., 1] -> int64[..., n], d / sqrt(power) with unit.fraction_bits.
+def _normalise(centred: Array, power: Array, guard_bits: int, epsilon: float, unit: NormUnit) -> Array:
+    """centred: int64[..., n] d, power: int64[..., 1] p -> int64[..., n], d / sqrt(p + n**2 epsilon) with fraction_bits.
 
-    |d| <= sqrt(n power): the product has at most value_bits + log2(n) / 2 bits more than the shift takes away.
+    epsilon: in units of S**2. |d| <= sqrt(n p): the product has at most value_bits + log2(n) / 2 bits more than the shift
+    takes away.
     """
-    mantissa, shift = inverse_sqrt(power, unit.inverse_sqrt)
-    cut = shift - unit.fraction_bits
+    n = centred.shape[-1]
+    added = round(n * n * epsilon * (1 << (2 * guard_bits)))
+    if added.bit_length() > _POWER_BITS - 1:
+        raise FixedPointError(f"norm: epsilon is {epsilon:.6g} steps of the input squared, too large for {n} elements")
+    mantissa, shift = inverse_sqrt((power << (2 * guard_bits)) + added, unit.inverse_sqrt)
+    cut = shift - guard_bits - unit.fraction_bits
     product = np.left_shift(centred * mantissa, np.maximum(-cut, 0))
     return round_shift(product, np.clip(cut, 0, 62), unit.rounding)
 
