@@ -26,8 +26,8 @@ def quantize_linear(x: Array, scale: float | Array, zero_point: int | Array, dty
     """
     lowest, highest = type_limits(np.dtype(dtype))
     scales, zeros = _on_axis(scale, zero_point, x.ndim, axis)
-    v = np.asarray(x, np.float32) / scales
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
+        v = np.asarray(x, np.float32) / scales
         v = np.fmin(np.fmax(v, (lowest - zeros).astype(np.float32)), (highest - zeros).astype(np.float32))
     return (np.rint(v).astype(np.int64) + zeros).astype(dtype)
 

@@ -1,0 +1,56 @@
+"""Models of one ONNX operator, run by onnxruntime on one thread (tests only)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+
+def run(
+    op: str,
+    inputs: Mapping[str, np.ndarray | None],
+    output: Any,
+    *,
+    domain: str = "",
+    constants: tuple[str, ...] = (),
+    **attributes: Any,
+) -> np.ndarray:
+    """inputs: name -> array, in the operator's order, None for one left out; `constants` become initializers."""
+    given = {name: value for name, value in inputs.items() if value is not None}
+    kind = helper.np_dtype_to_tensor_dtype
+    node = helper.make_node(op, [n if n in given else "" for n in inputs], ["y"], domain=domain, **attributes)
+    graph = helper.make_graph(
+        [node],
+        "one",
+        [helper.make_tensor_value_info(n, kind(v.dtype), v.shape) for n, v in given.items() if n not in constants],
+        [helper.make_tensor_value_info("y", kind(np.dtype(output)), None)],
+        [numpy_helper.from_array(given[n], n) for n in constants],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run(None, {n: v for n, v in given.items() if n not in constants})[0]
+
+
+def nchw(x: np.ndarray) -> np.ndarray:
+    """[n, h, w, c] or [oc, kh, kw, ic] -> [n, c, h, w]."""
+    return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+
+
+def nhwc(x: np.ndarray) -> np.ndarray:
+    """[n, c, h, w] -> [n, h, w, c]."""
+    return np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+
+
+def scalar(value: float, dtype: Any = np.float32) -> np.ndarray:
+    return np.array(value, dtype)
+
+
+FLOAT32 = TensorProto.FLOAT
