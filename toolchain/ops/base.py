@@ -44,7 +44,8 @@ class Block:
     """Constant bytes an instruction needs in SRAM (weights, parameters, a table). Equal keys hold equal bytes."""
 
     key: tuple[Any, ...]
-    data: bytes
+    size_bytes: int
+    data: Callable[[], bytes]  # made when the program is emitted, not while tilings are compared
 
 
 Emit = Callable[[Sequence[Site], Sequence[int], Site | None], tuple[MachineOp, ...]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from itertools import product
 
@@ -51,9 +52,13 @@ def operand_region(name: str, shape: Shape, start: Shape, size: Shape) -> Region
 
 def constant_block(layer: Layer, region: Region) -> Block:
     """The bytes of a constant operand's region, dense."""
+    values = layer.constants[region.tensor]
     cut = tuple(slice(s, s + n) for s, n in zip(region.start, region.size))
-    values = np.ascontiguousarray(layer.constants[region.tensor][cut])
-    return Block((layer.node.name, region), values.astype(values.dtype.newbyteorder("<")).tobytes())
+
+    def data() -> bytes:
+        return np.ascontiguousarray(values[cut]).astype(values.dtype.newbyteorder("<")).tobytes()
+
+    return Block((layer.node.name, region), math.prod(region.size) * values.dtype.itemsize, data)
 
 
 def dense_site(address: int, size: Shape, item_bytes: int) -> Site:
@@ -72,4 +77,4 @@ def broadcast_strides(region: Region, site: Site, rank: int) -> Shape:
 
 def row_column(site: Site) -> Shape:
     """(row, column) bytes of a site of any rank."""
-    return ((0, 0, 0) + site.strides)[-3:-1]
+    return (0, 0, 0, *site.strides)[-3:-1]

@@ -18,6 +18,7 @@ from quant.parameters import bias_compensation, bias_quant, weight_quant
 from toolchain.hw.chip import Chip, ConvolutionLimits
 from toolchain.ir.graph import Graph, Node
 from toolchain.isa import operations as machine
+from toolchain.isa.accesses import PARAMETER_BYTES
 from toolchain.ops.base import (
     Array,
     Block,
@@ -31,7 +32,7 @@ from toolchain.ops.base import (
     halvings,
     spans,
 )
-from toolchain.ops.requants import channel_slice, lookup, pack_weights, parameter_block, table_block
+from toolchain.ops.requants import channel_slice, lookup, pack_weights, packed_bytes, parameter_block, table_block
 from toolchain.ops.residual import Residual, no_residual_fields, residual_fields
 from toolchain.ops.window import Window
 
@@ -284,18 +285,31 @@ class _Lowering:
 
     def table_blocks(self) -> tuple[Block, ...]:
         table = self.op.table
-        return () if table is None else (Block((self.layer.node.name, "table"), table_block(table)),)
+        return () if table is None else (table_block((self.layer.node.name, "table"), table),)
 
-    def block(self, tile: _Tile, part: _Part, rows: Array, last: bool) -> Block:
-        """Weights of one instruction and, for the last of a tile, its parameters behind them."""
-        data = pack_weights(rows, self.layer.chip.numerics)
-        if last:
-            start, size = tile.channels
+    def block(self, tile: _Tile, part: _Part, shape: tuple[int, int], last: bool) -> tuple[Block, int]:
+        """Weights of one instruction and, for the last of a tile, its parameters behind them; and where those begin.
+
+        shape: rows x row length of the weights, which are packed row by row.
+        """
+        numerics = self.layer.chip.numerics
+        start, size = tile.channels
+        parameters = _aligned(packed_bytes(shape, numerics))
+
+        def data() -> bytes:
+            packed = pack_weights(self.rows(tile, part).reshape(shape), numerics)
+            if not last:
+                return packed
             bias = self.layer.constants[self.bias][start : start + size]
-            data = data.ljust(_aligned(len(data)), b"\0")
-            data += parameter_block(bias, channel_slice(self.op.requant, start, size))
+            return packed.ljust(parameters, b"\0") + parameter_block(bias, channel_slice(self.op.requant, start, size))
+
         key = (self.layer.node.name, tile.channels, part.ky, part.kx, part.inner, last)
-        return Block(key, data)
+        total = parameters + PARAMETER_BYTES * size if last else packed_bytes(shape, numerics)
+        return Block(key, total, data), parameters
+
+    def rows(self, tile: _Tile, part: _Part) -> Array:
+        """The weights of one instruction in the order of memory."""
+        raise NotImplementedError
 
 
 def _aligned(size: int) -> int:
@@ -319,13 +333,13 @@ class _Dense(_Lowering):
         return found
 
     def _work(self, tile: _Tile, part: _Part, accumulate: bool, last: bool) -> Work:
-        rows = self._weights(tile, part)
         region = self.read(tile, (self.first_input + part.inner[0], part.inner[1]))
         write = self.write(tile) if last else None
         reads = [region]
         if last and self.op.residual is not None:
             reads.append(replace(self.write(tile), tensor=self.layer.node.inputs[3]))
-        parameters = _aligned(len(pack_weights(rows, self.layer.chip.numerics)))
+        shape = (tile.channels[1], part.ky[1] * part.kx[1] * part.inner[1])
+        block, parameters = self.block(tile, part, shape, last)
 
         def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
             fields: dict[str, Any] = self.window_fields(tile, part, region, sites[0])
@@ -347,19 +361,15 @@ class _Dense(_Lowering):
                 ),
             )
 
-        blocks = (self.block(tile, part, rows, last), *(self.table_blocks() if last else ()))
+        blocks = (block, *(self.table_blocks() if last else ()))
         return Work(tuple(reads), blocks, write, emit)
 
-    def _weights(self, tile: _Tile, part: _Part) -> Array:
-        weights = self.layer.constants[self.weights]
-        start, size = tile.channels
-        cut = weights[
-            start : start + size,
-            part.ky[0] : part.ky[0] + part.ky[1],
-            part.kx[0] : part.kx[0] + part.kx[1],
-            part.inner[0] : part.inner[0] + part.inner[1],
-        ]
-        return cut.reshape(size, -1)
+    def rows(self, tile: _Tile, part: _Part) -> Array:
+        return self.layer.constants[self.weights][_cut(tile.channels), _cut(part.ky), _cut(part.kx), _cut(part.inner)]
+
+
+def _cut(span: tuple[int, int]) -> slice:
+    return slice(span[0], span[0] + span[1])
 
 
 class _Depthwise(_Lowering):
@@ -373,12 +383,8 @@ class _Depthwise(_Lowering):
         return found
 
     def _work(self, tile: _Tile, part: _Part, accumulate: bool, last: bool) -> Work:
-        weights = self.layer.constants[self.weights]
-        start, size = tile.channels
-        cut = weights[start : start + size, part.ky[0] : part.ky[0] + part.ky[1], part.kx[0] : part.kx[0] + part.kx[1], 0]
-        rows = cut.transpose(1, 2, 0).reshape(-1, size)
         region = self.read(tile, tile.channels)
-        parameters = _aligned(len(pack_weights(rows, self.layer.chip.numerics)))
+        block, parameters = self.block(tile, part, (part.ky[1] * part.kx[1], tile.channels[1]), last)
 
         def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
             fields: dict[str, Any] = self.window_fields(tile, part, region, sites[0])
@@ -386,7 +392,7 @@ class _Depthwise(_Lowering):
             return (
                 machine.Depthwise(
                     **fields,
-                    channels=size,
+                    channels=tile.channels[1],
                     weight_address=blocks[0],
                     parameter_address=blocks[0] + parameters if last else 0,
                     accumulate=int(accumulate),
@@ -396,5 +402,9 @@ class _Depthwise(_Lowering):
                 ),
             )
 
-        blocks = (self.block(tile, part, rows, last), *(self.table_blocks() if last else ()))
+        blocks = (block, *(self.table_blocks() if last else ()))
         return Work((region,), blocks, self.write(tile) if last else None, emit)
+
+    def rows(self, tile: _Tile, part: _Part) -> Array:
+        cut = self.layer.constants[self.weights][_cut(tile.channels), _cut(part.ky), _cut(part.kx), 0]
+        return cut.transpose(1, 2, 0)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from quant.fixed_point.requant import Requant
 from quant.fixed_point.tables import lookup8, lookup16
 from toolchain.hw.chip import Numerics
+from toolchain.ops.base import Block
 
 Array = NDArray[Any]
 
@@ -47,8 +48,15 @@ def pack_weights(rows: Array, numerics: Numerics) -> bytes:
     return (nibbles[:, 0::2] | (nibbles[:, 1::2] << 4)).tobytes()
 
 
-def table_block(table: Array) -> bytes:
-    return np.ascontiguousarray(table).astype(table.dtype.newbyteorder("<")).tobytes()
+def packed_bytes(shape: tuple[int, int], numerics: Numerics) -> int:
+    """Size of `pack_weights` for rows of this shape."""
+    rows, n = shape
+    return rows * (n if numerics.weight == "int8" else -(-n // 2))
+
+
+def table_block(key: tuple[Any, ...], table: Array) -> Block:
+    data = np.ascontiguousarray(table).astype(table.dtype.newbyteorder("<")).tobytes()
+    return Block(key, len(data), lambda: data)
 
 
 def lookup(x: Array, table: Array) -> Array:

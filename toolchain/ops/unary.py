@@ -234,7 +234,7 @@ class Lookup:
         return box_tilings(layer, layer.chip.engines.vector.lanes)
 
     def works(self, layer: Layer, tiling: Tiling) -> list[Work]:
-        block = Block((layer.node.name, "table"), table_block(self.table))
+        block = table_block((layer.node.name, "table"), self.table)
         return [self._work(layer, start, size, block) for start, size in boxes(layer.output.shape, tiling)]
 
     def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...], block: Block) -> Work:

@@ -1,0 +1,178 @@
+"""Placed layers to machine operations in program order: loads ahead of what they overlap with, then computes, then stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from toolchain.hw.chip import Chip
+from toolchain.isa.accesses import Access, accesses
+from toolchain.isa.operations import MachineOp, Space
+from toolchain.ops.base import Block, Layer, Region, Site, Work
+from toolchain.schedule.copies import Spot, Stride, copies, fills
+from toolchain.schedule.places import View, dense_strides
+from toolchain.schedule.region import PlannedLayer, RegionPlan
+from toolchain.schedule.staging import Ring, region_strides
+
+
+@dataclass(frozen=True)
+class Homes:
+    """Where every root lies, and where a constant block is kept in DRAM."""
+
+    roots: Mapping[str, Spot]
+    block: Callable[[Block], int]
+
+
+@dataclass(frozen=True)
+class Group:
+    """What one tile asks for: loads, then computes, then stores."""
+
+    loads: tuple[MachineOp, ...]
+    computes: tuple[MachineOp, ...]
+    stores: tuple[MachineOp, ...]
+    layer: int
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An operation, the layer it belongs to, and the bytes it touches."""
+
+    op: MachineOp
+    layer: int
+    accesses: tuple[Access, ...]
+
+
+def lower_region(plan: RegionPlan, homes: Homes, chip: Chip) -> list[Placed]:
+    """Every operation of a region without synchronisation."""
+    groups: list[Group] = []
+    for index, planned in enumerate(plan.layers):
+        lowering = _LayerLowering(plan, planned, index, homes, chip)
+        groups += lowering.tiles() if planned.plan is not None else [lowering.moves()]
+    return list(_overlapped(groups, chip))
+
+
+class _LayerLowering:
+    def __init__(self, plan: RegionPlan, planned: PlannedLayer, index: int, homes: Homes, chip: Chip):
+        self.plan, self.planned, self.index, self.homes, self.chip = plan, planned, index, homes, chip
+        self.item = chip.activation_bytes
+        self.dimensions = chip.engines.dma.dimensions
+        self.store_channel = chip.engines.dma.channels - 1
+
+    @property
+    def layer(self) -> Layer:
+        return self.planned.layer
+
+    def spot(self, name: str, start: Sequence[int]) -> Spot:
+        """The address of element `start` of a tensor in its home."""
+        view = self.plan.views[name]
+        home = self.homes.roots[view.root]
+        offset = view.offset_bytes + sum(i * s for i, s in zip(start, view.strides))
+        return Spot(home.space, home.address + offset)
+
+    def view(self, name: str) -> View:
+        return self.plan.views[name]
+
+    def resident(self, name: str) -> bool:
+        return self.plan.views[name].root in self.plan.resident
+
+    def tiles(self) -> list[Group]:
+        assert self.planned.plan is not None
+        self.rings = {s.role: Ring(s.copies) for s in self.planned.plan.slots}
+        return [self._tile(work) for work in self.planned.plan.works]
+
+    def _slot(self, role: str, index: int) -> int:
+        return self.plan.sram[f"{self.index}:{role}:{index}"]
+
+    def _tile(self, work: Work) -> Group:
+        loads: list[MachineOp] = []
+        sites = [self._read(f"r{i}", region, loads) for i, region in enumerate(work.reads)]
+        addresses = [self._block(f"b{i}", block, loads) for i, block in enumerate(work.blocks)]
+        stores: list[MachineOp] = []
+        out = self._write(work.write, stores) if work.write is not None else None
+        return Group(tuple(loads), work.emit(sites, addresses, out), tuple(stores), self.index)
+
+    def _read(self, role: str, region: Region, loads: list[MachineOp]) -> Site:
+        if self.resident(region.tensor):
+            return Site(self.spot(region.tensor, region.start).address, self.view(region.tensor).strides)
+        index, held = self.rings[role].take(region)
+        site = Site(self._slot(role, index), dense_strides(region.size, self.item))
+        if not held:
+            strides = region_strides(region, self.view(region.tensor).strides, site.strides)
+            source, target = self.spot(region.tensor, region.start), Spot(Space.SRAM, site.address)
+            loads += copies(source, target, strides, self.item, self.dimensions, 0)
+        return site
+
+    def _block(self, role: str, block: Block, loads: list[MachineOp]) -> int:
+        index, held = self.rings[role].take(block.key)
+        address = self._slot(role, index)
+        if not held:
+            source = Spot(Space.DRAM, self.homes.block(block))
+            run = [Stride(block.size_bytes, 1, 1)]
+            loads += copies(source, Spot(Space.SRAM, address), run, 1, self.dimensions, 0)
+        return address
+
+    def _write(self, region: Region, stores: list[MachineOp]) -> Site:
+        if self.resident(region.tensor):
+            return Site(self.spot(region.tensor, region.start).address, self.view(region.tensor).strides)
+        index, _ = self.rings["w"].take(region)
+        site = Site(self._slot("w", index), dense_strides(region.size, self.item))
+        strides = region_strides(region, site.strides, self.view(region.tensor).strides)
+        target = self.spot(region.tensor, region.start)
+        stores += copies(Spot(Space.SRAM, site.address), target, strides, self.item, self.dimensions, self.store_channel)
+        return site
+
+    def moves(self) -> Group:
+        """A mover: fills and strided copies between the homes of its tensors."""
+        node = self.layer.node
+        boxes, moves = node.op.moves(self.layer)
+        out = node.outputs[0]
+        target_strides = self.view(out).strides
+        ops: list[MachineOp] = []
+        for box in boxes:
+            target = self.spot(out, box.start)
+            ops += fills(target, box.size, target_strides, box.value, self.item, self.dimensions, self.store_channel)
+        for move in moves:
+            name = node.inputs[move.source]
+            source, target = self.spot(name, move.source_start), self.spot(out, move.target_start)
+            if source == target and self.view(name).root == self.view(out).root:
+                continue  # made in place
+            strides = [
+                Stride(
+                    loop.count,
+                    self.view(name).strides[loop.source_dim] * loop.source_step if loop.source_dim >= 0 else 0,
+                    target_strides[loop.target_dim] * loop.target_step,
+                )
+                for loop in move.loops
+            ]
+            strides.sort(key=lambda s: -s.target)
+            ops += copies(source, target, strides, self.item, self.dimensions, self.store_channel)
+        return Group((), (), tuple(ops), self.index)
+
+
+def _overlapped(groups: Sequence[Group], chip: Chip) -> Iterator[Placed]:
+    """Loads of the next group move ahead of this group's computes and stores wherever no byte forbids it."""
+
+    def placed(ops: Sequence[MachineOp], layer: int) -> list[Placed]:
+        return [Placed(op, layer, accesses(op, chip)) for op in ops]
+
+    waiting = placed(groups[0].loads, groups[0].layer) if groups else []
+    for index, group in enumerate(groups):
+        yield from waiting
+        body = [*placed(group.computes, group.layer), *placed(group.stores, group.layer)]
+        waiting = []
+        if index + 1 < len(groups):
+            following = groups[index + 1]
+            touched = [a for p in body for a in p.accesses]
+            for load in placed(following.loads, following.layer):
+                if any(conflict(a, b) for a in load.accesses for b in touched):
+                    waiting.append(load)
+                else:
+                    yield load
+        yield from body
+
+
+def conflict(a: Access, b: Access) -> bool:
+    """True when the spans of two accesses meet and one of them writes."""
+    if a.space != b.space or not (a.write or b.write):
+        return False
+    return a.address < b.end and b.address < a.end

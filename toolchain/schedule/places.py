@@ -1,0 +1,111 @@
+"""Which tensors share storage: views by Reshape and Slice, parts written straight into their Concat."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from toolchain.ir.graph import Node, TensorType
+from toolchain.ops.movement import Join, Reshape, Slice
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor inside the storage of `root`: bytes from its start, bytes between neighbours of each dimension."""
+
+    root: str
+    offset_bytes: int
+    strides: tuple[int, ...]
+
+
+def dense_strides(shape: tuple[int, ...], item_bytes: int) -> tuple[int, ...]:
+    strides: list[int] = []
+    step = item_bytes
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))
+
+
+def find_views(
+    nodes: tuple[Node, ...],
+    types: Mapping[str, TensorType],
+    ports: Collection[str],
+    item_bytes: int,
+    *,
+    in_place: bool,
+) -> dict[str, View]:
+    """A view for every activation. `ports`: the region's inputs and outputs, which own their storage.
+
+    Reshapes always alias. With `in_place`, slices are views of their source and concat parts are made in place.
+    """
+    views: dict[str, View] = {}
+    made = {n.outputs[0]: n for n in nodes}
+    uses: dict[str, list[Node]] = {}
+    for node in nodes:
+        for name in set(node.inputs):
+            uses.setdefault(name, []).append(node)
+    placed = _in_place_parts(nodes, types, ports, made, uses, item_bytes) if in_place else {}
+    for node in nodes:
+        for name in (*node.inputs, *node.outputs):
+            if name in views or name not in types or name not in placed:
+                continue
+            views[name] = placed[name]
+    for node in nodes:
+        for name in node.inputs:
+            if name and name not in views:
+                views[name] = View(name, 0, dense_strides(types[name].shape, item_bytes))
+        out = node.outputs[0]
+        if out not in views:
+            views[out] = _view(node, views, types, ports, uses, item_bytes, in_place)
+    return views
+
+
+def _view(
+    node: Node,
+    views: Mapping[str, View],
+    types: Mapping[str, TensorType],
+    ports: Collection[str],
+    uses: Mapping[str, list[Node]],
+    item_bytes: int,
+    in_place: bool,
+) -> View:
+    out = node.outputs[0]
+    own = View(out, 0, dense_strides(types[out].shape, item_bytes))
+    if isinstance(node.op, Reshape):
+        source = views[node.inputs[0]]
+        return View(source.root, source.offset_bytes, own.strides)
+    unit_step = isinstance(node.op, Slice) and node.op.steps[-1] == 1
+    reshaped = any(isinstance(n.op, Reshape) for n in uses.get(out, []))
+    if isinstance(node.op, Slice) and in_place and unit_step and not reshaped and out not in ports:
+        source = views[node.inputs[0]]
+        offset = source.offset_bytes + sum(a * s for a, s in zip(node.op.starts, source.strides))
+        return View(source.root, offset, tuple(s * k for s, k in zip(source.strides, node.op.steps)))
+    return own
+
+
+def _in_place_parts(
+    nodes: tuple[Node, ...],
+    types: Mapping[str, TensorType],
+    ports: Collection[str],
+    made: Mapping[str, Node],
+    uses: Mapping[str, list[Node]],
+    item_bytes: int,
+) -> dict[str, View]:
+    """Views of concat parts, outermost Concat first. A part that is itself a view, a port, or reshaped stays apart."""
+    placed: dict[str, View] = {}
+    for node in reversed(nodes):
+        if not isinstance(node.op, Join):
+            continue
+        out = node.outputs[0]
+        whole = placed.get(out) or View(out, 0, dense_strides(types[out].shape, item_bytes))
+        at = 0
+        for name in node.inputs:
+            producer = made.get(name)
+            apart = producer is None or isinstance(producer.op, Reshape | Slice) or name in ports or name in placed
+            reshaped = any(isinstance(n.op, Reshape) for n in uses[name])
+            if not apart and not reshaped and node.inputs.count(name) == 1:
+                offset = whole.offset_bytes + at * whole.strides[node.op.axis]
+                placed[name] = View(whole.root, offset, whole.strides)
+            at += types[name].shape[node.op.axis]
+    return placed

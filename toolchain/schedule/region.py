@@ -1,0 +1,252 @@
+"""The plan of one region: what stays in SRAM, how each layer is tiled, where everything lies."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from toolchain.errors import CompileError
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node
+from toolchain.memory import Buffer, DoesNotFit, Placement, ResidentTensor, choose_residents, place
+from toolchain.ops.base import Array, Layer, Tiling
+from toolchain.ops.movement import Reshape
+from toolchain.schedule.options import Options
+from toolchain.schedule.places import View, find_views
+from toolchain.schedule.staging import CostModel, LayerPlan, evaluate, smallest_staging
+
+_ENOUGH_TILES = 4096
+_RESERVES = (0.0, 0.25, 0.5)  # shares of SRAM kept free of resident tensors that are tried
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Bytes of one root during steps [start, end)."""
+
+    name: str
+    size_bytes: int
+    start: int
+    end: int
+    touches: int  # nodes that write or read it
+
+
+@dataclass(frozen=True)
+class PlannedLayer:
+    """A node and its tiling; None for movers, which copy between the homes of their tensors."""
+
+    layer: Layer
+    plan: LayerPlan | None
+
+
+@dataclass(frozen=True)
+class RegionPlan:
+    """`resident`: roots in SRAM; `sram`: address of each root and slot ("INDEX:ROLE:COPY"); `spilled`: roots in DRAM."""
+
+    layers: tuple[PlannedLayer, ...]
+    views: Mapping[str, View]
+    resident: frozenset[str]
+    sram: Mapping[str, int]
+    spilled: tuple[Storage, ...]
+    placement: Placement
+    cycles: float
+
+
+def plan_region(
+    graph: Graph, nodes: Sequence[Node], inputs: Collection[str], outputs: Collection[str], chip: Chip, options: Options
+) -> RegionPlan:
+    """graph: integer. nodes: of one region, in order. Raises CompileError when a layer cannot fit the SRAM."""
+    return _Planner(graph, nodes, inputs, outputs, chip, options).plan()
+
+
+class _Planner:
+    def __init__(
+        self,
+        graph: Graph,
+        nodes: Sequence[Node],
+        inputs: Collection[str],
+        outputs: Collection[str],
+        chip: Chip,
+        options: Options,
+    ):
+        self.graph, self.chip, self.options = graph, chip, options
+        ports = set(inputs) | set(outputs)
+        in_place = options.in_place
+        self.views = find_views(tuple(nodes), graph.types, ports, chip.activation_bytes, in_place=in_place)
+        self.layers = [Layer(n, graph.types, graph.constants, chip) for n in nodes if not isinstance(n.op, Reshape)]
+        self.port_roots = {self.views[p].root for p in ports if p in self.views}
+        self.storages = self._storages()
+        self.model = CostModel(chip)
+        self.capacity = chip.memories.sram.size
+        self.choices: dict[object, Tiling] = {}
+
+    def _storages(self) -> dict[str, Storage]:
+        found: dict[str, Storage] = {}
+        for step, layer in enumerate(self.layers):
+            for name in dict.fromkeys((*layer.activations, *layer.node.outputs)):
+                root = self.views[name].root
+                old = found.get(root)
+                if old is None:
+                    found[root] = Storage(root, self.graph.types[root].size_bytes, step, step + 1, 1)
+                else:
+                    found[root] = replace(old, end=step + 1, touches=old.touches + 1)
+        return found
+
+    def plan(self) -> RegionPlan:
+        least = [self._least(layer) for layer in self.layers]
+        for layer, need in zip(self.layers, least):
+            self._require(layer, need)
+        best: RegionPlan | None = None
+        reserves = _RESERVES if self.options.residency else (1.0,)
+        for share in reserves:
+            found = self._try(least, share)
+            if found is not None and (best is None or found.cycles < best.cycles):
+                best = found
+        if best is None:
+            best = self._try([self.capacity] * len(least), 1.0)
+        if best is None:
+            raise CompileError(f"{self.chip.name}: no placement found; a larger memories.sram.size would do")
+        return best
+
+    def _least(self, layer: Layer) -> int:
+        return smallest_staging(layer, ()) if hasattr(layer.node.op, "works") else 0
+
+    def _require(self, layer: Layer, need: int) -> None:
+        if need > self.capacity:
+            kind = type(layer.node.op).__name__
+            raise CompileError(
+                f"{layer.node.name} ({kind}): its smallest tile needs {need} bytes of SRAM at once, "
+                f"{self.chip.name} has {self.capacity} (memories.sram.size)\n"
+                f"  help: the smallest SRAM that would do for this layer is {need} bytes"
+            )
+
+    def _try(self, least: Sequence[int], share: float) -> RegionPlan | None:
+        """A plan with `share` of the SRAM kept for staging; less and less is resident until it can be placed."""
+        usable = 1.0
+        for _ in range(8):
+            reserved = [min(self.capacity, max(need, int(share * self.capacity))) for need in least]
+            resident = self._residents(reserved, int(self.capacity * usable))
+            planned = self._tile(resident, usable)
+            if planned is not None:
+                found = self._place(planned, resident)
+                if found is not None:
+                    return found
+            if not resident and usable < 0.6:
+                return None
+            usable *= 0.88
+        return None
+
+    def _residents(self, reserved: Sequence[int], capacity: int) -> frozenset[str]:
+        if not self.options.residency:
+            return frozenset()
+        align = self.chip.memories.sram.alignment_bytes
+        tensors = [
+            ResidentTensor(s.name, s.start, s.end, -(-s.size_bytes // align) * align, s.size_bytes * s.touches)
+            for s in self.storages.values()
+            if s.name not in self.port_roots
+        ]
+        return choose_residents(tensors, [min(r, capacity) for r in reserved], capacity).resident
+
+    def _tile(self, resident: frozenset[str], usable: float) -> list[PlannedLayer] | None:
+        names = {n for n, v in self.views.items() if v.root in resident}
+        align = self.chip.memories.sram.alignment_bytes
+        live = [0] * len(self.layers)
+        for root in resident:
+            s = self.storages[root]
+            for step in range(s.start, s.end):
+                live[step] += -(-s.size_bytes // align) * align
+        planned = []
+        for layer, used in zip(self.layers, live):
+            if not hasattr(layer.node.op, "works"):
+                planned.append(PlannedLayer(layer, None))
+                continue
+            plan = self._choose(layer, names, int((self.capacity - used) * usable))
+            if plan is None:
+                return None
+            planned.append(PlannedLayer(layer, plan))
+        return planned
+
+    def _choose(self, layer: Layer, resident: Collection[str], budget: int) -> LayerPlan | None:
+        depth = 2 if self.options.double_buffer else 1
+        key = self._signature(layer, resident, budget)
+        if key in self.choices:
+            return evaluate(layer, self.choices[key], resident, self.views, budget, self.model, depth)
+        best: LayerPlan | None = None
+        tried = 0
+        for tiling in self._candidates(layer):
+            for slots in dict.fromkeys((depth, 1)):
+                plan = evaluate(layer, tiling, resident, self.views, budget, self.model, slots)
+                if plan is not None:
+                    break
+            if plan is None:
+                continue
+            tried += 1
+            if best is None or plan.cycles < best.cycles:
+                best = plan
+            if tried >= self.options.tilings:
+                break
+        if best is not None:
+            self.choices[key] = best.tiling
+        return best if best is None else self._again(layer, best, resident, budget, depth)
+
+    def _again(
+        self, layer: Layer, best: LayerPlan, resident: Collection[str], budget: int, depth: int
+    ) -> LayerPlan:
+        return evaluate(layer, best.tiling, resident, self.views, budget, self.model, depth) or best
+
+    def _candidates(self, layer: Layer) -> list[Tiling]:
+        """Fewest tiles first; tilings of thousands only where nothing coarser exists."""
+        shape = (1, 1, 1, *layer.output.shape)[-3:]
+
+        def tiles(t: Tiling) -> int:
+            count = 1
+            for total, size in zip(shape, (t.rows, t.columns, t.channels)):
+                count *= -(-total // max(1, size))
+            return count
+
+        listed = sorted(enumerate(layer.node.op.tilings(layer)), key=lambda e: (-e[1].inner, tiles(e[1]), e[0]))
+        few = [t for _, t in listed if tiles(t) <= _ENOUGH_TILES]
+        return few + [t for _, t in listed if tiles(t) > _ENOUGH_TILES]
+
+    def _signature(self, layer: Layer, resident: Collection[str], budget: int) -> object:
+        op = layer.node.op
+        plain = tuple(
+            (k, v) for k, v in sorted(vars(op).items()) if isinstance(v, int | str | tuple) and not isinstance(v, Array)
+        )
+        operands = tuple(
+            (layer.types[n].shape, n in layer.constants, n in resident, self.views[n].strides if n in self.views else None)
+            for n in (*layer.node.inputs, *layer.node.outputs)
+            if n
+        )
+        extra = tuple(getattr(op, name, None) is not None for name in ("table", "residual"))
+        return (type(op).__name__, repr(plain), operands, extra, budget)
+
+    def _place(self, planned: Sequence[PlannedLayer], resident: frozenset[str]) -> RegionPlan | None:
+        align = self.chip.memories.sram.alignment_bytes
+        homes = [
+            Buffer(s.name, s.start, s.end, s.size_bytes, align) for n, s in self.storages.items() if n in resident
+        ]
+        for early in (1, 0) if self.options.double_buffer else (0,):
+            slots = [
+                Buffer(f"{step}:{slot.role}:{i}", _since(step, slot.role, early), step + 1, slot.size_bytes, align)
+                for step, p in enumerate(planned)
+                if p.plan is not None
+                for slot in p.plan.slots
+                for i in range(slot.copies)
+            ]
+            try:
+                placement = place([*homes, *slots], self.capacity)
+            except DoesNotFit:
+                continue
+            spilled = tuple(
+                s for n, s in self.storages.items() if n not in resident and n not in self.port_roots
+            )
+            cycles = sum(p.plan.cycles for p in planned if p.plan is not None)
+            return RegionPlan(
+                tuple(planned), self.views, resident, placement.addresses, spilled, placement, cycles
+            )
+        return None
+
+
+def _since(step: int, role: str, early: int) -> int:
+    """Constant blocks may be fetched while the layer before still runs."""
+    return max(0, step - early) if role.startswith("b") else step
