@@ -9,11 +9,11 @@ from toolchain.hw.source import Path
 
 Broken = tuple[Path, str]
 
-# anchors of the rules: which scale form each rounding is defined for
+# The scale forms each rounding is defined on (quant.fixed_point.requant refuses the rest).
 _ROUNDINGS = {
     "multiplier": ("single_half_up", "double_round", "half_away", "half_even", "truncate", "floor", "scale16", "reduced16"),
     "pow2": ("pow2", "single_half_up", "half_away", "half_even", "truncate", "floor"),
-    "float32": ("fp32_rne",),
+    "float32": ("fp32_rne", "single_half_up", "half_away", "half_even", "truncate", "floor"),
 }
 
 
@@ -78,6 +78,10 @@ def _numerics(chip: Chip) -> Iterator[Broken]:
     for path, rule in named:
         if rule not in known:
             yield path, f"{rule} is not defined for scale kind {scale.kind}; it has {', '.join(known)}"
+        elif rule == "scale16" and scale.multiplier_bits > 15:
+            yield ("numerics", "scale", "multiplier_bits"), f"{scale.multiplier_bits} bits; rounding scale16 takes at most 15"
+        elif rule == "reduced16" and scale.shift_min < 17:
+            yield ("numerics", "scale", "shift_min"), f"{scale.shift_min} is below 17, the least of rounding reduced16"
     entries = 513 if numerics.activation == "int16" else 256
     if table.entries != entries:
         yield ("numerics", "table", "entries"), f"{numerics.activation} activations use {entries} entries, got {table.entries}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from toolchain.isa.codec import Decoded, decode, encode
+from toolchain.isa.listing import assemble, disassemble
 from toolchain.isa.machine import Machine, load_machine, machine_digest, machine_from_json, machine_to_json
 from toolchain.isa.plan import Isa
 
@@ -10,7 +11,9 @@ __all__ = [
     "Decoded",
     "Isa",
     "Machine",
+    "assemble",
     "decode",
+    "disassemble",
     "encode",
     "load_machine",
     "machine_digest",

@@ -52,8 +52,9 @@ def gather(ops: Sequence[MachineOp], indices: Sequence[int], plan: OperationPlan
         bad = columns[name] != value
         if bad.any():
             at = int(np.argmax(bad))
+            wrong = int(columns[name][at])
             raise CompileError(
-                f"instruction {indices[at]} ({plan.operation.NAME}): {name}={int(columns[name][at])}, but this machine has only {value}"
+                f"instruction {indices[at]} ({plan.operation.NAME}): {name}={wrong}, but this machine has only {value}"
             )
     return columns
 

@@ -58,7 +58,7 @@ class Register(Section):
 class RegisterRow(Section):
     """One operation: `fields` lie in the start word, `bind` names REGISTER.field of the rest.
 
-    `constants` are register fields this operation needs at one value; `fixed` are parameters of which the machine knows one value.
+    `constants` are register fields this operation needs at one value; `fixed` parameters have one value on this machine.
     """
 
     opcode: NonNegative
