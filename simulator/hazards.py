@@ -1,0 +1,167 @@
+"""Accesses to the same bytes that the program's own synchronisation leaves unordered, and reads of bytes never written.
+
+Order: an engine runs its queue in order; a Wait comes after the Signal it takes. Each engine keeps how much of every other
+engine's history is known to have happened (a vector clock over its lists of accesses). A new access is compared with the
+part of each list that is not yet known: every pair of unordered accesses is met once, by the later of the two.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import numpy as np
+
+from simulator.order import Order, describe
+from simulator.overlap import byte_view, dense_block, overlap, range_text
+from toolchain.errors import ProgramError
+from toolchain.isa.accesses import Access
+from toolchain.isa.operations import MachineOp, Signal, Wait
+
+_SHORT = 16  # below this many candidates a plain loop is faster than numpy
+
+
+class Hazards:
+    """One pass over a program in an order that can run."""
+
+    def __init__(self, ops: Sequence[MachineOp], order: Order, max_count: int):
+        self.ops, self.order, self.max_count = ops, order, max_count
+        engines = len(order.names)
+        # the lists of an engine: dram reads, dram writes, sram reads, sram writes
+        self.low = [array("q") for _ in range(4 * engines)]
+        self.high = [array("q") for _ in range(4 * engines)]
+        self.made: list[list[tuple[int, Access]]] = [[] for _ in range(4 * engines)]
+        self.known = [[0] * (4 * engines) for _ in range(engines)]
+        self.waits_known = [[0] * engines for _ in range(engines)]  # Wait counts known, by engine of the Wait
+        self.sent: dict[int, tuple[list[int], list[int]]] = {}
+        self.waits_done = [0] * engines
+        self.waits: dict[int, list[int]] = {}  # semaphore -> its Waits so far, as counts on their engine
+        self.waiter: dict[int, int] = {}
+        self.signals: dict[int, int] = {}
+
+    def synchronise(self, index: int) -> None:
+        """A Signal or a Wait. Raises ProgramError where a semaphore may go above its largest count."""
+        op, queue = self.ops[index], self.order.engine[index]
+        if isinstance(op, Signal):
+            self._count(index, op, queue)
+            clock, waits = list(self.known[queue]), list(self.waits_known[queue])
+            for k in range(4 * queue, 4 * queue + 4):
+                clock[k] = len(self.made[k])
+            waits[queue] = self.waits_done[queue]
+            self.sent[index] = (clock, waits)
+        elif isinstance(op, Wait):
+            clock, waits = self.sent.pop(self.order.taken[index])
+            self.known[queue] = list(map(max, self.known[queue], clock))
+            self.waits_known[queue] = list(map(max, self.waits_known[queue], waits))
+            self.waits_done[queue] += 1
+            self.waits.setdefault(op.semaphore, []).append(self.waits_done[queue])
+            self.waiter[op.semaphore] = queue
+
+    def _count(self, index: int, op: Signal, queue: int) -> None:
+        """The Wait that makes room must be known to have run: otherwise the count may pass its limit."""
+        sent = self.signals[op.semaphore] = self.signals.get(op.semaphore, 0) + 1
+        needed = sent - self.max_count
+        if needed <= 0:
+            return
+        waits = self.waits.get(op.semaphore, [])
+        waiter = self.waiter.get(op.semaphore, 0)
+        seen = self.waits_done[queue] if waiter == queue else self.waits_known[queue][waiter]
+        if len(waits) < needed or waits[needed - 1] > seen:
+            raise ProgramError(
+                f"{describe(index, op, self.order.names)}: the count may reach {self.max_count + 1}, "
+                f"above sync.max_count={self.max_count}; nothing orders this Signal after Wait number {needed} of the semaphore"
+            )
+
+    def touch(self, index: int, access: Access, low: int, high: int) -> None:
+        """Raises ProgramError where an unordered access of another engine touches the same bytes and one is a write."""
+        queue = self.order.engine[index]
+        known, made = self.known[queue], self.made
+        first = 2 * access.space
+        for base in range(first, len(made), 4):
+            if base == 4 * queue + first:
+                continue
+            for k in (base + 1, base) if access.write else (base + 1,):
+                begin, end = known[k], len(made[k])
+                if begin < end:
+                    self._compare(index, access, low, high, k, begin, end)
+        own = 4 * queue + first + access.write
+        self.low[own].append(low)
+        self.high[own].append(high)
+        made[own].append((index, access))
+
+    def _compare(self, index: int, access: Access, low: int, high: int, k: int, begin: int, end: int) -> None:
+        lows, highs, made = self.low[k], self.high[k], self.made[k]
+        if end - begin <= _SHORT:
+            near = [i for i in range(begin, end) if lows[i] < high and highs[i] > low]
+        else:
+            first, last = np.frombuffer(lows, np.int64), np.frombuffer(highs, np.int64)
+            near = (np.flatnonzero((first[begin:end] < high) & (last[begin:end] > low)) + begin).tolist()
+        for i in near:
+            other, before = made[i]
+            if overlap(access, before):
+                raise ProgramError(self._unordered(index, access, other, before))
+
+    def _unordered(self, index: int, access: Access, other: int, before: Access) -> str:
+        names = self.order.names
+        return (
+            f"{describe(index, self.ops[index], names)} {_verb(access)} {range_text(access)} and "
+            f"{describe(other, self.ops[other], names)} {_verb(before)} {range_text(before)}: nothing orders the two; "
+            f"put a Signal after the one that comes first and a Wait for it before the other"
+        )
+
+
+def _verb(access: Access) -> str:
+    return "writes" if access.write else "reads"
+
+
+class Written:
+    """The bytes of one memory that have been written: a byte map, and the ranges of it known to be full."""
+
+    def __init__(self, size_bytes: int, ranges: Sequence[tuple[int, int]] = ()):
+        self.map = np.zeros(size_bytes, np.bool_)
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        for first, last in sorted(ranges):
+            self.map[first:last] = True
+            self._fill(first, last)
+
+    def write(self, access: Access, low: int, high: int) -> None:
+        if self._full(low, high):
+            return
+        if dense_block(access)[2]:
+            byte_view(self.map, access)[...] = True
+            return
+        self.map[low:high] = True
+        self._fill(low, high)
+
+    def missing(self, access: Access, low: int, high: int) -> int | None:
+        """The first byte read that was never written, or None."""
+        if self._full(low, high):
+            return None
+        if self.map[low:high].all():
+            self._fill(low, high)
+            return None
+        view = byte_view(self.map, access)
+        if view.all():
+            return None
+        gap = np.unravel_index(int(np.argmin(view)), view.shape)
+        return low + int(sum(int(i) * s for i, s in zip(gap, (*access.strides, 1))))
+
+    def _full(self, low: int, high: int) -> bool:
+        i = bisect_right(self.starts, low) - 1
+        return i >= 0 and self.ends[i] >= high
+
+    def _fill(self, low: int, high: int) -> None:
+        """Adds a full range, joined with those it touches."""
+        if high <= low:
+            return
+        first = bisect_right(self.starts, low)
+        if first and self.ends[first - 1] >= low:
+            first -= 1
+            low = self.starts[first]
+        last = bisect_right(self.starts, high)
+        if last > first:
+            high = max(high, self.ends[last - 1])
+        self.starts[first:last] = [low]
+        self.ends[first:last] = [high]

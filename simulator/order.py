@@ -1,0 +1,153 @@
+"""The structure of a program without times: its queues, which Signal each Wait takes, an order in which it can run."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from toolchain.errors import ProgramError
+from toolchain.hw.chip import Chip
+from toolchain.isa.operations import Copy, End, Fill, MachineOp, Signal, Wait, engine_index, engine_names
+
+NO_ENGINE = -1
+
+
+@dataclass(frozen=True)
+class Order:
+    """engine: queue of each operation (NO_ENGINE: End). legal: every operation but Ends, in an order that can run.
+
+    taken: for each Wait by index, the index of the Signal it takes: the k-th Wait takes the k-th Signal.
+    """
+
+    names: tuple[str, ...]
+    engine: list[int]
+    legal: list[int]
+    taken: dict[int, int]
+
+
+def queue_depths(chip: Chip) -> list[int]:
+    """Entries of each engine's queue, in the order of `engine_names`."""
+    engines = chip.engines
+    return [engines.mac.queue_depth, engines.vector.queue_depth, *[engines.dma.queue_depth] * engines.dma.channels]
+
+
+def issue_cycles(chip: Chip) -> list[int]:
+    """What each engine takes to begin any operation, in the order of `engine_names`."""
+    engines = chip.engines
+    return [engines.mac.issue_cycles, engines.vector.issue_cycles, *[engines.dma.issue_cycles] * engines.dma.channels]
+
+
+def describe(index: int, op: MachineOp, names: Sequence[str]) -> str:
+    """`op 12 convolution (mac)`, for messages."""
+    engine = engine_index(op)
+    where = "" if engine is None or not 0 <= engine < len(names) else f" ({names[engine]})"
+    detail = f" semaphore {op.semaphore}" if isinstance(op, Signal | Wait) else ""
+    return f"op {index} {op.NAME}{detail}{where}"
+
+
+def program_order(chip: Chip, ops: Sequence[MachineOp]) -> Order:
+    """Runs the queues without times: in-order engines, a front end that stops at a full queue, counting semaphores.
+
+    Whether a program can finish does not depend on times: each Wait takes a fixed Signal, each queue a fixed order.
+    Raises ProgramError on a deadlock (naming the blocked operations), on engines and semaphores that the machine has
+    not, and on an End that is not the last operation.
+    """
+    names = engine_names(chip.engines.dma.channels)
+    engine = engines_of(chip, ops, names)
+    run = _Queues(ops, engine, queue_depths(chip))
+    for index, queue in enumerate(engine):
+        if queue != NO_ENGINE and not run.dispatch(index, queue):
+            raise ProgramError(_deadlock(ops, names, run.blocked, index))
+    if any(head >= 0 for head in run.blocked):
+        raise ProgramError(_deadlock(ops, names, run.blocked, None))
+    return Order(names, engine, run.legal, run.taken)
+
+
+def engines_of(chip: Chip, ops: Sequence[MachineOp], names: Sequence[str]) -> list[int]:
+    """The queue of each operation. Raises ProgramError as `program_order`."""
+    engine, semaphores = [], chip.sync.semaphores
+    for index, op in enumerate(ops):
+        if isinstance(op, Signal | Wait) and not 0 <= op.semaphore < semaphores:
+            raise ProgramError(
+                f"{describe(index, op, names)}: the machine has semaphores 0..{semaphores - 1} (sync.semaphores={semaphores})"
+            )
+        if isinstance(op, End):
+            if index != len(ops) - 1:
+                raise ProgramError(f"op {index} end: {len(ops) - 1 - index} operations follow it; end must be the last")
+            engine.append(NO_ENGINE)
+            continue
+        queue = engine_index(op)
+        if isinstance(op, Copy | Fill) and op.channel < 0:
+            queue = None
+        if queue is None or not 0 <= queue < len(names):
+            given = op.channel if isinstance(op, Copy | Fill) else getattr(op, "engine", None)
+            raise ProgramError(f"op {index} {op.NAME}: names engine or channel {given}; the machine has {', '.join(names)}")
+        engine.append(queue)
+    return engine
+
+
+class _Queues:
+    """blocked[e]: the Wait that engine e stands at, or -1."""
+
+    def __init__(self, ops: Sequence[MachineOp], engine: Sequence[int], depths: Sequence[int]):
+        self.ops, self.engine, self.depths = ops, engine, depths
+        self.queues: list[deque[int]] = [deque() for _ in depths]
+        self.blocked = [-1] * len(depths)
+        self.signals: dict[int, deque[int]] = {}
+        self.waiting: dict[int, deque[int]] = {}
+        self.legal: list[int] = []
+        self.taken: dict[int, int] = {}
+
+    def dispatch(self, index: int, queue: int) -> bool:
+        """False where the queue is full for good: everything that could run has run."""
+        if self.blocked[queue] < 0:
+            self._run(index, queue)
+            return True
+        if len(self.queues[queue]) >= self.depths[queue]:
+            return False
+        self.queues[queue].append(index)
+        return True
+
+    def _run(self, index: int, queue: int) -> None:
+        """Runs an operation on a free engine, and all that this frees."""
+        woken = [self._step(index, queue)]
+        while woken:
+            engine = woken.pop()
+            if engine < 0:
+                continue
+            entries = self.queues[engine]
+            while entries and self.blocked[engine] < 0:
+                woken.append(self._step(entries.popleft(), engine))
+
+    def _step(self, index: int, queue: int) -> int:
+        """Returns the engine that a Signal wakes, or -1."""
+        op = self.ops[index]
+        if isinstance(op, Wait):
+            available = self.signals.get(op.semaphore)
+            if not available:
+                self.blocked[queue] = index
+                self.waiting.setdefault(op.semaphore, deque()).append(index)
+                return -1
+            self.taken[index] = available.popleft()
+            self.legal.append(index)
+            return -1
+        self.legal.append(index)
+        if not isinstance(op, Signal):
+            return -1
+        waiters = self.waiting.get(op.semaphore)
+        if not waiters:
+            self.signals.setdefault(op.semaphore, deque()).append(index)
+            return -1
+        woken = waiters.popleft()
+        self.taken[woken] = index
+        self.legal.append(woken)
+        self.blocked[self.engine[woken]] = -1
+        return self.engine[woken]
+
+
+def _deadlock(ops: Sequence[MachineOp], names: Sequence[str], blocked: Sequence[int], front: int | None) -> str:
+    stuck = [describe(i, ops[i], names) for i in blocked if i >= 0]
+    if front is not None:
+        stuck.append(f"{describe(front, ops[front], names)} (not dispatched: its queue is full)")
+    return f"deadlock: {'; '.join(stuck)} can never go on; each Wait needs a Signal that runs without it"

@@ -1,0 +1,133 @@
+"""One run of a program: its bits, its cycles, and the proof that neither depends on luck."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from quant.fixed_point import FixedPointError
+from simulator.check import PROGRESS_EVERY, Progress, check_program
+from simulator.execute import Executor
+from simulator.order import Order, describe, program_order
+from simulator.state import State
+from simulator.timeline import BOUNDS, Timeline, demands, timeline
+from toolchain.errors import ProgramError
+from toolchain.hw.chip import Chip
+from toolchain.isa.accesses import Access, accesses
+from toolchain.isa.operations import MachineOp, Space
+from toolchain.isa.timing import Demand
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a run left behind. Arrays are per operation, in program order; times in cycles.
+
+    dram: uint8, the memory afterwards (values=False: as it was). start, end: int64; empty with timing=False.
+    engine: index into `engines`, -1 for End. bound_by: 'compute', 'dram', 'sram' (what its end waited for), 'dispatch'
+    (the front end or a full queue kept its engine idle for longer than it ran) or 'wait' (a semaphore).
+    dram_*_bytes: bytes the program moves; dram_*_burst_bytes: the same in whole bursts, as charged to the bandwidth.
+    sram_peak_bytes: one past the highest byte of sram touched. busy_cycles: per engine, without signals and waits.
+    """
+
+    dram: np.ndarray
+    engines: tuple[str, ...]
+    engine: np.ndarray
+    cycles: int
+    start: np.ndarray
+    end: np.ndarray
+    bound_by: tuple[str, ...]
+    macs: int
+    dram_read_bytes: int
+    dram_write_bytes: int
+    dram_read_burst_bytes: int
+    dram_write_burst_bytes: int
+    sram_read_bytes: int
+    sram_write_bytes: int
+    sram_peak_bytes: int
+    busy_cycles: dict[str, int] = field(default_factory=dict)
+
+
+def simulate(
+    chip: Chip,
+    ops: Sequence[MachineOp],
+    words: Sequence[int] | None,
+    dram: np.ndarray,
+    written: Sequence[tuple[int, int]],
+    *,
+    values: bool = True,
+    timing: bool = True,
+    check: bool = True,
+    progress: Progress | None = None,
+) -> Simulation:
+    """Runs `ops` on the machine; `dram` is not changed.
+
+    words: instruction words of each operation (None: one each). dram: uint8, the whole address space that the program
+    may use. written: the ranges [first, last) of it that hold data. progress: called as (stage, done, total).
+    Raises ProgramError where the program breaks a rule of the machine, deadlocks, or holds parameters that describe no
+    arithmetic (docs/simulator.md lists the rules). With check=False only deadlocks and such parameters are found.
+    """
+    if words is not None and len(words) != len(ops):
+        raise ProgramError(f"{len(words)} instruction lengths for {len(ops)} operations; give one each")
+    if dram.dtype != np.uint8 or dram.ndim != 1 or dram.size > chip.memories.dram.size:
+        raise ProgramError(
+            f"dram image is {dram.dtype}{list(dram.shape)}; must be uint8 of at most {chip.memories.dram.size} bytes "
+            f"(memories.dram.size)"
+        )
+    order = program_order(chip, ops)
+    touched = _accesses(chip, ops, order)
+    if check:
+        check_program(chip, ops, order, touched, (dram.size, chip.memories.sram.size), written, progress)
+    wanted = demands(chip, ops)
+    times = timeline(chip, ops, order, wanted, words) if timing else None
+    after = _values(chip, ops, order, dram.copy(), progress) if values else dram
+    return _result(order, after, touched, wanted, times)
+
+
+def _accesses(chip: Chip, ops: Sequence[MachineOp], order: Order) -> list[tuple[Access, ...]]:
+    found = []
+    for index, op in enumerate(ops):
+        try:
+            found.append(accesses(op, chip))
+        except ValueError as fault:  # an address space that is none
+            raise ProgramError(f"{describe(index, op, order.names)}: {fault}") from fault
+    return found
+
+
+def _values(chip: Chip, ops: Sequence[MachineOp], order: Order, dram: np.ndarray, progress: Progress | None) -> np.ndarray:
+    """In an order that can run: a program without hazards gives the same values in any of them."""
+    executor = Executor(chip, State(chip, dram))
+    for done, index in enumerate(order.legal):
+        try:
+            executor.execute(ops[index])
+        except (FixedPointError, ValueError, TypeError) as fault:
+            raise ProgramError(f"{describe(index, ops[index], order.names)}: {fault}") from fault
+        if progress and not done % PROGRESS_EVERY:
+            progress("run", done, len(order.legal))
+    return dram
+
+
+def _result(
+    order: Order, dram: np.ndarray, touched: Sequence[Sequence[Access]], wanted: Sequence[Demand], times: Timeline | None
+) -> Simulation:
+    nothing = np.zeros(0, np.int64)
+    ends = (a.end for found in touched for a in found if a.space == Space.SRAM and a.bytes)
+    return Simulation(
+        dram=dram,
+        engines=order.names,
+        engine=np.array(order.engine, np.int8),
+        cycles=times.cycles if times else 0,
+        start=times.start if times else nothing,
+        end=times.end if times else nothing,
+        bound_by=tuple(BOUNDS[b] for b in times.bound) if times else (),
+        macs=sum(d.macs for d in wanted),
+        dram_read_bytes=sum(d.dram_read_bytes for d in wanted),
+        dram_write_bytes=sum(d.dram_write_bytes for d in wanted),
+        dram_read_burst_bytes=sum(d.dram_read_burst_bytes for d in wanted),
+        dram_write_burst_bytes=sum(d.dram_write_burst_bytes for d in wanted),
+        sram_read_bytes=sum(d.sram_read_bytes for d in wanted),
+        sram_write_bytes=sum(d.sram_write_bytes for d in wanted),
+        sram_peak_bytes=max(ends, default=0),
+        busy_cycles=times.busy_cycles if times else {},
+    )
