@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -108,6 +109,7 @@ def _random(rng: np.random.Generator, t: TensorType) -> np.ndarray:
 class _Array:
     """One array of a file, not yet read: `open` gives its bytes from the first element on."""
 
+    path: Path
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     fortran: bool
@@ -151,12 +153,12 @@ def _arrays(path: Path) -> dict[str, _Array]:
     try:
         if path.suffix == ".npy":
             with path.open("rb") as file:
-                return {path.stem: _header(file, lambda: path.open("rb"))}
+                return {path.stem: _header(path, file, lambda: path.open("rb"))}
         with zipfile.ZipFile(path) as archive:
             found: dict[str, _Array] = {}
             for member in archive.namelist():
                 with archive.open(member) as file:
-                    found[member.removesuffix(".npy")] = _header(file, _opener(path, member))
+                    found[member.removesuffix(".npy")] = _header(path, file, _opener(path, member))
             return found
     except (ValueError, EOFError, zipfile.BadZipFile, NotImplementedError) as fault:
         raise CompileError(f"{path}: damaged, or no array file of numpy: {fault}; save it again with numpy.savez") from None
@@ -166,7 +168,7 @@ def _opener(path: Path, member: str) -> Callable[[], IO[bytes]]:
     return lambda: zipfile.ZipFile(path).open(member)
 
 
-def _header(file: IO[bytes], open_again: Callable[[], IO[bytes]]) -> _Array:
+def _header(path: Path, file: IO[bytes], open_again: Callable[[], IO[bytes]]) -> _Array:
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read(file)
@@ -179,7 +181,7 @@ def _header(file: IO[bytes], open_again: Callable[[], IO[bytes]]) -> _Array:
         stream.read(offset)
         return stream
 
-    return _Array(shape, dtype, fortran, skip_header)
+    return _Array(path, shape, dtype, fortran, skip_header)
 
 
 def _sample_count(path: Path, name: str, array: _Array, t: TensorType) -> int:
@@ -202,21 +204,21 @@ def _sample_count(path: Path, name: str, array: _Array, t: TensorType) -> int:
 def _stream(array: _Array, t: TensorType, count: int) -> Iterator[np.ndarray]:
     with array.open() as file:
         if array.fortran:  # the samples lie interleaved
-            whole = np.frombuffer(_read(file, array.dtype.itemsize * int(np.prod(array.shape))), array.dtype)
+            whole = np.frombuffer(_read(array.path, file, array.dtype.itemsize * int(np.prod(array.shape))), array.dtype)
             yield from whole.reshape(array.shape, order="F").reshape(count, *t.shape)
             return
         size_bytes = t.elements * array.dtype.itemsize
         for _ in range(count):
-            yield np.frombuffer(_read(file, size_bytes), array.dtype).reshape(t.shape)
+            yield np.frombuffer(_read(array.path, file, size_bytes), array.dtype).reshape(t.shape)
 
 
-def _read(file: IO[bytes], size_bytes: int) -> bytes:
+def _read(path: Path, file: IO[bytes], size_bytes: int) -> bytes:
     try:
         data = file.read(size_bytes)
-    except zipfile.BadZipFile as fault:
-        raise CompileError(f"calibration data: the archive is damaged: {fault}; save it again") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError) as fault:
+        raise CompileError(f"{path}: the archive is damaged: {fault}; save it again") from None
     if len(data) < size_bytes:
-        raise CompileError(f"calibration data: the file ends {size_bytes - len(data)} bytes early; save it again")
+        raise CompileError(f"{path}: the file ends {size_bytes - len(data)} bytes early; save it again")
     return data
 
 

@@ -66,4 +66,5 @@ def _cause(fault: Exception, path: Path) -> str:
         frame.lineno for frame in traceback.extract_tb(fault.__traceback__) if Path(frame.filename).resolve() == path.resolve()
     ]
     line = getattr(fault, "lineno", None) or (lines[-1] if lines else None)
-    return f"{type(fault).__name__}: {fault}" + (f" (line {line})" if line else "")
+    reason = fault.msg if isinstance(fault, SyntaxError) else str(fault)
+    return f"{type(fault).__name__}: {reason}" + (f" (line {line})" if line else "")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from quant.sample import Sample, fit_array
 from toolchain.errors import CompileError, ConfigError
@@ -28,12 +28,19 @@ class Preprocess(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     mean: _Channels = (0.0,)
-    std: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1, max_length=3)] = (1.0,)
+    std: _Channels = (1.0,)
     fit: Literal["stretch", "crop", "pad"] = "stretch"
     resample: Literal["nearest", "bilinear", "bicubic", "lanczos"] = "bilinear"
     channels: Literal["rgb", "bgr"] = "rgb"
     layout: Literal["nchw", "nhwc"] | None = None  # None: where the input has 1 or 3 channels
     pad: Annotated[int, Field(ge=0, le=255)] = 0
+
+    @field_validator("std")
+    @classmethod
+    def _divisible(cls, std: tuple[float, ...]) -> tuple[float, ...]:
+        if min(std) <= 0:
+            raise ValueError(f"must be more than 0, got {min(std):g}")
+        return std
 
 
 def read_preprocess(path: Path) -> Preprocess:
