@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -29,7 +30,7 @@ def random_inputs(model: NormalModel, seed: int = 0) -> dict[str, np.ndarray]:
     return feeds
 
 
-def largest_error(expected: list[np.ndarray], found: list[np.ndarray]) -> float:
+def largest_error(expected: Sequence[Any], found: Sequence[Any]) -> float:
     """Largest difference over all outputs, relative to the output's own largest value (at least 1e-6)."""
     worst = 0.0
     for a, b in zip(expected, found, strict=True):

@@ -9,7 +9,7 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference
 
 from toolchain.errors import CompileError
-from toolchain.frontend.convert import array_from_proto, dtype_name, elem_type, node_to_proto, type_of, type_proto
+from toolchain.frontend.convert import dtype_name, elem_type, node_to_proto, type_of, type_proto
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.read import first_line
 from toolchain.ir.graph import Node, TensorType
@@ -139,6 +139,3 @@ def model_of(graph: onnx.GraphProto, opset: int) -> onnx.ModelProto:
         opsets.append(helper.make_opsetid("ai.onnx.ml", 5))
     ir_version = max(10, helper.find_min_ir_version_for(opsets, ignore_unknown=True))
     return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version, producer_name="npu-toolchain")
-
-
-__all__ = ["array_from_proto", "evaluate", "foldable", "infer", "model_of", "schema_of"]

@@ -8,8 +8,8 @@ from math import prod
 
 import numpy as np
 
-from toolchain.frontend.rewrite import Rewrite, Rule, Scope, node, reshape
-from toolchain.ir.graph import Node, OnnxOp
+from toolchain.frontend.rewrite import Rewrite, Rule, Scope, node, operand, reshape
+from toolchain.ir.graph import Node
 
 GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1}
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm")
@@ -23,10 +23,10 @@ def gemm(n: Node, scope: Scope) -> Rewrite | None:
     weights = scope.constants.get(n.inputs[1])
     if weights is None or n.inputs[0] in scope.constants:
         return Rewrite(as_matmul(n, scope))
-    bias = scope.constants.get(n.inputs[2]) if len(n.inputs) > 2 else None
+    bias = scope.constants.get(operand(n, 2))
     outputs = weights.shape[0 if a["transB"] else 1]
     is_bias = bias is not None and prod(bias.shape[:-1]) == 1 and bias.size in (1, outputs)
-    if a == GEMM and (len(n.inputs) < 3 or (is_bias and bias is not None and bias.shape == (outputs,))):
+    if a == GEMM and (not operand(n, 2) or (is_bias and bias is not None and bias.shape == (outputs,))):
         return None
     nodes, x, y = [], n.inputs[0], n.outputs[0]
     if a["transA"]:
@@ -37,7 +37,7 @@ def gemm(n: Node, scope: Scope) -> Rewrite | None:
     if is_bias and bias is not None:
         row = np.broadcast_to(bias.reshape(-1) * bias.dtype.type(a["beta"]), (outputs,))
         inputs.append(scope.constant(f"{n.inputs[2]}/row", row))
-    elif len(n.inputs) > 2:
+    elif operand(n, 2):
         y = scope.tensor(f"{n.outputs[0]}/product")
     nodes.append(node(n.name, "Gemm", inputs, y, n.sources, **GEMM))
     if y != n.outputs[0]:
@@ -49,13 +49,13 @@ def as_matmul(n: Node, scope: Scope) -> tuple[Node, ...]:
     """alpha A' B' + beta C by MatMul, Mul and Add."""
     a, nodes, operands = n.op.attributes, [], []
     for index, key in enumerate(("transA", "transB")):
-        operand = n.inputs[index]
+        matrix = n.inputs[index]
         if a[key]:
-            operand = scope.tensor(f"{n.inputs[index]}/transposed")
+            matrix = scope.tensor(f"{n.inputs[index]}/transposed")
             name = f"{n.name}/transpose_{'ab'[index]}"
-            nodes.append(node(name, "Transpose", (n.inputs[index],), operand, n.sources, perm=(1, 0)))
-        operands.append(operand)
-    has_c = len(n.inputs) > 2
+            nodes.append(node(name, "Transpose", (n.inputs[index],), matrix, n.sources, perm=(1, 0)))
+        operands.append(matrix)
+    has_c = bool(operand(n, 2))
     y = scope.tensor(f"{n.outputs[0]}/product") if has_c else n.outputs[0]
     product = scope.tensor(f"{n.outputs[0]}/unscaled") if a["alpha"] != 1 else y
     nodes.append(node(n.name, "MatMul", operands, product, n.sources))
@@ -83,7 +83,7 @@ def matmul(n: Node, scope: Scope) -> Rewrite | None:
     if weights is None or not scope.is_float(x) or weights.ndim == 0 or prod(weights.shape[:-2]) != 1:
         return None
     square = weights.reshape(weights.shape[-2:]) if weights.ndim > 1 else weights.reshape(-1, 1)
-    k = square.shape[0]
+    k = len(square)
     flat, product = scope.tensor(f"{x}/rows"), scope.tensor(f"{n.outputs[0]}/rows")
     w = scope.constant(f"{n.inputs[1]}/nk", square.T)
     return Rewrite(
@@ -103,7 +103,7 @@ def fold_constant(n: Node, scope: Scope) -> Rewrite | None:
     weighted, back = producer_through_reshape(n.inputs[0], scope)
     if weighted is None or scope.shape(n.inputs[0]) != scope.shape(n.outputs[0]) or weighted.inputs[1] not in scope.constants:
         return None
-    if len(weighted.inputs) > 2 and weighted.inputs[2] not in scope.constants:
+    if operand(weighted, 2) and operand(weighted, 2) not in scope.constants:
         return None
     channels = scope.shape(weighted.outputs[0])[1]
     axis = 1 if back is None else len(scope.shape(n.inputs[0])) - 1
@@ -139,7 +139,7 @@ def per_channel(value: np.ndarray, shape: Sequence[int], axis: int, channels: in
 
 def folded_inputs(n: Node, weighted: Node, row: np.ndarray, scope: Scope) -> tuple[str, ...]:
     w = scope.constants[weighted.inputs[1]]
-    b = scope.constants[weighted.inputs[2]] if len(weighted.inputs) > 2 else None
+    b = scope.constants.get(operand(weighted, 2))
     base = f"{weighted.name}/bias" if b is None else weighted.inputs[2]
     if n.op.op_type == "Add":
         total = row if b is None else b + row
@@ -165,5 +165,3 @@ RULES: Mapping[str, Sequence[Rule]] = {
     "Add": (fold_constant,),
     "Mul": (fold_constant,),
 }
-
-__all__ = ["RULES", "OnnxOp"]

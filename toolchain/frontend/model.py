@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
@@ -58,6 +58,3 @@ def to_graph(model: NormalModel) -> Graph:
 def extract(model: NormalModel, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.ModelProto:
     """The part of the model between these tensors, for onnxruntime. CompileError when it needs more inputs."""
     return to_proto(subgraph(model.graph, inputs, outputs), model.opset)
-
-
-__all__ = ["NormalModel", "extract", "load_model", "replace", "to_graph"]

@@ -10,7 +10,6 @@ from pathlib import Path
 import onnx
 from onnx import external_data_helper
 
-from toolchain.errors import CompileError
 from toolchain.frontend.errors import refuse
 
 OLDEST_OPSET = 9
@@ -19,7 +18,7 @@ DOMAINS = ("", "ai.onnx.ml")
 
 
 def read_model(path: str | os.PathLike[str]) -> onnx.ModelProto:
-    """The model with its external data loaded. CompileError when the file, a weight file, the opset or an operator is unusable."""
+    """The model with its external data loaded. CompileError when the file, its weights, the opset or an operator is unusable."""
     proto = parse(Path(path))
     check_opset(proto, path)
     if proto.functions:
@@ -81,7 +80,7 @@ def newest_opset() -> int:
         model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=10)
         try:
             onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        except Exception:  # noqa: S112  onnxruntime's own exception classes are not public
+        except Exception:
             continue
         return opset
     return NORMAL_OPSET
@@ -154,7 +153,7 @@ def check_length(tensor: onnx.TensorProto, location: str) -> None:
     from toolchain.frontend.convert import dtype_name, numpy_dtype
 
     dtype = numpy_dtype(dtype_name(tensor.data_type))
-    if "4" == dtype.name[-1:] or "2" == dtype.name[-1:] and dtype.itemsize == 1:
+    if dtype.name[-1:] == "4" or (dtype.name[-1:] == "2" and dtype.itemsize == 1):
         return  # packed types: two or four elements in a byte
     needed = dtype.itemsize
     for d in tensor.dims:
@@ -166,6 +165,3 @@ def check_length(tensor: onnx.TensorProto, location: str) -> None:
 
 def first_line(fault: BaseException) -> str:
     return str(fault).strip().splitlines()[0] if str(fault).strip() else type(fault).__name__
-
-
-__all__ = ["DOMAINS", "NORMAL_OPSET", "CompileError", "first_line", "opset_of", "read_model"]

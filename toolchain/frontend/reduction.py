@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from toolchain.frontend.rewrite import Rewrite, Rule, Scope, reshape
+from toolchain.frontend.rewrite import Rewrite, Rule, Scope, operand, reshape
 from toolchain.ir.graph import Node, OnnxOp
 
 REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
@@ -17,7 +17,7 @@ OTHER_REDUCTIONS = ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "
 def reduce(n: Node, scope: Scope) -> Rewrite | None:
     """Axes written out, rising, non-negative; dimensions kept, and dropped by a Reshape."""
     x, shape, a = n.inputs[0], scope.shape(n.inputs[0]), n.op.attributes
-    given = scope.constants.get(n.inputs[1]) if len(n.inputs) > 1 else np.zeros(0, np.int64)
+    given = scope.constants.get(operand(n, 1)) if operand(n, 1) else np.zeros(0, np.int64)
     if given is None or not shape:
         return None
     if not given.size and a["noop_with_empty_axes"]:
@@ -27,7 +27,7 @@ def reduce(n: Node, scope: Scope) -> Rewrite | None:
         axes = [v for v in axes if shape[v] != 1]
     if not axes:
         return Rewrite((reshape(n, "", x, scope.shape(n.outputs[0]), n.outputs[0], scope),))
-    if a["keepdims"] and len(n.inputs) > 1 and given.tolist() == axes:
+    if a["keepdims"] and operand(n, 1) and given.tolist() == axes:
         return None
     inputs = (x, scope.ints(f"{n.name}/axes", axes))
     op = OnnxOp(n.op.op_type, {"keepdims": 1, "noop_with_empty_axes": 0})
@@ -86,4 +86,4 @@ def is_repeat(size: int, factor: int, a: Mapping[str, object]) -> bool:
     return bool((np.clip(rounded, 0, size - 1) == i // factor).all())
 
 
-RULES: Mapping[str, Sequence[Rule]] = {**{op: (reduce,) for op in (*REDUCTIONS, *OTHER_REDUCTIONS)}, "Resize": (resize,)}
+RULES: Mapping[str, Sequence[Rule]] = {**dict.fromkeys((*REDUCTIONS, *OTHER_REDUCTIONS), (reduce,)), "Resize": (resize,)}

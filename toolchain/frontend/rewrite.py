@@ -77,6 +77,11 @@ class Scope:
         return name
 
 
+def operand(n: Node, index: int) -> str:
+    """The name of an input; '' when it is absent or left out."""
+    return n.inputs[index] if index < len(n.inputs) else ""
+
+
 Rule = Callable[[Node, Scope], Rewrite | None]
 
 

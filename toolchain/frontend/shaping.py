@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 
 from toolchain.frontend.errors import refuse_node
-from toolchain.frontend.rewrite import Rewrite, Rule, Scope, node, reshape
+from toolchain.frontend.rewrite import Rewrite, Rule, Scope, node, operand, reshape
 from toolchain.ir.graph import Node, OnnxOp
 
 
@@ -18,9 +17,9 @@ def identity(n: Node, scope: Scope) -> Rewrite | None:
 
 
 def dropout(n: Node, scope: Scope) -> Rewrite | None:
-    if len(n.inputs) > 2 and n.inputs[2] and scope.constants.get(n.inputs[2], np.True_).any():
+    if operand(n, 2) and scope.constants.get(operand(n, 2), np.True_).any():
         raise refuse_node(n, "is in training mode", "export the model for inference (eval mode)")
-    if len(n.outputs) > 1 and n.outputs[1]:
+    if any(n.outputs[1:]):
         raise refuse_node(n, "its mask is used", "export the model for inference (eval mode)")
     return Rewrite(same=n.inputs[0])
 
@@ -142,8 +141,8 @@ def pad(n: Node, scope: Scope) -> Rewrite | None:
     if pads is None:
         return None
     rank = len(scope.shape(n.inputs[0]))
-    if len(n.inputs) > 3 and n.inputs[3]:
-        axes = scope.constants.get(n.inputs[3])
+    if operand(n, 3):
+        axes = scope.constants.get(operand(n, 3))
         if axes is None:
             return None
         full = np.zeros(2 * rank, np.int64)
@@ -153,7 +152,7 @@ def pad(n: Node, scope: Scope) -> Rewrite | None:
         return Rewrite((replace(n, inputs=inputs if inputs[-1] else inputs[:-1]),))
     if not pads.any():
         return Rewrite(same=n.inputs[0])
-    if n.op.attributes["mode"] == "constant" and len(n.inputs) < 3:
+    if n.op.attributes["mode"] == "constant" and not operand(n, 2):
         value = scope.constant(f"{n.name}/value", np.zeros((), scope.types[n.inputs[0]].dtype))
         return Rewrite((replace(n, inputs=(*n.inputs[:2], value)),))
     return None
@@ -182,16 +181,12 @@ def gather(n: Node, scope: Scope) -> Rewrite | None:
     return Rewrite((cut, reshape(n, "", part, scope.shape(n.outputs[0]), n.outputs[0], scope)))
 
 
-def elements(shape: Sequence[int]) -> int:
-    return prod(shape)
-
-
 RULES: Mapping[str, Sequence[Rule]] = {
     "Identity": (identity,),
     "Dropout": (dropout,),
     "Cast": (cast,),
     "Expand": (expand,),
-    **{op: (to_reshape,) for op in ("Reshape", "Flatten", "Squeeze", "Unsqueeze")},
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), (to_reshape,)),
     "Transpose": (transpose,),
     "Slice": (slice_,),
     "Split": (split,),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from toolchain.frontend.rewrite import Rewrite, Rule, Scope, reshape
+from toolchain.frontend.rewrite import Rewrite, Rule, Scope, operand, reshape
 from toolchain.ir.graph import Node
 
 UNARY = (
@@ -87,15 +87,15 @@ def concat(n: Node, scope: Scope) -> Rewrite | None:
 
 def mean(n: Node, scope: Scope) -> Rewrite | None:
     before = scope.producer(n.inputs[0], "Reshape")
-    axes = scope.constants.get(n.inputs[1]) if len(n.inputs) > 1 else None
+    axes = scope.constants.get(operand(n, 1))
     if before is None or not drops_height(before, scope) or axes is None or axes.tolist() != [2]:
         return None
     return moved(n, (before.inputs[0], scope.ints(f"{n.name}/axes", (2, 3))), scope)
 
 
 RULES: Mapping[str, Sequence[Rule]] = {
-    **{op: (unary,) for op in UNARY},
-    **{op: (binary,) for op in BINARY},
+    **dict.fromkeys(UNARY, (unary,)),
+    **dict.fromkeys(BINARY, (binary,)),
     "Concat": (concat,),
     "ReduceMean": (mean,),
 }

@@ -197,7 +197,7 @@ REDUCTIONS = ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", 
 RULES: Mapping[str, Callable[[Old], Upgraded]] = {
     **{op: axes_to_input(13) for op in ("Squeeze", "Unsqueeze", "ReduceSum")},
     **{op: axes_to_input(18) for op in (*REDUCTIONS, "ReduceSumSquare")},
-    **{op: softmax for op in ("Softmax", "LogSoftmax", "Hardmax")},
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), softmax),
     "Clip": clip,
     "Pad": pad,
     "Slice": slice_,

@@ -128,12 +128,15 @@ def unique_name(proto: onnx.NodeProto, index: int, names: set[str]) -> str:
 
 def captured(proto: onnx.NodeProto) -> set[str]:
     """Names that a node's subgraphs take from outside."""
-    found: set[str] = set()
-    for attribute in proto.attribute:
-        for graph in [attribute.g, *attribute.graphs]:
-            inside = {n for node in graph.node for n in node.output} | {i.name for i in (*graph.initializer, *graph.input)}
-            found |= names_used(graph) - inside
-    return found
+    return {n for attribute in proto.attribute for graph in [attribute.g, *attribute.graphs] for n in free_names(graph)}
+
+
+def free_names(graph: onnx.GraphProto) -> set[str]:
+    inside = {n for node in graph.node for n in node.output} | {i.name for i in (*graph.initializer, *graph.input)}
+    used = {o.name for o in graph.output} | {n for node in graph.node for n in node.input if n}
+    for node in graph.node:
+        used |= captured(node)
+    return used - inside
 
 
 def check_definitions(nodes: list[tuple[Node, set[str]]], known: set[str], made: set[str]) -> None:

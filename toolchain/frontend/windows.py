@@ -65,7 +65,7 @@ def conv_transpose(n: Node, scope: Scope) -> Rewrite | None:
 
 def pool(n: Node, scope: Scope) -> Rewrite | None:
     """Explicit window; ceil_mode becomes end padding where padding does not enter the result."""
-    if len(n.outputs) > 1:
+    if any(n.outputs[1:]):
         return None
     a = n.op.attributes
     window = spatial(n, scope, a["kernel_shape"])
@@ -117,7 +117,7 @@ def global_max(n: Node, scope: Scope) -> Rewrite | None:
 def to_2d(n: Node, scope: Scope) -> Rewrite | None:
     """A window over [n, c, w] is one over [n, c, 1, w]."""
     shape = scope.shape(n.inputs[0])
-    if len(shape) != 3 or len(n.outputs) > 1 or "auto_pad" in n.op.attributes:
+    if len(shape) != 3 or any(n.outputs[1:]) or "auto_pad" in n.op.attributes:
         return None
     a = dict(n.op.attributes)
     for key, unit in (("kernel_shape", 1), ("strides", 1), ("dilations", 1), ("output_padding", 0)):
@@ -176,7 +176,7 @@ def batch_norm(n: Node, scope: Scope) -> Rewrite | None:
 RULES: Mapping[str, Sequence[Rule]] = {
     "Conv": (conv, to_2d, pad_into_conv),
     "ConvTranspose": (conv_transpose, to_2d),
-    **{op: (pool, to_2d) for op in POOLS},
+    **dict.fromkeys(POOLS, (pool, to_2d)),
     "GlobalAveragePool": (global_average,),
     "GlobalMaxPool": (global_max,),
     "BatchNormalization": (batch_norm,),
