@@ -8,8 +8,8 @@
     00000: convolution wait=3 signal=4
            input_address=4608 input_row_stride=64 ...
 
-After `;` to the end of a line is comment, the word number before `:` is for the reader. A value of several words is written part by
-part: `write ADDRESS.1 = 0x2`.
+After `;` to the end of a line is comment, the word number before `:` is for the reader. A value of several words is written
+part by part: `write ADDRESS.1 = 0x2`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import numpy as np
 
 from toolchain.errors import CompileError, ProgramError
 from toolchain.isa import descriptors, registers
-from toolchain.isa.columns import Words, get, get_bits, put, put_bits
+from toolchain.isa.columns import Words, get, get_bits
 from toolchain.isa.descriptors import Descriptor
 from toolchain.isa.operations import OPERATIONS
 from toolchain.isa.plan import Isa, OperationPlan, Slot, slot
-from toolchain.isa.registers import part_name, parts_of, register_table
+from toolchain.isa.registers import Part, part_name, register_table
 from toolchain.isa.table import Bits, DescriptorTable, RegisterTable
 
 _LINE_WIDTH = 120
@@ -51,10 +51,18 @@ def assemble(text: str, isa: Isa) -> bytes:
             return descriptors.pack(found, isa)
         except CompileError as fault:
             raise ProgramError(f"listing: {fault}") from None
-    words = np.zeros((len(statements), 1), np.uint64)
-    for i, (line, statement) in enumerate(statements):
-        words[i] = _register_word(line, statement, isa)
-    return words.astype(f"<u{isa.word_bytes}").tobytes()
+    targets = _write_targets(isa)
+    words = [_register_word(line, statement, isa, targets) for line, statement in statements]
+    return np.array(words, np.uint64).astype(f"<u{isa.word_bytes}").tobytes()
+
+
+def _write_targets(isa: Isa) -> dict[str, tuple[int, Part]]:
+    """By the name a listing uses: the write word of value 0, and the register's part."""
+    table = register_table(isa)
+    parts = registers.all_parts(isa).values()
+    addresses = np.array([part.address for part in parts], np.uint64)
+    words = registers.write_words(addresses, np.zeros(len(addresses), np.uint64), table).tolist()
+    return {part_name(part, table): (word, part) for part, word in zip(parts, words)}
 
 
 def _comment(comments: Sequence[str], index: int) -> str:
@@ -170,11 +178,11 @@ def _refuse_semaphore(line: int, name: str, key: str, semaphore: int, bits: Bits
         raise ProgramError(f"listing line {line}: {key}={semaphore} does not fit (0 to {largest})")
 
 
-def _register_word(line: int, statement: str, isa: Isa) -> int:
+def _register_word(line: int, statement: str, isa: Isa, targets: dict[str, tuple[int, Part]]) -> int:
     table = register_table(isa)
     match = _WRITE.match(statement)
     if match:
-        return _write_word(line, match.group(1), match.group(2), table)
+        return _write_word(line, match.group(1), match.group(2), table, targets)
     verb, *words = statement.split()
     if verb != "start" or not words:
         raise ProgramError(
@@ -184,28 +192,24 @@ def _register_word(line: int, statement: str, isa: Isa) -> int:
     direct = tuple(s for s in plan.slots if s.register is None)
     values = _assignments(line, words[1:])
     _refuse_unfit(line, plan, values, direct)
-    word = np.zeros((1, 1), np.uint64)
-    for (high, low), value in ((table.start.tag.bits, table.start.tag.value), (table.start.opcode, plan.opcode)):
-        put_bits(word, low, high - low + 1, np.array([value], np.uint64))
+    word = table.start.tag.value << table.start.tag.bits[1] | plan.opcode << table.start.opcode[1]
     for s in direct:
-        put(word, s, np.array([values[s.name]], np.int64))
-    return int(word[0, 0])
+        word |= s.stored(values[s.name]) << s.low
+    return word
 
 
-def _write_word(line: int, name: str, value_text: str, table: RegisterTable) -> int:
-    register, _, index = name.partition(".")
-    parts = {part_name(p, table): p for p in parts_of(table, register)} if register in table.registers else {}
-    part = parts.get(name)
-    if part is None:
-        known = f"; it has {', '.join(parts)}" if parts else ""
-        raise ProgramError(f"listing line {line}: there is no register {name}{known}")
+def _write_word(line: int, name: str, value_text: str, table: RegisterTable, targets: dict[str, tuple[int, Part]]) -> int:
+    if name not in targets:
+        known = [n for n in targets if n.partition(".")[0] == name.partition(".")[0]]
+        raise ProgramError(f"listing line {line}: there is no register {name}{'; it has ' if known else ''}{', '.join(known)}")
+    word, part = targets[name]
     value = _number(line, value_text)
-    largest = (1 << (table.write.value[0] - table.write.value[1] + 1)) - 1
-    if not 0 <= value <= largest:
-        raise ProgramError(f"listing line {line}: {name} = {value} does not fit (0 to {largest})")
+    high, low = table.write.value
+    if not 0 <= value < 1 << (high - low + 1):
+        raise ProgramError(f"listing line {line}: {name} = {value} does not fit (0 to {(1 << (high - low + 1)) - 1})")
     if value & part.reserved_mask:
         raise ProgramError(f"listing line {line}: reserved bits of {name} are set")
-    return int(registers.write_words(np.array([part.address], np.uint64), np.array([value], np.uint64), table)[0])
+    return word | value << low
 
 
 def _known_plan(line: int, name: str, isa: Isa) -> OperationPlan:
