@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from toolchain.hw.chip import Chip
+from toolchain.hw.describe import chip_differences, chip_lines
 from toolchain.hw.load import ChipFile, load_chip, read_chip_file, read_text, shipped_names
+from toolchain.hw.schema import chip_schema, schema_text
 from toolchain.hw.source import Source, read_source
 from toolchain.hw.validation import suggest, validate
 
@@ -11,10 +13,14 @@ __all__ = [
     "Chip",
     "ChipFile",
     "Source",
+    "chip_differences",
+    "chip_lines",
+    "chip_schema",
     "load_chip",
     "read_chip_file",
     "read_source",
     "read_text",
+    "schema_text",
     "shipped_names",
     "suggest",
     "validate",

@@ -6,7 +6,7 @@ import re
 from fractions import Fraction
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, WithJsonSchema
 
 _BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 _HERTZ = {"Hz": 1, "kHz": 10**3, "MHz": 10**6, "GHz": 10**9}
@@ -32,5 +32,27 @@ def _parse(value: object, units: dict[str, int], example: str) -> int:
     return quantity
 
 
-Bytes = Annotated[int, BeforeValidator(lambda v: _parse(v, _BYTES, "512 KiB"))]
-Hertz = Annotated[int, BeforeValidator(lambda v: _parse(v, _HERTZ, "500 MHz"))]
+def _schema(units: dict[str, int], example: str) -> WithJsonSchema:
+    pattern = f"^\\s*[0-9]+(\\.[0-9]+)?\\s*({'|'.join(units)})\\s*$"
+    text = {"type": "string", "pattern": pattern, "examples": [example]}
+    return WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": _LARGEST}, text]})
+
+
+def _written(value: int, units: dict[str, int]) -> str:
+    exact = [(factor, unit) for unit, factor in units.items() if value % factor == 0]
+    factor, unit = max(exact)
+    return f"{value // factor} {unit}"
+
+
+def write_bytes(size_bytes: int) -> str:
+    """524288 -> '512 KiB', with the largest binary unit that divides it."""
+    return _written(size_bytes, {unit: factor for unit, factor in _BYTES.items() if "i" in unit or unit == "B"})
+
+
+def write_hertz(frequency_hz: int) -> str:
+    """500000000 -> '500 MHz'."""
+    return _written(frequency_hz, _HERTZ)
+
+
+Bytes = Annotated[int, BeforeValidator(lambda v: _parse(v, _BYTES, "512 KiB")), _schema(_BYTES, "512 KiB")]
+Hertz = Annotated[int, BeforeValidator(lambda v: _parse(v, _HERTZ, "500 MHz")), _schema(_HERTZ, "500 MHz")]

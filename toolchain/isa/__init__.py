@@ -5,13 +5,16 @@ from __future__ import annotations
 from toolchain.isa.codec import Decoded, decode, encode
 from toolchain.isa.listing import assemble, disassemble
 from toolchain.isa.machine import Machine, load_machine, machine_digest, machine_from_json, machine_to_json
+from toolchain.isa.manual import c_header, manual
 from toolchain.isa.plan import Isa
+from toolchain.isa.table import table_schema
 
 __all__ = [
     "Decoded",
     "Isa",
     "Machine",
     "assemble",
+    "c_header",
     "decode",
     "disassemble",
     "encode",
@@ -19,4 +22,6 @@ __all__ = [
     "machine_digest",
     "machine_from_json",
     "machine_to_json",
+    "manual",
+    "table_schema",
 ]

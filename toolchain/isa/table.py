@@ -6,9 +6,10 @@ registers hold then. `descriptors`: one wide word holds a whole operation.
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from toolchain.hw.chip import NonNegative, Section
 
@@ -114,3 +115,9 @@ TABLES: dict[str, type[RegisterTable] | type[DescriptorTable]] = {
     "registers": RegisterTable,
     "descriptors": DescriptorTable,
 }
+
+
+def table_schema() -> str:
+    """The JSON schema of `hw_configs/isa/*.yaml`, for editors."""
+    schema = TypeAdapter(Table).json_schema(by_alias=True)
+    return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1, sort_keys=True) + "\n"

@@ -1,0 +1,79 @@
+"""npu-hw: check, show, list and compare machine descriptions; print their schema, manual and C header."""
+
+from __future__ import annotations
+
+import typer
+
+from toolchain.cli.faults import reported
+from toolchain.hw import chip_differences, chip_lines, chip_schema, shipped_names
+from toolchain.isa import c_header, load_machine, machine_digest, manual, table_schema
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Machine descriptions: one YAML each, with an instruction table."
+)
+_MACHINE = typer.Argument(help="A shipped machine's name, or the path of a YAML file.")
+
+
+@app.command()
+def check(file: str = _MACHINE) -> None:
+    """Checks a machine and its instruction table; prints every fault as file:line: path: reason and exits with 2."""
+    with reported():
+        machine = load_machine(file)
+        print(f"{machine.chip.name}: no faults; instruction table {machine.isa.name} ({machine.isa.kind})")
+
+
+@app.command()
+def show(name: str = _MACHINE) -> None:
+    """Prints every key with its value, defaults included, and what follows from them."""
+    with reported():
+        machine = load_machine(name)
+        print("\n".join(chip_lines(machine.chip)))
+        print(f"# instruction table: {machine.isa.name} ({machine.isa.kind}), {', '.join(machine.isa.plans)}")
+        print(f"# digest: {machine_digest(machine)}")
+
+
+@app.command(name="list")
+def list_machines() -> None:
+    """Lists the shipped machines."""
+    with reported():
+        names = shipped_names()
+        width = max(len(name) for name in names)
+        for name in names:
+            print(f"{name:{width}}  {load_machine(name).chip.description}")
+
+
+@app.command()
+def diff(a: str = _MACHINE, b: str = _MACHINE) -> None:
+    """Prints every key that two machines have differently; exits with 1 when there are any."""
+    with reported():
+        left, right = load_machine(a), load_machine(b)
+        found = chip_differences(left.chip, right.chip)
+        old_operations, new_operations = " ".join(left.isa.plans), " ".join(right.isa.plans)
+        if old_operations != new_operations:
+            found.append(("operations", old_operations, new_operations))
+        for key, old, new in found:
+            print(f"{key}: {old} -> {new}")
+        if left.isa != right.isa and left.isa.name == right.isa.name:
+            found.append(("instruction table", left.isa.name, "another of this name"))
+            print(f"instruction table: both are named {left.isa.name}, their contents differ")
+        if not found:
+            print("no difference")
+    raise typer.Exit(1 if found else 0)
+
+
+@app.command()
+def schema(isa: bool = typer.Option(False, "--isa", help="Of instruction tables instead.")) -> None:
+    """Prints the JSON schema of machine files, for editors."""
+    print(table_schema() if isa else chip_schema(), end="")
+
+
+@app.command(name="manual")
+def print_manual(name: str = _MACHINE, c: bool = typer.Option(False, "--c-header", help="A C header instead.")) -> None:
+    """Prints the machine's instruction set manual in Markdown."""
+    with reported():
+        machine = load_machine(name)
+        print(c_header(machine) if c else manual(machine), end="")
+
+
+def main() -> None:
+    app()

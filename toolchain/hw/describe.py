@@ -1,0 +1,73 @@
+"""A chip as text: every key with its value, defaults included, and what two chips have differently."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from toolchain.hw.chip import Chip
+from toolchain.hw.source import Path, render_path
+from toolchain.hw.units import write_bytes, write_hertz
+
+
+def chip_lines(chip: Chip) -> list[str]:
+    """The whole chip as YAML, one key a line, and the figures that follow from it as comments."""
+    return [*_yaml(chip.model_dump(mode="json", exclude_none=True), 0), *_derived(chip)]
+
+
+def chip_differences(a: Chip, b: Chip) -> list[tuple[str, str, str]]:
+    """(key, value in a, value in b) of every key that differs, in the order of the model; '-' where one has none."""
+    left, right = dict(_flat(a.model_dump(mode="json"), ())), dict(_flat(b.model_dump(mode="json"), ()))
+    paths = list(left) + [path for path in right if path not in left]
+    found = []
+    for path in paths:
+        values = [_value(path, side[path]) if path in side else "-" for side in (left, right)]
+        if values[0] != values[1]:
+            found.append((render_path(path), values[0], values[1]))
+    return found
+
+
+def _flat(data: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from _flat(value, (*path, key))
+    else:
+        yield path, data
+
+
+def _value(path: Path, value: Any) -> str:
+    if path[-1:] == ("size",):
+        return write_bytes(value)
+    if path[-1:] == ("frequency",):
+        return write_hertz(value)
+    return _inline(value)
+
+
+def _inline(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(_inline(v) for v in value)}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{k}: {_inline(v)}' for k, v in value.items())}}}"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "none" if value is None else str(value)
+
+
+def _yaml(data: dict[str, Any], depth: int) -> Iterator[str]:
+    for key, value in data.items():
+        if isinstance(value, dict) and value:
+            yield f"{'  ' * depth}{key}:"
+            yield from _yaml(value, depth + 1)
+        elif key == "description":
+            yield f"{'  ' * depth}{key}: {str(value)!r}"
+        else:
+            yield f"{'  ' * depth}{key}: {_value((key,), value)}"
+
+
+def _derived(chip: Chip) -> Iterator[str]:
+    clock = chip.clock.frequency
+    macs = chip.macs_per_cycle
+    dram = chip.memories.dram.read_bytes_per_cycle
+    yield f"# peak: {macs:g} MAC a cycle, {macs * clock / 1e9:g} GMAC/s"
+    yield f"# DRAM reads: {dram:g} bytes a cycle, {dram * clock / 1e9:g} GB/s"
+    yield f"# balance: {macs / dram:g} MAC for each DRAM byte read, to be bound by neither"

@@ -1,0 +1,184 @@
+"""The instruction set manual and the C header: both follow from the table alone."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+from toolchain.hw.units import write_bytes, write_hertz
+from toolchain.isa.machine import Machine
+from toolchain.isa.operations import OPERATIONS
+from toolchain.isa.plan import Isa, OperationPlan, Slot, slot
+from toolchain.isa.table import DescriptorTable, RegisterTable
+
+_HEADER = "| parameter | bits | value | range | unit |\n|---|---|---|---|---|"
+
+
+def manual(machine: Machine) -> str:
+    """Markdown: the forms of a word, the registers, each operation's meaning and where each of its parameters lies."""
+    chip, isa = machine.chip, machine.isa
+    lines = [
+        f"# {chip.name}: instruction set",
+        "",
+        f"{chip.description}. Clock {write_hertz(chip.clock.frequency)}, SRAM {write_bytes(chip.memories.sram.size)}, "
+        f"DRAM {write_bytes(chip.memories.dram.size)}.",
+        "",
+        f"Instruction table `{isa.name}`, kind {isa.kind}: {isa.table.description}.",
+        "",
+        f"Words have {isa.table.word_bits} bits and are stored least significant byte first. The front end reads one in "
+        f"{chip.isa.word_cycles:g} cycles. Bits are counted from 0, the least significant.",
+        "",
+        *_engines(machine),
+        *(_descriptor_forms(isa.table) if isinstance(isa.table, DescriptorTable) else _register_forms(isa.table)),
+        "## Operations",
+        "",
+    ]
+    for name, plan in isa.plans.items():
+        lines += _operation(name, plan, isa)
+    absent = [name for name in OPERATIONS if not isa.supports(name)]
+    if absent:
+        lines += ["## Absent", "", f"This machine has no {', '.join(absent)}.", ""]
+    return "\n".join(lines)
+
+
+def _engines(machine: Machine) -> Iterator[str]:
+    chip = machine.chip
+    queues = ["mac", "vector", *(f"dma{i}" for i in range(chip.engines.dma.channels))]
+    yield "## Engines and semaphores"
+    yield ""
+    yield f"Each engine runs its operations in order: {', '.join(f'{i} {name}' for i, name in enumerate(queues))}."
+    yield (
+        f"Engines wait for each other with {chip.sync.semaphores} counting semaphores (0 to {chip.sync.max_count} each, "
+        "0 at the start); nothing else orders them."
+    )
+    yield ""
+
+
+def _descriptor_forms(table: DescriptorTable) -> Iterator[str]:
+    yield "## Word"
+    yield ""
+    yield f"The opcode is in bits {_range(table.opcode)}. Reserved bits are zero; a word that has them set is refused."
+    if table.sync:
+        yield (
+            f"An operation can carry a wait in bits {_range(table.sync.wait)} and {_range(table.sync.wait_semaphore)} "
+            f"(its engine waits for the semaphore first) and a signal in bits {_range(table.sync.signal)} and "
+            f"{_range(table.sync.signal_semaphore)} (its engine signals the semaphore when it has ended)."
+        )
+    yield ""
+
+
+def _register_forms(table: RegisterTable) -> Iterator[str]:
+    write, start = table.write, table.start
+    yield "## Words"
+    yield ""
+    yield (
+        f"A write word has {write.tag.value} in bits {_range(write.tag.bits)}, the register's address in bits "
+        f"{_range(write.register_)} and its value in bits {_range(write.value)}. Registers keep their values and hold nothing "
+        "of use before their first write."
+    )
+    yield (
+        f"A start word has {start.tag.value} in bits {_range(start.tag.bits)} and the opcode in bits {_range(start.opcode)}; "
+        "the operation takes its parameters from its own word and from the registers as they are then."
+    )
+    yield ""
+    yield "## Registers"
+    yield ""
+    yield "| address | register | bits | field | value |"
+    yield "|---|---|---|---|---|"
+    for name, register in sorted(table.registers.items(), key=lambda item: item[1].address):
+        last = register.address + register.words - 1
+        address = f"{register.address:#04x}" if register.words == 1 else f"{register.address:#04x} to {last:#04x}"
+        for field, bits in register.fields.items():
+            yield f"| {address} | {name} | {_range(bits.bits)} | {field} | {_formula(slot(field, bits))} |"
+            address = ""
+    yield ""
+
+
+def _operation(name: str, plan: OperationPlan, isa: Isa) -> Iterator[str]:
+    yield f"### {name} (opcode {plan.opcode})"
+    yield ""
+    yield "\n".join(f"    {line}".rstrip() for line in inspect.cleandoc(plan.operation.__doc__ or "").splitlines())
+    yield ""
+    if not plan.slots and not plan.fixed:
+        return
+    yield _HEADER
+    for s in plan.slots:
+        place = _range((s.low + s.width - 1, s.low)) + (f" of {s.register}" if s.register else "")
+        yield f"| {s.name} | {place} | {_formula(s)} | {s.lowest} to {s.highest} | {parameter_unit(name, s.name)} |"
+    for parameter, value in plan.fixed:
+        yield f"| {parameter} | - | always {value} | {value} | {parameter_unit(name, parameter)} |"
+    for s, value in plan.constants:
+        yield f"| - | {s.name} | must be {value} | {value} | |"
+    yield ""
+
+
+def _range(bits: tuple[int, int]) -> str:
+    return f"{bits[0]}:{bits[1]}" if bits[0] != bits[1] else f"{bits[0]}"
+
+
+def _formula(s: Slot) -> str:
+    text = "signed" if s.signed else "stored"
+    text += f" * {s.step}" if s.step != 1 else ""
+    return f"{text} {'+' if s.bias > 0 else '-'} {abs(s.bias)}" if s.bias else text
+
+
+def parameter_unit(operation: str, parameter: str) -> str:
+    """The unit of a parameter, by its name: addresses and memory strides are bytes, extents are elements."""
+    if parameter.endswith("_address") or parameter == "inner_bytes":
+        return "bytes"
+    if "stride" in parameter and not parameter.startswith("stride_"):
+        return "bytes"
+    if parameter.endswith(("shift",)):
+        return "bits"
+    if parameter.endswith(("_zero_point", "clamp_low", "clamp_high")) or parameter == "value":
+        return "codes"
+    extents = ("height", "width", "channels", "rows", "inner", "columns", "inner_elements", "pad_top", "pad_left")
+    return "elements" if parameter.endswith(extents) and operation != "copy" else ""
+
+
+def c_header(machine: Machine) -> str:
+    """A C99 header of opcodes, register addresses and, for each field, its shift, mask, bias and step."""
+    isa = machine.isa
+    guard = f"NPU_{isa.name.upper()}_H"
+    lines = [f"/* Instruction set {isa.name}. Made from its table; value = stored * STEP + BIAS. */", f"#ifndef {guard}"]
+    lines += [f"#define {guard}", "", f"#define NPU_WORD_BITS {isa.table.word_bits}"]
+    if isinstance(isa.table, RegisterTable):
+        lines += _register_header(isa.table)
+    else:
+        lines += [f"#define NPU_OPCODE_SHIFT {isa.table.opcode[1]}"]
+    for name, plan in isa.plans.items():
+        prefix = f"NPU_{name.upper()}"
+        lines += ["", f"#define {prefix}_OPCODE {plan.opcode}"]
+        for s in plan.slots:
+            if s.register is None:
+                lines += _field_header(f"{prefix}_{s.name.upper()}", s)
+    return "\n".join([*lines, "", f"#endif /* {guard} */", ""])
+
+
+def _register_header(table: RegisterTable) -> Iterator[str]:
+    forms = (
+        ("WRITE_TAG", table.write.tag.bits, table.write.tag.value),
+        ("WRITE_REGISTER", table.write.register_, None),
+        ("WRITE_VALUE", table.write.value, None),
+        ("START_TAG", table.start.tag.bits, table.start.tag.value),
+        ("START_OPCODE", table.start.opcode, None),
+    )
+    for name, (high, low), value in forms:
+        yield f"#define NPU_{name}_SHIFT {low}"
+        yield f"#define NPU_{name}_WIDTH {high - low + 1}"
+        if value is not None:
+            yield f"#define NPU_{name} {value}"
+    for name, register in table.registers.items():
+        yield ""
+        yield f"#define NPU_{name} {register.address:#04x}"
+        for field, bits in register.fields.items():
+            yield from _field_header(f"NPU_{name}_{field.upper()}", slot(field, bits))
+
+
+def _field_header(prefix: str, s: Slot) -> Iterator[str]:
+    yield f"#define {prefix}_SHIFT {s.low}"
+    yield f"#define {prefix}_WIDTH {s.width}"
+    if s.bias:
+        yield f"#define {prefix}_BIAS {s.bias}"
+    if s.step != 1:
+        yield f"#define {prefix}_STEP {s.step}"
