@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from quant.fixed_point.errors import FixedPointError
-from quant.fixed_point.requant import Requant, make_requant, requantize
+from quant.fixed_point.requant import Requant, requantize
 from quant.fixed_point.rounding import Rounding, round_shift
 from quant.fixed_point.scale import ScaleForm, choose_scale
 from quant.fixed_point.tables import Array, round_half_away
@@ -182,22 +182,6 @@ def rsqrt8(x: Array, input_scale: float, input_zero_point: int, output_scale: fl
 
 
 # --- activations -----------------------------------------------------------------------------------------------------
-
-
-def tflite_leaky_relu_requants(
-    alpha: float, input_scale: float, output_scale: float, output_zero_point: int, dtype: DTypeLike
-) -> tuple[Requant, Requant]:
-    """-> (positive, negative) for `leaky_relu`. Source: TFLite LEAKY_RELU: scales in float32, double rounding."""
-    if alpha < 0:
-        raise FixedPointError(f"alpha={alpha}: TFLite's integer form needs alpha >= 0; use a table (build_table8)")
-    limits = np.iinfo(np.dtype(dtype).name)
-    input_scale32, output_scale32 = np.float32(input_scale), np.float32(output_scale)
-
-    def by(scale: np.floating) -> Requant:
-        rule, low, high = Rounding.DOUBLE_ROUND, int(limits.min), int(limits.max)
-        return make_requant(float(scale), _FULL_SCALE, rule, zero_point=output_zero_point, low=low, high=high)
-
-    return by(input_scale32 / output_scale32), by(input_scale32 * np.float32(alpha) / output_scale32)
 
 
 @dataclass(frozen=True)

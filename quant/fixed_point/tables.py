@@ -136,25 +136,19 @@ def _build_table16_tflite(
 def interpolate16(x: Array, table: Array) -> Array:
     """x: int16[...], table: int16[513] -> int32[...] = 128 t[i] + (t[i+1] - t[i]) f, i = (x + 32768) >> 7, f = x & 127.
 
-    Seven fraction bits, nothing rounded. Source: TOSA 1.0 TABLE, int16.
+    Seven fraction bits, nothing rounded. Source: TOSA 1.0 TABLE, int16; it leaves steps beyond int16 undefined.
     """
-    if x.dtype != np.int16:
-        raise FixedPointError(f"16-bit lookup: input is {x.dtype}, must be int16")
-    if table.shape != (TABLE16_ENTRIES,) or table.dtype != np.int16:
-        raise FixedPointError(f"table for 16-bit lookup: {table.dtype}{table.shape}, must be int16(513,); use build_table16")
-    position = x.astype(np.int32) + 32768
-    i = position >> TABLE16_STEP_BITS
-    base = np.take(table, i).astype(np.int32)
-    slope = np.take(table, i + 1).astype(np.int32) - base
-    return (base << TABLE16_STEP_BITS) + slope * (position & 127)
+    base, slope, rest = _segment16(x, table)
+    return (base << TABLE16_STEP_BITS) + slope * rest
 
 
 def lookup16(x: Array, table: Array, form: TableForm) -> Array:
     """x: int16[...], table: int16[513] -> int16[...], interpolated between two entries, rounded half up.
 
-    'tflite': t[i] + (((t[i+1] - t[i]) f + 64) >> 7). 'tosa': TABLE followed by RESCALE by 2^-7 with single rounding,
-    (128 t[i] + (t[i+1] - t[i]) f + 64) >> 7. The two give the same number for the same table: the forms differ in how
-    the table is built. Never leaves the range of the two entries. The 32-bit result of TOSA itself: `interpolate16`.
+    'tosa': TABLE followed by RESCALE by 2^-7 with single rounding, (128 t[i] + (t[i+1] - t[i]) f + 64) >> 7.
+    'tflite': t[i] + (((t[i+1] - t[i]) f + 64) >> 7), with the step t[i+1] - t[i] and the sum wrapped to int16.
+    The two give the same numbers for a table whose steps fit int16; they differ in how the table is built. The 32-bit
+    result of TOSA itself: `interpolate16`.
     """
     if form not in ("tosa", "tflite"):
         raise FixedPointError(f"form={form!r}: no such 16-bit table; use 'tosa' or 'tflite'")
@@ -162,8 +156,23 @@ def lookup16(x: Array, table: Array, form: TableForm) -> Array:
         # Cheaper: every code once, then one gather.
         codes = np.arange(1 << 16, dtype=np.uint16).view(np.int16)
         return np.take(lookup16(codes, table, form), x.view(np.uint16))
+    base, slope, rest = _segment16(x, table)
+    if form == "tflite":
+        slope = slope.astype(np.int16)
     half = 1 << (TABLE16_STEP_BITS - 1)
-    return ((interpolate16(x, table) + half) >> TABLE16_STEP_BITS).astype(np.int16)
+    return (base + ((slope * rest + half) >> TABLE16_STEP_BITS)).astype(np.int16)
+
+
+def _segment16(x: Array, table: Array) -> tuple[Array, Array, Array]:
+    """int32[...] each: the entry below x, the step to the next, and x's position between them, 0..127."""
+    if x.dtype != np.int16:
+        raise FixedPointError(f"16-bit lookup: input is {x.dtype}, must be int16")
+    if table.shape != (TABLE16_ENTRIES,) or table.dtype != np.int16:
+        raise FixedPointError(f"table for 16-bit lookup: {table.dtype}{table.shape}, must be int16(513,); use build_table16")
+    position = x.astype(np.int32) + 32768
+    i = position >> TABLE16_STEP_BITS
+    base = np.take(table, i).astype(np.int32)
+    return base, np.take(table, i + 1).astype(np.int32) - base, position & 127
 
 
 Curve = Literal["exp2", "reciprocal", "inverse_sqrt", "log2"]
