@@ -90,7 +90,7 @@ def _pow2_candidates(r: Range, numerics: Numerics) -> list[Quant]:
     first, last = code_range(numerics)
     exponent = int(np.ceil(np.log2(_covering(r, numerics).scale)))
     found: dict[Quant, None] = {}
-    for e in range(exponent + 1, exponent - 4, -1):
+    for e in range(exponent, exponent - 4, -1):
         scale = max(2.0**e, SMALLEST_SCALE)
         low, high = r.low / scale, r.high / scale
         points = (0,) if numerics.symmetric_activations else (

@@ -15,6 +15,7 @@ from toolchain.hw.chip import Numerics
 _SHAPE_OPS = frozenset(
     {"Concat", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
 )
+_LINEAR_OPS = frozenset({"Add", "Div", "Mul", "Pow", "Sub"})
 SCORE_LOGIT = 4.0  # Sigmoid gives 0.982: a score that any threshold lets through
 MASK_LOW = -1000.0  # an additive attention mask is meant as minus infinity well before this
 MASK_MARGIN = 16.0  # exp(-16) is 1e-7: a masked position is gone
@@ -105,11 +106,11 @@ class _Links:
     def outputs_reached(self, name: str, constants: frozenset[str]) -> bool:
         """Whether `name` reaches an output of the model unchanged, or scaled and moved by constants only."""
         reached = {name}
+        # the score of a box is often the product of two
+        factors = {n.output[0] for n in self.graph.node if n.op_type in ("Sigmoid", "Softmax")} | constants
         for node in self.graph.node:
-            used = [i for i in node.input if i in reached]
-            linear = node.op_type in ("Mul", "Add", "Sub", "Div", "Pow") and all(
-                i in reached or i in constants for i in node.input
-            )
+            used = any(i in reached for i in node.input)
+            linear = node.op_type in _LINEAR_OPS and all(i in reached or i in factors for i in node.input)
             if used and (node.op_type in _SHAPE_OPS or linear):
                 reached.update(node.output)
         return any(o.name in reached for o in self.graph.output)

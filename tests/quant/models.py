@@ -1,0 +1,51 @@
+"""Small ONNX models for the calibration tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: dict[str, list[int]],
+    outputs: Sequence[str],
+    constants: dict[str, np.ndarray] | None = None,
+    input_type: int = TensorProto.FLOAT,
+) -> onnx.ModelProto:
+    """opset 17, shapes inferred."""
+    graph = helper.make_graph(
+        list(nodes),
+        "test",
+        [helper.make_tensor_value_info(n, input_type, s) for n, s in inputs.items()],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs],
+        [numpy_helper.from_array(np.asarray(v), n) for n, v in (constants or {}).items()],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return onnx.shape_inference.infer_shapes(proto)
+
+
+def node(op_type: str, inputs: str, outputs: str, **attributes) -> onnx.NodeProto:
+    """Space-separated names; the node is named like its first output."""
+    made = outputs.split()
+    return helper.make_node(op_type, inputs.split(), made, name=f"{made[0]}_node", **attributes)
+
+
+def convolution_net() -> onnx.ModelProto:
+    """x[1, 3, 8, 8] -> Conv c -> Relu r -> Conv d -> GlobalAveragePool y."""
+    rng = np.random.default_rng(0)
+    constants = {
+        "w1": rng.standard_normal((8, 3, 3, 3)).astype(np.float32),
+        "b1": rng.standard_normal(8).astype(np.float32),
+        "w2": rng.standard_normal((4, 8, 1, 1)).astype(np.float32),
+    }
+    nodes = [
+        node("Conv", "x w1 b1", "c", pads=[1, 1, 1, 1]),
+        node("Relu", "c", "r"),
+        node("Conv", "r w2", "d"),
+        node("GlobalAveragePool", "d", "y"),
+    ]
+    return model(nodes, {"x": [1, 3, 8, 8]}, ["y"], constants)

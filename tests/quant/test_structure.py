@@ -1,0 +1,95 @@
+"""Ranges that data cannot show: scores never seen, attention masks, the parts of a Concat."""
+
+from __future__ import annotations
+
+import numpy as np
+from models import model, node
+
+from quant.observe import Range
+from quant.structure import adjust_ranges, joined_parts
+from toolchain.hw.chip import Numerics
+
+EDGE = Numerics.model_validate(
+    {
+        "activation": "int8",
+        "weight": "int8",
+        "scale": {"kind": "multiplier"},
+        "rounding": "single_half_up",
+        "table": {"entries": 256},
+    }
+)
+LOWEST = float(np.finfo(np.float32).min)
+
+
+def test_scores_that_the_data_never_held_stay_reachable() -> None:
+    proto = model(
+        [node("Sigmoid", "x", "s"), node("Transpose", "s", "t", perm=[1, 0]), node("Mul", "t scale", "y")],
+        {"x": [2, 3]},
+        ["y"],
+        {"scale": np.float32(640)},
+    )
+    found = adjust_ranges(proto, {"x": Range(-9, -2), "s": Range(0.0, 0.12), "t": Range(0.0, 0.12), "y": Range(0, 77)})
+    assert found.ranges == {"x": Range(-9, 4), "s": Range(0, 1), "t": Range(0, 1), "y": Range(0, 77)}
+    assert found.notes == (
+        "x: the data's largest logit is -2, so no score passes 0.12; its range was opened to 4. "
+        "Calibrate with data that holds positives",
+    )
+
+
+def test_gates_and_balanced_logits_are_left_alone() -> None:
+    gate = model([node("Sigmoid", "x", "s"), node("Mul", "x s", "y")], {"x": [4]}, ["y"])
+    ranges = {"x": Range(-9, -2), "s": Range(0.0, 0.12), "y": Range(-1, 0)}
+    assert adjust_ranges(gate, ranges).ranges == ranges
+    score = model([node("Sigmoid", "x", "y")], {"x": [4]}, ["y"])
+    assert adjust_ranges(score, {"x": Range(-1, 2)}).ranges == {"x": Range(-1, 2)}
+
+
+def test_a_score_that_is_a_product_is_found() -> None:
+    nodes = [node("Sigmoid", "a", "p"), node("Sigmoid", "b", "q"), node("Mul", "p q", "y")]
+    proto = model(nodes, {"a": [4], "b": [4]}, ["y"])
+    found = adjust_ranges(proto, {"a": Range(-5, -1), "b": Range(-5, 5), "p": Range(0, 0.3), "q": Range(0.2, 1)})
+    assert found.ranges == {"a": Range(-5, 4), "b": Range(-5, 5), "p": Range(0, 1), "q": Range(0, 1)}
+
+
+def test_masks_end_where_everything_is_masked() -> None:
+    """One mask for two layers, whose scores span 10 and 20."""
+    nodes = [
+        node("Unsqueeze", "m axes", "mask"),
+        node("Add", "a mask", "am"),
+        node("Softmax", "am", "y"),
+        node("Add", "mask b", "bm"),
+        node("Softmax", "bm", "z"),
+    ]
+    proto = model(nodes, {"m": [8], "a": [1, 8], "b": [1, 8]}, ["y", "z"], {"axes": np.array([0])})
+    ranges = {
+        "m": Range(LOWEST, 0),
+        "mask": Range(LOWEST, 0),
+        "a": Range(-4, 6),
+        "b": Range(-10, 10),
+        "am": Range(LOWEST, 6),
+        "bm": Range(LOWEST, 10),
+    }
+    found = adjust_ranges(proto, ranges)
+    assert found.ranges == {
+        "m": Range(-36, 0),
+        "mask": Range(-36, 0),
+        "a": Range(-4, 6),
+        "b": Range(-10, 10),
+        "am": Range(-30, 6),
+        "bm": Range(-46, 10),
+    }
+    assert len(found.notes) == 2
+    # the least score that any row can have, masked, is still nothing beside the largest
+    scores = np.array([-10.0, 10.0 - 36.0])
+    assert (np.exp(scores) / np.exp(scores).sum())[1] < 2e-7
+
+
+def test_a_concat_holds_its_operands_and_its_poor_parts_are_named() -> None:
+    proto = model([node("Concat", "boxes scores", "y", axis=0)], {"boxes": [4], "scores": [80]}, ["y"])
+    ranges = {"boxes": Range(0, 640), "scores": Range(0, 1), "y": Range(0, 600)}
+    found = adjust_ranges(proto, ranges).ranges
+    assert found["y"] == Range(0, 640)
+    boxes, scores = joined_parts(proto, found, EDGE)
+    assert not boxes.poor and boxes.steps == 256
+    assert scores.poor
+    assert str(scores) == "y_node: scores in [0, 1] gets 1.4 codes of the joined range [0, 640], alone it would get 256"
