@@ -45,7 +45,25 @@ def infer(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, n
         )
     except Exception as fault:
         raise refuse_node(node, f"its inputs do not fit it: {inference_fault(fault)}") from fault
+    if not all(
+        n in found and found[n].HasField("tensor_type") and found[n].tensor_type.HasField("shape") for n in node.outputs if n
+    ):
+        found |= infer_by_body(node, input_types, data, opset)
     return {name: static_type(node, name, found.get(name)) for name in node.outputs if name}
+
+
+def infer_by_body(
+    node: Node, input_types: Mapping[str, onnx.TypeProto], data: Mapping[str, onnx.TensorProto], opset: int
+) -> dict[str, onnx.TypeProto]:
+    """For operators that onnx defines by other operators: shapes through those."""
+    inputs = [helper.make_value_info(n, t) for n, t in input_types.items() if n not in data]
+    outputs = [onnx.ValueInfoProto(name=n) for n in node.outputs if n]
+    graph = helper.make_graph([node_to_proto(node)], "body", inputs, outputs, list(data.values()))
+    try:
+        found = shape_inference.infer_shapes(model_of(graph, opset), strict_mode=True, data_prop=True)
+    except Exception:
+        return {}  # the shape stays unknown, which is refused with its own message
+    return {o.name: o.type for o in found.graph.output if o.HasField("type")}
 
 
 def check_inputs(node: Node, schema: onnx.defs.OpSchema, types: Mapping[str, TensorType]) -> None:

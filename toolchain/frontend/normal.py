@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from toolchain.frontend import arithmetic, linear, reduction, shaping, sinking, windows
+from toolchain.frontend import arithmetic, linear, patterns, reduction, shaping, sinking, windows
+from toolchain.frontend.infer import RANDOM
 from toolchain.frontend.rewrite import Rule, drop_dead, rewrite
 from toolchain.ir.graph import Graph, Node, OnnxOp
 
@@ -15,12 +17,44 @@ def merged(*tables: Mapping[str, Sequence[Rule]]) -> dict[str, tuple[Rule, ...]]
     return {key: tuple(rule for table in tables for rule in table.get(key, ())) for key in keys}
 
 
-RULES = merged(shaping.RULES, windows.RULES, linear.RULES, arithmetic.RULES, reduction.RULES, sinking.RULES)
+TABLES = (shaping, windows, linear, arithmetic, patterns, reduction, sinking)
+RULES = merged(*(module.RULES for module in TABLES))
+SMALL = 64  # elements; constants up to this size are compared by value
 
 
 def normal_form(graph: Graph, opset: int) -> Graph:
     graph = rewrite(drop_dead(graph), RULES, opset)
+    graph = rewrite(shared(graph), RULES, opset)
     return unique_names(with_constant_outputs(graph))
+
+
+def shared(graph: Graph) -> Graph:
+    """Of nodes that compute the same from the same, the first stays for all."""
+    first: dict[tuple[Any, ...], Node] = {}
+    same: dict[str, str] = {}
+    kept: list[Node] = []
+    for old in graph.nodes:
+        node = replace(old, inputs=tuple(same.get(n, n) for n in old.inputs))
+        key = (
+            node.op.op_type,
+            node.op.domain,
+            tuple(identity(n, graph) for n in node.inputs),
+            repr(sorted(node.op.attributes.items())),
+        )
+        twin = first.get(key)
+        if twin is None or len(node.outputs) != 1 or node.outputs[0] in graph.outputs or node.op.op_type in RANDOM:
+            first.setdefault(key, node)
+            kept.append(node)
+            continue
+        same[node.outputs[0]] = twin.outputs[0]
+    return drop_dead(replace(graph, nodes=tuple(kept)))
+
+
+def identity(name: str, graph: Graph) -> str | bytes:
+    value = graph.constants.get(name)
+    if value is None or value.size > SMALL:
+        return name
+    return f"{value.dtype} {value.shape} ".encode() + value.tobytes()
 
 
 def with_constant_outputs(graph: Graph) -> Graph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from toolchain.ir.graph import Graph, Node, OnnxOp
@@ -17,12 +18,13 @@ class Segment:
     outputs: tuple[str, ...]
 
 
-def segments(graph: Graph, producer_of: dict[str, str], wanted: dict[str, str]) -> list[Segment]:
+def segments(graph: Graph, origins: Mapping[str, tuple[str, str]]) -> list[Segment]:
     """Greedy: as many chip nodes as are ready, then as many host nodes, and so on.
 
-    producer_of: chip tensor that holds a host tensor (read by the chip from outside) -> that host tensor. wanted: tensor
-    that the host reads -> the chip tensor that holds it (itself when the host makes it).
+    origins: chip tensor -> (model tensor, layout); a chip tensor that no chip node makes is read from that model tensor.
     """
+    made = {n for node in graph.nodes for n in node.outputs}
+    source = {n: origins[n][0] for n in origins if n not in made}
     done = set(graph.inputs) | set(graph.constants) | {""}
     waiting = list(graph.nodes)
     groups: list[tuple[bool, list[Node]]] = []
@@ -31,7 +33,7 @@ def segments(graph: Graph, producer_of: dict[str, str], wanted: dict[str, str]) 
         taken: list[Node] = []
         rest: list[Node] = []
         for node in waiting:
-            ready = all(n in done or producer_of.get(n, n) in done or wanted.get(n, n) in done for n in node.inputs)
+            ready = all(source.get(n, n) in done for n in node.inputs)
             if ready and isinstance(node.op, OnnxOp) != on_chip:
                 taken.append(node)
                 done.update(node.outputs)
@@ -40,15 +42,16 @@ def segments(graph: Graph, producer_of: dict[str, str], wanted: dict[str, str]) 
         if taken:
             groups.append((on_chip, taken))
         waiting, on_chip = rest, not on_chip
-    return _bounded(graph, groups)
+    return _bounded(graph, groups, source)
 
 
-def _bounded(graph: Graph, groups: list[tuple[bool, list[Node]]]) -> list[Segment]:
+def _bounded(graph: Graph, groups: list[tuple[bool, list[Node]]], source: Mapping[str, str]) -> list[Segment]:
     found = []
     for index, (on_chip, nodes) in enumerate(groups):
         made = {n for node in nodes for n in node.outputs if n}
         read = dict.fromkeys(n for node in nodes for n in node.inputs if n)
-        later = {n for _, others in groups[index + 1 :] for node in others for n in node.inputs} | set(graph.outputs)
+        later = {source.get(n, n) for _, others in groups[index + 1 :] for node in others for n in node.inputs}
+        later |= {n for _, others in groups[index + 1 :] for node in others for n in node.inputs} | set(graph.outputs)
         inputs = tuple(n for n in read if n not in made and n not in graph.constants)
         outputs = tuple(n for node in nodes for n in node.outputs if n in later)
         found.append(Segment(on_chip, tuple(nodes), inputs, outputs))

@@ -9,7 +9,7 @@ from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.memory import Buffer, DoesNotFit, Placement, ResidentTensor, choose_residents, place
-from toolchain.ops.base import Array, Layer, Tiling
+from toolchain.ops.base import Layer, Tiling
 from toolchain.ops.movement import Reshape
 from toolchain.schedule.options import Options
 from toolchain.schedule.places import View, find_views
@@ -209,9 +209,7 @@ class _Planner:
 
     def _signature(self, layer: Layer, resident: Collection[str], budget: int) -> object:
         op = layer.node.op
-        plain = tuple(
-            (k, v) for k, v in sorted(vars(op).items()) if isinstance(v, int | str | tuple) and not isinstance(v, Array)
-        )
+        plain = [(k, v) for k, v in sorted(vars(op).items()) if isinstance(v, int | str) or _whole_numbers(v)]
         operands = tuple(
             (layer.types[n].shape, n in layer.constants, n in resident, self.views[n].strides if n in self.views else None)
             for n in (*layer.node.inputs, *layer.node.outputs)
@@ -250,3 +248,7 @@ class _Planner:
 def _since(step: int, role: str, early: int) -> int:
     """Constant blocks may be fetched while the layer before still runs."""
     return max(0, step - early) if role.startswith("b") else step
+
+
+def _whole_numbers(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(v, int) for v in value)
