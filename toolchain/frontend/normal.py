@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from toolchain.frontend import arithmetic, linear, patterns, reduction, shaping, sinking, windows
 from toolchain.frontend.infer import RANDOM
 from toolchain.frontend.rewrite import Rule, drop_dead, rewrite
@@ -35,12 +37,8 @@ def shared(graph: Graph) -> Graph:
     kept: list[Node] = []
     for old in graph.nodes:
         node = replace(old, inputs=tuple(same.get(n, n) for n in old.inputs))
-        key = (
-            node.op.op_type,
-            node.op.domain,
-            tuple(identity(n, graph) for n in node.inputs),
-            repr(sorted(node.op.attributes.items())),
-        )
+        inputs = tuple(identity(n, graph) for n in node.inputs)
+        key = (node.op.op_type, node.op.domain, inputs, attributes_key(node))
         twin = first.get(key)
         if twin is None or len(node.outputs) != 1 or node.outputs[0] in graph.outputs or node.op.op_type in RANDOM:
             first.setdefault(key, node)
@@ -48,6 +46,12 @@ def shared(graph: Graph) -> Graph:
             continue
         same[node.outputs[0]] = twin.outputs[0]
     return drop_dead(replace(graph, nodes=tuple(kept)))
+
+
+def attributes_key(node: Node) -> str:
+    """Equal for equal attributes; that of a node with tensors in them is its own."""
+    values = node.op.attributes.values()
+    return node.name if any(isinstance(v, np.ndarray) for v in values) else repr(sorted(node.op.attributes.items()))
 
 
 def identity(name: str, graph: Graph) -> str | bytes:

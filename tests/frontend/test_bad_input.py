@@ -1,0 +1,275 @@
+"""Models and options that are refused, with the exact text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import external_data_helper, helper, numpy_helper
+from onnx_text import model, save
+
+from toolchain.errors import CompileError
+from toolchain.frontend import extract, load_model
+
+RELU = "(float[N,3,H,W] x) => (float[N,3,H,W] y) { y = Relu(x) }"
+NO_SHAPES: Mapping[str, tuple[int, ...]] = {}
+
+
+def refusal(path: Path, shapes: Mapping[str, tuple[int, ...]] = NO_SHAPES) -> str:
+    """The message, the folder of the test left out."""
+    with pytest.raises(CompileError) as fault:
+        load_model(path, shapes)
+    return str(fault.value).replace(f"{path.parent}/", "").replace(str(path.parent.resolve()), "FOLDER")
+
+
+DAMAGED = "is not an ONNX model, or is damaged or cut short\n  help: export or copy the file again"
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "no.onnx") == "no.onnx: cannot be read: No such file or directory"
+
+
+def test_directory(tmp_path: Path) -> None:
+    folder = tmp_path / "m.onnx"
+    folder.mkdir()
+    assert refusal(folder) == "m.onnx: is a directory, not an ONNX file"
+
+
+@pytest.mark.parametrize("content", [b"hello, I am no model at all\n", b"\x00" * 64, bytes(range(256))])
+def test_garbage(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(content)
+    assert refusal(path) == f"m.onnx: {DAMAGED}"
+
+
+def test_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"")
+    assert refusal(path) == "m.onnx: the file is empty"
+
+
+def test_cut_short(tmp_path: Path) -> None:
+    path = save(model("(float[1,3] x, float[3,400] w) => (float[1,400] y) { y = MatMul(x, w) }"), tmp_path)
+    path.write_bytes(path.read_bytes()[:2000])
+    assert refusal(path) == f"model.onnx: {DAMAGED}"
+
+
+def test_empty_graph(tmp_path: Path) -> None:
+    assert refusal(save(model("(float[1] x) => (float[1] x) { }"), tmp_path)) == "model.onnx: the graph has no nodes"
+
+
+def test_no_outputs(tmp_path: Path) -> None:
+    proto = model("(float[1] x) => (float[1] y) { y = Relu(x) }")
+    del proto.graph.output[:]
+    assert refusal(save(proto, tmp_path)) == "model.onnx: the graph has no outputs"
+
+
+@pytest.mark.parametrize(
+    ("opset", "reason"),
+    [
+        (
+            8,
+            "opset 8 is older than 9, the oldest that is read\n"
+            "  help: export with opset 21, or convert with onnx.version_converter",
+        ),
+    ],
+)
+def test_old_opset(tmp_path: Path, opset: int, reason: str) -> None:
+    path = save(model("(float[1] x) => (float[1] y) { y = Relu(x) }", opset), tmp_path)
+    assert refusal(path) == f"model.onnx: {reason}"
+
+
+def test_new_opset(tmp_path: Path) -> None:
+    from toolchain.frontend.read import newest_opset
+
+    path = save(model("(float[1] x) => (float[1] y) { y = Relu(x) }", 99), tmp_path)
+    newest = newest_opset()
+    assert newest >= 21
+    assert refusal(path) == (
+        f"model.onnx: opset 99 is newer than {newest}, the newest that the installed onnx and onnxruntime read\n"
+        f"  help: export with opset {newest} or older, or upgrade both"
+    )
+
+
+def test_unknown_operator(tmp_path: Path) -> None:
+    path = save(model("(float[1] x) => (float[1] y) { y = Frobnicate(x) }"), tmp_path)
+    assert refusal(path) == "node Frobnicate_0 (Frobnicate): is not an ONNX operator"
+
+
+def test_operator_of_a_newer_opset(tmp_path: Path) -> None:
+    path = save(model("(float[1] x) => (float[1] y) { y = Gelu(x) }", 13), tmp_path)
+    assert refusal(path) == "node Gelu_0 (Gelu): is not an operator of opset 13, which the model declares"
+
+
+def test_unknown_domain(tmp_path: Path) -> None:
+    proto = model("(float[1] x) => (float[1] y) { y = Relu(x) }")
+    proto.graph.node[0].domain = "com.microsoft"
+    proto.graph.node[0].name = "fused"
+    assert refusal(save(proto, tmp_path)) == (
+        'node fused (Relu): domain "com.microsoft" is not known\n'
+        "  help: export the model with standard operators only (no runtime's optimisations, no custom operators)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("shapes", "reason"),
+    [
+        ({}, 'input "x": dimension 2 ("H") is dynamic: [N, 3, H, W]\n  help: bind it: --shape x=1,3,N,N'),
+        ({"z": (1, 3, 8, 8)}, '--shape z=1,3,8,8: the model has no input "z"\n  help: its inputs are x'),
+        ({"x": (1, 3, 8)}, "--shape x=1,3,8: has rank 3, the input has rank 4: [N, 3, H, W]"),
+        ({"x": (1, 4, 8, 8)}, "--shape x=1,4,8,8: dimension 1 is 3 in the model, it cannot become 4: [N, 3, H, W]"),
+        ({"x": (1, 3, 0, 8)}, "--shape x=1,3,0,8: every dimension must be 1 or more"),
+        ({"x": (1, 3, -1, 8)}, "--shape x=1,3,-1,8: every dimension must be 1 or more"),
+    ],
+)
+def test_shapes(tmp_path: Path, shapes: Mapping[str, tuple[int, ...]], reason: str) -> None:
+    assert refusal(save(model(RELU), tmp_path), shapes) == reason
+
+
+def test_one_name_two_sizes(tmp_path: Path) -> None:
+    path = save(model("(float[N,M] x, float[N,M] z) => (float[N,M] y) { y = Add(x, z) }"), tmp_path)
+    reason = '--shape z=2,4: dimension "M" is 3 elsewhere and 4 here'
+    assert refusal(path, {"x": (2, 3), "z": (2, 4)}) == reason
+
+
+def test_input_without_shape(tmp_path: Path) -> None:
+    proto = model(RELU)
+    proto.graph.input[0].type.tensor_type.ClearField("shape")
+    reason = 'input "x": the model gives it no shape\n  help: bind it: --shape x=1,3,224,224'
+    assert refusal(save(proto, tmp_path)) == reason
+
+
+def external(tmp_path: Path) -> Path:
+    proto = model("(float[1,64] x, float[64,64] w) => (float[1,64] y) { y = MatMul(x, w) }")
+    external_data_helper.convert_model_to_external_data(proto, location="weights.bin", size_threshold=0)
+    onnx.save(proto, tmp_path / "model.onnx")
+    return tmp_path / "model.onnx"
+
+
+def test_missing_external_data(tmp_path: Path) -> None:
+    path = external(tmp_path)
+    (tmp_path / "weights.bin").unlink()
+    assert refusal(path) == (
+        'weight w: its external data file "weights.bin" is missing in FOLDER\n'
+        "  help: copy it beside the model, or export with the weights inside"
+    )
+
+
+def test_short_external_data(tmp_path: Path) -> None:
+    path = external(tmp_path)
+    (tmp_path / "weights.bin").write_bytes(b"\0" * 100)
+    message = refusal(path)
+    assert message.startswith('weight w: external data "weights.bin"'), message
+
+
+def test_external_data_outside_the_folder(tmp_path: Path) -> None:
+    proto = onnx.load(external(tmp_path), load_external_data=False)
+    proto.graph.initializer[0].external_data[0].value = "../weights.bin"
+    path = save(proto, tmp_path)
+    assert refusal(path) == 'weight w: its external data "../weights.bin" is outside the folder of the model'
+
+
+@pytest.mark.parametrize(("value", "kind"), [(np.nan, "NaN"), (np.inf, "Inf"), (-np.inf, "Inf")])
+def test_weights_not_finite(tmp_path: Path, value: float, kind: str) -> None:
+    weights = np.ones((3, 4), np.float32)
+    weights[1, 2] = value
+    path = save(model("(float[1,3] x, float[3,4] w) => (float[1,4] y) { y = MatMul(x, w) }", weights={"w": weights}), tmp_path)
+    assert refusal(path) == f"weight w: holds {kind} in 1 of its 12 values\n  help: train or export the model again"
+
+
+def test_unused_weights_may_be_anything(tmp_path: Path) -> None:
+    proto = model("(float[1] x, float[1] w) => (float[1] y) { y = Relu(x) }", weights={"w": np.nan})
+    assert not load_model(save(proto, tmp_path)).graph.constants
+
+
+@pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        (
+            "(float[2,3] x, int64[2,3] z) => (float[2,3] y) { y = Add(x, z) }",
+            'node Add_0 (Add): input 1 "z" is tensor(int64), the inputs before it are tensor(float)',
+        ),
+        (
+            "(int64[2,3] x) => (int64[2,3] y) { y = Sigmoid(x) }",
+            'node Sigmoid_0 (Sigmoid): input 0 "x" is tensor(int64), which Sigmoid does not take',
+        ),
+        (
+            "(float[2,3] x, float[4,5] z) => (float[2,5] y) { y = MatMul(x, z) }",
+            "node MatMul_0 (MatMul): its inputs do not fit it: Incompatible dimensions for matrix multiplication",
+        ),
+        (
+            "(float[2,3] x) => (int64[2,3] y) { y = Relu(x) }",
+            'output "y": is declared int64, but the nodes make it float32',
+        ),
+        ("(float[2,3] x) => (float[2,3] y) { y = Add(x) }", "node Add_0 (Add): has 1 inputs, 2 to 2 are allowed"),
+        ("(float[2,3] x) => (float[2,3] y) { y = Relu<alpha = 1.0>(x) }", 'node Relu_0 (Relu): has no attribute "alpha"'),
+        ("(float[2,3] x) => (float[2,3] y) { y = Concat(x, x) }", 'node Concat_0 (Concat): lacks its attribute "axis"'),
+        ("(float[2,3] x) => (float[2,3] y) { z = Relu(x) }", 'output "y": no node makes it'),
+        ("(float[2,3] x) => (float[2,3] y) { y = Add(x, q) }", 'node Add_0 (Add): its input "q" is defined nowhere'),
+        (
+            "(float[2,3] x) => (float[2,3] y) { y = Relu(x) y = Tanh(x) }",
+            'node Tanh_1 (Tanh): its output "y" is defined twice',
+        ),
+        (
+            "(float[2,3] x) => (float[2,3] y) { a = Add(x, c) b = Relu(a) c = Tanh(b) y = Relu(c) }",
+            "the graph: has a cycle: Add_0 <- Tanh_2 <- Relu_1 <- Add_0",
+        ),
+        (
+            "(float[2,3] x) => (int64[2,N] y) { y = NonZero(x) }",
+            'node NonZero_0 (NonZero): the shape [2, ?] of its output "y" depends on values\n'
+            "  help: end the model before this node and do the rest outside",
+        ),
+        (
+            "(float[2,3] x) => (float[2,3] y, float[2,3] z) { z, y = Dropout(x) }",
+            "node Dropout_0 (Dropout): its mask is used\n  help: export the model for inference (eval mode)",
+        ),
+        ("(string[2] x) => (string[2] y) { y = Identity(x) }", 'input "x": tensors of strings are not supported'),
+        ("(seq(float[2]) x) => (seq(float[2]) y) { y = Identity(x) }", 'input "x": is a sequence; only tensors can be inputs'),
+        ("(map(int64, float[2]) x) => (float[2] y) { y = Identity(x) }", 'input "x": is a map; only tensors can be inputs'),
+        (
+            "(float[2,3] x) => (float[2,3] y) { s = SequenceConstruct(x) y = ConcatFromSequence<axis = 0>(s) }",
+            'node SequenceConstruct_0 (SequenceConstruct): its output "s" is a sequence; only tensors are supported\n'
+            "  help: end the model before this node and do the rest outside",
+        ),
+        (
+            "(bool c, float[2] x) => (float[2] y) "
+            "{ y = If(c) <then_branch = t () => (float[2] a) { a = Relu(x) }, else_branch = e () => (float[2] b) { b = Neg(x) }> }",
+            'node If_0 (If): which branch it takes depends on "c", known only when it runs\n'
+            "  help: export the model for one case, with the condition fixed",
+        ),
+        (
+            "(float[1,2,4] x, float[2] w1, float[2] w2, float[2] w3, float[2] w4) => (float[1,2,4] y) "
+            "{ y, m, v = BatchNormalization<training_mode = 1>(x, w1, w2, w3, w4) }",
+            "node BatchNormalization_0 (BatchNormalization): is in training mode\n"
+            "  help: export the model for inference (eval mode)",
+        ),
+    ],
+)
+def test_graphs(tmp_path: Path, graph: str, reason: str) -> None:
+    assert refusal(save(model(graph), tmp_path)) == reason
+
+
+def test_loop(tmp_path: Path) -> None:
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Relu", ["a"], ["b"])],
+        "body",
+        [helper.make_tensor_value_info(n, t, s) for n, t, s in (("i", 7, []), ("c", 9, []), ("a", 1, [2]))],
+        [helper.make_tensor_value_info(n, t, s) for n, t, s in (("d", 9, []), ("b", 1, [2]))],
+    )
+    proto = model("(float[2] x) => (float[2] y) { y = Relu(x) }")
+    proto.graph.node[0].CopyFrom(helper.make_node("Loop", ["n", "", "x"], ["y"], name="again", body=body))
+    proto.graph.initializer.append(numpy_helper.from_array(np.asarray(3, np.int64), "n"))
+    assert refusal(save(proto, tmp_path)) == (
+        "node again (Loop): loops are not supported\n  help: export the model with the loop unrolled, or end it before this node"
+    )
+
+
+def test_extract_needs_its_inputs(tmp_path: Path) -> None:
+    loaded = load_model(save(model("(float[2] x, float[2] z) => (float[2] y) { a = Relu(x) y = Add(a, z) }"), tmp_path))
+    with pytest.raises(CompileError, match=r'^cannot cut the model at a: "z" is needed too$'):
+        extract(loaded, ["a"], ["y"])
+    with pytest.raises(CompileError, match=r'^the model has no tensor "b"$'):
+        extract(loaded, ["b"], ["y"])
