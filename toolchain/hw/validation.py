@@ -22,7 +22,8 @@ def validate(model: type[Model], source: Source) -> tuple[Model | None, list[str
         # JSON mode: YAML lists stand for tuples, everything else stays strict.
         return model.model_validate_json(json.dumps(source.data)), []
     except ValidationError as invalid:
-        found = [_fault(model, source, error) for error in invalid.errors(include_url=False)]
+        errors = [error for error in invalid.errors(include_url=False) if not _follows(error)]
+        found = [_fault(model, source, error) for error in errors]
         return None, sorted(dict.fromkeys(found), key=_line)
     except RecursionError:
         return None, [source.fault((), "nests too deep")]
@@ -31,10 +32,15 @@ def validate(model: type[Model], source: Source) -> tuple[Model | None, list[str
 def suggest(word: str, known: typing.Iterable[str]) -> str:
     """'; did you mean "banks"?', or the list of what is known."""
     names = sorted(known)
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.7)
     if close:
         return f'; did you mean "{close[0]}"?'
     return f"; known: {', '.join(names)}" if names else ""
+
+
+def _follows(error: ErrorDetails) -> bool:
+    """A list counted as too short only because some of its entries are wrong, which have faults of their own."""
+    return error["type"] == "too_short" and len(error["input"]) >= error.get("ctx", {})["min_length"]
 
 
 def _line(fault: str) -> tuple[int, str]:

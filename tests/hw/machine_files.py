@@ -1,0 +1,27 @@
+"""Writes shipped machines with one change into a directory, for tests of what is refused."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+
+def shipped_text(name: str) -> str:
+    return files("hw_configs").joinpath(name).read_text()
+
+
+def write_changed(directory: Path, name: str, changes: list[tuple[str, str]], target: str = "mine.yaml") -> None:
+    """hw_configs/NAME with each (old, new) replaced; old must be there exactly once."""
+    text = shipped_text(name)
+    for old, new in changes:
+        assert text.count(old) == 1, f"{old!r} is {text.count(old)} times in {name}"
+        text = text.replace(old, new)
+    path = directory / target
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+
+
+def line_of(path: Path, anchor: str) -> int:
+    """The line, from 1, where `anchor` first is."""
+    text = path.read_text()
+    return text[: text.index(anchor)].count("\n") + 1

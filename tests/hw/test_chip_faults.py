@@ -1,0 +1,268 @@
+"""Every fault of a machine's YAML: one line each, with file, line, path, value and way out."""
+
+from __future__ import annotations
+
+import pytest
+from machine_files import line_of, write_changed
+
+from toolchain.errors import ConfigError
+from toolchain.hw import load_chip
+from toolchain.isa import load_machine
+
+
+def faults_of(path: str = "mine.yaml") -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load_machine(path)
+    return caught.value.faults
+
+
+@pytest.fixture(autouse=True)
+def _in_tmp_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+# what is replaced, by what, the fault; the fault's line is that of ANCHORS or of the replacement's first line
+CASES = {
+    "unknown key": ("banks: 8", "bank: 8", 'mine.yaml:{line}: memories.sram.bank: no such key; did you mean "banks"?'),
+    "unknown section": (
+        "sync: {semaphores: 64}",
+        "sync: {semaphores: 64}\nregisters: {}",
+        "mine.yaml:{line}: registers: no such key; known: clock, description, energy, engines, isa, limits, memories, name, "
+        "numerics, sync",
+    ),
+    "unknown key in a list": (
+        "- {activation: int8, weight: int8}",
+        "- {activation: int8, weight: int8, rat: 1}",
+        'mine.yaml:{line}: engines.mac.types[0].rat: no such key; did you mean "rate"?',
+    ),
+    "wrong unit": (
+        "size: 512 KiB",
+        "size: 512 KB",
+        "mine.yaml:{line}: memories.sram.size: '512 KB' is no quantity; write it as '512 KiB' (units: B, KiB, MiB, GiB, kB, MB, GB)",
+    ),
+    "bytes for a frequency": (
+        "500 MHz",
+        "500 MiB",
+        "mine.yaml:{line}: clock.frequency: '500 MiB' is no quantity; write it as '500 MHz' (units: Hz, kHz, MHz, GHz)",
+    ),
+    "part of a byte": (
+        "size: 512 KiB",
+        "size: 0.3 KiB",
+        "mine.yaml:{line}: memories.sram.size: '0.3 KiB' is 307.2 in base units, not a whole number",
+    ),
+    "no size": (
+        "size: 512 KiB",
+        "size: 0 KiB",
+        "mine.yaml:{line}: memories.sram.size: '0 KiB' must be at least 1 and at most 2^48 in base units",
+    ),
+    "endless size": (
+        "size: 512 KiB",
+        f"size: {'9' * 400} GiB",
+        f"mine.yaml:{{line}}: memories.sram.size: '{'9' * 400} GiB' must be at least 1 and at most 2^48 in base units",
+    ),
+    "zero banks": ("banks: 8", "banks: 0", "mine.yaml:{line}: memories.sram.banks: must be at least 1, got 0"),
+    "a text for a number": (
+        "banks: 8",
+        "banks: eight",
+        "mine.yaml:{line}: memories.sram.banks: must be a whole number, got 'eight'",
+    ),
+    "a fraction of a row": ("rows: 16", "rows: 16.5", "mine.yaml:{line}: engines.mac.rows: must be a whole number, got 16.5"),
+    "yes for a number": ("rows: 16", "rows: yes", "mine.yaml:{line}: engines.mac.rows: must be a whole number, got true"),
+    "nothing for a number": ("rows: 16", "rows:", "mine.yaml:{line}: engines.mac.rows: must be a whole number, got nothing"),
+    "endless bandwidth": (
+        "bytes_per_cycle: 16.0",
+        "bytes_per_cycle: .inf",
+        "mine.yaml:{line}: engines.dma.bytes_per_cycle: must be a finite number, got inf",
+    ),
+    "a list for a section": (
+        "clock: {frequency: 500 MHz}",
+        "clock: [500 MHz]",
+        "mine.yaml:{line}: clock: must be a section of keys, got a list",
+    ),
+    "unknown choice": (
+        "dataflow: os",
+        "dataflow: rs",
+        "mine.yaml:{line}: engines.mac.dataflow: must be one of 'os', 'ws', 'is'; got 'rs'",
+    ),
+    "unknown rounding": (
+        "rounding: double_round",
+        "rounding: nearest",
+        "mine.yaml:{line}: numerics.rounding: must be one of 'single_half_up', 'double_round', 'half_away', 'half_even', "
+        "'truncate', 'floor', 'fp32_rne', 'pow2', 'scale16', 'reduced16'; got 'nearest'",
+    ),
+    "missing key": ("    rows: 16\n", "", "mine.yaml:{line}: engines.mac.rows: is missing"),
+    "pair of one": (
+        "sync: {semaphores: 64}",
+        "sync: {semaphores: 64}\nlimits: {pool: {max_kernel: [3]}}",
+        "mine.yaml:{line}: limits.pool.max_kernel[1]: is missing",
+    ),
+    "banks that do not divide": (
+        "banks: 8",
+        "banks: 7",
+        "mine.yaml:{line}: memories.sram.banks: 7 banks do not divide 524288 bytes evenly",
+    ),
+    "alignment that does not divide": (
+        "alignment_bytes: 16",
+        "alignment_bytes: 24",
+        "mine.yaml:{line}: memories.sram.alignment_bytes: 24 does not divide the memory's 524288 bytes",
+    ),
+    "array without the machine's types": (
+        "  weight: int8\n  scale",
+        "  weight: int4\n  scale",
+        "mine.yaml:{line}: engines.mac.types: has no {{activation: int8, weight: int4}}, the types of numerics",
+    ),
+    "types twice": (
+        "      - {activation: int8, weight: int8}\n",
+        "      - {activation: int8, weight: int8}\n      - {activation: int8, weight: int8}\n",
+        "mine.yaml:{line}: engines.mac.types[1]: int8 by int8 is given twice",
+    ),
+    "post operation twice": (
+        "post: [table, add]",
+        "post: [add, table, add]",
+        "mine.yaml:{line}: engines.mac.post[2]: add is given twice",
+    ),
+    "too few accumulators": (
+        "entries: 4096",
+        "entries: 255",
+        "mine.yaml:{line}: engines.mac.accumulators.entries: 255 accumulators are fewer than the 256 that a os array of 16 x 16 "
+        "fills at once",
+    ),
+    "left shift of a multiplier": (
+        "shift_min: 0",
+        "shift_min: -1",
+        "mine.yaml:{line}: numerics.scale.shift_min: must be at least 0 for kind multiplier, got -1",
+    ),
+    "shift range upside down": (
+        "shift_min: 0, shift_max: 62",
+        "shift_min: 9, shift_max: 8",
+        "mine.yaml:{line}: numerics.scale.shift_min: 9 is above shift_max 8",
+    ),
+    "shift beyond the arithmetic": (
+        "shift_max: 62",
+        "shift_max: 63",
+        "mine.yaml:{line}: numerics.scale.shift_max: must be at most 62, got 63",
+    ),
+    "rounding of another scale form": (
+        "rounding: double_round",
+        "rounding: pow2",
+        "mine.yaml:{line}: numerics.rounding: pow2 is not defined for scale kind multiplier; it has single_half_up, double_round, "
+        "half_away, half_even, truncate, floor, scale16, reduced16",
+    ),
+    "rounding of an operation": (
+        "rounding: double_round",
+        "rounding: double_round\n  per_op: {add: fp32_rne}",
+        "mine.yaml:{line}: numerics.per_op.add: fp32_rne is not defined for scale kind multiplier; it has single_half_up, "
+        "double_round, half_away, half_even, truncate, floor, scale16, reduced16",
+    ),
+    "multiplier too wide for the rounding": (
+        "rounding: double_round",
+        "rounding: scale16",
+        "mine.yaml:{line}: numerics.scale.multiplier_bits: 31 bits; rounding scale16 takes at most 15",
+    ),
+    "shift too small for the rounding": (
+        "rounding: double_round",
+        "rounding: reduced16",
+        "mine.yaml:{line}: numerics.scale.shift_min: 0 is below 17, the least of rounding reduced16",
+    ),
+    "table of another width": (
+        "entries: 256}",
+        "entries: 513, interpolation: tosa}",
+        "mine.yaml:{line}: numerics.table.entries: int8 activations use 256 entries, got 513",
+    ),
+    "table with nothing between": (
+        "entries: 256}",
+        "entries: 256, interpolation: tosa}",
+        "mine.yaml:{line}: numerics.table.interpolation: 256 entries hold every code; nothing is interpolated",
+    ),
+    "no such table file": (
+        "isa/descriptors1024.yaml",
+        "isa/descriptors2048.yaml",
+        "mine.yaml:{line}: isa.file: there is no file 'isa/descriptors2048.yaml' beside this one or among the shipped",
+    ),
+    "name of odd letters": (
+        "name: edge16",
+        "name: edge 16",
+        r"mine.yaml:{line}: name: 'edge 16' does not match ^[A-Za-z][A-Za-z0-9_\-]*$",
+    ),
+}
+
+
+ANCHORS = {
+    "unknown section": "registers:",
+    "missing key": "  mac:",
+    "pair of one": "limits:",
+    "nothing for a number": "rows:",
+    "array without the machine's types": "      - {activation",
+    "types twice": "{activation: int8, weight: int8}\n    accumulators",
+    "rounding of an operation": "per_op:",
+    "multiplier too wide for the rounding": "scale: {",
+    "shift too small for the rounding": "scale: {",
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_fault_is_one_exact_line(case, tmp_path):
+    old, new, message = CASES[case]
+    write_changed(tmp_path, "edge16.yaml", [(old, new)])
+    assert faults_of() == [message.format(line=line_of(tmp_path / "mine.yaml", ANCHORS.get(case, new)))]
+
+
+def test_all_faults_show_at_once_in_the_order_of_the_file(tmp_path):
+    changes = [("500 MHz", "fast"), ("banks: 8", "bank: 8"), ("    rows: 16\n", "")]
+    write_changed(tmp_path, "edge16.yaml", changes)
+    file = tmp_path / "mine.yaml"
+    assert [fault.split(": ")[:2] for fault in faults_of()] == [
+        [f"mine.yaml:{line_of(file, 'clock:')}", "clock.frequency"],
+        [f"mine.yaml:{line_of(file, 'bank:')}", "memories.sram.bank"],
+        [f"mine.yaml:{line_of(file, '  mac:')}", "engines.mac.rows"],
+    ]
+
+
+def test_faults_of_the_instruction_table_show_beside_those_of_the_chip(tmp_path):
+    write_changed(tmp_path, "edge16.yaml", [("banks: 8", "banks: 0")])
+    write_changed(tmp_path, "isa/descriptors1024.yaml", [("word_bits: 1024", "word_bits: 1000")], "isa/descriptors1024.yaml")
+    assert faults_of() == [
+        f"mine.yaml:{line_of(tmp_path / 'mine.yaml', 'banks:')}: memories.sram.banks: must be at least 1, got 0",
+        f"isa/descriptors1024.yaml:{line_of(tmp_path / 'isa/descriptors1024.yaml', 'word_bits:')}: word_bits: input should be a multiple of 64, got 1000",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "mine.yaml:1: file: is empty"),
+        ("# nothing\n", "mine.yaml:1: file: is empty"),
+        ("just text\n", "mine.yaml:1: file: must be a section of keys, got 'just text'"),
+        ("a: [1\nb: 2\n", "mine.yaml:2: not YAML: expected ',' or ']', but got ':'"),
+        ("a: 1\n\tb: 2\n", "mine.yaml:2: not YAML: found character '\\t' that cannot start any token"),
+        ("name: a\nname: b\n", "mine.yaml:2: name: given twice, first in line 1"),
+        ("name: &a [*a]\n", "mine.yaml:1: name[0]: nests too deep or contains itself"),
+        ("a: &a {b: 1}\nc:\n  <<: *a\n", "mine.yaml:3: c: keys must be plain names"),
+        ("? [a, b]\n: 1\n", "mine.yaml:1: file: keys must be plain names"),
+        ("a: 1\n---\nb: 2\n", "mine.yaml:2: not YAML: but found another document"),
+        ("a: 2001-02-30\n", "mine.yaml:1: a: day is out of range for month"),
+    ],
+)
+def test_a_file_that_is_no_machine(text, message, tmp_path):
+    (tmp_path / "mine.yaml").write_text(text)
+    assert faults_of() == [message]
+
+
+def test_bytes_that_are_no_text(tmp_path):
+    (tmp_path / "mine.yaml").write_bytes(b"\xff\xfe\x00name")
+    assert faults_of() == ["mine.yaml:1: not YAML: not UTF-8 text"]
+
+
+def test_no_such_file():
+    assert faults_of("none.yaml") == ["none.yaml: No such file or directory"]
+
+
+def test_no_such_name():
+    assert faults_of("edge61") == [
+        "no machine named 'edge61'; did you mean \"edge16\"? (or give the path of a YAML file)",
+    ]
+
+
+def test_a_chip_loads_without_its_instruction_table(tmp_path):
+    write_changed(tmp_path, "edge16.yaml", [("isa/descriptors1024.yaml", "isa/none.yaml")])
+    assert load_chip("mine.yaml").isa.file == "isa/none.yaml"
