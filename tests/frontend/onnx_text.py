@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 
 def model(graph: str, opset: int = 21, weights: Mapping[str, object] | None = None) -> onnx.ModelProto:
-    """`graph` in ONNX text, from the inputs on: "(float[1,3] x, float[4,3] w) => (float[1,4] y) { y = Gemm<transB = 1>(x, w) }"."""
+    """`graph` in ONNX text, from the inputs on: "(float[1,3] x, float[4,3] w) => (float[1,4] y) { y = Gemm(x, w) }"."""
     proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> test {graph}')
     given = weights or {}
     rng = np.random.default_rng(1)

@@ -223,7 +223,7 @@ def test_unused_weights_may_be_anything(tmp_path: Path) -> None:
             "  help: end the model before this node and do the rest outside",
         ),
         (
-            "(float[2,3] x) => (float[2,3] y, float[2,3] z) { z, y = Dropout(x) }",
+            "(float[2,3] x) => (float[2,3] z, bool[2,3] y) { z, y = Dropout(x) }",
             "node Dropout_0 (Dropout): its mask is used\n  help: export the model for inference (eval mode)",
         ),
         ("(string[2] x) => (string[2] y) { y = Identity(x) }", 'input "x": tensors of strings are not supported'),
@@ -235,8 +235,8 @@ def test_unused_weights_may_be_anything(tmp_path: Path) -> None:
             "  help: end the model before this node and do the rest outside",
         ),
         (
-            "(bool c, float[2] x) => (float[2] y) "
-            "{ y = If(c) <then_branch = t () => (float[2] a) { a = Relu(x) }, else_branch = e () => (float[2] b) { b = Neg(x) }> }",
+            "(bool c, float[2] x) => (float[2] y) { y = If(c) "
+            "<then_branch = t () => (float[2] a) { a = Relu(x) }, else_branch = e () => (float[2] b) { b = Neg(x) }> }",
             'node If_0 (If): which branch it takes depends on "c", known only when it runs\n'
             "  help: export the model for one case, with the condition fixed",
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -45,11 +46,13 @@ def infer(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, n
         )
     except Exception as fault:
         raise refuse_node(node, f"its inputs do not fit it: {inference_fault(fault)}") from fault
-    if not all(
-        n in found and found[n].HasField("tensor_type") and found[n].tensor_type.HasField("shape") for n in node.outputs if n
-    ):
+    if not all(has_shape(found.get(n)) for n in node.outputs if n):
         found |= infer_by_body(node, input_types, data, opset)
     return {name: static_type(node, name, found.get(name)) for name in node.outputs if name}
+
+
+def has_shape(found: onnx.TypeProto | None) -> bool:
+    return found is not None and found.HasField("tensor_type") and found.tensor_type.HasField("shape")
 
 
 def infer_by_body(
@@ -90,15 +93,14 @@ def check_inputs(node: Node, schema: onnx.defs.OpSchema, types: Mapping[str, Ten
 
 def inference_fault(fault: Exception) -> str:
     """onnx prefixes `[ShapeInferenceError] (op_type:Conv, node name: x): `."""
-    text = first_line(fault)
-    return text.rsplit("): ", 1)[-1] if text.startswith("[") else text
+    return re.sub(r"^\[\w+\] (\(op_type:.*?\): )?(\[\w+\] )?", "", first_line(fault))
 
 
 def static_type(node: Node, name: str, found: onnx.TypeProto | None) -> TensorType:
     if found is not None and found.WhichOneof("value") not in (None, "tensor_type"):
         kind = str(found.WhichOneof("value")).removesuffix("_type")
         raise refuse_node(node, f'its output "{name}" is a {kind}; only tensors are supported', END_HERE)
-    if found is None or not found.tensor_type.HasField("shape"):
+    if found is None or not has_shape(found):
         raise refuse_node(node, f'the shape of its output "{name}" is not known before it runs', END_HERE)
     dims = found.tensor_type.shape.dim
     if not all(d.HasField("dim_value") for d in dims):
