@@ -1,0 +1,121 @@
+"""Chips and operations for the simulator's tests: a small chip with any key replaced, operations with fields left at 0."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from toolchain.hw.chip import Chip
+from toolchain.isa.operations import Copy, End, MachineOp, Signal, Space, Wait
+
+MAC, VECTOR, DMA0, DMA1 = 0, 1, 2, 3
+
+_BASE: dict[str, Any] = {
+    "name": "small",
+    "clock": {"frequency": 500_000_000},
+    "memories": {
+        "dram": {"size": 1 << 20, "read_bytes_per_cycle": 8.0, "write_bytes_per_cycle": 8.0},
+        "sram": {"size": 1 << 15, "read_bytes_per_cycle": 64.0, "write_bytes_per_cycle": 32.0},
+    },
+    "engines": {
+        "mac": {
+            "kind": "mac_array",
+            "rows": 4,
+            "columns": 8,
+            "dataflow": "os",
+            "types": (
+                {"activation": "int8", "weight": "int8"},
+                {"activation": "int8", "weight": "int4"},
+                {"activation": "int16", "weight": "int8", "rate": 0.5},
+                {"activation": "int16", "weight": "int4", "rate": 0.5},
+            ),
+            "accumulators": {"entries": 4096},
+            "post": ("table", "add"),
+            "issue_cycles": 0,
+        },
+        "vector": {
+            "kind": "vector",
+            "lanes": 8,
+            "operations": ("add", "sub", "mul", "rescale", "prelu", "table", "max_pool", "average_pool"),
+            "issue_cycles": 0,
+        },
+        "dma": {"kind": "dma", "channels": 2, "bytes_per_cycle": 16.0, "issue_cycles": 0},
+    },
+    "numerics": {
+        "activation": "int8",
+        "weight": "int8",
+        "scale": {"kind": "multiplier"},
+        "rounding": "double_round",
+        "table": {"entries": 256},
+    },
+    "isa": {"file": "isa/none.yaml", "word_cycles": 1e-9},
+    "sync": {"semaphores": 16},
+}
+
+
+def small_chip(**changes: Any) -> Chip:
+    """The base chip with keys replaced: small_chip(engines__mac__rows=8)."""
+    data = copy.deepcopy(_BASE)
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        section = data
+        for key in parents:
+            section = section.setdefault(key, {})
+        section[last] = value
+    return Chip(**data)
+
+
+def int16_changes() -> dict[str, Any]:
+    return {"numerics__activation": "int16", "numerics__table": {"entries": 513, "interpolation": "tosa"}}
+
+
+def make(operation: type[MachineOp], /, **fields: Any) -> Any:
+    """An operation whose unnamed parameters are 0, or 1 where 0 means nothing."""
+    ones = {name for name in operation.parameters() if name.startswith(("count", "kernel", "stride_", "dilation"))}
+    return operation(**{name: fields.pop(name, 1 if name in ones else 0) for name in operation.parameters()}, **fields)
+
+
+def load(address: int, sram: int, size_bytes: int, channel: int = 0) -> Copy:
+    """dram[address..] to sram."""
+    return make(
+        Copy,
+        channel=channel,
+        source_space=Space.DRAM,
+        source_address=address,
+        destination_space=Space.SRAM,
+        destination_address=sram,
+        inner_bytes=size_bytes,
+    )
+
+
+def store(sram: int, address: int, size_bytes: int, channel: int = 0) -> Copy:
+    """sram to dram[address..]."""
+    return make(
+        Copy,
+        channel=channel,
+        source_space=Space.SRAM,
+        source_address=sram,
+        destination_space=Space.DRAM,
+        destination_address=address,
+        inner_bytes=size_bytes,
+    )
+
+
+def around(ops: list[MachineOp], engine: int, size_bytes: int) -> list[MachineOp]:
+    """All of dram[0, size) to sram, `ops` on one engine, all of it back."""
+    return [
+        load(0, 0, size_bytes),
+        Signal(DMA0, 0),
+        Wait(engine, 0),
+        *ops,
+        Signal(engine, 1),
+        Wait(DMA0, 1),
+        store(0, 0, size_bytes),
+        End(),
+    ]
+
+
+def random_bytes(rng: np.random.Generator, size_bytes: int) -> np.ndarray:
+    return rng.integers(0, 256, size_bytes, dtype=np.uint8)

@@ -1,0 +1,268 @@
+"""The machine operations once more, in plain Python integers and loops, written from their docstrings alone."""
+
+from __future__ import annotations
+
+from toolchain.hw.chip import Chip
+from toolchain.isa.operations import Convolution, Copy, Depthwise, Elementwise, Fill, MachineOp, MatrixProduct, Pool, Table
+
+
+def run_plain(chip: Chip, ops: list[MachineOp], dram: bytes) -> bytes:
+    """Memory afterwards, the operations run one after another in program order."""
+    machine = PlainMachine(chip, dram)
+    for op in ops:
+        step = getattr(machine, f"run_{op.NAME}", None)
+        if step:
+            step(op)
+    return bytes(machine.memory[0])
+
+
+def rounded(x: int, m: int, s: int, rule: str) -> int:
+    """x m / 2**s by a rounding rule (s >= 0)."""
+    p = x * m
+    if s == 0:
+        return p
+    half, unit = 1 << (s - 1), 1 << s
+    if rule in ("single_half_up", "pow2"):
+        return (p + half) // unit
+    if rule == "double_round":
+        nudge = (1 << 30) * (1 if x >= 0 else -1) if s > 31 else 0
+        return (p + half + nudge) // unit
+    if rule == "floor":
+        return p // unit
+    if rule == "truncate":
+        return abs(p) // unit * (1 if p >= 0 else -1)
+    if rule == "half_away":
+        return (abs(p) + half) // unit * (1 if p >= 0 else -1)
+    assert rule == "half_even"
+    q, r = divmod(p, unit)
+    return q + (r > half or (r == half and q % 2 == 1))
+
+
+def wrapped(x: int, bits: int) -> int:
+    return (x + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
+
+
+class PlainMachine:
+    def __init__(self, chip: Chip, dram: bytes):
+        self.chip = chip
+        self.memory = [bytearray(dram), bytearray(chip.memories.sram.size)]
+        self.size = 2 if chip.numerics.activation == "int16" else 1
+        self.acc: dict[tuple[int, ...], int] = {}
+
+    # numbers
+
+    def get(self, address: int, size: int | None = None, space: int = 1) -> int:
+        size = size or self.size
+        return int.from_bytes(self.memory[space][address : address + size], "little", signed=True)
+
+    def put(self, address: int, value: int, space: int = 1) -> None:
+        self.memory[space][address : address + self.size] = value.to_bytes(self.size, "little", signed=True)
+
+    def requantized(self, key: str, x: int, m: int, s: int, zero: int, low: int, high: int, bits: int | None = None) -> int:
+        numerics = self.chip.numerics
+        y = rounded(x, m, s, numerics.per_op.get(key, numerics.rounding)) + zero
+        if numerics.overflow == "wrap":
+            y = wrapped(y, bits or 8 * self.size)
+        return max(low, min(high, y))
+
+    def inner(self, key: str, x: int, m: int, s: int) -> int:
+        return self.requantized(key, x, m, s, 0, -(1 << 31), (1 << 31) - 1, 32)
+
+    def summed(self, key: str, p: dict[str, int], a: int, b: int, sign: int) -> int:
+        ta = self.inner(key, (a - p["za"]) << p["left"], p["ma"], p["sa"])
+        tb = self.inner(key, (b - p["zb"]) << p["left"], p["mb"], p["sb"])
+        return self.requantized(key, ta + sign * tb, p["mo"], p["so"], p["zo"], p["low"], p["high"])
+
+    def looked_up(self, x: int, table: int) -> int:
+        if self.size == 1:
+            return self.get(table + x + 128)
+        i, f = (x + 32768) >> 7, (x + 32768) & 127
+        t0, t1 = self.get(table + 2 * i, 2), self.get(table + 2 * i + 2, 2)
+        return t0 + (((t1 - t0) * f + 64) >> 7)
+
+    def weight(self, address: int, row: int, row_elements: int, i: int) -> int:
+        if self.chip.numerics.weight == "int8":
+            return self.get(address + row * row_elements + i, 1)
+        byte = self.memory[1][address + row * ((row_elements + 1) // 2) + i // 2]
+        nibble = byte >> 4 if i % 2 else byte & 15
+        return nibble - 16 if nibble >= 8 else nibble
+
+    # moves
+
+    def run_copy(self, op: Copy) -> None:
+        moved = []
+        for i in range(op.count0):
+            for j in range(op.count1):
+                for k in range(op.count2):
+                    source = op.source_address + i * op.source_stride0 + j * op.source_stride1 + k * op.source_stride2
+                    target = op.destination_address + i * op.destination_stride0 + j * op.destination_stride1
+                    target += k * op.destination_stride2
+                    moved.append((target, bytes(self.memory[op.source_space][source : source + op.inner_bytes])))
+        for target, data in moved:
+            self.memory[op.destination_space][target : target + len(data)] = data
+
+    def run_fill(self, op: Fill) -> None:
+        for i in range(op.count0):
+            for j in range(op.count1):
+                for k in range(op.count2):
+                    for e in range(op.inner_elements):
+                        at = op.destination_address + i * op.destination_stride0 + j * op.destination_stride1
+                        self.put(at + k * op.destination_stride2 + e * self.size, op.value, op.destination_space)
+
+    # the array
+
+    def run_convolution(self, op: Convolution) -> None:
+        taps = op.kernel_height * op.kernel_width * op.input_channels
+
+        def weights(o, ky, kx, i):
+            return self.weight(op.weight_address, o, taps, (ky * op.kernel_width + kx) * op.input_channels + i)
+
+        self.array(op, op.output_channels, lambda o: range(op.input_channels), weights)
+
+    def run_depthwise(self, op: Depthwise) -> None:
+        def weights(o, ky, kx, i):
+            return self.weight(op.weight_address, ky * op.kernel_width + kx, op.channels, o)
+
+        self.array(op, op.channels, lambda o: (o,), weights)
+
+    def array(self, op, outputs, inputs_of, weights) -> None:
+        bits = self.chip.engines.mac.accumulators.bits
+        sums = {}
+        for y in range(op.output_height):
+            for x in range(op.output_width):
+                for o in range(outputs):
+                    total = self.acc[y, x, o] if op.accumulate else 0
+                    for ky in range(op.kernel_height):
+                        for kx in range(op.kernel_width):
+                            row = y * op.stride_height + ky * op.dilation_height - op.pad_top
+                            column = x * op.stride_width + kx * op.dilation_width - op.pad_left
+                            if not (0 <= row < op.input_height and 0 <= column < op.input_width):
+                                continue
+                            for i in inputs_of(o):
+                                at = op.input_address + row * op.input_row_stride + column * op.input_column_stride
+                                value = self.get(at + i * self.size) - op.input_zero_point
+                                total += value * weights(o, ky, kx, i)
+                    sums[y, x, o] = wrapped(total, bits)
+        self.acc = sums
+        if op.emit:
+            for (y, x, o), total in sums.items():
+                self.emit(op, y, x, o, total, bits)
+
+    def emit(self, op, y: int, x: int, o: int, total: int, bits: int) -> None:
+        at = op.parameter_address + 16 * o
+        total = wrapped(total + self.get(at, 8), bits)
+        m, s = self.get(at + 8, 4), self.get(at + 12, 4)
+        q = self.requantized("convolution", total, m, s, op.output_zero_point, op.clamp_low, op.clamp_high)
+        if op.use_table:
+            q = self.looked_up(q, op.table_address)
+        if getattr(op, "use_add", 0):
+            b = self.get(op.addend_address + y * op.addend_row_stride + x * op.addend_column_stride + o * self.size)
+            p = {
+                "za": op.add_input_zero_point,
+                "zb": op.add_addend_zero_point,
+                "zo": op.add_output_zero_point,
+                "left": op.add_left_shift,
+                "ma": op.add_input_multiplier,
+                "sa": op.add_input_shift,
+                "mb": op.add_addend_multiplier,
+                "sb": op.add_addend_shift,
+                "mo": op.add_output_multiplier,
+                "so": op.add_output_shift,
+                "low": op.add_clamp_low,
+                "high": op.add_clamp_high,
+            }
+            q = self.summed("add", p, q, b, 1)
+        self.put(op.output_address + y * op.output_row_stride + x * op.output_column_stride + o * self.size, q)
+
+    def run_matrix_product(self, op: MatrixProduct) -> None:
+        bits = self.chip.engines.mac.accumulators.bits
+        sums = {}
+        for r in range(op.rows):
+            for c in range(op.columns):
+                total = self.acc[r, c] if op.accumulate else 0
+                for k in range(op.inner):
+                    a = self.get(op.a_address + r * op.a_row_stride + k * self.size) - op.a_zero_point
+                    total += a * (self.get(op.b_address + k * op.b_row_stride + c * op.b_column_stride) - op.b_zero_point)
+                sums[r, c] = wrapped(total, bits)
+        self.acc = sums
+        if not op.emit:
+            return
+        for (r, c), total in sums.items():
+            limits = (op.output_zero_point, op.clamp_low, op.clamp_high)
+            q = self.requantized("matrix_product", total, op.multiplier, op.shift, *limits)
+            self.put(op.output_address + r * op.output_row_stride + c * self.size, q)
+
+    # the vector engine
+
+    def run_pool(self, op: Pool) -> None:
+        found = {}
+        for y in range(op.output_height):
+            for x in range(op.output_width):
+                for c in range(op.channels):
+                    seen = []
+                    for ky in range(op.kernel_height):
+                        for kx in range(op.kernel_width):
+                            row = y * op.stride_height + ky * op.dilation_height - op.pad_top
+                            column = x * op.stride_width + kx * op.dilation_width - op.pad_left
+                            if 0 <= row < op.input_height and 0 <= column < op.input_width:
+                                at = op.input_address + row * op.input_row_stride + column * op.input_column_stride
+                                seen.append(self.get(at + c * self.size))
+                    if op.kind == 0:
+                        q = max(op.clamp_low, min(op.clamp_high, max(seen, default=-(1 << (8 * self.size - 1)))))
+                    else:
+                        total = sum(v - op.input_zero_point for v in seen)
+                        limits = (op.output_zero_point, op.clamp_low, op.clamp_high)
+                        q = self.requantized("average_pool", total, op.multiplier, op.shift, *limits)
+                    found[y * op.output_row_stride + x * op.output_column_stride + c * self.size] = q
+        for offset, q in found.items():
+            self.put(op.output_address + offset, q)
+
+    def run_elementwise(self, op: Elementwise) -> None:
+        key = ("add", "sub", "mul", "rescale", "prelu")[op.kind]
+        found = {}
+        for y in range(op.height):
+            for x in range(op.width):
+                for c in range(op.channels):
+                    a = self.get(op.a_address + y * op.a_row_stride + x * op.a_column_stride + c * op.a_channel_stride)
+                    b = 0
+                    if key != "rescale":
+                        b = self.get(op.b_address + y * op.b_row_stride + x * op.b_column_stride + c * op.b_channel_stride)
+                    q = self.element(op, key, a, b)
+                    found[y * op.output_row_stride + x * op.output_column_stride + c * self.size] = q
+        for offset, q in found.items():
+            self.put(op.output_address + offset, q)
+
+    def element(self, op: Elementwise, key: str, a: int, b: int) -> int:
+        out = (op.output_zero_point, op.clamp_low, op.clamp_high)
+        v, w = a - op.a_zero_point, b - op.b_zero_point
+        if key == "mul":
+            return self.requantized(key, v * w, op.output_multiplier, op.output_shift, *out)
+        if key == "rescale":
+            return self.requantized(key, v, op.output_multiplier, op.output_shift, *out)
+        if key == "prelu" and v >= 0:
+            return self.requantized(key, v, op.a_multiplier, op.a_shift, *out)
+        if key == "prelu":
+            return self.requantized(key, v * w, op.b_multiplier, op.b_shift, *out)
+        p = {
+            "za": op.a_zero_point,
+            "zb": op.b_zero_point,
+            "zo": op.output_zero_point,
+            "left": op.left_shift,
+            "ma": op.a_multiplier,
+            "sa": op.a_shift,
+            "mb": op.b_multiplier,
+            "sb": op.b_shift,
+            "mo": op.output_multiplier,
+            "so": op.output_shift,
+            "low": op.clamp_low,
+            "high": op.clamp_high,
+        }
+        return self.summed(key, p, a, b, 1 if key == "add" else -1)
+
+    def run_table(self, op: Table) -> None:
+        for y in range(op.height):
+            for x in range(op.width):
+                for c in range(op.channels):
+                    at = op.input_address + y * op.input_row_stride + x * op.input_column_stride + c * self.size
+                    q = self.looked_up(self.get(at), op.table_address)
+                    self.put(op.output_address + y * op.output_row_stride + x * op.output_column_stride + c * self.size, q)

@@ -1,0 +1,265 @@
+"""Random operations of every kind on tiny shapes, their operands side by side in sram."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from machine_programs import make
+
+from toolchain.hw.chip import Chip
+from toolchain.isa.accesses import table_bytes, weight_bytes
+from toolchain.isa.operations import (
+    Convolution,
+    Copy,
+    Depthwise,
+    Elementwise,
+    ElementwiseKind,
+    Fill,
+    MachineOp,
+    MatrixProduct,
+    Pool,
+    PoolKind,
+    Space,
+    Table,
+)
+
+
+class Draw:
+    """Places buffers one after another with random gaps, and draws parameters."""
+
+    def __init__(self, chip: Chip, seed: int):
+        self.rng = np.random.default_rng(seed)
+        self.chip, self.size = chip, chip.activation_bytes
+        self.next = int(self.rng.integers(0, 40)) * 2
+        self.parameter_blocks: list[tuple[int, int]] = []
+
+    def between(self, low: int, high: int) -> int:
+        return int(self.rng.integers(low, high + 1))
+
+    def place(self, size_bytes: int) -> int:
+        address = self.next
+        self.next += size_bytes + 2 * self.between(0, 9)
+        return address
+
+    def tile(self, height: int, width: int, channels: int) -> tuple[int, int, int]:
+        """address, row and column stride of a feature map, with gaps between columns and rows at times."""
+        column = (channels + self.between(0, 3) * self.between(0, 1)) * self.size
+        row = width * column + self.between(0, 2) * 2
+        return self.place(height * row), row, column
+
+    def zero(self) -> int:
+        return self.between(-128, 127)
+
+    def scale(self) -> tuple[int, int]:
+        if self.chip.numerics.scale.kind == "pow2":
+            return 1, self.between(0, 12)
+        return self.between(1 << 30, (1 << 31) - 1), self.between(30, 40)
+
+    def clamp(self) -> tuple[int, int]:
+        limit = 1 << (8 * self.size - 1)
+        if self.between(0, 1):
+            return -limit, limit - 1
+        return self.between(-limit, 0), self.between(1, limit - 1)
+
+    def parameters(self, channels: int) -> int:
+        address = self.place(16 * channels)
+        self.parameter_blocks.append((address, channels))
+        return address
+
+    def fill_parameters(self, image: np.ndarray) -> None:
+        """Bias, multiplier and shift of each channel into the image."""
+        for address, channels in self.parameter_blocks:
+            entries = np.zeros(channels, [("bias", "<i8"), ("multiplier", "<i4"), ("shift", "<i4")])
+            for i in range(channels):
+                multiplier, shift = self.scale()
+                entries[i] = (self.between(-5000, 5000), multiplier, shift)
+            image[address : address + 16 * channels] = np.frombuffer(entries.tobytes(), np.uint8)
+
+    def window(self) -> tuple[dict[str, Any], int, int]:
+        """Window fields and the input's size: pads and far edges in and outside the input."""
+        f: dict[str, Any] = {}
+        sizes = []
+        for axis, pad in (("height", "pad_top"), ("width", "pad_left")):
+            f[f"kernel_{axis}"], f[f"stride_{axis}"] = self.between(1, 3), self.between(1, 3)
+            f[f"dilation_{axis}"], f[pad] = self.between(1, 2), self.between(0, 2)
+            f[f"output_{axis}"], f[f"input_{axis}"] = self.between(1, 4), self.between(1, 7)
+            sizes.append(f[f"input_{axis}"])
+        return f, sizes[0], sizes[1]
+
+
+def window_operation(d: Draw, kind: type[MachineOp], accumulate: int = 0, emit: int = 1, like: Any = None) -> Any:
+    """Convolution or depthwise; `like`: an operation whose output shape it shares."""
+    f, height, width = d.window()
+    outputs = d.between(1, 6)
+    if like is not None:
+        f["output_height"], f["output_width"] = like.output_height, like.output_width
+        outputs = like.output_channels if kind is Convolution else like.channels
+    inputs = d.between(1, 5) if kind is Convolution else outputs
+    taps = f["kernel_height"] * f["kernel_width"]
+    f["input_address"], f["input_row_stride"], f["input_column_stride"] = d.tile(height, width, inputs)
+    if kind is Convolution:
+        f |= {"input_channels": inputs, "output_channels": outputs}
+        f["weight_address"] = d.place(outputs * weight_bytes(taps * inputs, d.chip))
+        f["use_add"] = d.between(0, 1)
+        f["addend_address"], f["addend_row_stride"], f["addend_column_stride"] = d.tile(
+            f["output_height"], f["output_width"], outputs
+        )
+        f |= {"add_input_zero_point": d.zero(), "add_addend_zero_point": d.zero(), "add_output_zero_point": d.zero()}
+        f["add_left_shift"] = d.between(0, 12)
+        for name in ("input", "addend", "output"):
+            f[f"add_{name}_multiplier"], f[f"add_{name}_shift"] = d.scale()
+        f["add_clamp_low"], f["add_clamp_high"] = d.clamp()
+    else:
+        f["channels"] = outputs
+        f["weight_address"] = d.place(taps * weight_bytes(outputs, d.chip))
+    f["parameter_address"] = d.parameters(outputs)
+    f |= {"use_table": d.between(0, 1), "table_address": d.place(table_bytes(d.chip))}
+    shape = (f["output_height"], f["output_width"], outputs)
+    f["output_address"], f["output_row_stride"], f["output_column_stride"] = d.tile(*shape)
+    f |= {"input_zero_point": d.zero(), "output_zero_point": d.zero(), "accumulate": accumulate, "emit": emit}
+    f["clamp_low"], f["clamp_high"] = d.clamp()
+    return make(kind, **f)
+
+
+def convolution(d: Draw) -> list[MachineOp]:
+    return [window_operation(d, Convolution)]
+
+
+def depthwise(d: Draw) -> list[MachineOp]:
+    return [window_operation(d, Depthwise)]
+
+
+def accumulated(d: Draw) -> list[MachineOp]:
+    kind = Convolution if d.between(0, 1) else Depthwise
+    first = window_operation(d, kind, emit=0)
+    second = window_operation(d, kind, accumulate=1, emit=0, like=first)
+    return [first, second, window_operation(d, kind, accumulate=1, like=first)]
+
+
+def matrix_product(d: Draw) -> list[MachineOp]:
+    rows, inner, columns = d.between(1, 5), d.between(1, 9), d.between(1, 5)
+    ops = []
+    pieces = d.between(1, 2)
+    for i in range(pieces):
+        a_row = (inner + d.between(0, 2)) * d.size
+        b_row, b_column = (columns * d.size, d.size) if d.between(0, 1) else (d.size, inner * d.size)
+        multiplier, shift = d.scale()
+        low, high = d.clamp()
+        row = columns * d.size + 2 * d.between(0, 1)
+        ops.append(
+            make(
+                MatrixProduct,
+                a_address=d.place(rows * a_row),
+                a_row_stride=a_row,
+                b_address=d.place(inner * columns * d.size),
+                b_row_stride=b_row,
+                b_column_stride=b_column,
+                output_address=d.place(rows * row),
+                output_row_stride=row,
+                rows=rows,
+                inner=inner,
+                columns=columns,
+                a_zero_point=d.zero(),
+                b_zero_point=d.zero(),
+                output_zero_point=d.zero(),
+                multiplier=multiplier,
+                shift=shift,
+                clamp_low=low,
+                clamp_high=high,
+                accumulate=int(i > 0),
+                emit=int(i == pieces - 1),
+            )
+        )
+    return ops
+
+
+def pool(d: Draw) -> list[MachineOp]:
+    f, height, width = d.window()
+    channels = d.between(1, 5)
+    multiplier, shift = d.scale()
+    f |= {"kind": PoolKind(d.between(0, 1)), "channels": channels, "multiplier": multiplier, "shift": shift}
+    f["input_address"], f["input_row_stride"], f["input_column_stride"] = d.tile(height, width, channels)
+    tile = d.tile(f["output_height"], f["output_width"], channels)
+    f["output_address"], f["output_row_stride"], f["output_column_stride"] = tile
+    f["clamp_low"], f["clamp_high"] = d.clamp()
+    return [make(Pool, **f, input_zero_point=d.zero(), output_zero_point=d.zero())]
+
+
+def elementwise(d: Draw) -> list[MachineOp]:
+    height, width, channels = d.between(1, 4), d.between(1, 4), d.between(1, 5)
+    f: dict[str, Any] = {"kind": ElementwiseKind(d.between(0, 4)), "height": height, "width": width, "channels": channels}
+    for name in ("a", "b"):
+        address, row, column = d.tile(height, width, channels)
+        keep = [d.between(0, 3) > 0 for _ in range(3)]
+        strides = [s if k else 0 for s, k in zip((row, column, d.size), keep)]
+        f[f"{name}_address"] = address
+        f[f"{name}_row_stride"], f[f"{name}_column_stride"], f[f"{name}_channel_stride"] = strides
+        f[f"{name}_zero_point"] = d.zero()
+        f[f"{name}_multiplier"], f[f"{name}_shift"] = d.scale()
+    f["output_multiplier"], f["output_shift"] = d.scale()
+    f["output_address"], f["output_row_stride"], f["output_column_stride"] = d.tile(height, width, channels)
+    f |= {"output_zero_point": d.zero(), "left_shift": d.between(0, 12)}
+    f["clamp_low"], f["clamp_high"] = d.clamp()
+    return [make(Elementwise, **f)]
+
+
+def table(d: Draw) -> list[MachineOp]:
+    height, width, channels = d.between(1, 4), d.between(1, 4), d.between(1, 5)
+    source, target = d.tile(height, width, channels), d.tile(height, width, channels)
+    return [
+        make(
+            Table,
+            height=height,
+            width=width,
+            channels=channels,
+            input_address=source[0],
+            input_row_stride=source[1],
+            input_column_stride=source[2],
+            output_address=target[0],
+            output_row_stride=target[1],
+            output_column_stride=target[2],
+            table_address=d.place(table_bytes(d.chip)),
+        )
+    ]
+
+
+def moves(d: Draw) -> list[MachineOp]:
+    n0, n1, n2, inner = (d.between(1, 3) for _ in range(4))
+    s2 = inner + d.between(0, 2)
+    s1 = n2 * s2 + d.between(0, 3)
+    s0 = n1 * s1 + d.between(0, 3)
+    t2, t0 = inner + 1, inner * 4
+    t1 = n0 * t0 + n2 * t2
+    copy = make(
+        Copy,
+        source_space=Space.SRAM,
+        source_address=d.place(n0 * s0),
+        destination_space=Space.SRAM,
+        destination_address=d.place(n0 * n1 * (t0 + t1 + n2 * t2)),
+        inner_bytes=inner,
+        count0=n0,
+        count1=n1,
+        count2=n2,
+        source_stride0=s0,
+        source_stride1=s1,
+        source_stride2=s2,
+        destination_stride0=max(t0, n2 * t2),
+        destination_stride1=n0 * max(t0, n2 * t2),
+        destination_stride2=t2,
+    )
+    row = inner * d.size + 2
+    fill = make(
+        Fill,
+        destination_space=Space.SRAM,
+        destination_address=d.place(n0 * n1 * n2 * row),
+        inner_elements=inner,
+        count0=n0,
+        count1=n1,
+        count2=n2,
+        destination_stride0=n1 * n2 * row,
+        destination_stride1=n2 * row,
+        destination_stride2=row,
+        value=d.zero(),
+    )
+    return [copy, fill]

@@ -1,0 +1,63 @@
+"""Every machine operation, bit for bit against plain loops, on machines of different arithmetic."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import random_operations
+from machine_programs import around, int16_changes, random_bytes, small_chip
+from plain_machine import run_plain
+from random_operations import Draw
+
+from simulator import simulate
+from toolchain.isa.operations import engine_index
+
+CHIPS = {
+    "int8": small_chip(),
+    "int4": small_chip(numerics__weight="int4", numerics__rounding="single_half_up", engines__mac__dataflow="ws"),
+    "int16": small_chip(**int16_changes(), engines__mac__accumulators={"entries": 4096, "bits": 48}),
+    "int16_int4": small_chip(**int16_changes(), numerics__weight="int4", numerics__rounding="half_away"),
+    "narrow": small_chip(engines__mac__accumulators={"entries": 4096, "bits": 24}, numerics__rounding="half_even"),
+    "wrap": small_chip(numerics__overflow="wrap", numerics__rounding="floor"),
+    "pow2": small_chip(numerics__scale={"kind": "pow2"}, numerics__rounding="truncate"),
+    "per_op": small_chip(
+        numerics__per_op={
+            "convolution": "single_half_up",
+            "matrix_product": "half_even",
+            "average_pool": "half_away",
+            "add": "floor",
+            "sub": "truncate",
+            "mul": "half_away",
+            "rescale": "single_half_up",
+            "prelu": "floor",
+        }
+    ),
+}
+KINDS = ("convolution", "depthwise", "accumulated", "matrix_product", "pool", "elementwise", "table", "moves")
+CASES = 12
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("chip", CHIPS)
+def test_equals_plain_loops(chip, kind):
+    machine = CHIPS[chip]
+    for seed in range(CASES):
+        draw = Draw(machine, 1000 * KINDS.index(kind) + seed)
+        ops = getattr(random_operations, kind)(draw)
+        size = draw.next + 64
+        assert size <= machine.memories.sram.size
+        image = random_bytes(np.random.default_rng(seed), size)
+        draw.fill_parameters(image)
+        program = around(ops, engine_index(ops[0]), size)
+        run = simulate(machine, program, None, image, [(0, size)])
+        assert run.dram.tobytes() == run_plain(machine, program, image.tobytes()), (seed, ops)
+
+
+def test_image_given_is_not_changed():
+    machine, draw = CHIPS["int8"], Draw(CHIPS["int8"], 3)
+    ops = random_operations.table(draw)
+    image = random_bytes(np.random.default_rng(0), draw.next)
+    before = image.copy()
+    run = simulate(machine, around(ops, 1, image.size), None, image, [(0, image.size)])
+    assert np.array_equal(image, before)
+    assert not np.array_equal(run.dram, before)
