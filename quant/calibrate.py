@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import onnx
@@ -63,27 +63,46 @@ def calibrate(
     Raises CompileError: no such tensor, no sample, a sample that onnxruntime refuses, NaN or infinity in a tensor.
     """
     make = _observer_factory(observer, numerics, percent)
+    observers = {name: make() for name in tensors}
+    observe(model, data, observers, progress=progress, session_threads=session_threads, held_bytes=held_bytes)
+    return {name: observers[name].range() for name in tensors}
+
+
+class Sink(Protocol):
+    """What `observe` shows a tensor's values to."""
+
+    def update(self, x: np.ndarray) -> None: ...
+
+
+def observe(
+    model: onnx.ModelProto,
+    data: Iterable[Sample],
+    sinks: Mapping[str, Sink],
+    *,
+    progress: Progress | None = None,
+    session_threads: int = 1,
+    held_bytes: int = HELD_BYTES,
+) -> None:
+    """Shows each sink its tensor's values, sample by sample; all else as in `calibrate`."""
     sizes = _tensor_bytes(model)
     inputs = {i.name for i in model.graph.input} - {i.name for i in model.graph.initializer}
-    _check_names(tensors, sizes, inputs)
-    observers = {name: make() for name in tensors}
-    groups = _groups([name for name in tensors if name not in inputs], sizes, held_bytes)
+    _check_names(list(sinks), sizes, inputs)
+    groups = _groups([name for name in sinks if name not in inputs], sizes, held_bytes)
     sessions = [(_session(model, group, session_threads), group) for group in groups]
     producers = {output: node for node in model.graph.node for output in node.output}
     total = getattr(data, "count", None)
     done = 0
     for done, sample in enumerate(data, 1):
-        for name in tensors:
+        for name in sinks:
             if name in inputs:
-                _observe(observers[name], sample[name], name, done - 1, producers)
+                _show(sinks[name], sample[name], name, done - 1, producers)
         for session, group in sessions:
             for name, value in zip(group, _run(session, group, sample, done - 1), strict=True):
-                _observe(observers[name], value, name, done - 1, producers)
+                _show(sinks[name], value, name, done - 1, producers)
         if progress:
             progress(done, total)
     if done == 0:
         raise CompileError("calibration data: holds 0 samples; calibration needs at least 1")
-    return {name: observers[name].range() for name in tensors}
 
 
 def _observer_factory(observer: str, numerics: Numerics | None, percent: float) -> Callable[[], Observer]:
@@ -170,7 +189,7 @@ def _first_line(fault: Exception) -> str:
     return str(fault).strip().splitlines()[0] if str(fault).strip() else type(fault).__name__
 
 
-def _observe(observer: Observer, x: np.ndarray, name: str, index: int, producers: Mapping[str, onnx.NodeProto]) -> None:
+def _show(sink: Sink, x: np.ndarray, name: str, index: int, producers: Mapping[str, onnx.NodeProto]) -> None:
     if x.dtype.kind != "f":
         raise CompileError(f"tensor {name!r}: is {x.dtype.name}; only float tensors are calibrated")
     if x.size and not np.isfinite(x.min() + x.max()):  # either may be NaN, or infinite
@@ -181,7 +200,7 @@ def _observe(observer: Observer, x: np.ndarray, name: str, index: int, producers
             f"calibration: sample {index}: tensor {name!r}{made} holds {kind}; "
             "no range covers it, mend the model or remove the sample"
         )
-    observer.update(x)
+    sink.update(x)
 
 
 def calibrated_tensors(model: onnx.ModelProto, types: Mapping[str, TensorType]) -> list[str]:

@@ -294,7 +294,7 @@ def _refuse_lost_bits(total: Array, causes: Array, numerics: Numerics, accumulat
 class Compensation:
     """offsets: int64[oc], to be added to the bias codes; output_zero_point: to be given to the machine in the place of the
     tensor's. With both, rounding is to nearest, halves up: exactly so where `exact` (bool[oc]), else off by at most half an
-    accumulator step. `complete`: False where this machine cannot be compensated and nothing was changed."""
+    accumulator step. `complete`: False where this machine cannot be brought to round to nearest."""
 
     offsets: Array
     output_zero_point: int
@@ -309,6 +309,7 @@ def bias_compensation(
     *,
     clamp_low: int | None = None,
     operation: Literal["convolution", "matrix_product"] = "convolution",
+    positive_share: Array | None = None,
     peak: Array | None = None,
     accumulator_bits: int = 32,
     name: str = "bias",
@@ -317,8 +318,10 @@ def bias_compensation(
 
     scale: float64[oc], the requantization (multiplier / 2**shift, exact); clamp_low: the least output code that is let through.
     floor: half an output step, in accumulator units. truncate is toward zero, so the sum is moved to where no value that
-    survives the clamp is negative, and the output zero point moves back; on machines without zero points only outputs clamped
-    at zero (after Relu) can be compensated. Other roundings need nothing. Raises CompileError where the offset overflows.
+    survives the clamp is negative, and the output zero point moves back. Machines without zero points can do so only for outputs
+    clamped at zero (after Relu); for others the offset of least squared error is taken, (p - 1/2) steps where the share p of a
+    channel's outputs is positive (positive_share: float[oc], see observe.ChannelStatistics; None: no offset).
+    Other roundings need nothing. Raises CompileError where the offset overflows.
     """
     scale = np.atleast_1d(np.asarray(scale, np.float64))
     rounding = numerics.per_op.get(operation, numerics.rounding)
@@ -327,15 +330,22 @@ def bias_compensation(
     if rounding not in ("floor", "truncate"):
         return Compensation(unchanged, output.zero_point, np.ones(scale.shape, bool), True)
     lift = output.zero_point - clamp_low if rounding == "truncate" else 0
-    if lift and numerics.symmetric_activations:
-        return Compensation(unchanged, output.zero_point, np.zeros(scale.shape, bool), False)
     power = np.frexp(scale)[0] == 0.5
     whole = power & (scale >= 1)  # a left shift rounds nothing
-    wanted = (lift + np.where(whole, 0.0, 0.5)) / scale
+    complete = not (lift and numerics.symmetric_activations)
+    if complete:
+        steps = lift + np.where(whole, 0.0, 0.5)
+    else:
+        # over even spread, truncation after an offset d errs by d^2 - d + 1/3 above zero and d^2 + d + 1/3 below
+        lift = 0
+        share = np.full(scale.shape, 0.5) if positive_share is None else positive_share
+        steps = np.where(whole, 0.0, share - 0.5)
+    wanted = steps / scale
     offsets = np.rint(wanted)
     if peak is not None:
         _refuse_overflow(np.abs(offsets) + peak, accumulator_bits, name)
-    return Compensation(offsets.astype(np.int64), output.zero_point - lift, power & (offsets == wanted), True)
+    exact = power & (offsets == wanted) & (complete | whole)
+    return Compensation(offsets.astype(np.int64), output.zero_point - lift, exact, complete)
 
 
 def _refuse_overflow(sums: Array, accumulator_bits: int, name: str) -> None:
