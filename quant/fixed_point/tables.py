@@ -13,10 +13,11 @@ from functools import cache
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from quant.fixed_point.errors import FixedPointError
 from quant.fixed_point.rounding import Rounding, round_shift
+from quant.fixed_point.scale import ScaleForm, choose_scale
 
 Array = NDArray[Any]
 RealFunction = Callable[[NDArray[np.float64]], NDArray[np.float64]]
@@ -204,12 +205,19 @@ class CurveTable:
 def exp2_negative(t: Array, fraction_bits: int, table: CurveTable) -> Array:
     """t: int64[...] >= 0 with fraction_bits -> int64[...], 2**-t with table.value_bits fraction bits.
 
-    The fraction goes through the table, the whole part shifts right, rounding half up. 1.0 saturates to 2**value_bits-1.
-    Error: one unit of the last place with 6 index, 8 interpolation and up to 14 value bits (see docs/nonlinear.md).
+    t is rounded half up to table.position_bits (down where the table is not interpolated: its entries are of the middles),
+    its fraction goes through the table, its whole part shifts right, rounding half up. 1.0 saturates to 2**value_bits - 1. Error: docs/nonlinear.md.
     """
+    spare = fraction_bits - table.position_bits
+    if spare > 0:
+        t, fraction_bits = round_shift(t, np.asarray(spare), _position_rounding(table)), table.position_bits
     whole = np.minimum(t >> fraction_bits, 62)
-    position = _cut(t & ((1 << fraction_bits) - 1), fraction_bits, table.position_bits)
+    position = (t & ((1 << fraction_bits) - 1)) << (table.position_bits - fraction_bits)
     return round_shift(_read(_curve("exp2", table), position, table), whole, Rounding.SINGLE_HALF_UP)
+
+
+def _position_rounding(table: CurveTable) -> Rounding:
+    return Rounding.SINGLE_HALF_UP if table.interpolation_bits else Rounding.FLOOR
 
 
 def reciprocal(x: Array, table: CurveTable) -> tuple[Array, Array]:
@@ -247,6 +255,76 @@ def log2_positive(x: Array, table: CurveTable) -> Array:
     return (exponent << table.value_bits) + _read(_curve("log2", table), position, table)
 
 
+def exp_quantized(
+    x: Array,
+    input_scale: float,
+    input_zero_point: int,
+    output_scale: float,
+    output_zero_point: int,
+    table: CurveTable,
+    form: ScaleForm,
+    dtype: DTypeLike,
+) -> Array:
+    """x: int8, uint8 or int16[...] -> dtype[...], exp in integers only; above the range it saturates.
+
+    S log2(e) and 1 / S_o are multipliers of `form`; rounded at the argument (as in `exp2_negative`), in the table, and half
+    up at the end.
+    """
+    bits = table.position_bits
+    argument = choose_scale(input_scale * np.log2(np.e) * (1 << bits), form)
+    difference = input_zero_point - x.astype(np.int64)
+    t = round_shift(difference * argument.multiplier[0], argument.shift, _position_rounding(table))
+    mantissa = _read(_curve("exp2", table), t & ((1 << bits) - 1), table)
+    return _to_output(mantissa, (t >> bits) + table.value_bits, 1 / output_scale, output_zero_point, form, dtype)
+
+
+def reciprocal_quantized(
+    x: Array,
+    input_scale: float,
+    input_zero_point: int,
+    output_scale: float,
+    output_zero_point: int,
+    table: CurveTable,
+    form: ScaleForm,
+    dtype: DTypeLike,
+) -> Array:
+    """x: int8, uint8 or int16[...] -> dtype[...], 1 / x in integers only; x at its zero point gives the highest."""
+    value = x.astype(np.int64) - input_zero_point
+    mantissa, shift = reciprocal(np.abs(value), table)
+    mantissa = np.where(value < 0, -mantissa, mantissa)
+    y = _to_output(mantissa, shift, 1 / (input_scale * output_scale), output_zero_point, form, dtype)
+    return np.where(value == 0, np.iinfo(y.dtype).max, y)
+
+
+def rsqrt_quantized(
+    x: Array,
+    input_scale: float,
+    input_zero_point: int,
+    output_scale: float,
+    output_zero_point: int,
+    table: CurveTable,
+    form: ScaleForm,
+    dtype: DTypeLike,
+) -> Array:
+    """x: int8, uint8 or int16[...] -> dtype[...], 1 / sqrt(x) in integers only; x <= zero point gives the highest."""
+    value = x.astype(np.int64) - input_zero_point
+    mantissa, shift = inverse_sqrt(value, table)
+    y = _to_output(mantissa, shift, 1 / (np.sqrt(input_scale) * output_scale), output_zero_point, form, dtype)
+    return np.where(value <= 0, np.iinfo(y.dtype).max, y)
+
+
+def _to_output(mantissa: Array, shift: Array, real_scale: float, zero_point: int, form: ScaleForm, dtype: DTypeLike) -> Array:
+    """clip(round(mantissa / 2**shift * real_scale) + zero_point), rounded half up once, int8 or int16."""
+    limits = np.iinfo(np.dtype(dtype).name)
+    fraction, exponent = np.frexp(real_scale)
+    scale = choose_scale(fraction, form)
+    product, total = mantissa * scale.multiplier, shift + scale.shift - exponent
+    right = round_shift(product, np.clip(total, 0, 62), Rounding.SINGLE_HALF_UP)
+    # past 16 bits on either side it only saturates
+    left = np.left_shift(np.clip(product, -(1 << 32), 1 << 32), np.clip(-total, 0, 24))
+    return np.clip(np.where(total < 0, left, right) + zero_point, limits.min, limits.max).astype(limits.dtype)
+
+
 def floor_log2(x: Array) -> Array:
     """x: int64[...] > 0 -> int64[...], position of the highest set bit."""
     x = np.asarray(x, np.int64)
@@ -263,10 +341,6 @@ def _fraction(x: Array, exponent: Array, table: CurveTable) -> Array:
         rest >> np.maximum(exponent - table.position_bits, 0),
         np.left_shift(rest, np.maximum(table.position_bits - exponent, 0)),
     )
-
-
-def _cut(fraction: Array, fraction_bits: int, bits: int) -> Array:
-    return fraction >> (fraction_bits - bits) if fraction_bits > bits else fraction << (bits - fraction_bits)
 
 
 def _read(entries: Array, position: Array, table: CurveTable) -> Array:
