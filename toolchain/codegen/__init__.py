@@ -1,0 +1,27 @@
+"""From plans to bytes: lowering, synchronisation, linking, the model.npu container."""
+
+from toolchain.codegen.container import (
+    Container,
+    IoType,
+    Island,
+    Port,
+    Region,
+    container_from_bytes,
+    container_to_bytes,
+    read_container,
+    write_whole,
+)
+from toolchain.codegen.link import link_region
+
+__all__ = [
+    "Container",
+    "IoType",
+    "Island",
+    "Port",
+    "Region",
+    "container_from_bytes",
+    "container_to_bytes",
+    "link_region",
+    "read_container",
+    "write_whole",
+]

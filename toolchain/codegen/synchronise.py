@@ -40,9 +40,7 @@ def synchronise(placed: Sequence[Placed], chip: Chip, mutable_dram_bytes: int) -
     return _assemble(placed, needs, signals, chip, engines)
 
 
-def _dependencies(
-    placed: Sequence[Placed], chip: Chip, engines: int, mutable_dram_bytes: int
-) -> list[tuple[int, list[int]]]:
+def _dependencies(placed: Sequence[Placed], chip: Chip, engines: int, mutable_dram_bytes: int) -> list[tuple[int, list[int]]]:
     """For each operation its engine and the operations it must wait for by semaphore."""
     history = _History(chip, engines, mutable_dram_bytes)
     clocks = np.full((engines, engines), -1, np.int64)  # clocks[e][p]: last operation of p that e knows to be over

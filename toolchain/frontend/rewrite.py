@@ -11,7 +11,8 @@ import numpy as np
 
 from toolchain.errors import InternalError
 from toolchain.frontend.convert import type_of
-from toolchain.frontend.infer import evaluate, foldable, infer
+from toolchain.frontend.infer import evaluate, foldable, infer, schema_of
+from toolchain.frontend.read import NORMAL_OPSET
 from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType
 
 MAX_SWEEPS = 100
@@ -195,7 +196,8 @@ def drop_dead(graph: Graph) -> Graph:
 def trim_outputs(old: Node, needed: set[str]) -> Node:
     if len(old.outputs) == 1:
         return old
-    outputs = [n if n in needed else "" for n in old.outputs]
+    required = schema_of(old, NORMAL_OPSET).min_output if not old.op.domain else len(old.outputs)
+    outputs = [n if n in needed or index < required else "" for index, n in enumerate(old.outputs)]
     while not outputs[-1]:
         outputs.pop()
     return replace(old, outputs=tuple(outputs))

@@ -70,7 +70,8 @@ class _Reader:
 
     def read(self, node: yaml.Node, path: Path, key_line: int) -> Any:
         line = node.start_mark.line + 1
-        self.lines[path] = (key_line, line)
+        # A section is where its key is, a value where it stands itself.
+        self.lines[path] = (key_line, line if isinstance(node, yaml.ScalarNode) else key_line)
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path, line)
         if id(node) in self.open or len(path) > 32:

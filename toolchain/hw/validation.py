@@ -32,7 +32,8 @@ def validate(model: type[Model], source: Source) -> tuple[Model | None, list[str
 def suggest(word: str, known: typing.Iterable[str]) -> str:
     """'; did you mean "banks"?', or the list of what is known."""
     names = sorted(known)
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.7)
+    swapped = [name for name in names if sorted(name) == sorted(word)]
+    close = swapped or difflib.get_close_matches(word, names, n=1, cutoff=0.7)
     if close:
         return f'; did you mean "{close[0]}"?'
     return f"; known: {', '.join(names)}" if names else ""

@@ -67,10 +67,10 @@ def _unmet(plan: OperationPlan, parameter: str, wanted: Need) -> str | None:
         return None if wanted.low == wanted.high == fixed[parameter] else f"is fixed to {fixed[parameter]}, but {this_chip}"
     slot = plan.slot_of[parameter]
     highest = wanted.high - wanted.high % wanted.step
-    if slot.lowest > wanted.low or slot.highest < highest:
-        return f"{slot.width} bits hold {slot.lowest} to {slot.highest}, but {this_chip}"
     if wanted.step % slot.step or (wanted.low != wanted.high and (wanted.low - slot.bias) % slot.step):
         return f"holds only multiples of {slot.step}, but {this_chip} in steps of {wanted.step}"
+    if slot.lowest > wanted.low or slot.highest < highest:
+        return f"{slot.width} bits hold {slot.lowest} to {slot.highest}, but {this_chip}"
     return None
 
 

@@ -243,7 +243,7 @@ def decide(
             live = 0
             for s in range(low_s, high_s):
                 live += cross[s]
-                if live or rem[s] == 0 and s == start:
+                if live or (rem[s] == 0 and s == start):
                     if live == 0:
                         start = s + 1
                     continue

@@ -138,7 +138,8 @@ def select(graph: Graph, chip: Chip) -> Selection:
             origins, layouts, types, constants = scope.origins, scope.layouts, scope.types, scope.constants
             nodes += scope.nodes
             continue
-        nodes.append(node)
+        # Islands are cut out of the model by tensor names: a composed function stands for its nodes there.
+        nodes.append(node if isinstance(node.op, OnnxOp) else replace(node, op=OnnxOp(_kind(node), {}, "npu")))
         fallbacks.append(Fallback(node.name, _kind(node), reason))
     chosen = graph.with_nodes(nodes, types, constants)
     return Selection(chosen, origins, tuple(fallbacks))

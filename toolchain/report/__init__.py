@@ -1,0 +1,6 @@
+"""Figures with their bounds, fidelity by part, and both as text."""
+
+from toolchain.report.fidelity import fidelity
+from toolchain.report.figures import run_figures
+
+__all__ = ["fidelity", "run_figures"]

@@ -188,9 +188,7 @@ class _Planner:
             self.choices[key] = best.tiling
         return best if best is None else self._again(layer, best, resident, budget, depth)
 
-    def _again(
-        self, layer: Layer, best: LayerPlan, resident: Collection[str], budget: int, depth: int
-    ) -> LayerPlan:
+    def _again(self, layer: Layer, best: LayerPlan, resident: Collection[str], budget: int, depth: int) -> LayerPlan:
         return evaluate(layer, best.tiling, resident, self.views, budget, self.model, depth) or best
 
     def _candidates(self, layer: Layer) -> list[Tiling]:
@@ -220,9 +218,7 @@ class _Planner:
 
     def _place(self, planned: Sequence[PlannedLayer], resident: frozenset[str]) -> RegionPlan | None:
         align = self.chip.memories.sram.alignment_bytes
-        homes = [
-            Buffer(s.name, s.start, s.end, s.size_bytes, align) for n, s in self.storages.items() if n in resident
-        ]
+        homes = [Buffer(s.name, s.start, s.end, s.size_bytes, align) for n, s in self.storages.items() if n in resident]
         for early in (1, 0) if self.options.double_buffer else (0,):
             slots = [
                 Buffer(f"{step}:{slot.role}:{i}", _since(step, slot.role, early), step + 1, slot.size_bytes, align)
@@ -235,13 +231,9 @@ class _Planner:
                 placement = place([*homes, *slots], self.capacity)
             except DoesNotFit:
                 continue
-            spilled = tuple(
-                s for n, s in self.storages.items() if n not in resident and n not in self.port_roots
-            )
+            spilled = tuple(s for n, s in self.storages.items() if n not in resident and n not in self.port_roots)
             cycles = sum(p.plan.cycles for p in planned if p.plan is not None)
-            return RegionPlan(
-                tuple(planned), self.views, resident, placement.addresses, spilled, placement, cycles
-            )
+            return RegionPlan(tuple(planned), self.views, resident, placement.addresses, spilled, placement, cycles)
         return None
 
 

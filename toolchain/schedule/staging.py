@@ -150,7 +150,12 @@ class CostModel:
 
 
 def pipeline_cycles(
-    layer: Layer, works: Sequence[Work], slots: Sequence[Slot], resident: Collection[str], views: dict[str, View], model: CostModel
+    layer: Layer,
+    works: Sequence[Work],
+    slots: Sequence[Slot],
+    resident: Collection[str],
+    views: dict[str, View],
+    model: CostModel,
 ) -> float:
     """Load, compute and store of successive works overlapped as far as the rings allow; one DMA queue."""
     rings = {s.role: Ring(s.copies) for s in slots}

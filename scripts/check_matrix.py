@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Builds and simulates networks on machines and compares the outputs, bit for bit, with the integer reference.
+
+    python scripts/check_matrix.py MODEL.onnx[:NAME=1,3,640,640] ... [--hw NAME ...] [-O2] [--json OUT.json]
+
+One line a pair: verdict, cycles, MAC utilization, nodes left to the host, CPU seconds of build and of simulation.
+Exit code 1 when any pair fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import numpy as np
+
+from toolchain.api import BuildOptions, build
+from toolchain.errors import ToolchainError
+from toolchain.hw import shipped_names
+from toolchain.runtime import Session, random_feeds
+
+
+def check(path: str, shapes: dict[str, tuple[int, ...]], machine: str, level: int) -> dict:
+    """The figures of one pair; `verdict` is "equal", or says what went wrong."""
+    start = time.process_time()
+    try:
+        built = build(path, BuildOptions(machine, shapes=shapes, level=level))
+    except ToolchainError as fault:
+        return {"verdict": f"refused: {str(fault).splitlines()[0]}", "build_s": time.process_time() - start}
+    except Exception as fault:
+        traceback.print_exc()
+        return {"verdict": f"{type(fault).__name__}: {fault}", "build_s": time.process_time() - start}
+    middle = time.process_time()
+    session = Session(built.data, timing=True)
+    feeds = random_feeds(session.get_inputs(), seed=1)
+    run = session.run_detailed(feeds)
+    end = time.process_time()
+    expected = Session(built.data, engine="reference").run_detailed(feeds)
+    wrong = [n for n, v in expected.outputs.items() if not np.array_equal(v, run.outputs[n], equal_nan=True)]
+    wrong += [n for n, v in expected.codes.items() if n in run.codes and not np.array_equal(v, run.codes[n])]
+    figures = built.figures
+    return {
+        "verdict": f"DIFFERS in {wrong[0]}" if wrong else "equal",
+        "cycles": figures["cycles"],
+        "mac_utilization": figures["mac_utilization"],
+        "host_nodes": len(figures["fallbacks"]),
+        "layers": len(figures["layers"]),
+        "build_s": middle - start,
+        "sim_s": end - middle,
+    }
+
+
+def parse_model(text: str) -> tuple[str, dict[str, tuple[int, ...]]]:
+    path, *bindings = text.split(":")
+    shapes = {}
+    for binding in bindings:
+        name, _, dims = binding.partition("=")
+        shapes[name] = tuple(int(d) for d in dims.split(","))
+    return path, shapes
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--hw", nargs="*", default=None, help="machines; default all shipped")
+    parser.add_argument("-O", dest="level", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    results, failed = {}, 0
+    for text in given.models:
+        path, shapes = parse_model(text)
+        for machine in given.hw or shipped_names():
+            found = check(path, shapes, machine, given.level)
+            results[f"{Path(path).stem} {machine}"] = found
+            failed += found["verdict"] != "equal"
+            print(line(Path(path).stem, machine, found), flush=True)
+    if given.json:
+        given.json.write_text(json.dumps(results, indent=1) + "\n")
+    print(f"{len(results) - failed} of {len(results)} pairs equal bit for bit")
+    return 1 if failed else 0
+
+
+def line(model: str, machine: str, found: dict) -> str:
+    if "cycles" not in found:
+        return f"{model:28s} {machine:14s} {found['verdict']} ({found['build_s']:.1f} s)"
+    return (
+        f"{model:28s} {machine:14s} {found['verdict']:6s} {found['cycles']:>12,} cycles  MAC {100 * found['mac_utilization']:5.1f} %"
+        f"  {found['layers']:4d} layers {found['host_nodes']:3d} on host  build {found['build_s']:6.1f} s  sim {found['sim_s']:5.1f} s"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,244 @@
+"""The stages in order: the picture of the project.
+
+model.onnx -> normal form -> composed functions -> chip operators on their layout -> integers -> regions and islands
+-> plans -> programs -> model.npu, checked against the integer reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quant.calibrate import calibrate, default_observer
+from quant.data import open_data, random_data
+from quant.file import read_parameters
+from quant.observe import Range
+from toolchain.codegen import Container, IoType, Island, Region, container_to_bytes, link_region
+from toolchain.errors import CompileError, InternalError
+from toolchain.frontend import NormalModel, extract, load_model, to_graph
+from toolchain.ir.graph import Graph, Node, OnnxOp, Quant
+from toolchain.ir.text import print_graph
+from toolchain.isa import Machine, disassemble, load_machine
+from toolchain.ops.movement import Concat
+from toolchain.passes.compose import compose
+from toolchain.passes.fuse import fuse_clamps, fuse_residuals, fuse_tables
+from toolchain.passes.quantize import quantize
+from toolchain.passes.segments import Segment, segments
+from toolchain.passes.select import Selection, select
+from toolchain.report import fidelity, run_figures
+from toolchain.runtime import Session
+from toolchain.schedule.options import LEVELS, Options
+from toolchain.schedule.region import RegionPlan, plan_region
+from toolchain.schedule.text import print_plan
+
+STAGES = ("normal", "compose", "select", "clamps", "quantize", "fuse", "schedule", "program")
+_FIDELITY_SAMPLES = 4
+Dump = Callable[[str, str], None]  # stage, text
+Progress = Callable[[str, int, int | None], None]  # stage, done, total
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """What `npu-build` was asked for. calibration None: random inputs; parameters: an edited file of calibrate.py."""
+
+    hardware: str
+    calibration: str | None = None
+    parameters: str | None = None
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    host: str = "cpu"
+    level: int = 2
+    samples: int | None = None
+    observer: str | None = None
+
+
+@dataclass(frozen=True)
+class Build:
+    """The file's bytes, what the report says of them, and whether accuracy means anything."""
+
+    container: Container
+    data: bytes
+    figures: Mapping[str, Any]
+    notes: tuple[str, ...]
+
+
+def _silent(*_: Any) -> None:
+    return None
+
+
+def build(path: str | Path, options: BuildOptions, dump: Dump = _silent, progress: Progress = _silent) -> Build:
+    """path: an ONNX model. Raises ConfigError, CompileError. `dump` is given the text of every stage."""
+    machine = load_machine(options.hardware)
+    progress("load", 0, None)
+    model = load_model(path, options.shapes)
+    selection = select_model(model, machine, dump)
+    samples = _samples(model, options)
+    ranges = _ranges(model, selection, machine, options, samples, progress)
+    integer = _integer(selection, machine, LEVELS[options.level], ranges, dump)
+    container = _compile(Path(path).stem, model, selection, integer, machine, LEVELS[options.level], dump, progress)
+    data = container_to_bytes(container)
+    progress("check", 0, None)
+    figures = _check(data, container, model, selection, samples, options.host, progress)
+    notes = list(model.notes)
+    if options.calibration is None and options.parameters is None:
+        notes.append("calibrated on RANDOM inputs: cycles and bits are right, accuracy means nothing; give --calib DATA")
+    return Build(container, data, figures, tuple(notes))
+
+
+def select_model(model: NormalModel, machine: Machine, dump: Dump = _silent) -> Selection:
+    """What runs where, and why: enough for --explain without calibration."""
+    graph = to_graph(model)
+    dump("normal", print_graph(graph))
+    composed = compose(graph)
+    dump("compose", print_graph(composed))
+    selection = select(composed, machine.chip)
+    dump("select", print_graph(selection.graph))
+    return selection
+
+
+def _samples(model: NormalModel, options: BuildOptions) -> Iterable[dict[str, np.ndarray]]:
+    inputs = {n: model.types[n] for n in to_graph(model).inputs}
+    if options.calibration is None:
+        return random_data(inputs)
+    return open_data(options.calibration, inputs, limit=options.samples)
+
+
+def _ranges(
+    model: NormalModel,
+    selection: Selection,
+    machine: Machine,
+    options: BuildOptions,
+    samples: Iterable[dict[str, np.ndarray]],
+    progress: Progress,
+) -> Mapping[str, Range | Quant]:
+    """By model tensor: from the parameters file, or calibrated."""
+    tensors = sorted({tensor for tensor, _ in selection.origins.values()})
+    numerics = machine.chip.numerics
+    if options.parameters is not None:
+        given = read_parameters(Path(options.parameters), numerics=numerics).tensors
+        absent = [t for t in tensors if t not in given]
+        if absent:
+            raise CompileError(
+                f"{options.parameters}: tensor {absent[0]!r} has no entry ({len(absent)} missing); "
+                "calibrate this model again with scripts/calibrate.py"
+            )
+        return {t: given[t] for t in tensors}
+    return calibrate(
+        model.proto,
+        samples,
+        tensors,
+        observer=options.observer or default_observer(numerics),
+        numerics=numerics,
+        progress=lambda done, total: progress("calibrate", done, total),
+    )
+
+
+def _integer(selection: Selection, machine: Machine, level: Options, ranges: Mapping[str, Range | Quant], dump: Dump) -> Graph:
+    chip = machine.chip
+    clamped = fuse_clamps(selection.graph) if level.fuse else selection.graph
+    dump("clamps", print_graph(clamped))
+    integer = quantize(clamped, chip, ranges, selection.origins)
+    dump("quantize", print_graph(integer))
+    if level.fuse:
+        integer = fuse_residuals(fuse_tables(integer, chip), chip)
+    dump("fuse", print_graph(integer))
+    return integer
+
+
+def _compile(
+    name: str,
+    model: NormalModel,
+    selection: Selection,
+    graph: Graph,
+    machine: Machine,
+    level: Options,
+    dump: Dump,
+    progress: Progress,
+) -> Container:
+    compiled: list[Region | Island] = []
+    parts = segments(graph, selection.origins)
+    for done, segment in enumerate(parts):
+        progress("compile", done, len(parts))
+        if not segment.on_chip:
+            compiled.append(_island(model, segment))
+            continue
+        plan = plan_region(graph, segment.nodes, segment.inputs, segment.outputs, machine.chip, level)
+        region = link_region(graph, segment, plan, selection.origins, machine)
+        _dump_region(done, plan, region, machine, dump)
+        compiled.append(region)
+    source = to_graph(model)
+    inputs = tuple(IoType(n, model.types[n].shape, model.types[n].dtype) for n in source.inputs)
+    outputs = tuple(IoType(n, model.types[n].shape, model.types[n].dtype) for n in source.outputs)
+    fallbacks = tuple((f.node, f.op, f.reason) for f in selection.fallbacks)
+    return Container(name, machine, inputs, outputs, tuple(compiled), fallbacks, _chip_graph(graph))
+
+
+def _dump_region(index: int, plan: RegionPlan, region: Region, machine: Machine, dump: Dump) -> None:
+    if dump is not _silent:
+        dump("schedule", f"region {index}\n" + print_plan(plan))
+        dump("program", f"region {index}\n" + disassemble(region.program, machine.isa))
+
+
+def _island(model: NormalModel, segment: Segment) -> Island:
+    proto = extract(model, segment.inputs, segment.outputs)
+    return Island(
+        proto.SerializeToString(deterministic=True), segment.inputs, segment.outputs, tuple(n.name for n in segment.nodes)
+    )
+
+
+def _chip_graph(graph: Graph) -> Graph:
+    """Only what the chip runs: what the integer reference evaluates."""
+    nodes: list[Node] = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
+    named = {n for node in nodes for n in (*node.inputs, *node.outputs)}
+    return Graph(
+        graph.name,
+        tuple(nodes),
+        (),
+        (),
+        {n: t for n, t in graph.types.items() if n in named},
+        {n: c for n, c in graph.constants.items() if n in named},
+    )
+
+
+def _check(
+    data: bytes,
+    container: Container,
+    model: NormalModel,
+    selection: Selection,
+    samples: Iterable[Mapping[str, np.ndarray]],
+    host: str,
+    progress: Progress,
+) -> Mapping[str, Any]:
+    """Runs the emitted bytes once against the integer reference; then the reference on a few samples against float."""
+    taken: list[Mapping[str, np.ndarray]] = []
+    for sample in samples:
+        taken.append(sample)
+        if len(taken) == _FIDELITY_SAMPLES:
+            break
+    simulator = Session(data, host=host, timing=True)  # type: ignore[arg-type]
+    reference = Session(container, engine="reference", host=host)  # type: ignore[arg-type]
+    run = simulator.run_detailed(taken[0], lambda stage, done, total: progress(stage, done, total))
+    expected = reference.run_detailed(taken[0])
+    for name, value in expected.outputs.items():
+        if not np.array_equal(value, run.outputs[name], equal_nan=True):
+            raise InternalError(f"the program's output {name} differs from the integer reference")
+    parts = _concat_parts(selection)
+    outputs, concats = fidelity(model, reference, taken, parts)
+    figures = run_figures(container, [s.simulation for s in run.segments])
+    return {
+        **figures,
+        "segments": [{"where": s.where, "nodes": len(s.nodes)} for s in run.segments],
+        "outputs": [_part(f) for f in outputs],
+        "concats": [_part(f) for f in concats],
+    }
+
+
+def _part(f: Any) -> dict[str, Any]:
+    return {**f.as_json(), "poor": f.poor}
+
+
+def _concat_parts(selection: Selection) -> dict[str, Sequence[tuple[str, str]]]:
+    return {n.name: [selection.origins[name] for name in n.inputs] for n in selection.graph.nodes if isinstance(n.op, Concat)}

@@ -1,0 +1,97 @@
+"""A planned region to its program bytes: DRAM layout, lowering, synchronisation, encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+
+from toolchain.codegen.container import LayerInfo, Port, Region
+from toolchain.codegen.lower import Homes, lower_region
+from toolchain.codegen.synchronise import synchronise
+from toolchain.errors import CompileError
+from toolchain.ir.graph import Graph
+from toolchain.isa import Machine, encode
+from toolchain.isa.operations import Space
+from toolchain.memory import Buffer, place
+from toolchain.ops.base import Block
+from toolchain.passes.segments import Segment
+from toolchain.schedule.copies import Spot
+from toolchain.schedule.region import RegionPlan
+
+
+def link_region(
+    graph: Graph, segment: Segment, plan: RegionPlan, origins: Mapping[str, tuple[str, str]], machine: Machine
+) -> Region:
+    """Ports first, then spilled tensors, then constants in the order of their first use."""
+    chip = machine.chip
+    align = max(chip.memories.dram.alignment_bytes, 16)
+    roots = {name: Spot(Space.SRAM, plan.sram[name]) for name in plan.resident}
+    at = 0
+    for name in dict.fromkeys((*segment.inputs, *segment.outputs)):
+        root = plan.views[name].root if name in plan.views else name
+        if root not in roots:
+            roots[root] = Spot(Space.DRAM, at)
+            at += -(-graph.types[root].size_bytes // align) * align
+    if plan.spilled:
+        spilled = place([Buffer(s.name, s.start, s.end, s.size_bytes, align) for s in plan.spilled])
+        for name, address in spilled.addresses.items():
+            roots[name] = Spot(Space.DRAM, at + address)
+        at += -(-spilled.peak_bytes // align) * align
+    constants = _Constants(at, align)
+    placed = lower_region(plan, Homes(roots, constants.address), chip)
+    program = synchronise(placed, chip, at)
+    if constants.end > chip.memories.dram.size:
+        raise CompileError(
+            f"{chip.name}: the network needs {constants.end} bytes of DRAM, memories.dram.size is {chip.memories.dram.size}"
+        )
+    return Region(
+        program=encode(program.ops, machine.isa),
+        constants=tuple(constants.blocks),
+        inputs=tuple(_port(n, graph, plan, roots, origins) for n in segment.inputs),
+        outputs=tuple(_port(n, graph, plan, roots, origins) for n in segment.outputs),
+        dram_bytes=constants.end,
+        nodes=tuple(n.name for n in segment.nodes),
+        layers=tuple(_layers(plan)),
+        op_layers=program.layers,
+        sram_bound_bytes=plan.placement.bound_bytes,
+        sram_peak_bytes=plan.placement.peak_bytes,
+    )
+
+
+def _layers(plan: RegionPlan) -> Sequence[LayerInfo]:
+    return [
+        LayerInfo(p.layer.node.name, type(p.layer.node.op).__name__.removeprefix("Integer"), p.layer.node.sources)
+        for p in plan.layers
+    ]
+
+
+def _port(
+    name: str,
+    graph: Graph,
+    plan: RegionPlan,
+    roots: Mapping[str, Spot],
+    origins: Mapping[str, tuple[str, str]],
+) -> Port:
+    kind = graph.types[name]
+    assert kind.quant is not None
+    view = plan.views.get(name)
+    home = roots[view.root if view else name]
+    address = home.address + (view.offset_bytes if view else 0)
+    model, layout = origins[name]
+    return Port(name, model, layout, address, kind.shape, kind.dtype, kind.quant.scale, kind.quant.zero_point)
+
+
+class _Constants:
+    """Blocks laid behind each other from `start`; equal keys are kept once."""
+
+    def __init__(self, start: int, align: int):
+        self.end, self._align = start, align
+        self._known: dict[Hashable, int] = {}
+        self.blocks: list[tuple[int, bytes]] = []
+
+    def address(self, block: Block) -> int:
+        if block.key not in self._known:
+            data = block.data()
+            self._known[block.key] = self.end
+            self.blocks.append((self.end, data))
+            self.end += -(-len(data) // self._align) * self._align
+        return self._known[block.key]

@@ -1,0 +1,124 @@
+"""The figures of a run: cycles of each layer, totals, and beside each the bound it can be held against."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from simulator import Simulation
+from toolchain.codegen.container import Container, Region
+from toolchain.hw.chip import Chip
+from toolchain.isa import Decoded, decode
+from toolchain.isa.operations import MachineOp, Signal, Wait
+from toolchain.isa.timing import demand
+
+_ENGINES = {"mac": "mac", "vector": "vector"}
+
+
+def run_figures(container: Container, simulations: Sequence[Simulation | None]) -> dict[str, Any]:
+    """simulations: one a segment (None for islands), with timing. Keys are those of the JSON files."""
+    chip = container.machine.chip
+    regions = [(s, r) for s, r in zip(container.segments, simulations) if isinstance(s, Region) and r is not None]
+    layers = [layer for region, simulation in regions for layer in _layers(region, simulation, container)]
+    cycles = sum(r.cycles for _, r in regions)
+    macs = sum(r.macs for _, r in regions)
+    bound_bytes = sum(_compulsory_bytes(region) for region, _ in regions)
+    peak = chip.macs_per_cycle
+    return {
+        "name": container.name,
+        "machine": chip.name,
+        "cycles": cycles,
+        "clock_hz": chip.clock.frequency,
+        "seconds": cycles / chip.clock.frequency,
+        "macs": macs,
+        "mac_utilization": macs / (peak * cycles) if cycles and peak else 0.0,
+        "roofline_cycles": _roofline(chip, macs, bound_bytes),
+        "dram_read_bytes": sum(r.dram_read_bytes for _, r in regions),
+        "dram_write_bytes": sum(r.dram_write_bytes for _, r in regions),
+        "dram_bound_bytes": bound_bytes,
+        "sram_peak_bytes": max((region.sram_peak_bytes for region, _ in regions), default=0),
+        "sram_bound_bytes": max((region.sram_bound_bytes for region, _ in regions), default=0),
+        "sram_size_bytes": chip.memories.sram.size,
+        "busy_cycles": _busy([r for _, r in regions]),
+        "layers": layers,
+        "fallbacks": [{"node": node, "op": op, "reason": reason} for node, op, reason in container.fallbacks],
+    }
+
+
+def _busy(simulations: Sequence[Simulation]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for simulation in simulations:
+        for engine, cycles in simulation.busy_cycles.items():
+            total[engine] = total.get(engine, 0) + int(cycles)
+    return total
+
+
+def _roofline(chip: Chip, macs: int, dram_bytes: int) -> int:
+    """No program is faster: peak products a cycle, and compulsory traffic at the DRAM's best bandwidth."""
+    dram = chip.memories.dram
+    rate = max(dram.read_bytes_per_cycle, dram.write_bytes_per_cycle)
+    rate = rate if dram.shared_ports else dram.read_bytes_per_cycle + dram.write_bytes_per_cycle
+    compute = macs / chip.macs_per_cycle if chip.macs_per_cycle else 0.0
+    return math.ceil(max(compute, dram_bytes / rate))
+
+
+def _compulsory_bytes(region: Region) -> int:
+    """Every constant and every input read once, every output written once."""
+    ports = sum(int(np.prod(p.shape, dtype=np.int64)) * np.dtype(p.dtype).itemsize for p in (*region.inputs, *region.outputs))
+    return ports + sum(len(data) for _, data in region.constants)
+
+
+def _layers(region: Region, simulation: Simulation, container: Container) -> list[dict[str, Any]]:
+    """A layer's cycles end with its last operation and begin where the layers before it have ended: they sum to the total."""
+    decoded: Decoded = decode(region.program, container.machine.isa)
+    count = len(region.layers)
+    ends = np.zeros(count, np.int64)
+    busy = np.zeros((count, len(simulation.engines)), np.int64)
+    macs = np.zeros(count, np.int64)
+    owners = np.asarray(region.op_layers)
+    for index, op in enumerate(decoded.ops):
+        layer = int(owners[index])
+        if layer < 0:
+            continue
+        ends[layer] = max(ends[layer], simulation.end[index])
+        if not isinstance(op, Signal | Wait):
+            busy[layer, simulation.engine[index]] += simulation.end[index] - simulation.start[index]
+            macs[layer] += _macs(op, container.machine.chip)
+    finished = np.maximum.accumulate(ends) if count else ends
+    rows = []
+    for layer, info in enumerate(region.layers):
+        before = int(finished[layer - 1]) if layer else 0
+        after = simulation.cycles if layer == count - 1 else int(finished[layer])
+        rows.append(
+            {
+                "name": info.name,
+                "op": info.op,
+                "sources": list(info.sources),
+                "engine": _engine(busy[layer], macs[layer], simulation.engines),
+                "cycles": after - before,
+                "macs": int(macs[layer]),
+                "bound_by": _bound_by(busy[layer], simulation.engines),
+            }
+        )
+    return rows
+
+
+def _macs(op: MachineOp, chip: Chip) -> int:
+    return demand(op, chip).macs
+
+
+def _engine(busy: np.ndarray, macs: int, engines: Sequence[str]) -> str:
+    if macs:
+        return "mac"
+    return "vector" if busy[engines.index("vector")] else "dma"
+
+
+def _bound_by(busy: np.ndarray, engines: Sequence[str]) -> str:
+    """The engine that worked longest for the layer."""
+    if not busy.any():
+        return "none"
+    name = engines[int(busy.argmax())]
+    return _ENGINES.get(name, "dma")

@@ -1,0 +1,111 @@
+"""The report as a table that a person can read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> str:
+    """Columns as wide as their widest cell; those in `right` are set right."""
+    widths = [max(len(str(r[i])) for r in (headers, *rows)) for i in range(len(headers))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(cells, widths))]
+        return "  ".join(padded).rstrip()
+
+    return "\n".join([line(headers), line(["-" * w for w in widths]), *(line(r) for r in rows)])
+
+
+def layers_text(figures: Mapping[str, Any], macs_per_cycle: float) -> str:
+    rows = [
+        (
+            _cut(layer["name"], 44),
+            layer["op"],
+            layer["engine"],
+            f"{layer['cycles']:,}",
+            f"{layer['macs']:,}",
+            f"{100 * layer['macs'] / (layer['cycles'] * macs_per_cycle):.1f} %" if layer["cycles"] > 0 else "-",
+            layer["bound_by"],
+        )
+        for layer in figures["layers"]
+    ]
+    return table(("layer", "operator", "engine", "cycles", "MACs", "MAC use", "bound by"), rows, (3, 4, 5))
+
+
+def totals_text(figures: Mapping[str, Any]) -> str:
+    """Every total beside its bound."""
+    cycles, roofline = figures["cycles"], figures["roofline_cycles"]
+    traffic = figures["dram_read_bytes"] + figures["dram_write_bytes"]
+    rows = [
+        ("cycles", f"{cycles:,}", f"{roofline:,}", _ratio(cycles, roofline), "roofline: peak MACs, compulsory DRAM bytes"),
+        (
+            "DRAM bytes",
+            f"{traffic:,}",
+            f"{figures['dram_bound_bytes']:,}",
+            _ratio(traffic, figures["dram_bound_bytes"]),
+            "each byte once",
+        ),
+        (
+            "SRAM peak bytes",
+            f"{figures['sram_peak_bytes']:,}",
+            f"{figures['sram_bound_bytes']:,}",
+            _ratio(figures["sram_peak_bytes"], figures["sram_bound_bytes"]),
+            f"live bytes of this schedule; size {figures['sram_size_bytes']:,}",
+        ),
+    ]
+    head = (
+        f"{figures['name']} on {figures['machine']}: {cycles:,} cycles, {1e3 * figures['seconds']:.3f} ms at "
+        f"{figures['clock_hz'] / 1e6:g} MHz, {figures['macs']:,} MACs, MAC utilization {100 * figures['mac_utilization']:.1f} %"
+    )
+    return head + "\n" + table(("total", "value", "bound", "ratio", "bound is"), rows, (1, 2, 3))
+
+
+def fallbacks_text(figures: Mapping[str, Any]) -> str:
+    """What the host runs, and why; empty when it runs nothing."""
+    rows = [(_cut(f["node"], 44), f["op"], f["reason"]) for f in figures["fallbacks"]]
+    return "" if not rows else f"{len(rows)} nodes run on the host:\n" + table(("node", "operator", "reason"), rows, ())
+
+
+def fidelity_text(parts: Sequence[Mapping[str, Any]], title: str) -> str:
+    rows = [(_cut(p["name"], 60), _decibel(p), f"{p['cosine']:.6f}", "POOR" if p["poor"] else "") for p in parts]
+    return "" if not rows else f"{title}\n" + table(("tensor", "SQNR dB", "cosine", ""), rows, (1, 2))
+
+
+def warnings_text(report: Mapping[str, Any]) -> list[str]:
+    """One sentence for every part that is bad, however good the whole is."""
+    return [
+        f"warning: {kind} {p['name']}: SQNR {_decibel(p)} dB, cosine {p['cosine']:.4f} against float"
+        for kind, key in (("output", "outputs"), ("concat operand", "concats"))
+        for p in report.get(key, [])
+        if p["poor"]
+    ]
+
+
+def _decibel(part: Mapping[str, Any]) -> str:
+    value = part["sqnr_db"]
+    return "exact" if part.get("exact") else "-inf" if value is None or math.isinf(value) else f"{value:.1f}"
+
+
+def _ratio(value: float, bound: float) -> str:
+    return f"{value / bound:.3f}" if bound else "-"
+
+
+def _cut(name: str, width: int) -> str:
+    return name if len(name) <= width else "..." + name[-(width - 3) :]
+
+
+def explain_text(figures: Mapping[str, Any]) -> str:
+    """Every node of the model: the engine that runs it and the layer it became part of, or why it is on the host."""
+    rows = [
+        (_cut(source, 44), layer["engine"], layer["op"], f"{layer['cycles']:,}", _part_of(source, layer))
+        for layer in figures["layers"]
+        for source in layer["sources"] or [layer["name"]]
+    ]
+    rows += [(_cut(f["node"], 44), "host", f["op"], "-", f["reason"]) for f in figures["fallbacks"]]
+    return table(("node", "engine", "operator", "cycles of its layer", "why"), rows, (3,))
+
+
+def _part_of(source: str, layer: Mapping[str, Any]) -> str:
+    return "" if source == layer["name"] else f"part of {layer['name']}"

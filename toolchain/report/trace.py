@@ -1,0 +1,31 @@
+"""One Chrome trace of a whole run: regions behind each other, operations named by their layer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from simulator import Simulation, chrome_trace
+from toolchain.codegen.container import Container, Region
+from toolchain.isa import decode
+
+
+def trace_json(container: Container, simulations: Sequence[Simulation | None]) -> bytes:
+    """simulations: one a segment, with timing. One event a line."""
+    chip = container.machine.chip
+    events: list[dict[str, Any]] = []
+    start = 0
+    rest: dict[str, Any] = {}
+    for segment, simulation in zip(container.segments, simulations):
+        if not isinstance(segment, Region) or simulation is None:
+            continue
+        ops = decode(segment.program, container.machine.isa).ops
+        labels = [segment.layers[i].name if i >= 0 else op.NAME for i, op in zip(segment.op_layers, ops)]
+        trace = chrome_trace(chip, ops, simulation, labels)
+        rest = {k: v for k, v in trace.items() if k != "traceEvents"}
+        later = [{**e, "ts": e["ts"] + start} if "ts" in e else e for e in trace["traceEvents"]]
+        events += [e for e in later if not (e["ph"] == "M" and e in events)]
+        start += simulation.cycles
+    lines = ",\n".join(json.dumps(event, sort_keys=True) for event in events)
+    return f'{{"traceEvents": [\n{lines}\n], {json.dumps(rest, sort_keys=True)[1:]}\n'.encode()

@@ -1,0 +1,25 @@
+"""Between the model's real arrays and the chip's codes: quantize, dequantize, permute."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from toolchain.codegen.container import Port
+
+_TO_NHWC, _TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
+
+
+def to_codes(value: np.ndarray, port: Port) -> np.ndarray:
+    """Real array in the model's order -> codes as the chip holds them. round half even of x / scale (ONNX QuantizeLinear)."""
+    if port.layout == "nhwc":
+        value = value.transpose(_TO_NHWC)
+    limits = np.iinfo(port.dtype)
+    codes = np.rint(value.astype(np.float32) / np.float32(port.scale)) + port.zero_point
+    codes = np.nan_to_num(codes, nan=port.zero_point)
+    return np.clip(codes, limits.min, limits.max).astype(port.dtype).reshape(port.shape)
+
+
+def to_real(codes: np.ndarray, port: Port) -> np.ndarray:
+    """Codes -> float32 in the model's order (ONNX DequantizeLinear)."""
+    value = (codes.astype(np.float32) - np.float32(port.zero_point)) * np.float32(port.scale)
+    return np.ascontiguousarray(value.transpose(_TO_NCHW)) if port.layout == "nhwc" else value

@@ -1,0 +1,214 @@
+"""A compiled model as a session, in the shape of onnxruntime's: regions on the simulator, islands in onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from simulator import Simulation, simulate
+from toolchain.codegen.container import Container, IoType, Island, Region, container_from_bytes, read_container
+from toolchain.errors import CompileError, ProgramError
+from toolchain.isa import Decoded, decode
+from toolchain.runtime.ports import to_codes, to_real
+
+Engine = Literal["simulator", "reference"]
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """Where a segment ran: "npu (simulator)", "npu (reference)", or the execution provider of onnxruntime."""
+
+    where: str
+    nodes: tuple[str, ...]
+    simulation: Simulation | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """Outputs by name, one entry a segment; `codes` of the chip's tensors and `real` values of those that crossed a border."""
+
+    outputs: dict[str, np.ndarray]
+    segments: tuple[Ran, ...]
+    codes: dict[str, np.ndarray]
+    real: dict[str, np.ndarray]
+
+
+class Session:
+    """`Session("model.npu").run(None, {"x": x})`.
+
+    engine: "simulator" decodes and runs the program's bytes; "reference" evaluates the integer graph with numpy.
+    host: where islands run. Raises ProgramError for a file that is not sound, CompileError for a host that is not there.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | bytes | Container,
+        *,
+        engine: Engine = "simulator",
+        host: Literal["cpu", "cuda"] = "cpu",
+        timing: bool = False,
+        check: bool = True,
+    ):
+        if isinstance(model, bytes):
+            model = container_from_bytes(model, "model")
+        self.container = model if isinstance(model, Container) else read_container(model)
+        self._engine, self._timing, self._check = engine, timing, check
+        self._providers = _providers(host) if any(isinstance(s, Island) for s in self.container.segments) else []
+        self._islands: dict[int, Any] = {}
+        self._decoded = cache(self._decode)
+
+    def get_inputs(self) -> tuple[IoType, ...]:
+        return self.container.inputs
+
+    def get_outputs(self) -> tuple[IoType, ...]:
+        return self.container.outputs
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Arrays in the order of output_names (None: all). Raises CompileError for feeds of the wrong name, shape or type."""
+        outputs = self.run_detailed(feeds).outputs
+        names = [t.name for t in self.container.outputs] if output_names is None else list(output_names)
+        unknown = [n for n in names if n not in outputs]
+        if unknown:
+            raise CompileError(f"no output {unknown[0]!r}; the model's outputs are {', '.join(sorted(outputs))}")
+        return [outputs[n] for n in names]
+
+    def run_detailed(self, feeds: Mapping[str, np.ndarray], progress: Progress | None = None) -> Run:
+        check_feeds(self.container.inputs, feeds)
+        real: dict[str, np.ndarray] = {n: np.asarray(feeds[n]) for n in feeds}
+        codes: dict[str, np.ndarray] = {}
+        ran: list[Ran] = []
+        for index, segment in enumerate(self.container.segments):
+            if isinstance(segment, Island):
+                ran.append(self._run_island(index, segment, real))
+            else:
+                ran.append(self._run_region(index, segment, real, codes, progress))
+        return Run({t.name: real[t.name] for t in self.container.outputs}, tuple(ran), codes, real)
+
+    def _run_region(
+        self,
+        index: int,
+        region: Region,
+        real: dict[str, np.ndarray],
+        codes: dict[str, np.ndarray],
+        progress: Progress | None,
+    ) -> Ran:
+        for port in region.inputs:
+            if port.tensor not in codes:
+                codes[port.tensor] = to_codes(real[port.model], port)
+        if self._engine == "reference":
+            self._evaluate(region, codes)
+            simulation, where = None, "npu (reference)"
+        else:
+            simulation = self._simulate(index, region, codes, progress)
+            where = "npu (simulator)"
+        for port in region.outputs:
+            real[port.model] = to_real(codes[port.tensor], port)
+        return Ran(where, region.nodes, simulation)
+
+    def _evaluate(self, region: Region, codes: dict[str, np.ndarray]) -> None:
+        graph = self.container.graph
+        wanted = set(region.nodes)
+        for node in graph.nodes:
+            if node.name in wanted:
+                inputs = [codes[n] if n in codes else graph.constants[n] for n in node.inputs if n]
+                codes[node.outputs[0]] = node.op.reference(inputs)
+
+    def _decode(self, index: int) -> Decoded:
+        region = self.container.segments[index]
+        assert isinstance(region, Region)
+        decoded = decode(region.program, self.container.machine.isa)
+        if len(decoded.ops) != len(region.op_layers):
+            raise ProgramError(f"the program has {len(decoded.ops)} operations, its layer table {len(region.op_layers)}")
+        return decoded
+
+    def _simulate(self, index: int, region: Region, codes: dict[str, np.ndarray], progress: Progress | None) -> Simulation:
+        decoded = self._decoded(index)
+        dram, written = dram_image(region)
+        for port in region.inputs:
+            raw = codes[port.tensor].astype(np.dtype(port.dtype).newbyteorder("<")).tobytes()
+            dram[port.address : port.address + len(raw)] = np.frombuffer(raw, np.uint8)
+            written.append((port.address, port.address + len(raw)))
+        done = simulate(
+            self.container.machine.chip,
+            decoded.ops,
+            decoded.words,
+            dram,
+            written,
+            timing=self._timing,
+            check=self._check,
+            progress=progress,
+        )
+        for port in region.outputs:
+            kind = np.dtype(port.dtype).newbyteorder("<")
+            size_bytes = int(np.prod(port.shape, dtype=np.int64)) * kind.itemsize
+            found = done.dram[port.address : port.address + size_bytes].view(kind)
+            codes[port.tensor] = found.astype(port.dtype).reshape(port.shape)
+        return done
+
+    def _run_island(self, index: int, island: Island, real: dict[str, np.ndarray]) -> Ran:
+        import onnxruntime as ort
+
+        if index not in self._islands:
+            options = ort.SessionOptions()
+            options.intra_op_num_threads = 1
+            options.log_severity_level = 3
+            self._islands[index] = ort.InferenceSession(island.model, options, providers=self._providers)
+        session = self._islands[index]
+        values = session.run(list(island.outputs), {n: real[n] for n in island.inputs})
+        real.update(zip(island.outputs, values))
+        return Ran(session.get_providers()[0], island.nodes, None)
+
+
+def dram_image(region: Region) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    """(uint8 image with the constants in place, the ranges that hold them)."""
+    dram = np.zeros(region.dram_bytes, np.uint8)
+    written = []
+    for address, data in region.constants:
+        dram[address : address + len(data)] = np.frombuffer(data, np.uint8)
+        written.append((address, address + len(data)))
+    return dram, written
+
+
+def check_feeds(inputs: Sequence[IoType], feeds: Mapping[str, np.ndarray]) -> None:
+    """Raises CompileError with every fault of the feeds."""
+    known = {t.name: t for t in inputs}
+    faults = [f"input {n!r} is missing; give an array of {t.dtype} {list(t.shape)}" for n, t in known.items() if n not in feeds]
+    for name, value in feeds.items():
+        value = np.asarray(value)
+        if name not in known:
+            faults.append(f"there is no input {name!r}; the model's inputs are {', '.join(sorted(known))}")
+        elif value.shape != known[name].shape:
+            faults.append(f"input {name!r} has shape {list(value.shape)}; the model takes {list(known[name].shape)}")
+        elif value.dtype != known[name].dtype:
+            faults.append(f"input {name!r} is {value.dtype}; the model takes {known[name].dtype}")
+        elif value.dtype.kind == "f" and not np.isfinite(value).all():
+            faults.append(f"input {name!r} holds NaN or infinity; codes cannot hold them")
+    if faults:
+        raise CompileError("\n".join(faults))
+
+
+def _providers(host: str) -> list[str]:
+    import onnxruntime as ort
+
+    if host == "cpu":
+        return ["CPUExecutionProvider"]
+    if "CUDAExecutionProvider" not in ort.get_available_providers():
+        raise CompileError(
+            "--host cuda: onnxruntime has no CUDAExecutionProvider here; install the extra 'cuda', or use --host cpu"
+        )
+    return ["CUDAExecutionProvider", "CPUExecutionProvider"]
+
+
+def random_feeds(inputs: Sequence[IoType], seed: int = 0) -> dict[str, np.ndarray]:
+    """One sample of the kind that calibration without data uses."""
+    from quant.data import random_data
+    from toolchain.ir.graph import TensorType
+
+    types = {t.name: TensorType(t.shape, t.dtype) for t in inputs}
+    return next(iter(random_data(types, samples=1, seed=seed)))
