@@ -17,6 +17,7 @@ from toolchain.ir.graph import Node, TensorType
 
 MAX_DATA = 4096  # elements; larger constants never decide a shape
 RANDOM = frozenset(("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"))
+SAME_SHAPE = frozenset(("GroupNormalization",))  # onnx derives nothing for them
 KEPT = frozenset(("QuantizeLinear", "DequantizeLinear"))  # they say how a constant is stored; folding would lose that
 END_HERE = "end the model before this node and do the rest outside"
 
@@ -59,6 +60,8 @@ def infer_by_body(
     node: Node, input_types: Mapping[str, onnx.TypeProto], data: Mapping[str, onnx.TensorProto], opset: int
 ) -> dict[str, onnx.TypeProto]:
     """For operators that onnx defines by other operators: shapes through those."""
+    if node.op.op_type in SAME_SHAPE:
+        return {node.outputs[0]: input_types[node.inputs[0]]}
     inputs = [helper.make_value_info(n, t) for n, t in input_types.items() if n not in data]
     outputs = [onnx.ValueInfoProto(name=n) for n in node.outputs if n]
     graph = helper.make_graph([node_to_proto(node)], "body", inputs, outputs, list(data.values()))

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import onnx
 
 from toolchain.errors import InternalError
 from toolchain.frontend.convert import type_of
-from toolchain.frontend.infer import evaluate, foldable, infer, schema_of
-from toolchain.frontend.read import NORMAL_OPSET
+from toolchain.frontend.infer import evaluate, foldable, infer
 from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType
 
 MAX_SWEEPS = 100
@@ -196,7 +196,7 @@ def drop_dead(graph: Graph) -> Graph:
 def trim_outputs(old: Node, needed: set[str]) -> Node:
     if len(old.outputs) == 1:
         return old
-    required = schema_of(old, NORMAL_OPSET).min_output if not old.op.domain else len(old.outputs)
+    required = onnx.defs.get_schema(old.op.op_type).min_output if not old.op.domain else len(old.outputs)
     outputs = [n if n in needed or index < required else "" for index, n in enumerate(old.outputs)]
     while not outputs[-1]:
         outputs.pop()

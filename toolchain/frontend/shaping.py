@@ -126,11 +126,16 @@ def slice_node(
 
 def split(n: Node, scope: Scope) -> Rewrite | None:
     axis, start, slices = n.op.attributes["axis"], 0, []
-    for index, output in enumerate(n.outputs):
-        if not output:
-            return None  # the size of an unused part is not known any more
-        end = start + scope.shape(output)[axis]
-        slices.append(slice_node(f"{n.name}/{index}", n.inputs[0], {axis: (start, end, 1)}, output, n.sources, scope))
+    dim = scope.shape(n.inputs[0])[axis]
+    sizes = scope.constants.get(operand(n, 1))
+    if sizes is None:
+        if operand(n, 1):
+            return None
+        sizes = np.full(n.op.attributes["num_outputs"], -(-dim // n.op.attributes["num_outputs"]))
+    for index, (output, size) in enumerate(zip(n.outputs, sizes.tolist())):
+        end = min(start + size, dim)
+        if output:
+            slices.append(slice_node(f"{n.name}/{index}", n.inputs[0], {axis: (start, end, 1)}, output, n.sources, scope))
         start = end
     return Rewrite(tuple(slices))
 

@@ -1,0 +1,258 @@
+"""Each thing has one spelling, and means in onnxruntime what it meant before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx_text import model, save
+from same_outputs import check_same
+
+from toolchain.frontend import NormalModel
+from toolchain.ir.graph import verify
+
+IMAGE = "(float[2,4,9,7] x"
+MAP = "(float[2,4,12] x"
+MATRIX = "(float[3,5] x"
+NO_WEIGHTS: Mapping[str, object] = {}
+
+
+def ops(model: NormalModel) -> str:
+    return " ".join(node.op.op_type for node in model.graph.nodes)
+
+
+def normalise(tmp_path: Path, graph: str, opset: int = 21, weights: Mapping[str, object] = NO_WEIGHTS) -> NormalModel:
+    loaded = check_same(save(model(graph, opset, weights), tmp_path))
+    assert not verify(loaded.graph)
+    return loaded
+
+
+WINDOWS = [
+    (f"{IMAGE}, float[6,4,3,3] w) => (float[n,m,a,b] y) {{ y = Conv<auto_pad = 'SAME_UPPER', strides = [2,2]>(x, w) }}", "Conv"),
+    (f"{IMAGE}, float[6,4,2,4] w) => (float[n,m,a,b] y) {{ y = Conv<auto_pad = 'SAME_LOWER'>(x, w) }}", "Conv"),
+    (f"{IMAGE}, float[6,4,3,3] w) => (float[n,m,a,b] y) {{ y = Conv<auto_pad = 'VALID', dilations = [2,1]>(x, w) }}", "Conv"),
+    (
+        f"{IMAGE}, float[4,2,3,3] w) => (float[n,m,a,b] y) {{ y = ConvTranspose<auto_pad='SAME_UPPER', strides=[2,2]>(x, w) }}",
+        "ConvTranspose",
+    ),
+    (
+        f"{IMAGE}, float[4,2,3,3] w) => (float[n,m,a,b] y) {{ y = ConvTranspose<output_shape=[18,14], strides=[2,2]>(x, w) }}",
+        "ConvTranspose",
+    ),
+    (f"{MAP}, float[6,2,3] w) => (float[n,m,a] y) {{ y = Conv<group = 2, pads = [1,1]>(x, w) }}", "Reshape Conv Reshape"),
+    (f"{MAP}, float[4,2,3] w) => (float[n,m,a] y) {{ y = ConvTranspose<strides = [2]>(x, w) }}", "Reshape ConvTranspose Reshape"),
+    (
+        f"{MAP}, float[4,4,3] w, float[4,1] w2, float[2,4,3] w3) => (float[n,m,a] y) "
+        "{ a = Conv(x, w) b = Relu(a) s = Sigmoid(b) c = Mul(b, s) d = Add(c, w2) e = Conv(d, w3) "
+        "y = MaxPool<kernel_shape = [2]>(e) }",
+        "Reshape Conv Relu Sigmoid Mul Add Conv MaxPool Reshape",
+    ),
+    (
+        f"{MAP}, float[4,4,3] w) => (float[n,m] y) {{ a = Conv(x, w) b = Conv(x, w) c = Tanh(b) d = Concat<axis=1>(a, c) "
+        "e = GlobalAveragePool(d) y = Flatten(e) }",
+        "Reshape Conv Tanh Concat ReduceMean Reshape",
+    ),
+    (f"{IMAGE}) => (float[n,m,a,b] y) {{ y = MaxPool<kernel_shape=[3,2], strides=[2,2], ceil_mode=1>(x) }}", "MaxPool"),
+    (f"{IMAGE}) => (float[n,m,a,b] y) {{ y = MaxPool<kernel_shape=[3,3], strides=[2,2], auto_pad='SAME_UPPER'>(x) }}", "MaxPool"),
+    (f"{IMAGE}) => (float[n,m,a,b] y) {{ y = AveragePool<kernel_shape=[3,2], strides=[2,2], ceil_mode=1>(x) }}", "AveragePool"),
+    (
+        f"{IMAGE}) => (float[n,m,a,b] y) {{ y = AveragePool<kernel_shape=[3,2], pads=[1,1,1,1], count_include_pad=1>(x) }}",
+        "AveragePool",
+    ),
+    (f"{IMAGE}) => (float[n,m,a,b] y) {{ y = AveragePool<kernel_shape=[9,7]>(x) }}", "ReduceMean"),
+    (f"{IMAGE}) => (float[n,m,a,b] y) {{ y = GlobalAveragePool(x) }}", "ReduceMean"),
+    (f"{IMAGE}) => (float[n,m,a,b] y) {{ y = GlobalMaxPool(x) }}", "MaxPool"),
+    (
+        f"{IMAGE}, float[2,4,3,3] w) => (float[n,m,a,b] y) {{ p = int64[8] {{0,0,1,2,0,0,0,1}} q = Pad(x, p) y = Conv(q, w) }}",
+        None,
+    ),
+    (
+        f"{IMAGE}, float[6,4,3,3] w, float[6] w1, float[6] w2, float[6] w3, float[6] wv) => (float[n,m,a,b] y) "
+        "{ a = Conv(x, w) b = BatchNormalization(a, w1, w2, w3, wv) y = Relu(b) }",
+        "Conv Relu",
+    ),
+    (
+        f"{IMAGE}, float[4] w1, float[4] w2, float[4] w3, float[4] wv) => (float[n,m,a,b] y) "
+        "{ y = BatchNormalization(x, w1, w2, w3, wv) }",
+        "Mul Add",
+    ),
+    (
+        f"{IMAGE}, float[4,3,2,2] w, float[6,1,1] w1, float[1,6,1,1] w2) => (float[n,m,a,b] y) "
+        "{ a = ConvTranspose<group = 2>(x, w) b = Mul(w1, a) y = Sub(b, w2) }",
+        "ConvTranspose",
+    ),
+]
+
+LINEAR = [
+    (f"{MATRIX}, float[5,4] w, float[4] w2) => (float[n,m] y) {{ a = MatMul(x, w) y = Add(w2, a) }}", "Gemm"),
+    (f"{MATRIX}, float[5,4] w, float[1,4] w2) => (float[n,m] y) {{ y = Gemm<alpha=0.5, beta=2.0>(x, w, w2) }}", "Gemm"),
+    (
+        f"{MATRIX}, float[3,4] w, float[5,4] w2) => (float[n,m] y) {{ y = Gemm<transA=1, beta=2.0>(x, w, w2) }}",
+        "Transpose Gemm Add",
+    ),
+    (
+        f"{MATRIX}, float[4,5] z, float[3,4] c) => (float[n,m] y) {{ y = Gemm<transB=1, alpha=0.5>(x, z, c) }}",
+        "Transpose MatMul Mul Add",
+    ),
+    (f"{MATRIX}, float[5,4] z) => (float[n,m] y) {{ y = Gemm(x, z) }}", "MatMul"),
+    (f"{MATRIX}, float[5] w) => (float[n] y) {{ y = MatMul(x, w) }}", "Gemm Reshape"),
+    (
+        "(float[2,3,5] x, float[5,4] w, float[4] w2) => (float[a,b,c] y) { z = MatMul(x, w) y = Add(z, w2) }",
+        "Reshape Gemm Reshape",
+    ),
+    (
+        "(float[2,3,5] x, float[5,8] w, float[8] w2, float[8,4] w3, float[1] w4) => (float[a,b,c] y) "
+        "{ a = MatMul(x, w) b = Add(a, w2) c = Relu(b) d = MatMul(c, w3) y = Div(d, w4) }",
+        "Reshape Gemm Relu Gemm Reshape",
+    ),
+    ("(float[2,3,5] x, float[2,5,4] w) => (float[a,b,c] y) { y = MatMul(x, w) }", "MatMul"),
+    ("(float[5,4] x, float[3,5] w) => (float[a,b] y) { y = MatMul(w, x) }", "MatMul"),
+]
+
+SHAPING = [
+    (f"{IMAGE}) => (float[n,m] y) {{ y = Flatten(x) }}", "Reshape"),
+    (f"{IMAGE}) => (float[2,4,63] y) {{ s = int64[3] {{0,0,-1}} y = Reshape(x, s) }}", "Reshape"),
+    (
+        f"{IMAGE}) => (float[n,m] y) {{ a = Flatten<axis=2>(x) s = int64[2] {{4,126}} b = Reshape(a, s) y = Relu(b) }}",
+        "Relu Reshape",
+    ),
+    (
+        f"{IMAGE}) => (float[n,a,b,m] y) {{ a = Transpose<perm=[0,2,3,1]>(x) b = Identity(a) y = Transpose<perm=[0,3,1,2]>(b) }}",
+        "Identity",
+    ),
+    ("(float[1,4,1,3] x) => (float[n,a,b,m] y) { y = Transpose<perm=[2,1,3,0]>(x) }", "Reshape"),
+    (f"{IMAGE}) => (float[n,a,b,m] y) {{ a = Transpose(x) y = Transpose<perm=[0,3,2,1]>(a) }}", "Transpose"),
+    (f"{IMAGE}) => (float[n,a,b,m] y) {{ a, b = Split<axis=1, num_outputs=2>(x) y = Mul(a, b) }}", "Slice Slice Mul"),
+    (f"{IMAGE}) => (float[n,a,b,m] y) {{ s = int64[2] {{1,3}} a, b = Split<axis=1>(x, s) y = Sigmoid(b) }}", "Slice Sigmoid"),
+    (f"{IMAGE}) => (float[n,a,b,m] y) {{ a = Concat<axis=-1>(x) d, e = Dropout(a) y = Cast<to=1>(d) }}", "Identity"),
+    (f"{IMAGE}) => (float[n,a,b,m] y) {{ i = int64 {{-1}} y = Gather<axis=1>(x, i) }}", "Slice Reshape"),
+    (f"{IMAGE}) => (float[n,a,b,m] y) {{ i = int64[3] {{3,1,2}} y = Gather<axis=1>(x, i) }}", "Gather"),
+    (
+        f"{IMAGE}) => (float[n,a,b,m] y) {{ s = int64[2] {{-1,0}} e = int64[2] {{-100,100}} a = int64[2] {{-1,0}} "
+        "d = int64[2] {-2,1} y = Slice(x, s, e, a, d) }",
+        "Slice",
+    ),
+    (f"{IMAGE}) => (float[n,a,b,m] y) {{ p = int64[8] {{0,0,0,0,0,0,0,0}} a = Pad(x, p) y = Relu(a) }}", "Relu"),
+    (
+        f"{IMAGE}) => (float[n,a,b,m] y) {{ p = int64[2] {{1,2}} v = float {{3.0}} i = int64[1] {{-1}} y = Pad(x, p, v, i) }}",
+        "Pad",
+    ),
+    (f"{IMAGE}) => (float[n,a,b,m] y) {{ s = Shape(x) t = ConstantOfShape(s) y = Add(x, t) }}", "Identity"),
+    (f"{IMAGE}) => (float[n,a,b,m] y, float[n,a,b,m] z) {{ a = Relu(x) y = Identity(a) z = Identity(a) }}", "Relu Identity"),
+    (f"{IMAGE}) => (float[2] y, float[n,a,b,m] z) {{ y = Constant<value_floats=[1.0,2.0]>() z = Relu(x) }}", "Relu Identity"),
+    (f"{IMAGE}) => (float[n,a,b,m] y) {{ a = Relu(x) b = Relu(x) d = Sin(x) y = Mul(a, b) }}", "Relu Mul"),
+    (
+        f"{IMAGE}) => (float[n,a,b,m] y) {{ s = float[4] {{1,1,2,3}} "
+        "y = Resize<mode='nearest', coordinate_transformation_mode='half_pixel', nearest_mode='round_prefer_floor'>(x, , s) }",
+        "Resize",
+    ),
+    (f"{IMAGE}) => (float[n,a,b,m] y) {{ s = int64[4] {{2,4,18,14}} y = Resize<mode='linear'>(x, , , s) }}", "Resize"),
+    (f"{IMAGE}) => (float[n,a,b,m] y) {{ s = int64[4] {{2,4,9,7}} a = Resize<mode='linear'>(x, , , s) y = Relu(a) }}", "Relu"),
+]
+
+ARITHMETIC = [
+    (f"{IMAGE}, float[1,4,1,1] w) => (float[n,m,a,b] y) {{ y = Div(x, w) }}", "Mul"),
+    (f"{IMAGE}, float w) => (float[n,m,a,b] y) {{ a = Sub(x, w) y = Add(w, a) }}", "Identity"),
+    (f"{IMAGE}, float w) => (float[n,m,a,b] y) {{ y = Sub(w, x) }}", "Sub"),
+    (f"{IMAGE}) => (float[n,m,a,b] y) {{ c = float {{2.0}} y = Pow(x, c) }}", "Mul"),
+    (f"{IMAGE}) => (float[n,m,a,b] y) {{ b = Abs(x) c = float {{0.5}} y = Pow(b, c) }}", "Abs Sqrt"),
+    (f"{IMAGE}) => (float[n,m,a,b] y) {{ c = float {{1.0}} z = float {{0.0}} a = Mul(x, c) b = Add(z, a) y = Relu(b) }}", "Relu"),
+    (f"{IMAGE}, float[2,4,1,1] z) => (float[n,m,a,b] y) {{ y = Sum(x, z, x) }}", "Add Add"),
+    (f"{IMAGE}, float[2,4,1,1] z) => (float[n,m,a,b] y) {{ y = Mean(x, z) }}", "Add Mul"),
+    (f"{IMAGE}) => (float[n,m,a,b] y) {{ c = float {{0.5}} y = Min(c, x) }}", "Clip"),
+    (f"{IMAGE}) => (float[n,m,a,b] y) {{ c = float {{0}} d = float {{6}} a = Max(x, c) y = Min(a, d) }}", "Clip"),
+    (f"{IMAGE}, float[7] z) => (float[n,m,a,b] y) {{ y = Max(x, z, z) }}", "Max Max"),
+    (f"{IMAGE}) => (float[n,m,a,b] y) {{ c = float {{0.0}} y = Clip(x, c) }}", "Relu"),
+    (
+        f"{IMAGE}) => (float[n,m,a,b] y) {{ c = float {{0.5}} d = float {{-1}} a = Relu(x) b = Clip(a, d, c) y = Relu(b) }}",
+        "Clip",
+    ),
+    (f"{IMAGE}) => (float[n,m,a,b] y) {{ a = Clip(x) y = Tanh(a) }}", "Tanh"),
+    (f"{IMAGE}, float[1,4,1,1] w) => (float[n,m,a,b] y) {{ y = PRelu(x, w) }}", "PRelu"),
+    (f"{IMAGE}, float[1] w) => (float[n,m,a,b] y) {{ y = PRelu(x, w) }}", "LeakyRelu"),
+    (f"{IMAGE}) => (float[n,m] y) {{ i = int64[2] {{-1,2}} y = ReduceMean<keepdims=0>(x, i) }}", "ReduceMean Reshape"),
+    (f"{IMAGE}) => (float y) {{ y = ReduceSum<keepdims=0>(x) }}", "ReduceSum Reshape"),
+    (f"{IMAGE}) => (float[n,m,a,b] y) {{ i = int64[1] {{-3}} y = ReduceMax(x, i) }}", "ReduceMax"),
+    (
+        f"{IMAGE}) => (float[n,m,a,b] y) {{ c = float {{3}} z = float {{0}} d = float {{6}} "
+        "a = Add(x, c) b = Clip(a, z, d) e = Mul(x, b) y = Div(e, d) }",
+        "HardSwish",
+    ),
+    (
+        f"{IMAGE}) => (float[n,m,a,b] y) {{ c = float {{3}} z = float {{0}} d = float {{6}} "
+        "a = Add(x, c) b = Clip(a, z, d) e = Div(b, d) y = Mul(e, x) }",
+        "HardSwish",
+    ),
+    (
+        f"{IMAGE}) => (float[n,m,a,b] y) {{ c = float {{2}} z = float {{0}} d = float {{4}} "
+        "a = Add(c, x) b = Clip(a, z, d) y = Div(b, d) }",
+        "HardSigmoid",
+    ),
+    (
+        f"{IMAGE}) => (float[n,m,a,b] y) {{ r = float {{1.41421356}} o = float {{1}} h = float {{0.5}} "
+        "a = Div(x, r) b = Erf(a) c = Add(b, o) d = Mul(x, c) y = Mul(d, h) }",
+        "Gelu",
+    ),
+    (
+        f"{IMAGE}) => (float[n,m,a,b] y) {{ r = float {{0.70710678}} o = float {{1}} h = float {{0.5}} "
+        "e = Mul(h, x) a = Mul(x, r) b = Erf(a) c = Add(b, o) y = Mul(e, c) }",
+        "Gelu",
+    ),
+]
+
+OLDER = [
+    (9, f"{IMAGE}) => (float[n,m,a,b] y) {{ y = Clip<min = -0.5, max = 0.5>(x) }}", "Clip"),
+    (9, f"{IMAGE}) => (float[n,m,a,b] y) {{ y = Clip<min = 0.0>(x) }}", "Relu"),
+    (9, f"{IMAGE}) => (float[n,m,a,b] y) {{ y = Slice<axes = [1,3], starts = [1,-3], ends = [3,1000]>(x) }}", "Slice"),
+    (9, f"{IMAGE}) => (float[n,m,a,b] y) {{ y = Pad<pads = [0,0,1,2,0,0,3,0], value = 1.5>(x) }}", "Pad"),
+    (9, f"{IMAGE}) => (float[n,m,a,b] y) {{ s = float[4] {{1,1,2,2}} y = Upsample<mode = 'nearest'>(x, s) }}", "Resize"),
+    (9, f"{IMAGE}) => (float[n,m,a,b] y) {{ s = float[4] {{1,1,2,2}} y = Upsample<mode = 'linear'>(x, s) }}", "Resize"),
+    (10, f"{IMAGE}) => (float[n,m,a,b] y) {{ s = float[4] {{1,1,3,1.5}} y = Resize<mode = 'nearest'>(x, s) }}", "Resize"),
+    (9, f"{IMAGE}) => (float[n,m,a,b] y) {{ a, b = TopK<k = 3, axis = 1>(x) y = Relu(a) }}", "TopK Relu"),
+    (11, f"{IMAGE}) => (float[n,m,a,b] y) {{ y = Softmax(x) }}", "Reshape Softmax Reshape"),
+    (11, f"{IMAGE}) => (float[n,m,a,b] y) {{ y = Softmax<axis = 3>(x) }}", "Softmax"),
+    (
+        11,
+        f"{IMAGE}) => (float[n,m] y) {{ a = GlobalAveragePool(x) b = Squeeze<axes = [2,3]>(a) y = LogSoftmax(b) }}",
+        "ReduceMean Reshape LogSoftmax",
+    ),
+    (11, f"{IMAGE}) => (float[n,m,a,b,c] y) {{ y = Unsqueeze<axes = [0]>(x) }}", "Reshape"),
+    (11, f"{IMAGE}) => (float[n,m,a,b] y) {{ a, b = Split<axis = 1, split = [1,3]>(x) y = Add(b, a) }}", "Slice Slice Add"),
+    (11, f"{IMAGE}) => (float[n,m] y) {{ y = ReduceMean<axes = [2,3], keepdims = 0>(x) }}", "ReduceMean Reshape"),
+    (11, f"{IMAGE}) => (float[n,m,a,b] y) {{ y = ReduceSum<axes = [-1]>(x) }}", "ReduceSum"),
+    (11, f"{IMAGE}) => (float[n,m,a,b] y) {{ a = Dropout<ratio = 0.3>(x) y = Relu(a) }}", "Relu"),
+    (
+        11,
+        f"{IMAGE}) => (float[n,m,a,b] y) {{ r = float[0] {{}} s = float[4] {{1,1,2,2}} "
+        "y = Resize<mode = 'nearest', nearest_mode = 'floor', coordinate_transformation_mode = 'asymmetric'>(x, r, s) }",
+        "Resize",
+    ),
+    (
+        11,
+        f"{IMAGE}) => (float[n,m,a,b] y) {{ r = float[0] {{}} s = int64[4] {{2,4,18,21}} "
+        "y = Resize<mode = 'linear', coordinate_transformation_mode = 'pytorch_half_pixel'>(x, r, r, s) }",
+        "Resize",
+    ),
+    (
+        9,
+        f"{IMAGE}, float[4] w1, float[4] w2, float[4] w3, float[4] wv) => (float[n,m,a,b] y) "
+        "{ y = BatchNormalization(x, w1, w2, w3, wv) }",
+        "Mul Add",
+    ),
+    (
+        11,
+        f"{IMAGE}) => (float[n,m,a,b] y) {{ y = AveragePool<kernel_shape=[3,2], strides=[2,2], ceil_mode=1>(x) }}",
+        "AveragePool",
+    ),
+]
+
+CASES = [(21, g, o) for g, o in (*WINDOWS, *LINEAR, *SHAPING, *ARITHMETIC)] + OLDER
+
+
+@pytest.mark.parametrize(("opset", "graph", "expected"), CASES)
+def test_spelling(tmp_path: Path, opset: int, graph: str, expected: str) -> None:
+    variance = {"wv": np.linspace(0.5, 2, 6)[: 6 if "float[6] wv" in graph else 4]}
+    loaded = normalise(tmp_path, graph, opset, variance)
+    assert ops(loaded) == expected
