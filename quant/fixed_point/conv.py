@@ -21,6 +21,7 @@ from quant.fixed_point.requant import wrap_to_bits
 from quant.fixed_point.windows import Pads, Pair, check_windows, pad_spatial, windows
 
 Array = NDArray[Any]
+_STRIP = 64
 _PATCH_BYTES = 1 << 20  # patches are built and multiplied in pieces that stay in cache
 
 
@@ -28,12 +29,13 @@ _PATCH_BYTES = 1 << 20  # patches are built and multiplied in pieces that stay i
 class ConvWeights:
     """Weights made ready once for many convolutions (same integers either way, only faster).
 
-    values: int8 or uint8 [oc, kh, kw, ic / groups]; zero_point: int or int64[oc].
+    values: int8 or uint8 [oc, kh, kw, ic / groups]; zero_point: int or int64[oc]; prepared: more than one use is to come.
     """
 
     values: Array
     groups: int = 1
     zero_point: int | Array = 0
+    prepared: bool = True
 
     def __post_init__(self) -> None:
         if self.values.ndim != 4:
@@ -47,7 +49,11 @@ class ConvWeights:
         oc, kh, kw, ic = self.values.shape
         each = oc // self.groups
         # weights that are a transposed view of [kh, kw, ic, oc] become a matrix without a copy
-        matrix = self.values.transpose(1, 2, 3, 0).reshape(kh * kw * ic, oc)
+        matrix = (
+            _transposed(self.values.reshape(oc, -1))
+            if self.values.flags.c_contiguous
+            else (self.values.transpose(1, 2, 3, 0).reshape(kh * kw * ic, oc))
+        )
         zero = self.zero_point
         parts = []
         for g in range(self.groups):
@@ -59,7 +65,18 @@ class ConvWeights:
     @cached_property
     def depthwise(self) -> DepthwiseKernel:
         """The taps of a depthwise kernel."""
-        return DepthwiseKernel(self.values, self.zero_point)
+        return DepthwiseKernel(self.values, self.zero_point, self.prepared)
+
+
+def _transposed(values: Array) -> Array:
+    """[oc, k] -> contiguous [k, oc], in strips that stay in cache."""
+    oc, k = values.shape
+    if values.size < 1 << 15:
+        return np.ascontiguousarray(values.T)
+    out = np.empty((k, oc), values.dtype)
+    for start in range(0, oc, _STRIP):
+        out[:, start : start + _STRIP] = values[start : start + _STRIP].T
+    return out
 
 
 def as_zero_point(zero_point: ArrayLike, channels: int, what: str) -> int | Array:
@@ -96,7 +113,8 @@ def conv2d(
     """
     weights = w
     if not isinstance(weights, ConvWeights):
-        weights = ConvWeights(weights, groups, as_zero_point(w_zero_point, weights.shape[0], "conv2d: w_zero_point"))
+        zero = as_zero_point(w_zero_point, weights.shape[0], "conv2d: w_zero_point")
+        weights = ConvWeights(weights, groups, zero, prepared=False)
     _, kh, kw, ic = weights.values.shape
     size = check_windows(x, (kh, kw), strides, dilations, pads, "conv2d")
     if x.shape[3] != ic * weights.groups:
@@ -106,8 +124,11 @@ def conv2d(
         )
     wide = accumulator_bits > 32
     padded = pad_spatial(x, pads, x_zero_point)
-    if ic == 1 and weights.groups == x.shape[3] and weights.groups > 1 and method is None:
-        sums = depthwise_sums(padded, weights.depthwise, strides, dilations, size, x_zero_point, wide)
+    if ic == 1 and weights.groups == x.shape[3] and weights.groups > 1:
+        depthwise = weights.depthwise
+        sums, offset = depthwise_sums(padded, depthwise, strides, dilations, size, x_zero_point, wide, method)
+        if offset is not None:
+            bias = offset if bias is None else offset + bias
     elif weights.groups == 1:
         sums = _dense_sums(padded, weights.matrices[0], (kh, kw), strides, dilations, size, x_zero_point, wide, method)
     else:

@@ -55,9 +55,9 @@ class Matrix:
 
     @cached_property
     def column_sums(self) -> Array:
-        """int64[n] of values - zero_point."""
-        total = np.ones(self.values.shape[0], np.float64) @ self.values.astype(np.float64)
-        return total.astype(np.int64) - np.asarray(self.zero_point, np.int64) * self.values.shape[0]
+        """int64[n] of values - zero_point. 8-bit values, k below 65,793."""
+        ones = np.ones((1, self.values.shape[0]), np.uint8)
+        return matmul_integer().run(ones, self, 0)[0].astype(np.int64)
 
     @cached_property
     def largest(self) -> int:
@@ -65,6 +65,12 @@ class Matrix:
         limits = np.iinfo(self.values.dtype)
         zero = np.asarray(self.zero_point)
         return int(max(limits.max - zero.min(), zero.max() - limits.min))
+
+    @cached_property
+    def zero_point_fits(self) -> bool:
+        """True where every zero point is a code of the values' type."""
+        limits = np.iinfo(self.values.dtype)
+        return bool(limits.min <= np.min(self.zero_point) and np.max(self.zero_point) <= limits.max)
 
     @cached_property
     def float32(self) -> Array:
@@ -104,7 +110,7 @@ def choose_method(a: Array, a_zero_point: int, b: Matrix) -> ProductMethod:
         candidates.append(ProductMethod.FLOAT64)
     if largest <= 1 << 24:
         candidates.append(ProductMethod.FLOAT32)
-    if b.values.dtype.itemsize == 1 and a.dtype.itemsize <= 2 and _sums_fit(a, b):
+    if b.values.dtype.itemsize == 1 and a.dtype.itemsize <= 2 and _sums_fit(a) and b.zero_point_fits:
         candidates.append(ProductMethod.ONNXRUNTIME)
     elements = m * k + k * n
 
@@ -116,7 +122,7 @@ def choose_method(a: Array, a_zero_point: int, b: Matrix) -> ProductMethod:
     return min(candidates, key=cost)
 
 
-def _sums_fit(a: Array, b: Matrix) -> bool:
+def _sums_fit(a: Array) -> bool:
     """True where 8-bit products of this depth stay inside int32 (k below 65,793)."""
     return a.shape[1] * 255 * 128 < 1 << 31
 
@@ -161,7 +167,7 @@ def _product_int64(a: Array, b: Matrix, a_zero_point: int) -> Array:
 
 
 def _product_onnxruntime(a: Array, b: Matrix, a_zero_point: int, wide: bool) -> Array:
-    if a.dtype.itemsize > 2 or b.values.dtype.itemsize != 1 or not _sums_fit(a, b):
+    if a.dtype.itemsize > 2 or b.values.dtype.itemsize != 1 or not _sums_fit(a):
         raise FixedPointError(
             f"product by onnxruntime: {a.dtype}[{a.shape[0]}, {a.shape[1]}] by {b.values.dtype}; needs 8-bit operands "
             f"(or int16 left) and k below 65793; leave method to be chosen"
@@ -175,19 +181,12 @@ def _product_onnxruntime(a: Array, b: Matrix, a_zero_point: int, wide: bool) -> 
 
 
 def _u8_product(a: Array, b: Matrix, a_zero_point: int, dtype: type) -> Array:
-    """a: uint8[m, k]. sum (a - za)(b - zb) = a @ b' - zb' rowsum(a) - za colsum(b - zb), b' of the kernel's type."""
-    kernel = matmul_integer()
-    moved = b.signed8 if kernel.signed else b.unsigned8
-    out = kernel.run(a, moved)
-    if dtype is np.int64:
-        out = out.astype(np.int64)
-    zero = b.zero_point
-    offset = (-128 if kernel.signed else 0) if b.values.dtype == np.uint8 else (0 if kernel.signed else 128)
-    if isinstance(zero, np.ndarray) or zero + offset != 0:
-        row_sums = a.sum(axis=1, dtype=dtype)[:, None]
-        out -= row_sums * (np.asarray(zero) + offset).astype(dtype)
-    if a_zero_point != 0:
-        out -= (b.column_sums * a_zero_point).astype(dtype)
+    """a: uint8[m, k] -> dtype[m, n]. A zero point that is no uint8 is taken off by the column sums instead."""
+    if 0 <= a_zero_point <= 255:
+        out = matmul_integer().run(a, b, a_zero_point)
+        return out.astype(np.int64) if dtype is np.int64 else out
+    out = matmul_integer().run(a, b, 0).astype(dtype, copy=False)
+    out -= (b.column_sums * a_zero_point).astype(dtype)
     return out
 
 
@@ -195,19 +194,15 @@ def _product_halves(a: Array, b: Matrix, a_zero_point: int, wide: bool) -> Array
     """int16 as 256 high + low: two products of 8 bits in one call."""
     m = a.shape[0]
     halves = np.empty((2 * m, a.shape[1]), np.uint8)
-    if a.dtype == np.uint16:
-        np.right_shift(a, 8, out=halves[:m], casting="unsafe")
-        high_zero = 0
-    else:
-        np.copyto(halves[:m], (a >> 8) + 128, casting="unsafe")
-        high_zero = 128
+    signed = a.dtype == np.int16
+    np.copyto(halves[:m], (a >> 8) + 128 if signed else a >> 8, casting="unsafe")
     np.copyto(halves[m:], a & 255, casting="unsafe")
     dtype = np.int64 if wide else np.int32
     sums = _u8_product(halves, b, 0, dtype)
     high, low = sums[:m], sums[m:]
     high *= dtype(256)
     high += low
-    total_zero = 256 * high_zero + a_zero_point
+    total_zero = (256 * 128 if signed else 0) + a_zero_point
     if total_zero:
         high -= (b.column_sums * total_zero).astype(dtype)
     return high
@@ -215,21 +210,37 @@ def _product_halves(a: Array, b: Matrix, a_zero_point: int, wide: bool) -> Array
 
 @dataclass(frozen=True)
 class MatMulInteger:
-    """One onnxruntime session of a single MatMulInteger with free shapes. signed: the right operand is int8."""
+    """onnxruntime's MatMulInteger with free shapes. signed: the right operand is int8, else uint8."""
 
-    session: Any
     signed: bool
 
-    def run(self, a: Array, b: Array) -> Array:
-        """a: uint8[m, k], b: int8 (signed) or uint8 [k, n] -> int32[m, n]."""
-        return self.session.run(None, {"a": a, "b": b})[0]
+    def run(self, a: Array, b: Matrix, a_zero_point: int) -> Array:
+        """a: uint8[m, k] -> int32[m, n], modulo 2**32: sum (a - a_zero_point) (b - b.zero_point)."""
+        values = b.signed8 if self.signed else b.unsigned8
+        zero = b.zero_point
+        if self.signed != (b.values.dtype == np.int8):
+            zero = zero - 128 if self.signed else zero + 128
+        feed: dict[str, Array] = {"a": a, "b": values}
+        if isinstance(zero, np.ndarray) or zero != 0:
+            feed["za"] = np.array(a_zero_point, np.uint8)
+            feed["zb"] = np.asarray(zero)
+            limits = np.iinfo(values.dtype)
+            if feed["zb"].min() < limits.min or feed["zb"].max() > limits.max:
+                raise FixedPointError(
+                    f"product by onnxruntime: zero points {np.min(b.zero_point)}..{np.max(b.zero_point)} do not fit "
+                    f"{b.values.dtype}; force float64 or int64"
+                )
+            feed["zb"] = feed["zb"].astype(values.dtype)
+        elif a_zero_point:
+            feed["za"] = np.array(a_zero_point, np.uint8)
+        return _session(self.signed, len(feed)).run(None, feed)[0]
 
 
 @lru_cache(maxsize=1)
 def matmul_integer() -> MatMulInteger:
-    """The session this CPU computes exactly with: u8s8 where full-range data does not saturate, else u8u8."""
+    """The kernel this CPU computes exactly with: u8s8 where full-range data does not saturate, else u8u8."""
     for signed in (True, False):
-        kernel = MatMulInteger(_open_session(signed), signed)
+        kernel = MatMulInteger(signed)
         if is_exact(kernel):
             return kernel
     raise FixedPointError("onnxruntime's MatMulInteger is not exact on this CPU; force float64 or int64")
@@ -239,30 +250,35 @@ def is_exact(kernel: MatMulInteger) -> bool:
     """Self-test on full-range data, in the shapes that take different kernels (one row, few rows, odd tails)."""
     for m, k, n in ((1, 64, 16), (4, 64, 16), (7, 129, 33), (33, 67, 40)):
         a = np.full((m, k), 255, np.uint8)
-        b = np.full((k, n), 127 if kernel.signed else 255, np.int8 if kernel.signed else np.uint8)
         a[::3, 1::5] = 1
-        if kernel.signed:
-            b[1::7, ::2] = -128
-        if not np.array_equal(kernel.run(a, b), a.astype(np.int64) @ b.astype(np.int64)):
+        b = np.full((k, n), 127, np.int8)
+        b[1::7, ::2] = -128
+        if not np.array_equal(kernel.run(a, Matrix(b, 0), 0), a.astype(np.int64) @ b.astype(np.int64)):
             return False
     return True
 
 
-def _open_session(signed: bool) -> Any:
-    import onnxruntime
+@lru_cache(maxsize=6)
+def _session(signed: bool, inputs: int) -> Any:
+    """The session with inputs a, b (2), a, b, za (3) or a, b, za, zb (4)."""
     from onnx import TensorProto, helper
 
     right = TensorProto.INT8 if signed else TensorProto.UINT8
+    kinds = {"a": TensorProto.UINT8, "b": right, "za": TensorProto.UINT8, "zb": right}
+    names = list(kinds)[:inputs]
     graph = helper.make_graph(
-        [helper.make_node("MatMulInteger", ["a", "b"], ["y"])],
+        [helper.make_node("MatMulInteger", names, ["y"])],
         "product",
-        [
-            helper.make_tensor_value_info("a", TensorProto.UINT8, None),
-            helper.make_tensor_value_info("b", right, None),
-        ],
+        [helper.make_tensor_value_info(name, kinds[name], None) for name in names],
         [helper.make_tensor_value_info("y", TensorProto.INT32, None)],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 10)], ir_version=8)
+    return single_thread_session(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 10)], ir_version=8))
+
+
+def single_thread_session(model: Any) -> Any:
+    """An onnxruntime session on the CPU with one thread. model: an ONNX ModelProto."""
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
