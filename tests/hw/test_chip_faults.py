@@ -38,7 +38,8 @@ CASES = {
     "wrong unit": (
         "size: 512 KiB",
         "size: 512 KB",
-        "mine.yaml:{line}: memories.sram.size: '512 KB' is no quantity; write it as '512 KiB' (units: B, KiB, MiB, GiB, kB, MB, GB)",
+        "mine.yaml:{line}: memories.sram.size: '512 KB' is no quantity; write it as '512 KiB' (units: B, KiB, MiB, "
+        "GiB, kB, MB, GB)",
     ),
     "bytes for a frequency": (
         "500 MHz",
@@ -124,8 +125,7 @@ CASES = {
     "too few accumulators": (
         "entries: 4096",
         "entries: 255",
-        "mine.yaml:{line}: engines.mac.accumulators.entries: 255 accumulators are fewer than the 256 that a os array of 16 x 16 "
-        "fills at once",
+        "mine.yaml:{line}: engines.mac.accumulators.entries: 255 are fewer than the 256 of a 16 x 16 array (os)",
     ),
     "left shift of a multiplier": (
         "shift_min: 0",
@@ -145,8 +145,8 @@ CASES = {
     "rounding of another scale form": (
         "rounding: double_round",
         "rounding: pow2",
-        "mine.yaml:{line}: numerics.rounding: pow2 is not defined for scale kind multiplier; it has single_half_up, double_round, "
-        "half_away, half_even, truncate, floor, scale16, reduced16",
+        "mine.yaml:{line}: numerics.rounding: pow2 is not defined for scale kind multiplier; it has single_half_up, "
+        "double_round, half_away, half_even, truncate, floor, scale16, reduced16",
     ),
     "rounding of an operation": (
         "rounding: double_round",
@@ -192,7 +192,7 @@ ANCHORS = {
     "missing key": "  mac:",
     "pair of one": "limits:",
     "nothing for a number": "rows:",
-    "array without the machine's types": "      - {activation",
+    "array without the machine's types": "types:\n",
     "types twice": "{activation: int8, weight: int8}\n    accumulators",
     "rounding of an operation": "per_op:",
     "multiplier too wide for the rounding": "scale: {",
@@ -220,10 +220,12 @@ def test_all_faults_show_at_once_in_the_order_of_the_file(tmp_path):
 
 def test_faults_of_the_instruction_table_show_beside_those_of_the_chip(tmp_path):
     write_changed(tmp_path, "edge16.yaml", [("banks: 8", "banks: 0")])
-    write_changed(tmp_path, "isa/descriptors1024.yaml", [("word_bits: 1024", "word_bits: 1000")], "isa/descriptors1024.yaml")
+    table = "isa/descriptors1024.yaml"
+    write_changed(tmp_path, table, [("word_bits: 1024", "word_bits: 1000")], table)
+    chip_line, table_line = line_of(tmp_path / "mine.yaml", "banks:"), line_of(tmp_path / table, "word_bits:")
     assert faults_of() == [
-        f"mine.yaml:{line_of(tmp_path / 'mine.yaml', 'banks:')}: memories.sram.banks: must be at least 1, got 0",
-        f"isa/descriptors1024.yaml:{line_of(tmp_path / 'isa/descriptors1024.yaml', 'word_bits:')}: word_bits: input should be a multiple of 64, got 1000",
+        f"mine.yaml:{chip_line}: memories.sram.banks: must be at least 1, got 0",
+        f"{table}:{table_line}: word_bits: must be a multiple of 64, got 1000",
     ]
 
 

@@ -51,8 +51,8 @@ def _mac(chip: Chip) -> Iterator[Broken]:
     yield from _repeated(mac.post, ("engines", "mac", "post"))
     held = mac.rows * mac.columns if mac.dataflow == "os" else mac.columns
     if mac.accumulators.entries < held:
-        reason = f"{mac.accumulators.entries} accumulators are fewer than the {held} that a {mac.dataflow} array of "
-        yield ("engines", "mac", "accumulators", "entries"), reason + f"{mac.rows} x {mac.columns} fills at once"
+        reason = f"{mac.accumulators.entries} are fewer than the {held} of a {mac.rows} x {mac.columns} array ({mac.dataflow})"
+        yield ("engines", "mac", "accumulators", "entries"), reason
 
 
 def _vector(chip: Chip) -> Iterator[Broken]:

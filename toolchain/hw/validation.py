@@ -75,6 +75,8 @@ def _reason(error: ErrorDetails) -> str:
     if kind in limits:
         bound = limits[kind]
         return f"must be {words[bound]} {context[bound]:g}, got {got}"
+    if kind == "multiple_of":
+        return f"must be a multiple of {context['multiple_of']:g}, got {got}"
     if kind == "literal_error":
         return f"must be one of {context['expected'].replace(' or ', ', ')}; got {got}"
     expected = {

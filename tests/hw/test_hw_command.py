@@ -1,0 +1,75 @@
+"""npu-hw: what it prints, and its exit codes."""
+
+from __future__ import annotations
+
+import pytest
+from machine_files import write_changed
+from typer.testing import CliRunner
+
+from toolchain.cli.hw import app
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_check_of_a_sound_machine():
+    assert run("check", "edge16") == (0, "edge16: no faults; instruction table descriptors1024 (descriptors)\n", "")
+
+
+def test_check_prints_every_fault_and_exits_with_2(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_changed(tmp_path, "ws8_pow2.yaml", [("banks: 4", "banks: 3"), ("rounding: truncate", "rounding: double_round")])
+    code, out, err = run("check", "mine.yaml")
+    assert (code, out) == (2, "")
+    assert [line.split(": ", 2)[1:] for line in err.splitlines()] == [
+        ["memories.sram.banks", "3 banks do not divide 131072 bytes evenly"],
+        [
+            "numerics.rounding",
+            "double_round is not defined for scale kind pow2; it has pow2, single_half_up, half_away, half_even, truncate, floor",
+        ],
+    ]
+
+
+@pytest.mark.parametrize("command", ["check", "show", "manual"])
+def test_no_such_machine(command):
+    code, out, err = run(command, "none")
+    assert (code, out) == (2, "")
+    assert err == (
+        "no machine named 'none'; known: edge16, ethos_u55_256, ethos_u65_512, wide32_w4a16, ws8_pow2 "
+        "(or give the path of a YAML file)\n"
+    )
+
+
+def test_list():
+    code, out, _ = run("list")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == [
+        "edge16",
+        "ethos_u55_256",
+        "ethos_u65_512",
+        "wide32_w4a16",
+        "ws8_pow2",
+    ]
+
+
+def test_show_has_defaults_and_derived_figures():
+    code, out, _ = run("show", "edge16")
+    assert code == 0
+    assert "    queue_depth: 4\n" in out
+    assert "# peak: 256 MAC a cycle, 128 GMAC/s\n" in out
+
+
+def test_diff():
+    assert run("diff", "edge16", "edge16") == (0, "no difference\n", "")
+    code, out, _ = run("diff", "ethos_u55_256", "ethos_u65_512")
+    assert code == 1
+    assert "memories.sram.size: 2 MiB -> 384 KiB\n" in out
+
+
+def test_manual_and_header():
+    assert run("manual", "ws8_pow2")[1].startswith("# ws8_pow2: instruction set\n")
+    assert run("manual", "--c-header", "ws8_pow2")[1].startswith("/* Instruction set registers32.")
+    assert run("schema")[1].startswith('{\n "$defs"')

@@ -1,0 +1,142 @@
+"""The machines that are shipped: sound, different in kind, and what their sources say."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+
+import pytest
+
+from toolchain.errors import ProgramError
+from toolchain.hw import chip_differences, chip_lines, chip_schema, load_chip, read_source, shipped_names
+from toolchain.hw.units import write_bytes, write_hertz
+from toolchain.isa import c_header, load_machine, machine_digest, machine_from_json, machine_to_json, manual, table_schema
+
+NAMES = shipped_names()
+
+
+def test_there_are_machines_of_every_kind():
+    chips = [load_chip(name) for name in NAMES]
+    assert len(chips) >= 5
+    assert {c.engines.mac.dataflow for c in chips} >= {"os", "ws"}
+    assert {c.engines.mac.depthwise for c in chips} >= {"diagonal", "column"}
+    assert {c.engines.dma.dimensions for c in chips} >= {2, 3}
+    assert {c.engines.dma.channels for c in chips} >= {1, 2}
+    assert {c.engines.mac.post for c in chips} >= {(), ("table",), ("table", "add")}
+    assert {c.numerics.activation for c in chips} == {"int8", "int16"}
+    assert {c.numerics.weight for c in chips} == {"int4", "int8"}
+    assert {c.numerics.scale.kind for c in chips} >= {"pow2", "multiplier"}
+    assert len({c.numerics.rounding for c in chips}) >= 3
+    assert len({c.memories.sram.alignment_bytes for c in chips}) >= 3
+    assert {load_machine(name).isa.kind for name in NAMES} == {"registers", "descriptors"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_file_has_the_machine_s_name(name):
+    assert load_chip(name).name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "macs", "size", "dram", "sram"),
+    [("ethos_u55_256", 256, 2 << 20, 1.0, 8.0), ("ethos_u65_512", 512, 393216, 3.75, 16.0)],
+)
+def test_ethos_machines_have_vela_s_figures(name, macs, size, dram, sram):
+    chip = load_chip(name)
+    memories = chip.memories
+    assert (chip.macs_per_cycle, memories.sram.size) == (macs, size)
+    assert (memories.dram.read_bytes_per_cycle, memories.sram.read_bytes_per_cycle) == (dram, sram)
+    assert (memories.dram.burst_bytes, memories.sram.burst_bytes) == (128, 32)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_json_holds_the_whole_machine(name):
+    machine = load_machine(name)
+    text = machine_to_json(machine)
+    again = machine_from_json(text)
+    assert again == machine
+    assert machine_to_json(again) == text
+    assert machine_digest(again) == machine_digest(machine)
+
+
+def test_digests_differ():
+    assert len({machine_digest(load_machine(name)) for name in NAMES}) == len(NAMES)
+
+
+def test_the_digest_is_of_what_the_yaml_means(tmp_path):
+    text = files("hw_configs").joinpath("edge16.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text("# mine\n" + text.replace("512 KiB\n", "524288\n"))
+    assert machine_digest(load_machine(str(tmp_path / "mine.yaml"))) == machine_digest(load_machine("edge16"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[1]", '{"chip": {}, "isa": {"kind": "registers"}}', machine_to_json(load_machine("edge16")).replace("0", "x", 1)],
+)
+def test_a_damaged_embedded_machine_is_refused(text):
+    with pytest.raises(ProgramError, match=r"^embedded machine is damaged: "):
+        machine_from_json(text)
+
+
+def test_an_embedded_table_with_an_overlap_is_refused():
+    data = json.loads(machine_to_json(load_machine("edge16")))
+    data["isa"]["operations"]["end"]["reserved"].append([40, 40])
+    with pytest.raises(ProgramError, match=r"^embedded machine is damaged: bits \[40, 40\] overlap reserved\[1\]$"):
+        machine_from_json(json.dumps(data))
+
+
+def test_the_editor_schemas_are_current():
+    root = files("hw_configs")
+    assert root.joinpath("chip.schema.json").read_text() == chip_schema(), "run: npu-hw schema > hw_configs/chip.schema.json"
+    assert root.joinpath("isa.schema.json").read_text() == table_schema(), "run: npu-hw schema --isa > hw_configs/isa.schema.json"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_shown_loads_as_the_same_machine(name, tmp_path):
+    (tmp_path / "shown.yaml").write_text("\n".join(chip_lines(load_chip(name))))
+    assert load_chip(str(tmp_path / "shown.yaml")) == load_chip(name)
+
+
+def test_differences():
+    a, b = load_chip("ethos_u55_256"), load_chip("ethos_u65_512")
+    found = chip_differences(a, b)
+    assert ("memories.sram.size", "2 MiB", "384 KiB") in found
+    assert ("clock.frequency", "500 MHz", "1 GHz") in found
+    assert chip_differences(a, a) == []
+    assert ("energy", "-", "none") not in found
+    with_energy = chip_differences(load_chip("edge16"), a)
+    assert ("energy.pj_per_mac", "0.2", "-") in with_energy
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"), [(1, "1 B"), (1000, "1000 B"), (524288, "512 KiB"), (1 << 30, "1 GiB"), (1025 << 10, "1025 KiB")]
+)
+def test_sizes_are_written_for_people(size_bytes, text):
+    assert write_bytes(size_bytes) == text
+
+
+def test_frequencies_are_written_for_people():
+    assert [write_hertz(f) for f in (1, 32768, 500_000_000, 1_500_000_000)] == ["1 Hz", "32768 Hz", "500 MHz", "1500 MHz"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_manual_names_every_parameter_and_register(name):
+    machine = load_machine(name)
+    text = manual(machine)
+    for operation, plan in machine.isa.plans.items():
+        section = text.partition(f"### {operation} ")[2].partition("### ")[0]
+        assert all(f"| {p} |" in section for p in plan.operation.parameters())
+    assert all(f"| {r} |" in text for r in getattr(machine.isa.table, "registers", {}))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_c_header_defines_each_name_once(name):
+    names = [line.split()[1] for line in c_header(load_machine(name)).splitlines() if line.startswith("#define")]
+    assert len(names) == len(set(names))
+    assert "NPU_CONVOLUTION_OPCODE" in names
+
+
+def test_lines_are_those_of_key_and_value():
+    source = read_source("a:\n  b: >\n    text\n  c:\n    - 1\n    - 2\n", "x.yaml")
+    assert source.fault(("a", "c", 1), "wrong") == "x.yaml:6: a.c[1]: wrong"
+    assert source.fault(("a", "c"), "wrong") == "x.yaml:4: a.c: wrong"
+    assert source.fault(("a", "d"), "is missing") == "x.yaml:1: a.d: is missing"

@@ -1,0 +1,40 @@
+"""Strategies: any operation a machine can be asked for, with every value its chip may use."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from hypothesis import strategies as st
+
+from toolchain.hw import shipped_names
+from toolchain.isa import Machine, load_machine
+from toolchain.isa.needs import need
+from toolchain.isa.operations import OPERATIONS, MachineOp
+
+MACHINES = shipped_names()
+machine_of = cache(load_machine)
+
+
+def _value(operation: str, parameter: str, machine: Machine) -> st.SearchStrategy[int]:
+    fixed = dict(machine.isa.plans[operation].fixed)
+    if parameter in fixed:
+        return st.just(fixed[parameter])
+    wanted = need(operation, parameter, machine.chip)
+    low, high = -(-wanted.low // wanted.step), wanted.high // wanted.step
+    return (st.sampled_from([low, high]) | st.integers(low, high)).map(lambda v: v * wanted.step)
+
+
+@cache
+def operations(name: str, operation: str) -> st.SearchStrategy[MachineOp]:
+    machine = machine_of(name)
+    cls = OPERATIONS[operation]
+    return st.builds(cls, **{p: _value(operation, p, machine) for p in cls.parameters()})
+
+
+@cache
+def programs(name: str) -> st.SearchStrategy[list[MachineOp]]:
+    """Up to 8 operations; signals and waits of few engines and semaphores, so that descriptors get to carry them."""
+    kinds = [operations(name, operation) for operation in machine_of(name).isa.plans]
+    few = st.integers(0, 2)
+    sync = [st.builds(OPERATIONS[n], engine=few, semaphore=few) for n in ("signal", "wait")]
+    return st.lists(st.one_of(*kinds, *sync, *sync), max_size=8)
