@@ -206,7 +206,8 @@ def exp2_negative(t: Array, fraction_bits: int, table: CurveTable) -> Array:
     """t: int64[...] >= 0 with fraction_bits -> int64[...], 2**-t with table.value_bits fraction bits.
 
     t is rounded half up to table.position_bits (down where the table is not interpolated: its entries are of the middles),
-    its fraction goes through the table, its whole part shifts right, rounding half up. 1.0 saturates to 2**value_bits - 1. Error: docs/nonlinear.md.
+    its fraction goes through the table, its whole part shifts right, rounding half up. 1.0 saturates to 2**value_bits - 1.
+    Error: docs/nonlinear.md.
     """
     spare = fraction_bits - table.position_bits
     if spare > 0:
