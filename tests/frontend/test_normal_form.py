@@ -66,7 +66,7 @@ WINDOWS = [
     (f"{IMAGE}) => (float[n,m,a,b] y) {{ y = GlobalMaxPool(x) }}", "MaxPool"),
     (
         f"{IMAGE}, float[2,4,3,3] w) => (float[n,m,a,b] y) {{ p = int64[8] {{0,0,1,2,0,0,0,1}} q = Pad(x, p) y = Conv(q, w) }}",
-        None,
+        "Conv",
     ),
     (
         f"{IMAGE}, float[6,4,3,3] w, float[6] w1, float[6] w2, float[6] w3, float[6] wv) => (float[n,m,a,b] y) "

@@ -148,6 +148,7 @@ def emit(node: Node, done: list[Node], scope: Scope) -> None:
 
 def place(new: Node, done: list[Node], scope: Scope) -> None:
     """Types a new node; its values instead, when all its inputs are constant."""
+    new = replace(new, sources=tuple(dict.fromkeys(new.sources)))
     scope.types.update(infer(new, scope.types, scope.constants, scope.opset))
     if foldable(new, scope.constants) and not scope.outputs.intersection(new.outputs):
         scope.constants.update(evaluate(new, scope.constants, scope.opset))
