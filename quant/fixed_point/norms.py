@@ -49,7 +49,7 @@ def layer_norm(
 ) -> Array:
     """x: int8, uint8 or int16[..., n] -> dtype[..., n], (x - mean) / sqrt(variance + epsilon) * gamma + beta.
 
-    gamma: int8 or int16[n] or None (1), beta: int32[n] in units of S_gamma / 2**fraction_bits, or None.
+    gamma: int8 or int16[n] or None (1), beta: int32 or int64[n] in units of S_gamma / 2**fraction_bits, or None.
     r scales by S_gamma / (2**fraction_bits S_o) (S_gamma = 1 without gamma). Error: at most 1 step for int8 with the
     default unit (docs/nonlinear.md).
     """

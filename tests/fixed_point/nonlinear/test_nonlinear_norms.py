@@ -40,7 +40,7 @@ def error_of(kind: str, unit: NormUnit, dtype: type, gamma_type: type, out_scale
         gamma = rng.integers(-gamma_limit, gamma_limit + 1, n).astype(gamma_type)
         gamma_scale = float(rng.uniform(0.5, 2)) / gamma_limit
         unit_scale = gamma_scale / (1 << unit.fraction_bits)
-        beta = np.rint(rng.uniform(-2, 2, n) / unit_scale).astype(np.int32)
+        beta = np.rint(rng.uniform(-2, 2, n) / unit_scale).astype(np.int64 if wide else np.int32)
         out, out_zero = log_uniform(rng, *out_scale), int(rng.integers(-20, 20))
         r = requant(unit_scale / out, out_zero, dtype)
         if kind == "layer":
@@ -56,7 +56,7 @@ UNITS = {
     "default": (NormUnit(), 0.52, 0.002, 1),
     "5 12 8, 10 bits": (NormUnit(CurveTable(5, 12, 8), 10), 0.60, 0.008, 1),
     "8 16 0": (NormUnit(CurveTable(8, 16, 0)), 0.80, 0.014, 1),
-    "6 8 8, 8 bits": (NormUnit(CurveTable(6, 8, 8), 8), 1.3, 0.05, 1),
+    "6 8 8, 8 bits": (NormUnit(CurveTable(6, 8, 8), 8), 1.4, 0.05, 1),
 }
 
 
