@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolchain.isa.codec import Decoded, decode, encode
-from toolchain.isa.listing import assemble, disassemble
+from toolchain.isa.listing import assemble, disassemble, split_listings
 from toolchain.isa.machine import Machine, load_machine, machine_digest, machine_from_json, machine_to_json
 from toolchain.isa.manual import c_header, manual
 from toolchain.isa.plan import Isa
@@ -23,5 +23,6 @@ __all__ = [
     "machine_from_json",
     "machine_to_json",
     "manual",
+    "split_listings",
     "table_schema",
 ]

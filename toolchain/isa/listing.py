@@ -56,6 +56,14 @@ def assemble(text: str, isa: Isa) -> bytes:
     return np.array(words, np.uint64).astype(f"<u{isa.word_bytes}").tobytes()
 
 
+def split_listings(text: str) -> list[str]:
+    """The listings of a text that holds several, each from its line `isa NAME` on, with its place in the whole kept."""
+    lines = text.splitlines(keepends=True)
+    starts = [i for i, line in enumerate(lines) if line.split()[:1] == ["isa"]]
+    # Empty lines stand for what comes before, so that a fault names the line of the whole text.
+    return ["\n" * start + "".join(lines[start:end]) for start, end in zip(starts, [*starts[1:], len(lines)])]
+
+
 def _write_targets(isa: Isa) -> dict[str, tuple[int, Part]]:
     """By the name a listing uses: the write word of value 0, and the register's part."""
     table = register_table(isa)

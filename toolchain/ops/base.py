@@ -7,7 +7,7 @@ nodes. An integer operator (`NpuOp`) has a numpy `reference` that defines its bi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -133,7 +133,7 @@ class NpuOp(Protocol):
 class TiledOp(NpuOp, Protocol):
     def tilings(self, layer: Layer) -> Iterable[Tiling]: ...
 
-    def works(self, layer: Layer, tiling: Tiling) -> list[Work]: ...
+    def works(self, layer: Layer, tiling: Tiling) -> Iterator[Work]: ...
 
 
 class MoveOp(NpuOp, Protocol):

@@ -6,7 +6,7 @@ Integer: accumulators, requantized per output channel, clamped, through a table,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -132,10 +132,12 @@ class IntegerConvolution:
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         return _tilings(self, layer)
 
-    def works(self, layer: Layer, tiling: Tiling) -> list[Work]:
+    def works(self, layer: Layer, tiling: Tiling) -> Iterator[Work]:
         if self.depthwise(layer):
-            return _Depthwise(self, layer).works(tiling)
-        return [w for g in range(self.groups) for w in _Dense(self, layer, g).works(tiling)]
+            yield from _Depthwise(self, layer).works(tiling)
+            return
+        for group in range(self.groups):
+            yield from _Dense(self, layer, group).works(tiling)
 
 
 def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
@@ -160,8 +162,9 @@ def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
             for rows in halvings(height):
                 if rows * columns * tile_channels > entries and rows > 1:
                     continue
-                for rows_outer in (False, True):
-                    yield Tiling(rows, columns, tile_channels, inner, rows_outer)
+                yield Tiling(rows, columns, tile_channels, inner, False)
+                if tile_channels < channels and (rows < height or columns < width):
+                    yield Tiling(rows, columns, tile_channels, inner, True)
         if inner < reduction and inner <= mac.rows * mac.depth:
             return
 
@@ -325,12 +328,11 @@ class _Dense(_Lowering):
         self.outputs = layer.output.shape[3] // op.groups
         self.first_input, self.first_output = group * self.reduction, group * self.outputs
 
-    def works(self, tiling: Tiling) -> list[Work]:
-        found: list[Work] = []
+    def works(self, tiling: Tiling) -> Iterator[Work]:
         for tile in self.tiles(tiling, self.outputs, self.first_output):
             parts = self.parts(tiling, self.reduction, tile)
-            found += [self._work(tile, part, i > 0, i == len(parts) - 1) for i, part in enumerate(parts)]
-        return found
+            for i, part in enumerate(parts):
+                yield self._work(tile, part, i > 0, i == len(parts) - 1)
 
     def _work(self, tile: _Tile, part: _Part, accumulate: bool, last: bool) -> Work:
         region = self.read(tile, (self.first_input + part.inner[0], part.inner[1]))
@@ -375,12 +377,11 @@ def _cut(span: tuple[int, int]) -> slice:
 class _Depthwise(_Lowering):
     """One weight plane a channel: w[ky, kx, c] in memory."""
 
-    def works(self, tiling: Tiling) -> list[Work]:
-        found: list[Work] = []
+    def works(self, tiling: Tiling) -> Iterator[Work]:
         for tile in self.tiles(tiling, self.layer.output.shape[3]):
             parts = self.parts(tiling, 1, tile)
-            found += [self._work(tile, part, i > 0, i == len(parts) - 1) for i, part in enumerate(parts)]
-        return found
+            for i, part in enumerate(parts):
+                yield self._work(tile, part, i > 0, i == len(parts) - 1)
 
     def _work(self, tile: _Tile, part: _Part, accumulate: bool, last: bool) -> Work:
         region = self.read(tile, tile.channels)

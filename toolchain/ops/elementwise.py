@@ -5,7 +5,7 @@ Integer forms: TFLite ADD, SUB, MUL (see quant.fixed_point.elementwise), roundin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -135,8 +135,8 @@ class IntegerBinary:
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         return box_tilings(layer, layer.chip.engines.vector.lanes)
 
-    def works(self, layer: Layer, tiling: Tiling) -> list[Work]:
-        return [self._work(layer, start, size) for start, size in boxes(layer.output.shape, tiling)]
+    def works(self, layer: Layer, tiling: Tiling) -> Iterator[Work]:
+        return (self._work(layer, start, size) for start, size in boxes(layer.output.shape, tiling))
 
     def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> Work:
         item = layer.chip.activation_bytes
@@ -230,8 +230,8 @@ class Rescale:
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         return box_tilings(layer, layer.chip.engines.vector.lanes)
 
-    def works(self, layer: Layer, tiling: Tiling) -> list[Work]:
-        return [self._work(layer, start, size) for start, size in boxes(layer.output.shape, tiling)]
+    def works(self, layer: Layer, tiling: Tiling) -> Iterator[Work]:
+        return (self._work(layer, start, size) for start, size in boxes(layer.output.shape, tiling))
 
     def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> Work:
         region = Region(layer.node.inputs[0], start, size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -68,7 +68,7 @@ class IntegerMatrixProduct:
                     yield Tiling(rows, 1, columns, inner, True)
                     yield Tiling(rows, 1, columns, inner, False)
 
-    def works(self, layer: Layer, tiling: Tiling) -> list[Work]:
+    def works(self, layer: Layer, tiling: Tiling) -> Iterator[Work]:
         *batch, m, n = layer.output.shape
         k = layer.input_type(0).shape[-1]
         rows, columns = spans(m, tiling.rows), spans(n, tiling.channels)
@@ -77,12 +77,12 @@ class IntegerMatrixProduct:
         else:
             places = [(r, c) for c in columns for r in rows]
         inner = spans(k, tiling.inner)
-        return [
+        return (
             self._work(layer, lead, r, c, part, i > 0, i == len(inner) - 1)
             for lead in product(*(range(b) for b in batch))
             for r, c in places
             for i, part in enumerate(inner)
-        ]
+        )
 
     def _work(
         self,

@@ -5,7 +5,7 @@ Average: requantize(sum(x - zero_point), S_x / (S_y n)), n the elements the wind
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -158,17 +158,17 @@ class _Pooling:
         for columns in halvings(width)[1:]:
             yield Tiling(1, columns, min(channels, layer.chip.engines.vector.lanes), 0, True)
 
-    def _works(self, layer: Layer, tiling: Tiling, row_runs: list[Pair], column_runs: list[Pair]) -> list[Work]:
+    def _works(self, layer: Layer, tiling: Tiling, row_runs: list[Pair], column_runs: list[Pair]) -> Iterator[Work]:
         batch, _, _, channels = layer.output.shape
         rows = [(s + r, n) for s, size in row_runs for r, n in spans(size, tiling.rows)]
         columns = [(s + c, n) for s, size in column_runs for c, n in spans(size, tiling.columns)]
-        return [
+        return (
             self._work(layer, n, r, c, part)
             for n in range(batch)
             for part in spans(channels, tiling.channels)
             for r in rows
             for c in columns
-        ]
+        )
 
     def _work(self, layer: Layer, n: int, rows: Pair, columns: Pair, channels: Pair) -> Work:
         _, height, width, _ = layer.input_type(0).shape
@@ -223,7 +223,7 @@ class IntegerMaxPool(_Pooling):
         g = self.geometry
         return max_pool(inputs[0], kernel=g.kernel, strides=g.strides, pads=g.pads, dilations=g.dilations)
 
-    def works(self, layer: Layer, tiling: Tiling) -> list[Work]:
+    def works(self, layer: Layer, tiling: Tiling) -> Iterator[Work]:
         _, height, width, _ = layer.output.shape
         return self._works(layer, tiling, [(0, height)], [(0, width)])
 
@@ -259,7 +259,7 @@ class IntegerAveragePool(_Pooling):
             y[:, here, :] = requantize(sums[:, here, :], requant, x.dtype)
         return y
 
-    def works(self, layer: Layer, tiling: Tiling) -> list[Work]:
+    def works(self, layer: Layer, tiling: Tiling) -> Iterator[Work]:
         _, height, width, _ = layer.output.shape
         if self.count_padding or not any(self.geometry.pads):
             return self._works(layer, tiling, [(0, height)], [(0, width)])

@@ -6,7 +6,7 @@ A function is a nested tuple: ("x",) is the argument, a float is itself, ("sigmo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -233,9 +233,9 @@ class Lookup:
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         return box_tilings(layer, layer.chip.engines.vector.lanes)
 
-    def works(self, layer: Layer, tiling: Tiling) -> list[Work]:
+    def works(self, layer: Layer, tiling: Tiling) -> Iterator[Work]:
         block = table_block((layer.node.name, "table"), self.table)
-        return [self._work(layer, start, size, block) for start, size in boxes(layer.output.shape, tiling)]
+        return (self._work(layer, start, size, block) for start, size in boxes(layer.output.shape, tiling))
 
     def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...], block: Block) -> Work:
         def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:

@@ -173,10 +173,7 @@ class _Planner:
         best: LayerPlan | None = None
         tried = 0
         for tiling in self._candidates(layer):
-            for slots in dict.fromkeys((depth, 1)):
-                plan = evaluate(layer, tiling, resident, self.views, budget, self.model, slots)
-                if plan is not None:
-                    break
+            plan = evaluate(layer, tiling, resident, self.views, budget, self.model, depth)
             if plan is None:
                 continue
             tried += 1
@@ -186,10 +183,7 @@ class _Planner:
                 break
         if best is not None:
             self.choices[key] = best.tiling
-        return best if best is None else self._again(layer, best, resident, budget, depth)
-
-    def _again(self, layer: Layer, best: LayerPlan, resident: Collection[str], budget: int, depth: int) -> LayerPlan:
-        return evaluate(layer, best.tiling, resident, self.views, budget, self.model, depth) or best
+        return best
 
     def _candidates(self, layer: Layer) -> list[Tiling]:
         """Fewest tiles first; tilings of thousands only where nothing coarser exists."""

@@ -7,8 +7,9 @@ still in its ring is not loaded again. Codegen walks the same rings, so that wha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from toolchain.hw.chip import Chip
 from toolchain.isa.operations import Space
@@ -68,23 +69,33 @@ def staged_regions(work: Work, resident: Collection[str]) -> list[tuple[str, Reg
     return [(f"r{i}", r) for i, r in enumerate(work.reads) if r.tensor not in resident]
 
 
-def slots_of(works: Sequence[Work], resident: Collection[str], item_bytes: int, depth: int) -> tuple[Slot, ...]:
-    """The rings these works need; `depth` slots where more than one thing passes through."""
-    sizes: dict[str, int] = {}
-    keys: dict[str, set[Hashable]] = {}
+class Sizes:
+    """The largest thing that passes through each role, and what passes."""
 
-    def note(role: str, size_bytes: int, key: Hashable) -> None:
-        sizes[role] = max(sizes.get(role, 0), size_bytes)
-        keys.setdefault(role, set()).add(key)
+    def __init__(self, item_bytes: int):
+        self._item_bytes = item_bytes
+        self._sizes: dict[str, int] = {}
+        self._keys: dict[str, set[Hashable]] = {}
+        self.single_bytes = 0  # all roles with one slot each
 
-    for index, work in enumerate(works):
+    def add(self, index: int, work: Work, resident: Collection[str]) -> None:
         for role, region in staged_regions(work, resident):
-            note(role, math.prod(region.size) * item_bytes, region)
+            self._note(role, math.prod(region.size) * self._item_bytes, region)
         for i, block in enumerate(work.blocks):
-            note(f"b{i}", block.size_bytes, block.key)
+            self._note(f"b{i}", block.size_bytes, block.key)
         if work.write is not None and work.write.tensor not in resident:
-            note("w", math.prod(work.write.size) * item_bytes, index)
-    return tuple(Slot(role, sizes[role], min(depth, len(keys[role]))) for role in sorted(sizes))
+            self._note("w", math.prod(work.write.size) * self._item_bytes, index)
+
+    def _note(self, role: str, size_bytes: int, key: Hashable) -> None:
+        old = self._sizes.get(role, 0)
+        if size_bytes > old:
+            self._sizes[role] = size_bytes
+            self.single_bytes += size_bytes - old
+        self._keys.setdefault(role, set()).add(key)
+
+    def slots(self, depth: int) -> tuple[Slot, ...]:
+        """The rings: `depth` slots where more than one thing passes through."""
+        return tuple(Slot(role, self._sizes[role], min(depth, len(self._keys[role]))) for role in sorted(self._sizes))
 
 
 def staging_bytes(slots: Sequence[Slot], alignment_bytes: int) -> int:
@@ -189,14 +200,21 @@ def evaluate(
     model: CostModel,
     depth: int,
 ) -> LayerPlan | None:
-    """The plan of one tiling, or None when its slots exceed the budget."""
-    works = layer.node.op.works(layer, tiling)
-    slots = slots_of(works, resident, layer.chip.activation_bytes, depth)
-    size = staging_bytes(slots, layer.chip.memories.sram.alignment_bytes)
-    if size > budget_bytes:
-        return None
-    cycles = pipeline_cycles(layer, works, slots, resident, views, model)
-    return LayerPlan(tiling, tuple(works), slots, size, cycles)
+    """The plan of one tiling with as many slots (at most `depth`) as fit the budget, or None when not even one does."""
+    works: list[Work] = []
+    sizes = Sizes(layer.chip.activation_bytes)
+    for index, work in enumerate(layer.node.op.works(layer, tiling)):
+        works.append(work)
+        sizes.add(index, work, resident)
+        if sizes.single_bytes > budget_bytes:
+            return None
+    for copies_each in range(depth, 0, -1):
+        slots = sizes.slots(copies_each)
+        size = staging_bytes(slots, layer.chip.memories.sram.alignment_bytes)
+        if size <= budget_bytes:
+            cycles = pipeline_cycles(layer, works, slots, resident, views, model)
+            return LayerPlan(tiling, tuple(works), slots, size, cycles)
+    return None
 
 
 def smallest_staging(layer: Layer, resident: Collection[str]) -> int:
@@ -204,8 +222,10 @@ def smallest_staging(layer: Layer, resident: Collection[str]) -> int:
     chip = layer.chip
     least = None
     for tiling in _last_of_each(layer.node.op.tilings(layer)):
-        works = layer.node.op.works(layer, tiling)
-        size = staging_bytes(slots_of(works[:64], resident, chip.activation_bytes, 1), chip.memories.sram.alignment_bytes)
+        sizes = Sizes(chip.activation_bytes)
+        for index, work in enumerate(islice(layer.node.op.works(layer, tiling), 64)):
+            sizes.add(index, work, resident)
+        size = staging_bytes(sizes.slots(1), chip.memories.sram.alignment_bytes)
         least = size if least is None else min(least, size)
     return least or 0
 
@@ -219,5 +239,3 @@ def _last_of_each(tilings) -> list[Tiling]:
             found[tiling.inner] = tiling
     return list(found.values())
 
-
-Choose = Callable[[int], LayerPlan | None]

@@ -1,0 +1,86 @@
+"""npu-dis: the programs of a compiled model as listings, and listings back into a compiled model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import typer
+
+from toolchain.cli.faults import reported
+from toolchain.codegen import Container, Region, container_to_bytes, read_container, write_whole
+from toolchain.errors import ProgramError
+from toolchain.isa import assemble, decode, disassemble, split_listings
+
+_OUTPUT = typer.Option(None, "-o", "--output", help="Write here instead of printing.")
+_ASSEMBLE = typer.Option(None, "--assemble", help="A listing: write a copy of MODEL with its programs (needs -o).")
+
+
+def run(
+    model: Path = typer.Argument(help="A compiled model, model.npu."),
+    output: Path | None = _OUTPUT,
+    assemble_from: Path | None = _ASSEMBLE,
+) -> None:
+    """Lists every program of MODEL, each operation with the layer it comes from; --assemble takes the listing back."""
+    with reported():
+        container = read_container(model)
+        if assemble_from is not None:
+            if output is None:
+                raise ProgramError("--assemble writes a compiled model; name it with -o OUT.npu")
+            write_whole(output, container_to_bytes(assembled(container, _text(assemble_from))))
+            return
+        text = listing(container)
+        if output is None:
+            print(text, end="")
+        else:
+            write_whole(output, text.encode())
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ProgramError(f"{path}: is no listing, not UTF-8 text") from None
+
+
+def listing(container: Container) -> str:
+    """Every program of the model, one after the other, each from its line `isa NAME` on."""
+    machine = container.machine
+    parts = [f"; {' '.join(container.name.split())} for {machine.chip.name}\n"]
+    for index, segment in enumerate(container.segments):
+        if not isinstance(segment, Region):
+            parts.append(f"\n; segment {index}: host, {len(segment.nodes)} nodes\n")
+            continue
+        words = len(segment.program) // machine.isa.word_bytes
+        constants = sum(len(data) for _, data in segment.constants)
+        parts.append(f"\n; segment {index}: npu, {words} words, {constants} bytes of constants\n")
+        for kind, ports in (("input", segment.inputs), ("output", segment.outputs)):
+            parts += [f"; {kind} {' '.join(p.model.split())} {list(p.shape)} {p.dtype} at DRAM {p.address:#x}\n" for p in ports]
+        names = [segment.layers[layer].name if layer >= 0 else "" for layer in segment.op_layers]
+        parts.append(disassemble(segment.program, machine.isa, names))
+    return "".join(parts)
+
+
+def assembled(container: Container, text: str) -> Container:
+    """The model with the programs of a listing. Raises ProgramError when it has another number of programs."""
+    texts = split_listings(text)
+    regions = [s for s in container.segments if isinstance(s, Region)]
+    if len(texts) != len(regions):
+        raise ProgramError(f"the listing has {len(texts)} programs (lines 'isa NAME'), the model {len(regions)}")
+    programs = iter([_region(s, assemble(t, container.machine.isa), container) for s, t in zip(regions, texts)])
+    return replace(container, segments=tuple(next(programs) if isinstance(s, Region) else s for s in container.segments))
+
+
+def _region(region: Region, program: bytes, container: Container) -> Region:
+    count = len(decode(program, container.machine.isa).ops)
+    # An operation more or less moves all that follow: their layers are no longer known.
+    layers = region.op_layers if count == len(region.op_layers) else (-1,) * count
+    return replace(region, program=program, op_layers=layers)
+
+
+app = typer.Typer(add_completion=False)
+app.command()(run)
+
+
+def main() -> None:
+    app()
