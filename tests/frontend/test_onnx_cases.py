@@ -47,7 +47,7 @@ def with_constants(proto: onnx.ModelProto, values: list[np.ndarray]) -> onnx.Mod
 
 
 def usable(proto: onnx.ModelProto, values: list[object]) -> bool:
-    if not all(isinstance(v, (np.ndarray, np.generic)) and v.dtype.kind in "fiub" for v in values):
+    if not all(isinstance(v, (np.ndarray, np.generic)) and v.dtype.kind in "fiub" for v in values) or not np.size(values[0]):
         return False
     opset = next(o.version for o in proto.opset_import if not o.domain)
     return 9 <= opset <= newest_opset() and not any(n.domain or n.op_type == "Optional" for n in proto.graph.node)
