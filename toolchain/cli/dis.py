@@ -12,12 +12,13 @@ from toolchain.codegen import Container, Region, container_to_bytes, read_contai
 from toolchain.errors import ProgramError
 from toolchain.isa import assemble, decode, disassemble, split_listings
 
+_MODEL = typer.Argument(help="A compiled model, model.npu.")
 _OUTPUT = typer.Option(None, "-o", "--output", help="Write here instead of printing.")
 _ASSEMBLE = typer.Option(None, "--assemble", help="A listing: write a copy of MODEL with its programs (needs -o).")
 
 
 def run(
-    model: Path = typer.Argument(help="A compiled model, model.npu."),
+    model: Path = _MODEL,
     output: Path | None = _OUTPUT,
     assemble_from: Path | None = _ASSEMBLE,
 ) -> None:
