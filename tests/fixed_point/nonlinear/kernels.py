@@ -210,7 +210,7 @@ _GELU, _GELU_TANH = _unary("GELU", "GeluOptions", approximate=False), _unary("GE
 _EXP = _unary("EXP", "ExpOptions")
 ACTIVATIONS = (
     Kernel("LOGISTIC int8", _draw_fixed_output(np.int8, 1 / 256, -128, _IN8), _unary("LOGISTIC"), _table8(functions.sigmoid)),
-    Kernel("TANH int8", _draw_fixed_output(np.int8, 1 / 128, 0, _IN8), _unary("TANH"), _table8(np.tanh), ("reference",)),
+    Kernel("TANH int8", _draw_fixed_output(np.int8, 1 / 128, 0, _IN8), _unary("TANH"), _table8(np.tanh)),
     Kernel(
         "LOGISTIC int16",
         _draw_fixed_output(np.int16, 1 / 32768, 0, _IN16),
