@@ -46,10 +46,19 @@ def add(
     """
     if not 0 <= left_shift <= 30:
         raise FixedPointError(f"add: left_shift={left_shift}; must be 0..30")
-    ta = requantize(_shifted(a, a_zero_point, left_shift), a_requant, np.int32)
-    tb = requantize(_shifted(b, b_zero_point, left_shift), b_requant, np.int32)
+    ta = _rescaled(a, a_zero_point, left_shift, a_requant, np.int32)
+    tb = _rescaled(b, b_zero_point, left_shift, b_requant, np.int32)
     total = np.subtract(ta, tb, dtype=np.int64) if subtract else np.add(ta, tb, dtype=np.int64)
     return requantize(_narrow(total), out_requant, dtype)
+
+
+def _rescaled(x: Array, zero_point: int, left_shift: int, r: Requant, dtype: DTypeLike, axis: int = -1) -> Array:
+    """requantize((x - zero_point) << left_shift); many 8-bit codes per tensor go through a table of all 256 of them."""
+    if x.dtype.itemsize > 1 or x.size < 4 * 256 or r.channels > 1:
+        return requantize(_shifted(x, zero_point, left_shift), r, dtype, axis)
+    codes = np.arange(256, dtype=np.uint8).view(x.dtype)
+    table = requantize(_shifted(codes, zero_point, left_shift), r, dtype)
+    return np.take(table, np.ascontiguousarray(x).view(np.uint8))
 
 
 def _shifted(x: Array, zero_point: int, left_shift: int) -> Array:
@@ -109,7 +118,7 @@ def mul(
 
 def rescale(x: Array, requant: Requant, *, x_zero_point: int = 0, dtype: DTypeLike = np.int8, axis: int = -1) -> Array:
     """y = requant(x - x_zero_point), requant of S_in / S_out; per channel on `axis`. TOSA 1.0 RESCALE."""
-    return requantize(_centred(x, x_zero_point), requant, dtype, axis)
+    return _rescaled(x, x_zero_point, 0, requant, dtype, axis)
 
 
 def leaky_relu(
@@ -124,8 +133,8 @@ def leaky_relu(
 
     positive of S_in / S_out, negative of alpha S_in / S_out (alpha >= 0).
     """
-    v = _centred(x, x_zero_point)
-    return np.where(v >= 0, requantize(v, positive, dtype), requantize(v, negative, dtype))
+    up = _rescaled(x, x_zero_point, 0, positive, dtype)
+    return np.where(x >= x_zero_point, up, _rescaled(x, x_zero_point, 0, negative, dtype))
 
 
 def prelu(

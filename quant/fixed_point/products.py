@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.fixed_point.errors import FixedPointError
+from quant.fixed_point.requant import type_limits
 
 Array = NDArray[Any]
 
@@ -59,18 +60,21 @@ class Matrix:
         ones = np.ones((1, self.values.shape[0]), np.uint8)
         return matmul_integer().run(ones, self, 0)[0].astype(np.int64)
 
-    @cached_property
+    @property
     def largest(self) -> int:
         """The largest abs(values - zero_point), by type and zero point."""
-        limits = np.iinfo(self.values.dtype)
-        zero = np.asarray(self.zero_point)
-        return int(max(limits.max - zero.min(), zero.max() - limits.min))
+        lowest, highest = type_limits(self.values.dtype)
+        if isinstance(self.zero_point, int):
+            return max(highest - self.zero_point, self.zero_point - lowest)
+        return max(highest - int(self.zero_point.min()), int(self.zero_point.max()) - lowest)
 
-    @cached_property
+    @property
     def zero_point_fits(self) -> bool:
         """True where every zero point is a code of the values' type."""
-        limits = np.iinfo(self.values.dtype)
-        return bool(limits.min <= np.min(self.zero_point) and np.max(self.zero_point) <= limits.max)
+        lowest, highest = type_limits(self.values.dtype)
+        if isinstance(self.zero_point, int):
+            return lowest <= self.zero_point <= highest
+        return lowest <= int(self.zero_point.min()) and int(self.zero_point.max()) <= highest
 
     @cached_property
     def float32(self) -> Array:
@@ -103,23 +107,34 @@ def choose_method(a: Array, a_zero_point: int, b: Matrix) -> ProductMethod:
     """The cheapest way that is exact for a [m, k] (int8, uint8, int16) times b [k, n]; by types and sizes only."""
     m, k = a.shape
     n = b.values.shape[1]
-    limits = np.iinfo(a.dtype)
-    largest = max(limits.max - a_zero_point, a_zero_point - limits.min) * b.largest * k
-    candidates = [ProductMethod.INT64]
-    if largest <= 1 << 53:
-        candidates.append(ProductMethod.FLOAT64)
-    if largest <= 1 << 24:
-        candidates.append(ProductMethod.FLOAT32)
-    if b.values.dtype.itemsize == 1 and a.dtype.itemsize <= 2 and _sums_fit(a) and b.zero_point_fits:
-        candidates.append(ProductMethod.ONNXRUNTIME)
-    elements = m * k + k * n
+    macs, elements = m * k * n, m * k + k * n
+    largest = largest_sum(a, a_zero_point, b)
+    best, lowest = ProductMethod.INT64, _cost(ProductMethod.INT64, macs, elements)
+    if largest <= 1 << 53 and (cost := _cost(ProductMethod.FLOAT64, macs, elements)) < lowest:
+        best, lowest = ProductMethod.FLOAT64, cost
+    if largest <= 1 << 24 and (cost := _cost(ProductMethod.FLOAT32, macs, elements)) < lowest:
+        best, lowest = ProductMethod.FLOAT32, cost
+    halves = a.dtype.itemsize
+    if (
+        halves <= 2
+        and b.values.dtype.itemsize == 1
+        and _cost(ProductMethod.ONNXRUNTIME, macs * halves, elements) < lowest
+        and _sums_fit(a)
+        and b.zero_point_fits
+    ):
+        best = ProductMethod.ONNXRUNTIME
+    return best
 
-    def cost(method: ProductMethod) -> float:
-        fixed, per_mac, per_element = _COSTS[method]
-        halves = 2 if method is ProductMethod.ONNXRUNTIME and a.dtype.itemsize == 2 else 1
-        return fixed + m * n * k * per_mac * halves + elements * per_element
 
-    return min(candidates, key=cost)
+def _cost(method: ProductMethod, macs: int, elements: int) -> float:
+    fixed, per_mac, per_element = _COSTS[method]
+    return fixed + macs * per_mac + elements * per_element
+
+
+def largest_sum(a: Array, a_zero_point: int, b: Matrix) -> int:
+    """The largest abs(sum) that a [m, k] of its type can give with b [k, n]."""
+    lowest, highest = type_limits(a.dtype)
+    return max(highest - a_zero_point, a_zero_point - lowest) * b.largest * a.shape[1]
 
 
 def _sums_fit(a: Array) -> bool:
@@ -134,12 +149,13 @@ def product(a: Array, b: Matrix, *, a_zero_point: int = 0, wide: bool, method: P
     """
     if method is None:
         method = choose_method(a, a_zero_point, b)
+    else:
+        _require_exact(a, b, a_zero_point, method)
     if method is ProductMethod.ONNXRUNTIME:
         return _product_onnxruntime(a, b, a_zero_point, wide)
     if method is ProductMethod.INT64:
         exact = _product_int64(a, b, a_zero_point)
         return exact if wide else exact.astype(np.int32)
-    _require_exact(a, b, a_zero_point, method)
     if method is ProductMethod.FLOAT32:
         sums = _as_float(a, a_zero_point, np.float32) @ b.float32
     else:
@@ -150,9 +166,15 @@ def product(a: Array, b: Matrix, *, a_zero_point: int = 0, wide: bool, method: P
 
 
 def _require_exact(a: Array, b: Matrix, a_zero_point: int, method: ProductMethod) -> None:
-    limits = np.iinfo(a.dtype)
-    largest = max(limits.max - a_zero_point, a_zero_point - limits.min) * b.largest * a.shape[1]
-    bound = 1 << (24 if method is ProductMethod.FLOAT32 else 53)
+    if method is ProductMethod.ONNXRUNTIME:
+        if a.dtype.itemsize > 2 or b.values.dtype.itemsize != 1 or not _sums_fit(a):
+            raise FixedPointError(
+                f"product by onnxruntime: {a.dtype}[{a.shape[0]}, {a.shape[1]}] by {b.values.dtype}; needs 8-bit "
+                f"operands (or int16 left) and k below 65793; leave method to be chosen"
+            )
+        return
+    bound = {ProductMethod.FLOAT32: 1 << 24, ProductMethod.FLOAT64: 1 << 53, ProductMethod.INT64: 1 << 63}[method]
+    largest = largest_sum(a, a_zero_point, b)
     if largest > bound:
         raise FixedPointError(
             f"product by {method.value}: sums reach {largest}, above {bound}, the largest that is exact; "
@@ -167,11 +189,6 @@ def _product_int64(a: Array, b: Matrix, a_zero_point: int) -> Array:
 
 
 def _product_onnxruntime(a: Array, b: Matrix, a_zero_point: int, wide: bool) -> Array:
-    if a.dtype.itemsize > 2 or b.values.dtype.itemsize != 1 or not _sums_fit(a):
-        raise FixedPointError(
-            f"product by onnxruntime: {a.dtype}[{a.shape[0]}, {a.shape[1]}] by {b.values.dtype}; needs 8-bit operands "
-            f"(or int16 left) and k below 65793; leave method to be chosen"
-        )
     if a.dtype.itemsize == 2:
         return _product_halves(a, b, a_zero_point, wide)
     if a.dtype == np.int8:

@@ -92,6 +92,20 @@ class Requant:
         return bound.bit_length() + 1 + int(self._integer[1].max()) <= 53
 
     @cached_property
+    def _float64_guard(self) -> float | None:
+        """How near to an integer a float64 result before the floor may lie and still need the exact form; None: never use.
+
+        For half up and DOUBLE_ROUND with shifts too large for `_float64_is_exact`: product, offset and nudge each round
+        by at most 2**-53 of the clamp's range, so results farther off than this are certain.
+        """
+        rules = self.rounding is Rounding.DOUBLE_ROUND or self.rounding in HALF_UP_RULES
+        if self.wrap or not rules or self.rounding is Rounding.SCALE16:
+            return None
+        bound = max(abs(self.low - self.zero_point), abs(self.high - self.zero_point), abs(self.zero_point)) + 2
+        bits = bound.bit_length() + 1
+        return 2.0 ** (bits - 50) if bits <= 30 else None
+
+    @cached_property
     def _float64_parameters(self) -> tuple[Array, ...]:
         """float64[1] or [c] each: scale; where rounding is an offset before a floor, that offset (moved by zero point
         and low); where DOUBLE_ROUND has a second rounding, its nudge."""
@@ -257,6 +271,8 @@ def _step(acc: Array, r: Requant) -> tuple[Step, tuple[Array, ...]]:
         return _float32_step, (float32_from_bits(r.multiplier),)
     if r._float64_is_exact:
         return _float64_step, r._float64_parameters
+    if r._float64_guard is not None:
+        return _guarded_float64_step, (*r._float64_parameters, *r._integer)
     multiplier, shift = r._integer
     if r.rounding is Rounding.SCALE16:
         return _scale16_step, (multiplier, shift)
@@ -282,12 +298,39 @@ def _float64_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array) -> Non
     else:
         _round_float64(v, r.rounding)
         v += r.zero_point - r.low
+    _store_clamped(v, r, out)
+
+
+def _store_clamped(v: Array, r: Requant, out: Array) -> None:
+    """v: float64 counted from r.low, changed in place; floor, clamp, store."""
     np.maximum(v, 0.0, out=v)
     np.minimum(v, float(r.high - r.low), out=v)
     u = out.view(_UNSIGNED[out.dtype.itemsize])
     np.copyto(u, v, casting="unsafe")
     if r.low:
         np.add(u, u.dtype.type(r.low % (1 << 8 * out.dtype.itemsize)), out=u)
+
+
+def _guarded_float64_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array) -> None:
+    """As `_float64_step` where float64 is not always exact: the few results beside a tie are computed in integers."""
+    multiplier, shift = p[-2:]
+    v = np.multiply(x, p[0])
+    if len(p) == 5:
+        v += np.copysign(p[2], v)
+    v += p[1]
+    distance = np.rint(v)
+    distance -= v
+    np.abs(distance, out=distance)
+    guard: float = r._float64_guard  # type: ignore[assignment]
+    doubtful = distance < guard if distance.min() < guard else None
+    _store_clamped(v, r, out)
+    if doubtful is None:
+        return
+    at = np.nonzero(doubtful)
+    m, s = (np.broadcast_to(q, x.shape)[at] for q in (multiplier, shift))
+    exact = np.empty(m.shape, out.dtype)
+    _wide_step(r, x[at].astype(np.int64), (m, s), exact)
+    out[at] = exact
 
 
 def _round_float64(v: Array, rounding: Rounding) -> None:
