@@ -169,8 +169,10 @@ def _session(model: onnx.ModelProto, outputs: Sequence[str], threads: int) -> An
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
+    serialized = extended.SerializeToString()
+    del extended  # the weights need not be held once more
     try:
-        return ort.InferenceSession(extended.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return ort.InferenceSession(serialized, options, providers=["CPUExecutionProvider"])
     except Exception as fault:  # onnxruntime's errors share no base class
         raise CompileError(f"calibration: onnxruntime does not load the model: {_first_line(fault)}") from None
 

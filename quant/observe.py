@@ -25,6 +25,11 @@ class Range:
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= self.high):
             raise CompileError(f"range [{self.low!r}, {self.high!r}]: low and high must be finite, and low no larger than high")
 
+    @classmethod
+    def of(cls, x: Array) -> Range:
+        """From the smallest to the largest value of a constant; [0, 0] of an empty one."""
+        return cls(float(x.min()), float(x.max())) if x.size else cls(0.0, 0.0)
+
     def union(self, other: Range) -> Range:
         return Range(min(self.low, other.low), max(self.high, other.high))
 

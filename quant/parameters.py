@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from quant.grid import rounding_error
 from quant.observe import Histogram, Range
-from toolchain.errors import CompileError
+from toolchain.errors import CompileError, InternalError
 from toolchain.hw.chip import Numerics
 from toolchain.ir.graph import Quant
 
@@ -20,6 +20,7 @@ Array = NDArray[Any]
 SMALLEST_SCALE = 2.0**-40
 # A channel this much below the largest cannot reach one step of the output they share, at 16 bits either.
 SMALLEST_CHANNEL = 2.0**-32
+_BLOCK = 1 << 14
 
 
 def code_range(numerics: Numerics) -> tuple[int, int]:
@@ -178,15 +179,19 @@ def _weight_scales(rows: Array, numerics: Numerics, method: str) -> Array:
 
 
 def _best_scales(rows: Array, candidates: list[Array], first: int, last: int) -> Array:
-    """For each row the candidate of least squared error; among equals the first."""
-    best = candidates[0]
-    least = np.full(len(rows), np.inf)
-    for scales in candidates:
-        steps = rows / scales[:, None]
-        error = ((steps - np.clip(np.rint(steps), first, last)) ** 2).sum(1) * scales**2
-        best = np.where(error < least, scales, best)
-        least = np.minimum(error, least)
-    return best
+    """For each row the candidate of least squared error; among equals the first. In blocks that stay in the cache."""
+    scales = np.stack(candidates)
+    errors = np.zeros(scales.shape)
+    columns = min(rows.shape[1], _BLOCK) or 1
+    height = max(_BLOCK // columns, 1)
+    for top in range(0, rows.shape[0], height):
+        for left in range(0, rows.shape[1], columns):
+            block = rows[top : top + height, left : left + columns]
+            for i, scale in enumerate(scales[:, top : top + height, None]):
+                steps = block / scale
+                steps -= np.clip(np.rint(steps), first, last)
+                errors[i, top : top + height] += np.einsum("rc,rc->r", steps, steps)
+    return scales[np.argmin(errors * scales**2, 0), np.arange(rows.shape[0])]
 
 
 # --- biases
@@ -226,6 +231,7 @@ def bias_quant(
 
     bias: float[oc] or None; w: the float weights that `weight` holds codes of. Where a channel's bias or products do not fit,
     its weight scale is enlarged (a power of two where the machine has only those) and noted in `enlarged`.
+    For a bias that costs nothing: the weights' rounding stays far below a step of an output that holds such a bias.
     Raises CompileError where the products alone would cost more than half of the weight's bits.
     """
     channels = w.shape[weight.axis]
@@ -247,6 +253,8 @@ def bias_quant(
         weight = requantized(w, original, original.scales * total, numerics)
         products, peak, codes = _peaks(real, weight, input_quant, numerics)
         _refuse_lost_bits(total, causes, numerics, accumulator_bits, name)
+    else:
+        raise InternalError(f"{name}: enlarging the weight scales does not converge (peak {peak.max():.0f}, limit {limit})")
     enlarged = tuple(
         Enlarged(c, float(f), "products" if causes[c] else "bias")
         for c, f in enumerate(np.broadcast_to(total, (channels,)))

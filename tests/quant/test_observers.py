@@ -23,7 +23,7 @@ def test_minmax_is_exact_and_blind_to_the_cutting(values: list[float], parts: in
     observer = MinMax()
     for piece in np.array_split(x, parts):
         observer.update(piece)
-    assert observer.range() == Range(float(x.min()), float(x.max()))
+    assert observer.range() == Range.of(x) == Range(float(x.min()), float(x.max()))
 
 
 @given(FLOATS, st.integers(2, 5), st.randoms(use_true_random=False))

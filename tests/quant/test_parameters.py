@@ -195,6 +195,13 @@ def test_power_of_two_weights_are_searched_not_rounded() -> None:
         assert (((chosen.dequantized() - w) ** 2).sum(1) <= ((other - w) ** 2).sum(1) * (1 + 1e-12)).all()
 
 
+def test_a_power_of_two_that_clips_a_little_beats_one_that_loses_a_bit() -> None:
+    w = np.concatenate([np.random.default_rng(2).uniform(-1, 1, 500), [128.2 / 127]])[None]
+    assert weight_quant(w * 127 / 128, 0, machine(scale=POW2)).scales.tolist() == [2.0**-7]
+    assert weight_quant(w * 127 / 64, 0, machine(scale=POW2)).scales.tolist() == [2.0**-6]
+    assert weight_quant(w * 1.2, 0, machine(scale=POW2)).scales.tolist() == [2.0**-6]
+
+
 @pytest.mark.parametrize("numerics", MACHINES)
 def test_zero_and_vanishing_channels(numerics: Numerics) -> None:
     w = np.array([[0.0, 0.0], [1.0, -1.0], [1e-30, 0.0]])
@@ -260,6 +267,19 @@ def test_a_large_bias_enlarges_its_channel_only() -> None:
     assert [(e.channel, e.cause) for e in found.enlarged] == [(0, "bias")]
     assert found.weight.scales[1] == weight.scales[1] and found.weight.scales[0] > weight.scales[0]
     assert found.codes[0] * 0.01 * found.weight.scales[0] == pytest.approx(100, rel=1e-9)
+
+
+@pytest.mark.parametrize("numerics", MACHINES[:4])
+def test_matrices_with_their_outputs_last(numerics: Numerics) -> None:
+    rng = np.random.default_rng(3)
+    w, bias = rng.standard_normal((6, 9)) * rng.lognormal(0, 2, (6, 1)), 1e6 * rng.standard_normal(6)
+    x = Quant(2.0**-9, 7 if not numerics.symmetric_activations else 0)
+    rows = bias_quant(bias, w, weight_quant(w, 0, numerics), x, numerics)
+    columns = bias_quant(bias, w.T, weight_quant(w.T, -1, numerics), x, numerics)
+    np.testing.assert_array_equal(rows.codes, columns.codes)
+    np.testing.assert_array_equal(rows.peak, columns.peak)
+    np.testing.assert_array_equal(rows.weight.codes, columns.weight.codes.T)
+    assert rows.enlarged == columns.enlarged and rows.enlarged
 
 
 def test_without_bias() -> None:
