@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib.resources import files
 
 import pytest
@@ -10,7 +11,16 @@ import pytest
 from toolchain.errors import ProgramError
 from toolchain.hw import chip_differences, chip_lines, chip_schema, load_chip, read_source, shipped_names
 from toolchain.hw.units import write_bytes, write_hertz
-from toolchain.isa import c_header, load_machine, machine_digest, machine_from_json, machine_to_json, manual, table_schema
+from toolchain.isa import (
+    c_header,
+    load_machine,
+    machine_digest,
+    machine_from_json,
+    machine_to_json,
+    manual,
+    table_schema,
+    verilog_package,
+)
 
 NAMES = shipped_names()
 
@@ -140,3 +150,16 @@ def test_lines_are_those_of_key_and_value():
     assert source.fault(("a", "c", 1), "wrong") == "x.yaml:6: a.c[1]: wrong"
     assert source.fault(("a", "c"), "wrong") == "x.yaml:4: a.c: wrong"
     assert source.fault(("a", "d"), "is missing") == "x.yaml:1: a.d: is missing"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_verilog_struct_has_the_width_of_its_word(name):
+    machine = load_machine(name)
+    text = verilog_package(machine)
+    structs = re.findall(r"typedef struct packed \{(.*?)\} (\w+);", text, re.DOTALL)
+    widths = {struct: sum(int(high) + 1 for high in re.findall(r"\[(\d+):0\]", body)) for body, struct in structs}
+    assert {f"{operation}_word_t" for operation in machine.isa.plans} <= set(widths)
+    assert {width for struct, width in widths.items() if struct.endswith("_word_t")} == {machine.isa.table.word_bits}
+    for register, entry in getattr(machine.isa.table, "registers", {}).items():
+        part = machine.isa.table.write.value[0] + 1
+        assert widths[f"{register.lower()}_register_t"] == part * entry.words

@@ -6,7 +6,7 @@ import typer
 
 from toolchain.cli.faults import reported
 from toolchain.hw import chip_differences, chip_lines, chip_schema, shipped_names
-from toolchain.isa import c_header, load_machine, machine_digest, manual, table_schema
+from toolchain.isa import c_header, load_machine, machine_digest, manual, table_schema, verilog_package
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Machine descriptions: one YAML each, with an instruction table."
@@ -68,11 +68,16 @@ def schema(isa: bool = typer.Option(False, "--isa", help="Of instruction tables 
 
 
 @app.command(name="manual")
-def print_manual(name: str = _MACHINE, c: bool = typer.Option(False, "--c-header", help="A C header instead.")) -> None:
+def print_manual(
+    name: str = _MACHINE,
+    c: bool = typer.Option(False, "--c-header", help="A C header instead."),
+    verilog: bool = typer.Option(False, "--verilog", help="A SystemVerilog package instead."),
+) -> None:
     """Prints the machine's instruction set manual in Markdown."""
     with reported():
         machine = load_machine(name)
-        print(c_header(machine) if c else manual(machine), end="")
+        write = c_header if c else verilog_package if verilog else manual
+        print(write(machine), end="")
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from toolchain.isa.machine import Machine, load_machine, machine_digest, machine
 from toolchain.isa.manual import c_header, manual
 from toolchain.isa.plan import Isa
 from toolchain.isa.table import table_schema
+from toolchain.isa.verilog import verilog_package
 
 __all__ = [
     "Decoded",
@@ -25,4 +26,5 @@ __all__ = [
     "manual",
     "split_listings",
     "table_schema",
+    "verilog_package",
 ]

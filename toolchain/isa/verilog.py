@@ -1,0 +1,85 @@
+"""The instruction set as a SystemVerilog package: opcodes, register addresses, and a packed struct for each word and register."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from toolchain.isa.machine import Machine
+from toolchain.isa.table import Bits, DescriptorTable, FieldBits, RegisterTable
+
+Member = tuple[int, int, str, bool]  # high, low, name, signed
+
+# Words that a field may be called and SystemVerilog keeps for itself.
+_KEPT = frozenset({"table", "end", "wait", "output", "input", "signed", "bit", "byte"})
+
+
+def verilog_package(machine: Machine) -> str:
+    """A package `NAME_pkg`; in each struct the highest bits come first. value = stored * step + bias is told in comments."""
+    isa = machine.isa
+    lines = [f"// Instruction set {isa.name}. Made from its table.", f"package {isa.name}_pkg;"]
+    lines.append(f"  localparam int unsigned WORD_BITS = {isa.table.word_bits};")
+    for name, plan in isa.plans.items():
+        lines.append(f"  localparam int unsigned OPCODE_{name.upper()} = {plan.opcode};")
+    if isinstance(isa.table, RegisterTable):
+        lines += _registers(isa.table)
+    for name in isa.plans:
+        row = isa.table.operations[name]
+        lines += _struct(f"{name}_word", isa.table.word_bits, [*_header(isa.table), *_members(row.fields)], row.fields)
+    return "\n".join([*lines, "endpackage", ""])
+
+
+def _header(table: RegisterTable | DescriptorTable) -> Iterator[Member]:
+    if isinstance(table, RegisterTable):
+        yield _member(table.start.tag.bits, "word_tag")
+        yield _member(table.start.opcode, "opcode")
+        return
+    yield _member(table.opcode, "opcode")
+    if table.sync:
+        yield _member(table.sync.wait, "sync_wait")
+        yield _member(table.sync.wait_semaphore, "sync_wait_semaphore")
+        yield _member(table.sync.signal, "sync_signal")
+        yield _member(table.sync.signal_semaphore, "sync_signal_semaphore")
+
+
+def _registers(table: RegisterTable) -> Iterator[str]:
+    write = table.write
+    yield f"  localparam int unsigned TAG_WRITE = {write.tag.value};"
+    yield f"  localparam int unsigned TAG_START = {table.start.tag.value};"
+    forms = [_member(write.tag.bits, "word_tag"), _member(write.register_, "address"), _member(write.value, "data")]
+    yield from _struct("write_word", table.word_bits, forms, {})
+    part_bits = write.value[0] - write.value[1] + 1
+    for name, register in table.registers.items():
+        yield f"  localparam int unsigned ADDRESS_{name} = {register.address};"
+        yield from _struct(f"{name.lower()}_register", part_bits * register.words, _members(register.fields), register.fields)
+
+
+def _member(bits: Bits, name: str, signed: bool = False) -> Member:
+    return bits[0], bits[1], name, signed
+
+
+def _members(fields: Mapping[str, FieldBits]) -> Iterator[Member]:
+    for name, field in fields.items():
+        yield _member(field.bits, _named(name), field.signed)
+
+
+def _named(field: str) -> str:
+    return f"{field}_" if field in _KEPT else field
+
+
+def _struct(name: str, width: int, members: Iterable[Member], fields: Mapping[str, FieldBits]) -> Iterator[str]:
+    yield "  typedef struct packed {"
+    top = width
+    notes = {_named(n): _note(f) for n, f in fields.items()}
+    for high, low, member, signed in [*sorted(members, reverse=True), (-1, -1, "", False)]:
+        if high < top - 1:
+            yield f"    logic [{top - 1 - high - 1}:0] reserved_{high + 1};"
+        if member:
+            yield f"    logic {'signed ' if signed else ''}[{high - low}:0] {member};{notes.get(member, '')}"
+        top = low
+    yield f"  }} {name}_t;"
+
+
+def _note(field: FieldBits) -> str:
+    if field.bias == 0 and field.step == 1:
+        return ""
+    return f"  // value = stored * {field.step} + {field.bias}"
