@@ -185,8 +185,8 @@ class SoftmaxUnit:
     """A chip's softmax: tables, and widths in bits.
 
     exponential: table of 2**-t; inverse: table of 1 / x; logarithm: table of log2(x), for log softmax. argument_bits:
-    fraction bits of t = (max - x) S log2(e). multiplier_bits: of the multiplier that makes t. sum_bits: width of the sum
-    of exponentials, which bounds n: 2**(sum_bits - exponential.value_bits).
+    fraction bits of t = (max - x) S log2(e). multiplier_bits: of the multiplier that makes t. guard_bits: of an exponential
+    below the last bit of its table, for rows with many small ones. sum_bits: width of the sum of exponentials.
     """
 
     exponential: CurveTable = field(default_factory=lambda: CurveTable(6, 16, 8))
@@ -194,21 +194,33 @@ class SoftmaxUnit:
     logarithm: CurveTable = field(default_factory=lambda: CurveTable(6, 16, 8))
     argument_bits: int = 12
     multiplier_bits: int = 15
+    guard_bits: int = 4
     sum_bits: int = 32
 
     def __post_init__(self) -> None:
-        for name, low, high in (("argument_bits", 4, 24), ("multiplier_bits", 4, 31), ("sum_bits", 8, 48)):
+        limits = (("argument_bits", 4, 24), ("multiplier_bits", 4, 31), ("guard_bits", 0, 16), ("sum_bits", 8, 48))
+        for name, low, high in limits:
             if not low <= getattr(self, name) <= high:
                 raise FixedPointError(f"SoftmaxUnit: {name}={getattr(self, name)}; must be {low}..{high}")
-        if self.sum_bits <= self.exponential.value_bits:
+        if self.sum_bits <= self.exponential_bits:
             raise FixedPointError(
-                f"SoftmaxUnit: sum_bits={self.sum_bits}; must be above exponential.value_bits={self.exponential.value_bits}"
+                f"SoftmaxUnit: sum_bits={self.sum_bits}; must be above the exponential's {self.exponential_bits} "
+                "(exponential.value_bits + guard_bits)"
             )
+
+    @property
+    def exponential_bits(self) -> int:
+        """Fraction bits of an exponential."""
+        return self.exponential.value_bits + self.guard_bits
 
     @property
     def max_elements(self) -> int:
         """The longest row whose sum cannot overflow."""
-        return 1 << (self.sum_bits - self.exponential.value_bits)
+        return 1 << (self.sum_bits - self.exponential_bits)
+
+    def exponentials(self, t: Array) -> Array:
+        """int64[...] t with argument_bits -> int64[...] 2**-t with exponential_bits."""
+        return exp2_negative(t, self.argument_bits, self.exponential, self.guard_bits)
 
 
 def _argument(x: Array, input_scale: float, beta: float, unit: SoftmaxUnit) -> Array:
@@ -238,7 +250,7 @@ def softmax(
     if 2.0**-output_bits != output_scale:
         raise FixedPointError(f"softmax: output_scale={output_scale}; must be a power of two (1/256 for 8 bits)")
     limits = np.iinfo(np.dtype(dtype).name)
-    exponential = exp2_negative(_argument(x, input_scale, beta, unit), unit.argument_bits, unit.exponential)
+    exponential = unit.exponentials(_argument(x, input_scale, beta, unit))
     mantissa, shift = reciprocal(exponential.sum(axis=-1, keepdims=True), unit.inverse)
     y = round_shift(exponential * mantissa, shift - output_bits, Rounding.SINGLE_HALF_UP) + output_zero_point
     return np.clip(y, limits.min, limits.max).astype(limits.dtype)
@@ -259,10 +271,9 @@ def log_softmax(
     """
     limits = np.iinfo(np.dtype(dtype).name)
     t = _argument(x, input_scale, 1.0, unit)
-    exponential = exp2_negative(t, unit.argument_bits, unit.exponential)
-    log_sum = log2_positive(exponential.sum(axis=-1, keepdims=True), unit.logarithm)
+    log_sum = log2_positive(unit.exponentials(t).sum(axis=-1, keepdims=True), unit.logarithm)
     fraction_bits = unit.logarithm.value_bits
-    log_sum = log_sum - (unit.exponential.value_bits << fraction_bits)
+    log_sum = log_sum - (unit.exponential_bits << fraction_bits)
     # The argument has its own fraction bits; the sum of both keeps the finer of the two.
     bits = max(fraction_bits, unit.argument_bits)
     value = -(t << (bits - unit.argument_bits)) - (log_sum << (bits - fraction_bits))

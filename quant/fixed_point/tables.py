@@ -202,19 +202,20 @@ class CurveTable:
         return self.index_bits + self.interpolation_bits
 
 
-def exp2_negative(t: Array, fraction_bits: int, table: CurveTable) -> Array:
-    """t: int64[...] >= 0 with fraction_bits -> int64[...], 2**-t with table.value_bits fraction bits.
+def exp2_negative(t: Array, fraction_bits: int, table: CurveTable, guard_bits: int = 0) -> Array:
+    """t: int64[...] >= 0 with fraction_bits -> int64[...], 2**-t with table.value_bits + guard_bits fraction bits.
 
     t is rounded half up to table.position_bits (down where the table is not interpolated: its entries are of the middles),
-    its fraction goes through the table, its whole part shifts right, rounding half up. 1.0 saturates to 2**value_bits - 1.
-    Error: docs/nonlinear.md.
+    its fraction goes through the table, its whole part shifts right, rounding half up; guard_bits below
+    the entry's last keep what small results would lose. 1.0 saturates to 2**value_bits - 1. Error: docs/nonlinear.md.
     """
     spare = fraction_bits - table.position_bits
     if spare > 0:
         t, fraction_bits = round_shift(t, np.asarray(spare), _position_rounding(table)), table.position_bits
     whole = np.minimum(t >> fraction_bits, 62)
     position = (t & ((1 << fraction_bits) - 1)) << (table.position_bits - fraction_bits)
-    return round_shift(_read(_curve("exp2", table), position, table), whole, Rounding.SINGLE_HALF_UP)
+    entry = _read(_curve("exp2", table), position, table) << guard_bits
+    return round_shift(entry, whole, Rounding.SINGLE_HALF_UP)
 
 
 def _position_rounding(table: CurveTable) -> Rounding:
