@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from toolchain.hw.chip import Chip
+from toolchain.hw.chip import Chip, ConvolutionLimits, NonNegative, PoolLimits, Section
 from toolchain.hw.describe import chip_differences, chip_lines
 from toolchain.hw.load import ChipFile, load_chip, read_chip_file, read_text, shipped_names
 from toolchain.hw.schema import chip_schema, schema_text
-from toolchain.hw.source import Source, read_source
+from toolchain.hw.source import KeyPath, Source, read_source
+from toolchain.hw.units import write_bytes, write_hertz
 from toolchain.hw.validation import suggest, validate
 
 __all__ = [
     "Chip",
     "ChipFile",
+    "ConvolutionLimits",
+    "KeyPath",
+    "NonNegative",
+    "PoolLimits",
+    "Section",
     "Source",
     "chip_differences",
     "chip_lines",
@@ -24,4 +30,6 @@ __all__ = [
     "shipped_names",
     "suggest",
     "validate",
+    "write_bytes",
+    "write_hertz",
 ]

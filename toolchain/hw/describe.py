@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from toolchain.hw.chip import Chip
-from toolchain.hw.source import Path, render_path
+from toolchain.hw.source import KeyPath, render_path
 from toolchain.hw.units import write_bytes, write_hertz
 
 
@@ -27,7 +27,7 @@ def chip_differences(a: Chip, b: Chip) -> list[tuple[str, str, str]]:
     return found
 
 
-def _flat(data: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+def _flat(data: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
     if isinstance(data, dict):
         for key, value in data.items():
             yield from _flat(value, (*path, key))
@@ -35,7 +35,7 @@ def _flat(data: Any, path: Path) -> Iterator[tuple[Path, Any]]:
         yield path, data
 
 
-def _value(path: Path, value: Any) -> str:
+def _value(path: KeyPath, value: Any) -> str:
     if path[-1:] == ("size",):
         return write_bytes(value)
     if path[-1:] == ("frequency",):

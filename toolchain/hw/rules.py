@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from toolchain.hw.chip import Chip
-from toolchain.hw.source import Path
+from toolchain.hw.source import KeyPath
 
-Broken = tuple[Path, str]
+Broken = tuple[KeyPath, str]
 
 # The scale forms each rounding is defined on (quant.fixed_point.requant refuses the rest).
 _ROUNDINGS = {
@@ -59,7 +59,7 @@ def _vector(chip: Chip) -> Iterator[Broken]:
     yield from _repeated(chip.engines.vector.operations, ("engines", "vector", "operations"))
 
 
-def _repeated(names: tuple[str, ...], path: Path) -> Iterator[Broken]:
+def _repeated(names: tuple[str, ...], path: KeyPath) -> Iterator[Broken]:
     for i, name in enumerate(names):
         if name in names[:i]:
             yield (*path, i), f"{name} is given twice"

@@ -10,7 +10,7 @@ import yaml
 
 from toolchain.errors import ConfigError
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,9 @@ class Source:
 
     label: str
     data: Any
-    lines: Mapping[Path, tuple[int, int]]
+    lines: Mapping[KeyPath, tuple[int, int]]
 
-    def fault(self, path: Path, reason: str, at_key: bool = False) -> str:
+    def fault(self, path: KeyPath, reason: str, at_key: bool = False) -> str:
         """`file:line: path: reason`. A path that the file does not have is shown at its nearest parent's key."""
         known = path
         while known and known not in self.lines:
@@ -31,7 +31,7 @@ class Source:
         return f"{self.label}:{line}: {render_path(path)}: {reason}"
 
 
-def render_path(path: Path) -> str:
+def render_path(path: KeyPath) -> str:
     """('engines', 'mac', 'types', 0) -> 'engines.mac.types[0]'."""
     text = ""
     for part in path:
@@ -63,12 +63,12 @@ class _Reader:
 
     def __init__(self, label: str):
         self.label = label
-        self.lines: dict[Path, tuple[int, int]] = {}
+        self.lines: dict[KeyPath, tuple[int, int]] = {}
         self.faults: list[str] = []
         self.open: set[int] = set()
         self.scalars = yaml.constructor.SafeConstructor()
 
-    def read(self, node: yaml.Node, path: Path, key_line: int) -> Any:
+    def read(self, node: yaml.Node, path: KeyPath, key_line: int) -> Any:
         line = node.start_mark.line + 1
         # A section is where its key is, a value where it stands itself.
         self.lines[path] = (key_line, line if isinstance(node, yaml.ScalarNode) else key_line)
@@ -82,7 +82,7 @@ class _Reader:
         self.open.discard(id(node))
         return data
 
-    def _scalar(self, node: yaml.ScalarNode, path: Path, line: int) -> Any:
+    def _scalar(self, node: yaml.ScalarNode, path: KeyPath, line: int) -> Any:
         try:
             value = self.scalars.construct_object(node)
         except (yaml.YAMLError, ValueError) as fault:
@@ -92,10 +92,10 @@ class _Reader:
         # Dates and binary blobs have no place in a machine; keep what was written and let the model refuse it.
         return value if value is None or isinstance(value, bool | int | float | str) else node.value
 
-    def _sequence(self, node: yaml.Node, path: Path) -> list[Any]:
+    def _sequence(self, node: yaml.Node, path: KeyPath) -> list[Any]:
         return [self.read(item, (*path, i), item.start_mark.line + 1) for i, item in enumerate(node.value)]
 
-    def _mapping(self, node: yaml.Node, path: Path) -> dict[str, Any]:
+    def _mapping(self, node: yaml.Node, path: KeyPath) -> dict[str, Any]:
         data: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1

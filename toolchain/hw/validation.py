@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from toolchain.hw.source import Path, Source
+from toolchain.hw.source import KeyPath, Source
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -50,7 +50,7 @@ def _line(fault: str) -> tuple[int, str]:
 
 
 def _fault(model: type[BaseModel], source: Source, error: ErrorDetails) -> str:
-    path: Path = tuple(error["loc"])
+    path: KeyPath = tuple(error["loc"])
     kind = error["type"]
     if kind == "extra_forbidden":
         keys = _known_keys(model, path[:-1])
@@ -114,7 +114,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _known_keys(model: Any, path: Path) -> set[str]:
+def _known_keys(model: Any, path: KeyPath) -> set[str]:
     """The keys a mapping at `path` may have, following the annotations from `model`."""
     candidates = [model]
     for part in path:

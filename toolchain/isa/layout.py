@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from toolchain.hw.source import Path
-from toolchain.hw.validation import suggest
+from toolchain.hw import KeyPath, suggest
 from toolchain.isa.operations import OPERATIONS
 from toolchain.isa.plan import WIDEST_FIELD, slot
 from toolchain.isa.table import Bits, DescriptorTable, FieldBits, Register, RegisterTable, Row, Table
 
-Broken = tuple[Path, str]
-Span = tuple[str, Bits, Path]  # what lies there, where, and the path that says so
+Broken = tuple[KeyPath, str]
+Span = tuple[str, Bits, KeyPath]  # what lies there, where, and the path that says so
 
 
 def broken_layout(table: Table) -> list[Broken]:
@@ -23,7 +22,7 @@ def broken_layout(table: Table) -> list[Broken]:
     return [*_descriptor_header(table), *found]
 
 
-def cover(width: int, spans: Iterable[Span], whole: Path) -> Iterator[Broken]:
+def cover(width: int, spans: Iterable[Span], whole: KeyPath) -> Iterator[Broken]:
     """Faults where spans leave `width` bits, cross, or leave bits that nothing names."""
     good: list[Span] = []
     for name, (high, low), path in spans:
@@ -46,17 +45,17 @@ def cover(width: int, spans: Iterable[Span], whole: Path) -> Iterator[Broken]:
         yield whole, f"bits [{width - 1}, {next_bit}] are neither a field nor reserved"
 
 
-def _fields(fields: Mapping[str, FieldBits], path: Path) -> Iterator[Span]:
+def _fields(fields: Mapping[str, FieldBits], path: KeyPath) -> Iterator[Span]:
     for name, field in fields.items():
         yield name, field.bits, (*path, name, "bits")
 
 
-def _reserved(reserved: tuple[Bits, ...], path: Path) -> Iterator[Span]:
+def _reserved(reserved: tuple[Bits, ...], path: KeyPath) -> Iterator[Span]:
     for i, bits in enumerate(reserved):
         yield f"reserved[{i}]", bits, (*path, "reserved", i)
 
 
-def _field_widths(fields: Mapping[str, FieldBits], path: Path) -> Iterator[Broken]:
+def _field_widths(fields: Mapping[str, FieldBits], path: KeyPath) -> Iterator[Broken]:
     for name, field in fields.items():
         width = field.bits[0] - field.bits[1] + 1
         if width > WIDEST_FIELD:
@@ -68,7 +67,7 @@ def _opcodes(table: Table) -> Iterator[Broken]:
     largest = (1 << max(0, high - low + 1)) - 1
     owners: dict[int, str] = {}
     for name, row in table.operations.items():
-        path: Path = ("operations", name, "opcode")
+        path: KeyPath = ("operations", name, "opcode")
         if row.opcode > largest:
             yield path, f"{row.opcode} does not fit the opcode's bits [{high}, {low}] (0 to {largest})"
         if row.opcode in owners:
@@ -102,7 +101,7 @@ def _registers(table: RegisterTable) -> Iterator[Broken]:
     last = (1 << max(0, table.write.register_[0] - table.write.register_[1] + 1)) - 1
     owners: dict[int, str] = {}
     for name, register in table.registers.items():
-        path: Path = ("registers", name)
+        path: KeyPath = ("registers", name)
         for address in range(register.address, register.address + register.words):
             if address > last:
                 yield (*path, "address"), f"{address} does not fit the register bits of a write word (0 to {last})"
@@ -118,7 +117,7 @@ def _registers(table: RegisterTable) -> Iterator[Broken]:
             yield ("registers", name), "no operation uses it"
 
 
-def _register_cover(register: Register, part_bits: int, path: Path) -> Iterator[Broken]:
+def _register_cover(register: Register, part_bits: int, path: KeyPath) -> Iterator[Broken]:
     spans = [*_fields(register.fields, (*path, "fields")), *_reserved(register.reserved, path)]
     yield from cover(part_bits * register.words, spans, path)
 
@@ -133,7 +132,7 @@ def _descriptor_header(table: DescriptorTable) -> Iterator[Broken]:
 
 def _rows(table: Table) -> Iterator[Broken]:
     for name, row in table.operations.items():
-        path: Path = ("operations", name)
+        path: KeyPath = ("operations", name)
         if name not in OPERATIONS:
             yield path, f"no such operation{suggest(name, OPERATIONS)}"
             continue
@@ -156,7 +155,7 @@ def _word_header(table: Table) -> Iterator[Span]:
             yield f"sync.{name}", getattr(table.sync, name), ("sync", name)
 
 
-def _bound_once(name: str, row: Row, path: Path) -> Iterator[Broken]:
+def _bound_once(name: str, row: Row, path: KeyPath) -> Iterator[Broken]:
     parameters = OPERATIONS[name].parameters()
     places: dict[str, str] = {}
     for place in ("fields", "bind", "fixed"):
@@ -171,7 +170,7 @@ def _bound_once(name: str, row: Row, path: Path) -> Iterator[Broken]:
             yield path, f"parameter {parameter} is bound to nothing; give it bits, or a fixed value"
 
 
-def _targets(row: Any, table: RegisterTable, path: Path) -> Iterator[Broken]:
+def _targets(row: Any, table: RegisterTable, path: KeyPath) -> Iterator[Broken]:
     owners: dict[str, str] = {}
     known = [f"{register}.{field}" for register, r in table.registers.items() for field in r.fields]
     for place, target, key in [("bind", t, p) for p, t in row.bind.items()] + [("constants", t, t) for t in row.constants]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 
-from toolchain.hw.units import write_bytes, write_hertz
+from toolchain.hw import write_bytes, write_hertz
 from toolchain.isa.machine import Machine
 from toolchain.isa.operations import OPERATIONS
 from toolchain.isa.plan import Isa, OperationPlan, Slot, slot

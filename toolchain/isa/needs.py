@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from toolchain.hw.chip import Chip, ConvolutionLimits, PoolLimits
-from toolchain.hw.source import Path
+from toolchain.hw import Chip, ConvolutionLimits, KeyPath, PoolLimits
 from toolchain.isa.operations import ElementwiseKind, PoolKind, Space
 from toolchain.isa.plan import Isa, OperationPlan
 
@@ -25,7 +24,7 @@ class Need:
     step: int = 1
 
 
-def broken_needs(chip: Chip, isa: Isa) -> list[tuple[Path, str]]:
+def broken_needs(chip: Chip, isa: Isa) -> list[tuple[KeyPath, str]]:
     """Operations that the chip needs and the table lacks, and fields too small for the chip."""
     found = list(_missing_operations(chip, isa))
     for name, plan in isa.plans.items():
@@ -74,7 +73,7 @@ def _unmet(plan: OperationPlan, parameter: str, wanted: Need) -> str | None:
     return None
 
 
-def _path(plan: OperationPlan, parameter: str, isa: Isa) -> Path:
+def _path(plan: OperationPlan, parameter: str, isa: Isa) -> KeyPath:
     row = isa.table.operations[plan.operation.NAME]
     for place in ("fields", "bind", "fixed"):
         if parameter in getattr(row, place, {}):
@@ -82,7 +81,7 @@ def _path(plan: OperationPlan, parameter: str, isa: Isa) -> Path:
     return ("operations", plan.operation.NAME)
 
 
-def _missing_operations(chip: Chip, isa: Isa) -> Iterator[tuple[Path, str]]:
+def _missing_operations(chip: Chip, isa: Isa) -> Iterator[tuple[KeyPath, str]]:
     vector = set(chip.engines.vector.operations)
     wanted: dict[str, str] = dict.fromkeys(ALWAYS, "every machine needs it")
     if chip.engines.mac.depthwise != "none":
@@ -101,7 +100,7 @@ def _missing_operations(chip: Chip, isa: Isa) -> Iterator[tuple[Path, str]]:
             yield ("operations",), f"has no {name}; {reason}"
 
 
-def _folded_semaphores(chip: Chip, isa: Isa) -> Iterator[tuple[Path, str]]:
+def _folded_semaphores(chip: Chip, isa: Isa) -> Iterator[tuple[KeyPath, str]]:
     sync = getattr(isa.table, "sync", None)
     if sync is None:
         return

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from toolchain.hw.chip import NonNegative, Section
+from toolchain.hw import NonNegative, Section
 
 Bits = tuple[NonNegative, NonNegative]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
