@@ -72,6 +72,22 @@ def test_groups_change_nothing(observer) -> None:
         assert [whole[name].low, whole[name].high] == pytest.approx([single[name].low, single[name].high], rel=1e-3, abs=1e-5)
 
 
+@pytest.mark.parametrize(("held_bytes", "groups"), [(1, [1, 1, 1, 1]), (4096, [2, 2]), (5120, [3, 1]), (1 << 20, [4])])
+def test_groups_hold_what_they_may(held_bytes: int, groups: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """c and r are 2048 bytes each, d 1024, y 16."""
+    opened: list[int] = []
+    session = ort.InferenceSession
+
+    def counting(model: bytes, *arguments, **options):
+        made = session(model, *arguments, **options)
+        opened.append(len(made.get_outputs()))
+        return made
+
+    monkeypatch.setattr(ort, "InferenceSession", counting)
+    calibrate(convolution_net(), random_data(INPUTS, 1), TENSORS, held_bytes=held_bytes)
+    assert opened == groups
+
+
 def test_a_generator_is_read_once() -> None:
     drawn = 0
 
