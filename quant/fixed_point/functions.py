@@ -32,6 +32,12 @@ _48_OVER_17_Q2, _MINUS_32_OVER_17_Q2 = 1515870810, -1010580540
 _SQRT_HALF = 1518500250
 
 
+def require_type(x: Array, function: str, *dtypes: type[np.integer]) -> None:
+    """Raises FixedPointError unless x is one of dtypes."""
+    if x.dtype not in dtypes:
+        raise FixedPointError(f"{function}: input is {x.dtype}; must be {' or '.join(d.__name__ for d in dtypes)}")
+
+
 def multiply_q31(a: Array, b: Array | int) -> Array:
     """Q(m).x times Q(n).y -> Q(m + n): a b / 2**31 rounded half up; only min times min saturates.
 
@@ -171,6 +177,7 @@ def rsqrt8(x: Array, input_scale: float, input_zero_point: int, output_scale: fl
 
     Error: at most 1 step (see docs/nonlinear.md).
     """
+    require_type(x, "rsqrt8", np.int8)
     value = x.astype(np.int64) - input_zero_point
     kept_bits = 20
     multiplier, shift = inverse_sqrt_multiplier(np.maximum(value, 1))
@@ -226,6 +233,7 @@ def hard_swish8(x: Array, p: HardSwish) -> Array:
 
     Error: at most 1 step against float64 where the output scale is no finer than the input's (docs/nonlinear.md).
     """
+    require_type(x, "hard_swish8", np.int8, np.uint8)
     limits = np.iinfo(x.dtype)
     hires = (x.astype(np.int64) - p.input_zero_point) << 7
     value = _multiply_q15(hires, p.output_multiplier)
@@ -279,6 +287,7 @@ def logistic16(x: Array, input_scale: float) -> Array:
     256 entries over [0, 10.67), interpolated, symmetric. Largest error in docs/nonlinear.md. Source: TFLite LOGISTIC,
     int16 (reference_integer_ops).
     """
+    require_type(x, "logistic16", np.int16)
     argument = _logistic_argument(x, input_scale, (0,))
     distance = np.abs(argument)
     i = np.minimum(distance >> 9, 254)
@@ -294,6 +303,7 @@ def tanh16(x: Array, input_scale: float) -> Array:
 
     Largest error in docs/nonlinear.md. Source: TFLite TANH, int16 (reference_integer_ops).
     """
+    require_type(x, "tanh16", np.int16)
     argument = _logistic_argument(x, input_scale, (0, 1))
     distance = np.abs(argument)
     i = np.minimum(distance >> 8, 254)

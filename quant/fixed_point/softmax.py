@@ -23,6 +23,7 @@ from quant.fixed_point.functions import (
     multiply_by_multiplier,
     multiply_q31,
     reciprocal_q31,
+    require_type,
 )
 from quant.fixed_point.requant import make_requant, requantize
 from quant.fixed_point.rounding import Rounding, round_shift
@@ -95,6 +96,7 @@ def softmax8(x: Array, input_scale: float, beta: float = 1.0, dtype: DTypeLike |
     Error: at most 1 step (docs/nonlinear.md). Source: TFLite SOFTMAX, reference_ops::Softmax. LiteRT's optimized kernel
     computes in float and differs.
     """
+    require_type(x, "softmax8", np.int8, np.uint8)
     limits = np.iinfo(np.dtype(dtype or x.dtype).name)
     difference = _differences(x, 4095)
     exponential = _exponentials(_scaled_difference(input_scale, beta))[1]
@@ -121,6 +123,7 @@ def softmax16(x: Array, input_scale: float, beta: float = 1.0) -> Array:
     exp and 1 / (1 + x) from interpolated tables of 513; differences below -10 count as exp(-10). Error in
     docs/nonlinear.md. Source: TFLite SOFTMAX, reference_ops::SoftmaxInt16.
     """
+    require_type(x, "softmax16", np.int16)
     exp_table, inverse_table = _softmax16_tables()
     difference = -_differences(x, 65535)
     real = float(np.float32(input_scale) * np.float32(beta)) / (10.0 / 65535.0)
@@ -143,6 +146,7 @@ def log_softmax8(x: Array, input_scale: float) -> Array:
     Exponentials as in `softmax8`, the logarithm of their sum as Q5.26. Error: at most 1 step (docs/nonlinear.md).
     Source: TFLite LOG_SOFTMAX, reference_ops::LogSoftmaxQuantized.
     """
+    require_type(x, "log_softmax8", np.int8, np.uint8)
     limits = np.iinfo(x.dtype)
     difference = _differences(x, 4095)
     scaled = _scaled_difference(input_scale, 1.0)
@@ -164,6 +168,7 @@ def qlinear_softmax(x: Array, input_scale: float, output_scale: float, output_ze
     A float32 table of exponentials, summed in order in float32, y = rint(e floor(1 / S_o) / sum) + z_o in float32.
     A row of one element overflows float32 in onnxruntime (its result is undefined); here it gives 1.0.
     """
+    require_type(x, "qlinear_softmax", np.int8, np.uint8)
     limits = np.iinfo(x.dtype)
     difference = _differences(x, 1 << 30)
     n = x.shape[-1]

@@ -253,6 +253,8 @@ def test_exp_polynomial_error(low: float, high: float, largest: float) -> None:
 
 REFUSALS = [
     (lambda: exp_q31(np.array([0]), 6), "integer_bits=6: exp_q31 takes Q0 to Q5"),
+    (lambda: hard_swish8(INT16, hard_swish_parameters(0.1, 0, 0.1, 0)), "hard_swish8: input is int16; must be int8 or uint8"),
+    (lambda: logistic16(INT8, 0.1), "logistic16: input is int8; must be int16"),
     (lambda: integer_sqrt(np.array([-1])), "integer_sqrt: values -1..-1; must be 0..2**62-1"),
     (
         lambda: divide(np.array([1]), np.array([2]), Rounding.POW2),

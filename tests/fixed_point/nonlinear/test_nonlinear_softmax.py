@@ -118,6 +118,7 @@ def test_widths_are_bounded() -> None:
 
 
 REFUSALS = [
+    (lambda: softmax8(np.zeros((2, 2), np.int16), 0.1), "softmax8: input is int16; must be int8 or uint8"),
     (lambda: softmax8(np.zeros((2, 0), np.int8), 0.1), "softmax: shape (2, 0) has no elements on its last axis"),
     (
         lambda: softmax8(np.zeros((1, 4096), np.int8), 0.1),
