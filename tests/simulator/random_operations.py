@@ -73,8 +73,15 @@ class Draw:
             entries = np.zeros(channels, [("bias", "<i8"), ("multiplier", "<i4"), ("shift", "<i4")])
             for i in range(channels):
                 multiplier, shift = self.scale()
-                entries[i] = (self.between(-5000, 5000), multiplier, shift)
+                entries[i] = (self.bias(), multiplier, shift)
             image[address : address + 16 * channels] = np.frombuffer(entries.tobytes(), np.uint8)
+
+    def bias(self) -> int:
+        """One in four makes the accumulator wrap, or comes near it."""
+        if self.between(0, 3):
+            return self.between(-5000, 5000)
+        limit = 1 << (self.chip.engines.mac.accumulators.bits - 1)
+        return self.between(limit - 4000, limit) * (1 - 2 * self.between(0, 1))
 
     def window(self) -> tuple[dict[str, Any], int, int]:
         """Window fields and the input's size: pads and far edges in and outside the input."""

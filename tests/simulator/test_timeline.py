@@ -12,7 +12,8 @@ from pipelines import pipeline, random_program, rescale
 from simulator import Simulation, chrome_trace, simulate, sram_occupancy, write_trace
 from simulator.order import program_order
 from toolchain.hw.chip import Chip
-from toolchain.isa.operations import Copy, End, MachineOp, Signal, Wait
+from toolchain.isa.accesses import accesses
+from toolchain.isa.operations import Copy, End, MachineOp, Signal, Space, Wait
 from toolchain.isa.timing import demand
 
 IMAGE = np.zeros(0x8000, np.uint8)
@@ -195,16 +196,41 @@ def test_trace(tmp_path):
     assert max(counter) <= 4 * 64
 
 
-def test_occupancy_of_one_tile():
-    """64 bytes live from the load's start to the rescale's end, its 64 from the rescale's start to the store's end."""
-    ops = pipeline(1)
-    chip = small_chip()
-    found = run(chip, ops)
-    index = {op.NAME + str(i): i for i, op in enumerate(ops)}
-    loaded, halved, stored = index["copy0"], index["elementwise3"], index["copy6"]
-    cycles, live = sram_occupancy(chip, ops, found)
-    expected: dict[int, int] = {}
-    for first, last in ((loaded, halved), (halved, stored)):
-        expected[int(found.start[first])] = expected.get(int(found.start[first]), 0) + 64
-        expected[int(found.end[last])] = expected.get(int(found.end[last]), 0) - 64
-    assert dict(zip(cycles.tolist(), np.diff(live, prepend=0).tolist())) == expected
+def occupancy_byte_by_byte(chip: Chip, ops: list[MachineOp], found: Simulation) -> dict[int, int]:
+    """Changes of the number of live bytes, by cycle."""
+    values: dict[int, tuple[int, int]] = {}
+    changes: dict[int, int] = {}
+
+    def settle(born: int, read: int) -> None:
+        if read > born:
+            changes[born] = changes.get(born, 0) + 1
+            changes[read] = changes.get(read, 0) - 1
+
+    for i in np.argsort(found.start, kind="stable").tolist():
+        for access in accesses(ops[i], chip):
+            if access.space != Space.SRAM:
+                continue
+            view = np.arange(access.address, access.end)
+            assert access.bytes == view.size, "the programs here are dense"
+            for byte in view.tolist():
+                if access.write:
+                    settle(*values.get(byte, (0, 0)))
+                    values[byte] = (int(found.start[i]), -1)
+                else:
+                    born, read = values[byte]
+                    values[byte] = (born, max(read, int(found.end[i])))
+    for life in values.values():
+        settle(*life)
+    return {cycle: change for cycle, change in changes.items() if change}
+
+
+@pytest.mark.parametrize("tiles", [1, 5])
+def test_occupancy(tiles):
+    """Against every byte by itself; the last load is never read, so it never counts."""
+    ops = [*pipeline(tiles)[:-1], Signal(VECTOR, 9), Wait(DMA0, 9), load(0, 0, 64), End()]
+    found = run(small_chip(), ops)
+    cycles, live = sram_occupancy(small_chip(), ops, found)
+    changes = dict(zip(cycles.tolist(), np.diff(live, prepend=0).tolist()))
+    assert {cycle: change for cycle, change in changes.items() if change} == occupancy_byte_by_byte(small_chip(), ops, found)
+    assert live[-1] == 0
+    assert live.max() >= 64
