@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from math import prod
 
 import numpy as np
 import onnx
@@ -16,6 +17,7 @@ from toolchain.frontend.read import first_line
 from toolchain.ir.graph import Node, TensorType
 
 MAX_DATA = 4096  # elements; larger constants never decide a shape
+MAX_ELEMENTS = 2**31 - 1  # of one tensor
 RANDOM = frozenset(("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"))
 SAME_SHAPE = frozenset(("GroupNormalization",))  # onnx derives nothing for them
 KEPT = frozenset(("QuantizeLinear", "DequantizeLinear"))  # they say how a constant is stored; folding would lose that
@@ -109,8 +111,11 @@ def static_type(node: Node, name: str, found: onnx.TypeProto | None) -> TensorTy
     if not all(d.HasField("dim_value") for d in dims):
         shown = ", ".join(str(d.dim_value) if d.HasField("dim_value") else "?" for d in dims)
         raise refuse_node(node, f'the shape [{shown}] of its output "{name}" depends on values', END_HERE)
+    shape = tuple(d.dim_value for d in dims)
+    if prod(shape) > MAX_ELEMENTS or min(shape, default=0) < 0:
+        raise refuse_node(node, f'its output "{name}" would have the shape {list(shape)}; {MAX_ELEMENTS} elements are the most')
     try:
-        return TensorType(tuple(d.dim_value for d in dims), dtype_name(found.tensor_type.elem_type))
+        return TensorType(shape, dtype_name(found.tensor_type.elem_type))
     except CompileError as fault:
         raise refuse_node(node, f'output "{name}": {fault}', END_HERE) from fault
 

@@ -44,11 +44,24 @@ def parse(path: Path) -> onnx.ModelProto:
         raise refuse(str(path), "is not an ONNX model, or is damaged or cut short", "export or copy the file again") from fault
     if not proto.HasField("graph") or not proto.opset_import:
         raise refuse(str(path), "is not an ONNX model, or is damaged or cut short", "export or copy the file again")
+    if not is_text(proto.graph):
+        raise refuse(str(path), "is not an ONNX model, or is damaged or cut short", "export or copy the file again")
     if not proto.graph.node:
         raise refuse(str(path), "the graph has no nodes")
     if not proto.graph.output:
         raise refuse(str(path), "the graph has no outputs")
     return proto
+
+
+def is_text(graph: onnx.GraphProto) -> bool:
+    """Whether every name is UTF-8; protobuf hands out others as bytes."""
+    names: list[object] = [graph.name, *(i.name for i in (*graph.initializer, *graph.input, *graph.output))]
+    names += [d.dim_param for i in graph.input for d in i.type.tensor_type.shape.dim]
+    for node in graph.node:
+        names += [node.name, node.op_type, node.domain, *node.input, *node.output, *(a.name for a in node.attribute)]
+        if not all(is_text(g) for a in node.attribute for g in [a.g, *a.graphs]):
+            return False
+    return all(isinstance(name, str) for name in names)
 
 
 def opset_of(proto: onnx.ModelProto) -> int:

@@ -230,8 +230,9 @@ def complete(node: Node, walk: Walk) -> Node:
         if name not in attributes and attribute.default_value.type:
             value = onnx.helper.get_attribute_value(attribute.default_value)
             attributes[name] = value.decode() if isinstance(value, bytes) else tuple(value) if isinstance(value, list) else value
-    if isinstance(attributes.get("axis"), int) and attributes["axis"] < 0 and node.inputs:
-        attributes["axis"] += rank_for_axis(node, walk)
+    axis, rank = attributes.get("axis"), rank_for_axis(node, walk)
+    if isinstance(axis, int) and -rank <= axis < 0:
+        attributes["axis"] = axis + rank
     inputs = list(node.inputs)
     while inputs and not inputs[-1]:
         inputs.pop()
@@ -239,6 +240,6 @@ def complete(node: Node, walk: Walk) -> Node:
 
 
 def rank_for_axis(node: Node, walk: Walk) -> int:
-    if node.inputs[0] not in walk.types:
+    if not node.inputs or node.inputs[0] not in walk.types:
         return 0
     return len(walk.types[node.inputs[0]].shape) + (node.op.op_type == "OneHot")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.rewrite import Rewrite, Rule, Scope, node, reshape
 from toolchain.ir.graph import Node, OnnxOp
 
@@ -160,6 +161,8 @@ def batch_norm(n: Node, scope: Scope) -> Rewrite | None:
         return None
     scale, bias, mean, var = (np.asarray(v, np.float64) for v in values)
     dtype = scope.types[n.inputs[0]].dtype
+    if (var + n.op.attributes["epsilon"] <= 0).any():
+        raise refuse_node(n, f'its variance "{n.inputs[4]}" is negative', "train or export the model again")
     factor = scale / np.sqrt(var + n.op.attributes["epsilon"])
     shape = (-1,) + (1,) * max(0, len(scope.shape(n.inputs[0])) - 2)
     mul = scope.constant(f"{n.name}/scale", factor.astype(dtype).reshape(shape))
