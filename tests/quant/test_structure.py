@@ -52,13 +52,13 @@ def test_a_score_that_is_a_product_is_found() -> None:
 
 
 def test_masks_end_where_everything_is_masked() -> None:
-    """One mask for two layers, whose scores span 10 and 20."""
+    """One mask for two layers, whose scores span 20 and 10: the wider one decides."""
     nodes = [
         node("Unsqueeze", "m axes", "mask"),
-        node("Add", "a mask", "am"),
-        node("Softmax", "am", "y"),
         node("Add", "mask b", "bm"),
         node("Softmax", "bm", "z"),
+        node("Add", "a mask", "am"),
+        node("Softmax", "am", "y"),
     ]
     proto = model(nodes, {"m": [8], "a": [1, 8], "b": [1, 8]}, ["y", "z"], {"axes": np.array([0])})
     ranges = {
