@@ -125,10 +125,7 @@ def conv2d(
     wide = accumulator_bits > 32
     padded = pad_spatial(x, pads, x_zero_point)
     if ic == 1 and weights.groups == x.shape[3] and weights.groups > 1:
-        depthwise = weights.depthwise
-        sums, offset = depthwise_sums(padded, depthwise, strides, dilations, size, x_zero_point, wide, method)
-        if offset is not None:
-            bias = offset if bias is None else offset + bias
+        sums = depthwise_sums(padded, weights.depthwise, strides, dilations, size, x_zero_point, wide, method)
     elif weights.groups == 1:
         sums = _dense_sums(padded, weights.matrices[0], (kh, kw), strides, dilations, size, x_zero_point, wide, method)
     else:

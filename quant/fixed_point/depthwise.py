@@ -31,7 +31,7 @@ class DepthwiseKernel:
     values: Array
     zero_point: int | Array
     prepared: bool = False
-    _sessions: dict[tuple[str, Pair, Pair], Any] = field(default_factory=dict, repr=False)
+    _sessions: dict[tuple[str, Pair, Pair, int], Any] = field(default_factory=dict, repr=False)
 
     @cached_property
     def taps(self) -> Array:
@@ -54,16 +54,11 @@ class DepthwiseKernel:
         """The largest sum over the taps of abs(value - zero_point), over all channels."""
         return int(np.abs(self.taps).sum(axis=(0, 1)).max(initial=0))
 
-    @cached_property
-    def tap_sums(self) -> Array:
-        """int64[c m]: the sum of the taps of each channel."""
-        return self.taps.sum(axis=(0, 1))
-
-    def session(self, dtype: np.dtype, strides: Pair, dilations: Pair) -> Any:
-        """The onnxruntime session of this kernel, opened once for each (type of x, strides, dilations)."""
-        key = (dtype.name, strides, dilations)
+    def session(self, dtype: np.dtype, strides: Pair, dilations: Pair, x_zero_point: int) -> Any:
+        """The onnxruntime session of this kernel, opened once for each set of arguments."""
+        key = (dtype.name, strides, dilations, x_zero_point)
         if key not in self._sessions:
-            self._sessions[key] = _open_session(self.float32, dtype, strides, dilations)
+            self._sessions[key] = _open_session(self.float32, *key)
         return self._sessions[key]
 
 
@@ -76,11 +71,11 @@ def depthwise_sums(
     x_zero_point: int,
     wide: bool,
     method: ProductMethod | None = None,
-) -> tuple[Array, Array | None]:
-    """x: padded [n, h, w, c] -> int32 (modulo 2**32) or int64 [n, oh, ow, c m], and int64[c m] still to be added."""
+) -> Array:
+    """x: padded [n, h, w, c] -> int32 (modulo 2**32) or int64 [n, oh, ow, c m]."""
     limits = np.iinfo(x.dtype)
-    # onnxruntime's way sums the codes themselves, the others codes less their zero point
-    reach = max(int(limits.max) - min(x_zero_point, 0), max(x_zero_point, 0) - int(limits.min))
+    # onnxruntime's way sums codes and takes the zero point off in the bias: both must stay exact
+    reach = max(abs(int(limits.min)), int(limits.max)) + abs(x_zero_point)
     largest = reach * kernel.largest_sum
     macs = x.shape[0] * size[0] * size[1] * kernel.taps.size
     if method is None:
@@ -95,12 +90,11 @@ def depthwise_sums(
     if multiplier > 1:
         x = np.repeat(x, multiplier, axis=3)
     if method is ProductMethod.ONNXRUNTIME:
-        sums = kernel.session(x.dtype, strides, dilations).run(None, {"x": x})[0]
-        offset = -x_zero_point * kernel.tap_sums if x_zero_point else None
-        return (sums.astype(np.int64) if wide else sums), offset
+        sums = kernel.session(x.dtype, strides, dilations, x_zero_point).run(None, {"x": x})[0]
+        return sums.astype(np.int64) if wide else sums
     if method is ProductMethod.INT64:
-        return _integer_taps(x, kernel, strides, dilations, size, x_zero_point, wide), None
-    return _to_integer(_float_rows(x, kernel, strides, dilations, size, x_zero_point, method), wide), None
+        return _integer_taps(x, kernel, strides, dilations, size, x_zero_point, wide)
+    return _to_integer(_float_rows(x, kernel, strides, dilations, size, x_zero_point, method), wide)
 
 
 def _choose(largest: int, session_pays: bool) -> ProductMethod:
@@ -161,24 +155,25 @@ def _integer_taps(
     return out
 
 
-def _open_session(taps: Array, dtype: np.dtype, strides: Pair, dilations: Pair) -> Any:
-    """dtype[n, h, w, c] -> int32[n, oh, ow, c]. The transpositions become part of Conv's blocked layout."""
+def _open_session(taps: Array, type_name: str, strides: Pair, dilations: Pair, x_zero_point: int) -> Any:
+    """type_name[n, h, w, c] -> int32[n, oh, ow, c]. The transpositions become part of Conv's blocked layout."""
     from onnx import TensorProto, helper, numpy_helper
 
     c = taps.shape[2]
     weights = np.ascontiguousarray(taps.transpose(2, 0, 1)[:, None])
+    bias = (-x_zero_point * taps.sum(axis=(0, 1), dtype=np.float64)).astype(np.float32)
     nodes = [
         helper.make_node("Cast", ["x"], ["real"], to=TensorProto.FLOAT),
         helper.make_node("Transpose", ["real"], ["first"], perm=[0, 3, 1, 2]),
-        helper.make_node("Conv", ["first", "w"], ["sums"], group=c, strides=strides, dilations=dilations),
+        helper.make_node("Conv", ["first", "w", "b"], ["sums"], group=c, strides=strides, dilations=dilations),
         helper.make_node("Transpose", ["sums"], ["last"], perm=[0, 2, 3, 1]),
         helper.make_node("Cast", ["last"], ["y"], to=TensorProto.INT32),
     ]
     graph = helper.make_graph(
         nodes,
         "depthwise",
-        [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(dtype), ["n", "h", "w", c])],
+        [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(np.dtype(type_name)), ["n", "h", "w", c])],
         [helper.make_tensor_value_info("y", TensorProto.INT32, None)],
-        [numpy_helper.from_array(weights, "w")],
+        [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(bias, "b")],
     )
     return single_thread_session(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8))

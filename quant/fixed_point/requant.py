@@ -251,18 +251,17 @@ def _requantize_last(acc: Array, r: Requant, dtype: np.dtype) -> Array:
         shape, rows = (-1,), repeats * channels
     source, target = acc.reshape(shape), out.reshape(shape)
     total = source.shape[0]
-    if total <= rows:
-        step(r, source, parameters, target)
-        return out
+    work = np.empty((2, min(rows, total), *source.shape[1:]))
     for start in range(0, total, rows):
         part = source[start : start + rows]
         if source.ndim == 1 and part.size < rows:
             parameters = tuple(p[: part.size] if p.size > 1 else p for p in parameters)
-        step(r, part, parameters, target[start : start + rows])
+        step(r, part, parameters, target[start : start + rows], work[:, : part.shape[0]])
     return out
 
 
-Step = Callable[[Requant, Array, tuple[Array, ...], Array], None]
+# requant, accumulators, parameters, output, float64[2, accumulators' shape] to work in
+Step = Callable[[Requant, Array, tuple[Array, ...], Array, Array], None]
 
 
 def _step(acc: Array, r: Requant) -> tuple[Step, tuple[Array, ...]]:
@@ -285,18 +284,18 @@ def _exceeds_int64(acc: Array, multiplier: int) -> bool:
     return multiplier >= 1 << 31 or largest * max(multiplier, 1) >= 1 << 61
 
 
-def _float64_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array) -> None:
+def _float64_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, work: Array) -> None:
     """Exact in float64 (see Requant._float64_is_exact): product, offset, clamp, and a cast that is a floor from 0 up.
 
     Values are moved so that `low` lies at 0; the cast goes to the unsigned type, and `low` is added modulo its width.
     """
-    v = np.multiply(x, p[0])
+    v = np.multiply(x, p[0], out=work[0])
     if len(p) == 3:
-        v += np.copysign(p[2], v)
+        v += np.copysign(p[2], v, out=work[1])
     if len(p) >= 2:
         v += p[1]
     else:
-        _round_float64(v, r.rounding)
+        _round_float64(v, r.rounding, work[1])
         v += r.zero_point - r.low
     _store_clamped(v, r, out)
 
@@ -311,14 +310,14 @@ def _store_clamped(v: Array, r: Requant, out: Array) -> None:
         np.add(u, u.dtype.type(r.low % (1 << 8 * out.dtype.itemsize)), out=u)
 
 
-def _guarded_float64_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array) -> None:
+def _guarded_float64_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, work: Array) -> None:
     """As `_float64_step` where float64 is not always exact: the few results beside a tie are computed in integers."""
     multiplier, shift = p[-2:]
-    v = np.multiply(x, p[0])
+    v = np.multiply(x, p[0], out=work[0])
     if len(p) == 5:
-        v += np.copysign(p[2], v)
+        v += np.copysign(p[2], v, out=work[1])
     v += p[1]
-    distance = np.rint(v)
+    distance = np.rint(v, out=work[1])
     distance -= v
     np.abs(distance, out=distance)
     guard: float = r._float64_guard  # type: ignore[assignment]
@@ -329,11 +328,11 @@ def _guarded_float64_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array
     at = np.nonzero(doubtful)
     m, s = (np.broadcast_to(q, x.shape)[at] for q in (multiplier, shift))
     exact = np.empty(m.shape, out.dtype)
-    _wide_step(r, x[at].astype(np.int64), (m, s), exact)
+    _wide_step(r, x[at].astype(np.int64), (m, s), exact, work)
     out[at] = exact
 
 
-def _round_float64(v: Array, rounding: Rounding) -> None:
+def _round_float64(v: Array, rounding: Rounding, work: Array) -> None:
     """In place, to an integer: FLOOR, TRUNCATE, HALF_EVEN or HALF_AWAY. v + 1/2 must be exact where it matters."""
     if rounding is Rounding.FLOOR:
         np.floor(v, out=v)
@@ -342,11 +341,11 @@ def _round_float64(v: Array, rounding: Rounding) -> None:
     elif rounding is Rounding.HALF_EVEN:
         np.rint(v, out=v)
     else:
-        v += np.copysign(0.5, v)
+        v += np.copysign(0.5, v, out=work)
         np.trunc(v, out=v)
 
 
-def _float32_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array) -> None:
+def _float32_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, work: Array) -> None:
     """rint(float32(acc) * float32(scale)), then zero point and clamp. ONNX QLinearConv."""
     v: Array = x.astype(np.float32)
     v *= p[0]
@@ -354,16 +353,16 @@ def _float32_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array) -> Non
     _finish(np.clip(v, -(2.0**62), 2.0**62).astype(np.int64), r, out)
 
 
-def _integer_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array) -> None:
+def _integer_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, work: Array) -> None:
     x = x.astype(np.int64)
     _finish(round_shift(x * p[0], p[1], r.rounding, x), r, out)
 
 
-def _wide_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array) -> None:
+def _wide_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, work: Array) -> None:
     _finish(round_shift_wide(x, p[0], p[1], r.rounding), r, out)
 
 
-def _scale16_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array) -> None:
+def _scale16_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, work: Array) -> None:
     x = wrap_to_bits(x.astype(np.int64), 48)
     # a product of 48 and 15 bits has no room for the rounding offset: two limbs where it is large
     large = int(np.abs(x).max()) * int(p[0].max()) >= 1 << 61
