@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import random_operations
-from machine_programs import around, int16_changes, random_bytes, small_chip
+from machine_programs import around, int16_changes, make, random_bytes, small_chip
 from plain_machine import run_plain
 from random_operations import Draw
 
 from simulator import simulate
-from toolchain.isa.operations import engine_index
+from toolchain.isa.operations import Convolution, MatrixProduct, engine_index
 
 CHIPS = {
     "int8": small_chip(),
@@ -61,3 +61,20 @@ def test_image_given_is_not_changed():
     run = simulate(machine, around(ops, 1, image.size), None, image, [(0, image.size)])
     assert np.array_equal(image, before)
     assert not np.array_equal(run.dram, before)
+
+
+@pytest.mark.parametrize("kind", ["matrix_product", "convolution"])
+def test_narrow_accumulators_wrap_between_operations(kind):
+    """300 products of -128 by -128, twice, in 24 bits: 9,830,400 wraps to -6,946,816."""
+    product = {"rows": 1, "inner": 300, "columns": 1, "a_row_stride": 300, "b_row_stride": 1, "b_address": 300}
+    product |= {"multiplier": 1 << 30, "shift": 30 + 17, "output_row_stride": 1}
+    window = {"input_channels": 300, "output_channels": 1, "output_height": 1, "output_width": 1, "input_height": 1}
+    window |= {"input_width": 1, "input_column_stride": 300, "input_row_stride": 300, "weight_address": 300}
+    window |= {"parameter_address": 600, "output_row_stride": 1, "output_column_stride": 1}
+    operation, fields = (MatrixProduct, product) if kind == "matrix_product" else (Convolution, window)
+    fields |= {"output_address": 616, "clamp_low": -128, "clamp_high": 127}
+    image = np.full(620, 0x80, np.uint8)
+    image[600:616] = np.frombuffer(np.array([0], "<i8").tobytes() + np.array([1 << 30, 47], "<i4").tobytes(), np.uint8)
+    ops = [make(operation, **fields), make(operation, **fields, accumulate=1, emit=1)]
+    run = simulate(CHIPS["narrow"], around(ops, 0, 620), None, image, [(0, 620)])
+    assert run.dram[616:617].view(np.int8)[0] == round(-6_946_816 / (1 << 17)) == -53

@@ -89,6 +89,17 @@ def test_wait_is_bound_by_its_signal():
     assert found.start[3] == 101
 
 
+def test_a_wait_may_stand_before_its_signal():
+    """The program names the consumer first: times, checks and values go by what can run."""
+    ops = [Wait(VECTOR, 0), rescale(0, 0x1000, 16), Signal(VECTOR, 1), load(0, 0, 800), Signal(DMA0, 0)]
+    ops += [Wait(DMA0, 1), store(0x1000, 0x100, 16), End()]
+    image = np.full(0x1000, 100, np.uint8)
+    found = simulate(small_chip(), ops, None, image, [(0, image.size)])
+    assert found.end[0] == found.end[4] == 101
+    assert (found.start[1], found.start[6]) == (101, 107)
+    assert found.dram[0x100:0x110].tolist() == [50] * 16
+
+
 def laws(chip: Chip, ops: list[MachineOp], found: Simulation) -> None:
     """What holds in every run."""
     order = program_order(chip, ops)
@@ -224,7 +235,7 @@ def occupancy_byte_by_byte(chip: Chip, ops: list[MachineOp], found: Simulation) 
     return {cycle: change for cycle, change in changes.items() if change}
 
 
-@pytest.mark.parametrize("tiles", [1, 5])
+@pytest.mark.parametrize("tiles", [1, 4, 5])
 def test_occupancy(tiles):
     """Against every byte by itself; the last load is never read, so it never counts."""
     ops = [*pipeline(tiles)[:-1], Signal(VECTOR, 9), Wait(DMA0, 9), load(0, 0, 64), End()]
