@@ -252,6 +252,37 @@ def test_graphs(tmp_path: Path, graph: str, reason: str) -> None:
     assert refusal(save(model(graph), tmp_path)) == reason
 
 
+def test_negative_variance(tmp_path: Path) -> None:
+    graph = (
+        "(float[1,2,4] x, float[2] w1, float[2] w2, float[2] w3, float[2] w4) => (float[1,2,4] y) "
+        "{ y = BatchNormalization(x, w1, w2, w3, w4) }"
+    )
+    reason = (
+        'node BatchNormalization_0 (BatchNormalization): its variance "w4" is negative\n  help: train or export the model again'
+    )
+    assert refusal(save(model(graph, weights={"w4": [1, -1]}), tmp_path)) == reason
+
+
+def test_absurd_size(tmp_path: Path) -> None:
+    path = save(model("(float[1,1] x) => (float[a,b] y) { s = int64[2] {100000,100000} y = Expand(x, s) }"), tmp_path)
+    assert refusal(path) == (
+        'node Expand_0 (Expand): its output "y" would have the shape [100000, 100000]; 2147483647 elements are the most'
+    )
+
+
+def test_names_that_are_not_text(tmp_path: Path) -> None:
+    path = save(model("(float[1] x) => (float[1] longname) { longname = Relu(x) }"), tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"longname", b"\xfflngname"))
+    assert refusal(path) == f"model.onnx: {DAMAGED}"
+
+
+def test_attribute_without_value(tmp_path: Path) -> None:
+    proto = model("(float[2] x) => (float[2] y) { y = LeakyRelu<alpha = 0.1>(x) }")
+    proto.graph.node[0].attribute[0].ClearField("type")
+    reason = "node LeakyRelu_0: attribute alpha is of a kind that is not supported"
+    assert refusal(save(proto, tmp_path)) == reason
+
+
 def test_loop(tmp_path: Path) -> None:
     body = helper.make_graph(
         [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Relu", ["a"], ["b"])],

@@ -62,7 +62,8 @@ def merge_constants(n: Node, scope: Scope) -> Rewrite | None:
     inner = scope.constants.get(before.inputs[1])
     if inner is None:
         return None
-    both = inner + outer if op_type == "Add" else inner * outer
+    with np.errstate(all="ignore"):
+        both = inner + outer if op_type == "Add" else inner * outer
     if not np.isfinite(both).all():
         return None
     inputs = (before.inputs[0], scope.constant(n.inputs[1], np.asarray(both)))

@@ -111,6 +111,8 @@ def fold_constant(n: Node, scope: Scope) -> Rewrite | None:
     if row is None:
         return None
     inputs = folded_inputs(n, weighted, row, scope)
+    if not all(np.isfinite(scope.constants[name]).all() for name in inputs[1:]):
+        return None  # it would overflow; kept as two steps
     sources = (*weighted.sources, *n.sources)
     if back is None:
         return Rewrite((replace(weighted, inputs=inputs, outputs=n.outputs, sources=sources),))
@@ -139,6 +141,7 @@ def per_channel(value: np.ndarray, shape: Sequence[int], axis: int, channels: in
 
 def folded_inputs(n: Node, weighted: Node, row: np.ndarray, scope: Scope) -> tuple[str, ...]:
     w = scope.constants[weighted.inputs[1]]
+    row = row.astype(np.float64)
     b = scope.constants.get(operand(weighted, 2))
     base = f"{weighted.name}/bias" if b is None else weighted.inputs[2]
     if n.op.op_type == "Add":
