@@ -15,6 +15,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,71 +36,108 @@ def _program() -> str | None:
     return shutil.which("tosa_reference_model", path=str(Path(sys.executable).parent)) or shutil.which("tosa_reference_model")
 
 
-def _number(enumeration: str, name: str) -> int:
-    module: Any = importlib.import_module(f"tosa.{enumeration}")
-    return getattr(getattr(module, enumeration)(), name)
+@dataclass(frozen=True)
+class Constant:
+    """A constant of a TOSA type ("INT8", ..., "SHAPE")."""
+
+    values: np.ndarray
+    kind: str
+
+
+@dataclass(frozen=True)
+class Enumerator:
+    """An entry of an enumeration of the schema, looked up when the graph is written."""
+
+    enumeration: str
+    name: str
+
+    def number(self) -> int:
+        module: Any = importlib.import_module(f"tosa.{self.enumeration}")
+        return getattr(getattr(module, self.enumeration)(), self.name)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """inputs: arrays (fed from files; int64 as 48 bits) or constants; kind: "INT8", ... of the output."""
+
+    op: str
+    inputs: Sequence[Any]
+    shape: Sequence[int]
+    kind: str
+    attributes: tuple[Any, ...]
 
 
 class TosaGraph:
-    """Operators of one graph; every output is an output of the graph."""
+    """Operators of one graph; every output is an output of the graph. Only `run` needs tosa-tools."""
 
     def __init__(self) -> None:
-        self.directory = tempfile.TemporaryDirectory(prefix="tosa")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self.serializer_module: Any = importlib.import_module("serializer.tosa_serializer")
-        self.graph = self.serializer_module.TosaSerializer(self.directory.name)
-        self.outputs: list[np.dtype] = []
+        self.operators: list[Operator] = []
 
-    def shape(self, values: Sequence[int]) -> Any:
+    def shape(self, values: Sequence[int]) -> Constant:
         """A constant of the type shape."""
-        return self.graph.addConst([len(values)], _number("DType", "SHAPE"), np.array(values, np.int64))
+        return Constant(np.array(values, np.int64), "SHAPE")
 
-    def constant(self, values: Any, kind: str) -> Any:
+    def constant(self, values: Any, kind: str) -> Constant:
         """A constant tensor."""
-        array = np.atleast_1d(np.asarray(values))
-        return self.graph.addConst(list(array.shape), _number("DType", kind), array)
+        return Constant(np.atleast_1d(np.asarray(values)), kind)
 
     def add(self, op: str, inputs: Sequence[Any], shape: Sequence[int], kind: str, *attributes: Any) -> None:
-        """inputs: arrays (fed from files; int64 as 48 bits) or constants; kind: 'INT8', ... of the output."""
-        names = [self._feed(x).name if isinstance(x, np.ndarray) else x.name for x in inputs]
-        output = self.graph.addOutput(list(shape), _number("DType", kind))
-        attribute = self.serializer_module.TosaSerializerAttribute()
-        number = _number("Op", op)
-        if op == "CLAMP":
-            attributes = (self.graph.builder, *attributes)
-        attribute.setAttribute(number, *attributes)
-        self.graph.addOperator(number, names, [output.name], attribute)
-        self.outputs.append(np.dtype(_NUMPY[kind]))
-
-    def _feed(self, x: np.ndarray) -> Any:
-        signed = x.view(x.dtype.str.replace("u", "i")) if x.dtype.kind == "u" else x
-        return self.graph.addPlaceholder(list(x.shape), _number("DType", _TYPES[x.dtype.name]), signed)
+        """Appends an operator; attributes in the order of its table."""
+        self.operators.append(Operator(op, inputs, shape, kind, attributes))
 
     def run(self) -> list[np.ndarray]:
         """The outputs, in the order of add."""
-        folder = Path(self.directory.name)
-        (folder / "test.tosa").write_bytes(self.graph.serialize())
-        (folder / "desc.json").write_text(self.graph.writeJson("test.tosa"))
-        done = subprocess.run(
-            [str(_program()), f"--test_desc={folder / 'desc.json'}", "--tosa_level=NONE"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"tosa_reference_model: {done.stdout}{done.stderr}")
-        names = [t for block in self.graph.currRegion.basicBlocks for t in block.outputs]
-        return [np.load(folder / f"ref-{name}.npy").astype(kind) for name, kind in zip(names, self.outputs, strict=True)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            module: Any = importlib.import_module("serializer.tosa_serializer")
+        with tempfile.TemporaryDirectory(prefix="tosa") as name:
+            graph = module.TosaSerializer(name)
+            for operator in self.operators:
+                _write(module, graph, operator)
+            folder = Path(name)
+            (folder / "test.tosa").write_bytes(graph.serialize())
+            (folder / "desc.json").write_text(graph.writeJson("test.tosa"))
+            done = subprocess.run(
+                [str(_program()), f"--test_desc={folder / 'desc.json'}", "--tosa_level=NONE"],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode:
+                raise RuntimeError(f"tosa_reference_model: {done.stdout}{done.stderr}")
+            names = [t for block in graph.currRegion.basicBlocks for t in block.outputs]
+            return [
+                np.load(folder / f"ref-{output}.npy").astype(_NUMPY[operator.kind])
+                for output, operator in zip(names, self.operators, strict=True)
+            ]
 
 
-def rounding_mode(name: str) -> int:
-    return _number("RoundingMode", name)
+def _write(module: Any, graph: Any, operator: Operator) -> None:
+    names = [_feed(graph, x).name for x in operator.inputs]
+    output = graph.addOutput(list(operator.shape), Enumerator("DType", operator.kind).number())
+    attribute = module.TosaSerializerAttribute()
+    number = Enumerator("Op", operator.op).number()
+    attributes = [a.number() if isinstance(a, Enumerator) else a for a in operator.attributes]
+    if operator.op == "CLAMP":
+        attributes.insert(0, graph.builder)
+    attribute.setAttribute(number, *attributes)
+    graph.addOperator(number, names, [output.name], attribute)
 
 
-def resize_mode(name: str) -> int:
-    return _number("ResizeMode", name)
+def _feed(graph: Any, x: np.ndarray | Constant) -> Any:
+    if isinstance(x, Constant):
+        return graph.addConst(list(x.values.shape), Enumerator("DType", x.kind).number(), x.values)
+    signed = x.view(x.dtype.str.replace("u", "i")) if x.dtype.kind == "u" else x
+    return graph.addPlaceholder(list(x.shape), Enumerator("DType", _TYPES[x.dtype.name]).number(), signed)
 
 
-def dtype_number(name: str) -> int:
-    return _number("DType", name)
+def rounding_mode(name: str) -> Enumerator:
+    return Enumerator("RoundingMode", name)
+
+
+def resize_mode(name: str) -> Enumerator:
+    return Enumerator("ResizeMode", name)
+
+
+def dtype_number(name: str) -> Enumerator:
+    return Enumerator("DType", name)
