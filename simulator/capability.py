@@ -64,6 +64,9 @@ def _broken(op: MachineOp, chip: Chip) -> Iterator[str]:
         if outer:
             counts = f"{op.count0}x{op.count1}x{op.count2}"
             yield f"counts {counts}, the machine has engines.dma.dimensions={chip.engines.dma.dimensions}"
+        limit = 1 << (8 * chip.activation_bytes - 1)
+        if isinstance(op, Fill) and not -limit <= op.value < limit:
+            yield f"value={op.value}, must be {-limit}..{limit - 1} ({chip.numerics.activation})"
     elif isinstance(op, Pool):
         yield from _pool(op, chip)
     elif isinstance(op, Elementwise):

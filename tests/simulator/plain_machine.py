@@ -78,6 +78,8 @@ class PlainMachine:
             return self.get(table + x + 128)
         i, f = (x + 32768) >> 7, (x + 32768) & 127
         t0, t1 = self.get(table + 2 * i, 2), self.get(table + 2 * i + 2, 2)
+        if self.chip.numerics.table.interpolation == "tflite":  # in int16 throughout
+            return wrapped(t0 + ((wrapped(t1 - t0, 16) * f + 64) >> 7), 16)
         return t0 + (((t1 - t0) * f + 64) >> 7)
 
     def weight(self, address: int, row: int, row_elements: int, i: int) -> int:

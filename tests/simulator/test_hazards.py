@@ -232,6 +232,7 @@ LOOKUP = {"height": 1, "width": 1, "channels": 1}
     ("changes", "op", "message"),
     [
         ({}, make(Fill, inner_elements=0), "op 0 fill (dma0): inner_elements=0, must be at least 1"),
+        ({}, make(Fill, inner_elements=1, value=128), "op 0 fill (dma0): value=128, must be -128..127 (int8)"),
         (
             {"engines__mac__accumulators": {"entries": 15}},
             make(Convolution, **CONVOLUTION),
@@ -327,6 +328,12 @@ def test_parameters_that_describe_no_arithmetic():
     ops = [load(0, 0, 64), Signal(DMA0, 0), Wait(VECTOR, 0), bad, End()]
     with pytest.raises(ProgramError, match=re.escape("op 3 elementwise (vector): Requant: shifts 63..63; must be 0..62")):
         simulate(CHIP, ops, None, image, [(0, 256)])
+
+
+def test_without_checks_addresses_still_stay_inside():
+    ops = [store(0x7FF0, 0, 32), End()]
+    with pytest.raises(ProgramError, match=re.escape("op 0 copy (dma0): strides is incompatible")):
+        simulate(CHIP, ops, None, np.zeros(256, np.uint8), [(0, 256)], check=False)
 
 
 def test_images_and_lengths():

@@ -10,6 +10,8 @@ from plain_machine import run_plain
 from random_operations import Draw
 
 from simulator import simulate
+from simulator.capability import broken_capability
+from toolchain.hw import load_chip, shipped_names
 from toolchain.isa.operations import Convolution, MatrixProduct, engine_index
 
 CHIPS = {
@@ -78,3 +80,23 @@ def test_narrow_accumulators_wrap_between_operations(kind):
     ops = [make(operation, **fields), make(operation, **fields, accumulate=1, emit=1)]
     run = simulate(CHIPS["narrow"], around(ops, 0, 620), None, image, [(0, 620)])
     assert run.dram[616:617].view(np.int8)[0] == round(-6_946_816 / (1 << 17)) == -53
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_shipped_machines(name):
+    """Their own numerics, with whatever operations they have."""
+    machine, ran = load_chip(name), 0
+    for kind in KINDS:
+        for seed in range(4):
+            draw = Draw(machine, 500 * KINDS.index(kind) + seed)
+            ops = getattr(random_operations, kind)(draw)
+            if any(broken_capability(op, machine) for op in ops):
+                continue
+            size = draw.next + 64
+            image = random_bytes(np.random.default_rng(seed), size)
+            draw.fill_parameters(image)
+            program = around(ops, engine_index(ops[0]), size)
+            run = simulate(machine, program, None, image, [(0, size)])
+            assert run.dram.tobytes() == run_plain(machine, program, image.tobytes()), (kind, seed)
+            ran += 1
+    assert ran >= 12
