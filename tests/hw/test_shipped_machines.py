@@ -78,6 +78,15 @@ def test_the_digest_is_of_what_the_yaml_means(tmp_path):
     assert machine_digest(load_machine(str(tmp_path / "mine.yaml"))) == machine_digest(load_machine("edge16"))
 
 
+def test_the_digest_does_not_depend_on_the_order_of_keys(tmp_path):
+    text = files("hw_configs").joinpath("edge16.yaml").read_text()
+    digests = set()
+    for rules in ("{add: floor, mul: truncate}", "{mul: truncate, add: floor}"):
+        (tmp_path / "mine.yaml").write_text(text.replace("rounding: double_round", f"rounding: double_round\n  per_op: {rules}"))
+        digests.add(machine_digest(load_machine(str(tmp_path / "mine.yaml"))))
+    assert len(digests) == 1
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "{}", "[1]", '{"chip": {}, "isa": {"kind": "registers"}}', machine_to_json(load_machine("edge16")).replace("0", "x", 1)],

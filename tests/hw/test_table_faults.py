@@ -41,6 +41,13 @@ CASES = {
         ["  end:"],
         ["operations.end: bits [47, 32] are neither a field nor reserved"],
     ),
+    "uncovered bits at the top": (
+        DESCRIPTORS,
+        "  end:\n    opcode: 11\n    reserved: [[31, 26], [1023, 32]]",
+        "  end:\n    opcode: 11\n    reserved: [[31, 26], [1022, 32]]",
+        ["  end:"],
+        ["operations.end: bits [1023, 1023] are neither a field nor reserved"],
+    ),
     "bits written low first": (
         DESCRIPTORS,
         "  end:\n    opcode: 11\n    reserved: [[31, 26], [1023, 32]]",
@@ -178,6 +185,17 @@ NEEDS = {
         [("size: 256 MiB", "size: 257 MiB")],
         "operations.copy.bind.source_address: 28 bits hold 0 to 268435455, but this chip uses 0 to 269484031 "
         "(memories.dram.size)",
+    ),
+    "field that starts too high": (
+        REGISTERS,
+        [
+            (
+                "COUNT1: {address: 0x0c, fields: {value: {bits: [16, 0], bias: 1",
+                "COUNT1: {address: 0x0c, fields: {value: {bits: [16, 0], bias: 2",
+            )
+        ],
+        [],
+        "operations.copy.bind.count1: 17 bits hold 2 to 131073, but this chip uses 1 to 131072 (memories.sram.size)",
     ),
     "kernel larger than its field": (
         REGISTERS,

@@ -16,7 +16,13 @@ from toolchain.errors import CompileError, ProgramError
 from toolchain.isa import assemble, decode, disassemble, encode
 from toolchain.isa.operations import Copy, End, Fill, MachineOp, Pool, PoolKind, Signal, Space, Table, Wait
 
-CASES = settings(max_examples=40, deadline=None, derandomize=True, database=None)
+CASES = settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate, Phase.shrink],
+)
 MACHINE = pytest.mark.parametrize("name", MACHINES)
 
 
