@@ -54,6 +54,11 @@ WINDOWS = [
         "e = GlobalAveragePool(d) y = Flatten(e) }",
         "Reshape Conv Tanh Concat ReduceMean Reshape",
     ),
+    (
+        f"{MAP}, float[4,4,3] w, float[4,4,3] w2) => (float[n,m,a] y) "
+        "{ a = Conv(x, w) b = Conv(x, w2) c = Concat<axis=-1>(a, b) y = Conv(c, w) }",
+        "Reshape Conv Conv Concat Conv Reshape",
+    ),
     (f"{IMAGE}) => (float[n,m,a,b] y) {{ y = MaxPool<kernel_shape=[3,2], strides=[2,2], ceil_mode=1>(x) }}", "MaxPool"),
     (f"{IMAGE}) => (float[n,m,a,b] y) {{ y = MaxPool<kernel_shape=[3,3], strides=[2,2], auto_pad='SAME_UPPER'>(x) }}", "MaxPool"),
     (f"{IMAGE}) => (float[n,m,a,b] y) {{ y = AveragePool<kernel_shape=[3,2], strides=[2,2], ceil_mode=1>(x) }}", "AveragePool"),
@@ -111,7 +116,16 @@ LINEAR = [
     ("(float[5,4] x, float[3,5] w) => (float[a,b] y) { y = MatMul(w, x) }", "MatMul"),
 ]
 
+SHARED = "float[6,4,1,1] w, float w2) => (float[n,m,a,b] y"  # what two read is not taken in by one of them
 SHAPING = [
+    (f"{IMAGE}, {SHARED}) {{ a = Conv(x, w) c = Mul(a, w2) d = Relu(a) y = Sub(c, d) }}", "Conv Mul Relu Sub"),
+    (f"{IMAGE}, {SHARED}) {{ a = Conv(x, w) b = Identity(a) c = Mul(b, w2) d = Relu(b) y = Sub(c, d) }}", "Conv Mul Relu Sub"),
+    (f"{IMAGE}, {SHARED}, float[n,m,a,b] z) {{ z = Conv(x, w) y = Mul(z, w2) }}", "Conv Mul"),
+    (
+        f"{IMAGE}) => (float[n,a,b,m] y) {{ s = float[4] {{1,1,2,3}} "
+        "y = Resize<mode='nearest', coordinate_transformation_mode='asymmetric', nearest_mode='ceil'>(x, , s) }",
+        "Resize",
+    ),
     (f"{IMAGE}) => (float[n,m] y) {{ y = Flatten(x) }}", "Reshape"),
     (f"{IMAGE}) => (float[2,4,63] y) {{ s = int64[3] {{0,0,-1}} y = Reshape(x, s) }}", "Reshape"),
     (
@@ -153,6 +167,7 @@ SHAPING = [
 ]
 
 ARITHMETIC = [
+    (f"{IMAGE}) => (float[n,m,a,b] y) {{ c = float {{2}} d = float {{-1}} a = Min(x, c) y = Max(a, d) }}", "Clip"),
     (f"{IMAGE}, float[1,4,1,1] w) => (float[n,m,a,b] y) {{ y = Div(x, w) }}", "Mul"),
     (f"{IMAGE}, float w) => (float[n,m,a,b] y) {{ a = Sub(x, w) y = Add(w, a) }}", "Identity"),
     (f"{IMAGE}, float w) => (float[n,m,a,b] y) {{ y = Sub(w, x) }}", "Sub"),
