@@ -23,13 +23,20 @@ INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
 _INT16_MIN, _INT16_MAX = -(1 << 15), (1 << 15) - 1
 _FULL_SCALE = ScaleForm("multiplier", 31, 0, 62)
 
-# Constants of gemmlowp's fixedpoint.h, as Q0.31 unless said otherwise.
-_EXP_MINUS_EIGHTH = 1895147668
-_THIRD = 715827883
-_EXP_MINUS_POWERS = ((-2, 1672461947), (-1, 1302514674), (0, 790015084), (1, 290630308), (2, 39332535), (3, 720401))
-_EXP_MINUS_16 = (4, 242)
-_48_OVER_17_Q2, _MINUS_32_OVER_17_Q2 = 1515870810, -1010580540
-_SQRT_HALF = 1518500250
+
+def _q31(real: float) -> int:
+    """A constant as Q0.31."""
+    return round(real * 2**31)
+
+
+# gemmlowp's fixedpoint.h and TFLite's common.h list these as integers; they are the nearest to what is written here.
+_EXP_MINUS_EIGHTH, _THIRD, _SQRT_HALF = _q31(math.exp(-1 / 8)), _q31(1 / 3), _q31(math.sqrt(0.5))
+_EXP_MINUS_POWERS = tuple((k, _q31(math.exp(-(2.0**k)))) for k in range(-2, 5))
+_48_OVER_17_Q2, _MINUS_32_OVER_17_Q2 = _q31(48 / 17 / 4), _q31(-32 / 17 / 4)
+_ROOT4_2 = 2**0.25
+_LOG_2, _ROOT4_HALF = _q31(math.log(2)), _q31(1 / _ROOT4_2)
+_LOG_N, _LOG_D = _q31(11 / 240 * _ROOT4_2), _q31(_ROOT4_2 / 20)
+_LOG_I, _LOG_F = _q31(2 / _ROOT4_2 - _ROOT4_2), _q31(_ROOT4_2 / 4)
 
 
 def require_type(x: Array, function: str, *dtypes: type[np.integer]) -> None:
@@ -77,7 +84,7 @@ def exp_q31(x: Array, integer_bits: int = 5) -> Array:
     series = shift_q31(multiply_q31(shift_q31(a4, -2) + a3, _THIRD) + a2, -1)
     result = _EXP_MINUS_EIGHTH + multiply_q31(a + series, _EXP_MINUS_EIGHTH)
     remainder = low - x
-    for power, factor in (*_EXP_MINUS_POWERS, _EXP_MINUS_16):
+    for power, factor in _EXP_MINUS_POWERS:
         if power < integer_bits:
             taken = (remainder >> (fraction_bits + power)) & 1
             result = np.where(taken == 1, multiply_q31(result, factor), result)
@@ -122,14 +129,13 @@ def log_q31(x: Array, input_integer_bits: int = 12, output_integer_bits: int = 5
     r_b = np.clip(np.left_shift(x, headroom_b), INT32_MIN, INT32_MAX)
     power_b = np.clip(_q(input_integer_bits - headroom_b, accumulator_bits) - quarter, INT32_MIN, INT32_MAX)
     r, power = np.minimum(r_a, r_b), np.maximum(power_a, power_b)
-    root = 1805811301  # 2**-0.25
-    p = divide_by_power(r + root, np.asarray(1))
-    q = 2 * (r - root)
+    p = divide_by_power(r + _ROOT4_HALF, np.asarray(1))
+    q = 2 * (r - _ROOT4_HALF)
     q2 = multiply_q31(q, q)
-    numerator = multiply_q31(q, r) + multiply_q31(multiply_q31(q, q2), 117049297)
-    denominator = multiply_q31(p, 1057819769 + q + multiply_q31(q2, 127690142)) + multiply_q31(q, 638450708)
+    numerator = multiply_q31(q, r) + multiply_q31(multiply_q31(q, q2), _LOG_N)
+    denominator = multiply_q31(p, _LOG_I + q + multiply_q31(q2, _LOG_D)) + multiply_q31(q, _LOG_F)
     ratio = multiply_q31(shift_q31(numerator, -accumulator_bits), one_over_one_plus_q31(denominator))
-    return shift_q31(multiply_q31(power, 1488522236) + ratio, accumulator_bits - output_integer_bits)
+    return shift_q31(multiply_q31(power, _LOG_2) + ratio, accumulator_bits - output_integer_bits)
 
 
 def _q(x: Array, integer_bits: int) -> Array:
@@ -352,8 +358,8 @@ def integer_sqrt(x: Array, *, nearest: bool = False) -> Array:
     if x.size and (x.min() < 0 or x.max() >= 1 << 62):
         raise FixedPointError(f"integer_sqrt: values {x.min()}..{x.max()}; must be 0..2**62-1")
     root = np.floor(np.sqrt(x.astype(np.float64))).astype(np.int64)
+    # Above 2**53 the conversion may round up past a square; rounded down it still has the right root.
     root = root - (root * root > x)
-    root = root + ((root + 1) * (root + 1) <= x)
     return root + (x - root * root > root) if nearest else root
 
 

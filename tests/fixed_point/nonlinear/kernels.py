@@ -174,6 +174,9 @@ def _draw_free(dtype: Any, input_scales: tuple[float, float], ratio: tuple[float
         p = _quantized(rng, dtype, input_scales, ratio)
         if positive:
             p["input_zero_point"] = -128
+        if rng.integers(4) == 0:
+            # a ratio just below 1: the largest multiplier
+            p["output_scale"] = float(np.nextafter(np.float32(p["input_scale"]), np.float32(np.inf)))
         return p, [_all_codes(rng, dtype)]
 
     return draw

@@ -11,7 +11,7 @@ from errors import log_uniform, measure
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quant.fixed_point import FixedPointError, Requant, Rounding, ScaleForm, make_requant, requantize
+from quant.fixed_point import FixedPointError, Requant, Rounding, ScaleForm, functions, make_requant, requantize
 from quant.fixed_point.functions import (
     count_leading_zeros32,
     divide,
@@ -52,7 +52,8 @@ def requant(scale: float, zero_point: int, dtype: type = np.int8) -> Requant:
 
 @given(st.lists(st.tuples(int32, int32), min_size=1, max_size=50))
 def test_multiply_q31_is_half_up(pairs: list[tuple[int, int]]) -> None:
-    a, b = (np.array(v) for v in zip(*[*pairs, (-(2**31), -(2**31))]))
+    ties = [(2**30, 1), (-(2**30), 1), (-(2**30), 3), (-(2**31), -(2**31))]
+    a, b = (np.array(v) for v in zip(*[*pairs, *ties]))
     exact = [min(math.floor(Fraction(int(p) * int(q), 2**31) + Fraction(1, 2)), 2**31 - 1) for p, q in zip(a, b)]
     np.testing.assert_array_equal(multiply_q31(a, b), exact)
 
@@ -77,6 +78,22 @@ def test_multiply_by_multiplier_is_requantize_with_double_round() -> None:
         r = Requant(np.array([multiplier]), np.array([31 - shift]), Rounding.DOUBLE_ROUND, 0, -(2**31), 2**31 - 1)
         data = multiply_by_multiplier(x, np.asarray(multiplier), np.asarray(shift))
         np.testing.assert_array_equal(np.clip(data, -(2**31), 2**31 - 1), requantize(x, r, np.int32))
+
+
+def test_constants_are_those_of_gemmlowp_and_tflite() -> None:
+    powers = [1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242]
+    assert [value for _, value in functions._EXP_MINUS_POWERS] == powers
+    assert (functions._EXP_MINUS_EIGHTH, functions._THIRD, functions._SQRT_HALF) == (1895147668, 715827883, 1518500250)
+    assert (functions._48_OVER_17_Q2, functions._MINUS_32_OVER_17_Q2) == (1515870810, -1010580540)
+    assert (functions._LOG_2, functions._ROOT4_HALF) == (1488522236, 1805811301)
+    log = (functions._LOG_N, functions._LOG_D, functions._LOG_I, functions._LOG_F)
+    assert log == (117049297, 127690142, 1057819769, 638450708)
+
+
+def test_hard_swish_multiplier_saturates_below_a_power_of_two() -> None:
+    below = float(np.nextafter(np.float32(0.1), np.float32(0)))
+    assert hard_swish_parameters(below, 0, 0.1, 0).output_multiplier == 32767
+    assert hard_swish_parameters(0.1, 0, 0.1, 0).output_multiplier == 16384
 
 
 def test_count_leading_zeros() -> None:

@@ -65,6 +65,15 @@ def test_qlinear_softmax(dtype: type) -> None:
         np.testing.assert_array_equal(softmax.qlinear_softmax(x, scale, out_scale, zero_point), expected)
 
 
+def test_qlinear_softmax_sums_in_order() -> None:
+    """A row whose float32 sum from the other end differs in its last bit, and turns two results over a tie."""
+    row = [110, -53, 81, 16, -77, 19, 125, 12, -99, -41, 117, -14, -16, -99, -31, -14, -62, 126, 0, 77, 88, -3, -113, 72]
+    x = np.array([row], np.int8)
+    expected = onnxruntime_unary("QLinearSoftmax", x, 0.01, 3, 1 / 256, -128, opset=13, axis=-1)
+    np.testing.assert_array_equal(softmax.qlinear_softmax(x, 0.01, 1 / 256, -128), expected)
+    assert (softmax.qlinear_softmax(x[:, ::-1], 0.01, 1 / 256, -128)[:, ::-1] != expected).any()
+
+
 def test_qlinear_softmax_of_one_element_is_one() -> None:
     assert softmax.qlinear_softmax(np.array([[5]], np.int8), 0.1, 1 / 256, -128).tolist() == [[127]]
 

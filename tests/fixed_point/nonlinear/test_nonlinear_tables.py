@@ -251,6 +251,16 @@ def test_curves_never_turn() -> None:
     assert (np.diff(log2_positive(x, table)) >= 0).all()
 
 
+@pytest.mark.parametrize("bits", [4, 8, 31])
+def test_narrow_multipliers_scale_up(bits: int) -> None:
+    """Few bits and a large result: the product is shifted left, without overflow, and saturates beyond the type."""
+    x = np.array([-4, -1, 1, 2, 4, 100], np.int8)
+    y = reciprocal_quantized(x, 1.0, 0, 1 / 30000, 0, CurveTable(4, 4, 0), ScaleForm("multiplier", bits, 0, 62), np.int16)
+    np.testing.assert_allclose(y, 30000 / x.astype(float), rtol=0.12)
+    far = reciprocal_quantized(x, 1.0, 0, 1e-30, 0, CurveTable(4, 4, 0), ScaleForm("multiplier", bits, 0, 62), np.int16)
+    assert far.tolist() == [-32768, -32768, 32767, 32767, 32767, 32767]
+
+
 QUANTIZED = [
     # function, float64, table, multiplier bits, type, largest and mean error in steps
     (exp_quantized, np.exp, CurveTable(6, 16, 8), 15, np.int8, 0.52, 0.15),
