@@ -13,7 +13,7 @@ class InvalidBuffers(ValueError):
 class DoesNotFit(Exception):
     """No plan within the capacity was found, or none exists.
 
-    `bound_bytes` is a proved lower bound of the peak, `best_peak_bytes` the smallest peak found,
+    `bound_bytes` is a proved lower bound of the peak, `best_peak_bytes` the smallest peak found (None: no plan at all),
     `step` and `live` the step with most live bytes and the buffers live at it.
     `proved` says that no plan within the capacity exists; otherwise the effort ran out.
     """
@@ -22,7 +22,7 @@ class DoesNotFit(Exception):
         self,
         capacity_bytes: int,
         bound_bytes: int,
-        best_peak_bytes: int,
+        best_peak_bytes: int | None,
         step: int,
         live: Sequence[Buffer],
         proved: bool,
@@ -42,10 +42,11 @@ class DoesNotFit(Exception):
         largest = sorted(self.live, key=lambda buffer: (-buffer.size_bytes, buffer.name))[:5]
         names = ", ".join(f"{buffer.name} {buffer.size_bytes}" for buffer in largest)
         more = f" and {len(self.live) - 5} more" if len(self.live) > 5 else ""
+        found = "none" if self.best_peak_bytes is None else self.best_peak_bytes
         reason = "no plan exists" if self.proved else f"none found in {self.nodes} nodes"
         return (
             f"capacity {self.capacity_bytes} bytes: {reason}; at step {self.step} {live_bytes} bytes are live "
-            f"({names}{more}); lower bound {self.bound_bytes}, smallest peak found {self.best_peak_bytes}"
+            f"({names}{more}); lower bound {self.bound_bytes}, smallest peak found {found}"
         )
 
 

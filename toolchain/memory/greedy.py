@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from toolchain.memory.items import Item
 
 
@@ -27,14 +29,21 @@ def orders(items: Sequence[Item]) -> list[list[int]]:
     return out
 
 
-def first_fit(items: Sequence[Item], order: Sequence[int]) -> list[int]:
-    """Base of each item. Raises NoRoom where a bound item finds its place taken."""
+def first_fit(items: Sequence[Item], order: Sequence[int], fixed_bases: dict[int, int] | None = None) -> list[int]:
+    """Base of each item; those in `fixed_bases` keep theirs. Raises NoRoom where a bound item finds its place taken."""
+    fixed_bases = fixed_bases or {}
     bases = [0] * len(items)
-    placed: list[tuple[int, int, int, int, int]] = []  # start, end, first byte, end byte, item
+    placed = _Placed(sum(len(item.parts) for item in items))
+    for n, base in fixed_bases.items():
+        bases[n] = base
+        placed.add(items, n, base)
+    banked = any(item.bank_bytes for item in items)
     for n in order:
+        if n in fixed_bases:
+            continue
         item = items[n]
         base = item.settle(0)
-        for low, high in sorted(_forbidden(item, items, placed)):
+        for low, high in placed.forbidden(items, item, banked):
             if low >= base:
                 break
             if base < high:
@@ -42,7 +51,7 @@ def first_fit(items: Sequence[Item], order: Sequence[int]) -> list[int]:
         if item.high is not None and base + item.size_bytes > item.high:
             raise NoRoom(item.members[0][0])
         bases[n] = base
-        placed += [(start, end, base + low, base + high, n) for start, end, low, high in item.parts]
+        placed.add(items, n, base)
     return bases
 
 
@@ -51,26 +60,33 @@ def peak_of(items: Sequence[Item], bases: Sequence[int]) -> int:
     return max((base + item.size_bytes for item, base in zip(items, bases)), default=0)
 
 
-def _forbidden(item: Item, items: Sequence[Item], placed: Sequence[tuple[int, int, int, int, int]]) -> list[tuple[int, int]]:
-    """Open intervals (low, high) that the base must not lie in."""
-    if item.bank_bytes or any(items[p[4]].bank_bytes for p in placed):
-        return _forbidden_banked(item, items, placed)
-    out = []
-    for start, end, first, last in item.parts:
-        out += [(low - last, high - first) for at, until, low, high, _ in placed if at < end and start < until]
-    return out
+class _Placed:
+    """Parts placed so far, as columns: start, end, first byte, end byte, item."""
 
+    def __init__(self, room: int) -> None:
+        self.columns = np.zeros((5, room), dtype=np.int64)
+        self.n = 0
 
-def _forbidden_banked(
-    item: Item, items: Sequence[Item], placed: Sequence[tuple[int, int, int, int, int]]
-) -> list[tuple[int, int]]:
-    out = []
-    for start, end, first, last in item.parts:
-        for at, until, low, high, n in placed:
-            if at < end and start < until:
-                bank = bank_between(item, items[n])
+    def add(self, items: Sequence[Item], n: int, base: int) -> None:
+        for start, end, low, high in items[n].parts:
+            self.columns[:, self.n] = (start, end, base + low, base + high, n)
+            self.n += 1
+
+    def forbidden(self, items: Sequence[Item], item: Item, banked: bool) -> list[tuple[int, int]]:
+        """Open intervals (low, high) that the base must not lie in, by rising low."""
+        out: list[tuple[int, int]] = []
+        starts, ends, lows, highs, owners = self.columns[:, : self.n]
+        for start, end, first, last in item.parts:
+            at = np.nonzero((starts < end) & (ends > start))[0]
+            if not banked:
+                out += zip((lows[at] - last).tolist(), (highs[at] - first).tolist())
+                continue
+            for k in at.tolist():
+                bank = bank_between(item, items[owners[k]])
+                low, high = int(lows[k]), int(highs[k])
                 out.append((low - (low % bank if bank else 0) - last, high + (-high % bank if bank else 0) - first))
-    return out
+        out.sort()
+        return out
 
 
 def bank_between(a: Item, b: Item) -> int:

@@ -47,8 +47,9 @@ class Item:
         at = max(address, self.low)
         if self.alignment_bytes > 1:
             at += -at % self.alignment_bytes
-        if self.bank_bytes and at // self.bank_bytes != (at + self.size_bytes - 1) // self.bank_bytes:
-            at += -at % lcm(self.bank_bytes, self.alignment_bytes)
+        while self.bank_bytes and at // self.bank_bytes != (at + self.size_bytes - 1) // self.bank_bytes:
+            at += -at % self.bank_bytes
+            at += -at % self.alignment_bytes
         return at
 
 

@@ -1,267 +1,451 @@
-"""The decision search: is there a placement with peak <= target?  Depth first over canonical placements.
+"""The decision search: is there a placement within the target? Depth first over canonical placements.
 
-One function in the subset that both Python (over lists) and numba (over int64 arrays) run: the same nodes, the same
-plan. Items are numbered by rank: a lower number is tried first among equals.
+In the subset that both Python (over lists) and numba (over int64 arrays) run: the same nodes, the same plan.
 
-A canonical plan has the smallest sum of addresses among the plans within the target. So each item lies on the floor or
-on another item, none could slip under its support, and read from low to high addresses each next item lies at the
-lowest address the items before it leave. The search places items in that order and cuts where
-- an item left behind could have been placed under the new one (a gap that a smaller sum would fill),
-- of two equal items the second would go first, or of two stacked items of equal life the larger lies below,
-- at some section the lowest address still to be had plus the sizes still to be placed exceeds the target.
-What is left to place splits into pieces where no item crosses; each piece is decided by itself.
+A canonical plan has the smallest sum of size^2 * address among the plans within the target. So each item lies on the
+floor or on another item, no item could slip into a gap below its support, and of two items of equal life that touch,
+the larger lies below. Items are placed bottom up: everything placed later lies above what it overlaps.
+
+A node picks a section and asks which item lies at its lowest reachable address: each item that may, then none (they
+are left behind: flagged until something placed later lifts them). If another item could still slip under a candidate,
+the question moves to that item's lowest section first; so heights fall and the questions end at a local minimum.
+Because the choice is local, the section can be the one that matters most (see `_pick_section`), not the globally
+lowest, and what fails far away in time is not tried again and again.
+
+Cuts: per section the items left, sorted by the lowest address each can still have, are the one-machine problem with
+release dates: lowest address of the k-th + sizes from it on <= target. What is left splits into pieces where no item
+crosses; a piece that cannot be done refutes the choice that made it, whatever the other pieces hold.
 """
 
 from __future__ import annotations
 
 FOUND, REFUTED, UNKNOWN = 1, 0, -1
+BIG = 4611686018427387904
+
+# rules to pick a section; orders to try the candidates in
+LOWEST, FULLEST, LOW_AND_TIGHT, LOW_TIGHT_FAILING, TIGHT_FAILING = 0, 1, 2, 3, 4
+BY_RANK, BY_NEED, BY_WASTE = 0, 1, 2
+
+# frame: items at, items, candidates at, candidates, next one, parent frame, pending, trail, pool end, pendings
+FRAME = 10
+# work.count: pool end, trail length, pendings, pending head
+POOL, TRAIL, PENDINGS, HEAD = 0, 1, 2, 3
+COMPILED = ("_start", "_lift", "_bound", "_pick_section", "_gather", "_slips_under", "_settle_section", "_sort_values")
+COMPILED += ("_drop_symmetric", "_leaves_gap", "_undo", "_place", "_leave_behind", "_split", "_branch", "_full", "decide")
 
 
-def decide(
-    n,
-    first,
-    last,
-    size,
-    align,
-    bank,
-    high,
-    ov_ptr,
-    ov_item,
-    ov_bank,
-    twin,
-    same_ptr,
-    same_item,
-    n_sections,
-    target,
-    node_limit,
-    raw,
-    address,
-    eff,
-    rem,
-    floor,
-    cross,
-    pool,
-    frames,
-    placed,
-    trail,
-    pending,
-):
-    """Returns (FOUND | REFUTED | UNKNOWN, nodes). FOUND: `address` holds the plan.
-
-    first, last   sections [first, last) in which an item lives;  high: its largest address, given the target
-    ov_*          per item the items it overlaps in time, and the bank size that keeps the two apart (0: none)
-    twin          the equal item that must be placed before, or -1;  same_*: other items of the same life
-    raw           in: lowest address of each item, legal by itself; scratch afterwards. The rest is scratch.
-    """
-    # frame: 0 items at, 1 items n, 2 cands at, 3 cands n, 4 next cand, 5 parent, 6 pending, 7 placed, 8 pool end
-    # pending: 0 items at, 1 items n, 2 parent frame, 3 next, 4 offset, 5 rank
-    big = 4611686018427387904
-    for s in range(n_sections):
-        rem[s] = 0
-    for i in range(n):
-        address[i] = -1
-        if raw[i] > high[i]:
-            return REFUTED, 0
-        for s in range(first[i], last[i]):
-            rem[s] += size[i]
-        pool[i] = i
-    for s in range(n_sections):
-        if rem[s] > target:
-            return REFUTED, 0
-    pool_end = n
-    n_placed = 0
-    n_trail = 0
+def decide(p, w, target, node_limit, rule, order):
+    """(FOUND | REFUTED | UNKNOWN, nodes used). Fills w.address when found. Target in units; w.top is set by the caller."""
+    if not _start(p, w, target):
+        return REFUTED, 0
     n_frames = 0
     nodes = 0
-    n_pending = 1
-    pending[0] = 0
-    pending[1] = n
-    pending[2] = -1
-    pending[3] = -1
-    pending[4] = 0
-    pending[5] = -1
-    head = 0
-    while True:
-        # open the next piece as a frame
-        if head < 0:
-            return FOUND, nodes
-        at = pending[6 * head]
-        count = pending[6 * head + 1]
-        parent = pending[6 * head + 2]
-        offset = pending[6 * head + 4]
-        rank = pending[6 * head + 5]
-        head = pending[6 * head + 3]
-        cut = big
-        for k in range(at, at + count):
-            i = pool[k]
-            if raw[i] + size[i] < cut:
-                cut = raw[i] + size[i]
-        c_at = pool_end
-        c_n = 0
-        for k in range(at, at + count):
-            i = pool[k]
-            o = raw[i]
-            if o >= cut or o < offset or (o == offset and i < rank):
-                continue
-            t = twin[i]
-            if t >= 0 and address[t] < 0:
-                continue
-            bad = False
-            for q in range(same_ptr[i], same_ptr[i + 1]):
-                j = same_item[q]
-                if address[j] >= 0 and address[j] + size[j] == o and size[j] > size[i]:
-                    bad = True
-            if bad:
-                continue
-            m = c_at + c_n
-            while m > c_at and raw[pool[m - 1]] > o:
-                pool[m] = pool[m - 1]
-                m -= 1
-            pool[m] = i
-            c_n += 1
-        pool_end = c_at + c_n
-        f = 10 * n_frames
-        frames[f] = at
-        frames[f + 1] = count
-        frames[f + 2] = c_at
-        frames[f + 3] = c_n
-        frames[f + 4] = 0
-        frames[f + 5] = parent
-        frames[f + 6] = head
-        frames[f + 7] = n_placed
-        frames[f + 8] = pool_end
-        frames[f + 9] = n_pending
-        n_frames += 1
-        # try candidates, going up where a frame has none left, until one leaves pieces to open
+    while w.count[HEAD] >= 0:
+        head = 4 * w.count[HEAD]
+        at = w.pending[head]
+        items = w.pending[head + 1]
+        parent = w.pending[head + 2]
+        if _full(p, w, n_frames):
+            return UNKNOWN, nodes
+        fail = _lift(p, w, at, items)
+        if fail < 0:
+            fail = _bound(p, w, at, items, target)
+        if fail >= 0:
+            w.weight[fail] += 1
+            n_frames = parent + 1
+        else:
+            _branch(p, w, at, items, parent, w.pending[head + 3], n_frames, target, rule, order)
+            n_frames += 1
         while True:
-            f = 10 * (n_frames - 1)
-            # undo what was placed since this frame's turn
-            while n_placed > frames[f + 7]:
-                n_placed -= 1
-                b = placed[2 * n_placed]
-                while n_trail > placed[2 * n_placed + 1]:
-                    n_trail -= 1
-                    raw[trail[2 * n_trail]] = trail[2 * n_trail + 1]
-                address[b] = -1
-                for s in range(first[b], last[b]):
-                    rem[s] += size[b]
-            pool_end = frames[f + 8]
-            head = frames[f + 6]
-            n_pending = frames[f + 9]
-            if frames[f + 4] == frames[f + 3]:
-                n_frames = frames[f + 5] + 1
-                if n_frames == 0:
-                    return REFUTED, nodes
+            if n_frames == 0:
+                return REFUTED, nodes
+            f = FRAME * (n_frames - 1)
+            _undo(p, w, f)
+            choice = w.frames[f + 4]
+            if choice > w.frames[f + 3]:
+                n_frames = w.frames[f + 5] + 1
                 continue
             if nodes >= node_limit:
                 return UNKNOWN, nodes
-            nodes += 1
-            b = pool[frames[f + 2] + frames[f + 4]]
-            frames[f + 4] += 1
-            o = raw[b]
-            address[b] = o
-            placed[2 * n_placed] = b
-            placed[2 * n_placed + 1] = n_trail
-            n_placed += 1
-            for s in range(first[b], last[b]):
-                rem[s] -= size[b]
-            fail = False
-            for q in range(ov_ptr[b], ov_ptr[b + 1]):
-                j = ov_item[q]
-                if address[j] >= 0:
+            w.frames[f + 4] += 1
+            if choice == w.frames[f + 3]:
+                nodes += 1
+                _leave_behind(p, w, f)
+            else:
+                item = w.pool[w.frames[f + 2] + choice]
+                if item < 0:
                     continue
-                x = o + size[b]
-                if ov_bank[q]:
-                    x += -x % ov_bank[q]
-                if x <= raw[j]:
+                nodes += 1
+                fail = _place(p, w, item)
+                if fail >= 0:
+                    w.weight[fail] += 1
                     continue
-                if align[j] > 1:
-                    x += -x % align[j]
-                if bank[j] and x // bank[j] != (x + size[j] - 1) // bank[j]:
-                    x += -x % bank[j]
-                trail[2 * n_trail] = j
-                trail[2 * n_trail + 1] = raw[j]
-                n_trail += 1
-                raw[j] = x
-                if x > high[j]:
-                    fail = True
-                    break
-            if fail:
-                continue
-            # lowest address each item of the piece can still have
-            at = frames[f]
-            count = frames[f + 1]
-            low_s = n_sections
-            high_s = 0
-            for k in range(at, at + count):
-                i = pool[k]
-                if address[i] >= 0:
-                    continue
-                if first[i] < low_s:
-                    low_s = first[i]
-                if last[i] > high_s:
-                    high_s = last[i]
-                eff[i] = raw[i]
-                if raw[i] < o or (raw[i] == o and i < b):
-                    eff[i] = -1
-            for s in range(low_s, high_s):
-                floor[s] = big
-                cross[s] = 0
-            for k in range(at, at + count):
-                i = pool[k]
-                if address[i] >= 0:
-                    continue
-                e = eff[i]
-                if e < 0:  # left behind: it must come to lie on something placed later
-                    e = big
-                    for q in range(ov_ptr[i], ov_ptr[i + 1]):
-                        j = ov_item[q]
-                        if address[j] < 0:
-                            x = (eff[j] if eff[j] >= 0 else o) + size[j]
-                            if x < e:
-                                e = x
-                    if align[i] > 1 and e < big:
-                        e += -e % align[i]
-                    if e > high[i]:
-                        fail = True
-                        break
-                for s in range(first[i], last[i]):
-                    if e < floor[s]:
-                        floor[s] = e
-                cross[first[i]] += 1
-                cross[last[i] - 1] -= 1
-            if fail:
-                continue
-            for s in range(low_s, high_s):
-                if rem[s] and floor[s] + rem[s] > target:
-                    fail = True
-                    break
-            if fail:
-                continue
-            # pieces of what is left
-            start = low_s
-            live = 0
-            for s in range(low_s, high_s):
-                live += cross[s]
-                if live or (rem[s] == 0 and s == start):
-                    if live == 0:
-                        start = s + 1
-                    continue
-                p_at = pool_end
-                for k in range(at, at + count):
-                    i = pool[k]
-                    if address[i] < 0 and first[i] >= start and last[i] <= s + 1:
-                        pool[pool_end] = i
-                        pool_end += 1
-                start = s + 1
-                if pool_end > p_at:
-                    p = 6 * n_pending
-                    pending[p] = p_at
-                    pending[p + 1] = pool_end - p_at
-                    pending[p + 2] = n_frames - 1
-                    pending[p + 3] = head
-                    pending[p + 4] = o
-                    pending[p + 5] = b
-                    head = n_pending
-                    n_pending += 1
+            _split(p, w, f, n_frames - 1)
             break
+    return FOUND, nodes
+
+
+def _start(p, w, target):
+    for s in range(p.n_sections):
+        w.rem[s] = 0
+        w.weight[s] = 1
+    for i in range(p.n):
+        w.address[i] = -1
+        w.flag[i] = -1
+        w.raw[i] = p.low[i]
+        w.pool[i] = i
+        if p.low[i] > w.top[i]:
+            return False
+        for s in range(p.first[i], p.last[i]):
+            w.rem[s] += p.size[i]
+    for s in range(p.n_sections):
+        if w.rem[s] > target:
+            return False
+    w.count[POOL] = p.n
+    w.count[TRAIL] = 0
+    w.count[PENDINGS] = 1
+    w.count[HEAD] = 0 if p.n else -1
+    w.pending[0] = 0
+    w.pending[1] = p.n
+    w.pending[2] = -1
+    w.pending[3] = -1
+    return True
+
+
+def _full(p, w, n_frames):
+    """The scratch might not hold one more node."""
+    return (
+        w.count[POOL] + 3 * p.n + 10 > len(w.pool)
+        or FRAME * (n_frames + 2) > len(w.frames)
+        or 2 * (w.count[TRAIL] + 2 * p.n + 10) > len(w.trail)
+        or 4 * (w.count[PENDINGS] + p.n + 2) > len(w.pending)
+    )
+
+
+def _lift(p, w, at, items):
+    """w.eff: the lowest address each item can still have. Those left behind must rest on an item placed later.
+
+    Returns a section that cannot be filled, or -1.
+    """
+    change = False
+    for k in range(at, at + items):
+        i = w.pool[k]
+        if w.flag[i] == w.raw[i]:
+            w.eff[i] = BIG
+            change = True
+        else:
+            w.eff[i] = w.raw[i]
+    while change:
+        change = False
+        for k in range(at, at + items):
+            i = w.pool[k]
+            if w.flag[i] != w.raw[i]:
+                continue
+            e = w.eff[i]
+            for q in range(p.ov_ptr[i], p.ov_ptr[i + 1]):
+                j = p.ov_item[q]
+                if w.address[j] < 0 and w.eff[j] + p.size[j] < e:
+                    e = w.eff[j] + p.size[j]
+            if e <= w.raw[i]:
+                e = w.raw[i] + 1
+            if p.align[i] > 1 and e < BIG:
+                e += -e % p.align[i]
+            if e < w.eff[i]:
+                w.eff[i] = e
+                change = True
+    for k in range(at, at + items):
+        i = w.pool[k]
+        if w.eff[i] > w.top[i]:
+            return p.first[i]
+    return -1
+
+
+def _bound(p, w, at, items, target):
+    """Sorts the piece by falling eff; w.floor: the lowest eff of each section. Returns a section too full, or -1."""
+    low_s = p.n_sections
+    high_s = 0
+    for k in range(at, at + items):
+        i = w.pool[k]
+        e = w.eff[i]
+        m = k
+        while m > at and w.eff[w.pool[m - 1]] < e:
+            w.pool[m] = w.pool[m - 1]
+            m -= 1
+        w.pool[m] = i
+        low_s = min(low_s, p.first[i])
+        high_s = max(high_s, p.last[i])
+    for s in range(low_s, high_s):
+        w.floor[s] = 0
+    for k in range(at, at + items):
+        i = w.pool[k]
+        room = target - w.eff[i]
+        z = p.size[i]
+        for s in range(p.first[i], p.last[i]):
+            w.floor[s] += z
+            if w.floor[s] > room:
+                return s
+    for k in range(at, at + items):
+        i = w.pool[k]
+        for s in range(p.first[i], p.last[i]):
+            w.floor[s] = w.eff[i]
+    return -1
+
+
+def _pick_section(p, w, low_s, high_s, target, rule):
+    """The section that matters most by the rule. Weights count the failures a section was part of."""
+    best = -1
+    best_score = 0.0
+    for s in range(low_s, high_s):
+        if w.rem[s] == 0:
+            continue
+        slack = (target - w.floor[s] - w.rem[s]) / target
+        height = w.floor[s] / target
+        if rule == LOWEST:
+            score = w.floor[s] + 0.5 * slack
+        elif rule == FULLEST:
+            score = -float(w.rem[s])
+        elif rule == LOW_AND_TIGHT:
+            score = (slack + 0.01) * (height + 0.1)
+        elif rule == LOW_TIGHT_FAILING:
+            score = (slack + 0.1) * (height + 0.1) / w.weight[s]
+        else:
+            score = (slack + 0.01) / w.weight[s]
+        if best < 0 or score < best_score:
+            best = s
+            best_score = score
+    return best
+
+
+def _gather(p, w, at, items, s, c_at):
+    """Puts the items that may lie at the floor of section s into the pool. Returns (how many, one left behind or -1)."""
+    n = 0
+    lifted = -1
+    for k in range(at, at + items):
+        i = w.pool[k]
+        if p.first[i] <= s and s < p.last[i] and w.eff[i] == w.floor[s]:
+            if w.flag[i] == w.raw[i]:
+                lifted = i
+            else:
+                w.pool[c_at + n] = i
+                n += 1
+    return n, lifted
+
+
+def _slips_under(p, w, c_at, n, lifted, h):
+    """An item that may come to lie under a candidate at height h, or under the lifted one where n = 0; or -1."""
+    if n == 0:
+        down = -1
+        for q in range(p.ov_ptr[lifted], p.ov_ptr[lifted + 1]):
+            j = p.ov_item[q]
+            if w.address[j] < 0 and w.eff[j] < h and (down < 0 or w.eff[j] + p.size[j] < w.eff[down] + p.size[down]):
+                down = j
+        return down
+    for m in range(c_at, c_at + n):
+        i = w.pool[m]
+        for q in range(p.ov_ptr[i], p.ov_ptr[i + 1]):
+            j = p.ov_item[q]
+            if w.address[j] < 0 and w.eff[j] + p.size[j] <= h:
+                return j
+    return -1
+
+
+def _settle_section(p, w, at, items, s, c_at):
+    """From section s down to one where nothing slips under its candidates. Returns (section, candidates)."""
+    while True:
+        n, lifted = _gather(p, w, at, items, s, c_at)
+        down = _slips_under(p, w, c_at, n, lifted, w.floor[s])
+        if down < 0:
+            return s, n
+        s = p.first[down]
+        for x in range(p.first[down], p.last[down]):
+            if w.floor[x] < w.floor[s]:
+                s = x
+
+
+def _sort_values(p, w, c_at, n, h, target, order):
+    """Candidates best first: by need (fullest section, then longest), or by the gaps they close off; then by rank."""
+    for m in range(c_at, c_at + n):
+        i = w.pool[m]
+        value = 0
+        if order == BY_NEED:
+            for s in range(p.first[i], p.last[i]):
+                value = max(value, w.rem[s] + w.floor[s])
+            value = value * 128 // target * 1000 + p.last[i] - p.first[i]
+        elif order == BY_WASTE:
+            for s in range(p.first[i], p.last[i]):
+                value -= h - w.floor[s]
+        w.value[i] = value
+        k = m
+        while k > c_at:
+            j = w.pool[k - 1]
+            if w.value[j] > value or (w.value[j] == value and j < i):
+                break
+            w.pool[k] = j
+            k -= 1
+        w.pool[k] = i
+
+
+def _drop_symmetric(p, w, c_at, n, h):
+    """Marks (as -1 - item) the candidates that a canonical plan does not have here; they still count as left behind."""
+    for m in range(c_at, c_at + n):
+        i = w.pool[m]
+        t = p.twin[i]
+        drop = t >= 0 and w.address[t] < 0
+        for q in range(p.same_ptr[i], p.same_ptr[i + 1]):
+            j = p.same_item[q]
+            if w.address[j] >= 0 and w.address[j] + p.size[j] == h and p.size[j] < p.size[i]:
+                drop = True
+        if drop or _leaves_gap(p, w, i):
+            w.pool[m] = -1 - i
+
+
+def _leaves_gap(p, w, i):
+    """It was left behind at an address where it would still fit."""
+    if w.flag[i] < 0:
+        return False
+    for q in range(p.ov_ptr[i], p.ov_ptr[i + 1]):
+        j = p.ov_item[q]
+        if w.address[j] >= 0:
+            a = w.address[j]
+            b = a + p.size[j]
+            if p.ov_bank[q]:
+                a -= a % p.ov_bank[q]
+                b += -b % p.ov_bank[q]
+            if a < w.flag[i] + p.size[i] and b > w.flag[i]:
+                return False
+    return True
+
+
+def _branch(p, w, at, items, parent, head, n_frames, target, rule, order):
+    low_s = p.n_sections
+    high_s = 0
+    for k in range(at, at + items):
+        low_s = min(low_s, p.first[w.pool[k]])
+        high_s = max(high_s, p.last[w.pool[k]])
+    c_at = w.count[POOL]
+    s = _pick_section(p, w, low_s, high_s, target, rule)
+    s, n = _settle_section(p, w, at, items, s, c_at)
+    _sort_values(p, w, c_at, n, w.floor[s], target, order)
+    _drop_symmetric(p, w, c_at, n, w.floor[s])
+    f = FRAME * n_frames
+    w.frames[f] = at
+    w.frames[f + 1] = items
+    w.frames[f + 2] = c_at
+    w.frames[f + 3] = n
+    w.frames[f + 4] = 0
+    w.frames[f + 5] = parent
+    w.frames[f + 6] = head
+    w.frames[f + 7] = w.count[TRAIL]
+    w.frames[f + 8] = c_at + n
+    w.frames[f + 9] = w.count[PENDINGS]
+
+
+def _undo(p, w, f):
+    """Back to the state in which frame f was opened. Trail: item, old raw | -1 - item | -1 - n - item, old flag."""
+    k = w.count[TRAIL]
+    while k > w.frames[f + 7]:
+        k -= 1
+        i = w.trail[2 * k]
+        if i >= 0:
+            w.raw[i] = w.trail[2 * k + 1]
+        elif i >= -p.n:
+            i = -1 - i
+            w.address[i] = -1
+            for s in range(p.first[i], p.last[i]):
+                w.rem[s] += p.size[i]
+        else:
+            w.flag[-1 - p.n - i] = w.trail[2 * k + 1]
+    w.count[TRAIL] = k
+    w.count[HEAD] = w.frames[f + 6]
+    w.count[POOL] = w.frames[f + 8]
+    w.count[PENDINGS] = w.frames[f + 9]
+
+
+def _leave_behind(p, w, f):
+    k = w.count[TRAIL]
+    for m in range(w.frames[f + 2], w.frames[f + 2] + w.frames[f + 3]):
+        i = w.pool[m]
+        if i < 0:
+            i = -1 - i
+        w.trail[2 * k] = -1 - p.n - i
+        w.trail[2 * k + 1] = w.flag[i]
+        k += 1
+        w.flag[i] = w.raw[i]
+    w.count[TRAIL] = k
+
+
+def _place(p, w, b):
+    """Places item b at its lowest address and raises what it overlaps. Returns a section that fails, or -1."""
+    k = w.count[TRAIL]
+    w.address[b] = w.raw[b]
+    w.trail[2 * k] = -1 - b
+    k += 1
+    for s in range(p.first[b], p.last[b]):
+        w.rem[s] -= p.size[b]
+    fail = -1
+    for q in range(p.ov_ptr[b], p.ov_ptr[b + 1]):
+        j = p.ov_item[q]
+        if w.address[j] >= 0:
+            continue
+        x = w.raw[b] + p.size[b]
+        if p.ov_bank[q]:
+            x += -x % p.ov_bank[q]
+        if x <= w.raw[j]:
+            continue
+        if p.align[j] > 1:
+            x += -x % p.align[j]
+        while p.bank[j] and x // p.bank[j] != (x + p.size[j] - 1) // p.bank[j]:
+            x += -x % p.bank[j]
+            x += -x % p.align[j]
+        w.trail[2 * k] = j
+        w.trail[2 * k + 1] = w.raw[j]
+        k += 1
+        w.raw[j] = x
+        if x > w.top[j]:
+            fail = max(p.first[j], p.first[b])
+            break
+    w.count[TRAIL] = k
+    return fail
+
+
+def _split(p, w, f, parent):
+    """Opens the pieces that are left of frame f's piece; the next to be worked on is the last in time."""
+    at = w.frames[f]
+    items = w.frames[f + 1]
+    low_s = p.n_sections
+    high_s = 0
+    for k in range(at, at + items):
+        i = w.pool[k]
+        if w.address[i] < 0:
+            low_s = min(low_s, p.first[i])
+            high_s = max(high_s, p.last[i])
+    for s in range(low_s, high_s):
+        w.cross[s] = 0
+    for k in range(at, at + items):
+        i = w.pool[k]
+        if w.address[i] < 0:
+            w.cross[p.first[i]] += 1
+            w.cross[p.last[i] - 1] -= 1
+    start = low_s
+    crossing = 0
+    for s in range(low_s, high_s):
+        crossing += w.cross[s]
+        if crossing:
+            continue
+        p_at = w.count[POOL]
+        end = p_at
+        for k in range(at, at + items):
+            i = w.pool[k]
+            if w.address[i] < 0 and p.first[i] >= start and p.last[i] <= s + 1:
+                w.pool[end] = i
+                end += 1
+        start = s + 1
+        if end > p_at:
+            q = 4 * w.count[PENDINGS]
+            w.pending[q] = p_at
+            w.pending[q + 1] = end - p_at
+            w.pending[q + 2] = parent
+            w.pending[q + 3] = w.count[HEAD]
+            w.count[HEAD] = w.count[PENDINGS]
+            w.count[PENDINGS] += 1
+            w.count[POOL] = end

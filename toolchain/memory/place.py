@@ -1,29 +1,120 @@
-"""Placement: normalise, greedy orders, then search; a plan with its certificate."""
+"""Placement: normalise, greedy orders, then the decision search against targets; a plan with its certificate."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from toolchain.memory.buffer import Buffer, DoesNotFit, Placement, check_buffers
 from toolchain.memory.check import live_at_peak
 from toolchain.memory.greedy import NoRoom, first_fit, orders, peak_of
 from toolchain.memory.items import Item, make_items
+from toolchain.memory.search import Decider
+from toolchain.memory.skyline import skyline
 
-DEFAULT_EFFORT_NODES = 200_000
+DEFAULT_EFFORT_NODES = 20_000
+SEARCH_ITEMS = 3_000  # above this the search's tables outgrow the memory: greedy orders only
+
+
+@dataclass
+class _Plan:
+    """The best known of one piece while it is worked on."""
+
+    bases: list[int] | None
+    bound_bytes: int
+    nodes: int = 0
 
 
 def place(buffers: Iterable[Buffer], capacity_bytes: int | None = None, effort_nodes: int = DEFAULT_EFFORT_NODES) -> Placement:
     """Addresses for all buffers.
 
-    capacity_bytes  given: the first plan found within it (packing). None: the smallest peak.
-    effort_nodes    how long to search, in nodes; the answer depends on it and on nothing else.
+    capacity_bytes  given: the first plan found within it (packing). None: the smallest peak found.
+    effort_nodes    how long to search, in nodes; the answer depends on it and on nothing else. 0: greedy only.
 
     Raises InvalidBuffers, or DoesNotFit where no plan within the capacity was found.
     """
     by_name = check_buffers(buffers)
     items = make_items(by_name, take_rights=True)
-    bound = lower_bound(make_items(by_name, take_rights=True, legal=False))
-    best: list[int] | None = None
+    plain = all(item.plain for item in items)
+    rigid = any(b.in_place_of or b.view_of for b in by_name.values())
+    bound = lower_bound(make_items(by_name, take_rights=True, legal=False) if rigid else items)
+    if capacity_bytes is not None and plain and bound <= capacity_bytes:
+        bases = skyline(items, capacity_bytes)
+        if bases is not None:
+            peak = peak_of(items, bases)
+            return Placement(_addresses(by_name, items, bases), peak, bound, peak == bound, 0)
+    plan = _place_pieces(items, bound, capacity_bytes, effort_nodes)
+    # With rights to share not all of which need be taken, what the search refutes is no proof.
+    bound = bound if rigid else max(bound, plan.bound_bytes)
+    peak = peak_of(items, plan.bases) if plan.bases is not None else None
+    if peak is None or (capacity_bytes is not None and peak > capacity_bytes):
+        limit = capacity_bytes if capacity_bytes is not None else max(b.size_bytes for b in by_name.values())
+        step, live, _ = live_at_peak(by_name.values())
+        proved = bound > limit or (capacity_bytes is None and plan.nodes > 0)
+        raise DoesNotFit(limit, bound, peak, step, live, proved, plan.nodes)
+    assert plan.bases is not None
+    return Placement(_addresses(by_name, items, plan.bases), peak, min(bound, peak), peak <= bound, plan.nodes)
+
+
+def lower_bound(items: Sequence[Item]) -> int:
+    """The largest sum of live bytes over all steps; all but one of the live are counted up to their alignment."""
+    changes: dict[int, int] = {}
+    grain = min((item.alignment_bytes for item in items), default=1)
+    same_grain = grain > 1 and all(item.alignment_bytes % grain == 0 for item in items)
+    for item in items:
+        for start, end, low, high in item.parts:
+            padded = high - low
+            if same_grain and len(item.parts) == 1:
+                padded += -padded % grain
+            changes[start] = changes.get(start, 0) + padded
+            changes[end] = changes.get(end, 0) - padded
+    live = most = 0
+    for step in sorted(changes):
+        live += changes[step]
+        most = max(most, live)
+    if same_grain and most:
+        most -= max(-item.size_bytes % grain for item in items)
+    return max([most, *(item.settle(0) + item.size_bytes for item in items)], default=0)
+
+
+def _place_pieces(items: Sequence[Item], bound: int, capacity: int | None, effort: int) -> _Plan:
+    """Pieces of time that no item crosses, the fullest first; the peak of one is the target of the next."""
+    pieces = [(lower_bound([items[n] for n in piece]), piece) for piece in _pieces(items)]
+    pieces.sort(key=lambda piece: (-piece[0], piece[1]))
+    bases = [0] * len(items)
+    nodes = 0
+    target = bound
+    known = bound
+    for piece_bound, piece in pieces:
+        some = [items[n] for n in piece]
+        if capacity is None:
+            plan = _minimize(some, piece_bound, target, max(effort - nodes, 0))
+        else:
+            plan = _pack(some, piece_bound, capacity, max(effort - nodes, 0))
+        nodes += plan.nodes
+        known = max(known, plan.bound_bytes)
+        if plan.bases is None:
+            return _Plan(None, known, nodes)
+        for n, base in zip(piece, plan.bases):
+            bases[n] = base
+        target = max(target, peak_of(some, plan.bases))
+    return _Plan(bases, known, nodes)
+
+
+def _pieces(items: Sequence[Item]) -> list[list[int]]:
+    pieces: list[list[int]] = []
+    until = None
+    for n in sorted(range(len(items)), key=lambda n: (items[n].start, n)):
+        if until is None or items[n].start >= until:
+            pieces.append([])
+            until = items[n].end
+        pieces[-1].append(n)
+        until = max(until, items[n].end)
+    return pieces
+
+
+def _greedy(items: Sequence[Item], target: int) -> list[int] | None:
+    best = None
     for order in orders(items):
         try:
             bases = first_fit(items, order)
@@ -31,34 +122,84 @@ def place(buffers: Iterable[Buffer], capacity_bytes: int | None = None, effort_n
             continue
         if best is None or peak_of(items, bases) < peak_of(items, best):
             best = bases
-        if peak_of(items, best) <= (bound if capacity_bytes is None else capacity_bytes):
+        if peak_of(items, best) <= target or len(items) > SEARCH_ITEMS:
             break
-    peak = peak_of(items, best) if best is not None else -1
-    if best is None or (capacity_bytes is not None and peak > capacity_bytes):
-        step, live, _ = live_at_peak(by_name.values())
-        raise DoesNotFit(capacity_bytes or 0, bound, peak, step, live, proved=bound > (capacity_bytes or 0))
-    return Placement(_addresses(by_name, items, best), peak, bound, peak == bound, 0)
+    return best
 
 
-def lower_bound(items: Sequence[Item]) -> int:
-    """The largest sum of live bytes over all steps."""
-    changes: dict[int, int] = {}
-    for item in items:
-        for start, end, low, high in item.parts:
-            changes[start] = changes.get(start, 0) + high - low
-            changes[end] = changes.get(end, 0) - high + low
-    live = most = 0
-    for step in sorted(changes):
-        live += changes[step]
-        most = max(most, live)
-    return max([most, *(item.low + item.size_bytes for item in items if item.low)])
+def _pack(items: Sequence[Item], bound: int, capacity: int, effort: int) -> _Plan:
+    plan = _Plan(_greedy(items, capacity), bound)
+    fits = plan.bases is not None and peak_of(items, plan.bases) <= capacity
+    if fits or bound > capacity or len(items) > SEARCH_ITEMS:
+        return plan
+    decider = Decider(items)
+    verdict = decider.attempts(capacity, effort)
+    plan.nodes = verdict.nodes
+    if verdict.bases is not None:
+        plan.bases = list(verdict.bases)
+    elif verdict.refuted:
+        plan.bound_bytes = _next_peak(items, decider.unit, capacity)
+    return plan
+
+
+def _minimize(items: Sequence[Item], bound: int, target: int, effort: int) -> _Plan:
+    """Decides at the target first; then goes down from the best plan in steps, halved where they fail.
+
+    Plans are found in few nodes or hardly at all, so a step down costs less than one up from the bound.
+    """
+    plan = _Plan(_greedy(items, target), bound)
+    if len(items) > SEARCH_ITEMS or (plan.bases is not None and peak_of(items, plan.bases) <= target):
+        return plan
+    decider = Decider(items)
+    if plan.bases is None:  # bound items in each other's way: any plan at all
+        _try(plan, decider, sum(i.size_bytes + i.alignment_bytes for i in items) + target, effort // 2)
+        if plan.bases is None:
+            return plan
+    floor = max(target, plan.bound_bytes)
+    _try(plan, decider, floor, min(effort // 4, effort - plan.nodes))
+    cap = 2 * _round_nodes(items)
+    step = max((peak_of(items, plan.bases) - floor) // 4, 1)
+    while plan.nodes < effort and (peak := peak_of(items, plan.bases)) > (floor := max(target, plan.bound_bytes)):
+        if _try(plan, decider, max(peak - step, floor), min(cap, effort - plan.nodes)):
+            continue
+        step //= 2
+        if step < max(target >> 9, decider.unit):
+            cap *= 2
+            step = max((peak - floor) // 4, decider.unit)
+    return plan
+
+
+def _try(plan: _Plan, decider: Decider, target: int, nodes: int) -> bool:
+    """One decision; improves the plan or its bound. True where a plan within the target is known."""
+    if plan.bases is not None and peak_of(decider.items, plan.bases) <= target:
+        return True
+    if plan.bound_bytes > target:
+        return False
+    verdict = decider.attempts(target, nodes)
+    plan.nodes += verdict.nodes
+    if verdict.refuted:
+        plan.bound_bytes = max(plan.bound_bytes, _next_peak(decider.items, decider.unit, target))
+    if verdict.bases is None:
+        return False
+    plan.bases = list(verdict.bases)
+    return True
+
+
+def _round_nodes(items: Sequence[Item]) -> int:
+    return 16 * (2 * len(items) + 200)
+
+
+def _next_peak(items: Sequence[Item], unit: int, refuted: int) -> int:
+    """The smallest peak above a refuted one that some item could reach."""
+    return min(refuted + 1 + (item.size_bytes - refuted - 1) % unit for item in items)
 
 
 def _addresses(by_name: Mapping[str, Buffer], items: Sequence[Item], bases: Sequence[int]) -> dict[str, int]:
     at = {name: base + offset for item, base in zip(items, bases) for name, offset in item.members}
     for name, b in by_name.items():  # those of no bytes
         if name not in at:
-            at[name] = b.fixed_address or 0
+            low = b.region[0] if b.region is not None else 0
+            at[name] = b.fixed_address if b.fixed_address is not None else low + -low % b.alignment_bytes
     for name, b in by_name.items():
         if not b.size_bytes and b.view_of is not None:
             at[name] = at[b.view_of] + b.offset_bytes
