@@ -1,0 +1,184 @@
+"""The conformance kit: cases as files (inputs, parameters, expected) that RTL or silicon is run against.
+
+`write_vectors` writes one `.npz` for each case and an `index.json`; every file stands for itself. `replay` computes a
+case again from its file alone. The same arguments give the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.fixed_point.conv import conv2d, conv_transpose2d
+from quant.fixed_point.elementwise import add, leaky_relu, mul, rescale
+from quant.fixed_point.errors import FixedPointError
+from quant.fixed_point.matmul import matmul
+from quant.fixed_point.pool import max_pool, pool_sum
+from quant.fixed_point.requant import Requant, requantize
+from quant.fixed_point.resize import bilinear_sums, linear_axis_tosa, nearest_indices_tosa, resize_nearest
+from quant.fixed_point.rounding import Rounding
+from quant.fixed_point.scale import ScaleKind
+from quant.fixed_point.vector_cases import MachineNumerics, draw_cases
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class VectorCase:
+    """One case. inputs: arrays; parameters: JSON values (a requantization under its own name); expected: the output."""
+
+    name: str
+    op: str
+    inputs: dict[str, Array]
+    parameters: dict[str, Any]
+    expected: Array
+
+
+def _requant(values: Mapping[str, Any]) -> Requant:
+    kind: ScaleKind = values["kind"]
+    return Requant(
+        np.array(values["multiplier"], np.int64),
+        np.array(values["shift"], np.int64),
+        Rounding(values["rounding"]),
+        values["zero_point"],
+        values["low"],
+        values["high"],
+        values["wrap"],
+        kind,
+        values["width_bits"],
+    )
+
+
+def _convolution(function: Callable[..., Array], i: dict[str, Array], p: dict[str, Any]) -> Array:
+    geometry = {k: tuple(v) if isinstance(v, list) else v for k, v in p["geometry"].items()}
+    acc = function(
+        i["x"],
+        i["w"],
+        bias=i["bias"],
+        x_zero_point=p["x_zero_point"],
+        w_zero_point=p["w_zero_point"],
+        accumulator_bits=p["accumulator_bits"],
+        **geometry,
+    )
+    return requantize(acc, _requant(p["requant"]), i["x"].dtype)
+
+
+def _matmul(i: dict[str, Array], p: dict[str, Any]) -> Array:
+    acc = matmul(
+        i["a"],
+        i["b"],
+        a_zero_point=p["a_zero_point"],
+        b_zero_point=p["b_zero_point"],
+        bias=i["bias"],
+        accumulator_bits=p["accumulator_bits"],
+    )
+    return requantize(acc, _requant(p["requant"]), i["a"].dtype)
+
+
+def _add(i: dict[str, Array], p: dict[str, Any]) -> Array:
+    return add(
+        i["a"],
+        i["b"],
+        _requant(p["a_requant"]),
+        _requant(p["b_requant"]),
+        _requant(p["requant"]),
+        a_zero_point=p["a_zero_point"],
+        b_zero_point=p["b_zero_point"],
+        left_shift=p["left_shift"],
+        subtract=p["subtract"],
+        dtype=i["a"].dtype,
+    )
+
+
+def _mul(i: dict[str, Array], p: dict[str, Any]) -> Array:
+    zeros = {"a_zero_point": p["a_zero_point"], "b_zero_point": p["b_zero_point"]}
+    return mul(i["a"], i["b"], _requant(p["requant"]), dtype=i["a"].dtype, **zeros)
+
+
+def _leaky_relu(i: dict[str, Array], p: dict[str, Any]) -> Array:
+    positive, negative = _requant(p["positive"]), _requant(p["negative"])
+    return leaky_relu(i["x"], positive, negative, x_zero_point=p["x_zero_point"], dtype=i["x"].dtype)
+
+
+def _window(p: dict[str, Any]) -> dict[str, Any]:
+    return {k: tuple(p[k]) for k in ("kernel", "strides", "pads")}
+
+
+def _average_pool(i: dict[str, Array], p: dict[str, Any]) -> Array:
+    return requantize(pool_sum(i["x"], x_zero_point=p["x_zero_point"], **_window(p)), _requant(p["requant"]), i["x"].dtype)
+
+
+def _resize(i: dict[str, Array], p: dict[str, Any]) -> Array:
+    x = i["x"]
+    axes = [(x.shape[1 + a], p["size"][a], p["scale"][2 * a], p["scale"][2 * a + 1], p["offset"][a]) for a in range(2)]
+    if p["mode"] == "nearest":
+        return resize_nearest(x, *(nearest_indices_tosa(*a) for a in axes))
+    sums = bilinear_sums(x, *(linear_axis_tosa(*a) for a in axes), x_zero_point=p["x_zero_point"])
+    return requantize(sums, _requant(p["requant"]), x.dtype)
+
+
+_REPLAYS: dict[str, Callable[[dict[str, Array], dict[str, Any]], Array]] = {
+    "requantize": lambda i, p: requantize(i["acc"], _requant(p["requant"]), p["dtype"]),
+    "conv2d": lambda i, p: _convolution(conv2d, i, p),
+    "conv_transpose2d": lambda i, p: _convolution(conv_transpose2d, i, p),
+    "matmul": _matmul,
+    "add": _add,
+    "mul": _mul,
+    "rescale": lambda i, p: rescale(i["x"], _requant(p["requant"]), x_zero_point=p["x_zero_point"], dtype=i["x"].dtype),
+    "leaky_relu": _leaky_relu,
+    "max_pool": lambda i, p: max_pool(i["x"], **_window(p)),
+    "average_pool": _average_pool,
+    "resize": _resize,
+}
+
+
+def replay(op: str, inputs: dict[str, Array], parameters: dict[str, Any]) -> Array:
+    """The output of a case from what its file holds. Raises FixedPointError for an unknown op."""
+    if op not in _REPLAYS:
+        raise FixedPointError(f"vectors: op {op!r}; known are {', '.join(_REPLAYS)}")
+    return _REPLAYS[op](inputs, parameters)
+
+
+def make_vectors(numerics: MachineNumerics, *, seed: int = 0) -> list[VectorCase]:
+    """All cases for a machine. Raises ScaleRangeError where its scale form expresses none of them."""
+    cases = []
+    for name, op, inputs, parameters in draw_cases(numerics, seed):
+        cases.append(VectorCase(name, op, inputs, parameters, replay(op, inputs, parameters)))
+    return cases
+
+
+def write_vectors(out_dir: Path, numerics: MachineNumerics, *, seed: int = 0) -> list[Path]:
+    """Writes NAME.npz for each case (arrays in_*, `expected`, `case` as JSON text) and index.json; returns the paths.
+
+    The directory is made; files of the same names are replaced. int4 codes are stored one to a byte, as int8.
+    """
+    out_dir.mkdir(parents=True, exist_ok=True)
+    paths, index = [], []
+    for case in make_vectors(numerics, seed=seed):
+        path = out_dir / f"{case.name}.npz"
+        text = json.dumps({"op": case.op, "parameters": case.parameters}, sort_keys=True)
+        arrays: dict[str, Any] = {f"in_{k}": v for k, v in case.inputs.items()}
+        np.savez_compressed(path, expected=case.expected, case=np.array(text), **arrays)
+        index.append({"file": path.name, "op": case.op, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()})
+        paths.append(path)
+    index_path = out_dir / "index.json"
+    index_path.write_text(json.dumps(index, indent=1) + "\n")
+    return [*paths, index_path]
+
+
+def read_vectors(directory: Path) -> list[VectorCase]:
+    """The cases that `write_vectors` wrote, in the order of index.json."""
+    cases = []
+    for entry in json.loads((directory / "index.json").read_text()):
+        with np.load(directory / entry["file"]) as file:
+            case = json.loads(str(file["case"]))
+            inputs = {name[3:]: file[name] for name in file.files if name.startswith("in_")}
+            cases.append(VectorCase(Path(entry["file"]).stem, case["op"], inputs, case["parameters"], file["expected"]))
+    return cases
