@@ -107,24 +107,25 @@ def softmax8(x: Array, input_scale: float, beta: float = 1.0, dtype: DTypeLike |
 
 
 @cache
-def _softmax16_tables() -> tuple[Array, Array]:
+def _softmax16_tables(precision: type[np.floating]) -> tuple[Array, Array]:
     """exp over [-10, 0], and 1 / (1 + x) over [0, 1], both int16[513]."""
     unit = 2.0 / 65535
-    exponential = build_table16(np.exp, 10.0 / 65535, unit, form="tflite", input_zero_point=_INT16_MAX, precision=np.float64)
+    exponential = build_table16(np.exp, 10.0 / 65535, unit, form="tflite", input_zero_point=_INT16_MAX, precision=precision)
     inverse = build_table16(
-        lambda x: 1 / (1 + x), 1.0 / 65535, unit, form="tflite", input_zero_point=_INT16_MIN, precision=np.float64
+        lambda x: 1 / (1 + x), 1.0 / 65535, unit, form="tflite", input_zero_point=_INT16_MIN, precision=precision
     )
     return exponential, inverse
 
 
-def softmax16(x: Array, input_scale: float, beta: float = 1.0) -> Array:
+def softmax16(x: Array, input_scale: float, beta: float = 1.0, *, precision: type[np.floating] = np.float64) -> Array:
     """x: int16[..., n], n <= 65535 -> int16[..., n], scale 1/32768, zero point 0, in [0, 32767].
 
-    exp and 1 / (1 + x) from interpolated tables of 513; differences below -10 count as exp(-10). Error in
-    docs/nonlinear.md. Source: TFLite SOFTMAX, reference_ops::SoftmaxInt16.
+    exp and 1 / (1 + x) from interpolated tables of 513; differences below -10 count as exp(-10). The tables are built in
+    `precision`: float64 as LiteRT does, float32 as TFLite Micro; two entries of 513 differ by 1. Error in docs/nonlinear.md.
+    Source: TFLite SOFTMAX, reference_ops::SoftmaxInt16.
     """
     require_type(x, "softmax16", np.int16)
-    exp_table, inverse_table = _softmax16_tables()
+    exp_table, inverse_table = _softmax16_tables(precision)
     difference = -_differences(x, 65535)
     real = float(np.float32(input_scale) * np.float32(beta)) / (10.0 / 65535.0)
     rescale = make_requant(real, _FULL_SCALE, Rounding.DOUBLE_ROUND, low=INT32_MIN, high=INT32_MAX)

@@ -119,6 +119,15 @@ def _draw_softmax(dtype: Any, output_type: str, beta: bool = True) -> Draw:
     return draw
 
 
+def _draw_softmax_pairs(rng: np.random.Generator) -> tuple[Params, list[Array]]:
+    """Rows of two at the scale of the table of exp: sums all over the table of 1 / (1 + x)."""
+    p, _ = _draw_softmax(np.int16, "int16")(rng)
+    below = -rng.integers(0, 20000, 1000)
+    return p | {"input_scale": float(np.float32(10 / 65535)), "beta": 1.0}, [
+        np.stack([np.zeros(1000), below], axis=1).astype(np.int16)
+    ]
+
+
 def _draw_log_softmax(dtype: Any) -> Draw:
     def draw(rng: np.random.Generator) -> tuple[Params, list[Array]]:
         p, inputs = _draw_softmax(dtype, np.dtype(dtype).name, beta=False)(rng)
@@ -135,17 +144,19 @@ def _ours_softmax8(p: Params, x: Array) -> Array:
     return softmax.softmax8(x, p["input_scale"], p["beta"], p["output_type"])
 
 
+def _softmax16(precision: type[np.floating]) -> Callable[..., Array]:
+    return lambda p, x: softmax.softmax16(x, p["input_scale"], p["beta"], precision=precision)
+
+
 SOFTMAX = (
     Kernel("SOFTMAX int8", _draw_softmax(np.int8, "int8"), _SOFTMAX, _ours_softmax8),
     Kernel("SOFTMAX uint8", _draw_softmax(np.uint8, "uint8"), _SOFTMAX, _ours_softmax8, ("reference",)),
     Kernel("SOFTMAX int8 to int16", _draw_softmax(np.int8, "int16"), _SOFTMAX, _ours_softmax8),
-    Kernel(
-        "SOFTMAX int16",
-        _draw_softmax(np.int16, "int16"),
-        _SOFTMAX,
-        lambda p, x: softmax.softmax16(x, p["input_scale"], p["beta"]),
-        ("reference", "optimized", "micro"),
-    ),
+    # LiteRT builds its tables in float64, TFLite Micro in float32
+    Kernel("SOFTMAX int16", _draw_softmax(np.int16, "int16"), _SOFTMAX, _softmax16(np.float64), ("reference", "optimized")),
+    Kernel("SOFTMAX int16 pairs", _draw_softmax_pairs, _SOFTMAX, _softmax16(np.float64), ("reference", "optimized")),
+    Kernel("SOFTMAX int16, float32 tables", _draw_softmax(np.int16, "int16"), _SOFTMAX, _softmax16(np.float32), ("micro",)),
+    Kernel("SOFTMAX int16 pairs, float32 tables", _draw_softmax_pairs, _SOFTMAX, _softmax16(np.float32), ("micro",)),
     Kernel("LOG_SOFTMAX int8", _draw_log_softmax(np.int8), _LOG_SOFTMAX, lambda p, x: softmax.log_softmax8(x, p["input_scale"])),
     Kernel(
         "LOG_SOFTMAX uint8",
