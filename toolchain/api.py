@@ -43,9 +43,10 @@ Progress = Callable[[str, int, int | None], None]  # stage, done, total
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """What `npu-build` was asked for. calibration None: random inputs; parameters: an edited file of calibrate.py."""
+    """What `npu-build` was asked for. hardware: a shipped name, a YAML file, or a machine already loaded. calibration None:
+    random inputs; parameters: an edited file of calibrate.py."""
 
-    hardware: str
+    hardware: str | Machine
     calibration: str | None = None
     parameters: str | None = None
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -71,7 +72,7 @@ def _silent(*_: Any) -> None:
 
 def build(path: str | Path, options: BuildOptions, dump: Dump = _silent, progress: Progress = _silent) -> Build:
     """path: an ONNX model. Raises ConfigError, CompileError. `dump` is given the text of every stage."""
-    machine = load_machine(options.hardware)
+    machine = options.hardware if isinstance(options.hardware, Machine) else load_machine(options.hardware)
     progress("load", 0, None)
     model = load_model(path, options.shapes)
     selection = select_model(model, machine, dump)

@@ -76,7 +76,8 @@ def _port(
     view = plan.views.get(name)
     home = roots[view.root if view else name]
     address = home.address + (view.offset_bytes if view else 0)
-    model, layout = origins[name]
+    # What only regions exchange (a part rescaled for its Concat) is no tensor of the model.
+    model, layout = origins.get(name, (name, "plain"))
     return Port(name, model, layout, address, kind.shape, kind.dtype, kind.quant.scale, kind.quant.zero_point)
 
 

@@ -16,6 +16,7 @@ from toolchain.ops.elementwise import IntegerBinary, Rescale
 from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.ops.movement import IntegerPad, Join, Reshape, ResizeNearest, Slice, Transpose
 from toolchain.ops.pool import Geometry, IntegerAveragePool, IntegerMaxPool
+from toolchain.ops.requants import LookupTable
 from toolchain.ops.residual import Residual
 from toolchain.ops.unary import Lookup
 
@@ -31,6 +32,7 @@ _CLASSES = {
         IntegerPad,
         Join,
         Lookup,
+        LookupTable,
         Node,
         Quant,
         Requant,

@@ -7,7 +7,8 @@ stays in SRAM; each answer carries its bound and whether it is proved. `validate
 from toolchain.memory.buffer import Buffer, DoesNotFit, InvalidBuffers, Placement
 from toolchain.memory.check import live_at_peak, validate
 from toolchain.memory.draw import draw
-from toolchain.memory.order import InvalidGraph, Operator, Order, live_ranges, order_operators, peak_of_order
+from toolchain.memory.graph import InvalidGraph, Operator
+from toolchain.memory.order import Order, live_ranges, order_operators, peak_of_order
 from toolchain.memory.place import place
 from toolchain.memory.residency import InvalidTensors, Residency, ResidentTensor, choose_residents
 

@@ -4,29 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from toolchain.memory.buffer import Buffer
+from toolchain.memory.graph import InvalidGraph, Operator, transient_bytes
+from toolchain.memory.order_search import search_order
 
 DEFAULT_EFFORT_STATES = 20_000
-
-
-class InvalidGraph(ValueError):
-    """Operators that cannot be ordered: a tensor without producer, without size, made twice, or a cycle."""
-
-
-@dataclass(frozen=True)
-class Operator:
-    """One step. It needs its inputs, outputs and workspace at once.
-
-    in_place         (output, input) pairs: the output may take over the input's bytes where this is its last use
-    workspace_bytes  scratch and streamed weights, live only while it runs
-    """
-
-    name: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    in_place: tuple[tuple[str, str], ...] = ()
-    workspace_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -58,10 +42,15 @@ def order_operators(
     """
     graph_inputs, graph_outputs = tuple(graph_inputs), tuple(graph_outputs)
     check_graph(operators, tensor_sizes, graph_inputs, graph_outputs)
-    order = _ready_order(operators, graph_inputs)
-    peak = peak_of_order(operators, order, tensor_sizes, graph_inputs, graph_outputs)
-    bound = max((_alone(op, tensor_sizes) for op in operators), default=peak)
-    return Order(tuple(order), peak, min(bound, peak), peak <= bound, 0)
+    found = search_order(operators, tensor_sizes, graph_inputs, graph_outputs, effort_states)
+    order = [operators[k].name for k in found.order]
+    given = ready_order(operators, graph_inputs)
+    peak, known = (
+        peak_of_order(operators, names, tensor_sizes, graph_inputs, graph_outputs) for names in (order, given)
+    )
+    if known < peak:
+        order, peak = given, known
+    return Order(tuple(order), peak, min(found.bound_bytes, peak), peak <= found.bound_bytes, found.states)
 
 
 def check_graph(
@@ -98,7 +87,7 @@ def check_graph(
             raise InvalidGraph(f"tensor {t}: has no size")
         if tensor_sizes[t] < 0:
             raise InvalidGraph(f"tensor {t}: size {tensor_sizes[t]} is negative")
-    _ready_order(operators, graph_inputs)
+    ready_order(operators, graph_inputs)
 
 
 def peak_of_order(
@@ -127,19 +116,6 @@ def peak_of_order(
         live += sum(tensor_sizes[t] for t in op.outputs if t in uses or t in kept)
         live -= sum(tensor_sizes[t] for t in dying)
     return peak
-
-
-def transient_bytes(op: Operator, dying: Iterable[str], tensor_sizes: Mapping[str, int]) -> int:
-    """Bytes needed while `op` runs beyond those live before it; `dying` inputs may be overwritten in place."""
-    extra = op.workspace_bytes + sum(tensor_sizes[t] for t in op.outputs)
-    free, served = set(dying), set()
-    pairs = sorted(op.in_place, key=lambda p: (-min(tensor_sizes[p[0]], tensor_sizes[p[1]]), p))
-    for out, old in pairs:
-        if old in free and out not in served:
-            extra -= min(tensor_sizes[out], tensor_sizes[old])
-            free.discard(old)
-            served.add(out)
-    return extra
 
 
 def live_ranges(
@@ -175,24 +151,28 @@ def live_ranges(
     return out
 
 
-def _alone(op: Operator, tensor_sizes: Mapping[str, int]) -> int:
-    return sum(tensor_sizes[t] for t in set(op.inputs)) + transient_bytes(op, op.inputs, tensor_sizes)
-
-
-def _ready_order(operators: Sequence[Operator], graph_inputs: Iterable[str]) -> list[str]:
+def ready_order(operators: Sequence[Operator], graph_inputs: Iterable[str]) -> list[str]:
     """A topological order that keeps the given one where it can. Raises InvalidGraph at a cycle."""
     made = set(graph_inputs)
-    order: list[str] = []
-    waiting = list(operators)
-    while waiting:
-        left = []
-        for op in waiting:
-            if made.issuperset(op.inputs):
-                made.update(op.outputs)
-                order.append(op.name)
-            else:
-                left.append(op)
-        if len(left) == len(waiting):
-            raise InvalidGraph(f"operators in a cycle, or behind one: {', '.join(op.name for op in left[:8])}")
-        waiting = left
+    waiting_for: dict[str, list[int]] = {}
+    missing = []
+    for n, op in enumerate(operators):
+        needs = {t for t in op.inputs if t not in made}
+        missing.append(len(needs))
+        for t in needs:
+            waiting_for.setdefault(t, []).append(n)
+    ready = [n for n, count in enumerate(missing) if not count]
+    order = []
+    while ready:
+        n = heappop(ready)
+        order.append(operators[n].name)
+        for t in operators[n].outputs:
+            for k in waiting_for.get(t, ()):
+                missing[k] -= 1
+                if not missing[k]:
+                    heappush(ready, k)
+    if len(order) < len(operators):
+        stuck = sorted(set(range(len(operators))) - {n for n, count in enumerate(missing) if not count})
+        names = ", ".join(operators[n].name for n in stuck[:8])
+        raise InvalidGraph(f"operators in a cycle, or behind one: {names}")
     return order

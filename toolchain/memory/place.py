@@ -9,7 +9,7 @@ from toolchain.memory.buffer import Buffer, DoesNotFit, Placement, check_buffers
 from toolchain.memory.check import live_at_peak
 from toolchain.memory.greedy import NoRoom, first_fit, orders, peak_of
 from toolchain.memory.items import Item, make_items
-from toolchain.memory.search import Decider
+from toolchain.memory.search import Decider, Verdict
 from toolchain.memory.skyline import skyline
 
 DEFAULT_EFFORT_NODES = 20_000
@@ -157,16 +157,28 @@ def _minimize(items: Sequence[Item], bound: int, target: int, effort: int) -> _P
             return plan
     floor = max(target, plan.bound_bytes)
     _try(plan, decider, floor, min(effort // 4, effort - plan.nodes))
-    cap = 2 * _round_nodes(items)
-    step = max((peak_of(items, plan.bases) - floor) // 4, 1)
-    while plan.nodes < effort and (peak := peak_of(items, plan.bases)) > (floor := max(target, plan.bound_bytes)):
-        if _try(plan, decider, max(peak - step, floor), min(cap, effort - plan.nodes)):
-            continue
-        step //= 2
-        if step < max(target >> 9, decider.unit):
+    cap = 2 * len(items) + 200
+    while plan.nodes < effort and peak_of(items, plan.bases) > max(target, plan.bound_bytes):
+        if not _step_down(plan, decider, target, effort, cap):
             cap *= 2
-            step = max((peak - floor) // 4, decider.unit)
     return plan
+
+
+def _step_down(plan: _Plan, decider: Decider, target: int, effort: int, cap: int) -> bool:
+    """Tries targets below the best plan, coarse steps first, then fine ones downwards. True at the first success."""
+    assert plan.bases is not None
+    peak = peak_of(decider.items, plan.bases)
+    floor = max(target, plan.bound_bytes)
+    fine = max(floor // 512, decider.unit)
+    coarse = [(peak - floor) >> k for k in range(2, 12)]
+    steps = [step for step in coarse if step > fine] + [k * fine for k in range(1, 13)]
+    for step in steps:
+        if plan.nodes >= effort or peak - step < floor:
+            break
+        verdict = decider.sweep(peak - step, effort - plan.nodes, cap)
+        if _take(plan, decider, peak - step, verdict):
+            return True
+    return False
 
 
 def _try(plan: _Plan, decider: Decider, target: int, nodes: int) -> bool:
@@ -175,7 +187,10 @@ def _try(plan: _Plan, decider: Decider, target: int, nodes: int) -> bool:
         return True
     if plan.bound_bytes > target:
         return False
-    verdict = decider.attempts(target, nodes)
+    return _take(plan, decider, target, decider.attempts(target, nodes))
+
+
+def _take(plan: _Plan, decider: Decider, target: int, verdict: Verdict) -> bool:
     plan.nodes += verdict.nodes
     if verdict.refuted:
         plan.bound_bytes = max(plan.bound_bytes, _next_peak(decider.items, decider.unit, target))
@@ -183,10 +198,6 @@ def _try(plan: _Plan, decider: Decider, target: int, nodes: int) -> bool:
         return False
     plan.bases = list(verdict.bases)
     return True
-
-
-def _round_nodes(items: Sequence[Item]) -> int:
-    return 16 * (2 * len(items) + 200)
 
 
 def _next_peak(items: Sequence[Item], unit: int, refuted: int) -> int:

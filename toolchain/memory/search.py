@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -45,6 +45,13 @@ STRATEGIES = (
     Strategy(TOTAL_LIFE, kernel.TIGHT_FAILING, kernel.BY_NEED),
     Strategy(TOTAL_SIZE, kernel.TIGHT_FAILING, kernel.BY_WASTE),
     Strategy(TOTAL_AREA, kernel.TIGHT_FAILING, kernel.BY_RANK),
+)
+ALL_STRATEGIES = STRATEGIES + tuple(
+    strategy
+    for rank in (TOTAL_SIZE, TOTAL_LIFE, TOTAL_AREA)
+    for rule in range(kernel.TIGHT_FAILING + 1)
+    for order in range(kernel.BY_WASTE + 1)
+    if (strategy := Strategy(rank, rule, order)) not in STRATEGIES
 )
 
 
@@ -91,10 +98,17 @@ class Decider:
             bases[n] = int(work.address[i]) * self.unit
         return Verdict(tuple(bases), False, int(nodes))
 
-    def attempts(self, target_bytes: int, node_limit: int, first_cap: int = 0) -> Verdict:
+    def attempts(self, target_bytes: int, node_limit: int) -> Verdict:
         """Every strategy in turn, with a node cap that doubles, until one decides or the nodes are used up."""
+        return self._run(target_bytes, node_limit, _doubling(2 * len(self.items) + 200))
+
+    def sweep(self, target_bytes: int, node_limit: int, cap: int) -> Verdict:
+        """All strategies once, each with at most `cap` nodes."""
+        return self._run(target_bytes, node_limit, ((strategy, cap) for strategy in ALL_STRATEGIES))
+
+    def _run(self, target_bytes: int, node_limit: int, schedule: Iterable[tuple[Strategy, int]]) -> Verdict:
         used = 0
-        for strategy, cap in _schedule(first_cap or 2 * len(self.items) + 200):
+        for strategy, cap in schedule:
             cap = min(cap, node_limit - used)
             if cap <= 0:
                 break
@@ -115,7 +129,7 @@ class Decider:
         return self._ranked[rank]
 
 
-def _schedule(cap: int) -> Iterator[tuple[Strategy, int]]:
+def _doubling(cap: int) -> Iterator[tuple[Strategy, int]]:
     while True:
         for strategy in STRATEGIES:
             yield strategy, cap
@@ -156,7 +170,7 @@ def compiled_kernel() -> ModuleType | None:
     """The kernel compiled by numba, where the extra `fast` is installed; its functions are compiled on first use."""
     if importlib.util.find_spec("numba") is None:
         return None
-    import numba
+    import numba  # pyright: ignore[reportMissingImports]
 
     # A second instance of the module, so that the plain one stays callable from Python.
     spec = importlib.util.find_spec(kernel.__name__)

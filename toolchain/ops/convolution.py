@@ -32,7 +32,7 @@ from toolchain.ops.base import (
     halvings,
     spans,
 )
-from toolchain.ops.requants import channel_slice, lookup, pack_weights, packed_bytes, parameter_block, table_block
+from toolchain.ops.requants import LookupTable, channel_slice, pack_weights, packed_bytes, parameter_block
 from toolchain.ops.residual import Residual, no_residual_fields, residual_fields
 from toolchain.ops.window import Window
 
@@ -101,7 +101,7 @@ class IntegerConvolution:
     x_zero_point: int
     accumulator_bits: int
     requant: Requant
-    table: Array | None
+    table: LookupTable | None
     residual: Residual | None
 
     def reference(self, inputs: Sequence[Array]) -> Array:
@@ -119,7 +119,7 @@ class IntegerConvolution:
         )
         y = requantize(acc, self.requant, x.dtype)
         if self.table is not None:
-            y = lookup(y, self.table)
+            y = self.table.apply(y)
         return y if self.residual is None else self.residual.add(y, inputs[3])
 
     def depthwise(self, layer: Layer) -> bool:
@@ -149,24 +149,17 @@ def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
     else:
         reduction, channels, step = layer.input_type(0).shape[3] // op.groups, channels // op.groups, mac.columns
     entries = mac.accumulators.entries
-    most_channels = limits.max_output_channels or channels
-    for inner in halvings(reduction, mac.rows * mac.depth):
-        if limits.max_input_channels and inner > limits.max_input_channels:
-            continue
-        for tile_channels in halvings(channels, step):
-            if tile_channels > min(most_channels, entries):
-                continue
+    most_inner = min(reduction, limits.max_input_channels or reduction)
+    most_channels = min(channels, limits.max_output_channels or channels, entries)
+    for inner in halvings(most_inner, mac.rows * mac.depth):
+        for tile_channels in halvings(most_channels, step):
             columns = min(width, entries // tile_channels, _most_columns(op, layer, limits))
-            if columns < 1:
-                continue
             for rows in halvings(height):
                 if rows * columns * tile_channels > entries and rows > 1:
                     continue
                 yield Tiling(rows, columns, tile_channels, inner, False)
                 if tile_channels < channels and (rows < height or columns < width):
                     yield Tiling(rows, columns, tile_channels, inner, True)
-        if inner < reduction and inner <= mac.rows * mac.depth:
-            return
 
 
 def _most_columns(op: IntegerConvolution, layer: Layer, limits: ConvolutionLimits) -> int:
@@ -288,7 +281,7 @@ class _Lowering:
 
     def table_blocks(self) -> tuple[Block, ...]:
         table = self.op.table
-        return () if table is None else (table_block((self.layer.node.name, "table"), table),)
+        return () if table is None else (table.block(self.layer.node.name),)
 
     def block(self, tile: _Tile, part: _Part, shape: tuple[int, int], last: bool) -> tuple[Block, int]:
         """Weights of one instruction and, for the last of a tile, its parameters behind them; and where those begin.

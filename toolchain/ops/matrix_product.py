@@ -56,12 +56,8 @@ class IntegerMatrixProduct:
         m, n = layer.output.shape[-2:]
         k = layer.input_type(0).shape[-1]
         mac, limits = layer.chip.engines.mac, layer.chip.limits.matrix_product
-        for inner in halvings(k, mac.rows * mac.depth):
-            if limits.max_k and inner > limits.max_k:
-                continue
-            for columns in halvings(n, mac.columns):
-                if columns > min(limits.max_n or n, mac.accumulators.entries):
-                    continue
+        for inner in halvings(min(k, limits.max_k or k), mac.rows * mac.depth):
+            for columns in halvings(min(n, limits.max_n or n, mac.accumulators.entries), mac.columns):
                 for rows in halvings(m):
                     if rows * columns > mac.accumulators.entries and rows > 1:
                         continue

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,11 +55,18 @@ def packed_bytes(shape: tuple[int, int], numerics: Numerics) -> int:
     return rows * (n if numerics.weight == "int8" else -(-n // 2))
 
 
-def table_block(key: tuple[Any, ...], table: Array) -> Block:
-    data = np.ascontiguousarray(table).astype(table.dtype.newbyteorder("<")).tobytes()
-    return Block(key, len(data), lambda: data)
+@dataclass(frozen=True, eq=False)
+class LookupTable:
+    """int8[256], or int16[513] interpolated as `numerics.table.interpolation` says."""
 
+    entries: Array
+    form: Literal["none", "tosa", "tflite"]
 
-def lookup(x: Array, table: Array) -> Array:
-    """A table applied as the machine does: 256 entries, or 513 interpolated."""
-    return lookup8(x, table) if table.size == 256 else lookup16(x, table, "tosa")
+    def apply(self, x: Array) -> Array:
+        if self.form == "none":
+            return lookup8(x, self.entries)
+        return lookup16(x, self.entries, self.form)
+
+    def block(self, owner: str) -> Block:
+        data = np.ascontiguousarray(self.entries).astype(self.entries.dtype.newbyteorder("<")).tobytes()
+        return Block((owner, "table"), len(data), lambda: data)

@@ -12,23 +12,17 @@ from typing import Any
 
 import numpy as np
 
+from quant.fixed_point.functions import erf, sigmoid
 from quant.fixed_point.tables import build_table8, build_table16
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.isa import operations as machine
 from toolchain.ops.base import Array, Block, Layer, QuantScope, Region, Site, Tiling, Work
 from toolchain.ops.boxes import box_tilings, boxes, row_column, three
-from toolchain.ops.requants import lookup, table_block
+from toolchain.ops.requants import LookupTable
 
 Function = Any  # ("x",) | float | (name, Function, ...)
 Attributes = Mapping[str, Any]
-
-_erf = np.vectorize(math.erf, otypes=[np.float64])
-
-
-def _sigmoid(x: Array) -> Array:
-    return 1 / (1 + np.exp(-x))
-
 
 PRIMITIVES: dict[str, Callable[..., Array]] = {
     "add": np.add,
@@ -43,9 +37,9 @@ PRIMITIVES: dict[str, Callable[..., Array]] = {
     "sqrt": np.sqrt,
     "abs": np.abs,
     "neg": np.negative,
-    "sigmoid": _sigmoid,
+    "sigmoid": sigmoid,
     "tanh": np.tanh,
-    "erf": _erf,
+    "erf": erf,
     "sin": np.sin,
     "cos": np.cos,
     "tan": np.tan,
@@ -208,7 +202,7 @@ class Unary:
         return Node(node.name, Rescale(x.zero_point, requant), node.inputs, node.outputs, node.sources)
 
 
-def make_table(function: Function, x: Quant, y: Quant, chip: Chip) -> Array:
+def make_table(function: Function, x: Quant, y: Quant, chip: Chip) -> LookupTable:
     """The machine's table of function from codes of scale x to codes of scale y."""
 
     def f(real: Array) -> Array:
@@ -216,25 +210,27 @@ def make_table(function: Function, x: Quant, y: Quant, chip: Chip) -> Array:
 
     form = chip.numerics.table
     if form.entries == 256:
-        return build_table8(f, x.scale, x.zero_point, y.scale, y.zero_point)
+        return LookupTable(build_table8(f, x.scale, x.zero_point, y.scale, y.zero_point), "none")
+    # TFLite's table knows no output zero point; its samples differ from TOSA's, its interpolation does not.
     kind = "tflite" if form.interpolation == "tflite" and y.zero_point == 0 else "tosa"
-    return build_table16(f, x.scale, y.scale, form=kind, input_zero_point=x.zero_point, output_zero_point=y.zero_point)
+    entries = build_table16(f, x.scale, y.scale, form=kind, input_zero_point=x.zero_point, output_zero_point=y.zero_point)
+    return LookupTable(entries, form.interpolation)
 
 
 @dataclass(frozen=True, eq=False)
 class Lookup:
     """y = table[x]: int8[256] by code from -128, or int16[513] interpolated."""
 
-    table: Array
+    table: LookupTable
 
     def reference(self, inputs: Sequence[Array]) -> Array:
-        return lookup(inputs[0], self.table)
+        return self.table.apply(inputs[0])
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         return box_tilings(layer, layer.chip.engines.vector.lanes)
 
     def works(self, layer: Layer, tiling: Tiling) -> Iterator[Work]:
-        block = table_block((layer.node.name, "table"), self.table)
+        block = self.table.block(layer.node.name)
         return (self._work(layer, start, size, block) for start, size in boxes(layer.output.shape, tiling))
 
     def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...], block: Block) -> Work:

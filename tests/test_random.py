@@ -1,0 +1,49 @@
+"""Random network x random machine: the emitted bytes, simulated, equal the integer reference bit for bit."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import HealthCheck, Phase, event, given, settings
+
+from tests.random_cases import DrawnMachine, DrawnModel, machines, networks
+from toolchain.api import BuildOptions, build
+from toolchain.errors import CompileError
+from toolchain.runtime import Session, random_feeds
+
+CASES = int(os.environ.get("RANDOM_CASES", "300"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("random")
+
+
+@settings(
+    max_examples=CASES,
+    deadline=None,
+    derandomize="RANDOM_CASES" not in os.environ,
+    database=None,
+    phases=[Phase.generate, Phase.shrink],
+    suppress_health_check=list(HealthCheck),
+)
+@given(model=networks(), machine=machines())
+def test_simulator_equals_reference(folder: Path, model: DrawnModel, machine: DrawnMachine) -> None:
+    path = folder / "random.onnx"
+    onnx.save(model.proto, path)
+    try:
+        built = build(path, BuildOptions(machine.machine))
+    except CompileError as fault:
+        # The one thing a machine may refuse: an instruction that cannot fit its SRAM.
+        assert "smallest tile needs" in str(fault), fault
+        event("refused: SRAM too small")
+        return
+    feeds = random_feeds(built.container.inputs, seed=7)
+    got = Session(built.data, timing=True).run_detailed(feeds)
+    expected = Session(built.data, engine="reference").run_detailed(feeds)
+    for name, value in expected.outputs.items():
+        np.testing.assert_array_equal(got.outputs[name], value)
