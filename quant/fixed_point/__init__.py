@@ -1,9 +1,29 @@
-"""Every number a chip can compute: pure functions on numpy arrays, bit for bit. Imports nothing of the project."""
+"""Every number a chip can compute: pure functions on numpy arrays, bit for bit. Imports nothing of the project.
 
-from quant.fixed_point.conv import ConvWeights, conv1d, conv2d, conv_transpose2d
+`compare.compare` and `softmax.softmax` bear the names of their modules: import them from there.
+"""
+
+from quant.fixed_point.compare import Relation, arg_max, arg_min, compare_scaled, tflite_compare8, top_k
+from quant.fixed_point.conv import ConvWeights, conv1d, conv2d, conv_transpose2d, finish_sums
 from quant.fixed_point.elementwise import add, add_direct, concatenate, leaky_relu, mul, prelu, rescale
 from quant.fixed_point.errors import FixedPointError, ScaleRangeError
+from quant.fixed_point.functions import (
+    HardSwish,
+    Polynomial,
+    divide,
+    divide_quantized,
+    exp_polynomial,
+    gelu_polynomial,
+    hard_swish8,
+    hard_swish_parameters,
+    integer_sqrt,
+    logistic16,
+    rsqrt8,
+    sqrt_quantized,
+    tanh16,
+)
 from quant.fixed_point.matmul import matmul
+from quant.fixed_point.norms import NormUnit, layer_norm, rms_norm
 from quant.fixed_point.onnx_float import (
     dequantize_linear,
     qlinear_add,
@@ -44,41 +64,94 @@ from quant.fixed_point.resize import (
 )
 from quant.fixed_point.rounding import Rounding, round_shift, round_shift_wide
 from quant.fixed_point.scale import Scale, ScaleForm, choose_scale, float32_bits, float32_from_bits
+from quant.fixed_point.softmax import (
+    SoftmaxUnit,
+    log_softmax,
+    log_softmax8,
+    qlinear_softmax,
+    softmax8,
+    softmax16,
+)
+from quant.fixed_point.tables import (
+    CurveTable,
+    TableForm,
+    build_table8,
+    build_table16,
+    exp_quantized,
+    interpolate16,
+    lookup8,
+    lookup16,
+    reciprocal_quantized,
+    rsqrt_quantized,
+)
+from quant.fixed_point.vector_cases import MachineNumerics
+from quant.fixed_point.vectors import VectorCase, make_vectors, read_vectors, replay, write_vectors
 
 __all__ = [
     "ConvWeights",
     "CoordinateMode",
+    "CurveTable",
     "FixedPointError",
+    "HardSwish",
     "LinearAxis",
+    "MachineNumerics",
     "Matrix",
     "NearestMode",
+    "NormUnit",
     "PadMode",
+    "Polynomial",
     "ProductMethod",
+    "Relation",
     "Requant",
     "Rounding",
     "Scale",
     "ScaleForm",
     "ScaleRangeError",
+    "SoftmaxUnit",
+    "TableForm",
+    "VectorCase",
     "add",
     "add_direct",
+    "arg_max",
+    "arg_min",
     "average_pool_tflite",
     "average_pool_tosa",
     "bilinear_sums",
+    "build_table8",
+    "build_table16",
     "choose_method",
     "choose_scale",
+    "compare_scaled",
     "concatenate",
     "conv1d",
     "conv2d",
     "conv_transpose2d",
     "dequantize_linear",
+    "divide",
+    "divide_quantized",
+    "exp_polynomial",
+    "exp_quantized",
+    "finish_sums",
     "float32_bits",
     "float32_from_bits",
+    "gelu_polynomial",
+    "hard_swish8",
+    "hard_swish_parameters",
     "identity_requant",
+    "integer_sqrt",
+    "interpolate16",
+    "layer_norm",
     "leaky_relu",
     "linear_axis_onnx",
     "linear_axis_tflite",
     "linear_axis_tosa",
+    "log_softmax",
+    "log_softmax8",
+    "logistic16",
+    "lookup8",
+    "lookup16",
     "make_requant",
+    "make_vectors",
     "matmul",
     "max_pool",
     "mean_sum",
@@ -96,17 +169,31 @@ __all__ = [
     "qlinear_concat",
     "qlinear_leaky_relu",
     "qlinear_mul",
+    "qlinear_softmax",
     "qlinear_table",
     "quantize_linear",
+    "read_vectors",
+    "reciprocal_quantized",
+    "replay",
     "requantize",
     "rescale",
     "resize_bilinear_tflite",
     "resize_nearest",
+    "rms_norm",
     "round_shift",
     "round_shift_wide",
+    "rsqrt8",
+    "rsqrt_quantized",
+    "softmax8",
+    "softmax16",
+    "sqrt_quantized",
+    "tanh16",
+    "tflite_compare8",
     "tflite_mean_requant",
+    "top_k",
     "tosa_reciprocal",
     "type_limits",
     "upsample_nearest",
     "wrap_to_bits",
+    "write_vectors",
 ]
