@@ -23,6 +23,9 @@ from quant.fixed_point.scale import ScaleForm, ScaleKind, choose_scale, float32_
 Array = NDArray[Any]
 _BLOCK_ELEMENTS = 1 << 15  # float64 blocks of 256 KiB stay in a core's L2
 _BROADCAST_CHANNELS = 256  # from here on an inner loop of c elements costs no more than a longer one
+_SMALL = 4096
+_SIGN_BIT = np.uint64(1 << 63)
+_HALF = np.array([0.5])
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -289,9 +292,9 @@ def _float64_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, work: 
 
     Values are moved so that `low` lies at 0; the cast goes to the unsigned type, and `low` is added modulo its width.
     """
-    v = np.multiply(x, p[0], out=work[0])
+    v = _product_float64(x, p[0], work[0])
     if len(p) == 3:
-        v += np.copysign(p[2], v, out=work[1])
+        v += _with_sign_of(v, p[2], work[1])
     if len(p) >= 2:
         v += p[1]
     else:
@@ -300,10 +303,27 @@ def _float64_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, work: 
     _store_clamped(v, r, out)
 
 
+def _product_float64(x: Array, scale: Array, work: Array) -> Array:
+    """x: integers, scale: float64 -> x scale in work. Converting first spares numpy its buffered mixed loop."""
+    np.copyto(work, x)
+    return np.multiply(work, scale, out=work)
+
+
+def _with_sign_of(v: Array, magnitude: Array, work: Array) -> Array:
+    """magnitude >= 0 with the signs of v, in work: copysign by bits, three times as fast as numpy's."""
+    bits = work.view(np.uint64)
+    np.bitwise_and(v.view(np.uint64), _SIGN_BIT, out=bits)
+    np.bitwise_or(bits, magnitude.view(np.uint64), out=bits)
+    return work
+
+
 def _store_clamped(v: Array, r: Requant, out: Array) -> None:
     """v: float64 counted from r.low, changed in place; floor, clamp, store."""
-    np.maximum(v, 0.0, out=v)
-    np.minimum(v, float(r.high - r.low), out=v)
+    if v.size > _SMALL:
+        np.clip(v, 0.0, float(r.high - r.low), out=v)
+    else:  # np.clip is one pass of two, after 4 us of Python
+        np.maximum(v, 0.0, out=v)
+        np.minimum(v, float(r.high - r.low), out=v)
     u = out.view(_UNSIGNED[out.dtype.itemsize])
     np.copyto(u, v, casting="unsafe")
     if r.low:
@@ -313,9 +333,9 @@ def _store_clamped(v: Array, r: Requant, out: Array) -> None:
 def _guarded_float64_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, work: Array) -> None:
     """As `_float64_step` where float64 is not always exact: the few results beside a tie are computed in integers."""
     multiplier, shift = p[-2:]
-    v = np.multiply(x, p[0], out=work[0])
+    v = _product_float64(x, p[0], work[0])
     if len(p) == 5:
-        v += np.copysign(p[2], v, out=work[1])
+        v += _with_sign_of(v, p[2], work[1])
     v += p[1]
     distance = np.rint(v, out=work[1])
     distance -= v
@@ -341,7 +361,7 @@ def _round_float64(v: Array, rounding: Rounding, work: Array) -> None:
     elif rounding is Rounding.HALF_EVEN:
         np.rint(v, out=v)
     else:
-        v += np.copysign(0.5, v, out=work)
+        v += _with_sign_of(v, _HALF, work)
         np.trunc(v, out=v)
 
 
