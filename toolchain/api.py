@@ -17,6 +17,7 @@ from quant.calibrate import calibrate, default_observer
 from quant.data import open_data, random_data
 from quant.file import read_parameters
 from quant.observe import Range
+from quant.structure import adjust_ranges
 from toolchain.codegen import Container, IoType, Island, Region, container_to_bytes, link_region
 from toolchain.errors import CompileError, InternalError
 from toolchain.frontend import NormalModel, extract, load_model, to_graph
@@ -77,13 +78,13 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = _silent, progres
     model = load_model(path, options.shapes)
     selection = select_model(model, machine, dump)
     samples = _samples(model, options)
-    ranges = _ranges(model, selection, machine, options, samples, progress)
+    ranges, adjustments = _ranges(model, selection, machine, options, samples, progress)
     integer = _integer(selection, machine, LEVELS[options.level], ranges, dump)
     container = _compile(Path(path).stem, model, selection, integer, machine, LEVELS[options.level], dump, progress)
     data = container_to_bytes(container)
     progress("check", 0, None)
     figures = _check(data, container, model, selection, samples, options.host, progress)
-    notes = list(model.notes)
+    notes = [*model.notes, *adjustments]
     if options.calibration is None and options.parameters is None:
         notes.append("calibrated on RANDOM inputs: cycles and bits are right, accuracy means nothing; give --calib DATA")
     return Build(container, data, figures, tuple(notes))
@@ -114,8 +115,8 @@ def _ranges(
     options: BuildOptions,
     samples: Iterable[dict[str, np.ndarray]],
     progress: Progress,
-) -> Mapping[str, Range | Quant]:
-    """By model tensor: from the parameters file, or calibrated."""
+) -> tuple[Mapping[str, Range | Quant], tuple[str, ...]]:
+    """By model tensor: from the parameters file, or calibrated; and what was changed in them."""
     tensors = sorted({tensor for tensor, _ in selection.origins.values()})
     numerics = machine.chip.numerics
     if options.parameters is not None:
@@ -126,8 +127,8 @@ def _ranges(
                 f"{options.parameters}: tensor {absent[0]!r} has no entry ({len(absent)} missing); "
                 "calibrate this model again with scripts/calibrate.py"
             )
-        return {t: given[t] for t in tensors}
-    return calibrate(
+        return {t: given[t] for t in tensors}, ()
+    ranges = calibrate(
         model.proto,
         samples,
         tensors,
@@ -135,6 +136,8 @@ def _ranges(
         numerics=numerics,
         progress=lambda done, total: progress("calibrate", done, total),
     )
+    adjusted = adjust_ranges(model.proto, ranges)
+    return adjusted.ranges, adjusted.notes
 
 
 def _integer(selection: Selection, machine: Machine, level: Options, ranges: Mapping[str, Range | Quant], dump: Dump) -> Graph:

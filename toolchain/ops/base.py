@@ -63,13 +63,22 @@ class Work:
 
 @dataclass(frozen=True)
 class Tiling:
-    """Tile sizes in output rows, columns and channels, and reduction channels; `rows_outer` keeps inputs, else weights."""
+    """Tile sizes in output rows, columns and channels, and reduction channels; `rows_outer` keeps inputs, else weights.
+
+    `taps`: kernel rows of one instruction, 0 for all that the machine's limits allow.
+    """
 
     rows: int
     columns: int
     channels: int
     inner: int
     rows_outer: bool
+    taps: int = 0
+
+    @property
+    def volume(self) -> int:
+        """Grows with what a tile reads and writes."""
+        return self.rows * self.columns * self.channels * max(1, self.inner) * (self.taps or 1 << 16)
 
 
 @dataclass(frozen=True)

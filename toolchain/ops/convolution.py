@@ -160,6 +160,11 @@ def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
                 yield Tiling(rows, columns, tile_channels, inner, False)
                 if tile_channels < channels and (rows < height or columns < width):
                     yield Tiling(rows, columns, tile_channels, inner, True)
+        for part in halvings(columns)[1:]:
+            yield Tiling(1, part, tile_channels, inner, False)
+    kernel_rows = layer.constants[layer.node.inputs[1]].shape[1]
+    for taps in halvings(kernel_rows)[1:]:
+        yield Tiling(1, 1, tile_channels, inner, False, taps)
 
 
 def _most_columns(op: IntegerConvolution, layer: Layer, limits: ConvolutionLimits) -> int:
@@ -215,7 +220,7 @@ class _Lowering:
     def parts(self, tiling: Tiling, reduction: int, tile: _Tile) -> list[_Part]:
         """Kernel and reduction cut to the limits; parts that meet only padding are left out."""
         kernel, dilation = self.limits.max_kernel or (self.kh, self.kw), self.limits.max_dilation
-        high = 1 if dilation and self.op.dilations[0] > dilation[0] else kernel[0]
+        high = 1 if dilation and self.op.dilations[0] > dilation[0] else min(kernel[0], tiling.taps or kernel[0])
         wide = 1 if dilation and self.op.dilations[1] > dilation[1] else kernel[1]
         cut = self.kh > high or self.kw > wide
         found = [
@@ -234,8 +239,10 @@ class _Lowering:
         last = first + (outputs[1] - 1) * part.stride + (part.kernel - 1) * part.dilation
         return last >= 0 and first < part.size
 
-    def read(self, tile: _Tile, channels: tuple[int, int]) -> Region:
-        top, rows = self.vertical.needed(*tile.rows)
+    def read(self, tile: _Tile, part: _Part, channels: tuple[int, int], tiling: Tiling) -> Region:
+        """What the tile reads; of the kernel rows of this part alone where the tiling cuts them to save memory."""
+        vertical = self.vertical.part(part.ky) if tiling.taps else self.vertical
+        top, rows = vertical.needed(*tile.rows)
         left, columns = self.horizontal.needed(*tile.columns)
         return Region(self.x, (tile.n, top, left, channels[0]), (1, rows, columns, channels[1]))
 
@@ -325,10 +332,10 @@ class _Dense(_Lowering):
         for tile in self.tiles(tiling, self.outputs, self.first_output):
             parts = self.parts(tiling, self.reduction, tile)
             for i, part in enumerate(parts):
-                yield self._work(tile, part, i > 0, i == len(parts) - 1)
+                yield self._work(tile, part, tiling, i > 0, i == len(parts) - 1)
 
-    def _work(self, tile: _Tile, part: _Part, accumulate: bool, last: bool) -> Work:
-        region = self.read(tile, (self.first_input + part.inner[0], part.inner[1]))
+    def _work(self, tile: _Tile, part: _Part, tiling: Tiling, accumulate: bool, last: bool) -> Work:
+        region = self.read(tile, part, (self.first_input + part.inner[0], part.inner[1]), tiling)
         write = self.write(tile) if last else None
         reads = [region]
         if last and self.op.residual is not None:
@@ -374,10 +381,10 @@ class _Depthwise(_Lowering):
         for tile in self.tiles(tiling, self.layer.output.shape[3]):
             parts = self.parts(tiling, 1, tile)
             for i, part in enumerate(parts):
-                yield self._work(tile, part, i > 0, i == len(parts) - 1)
+                yield self._work(tile, part, tiling, i > 0, i == len(parts) - 1)
 
-    def _work(self, tile: _Tile, part: _Part, accumulate: bool, last: bool) -> Work:
-        region = self.read(tile, tile.channels)
+    def _work(self, tile: _Tile, part: _Part, tiling: Tiling, accumulate: bool, last: bool) -> Work:
+        region = self.read(tile, part, tile.channels, tiling)
         block, parameters = self.block(tile, part, (part.ky[1] * part.kx[1], tile.channels[1]), last)
 
         def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:

@@ -5,6 +5,7 @@ Average: requantize(sum(x - zero_point), S_x / (S_y n)), n the elements the wind
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -40,8 +41,11 @@ class Geometry:
         return vertical, Window(width, self.kernel[1], self.strides[1], self.dilations[1], self.pads[1])
 
 
-def _beyond(geometry: Geometry, chip: Chip) -> str | None:
+def _beyond(geometry: Geometry, channels: int, chip: Chip) -> str | None:
     limits = chip.limits.pool
+    window_bytes = math.prod(geometry.kernel) * min(channels, chip.engines.vector.lanes) * chip.activation_bytes
+    if window_bytes > chip.memories.sram.size // 4:
+        return f"one window of {window_bytes} bytes fills more than a quarter of memories.sram.size={chip.memories.sram.size}"
     for what, value, limit, key in (
         ("kernel", geometry.kernel, limits.max_kernel, "limits.pool.max_kernel"),
         ("stride", geometry.strides, limits.max_stride, "limits.pool.max_stride"),
@@ -61,7 +65,7 @@ class MaxPool:
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if "max_pool" not in chip.engines.vector.operations:
             return "engines.vector.operations has no max_pool"
-        return _beyond(self.geometry, chip)
+        return _beyond(self.geometry, graph.types[node.inputs[0]].shape[3], chip)
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         return [Node(node.name, IntegerMaxPool(self.geometry), node.inputs, node.outputs, node.sources)]
@@ -76,23 +80,23 @@ class AveragePool:
     activation: Bounds = (None, None)
 
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
-        if self.as_convolution(chip):
+        if self.as_convolution(graph.types[node.inputs[0]].shape[3], chip):
             return None
         if "average_pool" not in chip.engines.vector.operations:
             return "engines.vector.operations has no average_pool"
-        return _beyond(self.geometry, chip)
+        return _beyond(self.geometry, graph.types[node.inputs[0]].shape[3], chip)
 
-    def as_convolution(self, chip: Chip) -> bool:
+    def as_convolution(self, channels: int, chip: Chip) -> bool:
         """A window the vector engine cannot do is a depthwise convolution with ones, where all windows count alike."""
         uniform = self.count_padding or not any(self.geometry.pads)
-        on_vector = "average_pool" in chip.engines.vector.operations and _beyond(self.geometry, chip) is None
-        return uniform and not on_vector and chip.engines.mac.depthwise != "none"
+        on_vector = "average_pool" in chip.engines.vector.operations and _beyond(self.geometry, channels, chip) is None
+        return uniform and not on_vector
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
         low, high = clamp_codes(self.activation, y, scope.code_range)
         _, height, width, channels = scope.graph.types[node.inputs[0]].shape
-        if self.as_convolution(scope.chip):
+        if self.as_convolution(channels, scope.chip):
             return [self._convolution(node, scope, channels, low, high)]
         counts = _counts(self.geometry, height, width, self.count_padding)
         requants = tuple(

@@ -7,7 +7,7 @@ still in its ring is not loaded again. Codegen walks the same rings, so that wha
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -230,12 +230,11 @@ def smallest_staging(layer: Layer, resident: Collection[str]) -> int:
     return least or 0
 
 
-def _last_of_each(tilings) -> list[Tiling]:
-    """Candidates come in order of falling size: the smallest of each reduction cut are enough."""
-    found: dict[int, Tiling] = {}
+def _last_of_each(tilings: Iterable[Tiling]) -> list[Tiling]:
+    """The smallest tile of each reduction and kernel cut: one of them stages least."""
+    found: dict[tuple[int, int], Tiling] = {}
     for tiling in tilings:
-        old = found.get(tiling.inner)
-        if old is None or (tiling.rows * tiling.columns * tiling.channels) < (old.rows * old.columns * old.channels):
-            found[tiling.inner] = tiling
+        cut = (tiling.inner, tiling.taps)
+        if cut not in found or tiling.volume < found[cut].volume:
+            found[cut] = tiling
     return list(found.values())
-
