@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+"""Accuracy of a classifier in float (onnxruntime) and in a machine's integers (the reference that the simulator equals).
+
+    python scripts/evaluate.py examples/classifier/classifier.onnx --hw edge16 ws8_pow2 --shape x=1,1,28,28 \\
+        --calib examples/classifier/calib.npz --npz examples/classifier/test.npz --std 255
+    python scripts/evaluate.py zoo/models/efficientnet_lite0.onnx --hw edge16 --stamps zoo/data/stamps
+
+Data is an .npz with `x` [n, ...] and `y` [n] (the input is (x - mean) / std), or the stamps of scripts/stamps.py, which
+calibrate on variants of another seed unless --calib says otherwise. One line a machine: top-1 and top-5 of both, the
+difference in points with the standard error of a paired comparison, how often both name the same class, SQNR of the logits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import stamps
+from numpy.typing import NDArray
+
+from quant.error import sqnr_db
+from toolchain.api import Build, BuildOptions, build
+from toolchain.errors import CompileError, ToolchainError
+from toolchain.hw import shipped_names
+from toolchain.runtime import Session
+
+Array = NDArray[Any]
+CALIBRATION_SEED = 1  # the stamps are judged on seed 0
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """`x`: one sample as the network takes it, batch 1; any class of `accepted` is right."""
+
+    x: Array
+    accepted: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Shares are of `images`. error_points: standard error of top1_int - top1_float, from the images where only one is right."""
+
+    machine: str
+    images: int
+    top1_float: float
+    top1_int: float
+    top5_float: float
+    top5_int: float
+    error_points: float
+    agreement: float
+    sqnr_db: float
+
+    @property
+    def points(self) -> float:
+        """Top-1 lost (negative) or won in percentage points."""
+        return 100 * (self.top1_int - self.top1_float)
+
+
+def scores(machine: str, real: Array, got: Array, accepted: Sequence[tuple[int, ...]]) -> Scores:
+    """real, got: float[n, classes]."""
+    n = len(real)
+    right_float, right_int = _right(real, accepted, 1), _right(got, accepted, 1)
+    error = 100 * float(np.sqrt(np.count_nonzero(right_float != right_int))) / n
+    return Scores(
+        machine,
+        n,
+        float(right_float.mean()),
+        float(right_int.mean()),
+        float(_right(real, accepted, 5).mean()),
+        float(_right(got, accepted, 5).mean()),
+        error,
+        float((real.argmax(1) == got.argmax(1)).mean()),
+        sqnr_db(real, got),
+    )
+
+
+def _right(logits: Array, accepted: Sequence[tuple[int, ...]], k: int) -> NDArray[np.bool_]:
+    # Integer logits tie: the lower class goes first, as in argmax.
+    best = np.argsort(-logits, axis=1, kind="stable")[:, :k]
+    return np.array([bool(set(row.tolist()) & set(right)) for row, right in zip(best, accepted)])
+
+
+def from_npz(path: Path, shape: tuple[int, ...], mean: float, std: float) -> Iterator[Labelled]:
+    """`x` [n, ...] and `y` [n] of an .npz; each x is scaled and given the network's shape, float32."""
+    with np.load(path) as data:
+        x, y = data["x"], data["y"]
+    if x[0].size != int(np.prod(shape)):
+        raise CompileError(f"{path}: a sample of x is {list(x[0].shape)}, the network takes {list(shape)}")
+    for image, label in zip(x, y):
+        yield Labelled(((image.astype(np.float32) - np.float32(mean)) / np.float32(std)).reshape(shape), (int(label),))
+
+
+def from_stamps(folder: Path, size: int, per_stamp: int, seed: int = 0) -> Iterator[Labelled]:
+    """EfficientNet-Lite's scaling; see scripts/stamps.py."""
+    for labelled in stamps.variants(folder, per_stamp, size, seed):
+        yield Labelled(stamps.network_input(labelled.image), labelled.accepted)
+
+
+def stamp_calibration(folder: Path, size: int, images: int, target: Path) -> Path:
+    """An .npz of `images` stamps drawn from all, in variants that the judged ones do not hold."""
+    every = [labelled.x for labelled in from_stamps(folder, size, 2, CALIBRATION_SEED)][1::2]
+    chosen = random.Random(CALIBRATION_SEED).sample(every, min(images, len(every)))
+    np.savez(target, x=np.concatenate(chosen))
+    return target
+
+
+def float_runner(path: Path) -> tuple[str, Callable[[Array], Array]]:
+    """(name of the only input, function from a sample to the first output's numbers, float[classes])."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [port.name for port in session.get_inputs()]
+    if len(names) != 1:
+        raise CompileError(f"{path}: has inputs {', '.join(names)}; a classifier of images has one")
+    return names[0], lambda x: np.asarray(session.run(None, {names[0]: x})[0]).reshape(-1)
+
+
+def evaluate(
+    path: Path, builds: Mapping[str, Build], samples: Iterator[Labelled], progress: Callable[[int], None]
+) -> list[Scores]:
+    """One entry a machine of `builds`. Samples are read once."""
+    name, in_float = float_runner(path)
+    sessions = {machine: Session(built.container, engine="reference") for machine, built in builds.items()}
+    real: list[Array] = []
+    got: dict[str, list[Array]] = {machine: [] for machine in sessions}
+    accepted: list[tuple[int, ...]] = []
+    for done, sample in enumerate(samples, 1):
+        accepted.append(sample.accepted)
+        real.append(in_float(sample.x))
+        for machine, session in sessions.items():
+            got[machine].append(session.run(None, {name: sample.x})[0].reshape(-1))
+        progress(done)
+    return [scores(machine, np.stack(real), np.stack(logits), accepted) for machine, logits in got.items()]
+
+
+def scores_text(found: Scores) -> str:
+    return (
+        f"{found.machine:14s} n {found.images}  top-1 float {100 * found.top1_float:.2f} % int {100 * found.top1_int:.2f} % "
+        f"({found.points:+.2f} points, standard error {found.error_points:.2f})  "
+        f"top-5 float {100 * found.top5_float:.2f} % int {100 * found.top5_int:.2f} %  "
+        f"same class {100 * found.agreement:.2f} %  logits {found.sqnr_db:.1f} dB"
+    )
+
+
+def show_progress(done: int) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{done} images ", end="", file=sys.stderr, flush=True)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--hw", nargs="+", default=None, help="machines; default all shipped")
+    data = parser.add_mutually_exclusive_group(required=True)
+    data.add_argument("--npz", type=Path, help="labelled samples: x [n, ...], y [n]")
+    data.add_argument("--stamps", type=Path, help="DEST/data/stamps, as fetch_zoo.py leaves it")
+    parser.add_argument("--calib", help="calibration data, as npu-build takes it")
+    parser.add_argument("--calib-images", type=int, default=64, help="stamps to calibrate on without --calib (default 64)")
+    parser.add_argument("--observer", help="minmax, percentile or mse; default by the machine")
+    parser.add_argument("--shape", help="NAME=1,3,224,224 binds a dynamic input; the batch must be 1")
+    parser.add_argument("--mean", type=float, default=0.0, help="of --npz: subtracted from x (default 0)")
+    parser.add_argument("--std", type=float, default=1.0, help="of --npz: then divides x (default 1)")
+    parser.add_argument("--per-stamp", type=int, default=8, help="variants of each stamp (default 8)")
+    parser.add_argument("--images", type=int, help="at most so many images")
+    parser.add_argument("-O", dest="level", type=int, default=2, help="optimization level of the build; -O0 fuses no clamps")
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args()
+
+
+def run(given: Any) -> list[Scores]:
+    shapes = {}
+    if given.shape is not None:
+        name, _, dims = given.shape.rpartition("=")
+        shapes[name] = tuple(int(d) for d in dims.split(","))
+    with tempfile.TemporaryDirectory() as scratch:
+        calibration = given.calib
+        if calibration is None and given.stamps is not None:
+            calibration = str(stamp_calibration(given.stamps, 224, given.calib_images, Path(scratch) / "stamps.npz"))
+        if calibration is None:
+            raise CompileError("--npz needs --calib DATA: random inputs say nothing about accuracy")
+        builds = {
+            machine: build(
+                given.model,
+                BuildOptions(machine, calibration, shapes=shapes, level=given.level, observer=given.observer),
+            )
+            for machine in given.hw or shipped_names()
+        }
+    shape = next(iter(builds.values())).container.inputs[0].shape
+    if given.stamps is not None:
+        samples = from_stamps(given.stamps, shape[2], given.per_stamp)
+    else:
+        samples = from_npz(given.npz, shape, given.mean, given.std)
+    return evaluate(given.model, builds, islice(samples, given.images), show_progress)
+
+
+def main() -> int:
+    given = arguments()
+    start_s = time.process_time()
+    try:
+        found = run(given)
+    except ToolchainError as fault:
+        print(fault, file=sys.stderr)
+        return 2
+    except OSError as fault:
+        print(f"{fault.filename or 'file'}: {fault.strerror or fault}", file=sys.stderr)
+        return 2
+    for line in found:
+        print(scores_text(line))
+    print(f"{time.process_time() - start_s:.0f} CPU s")
+    if given.json is not None:
+        given.json.write_text(json.dumps([{**asdict(s), "points": s.points} for s in found], indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
