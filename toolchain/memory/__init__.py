@@ -6,16 +6,28 @@ stays in SRAM; each answer carries its bound and whether it is proved. `validate
 
 from toolchain.memory.buffer import Buffer, DoesNotFit, InvalidBuffers, Placement
 from toolchain.memory.check import live_at_peak, validate
+from toolchain.memory.csv_format import InvalidCsv, read_csv
 from toolchain.memory.draw import draw
 from toolchain.memory.graph import InvalidGraph, Operator
 from toolchain.memory.order import Order, live_ranges, order_operators, peak_of_order
 from toolchain.memory.place import place
-from toolchain.memory.residency import InvalidTensors, Residency, ResidentTensor, choose_residents
+from toolchain.memory.residency import (
+    InvalidTensors,
+    Residency,
+    ResidentTensor,
+    Spilling,
+    UsedTensor,
+    choose_residents,
+    choose_spills,
+)
+from toolchain.memory.rewrite import Rewritten, concat_by_view, drop_no_ops, split_by_view
+from toolchain.memory.settle import Settled, settle_residents
 
 __all__ = [
     "Buffer",
     "DoesNotFit",
     "InvalidBuffers",
+    "InvalidCsv",
     "InvalidGraph",
     "InvalidTensors",
     "Operator",
@@ -23,12 +35,22 @@ __all__ = [
     "Placement",
     "Residency",
     "ResidentTensor",
+    "Rewritten",
+    "Settled",
+    "Spilling",
+    "UsedTensor",
     "choose_residents",
+    "choose_spills",
+    "concat_by_view",
     "draw",
+    "drop_no_ops",
     "live_at_peak",
     "live_ranges",
     "order_operators",
     "peak_of_order",
     "place",
+    "read_csv",
+    "settle_residents",
+    "split_by_view",
     "validate",
 ]

@@ -36,5 +36,3 @@ def transient_bytes(op: Operator, dying: Iterable[str], tensor_sizes: Mapping[st
             free.discard(old)
             served.add(out)
     return extra
-
-

@@ -45,9 +45,7 @@ def order_operators(
     found = search_order(operators, tensor_sizes, graph_inputs, graph_outputs, effort_states)
     order = [operators[k].name for k in found.order]
     given = ready_order(operators, graph_inputs)
-    peak, known = (
-        peak_of_order(operators, names, tensor_sizes, graph_inputs, graph_outputs) for names in (order, given)
-    )
+    peak, known = (peak_of_order(operators, names, tensor_sizes, graph_inputs, graph_outputs) for names in (order, given))
     if known < peak:
         order, peak = given, known
     return Order(tuple(order), peak, min(found.bound_bytes, peak), peak <= found.bound_bytes, found.states)

@@ -67,9 +67,7 @@ class _Graph:
         # per operator: bytes of outputs and workspace, bytes of outputs that stay, (input, its users, its bytes)
         self.adds = [op.workspace_bytes + sum(sizes[t] for t in op.outputs) for op in operators]
         self.stays = [sum(sizes[t] for t in op.outputs if t in users or t in kept) for op in operators]
-        self.frees = [
-            tuple((t, users[t], sizes[t]) for t in sorted(set(op.inputs)) if t not in kept) for op in operators
-        ]
+        self.frees = [tuple((t, users[t], sizes[t]) for t in sorted(set(op.inputs)) if t not in kept) for op in operators]
         self.start_bytes = sum(sizes[t] for t in set(graph_inputs) if t in users or t in kept)
         self.alone = [
             sum(sizes[t] for t in set(op.inputs)) + transient_bytes(op, [f[0] for f in self.frees[k]], sizes)
@@ -170,7 +168,9 @@ def _safe_path(graph: _Graph, s: _State, k: int) -> tuple[int, ...]:
     if s.live + extra > s.peak:
         return ()
     seen: dict[int, int] = {s.done | 1 << k: s.live + change}
-    queue = [(s.done | 1 << k, s.live + change, (k,), tuple(graph.enabled(s.done | 1 << k, k)), True)]
+    queue: list[tuple[int, int, tuple[int, ...], tuple[int, ...], bool]] = [
+        (s.done | 1 << k, s.live + change, (k,), tuple(graph.enabled(s.done | 1 << k, k)), True)
+    ]
     reachable = {s.done | 1 << k}
     at = 0
     while at < len(queue) and len(queue) <= LOOKAHEAD:
