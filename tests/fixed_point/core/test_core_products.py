@@ -270,9 +270,10 @@ def test_zero_points_beyond_their_type() -> None:
 @pytest.mark.parametrize("strides", [(1, 1), (2, 1)])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("x_type", [np.int8, np.uint8])
-def test_depthwise_methods(strides, method, x_type) -> None:
+@pytest.mark.parametrize("size", [40, 130])
+def test_depthwise_methods(strides, method, x_type, size) -> None:
     rng = np.random.default_rng(5)
-    x, w = codes(rng, x_type, (2, 40, 41, 24), True), codes(rng, np.int8, (24, 3, 3, 1), False)
+    x, w = codes(rng, x_type, (2, size, 91, 24), True), codes(rng, np.int8, (24, 3, 3, 1), False)
     bias = rng.integers(-1000, 1000, 24)
     want = exact.conv2d(x, w, strides, (1, 1), (1, 1, 1, 1), 24, 77, 0, bias)
     weights = ConvWeights(w, groups=24)
