@@ -88,8 +88,9 @@ def line(model: str, machine: str, found: dict) -> str:
     if "cycles" not in found:
         return f"{model:28s} {machine:14s} {found['verdict']} ({found['build_s']:.1f} s)"
     return (
-        f"{model:28s} {machine:14s} {found['verdict']:6s} {found['cycles']:>12,} cycles  MAC {100 * found['mac_utilization']:5.1f} %"
-        f"  {found['layers']:4d} layers {found['host_nodes']:3d} on host  build {found['build_s']:6.1f} s  sim {found['sim_s']:5.1f} s"
+        f"{model:28s} {machine:14s} {found['verdict']:6s} {found['cycles']:>12,} cycles  "
+        f"MAC {100 * found['mac_utilization']:5.1f} %  {found['layers']:4d} layers {found['host_nodes']:3d} on host  "
+        f"build {found['build_s']:6.1f} s  sim {found['sim_s']:5.1f} s"
     )
 
 

@@ -24,7 +24,9 @@ class DrawnModel:
         self.proto = proto
 
     def __repr__(self) -> str:
-        shown = {n.name: [list(n.input), [(a.name, helper.get_attribute_value(a)) for a in n.attribute]] for n in self.proto.graph.node}
+        shown = {
+            n.name: [list(n.input), {a.name: helper.get_attribute_value(a) for a in n.attribute}] for n in self.proto.graph.node
+        }
         weights = {w.name: list(w.dims) for w in self.proto.graph.initializer}
         return f"{[d.dim_value for d in self.proto.graph.input[0].type.tensor_type.shape.dim]} {shown} {weights}"
 
@@ -93,9 +95,7 @@ def _convolution(net: Network) -> None:
     inputs = [x, net.constant((out, c // groups, *kernel))]
     if net.draw(st.booleans()):
         inputs.append(net.constant((out,)))
-    y = net.add(
-        "Conv", inputs, (n, out, *size), kernel_shape=kernel, strides=stride, pads=pads, dilations=dilation, group=groups
-    )
+    y = net.add("Conv", inputs, (n, out, *size), kernel_shape=kernel, strides=stride, pads=pads, dilations=dilation, group=groups)
     if net.draw(st.booleans()):
         _activation(net, y)
 
@@ -182,7 +182,8 @@ def _slice(net: Network) -> None:
 def _pad(net: Network) -> None:
     x = net.pick()
     shape = net.shapes[x]
-    pads = [net.number(0, 2) for _ in range(2 * len(shape))] if len(shape) < 4 else [0, 0, *(net.number(0, 2) for _ in range(2))] * 2
+    spatial = len(shape) == 4
+    pads = [0 if spatial and i % 4 < 2 else net.number(0, 2) for i in range(2 * len(shape))]
     size = tuple(n + pads[i] + pads[i + len(shape)] for i, n in enumerate(shape))
     net.add("Pad", [x, net.integers(pads)], size)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from quant.calibrate import calibrate, default_observer
+from quant.calibrate import ObserverName, calibrate, default_observer
 from quant.data import open_data, random_data
 from quant.file import read_parameters
 from quant.observe import Range
@@ -54,7 +54,7 @@ class BuildOptions:
     host: str = "cpu"
     level: int = 2
     samples: int | None = None
-    observer: str | None = None
+    observer: ObserverName | None = None
 
 
 @dataclass(frozen=True)

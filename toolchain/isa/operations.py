@@ -94,7 +94,8 @@ class Fill(MachineOp):
 
 @dataclass(frozen=True)
 class Convolution(MachineOp):
-    """acc[y, x, o] (+)= sum over ky, kx, i of (in[y sh + ky dh - pad_top, x sw + kx dw - pad_left, i] - input_zero_point) w[o, ky, kx, i].
+    """acc[y, x, o] (+)= sum over ky, kx, i of (in[iy, ix, i] - input_zero_point) w[o, ky, kx, i],
+    iy = y sh + ky dh - pad_top, ix = x sw + kx dw - pad_left.
 
     `accumulate` = 1 adds to the accumulators left by the previous mac operation (same output shape), 0 starts from zero.
     `emit` = 0 leaves the sums in the accumulators. `emit` = 1 writes, per output channel o with the parameter entry
@@ -199,7 +200,8 @@ class Depthwise(MachineOp):
 class MatrixProduct(MachineOp):
     """acc[r, c] (+)= sum over k of (a[r, k] - a_zero_point) (b[k, c] - b_zero_point), both operands activations in SRAM.
 
-    a's k is contiguous (element size apart), rows a_row_stride apart; b's element (k, c) is at k b_row_stride + c b_column_stride.
+    a's k is contiguous (element size apart), rows a_row_stride apart; b's element (k, c) lies at
+    k b_row_stride + c b_column_stride.
     emit writes clamp(requantize(acc, multiplier, shift) + output_zero_point, clamp_low, clamp_high), c contiguous.
     """
 
@@ -228,7 +230,9 @@ class MatrixProduct(MachineOp):
 
 @dataclass(frozen=True)
 class Pool(MachineOp):
-    """max: out = clamp(max over the window). average: out = clamp(requantize(sum(in - input_zero_point), multiplier, shift) + zp)."""
+    """max: out = clamp(max over the window).
+    average: out = clamp(requantize(sum(in - input_zero_point), multiplier, shift) + output_zero_point).
+    """
 
     NAME = "pool"
     ENGINE = "vector"
@@ -302,7 +306,9 @@ class Elementwise(MachineOp):
 
 @dataclass(frozen=True)
 class Table(MachineOp):
-    """out[y, x, c] = table[in[y, x, c]]; table of `chip.numerics.table` in SRAM: int8[256] (entry for code -128 first) or int16[513]."""
+    """out[y, x, c] = table[in[y, x, c]]; the table of `chip.numerics.table` lies in SRAM: int8[256], the entry for code -128
+    first, or int16[513].
+    """
 
     NAME = "table"
     ENGINE = "vector"

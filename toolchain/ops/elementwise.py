@@ -183,7 +183,7 @@ def elementwise(
     output: tuple[int, ...],
     left_shift: int = 0,
 ) -> machine.Elementwise:
-    """a and b: address, row, column, channel stride, zero point, multiplier, shift; output: zero point, multiplier, shift, clamp."""
+    """a, b: address, row, column, channel stride, zero point, multiplier, shift. output: zero point, multiplier, shift, clamp."""
     height, width, channels = three(size)[-3:]
     row, column = row_column(out)
     return machine.Elementwise(

@@ -76,7 +76,7 @@ def _float_session(model: NormalModel, names: Sequence[str]) -> Any:
     session = ort.InferenceSession(extended.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
     def run(sample: Sample) -> list[np.ndarray]:
-        found = dict(zip(asked, session.run(asked, dict(sample))))
+        found: dict[str, Any] = dict(zip(asked, session.run(asked, dict(sample))))
         return [found[n] if n in found else np.asarray(sample[n]) for n in names]
 
     return run
