@@ -61,7 +61,7 @@ class Convolution:
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         weights = scope.graph.constants[node.inputs[1]]
-        bias_name = node.inputs[2] if len(node.inputs) > 2 else ""
+        bias_name = (*node.inputs, "", "")[2]
         bias = scope.graph.constants[bias_name] if bias_name else None
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
         numerics, bits = scope.chip.numerics, scope.chip.engines.mac.accumulators.bits
