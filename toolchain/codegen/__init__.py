@@ -9,6 +9,7 @@ from toolchain.codegen.container import (
     container_from_bytes,
     container_to_bytes,
     read_container,
+    write_files,
     write_whole,
 )
 from toolchain.codegen.link import link_region
@@ -23,5 +24,6 @@ __all__ = [
     "container_to_bytes",
     "link_region",
     "read_container",
+    "write_files",
     "write_whole",
 ]

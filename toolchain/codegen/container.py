@@ -11,11 +11,12 @@ import json
 import os
 import struct
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from toolchain.codegen.header import IslandHeader, RegionHeader, Span, read_header
 from toolchain.codegen.serial import graph_from_bytes, graph_to_bytes
 from toolchain.errors import ProgramError
 from toolchain.ir.graph import Graph
@@ -24,15 +25,16 @@ from toolchain.isa import Machine, machine_digest, machine_from_json, machine_to
 MAGIC = b"NPUMODEL"
 VERSION = 1
 _PREFIX = struct.Struct("<8sIQ32s")
+_ORT_NAMES = {"float32": "float", "float64": "double"}
 
 
 @dataclass(frozen=True)
 class Port:
-    """A tensor in DRAM at a program's start or end. `tensor`: its chip name; `model`: the model's tensor; layout plain or nhwc."""
+    """A tensor in DRAM at a program's start or end. `tensor`: its chip name; `model`: the model's tensor."""
 
     tensor: str
     model: str
-    layout: str
+    layout: str  # plain or nhwc
     address: int
     shape: tuple[int, ...]
     dtype: str
@@ -82,6 +84,11 @@ class IoType:
     name: str
     shape: tuple[int, ...]
     dtype: str
+
+    @property
+    def type(self) -> str:
+        """In onnxruntime's words, for example tensor(float)."""
+        return f"tensor({_ORT_NAMES.get(self.dtype, self.dtype)})"
 
 
 @dataclass(frozen=True)
@@ -154,8 +161,19 @@ def _pack_layers(layers: tuple[int, ...]) -> bytes:
 
 def container_from_bytes(data: bytes, label: str) -> Container:
     """label: the file's name, for messages. Raises ProgramError: not such a file, another version, damaged, cut short."""
-    if len(data) < _PREFIX.size or data[:8] != MAGIC:
+    rest = _checked_rest(data, label)
+    try:
+        return _container(rest)
+    except ProgramError as fault:
+        raise ProgramError(f"{label}: is not sound: {fault}; build it again") from None
+
+
+def _checked_rest(data: bytes, label: str) -> bytes:
+    """What lies behind the prefix, its length and checksum as the prefix says."""
+    if data[:8] != MAGIC:
         raise ProgramError(f"{label}: not a compiled model (no {MAGIC.decode()} at its start); build one with npu-build")
+    if len(data) < _PREFIX.size:
+        raise ProgramError(f"{label}: holds {len(data)} bytes, its prefix alone has {_PREFIX.size}; it was cut")
     _, version, length, digest = _PREFIX.unpack_from(data)
     if version != VERSION:
         raise ProgramError(f"{label}: has format version {version}, this toolchain reads {VERSION}; build it again")
@@ -164,52 +182,81 @@ def container_from_bytes(data: bytes, label: str) -> Container:
         raise ProgramError(f"{label}: holds {len(rest)} bytes behind its prefix, which says {length}; it was cut or extended")
     if hashlib.sha256(rest).digest() != digest:
         raise ProgramError(f"{label}: its checksum does not match its contents; the file is damaged, build or copy it again")
-    size = struct.unpack_from("<Q", rest)[0]
-    header = json.loads(rest[8 : 8 + size])
-    body = rest[8 + size :]
+    return rest
 
-    def get(span: list[int]) -> bytes:
+
+def _container(rest: bytes) -> Container:
+    """Raises ProgramError where the bytes have the right checksum and still say nothing sound."""
+    if len(rest) < 8:
+        raise ProgramError("header: is missing")
+    size = struct.unpack_from("<Q", rest)[0]
+    body = rest[8 + size :]
+    header = read_header(rest[8 : 8 + size], len(body))
+
+    def get(span: Span) -> bytes:
         return body[span[0] : span[0] + span[1]]
 
-    machine = machine_from_json(get(header["machine"]).decode())
-    if machine_digest(machine) != header["machine_digest"]:
-        raise ProgramError(f"{label}: its machine {header['machine_name']} is not the one it was built for; build it again")
-    return Container(
-        header["name"],
-        machine,
-        tuple(_io(t) for t in header["inputs"]),
-        tuple(_io(t) for t in header["outputs"]),
-        tuple(_segment(s, get) for s in header["segments"]),
-        tuple((f[0], f[1], f[2]) for f in header["fallbacks"]),
-        graph_from_bytes(get(header["graph"]).decode(), get(header["arrays"])),
-    )
+    machine = machine_from_json(_text(get(header.machine), "machine"))
+    if machine_digest(machine) != header.machine_digest:
+        raise ProgramError(f"machine: {header.machine_name} is not the one that the file was built for")
+    segments = tuple(_segment(s, get, machine) for s in header.segments)
+    graph = graph_from_bytes(_text(get(header.graph), "graph"), get(header.arrays))
+    _check_graph(segments, graph)
+    inputs, outputs = ([IoType(t.name, t.shape, t.dtype) for t in ports] for ports in (header.inputs, header.outputs))
+    return Container(header.name, machine, tuple(inputs), tuple(outputs), segments, header.fallbacks, graph)
 
 
-def _io(fields: Mapping[str, Any]) -> IoType:
-    return IoType(fields["name"], tuple(fields["shape"]), fields["dtype"])
+def _text(data: bytes, thing: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise ProgramError(f"{thing}: is not UTF-8 text") from None
 
 
-def _port(fields: Mapping[str, Any]) -> Port:
-    return Port(**{**fields, "shape": tuple(fields["shape"])})
-
-
-def _segment(fields: Mapping[str, Any], get: Any) -> Region | Island:
-    names = {k: tuple(fields[k]) for k in ("inputs", "outputs", "nodes")}
-    if fields["kind"] == "host":
-        return Island(get(fields["model"]), **names)
-    packed = get(fields["op_layers"])
+def _segment(header: IslandHeader | RegionHeader, get: Callable[[Span], bytes], machine: Machine) -> Region | Island:
+    if isinstance(header, IslandHeader):
+        return Island(get(header.model), header.inputs, header.outputs, header.nodes)
+    dram_size_bytes = machine.chip.memories.dram.size
+    if header.dram_bytes > dram_size_bytes:
+        raise ProgramError(f"header: {header.dram_bytes} bytes of DRAM, {machine.chip.name} has {dram_size_bytes}")
+    packed = get(header.op_layers)
+    op_layers = struct.unpack(f"<{len(packed) // 4}i", packed)
+    if op_layers and not -1 <= min(op_layers) <= max(op_layers) < len(header.layers):
+        raise ProgramError(f"layer table: names a layer outside the {len(header.layers)} of its region")
     return Region(
-        program=get(fields["program"]),
-        constants=tuple((c[0], get(c[1:])) for c in fields["constants"]),
-        inputs=tuple(_port(p) for p in fields["inputs"]),
-        outputs=tuple(_port(p) for p in fields["outputs"]),
-        dram_bytes=fields["dram_bytes"],
-        nodes=names["nodes"],
-        layers=tuple(LayerInfo(i["name"], i["op"], tuple(i["sources"])) for i in fields["layers"]),
-        op_layers=struct.unpack(f"<{len(packed) // 4}i", packed),
-        sram_bound_bytes=fields["sram_bound_bytes"],
-        sram_peak_bytes=fields["sram_peak_bytes"],
+        program=get(header.program),
+        constants=tuple((address, get((start, size))) for address, start, size in header.constants),
+        inputs=tuple(Port(**dict(p)) for p in header.inputs),
+        outputs=tuple(Port(**dict(p)) for p in header.outputs),
+        dram_bytes=header.dram_bytes,
+        nodes=header.nodes,
+        layers=tuple(LayerInfo(i.name, i.op, i.sources) for i in header.layers),
+        op_layers=op_layers,
+        sram_bound_bytes=header.sram_bound_bytes,
+        sram_peak_bytes=header.sram_peak_bytes,
     )
+
+
+def _check_graph(segments: Sequence[Region | Island], graph: Graph) -> None:
+    """The integer graph computes every port of the regions from what came before it."""
+    made = set(graph.constants)
+    nodes = {n.name for n in graph.nodes}
+    for region in segments:
+        if not isinstance(region, Region):
+            continue
+        made.update(p.tensor for p in region.inputs)
+        held = set(region.nodes)
+        missing = next((n for n in region.nodes if n not in nodes), None)
+        if missing is not None:
+            raise ProgramError(f"graph: has no node {missing!r}, which a region holds")
+        for node in (n for n in graph.nodes if n.name in held):
+            undefined = next((n for n in node.inputs if n and n not in made), None)
+            if undefined is not None:
+                raise ProgramError(f"graph: node {node.name!r} reads {undefined!r} before it is made")
+            made.update(node.outputs)
+        for port in region.outputs:
+            if port.tensor not in made:
+                raise ProgramError(f"graph: no node makes the port {port.tensor!r}")
 
 
 def read_container(path: str | Path) -> Container:
@@ -219,15 +266,43 @@ def read_container(path: str | Path) -> Container:
 
 def write_whole(path: str | Path, data: bytes) -> None:
     """Writes beside, then renames: a reader never sees half a file, and a failure leaves the old one."""
-    path = Path(path)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    write_files({path: data})
+
+
+def write_files(files: Mapping[str | Path, bytes]) -> None:
+    """All files or none: each is written beside its target, and renamed when every one is complete.
+
+    What is there and no plain file (a pipe, /dev/stdout) is written to directly. Raises OSError naming the target.
+    """
+    staged: list[tuple[str, str]] = []
+    try:
+        for path, data in files.items():
+            target = os.path.realpath(path)
+            if os.path.exists(path) and not os.path.isfile(path):
+                Path(path).write_bytes(data)
+            else:
+                staged.append((_write_beside(target, data), target))
+        for temporary, target in staged:
+            os.replace(temporary, target)
+    finally:
+        for temporary, _ in staged:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def _write_beside(target: str, data: bytes) -> str:
+    """The temporary file that now holds `data`, with the rights that a new file would have."""
+    folder, name = os.path.split(target)
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+    except OSError as fault:
+        raise OSError(fault.errno, fault.strerror, target) from None
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+    return temporary

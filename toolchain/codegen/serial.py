@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import json
+import types
+import typing
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -75,27 +79,83 @@ def graph_to_bytes(graph: Graph) -> tuple[str, bytes]:
 
 
 def graph_from_bytes(text: str, arrays: bytes) -> Graph:
-    """The inverse of `graph_to_bytes`. Raises ProgramError for what it does not know."""
+    """The inverse of `graph_to_bytes`. Raises ProgramError for what it does not know or what is not of the right kind."""
+    try:
+        return _graph(json.loads(text), arrays)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
+        reason = f"lacks {fault}" if isinstance(fault, KeyError) else str(fault).partition("\n")[0]
+        raise ProgramError(f"graph: {reason}") from None
 
-    def unpack(value: Any) -> Any:
-        if isinstance(value, list):
-            return tuple(unpack(v) for v in value)
-        if not isinstance(value, dict):
-            return value
-        if "array" in value:
-            dtype, shape, start = value["array"]
-            count = int(np.prod(shape, dtype=np.int64))
-            return np.frombuffer(arrays, np.dtype(dtype).newbyteorder("<"), count, start).astype(dtype).reshape(shape)
-        if value["class"] not in _CLASSES:
-            raise ProgramError(f"the file holds an operator {value['class']!r} that this version does not know")
-        return _CLASSES[value["class"]](**{k: unpack(v) for k, v in value["fields"].items()})
 
-    body = json.loads(text)
-    return Graph(
+def _graph(body: Any, arrays: bytes) -> Graph:
+    graph = Graph(
         body["name"],
-        tuple(unpack(n) for n in body["nodes"]),
+        tuple(_unpack(n, arrays) for n in body["nodes"]),
         tuple(body["inputs"]),
         tuple(body["outputs"]),
-        {n: unpack(t) for n, t in body["types"].items()},
-        {n: unpack(c) for n, c in body["constants"].items()},
+        {n: _unpack(t, arrays) for n, t in body["types"].items()},
+        {n: _unpack(c, arrays) for n, c in body["constants"].items()},
     )
+    parts = ((graph.nodes, Node), (graph.types.values(), TensorType), (graph.constants.values(), np.ndarray))
+    for values, kind in parts:
+        wrong = next((v for v in values if not isinstance(v, kind)), None)
+        if wrong is not None:
+            raise ValueError(f"holds a {type(wrong).__name__} where a {kind.__name__} belongs")
+    inert = next((n.name for n in graph.nodes if not hasattr(n.op, "reference")), None)
+    if inert is not None:
+        raise ValueError(f"node {inert!r} has no operator")
+    return graph
+
+
+def _unpack(value: Any, arrays: bytes) -> Any:
+    if isinstance(value, list):
+        return tuple(_unpack(v, arrays) for v in value)
+    if not isinstance(value, dict):
+        return value
+    if "array" in value:
+        dtype, shape, start = value["array"]
+        kind, count = np.dtype(dtype), int(np.prod(shape, dtype=np.int64))
+        # frombuffer takes a negative count for all there is, and object arrays for addresses.
+        if kind.hasobject or min((start, *shape)) < 0:
+            raise ValueError(f"array of {dtype} {shape} at {start}")
+        return np.frombuffer(arrays, kind.newbyteorder("<"), count, start).astype(kind).reshape(shape)
+    name = value["class"]
+    if name not in _CLASSES:
+        raise ProgramError(f"graph: holds an operator {name!r} that this version does not know")
+    fields = {k: _unpack(v, arrays) for k, v in value["fields"].items()}
+    hints = _field_types(name)
+    for key, field in fields.items():
+        if key in hints and not _fits(field, hints[key]):
+            raise ProgramError(f"graph: {name}.{key} is {field!r:.40}")
+    return _CLASSES[name](**fields)
+
+
+@cache
+def _field_types(name: str) -> dict[str, Any]:
+    hints = typing.get_type_hints(_CLASSES[name])
+    return {f.name: hints[f.name] for f in dataclasses.fields(_CLASSES[name])}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a field annotated so may hold the value; arrays and nested classes by their class alone."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return True
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, a) for a in arguments)
+    if origin is typing.Literal:
+        return value in arguments
+    if origin is tuple:
+        return isinstance(value, tuple) and _fits_tuple(value, arguments)
+    if hint in (int, float):
+        return isinstance(value, int | hint) and not isinstance(value, bool)
+    kind = origin or hint
+    if issubclass(kind, enum.Enum):
+        return value in [member.value for member in kind]
+    return isinstance(value, kind)
+
+
+def _fits_tuple(values: tuple[Any, ...], hints: tuple[Any, ...]) -> bool:
+    if hints[1:] == (...,):
+        return all(_fits(v, hints[0]) for v in values)
+    return len(values) == len(hints) and all(_fits(v, h) for v, h in zip(values, hints))

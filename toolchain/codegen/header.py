@@ -1,0 +1,148 @@
+"""The JSON header of model.npu: what its keys are, and whether what they say holds together.
+
+A checksum tells a damaged file from a whole one; it does not tell that the file was written by this toolchain. So that
+nothing behind it needs to doubt, every number that is an address, a size or an index is checked here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+
+from toolchain.errors import ProgramError
+
+Count = Annotated[int, Field(ge=0, le=1 << 62)]
+Span = tuple[Count, Count]  # first byte and number of bytes, from the end of the header
+Shape = tuple[Count, ...]
+_TO_NCHW = (0, 3, 1, 2)
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class IoHeader(_Section):
+    name: str
+    shape: Shape
+    dtype: str
+
+
+class PortHeader(_Section):
+    tensor: str
+    model: str
+    layout: Literal["plain", "nhwc"]
+    address: Count
+    shape: Shape
+    dtype: Literal["int8", "int16"]
+    scale: Annotated[FiniteFloat, Field(gt=0)]
+    zero_point: int
+
+    @property
+    def size_bytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    @property
+    def model_shape(self) -> Shape:
+        return tuple(self.shape[i] for i in _TO_NCHW) if self.layout == "nhwc" else self.shape
+
+
+class LayerHeader(_Section):
+    name: str
+    op: str
+    sources: tuple[str, ...]
+
+
+class IslandHeader(_Section):
+    kind: Literal["host"]
+    model: Span
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[str, ...]
+
+
+class RegionHeader(_Section):
+    kind: Literal["npu"]
+    program: Span
+    constants: tuple[tuple[Count, Count, Count], ...]  # DRAM address, then a span
+    inputs: tuple[PortHeader, ...]
+    outputs: tuple[PortHeader, ...]
+    dram_bytes: Count
+    nodes: tuple[str, ...]
+    layers: tuple[LayerHeader, ...]
+    op_layers: Span  # int32 each
+    sram_bound_bytes: Count
+    sram_peak_bytes: Count
+
+
+class Header(_Section):
+    name: str
+    machine: Span
+    machine_name: str
+    machine_digest: str
+    inputs: tuple[IoHeader, ...]
+    outputs: tuple[IoHeader, ...]
+    segments: tuple[Annotated[IslandHeader | RegionHeader, Field(discriminator="kind")], ...]
+    fallbacks: tuple[tuple[str, str, str], ...]
+    graph: Span
+    arrays: Span
+
+
+def read_header(text: bytes, body_bytes: int) -> Header:
+    """body_bytes: what lies behind the header. Raises ProgramError with the first fault."""
+    try:
+        header = Header.model_validate_json(text)
+    except ValidationError as invalid:
+        first = invalid.errors(include_url=False)[0]
+        path = ".".join(str(part) for part in first["loc"] if part not in ("host", "npu"))
+        raise ProgramError(f"header{f' key {path}' if path else ''}: {first['msg']}") from None
+    fault = next(_faults(header, body_bytes), None)
+    if fault is not None:
+        raise ProgramError(f"header: {fault}")
+    return header
+
+
+def _faults(header: Header, body_bytes: int) -> Iterator[str]:
+    spans = [header.machine, header.graph, header.arrays]
+    made = {t.name for t in header.inputs}
+    known = {t.name: t.shape for t in (*header.inputs, *header.outputs)}
+    for index, segment in enumerate(header.segments):
+        where = f"segment {index}"
+        if isinstance(segment, IslandHeader):
+            spans.append(segment.model)
+            needed, given = segment.inputs, segment.outputs
+        else:
+            spans += [segment.program, segment.op_layers, *((start, size) for _, start, size in segment.constants)]
+            yield from _region_faults(segment, known, where)
+            needed, given = [p.model for p in segment.inputs], [p.model for p in segment.outputs]
+        yield from (f"{where} reads tensor {name!r}, which nothing before it makes" for name in needed if name not in made)
+        made.update(given)
+    yield from (f"no segment makes the output {t.name!r}" for t in header.outputs if t.name not in made)
+    yield from _span_faults(spans, body_bytes)
+
+
+def _span_faults(spans: Collection[Span], body_bytes: int) -> Iterator[str]:
+    for start, size in spans:
+        if start + size > body_bytes:
+            yield f"a section of {size} bytes at {start} does not lie within the {body_bytes} bytes behind the header"
+
+
+def _region_faults(region: RegionHeader, known: dict[str, Shape], where: str) -> Iterator[str]:
+    if region.op_layers[1] % 4:
+        yield f"{where}: its table of layers has {region.op_layers[1]} bytes, no multiple of 4"
+    for address, _, size in region.constants:
+        if address + size > region.dram_bytes:
+            yield f"{where}: constants of {size} bytes at {address:#x} lie outside its {region.dram_bytes} bytes of DRAM"
+    for port in (*region.inputs, *region.outputs):
+        if port.address + port.size_bytes > region.dram_bytes:
+            yield f"{where}: port {port.tensor!r} of {port.size_bytes} bytes at {port.address:#x} lies outside its DRAM"
+        if port.layout == "nhwc" and len(port.shape) != 4:
+            yield f"{where}: port {port.tensor!r} is channels-last with {len(port.shape)} dimensions"
+        elif known.get(port.model, port.model_shape) != port.model_shape:
+            yield f"{where}: port {port.tensor!r} has another shape than the model's {port.model!r}"
+        limits = np.iinfo(port.dtype)
+        if not limits.min <= port.zero_point <= limits.max:
+            yield f"{where}: port {port.tensor!r} has zero point {port.zero_point}, no code of {port.dtype}"
