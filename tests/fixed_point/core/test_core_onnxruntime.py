@@ -247,6 +247,20 @@ def test_qlinear_add_and_mul(op: str, dtype: Any, scales: tuple[float, float, fl
             np.testing.assert_array_equal(got, want)
 
 
+def test_qlinear_add_disagrees_with_itself() -> None:
+    """A scalar operand joins the constant part before the fused products: ties fall otherwise. Both kernels are followed."""
+    a, b = np.arange(-128, 128).astype(np.int8), np.array([-126], np.int8)
+    scales = {"a_scale": 0.25, "b_scale": 0.3, "out_scale": 0.5}
+    zeros = {"a_zero_point": -8, "b_zero_point": 9, "out_zero_point": 7}
+    results = []
+    for right in (b, np.repeat(b, 256)):
+        parameters = {"as": scalar(0.25), "az": scalar(-8, np.int8), "b": right, "bs": scalar(0.3)}
+        parameters |= {"bz": scalar(9, np.int8), "ys": scalar(0.5), "yz": scalar(7, np.int8)}
+        results.append(run("QLinearAdd", {"a": a} | parameters, np.int8, domain=MS))
+        np.testing.assert_array_equal(fp.qlinear_add(a, right, **scales, **zeros), results[-1])
+    assert (results[0] != results[1]).sum() == 61
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("include", [False, True])
 @pytest.mark.parametrize(
@@ -258,17 +272,6 @@ def test_qlinear_average_pool(dtype: Any, include: bool, kernel: tuple, strides:
     rng = np.random.default_rng(7)
     x = codes(rng, dtype, (2, 13, 12, 19))
     for sx, sy, zx, zy in [(0.1, 0.1, 3, 3), (0.37, 0.2, 100, 7), (0.02, 0.5, 0, 1)]:
-        want = run(
-            "QLinearAveragePool",
-            {"x": nchw(x), "xs": scalar(sx), "xz": scalar(zx, dtype), "ys": scalar(sy), "yz": scalar(zy, dtype)},
-            dtype,
-            domain=MS,
-            constants=("xs", "xz", "ys", "yz"),
-            kernel_shape=kernel,
-            strides=strides,
-            pads=pads,
-            count_include_pad=int(include),
-        )
         got = fp.qlinear_average_pool(
             x,
             kernel=kernel,
@@ -280,30 +283,51 @@ def test_qlinear_average_pool(dtype: Any, include: bool, kernel: tuple, strides:
             out_scale=sy,
             out_zero_point=zy,
         )
-        np.testing.assert_array_equal(got, nhwc(want))
+        for last in (0, 1):
+            want = run(
+                "QLinearAveragePool",
+                {
+                    "x": x if last else nchw(x),
+                    "xs": scalar(sx),
+                    "xz": scalar(zx, dtype),
+                    "ys": scalar(sy),
+                    "yz": scalar(zy, dtype),
+                },
+                dtype,
+                domain=MS,
+                constants=("xs", "xz", "ys", "yz"),
+                kernel_shape=kernel,
+                strides=strides,
+                pads=pads,
+                count_include_pad=int(include),
+                channels_last=last,
+            )
+            np.testing.assert_array_equal(got, want if last else nhwc(want))
 
 
+@pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("size", [(7, 7), (1, 1), (16, 13)], ids=str)
-def test_qlinear_global_average_pool(size: tuple[int, int]) -> None:
-    """onnxruntime's NCHW and NHWC kernels for uint8: the integer sum, scaled as FP32_RNE."""
+def test_qlinear_global_average_pool(dtype: Any, size: tuple[int, int]) -> None:
+    """onnxruntime's NCHW and NHWC kernels: the integer sum, scaled as FP32_RNE."""
     rng = np.random.default_rng(8)
-    x = codes(rng, np.uint8, (2, *size, 21))
+    x = codes(rng, dtype, (2, *size, 21))
+    low, high = fp.type_limits(np.dtype(dtype))
     count = size[0] * size[1]
-    for sx, sy, zx, zy in [(0.1, 0.1, 3, 3), (0.37, 0.02, 255, 7), (0.02, 0.5, 0, 200)]:
+    for sx, sy, zx, zy in [(0.1, 0.1, 3, 3), (0.37, 0.02, high, 7), (0.02, 0.5, 0, low)]:
         scale = np.float32(sx) / (np.float32(sy) * np.float32(count))
-        r = fp.make_requant(scale, ScaleForm("float32"), Rounding.FP32_RNE, zero_point=zy, low=0, high=255)
-        got = fp.requantize(fp.pool_sum(x, kernel=size, x_zero_point=zx), r, np.uint8)
+        r = fp.make_requant(scale, ScaleForm("float32"), Rounding.FP32_RNE, zero_point=zy, low=low, high=high)
+        got = fp.requantize(fp.pool_sum(x, kernel=size, x_zero_point=zx), r, dtype)
         for last in (0, 1):
             want = run(
                 "QLinearGlobalAveragePool",
                 {
                     "x": x if last else nchw(x),
                     "xs": scalar(sx),
-                    "xz": scalar(zx, np.uint8),
+                    "xz": scalar(zx, dtype),
                     "ys": scalar(sy),
-                    "yz": scalar(zy, np.uint8),
+                    "yz": scalar(zy, dtype),
                 },
-                np.uint8,
+                dtype,
                 domain=MS,
                 channels_last=last,
             )
