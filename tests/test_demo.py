@@ -33,7 +33,7 @@ def test_int8_is_within_half_a_point_of_float(demo: tuple[str, dict[str, Any], P
     scores = demo[1]["scores"]
     assert scores["images"] == IMAGES
     assert scores["top1_float"] > 0.9
-    assert abs(scores["points"]) <= LARGEST_LOSS_POINTS
+    assert abs(scores["points"]) <= LARGEST_LOSS_POINTS + 1e-9  # one image of 200 is half a point
     assert scores["agreement"] >= 0.99
     assert scores["sqnr_db"] > 30
 
