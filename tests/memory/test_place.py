@@ -1,0 +1,292 @@
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from exhaustive import smallest_peak_by_address, smallest_peak_by_stacking
+
+from toolchain.memory import Buffer, DoesNotFit, InvalidBuffers, Placement, place, read_csv, validate
+from toolchain.memory.items import make_items
+from toolchain.memory.search import ALL_STRATEGIES, Decider, compiled_kernel
+
+DATA = Path(__file__).parent / "data"
+CAPACITY = 1_048_576
+
+
+def random_buffers(rng: random.Random, n: int, steps: int, largest: int) -> list[Buffer]:
+    out = []
+    for k in range(n):
+        start = rng.randrange(steps)
+        out.append(Buffer(f"b{k}", start, rng.randint(start + 1, steps), rng.randint(1, largest)))
+    return out
+
+
+def constrained_buffers(rng: random.Random, n: int) -> list[Buffer]:
+    out = []
+    for b in random_buffers(rng, n, 4, 3):
+        kind = rng.randrange(7)
+        if kind == 0:
+            b = replace(b, alignment_bytes=rng.choice([2, 3]))
+        elif kind == 1:
+            b = replace(b, bank_bytes=rng.choice([3, 4]))
+        elif kind == 2 and not any(o.fixed_address is not None for o in out):
+            b = replace(b, fixed_address=rng.randrange(4))
+        elif kind == 3:
+            low = rng.randrange(3)
+            b = replace(b, region=(low, low + b.size_bytes + rng.randrange(4)))
+        elif kind == 4 and out:
+            b = replace(b, bank_bytes=4, apart_from=(rng.choice(out).name,))
+        elif kind == 5 and out and not out[-1].bank_bytes:
+            old = out[-1]
+            b = replace(b, start=old.end - 1, end=old.end + 2, in_place_of=old.name)
+            b = b if old.end - old.start > 1 else replace(b, in_place_of=None)
+        out.append(b)
+    return out
+
+
+def brute_force_places(count: int, seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(count):
+        buffers = random_buffers(rng, rng.randint(1, 8), rng.choice([3, 6, 12]), rng.choice([3, 9]))
+        best = smallest_peak_by_stacking(buffers)
+        plan = place(buffers)
+        assert (plan.peak_bytes, plan.bound_bytes, plan.proved) == (best, best, True), buffers
+        assert not validate(buffers, plan)
+        with pytest.raises(DoesNotFit):
+            place(buffers, best - 1)
+        packed = place(buffers, best)
+        assert not validate(buffers, packed, best)
+
+
+def test_brute_force() -> None:
+    brute_force_places(120, seed=1)
+
+
+@pytest.mark.slow
+def test_brute_force_2000() -> None:
+    brute_force_places(2000, seed=2)
+
+
+def test_constraints_against_every_address() -> None:
+    rng = random.Random(4)
+    tight = 0
+    for _ in range(150):
+        buffers = constrained_buffers(rng, rng.randint(2, 4))
+        best = smallest_peak_by_address(buffers, limit=14)
+        try:
+            plan = place(buffers)
+        except DoesNotFit:
+            assert best is None, buffers
+            continue
+        assert not validate(buffers, plan), buffers
+        assert best is not None
+        assert plan.bound_bytes <= best <= plan.peak_bytes, buffers
+        tight += plan.peak_bytes == best
+        assert not plan.proved or plan.peak_bytes == best
+    assert tight >= 140  # with in-place rights the plan may be above the optimum, never claimed to be it
+
+
+def every_strategy_decides(count: int, seed: int) -> None:
+    rng = random.Random(seed)
+    for k in range(count):
+        buffers = random_buffers(rng, rng.randint(1, 7), rng.choice([3, 6, 12]), rng.choice([3, 9]))
+        decider = Decider(make_items({b.name: b for b in buffers}, True), compiled=False)
+        best = smallest_peak_by_stacking(buffers)
+        strategy = ALL_STRATEGIES[k % len(ALL_STRATEGIES)]
+        assert decider.decide(best, strategy, 10**6).bases is not None, (buffers, strategy)
+        assert decider.decide(best - 1, strategy, 10**6).refuted, (buffers, strategy)
+
+
+def test_every_strategy_decides() -> None:
+    every_strategy_decides(270, seed=3)
+
+
+def test_minimalloc_at_capacity() -> None:
+    if compiled_kernel() is None:
+        pytest.skip("needs the extra `fast`: minutes otherwise")
+    for name in "ABCDEFGHIJK":
+        buffers = read_csv(DATA / f"{name}.1048576.csv")
+        plan = place(buffers, CAPACITY, effort_nodes=400_000)
+        assert not validate(buffers, plan, CAPACITY), name
+
+
+@pytest.mark.parametrize("name", "BCGK")
+def test_same_plan_compiled_or_not(name: str) -> None:
+    if compiled_kernel() is None:
+        pytest.skip("needs the extra `fast`")
+    items = make_items({b.name: b for b in read_csv(DATA / f"{name}.1048576.csv")}, True)
+    fast = Decider(items, compiled=True).attempts(CAPACITY, 600)
+    plain = Decider(items, compiled=False).attempts(CAPACITY, 600)
+    assert fast == plain
+    assert fast.bases is not None
+
+
+def test_minimalloc_proved_at_the_bound_without_numba() -> None:
+    buffers = read_csv(DATA / "B.1048576.csv")
+    decider = Decider(make_items({b.name: b for b in buffers}, True), compiled=False)
+    verdict = decider.attempts(CAPACITY, 1000)
+    assert verdict.bases is not None
+
+
+def cp_sat_agrees(count: int, seed: int) -> None:
+    cp_model = pytest.importorskip("ortools.sat.python.cp_model")
+    rng = random.Random(seed)
+    for _ in range(count):
+        buffers = random_buffers(rng, rng.randint(20, 60), rng.choice([12, 25, 40]), rng.choice([9, 30]))
+        plan = place(buffers, effort_nodes=20_000)
+        assert not validate(buffers, plan)
+        model = cp_model.CpModel()
+        peak = model.new_int_var(0, plan.peak_bytes, "peak")
+        xs, ys = [], []
+        for b in buffers:
+            at = model.new_int_var(0, plan.peak_bytes - b.size_bytes, b.name)
+            ys.append(model.new_fixed_size_interval_var(at, b.size_bytes, b.name))
+            xs.append(model.new_fixed_size_interval_var(b.start, b.end - b.start, b.name))
+            model.add(at + b.size_bytes <= peak)
+        model.add_no_overlap_2d(xs, ys)
+        model.minimize(peak)
+        solver = cp_model.CpSolver()
+        solver.parameters.max_deterministic_time = 20
+        solver.parameters.num_workers = 1
+        solver.parameters.random_seed = 1
+        status = solver.solve(model)
+        if status == cp_model.OPTIMAL:
+            best = round(solver.objective_value)
+            assert plan.bound_bytes <= best <= plan.peak_bytes
+            assert not plan.proved or plan.peak_bytes == best
+        else:
+            assert round(solver.best_objective_bound) <= plan.peak_bytes
+
+
+def test_cp_sat() -> None:
+    cp_sat_agrees(8, seed=5)
+
+
+@pytest.mark.slow
+def test_cp_sat_300() -> None:
+    cp_sat_agrees(300, seed=6)
+
+
+def test_easy_buffers_take_under_two_milliseconds() -> None:
+    rng = random.Random(0)
+    buffers = []
+    for k in range(200):
+        start = rng.randrange(200)
+        buffers.append(Buffer(f"b{k}", start, start + rng.randint(1, 8), rng.randrange(64, 16384, 64), 64))
+    seconds = []
+    for _ in range(25):
+        began = time.process_time()
+        plan = place(buffers, CAPACITY)
+        seconds.append(time.process_time() - began)
+    assert not validate(buffers, plan, CAPACITY)
+    assert min(seconds) < 2e-3
+
+
+def test_views_and_rights() -> None:
+    buffers = [
+        Buffer("x", 0, 3, 10),
+        Buffer("y", 2, 5, 10, in_place_of="x"),
+        Buffer("part", 3, 5, 5, view_of="y", offset_bytes=5),
+        Buffer("z", 0, 5, 4),
+    ]
+    plan = place(buffers)
+    assert (plan.peak_bytes, plan.proved) == (14, True)
+    assert not validate(buffers, plan)
+    assert plan.addresses["part"] == plan.addresses["y"] + 5
+
+
+def test_a_view_leaves_room_until_it_is_written() -> None:
+    buffers = [
+        Buffer("whole", 4, 6, 10),
+        Buffer("low", 0, 5, 5, view_of="whole"),
+        Buffer("high", 3, 5, 5, view_of="whole", offset_bytes=5),
+        Buffer("early", 0, 3, 5),
+    ]
+    plan = place(buffers)
+    assert (plan.peak_bytes, plan.proved) == (10, True)
+    assert not validate(buffers, plan)
+
+
+def test_no_buffers() -> None:
+    assert place([]) == Placement({}, 0, 0, True, 0)
+
+
+def test_same_answer_again() -> None:
+    buffers = random_buffers(random.Random(9), 60, 30, 50)
+    assert place(buffers) == place(list(buffers))
+
+
+def test_does_not_fit_says_why() -> None:
+    buffers = [Buffer("a", 0, 4, 60), Buffer("b", 1, 3, 50), Buffer("c", 3, 5, 10)]
+    with pytest.raises(DoesNotFit) as refusal:
+        place(buffers, 100)
+    assert str(refusal.value) == (
+        "capacity 100 bytes: no plan exists; at step 1 110 bytes are live (a 60, b 50); lower bound 110, smallest peak found 110"
+    )
+    assert [b.name for b in refusal.value.live] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("buffers", "message"),
+    [
+        ([Buffer("a", 0, 1, -4)], "buffer a: size -4 is negative"),
+        ([Buffer("a", 2, 2, 4)], "buffer a: live range [2, 2) is empty"),
+        ([Buffer("a", 0, 1, 4, 0)], "buffer a: alignment 0 is not positive"),
+        ([Buffer("a", 0, 1, 4), Buffer("a", 1, 2, 4)], "buffer a: the name is given twice"),
+        ([Buffer("a", 0, 1, 4, 8, 12)], "buffer a: fixed address 12 is no multiple of its alignment 8"),
+        ([Buffer("a", 0, 1, 9, bank_bytes=8)], "buffer a: size 9 is larger than its bank of 8 bytes"),
+        ([Buffer("a", 0, 1, 9, region=(4, 8))], "buffer a: size 9 does not fit its region [4, 8)"),
+        ([Buffer("a", 0, 1, 9, view_of="b")], "buffer a: refers to b, which is not among the buffers"),
+        (
+            [Buffer("a", 0, 1, 9, view_of="b", offset_bytes=2), Buffer("b", 0, 1, 10)],
+            "buffer a: 9 bytes at offset 2 leave b, which has 10",
+        ),
+        (
+            [Buffer("a", 0, 1, 9, view_of="b"), Buffer("b", 0, 1, 9, view_of="a")],
+            "buffer a: view_of goes round in a circle",
+        ),
+    ],
+)
+def test_refused(buffers: list[Buffer], message: str) -> None:
+    with pytest.raises(InvalidBuffers) as refusal:
+        place(buffers)
+    assert str(refusal.value) == message
+
+
+def test_validator_sees_every_fault() -> None:
+    buffers = [
+        Buffer("a", 0, 4, 8, 4),
+        Buffer("b", 2, 6, 8, bank_bytes=16),
+        Buffer("c", 5, 7, 4, fixed_address=0),
+        Buffer("d", 5, 7, 4, bank_bytes=16, apart_from=("b",)),
+        Buffer("v", 0, 1, 2, view_of="a", offset_bytes=2),
+    ]
+    good = {"a": 0, "b": 8, "c": 0, "d": 16, "v": 2}
+    assert validate(buffers, Placement(good, 20, 16, False, 0), 20) == []
+
+    def faults(peak: int = 20, bound: int = 16, proved: bool = False, **moved: int) -> list[str]:
+        return validate(buffers, Placement({**good, **moved}, peak, bound, proved, 0), 20)
+
+    assert faults(a=2, v=4) == [
+        "buffer a: address 2 is no multiple of its alignment 4",
+        "buffers a and b overlap in steps [2, 4) at bytes [8, 10)",
+    ]
+    assert faults(b=12) == [
+        "buffer b: crosses a bank of 16 bytes at 12",
+        "buffers b and d overlap in steps [5, 6) at bytes [16, 20)",
+        "buffers d and b share a bank of 16 bytes",
+    ]
+    assert faults(c=4) == ["buffer c: address 4 is not its fixed address 0"]
+    assert faults(d=4, peak=16) == ["buffers d and b share a bank of 16 bytes"]
+    assert faults(v=4) == ["buffer v: address 4 is not 2 into a"]
+    assert faults(peak=19) == ["the plan reaches 20 bytes, its certificate says 19"]
+    assert faults(bound=21) == ["the bound 21 is above the peak 20"]
+    assert faults(proved=True) == ["proved, but bound 16 is not the peak 20"]
+    assert validate(buffers, Placement(good, 20, 16, False, 0), 18) == ["the plan reaches 20 bytes, the capacity is 18"]
+    assert validate(buffers[:1], Placement({"q": 0}, 0, 0, False, 0)) == [
+        "buffer a: has no address",
+        "address given to q, which is not among the buffers",
+    ]

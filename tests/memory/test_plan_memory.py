@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DATA = Path(__file__).parent / "data"
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts" / "plan_memory.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_plan_and_picture(tmp_path: Path) -> None:
+    out = tmp_path / "plan.svg"
+    done = run(str(DATA / "B.1048576.csv"), "--capacity", "1048576", "--plot", str(out))
+    assert done.returncode == 0, done.stderr
+    assert "bound   1048576 bytes (proved optimal)" in done.stdout
+    boxes = [e for e in ElementTree.parse(out).iter() if e.tag.endswith("title")]
+    assert len(boxes) == 170
+
+
+def test_does_not_fit_prints_the_live_set() -> None:
+    done = run(str(DATA / "A.1048576.csv"), "--capacity", "1000000")
+    assert done.returncode == 1
+    assert "live at step 966656: 15 buffers, 1048576 bytes" in done.stdout
+    assert "62.60%" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "FILE:1: the file is empty; expected the header id,lower,upper,size"),
+        ("id,lower,upper,size\n", "FILE:1: no buffers after the header"),
+        ("id,lower,upper\n", "FILE:1: no column size; expected the header id,lower,upper,size"),
+        ("id,lower,upper,size,gaps\n", "FILE:1: column gaps is not supported; known are id, lower, upper, size, alignment"),
+        ("id,lower,upper,size\na,0,1,x\n", "FILE:2: size: 'x' is not a whole number"),
+        ("id,lower,upper,size\na,0,1\n", "FILE:2: size: None is not a whole number"),
+        ("id,lower,upper,size\na,0,1,2,3\n", "FILE:2: more fields than the header has columns"),
+        ("id,lower,upper,size\na,0,1,4\nb,0,1,-4\n", "FILE:3: buffer b: size -4 is negative"),
+        ("id,lower,upper,size\na,3,3,4\n", "FILE:2: buffer a: live range [3, 3) is empty"),
+        ("id,lower,upper,size\na,0,1,4\na,0,1,4\n", "FILE:1: buffer a: the name is given twice"),
+        ("id,lower,upper,size\na,0,1,400\n", "FILE: buffer a: size 400 is larger than the capacity 100"),
+    ],
+)
+def test_refused(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "in.csv"
+    file.write_text(text)
+    done = run(str(file), "--capacity", "100")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"plan_memory: {message.replace('FILE', str(file))}\n"
+
+
+def test_no_file() -> None:
+    done = run("nowhere.csv", "--capacity", "100")
+    assert (done.returncode, done.stderr) == (2, "plan_memory: nowhere.csv: No such file or directory\n")
+
+
+def test_binary_file(tmp_path: Path) -> None:
+    file = tmp_path / "in.csv"
+    file.write_bytes(b"\xff\xfe\x00\x01")
+    done = run(str(file), "--capacity", "100")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"plan_memory: {file}:1: not a CSV file: ")
+    assert "Traceback" not in done.stderr
