@@ -54,7 +54,7 @@ def _saturate(v: Array, dtype: DTypeLike) -> Array:
     return np.clip(np.rint(v), lowest, highest).astype(dtype)
 
 
-def _fused_multiply_add(a: Array, b: np.float32, c: Array) -> Array:
+def _fused_multiply_add(a: Array | np.float32, b: np.float32, c: Array | np.float32) -> Array:
     """float32(a b + c), rounded once. The float64 product is exact; its sum is within 2**-53 of exact."""
     return (a.astype(np.float64) * np.float64(b) + c.astype(np.float64)).astype(np.float32)
 
@@ -70,21 +70,17 @@ def qlinear_add(
     b_zero_point: int,
     out_zero_point: int,
 ) -> Array:
-    """a, b: int8 or uint8, broadcastable -> same type. com.microsoft QLinearAdd, its AVX2 kernel:
+    """a, b: int8 or uint8, broadcastable -> same type. com.microsoft QLinearAdd, its AVX2 kernel as compiled with fma:
 
-    fixed = z - (ra a_zero_point + rb b_zero_point), r = scale / out_scale; y = rint(fma(a, ra, fma(b, rb, fixed))).
-    A scalar operand joins `fixed` first, without fma.
+    fixed = z - fma(ra, a_zero_point, rb b_zero_point), r = scale / out_scale; y = rint(fma(a, ra, fma(b, rb, fixed))).
+    A scalar a changes places with b first.
     """
     ra, rb = np.float32(a_scale) / np.float32(out_scale), np.float32(b_scale) / np.float32(out_scale)
-    fixed = np.float32(out_zero_point) - (ra * np.float32(a_zero_point) + rb * np.float32(b_zero_point))
-    if a.size == 1 or b.size == 1:
-        scalar, r_scalar, vector, r_vector = (a, ra, b, rb) if a.size == 1 else (b, rb, a, ra)
-        start = fixed + scalar.astype(np.float32) * r_scalar
-        v = _fused_multiply_add(vector.astype(np.float32), r_vector, start)
-    else:
-        start = _fused_multiply_add(b.astype(np.float32), rb, np.asarray(fixed))
-        v = _fused_multiply_add(a.astype(np.float32), ra, start)
-    return _saturate(v, a.dtype)
+    if a.size == 1 and b.size > 1:
+        a, ra, a_zero_point, b, rb, b_zero_point = b, rb, b_zero_point, a, ra, a_zero_point
+    zeros = _fused_multiply_add(np.float32(a_zero_point), ra, rb * np.float32(b_zero_point))
+    start = _fused_multiply_add(b.astype(np.float32), rb, np.float32(out_zero_point) - zeros)
+    return _saturate(_fused_multiply_add(a.astype(np.float32), ra, start), a.dtype)
 
 
 def qlinear_mul(

@@ -247,18 +247,39 @@ def test_qlinear_add_and_mul(op: str, dtype: Any, scales: tuple[float, float, fl
             np.testing.assert_array_equal(got, want)
 
 
-def test_qlinear_add_disagrees_with_itself() -> None:
-    """A scalar operand joins the constant part before the fused products: ties fall otherwise. Both kernels are followed."""
-    a, b = np.arange(-128, 128).astype(np.int8), np.array([-126], np.int8)
-    scales = {"a_scale": 0.25, "b_scale": 0.3, "out_scale": 0.5}
-    zeros = {"a_zero_point": -8, "b_zero_point": 9, "out_zero_point": 7}
-    results = []
-    for right in (b, np.repeat(b, 256)):
-        parameters = {"as": scalar(0.25), "az": scalar(-8, np.int8), "b": right, "bs": scalar(0.3)}
-        parameters |= {"bz": scalar(9, np.int8), "ys": scalar(0.5), "yz": scalar(7, np.int8)}
-        results.append(run("QLinearAdd", {"a": a} | parameters, np.int8, domain=MS))
-        np.testing.assert_array_equal(fp.qlinear_add(a, right, **scales, **zeros), results[-1])
-    assert (results[0] != results[1]).sum() == 61
+@pytest.mark.parametrize("op", ["QLinearAdd", "QLinearMul"])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_qlinear_add_and_mul_with_awkward_scales(op: str, dtype: Any) -> None:
+    """Scales whose ratios make many sums ties: the order of float32 operations shows. Vectors, a scalar on either side.
+
+    onnxruntime's kernels disagree among themselves: a scalar left operand is added first, a vector last.
+    """
+    rng = np.random.default_rng(20)
+    codes256 = np.arange(256).astype(np.uint8).view(dtype)
+    function = fp.qlinear_add if op == "QLinearAdd" else fp.qlinear_mul
+    apart = 0
+    for _ in range(60):
+        sa, sb, sy = (float(v) for v in rng.choice([0.1, 0.2, 0.3, 0.05, 0.7, 0.25, 0.5, 1.0, 0.15, 1 / 3, 1 / 7], 3))
+        za, zb, zy = (int(v) for v in codes(rng, dtype, (3,)))
+        one = codes(rng, dtype, (1,))
+        results = []
+        for left, right in [(one, codes256), (np.repeat(one, 256), codes256), (codes256, one)]:
+            inputs = {"a": left, "as": scalar(sa), "az": scalar(za, dtype), "b": right, "bs": scalar(sb)}
+            inputs |= {"bz": scalar(zb, dtype), "ys": scalar(sy), "yz": scalar(zy, dtype)}
+            results.append(run(op, inputs, dtype, domain=MS))
+            got = function(
+                left,
+                right,
+                a_scale=sa,
+                b_scale=sb,
+                out_scale=sy,
+                a_zero_point=za,
+                b_zero_point=zb,
+                out_zero_point=zy,
+            )
+            np.testing.assert_array_equal(got, results[-1])
+        apart += int((results[0] != results[1]).sum())
+    assert (apart > 0) == (op == "QLinearAdd")
 
 
 @pytest.mark.parametrize("dtype", TYPES)
