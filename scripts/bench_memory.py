@@ -1,0 +1,149 @@
+"""Prints the memory planner's acceptance table: placement, order, and the time of easy placements.
+
+    bench_memory.py DIRECTORY [--effort N]
+
+DIRECTORY holds A..K.1048576.csv, and where they are to be measured G_1.csv, resnet50.csv, pangu_2.6B.csv and
+swiftnet.json. Times are CPU seconds of this process, the search's one-off compilation (numba) counted apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from toolchain.memory import (
+    Buffer,
+    DoesNotFit,
+    Operator,
+    Placement,
+    concat_by_view,
+    drop_no_ops,
+    order_operators,
+    peak_of_order,
+    place,
+    read_csv,
+    validate,
+)
+
+CAPACITY = 1_048_576
+NETWORKS = Path(__file__).parents[1] / "tests" / "memory"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Print the memory planner's acceptance table.")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--effort", type=int, default=400_000, help="nodes a placement (default %(default)s)")
+    parser.add_argument("--only", choices=["pack", "minimize", "large", "order", "easy"], help="one part of the table")
+    options = parser.parse_args()
+    parts: dict[str, Callable[[], None]] = {
+        "easy": easy,
+        "pack": lambda: pack(options.directory, options.effort),
+        "minimize": lambda: minimize(options.directory, "ABCDEFGHIJK", ".1048576", options.effort),
+        "large": lambda: minimize(options.directory, ["G_1", "resnet50", "pangu_2.6B"], "", options.effort),
+        "order": lambda: order(options.directory),
+    }
+    _, seconds = timed(lambda: place([Buffer("a", 0, 2, 3), Buffer("b", 1, 3, 2), Buffer("c", 0, 1, 1)], 5))
+    print(f"warm-up {seconds:.2f} CPU s")
+    for name, part in parts.items():
+        if options.only in (None, name):
+            part()
+
+
+def timed(work: Callable[[], Placement | None]) -> tuple[Placement | None, float]:
+    began = time.process_time()
+    try:
+        return work(), time.process_time() - began
+    except DoesNotFit as fault:
+        print(f"  {fault}")
+        return None, time.process_time() - began
+
+
+def easy() -> None:
+    rng = random.Random(0)
+    buffers = []
+    for k in range(200):
+        start = rng.randrange(200)
+        buffers.append(Buffer(f"b{k}", start, start + rng.randint(1, 8), rng.randrange(64, 16384, 64), 64))
+    seconds = sorted(timed(lambda: place(buffers, CAPACITY))[1] for _ in range(50))
+    print(f"200 easy buffers: median {seconds[25] * 1e3:.2f} ms, smallest {seconds[0] * 1e3:.2f} ms")
+
+
+def pack(directory: Path, effort: int) -> None:
+    print(f"packing at capacity {CAPACITY}")
+    total, valid = 0.0, 0
+    for name in "ABCDEFGHIJK":
+        buffers = read_csv(directory / f"{name}.1048576.csv")
+        plan, seconds = timed(lambda buffers=buffers: place(buffers, CAPACITY, effort))
+        total += seconds
+        if plan is None:
+            print(f"  {name}: none found, {seconds:.2f} s")
+            continue
+        faults = validate(buffers, plan, CAPACITY)
+        valid += not faults
+        print(f"  {name}: peak {plan.peak_bytes:>8} nodes {plan.nodes:>7} {seconds:6.2f} s {faults or 'valid'}")
+    print(f"  {valid} of 11 valid, {total:.2f} CPU s in all")
+
+
+def minimize(directory: Path, names: str | list[str], ending: str, effort: int) -> None:
+    print("minimizing")
+    for name in names:
+        file = directory / f"{name}{ending}.csv"
+        if not file.exists():
+            print(f"  {name}: {file} is not there")
+            continue
+        buffers = read_csv(file)
+        plan, seconds = timed(lambda buffers=buffers: place(buffers, None, effort))
+        if plan is None:
+            continue
+        proof = "proved" if plan.proved else f"{plan.peak_bytes / plan.bound_bytes:.5f} x bound"
+        faults = validate(buffers, plan)
+        print(
+            f"  {name:>10}: {len(buffers):>5} buffers, peak {plan.peak_bytes}, bound {plan.bound_bytes}, {proof}, "
+            f"nodes {plan.nodes}, {seconds:.2f} s {faults[:3] or 'valid'}"
+        )
+
+
+def order(directory: Path) -> None:
+    print("order")
+    file = directory / "swiftnet.json"
+    if file.exists():
+        data = json.loads(file.read_text())
+        operators = [Operator(str(k), tuple(map(str, o["ins"])), (str(o["out"]),)) for k, o in enumerate(data["ops"])]
+        sizes, inputs = data["tensors"], [str(t) for t in data["inputs"]]
+        outputs = tuple(str(t) for t in data["outputs"])
+        concats = [str(k) for k, o in enumerate(data["ops"]) if o["type"] == "CONCATENATION"]
+        no_op = drop_no_ops(operators, sizes, outputs, ["0"])
+        views = concat_by_view(no_op.operators, sizes, no_op.graph_outputs, concats, scattered=True)
+        _print_order("SwiftNet", operators, sizes, inputs, outputs)
+        _print_order("  no-op dropped", no_op.operators, sizes, inputs, no_op.graph_outputs)
+        _print_order("  concat in place", views.operators, views.tensor_sizes, inputs, views.graph_outputs)
+    sys.path.insert(0, str(NETWORKS))
+    import nas_networks as nas  # pyright: ignore[reportMissingImports]
+
+    for in_place in (False, True):
+        note = " in place" if in_place else ""
+        _print_order("NASNet-A" + note, *nas.imagenet(nas.NASNET_A, 44, 32, 4, in_place=in_place))
+        _print_order("AmoebaNet-A" + note, *nas.imagenet(nas.AMOEBANET_A, 44, 32, 4, in_place=in_place))
+        _print_order("DARTS" + note, *nas.imagenet(nas.DARTS, 48, 48, 4, recent=False, in_place=in_place))
+        _print_order("PNAS" + note, *nas.cifar(nas.PNAS, 32, 6, in_place=in_place))
+
+
+def _print_order(name: str, operators, sizes, inputs, outputs) -> None:
+    began = time.process_time()
+    found = order_operators(operators, sizes, inputs, outputs)
+    seconds = time.process_time() - began
+    given = peak_of_order(operators, [op.name for op in operators], sizes, inputs, outputs)
+    proof = "proved" if found.proved else f"bound {found.bound_bytes}"
+    print(
+        f"  {name:>22}: {len(operators):>4} operators, given order {given}, found {found.peak_bytes} "
+        f"({found.peak_bytes / 1024:.1f} KiB), {proof}, states {found.states}, {seconds:.2f} s"
+    )
+
+
+if __name__ == "__main__":
+    main()
