@@ -18,6 +18,7 @@ from toolchain.errors import ProgramError
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
 Span = tuple[Count, Count]  # first byte and number of bytes, from the end of the header
 Shape = tuple[Count, ...]
+Dtype = Annotated[str, Field(pattern=r"^(bool|complex64|complex128|bfloat16|u?int(4|8|16|32|64)|float(16|32|64|8_[a-z0-9]+))$")]
 _TO_NCHW = (0, 3, 1, 2)
 
 
@@ -28,7 +29,7 @@ class _Section(BaseModel):
 class IoHeader(_Section):
     name: str
     shape: Shape
-    dtype: str
+    dtype: Dtype
 
 
 class PortHeader(_Section):

@@ -82,7 +82,7 @@ def graph_from_bytes(text: str, arrays: bytes) -> Graph:
     """The inverse of `graph_to_bytes`. Raises ProgramError for what it does not know or what is not of the right kind."""
     try:
         return _graph(json.loads(text), arrays)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as fault:
         reason = f"lacks {fault}" if isinstance(fault, KeyError) else str(fault).partition("\n")[0]
         raise ProgramError(f"graph: {reason}") from None
 
@@ -115,8 +115,8 @@ def _unpack(value: Any, arrays: bytes) -> Any:
     if "array" in value:
         dtype, shape, start = value["array"]
         kind, count = np.dtype(dtype), int(np.prod(shape, dtype=np.int64))
-        # frombuffer takes a negative count for all there is, and object arrays for addresses.
-        if kind.hasobject or min((start, *shape)) < 0:
+        # frombuffer takes a negative count for all there is.
+        if kind.kind not in "biuf" or min((start, *shape)) < 0:
             raise ValueError(f"array of {dtype} {shape} at {start}")
         return np.frombuffer(arrays, kind.newbyteorder("<"), count, start).astype(kind).reshape(shape)
     name = value["class"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -11,8 +12,9 @@ from typing import Any, Literal
 import numpy as np
 
 from simulator import Simulation, simulate
-from toolchain.codegen.container import Container, IoType, Island, Region, container_from_bytes, read_container
+from toolchain.codegen.container import Container, IoType, Island, Port, Region, container_from_bytes, read_container
 from toolchain.errors import CompileError, ProgramError
+from toolchain.ir.graph import Node
 from toolchain.isa import Decoded, decode
 from toolchain.runtime.ports import to_codes, to_real
 
@@ -55,6 +57,7 @@ class Session:
         timing: bool = False,
         check: bool = True,
     ):
+        self._own = isinstance(model, Container)  # made here, not read: what it cannot compute is our bug
         if isinstance(model, bytes):
             model = container_from_bytes(model, "model")
         self.container = model if isinstance(model, Container) else read_container(model)
@@ -100,7 +103,7 @@ class Session:
     ) -> Ran:
         for port in region.inputs:
             if port.tensor not in codes:
-                codes[port.tensor] = to_codes(real[port.model], port)
+                codes[port.tensor] = to_codes(_fitting(real[port.model], port), port)
         if self._engine == "reference":
             self._evaluate(region, codes)
             simulation, where = None, "npu (reference)"
@@ -117,7 +120,15 @@ class Session:
         for node in graph.nodes:
             if node.name in wanted:
                 inputs = [codes[n] if n in codes else graph.constants[n] for n in node.inputs if n]
-                codes[node.outputs[0]] = node.op.reference(inputs)
+                codes[node.outputs[0]] = self._computed(node, inputs)
+
+    def _computed(self, node: Node, inputs: list[np.ndarray]) -> np.ndarray:
+        try:
+            return node.op.reference(inputs)
+        except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as fault:
+            if self._own:
+                raise
+            raise ProgramError(f"graph: node {node.name!r} cannot be computed: {_first_line(fault)}; build it again") from None
 
     def _decode(self, index: int) -> Decoded:
         region = self.container.segments[index]
@@ -152,17 +163,44 @@ class Session:
         return done
 
     def _run_island(self, index: int, island: Island, real: dict[str, np.ndarray]) -> Ran:
-        import onnxruntime as ort
-
         if index not in self._islands:
-            options = ort.SessionOptions()
-            options.intra_op_num_threads = 1
-            options.log_severity_level = 3
-            self._islands[index] = ort.InferenceSession(island.model, options, providers=self._providers)
+            self._islands[index] = _host_session(island, self._providers)
         session = self._islands[index]
-        values = session.run(list(island.outputs), {n: real[n] for n in island.inputs})
+        try:
+            values = session.run(list(island.outputs), {n: real[n] for n in island.inputs})
+        except Exception as fault:  # onnxruntime's exceptions have no common base but this
+            raise CompileError(f"{_island_name(island)}: onnxruntime cannot run them: {_first_line(fault)}") from None
         real.update(zip(island.outputs, values))
         return Ran(session.get_providers()[0], island.nodes, None)
+
+
+def _host_session(island: Island, providers: Sequence[str]) -> Any:
+    """An InferenceSession of one thread. Raises CompileError where onnxruntime does not take the model."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4  # what it logs it also raises
+    try:
+        return ort.InferenceSession(island.model, options, providers=list(providers), enable_fallback=0)
+    except Exception as fault:
+        raise CompileError(f"{_island_name(island)}: onnxruntime cannot load them: {_first_line(fault)}") from None
+
+
+def _fitting(value: np.ndarray, port: Port) -> np.ndarray:
+    """A region's input as its port declares it. Raises ProgramError when what came before made something else."""
+    if value.size != math.prod(port.shape) or (port.layout == "nhwc" and value.ndim != 4):
+        raise ProgramError(f"tensor {port.model!r} has shape {list(value.shape)}, its port {list(port.shape)}; build it again")
+    return value
+
+
+def _island_name(island: Island) -> str:
+    shown = ", ".join(island.nodes[:3])
+    return f"host nodes {shown}{f' and {len(island.nodes) - 3} more' if len(island.nodes) > 3 else ''}"
+
+
+def _first_line(fault: BaseException) -> str:
+    return f"{str(fault).strip().partition(chr(10))[0]:.300}"
 
 
 def dram_image(region: Region) -> tuple[np.ndarray, list[tuple[int, int]]]:
