@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""One network on many machines: the shipped ones, then edge16 with other arrays and less SRAM.
+
+    python examples/compare_machines.py [MODEL.onnx] [--calib DATA]
+
+A machine is data: a variant is the YAML's text with a key changed, checked like any other file.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import hw_configs
+from toolchain.api import BuildOptions, build
+from toolchain.errors import CompileError
+from toolchain.hw import shipped_names
+from toolchain.report.text import table
+
+CLASSIFIER = Path(__file__).parent / "classifier"
+SHIPPED = Path(hw_configs.__path__[0])
+
+
+def variants(folder: Path) -> Iterator[tuple[str, str]]:
+    """(what it is, name or file) of every machine to compare."""
+    for name in shipped_names():
+        yield name, name
+    plain = (SHIPPED / "edge16.yaml").read_text()
+    for rows, columns, sram_kib in ((8, 8, 512), (32, 32, 512), (16, 16, 64), (16, 16, 24)):
+        text = plain.replace("rows: 16", f"rows: {rows}").replace("columns: 16", f"columns: {columns}")
+        file = folder / f"edge{rows}x{columns}_{sram_kib}k.yaml"
+        file.write_text(text.replace("size: 512 KiB", f"size: {sram_kib} KiB"))
+        yield f"edge16, {rows}x{columns}, {sram_kib} KiB SRAM", str(file)
+
+
+def row(label: str, machine: str, model: Path, calibration: str) -> tuple[str, ...]:
+    try:
+        figures = build(model, BuildOptions(machine, calibration)).figures
+    except CompileError as refusal:
+        return (label, "-", "-", "-", "-", "-", str(refusal).splitlines()[0])
+    return (
+        label,
+        f"{figures['cycles']:,}",
+        f"{1e3 * figures['seconds']:.3f}",
+        f"{100 * figures['mac_utilization']:.1f} %",
+        f"{figures['sram_peak_bytes']:,}",
+        f"{figures['dram_read_bytes'] + figures['dram_write_bytes']:,}",
+        f"{len(figures['fallbacks'])} nodes on the host" if figures["fallbacks"] else "",
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Cycles of one network on many machines.")
+    parser.add_argument("model", type=Path, nargs="?", default=CLASSIFIER / "classifier.onnx")
+    parser.add_argument("--calib", default=str(CLASSIFIER / "calib.npz"))
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [row(label, machine, given.model, given.calib) for label, machine in variants(Path(folder))]
+    print(table(("machine", "cycles", "ms", "MAC use", "SRAM peak", "DRAM bytes", ""), rows, (1, 2, 3, 4, 5)))
+
+
+if __name__ == "__main__":
+    main()
