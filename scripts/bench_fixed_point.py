@@ -133,7 +133,7 @@ def bench_conv(layers: Sequence[tuple[int, ...]], depthwise: bool, repeats: int)
         weights = fp.ConvWeights(w, groups)
 
         def ours(x=x, weights=weights, stride=stride, pad=pad) -> np.ndarray:
-            return fp.conv2d(x, weights, strides=(stride, stride), pads=(pad,) * 4, x_zero_point=3)
+            return fp.conv2d(x, weights, strides=(stride, stride), pads=(pad, pad, pad, pad), x_zero_point=3)
 
         feed = {"x": np.ascontiguousarray(x.transpose(0, 3, 1, 2))}
         wt = np.ascontiguousarray(w.transpose(0, 3, 1, 2))
@@ -181,7 +181,8 @@ def bench_tiles(repeats: int) -> list[dict[str, Any]]:
     for size, ic, oc, k in TILES:
         x = rng.integers(-128, 128, (1, size, size, ic)).astype(np.int8)
         w = rng.integers(-128, 128, (oc, k, k, ic)).astype(np.int8)
-        weights, bias, pads = fp.ConvWeights(w), np.arange(oc, dtype=np.int32), (k // 2,) * 4
+        weights, bias, half = fp.ConvWeights(w), np.arange(oc, dtype=np.int32), k // 2
+        pads = (half, half, half, half)
         r = Requant(np.full(oc, 2**30 + 5), np.full(oc, 40), Rounding.DOUBLE_ROUND, 0, -128, 127)
         acc = fp.conv2d(x, weights, pads=pads, x_zero_point=3, bias=bias)
         row: dict[str, Any] = {"case": f"{size}x{size}x{ic} -> {oc}, {k}x{k}"}
