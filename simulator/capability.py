@@ -49,6 +49,10 @@ def broken_capability(op: MachineOp, chip: Chip) -> str | None:
             return f"{name}={getattr(op, name)}, must be at least 1"
     if isinstance(op, Convolution | Depthwise | Pool) and min(op.input_height, op.input_width, op.pad_top, op.pad_left) < 0:
         return "input_height, input_width, pad_top and pad_left must not be negative"
+    if isinstance(op, Convolution | Depthwise | Pool):
+        value, limit = op.input_zero_point, _code_limit(chip)
+        if not -limit <= value < limit:
+            return f"input_zero_point={value}, must be {-limit}..{limit - 1} ({chip.numerics.activation})"
     return next(_broken(op, chip), None)
 
 
@@ -64,7 +68,7 @@ def _broken(op: MachineOp, chip: Chip) -> Iterator[str]:
         if outer:
             counts = f"{op.count0}x{op.count1}x{op.count2}"
             yield f"counts {counts}, the machine has engines.dma.dimensions={chip.engines.dma.dimensions}"
-        limit = 1 << (8 * chip.activation_bytes - 1)
+        limit = _code_limit(chip)
         if isinstance(op, Fill) and not -limit <= op.value < limit:
             yield f"value={op.value}, must be {-limit}..{limit - 1} ({chip.numerics.activation})"
     elif isinstance(op, Pool):
@@ -74,6 +78,11 @@ def _broken(op: MachineOp, chip: Chip) -> Iterator[str]:
     elif isinstance(op, Table):
         yield from _function("table", chip)
         yield from _table_form(chip)
+
+
+def _code_limit(chip: Chip) -> int:
+    """Codes of activations are -limit .. limit - 1."""
+    return 1 << (8 * chip.activation_bytes - 1)
 
 
 def _function(name: str, chip: Chip) -> Iterator[str]:
