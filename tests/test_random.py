@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from hypothesis import HealthCheck, Phase, event, given, settings
+from hypothesis import strategies as st
 
 from tests.random_cases import DrawnMachine, DrawnModel, machines, networks
 from toolchain.api import BuildOptions, build
@@ -31,12 +32,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     phases=[Phase.generate, Phase.shrink],
     suppress_health_check=list(HealthCheck),
 )
-@given(model=networks(), machine=machines())
-def test_simulator_equals_reference(folder: Path, model: DrawnModel, machine: DrawnMachine) -> None:
+@given(model=networks(), machine=machines(), level=st.sampled_from([2, 2, 0, 1, 3]))
+def test_simulator_equals_reference(folder: Path, model: DrawnModel, machine: DrawnMachine, level: int) -> None:
     path = folder / "random.onnx"
     onnx.save(model.proto, path)
     try:
-        built = build(path, BuildOptions(machine.machine))
+        built = build(path, BuildOptions(machine.machine, level=level))
     except CompileError as fault:
         # The one thing a machine may refuse: an instruction that cannot fit its SRAM.
         assert "smallest tile needs" in str(fault), fault

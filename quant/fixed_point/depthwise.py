@@ -140,7 +140,7 @@ def _float_rows(
     kh, kw, _ = weights.shape
     oh, ow = size
     if strides[1] == 1:
-        rows = np.ascontiguousarray(x, dtype) if not x_zero_point else np.subtract(x, dtype(x_zero_point), dtype=dtype)
+        rows = np.ascontiguousarray(x, dtype) if not x_zero_point else np.subtract(x, dtype(x_zero_point), dtype=dtype, order="C")
         item = rows.itemsize
         image, line, column = h * width * c * item, width * c * item, dilations[1] * c * item
     else:

@@ -124,11 +124,9 @@ class IntegerConvolution:
         return y if self.residual is None else self.residual.add(y, inputs[3])
 
     def depthwise(self, layer: Layer) -> bool:
-        """One weight plane a channel, and the array has a mode for it."""
-        weights = layer.constants[layer.node.inputs[1]]
-        channels = layer.input_type(0).shape[3]
-        plain = self.groups == channels == weights.shape[0] and channels > 1
-        return plain and self.residual is None and layer.chip.engines.mac.depthwise != "none"
+        """True when machine.Depthwise runs it."""
+        outputs = layer.constants[layer.node.inputs[1]].shape[0]
+        return self.residual is None and is_depthwise(self.groups, layer.input_type(0).shape[3], outputs, layer.chip)
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         return _tilings(self, layer)
@@ -176,6 +174,18 @@ def _most_columns(op: IntegerConvolution, layer: Layer, limits: ConvolutionLimit
 
 def _limits(op: IntegerConvolution, layer: Layer) -> ConvolutionLimits:
     return layer.chip.limits.depthwise if op.depthwise(layer) else layer.chip.limits.convolution
+
+
+def is_depthwise(groups: int, inputs: int, outputs: int, chip: Chip) -> bool:
+    """One weight plane a channel, and the array has a mode for it."""
+    return groups == inputs == outputs and inputs > 1 and chip.engines.mac.depthwise != "none"
+
+
+def exceeds_max_pad(pads: Pads, groups: int, inputs: int, outputs: int, chip: Chip) -> bool:
+    """True when the padding must be written into memory first."""
+    depthwise = is_depthwise(groups, inputs, outputs, chip)
+    limit = (chip.limits.depthwise if depthwise else chip.limits.convolution).max_pad
+    return limit is not None and (max(pads[0], pads[2]) > limit[0] or max(pads[1], pads[3]) > limit[1])
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.isa import operations as machine
 from toolchain.ops.base import Array, Layer, QuantScope, Region, Site, Tiling, Work, clamp_codes, halvings, spans
-from toolchain.ops.convolution import IntegerConvolution
+from toolchain.ops.convolution import IntegerConvolution, exceeds_max_pad
 from toolchain.ops.requants import pair
 from toolchain.ops.window import Window
 
@@ -90,7 +90,7 @@ class AveragePool:
         """A window the vector engine cannot do is a depthwise convolution with ones, where all windows count alike."""
         uniform = self.count_padding or not any(self.geometry.pads)
         on_vector = "average_pool" in chip.engines.vector.operations and _beyond(self.geometry, channels, chip) is None
-        return uniform and not on_vector
+        return uniform and not on_vector and not exceeds_max_pad(self.geometry.pads, channels, channels, channels, chip)
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])

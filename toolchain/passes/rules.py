@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from toolchain.ir.graph import Node, TensorType
-from toolchain.ops.convolution import Convolution
+from toolchain.ops.convolution import Convolution, exceeds_max_pad
 from toolchain.ops.elementwise import Binary, Kind
 from toolchain.ops.matrix_product import MatrixProduct
 from toolchain.ops.movement import Concat, Pad, Reshape, ResizeNearest, Slice, permutation
@@ -49,8 +49,7 @@ def convolution(scope: Scope) -> None:
         _pair(a.get("strides"), 1), (pads[0], pads[1], pads[2], pads[3]), _pair(a.get("dilations"), 1), int(a.get("group", 1))
     )
     source = scope.read(x, "nhwc")
-    limit = (scope.chip.limits.depthwise if op.groups > 1 else scope.chip.limits.convolution).max_pad
-    if limit and (max(pads[0], pads[2]) > limit[0] or max(pads[1], pads[3]) > limit[1]):
+    if exceeds_max_pad(op.pads, op.groups, scope.shape(x)[1], weights.shape[0], scope.chip):
         source, op = _padded(scope, source, op)
     names = (source, scope.constant(f"{w}@nhwc", np.ascontiguousarray(weights.transpose(0, 2, 3, 1))), bias)
     return scope.emit(op, names, "nhwc")
