@@ -30,7 +30,7 @@ from toolchain.passes.fuse import fuse_clamps, fuse_residuals, fuse_tables
 from toolchain.passes.quantize import quantize
 from toolchain.passes.segments import Segment, segments
 from toolchain.passes.select import Selection, select
-from toolchain.report import fidelity, run_figures
+from toolchain.report import explained, fidelity, run_figures
 from toolchain.runtime import Session
 from toolchain.schedule.options import LEVELS, Options
 from toolchain.schedule.region import RegionPlan, plan_region
@@ -59,19 +59,20 @@ class BuildOptions:
 
 @dataclass(frozen=True)
 class Build:
-    """The file's bytes, what the report says of them, and whether accuracy means anything."""
+    """The file's bytes, what the report says of them, what was assumed, and what must not be overlooked."""
 
     container: Container
     data: bytes
     figures: Mapping[str, Any]
     notes: tuple[str, ...]
+    warnings: tuple[str, ...]
 
 
-def _silent(*_: Any) -> None:
+def silent(*_: Any) -> None:
     return None
 
 
-def build(path: str | Path, options: BuildOptions, dump: Dump = _silent, progress: Progress = _silent) -> Build:
+def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress: Progress = silent) -> Build:
     """path: an ONNX model. Raises ConfigError, CompileError. `dump` is given the text of every stage."""
     machine = options.hardware if isinstance(options.hardware, Machine) else load_machine(options.hardware)
     progress("load", 0, None)
@@ -84,13 +85,24 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = _silent, progres
     data = container_to_bytes(container)
     progress("check", 0, None)
     figures = _check(data, container, model, selection, samples, options.host, progress)
-    notes = [*model.notes, *adjustments]
-    if options.calibration is None and options.parameters is None:
-        notes.append("calibrated on RANDOM inputs: cycles and bits are right, accuracy means nothing; give --calib DATA")
-    return Build(container, data, figures, tuple(notes))
+    figures = {**figures, "nodes": explained(model.nodes, figures["layers"], container.graph, _host_reasons(selection))}
+    return Build(container, data, figures, (*model.notes, *adjustments), _warnings(options))
 
 
-def select_model(model: NormalModel, machine: Machine, dump: Dump = _silent) -> Selection:
+def _warnings(options: BuildOptions) -> tuple[str, ...]:
+    if options.calibration is not None:
+        return ()
+    what = "calibrated and judged" if options.parameters is None else "judged"
+    return (f"{what} on RANDOM inputs: bits and cycles are right, accuracy means NOTHING; give --calib DATA",)
+
+
+def _host_reasons(selection: Selection) -> dict[str, str]:
+    """By the model's own nodes."""
+    sources = {n.name: n.sources for n in selection.graph.nodes}
+    return {s: f.reason for f in selection.fallbacks for s in sources.get(f.node) or (f.node,)}
+
+
+def select_model(model: NormalModel, machine: Machine, dump: Dump = silent) -> Selection:
     """What runs where, and why: enough for --explain without calibration."""
     graph = to_graph(model)
     dump("normal", print_graph(graph))
@@ -181,7 +193,7 @@ def _compile(
 
 
 def _dump_region(index: int, plan: RegionPlan, region: Region, machine: Machine, dump: Dump) -> None:
-    if dump is not _silent:
+    if dump is not silent:
         dump("schedule", f"region {index}\n" + print_plan(plan))
         dump("program", f"region {index}\n" + disassemble(region.program, machine.isa))
 

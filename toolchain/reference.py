@@ -4,45 +4,56 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from toolchain.cli.arrays import read_feeds, write_arrays
-from toolchain.cli.faults import reported
+from toolchain.cli.application import reported, require_host, require_writable
+from toolchain.cli.arrays import npz_bytes, read_feeds
+
+if TYPE_CHECKING:
+    from toolchain.codegen import Container
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m toolchain.reference", description=__doc__)
-    parser.add_argument(
-        "model", help="a compiled .npu, or an ONNX model (then --hw, and --calib or --quant, say how to quantize)"
-    )
-    parser.add_argument("--input", help=".npz with an array for each input; without it one random sample")
-    parser.add_argument("--output", required=True, help=".npz for the outputs")
+    parser.add_argument("model", type=Path, help="a compiled .npu, or an ONNX model (then --hw says what its integers are)")
+    parser.add_argument("--input", type=Path, help=".npz with an array for each input; without it one random sample")
+    parser.add_argument("--output", type=Path, required=True, help=".npz for the outputs")
+    parser.add_argument("--host", default="cpu", help="where islands run: cpu or cuda")
     parser.add_argument("--hw", help="machine, for an ONNX model")
     parser.add_argument("--calib", help="calibration data, for an ONNX model")
     parser.add_argument("--quant", help="parameters file, for an ONNX model")
+    parser.add_argument("--shape", action="append", default=[], metavar="NAME=1,3,640,640", help="for an ONNX model")
     given = parser.parse_args(arguments)
     with reported():
         _run(given)
 
 
 def _run(given: argparse.Namespace) -> None:
+    from toolchain.codegen import write_whole
     from toolchain.runtime import Session
 
-    session = Session(_container(given), engine="reference")
-    feeds = read_feeds(given.input, session.get_inputs())
-    outputs = session.run_detailed(feeds).outputs
-    write_arrays(given.output, outputs)
+    require_host(given.host)
+    require_writable({"--output": given.output}, {"the model": given.model, "--input": given.input})
+    session = Session(_container(given), engine="reference", host=given.host)
+    outputs = session.run_detailed(read_feeds(given.input, session.get_inputs())).outputs
+    write_whole(given.output, npz_bytes(outputs))
 
 
-def _container(given: argparse.Namespace):
-    from toolchain.api import BuildOptions, build
-    from toolchain.codegen import read_container
+def _container(given: argparse.Namespace) -> Path | Container:
     from toolchain.errors import CompileError
 
-    if Path(given.model).suffix == ".onnx":
-        if given.hw is None:
-            raise CompileError(f"{given.model}: an ONNX model needs --hw NAME: the machine says what its integers are")
-        return build(given.model, BuildOptions(given.hw, given.calib, given.quant)).container
-    return read_container(given.model)
+    options = {"--hw": given.hw, "--calib": given.calib, "--quant": given.quant, "--shape": given.shape}
+    if given.model.suffix != ".onnx":
+        unused = next((name for name, value in options.items() if value), None)
+        if unused is not None:
+            raise CompileError(f"{unused}: goes with an ONNX model; {given.model} is compiled already")
+        return given.model
+    if given.hw is None:
+        raise CompileError(f"{given.model}: an ONNX model needs --hw NAME: the machine says what its integers are")
+    from toolchain.api import BuildOptions, build
+    from toolchain.cli.build import input_shapes
+
+    return build(given.model, BuildOptions(given.hw, given.calib, given.quant, input_shapes(given.shape))).container
 
 
 if __name__ == "__main__":

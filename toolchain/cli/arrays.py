@@ -4,35 +4,51 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from toolchain.codegen import IoType, write_whole
+from toolchain.codegen import IoType
 from toolchain.errors import CompileError
 from toolchain.runtime import check_feeds, random_feeds
 
 
-def read_feeds(path: str | None, inputs: Sequence[IoType]) -> dict[str, np.ndarray]:
-    """The arrays of an .npz, checked against the inputs; without a path one random sample."""
+def read_feeds(path: Path | None, inputs: Sequence[IoType]) -> dict[str, np.ndarray]:
+    """The arrays of an .npz, checked against the inputs; without a path one random sample. Raises CompileError."""
     if path is None:
         return random_feeds(inputs)
-    if not Path(path).is_file():
+    if not path.exists():
         raise CompileError(f"{path}: no such file; --input takes an .npz with an array for each input")
+    if path.is_dir():
+        raise CompileError(f"{path}: is a directory; --input takes an .npz with an array for each input")
     try:
         with np.load(path, allow_pickle=False) as loaded:
             if not isinstance(loaded, np.lib.npyio.NpzFile):
                 raise ValueError("it is one array, not an .npz")
             feeds = {name: loaded[name] for name in loaded.files}
-    except (ValueError, EOFError, zipfile.BadZipFile) as fault:
-        raise CompileError(f"{path}: cannot be read as .npz: {fault}; save it with numpy.savez(path, name=array)") from None
-    check_feeds(inputs, feeds)
+    except (ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error) as fault:
+        reason = f"cannot be read as .npz: {_reason(fault)}"
+        raise CompileError(f"{path}: {reason}; save it with numpy.savez(path, name=array)") from None
+    try:
+        check_feeds(inputs, feeds)
+    except CompileError as fault:
+        raise CompileError("\n".join(f"{path}: {line}" for line in str(fault).splitlines())) from None
     return feeds
 
 
-def write_arrays(path: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """An .npz, whole or not at all."""
+def _reason(fault: Exception) -> str:
+    # numpy takes whatever it does not know for a pickle, and advises to allow those.
+    return "it is no file of numpy's, or holds Python objects" if "pickle" in str(fault) else str(fault)
+
+
+def npz_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """An .npz with these arrays; the same arrays give the same bytes."""
     buffer = io.BytesIO()
-    np.savez(buffer, **dict(arrays))
-    write_whole(path, buffer.getvalue())
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, value in arrays.items():
+            member = io.BytesIO()
+            np.lib.format.write_array(member, np.asanyarray(value), allow_pickle=False)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue())
+    return buffer.getvalue()

@@ -3,113 +3,136 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolchain.cli.faults import reported
+from toolchain.cli.application import application, reported, require_host, require_writable
 from toolchain.cli.progress import shown
+from toolchain.errors import CompileError
 
-Level = Annotated[int, typer.Option("-O", min=0, max=3, help="optimization level, -O0 to -O3")]
+if TYPE_CHECKING:
+    from toolchain.api import Build, BuildOptions
+
+LEVELS = ("0", "1", "2", "3")
 
 
 def main() -> None:
-    # typer knows no -O2 without a space
-    sys.argv = [part for a in sys.argv for part in ([a[:2], a[2:]] if a[:2] == "-O" and a[2:].isdigit() else [a])]
-    typer.run(build_command)
+    # click reads -O2 as three options where -O has a long name, or none; so it gets the two apart.
+    arguments = [part for a in sys.argv[1:] for part in (("-O", a[2:]) if re.match("-O.", a) else (a,))]
+    application(build_command)(args=arguments)
 
 
 def build_command(
-    model: Annotated[Path, typer.Argument(help="the ONNX model")],
-    hw: Annotated[str, typer.Option(help="machine: a shipped name or a YAML file")],
-    calib: Annotated[str | None, typer.Option(help=".npz, directory of .npy or images, or file.py:generator")] = None,
-    quant: Annotated[str | None, typer.Option(help="parameters file of scripts/calibrate.py, perhaps edited")] = None,
-    shape: Annotated[list[str] | None, typer.Option(help="NAME=1,3,640,640 binds the dimensions of an input")] = None,
-    host: Annotated[str, typer.Option(help="where islands run: cpu or cuda")] = "cpu",
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="the compiled file; default MODEL.npu")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="the report as JSON")] = None,
-    explain: Annotated[bool, typer.Option(help="list every node: engine, reason, cost")] = False,
-    dump_after: Annotated[str | None, typer.Option(help="a stage, or all: its text goes to --dump-dir")] = None,
-    dump_dir: Annotated[Path, typer.Option(help="where dumps go")] = Path("dumps"),
-    observer: Annotated[str | None, typer.Option(help="minmax, percentile or mse; default by the machine")] = None,
-    samples: Annotated[int | None, typer.Option(help="use at most so many calibration samples")] = None,
-    level: Level = 2,
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX model.")],
+    hw: Annotated[str | None, typer.Option(help="Machine: a shipped name (npu-hw list) or a YAML file.")] = None,
+    calib: Annotated[str | None, typer.Option(help=".npz, directory of .npy or images, or file.py:generator.")] = None,
+    quant: Annotated[str | None, typer.Option(help="Parameters file of scripts/calibrate.py, perhaps edited.")] = None,
+    shape: Annotated[list[str] | None, typer.Option(help="NAME=1,3,640,640: the whole shape of an input. Repeatable.")] = None,
+    host: Annotated[str, typer.Option(help="Where islands run: cpu or cuda.")] = "cpu",
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The compiled file; default MODEL.npu.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="The report as JSON.")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="List every node: engine, cost, reason.")] = False,
+    dump_after: Annotated[str | None, typer.Option(help="A stage, or all: its text goes to --dump-dir.")] = None,
+    dump_dir: Annotated[Path, typer.Option(help="Where dumps go.")] = Path("dumps"),
+    observer: Annotated[str | None, typer.Option(help="minmax, percentile or mse; default by the machine.")] = None,
+    samples: Annotated[int | None, typer.Option(help="Use at most so many calibration samples.")] = None,
+    level: Annotated[str, typer.Option("-O", help="Optimization level, -O0 to -O3.")] = "2",
 ) -> None:
-    """Calibrate, quantize, split, fuse, place, emit, check."""
+    """Compiles MODEL for a machine: calibrate, quantize, split, fuse, place, emit, check. Prints where the cycles went."""
+    from quant.calibrate import OBSERVERS
+    from toolchain.api import BuildOptions
+    from toolchain.hw import shipped_names
+
     with reported():
-        _build(model, hw, calib, quant, shape, host, output, json_file, explain, dump_after, dump_dir, observer, samples, level)
+        if hw is None:
+            raise CompileError(f"--hw is missing: the machine to build for, one of {', '.join(shipped_names())}, or a YAML file")
+        if level not in LEVELS:
+            raise CompileError(f"-O{level}: must be -O0, -O1, -O2 or -O3")
+        if samples is not None and samples < 1:
+            raise CompileError(f"--samples {samples}: must be 1 or more")
+        if observer not in (*OBSERVERS, None):
+            raise CompileError(f"--observer {observer}: must be one of {', '.join(OBSERVERS)}")
+        require_host(host)
+        target = output or model.with_suffix(".npu")
+        require_writable({"-o": target, "--json": json_file}, {"the model": model, "--calib": calib, "--quant": quant})
+        dump = dumper(dump_after, dump_dir)
+        options = BuildOptions(hw, calib, quant, input_shapes(shape or ()), host, int(level), samples, observer)  # type: ignore[arg-type]
+        _build(model, options, target, json_file, explain, dump)
 
 
 def _build(
     model: Path,
-    hw: str,
-    calib: str | None,
-    quant: str | None,
-    shape: list[str] | None,
-    host: str,
-    output: Path | None,
+    options: BuildOptions,
+    target: Path,
     json_file: Path | None,
     explain: bool,
-    dump_after: str | None,
-    dump_dir: Path,
-    observer: str | None,
-    samples: int | None,
-    level: int,
+    dump: Callable[[str, str], None],
 ) -> None:
-    from toolchain.api import STAGES, BuildOptions, build
-    from toolchain.codegen import write_whole
-    from toolchain.errors import CompileError
+    from toolchain.api import build
+    from toolchain.codegen import write_files
+
+    with shown() as progress:
+        built = build(model, options, dump, progress)
+    files: dict[str | Path, bytes] = {target: built.data}
+    if json_file is not None:
+        figures = {**built.figures, "notes": built.notes, "warnings": built.warnings}
+        files[json_file] = (json.dumps(figures, indent=1) + "\n").encode()
+    write_files(files)
+    print(report(built, options, explain))
+    print(f"\nwrote {target}: {len(built.data):,} bytes; the emitted program equals the integer reference bit for bit")
+    sys.stdout.flush()
+    for warning in built.warnings:
+        print(f"WARNING: {warning}", file=sys.stderr)
+
+
+def report(built: Build, options: BuildOptions, explain: bool) -> str:
+    """The tables that a person reads, with an empty line between them."""
     from toolchain.report import text
 
-    if host not in ("cpu", "cuda"):
-        raise CompileError(f"--host {host}: must be cpu or cuda")
-    if dump_after is not None and dump_after not in (*STAGES, "all"):
-        raise CompileError(f"--dump-after {dump_after}: no such stage; stages are {', '.join(STAGES)}, or all")
-    options = BuildOptions(hw, calib, quant, _shapes(shape or []), host, level, samples, observer)
-    with shown() as progress:
-        built = build(model, options, _dumper(dump_after, dump_dir), progress)
-    target = output or model.with_suffix(".npu")
-    write_whole(target, built.data)
-    if json_file is not None:
-        write_whole(json_file, (json.dumps(built.figures, indent=1) + "\n").encode())
-    machine = built.container.machine
+    against = "float" if options.calibration is not None else "float, on RANDOM inputs (means nothing)"
     sections = [
-        text.layers_text(built.figures, machine.chip.macs_per_cycle),
+        text.layers_text(built.figures, built.container.machine.chip.macs_per_cycle),
         text.totals_text(built.figures),
         text.fallbacks_text(built.figures),
-        text.fidelity_text(built.figures["outputs"], "outputs against float:"),
-        text.fidelity_text(built.figures["concats"], "concat operands against float:"),
+        text.fidelity_text(built.figures["outputs"], f"outputs against {against}:"),
+        text.fidelity_text(built.figures["concats"], f"concat operands against {against}:"),
         text.explain_text(built.figures) if explain else "",
         *text.warnings_text(built.figures),
         *(f"note: {note}" for note in built.notes),
-        f"wrote {target}: {len(built.data):,} bytes; the emitted program equals the integer reference bit for bit",
     ]
-    print("\n\n".join(s for s in sections if s))
+    return "\n\n".join(s for s in sections if s)
 
 
-def _shapes(given: list[str]) -> dict[str, tuple[int, ...]]:
-    from toolchain.errors import CompileError
-
+def input_shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """NAME=D0,D1,... of each --shape; names may hold '='. Raises CompileError."""
     shapes: dict[str, tuple[int, ...]] = {}
     for text in given:
-        name, equals, dims = text.partition("=")
-        try:
-            shapes[name] = tuple(int(d) for d in dims.split(","))
-        except ValueError:
-            equals = ""
-        if not equals or not name:
+        name, _, dims = text.rpartition("=")
+        if not name or not re.fullmatch(r"-?\d+(,-?\d+)*", dims, re.ASCII):
             raise CompileError(f"--shape {text}: must be NAME=D0,D1,..., for example --shape x=1,3,640,640")
+        if name in shapes:
+            raise CompileError(f"--shape {text}: input {name!r} is given twice")
+        shapes[name] = tuple(int(d) for d in dims.split(","))
     return shapes
 
 
-def _dumper(stage: str | None, directory: Path):
-    """Writes NN-STAGE.txt files; later regions are added to their stage's file."""
-    from toolchain.api import STAGES, _silent
+def dumper(stage: str | None, directory: Path) -> Callable[[str, str], None]:
+    """Writes NN-STAGE.txt files; later regions are added to their stage's file. Raises CompileError, OSError."""
+    from toolchain.api import STAGES, silent
 
     if stage is None:
-        return _silent
+        return silent
+    if stage not in (*STAGES, "all"):
+        raise CompileError(f"--dump-after {stage}: no such stage; stages are {', '.join(STAGES)}, or all")
+    there = next(d for d in (directory, *directory.absolute().parents) if d.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise CompileError(f"--dump-dir {directory}: {there} is {'not writable' if there.is_dir() else 'not a directory'}")
     started: set[str] = set()
 
     def dump(name: str, text: str) -> None:

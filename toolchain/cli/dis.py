@@ -7,12 +7,12 @@ from pathlib import Path
 
 import typer
 
-from toolchain.cli.faults import reported
+from toolchain.cli.application import application, reported, require_writable
 from toolchain.codegen import Container, Region, container_to_bytes, read_container, write_whole
 from toolchain.errors import ProgramError
 from toolchain.isa import assemble, decode, disassemble, split_listings
 
-_MODEL = typer.Argument(help="A compiled model, model.npu.")
+_MODEL = typer.Argument(metavar="MODEL", help="A compiled model, model.npu.")
 _OUTPUT = typer.Option(None, "-o", "--output", help="Write here instead of printing.")
 _ASSEMBLE = typer.Option(None, "--assemble", help="A listing: write a copy of MODEL with its programs (needs -o).")
 
@@ -24,10 +24,12 @@ def run(
 ) -> None:
     """Lists every program of MODEL, each operation with the layer it comes from; --assemble takes the listing back."""
     with reported():
+        if assemble_from is not None and output is None:
+            raise ProgramError("--assemble writes a compiled model; name it with -o OUT.npu")
+        require_writable({"-o": output}, {"--assemble": assemble_from})
         container = read_container(model)
         if assemble_from is not None:
-            if output is None:
-                raise ProgramError("--assemble writes a compiled model; name it with -o OUT.npu")
+            assert output is not None
             write_whole(output, container_to_bytes(assembled(container, _text(assemble_from))))
             return
         text = listing(container)
@@ -79,8 +81,7 @@ def _region(region: Region, program: bytes, container: Container) -> Region:
     return replace(region, program=program, op_layers=layers)
 
 
-app = typer.Typer(add_completion=False)
-app.command()(run)
+app = application(run)
 
 
 def main() -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from toolchain.cli.faults import reported
+from toolchain.cli.application import application, reported
 from toolchain.hw import chip_differences, chip_lines, chip_schema, shipped_names
 from toolchain.isa import c_header, load_machine, machine_digest, manual, table_schema, verilog_package
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Machine descriptions: one YAML each, with an instruction table."
-)
+app = application(no_args_is_help=True, help="Machine descriptions: one YAML each, with an instruction table.")
 _MACHINE = typer.Argument(help="A shipped machine's name, or the path of a YAML file.")
 
 

@@ -4,73 +4,88 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolchain.cli.faults import reported
+from toolchain.cli.application import application, reported, require_host, require_writable
 from toolchain.cli.progress import shown
+
+if TYPE_CHECKING:
+    from toolchain.runtime import Run, Session
 
 
 def main() -> None:
-    typer.run(sim_command)
+    application(sim_command)()
 
 
 def sim_command(
-    model: Annotated[Path, typer.Argument(help="a compiled .npu")],
-    input_file: Annotated[str | None, typer.Option("--input", help=".npz with an array for each input; default random")] = None,
-    output: Annotated[str | None, typer.Option("--output", help=".npz for the outputs")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="the figures as JSON")] = None,
-    trace: Annotated[Path | None, typer.Option(help="Chrome trace, opens in Perfetto")] = None,
-    host: Annotated[str, typer.Option(help="where islands run: cpu or cuda")] = "cpu",
-    hw: Annotated[str | None, typer.Option(help="refuse a file built for another machine than this")] = None,
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A compiled model, model.npu.")],
+    input_file: Annotated[Path | None, typer.Option("--input", help=".npz with an array for each input; default random.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", help=".npz for the outputs.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="The figures as JSON.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Chrome trace, opens in Perfetto.")] = None,
+    host: Annotated[str, typer.Option(help="Where islands run: cpu or cuda.")] = "cpu",
+    hw: Annotated[str | None, typer.Option(help="Refuse a file that was built for another machine than this.")] = None,
 ) -> None:
-    """Decode, run, report."""
+    """Runs MODEL on the simulator, islands in onnxruntime; prints where the cycles went and what ran where."""
     with reported():
+        require_host(host)
+        outputs = {"--output": output, "--json": json_file, "--trace": trace}
+        require_writable(outputs, {"the model": model, "--input": input_file})
         _simulate(model, input_file, output, json_file, trace, host, hw)
 
 
 def _simulate(
     model: Path,
-    input_file: str | None,
-    output: str | None,
+    input_file: Path | None,
+    output: Path | None,
     json_file: Path | None,
     trace: Path | None,
     host: str,
     hw: str | None,
 ) -> None:
-    from toolchain.cli.arrays import read_feeds, write_arrays
-    from toolchain.codegen import write_whole
-    from toolchain.errors import CompileError
-    from toolchain.report import run_figures, text
+    from toolchain.cli.arrays import npz_bytes, read_feeds
+    from toolchain.codegen import write_files
+    from toolchain.report import run_figures
+    from toolchain.report.trace import trace_json
     from toolchain.runtime import Session
 
-    if host not in ("cpu", "cuda"):
-        raise CompileError(f"--host {host}: must be cpu or cuda")
     session = Session(model, host=host, timing=True)  # type: ignore[arg-type]
     if hw is not None:
         _require_machine(session, model, hw)
     feeds = read_feeds(input_file, session.get_inputs())
     with shown() as progress:
         run = session.run_detailed(feeds, progress)
-    figures = run_figures(session.container, [s.simulation for s in run.segments])
+    simulations = [s.simulation for s in run.segments]
+    figures = run_figures(session.container, simulations)
     figures["segments"] = [{"where": s.where, "nodes": len(s.nodes)} for s in run.segments]
+    files: dict[str | Path, bytes] = {}
     if output is not None:
-        write_arrays(output, run.outputs)
+        files[output] = npz_bytes(run.outputs)
     if json_file is not None:
-        write_whole(json_file, (json.dumps(figures, indent=1) + "\n").encode())
+        files[json_file] = (json.dumps(figures, indent=1) + "\n").encode()
     if trace is not None:
-        write_whole(trace, _trace(session, run))
+        files[trace] = trace_json(session.container, simulations)
+    write_files(files)
+    print(_report(session, run, figures))
+    if input_file is None:
+        print("\nnote: ran on random inputs; give --input IN.npz")
+
+
+def _report(session: Session, run: Run, figures: dict) -> str:
+    from toolchain.report import text
+
     sections = [
         text.layers_text(figures, session.container.machine.chip.macs_per_cycle),
         text.totals_text(figures),
         text.fallbacks_text(figures),
         "ran: " + ", ".join(f"{len(s.nodes)} nodes on {s.where}" for s in run.segments),
     ]
-    print("\n\n".join(s for s in sections if s))
+    return "\n\n".join(s for s in sections if s)
 
 
-def _require_machine(session, model: Path, hw: str) -> None:
+def _require_machine(session: Session, model: Path, hw: str) -> None:
     from toolchain.errors import ProgramError
     from toolchain.isa import load_machine, machine_digest
 
@@ -80,9 +95,3 @@ def _require_machine(session, model: Path, hw: str) -> None:
             f"{model}: was built for machine {built.chip.name} (digest {machine_digest(built)[:12]}), "
             f"not for {asked.chip.name} (digest {machine_digest(asked)[:12]}); build it again with --hw {hw}"
         )
-
-
-def _trace(session, run) -> bytes:
-    from toolchain.report.trace import trace_json
-
-    return trace_json(session.container, [s.simulation for s in run.segments])

@@ -15,7 +15,7 @@ from toolchain.frontend.emit import subgraph, to_proto
 from toolchain.frontend.normal import normal_form
 from toolchain.frontend.promote import promote
 from toolchain.frontend.read import NORMAL_OPSET, opset_of, read_model
-from toolchain.frontend.walk import static_graph
+from toolchain.frontend.walk import static_graph, unique_name
 from toolchain.ir.graph import Graph, TensorType
 
 NO_SHAPES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
@@ -24,11 +24,12 @@ NO_SHAPES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 @dataclass(frozen=True)
 class NormalModel:
     """A model in normal form (docs/frontend.md). `graph` holds OnnxOp nodes whose parameters are still constant inputs, as in
-    ONNX; `notes` say what was assumed on the way in."""
+    ONNX; `notes` say what was assumed on the way in; `nodes` are (name, operator) of all nodes that the file has."""
 
     graph: Graph
     opset: int
     notes: tuple[str, ...] = ()
+    nodes: tuple[tuple[str, str], ...] = ()
 
     @cached_property
     def proto(self) -> onnx.ModelProto:
@@ -46,8 +47,10 @@ def load_model(path: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]]
     bound = bind_inputs(proto.graph, shapes)
     graph = static_graph(proto, bound.types)
     opset = max(NORMAL_OPSET, opset_of(proto))
+    names: set[str] = set()
+    nodes = tuple((unique_name(n, i, names), n.op_type) for i, n in enumerate(proto.graph.node))
     del proto
-    return NormalModel(normal_form(graph, opset), opset, bound.notes)
+    return NormalModel(normal_form(graph, opset), opset, bound.notes, nodes)
 
 
 def to_graph(model: NormalModel) -> Graph:

@@ -97,15 +97,9 @@ def _cut(name: str, width: int) -> str:
 
 
 def explain_text(figures: Mapping[str, Any]) -> str:
-    """Every node of the model: the engine that runs it and the layer it became part of, or why it is on the host."""
+    """Every node of the model: the engine that runs it and what it became part of, or why the chip does not run it."""
     rows = [
-        (_cut(source, 44), layer["engine"], layer["op"], f"{layer['cycles']:,}", _part_of(source, layer))
-        for layer in figures["layers"]
-        for source in layer["sources"] or [layer["name"]]
+        (_cut(n["node"], 44), n["op"], n["engine"], "-" if n["cycles"] is None else f"{n['cycles']:,}", n["reason"])
+        for n in figures["nodes"]
     ]
-    rows += [(_cut(f["node"], 44), "host", f["op"], "-", f["reason"]) for f in figures["fallbacks"]]
-    return table(("node", "engine", "operator", "cycles of its layer", "why"), rows, (3,))
-
-
-def _part_of(source: str, layer: Mapping[str, Any]) -> str:
-    return "" if source == layer["name"] else f"part of {layer['name']}"
+    return table(("node", "operator", "engine", "cycles of its layer", "why"), rows, (3,))

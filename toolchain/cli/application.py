@@ -1,0 +1,78 @@
+"""What all commands have in common: how they parse, how they refuse, where they may write."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from toolchain.errors import CompileError, ToolchainError
+
+
+def application(command: Callable[..., Any] | None = None, **options: Any) -> typer.Typer:
+    """A typer application without panels and colours, whose usage errors are a few plain lines and exit code 2."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **options)
+    if command is not None:
+        app.command()(command)
+    return app
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Turns a ToolchainError or a file that cannot be read or written into its message on stderr and exit code 2."""
+    try:
+        yield
+    except ToolchainError as fault:
+        print(fault, file=sys.stderr)
+        raise SystemExit(2) from None
+    except BrokenPipeError:
+        # The reader of stdout is gone (`npu-dis m.npu | head`): nothing is wrong, and nobody would read why.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    except OSError as fault:
+        print(f"{fault.filename or 'file'}: {fault.strerror or fault}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def require_host(host: str) -> None:
+    if host not in ("cpu", "cuda"):
+        raise CompileError(f"--host {host}: must be cpu or cuda")
+
+
+def require_writable(outputs: Mapping[str, str | Path | None], inputs: Mapping[str, str | Path | None]) -> None:
+    """Before long work: every output (option -> path, None: not asked for) can be written, and none is an input or another
+    output. Raises CompileError."""
+    taken = {os.path.realpath(path): name for name, path in inputs.items() if path is not None}
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        reason = _unwritable(Path(path))
+        if reason is not None:
+            raise CompileError(f"{option} {path}: {reason}")
+        if not _is_stream(Path(path)):
+            other = taken.setdefault(os.path.realpath(path), option)
+            if other != option:
+                raise CompileError(f"{option} {path}: is the same file as {other}; it would be overwritten")
+
+
+def _unwritable(path: Path) -> str | None:
+    if path.is_dir():
+        return "is a directory, give the name of a file"
+    if _is_stream(path):
+        return None
+    folder = Path(os.path.realpath(path)).parent
+    if not folder.exists():
+        return f"there is no directory {path.parent}; make it first"
+    if not folder.is_dir():
+        return f"{path.parent} is not a directory"
+    return None if os.access(folder, os.W_OK | os.X_OK) else f"the directory {path.parent} cannot be written to"
+
+
+def _is_stream(path: Path) -> bool:
+    """A pipe or a device such as /dev/stdout: written to, never replaced."""
+    return path.exists() and not path.is_file()
