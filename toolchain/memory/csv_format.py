@@ -66,4 +66,4 @@ def _buffer(where: str, row: Mapping[str | None, object]) -> Buffer:
             numbers[name] = int(str(text))
         except ValueError:
             raise InvalidCsv(f"{where}: {name}: {text!r} is not a whole number") from None
-    return Buffer(str(values["id"]), numbers["lower"], numbers["upper"], numbers["size"], numbers.get("alignment", 1) or 1)
+    return Buffer(str(values["id"]), numbers["lower"], numbers["upper"], numbers["size"], numbers.get("alignment", 1))

@@ -169,9 +169,9 @@ def _step_down(plan: _Plan, decider: Decider, target: int, effort: int, cap: int
     assert plan.bases is not None
     peak = peak_of(decider.items, plan.bases)
     floor = max(target, plan.bound_bytes)
-    fine = max(floor // 512, decider.unit)
+    fine = max(floor // 1024, decider.unit)
     coarse = [(peak - floor) >> k for k in range(2, 12)]
-    steps = [step for step in coarse if step > fine] + [k * fine for k in range(1, 13)]
+    steps = [step for step in coarse if step > fine] + [k * fine for k in range(1, 17)]
     for step in steps:
         if plan.nodes >= effort or peak - step < floor:
             break

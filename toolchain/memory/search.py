@@ -19,6 +19,10 @@ from toolchain.memory.problem import NO_LIMIT, Problem, as_lists, build_problem,
 TOTAL_SIZE, TOTAL_LIFE, TOTAL_AREA = "total, size", "total, life, area", "total, area, life"
 
 
+# Nodes x items below which the search runs uncompiled: loading numba takes as long as this (about half a second).
+PLAIN_WORK = 300_000
+
+
 class Strategy(NamedTuple):
     """How to rank the items, which section to branch at, in which order to try the candidates."""
 
@@ -71,26 +75,27 @@ class Decider:
         self.items = list(items)
         self.unit = unit_of(self.items)
         self.exact = all(len(item.parts) == 1 for item in items)
-        self._compiled = compiled_kernel() is not None if compiled is None else compiled
-        self._ranked: dict[str, tuple[list[int], Problem]] = {}
+        self._compiled = compiled
+        self._nodes = 0
+        self._ranked: dict[str, tuple[list[int], Problem, Problem]] = {}
 
     def decide(self, target_bytes: int, strategy: Strategy, node_limit: int) -> Verdict:
         """Is there a plan with peak <= target_bytes?"""
-        ranked, problem = self._problem(strategy.rank)
+        ranked, arrays, lists = self._problem(strategy.rank)
+        problem = arrays
         work = build_work(problem)
         for i, n in enumerate(ranked):
             item = self.items[n]
             limit = target_bytes if item.high is None else min(target_bytes, item.high)
             top = (limit - item.size_bytes) // self.unit
             work.top[i] = min(top, item.low // self.unit) if item.fixed else top
-        if self._compiled:
-            fast = compiled_kernel()
-            assert fast is not None
-            run: Callable[..., tuple[int, int]] = fast.decide
-        else:
-            run, work = kernel.decide, as_lists(work)
+        fast = compiled_kernel() if self._worth_compiling(node_limit) else None
+        run: Callable[..., tuple[int, int]] = kernel.decide if fast is None else fast.decide
+        if fast is None:
+            problem, work = lists, as_lists(work)
         target = min(-(-target_bytes // self.unit), NO_LIMIT)
         found, nodes = run(problem, work, target, node_limit, strategy.rule, strategy.order)
+        self._nodes += int(nodes)
         if found != kernel.FOUND:
             return Verdict(None, bool(found == kernel.REFUTED and self.exact), int(nodes))
         bases = [0] * len(ranked)
@@ -120,13 +125,22 @@ class Decider:
                 break
         return Verdict(None, False, used)
 
-    def _problem(self, rank: str) -> tuple[list[int], Problem]:
+    def _worth_compiling(self, node_limit: int) -> bool:
+        if self._compiled is not None:
+            return self._compiled
+        return _loaded() or (self._nodes + node_limit) * len(self.items) > PLAIN_WORK
+
+    def _problem(self, rank: str) -> tuple[list[int], Problem, Problem]:
         if rank not in self._ranked:
             order = _rank(self.items, rank)
             items = [self.items[n] for n in order]
             problem = build_problem(items, self.unit, _banks(items))
-            self._ranked[rank] = (order, problem if self._compiled else as_lists(problem))
+            self._ranked[rank] = (order, problem, as_lists(problem))
         return self._ranked[rank]
+
+
+def _loaded() -> bool:
+    return compiled_kernel.cache_info().currsize > 0
 
 
 def _doubling(cap: int) -> Iterator[tuple[Strategy, int]]:
