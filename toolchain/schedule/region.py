@@ -13,7 +13,8 @@ from toolchain.ops.base import Layer, Tiling
 from toolchain.ops.movement import Reshape
 from toolchain.schedule.options import Options
 from toolchain.schedule.places import View, find_views
-from toolchain.schedule.staging import CostModel, LayerPlan, evaluate, smallest_staging
+from toolchain.schedule.refusal import too_small
+from toolchain.schedule.staging import CostModel, LayerPlan, SmallestTile, evaluate, smallest_tile
 
 _ENOUGH_TILES = 4096
 _RESERVES = (0.0, 0.25, 0.5)  # shares of SRAM kept free of resident tensors that are tried
@@ -92,9 +93,11 @@ class _Planner:
         return found
 
     def plan(self) -> RegionPlan:
-        least = [self._least(layer) for layer in self.layers]
-        for layer, need in zip(self.layers, least):
-            self._require(layer, need)
+        tiles = [smallest_tile(n, ()) if hasattr(n.node.op, "works") else SmallestTile() for n in self.layers]
+        refusal = too_small(self.layers, tiles, self.chip)
+        if refusal is not None:
+            raise CompileError(refusal)
+        least = [tile.size_bytes for tile in tiles]
         best: RegionPlan | None = None
         reserves = _RESERVES if self.options.residency else (1.0,)
         for share in reserves:
@@ -106,18 +109,6 @@ class _Planner:
         if best is None:
             raise CompileError(f"{self.chip.name}: no placement found; a larger memories.sram.size would do")
         return best
-
-    def _least(self, layer: Layer) -> int:
-        return smallest_staging(layer, ()) if hasattr(layer.node.op, "works") else 0
-
-    def _require(self, layer: Layer, need: int) -> None:
-        if need > self.capacity:
-            kind = type(layer.node.op).__name__
-            raise CompileError(
-                f"{layer.node.name} ({kind}): its smallest tile needs {need} bytes of SRAM at once, "
-                f"{self.chip.name} has {self.capacity} (memories.sram.size)\n"
-                f"  help: the smallest SRAM that would do for this layer is {need} bytes"
-            )
 
     def _try(self, least: Sequence[int], share: float) -> RegionPlan | None:
         """A plan with `share` of the SRAM kept for staging; less and less is resident until it can be placed."""

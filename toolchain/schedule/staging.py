@@ -217,17 +217,27 @@ def evaluate(
     return None
 
 
-def smallest_staging(layer: Layer, resident: Collection[str]) -> int:
+@dataclass(frozen=True)
+class SmallestTile:
+    """The slots with which a layer can run at all, and their bytes together."""
+
+    slots: tuple[Slot, ...] = ()
+    size_bytes: int = 0
+
+
+def smallest_tile(layer: Layer, resident: Collection[str]) -> SmallestTile:
     """The least SRAM with which the layer can run at all: its smallest tiles, single slots."""
     chip = layer.chip
-    least = None
+    least: SmallestTile | None = None
     for tiling in _last_of_each(layer.node.op.tilings(layer)):
         sizes = Sizes(chip.activation_bytes)
         for index, work in enumerate(islice(layer.node.op.works(layer, tiling), 64)):
             sizes.add(index, work, resident)
-        size = staging_bytes(sizes.slots(1), chip.memories.sram.alignment_bytes)
-        least = size if least is None else min(least, size)
-    return least or 0
+        slots = sizes.slots(1)
+        size = staging_bytes(slots, chip.memories.sram.alignment_bytes)
+        if least is None or size < least.size_bytes:
+            least = SmallestTile(slots, size)
+    return least or SmallestTile()
 
 
 def _last_of_each(tilings: Iterable[Tiling]) -> list[Tiling]:

@@ -1,0 +1,60 @@
+"""Why a network cannot fit an SRAM: what its worst layer needs at once, as a picture, and what would do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from toolchain.hw.chip import Chip
+from toolchain.ops.base import Layer
+from toolchain.schedule.staging import Slot, SmallestTile
+
+_WIDTH = 40  # characters of the picture's bars
+
+
+def too_small(layers: Sequence[Layer], needs: Sequence[SmallestTile], chip: Chip) -> str | None:
+    """The refusal of a network of which some layer's smallest tile, with nothing else in SRAM, is too large; or None.
+
+    Tensors that do not fit stay in DRAM, so the largest of these tiles is the least SRAM of the whole network.
+    """
+    size, align = chip.memories.sram.size, chip.memories.sram.alignment_bytes
+    step = max(range(len(needs)), key=lambda i: needs[i].size_bytes, default=None)
+    if step is None or needs[step].size_bytes <= size:
+        return None
+    need, layer = needs[step], layers[step]
+    kind = type(layer.node.op).__name__.removeprefix("Integer")
+    lines = [
+        f"{layer.node.name} ({kind}): its smallest tile needs {need.size_bytes} bytes of SRAM at once, "
+        f"{chip.name} has {size} (memories.sram.size)",
+        f"  live at step {step + 1} of {len(layers)}, the peak ('|' is the end of the SRAM):",
+        *_picture([(_label(slot, layer), _aligned(slot, align)) for slot in need.slots], size),
+        f"  help: the smallest SRAM that would do for the network is {need.size_bytes} bytes",
+    ]
+    return "\n".join(lines)
+
+
+def _label(slot: Slot, layer: Layer) -> str:
+    if slot.role == "w":
+        return "output " + layer.node.outputs[0]
+    if slot.role.startswith("b"):
+        return "constants" if slot.role == "b0" else f"constants {int(slot.role[1:]) + 1}"
+    index = int(slot.role[1:])
+    return "input " + (layer.activations[index] if index < len(layer.activations) else str(index + 1))
+
+
+def _aligned(slot: Slot, alignment_bytes: int) -> int:
+    return slot.copies * -(-slot.size_bytes // alignment_bytes) * alignment_bytes
+
+
+def _picture(rows: Sequence[tuple[str, int]], size_bytes: int) -> list[str]:
+    """One line a buffer, each drawn behind the one above it."""
+    total = sum(need for _, need in rows)
+    wide = max(len(name) for name, _ in rows)
+    end = min(_WIDTH, round(_WIDTH * size_bytes / total))
+    lines, at = [], 0
+    for name, need in rows:
+        start, stop = round(_WIDTH * at / total), round(_WIDTH * (at + need) / total)
+        at += need
+        cells = ["#" if start <= i < max(stop, start + 1) else " " for i in range(_WIDTH + 1)]
+        cells.insert(end, "|")
+        lines.append(f"    {name:{wide}}  {need:>9} bytes  [{''.join(cells).rstrip()}")
+    return lines
