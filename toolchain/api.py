@@ -18,6 +18,7 @@ from quant.data import open_data, random_data
 from quant.file import read_parameters
 from quant.observe import Range
 from quant.structure import adjust_ranges
+from quant.suggestion import suggestion
 from toolchain.codegen import Container, IoType, Island, Region, container_to_bytes, link_region
 from toolchain.errors import CompileError, InternalError
 from toolchain.frontend import NormalModel, extract, load_model, to_graph
@@ -133,6 +134,10 @@ def _ranges(
     numerics = machine.chip.numerics
     if options.parameters is not None:
         given = read_parameters(Path(options.parameters), numerics=numerics).tensors
+        strange = next((t for t in given if t not in model.types), None)
+        if strange is not None:
+            meant = suggestion(strange, model.types)
+            raise CompileError(f"{options.parameters}: the model has no tensor {strange!r}{meant}; mend or remove its entry")
         absent = [t for t in tensors if t not in given]
         if absent:
             raise CompileError(

@@ -24,9 +24,10 @@ def read_feeds(path: Path | None, inputs: Sequence[IoType]) -> dict[str, np.ndar
     if path.is_dir():
         raise CompileError(f"{path}: is a directory; --input takes an .npz with an array for each input")
     try:
-        with np.load(path, allow_pickle=False) as loaded:
-            if not isinstance(loaded, np.lib.npyio.NpzFile):
-                raise ValueError("it is one array, not an .npz")
+        loaded = np.load(path, allow_pickle=False)
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            raise ValueError("it is one array without a name, an .npy")
+        with loaded:
             feeds = {name: loaded[name] for name in loaded.files}
     except (ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error) as fault:
         reason = f"cannot be read as .npz: {_reason(fault)}"

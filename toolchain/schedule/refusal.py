@@ -38,7 +38,8 @@ def _label(slot: Slot, layer: Layer) -> str:
     if slot.role.startswith("b"):
         return "constants" if slot.role == "b0" else f"constants {int(slot.role[1:]) + 1}"
     index = int(slot.role[1:])
-    return "input " + (layer.activations[index] if index < len(layer.activations) else str(index + 1))
+    name = layer.activations[index] if index < len(layer.activations) else str(index + 1)
+    return f"input {name.removesuffix('@nhwc')}"
 
 
 def _aligned(slot: Slot, alignment_bytes: int) -> int:
