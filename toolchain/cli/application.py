@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,8 @@ def application(command: Callable[..., Any] | None = None, **options: Any) -> ty
 @contextmanager
 def reported() -> Iterator[None]:
     """Turns a ToolchainError or a file that cannot be read or written into its message on stderr and exit code 2."""
+    # numpy warns of NaN and overflow at the line where they arise; what comes of them is checked and reported.
+    warnings.simplefilter("ignore", RuntimeWarning)
     try:
         yield
     except ToolchainError as fault:

@@ -1,0 +1,365 @@
+"""Command lines and what they print: all files are those of bad_files.py, FOLDER is where they are."""
+
+BUILD = [
+    (
+        "npu-build good.onnx",
+        (
+            "--hw is missing: the machine to build for, one of edge16, ethos_u55_256, ethos_u65_512, wide32_w4a16, "
+            "ws8_pow2, or a YAML file"
+        ),
+    ),
+    ("npu-build missing.onnx --hw edge16", "missing.onnx: cannot be read: No such file or directory"),
+    (
+        "npu-build cut.onnx --hw edge16",
+        ("cut.onnx: is not an ONNX model, or is damaged or cut short\n  help: export or copy the file again"),
+    ),
+    ("npu-build empty.onnx --hw edge16", "empty.onnx: the file is empty"),
+    (
+        "npu-build text.onnx --hw edge16",
+        ("text.onnx: is not an ONNX model, or is damaged or cut short\n  help: export or copy the file again"),
+    ),
+    (
+        "npu-build good.npz --hw edge16 -o z.npu",
+        ("good.npz: is not an ONNX model, or is damaged or cut short\n  help: export or copy the file again"),
+    ),
+    (
+        "npu-build good.npu --hw edge16 -o z.npu",
+        ("good.npu: is not an ONNX model, or is damaged or cut short\n  help: export or copy the file again"),
+    ),
+    ("npu-build folder --hw edge16", "folder: is a directory, not an ONNX file"),
+    ("npu-build unknown.onnx --hw edge16", "node Frobnicate_1 (Frobnicate): is not an ONNX operator"),
+    (
+        "npu-build dynamic.onnx --hw edge16",
+        ('input "x": dimension 2 ("H") is dynamic: [N, 3, H, W]\n  help: bind it: --shape x=1,3,N,N'),
+    ),
+    ("npu-build dynamic.onnx --hw edge16 --shape x=1,3,8", "--shape x=1,3,8: has rank 3, the input has rank 4: [N, 3, H, W]"),
+    ("npu-build good.onnx --hw edge16 --shape x", "--shape x: must be NAME=D0,D1,..., for example --shape x=1,3,640,640"),
+    (
+        "npu-build good.onnx --hw edge16 --shape x=1,3,a,8",
+        "--shape x=1,3,a,8: must be NAME=D0,D1,..., for example --shape x=1,3,640,640",
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --shape =1,3,8,8",
+        "--shape =1,3,8,8: must be NAME=D0,D1,..., for example --shape x=1,3,640,640",
+    ),
+    ("npu-build good.onnx --hw edge16 --shape x=1,3,8,8 --shape x=1,3,8,8", "--shape x=1,3,8,8: input 'x' is given twice"),
+    (
+        "npu-build good.onnx --hw edge16 --shape z=1,3,8,8",
+        ('--shape z=1,3,8,8: the model has no input "z"\n  help: its inputs are x'),
+    ),
+    ("npu-build good.onnx --hw edge16 --shape x=1,3,0,8", "--shape x=1,3,0,8: every dimension must be 1 or more"),
+    (
+        "npu-build good.onnx --hw edge16 --shape x=1,3,8,99",
+        "--shape x=1,3,8,99: dimension 3 is 8 in the model, it cannot become 99: [1, 3, 8, 8]",
+    ),
+    (
+        "npu-build external.onnx --hw edge16",
+        (
+            'weight w: its external data file "lost.bin" is missing in FOLDER\n'
+            "  help: copy it beside the model, or export with the weights inside"
+        ),
+    ),
+    ("npu-build nan.onnx --hw edge16", ("weight w: holds NaN in 108 of its 108 values\n  help: train or export the model again")),
+    (
+        "npu-build types.onnx --hw edge16",
+        'node Add_1 (Add): input 1 "i" is tensor(int64), the inputs before it are tensor(float)',
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --calib missing.npz",
+        "missing.npz: no such file or directory; give an .npz, a directory of .npy or images, or file.py:function",
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --calib shape.npz",
+        (
+            "shape.npz: array for input 'x' has shape [1, 3, 4, 8]; the input takes [1, 3, 8, 8], so it must be "
+            "[samples, 3, 8, 8]: resize the samples, or bind other dimensions with --shape"
+        ),
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --calib nan.npz",
+        "nan.npz: sample 0: input 'x' holds NaN at [0, 1, 2, 3]; calibration needs finite data, remove the sample",
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --calib none.npz",
+        "none.npz: no array for input 'x' (arrays: none); save it as numpy.savez(path, **{'x': x})",
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --calib text.npz",
+        "text.npz: damaged, or no array file of numpy: File is not a zip file; save it again with numpy.savez",
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --calib cut.npz",
+        "cut.npz: damaged, or no array file of numpy: File is not a zip file; save it again with numpy.savez",
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --calib objects.npz",
+        "objects.npz: damaged, or no array file of numpy: it holds Python objects; save it again with numpy.savez",
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --calib nothing",
+        "nothing: no .npy, .npz or images in this directory (0 other files); calibration needs samples",
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --calib mixed",
+        "mixed: no .npy, .npz or images in this directory (1 other files); calibration needs samples",
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --calib samples.csv",
+        (
+            "samples.csv: .csv suffix is no form of calibration data; give an .npz, a directory of .npy or images, or "
+            "file.py:function"
+        ),
+    ),
+    ("npu-build good.onnx --hw edge16 --calib feed.py", "feed.py: which function yields the samples? Write feed.py:FUNCTION"),
+    (
+        "npu-build good.onnx --hw edge16 --calib feed.py:nono",
+        "feed.py: no function 'nono' (functions: none, fails); did you mean \"none\"?",
+    ),
+    ("npu-build good.onnx --hw edge16 --calib feed.py:none", "feed.py:none: yields 0 samples; calibration needs at least 1"),
+    (
+        "npu-build good.onnx --hw edge16 --calib feed.py:fails",
+        "feed.py:fails: sample 0: RuntimeError: no disk (line 6); mend the generator",
+    ),
+    ("npu-build good.onnx --hw edge16 --quant missing.yaml", "missing.yaml:1: file: cannot be read: No such file or directory"),
+    ("npu-build good.onnx --hw edge16 --quant good.onnx", "good.onnx:1: file: is not text in UTF-8"),
+    (
+        "npu-build good.onnx --hw edge16 --quant parameters_absent.yaml",
+        ("parameters_absent.yaml: tensor 'y' has no entry (1 missing); calibrate this model again with scripts/calibrate.py"),
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --quant parameters_strange.yaml",
+        "parameters_strange.yaml: the model has no tensor 'conv.out'; mend or remove its entry",
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --quant parameters_swapped.yaml",
+        "parameters_swapped.yaml:3: tensors.x: low 3.0 is above high -3.0",
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --quant parameters_both.yaml",
+        "parameters_both.yaml:3: tensors.x: needs low and high, or scale and zero_point, and not both",
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --quant parameters_huge.yaml",
+        "parameters_huge.yaml:3: tensors.x.low: must be a finite number, got inf",
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --quant parameters_words.yaml",
+        "parameters_words.yaml:3: tensors.x.low: must be a number, got 'minus three'",
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --quant parameters_scale.yaml",
+        "parameters_scale.yaml:3: tensors.x.scale: must be more than 0, got 0.0",
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --quant parameters_code.yaml",
+        "parameters_code.yaml:3: tensors.x.zero_point: 300 is no int8 code; use -128 to 127",
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --quant parameters_version.yaml",
+        "parameters_version.yaml:1: version: must be one of 1; got 7",
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --dump-after nothing",
+        (
+            "--dump-after nothing: no such stage; stages are normal, compose, select, clamps, quantize, fuse, "
+            "schedule, program, or all"
+        ),
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --dump-after all --dump-dir plain_file",
+        "--dump-dir plain_file: plain_file is not a directory",
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --dump-after all --dump-dir plain_file/dumps",
+        "--dump-dir plain_file/dumps: FOLDER/plain_file is not a directory",
+    ),
+    ("npu-build good.onnx --hw edge16 --host gpu", "--host gpu: must be cpu or cuda"),
+    (
+        "npu-build island.onnx --hw edge16 --host cuda",
+        "--host cuda: onnxruntime has no CUDAExecutionProvider here; install the extra 'cuda', or use --host cpu",
+    ),
+    ("npu-build good.onnx --hw edge16 --observer best", "--observer best: must be one of minmax, percentile, mse"),
+    ("npu-build good.onnx --hw edge16 --samples 0", "--samples 0: must be 1 or more"),
+    ("npu-build good.onnx --hw edge16 -o none/good.npu", "-o none/good.npu: there is no directory none; make it first"),
+    ("npu-build good.onnx --hw edge16 -o folder", "-o folder: is a directory, give the name of a file"),
+    ("npu-build good.onnx --hw edge16 -o plain_file/good.npu", "-o plain_file/good.npu: plain_file is not a directory"),
+    ("npu-build good.onnx --hw edge16 -o good.onnx", "-o good.onnx: is the same file as the model; it would be overwritten"),
+    ("npu-build good.onnx --hw edge16 -o z.npu --json z.npu", "--json z.npu: is the same file as -o; it would be overwritten"),
+    ("npu-build good.onnx --hw edge16 --json none/good.json", "--json none/good.json: there is no directory none; make it first"),
+    ("npu-build good.onnx --hw edge16 --json folder", "--json folder: is a directory, give the name of a file"),
+    ("npu-build good.onnx --hw edge16 -O9", "-O9: must be -O0, -O1, -O2 or -O3"),
+    ("npu-build good.onnx --hw edge16 -Ofast", "-Ofast: must be -O0, -O1, -O2 or -O3"),
+    (
+        "npu-build good.onnx --hw edge16 --quant good_parameters.yaml -o good_parameters.yaml",
+        "-o good_parameters.yaml: is the same file as --quant; it would be overwritten",
+    ),
+]
+
+MACHINES = [
+    ("npu-build good.onnx --hw edge61", "no machine named 'edge61'; did you mean \"edge16\"? (or give the path of a YAML file)"),
+    (
+        "npu-build good.onnx --hw mine",
+        (
+            "no machine named 'mine'; known: edge16, ethos_u55_256, ethos_u65_512, wide32_w4a16, ws8_pow2 (or give "
+            "the path of a YAML file)"
+        ),
+    ),
+    ("npu-build good.onnx --hw mine.yaml", "mine.yaml: No such file or directory"),
+    ("npu-build good.onnx --hw good.onnx", "good.onnx:1: not YAML: not UTF-8 text"),
+    (
+        "npu-build good.onnx --hw units.yaml",
+        (
+            "units.yaml:18: memories.sram.size: '512 kHz' is no quantity; write it as '512 KiB' (units: B, KiB, MiB, "
+            "GiB, kB, MB, GB)"
+        ),
+    ),
+    ("npu-build good.onnx --hw key.yaml", 'key.yaml:23: memories.sram.bank: no such key; did you mean "banks"?'),
+    ("npu-build good.onnx --hw banks.yaml", "banks.yaml:23: memories.sram.banks: must be at least 1, got 0"),
+    (
+        "npu-build wide.onnx --hw small.yaml",
+        (
+            "Conv_0 (Convolution): its smallest tile needs 1088 bytes of SRAM at once, edge16 has 1024 "
+            "(memories.sram.size)\n"
+            "  live at step 1 of 1, the peak ('|' is the end of the SRAM):\n"
+            "    constants       1024 bytes  [######################################|\n"
+            "    input x           48 bytes  [                                      |#\n"
+            "    output y          16 bytes  [                                      | #\n"
+            "  help: the smallest SRAM that would do for the network is 1088 bytes"
+        ),
+    ),
+    (
+        "npu-build good.onnx --hw accumulators.yaml",
+        "accumulators.yaml:33: engines.mac.accumulators.entries: 8 are fewer than the 256 of a 16 x 16 array (os)",
+    ),
+    (
+        "npu-build good.onnx --hw table.yaml",
+        "overlap.yaml:15: operations.copy.fields.source_space.bits: bits [36, 36] overlap channel",
+    ),
+    (
+        "npu-build good.onnx --hw lost.yaml",
+        "lost.yaml:52: isa.file: there is no file 'isa/none.yaml' beside this one or among the shipped",
+    ),
+    ("npu-build good.onnx --hw tabs.yaml", "tabs.yaml:2: not YAML: found character '\\t' that cannot start any token"),
+    (
+        "npu-hw check units.yaml",
+        (
+            "units.yaml:18: memories.sram.size: '512 kHz' is no quantity; write it as '512 KiB' (units: B, KiB, MiB, "
+            "GiB, kB, MB, GB)"
+        ),
+    ),
+    ("npu-hw check key.yaml", 'key.yaml:23: memories.sram.bank: no such key; did you mean "banks"?'),
+    ("npu-hw show edge61", "no machine named 'edge61'; did you mean \"edge16\"? (or give the path of a YAML file)"),
+    ("npu-hw diff edge16 edge61", "no machine named 'edge61'; did you mean \"edge16\"? (or give the path of a YAML file)"),
+]
+
+RUN = [
+    ("npu-sim missing.npu", "missing.npu: No such file or directory"),
+    ("npu-sim folder", "folder: Is a directory"),
+    ("npu-sim good.onnx", "good.onnx: not a compiled model (no NPUMODEL at its start); build one with npu-build"),
+    (
+        "npu-sim good.npu --hw ws8_pow2",
+        (
+            "good.npu: was built for machine edge16 (digest acf7643f21eb), not for ws8_pow2 (digest 8bae4c9affac); "
+            "build it again with --hw ws8_pow2"
+        ),
+    ),
+    ("npu-sim good.npu --hw edge61", "no machine named 'edge61'; did you mean \"edge16\"? (or give the path of a YAML file)"),
+    ("npu-sim good.npu --input missing.npz", "missing.npz: no such file; --input takes an .npz with an array for each input"),
+    ("npu-sim good.npu --input folder", "folder: is a directory; --input takes an .npz with an array for each input"),
+    ("npu-sim good.npu --input shape.npz", "shape.npz: input 'x' has shape [1, 3, 4, 8]; the model takes [1, 3, 8, 8]"),
+    ("npu-sim good.npu --input type.npz", "type.npz: input 'x' is float64; the model takes float32"),
+    (
+        "npu-sim good.npu --input name.npz",
+        (
+            "name.npz: input 'x' is missing; give an array of float32 [1, 3, 8, 8]\n"
+            "name.npz: there is no input 'input'; the model's inputs are x"
+        ),
+    ),
+    ("npu-sim good.npu --input more.npz", "more.npz: there is no input 'z'; the model's inputs are x"),
+    ("npu-sim good.npu --input nan.npz", "nan.npz: input 'x' holds NaN or infinity; codes cannot hold them"),
+    ("npu-sim good.npu --input none.npz", "none.npz: input 'x' is missing; give an array of float32 [1, 3, 8, 8]"),
+    (
+        "npu-sim good.npu --input objects.npz",
+        (
+            "objects.npz: cannot be read as .npz: it is no file of numpy's, or holds Python objects; save it with "
+            "numpy.savez(path, name=array)"
+        ),
+    ),
+    (
+        "npu-sim good.npu --input text.npz",
+        (
+            "text.npz: cannot be read as .npz: it is no file of numpy's, or holds Python objects; save it with "
+            "numpy.savez(path, name=array)"
+        ),
+    ),
+    (
+        "npu-sim good.npu --input cut.npz",
+        "cut.npz: cannot be read as .npz: File is not a zip file; save it with numpy.savez(path, name=array)",
+    ),
+    (
+        "npu-sim good.npu --input array.npy",
+        (
+            "array.npy: cannot be read as .npz: it is one array without a name, an .npy; save it with "
+            "numpy.savez(path, name=array)"
+        ),
+    ),
+    (
+        "npu-sim good.npu --input array.npz",
+        (
+            "array.npz: cannot be read as .npz: it is one array without a name, an .npy; save it with "
+            "numpy.savez(path, name=array)"
+        ),
+    ),
+    ("npu-sim good.npu --host gpu", "--host gpu: must be cpu or cuda"),
+    (
+        "npu-sim island.npu --host cuda",
+        "--host cuda: onnxruntime has no CUDAExecutionProvider here; install the extra 'cuda', or use --host cpu",
+    ),
+    ("npu-sim good.npu --output none/out.npz", "--output none/out.npz: there is no directory none; make it first"),
+    ("npu-sim good.npu --output folder", "--output folder: is a directory, give the name of a file"),
+    ("npu-sim good.npu --output good.npu", "--output good.npu: is the same file as the model; it would be overwritten"),
+    (
+        "npu-sim good.npu --input good.npz --output good.npz",
+        "--output good.npz: is the same file as --input; it would be overwritten",
+    ),
+    ("npu-sim good.npu --json folder", "--json folder: is a directory, give the name of a file"),
+    ("npu-sim good.npu --trace none/trace.json", "--trace none/trace.json: there is no directory none; make it first"),
+    ("npu-sim good.npu --trace t.json --json t.json", "--trace t.json: is the same file as --json; it would be overwritten"),
+    ("npu-dis good.onnx", "good.onnx: not a compiled model (no NPUMODEL at its start); build one with npu-build"),
+    ("npu-dis good.npu -o none/listing.txt", "-o none/listing.txt: there is no directory none; make it first"),
+    ("npu-dis good.npu --assemble plain_file", "--assemble writes a compiled model; name it with -o OUT.npu"),
+    ("npu-dis good.npu --assemble plain_file -o z.npu", "the listing has 0 programs (lines 'isa NAME'), the model 1"),
+    ("npu-dis good.npu --assemble missing.txt -o z.npu", "missing.txt: No such file or directory"),
+    ("npu-dis good.npu --assemble good.npz -o z.npu", "good.npz: is no listing, not UTF-8 text"),
+]
+
+REFERENCE = [
+    ("reference good.onnx --output z.npz", "good.onnx: an ONNX model needs --hw NAME: the machine says what its integers are"),
+    (
+        "reference good.onnx --hw edge61 --output z.npz",
+        "no machine named 'edge61'; did you mean \"edge16\"? (or give the path of a YAML file)",
+    ),
+    (
+        "reference cut.onnx --hw edge16 --output z.npz",
+        ("cut.onnx: is not an ONNX model, or is damaged or cut short\n  help: export or copy the file again"),
+    ),
+    ("reference good.npu --hw edge16 --output z.npz", "--hw: goes with an ONNX model; good.npu is compiled already"),
+    (
+        "reference good.npu --input name.npz --output z.npz",
+        (
+            "name.npz: input 'x' is missing; give an array of float32 [1, 3, 8, 8]\n"
+            "name.npz: there is no input 'input'; the model's inputs are x"
+        ),
+    ),
+    (
+        "reference good.npu --input good.npz --output good.npz",
+        "--output good.npz: is the same file as --input; it would be overwritten",
+    ),
+    ("reference good.npu --output none/z.npz", "--output none/z.npz: there is no directory none; make it first"),
+    ("reference text.onnx.npu --output z.npz", "text.onnx.npu: No such file or directory"),
+    (
+        "reference plain_file --output z.npz",
+        "plain_file: not a compiled model (no NPUMODEL at its start); build one with npu-build",
+    ),
+    ("reference good.npu --host gpu --output z.npz", "--host gpu: must be cpu or cuda"),
+]
