@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-
 from toolchain.memory.buffer import Buffer, DoesNotFit, Placement, check_buffers
 from toolchain.memory.check import live_at_peak
+from toolchain.memory.core_first import CoreFirst
 from toolchain.memory.greedy import NoRoom, first_fit, orders, peak_of
 from toolchain.memory.items import Item, make_items
-from toolchain.memory.search import Decider, Verdict
+from toolchain.memory.search import Decider, Plan, Verdict
 from toolchain.memory.skyline import skyline
 
 DEFAULT_EFFORT_NODES = 20_000
-SEARCH_ITEMS = 3_000  # above this the search's tables outgrow the memory: greedy orders only
-
-
-@dataclass
-class _Plan:
-    """The best known of one piece while it is worked on."""
-
-    bases: list[int] | None
-    bound_bytes: int
-    nodes: int = 0
+SEARCH_ITEMS = 3_000  # above this the tables of the search outgrow the memory: only the fullest part is searched
 
 
 def place(buffers: Iterable[Buffer], capacity_bytes: int | None = None, effort_nodes: int = DEFAULT_EFFORT_NODES) -> Placement:
@@ -77,7 +67,7 @@ def lower_bound(items: Sequence[Item]) -> int:
     return max([most, *(item.settle(0) + item.size_bytes for item in items)], default=0)
 
 
-def _place_pieces(items: Sequence[Item], bound: int, capacity: int | None, effort: int) -> _Plan:
+def _place_pieces(items: Sequence[Item], bound: int, capacity: int | None, effort: int) -> Plan:
     """Pieces of time that no item crosses, the fullest first; the peak of one is the target of the next."""
     pieces = [(lower_bound([items[n] for n in piece]), piece) for piece in _pieces(items)]
     pieces.sort(key=lambda piece: (-piece[0], piece[1]))
@@ -94,11 +84,11 @@ def _place_pieces(items: Sequence[Item], bound: int, capacity: int | None, effor
         nodes += plan.nodes
         known = max(known, plan.bound_bytes)
         if plan.bases is None:
-            return _Plan(None, known, nodes)
+            return Plan(None, known, nodes)
         for n, base in zip(piece, plan.bases):
             bases[n] = base
         target = max(target, peak_of(some, plan.bases))
-    return _Plan(bases, known, nodes)
+    return Plan(bases, known, nodes)
 
 
 def _pieces(items: Sequence[Item]) -> list[list[int]]:
@@ -122,15 +112,17 @@ def _greedy(items: Sequence[Item], target: int) -> list[int] | None:
             continue
         if best is None or peak_of(items, bases) < peak_of(items, best):
             best = bases
-        if peak_of(items, best) <= target or len(items) > SEARCH_ITEMS:
+        if peak_of(items, best) <= target:
             break
     return best
 
 
-def _pack(items: Sequence[Item], bound: int, capacity: int, effort: int) -> _Plan:
-    plan = _Plan(_greedy(items, capacity), bound)
+def _pack(items: Sequence[Item], bound: int, capacity: int, effort: int) -> Plan:
+    if len(items) > SEARCH_ITEMS:
+        return CoreFirst(items, bound, effort if bound <= capacity else 0).run(capacity, minimize=False)
+    plan = Plan(_greedy(items, capacity), bound)
     fits = plan.bases is not None and peak_of(items, plan.bases) <= capacity
-    if fits or bound > capacity or len(items) > SEARCH_ITEMS:
+    if fits or bound > capacity:
         return plan
     decider = Decider(items)
     verdict = decider.attempts(capacity, effort)
@@ -138,17 +130,19 @@ def _pack(items: Sequence[Item], bound: int, capacity: int, effort: int) -> _Pla
     if verdict.bases is not None:
         plan.bases = list(verdict.bases)
     elif verdict.refuted:
-        plan.bound_bytes = _next_peak(items, decider.unit, capacity)
+        plan.bound_bytes = decider.next_peak(capacity)
     return plan
 
 
-def _minimize(items: Sequence[Item], bound: int, target: int, effort: int) -> _Plan:
+def _minimize(items: Sequence[Item], bound: int, target: int, effort: int) -> Plan:
     """Decides at the target first; then goes down from the best plan in steps, halved where they fail.
 
     Plans are found in few nodes or hardly at all, so a step down costs less than one up from the bound.
     """
-    plan = _Plan(_greedy(items, target), bound)
-    if len(items) > SEARCH_ITEMS or (plan.bases is not None and peak_of(items, plan.bases) <= target):
+    if len(items) > SEARCH_ITEMS:
+        return CoreFirst(items, bound, effort).run(target, minimize=True)
+    plan = Plan(_greedy(items, target), bound)
+    if plan.bases is not None and peak_of(items, plan.bases) <= target:
         return plan
     decider = Decider(items)
     if plan.bases is None:  # bound items in each other's way: any plan at all
@@ -164,7 +158,7 @@ def _minimize(items: Sequence[Item], bound: int, target: int, effort: int) -> _P
     return plan
 
 
-def _step_down(plan: _Plan, decider: Decider, target: int, effort: int, cap: int) -> bool:
+def _step_down(plan: Plan, decider: Decider, target: int, effort: int, cap: int) -> bool:
     """Tries targets below the best plan, coarse steps first, then fine ones downwards. True at the first success."""
     assert plan.bases is not None
     peak = peak_of(decider.items, plan.bases)
@@ -181,7 +175,7 @@ def _step_down(plan: _Plan, decider: Decider, target: int, effort: int, cap: int
     return False
 
 
-def _try(plan: _Plan, decider: Decider, target: int, nodes: int) -> bool:
+def _try(plan: Plan, decider: Decider, target: int, nodes: int) -> bool:
     """One decision; improves the plan or its bound. True where a plan within the target is known."""
     if plan.bases is not None and peak_of(decider.items, plan.bases) <= target:
         return True
@@ -190,19 +184,14 @@ def _try(plan: _Plan, decider: Decider, target: int, nodes: int) -> bool:
     return _take(plan, decider, target, decider.attempts(target, nodes))
 
 
-def _take(plan: _Plan, decider: Decider, target: int, verdict: Verdict) -> bool:
+def _take(plan: Plan, decider: Decider, target: int, verdict: Verdict) -> bool:
     plan.nodes += verdict.nodes
     if verdict.refuted:
-        plan.bound_bytes = max(plan.bound_bytes, _next_peak(decider.items, decider.unit, target))
+        plan.bound_bytes = max(plan.bound_bytes, decider.next_peak(target))
     if verdict.bases is None:
         return False
     plan.bases = list(verdict.bases)
     return True
-
-
-def _next_peak(items: Sequence[Item], unit: int, refuted: int) -> int:
-    """The smallest peak above a refuted one that some item could reach."""
-    return min(refuted + 1 + (item.size_bytes - refuted - 1) % unit for item in items)
 
 
 def _addresses(by_name: Mapping[str, Buffer], items: Sequence[Item], bases: Sequence[int]) -> dict[str, int]:

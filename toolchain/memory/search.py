@@ -68,6 +68,15 @@ class Verdict:
     nodes: int
 
 
+@dataclass
+class Plan:
+    """The best known of one piece while it is worked on."""
+
+    bases: list[int] | None
+    bound_bytes: int
+    nodes: int = 0
+
+
 class Decider:
     """Items prepared once for many targets. Holds only what is derived from the items."""
 
@@ -110,6 +119,10 @@ class Decider:
     def sweep(self, target_bytes: int, node_limit: int, cap: int) -> Verdict:
         """All strategies once, each with at most `cap` nodes."""
         return self._run(target_bytes, node_limit, ((strategy, cap) for strategy in ALL_STRATEGIES))
+
+    def next_peak(self, refuted_bytes: int) -> int:
+        """The smallest peak above a refuted one that some item could reach."""
+        return min(refuted_bytes + 1 + (item.size_bytes - refuted_bytes - 1) % self.unit for item in self.items)
 
     def _run(self, target_bytes: int, node_limit: int, schedule: Iterable[tuple[Strategy, int]]) -> Verdict:
         used = 0
