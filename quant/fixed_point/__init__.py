@@ -84,7 +84,7 @@ from quant.fixed_point.tables import (
     reciprocal_quantized,
     rsqrt_quantized,
 )
-from quant.fixed_point.vector_cases import MachineNumerics
+from quant.fixed_point.vector_numerics import MachineNumerics
 from quant.fixed_point.vectors import VectorCase, make_vectors, read_vectors, replay, write_vectors
 
 __all__ = [

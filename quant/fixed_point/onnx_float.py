@@ -56,7 +56,7 @@ def _saturate(v: Array, dtype: DTypeLike) -> Array:
 
 def _fused_multiply_add(a: Array | np.float32, b: np.float32, c: Array | np.float32) -> Array:
     """float32(a b + c), rounded once. The float64 product is exact; its sum is within 2**-53 of exact."""
-    return (a.astype(np.float64) * np.float64(b) + c.astype(np.float64)).astype(np.float32)
+    return np.asarray(a.astype(np.float64) * np.float64(b) + c.astype(np.float64), np.float32)
 
 
 def qlinear_add(

@@ -2,136 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from quant.fixed_point.errors import FixedPointError
-from quant.fixed_point.requant import Requant, make_requant
+from quant.fixed_point.requant import make_requant
 from quant.fixed_point.rounding import Rounding
-from quant.fixed_point.scale import ScaleForm
-
-Array = NDArray[Any]
-Drawn = Iterator[tuple[str, str, dict[str, Array], dict[str, Any]]]
-OPERATORS = (
-    "requantize",
-    "conv2d",
-    "conv_transpose2d",
-    "matmul",
-    "add",
-    "mul",
-    "rescale",
-    "leaky_relu",
-    "max_pool",
-    "average_pool",
-    "resize",
-)
-_CODES = {"int4": (np.int8, -8, 7), "int8": (np.int8, -128, 127), "uint8": (np.uint8, 0, 255)}
-_CODES |= {"int16": (np.int16, -32768, 32767)}
-_INT32 = (-(1 << 31), (1 << 31) - 1)
-
-
-@dataclass(frozen=True)
-class MachineNumerics:
-    """The arithmetic of a machine, in plain values.
-
-    activation: 'int4', 'int8', 'uint8' or 'int16'; weight: 'int4', 'int8' or 'uint8'; rounding for the machine, per_op
-    where an operator differs; wrap: overflow wraps instead of saturating; left_shift: bits that ADD shifts its operands
-    by before they meet (0: none).
-    """
-
-    activation: str = "int8"
-    weight: str = "int8"
-    form: ScaleForm = field(default_factory=ScaleForm)
-    rounding: Rounding = Rounding.DOUBLE_ROUND
-    per_op: Mapping[str, Rounding] = field(default_factory=dict)
-    per_channel: bool = True
-    wrap: bool = False
-    accumulator_bits: int = 32
-    left_shift: int = 20
-
-    def __post_init__(self) -> None:
-        for name, known in (("activation", tuple(_CODES)), ("weight", ("int4", "int8", "uint8"))):
-            if getattr(self, name) not in known:
-                raise FixedPointError(f"vectors: {name}={getattr(self, name)!r}; must be one of {', '.join(known)}")
-        unknown = sorted(set(self.per_op) - set(OPERATORS))
-        if unknown:
-            raise FixedPointError(f"vectors: per_op names {', '.join(unknown)}; known are {', '.join(OPERATORS)}")
-
-
-def requant_values(r: Requant) -> dict[str, Any]:
-    return {
-        "kind": r.kind,
-        "multiplier": r.multiplier.tolist(),
-        "shift": r.shift.tolist(),
-        "rounding": r.rounding.value,
-        "zero_point": r.zero_point,
-        "low": r.low,
-        "high": r.high,
-        "wrap": r.wrap,
-        "width_bits": r.width_bits,
-    }
-
-
-class _Draw:
-    """Draws inputs and parameters for one machine."""
-
-    def __init__(self, numerics: MachineNumerics, seed: int) -> None:
-        self.n, self.rng = numerics, np.random.default_rng(seed)
-        self.dtype, self.low, self.high = _CODES[numerics.activation]
-        self.symmetric = numerics.activation == "int16"
-
-    def codes(self, kind: str, shape: tuple[int, ...], extreme: bool) -> Array:
-        dtype, low, high = _CODES[kind]
-        if extreme:
-            return self.rng.choice(np.array([low, high], dtype), shape)
-        return self.rng.integers(low, high + 1, shape).astype(dtype)
-
-    def zero(self) -> int:
-        return 0 if self.symmetric else int(self.rng.integers(self.low, self.high + 1))
-
-    def requant(self, op: str, real: float, channels: int = 1, *, relu: bool = False, wide: bool = False) -> Requant:
-        """A Requant about `real`, moved into the machine's scale range where it lies outside."""
-        spread = self.rng.uniform(0.6, 1.6, channels if self.n.per_channel else 1)
-        zero = 0 if wide else self.zero()
-        if relu and not self.symmetric:
-            zero = self.low + (zero - self.low) // 4
-        low, high = _INT32 if wide else (max(self.low, zero) if relu else self.low, self.high)
-        rounding = self.n.per_op.get(op, self.n.rounding)
-        width = 4 if self.n.activation == "int4" and not wide else None
-        scale = _into_range(real * spread, self.n.form)
-        return make_requant(
-            scale,
-            self.n.form,
-            rounding,
-            zero_point=zero,
-            low=low,
-            high=high,
-            wrap=self.n.wrap and not wide,
-            width_bits=width,
-        )
-
-
-def _into_range(real: Array, form: ScaleForm) -> Array:
-    if form.kind == "float32":
-        return real
-    top = 2.0**-form.shift_min * (1 if form.kind == "pow2" else (1 << form.multiplier_bits) - 1)
-    return np.clip(real, 2.0**-form.shift_max, top)
+from quant.fixed_point.vector_nonlinear import nonlinear_cases
+from quant.fixed_point.vector_numerics import Array, CaseDraw, Drawn, MachineNumerics, into_range, requant_values
 
 
 def draw_cases(numerics: MachineNumerics, seed: int) -> Drawn:
     """(name, op, inputs, parameters) of every case. A requantization stands as `requant_values` under its own name."""
-    w = _Draw(numerics, seed)
-    yield from _requantize_cases(w)
-    yield from _product_cases(w)
-    yield from _elementwise_cases(w)
-    yield from _window_cases(w)
+    w = CaseDraw(numerics, seed)
+    for cases in (_requantize_cases, _product_cases, _elementwise_cases, _window_cases, nonlinear_cases):
+        yield from (case for case in cases(w) if case[1] in numerics.operators)
 
 
-def _requantize_cases(w: _Draw) -> Drawn:
+def _requantize_cases(w: CaseDraw) -> Drawn:
+    """Of the machine's rounding, and of each other one that an operator has."""
+    yield from _requantize_cases_of(w, w.n.rounding, "")
+    for rounding in sorted({*w.n.per_op.values()} - {w.n.rounding}):
+        yield from _requantize_cases_of(w, rounding, f"{rounding.value}_")
+
+
+def _requantize_cases_of(w: CaseDraw, rounding: Rounding, prefix: str) -> Drawn:
     bits = min(w.n.accumulator_bits, 63)
     for name, channels, real, relu in [
         ("per_tensor", 1, 1e-3, False),
@@ -140,7 +35,7 @@ def _requantize_cases(w: _Draw) -> Drawn:
         ("smallest", 16, 2.0**-24, False),
         ("largest", 16, 0.9, False),
     ]:
-        r = w.requant("requantize", real, channels, relu=relu)
+        r = w.requant("requantize", real, channels, relu=relu, rounding=rounding)
         acc = w.rng.integers(-(1 << (bits - 1)), 1 << (bits - 1), (64, 16)) >> w.rng.integers(0, bits - 2, (64, 16))
         acc[0, :6] = -(1 << (bits - 1)), (1 << (bits - 1)) - 1, 0, 1, -1, 2
         # values at, below and above ties
@@ -149,15 +44,8 @@ def _requantize_cases(w: _Draw) -> Drawn:
         inside = np.clip(ties, -(2.0 ** (bits - 2)), 2.0 ** (bits - 2)).astype(np.int64)
         acc = np.concatenate([acc, inside - 1, inside, inside + 1])
         acc = acc.astype(np.int64 if w.n.accumulator_bits > 32 else np.int32)
-        yield (
-            f"requantize_{name}",
-            "requantize",
-            {"acc": acc},
-            {
-                "requant": requant_values(r),
-                "dtype": np.dtype(w.dtype).name,
-            },
-        )
+        parameters = {"requant": requant_values(r), "dtype": np.dtype(w.dtype).name}
+        yield f"requantize_{prefix}{name}", "requantize", {"acc": acc}, parameters
 
 
 _CONVOLUTIONS: list[tuple[str, str, tuple[int, int], int, int, dict[str, Any]]] = [
@@ -171,7 +59,7 @@ _CONVOLUTIONS: list[tuple[str, str, tuple[int, int], int, int, dict[str, Any]]] 
 ]
 
 
-def _product_cases(w: _Draw) -> Drawn:
+def _product_cases(w: CaseDraw) -> Drawn:
     span = (w.high - w.low) / 255
     w_zero = 128 if w.n.weight == "uint8" else 0
     for extreme in (False, True):
@@ -215,45 +103,42 @@ def _product_cases(w: _Draw) -> Drawn:
         )
 
 
-def _pairs(w: _Draw) -> dict[str, Array]:
+def _pairs(w: CaseDraw) -> dict[str, Array]:
     """Every pair of codes on a grid of at most 64 x 64, extremes among them."""
-    grid = np.unique(np.linspace(w.low, w.high, 64).astype(w.dtype))
-    a, b = np.meshgrid(grid, grid)
+    a, b = np.meshgrid(w.grid(64), w.grid(64))
     return {"a": np.ascontiguousarray(a), "b": np.ascontiguousarray(b)}
 
 
-def _elementwise_cases(w: _Draw) -> Drawn:
+def _elementwise_cases(w: CaseDraw) -> Drawn:
     zeros = {"a_zero_point": w.zero(), "b_zero_point": w.zero()}
     left_shift = w.n.left_shift
-    for name, subtract in (("add", False), ("sub", True)):
-        yield (
-            name,
-            "add",
-            _pairs(w),
-            zeros
-            | {
-                "a_requant": requant_values(w.requant("add", 0.45, wide=True)),
-                "b_requant": requant_values(w.requant("add", 0.2, wide=True)),
-                "requant": requant_values(w.requant("add", 1.3 / (1 << left_shift))),
-                "left_shift": left_shift,
-                "subtract": subtract,
-            },
-        )
+    for op in ("add", "sub"):
+        parameters = {
+            "a_requant": requant_values(w.requant(op, 0.45, wide=True)),
+            "b_requant": requant_values(w.requant(op, 0.2, wide=True)),
+            "requant": requant_values(w.requant(op, 1.3 / (1 << left_shift))),
+            "left_shift": left_shift,
+        }
+        yield op, op, _pairs(w), zeros | parameters
     span = w.high - w.low
     yield "mul", "mul", _pairs(w), zeros | {"requant": requant_values(w.requant("mul", 2 / span))}
-    x = np.unique(np.linspace(w.low, w.high, 1024).astype(w.dtype))
+    x = w.grid(1024)
+    yield "rescale", "rescale", {"x": x}, {"x_zero_point": w.zero(), "requant": requant_values(w.requant("rescale", 0.4))}
+    pairs = _pairs(w)
     yield (
-        "rescale",
-        "rescale",
-        {"x": x},
-        {
-            "x_zero_point": w.zero(),
-            "requant": requant_values(w.requant("rescale", 0.4)),
-        },
+        "prelu",
+        "prelu",
+        {"x": pairs["a"], "alpha": pairs["b"]},
+        {"x_zero_point": w.middle_zero(), "alpha_zero_point": w.zero(), **_by_sign(w, "prelu", 1 / span)},
     )
-    positive = w.requant("leaky_relu", 0.7)
+    yield "leaky_relu", "leaky_relu", {"x": x}, {"x_zero_point": w.middle_zero(), **_by_sign(w, "leaky_relu", 0.1)}
+
+
+def _by_sign(w: CaseDraw, op: str, ratio: float) -> dict[str, Any]:
+    """Requantizations of the values at and above zero, and of those below: `ratio` of the former's scale."""
+    positive = w.requant(op, 0.7, zero_point=w.middle_zero())
     negative = make_requant(
-        _into_range(positive.real_scale[:1] * 0.1, w.n.form),
+        into_range(positive.real_scale[:1] * ratio, w.n.form),
         w.n.form,
         positive.rounding,
         zero_point=positive.zero_point,
@@ -262,19 +147,10 @@ def _elementwise_cases(w: _Draw) -> Drawn:
         wrap=positive.wrap,
         width_bits=positive.width_bits,
     )
-    yield (
-        "leaky_relu",
-        "leaky_relu",
-        {"x": x},
-        {
-            "x_zero_point": w.zero(),
-            "positive": requant_values(positive),
-            "negative": requant_values(negative),
-        },
-    )
+    return {"positive": requant_values(positive), "negative": requant_values(negative)}
 
 
-def _window_cases(w: _Draw) -> Drawn:
+def _window_cases(w: CaseDraw) -> Drawn:
     for name, kernel, strides, pads in [
         ("2x2", [2, 2], [2, 2], [0, 0, 0, 0]),
         ("3x3_pad", [3, 3], [1, 1], [1, 1, 1, 1]),

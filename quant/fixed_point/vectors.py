@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.fixed_point.conv import conv2d, conv_transpose2d
-from quant.fixed_point.elementwise import add, leaky_relu, mul, rescale
+from quant.fixed_point.elementwise import add, leaky_relu, mul, prelu, rescale
 from quant.fixed_point.errors import FixedPointError
 from quant.fixed_point.matmul import matmul
+from quant.fixed_point.norms import NormUnit, layer_norm, rms_norm
 from quant.fixed_point.pool import max_pool, pool_sum
 from quant.fixed_point.requant import Requant, requantize
 from quant.fixed_point.resize import bilinear_sums, linear_axis_tosa, nearest_indices_tosa, resize_nearest
 from quant.fixed_point.rounding import Rounding
 from quant.fixed_point.scale import ScaleKind
-from quant.fixed_point.vector_cases import MachineNumerics, draw_cases
+from quant.fixed_point.softmax import SoftmaxUnit, log_softmax, softmax
+from quant.fixed_point.tables import CurveTable, lookup8, lookup16
+from quant.fixed_point.vector_cases import draw_cases
+from quant.fixed_point.vector_numerics import MachineNumerics
 
 Array = NDArray[Any]
 
@@ -82,7 +88,7 @@ def _matmul(i: dict[str, Array], p: dict[str, Any]) -> Array:
     return requantize(acc, _requant(p["requant"]), i["a"].dtype)
 
 
-def _add(i: dict[str, Array], p: dict[str, Any]) -> Array:
+def _sum(i: dict[str, Array], p: dict[str, Any], subtract: bool) -> Array:
     return add(
         i["a"],
         i["b"],
@@ -92,7 +98,7 @@ def _add(i: dict[str, Array], p: dict[str, Any]) -> Array:
         a_zero_point=p["a_zero_point"],
         b_zero_point=p["b_zero_point"],
         left_shift=p["left_shift"],
-        subtract=p["subtract"],
+        subtract=subtract,
         dtype=i["a"].dtype,
     )
 
@@ -100,6 +106,11 @@ def _add(i: dict[str, Array], p: dict[str, Any]) -> Array:
 def _mul(i: dict[str, Array], p: dict[str, Any]) -> Array:
     zeros = {"a_zero_point": p["a_zero_point"], "b_zero_point": p["b_zero_point"]}
     return mul(i["a"], i["b"], _requant(p["requant"]), dtype=i["a"].dtype, **zeros)
+
+
+def _prelu(i: dict[str, Array], p: dict[str, Any]) -> Array:
+    zeros = {"x_zero_point": p["x_zero_point"], "alpha_zero_point": p["alpha_zero_point"]}
+    return prelu(i["x"], i["alpha"], _requant(p["positive"]), _requant(p["negative"]), dtype=i["x"].dtype, **zeros)
 
 
 def _leaky_relu(i: dict[str, Array], p: dict[str, Any]) -> Array:
@@ -124,18 +135,52 @@ def _resize(i: dict[str, Array], p: dict[str, Any]) -> Array:
     return requantize(sums, _requant(p["requant"]), x.dtype)
 
 
+def _table(i: dict[str, Array], p: dict[str, Any]) -> Array:
+    return lookup8(i["x"], i["table"]) if p["interpolation"] == "none" else lookup16(i["x"], i["table"], p["interpolation"])
+
+
+def _softmax(function: Callable[..., Array], i: dict[str, Array], p: dict[str, Any]) -> Array:
+    tables = ("exponential", "inverse", "logarithm")
+    values: dict[str, Any] = {k: CurveTable(**v) if k in tables else v for k, v in p["unit"].items()}
+    unit = SoftmaxUnit(**values)
+    x = i["x"]
+    return function(x, p["input_scale"], p["output_scale"], p["output_zero_point"], unit, dtype=x.dtype)
+
+
+def _norm_unit(values: Mapping[str, Any]) -> NormUnit:
+    return NormUnit(CurveTable(**values["inverse_sqrt"]), values["fraction_bits"], Rounding(values["rounding"]))
+
+
+def _layer_norm(i: dict[str, Array], p: dict[str, Any]) -> Array:
+    x, gamma, beta, unit = i["x"], i["gamma"], i["beta"], _norm_unit(p["unit"])
+    return layer_norm(x, gamma, beta, p["input_scale"], p["epsilon"], unit, _requant(p["requant"]), x.dtype)
+
+
+def _rms_norm(i: dict[str, Array], p: dict[str, Any]) -> Array:
+    x, unit, r = i["x"], _norm_unit(p["unit"]), _requant(p["requant"])
+    zero = p["x_zero_point"]
+    return rms_norm(x, i["gamma"], i["beta"], p["input_scale"], zero, p["epsilon"], unit, r, x.dtype)
+
+
 _REPLAYS: dict[str, Callable[[dict[str, Array], dict[str, Any]], Array]] = {
     "requantize": lambda i, p: requantize(i["acc"], _requant(p["requant"]), p["dtype"]),
     "conv2d": lambda i, p: _convolution(conv2d, i, p),
     "conv_transpose2d": lambda i, p: _convolution(conv_transpose2d, i, p),
     "matmul": _matmul,
-    "add": _add,
+    "add": lambda i, p: _sum(i, p, False),
+    "sub": lambda i, p: _sum(i, p, True),
     "mul": _mul,
     "rescale": lambda i, p: rescale(i["x"], _requant(p["requant"]), x_zero_point=p["x_zero_point"], dtype=i["x"].dtype),
+    "prelu": _prelu,
     "leaky_relu": _leaky_relu,
     "max_pool": lambda i, p: max_pool(i["x"], **_window(p)),
     "average_pool": _average_pool,
     "resize": _resize,
+    "table": _table,
+    "softmax": lambda i, p: _softmax(softmax, i, p),
+    "log_softmax": lambda i, p: _softmax(log_softmax, i, p),
+    "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
 }
 
 
@@ -157,20 +202,71 @@ def make_vectors(numerics: MachineNumerics, *, seed: int = 0) -> list[VectorCase
 def write_vectors(out_dir: Path, numerics: MachineNumerics, *, seed: int = 0) -> list[Path]:
     """Writes NAME.npz for each case (arrays in_*, `expected`, `case` as JSON text) and index.json; returns the paths.
 
-    The directory is made; files of the same names are replaced. int4 codes are stored one to a byte, as int8.
+    The whole directory or nothing: out_dir is new or empty, or holds an earlier kit, which is replaced; FixedPointError
+    otherwise. int4 codes are stored one to a byte, as int8.
     """
-    out_dir.mkdir(parents=True, exist_ok=True)
-    paths, index = [], []
-    for case in make_vectors(numerics, seed=seed):
-        path = out_dir / f"{case.name}.npz"
-        text = json.dumps({"op": case.op, "parameters": case.parameters}, sort_keys=True)
-        arrays: dict[str, Any] = {f"in_{k}": v for k, v in case.inputs.items()}
-        np.savez_compressed(path, expected=case.expected, case=np.array(text), **arrays)
-        index.append({"file": path.name, "op": case.op, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()})
-        paths.append(path)
-    index_path = out_dir / "index.json"
-    index_path.write_text(json.dumps(index, indent=1) + "\n")
-    return [*paths, index_path]
+    target = Path(os.path.realpath(out_dir))
+    _require_place(out_dir, target)
+    cases = make_vectors(numerics, seed=seed)
+    staging = target.with_name(f".{target.name}.{os.getpid()}")
+    staging.mkdir()
+    try:
+        names = [*(_write_case(staging, case) for case in cases), "index.json"]
+        index = [{"file": n, "op": c.op, "sha256": _sha256(staging / n)} for n, c in zip(names, cases)]
+        (staging / "index.json").write_text(json.dumps(index, indent=1) + "\n")
+        _replace_directory(staging, target)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+    return [out_dir / name for name in names]
+
+
+def _write_case(directory: Path, case: VectorCase) -> str:
+    text = json.dumps({"op": case.op, "parameters": case.parameters}, sort_keys=True)
+    arrays: dict[str, Any] = {f"in_{k}": v for k, v in case.inputs.items()}
+    np.savez_compressed(directory / f"{case.name}.npz", expected=case.expected, case=np.array(text), **arrays)
+    return f"{case.name}.npz"
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _require_place(out_dir: Path, target: Path) -> None:
+    """Nothing but an earlier kit may be lost."""
+    if not target.parent.is_dir():
+        raise FixedPointError(f"{out_dir}: there is no directory {out_dir.parent}; make it first")
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise FixedPointError(f"{out_dir}: is a file; give the name of a directory")
+    held = {p.name for p in target.iterdir()}
+    foreign = sorted(held - _kit_files(target))
+    if foreign:
+        raise FixedPointError(f"{out_dir}: holds {foreign[0]}, which is no part of a kit; give a new or an empty directory")
+
+
+def _kit_files(directory: Path) -> set[str]:
+    """The files that the index in a directory names, and the index; none where it cannot be read."""
+    try:
+        return {"index.json", *(entry["file"] for entry in json.loads((directory / "index.json").read_text()))}
+    except (OSError, ValueError, TypeError, KeyError):
+        return set()
+
+
+def _replace_directory(staging: Path, target: Path) -> None:
+    """staging becomes target; what target held goes only when the new one stands."""
+    if not target.exists():
+        staging.rename(target)
+        return
+    old = target.with_name(f"{staging.name}.old")
+    target.rename(old)
+    try:
+        staging.rename(target)
+    except BaseException:
+        old.rename(target)
+        raise
+    shutil.rmtree(old)
 
 
 def read_vectors(directory: Path) -> list[VectorCase]:

@@ -1,11 +1,15 @@
-"""npu-hw: check, show, list and compare machine descriptions; print their schema, manual and C header."""
+"""npu-hw: check, show, list and compare machine descriptions; print their schema, manual and C header; write vectors."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 
+from quant.fixed_point import FixedPointError, MachineNumerics, Rounding, ScaleForm, write_vectors
 from toolchain.cli.application import application, reported
-from toolchain.hw import chip_differences, chip_lines, chip_schema, shipped_names
+from toolchain.errors import CompileError
+from toolchain.hw import Chip, chip_differences, chip_lines, chip_schema, shipped_names
 from toolchain.isa import c_header, load_machine, machine_digest, manual, table_schema, verilog_package
 
 app = application(no_args_is_help=True, help="Machine descriptions: one YAML each, with an instruction table.")
@@ -76,6 +80,47 @@ def print_manual(
         machine = load_machine(name)
         write = c_header if c else verilog_package if verilog else manual
         print(write(machine), end="")
+
+
+@app.command()
+def vectors(
+    name: str = _MACHINE,
+    out: str = typer.Option(..., "--out", help="The kit's directory: new, empty, or of an earlier kit."),
+) -> None:
+    """Writes the conformance kit of a machine's numerics: for each case an .npz (inputs, parameters, expected); index.json."""
+    with reported():
+        chip = load_machine(name).chip
+        try:
+            paths = write_vectors(Path(out), _machine_numerics(chip))
+        except FixedPointError as fault:
+            raise CompileError(str(fault)) from None
+        size_bytes = sum(path.stat().st_size for path in paths)
+        print(f"{out}: {len(paths) - 1} cases for the numerics of {chip.name}, {size_bytes / 1024:.0f} KiB")
+
+
+# Cases of the kit -> the key of `numerics.per_op` that rounds them.
+_ROUNDED_AS = {"conv2d": "convolution", "conv_transpose2d": "convolution", "matmul": "matrix_product"}
+_ROUNDED_AS |= {op: op for op in ("average_pool", "add", "sub", "mul", "rescale", "prelu")}
+
+
+def _machine_numerics(chip: Chip) -> MachineNumerics:
+    """What `quant.fixed_point` knows of a chip. Vector operations that it lacks get no cases."""
+    numerics, scale = chip.numerics, chip.numerics.scale
+    roundings = {op: numerics.per_op[key] for op, key in _ROUNDED_AS.items() if key in numerics.per_op}
+    return MachineNumerics(
+        activation=numerics.activation,
+        weight=numerics.weight,
+        form=ScaleForm(scale.kind, scale.multiplier_bits, scale.shift_min, scale.shift_max),
+        rounding=Rounding(numerics.rounding),
+        per_op={op: Rounding(rounding) for op, rounding in roundings.items()},
+        per_channel=numerics.weights_per_channel,
+        wrap=numerics.overflow == "wrap",
+        accumulator_bits=chip.engines.mac.accumulators.bits,
+        left_shift=numerics.add_left_shift,
+        symmetric=numerics.symmetric_activations,
+        interpolation="tflite" if numerics.table.interpolation == "tflite" else "tosa",
+        operators=("requantize", "conv2d", "conv_transpose2d", "matmul", *chip.engines.vector.operations),
+    )
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +35,8 @@ class Record:
                 self.entries = {name: file[name] for name in file.files}
 
     def save(self) -> None:
-        np.savez_compressed(PATH, **dict(sorted(self.entries.items())))
+        arrays: dict[str, Any] = dict(sorted(self.entries.items()))
+        np.savez_compressed(PATH, **arrays)
 
 
 class Oracle:

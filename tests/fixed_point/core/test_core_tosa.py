@@ -14,6 +14,7 @@ from quant import fixed_point as fp
 from quant.fixed_point import Requant, Rounding, ScaleForm
 
 IGNORE = 2
+INT32_LIMITS = (-(1 << 31), (1 << 31) - 1)
 
 
 def codes(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...], extreme: bool = False) -> np.ndarray:
@@ -226,16 +227,15 @@ def test_rescale(oracle: Oracle, case: tuple, per_channel: bool) -> None:
 def test_elementwise(oracle: Oracle) -> None:
     rng = np.random.default_rng(6)
     graph, expected = TosaGraph(), []
-    wide = {"zero_point": 0, "low": -(1 << 31), "high": (1 << 31) - 1}
     a, b = (rng.integers(-(2**30), 2**30, (40, 9)).astype(np.int32) for _ in range(2))
-    one = fp.identity_requant(0, wide["low"], wide["high"])
+    one = fp.identity_requant(0, *INT32_LIMITS)
     graph.add("ADD", [a, b], a.shape, "INT32")
     expected.append(fp.add(a, b, one, one, one, dtype=np.int32))
     graph.add("SUB", [a, b], a.shape, "INT32")
     expected.append(fp.add(a, b, one, one, one, subtract=True, dtype=np.int32))
     for shift in (30, 31, 40):
         graph.add("MUL", [a, b, graph.constant(shift, "INT8")], a.shape, "INT32")
-        r = Requant(np.array([1]), np.array([shift]), Rounding.SINGLE_HALF_UP, **wide)
+        r = Requant(np.array([1]), np.array([shift]), Rounding.SINGLE_HALF_UP, 0, *INT32_LIMITS)
         expected.append(fp.mul(a, b, r, dtype=np.int32))
     for dtype in (np.int8, np.int16):
         x, y = codes(rng, dtype, (40, 9)), codes(rng, dtype, (1, 9))

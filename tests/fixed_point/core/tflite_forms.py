@@ -40,7 +40,6 @@ def add_requants(a: float, b: float, out: float, dtype: Any, zero: int) -> tuple
     shift = 20 if np.dtype(dtype).itemsize == 1 else 15
     sa, sb, so = (np.float64(np.float32(v)) for v in (a, b, out))
     twice = 2 * max(sa, sb)
-    wide = {"zero_point": 0, "low": INT32[0], "high": INT32[1]}
-    ra = fp.make_requant(sa / twice, ScaleForm(), Rounding.DOUBLE_ROUND, **wide)
-    rb = fp.make_requant(sb / twice, ScaleForm(), Rounding.DOUBLE_ROUND, **wide)
+    ra = fp.make_requant(sa / twice, ScaleForm(), Rounding.DOUBLE_ROUND, low=INT32[0], high=INT32[1])
+    rb = fp.make_requant(sb / twice, ScaleForm(), Rounding.DOUBLE_ROUND, low=INT32[0], high=INT32[1])
     return ra, rb, requant(twice / (2.0**shift * so), zero, dtype), shift

@@ -42,7 +42,7 @@ def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
 
 def _zero_point(rng: np.random.Generator, dtype: Any) -> int:
     limits = np.iinfo(dtype)
-    return int(rng.choice([limits.min, limits.max, rng.integers(limits.min, limits.max)]))
+    return int(rng.choice(np.array([limits.min, limits.max, rng.integers(limits.min, limits.max)])))
 
 
 def _all_codes(rng: np.random.Generator, dtype: Any) -> Array:

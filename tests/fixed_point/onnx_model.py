@@ -36,7 +36,7 @@ def run(
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, {n: v for n, v in given.items() if n not in constants})[0]
+    return np.asarray(session.run(None, {n: v for n, v in given.items() if n not in constants})[0])
 
 
 def nchw(x: np.ndarray) -> np.ndarray:
