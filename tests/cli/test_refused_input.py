@@ -12,6 +12,9 @@ import pytest
 from commands import contents, run
 from refusals import BUILD, MACHINES, REFERENCE, RUN
 
+from toolchain.api import STAGES
+from toolchain.hw import shipped_names
+
 WITHOUT_CUDA = ("--host cuda",)
 
 
@@ -21,14 +24,20 @@ def has_cuda() -> bool:
     return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 
 
+def steady(text: str, folder: Path) -> str:
+    """Without what other tests vouch for: where the files are, which machines and stages there are, digests."""
+    text = text.replace(str(folder.resolve()), "FOLDER")
+    text = text.replace(", ".join(shipped_names()), "MACHINES").replace(", ".join(STAGES), "STAGES")
+    return re.sub("digest [0-9a-f]{12}", "digest DIGEST", text)
+
+
 @pytest.mark.parametrize(("line", "message"), [*BUILD, *MACHINES, *RUN, *REFERENCE])
 def test_refused(line: str, message: str, in_workshop: Path) -> None:
     if line.endswith(WITHOUT_CUDA) and has_cuda():
         pytest.skip("CUDA is here")
     before = contents(in_workshop)
     printed = run(line)
-    said = printed.err.replace(str(in_workshop.resolve()), "FOLDER")
-    assert (printed.code, printed.out, said) == (2, "", message + "\n")
+    assert (printed.code, printed.out, steady(printed.err, in_workshop)) == (2, "", message + "\n")
     assert contents(in_workshop) == before
 
 

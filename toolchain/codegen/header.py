@@ -7,19 +7,25 @@ nothing behind it needs to doubt, every number that is an address, a size or an 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterator
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from toolchain.errors import ProgramError
 
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
 Span = tuple[Count, Count]  # first byte and number of bytes, from the end of the header
 Shape = tuple[Count, ...]
-Dtype = Annotated[str, Field(pattern=r"^(bool|complex64|complex128|bfloat16|u?int(4|8|16|32|64)|float(16|32|64|8_[a-z0-9]+))$")]
 _TO_NCHW = (0, 3, 1, 2)
+
+
+def _element_type(name: str) -> str:
+    if not re.fullmatch(r"bool|complex(64|128)|bfloat16|u?int(4|8|16|32|64)|float(16|32|64|8_\w+)", name):
+        raise ValueError(f"{name!r} is no element type of ONNX")
+    return name
 
 
 class _Section(BaseModel):
@@ -29,7 +35,7 @@ class _Section(BaseModel):
 class IoHeader(_Section):
     name: str
     shape: Shape
-    dtype: Dtype
+    dtype: Annotated[str, AfterValidator(_element_type)]
 
 
 class PortHeader(_Section):
@@ -99,7 +105,7 @@ def read_header(text: bytes, body_bytes: int) -> Header:
     except ValidationError as invalid:
         first = invalid.errors(include_url=False)[0]
         path = ".".join(str(part) for part in first["loc"] if part not in ("host", "npu"))
-        raise ProgramError(f"header{f' key {path}' if path else ''}: {first['msg']}") from None
+        raise ProgramError(f"header{f' key {path}' if path else ''}: {first['msg'].removeprefix('Value error, ')}") from None
     fault = next(_faults(header, body_bytes), None)
     if fault is not None:
         raise ProgramError(f"header: {fault}")
@@ -136,10 +142,11 @@ def _region_faults(region: RegionHeader, known: dict[str, Shape], where: str) ->
         yield f"{where}: its table of layers has {region.op_layers[1]} bytes, no multiple of 4"
     for address, _, size in region.constants:
         if address + size > region.dram_bytes:
-            yield f"{where}: constants of {size} bytes at {address:#x} lie outside its {region.dram_bytes} bytes of DRAM"
+            yield f"{where}: constants of {size} bytes at {address:#x} lie outside the {region.dram_bytes} of its DRAM"
     for port in (*region.inputs, *region.outputs):
         if port.address + port.size_bytes > region.dram_bytes:
-            yield f"{where}: port {port.tensor!r} of {port.size_bytes} bytes at {port.address:#x} lies outside its DRAM"
+            size, end = port.size_bytes, region.dram_bytes
+            yield f"{where}: port {port.tensor!r} of {size} bytes at {port.address:#x} lies outside the {end} of its DRAM"
         if port.layout == "nhwc" and len(port.shape) != 4:
             yield f"{where}: port {port.tensor!r} is channels-last with {len(port.shape)} dimensions"
         elif known.get(port.model, port.model_shape) != port.model_shape:
