@@ -1,0 +1,230 @@
+"""Compiled files with bits flipped, cut short, or changed by hand under a new checksum: always refused, never a traceback."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import contents, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolchain.codegen import container_from_bytes
+from toolchain.errors import ProgramError, ToolchainError
+from toolchain.runtime import Session, random_feeds
+
+PREFIX_BYTES = 52  # magic 8, version 4, length 8, SHA-256 32
+CHECKSUM = "model: its checksum does not match its contents; the file is damaged, build or copy it again"
+
+
+def refusal(data: bytes) -> str:
+    with pytest.raises(ProgramError) as fault:
+        container_from_bytes(data, "model")
+    return str(fault.value)
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+@pytest.fixture(scope="module")
+def data(workshop: Path) -> bytes:
+    return (workshop / "island.npu").read_bytes()
+
+
+def test_a_flipped_bit_of_the_prefix(data: bytes) -> None:
+    rest = len(data) - PREFIX_BYTES
+    for bit in range(8 * PREFIX_BYTES):
+        said = refusal(flipped(data, bit))
+        if bit < 64:
+            assert said == "model: not a compiled model (no NPUMODEL at its start); build one with npu-build"
+        elif bit < 96:
+            version = 1 ^ 1 << bit - 64
+            assert said == f"model: has format version {version}, this toolchain reads 1; build it again"
+        elif bit < 160:
+            length = rest ^ 1 << bit - 96
+            assert said == f"model: holds {rest} bytes behind its prefix, which says {length}; it was cut or extended"
+        else:
+            assert said == CHECKSUM
+
+
+def test_a_flipped_bit_of_anything_else(data: bytes) -> None:
+    """Header, machine, program, constants, island, graph: places spread over the whole file."""
+    for bit in range(8 * PREFIX_BYTES, 8 * len(data), 8 * len(data) // 499):
+        assert refusal(flipped(data, bit)) == CHECKSUM
+
+
+def test_cut_short_and_extended(data: bytes) -> None:
+    whole = len(data) - PREFIX_BYTES
+    for size in range(0, len(data), len(data) // 97):
+        said = refusal(data[:size])
+        if size < 8:
+            assert said == "model: not a compiled model (no NPUMODEL at its start); build one with npu-build"
+        elif size < PREFIX_BYTES:
+            assert said == f"model: holds {size} bytes, its prefix alone has 52; it was cut"
+        else:
+            left = size - PREFIX_BYTES
+            assert said == f"model: holds {left} bytes behind its prefix, which says {whole}; it was cut or extended"
+    assert (
+        refusal(data + b"\0") == f"model: holds {whole + 1} bytes behind its prefix, which says {whole}; it was cut or extended"
+    )
+
+
+@pytest.mark.parametrize("command", ["npu-sim", "npu-dis", "reference"])
+def test_commands_refuse_a_flipped_bit(command: str, data: bytes, in_workshop: Path) -> None:
+    (in_workshop / "flipped.npu").write_bytes(flipped(data, 8 * (len(data) // 2)))
+    before = contents(in_workshop)
+    printed = run(f"{command} flipped.npu" + (" --output z.npz" if command != "npu-dis" else " -o z.txt"))
+    assert (printed.code, printed.out, printed.err) == (2, "", CHECKSUM.replace("model", "flipped.npu") + "\n")
+    assert contents(in_workshop) == before
+
+
+# --- changed by hand, with a checksum that fits
+
+
+def parts(data: bytes) -> tuple[dict[str, Any], bytes]:
+    size = struct.unpack_from("<Q", data, PREFIX_BYTES)[0]
+    start = PREFIX_BYTES + 8
+    return json.loads(data[start : start + size]), data[start + size :]
+
+
+def sealed(header: Any, body: bytes) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+    rest = struct.pack("<Q", len(text)) + text + body
+    return struct.pack("<8sIQ32s", b"NPUMODEL", 1, len(rest), hashlib.sha256(rest).digest()) + rest
+
+
+def changed(data: bytes, path: str, value: Any) -> bytes:
+    """path: keys and indices of the header, with dots. value None: the key is removed."""
+    header, body = parts(data)
+    *inner, last = [int(p) if p.isdigit() else p for p in path.split(".")]
+    at: Any = header
+    for key in inner:
+        at = at[key]
+    if value is None:
+        del at[last]
+    else:
+        at[last] = value
+    return sealed(header, body)
+
+
+def test_the_unchanged_file_seals_to_itself(data: bytes) -> None:
+    assert sealed(*parts(data)) == data
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "reason"),
+    [
+        ("machine", None, "header key machine: Field required"),
+        (
+            "graph",
+            [0, 10**9],
+            "header: a section of 1000000000 bytes at 0 does not lie within the {body} bytes behind the header",
+        ),
+        ("segments.0.program", [-1, 8], "header key segments.0.program.0: Input should be greater than or equal to 0"),
+        (
+            "segments.0.inputs.0.address",
+            10**9,
+            "header: segment 0: port 'x@nhwc' of 192 bytes at 0x3b9aca00 lies outside the {dram}",
+        ),
+        (
+            "segments.0.constants.0.0",
+            10**9,
+            "header: segment 0: constants of {constants} bytes at 0x3b9aca00 lie outside the {dram}",
+        ),
+        ("segments.0.inputs.0.shape", [1, 8, 3, 8], "header: segment 0: port 'x@nhwc' has another shape than the model's 'x'"),
+        ("segments.0.inputs.0.shape", [192], "header: segment 0: port 'x@nhwc' is channels-last with 1 dimensions"),
+        ("segments.0.inputs.0.zero_point", 200, "header: segment 0: port 'x@nhwc' has zero point 200, no code of int8"),
+        ("segments.0.inputs.0.dtype", "object", "header key segments.0.inputs.0.dtype: Input should be 'int8' or 'int16'"),
+        ("segments.0.inputs.0.scale", 0.0, "header key segments.0.inputs.0.scale: Input should be greater than 0"),
+        ("segments.0.dram_bytes", 1 << 40, "header: 1099511627776 bytes of DRAM, edge16 has 1073741824"),
+        ("segments.0.layers", [], "layer table: names a layer outside the 0 of its region"),
+        ("segments.0.nodes", ["ghost"], "graph: has no node 'ghost', which a region holds"),
+        ("segments.1.inputs", ["ghost"], "header: segment 1 reads tensor 'ghost', which nothing before it makes"),
+        ("outputs.0.name", "ghost", "header: no segment makes the output 'ghost'"),
+        ("inputs.0.dtype", "spam", "header key inputs.0.dtype: 'spam' is no element type of ONNX"),
+        ("machine_digest", "0" * 64, "machine: edge16 is not the one that the file was built for"),
+        ("surprise", 1, "header key surprise: Extra inputs are not permitted"),
+    ],
+)
+def test_a_header_changed_by_hand(path: str, value: Any, reason: str, data: bytes) -> None:
+    header, body = parts(data)
+    region = header["segments"][0]
+    sizes = {"body": len(body), "constants": region["constants"][0][2], "dram": f"{region['dram_bytes']} of its DRAM"}
+    assert refusal(changed(data, path, value)) == f"model: is not sound: {reason.format(**sizes)}; build it again"
+
+
+@pytest.mark.parametrize("header", [b"", b"{", b"[]", b"null", b'{"name": "\xff"}', b"[" * 100_000])
+def test_a_header_that_is_none(header: bytes, data: bytes) -> None:
+    assert refusal(sealed(header, b"")).startswith("model: is not sound: header")
+
+
+def test_no_header_at_all() -> None:
+    rest = b"abc"
+    prefix = struct.pack("<8sIQ32s", b"NPUMODEL", 1, len(rest), hashlib.sha256(rest).digest())
+    assert refusal(prefix + rest) == "model: is not sound: header: is missing; build it again"
+
+
+def graph_changed(data: bytes, change: Callable[[dict[str, Any]], Any]) -> bytes:
+    header, body = parts(data)
+    start, size = header["graph"]
+    graph = json.loads(body[start : start + size])
+    change(graph)
+    text = json.dumps(graph).encode()
+    return sealed({**header, "graph": [len(body), len(text)]}, body + text)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda g: g.pop("nodes"), "lacks 'nodes'"),
+        (lambda g: g["nodes"][0].update({"class": "Spam"}), "holds an operator 'Spam' that this version does not know"),
+        (lambda g: g["nodes"][0]["fields"].pop("op"), "Node.__init__() missing 1 required positional argument: 'op'"),
+        (lambda g: g["nodes"][0]["fields"].update(op=7), "node 'Conv_0' has no operator"),
+        (lambda g: g["nodes"][0]["fields"]["op"]["fields"].update(strides="wide"), "IntegerConvolution.strides is 'wide'"),
+        (lambda g: g["nodes"].clear(), "has no node 'Conv_0', which a region holds"),
+        (lambda g: g["constants"].clear(), "node 'Conv_0' reads 'Conv_0.weights' before it is made"),
+        (lambda g: g["types"].update(x=5), "holds a int where a TensorType belongs"),
+    ],
+)
+def test_a_graph_changed_by_hand(change: Callable[[dict[str, Any]], Any], reason: str, data: bytes) -> None:
+    assert refusal(graph_changed(data, change)) == f"model: is not sound: graph: {reason}; build it again"
+
+
+def test_a_graph_that_computes_nothing_sensible(data: bytes) -> None:
+    """Its kinds are right, its numbers do not fit each other: seen when the reference runs it."""
+    broken = graph_changed(data, lambda g: g["nodes"][0]["fields"]["op"]["fields"].update(groups=7))
+    session = Session(broken, engine="reference")
+    with pytest.raises(ProgramError, match=r"^graph: node 'Conv_0' cannot be computed: .*; build it again$"):
+        session.run(None, random_feeds(session.get_inputs()))
+
+
+def test_an_island_that_is_no_model(data: bytes) -> None:
+    header, body = parts(data)
+    start, size = header["segments"][1]["model"]
+    session = Session(sealed(header, body[:start] + b"\0" * size + body[start + size :]))
+    with pytest.raises(ToolchainError, match=r"^host nodes \w+: onnxruntime cannot load them: "):
+        session.run(None, random_feeds(session.get_inputs()))
+
+
+@settings(max_examples=150, derandomize=True, deadline=None, database=None)
+@given(data=st.data())
+def test_program_garbage_is_refused_or_runs(data: st.DataObject, workshop: Path) -> None:
+    """Bits of the program flipped under a new checksum: a message, or other outputs; never another exception."""
+    header, body = parts((workshop / "good.npu").read_bytes())
+    start, size = header["segments"][0]["program"]
+    damaged = bytearray(body)
+    for bit in data.draw(st.lists(st.integers(8 * start, 8 * (start + size) - 1), min_size=1, max_size=4)):
+        damaged[bit // 8] ^= 1 << bit % 8
+    try:
+        session = Session(sealed(header, bytes(damaged)))
+        session.run(None, random_feeds(session.get_inputs()))
+    except ToolchainError as fault:
+        assert str(fault)
