@@ -28,7 +28,7 @@ _NUMPY = {"INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT48": np.int
 def missing() -> str | None:
     """The reason why the reference model cannot run here, or None."""
     if importlib.util.find_spec("serializer") is None or _program() is None:
-        return "tosa-tools is not installed (pip install tosa-tools)"
+        return "tosa-tools is not installed (pip install --no-deps tosa-tools)"
     return None
 
 

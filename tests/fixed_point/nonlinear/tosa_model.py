@@ -13,7 +13,7 @@ def missing() -> str | None:
     """The reason why the reference model cannot run here, or None."""
     for module in ("tosa_serializer", "tosa_reference_model"):
         if importlib.util.find_spec(module) is None:
-            return "tosa-tools is not installed (pip install tosa-tools)"
+            return "tosa-tools is not installed (pip install --no-deps tosa-tools)"
     return None
 
 
