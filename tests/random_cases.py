@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from toolchain.isa import Machine, load_machine
 from toolchain.isa.needs import broken_needs
 
 Shape = tuple[int, ...]
+_machine = cache(load_machine)  # reading YAML would take longer than a case
 
 
 class DrawnModel:
@@ -282,7 +284,7 @@ _POW2 = ("single_half_up", "half_away", "half_even", "truncate", "floor", "pow2"
 @st.composite
 def machines(draw: Any) -> DrawnMachine:
     """A shipped machine with its array, memories, DMA, numerics and limits drawn anew."""
-    base = load_machine(draw(st.sampled_from(["edge16", "wide32_w4a16", "ws8_pow2", "ethos_u55_256"])))
+    base = _machine(draw(st.sampled_from(["edge16", "wide32_w4a16", "ws8_pow2", "ethos_u55_256"])))
     data = json.loads(base.chip.model_dump_json())
     mac, vector, dma = (data["engines"][k] for k in ("mac", "vector", "dma"))
     mac["rows"], mac["columns"] = draw(st.sampled_from([1, 4, 8, 16])), draw(st.sampled_from([1, 3, 8, 16]))
@@ -305,7 +307,7 @@ def machines(draw: Any) -> DrawnMachine:
     _limits(draw, data["limits"])
     chip = Chip.model_validate_json(json.dumps(data))
     # An instruction table that cannot hold what the drawn chip needs gives way to one that can.
-    isa = load_machine("edge16").isa if broken_needs(chip, base.isa) else base.isa
+    isa = _machine("edge16").isa if broken_needs(chip, base.isa) else base.isa
     return DrawnMachine(replace(base, chip=chip, isa=isa))
 
 

@@ -17,6 +17,7 @@ from toolchain.schedule.refusal import too_small
 from toolchain.schedule.staging import CostModel, LayerPlan, SmallestTile, evaluate, smallest_tile
 
 _ENOUGH_TILES = 4096
+_FEW, _FINER = 3, 4  # after so many tilings, those with so many times the tiles of the best are passed over
 _RESERVES = (0.0, 0.25, 0.5)  # shares of SRAM kept free of resident tensors that are tried
 
 
@@ -164,6 +165,8 @@ class _Planner:
         best: LayerPlan | None = None
         tried = 0
         for tiling in self._candidates(layer):
+            if best is not None and tried >= _FEW and _tiles(layer, tiling) > _FINER * len(best.works):
+                continue
             plan = evaluate(layer, tiling, resident, self.views, budget, self.model, depth)
             if plan is None:
                 continue
@@ -178,17 +181,9 @@ class _Planner:
 
     def _candidates(self, layer: Layer) -> list[Tiling]:
         """Fewest tiles first; tilings of thousands only where nothing coarser exists."""
-        shape = (1, 1, 1, *layer.output.shape)[-3:]
-
-        def tiles(t: Tiling) -> int:
-            count = 1
-            for total, size in zip(shape, (t.rows, t.columns, t.channels)):
-                count *= -(-total // max(1, size))
-            return count
-
-        listed = sorted(enumerate(layer.node.op.tilings(layer)), key=lambda e: (-e[1].inner, tiles(e[1]), e[0]))
-        few = [t for _, t in listed if tiles(t) <= _ENOUGH_TILES]
-        return few + [t for _, t in listed if tiles(t) > _ENOUGH_TILES]
+        counted = [(_tiles(layer, t), i, t) for i, t in enumerate(layer.node.op.tilings(layer))]
+        counted.sort(key=lambda c: (c[0] > _ENOUGH_TILES, -c[2].inner, c[0], c[1]))
+        return [t for _, _, t in counted]
 
     def _signature(self, layer: Layer, resident: Collection[str], budget: int) -> object:
         op = layer.node.op
@@ -229,3 +224,11 @@ def _since(step: int, role: str, early: int) -> int:
 
 def _whole_numbers(value: object) -> bool:
     return isinstance(value, tuple) and all(isinstance(v, int) for v in value)
+
+
+def _tiles(layer: Layer, tiling: Tiling) -> int:
+    """How many tiles of rows, columns and channels the output falls into."""
+    count = 1
+    for total, size in zip((1, 1, 1, *layer.output.shape)[-3:], (tiling.rows, tiling.columns, tiling.channels)):
+        count *= -(-total // max(1, size))
+    return count
