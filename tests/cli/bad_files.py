@@ -58,6 +58,7 @@ def make_machines(folder: Path) -> None:
         "small": ("size: 512 KiB", "size: 1 KiB"),
         "accumulators": ("entries: 4096", "entries: 8"),
         "table": ("file: isa/descriptors1024.yaml", "file: overlap.yaml"),
+        "without_prelu": ("rescale, prelu, table", "rescale, table"),
         "lost": ("file: isa/descriptors1024.yaml", "file: isa/none.yaml"),
     }
     text = files("hw_configs").joinpath("edge16.yaml").read_text()

@@ -28,4 +28,4 @@ def _row(name: str, op: str, layer: Mapping[str, Any] | None, view: bool, refusa
         return {**row, "engine": layer["engine"], "layer": layer["name"], "cycles": layer["cycles"], "reason": part}
     if view:
         return {**row, "reason": "the same bytes under another shape"}
-    return {**row, "reason": "folded: constant, without effect, or the same as another node"}
+    return {**row, "reason": "folded away: constant, without effect, or merged into another node"}

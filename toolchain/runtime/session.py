@@ -73,9 +73,9 @@ class Session:
         return self.container.outputs
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Arrays in the order of output_names (None: all). Raises CompileError for feeds of the wrong name, shape or type."""
+        """Arrays in the order of output_names; None or empty: all. Raises CompileError for wrong names, shapes or types."""
         outputs = self.run_detailed(feeds).outputs
-        names = [t.name for t in self.container.outputs] if output_names is None else list(output_names)
+        names = list(output_names) if output_names else [t.name for t in self.container.outputs]
         unknown = [n for n in names if n not in outputs]
         if unknown:
             raise CompileError(f"no output {unknown[0]!r}; the model's outputs are {', '.join(sorted(outputs))}")

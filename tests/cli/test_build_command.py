@@ -1,0 +1,186 @@
+"""npu-build as its user meets it: options, files, tables, warnings, progress."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+from bad_files import model
+from commands import run
+
+from toolchain.api import STAGES
+
+CLASSIFIER = Path(__file__).parents[2] / "examples" / "classifier"
+BOTH_FILES = {
+    "cycles",
+    "clock_hz",
+    "macs",
+    "mac_utilization",
+    "roofline_cycles",
+    "dram_read_bytes",
+    "dram_write_bytes",
+    "dram_bound_bytes",
+    "sram_peak_bytes",
+    "sram_bound_bytes",
+    "layers",
+    "fallbacks",
+}
+
+
+def done(line: str) -> str:
+    """What a command that must succeed prints on stdout."""
+    printed = run(line)
+    assert printed.code == 0, printed.err
+    return printed.out
+
+
+@pytest.mark.parametrize("level", ["-O2", "-O 2", ""])
+def test_level_two_is_the_default_however_written(level: str, in_workshop: Path, tmp_path: Path) -> None:
+    done(f"npu-build good.onnx --hw edge16 --calib good.npz -o {tmp_path}/a.npu {level}".strip())
+    assert (tmp_path / "a.npu").read_bytes() == (in_workshop / "good.npu").read_bytes()
+
+
+def test_levels_differ(in_workshop: Path, tmp_path: Path) -> None:
+    made = set()
+    for level in range(4):
+        done(f"npu-build good.onnx --hw edge16 --calib good.npz -O{level} -o {tmp_path}/a.npu")
+        made.add((tmp_path / "a.npu").read_bytes())
+    assert len(made) >= 2
+
+
+def test_every_shape_is_bound(in_workshop: Path, tmp_path: Path) -> None:
+    graph = "(float[N,3,H,W] x, float[N,4,K,L] z) => (float[N,4,P,Q] y) { a = Conv<pads=[1,1,1,1]>(x, w) y = Add(a, z) }"
+    onnx.save(model(graph), tmp_path / "two.onnx")
+    done(f"npu-build {tmp_path}/two.onnx --hw edge16 --shape x=2,3,6,5 --shape z=2,4,6,5 --json {tmp_path}/two.json")
+    assert json.loads((tmp_path / "two.json").read_text())["macs"] >= 2 * 6 * 5 * 4 * 3 * 9
+    assert (tmp_path / "two.npu").exists()  # beside the model, where -o does not say otherwise
+
+
+def test_report_and_json(in_workshop: Path, tmp_path: Path) -> None:
+    out = done(f"npu-build island.onnx --hw edge16 --calib good.npz -o {tmp_path}/a.npu --json {tmp_path}/a.json")
+    figures = json.loads((tmp_path / "a.json").read_text())
+    assert BOTH_FILES | {"outputs", "concats"} <= figures.keys()
+    assert [set(o) >= {"name", "sqnr_db", "cosine"} for o in figures["outputs"]] == [True]
+    assert [sorted(f) for f in figures["fallbacks"]] == [["node", "op", "reason"]]
+    assert all({"name", "op", "engine", "cycles", "macs", "bound_by"} <= layer.keys() for layer in figures["layers"])
+    assert sum(layer["cycles"] for layer in figures["layers"]) == figures["cycles"]
+    assert figures["warnings"] == []
+    assert out.splitlines()[-1] == (
+        f"wrote {tmp_path}/a.npu: {(tmp_path / 'a.npu').stat().st_size:,} bytes; "
+        "the emitted program equals the integer reference bit for bit"
+    )
+    assert "outputs against float:\n" in out
+    assert "1 nodes run on the host:" in out
+
+
+def test_random_calibration_is_said_loudly(in_workshop: Path, tmp_path: Path) -> None:
+    quiet = run(f"npu-build good.onnx --hw edge16 --calib good.npz -o {tmp_path}/a.npu")
+    assert quiet.err == ""
+    loud = run(f"npu-build good.onnx --hw edge16 -o {tmp_path}/a.npu --json {tmp_path}/a.json")
+    said = "calibrated and judged on RANDOM inputs: bits and cycles are right, accuracy means NOTHING; give --calib DATA"
+    assert loud.err == f"WARNING: {said}\n"
+    assert "outputs against float, on RANDOM inputs (means nothing):" in loud.out
+    assert json.loads((tmp_path / "a.json").read_text())["warnings"] == [said]
+    judged = run(f"npu-build good.onnx --hw edge16 --quant good_parameters.yaml -o {tmp_path}/a.npu")
+    assert judged.err == f"WARNING: {said.replace('calibrated and ', '')}\n"
+
+
+EXPLAINED = """\
+node   operator           engine  cycles of its layer  why
+conv   Conv               mac                       N
+relu   Relu               mac                       N  part of conv
+same   Identity           none                      0  folded away: constant, without effect, or merged into another node
+log    LogSoftmax         host                      -  no operator of the chip computes LogSoftmax
+prelu  PRelu              host                      -  engines.vector.operations has no prelu
+pool   GlobalAveragePool  vector                    N
+shape  Flatten            none                      0  the same bytes under another shape"""
+
+
+def test_explain_lists_every_node(in_workshop: Path, tmp_path: Path) -> None:
+    graph = (
+        "(float[1,3,8,8] x) => (float[1,4] y) { a = Conv<pads=[1,1,1,1]>(x, w) b = Relu(a) c = Identity(b) "
+        "d = LogSoftmax<axis=1>(c) e = PRelu(d, s) f = GlobalAveragePool(e) y = Flatten(f) }"
+    )
+    proto = model(graph)
+    proto.graph.initializer.append(onnx.helper.make_tensor("s", onnx.TensorProto.FLOAT, [4, 1, 1], [0.1, 0.2, 0.3, 0.4]))
+    for node, name in zip(proto.graph.node, ("conv", "relu", "same", "log", "prelu", "pool", "shape"), strict=True):
+        node.name = name
+    onnx.save(proto, tmp_path / "m.onnx")
+    out = done(f"npu-build {tmp_path}/m.onnx --hw without_prelu.yaml --explain --json {tmp_path}/m.json")
+    table = next(section for section in out.split("\n\n") if "cycles of its layer" in section)
+    assert shape_of(table) == shape_of(EXPLAINED)
+    rows = json.loads((tmp_path / "m.json").read_text())["nodes"]
+    assert [r["node"] for r in rows] == [n.name for n in proto.graph.node]
+    assert rows[1] == {**rows[0], "node": "relu", "op": "Relu", "reason": "part of conv"}
+
+
+def shape_of(table: str) -> list[list[str]]:
+    """Words of each line; rules and cycles left out, for they follow from widths and schedules."""
+    lines = [line.split() for line in table.splitlines()]
+    return [["N" if w.replace(",", "").isdigit() and w != "0" else w for w in words] for words in lines if words[0][0] != "-"]
+
+
+def test_explain_names_every_node_of_the_classifier(in_workshop: Path, tmp_path: Path) -> None:
+    line = f"npu-build {CLASSIFIER}/classifier.onnx --hw ws8_pow2 --calib {CLASSIFIER}/calib.npz --samples 4"
+    done(f"{line} -o {tmp_path}/c.npu --json {tmp_path}/c.json")
+    names = [n.name for n in onnx.load(CLASSIFIER / "classifier.onnx").graph.node]
+    rows = json.loads((tmp_path / "c.json").read_text())["nodes"]
+    assert [r["node"] for r in rows] == names
+    assert {r["engine"] for r in rows} <= {"mac", "vector", "dma", "none", "host"}
+
+
+def test_dumps(in_workshop: Path, tmp_path: Path) -> None:
+    line = f"npu-build good.onnx --hw edge16 --calib good.npz -o {tmp_path}/a.npu --dump-dir {tmp_path}/d --dump-after"
+    done(f"{line} quantize")
+    assert [f.name for f in (tmp_path / "d").iterdir()] == [f"{STAGES.index('quantize'):02d}-quantize.txt"]
+    done(f"{line} all")
+    assert sorted(f.name for f in (tmp_path / "d").iterdir()) == [f"{i:02d}-{name}.txt" for i, name in enumerate(STAGES)]
+    assert all(f.stat().st_size for f in (tmp_path / "d").iterdir())
+
+
+def build_twice(seed: str, folder: Path) -> list[bytes]:
+    """Two models on two kinds of machine, built in a process of its own."""
+    script = "import sys; from toolchain.cli import build; build()"
+    made = []
+    for source, hw in ((CLASSIFIER / "classifier.onnx", "wide32_w4a16"), (folder / "island.onnx", "ws8_pow2")):
+        target = folder / "again.npu"
+        subprocess.run(
+            [sys.executable, "-c", script, str(source), "--hw", hw, "-o", str(target)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+        )
+        made.append(target.read_bytes())
+        target.unlink()
+    return made
+
+
+def test_two_processes_give_the_same_bytes(in_workshop: Path) -> None:
+    assert build_twice("1", in_workshop) == build_twice("271828", in_workshop)
+
+
+def test_progress_is_shown_on_a_terminal_only(in_workshop: Path, tmp_path: Path) -> None:
+    """Piped, the same build leaves stderr empty: test_random_calibration_is_said_loudly."""
+    pty = pytest.importorskip("pty")
+    command = [sys.executable, "-c", "from toolchain.cli import build; build()"]
+    command += f"good.onnx --hw edge16 --calib good.npz -o {tmp_path}/a.npu".split()
+    main_end, terminal = pty.openpty()
+    with os.fdopen(main_end, "rb", buffering=0) as screen:
+        built = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, env={**os.environ, "TERM": "xterm"})
+        os.close(terminal)
+        shown = b""
+        while built.poll() is None or not shown:
+            try:
+                shown += screen.read(4096)
+            except OSError:  # the other end is closed: EIO on Linux
+                break
+        out = built.communicate()[0]
+    assert built.returncode == 0
+    assert b"wrote " in out
+    assert b"\x1b[" not in out
+    assert b"\x1b[" in shown

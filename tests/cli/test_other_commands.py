@@ -1,0 +1,117 @@
+"""npu-sim, npu-dis and the reference executor as their users meet them, and how all commands write files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import contents, run
+
+from toolchain.codegen import write_files
+
+CLASSIFIER = Path(__file__).parents[2] / "examples" / "classifier"
+
+
+def done(line: str) -> str:
+    """What a command that must succeed prints on stdout."""
+    printed = run(line)
+    assert (printed.code, printed.err) == (0, "")
+    return printed.out
+
+
+def test_simulation_and_reference_write_the_same_bytes(in_workshop: Path, tmp_path: Path) -> None:
+    for name in ("good", "island"):
+        done(f"npu-sim {name}.npu --input good.npz --output {tmp_path}/sim.npz")
+        assert done(f"reference {name}.npu --input good.npz --output {tmp_path}/reference.npz") == ""
+        assert (tmp_path / "sim.npz").read_bytes() == (tmp_path / "reference.npz").read_bytes()
+        with np.load(tmp_path / "sim.npz") as outputs:
+            assert outputs.files == ["y"]
+            assert outputs["y"].shape == (1, 4, 8, 8)
+
+
+def test_reference_of_an_onnx_model(in_workshop: Path, tmp_path: Path) -> None:
+    done(f"reference good.npu --input good.npz --output {tmp_path}/a.npz")
+    done(f"reference good.onnx --hw edge16 --calib good.npz --shape x=1,3,8,8 --input good.npz --output {tmp_path}/b.npz")
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
+def test_reference_as_a_module(in_workshop: Path, tmp_path: Path) -> None:
+    arguments = f"good.npu --input good.npz --output {tmp_path}/a.npz".split()
+    subprocess.run([sys.executable, "-m", "toolchain.reference", *arguments], check=True)
+    assert (tmp_path / "a.npz").exists()
+
+
+def test_simulation_says_what_ran_where(in_workshop: Path, tmp_path: Path) -> None:
+    out = done(f"npu-sim island.npu --input good.npz --json {tmp_path}/a.json --trace {tmp_path}/trace.json")
+    figures = json.loads((tmp_path / "a.json").read_text())
+    assert [s["where"] for s in figures["segments"]] == ["npu (simulator)", "CPUExecutionProvider", "npu (simulator)"]
+    assert "1 nodes on CPUExecutionProvider" in out.splitlines()[-1]
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert done("npu-sim good.npu").splitlines()[-1] == "note: ran on random inputs; give --input IN.npz"
+
+
+def test_simulation_for_the_machine_asked_for(in_workshop: Path) -> None:
+    done("npu-sim good.npu --hw edge16 --input good.npz")
+
+
+@pytest.mark.parametrize("hw", ["edge16", "ws8_pow2", "ethos_u55_256"])
+def test_the_classifiers_listing_assembles_to_the_same_file(hw: str, in_workshop: Path, tmp_path: Path) -> None:
+    """One machine of each instruction table."""
+    line = f"npu-build {CLASSIFIER}/classifier.onnx --hw {hw} --calib {CLASSIFIER}/calib.npz --samples 2"
+    done(f"{line} -o {tmp_path}/a.npu")
+    listing = done(f"npu-dis {tmp_path}/a.npu")
+    assert "block4.depthwise" in listing
+    (tmp_path / "a.txt").write_text(listing)
+    done(f"npu-dis {tmp_path}/a.npu --assemble {tmp_path}/a.txt -o {tmp_path}/b.npu")
+    assert (tmp_path / "a.npu").read_bytes() == (tmp_path / "b.npu").read_bytes()
+
+
+# --- writing
+
+
+def test_all_files_or_none(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("old")
+    (tmp_path / "folder").mkdir()
+    before = contents(tmp_path)
+    for missing in (tmp_path / "none" / "b", tmp_path / "folder"):
+        with pytest.raises(OSError):
+            write_files({tmp_path / "a": b"new", missing: b"new"})
+        assert contents(tmp_path) == before
+    write_files({tmp_path / "a": b"new", tmp_path / "b": b"too"})
+    assert contents(tmp_path).keys() == {"a", "b", "folder"}
+    assert (tmp_path / "a").read_bytes() == b"new"
+
+
+def test_the_fault_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(OSError) as fault:
+        write_files({tmp_path / "none" / "b": b"new"})
+    assert fault.value.filename == str(tmp_path / "none" / "b")
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to("real")
+    write_files({tmp_path / "link": b"new"})
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == b"new"
+
+
+def test_new_files_have_the_usual_rights(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("")
+    write_files({tmp_path / "made": b""})
+    assert (tmp_path / "made").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_pipe_is_written_to(in_workshop: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    command = [sys.executable, "-c", "from toolchain.cli import sim; sim()", "good.npu", "--json", str(tmp_path / "pipe")]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as simulation:
+        figures = json.loads((tmp_path / "pipe").read_text())
+    assert simulation.returncode == 0
+    assert figures["cycles"] > 0
+    assert (tmp_path / "pipe").is_fifo()

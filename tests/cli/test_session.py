@@ -1,0 +1,128 @@
+"""A compiled model in Python: the shape of onnxruntime's InferenceSession, and the same answers as the commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from bad_files import model
+
+from toolchain.api import BuildOptions, build
+from toolchain.errors import CompileError, ProgramError
+from toolchain.runtime import Session, random_feeds
+
+GRAPH = (
+    "(float[1,3,8,8] x, int64[2] i, bool[2] c) => (float[1,4,8,8] y, float[1,2,8,8] g, bool[2] n) "
+    "{ a = Conv<pads=[1,1,1,1]>(x, w) y = Relu(a) g = Gather<axis=1>(y, i) n = Not(c) }"
+)
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("session")
+    onnx.save(model(GRAPH), folder / "m.onnx")
+    (folder / "m.npu").write_bytes(build(folder / "m.onnx", BuildOptions("edge16")).data)
+    return folder / "m.npu"
+
+
+def feeds() -> dict[str, np.ndarray]:
+    x = np.random.default_rng(3).normal(size=(1, 3, 8, 8)).astype(np.float32)
+    return {"x": x, "i": np.array([2, 0]), "c": np.array([True, False])}
+
+
+def test_arguments_are_described_as_onnxruntime_describes_them(compiled: Path) -> None:
+    ours, theirs = Session(compiled), onnxruntime.InferenceSession(compiled.with_suffix(".onnx"))
+    for mine, other in ((ours.get_inputs(), theirs.get_inputs()), (ours.get_outputs(), theirs.get_outputs())):
+        assert [(a.name, list(a.shape), a.type) for a in mine] == [(a.name, a.shape, a.type) for a in other]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [("float64", "tensor(double)"), ("float16", "tensor(float16)"), ("uint8", "tensor(uint8)"), ("bool", "tensor(bool)")],
+)
+def test_type_names(dtype: str, name: str) -> None:
+    from toolchain.codegen import IoType
+
+    assert IoType("x", (1,), dtype).type == name
+
+
+@pytest.mark.parametrize("engine", ["simulator", "reference"])
+def test_outputs_come_as_asked_for(engine, compiled: Path) -> None:
+    session = Session(compiled, engine=engine)
+    whole = session.run(None, feeds())
+    assert [v.shape for v in whole] == [(1, 4, 8, 8), (1, 2, 8, 8), (2,)]
+    assert [v.dtype.name for v in whole] == ["float32", "float32", "bool"]
+    for names in (["g"], ["n", "y"], ["y", "y"]):
+        index = {"y": 0, "g": 1, "n": 2}
+        for name, value in zip(names, session.run(names, feeds()), strict=True):
+            assert np.array_equal(value, whole[index[name]])
+    assert len(session.run([], feeds())) == 3
+
+
+def test_engines_agree_and_are_near_float(compiled: Path) -> None:
+    mine = Session(compiled).run(None, feeds())
+    for a, b in zip(mine, Session(compiled, engine="reference").run(None, feeds()), strict=True):
+        assert np.array_equal(a, b)
+    y = np.asarray(onnxruntime.InferenceSession(compiled.with_suffix(".onnx")).run(["y"], feeds())[0])
+    assert (mine[0] * y).sum() / np.linalg.norm(mine[0]) / np.linalg.norm(y) > 0.998
+
+
+def test_path_bytes_and_container_are_the_same_model(compiled: Path) -> None:
+    first = Session(str(compiled))
+    expected = first.run(["y"], feeds())[0]
+    for source in (compiled, compiled.read_bytes(), first.container):
+        assert np.array_equal(Session(source).run(["y"], feeds())[0], expected)
+
+
+def test_runs_do_not_remember_each_other(compiled: Path) -> None:
+    session = Session(compiled)
+    first = session.run(["y"], feeds())[0]
+    session.run(None, {**feeds(), "x": -feeds()["x"]})
+    assert np.array_equal(session.run(["y"], feeds())[0], first)
+
+
+def test_says_what_ran_where(compiled: Path) -> None:
+    ran = Session(compiled).run_detailed(feeds()).segments
+    assert {(s.where, n) for s in ran for n in s.nodes if "@" not in n} >= {
+        ("npu (simulator)", "Conv_0"),
+        ("CPUExecutionProvider", "Gather_2"),
+        ("CPUExecutionProvider", "Not_3"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("names", "changes", "reason"),
+    [
+        (["z"], {}, "no output 'z'; the model's outputs are g, n, y"),
+        (None, {"x": np.zeros((1, 3, 8, 7), np.float32)}, "input 'x' has shape [1, 3, 8, 7]; the model takes [1, 3, 8, 8]"),
+        (None, {"i": np.zeros(2, np.int32)}, "input 'i' is int32; the model takes int64"),
+        (None, {"x": None, "c": None}, "input 'x' is missing; give an array of float32 [1, 3, 8, 8]\n"
+                                       "input 'c' is missing; give an array of bool [2]"),
+        (None, {"d": np.zeros(1)}, "there is no input 'd'; the model's inputs are c, i, x"),
+        (None, {"x": np.full((1, 3, 8, 8), np.inf, np.float32)}, "input 'x' holds NaN or infinity; codes cannot hold them"),
+    ],
+)  # fmt: skip
+def test_refused(names, changes, reason: str, compiled: Path) -> None:
+    given = {k: v for k, v in {**feeds(), **changes}.items() if v is not None}
+    with pytest.raises(CompileError) as fault:
+        Session(compiled).run(names, given)
+    assert str(fault.value) == reason
+
+
+def test_what_onnxruntime_refuses_is_one_message(compiled: Path) -> None:
+    with pytest.raises(CompileError, match=r"^host nodes Gather_2.*: onnxruntime cannot run them: ") as fault:
+        Session(compiled).run(None, {**feeds(), "i": np.array([9, 9])})
+    assert "\n" not in str(fault.value)
+
+
+def test_bytes_that_are_no_model() -> None:
+    with pytest.raises(ProgramError, match=r"^model: not a compiled model"):
+        Session(b"nothing")
+
+
+def test_random_feeds_fit(compiled: Path) -> None:
+    session = Session(compiled)
+    assert len(session.run(None, random_feeds(session.get_inputs(), seed=5))) == 3
