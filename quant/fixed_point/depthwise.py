@@ -23,6 +23,7 @@ Array = NDArray[Any]
 _SESSION_MACS = 200_000
 _LONG_CHANNELS = 192
 _STRIP_ELEMENTS = 110_000
+_WHOLE_ELEMENTS = 250_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +103,7 @@ def _session_strips(x: Array, kernel: DepthwiseKernel, strides: Pair, dilations:
     """int32[n, oh, ow, c] by the kernel's session, large maps in strips of lines whose float32 form stays in cache."""
     session = kernel.session(x.dtype, strides, dilations, x_zero_point)
     n, _, width, c = x.shape
-    if x.size <= 2 * _STRIP_ELEMENTS:
+    if x.size <= _WHOLE_ELEMENTS:
         return session.run(None, {"x": x})[0]
     reach = (kernel.taps.shape[0] - 1) * dilations[0]
     lines = max(1, (_STRIP_ELEMENTS // (width * c) - reach) // strides[0])
