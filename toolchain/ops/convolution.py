@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -219,14 +220,14 @@ class _Lowering:
         self.horizontal = Window(width, self.kw, op.strides[1], op.dilations[1], op.pads[1])
         self.limits = _limits(op, layer)
 
-    def tiles(self, tiling: Tiling, channels: int, first_channel: int = 0) -> list[_Tile]:
+    def tiles(self, tiling: Tiling, channels: int, first_channel: int = 0) -> Iterator[_Tile]:
         batch, height, width, _ = self.layer.output.shape
         rows = 1 if self.limits.max_stride and self.op.strides[0] > self.limits.max_stride[0] else tiling.rows
-        places = [(n, r, c) for n in range(batch) for r in spans(height, rows) for c in spans(width, tiling.columns)]
+        places = product(range(batch), spans(height, rows), spans(width, tiling.columns))
         groups = [(first_channel + o, size) for o, size in spans(channels, tiling.channels)]
         if tiling.rows_outer:
-            return [_Tile(n, r, c, o) for n, r, c in places for o in groups]
-        return [_Tile(n, r, c, o) for o in groups for n, r, c in places]
+            return (_Tile(n, r, c, o) for (n, r, c), o in product(places, groups))
+        return (_Tile(n, r, c, o) for o, (n, r, c) in product(groups, places))
 
     def parts(self, tiling: Tiling, reduction: int, tile: _Tile) -> list[_Part]:
         """Kernel and reduction cut to the limits; parts that meet only padding are left out."""
