@@ -14,17 +14,18 @@ import numpy as np
 from toolchain.memory.greedy import NoRoom
 from toolchain.memory.items import Item
 from toolchain.memory.plain_fit import Fitter
-from toolchain.memory.problem import sections_of
 from toolchain.memory.search import Decider, Plan
+from toolchain.memory.windows import columns_of, lower_by_windows
 
 CORE_ITEMS = (400, 800, 1600, 3000)  # cores tried, small ones first
 GROWTHS = 6  # times a core takes in sections where the rest found no room
+HOPELESS = 0.02  # share of the items above the target at which other orders are not tried
 BUMPS = 2  # times the items above the target are moved to the front of an order
-CAP_A_SEARCH = 8  # nodes of the first search of a core, in times its items
+CAP_A_SEARCH = 2  # nodes of the first search of a core, in times its items
 # What counts as one node, so that a node takes about as long as in a small instance:
-ITEMS_A_NODE = 8  # items placed by first fit
+PAIRS_A_NODE = 150_000  # pairs of items first fit may have to compare
 CORE_A_NODE = 256  # a node of the search, for so many items of the core
-STEPS = (0, 6, 4, 2, 1)  # targets: the floor, then this share (2^-k) of the gap above it
+STEPS = (2, 3, 5, 7, 9)  # steps down from the best plan: these shares (2^-k) of the gap to the floor
 
 
 class CoreFirst:
@@ -35,13 +36,7 @@ class CoreFirst:
         self.effort = effort
         self.plan = Plan(None, bound)
         self._fitter = Fitter(items)
-        first, last, sections = sections_of(items)
-        self._first, self._last = np.array(first), np.array(last)
-        self._sizes = np.array([item.size_bytes for item in items], dtype=np.int64)
-        changes = np.zeros(sections + 1, dtype=np.int64)
-        np.add.at(changes, self._first, self._sizes)
-        np.add.at(changes, self._last, -self._sizes)
-        self._live_bytes = np.cumsum(changes)[:sections]
+        self._columns = columns_of(items)
         self._orders = large_orders(items)
         self._cap = CAP_A_SEARCH
 
@@ -51,12 +46,32 @@ class CoreFirst:
             self._offer(self._fit(order, {}))
             if self.peak <= target or 4 * self.plan.nodes >= self.effort:
                 break
-        while self.plan.nodes < self.effort and self.peak > (floor := max(target, self.plan.bound_bytes)):
-            gap = self.peak - floor
-            goals = [floor + (gap >> k if k else 0) for k in STEPS] if minimize else [floor]
-            if not any(self._decide(goal) for goal in dict.fromkeys(goals) if goal < self.peak):
-                self._cap *= 2
+        while self._lasts(target):
+            self._decide(max(target, self.plan.bound_bytes))
+            while minimize and self._lasts(target) and self._step_down(target):
+                pass
+            self._cap *= 2
         return self.plan
+
+    def _lasts(self, target: int) -> bool:
+        """There is something left to gain, and effort left."""
+        return self.plan.nodes < self.effort and self.peak > max(target, self.plan.bound_bytes)
+
+    def _step_down(self, target: int) -> bool:
+        """Tries targets below the best plan, coarse steps first, windows before cores. True at the first success."""
+        peak, floor = self.peak, max(target, self.plan.bound_bytes)
+        goals = [peak - (peak - floor >> k) for k in STEPS]
+        goals = [goal for goal in goals if floor < goal < peak]
+        return any(self._by_windows(goal) for goal in goals) or any(self._decide(goal) for goal in goals[:2])
+
+    def _by_windows(self, target: int) -> bool:
+        if self.plan.bases is None or not self._fitter.plain or not self._lasts(target):
+            return False
+        bases, left = np.array(self.plan.bases, dtype=np.int64), self.effort - self.plan.nodes
+        bases, nodes = lower_by_windows(self.items, self._columns, bases, target, left, self._cap // CAP_A_SEARCH)
+        self.plan.nodes += nodes
+        self._offer(bases)
+        return self.peak <= target
 
     @property
     def peak(self) -> int:
@@ -64,14 +79,14 @@ class CoreFirst:
         return self._peak_of(np.array(self.plan.bases)) if self.plan.bases is not None else 1 << 62
 
     def _peak_of(self, bases: np.ndarray) -> int:
-        return int((bases + self._sizes).max())
+        return int((bases + self._columns.size).max())
 
     def _offer(self, bases: np.ndarray | None) -> None:
         if bases is not None and self._peak_of(bases) < self.peak:
             self.plan.bases = bases.tolist()
 
     def _fit(self, order: np.ndarray, fixed: Mapping[int, int]) -> np.ndarray | None:
-        self.plan.nodes += len(order) // ITEMS_A_NODE + 1
+        self.plan.nodes += len(order) ** 2 // PAIRS_A_NODE + 1
         try:
             return self._fitter.fit(order, fixed)
         except NoRoom:
@@ -79,10 +94,11 @@ class CoreFirst:
 
     def _decide(self, target: int) -> bool:
         """True where a plan within the target is found. Raises the bound where there is none."""
+        until = min(self.effort, self.plan.nodes + self.effort // 8)
         for most in CORE_ITEMS:
             core = self._fullest(most)
             for _ in range(GROWTHS):
-                if not len(core) or len(core) > CORE_ITEMS[-1] or self.plan.nodes >= self.effort:
+                if not len(core) or len(core) > CORE_ITEMS[-1] or self.plan.nodes >= until:
                     break
                 found = self._place_core(core, target)
                 if found is None:
@@ -98,8 +114,8 @@ class CoreFirst:
     def _fullest(self, most: int) -> np.ndarray:
         """Items of the fullest sections, as many sections as have together at most so many items."""
         chosen = np.zeros(len(self.items), dtype=bool)
-        for section in np.argsort(-self._live_bytes, kind="stable"):
-            grown = chosen | (self._first <= section) & (self._last > section)
+        for section in np.argsort(-self._columns.live_bytes, kind="stable"):
+            grown = chosen | self._columns.live_in(section, section + 1)
             if grown.sum() > most:
                 break
             chosen = grown
@@ -109,9 +125,8 @@ class CoreFirst:
         """Items live at the fullest section of each failing one."""
         chosen = np.zeros(len(self.items), dtype=bool)
         for n in failing:
-            first, last = self._first[n], self._last[n]
-            section = first + int(self._live_bytes[first:last].argmax())
-            chosen |= (self._first <= section) & (self._last > section)
+            section = self._columns.fullest_section(n)
+            chosen |= self._columns.live_in(section, section + 1)
         return np.nonzero(chosen)[0]
 
     def _place_core(self, core: np.ndarray, target: int) -> dict[int, int] | None:
@@ -135,12 +150,16 @@ class CoreFirst:
                 if bases is None:
                     break
                 self._offer(bases)
-                above = np.nonzero(bases + self._sizes > target)[0]
+                above = np.nonzero(bases + self._columns.size > target)[0]
                 if len(above) < len(fewest):
                     fewest = above
                 if not len(above) or self.plan.nodes >= self.effort:
                     return fewest
+                if len(above) > HOPELESS * len(self.items):
+                    break
                 order = np.concatenate([above, order[~np.isin(order, above)]])
+            if len(fewest) > HOPELESS * len(self.items):
+                break
         return fewest
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+
 from toolchain.memory.buffer import Buffer, DoesNotFit, Placement, check_buffers
 from toolchain.memory.check import live_at_peak
 from toolchain.memory.core_first import CoreFirst

@@ -1,0 +1,99 @@
+"""Instances of thousands of buffers: first fit on columns, the core searched first, windows."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from exhaustive import smallest_peak_by_stacking
+
+from toolchain.memory import Buffer, place, read_csv, validate
+from toolchain.memory.core_first import CoreFirst, large_orders
+from toolchain.memory.greedy import first_fit
+from toolchain.memory.items import Item, make_items
+from toolchain.memory.place import lower_bound
+from toolchain.memory.plain_fit import Fitter
+from toolchain.memory.search import compiled_kernel
+from toolchain.memory.windows import columns_of, lower_by_windows
+
+DATA = Path(__file__).parent / "data"
+
+
+def some_items(rng: random.Random, n: int, alignments: tuple[int, ...] = (1,)) -> list[Item]:
+    buffers = {}
+    for k in range(n):
+        start = rng.randrange(n)
+        end = min(n + 1, start + 1 + int(rng.paretovariate(0.7)))
+        buffers[str(k)] = Buffer(str(k), start, end, rng.randint(1, 9) * rng.choice([1, 16]), rng.choice(alignments))
+    return make_items(buffers, True)
+
+
+def test_first_fit_is_the_same_three_times() -> None:
+    rng = random.Random(1)
+    for _ in range(40):
+        items = some_items(rng, rng.randint(1, 60), (1, 4, 8))
+        order = rng.sample(range(len(items)), len(items))
+        first = Fitter(items, compiled=False).fit(order).tolist()
+        assert first == first_fit(items, order)
+        assert first == Fitter(items).fit(order).tolist()
+        fixed = {n: first[n] + 64 for n in order[: len(order) // 3]}
+        around = Fitter(items, compiled=False).fit(order, fixed).tolist()
+        assert around == first_fit(items, order, fixed)
+        assert around == Fitter(items).fit(order, fixed).tolist()
+
+
+def test_bound_items_lead() -> None:
+    buffers = {"a": Buffer("a", 0, 2, 9), "f": Buffer("f", 0, 2, 1, fixed_address=4), "r": Buffer("r", 0, 2, 2, region=(0, 8))}
+    assert [order[:2].tolist() for order in large_orders(make_items(buffers, True))] == [[1, 2]] * 6
+
+
+def test_core_first_against_brute_force() -> None:
+    rng = random.Random(4)
+    for _ in range(60):
+        items = some_items(rng, rng.randint(2, 7))
+        buffers = [Buffer(str(n), i.start, i.end, i.size_bytes) for n, i in enumerate(items)]
+        bound = lower_bound(items)
+        plan = CoreFirst(items, bound, 20_000).run(bound, minimize=True)
+        best = smallest_peak_by_stacking(buffers)
+        assert plan.bases is not None
+        assert plan.bound_bytes <= best <= max(base + i.size_bytes for base, i in zip(plan.bases, items))
+
+
+@pytest.mark.parametrize("name", "CGK")
+def test_large_method_reaches_the_bound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if compiled_kernel() is None:
+        pytest.skip("needs the extra `fast`: minutes otherwise")
+    monkeypatch.setattr(importlib.import_module("toolchain.memory.place"), "SEARCH_ITEMS", 100)
+    buffers = read_csv(DATA / f"{name}.1048576.csv")
+    plan = place(buffers)
+    assert not validate(buffers, plan)
+    assert plan.proved
+    packed = place(buffers, 1_048_576)
+    assert not validate(buffers, packed, 1_048_576)
+
+
+def test_4000_buffers() -> None:
+    buffers = [Buffer(str(n), i.start, i.end, i.size_bytes) for n, i in enumerate(some_items(random.Random(5), 4000))]
+    plan = place(buffers)
+    assert not validate(buffers, plan)
+    assert plan.proved
+    assert place(buffers) == plan
+
+
+def test_windows_lower_what_stands_out() -> None:
+    items = make_items({b.name: b for b in read_csv(DATA / "C.1048576.csv")}, True)
+    columns = columns_of(items)
+    size = columns.size
+    given = Fitter(items).fit(large_orders(items)[0])
+    target = int((given + size).max()) - 4096
+    bases, nodes = lower_by_windows(items, columns, given, target, 50_000)
+    assert (bases + size).max() <= target
+    assert 0 < nodes <= 50_000
+    for n, item in enumerate(items):
+        for m in range(n):
+            other = items[m]
+            apart = item.end <= other.start or other.end <= item.start
+            assert apart or bases[n] + size[n] <= bases[m] or bases[m] + size[m] <= bases[n], (n, m)
