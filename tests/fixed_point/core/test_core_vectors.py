@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import exact_requant as exact
 import numpy as np
@@ -148,3 +149,28 @@ def test_other_files_are_never_replaced(tmp_path: Path) -> None:
         write_vectors(kit / "notes.txt", numerics)
     with pytest.raises(FixedPointError, match=r"there is no directory .*none; make it first"):
         write_vectors(tmp_path / "none" / "kit", numerics)
+
+
+def by_fractions(values: dict[str, Any], x: int) -> int:
+    r = values
+    scaled = exact.scaled(x, r["multiplier"][0], r["shift"][0], Rounding(r["rounding"]))
+    return exact.finished(scaled, r["zero_point"], r["low"], r["high"])
+
+
+@pytest.mark.parametrize("op", ["add", "sub", "mul", "prelu"])
+def test_pairs_by_exact_arithmetic(op: str) -> None:
+    case = next(c for c in make_vectors(MACHINES["tflite"]) if c.name == op)
+    p, inputs = case.parameters, list(case.inputs.values())
+    zeros = [p[k] for k in sorted(p) if k.endswith("_zero_point")]
+    if op == "prelu":
+        zeros.reverse()  # alpha's name comes before x's
+    for a, b, want in zip(*(v.reshape(-1)[::7].tolist() for v in (*inputs, case.expected)), strict=True):
+        a, b = a - zeros[0], b - zeros[1]
+        if op == "mul":
+            got = by_fractions(p["requant"], a * b)
+        elif op == "prelu":
+            got = by_fractions(p["positive"], a) if a >= 0 else by_fractions(p["negative"], a * b)
+        else:
+            left, right = (by_fractions(p[k], v << 20) for k, v in (("a_requant", a), ("b_requant", b)))
+            got = by_fractions(p["requant"], left + right if op == "add" else left - right)
+        assert got == want, (a, b)
