@@ -316,6 +316,7 @@ def _numerics(draw: Any, numerics: dict[str, Any]) -> None:
     numerics["symmetric_activations"] = draw(st.booleans())
     numerics["weights_per_channel"] = draw(st.booleans())
     numerics["per_op"] = {}
+    numerics["overflow"] = draw(st.sampled_from(["saturate", "saturate", "wrap"]))
     if kind == "multiplier":
         bits = draw(st.sampled_from([8, 15, 24, 31]))
         numerics["scale"] = {"kind": "multiplier", "multiplier_bits": bits, "shift_min": 0, "shift_max": 62}

@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     derandomize="RANDOM_CASES" not in os.environ,
     database=None,
     phases=[Phase.generate, Phase.shrink],
-    suppress_health_check=list(HealthCheck),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
 @given(model=networks(), machine=machines(), level=st.sampled_from([2, 2, 0, 1, 3]))
 def test_simulator_equals_reference(folder: Path, model: DrawnModel, machine: DrawnMachine, level: int) -> None:

@@ -21,6 +21,7 @@ from toolchain.isa import (
     table_schema,
     verilog_package,
 )
+from toolchain.isa.table import RegisterTable
 
 NAMES = shipped_names()
 
@@ -170,5 +171,6 @@ def test_every_verilog_struct_has_the_width_of_its_word(name):
     assert {f"{operation}_word_t" for operation in machine.isa.plans} <= set(widths)
     assert {width for struct, width in widths.items() if struct.endswith("_word_t")} == {machine.isa.table.word_bits}
     for register, entry in getattr(machine.isa.table, "registers", {}).items():
+        assert isinstance(machine.isa.table, RegisterTable)
         part = machine.isa.table.write.value[0] + 1
         assert widths[f"{register.lower()}_register_t"] == part * entry.words

@@ -48,7 +48,7 @@ def plain_ranges(proto: onnx.ModelProto, samples) -> dict[str, Range]:
     for sample in samples:
         seen["x"].append(sample["x"])
         for name, value in zip(TENSORS[1:], evaluator.run(None, sample), strict=True):
-            seen[name].append(value)
+            seen[name].append(np.asarray(value))
     return {n: Range(float(min(v.min() for v in vs)), float(max(v.max() for v in vs))) for n, vs in seen.items()}
 
 

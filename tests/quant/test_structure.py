@@ -26,7 +26,7 @@ def test_scores_that_the_data_never_held_stay_reachable() -> None:
         [node("Sigmoid", "x", "s"), node("Transpose", "s", "t", perm=[1, 0]), node("Mul", "t scale", "y")],
         {"x": [2, 3]},
         ["y"],
-        {"scale": np.float32(640)},
+        {"scale": np.array(640, np.float32)},
     )
     found = adjust_ranges(proto, {"x": Range(-9, -2), "s": Range(0.0, 0.12), "t": Range(0.0, 0.12), "y": Range(0, 77)})
     assert found.ranges == {"x": Range(-9, 4), "s": Range(0, 1), "t": Range(0, 1), "y": Range(0, 77)}

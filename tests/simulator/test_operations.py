@@ -50,7 +50,7 @@ def test_equals_plain_loops(chip, kind):
         assert size <= machine.memories.sram.size
         image = random_bytes(np.random.default_rng(seed), size)
         draw.fill_parameters(image)
-        program = around(ops, engine_index(ops[0]), size)
+        program = around(ops, engine_index(ops[0]) or 0, size)
         run = simulate(machine, program, None, image, [(0, size)])
         assert run.dram.tobytes() == run_plain(machine, program, image.tobytes()), (seed, ops)
 
@@ -95,7 +95,7 @@ def test_shipped_machines(name):
             size = draw.next + 64
             image = random_bytes(np.random.default_rng(seed), size)
             draw.fill_parameters(image)
-            program = around(ops, engine_index(ops[0]), size)
+            program = around(ops, engine_index(ops[0]) or 0, size)
             run = simulate(machine, program, None, image, [(0, size)])
             assert run.dram.tobytes() == run_plain(machine, program, image.tobytes()), (kind, seed)
             ran += 1

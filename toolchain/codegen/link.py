@@ -32,7 +32,8 @@ def link_region(
             roots[root] = Spot(Space.DRAM, at)
             at += -(-graph.types[root].size_bytes // align) * align
     if plan.spilled:
-        spilled = place([Buffer(s.name, s.start, s.end, s.size_bytes, align) for s in plan.spilled])
+        # DRAM is plentiful: any plan that fits will do.
+        spilled = place([Buffer(s.name, s.start, s.end, s.size_bytes, align) for s in plan.spilled], chip.memories.dram.size)
         for name, address in spilled.addresses.items():
             roots[name] = Spot(Space.DRAM, at + address)
         at += -(-spilled.peak_bytes // align) * align

@@ -79,11 +79,7 @@ def accesses(op: MachineOp, chip: Chip) -> tuple[Access, ...]:
         case Fill():
             counts = (op.count0, op.count1, op.count2)
             dst = (op.destination_stride0, op.destination_stride1, op.destination_stride2)
-            return (
-                Access(
-                    Space(op.destination_space), op.destination_address, counts, dst, op.inner_elements * size, True
-                ),
-            )
+            return (Access(Space(op.destination_space), op.destination_address, counts, dst, op.inner_elements * size, True),)
         case Convolution() | Depthwise():
             return _mac_accesses(op, chip)
         case MatrixProduct():
@@ -126,12 +122,8 @@ def accesses(op: MachineOp, chip: Chip) -> tuple[Access, ...]:
 
 def _mac_accesses(op: Convolution | Depthwise, chip: Chip) -> tuple[Access, ...]:
     size = chip.activation_bytes
-    rows = window_extent(
-        op.output_height, op.kernel_height, op.stride_height, op.dilation_height, op.pad_top, op.input_height
-    )
-    columns = window_extent(
-        op.output_width, op.kernel_width, op.stride_width, op.dilation_width, op.pad_left, op.input_width
-    )
+    rows = window_extent(op.output_height, op.kernel_height, op.stride_height, op.dilation_height, op.pad_top, op.input_height)
+    columns = window_extent(op.output_width, op.kernel_width, op.stride_width, op.dilation_width, op.pad_left, op.input_width)
     taps = op.kernel_height * op.kernel_width
     if isinstance(op, Convolution):
         inputs, outputs = op.input_channels, op.output_channels

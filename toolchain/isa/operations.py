@@ -350,8 +350,7 @@ class End(MachineOp):
 
 
 OPERATIONS: dict[str, type[MachineOp]] = {
-    op.NAME: op
-    for op in (Copy, Fill, Convolution, Depthwise, MatrixProduct, Pool, Elementwise, Table, Signal, Wait, End)
+    op.NAME: op for op in (Copy, Fill, Convolution, Depthwise, MatrixProduct, Pool, Elementwise, Table, Signal, Wait, End)
 }
 
 

@@ -154,7 +154,10 @@ def _minimize(items: Sequence[Item], bound: int, target: int, effort: int) -> Pl
     _try(plan, decider, floor, min(effort // 4, effort - plan.nodes))
     cap = 2 * len(items) + 200
     while plan.nodes < effort and peak_of(items, plan.bases) > max(target, plan.bound_bytes):
+        before = plan.nodes
         if not _step_down(plan, decider, target, effort, cap):
+            if plan.nodes == before:  # nothing left to try between the plan and its bound
+                break
             cap *= 2
     return plan
 
@@ -167,11 +170,12 @@ def _step_down(plan: Plan, decider: Decider, target: int, effort: int, cap: int)
     fine = max(floor // 1024, decider.unit)
     coarse = [(peak - floor) >> k for k in range(2, 12)]
     steps = [step for step in coarse if step > fine] + [k * fine for k in range(1, 17)]
-    for step in steps:
-        if plan.nodes >= effort or peak - step < floor:
+    # The floor itself comes last, however close the plan is to it.
+    for aim in dict.fromkeys(max(peak - step, floor) for step in steps):
+        if plan.nodes >= effort:
             break
-        verdict = decider.sweep(peak - step, effort - plan.nodes, cap)
-        if _take(plan, decider, peak - step, verdict):
+        verdict = decider.sweep(aim, effort - plan.nodes, cap)
+        if _take(plan, decider, aim, verdict):
             return True
     return False
 

@@ -79,7 +79,7 @@ class _Planner:
         self.storages = self._storages()
         self.model = CostModel(chip)
         self.capacity = chip.memories.sram.size
-        self.choices: dict[object, Tiling] = {}
+        self.choices: dict[object, list[tuple[int, int, Tiling]]] = {}  # (budget, staging, tiling)
 
     def _storages(self) -> dict[str, Storage]:
         found: dict[str, Storage] = {}
@@ -159,9 +159,11 @@ class _Planner:
 
     def _choose(self, layer: Layer, resident: Collection[str], budget: int) -> LayerPlan | None:
         depth = 2 if self.options.double_buffer else 1
-        key = self._signature(layer, resident, budget)
-        if key in self.choices:
-            return evaluate(layer, self.choices[key], resident, self.views, budget, self.model, depth)
+        chosen = self.choices.setdefault(self._signature(layer, resident), [])
+        for larger, need, tiling in chosen:
+            # The best of a larger budget that fits this one is the best of this one.
+            if need <= budget <= larger:
+                return evaluate(layer, tiling, resident, self.views, budget, self.model, depth)
         best: LayerPlan | None = None
         tried = 0
         for tiling in self._candidates(layer):
@@ -176,7 +178,7 @@ class _Planner:
             if tried >= self.options.tilings:
                 break
         if best is not None:
-            self.choices[key] = best.tiling
+            chosen.append((budget, best.staging_bytes, best.tiling))
         return best
 
     def _candidates(self, layer: Layer) -> list[Tiling]:
@@ -185,7 +187,7 @@ class _Planner:
         counted.sort(key=lambda c: (c[0] > _ENOUGH_TILES, -c[2].inner, c[0], c[1]))
         return [t for _, _, t in counted]
 
-    def _signature(self, layer: Layer, resident: Collection[str], budget: int) -> object:
+    def _signature(self, layer: Layer, resident: Collection[str]) -> object:
         op = layer.node.op
         plain = [(k, v) for k, v in sorted(vars(op).items()) if isinstance(v, int | str) or _whole_numbers(v)]
         operands = tuple(
@@ -194,7 +196,7 @@ class _Planner:
             if n
         )
         extra = tuple(getattr(op, name, None) is not None for name in ("table", "residual"))
-        return (type(op).__name__, repr(plain), operands, extra, budget)
+        return (type(op).__name__, repr(plain), operands, extra)
 
     def _place(self, planned: Sequence[PlannedLayer], resident: frozenset[str]) -> RegionPlan | None:
         align = self.chip.memories.sram.alignment_bytes
