@@ -8,6 +8,7 @@ with a 3x3 convolution of stride 2 and two reduction cells.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -186,3 +187,40 @@ def _body(net: Network, before: Tensor, last: Tensor, blocks: Genotype, filters:
     pooled = net.add("pool", [net.relu(last)], last[1], 1)
     out = net.add("dense", [pooled], 1000, 1)
     return net.operators, net.sizes, ["image"], [out[0]]
+
+
+def randwire(seed: int, channels: int = 78, nodes: int = 32):
+    """RandWire (Xie et al. 2019), small regime: three stages of a random graph WS(32, 4, 0.75), 28, 14 and 7 wide.
+
+    A node adds its inputs, then relu, depthwise, pointwise; sources halve the stage's input; sinks are averaged.
+    """
+    net, rng = Network(in_place=False), random.Random(seed)
+    net.sizes["image"] = 4 * 3 * 224 * 224
+    x = net.conv(net.relu(net.conv(("image", 3, 224), channels // 2, 2)), channels, 2)
+    for width in (channels, 2 * channels, 4 * channels):
+        edges = _watts_strogatz(rng, nodes, 4, 0.75)
+        made: list[Tensor] = []
+        for n in range(nodes):
+            ends = [made[a] for a, b in edges if b == n]
+            y = net.add("add", ends, width, ends[0][2]) if len(ends) > 1 else ends[0] if ends else x
+            y = net.relu(y)
+            y = net.add("depthwise", [y], y[1], y[2] if ends else -(-y[2] // 2))
+            made.append(net.conv(y, width))
+        sinks = [made[n] for n in range(nodes) if all(a != n for a, _ in edges)]
+        x = net.add("mean", sinks, width, sinks[0][2]) if len(sinks) > 1 else sinks[0]
+    pooled = net.add("pool", [net.conv(net.relu(x), 1280)], 1280, 1)
+    out = net.add("dense", [pooled], 1000, 1)
+    return net.operators, net.sizes, ["image"], [out[0]]
+
+
+def _watts_strogatz(rng: random.Random, nodes: int, degree: int, rewired: float) -> list[tuple[int, int]]:
+    """Edges from lower to higher of a ring in which each edge gets a new end with this probability; sorted."""
+    edges = {tuple(sorted((n, (n + k) % nodes))) for n in range(nodes) for k in range(1, degree // 2 + 1)}
+    for k in range(1, degree // 2 + 1):
+        for n in range(nodes):
+            old = tuple(sorted((n, (n + k) % nodes)))
+            free = [m for m in range(nodes) if m != n and tuple(sorted((n, m))) not in edges]
+            if old in edges and free and rng.random() < rewired:
+                edges.remove(old)
+                edges.add(tuple(sorted((n, rng.choice(free)))))
+    return sorted((a, b) for a, b in edges)

@@ -6,7 +6,6 @@ import importlib
 import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 from exhaustive import smallest_peak_by_stacking
 
@@ -52,7 +51,7 @@ def test_bound_items_lead() -> None:
 
 def test_core_first_against_brute_force() -> None:
     rng = random.Random(4)
-    for _ in range(60):
+    for _ in range(40):
         items = some_items(rng, rng.randint(2, 7))
         buffers = [Buffer(str(n), i.start, i.end, i.size_bytes) for n, i in enumerate(items)]
         bound = lower_bound(items)
@@ -60,6 +59,19 @@ def test_core_first_against_brute_force() -> None:
         best = smallest_peak_by_stacking(buffers)
         assert plan.bases is not None
         assert plan.bound_bytes <= best <= max(base + i.size_bytes for base, i in zip(plan.bases, items))
+
+
+@pytest.mark.parametrize("unit", [1, 64])
+def test_a_core_without_a_plan_raises_the_bound(unit: int) -> None:
+    """Ten buffers of which 8 units are live at most, and which need 9."""
+    starts, ends = (3, 6, 3, 1, 0, 4, 5, 2, 1, 2), (7, 7, 6, 6, 3, 5, 7, 4, 2, 4)
+    sizes = (1, 4, 2, 1, 4, 4, 3, 1, 2, 2)
+    buffers = [Buffer(str(k), *row) for k, row in enumerate(zip(starts, ends, (unit * size for size in sizes)))]
+    items = make_items({b.name: b for b in buffers}, True)
+    plan = CoreFirst(items, lower_bound(items), 20_000).run(8 * unit, minimize=True)
+    assert plan.bases is not None
+    assert plan.bound_bytes == 9 * unit == max(base + i.size_bytes for base, i in zip(plan.bases, items))
+    assert place(buffers, effort_nodes=20_000).peak_bytes == 9 * unit
 
 
 @pytest.mark.parametrize("name", "CGK")

@@ -5,6 +5,7 @@ import random
 import time
 from pathlib import Path
 
+import nas_networks
 import pytest
 from exhaustive import smallest_peak_of_orders
 
@@ -110,6 +111,21 @@ def test_swiftnet() -> None:
     side_by_side = concat_by_view(dropped.operators, sizes, dropped.graph_outputs, concats)
     found = order_operators(side_by_side.operators, side_by_side.tensor_sizes, inputs, side_by_side.graph_outputs)
     assert (found.peak_bytes, found.proved) == (250_880, True)
+
+
+def test_searched_networks() -> None:
+    """Optima in KiB of float32 activations, for the constructions in nas_networks.py."""
+    networks = [
+        (nas_networks.imagenet(nas_networks.NASNET_A, 44, 32, 4), 704, 3754),
+        (nas_networks.imagenet(nas_networks.AMOEBANET_A, 44, 32, 4, in_place=True), 656, 3754),
+        (nas_networks.randwire(0), 354, 3822),
+        (nas_networks.randwire(1), 352, 3822),
+    ]
+    for (operators, sizes, inputs, outputs), count, kibibytes in networks:
+        found = order_operators(operators, sizes, inputs, outputs)
+        assert len(operators) == count
+        assert (found.peak_bytes, found.proved) == (kibibytes * 1024, True)
+        assert peak_of_order(operators, found.order, sizes, inputs, outputs) == found.peak_bytes
 
 
 def test_an_order_places() -> None:

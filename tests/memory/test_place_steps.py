@@ -13,8 +13,7 @@ def test_minimizing_random_unaligned_buffers_ends() -> None:
         alignment = draw.choice([1, 4, 16, 64])
         starts = [draw.randint(0, 8) for _ in range(draw.randint(2, 9))]
         buffers = [
-            Buffer(f"b{i}", start, start + draw.randint(1, 5), draw.randint(1, 3000), alignment)
-            for i, start in enumerate(starts)
+            Buffer(f"b{i}", start, start + draw.randint(1, 5), draw.randint(1, 3000), alignment) for i, start in enumerate(starts)
         ]
         placement = place(buffers)
         assert validate(buffers, placement) == []
