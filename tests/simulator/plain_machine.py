@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from toolchain.hw.chip import Chip, RoundedOperation
+from typing import Any
+
+from toolchain.hw.chip import Chip
 from toolchain.isa.operations import Convolution, Copy, Depthwise, Elementwise, Fill, MachineOp, MatrixProduct, Pool, Table
 
 
@@ -58,9 +60,7 @@ class PlainMachine:
     def put(self, address: int, value: int, space: int = 1) -> None:
         self.memory[space][address : address + self.size] = value.to_bytes(self.size, "little", signed=True)
 
-    def requantized(
-        self, key: RoundedOperation, x: int, m: int, s: int, zero: int, low: int, high: int, bits: int | None = None
-    ) -> int:
+    def requantized(self, key: Any, x: int, m: int, s: int, zero: int, low: int, high: int, bits: int | None = None) -> int:
         numerics = self.chip.numerics
         y = rounded(x, m, s, numerics.per_op.get(key, numerics.rounding)) + zero
         if numerics.overflow == "wrap":
