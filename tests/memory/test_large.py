@@ -95,6 +95,13 @@ def test_4000_buffers() -> None:
     assert place(buffers) == plan
 
 
+def test_ends_where_no_core_is_small_enough() -> None:
+    buffers = [Buffer("fixed", 0, 1, 1, fixed_address=1), *(Buffer(str(k), 0, 1, 2) for k in range(3100))]
+    plan = place(buffers)
+    assert not validate(buffers, plan)
+    assert (plan.peak_bytes, plan.bound_bytes) == (6202, 6201)
+
+
 def test_windows_lower_what_stands_out() -> None:
     items = make_items({b.name: b for b in read_csv(DATA / "C.1048576.csv")}, True)
     columns = columns_of(items)

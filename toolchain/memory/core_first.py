@@ -47,9 +47,12 @@ class CoreFirst:
             if self.peak <= target or 4 * self.plan.nodes >= self.effort:
                 break
         while self._lasts(target):
+            before = self.plan.nodes
             self._decide(max(target, self.plan.bound_bytes))
             while minimize and self._lasts(target) and self._step_down(target):
                 pass
+            if self.plan.nodes == before:  # no core is small enough, and no target lies between plan and bound
+                break
             self._cap *= 2
         return self.plan
 
@@ -61,7 +64,7 @@ class CoreFirst:
         """Tries targets below the best plan, coarse steps first, windows before cores. True at the first success."""
         peak, floor = self.peak, max(target, self.plan.bound_bytes)
         goals = [peak - (peak - floor >> k) for k in STEPS]
-        goals = [goal for goal in goals if floor < goal < peak]
+        goals = [goal for goal in goals if floor < goal < peak] + [floor]
         return any(self._by_windows(goal) for goal in goals) or any(self._decide(goal) for goal in goals[:2])
 
     def _by_windows(self, target: int) -> bool:
