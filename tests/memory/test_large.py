@@ -97,7 +97,7 @@ def test_4000_buffers() -> None:
 
 def test_ends_where_no_core_is_small_enough() -> None:
     buffers = [Buffer("fixed", 0, 1, 1, fixed_address=1), *(Buffer(str(k), 0, 1, 2) for k in range(3100))]
-    plan = place(buffers)
+    plan = place(buffers, effort_nodes=200)
     assert not validate(buffers, plan)
     assert (plan.peak_bytes, plan.bound_bytes) == (6202, 6201)
 
