@@ -98,6 +98,6 @@ def _fit_by_columns(start: Ints, end: Ints, size: Ints, align: Ints, order: Ints
 def _compiled() -> Callable[..., None] | None:
     if importlib.util.find_spec("numba") is None:
         return None
-    import numba
+    import numba  # pyright: ignore[reportMissingImports]
 
     return numba.njit(cache=True)(_fit_by_addresses)
