@@ -160,7 +160,7 @@ def _ranges(
 
 def _integer(selection: Selection, machine: Machine, level: Options, ranges: Mapping[str, Range | Quant], dump: Dump) -> Graph:
     chip = machine.chip
-    clamped = fuse_clamps(selection.graph) if level.fuse else selection.graph
+    clamped = fuse_clamps(selection.graph)
     dump("clamps", print_graph(clamped))
     integer = quantize(clamped, chip, ranges, selection.origins)
     dump("quantize", print_graph(integer))

@@ -183,7 +183,10 @@ class Unary:
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if clip_bounds(self.function) is not None and "rescale" in chip.engines.vector.operations:
             return None
-        return None if "table" in chip.engines.vector.operations else "engines.vector.operations has no table"
+        if "table" in chip.engines.vector.operations:
+            return None
+        clamp = clip_bounds(self.function) is not None
+        return f"engines.vector.operations has {'neither rescale nor table' if clamp else 'no table'}"
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])

@@ -25,7 +25,7 @@ def fuse_clamps(graph: Graph) -> Graph:
         bounds, producer = clip_bounds(node.op.function), producers.get(node.inputs[0])
         if bounds is None or producer is None or not _only_use(producer.outputs[0], graph, consumers):
             continue
-        if not _clamps(producer.op) or producer.name in fused:
+        if not can_clamp(producer.op) or producer.name in fused:
             continue
         op = replace(producer.op, activation=bounds)
         fused[producer.name] = Node(producer.name, op, producer.inputs, node.outputs, (*producer.sources, *node.sources))
@@ -33,7 +33,8 @@ def fuse_clamps(graph: Graph) -> Graph:
     return graph.with_nodes(fused.get(n.name, n) for n in graph.nodes if n.name not in gone)
 
 
-def _clamps(op: Any) -> bool:
+def can_clamp(op: Any) -> bool:
+    """True when bounds can ride on the operator's own output."""
     if isinstance(op, Binary) and op.kind == "prelu":
         return False
     return isinstance(op, Convolution | Binary | AveragePool) and op.activation == (None, None)

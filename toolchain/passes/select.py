@@ -16,6 +16,8 @@ import numpy as np
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType
 from toolchain.ops.movement import permutation
+from toolchain.ops.unary import Unary, clip_bounds
+from toolchain.passes.fuse import can_clamp
 from toolchain.passes.rules import RULES
 
 NHWC = (0, 2, 3, 1)
@@ -134,7 +136,7 @@ def select(graph: Graph, chip: Chip) -> Selection:
     for node in graph.nodes:
         scope = Scope(graph, chip, node, dict(origins), dict(layouts), types.copy(), constants.copy())
         reason = _try(node, scope)
-        if reason is None:
+        if reason is None or _becomes_clamp(scope, nodes):
             origins, layouts, types, constants = scope.origins, scope.layouts, scope.types, scope.constants
             nodes += scope.nodes
             continue
@@ -143,6 +145,17 @@ def select(graph: Graph, chip: Chip) -> Selection:
         fallbacks.append(Fallback(node.name, _kind(node), reason))
     chosen = graph.with_nodes(nodes, types, constants)
     return Selection(chosen, origins, tuple(fallbacks))
+
+
+def _becomes_clamp(scope: Scope, nodes: list[Node]) -> bool:
+    """True for a Relu or Clip that the chip node before it will carry as its bounds."""
+    node = scope.node
+    if not isinstance(node.op, Unary) or clip_bounds(node.op.function) is None or not scope.nodes:
+        return False
+    read = scope.nodes[-1].inputs[0]
+    producer = next((n for n in nodes if read in n.outputs), None)
+    uses = sum(node.inputs.count(read) for node in scope.graph.nodes) + scope.graph.outputs.count(read)
+    return producer is not None and can_clamp(producer.op) and uses == 1
 
 
 def _kind(node: Node) -> str:

@@ -57,10 +57,11 @@ def _busy(simulations: Sequence[Simulation]) -> dict[str, int]:
 
 
 def _roofline(chip: Chip, macs: int, dram_bytes: int) -> int:
-    """No program is faster: peak products a cycle, and compulsory traffic at the DRAM's best bandwidth."""
+    """No program is faster: peak products a cycle, and compulsory traffic at the best rate of DRAM and DMA."""
     dram = chip.memories.dram
     rate = max(dram.read_bytes_per_cycle, dram.write_bytes_per_cycle)
     rate = rate if dram.shared_ports else dram.read_bytes_per_cycle + dram.write_bytes_per_cycle
+    rate = min(rate, chip.engines.dma.channels * chip.engines.dma.bytes_per_cycle)
     compute = macs / chip.macs_per_cycle if chip.macs_per_cycle else 0.0
     return math.ceil(max(compute, dram_bytes / rate))
 

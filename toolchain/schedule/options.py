@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Options:
-    """fuse: activations, tables and sums into their producers. double_buffer: load while computing. residency: tensors
+    """fuse: tables and residual sums into their producers (clamps always are). double_buffer: load while computing. residency: tensors
     stay in SRAM between layers. in_place: slices are views, concat parts are made in place. tilings: how many are costed
     for each layer."""
 
