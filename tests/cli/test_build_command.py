@@ -48,7 +48,7 @@ def test_level_two_is_the_default_however_written(level: str, in_workshop: Path,
 def test_levels_differ(tmp_path: Path) -> None:
     made = set()
     for level in range(3):
-        done(f"npu-build {CLASSIFIER} --hw edge16 -O{level} -o {tmp_path}/a.npu")
+        done(f"npu-build {CLASSIFIER}/classifier.onnx --hw edge16 -O{level} -o {tmp_path}/a.npu")
         made.add((tmp_path / "a.npu").read_bytes())
     assert len(made) == 3
 
