@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Options:
-    """fuse: tables and residual sums into their producers (clamps always are). double_buffer: load while computing. residency: tensors
-    stay in SRAM between layers. in_place: slices are views, concat parts are made in place. tilings: how many are costed
-    for each layer."""
+    """fuse: tables and residual sums into their producers (clamps always are). double_buffer: load while computing.
+    residency: tensors stay in SRAM between layers. in_place: slices are views, concat parts are made in place. tilings: how
+    many are costed for each layer.
+    """
 
     fuse: bool
     double_buffer: bool

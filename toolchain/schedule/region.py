@@ -17,6 +17,7 @@ from toolchain.schedule.refusal import too_small
 from toolchain.schedule.staging import CostModel, LayerPlan, SmallestTile, evaluate, smallest_tile
 
 _ENOUGH_TILES = 4096
+_ENOUGH_WORKS = 20_000  # tiles costed for one layer, over all of its tilings
 _FEW, _FINER = 3, 4  # after so many tilings, those with so many times the tiles of the best are passed over
 _RESERVES = (0.0, 0.25, 0.5)  # shares of SRAM kept free of resident tensors that are tried
 
@@ -165,17 +166,17 @@ class _Planner:
             if need <= budget <= larger:
                 return evaluate(layer, tiling, resident, self.views, budget, self.model, depth)
         best: LayerPlan | None = None
-        tried = 0
+        tried = costed = 0
         for tiling in self._candidates(layer):
             if best is not None and tried >= _FEW and _tiles(layer, tiling) > _FINER * len(best.works):
                 continue
             plan = evaluate(layer, tiling, resident, self.views, budget, self.model, depth)
             if plan is None:
                 continue
-            tried += 1
+            tried, costed = tried + 1, costed + len(plan.works)
             if best is None or plan.cycles < best.cycles:
                 best = plan
-            if tried >= self.options.tilings:
+            if tried >= self.options.tilings or costed > _ENOUGH_WORKS:
                 break
         if best is not None:
             chosen.append((budget, best.staging_bytes, best.tiling))
