@@ -65,7 +65,11 @@ def table_bytes(chip: Chip) -> int:
 
 
 def accesses(op: MachineOp, chip: Chip) -> tuple[Access, ...]:
-    """Every byte range `op` touches, reads first. Signals, waits and ends touch none."""
+    """Every byte range `op` touches, reads first. Signals, waits and ends touch none, nor do windows that see only padding."""
+    return tuple(a for a in _ranges(op, chip) if a.bytes)
+
+
+def _ranges(op: MachineOp, chip: Chip) -> tuple[Access, ...]:
     size = chip.activation_bytes
     match op:
         case Copy():
