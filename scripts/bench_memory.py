@@ -129,10 +129,10 @@ def order(directory: Path) -> None:
     for in_place in (False, True):
         note = " in place" if in_place else ""
         for name, network in (
-            ("NASNet-A", nas.imagenet(nas.NASNET_A, 44, 32, 4, in_place=in_place)),
-            ("AmoebaNet-A", nas.imagenet(nas.AMOEBANET_A, 44, 32, 4, in_place=in_place)),
-            ("DARTS", nas.imagenet(nas.DARTS, 48, 48, 4, recent=False, in_place=in_place)),
-            ("PNAS", nas.cifar(nas.PNAS, 32, 6, in_place=in_place)),
+            ("NASNet-A", nas.imagenet(nas.NASNET_A, 11, 4, in_place)),
+            ("AmoebaNet-A", nas.imagenet(nas.AMOEBANET_A, 12.5, 4, in_place)),
+            ("DARTS", nas.imagenet(nas.DARTS, 12, 4, in_place)),
+            ("PNAS", nas.cifar(nas.PNAS, 32, 6, in_place)),
         ):
             seconds.append(_print_order(name + note, *network))
     for seed in range(3):

@@ -1,9 +1,12 @@
 """Operator graphs of searched networks, built from the genotypes their papers publish. Sizes are float32 activations.
 
-Construction: each branch is a separable convolution (relu, depthwise, pointwise, twice), a dilated one (once), a pool
-or an identity; a strided identity and a mismatch of resolutions are a factorized reduction (relu, two strided 1x1
-convolutions, concat); both inputs of a cell pass relu and a 1x1 convolution. Batch norms are folded. ImageNet nets begin
-with a 3x3 convolution of stride 2 and two reduction cells.
+Spelled as the networks in the evaluation of HMCOS (Wang et al., DAC 2022) are after export to ONNX with batch norms
+folded: a separable convolution is relu, depthwise, pointwise, twice; a dilated one the same, once, never strided; a pool
+and a 1x7-7x1 pair have no relu; an identity is the tensor itself. Both inputs of a cell pass relu and a 1x1 convolution,
+the first cell takes its input twice. Where resolutions differ the earlier input is halved by a factorized reduction:
+relu, then two halves (one of them padded and cropped by a pixel first) of a strided 1x1 pool and a 1x1 convolution,
+concat, and a batch norm that no convolution can take in. ImageNet nets have two reduction cells after the stem, and the
+filters double at these too: 11 filters are 44 in the first normal cells.
 """
 
 from __future__ import annotations
@@ -14,54 +17,59 @@ from dataclasses import dataclass, field
 
 from toolchain.memory import Operator
 
-# (operation, cell input or earlier block) twice a block; inputs 0 and 1 are the cells before, 2.. the blocks
+# (operation, cell input or earlier block) twice a block; input 0 is the cell before the last, 1 the last, 2.. the blocks
 Block = tuple[tuple[str, int], tuple[str, int]]
 
 
 @dataclass(frozen=True)
 class Genotype:
-    """normal, reduce: blocks of the two kinds of cell; concat: the blocks joined, None: those used by no other."""
+    """normal, reduce: blocks of the two kinds of cell, each with what its concat joins."""
 
     normal: tuple[Block, ...]
+    normal_concat: tuple[int, ...]
     reduce: tuple[Block, ...]
-    concat: tuple[int, ...] | None = None
+    reduce_concat: tuple[int, ...]
 
 
-# Zoph et al. 2018, figure 4; numbering as in the authors' TensorFlow code (input 0: the last cell, 1: the one before)
+# Zoph et al. 2018, figure 4
 NASNET_A = Genotype(
     normal=(
-        (("sep5", 0), ("sep3", 1)),
-        (("sep5", 1), ("sep3", 1)),
-        (("pool", 0), ("none", 1)),
-        (("pool", 1), ("pool", 1)),
-        (("sep3", 0), ("none", 0)),
+        (("sep5", 1), ("sep3", 0)),
+        (("sep5", 0), ("sep3", 0)),
+        (("pool", 1), ("none", 0)),
+        (("pool", 0), ("pool", 0)),
+        (("sep3", 1), ("none", 1)),
     ),
+    normal_concat=(0, 2, 3, 4, 5, 6),
     reduce=(
-        (("sep5", 0), ("sep7", 1)),
-        (("pool", 0), ("sep7", 1)),
-        (("pool", 0), ("sep5", 1)),
+        (("sep5", 1), ("sep7", 0)),
+        (("pool", 1), ("sep5", 0)),
+        (("pool", 1), ("sep5", 0)),
         (("none", 3), ("pool", 2)),
-        (("sep3", 2), ("pool", 0)),
+        (("sep3", 2), ("pool", 1)),
     ),
+    reduce_concat=(3, 4, 5, 6),
 )
-# Real et al. 2019, figure 2; as in the authors' TensorFlow code
+# Real et al. 2019, figure 2
 AMOEBANET_A = Genotype(
     normal=(
-        (("pool", 0), ("pool", 1)),
-        (("none", 0), ("sep5", 1)),
-        (("sep3", 2), ("none", 0)),
-        (("sep3", 1), ("sep3", 4)),
-        (("pool", 3), ("pool", 3)),
+        (("pool", 0), ("pool", 0)),
+        (("none", 0), ("pool", 1)),
+        (("sep5", 2), ("sep3", 1)),
+        (("sep3", 2), ("none", 1)),
+        (("pool", 4), ("sep3", 0)),
     ),
+    normal_concat=(3, 5, 6),
     reduce=(
         (("pool", 0), ("sep3", 1)),
-        (("pool", 0), ("sep7", 1)),
+        (("pool", 1), ("pool", 0)),
+        (("pool", 0), ("sep7", 2)),
         (("sep7", 0), ("pool", 1)),
-        (("pool", 4), ("pool", 0)),
-        (("conv1771", 0), ("sep3", 2)),
+        (("sep3", 3), ("conv1771", 0)),
     ),
+    reduce_concat=(4, 5, 6),
 )
-# Liu et al. 2019 (DARTS, second order); input 0: the cell before the last, 1: the last
+# Liu et al. 2019 (DARTS, second order)
 DARTS = Genotype(
     normal=(
         (("sep3", 0), ("sep3", 1)),
@@ -69,31 +77,24 @@ DARTS = Genotype(
         (("sep3", 1), ("none", 0)),
         (("none", 0), ("dil3", 2)),
     ),
+    normal_concat=(2, 3, 4, 5),
     reduce=(
         (("pool", 0), ("pool", 1)),
         (("none", 2), ("pool", 1)),
         (("pool", 0), ("none", 2)),
         (("none", 2), ("pool", 1)),
     ),
-    concat=(2, 3, 4, 5),
+    reduce_concat=(2, 3, 4, 5),
 )
-# Liu et al. 2018 (PNASNet-5), figure 1: one kind of cell
-PNAS = Genotype(
-    normal=(
-        (("sep5", 1), ("pool", 1)),
-        (("sep7", 0), ("pool", 0)),
-        (("sep5", 0), ("sep3", 0)),
-        (("sep3", 4), ("pool", 0)),
-        (("sep3", 1), ("none", 0)),
-    ),
-    reduce=(
-        (("sep5", 1), ("pool", 1)),
-        (("sep7", 0), ("pool", 0)),
-        (("sep5", 0), ("sep3", 0)),
-        (("sep3", 4), ("pool", 0)),
-        (("sep3", 1), ("none", 0)),
-    ),
+# Liu et al. 2018 (PNASNet-5), figure 1: one kind of cell; its last identity is a 1x1 pool, so that it can be strided
+_PNAS = (
+    (("sep5", 0), ("pool", 0)),
+    (("sep7", 1), ("pool", 1)),
+    (("sep5", 1), ("sep3", 1)),
+    (("sep3", 4), ("pool", 1)),
+    (("sep3", 0), ("pool", 1)),
 )
+PNAS = Genotype(_PNAS, (2, 3, 4, 5, 6), _PNAS, (2, 3, 4, 5, 6))
 
 
 @dataclass
@@ -107,8 +108,10 @@ class Network:
     def add(self, kind: str, inputs: Sequence[Tensor], channels: int, side: int, reuse: bool = False) -> Tensor:
         name = f"{kind}_{len(self.operators)}"
         made = (f"{name}.out", channels, side)
-        pairs = tuple((made[0], t[0]) for t in inputs if t[1:] == made[1:]) if reuse and self.in_place else ()
-        self.operators.append(Operator(name, tuple(dict.fromkeys(t[0] for t in inputs)), (made[0],), pairs))
+        ends = tuple(dict.fromkeys(t[0] for t in inputs))
+        shapes = {t[0]: t[1:] for t in inputs}
+        pairs = tuple((made[0], end) for end in ends if shapes[end] == made[1:]) if reuse and self.in_place else ()
+        self.operators.append(Operator(name, ends, (made[0],), pairs))
         self.sizes[made[0]] = 4 * channels * side * side
         return made
 
@@ -118,74 +121,82 @@ class Network:
     def conv(self, x: Tensor, channels: int, stride: int = 1) -> Tensor:
         return self.add("conv", [x], channels, -(-x[2] // stride))
 
-    def reduced(self, x: Tensor, channels: int) -> Tensor:
+    def pool(self, x: Tensor, stride: int) -> Tensor:
+        return self.add("pool", [x], x[1], -(-x[2] // stride))
+
+    def squeezed(self, x: Tensor, channels: int) -> Tensor:
+        return self.conv(self.relu(x), channels)
+
+    def halved(self, x: Tensor, channels: int) -> Tensor:
         x = self.relu(x)
-        halves = [self.conv(x, channels - channels // 2, 2), self.conv(x, channels // 2, 2)]
-        return self.add("concat", halves, channels, halves[0][2])
+        even = self.conv(self.pool(x, 2), channels // 2)
+        padded = self.add("pad", [x], x[1], x[2] + 1)
+        cropped = self.add("crop", [padded], x[1], x[2])
+        odd = self.conv(self.pool(cropped, 2), channels // 2)
+        joined = self.add("concat", [even, odd], 2 * (channels // 2), even[2])
+        return self.add("norm", [joined], joined[1], joined[2], reuse=True)
 
     def branch(self, kind: str, x: Tensor, channels: int, stride: int) -> Tensor:
         if kind == "none":
-            return x if stride == 1 else self.reduced(x, channels)
+            return x
         if kind == "pool":
-            return self.add("pool", [x], channels, -(-x[2] // stride))
+            return self.pool(x, stride)
         if kind == "conv1771":
-            x = self.add("conv", [self.relu(x)], channels // 4, x[2])
-            x = self.add("conv", [self.relu(x)], channels // 4, -(-x[2] // stride))
-            x = self.add("conv", [self.relu(x)], channels // 4, x[2])
-            return self.conv(self.relu(x), channels)
-        for turn in range(1 if kind.startswith("dil") else 2):
-            step = stride if turn == 0 else 1
+            return self.conv(self.conv(x, channels, stride), channels)
+        strides = (1,) if kind.startswith("dil") else (stride, 1)
+        for step in strides:
             x = self.add("depthwise", [self.relu(x)], x[1], -(-x[2] // step))
             x = self.conv(x, channels)
         return x
 
-    def cell(self, before: Tensor, last: Tensor, blocks: Genotype, channels: int, reduce: bool, recent: bool) -> Tensor:
-        if before[2] != last[2]:
-            before = self.reduced(before, channels)
+    def cell(self, before: Tensor | None, last: Tensor, blocks: Genotype, channels: int, reduce: bool) -> Tensor:
+        last = self.squeezed(last, channels)
+        if before is None:
+            before = last
         else:
-            before = self.conv(self.relu(before), channels)
-        last = self.conv(self.relu(last), channels)
-        states = [last, before] if recent else [before, last]
-        used: set[int] = set()
+            before = self.squeezed(before, channels) if before[2] == last[2] else self.halved(before, channels)
+        states = [before, last]
         for pair in blocks.reduce if reduce else blocks.normal:
             ends = [self.branch(kind, states[k], channels, 2 if reduce and k < 2 else 1) for kind, k in pair]
-            used |= {k for _, k in pair}
             states.append(self.add("add", ends, channels, ends[0][2], reuse=True))
-        joined = blocks.concat or tuple(k for k in range(2, len(states)) if k not in used)
-        parts = [states[k] for k in joined]
-        return self.add("concat", parts, channels * len(parts), parts[0][2])
+        parts = [states[k] for k in (blocks.reduce_concat if reduce else blocks.normal_concat)]
+        return self.add("concat", parts, sum(p[1] for p in parts), parts[0][2])
 
 
 Tensor = tuple[str, int, int]
+STEM = 32
 
 
-def imagenet(blocks: Genotype, filters: int, stem: int, cells: int, recent: bool = True, in_place: bool = False):
-    """(operators, tensor bytes, inputs, outputs): stem, two stem reductions, then `cells` normal cells three times."""
+def imagenet(blocks: Genotype, filters: float, cells: int, in_place: bool = False):
+    """(operators, tensor bytes, inputs, outputs): stem, two reductions, then `cells` normal cells three times."""
     net = Network(in_place)
     net.sizes["image"] = 4 * 3 * 224 * 224
-    before = last = net.add("conv", [("image", 3, 224)], stem, 111)
-    for width in (filters // 4, filters // 2):
-        before, last = last, net.cell(before, last, blocks, max(width, 1), True, recent)
-    return _body(net, before, last, blocks, filters, cells, recent)
+    stem = net.conv(("image", 3, 224), STEM, 2)
+    return _body(net, stem, blocks, filters, [True, True, *_stages(cells)], 1000)
 
 
-def cifar(blocks: Genotype, filters: int, cells: int, recent: bool = False, in_place: bool = False):
-    """The same without stem reductions, on 32 x 32 pixels."""
+def cifar(blocks: Genotype, filters: float, cells: int, in_place: bool = False):
+    """The same without the first two reductions, on 32 x 32 pixels."""
     net = Network(in_place)
     net.sizes["image"] = 4 * 3 * 32 * 32
-    stem = net.add("conv", [("image", 3, 32)], 3 * filters, 32)
-    return _body(net, stem, stem, blocks, filters, cells, recent)
+    stem = net.conv(("image", 3, 32), STEM)
+    return _body(net, stem, blocks, filters, _stages(cells), 100)
 
 
-def _body(net: Network, before: Tensor, last: Tensor, blocks: Genotype, filters: int, cells: int, recent: bool):
-    for stage in range(3):
-        if stage:
-            filters *= 2
-            before, last = last, net.cell(before, last, blocks, filters, True, recent)
-        for _ in range(cells):
-            before, last = last, net.cell(before, last, blocks, filters, False, recent)
+def _stages(cells: int) -> list[bool]:
+    """Whether each cell reduces: three runs of normal cells with a reduction between."""
+    normal = [False] * cells
+    return [*normal, True, *normal, True, *normal]
+
+
+def _body(net: Network, stem: Tensor, blocks: Genotype, filters: float, reduces: Sequence[bool], classes: int):
+    before, last = None, stem
+    for reduce in reduces:
+        filters *= 2 if reduce else 1
+        before, last = last, net.cell(before, last, blocks, int(filters), reduce)
     pooled = net.add("pool", [net.relu(last)], last[1], 1)
-    out = net.add("dense", [pooled], 1000, 1)
+    product = net.add("dense", [pooled], classes, 1)
+    out = net.add("bias", [product], classes, 1, reuse=True)
     return net.operators, net.sizes, ["image"], [out[0]]
 
 

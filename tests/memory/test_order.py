@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from pathlib import Path
 
 import nas_networks
@@ -98,7 +97,6 @@ def swiftnet() -> tuple[list[Operator], dict[str, int], list[str], list[str], li
 def test_swiftnet() -> None:
     operators, sizes, inputs, outputs, concats = swiftnet()
     assert peak_of_order(operators, [op.name for op in operators], sizes, inputs, outputs) == 351_232
-    began = time.process_time()
     plain = order_operators(operators, sizes, inputs, outputs)
     assert (plain.peak_bytes, plain.proved) == (301_056, True)
     dropped = drop_no_ops(operators, sizes, outputs, ["0"])
@@ -107,19 +105,24 @@ def test_swiftnet() -> None:
     views = concat_by_view(dropped.operators, sizes, dropped.graph_outputs, concats, scattered=True)
     found = order_operators(views.operators, views.tensor_sizes, inputs, views.graph_outputs)
     assert (found.peak_bytes, found.proved) == (200_704, True)
-    assert time.process_time() - began < 3
+    assert found.states < 1000
     side_by_side = concat_by_view(dropped.operators, sizes, dropped.graph_outputs, concats)
     found = order_operators(side_by_side.operators, side_by_side.tensor_sizes, inputs, side_by_side.graph_outputs)
     assert (found.peak_bytes, found.proved) == (250_880, True)
 
 
 def test_searched_networks() -> None:
-    """Optima in KiB of float32 activations, for the constructions in nas_networks.py."""
+    """Counts and optima, in KiB, of the networks that HMCOS publishes, measured by another exact search."""
+    nas = nas_networks
     networks = [
-        (nas_networks.imagenet(nas_networks.NASNET_A, 44, 32, 4), 704, 3754),
-        (nas_networks.imagenet(nas_networks.AMOEBANET_A, 44, 32, 4, in_place=True), 656, 3754),
-        (nas_networks.randwire(0), 354, 3822),
-        (nas_networks.randwire(1), 352, 3822),
+        (nas.imagenet(nas.NASNET_A, 11, 4), 723, 4511.625),
+        (nas.imagenet(nas.NASNET_A, 11, 4, in_place=True), 723, 4369.21875),
+        (nas.imagenet(nas.AMOEBANET_A, 12.5, 4), 651, 4630.5),
+        (nas.imagenet(nas.AMOEBANET_A, 12.5, 4, in_place=True), 651, 4361),
+        (nas.imagenet(nas.DARTS, 12, 4), 591, 4508),
+        (nas.cifar(nas.PNAS, 32, 6, in_place=True), 1017, 1664),
+        (nas.randwire(0), 354, 3822),
+        (nas.randwire(1), 352, 3822),
     ]
     for (operators, sizes, inputs, outputs), count, kibibytes in networks:
         found = order_operators(operators, sizes, inputs, outputs)
