@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -170,19 +169,15 @@ def test_cp_sat_300() -> None:
     cp_sat_agrees(300, seed=6)
 
 
-def test_easy_buffers_take_under_two_milliseconds() -> None:
+def test_easy_buffers_need_no_search() -> None:
     rng = random.Random(0)
     buffers = []
     for k in range(200):
         start = rng.randrange(200)
         buffers.append(Buffer(f"b{k}", start, start + rng.randint(1, 8), rng.randrange(64, 16384, 64), 64))
-    seconds = []
-    for _ in range(25):
-        began = time.process_time()
-        plan = place(buffers, CAPACITY)
-        seconds.append(time.process_time() - began)
+    plan = place(buffers, CAPACITY)
     assert not validate(buffers, plan, CAPACITY)
-    assert min(seconds) < 2e-3
+    assert plan.nodes == 0
 
 
 def test_views_and_rights() -> None:
