@@ -351,6 +351,9 @@ def bias_compensation(
     wanted = steps / scale
     offsets = np.rint(wanted)
     if peak is not None:
+        # An offset is half a step of the output: where that outgrows the accumulators, every sum rounds to nothing anyway.
+        room = 2 ** (accumulator_bits - 1) - 1 - peak
+        offsets = offsets if lift else np.clip(offsets, -room, room)
         _refuse_overflow(np.abs(offsets) + peak, accumulator_bits, name)
     exact = power & (offsets == wanted) & (complete | whole)
     return Compensation(offsets.astype(np.int64), output.zero_point - lift, exact, complete)

@@ -19,6 +19,7 @@ _LINEAR_OPS = frozenset({"Add", "Div", "Mul", "Pow", "Sub"})
 SCORE_LOGIT = 4.0  # Sigmoid gives 0.982: a score that any threshold lets through
 MASK_LOW = -1000.0  # an additive attention mask is meant as minus infinity well before this
 MASK_MARGIN = 16.0  # exp(-16) is 1e-7: a masked position is gone
+SILENT = 1e-10  # a tensor that never leaves +-1e-10 holds rounding noise, no values
 FEW_STEPS = 32  # fewer codes than this: a part of a Concat has lost three of eight bits
 
 
@@ -61,6 +62,7 @@ def adjust_ranges(model: onnx.ModelProto, ranges: Mapping[str, Range]) -> Adjust
     Scores: where a Sigmoid or Softmax reaches an output of the model, its range is [0, 1] and the Sigmoid's input reaches
     SCORE_LOGIT even if the data held nothing to detect.
     Concat: the joined range holds the range of every operand.
+    Silence: a tensor that was zero throughout says nothing of a scale; it takes the range of what it was made from.
     """
     graph = _Links(model.graph)
     found, notes = dict(ranges), list[str]()
@@ -71,6 +73,7 @@ def adjust_ranges(model: onnx.ModelProto, ranges: Mapping[str, Range]) -> Adjust
             for operand in node.input:
                 if operand in found:
                     found[node.output[0]] = found[node.output[0]].union(found[operand])
+    _open_silence(graph, found, notes)
     return Adjusted(found, tuple(notes))
 
 
@@ -144,6 +147,22 @@ def _open_scores(graph: _Links, found: dict[str, Range], notes: list[str]) -> No
                 f"{1 / (1 + 2.718281828459045**-logits.high):.2f}; its range was opened to {SCORE_LOGIT:g}. "
                 "Calibrate with data that holds positives"
             )
+
+
+def _open_silence(graph: _Links, found: dict[str, Range], notes: list[str]) -> None:
+    heard = {name: r for name, r in found.items() if max(-r.low, r.high) > SILENT}
+    for name in [i.name for i in graph.graph.input if i.name in found and i.name not in heard]:
+        found[name] = heard[name] = Range(-1.0, 1.0)
+        notes.append(f"{name}: the data holds nothing but zeros for this input; [-1, 1] was taken. Calibrate with real data")
+    for node in graph.nodes:
+        before = next((heard[i] for i in node.input if i in heard), None)
+        for name in node.output:
+            if name in heard or before is None:
+                continue
+            heard[name] = before  # also through tensors that need no range of their own
+            if name in found:
+                found[name] = before
+                notes.append(f"{name}: zero throughout the data; it took the range [{before.low:.4g}, {before.high:.4g}]")
 
 
 def _bound_masks(graph: _Links, found: dict[str, Range], notes: list[str]) -> None:

@@ -381,13 +381,21 @@ def test_other_roundings_need_nothing_and_per_op_decides() -> None:
     assert bias_compensation(np.array([0.25]), Quant(1.0, 5), mixed, operation="matrix_product").offsets.tolist() == [2]
 
 
-def test_an_offset_that_overflows_is_refused() -> None:
+def test_an_offset_goes_as_far_as_the_accumulators() -> None:
+    found = bias_compensation(
+        np.array([2.0**-10]), Quant(1.0, 0), machine(scale=POW2, rounding="floor"),
+        peak=np.array([2**23 - 100]), accumulator_bits=24,
+    )  # fmt: skip
+    assert (found.offsets.tolist(), found.exact.tolist()) == ([99], [False])
+
+
+def test_an_offset_that_moves_the_zero_point_and_overflows_is_refused() -> None:
     with pytest.raises(CompileError) as caught:
         bias_compensation(
-            np.array([2.0**-10]), Quant(1.0, 0), machine(scale=POW2, rounding="floor"),
+            np.array([2.0**-10]), Quant(1.0, -127), machine(scale=POW2, rounding="truncate"),
             peak=np.array([2**23 - 100]), accumulator_bits=24, name="conv_1",
         )  # fmt: skip
     assert str(caught.value) == (
-        "conv_1: output channel 0 reaches 8389020 with its rounding offset, 24-bit accumulators 8388607 "
+        "conv_1: output channel 0 reaches 8390044 with its rounding offset, 24-bit accumulators 8388607 "
         "(engines.mac.accumulators.bits); wider accumulators would do, or another rounding"
     )

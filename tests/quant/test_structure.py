@@ -93,3 +93,24 @@ def test_a_concat_holds_its_operands_and_its_poor_parts_are_named() -> None:
     assert not boxes.poor and boxes.steps == 256
     assert scores.poor
     assert str(scores) == "y_node: scores in [0, 1] gets 1.4 codes of the joined range [0, 640], alone it would get 256"
+
+
+def test_a_tensor_of_zeros_takes_the_range_of_its_source() -> None:
+    """Also through a tensor without a range (b); an input that was never fed takes [-1, 1]; a joined range is not widened."""
+    nodes = [node("Sub", "x x", "a"), node("Relu", "a", "b"), node("Abs", "b", "c"), node("Concat", "c w", "y", axis=0)]
+    proto = model([*nodes, node("Neg", "u", "v")], {"x": [4], "w": [4], "u": [4]}, ["y", "v"])
+    silent = {name: Range(0.0, 1e-12) for name in "acuv"}
+    found = adjust_ranges(proto, {"x": Range(-8, 2), "w": Range(-1, 1), "y": Range(-1, 1), **silent})
+    assert found.ranges == {
+        "x": Range(-8, 2),
+        "w": Range(-1, 1),
+        "y": Range(-1, 1),
+        **{name: Range(-8, 2) for name in "ac"},
+        **{name: Range(-1, 1) for name in "uv"},
+    }
+    assert found.notes == (
+        "u: the data holds nothing but zeros for this input; [-1, 1] was taken. Calibrate with real data",
+        "a: zero throughout the data; it took the range [-8, 2]",
+        "c: zero throughout the data; it took the range [-8, 2]",
+        "v: zero throughout the data; it took the range [-1, 1]",
+    )
