@@ -15,8 +15,8 @@ import numpy as np
 from quant.fixed_point.requant import Requant
 from toolchain.errors import ProgramError
 from toolchain.ir.graph import Graph, Node, Quant, TensorType
-from toolchain.ops.convolution import IntegerConvolution
 from toolchain.ops.elementwise import IntegerBinary, Rescale
+from toolchain.ops.integer_convolution import IntegerConvolution
 from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.ops.movement import IntegerPad, Join, Reshape, ResizeNearest, Slice, Transpose
 from toolchain.ops.pool import Geometry, IntegerAveragePool, IntegerMaxPool

@@ -18,7 +18,7 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.isa import operations as machine
 from toolchain.ops.base import Array, Layer, QuantScope, Region, Site, Tiling, Work, clamp_codes, halvings, spans
-from toolchain.ops.convolution import IntegerConvolution, exceeds_max_pad
+from toolchain.ops.integer_convolution import IntegerConvolution, exceeds_max_pad
 from toolchain.ops.requants import pair
 from toolchain.ops.window import Window
 

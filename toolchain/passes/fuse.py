@@ -7,8 +7,9 @@ from typing import Any
 
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
-from toolchain.ops.convolution import Convolution, IntegerConvolution
+from toolchain.ops.convolution import Convolution
 from toolchain.ops.elementwise import Binary, IntegerBinary
+from toolchain.ops.integer_convolution import IntegerConvolution
 from toolchain.ops.pool import AveragePool
 from toolchain.ops.residual import Residual
 from toolchain.ops.unary import Lookup, Unary, clip_bounds

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from toolchain.ir.graph import Node, TensorType
-from toolchain.ops.convolution import Convolution, exceeds_max_pad
+from toolchain.ops.convolution import Convolution
 from toolchain.ops.elementwise import Binary, Kind
+from toolchain.ops.integer_convolution import exceeds_max_pad
 from toolchain.ops.matrix_product import MatrixProduct
 from toolchain.ops.movement import Concat, Pad, Reshape, ResizeNearest, Slice, permutation
 from toolchain.ops.pool import AveragePool, Geometry, MaxPool, mean_over_space, split_max_pool
