@@ -3,25 +3,12 @@
 `compare.compare` and `softmax.softmax` bear the names of their modules: import them from there.
 """
 
+from quant.fixed_point.activations import HardSwish, hard_swish8, hard_swish_parameters, logistic16, tanh16
 from quant.fixed_point.compare import Relation, arg_max, arg_min, compare_scaled, tflite_compare8, top_k
 from quant.fixed_point.conv import ConvWeights, conv1d, conv2d, conv_transpose2d, finish_sums
+from quant.fixed_point.curve_tables import CurveTable, exp_quantized, reciprocal_quantized, rsqrt_quantized
 from quant.fixed_point.elementwise import add, add_direct, concatenate, leaky_relu, mul, prelu, rescale
 from quant.fixed_point.errors import FixedPointError, ScaleRangeError
-from quant.fixed_point.functions import (
-    HardSwish,
-    Polynomial,
-    divide,
-    divide_quantized,
-    exp_polynomial,
-    gelu_polynomial,
-    hard_swish8,
-    hard_swish_parameters,
-    integer_sqrt,
-    logistic16,
-    rsqrt8,
-    sqrt_quantized,
-    tanh16,
-)
 from quant.fixed_point.matmul import matmul
 from quant.fixed_point.norms import NormUnit, layer_norm, rms_norm
 from quant.fixed_point.onnx_float import (
@@ -35,6 +22,7 @@ from quant.fixed_point.onnx_float import (
     quantize_linear,
 )
 from quant.fixed_point.pad import PadMode, pad
+from quant.fixed_point.polynomials import Polynomial, exp_polynomial, gelu_polynomial
 from quant.fixed_point.pool import (
     average_pool_tflite,
     average_pool_tosa,
@@ -62,6 +50,7 @@ from quant.fixed_point.resize import (
     resize_nearest,
     upsample_nearest,
 )
+from quant.fixed_point.roots import divide, divide_quantized, integer_sqrt, rsqrt8, sqrt_quantized
 from quant.fixed_point.rounding import Rounding, round_shift, round_shift_wide
 from quant.fixed_point.scale import Scale, ScaleForm, choose_scale, float32_bits, float32_from_bits
 from quant.fixed_point.softmax import (
@@ -72,18 +61,7 @@ from quant.fixed_point.softmax import (
     softmax8,
     softmax16,
 )
-from quant.fixed_point.tables import (
-    CurveTable,
-    TableForm,
-    build_table8,
-    build_table16,
-    exp_quantized,
-    interpolate16,
-    lookup8,
-    lookup16,
-    reciprocal_quantized,
-    rsqrt_quantized,
-)
+from quant.fixed_point.tables import TableForm, build_table8, build_table16, interpolate16, lookup8, lookup16
 from quant.fixed_point.vector_numerics import MachineNumerics
 from quant.fixed_point.vectors import VectorCase, make_vectors, read_vectors, replay, write_vectors
 

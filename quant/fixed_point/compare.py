@@ -7,11 +7,13 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quant.fixed_point.errors import FixedPointError
-from quant.fixed_point.functions import multiply_by_multiplier
+from quant.fixed_point.q31 import multiply_by_multiplier
 from quant.fixed_point.scale import ScaleForm, choose_scale
-from quant.fixed_point.tables import Array
+
+Array = NDArray[Any]
 
 
 class Relation(StrEnum):

@@ -8,15 +8,17 @@ and as many as keep it in 62 bits. One inverse square root a row, then one produ
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
+from quant.fixed_point.curve_tables import CurveTable, inverse_sqrt
 from quant.fixed_point.errors import FixedPointError
 from quant.fixed_point.requant import Requant, requantize
 from quant.fixed_point.rounding import Rounding, round_shift
-from quant.fixed_point.tables import Array, CurveTable, inverse_sqrt
 
+Array = NDArray[Any]
 _POWER_BITS = 62
 _MAX_GUARD_BITS = 8
 

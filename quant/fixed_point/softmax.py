@@ -12,10 +12,12 @@ from functools import cache
 import numpy as np
 from numpy.typing import DTypeLike
 
-from quant.fixed_point.errors import FixedPointError
-from quant.fixed_point.functions import (
+from quant.fixed_point.curve_tables import CurveTable, exp2_negative, log2_positive, reciprocal
+from quant.fixed_point.errors import FixedPointError, require_type
+from quant.fixed_point.q31 import (
     INT32_MAX,
     INT32_MIN,
+    Q31_MULTIPLIER,
     count_leading_zeros32,
     divide_by_power,
     exp_q31,
@@ -23,22 +25,12 @@ from quant.fixed_point.functions import (
     multiply_by_multiplier,
     multiply_q31,
     reciprocal_q31,
-    require_type,
 )
 from quant.fixed_point.requant import make_requant, requantize
 from quant.fixed_point.rounding import Rounding, round_shift
 from quant.fixed_point.scale import ScaleForm, choose_scale
-from quant.fixed_point.tables import (
-    Array,
-    CurveTable,
-    build_table16,
-    exp2_negative,
-    log2_positive,
-    lookup16,
-    reciprocal,
-)
+from quant.fixed_point.tables import Array, build_table16, lookup16
 
-_FULL_SCALE = ScaleForm("multiplier", 31, 0, 62)
 _SCALED_BITS = 5  # the scaled difference is Q5.26
 _SUM_BITS = 12  # the sum of exponentials is Q12.19: at most 4096 elements
 _INT16_MIN, _INT16_MAX = -(1 << 15), (1 << 15) - 1
@@ -60,7 +52,7 @@ def _scaled_difference(input_scale: float, beta: float) -> _ScaledDifference:
         raise FixedPointError(
             f"softmax: beta * input_scale = {beta * input_scale:.6g}; must be above 2**-26, else every output is 1 / n"
         )
-    s = choose_scale(real, _FULL_SCALE)
+    s = choose_scale(real, Q31_MULTIPLIER)
     left_shift = 31 - int(s.shift[0])
     radius = ((1 << _SCALED_BITS) - 1) * (1 << (31 - _SCALED_BITS)) >> left_shift
     return _ScaledDifference(int(s.multiplier[0]), left_shift, -radius)
@@ -128,7 +120,7 @@ def softmax16(x: Array, input_scale: float, beta: float = 1.0, *, precision: typ
     exp_table, inverse_table = _softmax16_tables(precision)
     difference = -_differences(x, 65535)
     real = float(np.float32(input_scale) * np.float32(beta)) / (10.0 / 65535.0)
-    rescale = make_requant(real, _FULL_SCALE, Rounding.DOUBLE_ROUND, low=INT32_MIN, high=INT32_MAX)
+    rescale = make_requant(real, Q31_MULTIPLIER, Rounding.DOUBLE_ROUND, low=INT32_MIN, high=INT32_MAX)
     scaled = requantize(difference.astype(np.int32), rescale, np.int32).astype(np.int64) + _INT16_MAX
     exponential = lookup16(np.clip(scaled, _INT16_MIN, _INT16_MAX).astype(np.int16), exp_table, "tflite")
     exponential = exponential.astype(np.int64)
@@ -154,7 +146,7 @@ def log_softmax8(x: Array, input_scale: float) -> Array:
     q5, exponential = _exponentials(scaled)
     total = divide_by_power(exponential, np.asarray(_SUM_BITS))[difference].sum(axis=-1, keepdims=True)
     log_sum = log_q31(total, _SUM_BITS, _SCALED_BITS)
-    reverse = choose_scale((1 << (31 - scaled.left_shift)) / scaled.multiplier, _FULL_SCALE)
+    reverse = choose_scale((1 << (31 - scaled.left_shift)) / scaled.multiplier, Q31_MULTIPLIER)
     reverse_shift = 31 - reverse.shift[0]
     least = multiply_by_multiplier(log_sum + INT32_MIN, reverse.multiplier[0], reverse_shift)
     least = np.maximum(scaled.least - 1, least)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.fixed_point.conv import conv2d, conv_transpose2d
+from quant.fixed_point.curve_tables import CurveTable
 from quant.fixed_point.elementwise import add, leaky_relu, mul, prelu, rescale
 from quant.fixed_point.errors import FixedPointError
 from quant.fixed_point.matmul import matmul
@@ -29,7 +30,7 @@ from quant.fixed_point.resize import bilinear_sums, linear_axis_tosa, nearest_in
 from quant.fixed_point.rounding import Rounding
 from quant.fixed_point.scale import ScaleKind
 from quant.fixed_point.softmax import SoftmaxUnit, log_softmax, softmax
-from quant.fixed_point.tables import CurveTable, lookup8, lookup16
+from quant.fixed_point.tables import lookup8, lookup16
 from quant.fixed_point.vector_cases import draw_cases
 from quant.fixed_point.vector_numerics import MachineNumerics
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from quant.fixed_point.functions import erf, sigmoid
+from quant.fixed_point.real_functions import erf, sigmoid
 from quant.fixed_point.tables import build_table8, build_table16
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant

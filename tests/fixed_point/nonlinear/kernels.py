@@ -11,8 +11,9 @@ import tflite_model as tfl
 import tosa_model
 from tflite_model import Tensor, constant, single_operator
 
-from quant.fixed_point import functions, softmax, tables
+from quant.fixed_point import activations, roots, softmax, tables
 from quant.fixed_point.compare import Relation, arg_max, arg_min, tflite_compare8, top_k
+from quant.fixed_point.real_functions import gelu, gelu_tanh, sigmoid
 
 Array = np.ndarray
 Params = dict[str, Any]
@@ -209,38 +210,38 @@ def _table16(f: tables.RealFunction) -> Callable[..., Array]:
 
 
 def _ours_hard_swish(p: Params, x: Array) -> Array:
-    parameters = functions.hard_swish_parameters(
+    parameters = activations.hard_swish_parameters(
         p["input_scale"], p["input_zero_point"], p["output_scale"], p["output_zero_point"]
     )
-    return functions.hard_swish8(x, parameters)
+    return activations.hard_swish8(x, parameters)
 
 
 def _ours_rsqrt(p: Params, x: Array) -> Array:
-    return functions.rsqrt8(x, p["input_scale"], p["input_zero_point"], p["output_scale"], p["output_zero_point"])
+    return roots.rsqrt8(x, p["input_scale"], p["input_zero_point"], p["output_scale"], p["output_zero_point"])
 
 
 _IN8, _IN16 = (0.002, 2.0), (1e-5, 0.002)
 _GELU, _GELU_TANH = _unary("GELU", "GeluOptions", approximate=False), _unary("GELU", "GeluOptions", approximate=True)
 _EXP = _unary("EXP", "ExpOptions")
 ACTIVATIONS = (
-    Kernel("LOGISTIC int8", _draw_fixed_output(np.int8, 1 / 256, -128, _IN8), _unary("LOGISTIC"), _table8(functions.sigmoid)),
+    Kernel("LOGISTIC int8", _draw_fixed_output(np.int8, 1 / 256, -128, _IN8), _unary("LOGISTIC"), _table8(sigmoid)),
     Kernel("TANH int8", _draw_fixed_output(np.int8, 1 / 128, 0, _IN8), _unary("TANH"), _table8(np.tanh)),
     Kernel(
         "LOGISTIC int16",
         _draw_fixed_output(np.int16, 1 / 32768, 0, _IN16),
         _unary("LOGISTIC"),
-        lambda p, x: functions.logistic16(x, p["input_scale"]),
+        lambda p, x: activations.logistic16(x, p["input_scale"]),
     ),
     Kernel(
         "TANH int16",
         _draw_fixed_output(np.int16, 1 / 32768, 0, _IN16),
         _unary("TANH"),
-        lambda p, x: functions.tanh16(x, p["input_scale"]),
+        lambda p, x: activations.tanh16(x, p["input_scale"]),
     ),
     Kernel("HARD_SWISH int8", _draw_free(np.int8, _IN8, (0.02, 8)), _unary("HARD_SWISH", "HardSwishOptions"), _ours_hard_swish),
     Kernel("RSQRT int8", _draw_free(np.int8, _IN8, (0.02, 8), positive=True), _unary("RSQRT"), _ours_rsqrt),
-    Kernel("GELU int8", _draw_free(np.int8, _IN8, (0.1, 8)), _GELU, _table8(functions.gelu), ("reference",)),
-    Kernel("GELU tanh int8", _draw_free(np.int8, _IN8, (0.1, 8)), _GELU_TANH, _table8(functions.gelu_tanh), ("reference",)),
+    Kernel("GELU int8", _draw_free(np.int8, _IN8, (0.1, 8)), _GELU, _table8(gelu), ("reference",)),
+    Kernel("GELU tanh int8", _draw_free(np.int8, _IN8, (0.1, 8)), _GELU_TANH, _table8(gelu_tanh), ("reference",)),
     Kernel(
         "EXP int8", _draw_free(np.int8, (0.002, 0.05), (0.1, 8)), _unary("EXP", "ExpOptions"), _table8(np.exp), ("reference",)
     ),

@@ -11,32 +11,23 @@ from errors import log_uniform, measure
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quant.fixed_point import FixedPointError, Requant, Rounding, ScaleForm, functions, make_requant, requantize
-from quant.fixed_point.functions import (
+from quant.fixed_point import FixedPointError, Requant, Rounding, ScaleForm, make_requant, q31, requantize
+from quant.fixed_point.activations import hard_swish8, hard_swish_parameters, logistic16, tanh16
+from quant.fixed_point.polynomials import exp_polynomial, gelu_polynomial
+from quant.fixed_point.q31 import (
     count_leading_zeros32,
-    divide,
     divide_by_power,
-    divide_quantized,
-    exp_polynomial,
     exp_q31,
-    gelu,
-    gelu_polynomial,
-    hard_swish8,
-    hard_swish_parameters,
-    integer_sqrt,
     inverse_sqrt_multiplier,
     log_q31,
-    logistic16,
     multiply_by_multiplier,
     multiply_q31,
     one_over_one_plus_q31,
     reciprocal_q31,
-    rsqrt8,
     shift_q31,
-    sigmoid,
-    sqrt_quantized,
-    tanh16,
 )
+from quant.fixed_point.real_functions import gelu, sigmoid
+from quant.fixed_point.roots import divide, divide_quantized, integer_sqrt, rsqrt8, sqrt_quantized
 
 INT8 = np.arange(-128, 128).astype(np.int8)
 INT16 = np.arange(-32768, 32768).astype(np.int16)
@@ -82,11 +73,11 @@ def test_multiply_by_multiplier_is_requantize_with_double_round() -> None:
 
 def test_constants_are_those_of_gemmlowp_and_tflite() -> None:
     powers = [1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242]
-    assert [value for _, value in functions._EXP_MINUS_POWERS] == powers
-    assert (functions._EXP_MINUS_EIGHTH, functions._THIRD, functions._SQRT_HALF) == (1895147668, 715827883, 1518500250)
-    assert (functions._48_OVER_17_Q2, functions._MINUS_32_OVER_17_Q2) == (1515870810, -1010580540)
-    assert (functions._LOG_2, functions._ROOT4_HALF) == (1488522236, 1805811301)
-    log = (functions._LOG_N, functions._LOG_D, functions._LOG_I, functions._LOG_F)
+    assert [value for _, value in q31._EXP_MINUS_POWERS] == powers
+    assert (q31._EXP_MINUS_EIGHTH, q31._THIRD, q31._SQRT_HALF) == (1895147668, 715827883, 1518500250)
+    assert (q31._48_OVER_17_Q2, q31._MINUS_32_OVER_17_Q2) == (1515870810, -1010580540)
+    assert (q31._LOG_2, q31._ROOT4_HALF) == (1488522236, 1805811301)
+    log = (q31._LOG_N, q31._LOG_D, q31._LOG_I, q31._LOG_F)
     assert log == (117049297, 127690142, 1057819769, 638450708)
 
 

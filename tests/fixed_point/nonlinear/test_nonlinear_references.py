@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 from kernels import KERNELS, Kernel
 
-from quant.fixed_point import functions, softmax, tables
+from quant.fixed_point import real_functions, softmax, tables
 from quant.fixed_point.compare import arg_max, top_k
 from quant.fixed_point.rounding import Rounding
 
@@ -90,7 +90,7 @@ def test_qlinear_activations_as_tables(op: str, dtype: type) -> None:
         xs, ys = (float(np.float32(np.exp(rng.uniform(np.log(0.003), np.log(0.3))))) for _ in range(2))
         xz, yz = (int(z) for z in rng.integers(limits.min, limits.max + 1, 2))
         attributes = {"alpha": 0.1} if op == "QLinearLeakyRelu" else {}
-        f = functions.sigmoid if op == "QLinearSigmoid" else lambda v: np.where(v >= 0, v, np.float32(0.1) * v)
+        f = real_functions.sigmoid if op == "QLinearSigmoid" else lambda v: np.where(v >= 0, v, np.float32(0.1) * v)
         table = tables.build_table8(f, xs, xz, ys, yz, signed=dtype is np.int8, rounding=Rounding.HALF_EVEN)
         expected = onnxruntime_unary(op, x, xs, xz, ys, yz, **attributes)
         differs = tables.lookup8(x, table) != expected

@@ -11,24 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quant.fixed_point import FixedPointError, Rounding, ScaleForm
-from quant.fixed_point.functions import gelu, gelu_tanh, sigmoid, silu
-from quant.fixed_point.tables import (
+from quant.fixed_point.curve_tables import (
     CurveTable,
-    build_table8,
-    build_table16,
     exp2_negative,
     exp_quantized,
     floor_log2,
-    interpolate16,
     inverse_sqrt,
     log2_positive,
-    lookup8,
-    lookup16,
     reciprocal,
     reciprocal_quantized,
-    round_half_away,
     rsqrt_quantized,
 )
+from quant.fixed_point.real_functions import gelu, gelu_tanh, round_half_away, sigmoid, silu
+from quant.fixed_point.tables import build_table8, build_table16, interpolate16, lookup8, lookup16
 
 INT8 = np.arange(-128, 128).astype(np.int8)
 UINT8 = np.arange(256).astype(np.uint8)
