@@ -7,6 +7,7 @@ from toolchain.isa.listing import assemble, disassemble, split_listings
 from toolchain.isa.machine import Machine, load_machine, machine_digest, machine_from_json, machine_to_json
 from toolchain.isa.manual import c_header, manual
 from toolchain.isa.plan import Isa
+from toolchain.isa.starter import starter_table
 from toolchain.isa.table import table_schema
 from toolchain.isa.verilog import verilog_package
 
@@ -25,6 +26,7 @@ __all__ = [
     "machine_to_json",
     "manual",
     "split_listings",
+    "starter_table",
     "table_schema",
     "verilog_package",
 ]

@@ -6,12 +6,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from toolchain.hw import Chip, ConvolutionLimits, KeyPath, PoolLimits
-from toolchain.isa.operations import ElementwiseKind, PoolKind, Space
+from toolchain.isa.operations import OPERATIONS, ElementwiseKind, PoolKind, Space
 from toolchain.isa.plan import Isa, OperationPlan
 
 # A window's parameter that the chip's limits leave open is at most this.
 OPEN_LIMIT = (1 << 16) - 1
+_FEW = 3  # so many fields that one key outgrows are reported one by one
 ALWAYS: tuple[str, ...] = ("copy", "fill", "convolution", "signal", "wait", "end")
+# The names of engines.vector.operations and the `kind` of each.
+_POOLS = {"max_pool": PoolKind.MAX, "average_pool": PoolKind.AVERAGE}
+_ELEMENTWISE = {
+    "add": ElementwiseKind.ADD,
+    "sub": ElementwiseKind.SUB,
+    "mul": ElementwiseKind.MUL,
+    "rescale": ElementwiseKind.RESCALE,
+    "prelu": ElementwiseKind.PRELU,
+}
 
 
 @dataclass(frozen=True)
@@ -27,12 +37,46 @@ class Need:
 def broken_needs(chip: Chip, isa: Isa) -> list[tuple[KeyPath, str]]:
     """Operations that the chip needs and the table lacks, and fields too small for the chip."""
     found = list(_missing_operations(chip, isa))
+    short: dict[str, list[_Short]] = {}
     for name, plan in isa.plans.items():
         for parameter in plan.operation.parameters():
-            reason = _unmet(plan, parameter, need(name, parameter, chip))
-            if reason:
-                found.append((_path(plan, parameter, isa), reason))
+            wanted = need(name, parameter, chip)
+            reason = _unmet(plan, parameter, wanted)
+            slot = plan.slot_of.get(parameter)
+            if reason is None:
+                continue
+            path = _path(plan, parameter, isa)
+            if slot is None or slot.lowest > wanted.low or slot.highest >= wanted.high:
+                found.append((path, reason))
+            else:
+                key = "memories.sram.size" if wanted.reason == "memories.sram" else wanted.reason
+                short.setdefault(key, []).append(_Short(path, name, parameter, slot.highest, wanted.high, reason))
+    for key, fields in short.items():
+        found += [(f.path, f.reason) for f in fields] if len(fields) <= _FEW else [_together(key, fields)]
     return [*found, *_folded_semaphores(chip, isa)]
+
+
+@dataclass(frozen=True)
+class _Short:
+    """A field whose largest value `holds` is below the largest that the chip uses."""
+
+    path: KeyPath
+    operation: str
+    parameter: str
+    holds: int
+    uses: int
+    reason: str
+
+
+def _together(key: str, fields: list[_Short]) -> tuple[KeyPath, str]:
+    """One fault for many fields that one key of the chip outgrows, at the place of the first."""
+    operations = dict.fromkeys(f.operation for f in fields)
+    names = "; ".join(f"{o}: {' '.join(f.parameter for f in fields if f.operation == o)}" for o in operations)
+    holds, uses = fields[0].holds, max(f.uses for f in fields)
+    return fields[0].path, (
+        f"holds at most {holds}, but this chip uses up to {uses} ({key}); widen this field and "
+        f"{len(fields) - 1} others like it, or lower {key}: {names}"
+    )
 
 
 def need(operation: str, parameter: str, chip: Chip) -> Need:
@@ -81,7 +125,8 @@ def _path(plan: OperationPlan, parameter: str, isa: Isa) -> KeyPath:
     return ("operations", plan.operation.NAME)
 
 
-def _missing_operations(chip: Chip, isa: Isa) -> Iterator[tuple[KeyPath, str]]:
+def needed_operations(chip: Chip) -> dict[str, str]:
+    """The operations that the chip's programs use, in the order of `OPERATIONS`, and the key that says so."""
     vector = set(chip.engines.vector.operations)
     wanted: dict[str, str] = dict.fromkeys(ALWAYS, "every machine needs it")
     if chip.engines.mac.depthwise != "none":
@@ -89,13 +134,17 @@ def _missing_operations(chip: Chip, isa: Isa) -> Iterator[tuple[KeyPath, str]]:
     if chip.limits.matrix_product.computed_operand:
         wanted["matrix_product"] = "limits.matrix_product.computed_operand is true"
     for name, kinds in (
-        ("pool", {"max_pool", "average_pool"}),
-        ("elementwise", {"add", "sub", "mul", "rescale", "prelu"}),
+        ("pool", set(_POOLS)),
+        ("elementwise", set(_ELEMENTWISE)),
         ("table", {"table"}),
     ):
         if vector & kinds:
             wanted[name] = f"engines.vector.operations has {', '.join(sorted(vector & kinds))}"
-    for name, reason in wanted.items():
+    return {name: wanted[name] for name in OPERATIONS if name in wanted}
+
+
+def _missing_operations(chip: Chip, isa: Isa) -> Iterator[tuple[KeyPath, str]]:
+    for name, reason in needed_operations(chip).items():
         if not isa.supports(name):
             yield ("operations",), f"has no {name}; {reason}"
 
@@ -139,8 +188,9 @@ def _flags(operation: str, parameter: str, chip: Chip) -> Need | None:
     if parameter.endswith("_space"):
         return Need(0, max(Space), "dram 0, sram 1")
     if parameter == "kind":
-        largest = max(PoolKind) if operation == "pool" else max(ElementwiseKind)
-        return Need(0, int(largest), f"the kinds of {operation}")
+        kinds = _POOLS if operation == "pool" else _ELEMENTWISE
+        used = [int(kinds[name]) for name in chip.engines.vector.operations if name in kinds] or [0]
+        return Need(min(used), max(used), "engines.vector.operations")
     return None
 
 

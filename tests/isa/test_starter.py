@@ -1,0 +1,75 @@
+"""The first table that a new machine is given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolchain.errors import ConfigError
+from toolchain.hw import load_chip, read_source, shipped_names
+from toolchain.isa.__main__ import main
+from toolchain.isa.layout import broken_layout
+from toolchain.isa.machine import load_machine, read_table
+from toolchain.isa.needs import broken_needs
+from toolchain.isa.plan import Isa
+from toolchain.isa.starter import starter_table
+
+
+@pytest.mark.parametrize("kind, bits", [("descriptors", None), ("descriptors", 2048), ("registers", 32), ("registers", 64)])
+@pytest.mark.parametrize("name", shipped_names())
+def test_the_machine_accepts_its_first_table(name, kind, bits):
+    chip = load_chip(name)
+    table, faults = read_table(read_source(starter_table(chip, kind, bits), "starter.yaml"))
+    assert faults == [] and table is not None
+    assert broken_layout(table) == [] and broken_needs(chip, Isa(table)) == []
+    assert bits in (None, table.word_bits)
+
+
+def test_what_a_machine_knows_at_one_value_takes_no_bits():
+    """ws8_pow2 is symmetric, has no table and no addend, and two DMA dimensions."""
+    lines = starter_table(load_chip("ws8_pow2")).splitlines()
+    row = next(line for line in lines if line.startswith("    fixed: {input_zero_point"))
+    assert "output_zero_point: 0" in row and "use_table: 0" in row and "add_left_shift: 0" in row
+    copy = next(line for line in lines if line.startswith("    fixed: {channel: 0"))
+    assert "count0: 1" in copy and "count1" not in copy
+
+
+@settings(deadline=None, derandomize=True, max_examples=20)
+@given(st.sets(st.sampled_from(["add", "sub", "mul", "rescale", "prelu", "table", "max_pool", "average_pool"]), min_size=1))
+def test_kinds_follow_the_operations_that_the_vector_engine_has(operations):
+    chip = load_chip("edge16")
+    vector = chip.engines.vector.model_copy(update={"operations": tuple(sorted(operations))})
+    chip = chip.model_copy(update={"engines": chip.engines.model_copy(update={"vector": vector})})
+    table, _ = read_table(read_source(starter_table(chip), "starter.yaml"))
+    assert table is not None
+    assert ("table" in table.operations) == ("table" in operations)
+    pools = operations & {"max_pool", "average_pool"}
+    assert ("pool" in table.operations) == bool(pools)
+    assert len(pools) != 1 or table.operations["pool"].fixed["kind"] == (pools == {"average_pool"})
+
+
+def test_words_too_narrow_are_refused_with_the_width_that_would_do():
+    chip = load_chip("edge16")
+    with pytest.raises(ConfigError, match=r"^descriptors of 128 bits: edge16 needs 678; give at least 704 bits$"):
+        starter_table(chip, "descriptors", 128)
+    with pytest.raises(ConfigError, match="no kind of instruction table 'microcode'; there are descriptors and registers"):
+        starter_table(chip, "microcode")
+
+
+def test_the_command_prints_a_table_beside_which_the_machine_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    text = (Path(__file__).parents[2] / "hw_configs" / "edge16.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(text.replace("isa/descriptors1024.yaml", "mine_isa.yaml"))
+    assert main([str(tmp_path / "mine.yaml"), "registers", "32"]) == 0
+    (tmp_path / "mine_isa.yaml").write_text(capsys.readouterr().out)
+    machine = load_machine(str(tmp_path / "mine.yaml"))
+    assert machine.isa.kind == "registers" and machine.isa.word_bytes == 4
+
+
+def test_the_command_reports_faults_and_its_own_use(capsys: pytest.CaptureFixture[str]):
+    assert main(["edge16", "registers", "8"]) == 2
+    assert "register words of 8 bits do not hold" in capsys.readouterr().err
+    assert main([]) == 2
+    assert "python -m toolchain.isa mine.yaml" in capsys.readouterr().err
