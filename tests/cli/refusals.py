@@ -221,7 +221,7 @@ MACHINES = [
         "npu-build good.onnx --hw lost.yaml",
         "lost.yaml:52: isa.file: there is no file 'isa/none.yaml' beside this one or among the shipped",
     ),
-    ("npu-build good.onnx --hw tabs.yaml", "tabs.yaml:2: not YAML: found character '\\t' that cannot start any token"),
+    ("npu-build good.onnx --hw tabs.yaml", "tabs.yaml:2: not YAML: indented with a tab; YAML takes spaces"),
     (
         "npu-hw check units.yaml",
         (

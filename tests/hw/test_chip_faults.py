@@ -95,7 +95,34 @@ CASES = {
     "pair of one": (
         "sync: {semaphores: 64}",
         "sync: {semaphores: 64}\nlimits: {pool: {max_kernel: [3]}}",
-        "mine.yaml:{line}: limits.pool.max_kernel[1]: is missing",
+        "mine.yaml:{line}: limits.pool.max_kernel: must be a list [height, width], for example [3, 3], got [3]",
+    ),
+    "number for a pair": (
+        "sync: {semaphores: 64}",
+        "sync: {semaphores: 64}\nlimits: {convolution: {max_pad: 1}}",
+        "mine.yaml:{line}: limits.convolution.max_pad: must be a list [height, width], for example [1, 1], got 1",
+    ),
+    "pair of three": (
+        "sync: {semaphores: 64}",
+        "sync: {semaphores: 64}\nlimits: {depthwise: {max_stride: [1, 2, 2]}}",
+        "mine.yaml:{line}: limits.depthwise.max_stride: must be a list [height, width], for example [3, 3], got [1, 2, 2]",
+    ),
+    "text for a list": (
+        "post: [table, add]",
+        "post: table",
+        "mine.yaml:{line}: engines.mac.post: must be a list, for example [table, add], got 'table'",
+    ),
+    "section for a list of sections": (
+        "types:\n      - {activation: int8, weight: int8}",
+        "types: {activation: int8, weight: int8}",
+        "mine.yaml:{line}: engines.mac.types: must be a list, for example [{{activation: int8, weight: int8}}], "
+        "got a section of keys",
+    ),
+    "too few semaphores": (
+        "sync: {semaphores: 64}",
+        "sync: {semaphores: 5}",
+        "mine.yaml:{line}: sync.semaphores: 5 are fewer than the 6 that programs need, one for each ordered pair of mac, "
+        "vector and a DMA channel",
     ),
     "banks that do not divide": (
         "banks: 8",
@@ -191,6 +218,8 @@ ANCHORS = {
     "unknown section": "registers:",
     "missing key": "  mac:",
     "pair of one": "limits:",
+    "number for a pair": "limits:",
+    "pair of three": "limits:",
     "nothing for a number": "rows:",
     "array without the machine's types": "types:\n",
     "types twice": "{activation: int8, weight: int8}\n    accumulators",
@@ -235,13 +264,26 @@ def test_faults_of_the_instruction_table_show_beside_those_of_the_chip(tmp_path)
         ("", "mine.yaml:1: file: is empty"),
         ("# nothing\n", "mine.yaml:1: file: is empty"),
         ("just text\n", "mine.yaml:1: file: must be a section of keys, got 'just text'"),
-        ("a: [1\nb: 2\n", "mine.yaml:2: not YAML: expected ',' or ']', but got ':'"),
-        ("a: 1\n\tb: 2\n", "mine.yaml:2: not YAML: found character '\\t' that cannot start any token"),
+        ("a: [1\nb: 2\n", "mine.yaml:2: not YAML: the bracket opened in line 1 is not closed before this"),
+        ("a: 1\n\tb: 2\n", "mine.yaml:2: not YAML: indented with a tab; YAML takes spaces"),
+        (
+            "a:\n  b: 1\n c: 2\n",
+            "mine.yaml:3: not YAML: indented otherwise than the keys of its section, which begins in line 1",
+        ),
+        (
+            "a: 1\n  b: 2\n",
+            "mine.yaml:2: not YAML: a key where a value is expected: indented deeper than the keys beside it, or a text with "
+            "': ' lacks quotes",
+        ),
+        ("a: 1\nb\nc: 2\n", "mine.yaml:2: not YAML: a key without ':' and value"),
+        ("a: 'x\nb: 2\n", "mine.yaml:1: not YAML: the quote opened here is not closed"),
+        ("a: @x\n", "mine.yaml:1: not YAML: '@' cannot begin a value; put the text in quotes"),
+        ("a: *b\n", "mine.yaml:1: not YAML: found undefined alias 'b'"),
         ("name: a\nname: b\n", "mine.yaml:2: name: given twice, first in line 1"),
         ("name: &a [*a]\n", "mine.yaml:1: name[0]: nests too deep or contains itself"),
         ("a: &a {b: 1}\nc:\n  <<: *a\n", "mine.yaml:3: c: keys must be plain names"),
         ("? [a, b]\n: 1\n", "mine.yaml:1: file: keys must be plain names"),
-        ("a: 1\n---\nb: 2\n", "mine.yaml:2: not YAML: but found another document"),
+        ("a: 1\n---\nb: 2\n", "mine.yaml:2: not YAML: a second document begins here ('---'); a file describes one machine"),
         ("a: 2001-02-30\n", "mine.yaml:1: a: day is out of range for month"),
     ],
 )

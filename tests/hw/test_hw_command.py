@@ -62,6 +62,27 @@ def test_show_has_defaults_and_derived_figures():
     assert "# peak: 256 MAC a cycle, 128 GMAC/s\n" in out
 
 
+@pytest.mark.parametrize("name", ["edge16", "ethos_u55_256", "wide32_w4a16", "ws8_pow2"])
+def test_what_show_prints_is_the_same_machine(name, tmp_path):
+    _, shown, _ = run("show", name)
+    assert "{}" not in shown.replace("per_op: {}", "")
+    (tmp_path / "shown.yaml").write_text(shown)
+    assert run("diff", name, str(tmp_path / "shown.yaml")) == (0, "no difference\n", "")
+
+
+def test_show_marks_limits_that_are_not_set():
+    _, shown, _ = run("show", "edge16")
+    assert "  pool:\n    max_kernel: null  # no limit\n    max_stride: null  # no limit\n" in shown
+
+
+def test_the_balance_knows_the_dma(tmp_path):
+    assert "# loads from DRAM: at most 8 bytes a cycle, 4 GB/s (memories.dram.read_bytes_per_cycle)\n" in run("show", "edge16")[1]
+    write_changed(tmp_path, "edge16.yaml", [("bytes_per_cycle: 16.0", "bytes_per_cycle: 2.0")])
+    _, shown, _ = run("show", str(tmp_path / "mine.yaml"))
+    assert "# loads from DRAM: at most 2 bytes a cycle, 1 GB/s (engines.dma: channels x bytes_per_cycle)\n" in shown
+    assert "# balance: 128 MAC for each byte loaded, to be bound by neither\n" in shown
+
+
 def test_diff():
     assert run("diff", "edge16", "edge16") == (0, "no difference\n", "")
     code, out, _ = run("diff", "ethos_u55_256", "ethos_u65_512")

@@ -100,8 +100,27 @@ def test_a_damaged_embedded_machine_is_refused(text):
 def test_an_embedded_table_with_an_overlap_is_refused():
     data = json.loads(machine_to_json(load_machine("edge16")))
     data["isa"]["operations"]["end"]["reserved"].append([40, 40])
-    with pytest.raises(ProgramError, match=r"^embedded machine is damaged: bits \[40, 40\] overlap reserved\[1\]$"):
+    with pytest.raises(
+        ProgramError, match=r"^embedded machine is damaged: operations.end.*: bits \[40, 40\] overlap reserved\[1\]$"
+    ):
         machine_from_json(json.dumps(data))
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "reason"),
+    [
+        ("memories", "sram", {"banks": 7}, "memories.sram.banks: 7 banks do not divide 524288 bytes evenly"),
+        ("sync", "semaphores", 2, "sync.semaphores: 2 are fewer than the 6"),
+        ("sync", "semaphores", 9999, "operations.signal.fields.semaphore: 8 bits hold 0 to 255"),
+    ],
+)
+def test_an_embedded_machine_obeys_the_rules_of_the_files(section, key, value, reason):
+    data = json.loads(machine_to_json(load_machine("edge16")))
+    old = data["chip"][section][key]
+    data["chip"][section][key] = {**old, **value} if isinstance(value, dict) else value
+    with pytest.raises(ProgramError, match=r"^embedded machine is damaged: ") as fault:
+        machine_from_json(json.dumps(data))
+    assert reason in str(fault.value)
 
 
 def test_the_editor_schemas_are_current():

@@ -176,15 +176,17 @@ NEEDS = {
         REGISTERS,
         [],
         [("size: 128 KiB", "size: 256 KiB")],
-        "operations.convolution.bind.input_address: 17 bits hold 0 to 131071, but this chip uses 0 to 262143 "
-        "(memories.sram.size)",
+        "operations.copy.bind.inner_bytes: holds at most 131072, but this chip uses up to 262144 (memories.sram.size); widen "
+        "this field and 67 others like it, or lower memories.sram.size: copy: inner_bytes count1 count2; fill: ",
     ),
     "address too narrow for the DRAM": (
         REGISTERS,
         [],
         [("size: 256 MiB", "size: 257 MiB")],
-        "operations.copy.bind.source_address: 28 bits hold 0 to 268435455, but this chip uses 0 to 269484031 "
-        "(memories.dram.size)",
+        "operations.copy.bind.source_address: holds at most 268435455, but this chip uses up to 269484031 "
+        "(memories.dram.size); widen this field and 8 others like it, or lower memories.dram.size: copy: source_address "
+        "destination_address source_stride1 source_stride2 destination_stride1 destination_stride2; fill: "
+        "destination_address destination_stride1 destination_stride2",
     ),
     "field that starts too high": (
         REGISTERS,
@@ -259,8 +261,13 @@ NEEDS = {
 def test_table_too_small_for_its_chip(case, tmp_path, monkeypatch):
     table, changes, chip_changes, message = NEEDS[case]
     found = faults_of(tmp_path, monkeypatch, table, changes, chip_changes)
-    assert message in [fault.split(": ", 1)[1] for fault in found]
+    assert any(fault.split(": ", 1)[1].startswith(message) for fault in found)
     assert all(fault.startswith(f"{table}:") for fault in found)
+
+
+def test_an_outgrown_memory_is_one_fault(tmp_path, monkeypatch):
+    for table, size in ((DESCRIPTORS, ("size: 512 KiB", "size: 64 MiB")), (REGISTERS, ("size: 128 KiB", "size: 256 KiB"))):
+        assert len(faults_of(tmp_path, monkeypatch, table, [], [size])) == 1
 
 
 def test_unknown_kind(tmp_path, monkeypatch):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from toolchain.hw.chip import Chip, ConvolutionLimits, NonNegative, PoolLimits, Section
 from toolchain.hw.describe import chip_differences, chip_lines
 from toolchain.hw.load import ChipFile, load_chip, read_chip_file, read_text, shipped_names
+from toolchain.hw.rules import broken_rules
 from toolchain.hw.schema import chip_schema, schema_text
-from toolchain.hw.source import KeyPath, Source, read_source
+from toolchain.hw.source import KeyPath, Source, read_source, render_path
 from toolchain.hw.units import write_bytes, write_hertz
 from toolchain.hw.validation import suggest, validate
 
@@ -19,6 +20,7 @@ __all__ = [
     "PoolLimits",
     "Section",
     "Source",
+    "broken_rules",
     "chip_differences",
     "chip_lines",
     "chip_schema",
@@ -26,6 +28,7 @@ __all__ = [
     "read_chip_file",
     "read_source",
     "read_text",
+    "render_path",
     "schema_text",
     "shipped_names",
     "suggest",

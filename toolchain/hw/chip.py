@@ -28,7 +28,8 @@ Rounding = Literal[
 ]
 Operation = Literal["add", "sub", "mul", "rescale", "prelu", "table", "max_pool", "average_pool"]
 RoundedOperation = Literal["convolution", "matrix_product", "average_pool", "add", "sub", "mul", "rescale", "prelu"]
-Pair = tuple[Positive, Positive]
+# Descriptions and examples are quoted in faults, and shown by editors.
+Pair = Annotated[tuple[Positive, Positive], Field(description="[height, width]", examples=[[3, 3]])]
 
 
 class Section(BaseModel):
@@ -85,9 +86,10 @@ class MacArray(Section):
     dataflow: Literal["os", "ws", "is"]
     folds_overlap: bool = False  # the next fold fills while this one drains
     depthwise: Literal["diagonal", "column", "none"] = "diagonal"  # diagonal: `columns` channels at once; column: one
-    types: Annotated[tuple[MacRate, ...], Field(min_length=1)]
+    types: Annotated[tuple[MacRate, ...], Field(min_length=1, examples=[[{"activation": "int8", "weight": "int8"}]])]
     accumulators: Accumulators
-    post: tuple[Literal["table", "add"], ...] = ()  # applied to outputs on their way to memory
+    # applied to outputs on their way to memory
+    post: Annotated[tuple[Literal["table", "add"], ...], Field(examples=[["table", "add"]])] = ()
     queue_depth: Positive = 4
     issue_cycles: NonNegative = 1
 
@@ -95,7 +97,7 @@ class MacArray(Section):
 class Vector(Section):
     kind: Literal["vector"]
     lanes: Positive  # elements a cycle
-    operations: tuple[Operation, ...]
+    operations: Annotated[tuple[Operation, ...], Field(examples=[["add", "mul", "rescale"]])]
     startup_cycles: NonNegative = 4
     queue_depth: Positive = 4
     issue_cycles: NonNegative = 1
@@ -147,7 +149,7 @@ class ConvolutionLimits(Section):
     max_kernel: Pair | None = None
     max_stride: Pair | None = None
     max_dilation: Pair | None = None
-    max_pad: tuple[NonNegative, NonNegative] | None = None
+    max_pad: Annotated[tuple[NonNegative, NonNegative], Field(description="[height, width]", examples=[[1, 1]])] | None = None
     max_input_channels: Positive | None = None
     max_output_channels: Positive | None = None
     max_width: Positive | None = None
@@ -215,6 +217,11 @@ class Chip(Section):
             0.0,
         )
         return mac.rows * mac.columns * mac.depth * rate
+
+    def semaphores_of(self, channels: int) -> int:
+        """Semaphores of a program that uses so many DMA channels: one for each ordered pair of engines that may meet."""
+        engines = 1 + bool(self.engines.vector.operations) + channels
+        return engines * (engines - 1)
 
     @property
     def activation_bytes(self) -> int:

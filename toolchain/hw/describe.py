@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,8 +12,8 @@ from toolchain.hw.units import write_bytes, write_hertz
 
 
 def chip_lines(chip: Chip) -> list[str]:
-    """The whole chip as YAML, one key a line, and the figures that follow from it as comments."""
-    return [*_yaml(chip.model_dump(mode="json", exclude_none=True), 0), *_derived(chip)]
+    """The whole chip as YAML that loads again, one key a line, and the figures that follow from it as comments."""
+    return [*_yaml(chip.model_dump(mode="json"), 0), *_derived(chip)]
 
 
 def chip_differences(a: Chip, b: Chip) -> list[tuple[str, str, str]]:
@@ -59,7 +60,9 @@ def _yaml(data: dict[str, Any], depth: int) -> Iterator[str]:
             yield f"{'  ' * depth}{key}:"
             yield from _yaml(value, depth + 1)
         elif key == "description":
-            yield f"{'  ' * depth}{key}: {str(value)!r}"
+            yield f"{'  ' * depth}{key}: {json.dumps(value)}"
+        elif value is None:
+            yield f"{'  ' * depth}{key}: null  # {'not given' if key == 'energy' else 'no limit'}"
         else:
             yield f"{'  ' * depth}{key}: {_value((key,), value)}"
 
@@ -67,7 +70,13 @@ def _yaml(data: dict[str, Any], depth: int) -> Iterator[str]:
 def _derived(chip: Chip) -> Iterator[str]:
     clock = chip.clock.frequency
     macs = chip.macs_per_cycle
-    dram = chip.memories.dram.read_bytes_per_cycle
+    rates = {
+        "memories.dram.read_bytes_per_cycle": chip.memories.dram.read_bytes_per_cycle,
+        "engines.dma: channels x bytes_per_cycle": chip.engines.dma.channels * chip.engines.dma.bytes_per_cycle,
+        "memories.sram.write_bytes_per_cycle": chip.memories.sram.write_bytes_per_cycle,
+    }
+    key = min(rates, key=lambda k: rates[k])
+    rate = rates[key]
     yield f"# peak: {macs:g} MAC a cycle, {macs * clock / 1e9:g} GMAC/s"
-    yield f"# DRAM reads: {dram:g} bytes a cycle, {dram * clock / 1e9:g} GB/s"
-    yield f"# balance: {macs / dram:g} MAC for each DRAM byte read, to be bound by neither"
+    yield f"# loads from DRAM: at most {rate:g} bytes a cycle, {rate * clock / 1e9:g} GB/s ({key})"
+    yield f"# balance: {macs / rate:g} MAC for each byte loaded, to be bound by neither"

@@ -19,7 +19,7 @@ _ROUNDINGS = {
 
 def broken_rules(chip: Chip) -> list[Broken]:
     """Every rule that `chip` breaks, as (path of the value, reason)."""
-    return [*_memories(chip), *_mac(chip), *_vector(chip), *_numerics(chip)]
+    return [*_memories(chip), *_mac(chip), *_vector(chip), *_numerics(chip), *_sync(chip)]
 
 
 def _memories(chip: Chip) -> Iterator[Broken]:
@@ -89,3 +89,13 @@ def _numerics(chip: Chip) -> Iterator[Broken]:
         yield ("numerics", "table", "interpolation"), "256 entries hold every code; nothing is interpolated"
     if table.entries == 513 and table.interpolation == "none":
         yield ("numerics", "table", "interpolation"), "513 entries need a rule between them: tosa or tflite"
+
+
+def _sync(chip: Chip) -> Iterator[Broken]:
+    least = chip.semaphores_of(1)
+    if chip.sync.semaphores < least:
+        engines = "mac, vector and a DMA channel" if chip.engines.vector.operations else "mac and a DMA channel"
+        yield (
+            ("sync", "semaphores"),
+            f"{chip.sync.semaphores} are fewer than the {least} that programs need, one for each ordered pair of {engines}",
+        )

@@ -44,9 +44,8 @@ def read_source(text: str, label: str) -> Source:
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as fault:
-        mark = fault.problem_mark or fault.context_mark
-        line = mark.line + 1 if mark else 1
-        raise ConfigError([f"{label}:{line}: not YAML: {fault.problem or fault.context}"]) from None
+        line, reason = _syntax_fault(fault)
+        raise ConfigError([f"{label}:{line}: not YAML: {reason}"]) from None
     except (yaml.YAMLError, RecursionError) as fault:
         raise ConfigError([f"{label}:1: not YAML: {str(fault).splitlines()[0]}"]) from None
     if node is None:
@@ -56,6 +55,34 @@ def read_source(text: str, label: str) -> Source:
     if reader.faults:
         raise ConfigError(reader.faults)
     return Source(label, data, reader.lines)
+
+
+def _syntax_fault(fault: yaml.MarkedYAMLError) -> tuple[int, str]:
+    """The line (from 1) to look at, and the parser's complaint in the words of a person who writes a machine."""
+    problem = fault.problem or fault.context or "cannot be parsed"
+    found = fault.problem_mark or fault.context_mark
+    line = found.line + 1 if found else 1
+    opened = fault.context_mark.line + 1 if fault.context_mark else line
+    if "mapping values are not allowed" in problem:
+        return (
+            line,
+            "a key where a value is expected: indented deeper than the keys beside it, or a text with ': ' lacks quotes",
+        )
+    if problem.startswith("expected ',' or"):
+        return line, f"the bracket opened in line {opened} is not closed before this"
+    if problem.startswith("expected <block end>"):
+        return line, f"indented otherwise than the keys of its section, which begins in line {opened}"
+    if problem.startswith("could not find expected ':'"):
+        return opened, "a key without ':' and value"
+    if problem.startswith("found unexpected end of stream"):
+        return opened, "the quote opened here is not closed"
+    if "found character '\\t'" in problem:
+        return line, "indented with a tab; YAML takes spaces"
+    if problem.startswith("found character"):
+        return line, f"{problem.removeprefix('found character ').partition(' ')[0]} cannot begin a value; put the text in quotes"
+    if "another document" in problem:
+        return line, "a second document begins here ('---'); a file describes one machine"
+    return line, problem
 
 
 class _Reader:

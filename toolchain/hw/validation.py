@@ -9,6 +9,7 @@ import typing
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from toolchain.hw.source import KeyPath, Source
@@ -55,9 +56,48 @@ def _fault(model: type[BaseModel], source: Source, error: ErrorDetails) -> str:
     if kind == "extra_forbidden":
         keys = _known_keys(model, path[:-1])
         return source.fault(path, f"no such key{suggest(str(path[-1]), keys)}", at_key=True)
+    in_list = path and isinstance(path[-1], int)
+    if kind == "tuple_type":
+        return source.fault(path, f"must be a list{_example(model, path)}, got {_shown(error['input'])}")
+    if kind == "too_long" or (kind == "missing" and in_list):
+        path = path[:-1] if kind == "missing" else path
+        return source.fault(path, f"must be a list{_example(model, path)}, got {json.dumps(error['input'])}")
     if kind == "missing":
         return source.fault(path, "is missing")
     return source.fault(path, _reason(error))
+
+
+def _example(model: type[BaseModel], path: KeyPath) -> str:
+    """' [height, width], for example [3, 3]', as far as the field at `path` says so."""
+    notes = [note for owner in _candidates(model, path[:-1]) for note in _notes(owner, path[-1])] if path else []
+    description = next((f" {note.description}" for note in notes if note.description), "")
+    return next((f"{description}, for example {_inline(note.examples[0])}" for note in notes if note.examples), description)
+
+
+def _notes(owner: Any, part: str | int) -> list[FieldInfo]:
+    """What is written about `owner.part` or `owner[part]`: of the field itself, then of the types it may have."""
+    if _is_model(owner):
+        field = owner.model_fields.get(str(part))
+        return [] if field is None else [field, *_inner_notes(field.annotation)]
+    return [note for inner in typing.get_args(owner)[-1:] for note in _inner_notes(inner)]
+
+
+def _inner_notes(annotation: Any) -> list[FieldInfo]:
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return [a for a in arguments[1:] if isinstance(a, FieldInfo)]
+    if origin in (typing.Union, types.UnionType):
+        return [note for argument in arguments for note in _inner_notes(argument)]
+    return []
+
+
+def _inline(value: Any) -> str:
+    """As YAML on one line."""
+    if isinstance(value, list):
+        return f"[{', '.join(_inline(v) for v in value)}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{k}: {_inline(v)}' for k, v in value.items())}}}"
+    return str(value)
 
 
 def _reason(error: ErrorDetails) -> str:
@@ -85,7 +125,6 @@ def _reason(error: ErrorDetails) -> str:
         "float_type": "a number",
         "bool_type": "true or false",
         "string_type": "a text",
-        "tuple_type": "a list",
         "model_type": "a section of keys",
         "dict_type": "a section of keys",
         "finite_number": "a finite number",
@@ -94,8 +133,6 @@ def _reason(error: ErrorDetails) -> str:
         return f"must be {expected[kind]}, got {got}"
     if kind == "too_short":
         return f"must have at least {context['min_length']} entries, got {context['actual_length']}"
-    if kind == "too_long":
-        return f"must have {context['max_length']} entries, got {context['actual_length']}"
     if kind == "string_pattern_mismatch":
         return f"{got} does not match {context['pattern']}"
     return f"{error['msg'][:1].lower()}{error['msg'][1:]}, got {got}"
@@ -116,10 +153,14 @@ def _shown(value: Any) -> str:
 
 def _known_keys(model: Any, path: KeyPath) -> set[str]:
     """The keys a mapping at `path` may have, following the annotations from `model`."""
+    return {key for c in _candidates(model, path) for key in (c.model_fields if _is_model(c) else ())}
+
+
+def _candidates(model: Any, path: KeyPath) -> list[Any]:
     candidates = [model]
     for part in path:
         candidates = [inner for candidate in candidates for inner in _step(candidate, part)]
-    return {key for c in candidates for key in (c.model_fields if _is_model(c) else ())}
+    return candidates
 
 
 def _is_model(annotation: Any) -> bool:

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 
 from toolchain.errors import ConfigError, ProgramError
-from toolchain.hw import Chip, ChipFile, Source, read_chip_file, read_source, read_text, validate
+from toolchain.hw import Chip, ChipFile, Source, broken_rules, read_chip_file, read_source, read_text, render_path, validate
 from toolchain.isa.layout import broken_layout
 from toolchain.isa.needs import broken_needs
 from toolchain.isa.plan import Isa
@@ -83,10 +83,13 @@ def machine_from_json(text: str) -> Machine:
         table = TABLES[data["isa"]["kind"]].model_validate_json(json.dumps(data["isa"]))
     except (ValueError, KeyError, TypeError) as fault:
         raise ProgramError(f"embedded machine is damaged: {str(fault).splitlines()[0]}") from None
-    broken = broken_layout(table)
-    if broken:
-        raise ProgramError(f"embedded machine is damaged: {broken[0][1]}")
-    return Machine(chip, Isa(table))
+    broken = [*broken_rules(chip), *broken_layout(table)]
+    isa = None if broken else Isa(table)
+    broken = broken if isa is None else broken_needs(chip, isa)
+    if isa is None or broken:
+        path, reason = broken[0]
+        raise ProgramError(f"embedded machine is damaged: {render_path(path)}: {reason}")
+    return Machine(chip, isa)
 
 
 def machine_digest(machine: Machine) -> str:

@@ -13,7 +13,8 @@ from pydantic import Field, TypeAdapter
 
 from toolchain.hw import NonNegative, Section
 
-Bits = tuple[NonNegative, NonNegative]
+Bits = Annotated[tuple[NonNegative, NonNegative], Field(description="[high, low]", examples=[[31, 26]])]
+Reserved = Annotated[tuple[Bits, ...], Field(description="list of [high, low]", examples=[[[31, 26], [15, 12]]])]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
 RegisterName = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")]
 FieldPath = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*\.[a-z][a-z0-9_]*$")]
@@ -53,7 +54,7 @@ class Register(Section):
     address: NonNegative
     words: Annotated[int, Field(ge=1, le=4)] = 1
     fields: dict[Name, FieldBits]
-    reserved: tuple[Bits, ...] = ()
+    reserved: Reserved = ()
 
 
 class RegisterRow(Section):
@@ -67,7 +68,7 @@ class RegisterRow(Section):
     bind: dict[Name, FieldPath] = Field(default_factory=dict)
     constants: dict[FieldPath, Constant] = Field(default_factory=dict)
     fixed: dict[Name, Constant] = Field(default_factory=dict)
-    reserved: tuple[Bits, ...] = ()
+    reserved: Reserved = ()
 
 
 class DescriptorRow(Section):
@@ -76,7 +77,7 @@ class DescriptorRow(Section):
     opcode: NonNegative
     fields: dict[Name, FieldBits] = Field(default_factory=dict)
     fixed: dict[Name, Constant] = Field(default_factory=dict)
-    reserved: tuple[Bits, ...] = ()
+    reserved: Reserved = ()
 
 
 class SyncFields(Section):
