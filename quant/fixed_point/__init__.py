@@ -34,7 +34,8 @@ from quant.fixed_point.pool import (
     tosa_reciprocal,
 )
 from quant.fixed_point.products import Matrix, ProductMethod, choose_method, product
-from quant.fixed_point.requant import Requant, identity_requant, make_requant, requantize, type_limits, wrap_to_bits
+from quant.fixed_point.requant import Requant, identity_requant, make_requant
+from quant.fixed_point.requantization import requantize
 from quant.fixed_point.resize import (
     CoordinateMode,
     LinearAxis,
@@ -64,6 +65,7 @@ from quant.fixed_point.softmax import (
 from quant.fixed_point.tables import TableForm, build_table8, build_table16, interpolate16, lookup8, lookup16
 from quant.fixed_point.vector_numerics import MachineNumerics
 from quant.fixed_point.vectors import VectorCase, make_vectors, read_vectors, replay, write_vectors
+from quant.fixed_point.widths import type_limits, wrap_to_bits
 
 __all__ = [
     "ConvWeights",

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from quant.fixed_point.depthwise import DepthwiseKernel, depthwise_sums
 from quant.fixed_point.errors import FixedPointError
 from quant.fixed_point.products import Matrix, ProductMethod, product
-from quant.fixed_point.requant import wrap_to_bits
+from quant.fixed_point.widths import wrap_to_bits
 from quant.fixed_point.windows import Pads, Pair, check_windows, pad_spatial, windows
 
 Array = NDArray[Any]

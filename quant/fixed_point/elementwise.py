@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from quant.fixed_point.errors import FixedPointError
-from quant.fixed_point.requant import Requant, requantize
+from quant.fixed_point.requant import Requant
+from quant.fixed_point.requantization import requantize
 
 Array = NDArray[Any]
 

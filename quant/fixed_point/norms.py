@@ -15,7 +15,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from quant.fixed_point.curve_tables import CurveTable, inverse_sqrt
 from quant.fixed_point.errors import FixedPointError
-from quant.fixed_point.requant import Requant, requantize
+from quant.fixed_point.requant import Requant
+from quant.fixed_point.requantization import requantize
 from quant.fixed_point.rounding import Rounding, round_shift
 
 Array = NDArray[Any]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from quant.fixed_point.errors import FixedPointError
-from quant.fixed_point.requant import type_limits
+from quant.fixed_point.widths import type_limits
 from quant.fixed_point.windows import Pads, Pair, check_windows, pad_spatial, tap
 
 Array = NDArray[Any]

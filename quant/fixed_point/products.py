@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.fixed_point.errors import FixedPointError
-from quant.fixed_point.requant import type_limits
+from quant.fixed_point.widths import type_limits
 
 Array = NDArray[Any]
 

@@ -9,7 +9,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from quant.fixed_point.errors import FixedPointError, require_type
 from quant.fixed_point.q31 import INT32_MAX, Q31_MULTIPLIER, inverse_sqrt_multiplier, multiply_by_multiplier
-from quant.fixed_point.requant import Requant, requantize
+from quant.fixed_point.requant import Requant
+from quant.fixed_point.requantization import requantize
 from quant.fixed_point.rounding import Rounding
 from quant.fixed_point.scale import choose_scale
 

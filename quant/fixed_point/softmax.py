@@ -26,7 +26,8 @@ from quant.fixed_point.q31 import (
     multiply_q31,
     reciprocal_q31,
 )
-from quant.fixed_point.requant import make_requant, requantize
+from quant.fixed_point.requant import make_requant
+from quant.fixed_point.requantization import requantize
 from quant.fixed_point.rounding import Rounding, round_shift
 from quant.fixed_point.scale import ScaleForm, choose_scale
 from quant.fixed_point.tables import Array, build_table16, lookup16

@@ -25,7 +25,8 @@ from quant.fixed_point.errors import FixedPointError
 from quant.fixed_point.matmul import matmul
 from quant.fixed_point.norms import NormUnit, layer_norm, rms_norm
 from quant.fixed_point.pool import max_pool, pool_sum
-from quant.fixed_point.requant import Requant, requantize
+from quant.fixed_point.requant import Requant
+from quant.fixed_point.requantization import requantize
 from quant.fixed_point.resize import bilinear_sums, linear_axis_tosa, nearest_indices_tosa, resize_nearest
 from quant.fixed_point.rounding import Rounding
 from quant.fixed_point.scale import ScaleKind

@@ -11,7 +11,8 @@ from itertools import product
 from typing import Any
 
 from quant.fixed_point.conv import conv2d
-from quant.fixed_point.requant import Requant, requantize
+from quant.fixed_point.requant import Requant
+from quant.fixed_point.requantization import requantize
 from toolchain.hw.chip import Chip, ConvolutionLimits
 from toolchain.isa import operations as machine
 from toolchain.isa.accesses import PARAMETER_BYTES

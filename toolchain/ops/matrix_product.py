@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from quant.fixed_point.matmul import matmul
-from quant.fixed_point.requant import Requant, requantize
+from quant.fixed_point.requant import Requant
+from quant.fixed_point.requantization import requantize
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.isa import operations as machine

@@ -13,7 +13,8 @@ from itertools import groupby
 import numpy as np
 
 from quant.fixed_point.pool import max_pool, pool_sum
-from quant.fixed_point.requant import Requant, requantize
+from quant.fixed_point.requant import Requant
+from quant.fixed_point.requantization import requantize
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.isa import operations as machine
