@@ -76,9 +76,10 @@ class _LayerLowering:
         return self.plan.views[name].root in self.plan.resident
 
     def tiles(self) -> list[Group]:
-        assert self.planned.plan is not None
-        self.rings = {s.role: Ring(s.copies) for s in self.planned.plan.slots}
-        return [self._tile(work) for work in self.planned.plan.works]
+        plan = self.planned.plan
+        assert plan is not None
+        self.rings = {s.role: Ring(s.copies) for s in plan.slots}
+        return [self._tile(work) for work in self.layer.node.op.nest(self.layer, plan.tiling).works()]
 
     def _slot(self, role: str, index: int) -> int:
         return self.plan.sram[f"{self.index}:{role}:{index}"]

@@ -2,15 +2,15 @@
 
 A float operator (`FloatOp`) is what a node of the model means on the chip's layout; `quantize` turns it into integer
 nodes. An integer operator (`NpuOp`) has a numpy `reference` that defines its bits, and either a tile space
-(`tilings`, `works`) or a list of strided moves (`moves`). Feature maps are channels-last: [n, h, w, c].
+(`tilings`, `nest`) or a list of strided moves (`moves`). Feature maps are channels-last: [n, h, w, c].
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,13 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant, TensorType
 from toolchain.isa.operations import MachineOp
 
+if TYPE_CHECKING:
+    from toolchain.ops.nest import Nest
+
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
-class Region:
+class Region(NamedTuple):
     """A box of a tensor: elements start[i] .. start[i] + size[i] of each dimension."""
 
     tensor: str
@@ -39,8 +41,7 @@ class Site:
     strides: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """Constant bytes an instruction needs in SRAM (weights, parameters, a table). Equal keys hold equal bytes."""
 
     key: tuple[Any, ...]
@@ -51,8 +52,7 @@ class Block:
 Emit = Callable[[Sequence[Site], Sequence[int], Site | None], tuple[MachineOp, ...]]
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """One tile: bring `reads` and `blocks` into SRAM, run what `emit` gives, take `write` away (None: partial sums)."""
 
     reads: tuple[Region, ...]
@@ -142,7 +142,7 @@ class NpuOp(Protocol):
 class TiledOp(NpuOp, Protocol):
     def tilings(self, layer: Layer) -> Iterable[Tiling]: ...
 
-    def works(self, layer: Layer, tiling: Tiling) -> Iterator[Work]: ...
+    def nest(self, layer: Layer, tiling: Tiling) -> Nest: ...
 
 
 class MoveOp(NpuOp, Protocol):

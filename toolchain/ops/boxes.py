@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from itertools import product
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
-from toolchain.ops.base import Block, Layer, Region, Site, Tiling, halvings, spans
+from toolchain.ops.base import Block, Layer, Region, Site, Tiling, Work, halvings
+from toolchain.ops.nest import Nest, alike, cut_axis
 
 Shape = tuple[int, ...]
 
@@ -29,17 +30,19 @@ def box_tilings(layer: Layer, multiple: int) -> Iterable[Tiling]:
         yield Tiling(1, 1, part, 0, True)
 
 
-def boxes(shape: Shape, tiling: Tiling) -> Iterator[tuple[Shape, Shape]]:
-    """(start, size) of every tile of a tensor of this shape."""
+def box_nest(shape: Shape, tiling: Tiling, work: Callable[[Shape, Shape], Work]) -> Nest:
+    """One work for every tile of a tensor of this shape; `work` is given its start and size."""
     padded = three(shape)
-    drop = len(padded) - len(shape)
-    outer = product(*(range(n) for n in padded[:-3]))
-    inner = [spans(padded[-3], tiling.rows), spans(padded[-2], tiling.columns), spans(padded[-1], tiling.channels)]
-    for lead in outer:
-        for cut in product(*inner):
-            start = (*lead, *(s for s, _ in cut))
-            size = (*(1 for _ in lead), *(n for _, n in cut))
-            yield start[drop:], size[drop:]
+    lead, drop = len(padded) - 3, len(padded) - len(shape)
+    cuts = zip(padded[-3:], (tiling.rows, tiling.columns, tiling.channels))
+    axes = (*(alike(n) for n in padded[:-3]), *(cut_axis(total, tile) for total, tile in cuts))
+
+    def body(point: tuple[Any, ...]) -> tuple[Work]:
+        start = (*point[:lead], *(s for s, _ in point[lead:]))
+        size = (*(1 for _ in point[:lead]), *(n for _, n in point[lead:]))
+        return (work(start[drop:], size[drop:]),)
+
+    return Nest(axes, body)
 
 
 def operand_region(name: str, shape: Shape, start: Shape, size: Shape) -> Region:

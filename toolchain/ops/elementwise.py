@@ -5,7 +5,7 @@ Integer forms: TFLite ADD, SUB, MUL (see quant.fixed_point.elementwise), roundin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,8 +19,8 @@ from toolchain.isa import operations as machine
 from toolchain.isa.operations import ElementwiseKind
 from toolchain.ops.base import Array, Block, Layer, QuantScope, Region, Site, Tiling, Work, clamp_codes
 from toolchain.ops.boxes import (
+    box_nest,
     box_tilings,
-    boxes,
     broadcast_strides,
     constant_block,
     dense_site,
@@ -28,6 +28,7 @@ from toolchain.ops.boxes import (
     row_column,
     three,
 )
+from toolchain.ops.nest import Nest
 from toolchain.ops.requants import pair
 from toolchain.ops.residual import Residual
 
@@ -135,8 +136,8 @@ class IntegerBinary:
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         return box_tilings(layer, layer.chip.engines.vector.lanes)
 
-    def works(self, layer: Layer, tiling: Tiling) -> Iterator[Work]:
-        return (self._work(layer, start, size) for start, size in boxes(layer.output.shape, tiling))
+    def nest(self, layer: Layer, tiling: Tiling) -> Nest:
+        return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size))
 
     def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> Work:
         item = layer.chip.activation_bytes
@@ -230,8 +231,8 @@ class Rescale:
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         return box_tilings(layer, layer.chip.engines.vector.lanes)
 
-    def works(self, layer: Layer, tiling: Tiling) -> Iterator[Work]:
-        return (self._work(layer, start, size) for start, size in boxes(layer.output.shape, tiling))
+    def nest(self, layer: Layer, tiling: Tiling) -> Nest:
+        return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size))
 
     def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> Work:
         region = Region(layer.node.inputs[0], start, size)

@@ -5,10 +5,10 @@ Accumulators are requantized per output channel, clamped, taken through a table,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from quant.fixed_point.conv import conv2d
 from quant.fixed_point.requant import Requant
@@ -17,11 +17,13 @@ from toolchain.hw.chip import Chip, ConvolutionLimits
 from toolchain.isa import operations as machine
 from toolchain.isa.accesses import PARAMETER_BYTES
 from toolchain.ops.base import Array, Block, Layer, Region, Site, Tiling, Work, halvings, spans
+from toolchain.ops.nest import Nest, alike, cut_axis, reduction_axis, window_axis
 from toolchain.ops.requants import LookupTable, channel_slice, pack_weights, packed_bytes, parameter_block
 from toolchain.ops.residual import Residual, no_residual_fields, residual_fields
 from toolchain.ops.window import Window
 
 Pads = tuple[int, int, int, int]
+Pair = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +66,9 @@ class IntegerConvolution:
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         return _tilings(self, layer)
 
-    def works(self, layer: Layer, tiling: Tiling) -> Iterator[Work]:
-        if self.depthwise(layer):
-            yield from _Depthwise(self, layer).works(tiling)
-            return
-        for group in range(self.groups):
-            yield from _Dense(self, layer, group).works(tiling)
+    def nest(self, layer: Layer, tiling: Tiling) -> Nest:
+        lowering = _Depthwise if self.depthwise(layer) else _Dense
+        return lowering(self, layer, tiling).nest()
 
 
 def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
@@ -121,18 +120,17 @@ def exceeds_max_pad(pads: Pads, groups: int, inputs: int, outputs: int, chip: Ch
     return limit is not None and (max(pads[0], pads[2]) > limit[0] or max(pads[1], pads[3]) > limit[1])
 
 
-@dataclass(frozen=True)
-class _Tile:
+class _Tile(NamedTuple):
     """Output elements of one tile."""
 
+    group: int
     n: int
     rows: tuple[int, int]
     columns: tuple[int, int]
     channels: tuple[int, int]
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(NamedTuple):
     """Kernel elements and reduction channels of one instruction."""
 
     ky: tuple[int, int]
@@ -141,51 +139,70 @@ class _Part:
 
 
 class _Lowering:
-    """What dense and depthwise instructions share: windows, tiles, parts and the common fields."""
+    """What dense and depthwise instructions share: windows, tiles, parts and the common fields.
 
-    def __init__(self, op: IntegerConvolution, layer: Layer):
-        self.op, self.layer = op, layer
+    Groups, tiles of a group, pieces of the reduction and parts of the kernel are the loops, parts that meet only padding
+    left out. The last work of a tile has the results, those before it leave partial sums.
+    """
+
+    groups: int  # that run one after another
+    reduction: int  # input channels that one output channel of the works sees
+    outputs: int  # output channels of a group
+
+    def __init__(self, op: IntegerConvolution, layer: Layer, tiling: Tiling):
+        self.op, self.layer, self.tiling = op, layer, tiling
         self.x, self.weights, self.bias = layer.node.inputs[:3]
         _, height, width, _ = layer.input_type(0).shape
         _, self.kh, self.kw, _ = layer.constants[self.weights].shape
         self.vertical = Window(height, self.kh, op.strides[0], op.dilations[0], op.pads[0])
         self.horizontal = Window(width, self.kw, op.strides[1], op.dilations[1], op.pads[1])
         self.limits = _limits(op, layer)
+        self.high, self.wide = self._kernel_part()
+        self.table_blocks = () if op.table is None else (op.table.block(layer.node.name),)
 
-    def tiles(self, tiling: Tiling, channels: int, first_channel: int = 0) -> Iterator[_Tile]:
-        batch, height, width, _ = self.layer.output.shape
-        rows = 1 if self.limits.max_stride and self.op.strides[0] > self.limits.max_stride[0] else tiling.rows
-        places = product(range(batch), spans(height, rows), spans(width, tiling.columns))
-        groups = [(first_channel + o, size) for o, size in spans(channels, tiling.channels)]
-        if tiling.rows_outer:
-            return (_Tile(n, r, c, o) for (n, r, c), o in product(places, groups))
-        return (_Tile(n, r, c, o) for o, (n, r, c) in product(groups, places))
-
-    def parts(self, tiling: Tiling, reduction: int, tile: _Tile) -> list[_Part]:
-        """Kernel and reduction cut to the limits; parts that meet only padding are left out."""
+    def _kernel_part(self) -> tuple[int, int]:
+        """Kernel rows and columns of one instruction."""
         kernel, dilation = self.limits.max_kernel or (self.kh, self.kw), self.limits.max_dilation
-        high = 1 if dilation and self.op.dilations[0] > dilation[0] else min(kernel[0], tiling.taps or kernel[0])
+        high = 1 if dilation and self.op.dilations[0] > dilation[0] else min(kernel[0], self.tiling.taps or kernel[0])
         wide = 1 if dilation and self.op.dilations[1] > dilation[1] else kernel[1]
-        cut = self.kh > high or self.kw > wide
-        found = [
-            _Part(ky, kx, inner)
-            for inner in spans(reduction, tiling.inner)
-            for ky in spans(self.kh, high)
-            for kx in spans(self.kw, wide)
-            if not cut or (self._meets(self.vertical, ky, tile.rows) and self._meets(self.horizontal, kx, tile.columns))
-        ]
-        return found or [_Part((0, min(high, self.kh)), (0, min(wide, self.kw)), (0, min(tiling.inner, reduction)))]
+        return min(high, self.kh), min(wide, self.kw)
 
-    @staticmethod
-    def _meets(window: Window, taps: tuple[int, int], outputs: tuple[int, int]) -> bool:
-        part = window.part(taps)
-        first = outputs[0] * part.stride - part.pad
-        last = first + (outputs[1] - 1) * part.stride + (part.kernel - 1) * part.dilation
-        return last >= 0 and first < part.size
+    def nest(self) -> Nest:
+        batch, height, width, _ = self.layer.output.shape
+        tile_rows = 1 if self.limits.max_stride and self.op.strides[0] > self.limits.max_stride[0] else self.tiling.rows
+        ky, kx = tuple(spans(self.kh, self.high)), tuple(spans(self.kw, self.wide))
+        rows = window_axis(self.vertical, tuple(spans(height, tile_rows)), ky)
+        columns = window_axis(self.horizontal, tuple(spans(width, self.tiling.columns)), kx)
+        inner = reduction_axis(self.reduction, self.tiling.inner)
+        places, channels = (alike(batch), rows, columns), cut_axis(self.outputs, self.tiling.channels)
+        order = (*places, channels) if self.tiling.rows_outer else (channels, *places)
+        taps = list(product(ky, kx))
+        return Nest((alike(self.groups), *order, inner), lambda point: self._works(point, taps))
 
-    def read(self, tile: _Tile, part: _Part, channels: tuple[int, int], tiling: Tiling) -> Region:
+    def _works(self, point: tuple[Any, ...], taps: list[tuple[Pair, Pair]]) -> list[Work]:
+        """One tile and one piece of the reduction: a work for each part of the kernel that meets more than padding."""
+        if self.tiling.rows_outer:
+            group, n, rows, columns, (channel, size), inner = point
+        else:
+            group, (channel, size), n, rows, columns, inner = point
+        tile = _Tile(group, n, rows, columns, (group * self.outputs + channel, size))
+        met = [(ky, kx) for ky, kx in taps if self._meets(tile, ky, kx)] if len(taps) > 1 else taps
+        first, final = inner[0] == 0, inner[0] + inner[1] == self.reduction
+        if not met:
+            return [self.work(tile, _Part(*taps[0], inner), False, True)] if first else []
+        ends = len(met) - 1
+        return [self.work(tile, _Part(ky, kx, inner), i > 0 or not first, final and i == ends) for i, (ky, kx) in enumerate(met)]
+
+    def _meets(self, tile: _Tile, ky: Pair, kx: Pair) -> bool:
+        return self.vertical.part(ky).meets(*tile.rows) and self.horizontal.part(kx).meets(*tile.columns)
+
+    def work(self, tile: _Tile, part: _Part, accumulate: bool, last: bool) -> Work:
+        """The work of one instruction."""
+        raise NotImplementedError
+
+    def read(self, tile: _Tile, part: _Part, channels: tuple[int, int]) -> Region:
         """What the tile reads; of the kernel rows of this part alone where the tiling cuts them to save memory."""
-        vertical = self.vertical.part(part.ky) if tiling.taps else self.vertical
+        vertical = self.vertical.part(part.ky) if self.tiling.taps else self.vertical
         top, rows = vertical.needed(*tile.rows)
         left, columns = self.horizontal.needed(*tile.columns)
         return Region(self.x, (tile.n, top, left, channels[0]), (1, rows, columns, channels[1]))
@@ -230,10 +247,6 @@ class _Lowering:
             "clamp_high": r.high,
         }
 
-    def table_blocks(self) -> tuple[Block, ...]:
-        table = self.op.table
-        return () if table is None else (table.block(self.layer.node.name),)
-
     def block(self, tile: _Tile, part: _Part, shape: tuple[int, int], last: bool) -> tuple[Block, int]:
         """Weights of one instruction and, for the last of a tile, its parameters behind them; and where those begin.
 
@@ -266,24 +279,17 @@ def _aligned(size: int) -> int:
 class _Dense(_Lowering):
     """One group: every output channel sees every input channel of the group."""
 
-    def __init__(self, op: IntegerConvolution, layer: Layer, group: int):
-        super().__init__(op, layer)
-        self.reduction = layer.input_type(0).shape[3] // op.groups
-        self.outputs = layer.output.shape[3] // op.groups
-        self.first_input, self.first_output = group * self.reduction, group * self.outputs
+    def __init__(self, op: IntegerConvolution, layer: Layer, tiling: Tiling):
+        self.groups = op.groups
+        self.reduction, self.outputs = layer.input_type(0).shape[3] // op.groups, layer.output.shape[3] // op.groups
+        super().__init__(op, layer, tiling)
 
-    def works(self, tiling: Tiling) -> Iterator[Work]:
-        for tile in self.tiles(tiling, self.outputs, self.first_output):
-            parts = self.parts(tiling, self.reduction, tile)
-            for i, part in enumerate(parts):
-                yield self._work(tile, part, tiling, i > 0, i == len(parts) - 1)
-
-    def _work(self, tile: _Tile, part: _Part, tiling: Tiling, accumulate: bool, last: bool) -> Work:
-        region = self.read(tile, part, (self.first_input + part.inner[0], part.inner[1]), tiling)
+    def work(self, tile: _Tile, part: _Part, accumulate: bool, last: bool) -> Work:
+        region = self.read(tile, part, (tile.group * self.reduction + part.inner[0], part.inner[1]))
         write = self.write(tile) if last else None
         reads = [region]
         if last and self.op.residual is not None:
-            reads.append(replace(self.write(tile), tensor=self.layer.node.inputs[3]))
+            reads.append(self.write(tile)._replace(tensor=self.layer.node.inputs[3]))
         shape = (tile.channels[1], part.ky[1] * part.kx[1] * part.inner[1])
         block, parameters = self.block(tile, part, shape, last)
 
@@ -307,7 +313,7 @@ class _Dense(_Lowering):
                 ),
             )
 
-        blocks = (block, *(self.table_blocks() if last else ()))
+        blocks = (block, *(self.table_blocks if last else ()))
         return Work(tuple(reads), blocks, write, emit)
 
     def rows(self, tile: _Tile, part: _Part) -> Array:
@@ -321,14 +327,12 @@ def _cut(span: tuple[int, int]) -> slice:
 class _Depthwise(_Lowering):
     """One weight plane a channel: w[ky, kx, c] in memory."""
 
-    def works(self, tiling: Tiling) -> Iterator[Work]:
-        for tile in self.tiles(tiling, self.layer.output.shape[3]):
-            parts = self.parts(tiling, 1, tile)
-            for i, part in enumerate(parts):
-                yield self._work(tile, part, tiling, i > 0, i == len(parts) - 1)
+    def __init__(self, op: IntegerConvolution, layer: Layer, tiling: Tiling):
+        self.groups, self.reduction, self.outputs = 1, 1, layer.output.shape[3]
+        super().__init__(op, layer, tiling)
 
-    def _work(self, tile: _Tile, part: _Part, tiling: Tiling, accumulate: bool, last: bool) -> Work:
-        region = self.read(tile, part, tile.channels, tiling)
+    def work(self, tile: _Tile, part: _Part, accumulate: bool, last: bool) -> Work:
+        region = self.read(tile, part, tile.channels)
         block, parameters = self.block(tile, part, (part.ky[1] * part.kx[1], tile.channels[1]), last)
 
         def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
@@ -347,7 +351,7 @@ class _Depthwise(_Lowering):
                 ),
             )
 
-        blocks = (block, *(self.table_blocks() if last else ()))
+        blocks = (block, *(self.table_blocks if last else ()))
         return Work((region,), blocks, self.write(tile) if last else None, emit)
 
     def rows(self, tile: _Tile, part: _Part) -> Array:

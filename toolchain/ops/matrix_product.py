@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
+from typing import Any
 
 from quant.fixed_point.matmul import matmul
 from quant.fixed_point.requant import Requant
@@ -12,7 +12,8 @@ from quant.fixed_point.requantization import requantize
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.isa import operations as machine
-from toolchain.ops.base import Array, Layer, QuantScope, Region, Site, Tiling, Work, halvings, spans
+from toolchain.ops.base import Array, Layer, QuantScope, Region, Site, Tiling, Work, halvings
+from toolchain.ops.nest import Nest, alike, cut_axis, reduction_axis
 from toolchain.ops.requants import pair
 
 
@@ -65,21 +66,19 @@ class IntegerMatrixProduct:
                     yield Tiling(rows, 1, columns, inner, True)
                     yield Tiling(rows, 1, columns, inner, False)
 
-    def works(self, layer: Layer, tiling: Tiling) -> Iterator[Work]:
+    def nest(self, layer: Layer, tiling: Tiling) -> Nest:
         *batch, m, n = layer.output.shape
         k = layer.input_type(0).shape[-1]
-        rows, columns = spans(m, tiling.rows), spans(n, tiling.channels)
-        if tiling.rows_outer:
-            places = [(r, c) for r in rows for c in columns]
-        else:
-            places = [(r, c) for c in columns for r in rows]
-        inner = spans(k, tiling.inner)
-        return (
-            self._work(layer, lead, r, c, part, i > 0, i == len(inner) - 1)
-            for lead in product(*(range(b) for b in batch))
-            for r, c in places
-            for i, part in enumerate(inner)
-        )
+        lead = tuple(alike(size) for size in batch)
+        rows, columns, inner = cut_axis(m, tiling.rows), cut_axis(n, tiling.channels), reduction_axis(k, tiling.inner)
+        places = (rows, columns) if tiling.rows_outer else (columns, rows)
+
+        def body(point: tuple[Any, ...]) -> tuple[Work]:
+            first, second, part = point[-3:]
+            r, c = (first, second) if tiling.rows_outer else (second, first)
+            return (self._work(layer, point[:-3], r, c, part, part[0] > 0, sum(part) == k),)
+
+        return Nest((*lead, *places, inner), body)
 
     def _work(
         self,

@@ -6,7 +6,7 @@ Average: requantize(sum(x - zero_point), S_x / (S_y n)), n the elements the wind
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -20,6 +20,7 @@ from toolchain.ir.graph import Graph, Node
 from toolchain.isa import operations as machine
 from toolchain.ops.base import Array, Layer, QuantScope, Region, Site, Tiling, Work, clamp_codes, halvings, spans
 from toolchain.ops.integer_convolution import IntegerConvolution, exceeds_max_pad
+from toolchain.ops.nest import Nest, alike, cut_axis, window_axis
 from toolchain.ops.requants import pair
 from toolchain.ops.window import Window
 
@@ -163,16 +164,16 @@ class _Pooling:
         for columns in halvings(width)[1:]:
             yield Tiling(1, columns, min(channels, layer.chip.engines.vector.lanes), 0, True)
 
-    def _works(self, layer: Layer, tiling: Tiling, row_runs: list[Pair], column_runs: list[Pair]) -> Iterator[Work]:
+    def _nest(self, layer: Layer, tiling: Tiling, row_runs: list[Pair], column_runs: list[Pair]) -> Nest:
         batch, _, _, channels = layer.output.shape
-        rows = [(s + r, n) for s, size in row_runs for r, n in spans(size, tiling.rows)]
-        columns = [(s + c, n) for s, size in column_runs for c, n in spans(size, tiling.columns)]
-        return (
-            self._work(layer, n, r, c, part)
-            for n in range(batch)
-            for part in spans(channels, tiling.channels)
-            for r in rows
-            for c in columns
+        _, height, width, _ = layer.input_type(0).shape
+        vertical, horizontal = self.geometry.axes(height, width)
+        rows = tuple((s + r, n) for s, size in row_runs for r, n in spans(size, tiling.rows))
+        columns = tuple((s + c, n) for s, size in column_runs for c, n in spans(size, tiling.columns))
+        places = (window_axis(vertical, rows), window_axis(horizontal, columns))
+        return Nest(
+            (alike(batch), cut_axis(channels, tiling.channels), *places),
+            lambda point: (self._work(layer, point[0], point[2], point[3], point[1]),),
         )
 
     def _work(self, layer: Layer, n: int, rows: Pair, columns: Pair, channels: Pair) -> Work:
@@ -228,9 +229,9 @@ class IntegerMaxPool(_Pooling):
         g = self.geometry
         return max_pool(inputs[0], kernel=g.kernel, strides=g.strides, pads=g.pads, dilations=g.dilations)
 
-    def works(self, layer: Layer, tiling: Tiling) -> Iterator[Work]:
+    def nest(self, layer: Layer, tiling: Tiling) -> Nest:
         _, height, width, _ = layer.output.shape
-        return self._works(layer, tiling, [(0, height)], [(0, width)])
+        return self._nest(layer, tiling, [(0, height)], [(0, width)])
 
     def _numbers(self, layer: Layer, row: int, column: int) -> dict:
         limits = np.iinfo(layer.output.dtype)
@@ -264,13 +265,13 @@ class IntegerAveragePool(_Pooling):
             y[:, here, :] = requantize(sums[:, here, :], requant, x.dtype)
         return y
 
-    def works(self, layer: Layer, tiling: Tiling) -> Iterator[Work]:
+    def nest(self, layer: Layer, tiling: Tiling) -> Nest:
         _, height, width, _ = layer.output.shape
         if self.count_padding or not any(self.geometry.pads):
-            return self._works(layer, tiling, [(0, height)], [(0, width)])
+            return self._nest(layer, tiling, [(0, height)], [(0, width)])
         _, in_height, in_width, _ = layer.input_type(0).shape
         rows = _runs(_axis_counts(self.geometry, 0, in_height))
-        return self._works(layer, tiling, rows, _runs(_axis_counts(self.geometry, 1, in_width)))
+        return self._nest(layer, tiling, rows, _runs(_axis_counts(self.geometry, 1, in_width)))
 
     def _numbers(self, layer: Layer, row: int, column: int) -> dict:
         _, height, width, _ = layer.input_type(0).shape

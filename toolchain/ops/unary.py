@@ -6,7 +6,7 @@ A function is a nested tuple: ("x",) is the argument, a float is itself, ("sigmo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,8 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.isa import operations as machine
 from toolchain.ops.base import Array, Block, Layer, QuantScope, Region, Site, Tiling, Work
-from toolchain.ops.boxes import box_tilings, boxes, row_column, three
+from toolchain.ops.boxes import box_nest, box_tilings, row_column, three
+from toolchain.ops.nest import Nest
 from toolchain.ops.requants import LookupTable
 
 Function = Any  # ("x",) | float | (name, Function, ...)
@@ -232,9 +233,9 @@ class Lookup:
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         return box_tilings(layer, layer.chip.engines.vector.lanes)
 
-    def works(self, layer: Layer, tiling: Tiling) -> Iterator[Work]:
+    def nest(self, layer: Layer, tiling: Tiling) -> Nest:
         block = self.table.block(layer.node.name)
-        return (self._work(layer, start, size, block) for start, size in boxes(layer.output.shape, tiling))
+        return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size, block))
 
     def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...], block: Block) -> Work:
         def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:

@@ -26,6 +26,12 @@ class Window:
         """The window of kernel elements [taps[0], taps[0] + taps[1]) alone: the same outputs, shifted by its offset."""
         return Window(self.size, taps[1], self.stride, self.dilation, self.pad - taps[0] * self.dilation)
 
+    def meets(self, start: int, count: int) -> bool:
+        """False where outputs [start, start + count) see only padding."""
+        first = start * self.stride - self.pad
+        last = first + (count - 1) * self.stride + (self.kernel - 1) * self.dilation
+        return last >= 0 and first < self.size
+
     def offset(self, start: int, first: int) -> tuple[int, int]:
         """For outputs from `start` and input held from `first`: (elements to skip, padding in front)."""
         begin = start * self.stride - self.pad - first

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from toolchain.hw.chip import Chip
 from toolchain.ops.base import Layer
-from toolchain.schedule.staging import Slot, SmallestTile
+from toolchain.schedule.staging import Slot
+from toolchain.schedule.tilings import SmallestTile
 
 _WIDTH = 40  # characters of the picture's bars
 

@@ -9,16 +9,15 @@ from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.memory import Buffer, DoesNotFit, Placement, ResidentTensor, choose_residents, place
-from toolchain.ops.base import Layer, Tiling
+from toolchain.ops.base import Layer
 from toolchain.ops.movement import Reshape
+from toolchain.schedule.cost import CostModel
 from toolchain.schedule.options import Options
 from toolchain.schedule.places import View, find_views
 from toolchain.schedule.refusal import too_small
-from toolchain.schedule.staging import CostModel, LayerPlan, SmallestTile, evaluate, smallest_tile
+from toolchain.schedule.staging import LayerPlan
+from toolchain.schedule.tilings import LayerTilings, SmallestTile, smallest_tile
 
-_ENOUGH_TILES = 4096
-_ENOUGH_WORKS = 20_000  # tiles costed for one layer, over all of its tilings
-_FEW, _FINER = 3, 4  # after so many tilings, those with so many times the tiles of the best are passed over
 _RESERVES = (0.0, 0.25, 0.5)  # shares of SRAM kept free of resident tensors that are tried
 
 
@@ -80,7 +79,7 @@ class _Planner:
         self.storages = self._storages()
         self.model = CostModel(chip)
         self.capacity = chip.memories.sram.size
-        self.choices: dict[object, list[tuple[int, int, Tiling]]] = {}  # (budget, staging, tiling)
+        self.tilings: dict[object, LayerTilings] = {}  # by signature
 
     def _storages(self) -> dict[str, Storage]:
         found: dict[str, Storage] = {}
@@ -95,7 +94,7 @@ class _Planner:
         return found
 
     def plan(self) -> RegionPlan:
-        tiles = [smallest_tile(n, ()) if hasattr(n.node.op, "works") else SmallestTile() for n in self.layers]
+        tiles = [smallest_tile(n, ()) if hasattr(n.node.op, "nest") else SmallestTile() for n in self.layers]
         refusal = too_small(self.layers, tiles, self.chip)
         if refusal is not None:
             raise CompileError(refusal)
@@ -149,54 +148,36 @@ class _Planner:
                 live[step] += -(-s.size_bytes // align) * align
         planned = []
         for layer, used in zip(self.layers, live):
-            if not hasattr(layer.node.op, "works"):
+            if not hasattr(layer.node.op, "nest"):
                 planned.append(PlannedLayer(layer, None))
                 continue
-            plan = self._choose(layer, names, int((self.capacity - used) * usable))
+            budget = int((self.capacity - used) * usable)
+            plan = self._tilings(layer, names).best(budget, self.options.tilings)
             if plan is None:
                 return None
             planned.append(PlannedLayer(layer, plan))
         return planned
 
-    def _choose(self, layer: Layer, resident: Collection[str], budget: int) -> LayerPlan | None:
-        depth = 2 if self.options.double_buffer else 1
-        chosen = self.choices.setdefault(self._signature(layer, resident), [])
-        for larger, need, tiling in chosen:
-            # The best of a larger budget that fits this one is the best of this one.
-            if need <= budget <= larger:
-                return evaluate(layer, tiling, resident, self.views, budget, self.model, depth)
-        best: LayerPlan | None = None
-        tried = costed = 0
-        for tiling in self._candidates(layer):
-            if best is not None and tried >= _FEW and _tiles(layer, tiling) > _FINER * len(best.works):
-                continue
-            plan = evaluate(layer, tiling, resident, self.views, budget, self.model, depth)
-            if plan is None:
-                continue
-            tried, costed = tried + 1, costed + len(plan.works)
-            if best is None or plan.cycles < best.cycles:
-                best = plan
-            if tried >= self.options.tilings or costed > _ENOUGH_WORKS:
-                break
-        if best is not None:
-            chosen.append((budget, best.staging_bytes, best.tiling))
-        return best
-
-    def _candidates(self, layer: Layer) -> list[Tiling]:
-        """Fewest tiles first; tilings of thousands only where nothing coarser exists."""
-        counted = [(_tiles(layer, t), i, t) for i, t in enumerate(layer.node.op.tilings(layer))]
-        counted.sort(key=lambda c: (c[0] > _ENOUGH_TILES, -c[2].inner, c[0], c[1]))
-        return [t for _, _, t in counted]
+    def _tilings(self, layer: Layer, resident: Collection[str]) -> LayerTilings:
+        """Those of the first layer like this one."""
+        signature = self._signature(layer, resident)
+        if signature not in self.tilings:
+            depth = 2 if self.options.double_buffer else 1
+            own = frozenset(n for n in (*layer.activations, *layer.node.outputs) if n in resident)
+            self.tilings[signature] = LayerTilings(layer, own, self.views, self.model, depth)
+        return self.tilings[signature]
 
     def _signature(self, layer: Layer, resident: Collection[str]) -> object:
+        """All that the cost of a layer's tilings depends on. What numbers it computes with does not count."""
         op = layer.node.op
         plain = [(k, v) for k, v in sorted(vars(op).items()) if isinstance(v, int | str) or _whole_numbers(v)]
+        plain = [(k, v) for k, v in plain if not k.endswith(("zero_point", "bits", "shift"))]
         operands = tuple(
             (layer.types[n].shape, n in layer.constants, n in resident, self.views[n].strides if n in self.views else None)
             for n in (*layer.node.inputs, *layer.node.outputs)
             if n
         )
-        extra = tuple(getattr(op, name, None) is not None for name in ("table", "residual"))
+        extra = (getattr(op, "geometry", None), *(getattr(op, name, None) is not None for name in ("table", "residual")))
         return (type(op).__name__, repr(plain), operands, extra)
 
     def _place(self, planned: Sequence[PlannedLayer], resident: frozenset[str]) -> RegionPlan | None:
@@ -227,11 +208,3 @@ def _since(step: int, role: str, early: int) -> int:
 
 def _whole_numbers(value: object) -> bool:
     return isinstance(value, tuple) and all(isinstance(v, int) for v in value)
-
-
-def _tiles(layer: Layer, tiling: Tiling) -> int:
-    """How many tiles of rows, columns and channels the output falls into."""
-    count = 1
-    for total, size in zip((1, 1, 1, *layer.output.shape)[-3:], (tiling.rows, tiling.columns, tiling.channels)):
-        count *= -(-total // max(1, size))
-    return count

@@ -22,7 +22,7 @@ def print_plan(plan: RegionPlan) -> str:
         order = "inputs kept" if t.rows_outer else "weights kept"
         lines.append(
             f"{step:4d} {name} ({kind}): rows {t.rows} columns {t.columns} channels {t.channels} inner {t.inner}, {order}, "
-            f"{len(planned.plan.works)} tiles, {planned.plan.cycles:.0f} cycles"
+            f"{planned.plan.works} tiles, {planned.plan.cycles:.0f} cycles"
         )
         for slot in planned.plan.slots:
             at = ", ".join(str(plan.sram[f"{step}:{slot.role}:{i}"]) for i in range(slot.copies))
