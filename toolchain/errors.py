@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 
+def counted(number: int, noun: str) -> str:
+    """'1 node', '2 nodes', '1,024 bytes'."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 class ToolchainError(Exception):
     """Base of every fault that is reported in one message and exit code 2."""
 

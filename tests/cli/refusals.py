@@ -163,7 +163,7 @@ BUILD = [
     ),
     ("npu-build good.onnx --hw edge16 --host gpu", "--host gpu: must be cpu or cuda"),
     (
-        "npu-build island.onnx --hw edge16 --host cuda",
+        "npu-build good.onnx --hw edge16 --host cuda",
         "--host cuda: onnxruntime has no CUDAExecutionProvider here; install the extra 'cuda', or use --host cpu",
     ),
     ("npu-build good.onnx --hw edge16 --observer best", "--observer best: must be one of minmax, percentile, mse"),
@@ -294,7 +294,7 @@ RUN = [
     ),
     ("npu-sim good.npu --host gpu", "--host gpu: must be cpu or cuda"),
     (
-        "npu-sim island.npu --host cuda",
+        "npu-sim good.npu --host cuda",
         "--host cuda: onnxruntime has no CUDAExecutionProvider here; install the extra 'cuda', or use --host cpu",
     ),
     ("npu-sim good.npu --output none/out.npz", "--output none/out.npz: there is no directory none; make it first"),

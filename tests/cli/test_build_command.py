@@ -75,7 +75,7 @@ def test_report_and_json(in_workshop: Path, tmp_path: Path) -> None:
         "the emitted program equals the integer reference bit for bit"
     )
     assert "outputs against float:\n" in out
-    assert "1 nodes run on the host:" in out
+    assert "\n1 node runs on the host:\n" in out
 
 
 def test_random_calibration_is_said_loudly(in_workshop: Path, tmp_path: Path) -> None:
@@ -88,6 +88,21 @@ def test_random_calibration_is_said_loudly(in_workshop: Path, tmp_path: Path) ->
     assert json.loads((tmp_path / "a.json").read_text())["warnings"] == [said]
     judged = run(f"npu-build good.onnx --hw edge16 --quant good_parameters.yaml -o {tmp_path}/a.npu")
     assert judged.err == f"WARNING: {said.replace('calibrated and ', '')}\n"
+
+
+def test_random_inputs_give_figures_and_no_verdict(in_workshop: Path, tmp_path: Path) -> None:
+    """Parameters of another range make the output poor; without data nobody can say so."""
+    far = (in_workshop / "good_parameters.yaml").read_text().replace("high: 9.0", "high: 0.1").replace("low: -9.0", "low: -0.1")
+    (tmp_path / "far.yaml").write_text(far)
+    line = f"npu-build good.onnx --hw edge16 --quant {tmp_path}/far.yaml -o {tmp_path}/a.npu --json {tmp_path}/a.json"
+    out = done(line)
+    assert "outputs against float, on RANDOM inputs (means nothing):" in out
+    assert "POOR" not in out and "warning: output" not in out
+    assert json.loads((tmp_path / "a.json").read_text())["judged_on"] == "random inputs"
+    out = done(f"{line} --calib good.npz")
+    assert "outputs against float:" in out
+    assert "POOR" in out and "warning: output y: SQNR" in out
+    assert json.loads((tmp_path / "a.json").read_text())["judged_on"] == "calibration"
 
 
 EXPLAINED = """\

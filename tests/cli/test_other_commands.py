@@ -50,7 +50,7 @@ def test_simulation_says_what_ran_where(in_workshop: Path, tmp_path: Path) -> No
     out = done(f"npu-sim island.npu --input good.npz --json {tmp_path}/a.json --trace {tmp_path}/trace.json")
     figures = json.loads((tmp_path / "a.json").read_text())
     assert [s["where"] for s in figures["segments"]] == ["npu (simulator)", "CPUExecutionProvider", "npu (simulator)"]
-    assert "1 nodes on CPUExecutionProvider" in out.splitlines()[-1]
+    assert "1 node on CPUExecutionProvider" in out.splitlines()[-1]
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert done("npu-sim good.npu").splitlines()[-1] == "note: ran on random inputs; give --input IN.npz"
 

@@ -43,8 +43,12 @@ def reported() -> Iterator[None]:
 
 
 def require_host(host: str) -> None:
+    """Before long work, and whether there are host nodes or not: islands could run there."""
+    from toolchain.runtime import host_providers
+
     if host not in ("cpu", "cuda"):
         raise CompileError(f"--host {host}: must be cpu or cuda")
+    host_providers(host)
 
 
 def require_writable(outputs: Mapping[str, str | Path | None], inputs: Mapping[str, str | Path | None]) -> None:

@@ -84,24 +84,23 @@ def _build(
         figures = {**built.figures, "notes": built.notes, "warnings": built.warnings}
         files[json_file] = (json.dumps(figures, indent=1) + "\n").encode()
     write_files(files)
-    print(report(built, options, explain))
+    print(report(built, explain))
     print(f"\nwrote {target}: {len(built.data):,} bytes; the emitted program equals the integer reference bit for bit")
     sys.stdout.flush()
     for warning in built.warnings:
         print(f"WARNING: {warning}", file=sys.stderr)
 
 
-def report(built: Build, options: BuildOptions, explain: bool) -> str:
+def report(built: Build, explain: bool) -> str:
     """The tables that a person reads, with an empty line between them."""
     from toolchain.report import text
 
-    against = "float" if options.calibration is not None else "float, on RANDOM inputs (means nothing)"
     sections = [
         text.layers_text(built.figures, built.container.machine.chip.macs_per_cycle),
         text.totals_text(built.figures),
         text.fallbacks_text(built.figures),
-        text.fidelity_text(built.figures["outputs"], f"outputs against {against}:"),
-        text.fidelity_text(built.figures["concats"], f"concat operands against {against}:"),
+        text.fidelity_text(built.figures, "outputs", "outputs"),
+        text.fidelity_text(built.figures, "concats", "concat operands"),
         text.explain_text(built.figures) if explain else "",
         *text.warnings_text(built.figures),
         *(f"note: {note}" for note in built.notes),

@@ -9,7 +9,7 @@ import typer
 
 from toolchain.cli.application import application, reported, require_writable
 from toolchain.codegen import Container, Region, container_to_bytes, read_container, write_whole
-from toolchain.errors import ProgramError
+from toolchain.errors import ProgramError, counted
 from toolchain.isa import assemble, decode, disassemble, split_listings
 
 _MODEL = typer.Argument(metavar="MODEL", help="A compiled model, model.npu.")
@@ -52,11 +52,11 @@ def listing(container: Container) -> str:
     parts = [f"; {' '.join(container.name.split())} for {machine.chip.name}\n"]
     for index, segment in enumerate(container.segments):
         if not isinstance(segment, Region):
-            parts.append(f"\n; segment {index}: host, {len(segment.nodes)} nodes\n")
+            parts.append(f"\n; segment {index}: host, {counted(len(segment.nodes), 'node')}\n")
             continue
         words = len(segment.program) // machine.isa.word_bytes
         constants = sum(len(data) for _, data in segment.constants)
-        parts.append(f"\n; segment {index}: npu, {words} words, {constants} bytes of constants\n")
+        parts.append(f"\n; segment {index}: npu, {counted(words, 'word')}, {counted(constants, 'byte')} of constants\n")
         for kind, ports in (("input", segment.inputs), ("output", segment.outputs)):
             parts += [f"; {kind} {' '.join(p.model.split())} {list(p.shape)} {p.dtype} at DRAM {p.address:#x}\n" for p in ports]
         names = [segment.layers[layer].name if layer >= 0 else "" for layer in segment.op_layers]
@@ -69,7 +69,7 @@ def assembled(container: Container, text: str) -> Container:
     texts = split_listings(text)
     regions = [s for s in container.segments if isinstance(s, Region)]
     if len(texts) != len(regions):
-        raise ProgramError(f"the listing has {len(texts)} programs (lines 'isa NAME'), the model {len(regions)}")
+        raise ProgramError(f"the listing has {counted(len(texts), 'program')} (lines 'isa NAME'), the model {len(regions)}")
     programs = iter([_region(s, assemble(t, container.machine.isa), container) for s, t in zip(regions, texts)])
     return replace(container, segments=tuple(next(programs) if isinstance(s, Region) else s for s in container.segments))
 

@@ -74,13 +74,14 @@ def _simulate(
 
 
 def _report(session: Session, run: Run, figures: dict) -> str:
+    from toolchain.errors import counted
     from toolchain.report import text
 
     sections = [
         text.layers_text(figures, session.container.machine.chip.macs_per_cycle),
         text.totals_text(figures),
         text.fallbacks_text(figures),
-        "ran: " + ", ".join(f"{len(s.nodes)} nodes on {s.where}" for s in run.segments),
+        "ran: " + ", ".join(f"{counted(len(s.nodes), 'node')} on {s.where}" for s in run.segments),
     ]
     return "\n\n".join(s for s in sections if s)
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from toolchain.errors import counted
+
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> str:
     """Columns as wide as their widest cell; those in `right` are set right."""
@@ -65,16 +67,27 @@ def totals_text(figures: Mapping[str, Any]) -> str:
 def fallbacks_text(figures: Mapping[str, Any]) -> str:
     """What the host runs, and why; empty when it runs nothing."""
     rows = [(_cut(f["node"], 44), f["op"], f["reason"]) for f in figures["fallbacks"]]
-    return "" if not rows else f"{len(rows)} nodes run on the host:\n" + table(("node", "operator", "reason"), rows, ())
+    return (
+        ""
+        if not rows
+        else f"{counted(len(rows), 'node')} {'runs' if len(rows) == 1 else 'run'} on the host:\n"
+        + table(("node", "operator", "reason"), rows, ())
+    )
 
 
-def fidelity_text(parts: Sequence[Mapping[str, Any]], title: str) -> str:
-    rows = [(_cut(p["name"], 60), _decibel(p), f"{p['cosine']:.6f}", "POOR" if p["poor"] else "") for p in parts]
+def fidelity_text(report: Mapping[str, Any], key: str, what: str) -> str:
+    """The parts under `key`. Random inputs give figures, no verdict: they say nothing of the model's own data."""
+    judged = report["judged_on"] == "calibration"
+    title = f"{what} against float:" if judged else f"{what} against float, on RANDOM inputs (means nothing):"
+    parts = report[key]
+    rows = [(_cut(p["name"], 60), _decibel(p), f"{p['cosine']:.6f}", "POOR" if judged and p["poor"] else "") for p in parts]
     return "" if not rows else f"{title}\n" + table(("tensor", "SQNR dB", "cosine", ""), rows, (1, 2))
 
 
 def warnings_text(report: Mapping[str, Any]) -> list[str]:
-    """One sentence for every part that is bad, however good the whole is."""
+    """One sentence for every part that is bad, however good the whole is; none where nothing was judged on real data."""
+    if report["judged_on"] != "calibration":
+        return []
     return [
         f"warning: {kind} {p['name']}: SQNR {_decibel(p)} dB, cosine {p['cosine']:.4f} against float"
         for kind, key in (("output", "outputs"), ("concat operand", "concats"))

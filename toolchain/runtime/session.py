@@ -62,7 +62,7 @@ class Session:
             model = container_from_bytes(model, "model")
         self.container = model if isinstance(model, Container) else read_container(model)
         self._engine, self._timing, self._check = engine, timing, check
-        self._providers = _providers(host) if any(isinstance(s, Island) for s in self.container.segments) else []
+        self._providers = host_providers(host)
         self._islands: dict[int, Any] = {}
         self._decoded = cache(self._decode)
 
@@ -231,11 +231,12 @@ def check_feeds(inputs: Sequence[IoType], feeds: Mapping[str, np.ndarray]) -> No
         raise CompileError("\n".join(faults))
 
 
-def _providers(host: str) -> list[str]:
-    import onnxruntime as ort
-
+def host_providers(host: str) -> list[str]:
+    """The providers of onnxruntime that islands run on. Raises CompileError where they are not installed."""
     if host == "cpu":
         return ["CPUExecutionProvider"]
+    import onnxruntime as ort
+
     if "CUDAExecutionProvider" not in ort.get_available_providers():
         raise CompileError(
             "--host cuda: onnxruntime has no CUDAExecutionProvider here; install the extra 'cuda', or use --host cpu"
