@@ -18,7 +18,7 @@ from quant.fixed_point.depthwise import DepthwiseKernel, depthwise_sums
 from quant.fixed_point.errors import FixedPointError
 from quant.fixed_point.products import Matrix, ProductMethod, product
 from quant.fixed_point.widths import wrap_to_bits
-from quant.fixed_point.windows import Pads, Pair, check_windows, pad_spatial, windows
+from quant.fixed_point.windows import Pads, Pair, Slide, pad_spatial, slide_over, windows
 
 Array = NDArray[Any]
 _STRIP = 64
@@ -116,7 +116,7 @@ def conv2d(
         zero = as_zero_point(w_zero_point, weights.shape[0], "conv2d: w_zero_point")
         weights = ConvWeights(weights, groups, zero, prepared=False)
     _, kh, kw, ic = weights.values.shape
-    size = check_windows(x, (kh, kw), strides, dilations, pads, "conv2d")
+    slide = slide_over(x, (kh, kw), strides, dilations, pads, "conv2d")
     if x.shape[3] != ic * weights.groups:
         raise FixedPointError(
             f"conv2d: x has {x.shape[3]} channels, w {weights.values.shape} with groups={weights.groups} takes "
@@ -125,11 +125,11 @@ def conv2d(
     wide = accumulator_bits > 32
     padded = pad_spatial(x, pads, x_zero_point)
     if ic == 1 and weights.groups == x.shape[3] and weights.groups > 1:
-        sums = depthwise_sums(padded, weights.depthwise, strides, dilations, size, x_zero_point, wide, method)
+        sums = depthwise_sums(padded, weights.depthwise, slide, x_zero_point, wide, method)
     elif weights.groups == 1:
-        sums = _dense_sums(padded, weights.matrices[0], (kh, kw), strides, dilations, size, x_zero_point, wide, method)
+        sums = _dense_sums(padded, weights.matrices[0], (kh, kw), slide, x_zero_point, wide, method)
     else:
-        sums = _grouped_sums(padded, weights, strides, dilations, size, x_zero_point, wide, method)
+        sums = _grouped_sums(padded, weights, slide, x_zero_point, wide, method)
     return finish_sums(sums, bias, accumulator_bits)
 
 
@@ -153,22 +153,20 @@ def _dense_sums(
     x: Array,
     b: Matrix,
     kernel: Pair,
-    strides: Pair,
-    dilations: Pair,
-    size: Pair,
+    slide: Slide,
     x_zero_point: int,
     wide: bool,
     method: ProductMethod | None,
 ) -> Array:
     """x: padded [n, h, w, ic] -> int32 or int64 [n, oh, ow, oc]."""
     n, _, _, ic = x.shape
-    oc = b.values.shape[1]
+    oc, size = b.values.shape[1], slide.size
     depth = kernel[0] * kernel[1] * ic
     rows = n * size[0] * size[1]
-    if kernel == (1, 1) and strides == (1, 1):
+    if kernel == (1, 1) and slide.strides == (1, 1):
         flat = product(x.reshape(rows, depth), b, a_zero_point=x_zero_point, wide=wide, method=method)
         return flat.reshape(n, *size, oc)
-    view = windows(x, kernel, strides, dilations, size)
+    view = windows(x, kernel, slide)
     if rows * depth * x.itemsize <= 2 * _PATCH_BYTES:
         flat = product(view.reshape(rows, depth), b, a_zero_point=x_zero_point, wide=wide, method=method)
         return flat.reshape(n, *size, oc)
@@ -185,19 +183,17 @@ def _dense_sums(
 def _grouped_sums(
     x: Array,
     weights: ConvWeights,
-    strides: Pair,
-    dilations: Pair,
-    size: Pair,
+    slide: Slide,
     x_zero_point: int,
     wide: bool,
     method: ProductMethod | None,
 ) -> Array:
     oc, kh, kw, ic = weights.values.shape
     each = oc // weights.groups
-    out = np.empty((x.shape[0], *size, oc), np.int64 if wide else np.int32)
+    out = np.empty((x.shape[0], *slide.size, oc), np.int64 if wide else np.int32)
     for g, matrix in enumerate(weights.matrices):
         part = np.ascontiguousarray(x[..., g * ic : (g + 1) * ic])
-        sums = _dense_sums(part, matrix, (kh, kw), strides, dilations, size, x_zero_point, wide, method)
+        sums = _dense_sums(part, matrix, (kh, kw), slide, x_zero_point, wide, method)
         out[..., g * each : (g + 1) * each] = sums
     return out
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from quant.fixed_point.errors import FixedPointError
 from quant.fixed_point.products import ProductMethod, single_thread_session
-from quant.fixed_point.windows import Pair, tap
+from quant.fixed_point.windows import Pair, Slide, tap
 
 Array = NDArray[Any]
 # From here on a session (1 ms to open, twice the speed) pays for prepared weights; measured on one AVX512 core.
@@ -67,9 +67,7 @@ class DepthwiseKernel:
 def depthwise_sums(
     x: Array,
     kernel: DepthwiseKernel,
-    strides: Pair,
-    dilations: Pair,
-    size: Pair,
+    slide: Slide,
     x_zero_point: int,
     wide: bool,
     method: ProductMethod | None = None,
@@ -79,7 +77,7 @@ def depthwise_sums(
     # onnxruntime's way sums codes and takes the zero point off in the bias: both must stay exact
     reach = max(abs(int(limits.min)), int(limits.max)) + abs(x_zero_point)
     largest = reach * kernel.largest_sum
-    macs = x.shape[0] * size[0] * size[1] * kernel.taps.size
+    macs = x.shape[0] * slide.size[0] * slide.size[1] * kernel.taps.size
     if method is None:
         method = _choose(largest, kernel.prepared and macs >= _SESSION_MACS)
     limit = 53 if method is ProductMethod.FLOAT64 else 24
@@ -92,15 +90,16 @@ def depthwise_sums(
     if multiplier > 1:
         x = np.repeat(x, multiplier, axis=3)
     if method is ProductMethod.ONNXRUNTIME:
-        sums = _session_strips(x, kernel, strides, dilations, size, x_zero_point)
+        sums = _session_strips(x, kernel, slide, x_zero_point)
         return sums.astype(np.int64) if wide else sums
     if method is ProductMethod.INT64:
-        return _integer_taps(x, kernel, strides, dilations, size, x_zero_point, wide)
-    return _to_integer(_float_rows(x, kernel, strides, dilations, size, x_zero_point, method), wide)
+        return _integer_taps(x, kernel, slide, x_zero_point, wide)
+    return _to_integer(_float_rows(x, kernel, slide, x_zero_point, method), wide)
 
 
-def _session_strips(x: Array, kernel: DepthwiseKernel, strides: Pair, dilations: Pair, size: Pair, x_zero_point: int) -> Array:
+def _session_strips(x: Array, kernel: DepthwiseKernel, slide: Slide, x_zero_point: int) -> Array:
     """int32[n, oh, ow, c] by the kernel's session, large maps in strips of lines whose float32 form stays in cache."""
+    strides, dilations, size = slide.strides, slide.dilations, slide.size
     session = kernel.session(x.dtype, strides, dilations, x_zero_point)
     n, _, width, c = x.shape
     if x.size <= _WHOLE_ELEMENTS:
@@ -131,15 +130,13 @@ def _to_integer(sums: Array, wide: bool) -> Array:
     return sums.astype(np.int32)
 
 
-def _float_rows(
-    x: Array, kernel: DepthwiseKernel, strides: Pair, dilations: Pair, size: Pair, x_zero_point: int, method: ProductMethod
-) -> Array:
+def _float_rows(x: Array, kernel: DepthwiseKernel, slide: Slide, x_zero_point: int, method: ProductMethod) -> Array:
     """float[n, oh, ow, c]. Rows of ow c elements lie side by side for every tap: the inner loop runs along them."""
     dtype = np.float32 if method is ProductMethod.FLOAT32 else np.float64
     weights = kernel.float32 if method is ProductMethod.FLOAT32 else kernel.float64
     n, h, width, c = x.shape
     kh, kw, _ = weights.shape
-    oh, ow = size
+    strides, dilations, (oh, ow) = slide.strides, slide.dilations, slide.size
     if strides[1] == 1:
         rows = np.ascontiguousarray(x, dtype) if not x_zero_point else np.subtract(x, dtype(x_zero_point), dtype=dtype, order="C")
         item = rows.itemsize
@@ -161,16 +158,14 @@ def _float_rows(
     return np.einsum("nyabc,abc->nyc", view, np.tile(weights, (1, 1, ow))).reshape(n, oh, ow, c)
 
 
-def _integer_taps(
-    x: Array, kernel: DepthwiseKernel, strides: Pair, dilations: Pair, size: Pair, x_zero_point: int, wide: bool
-) -> Array:
+def _integer_taps(x: Array, kernel: DepthwiseKernel, slide: Slide, x_zero_point: int, wide: bool) -> Array:
     dtype = np.int64 if wide else np.int32
     centred = x.astype(dtype) - dtype(x_zero_point)
     kh, kw, c = kernel.taps.shape
-    out = np.zeros((x.shape[0], *size, c), dtype)
+    out = np.zeros((x.shape[0], *slide.size, c), dtype)
     for ky in range(kh):
         for kx in range(kw):
-            out += tap(centred, ky, kx, strides, dilations, size) * kernel.taps[ky, kx].astype(dtype)
+            out += tap(centred, ky, kx, slide) * kernel.taps[ky, kx].astype(dtype)
     return out
 
 

@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from quant.fixed_point.errors import FixedPointError
 from quant.fixed_point.widths import type_limits
-from quant.fixed_point.windows import Pads, Pair, check_windows, pad_spatial, tap
+from quant.fixed_point.windows import Pads, Pair, pad_spatial, slide_over, tap
 
 Array = NDArray[Any]
 
@@ -119,16 +119,16 @@ def qlinear_average_pool(
 
     the dequantized elements added one after the other in float32, / n, rint(mean / out_scale + out_zero_point).
     """
-    size = check_windows(x, kernel, strides, (1, 1), pads, "qlinear_average_pool")
+    slide = slide_over(x, kernel, strides, (1, 1), pads, "qlinear_average_pool")
     values = np.float32(x_scale) * (x.astype(np.int32) - x_zero_point).astype(np.float32)
     padded = pad_spatial(values, pads, 0)
     inside = pad_spatial(np.ones((1, *x.shape[1:3], 1), np.int32), pads, 0)
-    total = np.zeros((x.shape[0], *size, x.shape[3]), np.float32)
-    count = np.zeros((1, *size, 1), np.int32)
+    total = np.zeros((x.shape[0], *slide.size, x.shape[3]), np.float32)
+    count = np.zeros((1, *slide.size, 1), np.int32)
     for ky in range(kernel[0]):
         for kx in range(kernel[1]):
-            total += tap(padded, ky, kx, strides, (1, 1), size)
-            count += tap(inside, ky, kx, strides, (1, 1), size)
+            total += tap(padded, ky, kx, slide)
+            count += tap(inside, ky, kx, slide)
     if count_include_pad:
         count[:] = kernel[0] * kernel[1]
     mean = total / count.astype(np.float32)

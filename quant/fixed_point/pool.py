@@ -11,7 +11,7 @@ from quant.fixed_point.errors import FixedPointError
 from quant.fixed_point.requant import Requant
 from quant.fixed_point.requantization import requantize
 from quant.fixed_point.rounding import Rounding
-from quant.fixed_point.windows import Pads, Pair, check_windows, pad_spatial, tap
+from quant.fixed_point.windows import Pads, Pair, Slide, pad_spatial, slide_over, tap
 
 Array = NDArray[Any]
 
@@ -30,18 +30,23 @@ def max_pool(
 
     pads: (top, left, bottom, right). ONNX MaxPool; TFLite MAX_POOL_2D; TOSA 1.0 MAX_POOL2D.
     """
-    size = check_windows(x, kernel, strides, dilations, pads, "max_pool")
-    padded = pad_spatial(x, pads, int(np.iinfo(x.dtype).min))
-    # rows first, then columns: kh + kw passes instead of kh kw
-    oh, width = size[0], padded.shape[2]
-    rows = tap(padded, 0, 0, (strides[0], 1), dilations, (oh, width)).copy()
-    for ky in range(1, kernel[0]):
-        np.maximum(rows, tap(padded, ky, 0, (strides[0], 1), dilations, (oh, width)), out=rows)
-    out = tap(rows, 0, 0, (1, strides[1]), dilations, size).copy()
-    for kx in range(1, kernel[1]):
-        np.maximum(out, tap(rows, 0, kx, (1, strides[1]), dilations, size), out=out)
+    slide = slide_over(x, kernel, strides, dilations, pads, "max_pool")
+    out = _fold(pad_spatial(x, pads, int(np.iinfo(x.dtype).min)), kernel, slide, np.maximum, x.dtype)
     if low is not None or high is not None:
         np.clip(out, low, high, out=out)
+    return out
+
+
+def _fold(padded: Array, kernel: Pair, slide: Slide, combine: np.ufunc, dtype: DTypeLike) -> Array:
+    """padded: [n, h, w, c] -> dtype[n, oh, ow, c]: the elements of each window combined, in kh + kw passes, not kh kw."""
+    down = Slide((slide.strides[0], 1), slide.dilations, (slide.size[0], padded.shape[2]))
+    rows = tap(padded, 0, 0, down).astype(dtype)
+    for ky in range(1, kernel[0]):
+        combine(rows, tap(padded, ky, 0, down), out=rows)
+    across = Slide((1, slide.strides[1]), slide.dilations, slide.size)
+    out = tap(rows, 0, 0, across).copy()
+    for kx in range(1, kernel[1]):
+        combine(out, tap(rows, 0, kx, across), out=out)
     return out
 
 
@@ -57,18 +62,12 @@ def pool_sum(
 
     Average with a constant divisor: requantize(pool_sum(x), S_in / (S_out kh kw)).
     """
-    size = check_windows(x, kernel, strides, (1, 1), pads, "pool_sum")
+    slide = slide_over(x, kernel, strides, (1, 1), pads, "pool_sum")
     padded = pad_spatial(x, pads, x_zero_point)
     if kernel == padded.shape[1:3]:
         total = padded.sum(axis=(1, 2), dtype=np.int32, keepdims=True)
     else:
-        oh, width = size[0], padded.shape[2]
-        rows = tap(padded, 0, 0, (strides[0], 1), (1, 1), (oh, width)).astype(np.int32)
-        for ky in range(1, kernel[0]):
-            rows += tap(padded, ky, 0, (strides[0], 1), (1, 1), (oh, width))
-        total = tap(rows, 0, 0, (1, strides[1]), (1, 1), size).copy()
-        for kx in range(1, kernel[1]):
-            total += tap(rows, 0, kx, (1, strides[1]), (1, 1), size)
+        total = _fold(padded, kernel, slide, np.add, np.int32)
     if x_zero_point:
         total -= np.int32(x_zero_point * kernel[0] * kernel[1])
     return total

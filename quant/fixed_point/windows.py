@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,25 @@ Pair = tuple[int, int]
 Pads = tuple[int, int, int, int]
 
 
+@dataclass(frozen=True)
+class Slide:
+    """How a window moves over a padded map: `size` is the number of its places, (oh, ow)."""
+
+    strides: Pair
+    dilations: Pair
+    size: Pair
+
+
 def output_size(size: int, kernel: int, stride: int, dilation: int, pad_before: int, pad_after: int) -> int:
     """Number of windows along one axis: floor((size + pads - ((kernel - 1) dilation + 1)) / stride) + 1."""
     return (size + pad_before + pad_after - (kernel - 1) * dilation - 1) // stride + 1
 
 
-def check_windows(x: Array, kernel: Pair, strides: Pair, dilations: Pair, pads: Pads, what: str) -> Pair:
-    """-> (oh, ow). Raises FixedPointError where x is not [n, h, w, c], a parameter is out of range or nothing is left."""
+def slide_over(x: Array, kernel: Pair, strides: Pair, dilations: Pair, pads: Pads, what: str) -> Slide:
+    """How a window of `kernel` moves over x once it is padded.
+
+    Raises FixedPointError where x is not [n, h, w, c], a parameter is out of range or nothing is left.
+    """
     if x.ndim != 4:
         raise FixedPointError(f"{what}: x has shape {x.shape}; must be [n, h, w, c] (1-D: h = 1)")
     if min(*kernel, *strides, *dilations) < 1 or min(pads) < 0:
@@ -33,7 +46,7 @@ def check_windows(x: Array, kernel: Pair, strides: Pair, dilations: Pair, pads: 
             f"{what}: kernel {kernel} with dilations {dilations} is larger than the padded input "
             f"{x.shape[1] + top + bottom}x{x.shape[2] + left + right}; enlarge pads or the input"
         )
-    return oh, ow
+    return Slide(strides, dilations, (oh, ow))
 
 
 def pad_spatial(x: Array, pads: Pads, value: int) -> Array:
@@ -52,11 +65,12 @@ def pad_spatial(x: Array, pads: Pads, value: int) -> Array:
     return out
 
 
-def windows(x: Array, kernel: Pair, strides: Pair, dilations: Pair, size: Pair) -> Array:
+def windows(x: Array, kernel: Pair, slide: Slide) -> Array:
     """x: padded [n, h, w, c] -> view [n, oh, ow, kh, kw, c]."""
     sn, sh, sw, sc = x.strides
-    shape = (x.shape[0], *size, *kernel, x.shape[3])
-    steps = (sn, sh * strides[0], sw * strides[1], sh * dilations[0], sw * dilations[1], sc)
+    (down, right), (dilation_y, dilation_x) = slide.strides, slide.dilations
+    shape = (x.shape[0], *slide.size, *kernel, x.shape[3])
+    steps = (sn, sh * down, sw * right, sh * dilation_y, sw * dilation_x, sc)
     view = np.lib.stride_tricks.as_strided if not x.flags.c_contiguous else None
     if view is not None:
         return view(x, shape, steps, writeable=False)
@@ -64,11 +78,8 @@ def windows(x: Array, kernel: Pair, strides: Pair, dilations: Pair, size: Pair) 
     return np.ndarray(shape, x.dtype, x, 0, steps)
 
 
-def tap(x: Array, ky: int, kx: int, strides: Pair, dilations: Pair, size: Pair) -> Array:
+def tap(x: Array, ky: int, kx: int, slide: Slide) -> Array:
     """x: padded [n, h, w, c] -> view [n, oh, ow, c]: what kernel position (ky, kx) sees."""
-    y0, x0 = ky * dilations[0], kx * dilations[1]
-    return x[
-        :,
-        y0 : y0 + (size[0] - 1) * strides[0] + 1 : strides[0],
-        x0 : x0 + (size[1] - 1) * strides[1] + 1 : strides[1],
-    ]
+    (down, right), (oh, ow) = slide.strides, slide.size
+    y0, x0 = ky * slide.dilations[0], kx * slide.dilations[1]
+    return x[:, y0 : y0 + (oh - 1) * down + 1 : down, x0 : x0 + (ow - 1) * right + 1 : right]
