@@ -223,8 +223,13 @@ def pad(scope: Scope) -> None:
 
 
 def reshape(scope: Scope) -> None:
-    target = scope.shape(scope.node.outputs[0])
-    return scope.emit(Reshape(target), (scope.read(scope.node.inputs[0], "plain"),), "plain")
+    y = scope.node.outputs[0]
+    target, source = scope.shape(y), scope.read(scope.node.inputs[0], "plain")
+    if y not in scope.spatial:
+        return scope.emit(Reshape(target), (source,), "plain")
+    view = scope.inner("plain", target, "plain")
+    scope.nodes.append(Node(view, Reshape(target), (source,), (view,), scope.node.sources))
+    return scope.emit(permutation(target, NHWC), (view,), "nhwc")
 
 
 def transpose(scope: Scope) -> None:
@@ -232,8 +237,9 @@ def transpose(scope: Scope) -> None:
     perm = tuple(int(p) for p in scope.attributes["perm"])
     layout = scope.layouts.get(x, "plain")
     source = scope.read(x, layout)
-    arranged = tuple(_axis(p, layout) for p in perm)
-    return scope.emit(permutation(scope.types[source].shape, arranged), (source,), "plain")
+    target = "nhwc" if scope.node.outputs[0] in scope.spatial else "plain"
+    arranged = tuple(_axis(p, layout) for p in _arranged(perm, target))
+    return scope.emit(permutation(scope.types[source].shape, arranged), (source,), target)
 
 
 def resize(scope: Scope) -> None:

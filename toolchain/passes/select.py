@@ -18,10 +18,13 @@ from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType
 from toolchain.ops.movement import permutation
 from toolchain.ops.unary import Unary, clip_bounds
 from toolchain.passes.fuse import can_clamp
+from toolchain.passes.movers import lift_functions, merge_moves
 from toolchain.passes.rules import RULES
 
 NHWC = (0, 2, 3, 1)
 NCHW = (0, 3, 1, 2)
+_SLIDING = frozenset(("Conv", "ConvTranspose", "MaxPool", "AveragePool", "ReduceMean", "DepthToSpace", "SpaceToDepth"))
+_ANY_LAYOUT = frozenset(("Unary", "Add", "Sub", "Mul", "PRelu", "Concat", "Slice", "Pad", "Resize"))
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Scope:
     layouts: dict[str, str]  # model tensors that the chip makes -> their layout
     types: dict[str, TensorType]
     constants: dict[str, np.ndarray]
+    spatial: frozenset[str]  # model tensors that end in an operator which slides over space
     nodes: list[Node] = field(default_factory=list)
 
     @property
@@ -133,8 +137,9 @@ def select(graph: Graph, chip: Chip) -> Selection:
     constants = dict(graph.constants)
     nodes: list[Node] = []
     fallbacks: list[Fallback] = []
+    spatial = _spatial(graph)
     for node in graph.nodes:
-        scope = Scope(graph, chip, node, dict(origins), dict(layouts), types.copy(), constants.copy())
+        scope = Scope(graph, chip, node, dict(origins), dict(layouts), types.copy(), constants.copy(), spatial)
         reason = _try(node, scope)
         if reason is None or _becomes_clamp(scope, nodes):
             origins, layouts, types, constants = scope.origins, scope.layouts, scope.types, scope.constants
@@ -143,8 +148,21 @@ def select(graph: Graph, chip: Chip) -> Selection:
         # Islands are cut out of the model by tensor names: a composed function stands for its nodes there.
         nodes.append(node if isinstance(node.op, OnnxOp) else replace(node, op=OnnxOp(_kind(node), {}, "npu")))
         fallbacks.append(Fallback(node.name, _kind(node), reason))
-    chosen = graph.with_nodes(nodes, types, constants)
+    chosen, origins = lift_functions(graph.with_nodes(nodes, types, constants), origins)
+    chosen, origins = merge_moves(chosen, origins)
     return Selection(chosen, origins, tuple(fallbacks))
+
+
+def _spatial(graph: Graph) -> frozenset[str]:
+    """Four-dimensional tensors that an operator over rows and columns reads, at once or through operators of any layout."""
+    found: set[str] = set()
+    for node in reversed(graph.nodes):
+        kind = _kind(node)
+        if kind in _SLIDING:
+            found.update(node.inputs[:1])
+        elif kind in _ANY_LAYOUT and found.intersection(node.outputs):
+            found.update(n for n in node.inputs if n and len(graph.types[n].shape) == 4)
+    return frozenset(found)
 
 
 def _becomes_clamp(scope: Scope, nodes: list[Node]) -> bool:

@@ -1,0 +1,227 @@
+"""Chains of Reshape and Transpose become one Transpose at most; functions step in front of the moves behind a convolution.
+
+Channel shuffles, pixel shuffles, heads of detectors and attention are written as Reshape, Transpose, Reshape in the
+model's order. On a channels-last chip they stand between two more Transposes; together they are often one, or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from toolchain.ir.graph import Graph, Node, TensorType
+from toolchain.ops.convolution import Convolution
+from toolchain.ops.movement import Reshape, Slice, Transpose
+from toolchain.ops.unary import Unary
+
+Shape = tuple[int, ...]
+Origins = Mapping[str, tuple[str, str]]
+
+
+@dataclass
+class Factors:
+    """A tensor as an arrangement of the factors of another: `sizes` of all, their `source` order, `dims` of each dimension."""
+
+    sizes: list[int] = field(default_factory=list)
+    source: list[int] = field(default_factory=list)
+    dims: list[list[int]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, shape: Shape) -> Factors:
+        made = cls()
+        for size in shape:
+            made.dims.append([made.new(size)] if size != 1 else [])
+        made.source = [f for dim in made.dims for f in dim]
+        return made
+
+    def new(self, size: int) -> int:
+        self.sizes.append(size)
+        return len(self.sizes) - 1
+
+    def transpose(self, perm: Shape) -> None:
+        self.dims = [self.dims[p] for p in perm]
+
+    def reshape(self, shape: Shape) -> bool:
+        """False where a dimension would begin inside a factor that does not divide."""
+        waiting = [f for dim in self.dims for f in dim]
+        dims: list[list[int]] = []
+        for size in shape:
+            dim: list[int] = []
+            while size > 1:
+                factor = waiting.pop(0)
+                if self.sizes[factor] > size:
+                    if self.sizes[factor] % size:
+                        return False
+                    waiting.insert(0, self._split(factor, size))
+                if size % self.sizes[factor]:
+                    return False
+                size //= self.sizes[factor]
+                dim.append(factor)
+            dims.append(dim)
+        self.dims = dims
+        return True
+
+    def _split(self, factor: int, outer: int) -> int:
+        """Cuts a factor to its outer part; the inner part is a new one right behind it."""
+        inner = self.new(self.sizes[factor] // outer)
+        self.sizes[factor] = outer
+        self.source.insert(self.source.index(factor) + 1, inner)
+        return inner
+
+    def permutation(self) -> tuple[Shape, Shape]:
+        """The source's shape and the perm of one Transpose that makes the arrangement, with as few dimensions as can be."""
+        position = {factor: i for i, factor in enumerate(self.source)}
+        runs: list[list[int]] = []
+        for factor in (f for dim in self.dims for f in dim):
+            if runs and position[factor] == position[runs[-1][-1]] + 1:
+                runs[-1].append(factor)
+            else:
+                runs.append([factor])
+        rank = sorted(range(len(runs)), key=lambda i: position[runs[i][0]])
+        shape = tuple(self._product(runs[i]) for i in rank)
+        return shape, tuple(rank.index(i) for i in range(len(runs)))
+
+    def _product(self, factors: list[int]) -> int:
+        total = 1
+        for factor in factors:
+            total *= self.sizes[factor]
+        return total
+
+
+def merge_moves(graph: Graph, origins: Origins) -> tuple[Graph, dict[str, tuple[str, str]]]:
+    """Where a tensor is Transposes and Reshapes of another, it becomes one Transpose of it if that is fewer."""
+    producers = graph.producers()
+    uses = {name: len(nodes) + graph.outputs.count(name) for name, nodes in graph.consumers().items()}
+    made_types: dict[str, TensorType] = {}
+    made_origins = dict(origins)
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        merged = _merged(node, graph, producers, uses) if isinstance(node.op, Reshape | Transpose) else None
+        if merged is None:
+            nodes.append(node)
+            continue
+        nodes += merged
+        y = node.outputs[0]
+        for step in merged[:-1]:
+            made_types[step.outputs[0]] = replace(graph.types[y], shape=_shape_after(step, graph.types, made_types))
+            made_origins[step.outputs[0]] = made_origins[y]
+    return _without_dead(graph.with_nodes(nodes, made_types)), made_origins
+
+
+def _shape_after(step: Node, types: Mapping[str, TensorType], made: Mapping[str, TensorType]) -> Shape:
+    if isinstance(step.op, Reshape):
+        return step.op.shape
+    x = step.inputs[0]
+    before = (made[x] if x in made else types[x]).shape
+    return tuple(before[p] for p in step.op.perm)
+
+
+def _merged(end: Node, graph: Graph, producers: Mapping[str, Node], uses: Mapping[str, int]) -> list[Node] | None:
+    """The nodes in place of `end`: from the source that saves most Transposes, counting only those nothing else reads."""
+    chain: list[Node] = []
+    best: tuple[int, list[Node]] | None = None
+    node: Node | None = end
+    alone, dead = True, 0
+    while node is not None and isinstance(node.op, Reshape | Transpose):
+        alone = alone and (node is end or uses[node.outputs[0]] == 1)
+        dead += alone and isinstance(node.op, Transpose)
+        chain.insert(0, node)
+        found = _one_transpose(chain, graph)
+        if found is not None:
+            saved = dead - sum(isinstance(n.op, Transpose) for n in found)
+            if saved > 0 and (best is None or saved > best[0]):
+                best = (saved, found)
+        node = producers.get(node.inputs[0])
+    return None if best is None else best[1]
+
+
+def _one_transpose(chain: list[Node], graph: Graph) -> list[Node] | None:
+    x, end = chain[0].inputs[0], chain[-1]
+    factors = Factors.of(graph.types[x].shape)
+    for node in chain:
+        if isinstance(node.op, Transpose):
+            factors.transpose(node.op.perm)
+        elif not factors.reshape(node.op.shape):
+            return None
+    shape, perm = factors.permutation()
+    y = end.outputs[0]
+    sources = tuple(dict.fromkeys(s for node in chain for s in node.sources))
+    last = Reshape(graph.types[y].shape)
+    if perm == tuple(range(len(perm))):
+        return [Node(end.name, last, (x,), end.outputs, sources)]
+    view, moved = f"{y}@factors", f"{y}@permuted"
+    return [
+        Node(f"{end.name}@factors", Reshape(shape), (x,), (view,), ()),
+        Node(f"{end.name}@permuted", Transpose(perm), (view,), (moved,), sources),
+        Node(end.name, last, (moved,), end.outputs, ()),
+    ]
+
+
+def _without_dead(graph: Graph) -> Graph:
+    needed = set(graph.outputs)
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        if isinstance(node.op, Reshape | Transpose) and not needed.intersection(node.outputs):
+            continue
+        needed.update(node.inputs)
+        kept.append(node)
+    return graph.with_nodes(reversed(kept))
+
+
+def lift_functions(graph: Graph, origins: Origins) -> tuple[Graph, dict[str, tuple[str, str]]]:
+    """conv, moves, function -> conv, function, moves: what the moves bring is then a fused activation's output.
+
+    Only through tensors that nothing else reads; through a Slice only where it keeps at least half.
+    """
+    found_origins = dict(origins)
+    producers, consumers = graph.producers(), graph.consumers()
+    for node in graph.nodes:
+        if not isinstance(node.op, Unary):
+            continue
+        chain = _moves_behind_convolution(node, graph, producers, consumers)
+        if chain:
+            graph = _lifted(node, chain, graph, found_origins)
+            producers, consumers = graph.producers(), graph.consumers()
+    return graph, found_origins
+
+
+def _moves_behind_convolution(
+    node: Node, graph: Graph, producers: Mapping[str, Node], consumers: Mapping[str, list[Node]]
+) -> list[Node]:
+    chain: list[Node] = []
+    name = node.inputs[0]
+    while len(consumers[name]) == 1 and name not in graph.outputs:
+        before = producers.get(name)
+        if before is None:
+            return []
+        if isinstance(before.op, Convolution):
+            return chain
+        if not isinstance(before.op, Reshape | Transpose | Slice) or not _keeps_half(before, graph):
+            return []
+        chain.insert(0, before)
+        name = before.inputs[0]
+    return []
+
+
+def _keeps_half(node: Node, graph: Graph) -> bool:
+    return 2 * graph.types[node.outputs[0]].elements >= graph.types[node.inputs[0]].elements
+
+
+def _lifted(node: Node, chain: list[Node], graph: Graph, origins: dict[str, tuple[str, str]]) -> Graph:
+    x, y = chain[0].inputs[0], node.outputs[0]
+    early = f"{y}@early"
+    origins[early] = origins[y]
+    function = Node(node.name, node.op, (x,), (early,), node.sources)
+    moved = [replace(chain[0], inputs=(early,)), *chain[1:]]
+    moved[-1] = replace(moved[-1], outputs=(y,))
+    for step in moved[:-1]:
+        origins[step.outputs[0]] = origins[y]
+    places = {old.name: new for old, new in zip(chain, moved)}
+    nodes: list[Node] = []
+    for old in graph.nodes:
+        if old.name == node.name:
+            continue
+        if old.name == chain[0].name:
+            nodes.append(function)
+        nodes.append(places.get(old.name, old))
+    return graph.with_nodes(nodes, {early: graph.types[x]})
