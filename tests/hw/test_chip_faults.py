@@ -120,9 +120,8 @@ CASES = {
     ),
     "too few semaphores": (
         "sync: {semaphores: 64}",
-        "sync: {semaphores: 5}",
-        "mine.yaml:{line}: sync.semaphores: 5 are fewer than the 6 that programs need, one for each ordered pair of mac, "
-        "vector and a DMA channel",
+        "sync: {semaphores: 2}",
+        "mine.yaml:{line}: sync.semaphores: 2 are fewer than the 3 with which mac, vector, a DMA channel can wait for one another",
     ),
     "banks that do not divide": (
         "banks: 8",

@@ -56,7 +56,7 @@ class _LayerLowering:
         self.plan, self.planned, self.index, self.homes, self.chip = plan, planned, index, homes, chip
         self.item = chip.activation_bytes
         self.dimensions = chip.engines.dma.dimensions
-        self.store_channel = chip.engines.dma.channels - 1
+        self.store_channel = chip.used_channels - 1
 
     @property
     def layer(self) -> Layer:

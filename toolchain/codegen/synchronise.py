@@ -3,12 +3,18 @@
 Engines are in order and run side by side. For every operation the latest conflicting one on each other engine is found;
 what the engine does not know to be over yet (vector clocks) gets a signal behind it and a wait in front. A semaphore
 serves one pair of engines, so that its k-th wait answers its k-th signal.
+
+On machines of few semaphores only some pairs have one; the others are ordered by relays, a wait and a signal on engines in
+between. Where a count could pass `sync.max_count`, the waiting engine answers by a semaphore of its own, and the next signal
+waits for that answer. Every signal stands before its wait in program order, so nothing of this can block for good.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
 import numpy as np
 
@@ -18,6 +24,7 @@ from toolchain.hw.chip import Chip
 from toolchain.isa.accesses import Access
 from toolchain.isa.operations import End, MachineOp, Signal, Space, Wait, engine_index, engine_names
 
+Pair = tuple[int, int]  # engine that signals, engine that waits
 _GRANULE_BYTES = {Space.DRAM: 64, Space.SRAM: 16}
 
 
@@ -29,73 +36,140 @@ class Synchronised:
     layers: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class _Event:
+    """Something on an engine's queue: `item` of the placed operations, or a relay before it; `waits` for earlier events."""
+
+    engine: int
+    item: int
+    relay: bool
+    waits: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """Signal of event `source` for event `consumer` must first hear that the wait of event `earlier` is over."""
+
+    source: int
+    consumer: int
+    earlier: int
+
+
+@dataclass(frozen=True)
+class _Order:
+    """Events in program order; the answers of each pair of engines that needs any, in order of their signals."""
+
+    events: tuple[_Event, ...]
+    answers: dict[Pair, tuple[_Answer, ...]]
+
+    @property
+    def pairs(self) -> Counter[Pair]:
+        """Pairs of engines that a semaphore serves, and how often."""
+        return Counter((self.events[s].engine, e.engine) for e in self.events for s in e.waits)
+
+    @property
+    def semaphores(self) -> int:
+        return len(self.pairs) + len(self.answers)
+
+
 def synchronise(placed: Sequence[Placed], chip: Chip, mutable_dram_bytes: int) -> Synchronised:
-    """placed: in program order, which defines what the program means. DRAM from `mutable_dram_bytes` on is only read."""
+    """placed: in program order, which defines what the program means. DRAM from `mutable_dram_bytes` on is only read.
+
+    Raises CompileError where even the fewest semaphores that can order the engines are more than the machine has.
+    """
+    order = _ordered(placed, chip, mutable_dram_bytes, None)
+    links = _scarce_links(order, chip.sync.semaphores) if order.semaphores > chip.sync.semaphores else ()
+    for some in links:
+        order = _ordered(placed, chip, mutable_dram_bytes, some)
+        if order.semaphores <= chip.sync.semaphores:
+            break
+    if order.semaphores > chip.sync.semaphores:
+        names = engine_names(chip.engines.dma.channels)
+        used = ", ".join(names[e] for e in sorted({e for pair in order.pairs for e in pair}))
+        answers = f" and {len(order.answers)} for answers, since sync.max_count is {chip.sync.max_count}" if order.answers else ""
+        raise CompileError(
+            f"{chip.name}: to order {used} takes at least {len(order.pairs)} semaphores{answers}; "
+            f"sync.semaphores is {chip.sync.semaphores}: raise it to {order.semaphores}"
+        )
+    return _assemble(placed, order)
+
+
+def _scarce_links(order: _Order, semaphores: int) -> Iterator[frozenset[Pair]]:
+    """Pairs that suffice to reach every engine from every other, the most used ones first; ever fewer, a ring at last."""
+    counts = order.pairs
+    used = sorted({e for pair in counts for e in pair})
+    rings = [[*zip((used[0], *rest), (*rest, used[0]))] for rest in permutations(used[1:])]
+    ring = max(rings, key=lambda links: sum(counts[link] for link in links))
+    others = [pair for pair, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if pair not in ring]
+    for spare in range(max(0, min(semaphores - len(ring), len(others))), -1, -1):
+        yield frozenset([*ring, *others[:spare]])
+
+
+def _ordered(placed: Sequence[Placed], chip: Chip, mutable_dram_bytes: int, links: frozenset[Pair] | None) -> _Order:
+    """What each operation must wait for by semaphore. links: the pairs of engines that have one (None: all)."""
     engines = len(engine_names(chip.engines.dma.channels))
-    needs = _dependencies(placed, chip, engines, mutable_dram_bytes)
-    signals: dict[int, list[int]] = {}
-    for consumer, (_, sources) in enumerate(needs):
-        for source in sources:
-            signals.setdefault(source, []).append(consumer)
-    return _assemble(placed, needs, signals, chip, engines)
-
-
-def _dependencies(placed: Sequence[Placed], chip: Chip, engines: int, mutable_dram_bytes: int) -> list[tuple[int, list[int]]]:
-    """For each operation its engine and the operations it must wait for by semaphore."""
     history = _History(chip, engines, mutable_dram_bytes)
-    clocks = np.full((engines, engines), -1, np.int64)  # clocks[e][p]: last operation of p that e knows to be over
+    clocks = np.full((engines, engines), -1, np.int64)  # clocks[e][p]: last event of p that e knows to be over
     known: list[np.ndarray] = []
-    limit = chip.sync.max_count
-    found: list[tuple[int, list[int]]] = []
-    channels = _Channels(engines, limit)
-    for index, item in enumerate(placed):
-        engine = engine_index(item.op)
-        assert engine is not None
-        latest = history.latest(item.accesses)
-        sources = []
-        for other in range(engines):
-            source = int(latest[other])
-            if other != engine and source > clocks[engine][other]:
-                sources.append(source)
-        # The latest first: what it knows may make the others needless.
-        kept = []
-        for source in sorted(sources, reverse=True):
-            other = found[source][0]
-            if source > clocks[engine][other]:
-                kept.append(source)
-                np.maximum(clocks[engine], known[source], out=clocks[engine])
-                channels.note(other, engine, source, index)
-        history.record(item.accesses, engine, index)
-        clocks[engine][engine] = index
+    events: list[_Event] = []
+    hops = _hops(links, engines)
+
+    def happen(engine: int, item: int, relay: bool, waits: Sequence[int]) -> int:
+        for source in waits:
+            np.maximum(clocks[engine], known[source], out=clocks[engine])
+        clocks[engine][engine] = len(events)
         known.append(clocks[engine].copy())
-        found.append((engine, sorted(kept)))
-    channels.require(known, chip)
+        events.append(_Event(engine, item, relay, tuple(sorted(waits))))
+        return len(events) - 1
+
+    for index, (op, touched) in enumerate((p.op, p.accesses) for p in placed):
+        engine = engine_index(op)
+        assert engine is not None
+        latest = history.latest(touched)
+        seen, waits = clocks[engine].copy(), dict[int, int]()  # waits: one event an engine
+        # The latest first: what it knows may make the others needless.
+        for source in sorted((int(s) for s in latest), reverse=True):
+            if source < 0 or events[source].engine == engine or source <= seen[events[source].engine]:
+                continue
+            for hop in hops.get((events[source].engine, engine), ()):
+                told = source <= clocks[hop][events[source].engine]
+                source = int(clocks[hop][hop]) if told else happen(hop, index, True, (source,))
+            np.maximum(seen, known[source], out=seen)
+            waits[events[source].engine] = max(source, waits.get(events[source].engine, -1))
+        history.record(touched, engine, happen(engine, index, False, list(waits.values())))
+    return _Order(tuple(events), _answers(events, known, chip.sync.max_count))
+
+
+def _hops(links: frozenset[Pair] | None, engines: int) -> dict[Pair, tuple[int, ...]]:
+    """The engines between two that have no semaphore of their own, by the shortest way."""
+    found: dict[Pair, tuple[int, ...]] = {}
+    for start in range(engines) if links is not None else ():
+        ways: dict[int, tuple[int, ...]] = {start: ()}
+        front = [start]
+        for here in front:
+            for _, there in sorted(link for link in links or () if link[0] == here):
+                if there not in ways:
+                    ways[there] = (*ways[here], there)
+                    front.append(there)
+        found |= {(start, end): way[:-1] for end, way in ways.items() if end != start}
     return found
 
 
-class _Channels:
-    """How many signals of each pair of engines may be outstanding at once."""
-
-    def __init__(self, engines: int, limit: int):
-        self._limit = limit
-        self._pairs: dict[tuple[int, int], list[tuple[int, int]]] = {}
-
-    def note(self, source_engine: int, engine: int, source: int, consumer: int) -> None:
-        self._pairs.setdefault((source_engine, engine), []).append((source, consumer))
-
-    def require(self, known: Sequence[np.ndarray], chip: Chip) -> None:
-        """A signal is safe when its engine knows that the wait `max_count` before it is over."""
-        if len(self._pairs) > chip.sync.semaphores:
-            raise CompileError(
-                f"{chip.name}: the program needs {len(self._pairs)} semaphores, one for each pair of engines that meet; "
-                f"sync.semaphores is {chip.sync.semaphores}"
-            )
-        for (_, engine), pairs in sorted(self._pairs.items()):
-            for (source, _), (_, consumer) in zip(pairs[self._limit :], pairs):
-                if known[source][engine] < consumer:
-                    raise CompileError(
-                        f"{chip.name}: more than sync.max_count={self._limit} signals of one semaphore may be outstanding"
-                    )
+def _answers(events: Sequence[_Event], known: Sequence[np.ndarray], limit: int) -> dict[Pair, tuple[_Answer, ...]]:
+    """A signal is safe when its engine knows that the wait `limit` before it is over; the others need an answer."""
+    sent: dict[Pair, list[tuple[int, int]]] = {}
+    for consumer, event in enumerate(events):
+        for source in event.waits:
+            sent.setdefault((events[source].engine, event.engine), []).append((source, consumer))
+    answers = {
+        pair: tuple(
+            _Answer(source, consumer, earlier)
+            for (source, consumer), (_, earlier) in zip(signals[limit:], signals)
+            if known[source][pair[1]] < earlier
+        )
+        for pair, signals in sorted(sent.items())
+    }
+    return {pair: found for pair, found in answers.items() if found}
 
 
 class _History:
@@ -136,21 +210,34 @@ class _History:
                 (self._writes if access.write else self._reads)[access.space][engine, span] = index
 
 
-def _assemble(
-    placed: Sequence[Placed],
-    needs: Sequence[tuple[int, list[int]]],
-    signals: dict[int, list[int]],
-    chip: Chip,
-    engines: int,
-) -> Synchronised:
-    pairs = sorted({(needs[s][0], needs[c][0]) for s, consumers in signals.items() for c in consumers})
-    number = {pair: i for i, pair in enumerate(pairs)}
+def _assemble(placed: Sequence[Placed], order: _Order) -> Synchronised:
+    events = order.events
+    number = {pair: i for i, pair in enumerate(sorted(order.pairs))}
+    answer_number = {pair: len(number) + i for i, pair in enumerate(order.answers)}
+    answers = {(a.source, a.consumer): a for found in order.answers.values() for a in found}
+    after: dict[int, list[MachineOp]] = {}
+    answering: dict[tuple[int, int], int] = {}  # (event, engine whose signal it waits for) -> semaphore of the answer
+    for consumer, event in enumerate(events):
+        for source in event.waits:
+            pair = (events[source].engine, event.engine)
+            answer = answers.get((source, consumer))
+            signals: list[MachineOp] = [Signal(pair[0], number[pair])]
+            if answer is not None:
+                answering[answer.earlier, pair[0]] = answer_number[pair]
+                signals.insert(0, Wait(pair[0], answer_number[pair]))
+            # A signal that waits for an answer stands behind it in program order.
+            after.setdefault(source if answer is None else max(source, answer.earlier), []).extend(signals)
     ops: list[MachineOp] = []
     layers: list[int] = []
-    for index, item in enumerate(placed):
-        engine, sources = needs[index]
-        before = [Wait(engine, number[needs[s][0], engine]) for s in sources]
-        after = [Signal(engine, number[engine, needs[c][0]]) for c in signals.get(index, [])]
-        ops += [*before, item.op, *after]
-        layers += [item.layer] * (len(before) + 1 + len(after))
+    for index, event in enumerate(events):
+        before: list[MachineOp] = []
+        for source in event.waits:
+            pair = (events[source].engine, event.engine)
+            before.append(Wait(event.engine, number[pair]))
+            if (index, pair[0]) in answering:
+                before.append(Signal(event.engine, answering[index, pair[0]]))
+        item = placed[event.item]
+        made = [*before, *([] if event.relay else [item.op]), *after.get(index, [])]
+        ops += made
+        layers += [item.layer] * len(made)
     return Synchronised((*ops, End()), (*layers, -1))

@@ -218,10 +218,17 @@ class Chip(Section):
         )
         return mac.rows * mac.columns * mac.depth * rate
 
-    def semaphores_of(self, channels: int) -> int:
-        """Semaphores of a program that uses so many DMA channels: one for each ordered pair of engines that may meet."""
-        engines = 1 + bool(self.engines.vector.operations) + channels
-        return engines * (engines - 1)
+    @property
+    def used_channels(self) -> int:
+        """DMA channels that programs use: as many as leave a semaphore for each ordered pair of engines; one at least.
+
+        Where counts are small, each pair may need a second semaphore for answers.
+        """
+        others, each = 1 + bool(self.engines.vector.operations), 2 if self.sync.max_count < 4 else 1
+        fitting = (
+            c for c in range(2, self.engines.dma.channels + 1) if each * (others + c) * (others + c - 1) <= self.sync.semaphores
+        )
+        return max(fitting, default=1)
 
     @property
     def activation_bytes(self) -> int:

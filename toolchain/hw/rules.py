@@ -92,10 +92,9 @@ def _numerics(chip: Chip) -> Iterator[Broken]:
 
 
 def _sync(chip: Chip) -> Iterator[Broken]:
-    least = chip.semaphores_of(1)
-    if chip.sync.semaphores < least:
-        engines = "mac, vector and a DMA channel" if chip.engines.vector.operations else "mac and a DMA channel"
+    engines = ["mac", "vector", "a DMA channel"] if chip.engines.vector.operations else ["mac", "a DMA channel"]
+    if chip.sync.semaphores < len(engines):
         yield (
             ("sync", "semaphores"),
-            f"{chip.sync.semaphores} are fewer than the {least} that programs need, one for each ordered pair of {engines}",
+            f"{chip.sync.semaphores} are fewer than the {len(engines)} with which {', '.join(engines)} can wait for one another",
         )
