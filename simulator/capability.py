@@ -17,6 +17,8 @@ from toolchain.isa.operations import (
     Pool,
     PoolKind,
     Table,
+    WeightedWindowOp,
+    WindowOp,
 )
 
 _WINDOW_SIZES = (
@@ -47,9 +49,9 @@ def broken_capability(op: MachineOp, chip: Chip) -> str | None:
     for name in _SIZES.get(type(op), ()):
         if getattr(op, name) < 1:
             return f"{name}={getattr(op, name)}, must be at least 1"
-    if isinstance(op, Convolution | Depthwise | Pool) and min(op.input_height, op.input_width, op.pad_top, op.pad_left) < 0:
-        return "input_height, input_width, pad_top and pad_left must not be negative"
-    if isinstance(op, Convolution | Depthwise | Pool):
+    if isinstance(op, WindowOp):
+        if min(op.input_height, op.input_width, op.pad_top, op.pad_left) < 0:
+            return "input_height, input_width, pad_top and pad_left must not be negative"
         value, limit = op.input_zero_point, _code_limit(chip)
         if not -limit <= value < limit:
             return f"input_zero_point={value}, must be {-limit}..{limit - 1} ({chip.numerics.activation})"
@@ -109,7 +111,7 @@ def _accumulators(held: int, chip: Chip) -> Iterator[str]:
         yield f"needs {held} accumulators, the machine has engines.mac.accumulators.entries={entries}"
 
 
-def _post(op: Convolution | Depthwise, chip: Chip) -> Iterator[str]:
+def _post(op: WeightedWindowOp, chip: Chip) -> Iterator[str]:
     if not op.emit:
         return
     if op.use_table:
@@ -122,10 +124,7 @@ def _post(op: Convolution | Depthwise, chip: Chip) -> Iterator[str]:
 
 def _convolution(op: Convolution, chip: Chip) -> Iterator[str]:
     limits = chip.limits.convolution
-    yield from _types(chip)
-    yield from _accumulators(op.output_height * op.output_width * op.output_channels, chip)
-    yield from _post(op, chip)
-    yield from _window(op, limits, "convolution")
+    yield from _weighted_window(op, op.output_channels, limits, "convolution", chip)
     if limits.max_input_channels is not None and op.input_channels > limits.max_input_channels:
         yield f"{op.input_channels} input channels, limits.convolution.max_input_channels={limits.max_input_channels}"
     if limits.max_output_channels is not None and op.output_channels > limits.max_output_channels:
@@ -136,15 +135,17 @@ def _depthwise(op: Depthwise, chip: Chip) -> Iterator[str]:
     if chip.engines.mac.depthwise == "none":
         yield "engines.mac.depthwise is none"
     limits = chip.limits.depthwise
-    yield from _types(chip)
-    yield from _accumulators(op.output_height * op.output_width * op.channels, chip)
-    yield from _post(op, chip)
-    yield from _window(op, limits, "depthwise")
+    yield from _weighted_window(op, op.channels, limits, "depthwise", chip)
     if limits.max_output_channels is not None and op.channels > limits.max_output_channels:
         yield f"{op.channels} channels, limits.depthwise.max_output_channels={limits.max_output_channels}"
 
 
-def _window(op: Convolution | Depthwise, limits: ConvolutionLimits, key: str) -> Iterator[str]:
+def _weighted_window(
+    op: WeightedWindowOp, output_channels: int, limits: ConvolutionLimits, key: str, chip: Chip
+) -> Iterator[str]:
+    yield from _types(chip)
+    yield from _accumulators(op.output_height * op.output_width * output_channels, chip)
+    yield from _post(op, chip)
     found = (
         ("kernel", (op.kernel_height, op.kernel_width), limits.max_kernel),
         ("stride", (op.stride_height, op.stride_width), limits.max_stride),

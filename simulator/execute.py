@@ -27,6 +27,8 @@ from toolchain.isa.operations import (
     PoolKind,
     Space,
     Table,
+    WeightedWindowOp,
+    WindowOp,
 )
 
 Array = NDArray[Any]
@@ -101,7 +103,7 @@ class Executor:
         if q is not None:
             self._output(op, op.channels)[...] = q
 
-    def _window_sums(self, op: Convolution | Depthwise, channels: int, weights: Any) -> Array:
+    def _window_sums(self, op: WeightedWindowOp, channels: int, weights: Any) -> Array:
         """int32 or int64[oh, ow, oc]: sums without bias, wrapped to the accumulators' width."""
         x, pads = self._window_input(op, channels, op.input_zero_point)
         return conv2d(
@@ -114,7 +116,7 @@ class Executor:
             accumulator_bits=self.arithmetic.accumulator_bits,
         )[0]
 
-    def _window_input(self, op: Convolution | Depthwise | Pool, channels: int, padding: int) -> tuple[Array, Pads]:
+    def _window_input(self, op: WindowOp, channels: int, padding: int) -> tuple[Array, Pads]:
         """The part of the input that windows reach, [1, h, w, c], and the padding around it."""
         full_height = (op.output_height - 1) * op.stride_height + (op.kernel_height - 1) * op.dilation_height + 1
         full_width = (op.output_width - 1) * op.stride_width + (op.kernel_width - 1) * op.dilation_width + 1
@@ -126,7 +128,7 @@ class Executor:
         x = self.state.feature_map(op.input_address, (1, rows, columns, channels), strides)
         return x, (op.pad_top, op.pad_left, full_height - op.pad_top - rows, full_width - op.pad_left - columns)
 
-    def _emitted(self, op: Convolution | Depthwise, sums: Array, channels: int) -> Array | None:
+    def _emitted(self, op: WeightedWindowOp, sums: Array, channels: int) -> Array | None:
         """Through the accumulators: None where they keep the sums, else the outputs after the table."""
         sums = self._accumulated(op, sums)
         if not op.emit:
@@ -138,7 +140,7 @@ class Executor:
             q = self.arithmetic.lookup(q, self.state.sram_bytes(op.table_address, self.table_bytes))
         return q
 
-    def _accumulated(self, op: Convolution | Depthwise | MatrixProduct, sums: Array) -> Array:
+    def _accumulated(self, op: WeightedWindowOp | MatrixProduct, sums: Array) -> Array:
         if op.accumulate and self.state.accumulators is not None:
             sums = finish_sums(sums + self.state.accumulators, None, self.arithmetic.accumulator_bits)
         self.state.accumulators = None if op.emit else sums

@@ -260,7 +260,7 @@ def test_a_program_the_machine_does_not_accept(case):
 
 def test_an_unknown_kind_is_refused():
     isa = machine_of("edge16").isa
-    op = Pool(PoolKind.AVERAGE, *[1] * len(Pool.parameters()[1:]))
+    op = Pool(**{**dict.fromkeys(Pool.parameters(), 1), "kind": PoolKind.AVERAGE})
     low = isa.plans["pool"].slot_of["kind"].low
     word = bytearray(encode([op], isa))
     word[low // 8] |= 2 << low % 8

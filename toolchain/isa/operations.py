@@ -93,29 +93,16 @@ class Fill(MachineOp):
 
 
 @dataclass(frozen=True)
-class Convolution(MachineOp):
-    """acc[y, x, o] (+)= sum over ky, kx, i of (in[iy, ix, i] - input_zero_point) w[o, ky, kx, i],
-    iy = y sh + ky dh - pad_top, ix = x sw + kx dw - pad_left.
-
-    `accumulate` = 1 adds to the accumulators left by the previous mac operation (same output shape), 0 starts from zero.
-    `emit` = 0 leaves the sums in the accumulators. `emit` = 1 writes, per output channel o with the parameter entry
-    (bias int64, multiplier int32, shift int32; 16 bytes, little-endian, at parameter_address + 16 o):
-        q = clamp(requantize(acc + bias, multiplier, shift) + output_zero_point, clamp_low, clamp_high)
-    then, when `use_table`, q = table[q]; then, when `use_add`, with r read at addend_address:
-        q = clamp(requantize(requantize((q - output_zero_point') << left_shift, add_output...) ... )
-    exactly as Elementwise ADD with a = q, b = r and the `add_*` parameters (a's zero point is add_input_zero_point).
-    Weights: int8, or int4 packed two a byte, low nibble first, at weight_address in order o, ky, kx, i, the whole block
-    contiguous (int4: each output channel starts on a byte). Everything is in SRAM.
+class WindowOp(MachineOp):
+    """Base of what slides a window over a feature map: output (y, x) sees rows y sh + ky dh - pad_top of the input and
+    columns x sw + kx dw - pad_left.
     """
 
-    NAME = "convolution"
-    ENGINE = "mac"
     input_address: int
     input_row_stride: int
     input_column_stride: int
     input_height: int
     input_width: int
-    input_channels: int
     pad_top: int
     pad_left: int
     kernel_height: int
@@ -124,22 +111,51 @@ class Convolution(MachineOp):
     stride_width: int
     dilation_height: int
     dilation_width: int
-    weight_address: int
-    parameter_address: int
     output_address: int
     output_row_stride: int
     output_column_stride: int
     output_height: int
     output_width: int
-    output_channels: int
     input_zero_point: int
     output_zero_point: int
     clamp_low: int
     clamp_high: int
+
+
+@dataclass(frozen=True)
+class WeightedWindowOp(WindowOp):
+    """Base of the windows that the array multiplies with weights, into its accumulators and out of them.
+
+    `accumulate` = 1 adds to the accumulators left by the previous mac operation (same output shape), 0 starts from zero.
+    `emit` = 0 leaves the sums in the accumulators. `emit` = 1 writes, per output channel o with the parameter entry
+    (bias int64, multiplier int32, shift int32; 16 bytes, little-endian, at parameter_address + 16 o):
+        q = clamp(requantize(acc + bias, multiplier, shift) + output_zero_point, clamp_low, clamp_high)
+    then, when `use_table`, q = table[q].
+    Weights: int8, or int4 packed two a byte, low nibble first, the whole block contiguous at weight_address. Everything is
+    in SRAM.
+    """
+
+    ENGINE = "mac"
+    weight_address: int
+    parameter_address: int
     accumulate: int
     emit: int
     use_table: int
     table_address: int
+
+
+@dataclass(frozen=True)
+class Convolution(WeightedWindowOp):
+    """acc[y, x, o] (+)= sum over ky, kx, i of (in[iy, ix, i] - input_zero_point) w[o, ky, kx, i],
+    iy = y sh + ky dh - pad_top, ix = x sw + kx dw - pad_left.
+
+    Weights in order o, ky, kx, i (int4: each output channel starts on a byte). On emit, after the table, when `use_add`,
+    the output is Elementwise ADD of a = q and b = what lies at addend_address, with the `add_*` parameters (input: a).
+    """
+
+    NAME = "convolution"
+    input_channels: int
+    output_channels: int
     use_add: int
     addend_address: int
     addend_row_stride: int
@@ -159,41 +175,12 @@ class Convolution(MachineOp):
 
 
 @dataclass(frozen=True)
-class Depthwise(MachineOp):
+class Depthwise(WeightedWindowOp):
     """As Convolution with one weight plane a channel: w[ky, kx, c] (order ky, kx, c; int4: each ky, kx row on a byte);
     input_channels = output_channels = `channels`. No addend."""
 
     NAME = "depthwise"
-    ENGINE = "mac"
-    input_address: int
-    input_row_stride: int
-    input_column_stride: int
-    input_height: int
-    input_width: int
     channels: int
-    pad_top: int
-    pad_left: int
-    kernel_height: int
-    kernel_width: int
-    stride_height: int
-    stride_width: int
-    dilation_height: int
-    dilation_width: int
-    weight_address: int
-    parameter_address: int
-    output_address: int
-    output_row_stride: int
-    output_column_stride: int
-    output_height: int
-    output_width: int
-    input_zero_point: int
-    output_zero_point: int
-    clamp_low: int
-    clamp_high: int
-    accumulate: int
-    emit: int
-    use_table: int
-    table_address: int
 
 
 @dataclass(frozen=True)
@@ -229,7 +216,7 @@ class MatrixProduct(MachineOp):
 
 
 @dataclass(frozen=True)
-class Pool(MachineOp):
+class Pool(WindowOp):
     """max: out = clamp(max over the window).
     average: out = clamp(requantize(sum(in - input_zero_point), multiplier, shift) + output_zero_point).
     """
@@ -237,31 +224,9 @@ class Pool(MachineOp):
     NAME = "pool"
     ENGINE = "vector"
     kind: PoolKind
-    input_address: int
-    input_row_stride: int
-    input_column_stride: int
-    input_height: int
-    input_width: int
     channels: int
-    pad_top: int
-    pad_left: int
-    kernel_height: int
-    kernel_width: int
-    stride_height: int
-    stride_width: int
-    dilation_height: int
-    dilation_width: int
-    output_address: int
-    output_row_stride: int
-    output_column_stride: int
-    output_height: int
-    output_width: int
-    input_zero_point: int
-    output_zero_point: int
     multiplier: int
     shift: int
-    clamp_low: int
-    clamp_high: int
 
 
 @dataclass(frozen=True)

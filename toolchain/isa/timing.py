@@ -25,6 +25,8 @@ from toolchain.isa.operations import (
     Pool,
     Space,
     Table,
+    WeightedWindowOp,
+    WindowOp,
 )
 
 
@@ -156,7 +158,7 @@ def _operand_reads(mac: MacArray, pixels: int, outputs: int) -> tuple[int, int]:
     return 1, -(-pixels // mac.columns)
 
 
-def _window_bytes(op: Convolution | Depthwise | Pool, channels: int, size: int) -> int:
+def _window_bytes(op: WindowOp, channels: int, size: int) -> int:
     rows = window_extent(op.output_height, op.kernel_height, op.stride_height, op.dilation_height, op.pad_top, op.input_height)
     columns = window_extent(op.output_width, op.kernel_width, op.stride_width, op.dilation_width, op.pad_left, op.input_width)
     return rows * columns * channels * size
@@ -183,7 +185,7 @@ def _depthwise(op: Depthwise, chip: Chip) -> Demand:
     return _array(op, chip, cycles, read, pixels, op.channels, pixels * taps * op.channels)
 
 
-def _array(op: Convolution | Depthwise, chip: Chip, cycles: int, read: int, pixels: int, outputs: int, macs: int) -> Demand:
+def _array(op: WeightedWindowOp, chip: Chip, cycles: int, read: int, pixels: int, outputs: int, macs: int) -> Demand:
     sram = chip.memories.sram
     if not op.emit:
         return Demand(cycles, sram_read_bytes=read, latency_cycles=sram.latency_cycles, macs=macs)
