@@ -116,6 +116,33 @@ LINEAR = [
     ("(float[5,4] x, float[3,5] w) => (float[a,b] y) { y = MatMul(w, x) }", "MatMul"),
 ]
 
+MOMENTS = (
+    "k = int64[1] {{{axis}}} o = float {{2}} e = float {{0.00001}} m = ReduceMean(x, k) d = Sub(x, m) p = Pow(d, o) "
+    "v = ReduceMean(p, k) s = Add(v, e) r = Sqrt(s) "
+)
+NORMS = [
+    (
+        "(float[2,5,8] x, float[8] w, float[8] w2) => (float[a,b,c] y) { "
+        + MOMENTS.format(axis=-1)
+        + "q = Div(d, r) g = Mul(q, w) y = Add(g, w2) }",
+        "LayerNormalization",
+    ),
+    (
+        "(float[2,5,8] x, float[8] w) => (float[a,b,c] y) { "
+        + MOMENTS.format(axis=2)
+        + "i = Reciprocal(r) q = Mul(i, d) y = Mul(q, w) }",
+        "LayerNormalization",
+    ),
+    (
+        "(float[2,4,5,7] x, float[4,1,1] w) => (float[a,b,c,f] y) { " + MOMENTS.format(axis=1) + "q = Div(d, r) y = Mul(q, w) }",
+        "Transpose LayerNormalization Transpose Mul",
+    ),
+    (
+        "(float[2,5,8] x) => (float[a,b,c] y) { " + MOMENTS.format(axis=1) + "y = Div(d, r) }",
+        "ReduceMean Sub Mul ReduceMean Add Sqrt Div",
+    ),
+]
+
 SHARED = "float[6,4,1,1] w, float w2) => (float[n,m,a,b] y"  # what two read is not taken in by one of them
 SHAPING = [
     (f"{IMAGE}, {SHARED}) {{ a = Conv(x, w) c = Mul(a, w2) d = Relu(a) y = Sub(c, d) }}", "Conv Mul Relu Sub"),
@@ -188,7 +215,7 @@ ARITHMETIC = [
     (f"{IMAGE}, float[1,4,1,1] w) => (float[n,m,a,b] y) {{ y = PRelu(x, w) }}", "PRelu"),
     (f"{IMAGE}, float[1] w) => (float[n,m,a,b] y) {{ y = PRelu(x, w) }}", "LeakyRelu"),
     (f"{IMAGE}) => (float[n,m] y) {{ i = int64[2] {{-1,2}} y = ReduceMean<keepdims=0>(x, i) }}", "ReduceMean Reshape"),
-    (f"{IMAGE}) => (float y) {{ y = ReduceSum<keepdims=0>(x) }}", "ReduceSum Reshape"),
+    (f"{IMAGE}) => (float y) {{ y = ReduceSum<keepdims=0>(x) }}", "ReduceMean Mul Reshape"),
     (f"{IMAGE}) => (float[n,m,a,b] y) {{ i = int64[1] {{-3}} y = ReduceMax(x, i) }}", "ReduceMax"),
     (
         f"{IMAGE}) => (float[n,m,a,b] y) {{ c = float {{3}} z = float {{0}} d = float {{6}} "
@@ -236,7 +263,7 @@ OLDER = [
     (11, f"{IMAGE}) => (float[n,m,a,b,c] y) {{ y = Unsqueeze<axes = [0]>(x) }}", "Reshape"),
     (11, f"{IMAGE}) => (float[n,m,a,b] y) {{ a, b = Split<axis = 1, split = [1,3]>(x) y = Add(b, a) }}", "Slice Slice Add"),
     (11, f"{IMAGE}) => (float[n,m] y) {{ y = ReduceMean<axes = [2,3], keepdims = 0>(x) }}", "ReduceMean Reshape"),
-    (11, f"{IMAGE}) => (float[n,m,a,b] y) {{ y = ReduceSum<axes = [-1]>(x) }}", "ReduceSum"),
+    (11, f"{IMAGE}) => (float[n,m,a,b] y) {{ y = ReduceSum<axes = [-1]>(x) }}", "ReduceMean Mul"),
     (11, f"{IMAGE}) => (float[n,m,a,b] y) {{ a = Dropout<ratio = 0.3>(x) y = Relu(a) }}", "Relu"),
     (
         11,
@@ -263,7 +290,7 @@ OLDER = [
     ),
 ]
 
-CASES = [(21, g, o) for g, o in (*WINDOWS, *LINEAR, *SHAPING, *ARITHMETIC)] + OLDER
+CASES = [(21, g, o) for g, o in (*WINDOWS, *LINEAR, *NORMS, *SHAPING, *ARITHMETIC)] + OLDER
 
 
 @pytest.mark.parametrize(("opset", "graph", "expected"), CASES)

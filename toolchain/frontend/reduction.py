@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 
-from toolchain.frontend.rewrite import Rewrite, Rule, Scope, operand, reshape
+from toolchain.frontend.rewrite import Rewrite, Rule, Scope, node, operand, reshape
 from toolchain.ir.graph import Node, OnnxOp
 
 REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
@@ -37,6 +38,23 @@ def reduce(n: Node, scope: Scope) -> Rewrite | None:
     y = scope.tensor(f"{n.outputs[0]}/kept")
     return Rewrite(
         (replace(n, op=op, inputs=inputs, outputs=(y,)), reshape(n, "reshape", y, scope.shape(n.outputs[0]), n.outputs[0], scope))
+    )
+
+
+def total(n: Node, scope: Scope) -> Rewrite | None:
+    """A sum of real numbers is their mean, which the chip has, times their number."""
+    axes = scope.constants.get(operand(n, 1)) if operand(n, 1) else None
+    x, y = n.inputs[0], n.outputs[0]
+    if axes is None or not axes.size or not n.op.attributes["keepdims"] or not scope.is_float(x):
+        return None
+    shape = scope.shape(x)
+    count = scope.constant(f"{n.name}/count", np.asarray(prod(shape[a] for a in axes.tolist()), scope.types[x].dtype))
+    mean = scope.tensor(f"{y}/mean")
+    return Rewrite(
+        (
+            replace(n, op=OnnxOp("ReduceMean", n.op.attributes), outputs=(mean,)),
+            node(f"{n.name}/count", "Mul", (mean, count), y, n.sources),
+        )
     )
 
 
@@ -86,4 +104,8 @@ def is_repeat(size: int, factor: int, a: Mapping[str, object]) -> bool:
     return bool((np.clip(rounded, 0, size - 1) == i // factor).all())
 
 
-RULES: Mapping[str, Sequence[Rule]] = {**dict.fromkeys((*REDUCTIONS, *OTHER_REDUCTIONS), (reduce,)), "Resize": (resize,)}
+RULES: Mapping[str, Sequence[Rule]] = {
+    **dict.fromkeys((*REDUCTIONS, *OTHER_REDUCTIONS), (reduce,)),
+    "ReduceSum": (reduce, total),
+    "Resize": (resize,),
+}

@@ -13,8 +13,10 @@ from toolchain.ops.elementwise import Binary, Kind
 from toolchain.ops.integer_convolution import exceeds_max_pad
 from toolchain.ops.matrix_product import MatrixProduct
 from toolchain.ops.movement import Concat, Pad, Reshape, ResizeNearest, Slice, permutation
-from toolchain.ops.pool import AveragePool, Geometry, MaxPool, mean_over_space, split_max_pool
+from toolchain.ops.pool import AveragePool, Geometry, MaxPool, split_max_pool
 from toolchain.ops.unary import Unary
+from toolchain.passes.interleave import conv_transpose, depth_to_space, space_to_depth
+from toolchain.passes.reductions import reduce_max, reduce_mean
 
 if TYPE_CHECKING:
     from toolchain.passes.select import Scope
@@ -174,16 +176,6 @@ def average_pool(scope: Scope) -> None:
     return scope.emit(op, (scope.read(scope.node.inputs[0], "nhwc"),), "nhwc")
 
 
-def reduce_mean(scope: Scope) -> None:
-    x = scope.node.inputs[0]
-    shape = scope.shape(x)
-    axes = tuple(int(v) % len(shape) for v in scope.attributes.get("axes") or range(len(shape)))
-    if len(shape) != 4 or not set(axes) <= {2, 3} or not scope.attributes.get("keepdims", 1):
-        return scope.refuse(f"a mean over dimensions {list(axes)} of {len(shape)}; the chip averages over rows and columns")
-    op = mean_over_space(shape[2], shape[3], tuple(AXIS_NHWC[i] for i in axes))
-    return scope.emit(op, (scope.read(x, "nhwc"),), "nhwc")
-
-
 def concat(scope: Scope) -> None:
     names = scope.node.inputs
     layout = scope.layout(*names)
@@ -286,6 +278,10 @@ RULES: dict[str, Callable[[Scope], None]] = {
     "MaxPool": max_pool,
     "AveragePool": average_pool,
     "ReduceMean": reduce_mean,
+    "ReduceMax": reduce_max,
+    "ConvTranspose": conv_transpose,
+    "DepthToSpace": depth_to_space,
+    "SpaceToDepth": space_to_depth,
     "Concat": concat,
     "Slice": slice_,
     "Pad": pad,

@@ -15,7 +15,8 @@ import numpy as np
 
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType
-from toolchain.ops.movement import permutation
+from toolchain.ops.convolution import Convolution
+from toolchain.ops.movement import Reshape, Transpose, permutation
 from toolchain.ops.unary import Unary, clip_bounds
 from toolchain.passes.fuse import can_clamp
 from toolchain.passes.movers import lift_functions, merge_moves
@@ -171,9 +172,18 @@ def _becomes_clamp(scope: Scope, nodes: list[Node]) -> bool:
     if not isinstance(node.op, Unary) or clip_bounds(node.op.function) is None or not scope.nodes:
         return False
     read = scope.nodes[-1].inputs[0]
-    producer = next((n for n in nodes if read in n.outputs), None)
-    uses = sum(node.inputs.count(read) for node in scope.graph.nodes) + scope.graph.outputs.count(read)
-    return producer is not None and can_clamp(producer.op) and uses == 1
+    behind_moves = False
+    while True:
+        producer = next((n for n in nodes if read in n.outputs), None)
+        uses = sum(node.inputs.count(read) for node in scope.graph.nodes) + scope.graph.outputs.count(read)
+        if producer is None or uses > 1:
+            return False
+        if not isinstance(producer.op, Reshape | Transpose):
+            return can_clamp(producer.op) and (isinstance(producer.op, Convolution) or not behind_moves)
+        if sum(node.inputs.count(producer.inputs[0]) for node in nodes) > 1:
+            return False
+        # lift_functions takes it in front of these.
+        read, behind_moves = producer.inputs[0], True
 
 
 def _kind(node: Node) -> str:

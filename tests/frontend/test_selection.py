@@ -1,0 +1,69 @@
+"""What a rule of the chip makes of an operator is the operator: close to the float model, and no node on the host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from onnx_text import model, save
+from test_movers import same_bits, selected
+
+MAP = "(float[2,6,5,7] x"
+DECONV = f"{MAP}, float[6,%s] w, float[%d] w2) => (float[a,b,c,d] y) {{ y = ConvTranspose<%s>(x, w, w2) }}"
+TRANSPOSED = [
+    DECONV % ("4,2,2", 4, "strides = [2,2]"),
+    DECONV % ("4,4,4", 4, "strides = [2,2], pads = [1,1,1,1]"),
+    DECONV % ("4,3,3", 4, "strides = [2,2], pads = [1,1,1,1], output_padding = [1,1]"),
+    DECONV % ("4,3,5", 4, "strides = [3,2], pads = [0,2,1,0]"),
+    DECONV % ("4,3,3", 4, "strides = [1,1], pads = [1,1,1,1]"),
+    DECONV % ("4,3,3", 4, "strides = [2,1], dilations = [2,1], pads = [2,0,1,2]"),
+    DECONV % ("2,4,4", 4, "group = 2, strides = [2,2], pads = [1,1,1,1]"),
+    DECONV % ("1,4,4", 6, "group = 6, strides = [2,2], pads = [1,1,1,1]"),
+    DECONV % ("3,2,2", 3, "strides = [3,3]"),
+    DECONV % ("3,3,3", 3, "strides = [1,1], pads = [2,2,2,2]"),
+    DECONV % ("3,2,2", 3, "strides = [2,2], pads = [2,3,4,2]"),
+    "(float[1,8,20] x, float[8,4,8] w) => (float[a,b,c] y) { y = ConvTranspose<strides = [4], pads = [2,2]>(x, w) }",
+]
+SPREAD = [
+    "(float[2,12,3,5] x) => (float[a,b,c,d] y) { y = DepthToSpace<blocksize = 2>(x) }",
+    "(float[2,12,3,5] x) => (float[a,b,c,d] y) { y = DepthToSpace<blocksize = 2, mode = 'CRD'>(x) }",
+    "(float[2,3,4,6] x, float[4,12,1,1] w) => (float[a,b,c,d] y) { z = SpaceToDepth<blocksize = 2>(x) y = Conv(z, w) }",
+]
+REDUCED = [
+    f"{MAP}) => (float[a,b,c,d] y) {{{{ axes = int64[{{0}}] {{{{{{1}}}}}} y = {{2}}<keepdims = {{3}}>(x, axes) }}}}".format(
+        len(axes), ",".join(map(str, axes)), kind, keep
+    )
+    for kind in ("ReduceMean", "ReduceMax")
+    for axes, keep in (((1,), 1), ((2,), 0), ((3,), 1), ((1, 2, 3), 0), ((1, 2), 1), ((0, 1), 0))
+] + [
+    f"(float[3,10,8] x) => (float[a,b] y) {{ axes = int64[1] {{{axis}}} y = {kind}<keepdims = 0>(x, axes) }}"
+    for kind in ("ReduceMean", "ReduceMax", "ReduceSum")
+    for axis in (1, 2)
+]
+
+
+@pytest.mark.parametrize("graph", [*TRANSPOSED, *SPREAD, *REDUCED])
+def test_the_chip_computes_it(graph: str, tmp_path: Path) -> None:
+    path = save(model(graph), tmp_path)
+    assert not selected(path).fallbacks
+    same_bits(path)
+
+
+@pytest.mark.parametrize("machine", ["ethos_u55_256", "wide32_w4a16", "ws8_pow2"])
+@pytest.mark.parametrize("graph", [TRANSPOSED[1], TRANSPOSED[6], SPREAD[1], REDUCED[0]])
+def test_on_other_machines(graph: str, machine: str, tmp_path: Path) -> None:
+    path = save(model(graph), tmp_path)
+    assert not selected(path, machine).fallbacks
+    same_bits(path, machine, least_db=12.0)
+
+
+def test_dimensions_that_are_no_neighbours(tmp_path: Path) -> None:
+    graph = "(float[2,6,5,7,3] x) => (float[a,b,c,d,e] y) { axes = int64[2] {1,3} y = ReduceMean(x, axes) }"
+    (fallback,) = selected(save(model(graph), tmp_path)).fallbacks
+    assert fallback.reason == "a mean over dimensions [1, 3] of 5, which are no neighbours"
+
+
+def test_transposed_weights_that_are_computed(tmp_path: Path) -> None:
+    graph = f"{MAP}, float[6,4,2,2] z) => (float[a,b,c,d] y) {{ y = ConvTranspose<strides = [2,2]>(x, z) }}"
+    (fallback,) = selected(save(model(graph, weights={}), tmp_path)).fallbacks
+    assert fallback.reason == "its weights or bias are computed, not constant"

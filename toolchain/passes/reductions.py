@@ -1,0 +1,101 @@
+"""Rules of means and maxima over any neighbouring dimensions: the chip's pools, on a view that makes rows of them."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from toolchain.ir.graph import Node
+from toolchain.ops.convolution import Convolution
+from toolchain.ops.movement import Reshape, Transpose
+from toolchain.ops.pool import AveragePool, Geometry, MaxPool, mean_over_space
+
+if TYPE_CHECKING:
+    from toolchain.passes.select import Scope
+
+AXIS_NHWC = {0: 0, 1: 3, 2: 1, 3: 2}
+Shape = tuple[int, ...]
+Step = Reshape | Transpose | AveragePool | MaxPool | Convolution
+
+
+def reduce_mean(scope: Scope) -> None:
+    x = scope.node.inputs[0]
+    shape, axes = scope.shape(x), _axes(scope)
+    if len(shape) == 4 and set(axes) <= {2, 3}:
+        op = mean_over_space(shape[2], shape[3], tuple(AXIS_NHWC[i] for i in axes))
+        return scope.emit(op, (scope.read(x, "nhwc"),), "nhwc")
+    source, layout, (outer, length, inner) = _split(scope, "a mean")
+    if inner == 1:
+        return _mean_of_rows(scope, source, layout, outer, length)
+    view = _step(scope, "view", Reshape((outer, length, 1, inner)), source, (outer, length, 1, inner))
+    pooled = _step(scope, "mean", mean_over_space(length, 1, (1,)), view, (outer, 1, 1, inner))
+    return _emit(scope, pooled, layout)
+
+
+def _mean_of_rows(scope: Scope, source: str, layout: str, outer: int, length: int) -> None:
+    """The last dimension: a product with weights of 1 / length, which integers hold exactly."""
+    wide = (1, 1, outer, length)
+    view = _step(scope, "view", Reshape(wide), source, wide)
+    weights = scope.constant(f"{scope.node.name}@mean", np.full((1, 1, 1, length), 1 / length, np.float32))
+    op = Convolution((1, 1), (0, 0, 0, 0), (1, 1), 1)
+    return _emit(scope, _step(scope, "mean", op, view, (1, 1, outer, 1), weights), layout)
+
+
+def reduce_max(scope: Scope) -> None:
+    x = scope.node.inputs[0]
+    shape, axes = scope.shape(x), _axes(scope)
+    if len(shape) == 4 and set(axes) <= {2, 3}:
+        kernel = (shape[2] if 2 in axes else 1, shape[3] if 3 in axes else 1)
+        return scope.emit(MaxPool(Geometry(kernel, (1, 1), (0, 0, 0, 0))), (scope.read(x, "nhwc"),), "nhwc")
+    source, layout, (outer, length, inner) = _split(scope, "a maximum")
+    view = _step(scope, "view", Reshape((outer, length, 1, inner)), source, (outer, length, 1, inner))
+    if inner == 1:  # side by side in the lanes
+        view = _step(scope, "lanes", Transpose((3, 1, 2, 0)), view, (1, length, 1, outer))
+        outer, inner = 1, outer
+    pooled = _step(scope, "max", MaxPool(Geometry((length, 1), (1, 1), (0, 0, 0, 0))), view, (outer, 1, 1, inner))
+    return _emit(scope, pooled, layout)
+
+
+def _axes(scope: Scope) -> Shape:
+    rank = len(scope.shape(scope.node.inputs[0]))
+    if not scope.attributes.get("keepdims", 1):
+        scope.refuse("its dimensions are dropped")
+    return tuple(int(v) % rank for v in scope.attributes.get("axes") or range(rank))
+
+
+def _split(scope: Scope, what: str) -> tuple[str, str, tuple[int, int, int]]:
+    """The operand on the layout in which the dimensions are neighbours, with the elements before, in and behind them."""
+    x, axes = scope.node.inputs[0], _axes(scope)
+    shape = scope.shape(x)
+    first = scope.layout(x)
+    for layout in dict.fromkeys((first, "plain")):
+        places = sorted(AXIS_NHWC[i] if layout == "nhwc" else i for i in axes)
+        arranged = tuple(shape[i] for i in (0, 2, 3, 1)) if layout == "nhwc" else shape
+        if all(d == 1 for i, d in enumerate(arranged) if places[0] < i < places[-1] and i not in places):
+            parts = (arranged[: places[0]], arranged[places[0] : places[-1] + 1], arranged[places[-1] + 1 :])
+            return scope.read(x, layout), layout, (prod(parts[0]), prod(parts[1]), prod(parts[2]))
+    scope.refuse(f"{what} over dimensions {list(axes)} of {len(shape)}, which are no neighbours")
+    raise AssertionError("unreachable")
+
+
+def _step(
+    scope: Scope,
+    suffix: str,
+    op: Reshape | Transpose | AveragePool | MaxPool | Convolution,
+    source: str,
+    shape: Shape,
+    *weights: str,
+) -> str:
+    name = scope.inner(suffix, shape, "plain")
+    if isinstance(op, Reshape | Transpose):
+        scope.origins[name] = scope.origins[source]
+    scope.nodes.append(Node(name, op, (source, *weights), (name,), scope.node.sources))
+    return name
+
+
+def _emit(scope: Scope, source: str, layout: str) -> None:
+    shape = scope.shape(scope.node.outputs[0])
+    target = tuple(shape[i] for i in (0, 2, 3, 1)) if layout == "nhwc" else shape
+    return scope.emit(Reshape(target), (source,), layout)
