@@ -87,7 +87,7 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
     data = container_to_bytes(container)
     progress("check", 0, None)
     figures = _check(data, container, model, selection, samples, options.host, progress)
-    figures = {**figures, "nodes": explained(model.nodes, figures["layers"], container.graph, _host_reasons(selection))}
+    figures = {**figures, "nodes": explained(model.nodes, figures["layers"], container, _host_reasons(selection))}
     figures["judged_on"] = "random inputs" if options.calibration is None else "calibration"
     return Build(container, data, figures, (*model.notes, *adjustments), _warnings(options))
 

@@ -1,31 +1,97 @@
-"""Where every node of the model went: what `npu-build --explain` prints."""
+"""Where every node of the model went, and what the compiler added: what `npu-build --explain` prints."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from toolchain.ir.graph import Graph
+from toolchain.codegen.container import Container
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node
+from toolchain.ops.integer_convolution import is_depthwise
 from toolchain.ops.movement import Reshape
+from toolchain.report.causes import causes
+
+Row = dict[str, Any]
 
 
 def explained(
-    nodes: Sequence[tuple[str, str]], layers: Iterable[Mapping[str, Any]], graph: Graph, host: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    """nodes: (name, operator) of the model's own nodes, in its order; layers: of the report; graph: what the chip runs;
-    host: node -> why it runs there. Gives node, op, engine, layer, cycles (of the whole layer) and reason of each."""
+    nodes: Sequence[tuple[str, str]], layers: Iterable[Mapping[str, Any]], container: Container, host: Mapping[str, str]
+) -> list[Row]:
+    """nodes: (name, operator) of the model's own nodes, in its order; layers: of the report; host: node -> why it runs there.
+
+    Gives node, op, engine, layer, cycles (of the whole layer), reason, and `made_by`: "model", or "compiler" for a layer that
+    the model does not have, which stands before the node that it serves.
+    """
+    layers = list(layers)
+    why = causes(container, dict(nodes))
     owner = {source: layer for layer in layers for source in layer["sources"]}
-    views = {source for node in graph.nodes if isinstance(node.op, Reshape) for source in node.sources}
-    return [_row(name, op, owner.get(name), name in views, host.get(name)) for name, op in nodes]
+    views = {source for node in container.graph.nodes if isinstance(node.op, Reshape) for source in node.sources}
+    rows = [_row(name, op, owner.get(name), name in views, host.get(name), why) for name, op in nodes]
+    return _with_made(rows, layers, container, why)
 
 
-def _row(name: str, op: str, layer: Mapping[str, Any] | None, view: bool, refusal: str | None) -> dict[str, Any]:
-    row = {"node": name, "op": op, "engine": "none", "layer": None, "cycles": 0, "reason": ""}
+def _row(
+    name: str,
+    op: str,
+    layer: Mapping[str, Any] | None,
+    view: bool,
+    refusal: str | None,
+    why: Mapping[str, Sequence[str]],
+) -> Row:
+    row = {"node": name, "op": op, "engine": "none", "layer": None, "cycles": 0, "reason": "", "made_by": "model"}
     if refusal is not None:
         return {**row, "engine": "host", "cycles": None, "reason": refusal}
     if layer is not None:
+        first = layer["sources"][0] == name
         part = "" if layer["name"] == name else f"part of {layer['name']}"
-        return {**row, "engine": layer["engine"], "layer": layer["name"], "cycles": layer["cycles"], "reason": part}
+        said = "; ".join([*([part] if part else []), *(why.get(layer["name"], ()) if first else ())])
+        return {**row, "engine": layer["engine"], "layer": layer["name"], "cycles": layer["cycles"], "reason": said}
     if view:
         return {**row, "reason": "the same bytes under another shape"}
     return {**row, "reason": "folded away: constant, without effect, or merged into another node"}
+
+
+def _with_made(
+    rows: list[Row], layers: Sequence[Mapping[str, Any]], container: Container, why: Mapping[str, Sequence[str]]
+) -> list[Row]:
+    """A row for every layer without a node of the model, before the first node of the layer that follows it."""
+    before: dict[str, list[Row]] = {}
+    waiting: list[Row] = []
+    for layer in layers:
+        if layer["sources"]:
+            before.setdefault(layer["sources"][0], []).extend(waiting)
+            waiting = []
+            continue
+        said = "; ".join([_purpose(layer["name"], container), *why.get(layer["name"], ())])
+        made = {"node": layer["name"], "op": layer["op"], "engine": layer["engine"], "layer": layer["name"]}
+        waiting.append({**made, "cycles": layer["cycles"], "reason": f"made by the compiler: {said}", "made_by": "compiler"})
+    return [row for own in rows for row in (*before.get(own["node"], ()), own)] + waiting
+
+
+def _purpose(name: str, container: Container) -> str:
+    """What a layer that the model does not have is for."""
+    chip, graph = container.machine.chip, container.graph
+    node = next(n for n in graph.nodes if n.name == name)
+    kind = type(node.op).__name__
+    if kind == "IntegerPad":
+        return f"padding written out, beyond {_pad_limit(node, graph, chip)}"
+    if kind == "Rescale":
+        return f"brings {_tensor(node.inputs[0])} to the scale of what it is joined with"
+    if kind == "Transpose":
+        order = "channels last" if node.outputs[0].endswith("@nhwc") else "the model's order"
+        return f"{_tensor(node.outputs[0])} in {order}, as its reader takes it"
+    return "serves the next node"
+
+
+def _pad_limit(pad: Node, graph: Graph, chip: Chip) -> str:
+    reader = graph.consumers()[pad.outputs[0]][0]
+    outputs, _, _, reduction = graph.constants[reader.inputs[1]].shape
+    deep = is_depthwise(reader.op.groups, reduction * reader.op.groups, outputs, chip)
+    section = "depthwise" if deep else "convolution"
+    limit = getattr(chip.limits, section).max_pad
+    return f"limits.{section}.max_pad=[{limit[0]}, {limit[1]}]"
+
+
+def _tensor(name: str) -> str:
+    return f"tensor {name.partition('@')[0]}"

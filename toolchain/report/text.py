@@ -110,9 +110,11 @@ def _cut(name: str, width: int) -> str:
 
 
 def explain_text(figures: Mapping[str, Any]) -> str:
-    """Every node of the model: the engine that runs it and what it became part of, or why the chip does not run it."""
-    rows = [
-        (_cut(n["node"], 44), n["op"], n["engine"], "-" if n["cycles"] is None else f"{n['cycles']:,}", n["reason"])
-        for n in figures["nodes"]
-    ]
+    """Every node of the model and of the compiler: the engine that runs it and what it became part of, the keys of the
+    machine that cut or slowed it (a line each), or why the chip does not run it."""
+    rows: list[tuple[str, ...]] = []
+    for n in figures["nodes"]:
+        first, *more = n["reason"].split("; ")
+        rows.append((_cut(n["node"], 44), n["op"], n["engine"], "-" if n["cycles"] is None else f"{n['cycles']:,}", first))
+        rows += [("", "", "", "", sentence) for sentence in more]
     return table(("node", "operator", "engine", "cycles of its layer", "why"), rows, (3,))

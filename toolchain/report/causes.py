@@ -1,0 +1,206 @@
+"""Which keys of the machine's YAML made a layer what it is: cut, run in a slow way, or kept apart. Read off the program.
+
+Every sentence begins with the key and its value, so that a reader knows what to change and where.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from toolchain.codegen.container import Container, Region
+from toolchain.hw.chip import Chip, ConvolutionLimits
+from toolchain.ir.graph import Graph, Node
+from toolchain.isa import decode
+from toolchain.isa.operations import Convolution, Copy, Depthwise, MachineOp, MatrixProduct, Signal, Space, Wait
+from toolchain.ops.integer_convolution import IntegerConvolution
+from toolchain.ops.pool import IntegerMaxPool
+
+_POOLS = ("AveragePool", "GlobalAveragePool", "ReduceMean")
+
+
+def causes(container: Container, operators: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """operators: the model's nodes -> their ONNX operators. Gives the sentences of every layer that has any, by its name."""
+    chip, graph = container.machine.chip, container.graph
+    nodes, producers, consumers = {n.name: n for n in graph.nodes}, graph.producers(), graph.consumers()
+    found: dict[str, tuple[str, ...]] = {}
+    for region in container.segments:
+        if not isinstance(region, Region):
+            continue
+        for info, ops in zip(region.layers, _by_layer(region, container)):
+            node = nodes.get(info.name)
+            if node is None:
+                continue
+            said = [*_of_operator(node, graph, chip, ops), *_apart(node, graph, chip, producers, consumers)]
+            said += _averages([operators.get(s, "") for s in info.sources], node, graph, chip)
+            said += _spilled(region, chip, ops)
+            if said:
+                found[info.name] = tuple(dict.fromkeys(said))
+    return found
+
+
+def _by_layer(region: Region, container: Container) -> list[list[MachineOp]]:
+    found: list[list[MachineOp]] = [[] for _ in region.layers]
+    for op, layer in zip(decode(region.program, container.machine.isa).ops, region.op_layers):
+        if layer >= 0 and not isinstance(op, Signal | Wait):
+            found[layer].append(op)
+    return found
+
+
+def _of_operator(node: Node, graph: Graph, chip: Chip, ops: Sequence[MachineOp]) -> list[str]:
+    deep = [op for op in ops if isinstance(op, Depthwise)]
+    dense = [op for op in ops if isinstance(op, Convolution)]
+    products = [op for op in ops if isinstance(op, MatrixProduct)]
+    if isinstance(node.op, IntegerConvolution) and (deep or dense):
+        return _convolution(node, graph, chip, deep or dense)
+    if products:
+        return _product(node, graph, chip, products)
+    if isinstance(node.op, IntegerMaxPool) and ("@stage" in node.name or f"{node.name}@stage0" in (n.name for n in graph.nodes)):
+        return [f"limits.pool.max_kernel={_pair(chip.limits.pool.max_kernel)}: a chain of smaller windows"]
+    return []
+
+
+def _convolution(node: Node, graph: Graph, chip: Chip, ops: Sequence[Any]) -> list[str]:
+    op: IntegerConvolution = node.op
+    outputs, kh, kw, reduction = graph.constants[node.inputs[1]].shape
+    section = "depthwise" if isinstance(ops[0], Depthwise) else "convolution"
+    limits: ConvolutionLimits = getattr(chip.limits, section)
+    _, height, width, _ = graph.types[node.outputs[0]].shape
+    said = _kernel(op, (kh, kw), f"limits.{section}", limits, ops)
+    if limits.max_stride and (op.strides[0] > limits.max_stride[0] or op.strides[1] > limits.max_stride[1]):
+        apart = [axis for axis, i in (("row", 0), ("column", 1)) if op.strides[i] > limits.max_stride[i]]
+        said.append(
+            f"limits.{section}.max_stride={_pair(limits.max_stride)}: stride {op.strides[0]}x{op.strides[1]}, so one output "
+            f"{' and one '.join(apart)} an instruction"
+        )
+    if section == "convolution":
+        said += _cut("channels of a sum", reduction, max(o.input_channels for o in ops), "limits.convolution.max_input_channels",
+                     limits.max_input_channels, chip)  # fmt: skip
+        channels = outputs // op.groups
+    else:
+        channels = outputs
+    said += _grouped(op, section, reduction, outputs, chip)
+    for what, size, key, limit in (
+        ("output channels", channels, "max_output_channels", limits.max_output_channels),
+        ("output columns", width, "max_width", limits.max_width),
+    ):
+        if limit and size > limit:
+            said.append(f"limits.{section}.{key}={limit}: {size} {what} in parts")
+    if any("max_stride" in sentence for sentence in said):
+        return said
+    return [*said, *_tiles(height * width, channels, node, graph, chip, [o for o in ops if o.emit])]
+
+
+def _kernel(
+    op: IntegerConvolution, kernel: tuple[int, int], section: str, limits: ConvolutionLimits, ops: Sequence[Any]
+) -> list[str]:
+    """Why an instruction sees only part of the kernel."""
+    said = []
+    taken = (max(o.kernel_height for o in ops), max(o.kernel_width for o in ops))
+    dilated = limits.max_dilation and any(d > m and k > 1 for d, m, k in zip(op.dilations, limits.max_dilation, kernel))
+    if dilated:
+        said.append(
+            f"{section}.max_dilation={_pair(limits.max_dilation)}: dilation {op.dilations[0]}x{op.dilations[1]}, so one row "
+            "or column of the kernel an instruction"
+        )
+    if limits.max_kernel and (kernel[0] > limits.max_kernel[0] or kernel[1] > limits.max_kernel[1]):
+        parts = math.prod(-(-k // t) for k, t in zip(kernel, taken))
+        said.append(f"{section}.max_kernel={_pair(limits.max_kernel)}: kernel {kernel[0]}x{kernel[1]} in {parts} parts")
+    elif not dilated and taken[0] < kernel[0]:
+        said.append(f"memories.sram.size: {taken[0]} of the kernel's {kernel[0]} rows an instruction")
+    return said
+
+
+def _cut(what: str, size: int, taken: int, key: str, limit: int | None, chip: Chip) -> list[str]:
+    """Why an instruction takes only part of `size`."""
+    said = [f"{key}={limit}: {size} {what} in parts"] if limit and size > limit else []
+    if taken < min(size, limit or size):
+        said.append(f"memories.sram.size={chip.memories.sram.size}: {size} {what}, {taken} at a time")
+    return said
+
+
+def _grouped(op: IntegerConvolution, section: str, reduction: int, outputs: int, chip: Chip) -> list[str]:
+    mode = chip.engines.mac.depthwise
+    if section == "depthwise":
+        return ["engines.mac.depthwise=column: the array works on one channel at a time"] if mode == "column" else []
+    if op.groups == 1:
+        return []
+    if mode == "none" and reduction == 1 and outputs == op.groups:
+        return [f"engines.mac.depthwise=none: {op.groups} channels one after the other"]
+    return [f"{op.groups} groups one after the other, each with {outputs // op.groups} columns of the array"]
+
+
+def _tiles(pixels: int, channels: int, node: Node, graph: Graph, chip: Chip, ops: Sequence[MachineOp]) -> list[str]:
+    """Why the output is made in several pieces."""
+    if len(ops) < 2:
+        return []
+    entries, sram = chip.engines.mac.accumulators.entries, chip.memories.sram.size
+    said = []
+    if pixels * channels > entries:
+        said.append(f"engines.mac.accumulators.entries={entries}: {pixels} pixels x {channels} channels in {len(ops)} tiles")
+    whole = sum(graph.types[n].size_bytes for n in dict.fromkeys((*node.inputs, *node.outputs)) if n)
+    if whole > sram:
+        said.append(f"memories.sram.size={sram}: operands and result have {whole} bytes, in {len(ops)} tiles")
+    return said
+
+
+def _product(node: Node, graph: Graph, chip: Chip, ops: Sequence[MatrixProduct]) -> list[str]:
+    limits = chip.limits.matrix_product
+    (*_, rows, columns), inner = graph.types[node.outputs[0]].shape, graph.types[node.inputs[0]].shape[-1]
+    said = _cut("terms of a sum", inner, max(o.inner for o in ops), "limits.matrix_product.max_k", limits.max_k, chip)
+    if limits.max_n and columns > limits.max_n:
+        said.append(f"limits.matrix_product.max_n={limits.max_n}: {columns} columns in parts")
+    if rows * columns > chip.engines.mac.accumulators.entries:
+        said.append(f"engines.mac.accumulators.entries={chip.engines.mac.accumulators.entries}: {rows} x {columns} in tiles")
+    return said
+
+
+def _apart(
+    node: Node, graph: Graph, chip: Chip, producers: Mapping[str, Node], consumers: Mapping[str, Sequence[Node]]
+) -> list[str]:
+    """Why a function or sum behind a convolution does not ride on its way out."""
+    post = chip.engines.mac.post
+    kind = {"Lookup": "table", "IntegerBinary": "add"}.get(type(node.op).__name__)
+    if kind is None or kind in post or (kind == "add" and node.op.kind != "add"):
+        return []
+    behind = [n for n in node.inputs if n in producers and isinstance(producers[n].op, IntegerConvolution)]
+    if not any(len(consumers[n]) == 1 and n not in graph.outputs for n in behind):
+        return []
+    what = "function" if kind == "table" else "sum"
+    return [f"engines.mac.post has no {kind}: the {what} is a pass of its own over the convolution's output"]
+
+
+def _averages(kinds: Sequence[str], node: Node, graph: Graph, chip: Chip) -> list[str]:
+    if not isinstance(node.op, IntegerConvolution) or not any(kind in _POOLS for kind in kinds):
+        return []
+    if not np.all(graph.constants[node.inputs[1]] == 1):
+        return []
+    if "average_pool" not in chip.engines.vector.operations:
+        return ["engines.vector.operations has no average_pool: a depthwise convolution with ones"]
+    return [f"limits.pool (max_kernel={_pair(chip.limits.pool.max_kernel)}): a depthwise convolution with ones"]
+
+
+def _spilled(region: Region, chip: Chip, ops: Sequence[MachineOp]) -> list[str]:
+    """Copies between SRAM and what is in DRAM beside constants and the region's own inputs and outputs."""
+    kept = [(address, address + len(data)) for address, data in region.constants]
+    for port in (*region.inputs, *region.outputs):
+        size_bytes = math.prod(port.shape) * np.dtype(port.dtype).itemsize
+        kept.append((port.address, port.address + size_bytes))
+    starts, ends = np.array([k[0] for k in kept]), np.array([k[1] for k in kept])
+
+    def elsewhere(address: int) -> bool:
+        return not bool(((starts <= address) & (address < ends)).any())
+
+    copies = [op for op in ops if isinstance(op, Copy)]
+    into = any(c.source_space == Space.DRAM and elsewhere(c.source_address) for c in copies)
+    out_of = any(c.destination_space == Space.DRAM and elsewhere(c.destination_address) for c in copies)
+    size = f"memories.sram.size={chip.memories.sram.size}"
+    said = [f"{size}: an input is in DRAM, no room to keep it"] if into else []
+    return [*said, f"{size}: its output goes to DRAM, no room to keep it"] if out_of else said
+
+
+def _pair(values: tuple[int, int] | None) -> str:
+    return "not set" if values is None else f"[{values[0]}, {values[1]}]"
