@@ -85,7 +85,7 @@ def warnings(figures: Sequence[Fidelity]) -> list[str]:
 
 
 def _pair(reference: Array, got: Array) -> tuple[Array, Array]:
-    """Both as float64; scaled alike so that squares of large values do not overflow."""
+    """Both as float64. Raises ValueError where the shapes differ."""
     if np.shape(reference) != np.shape(got):
         raise ValueError(f"reference {list(np.shape(reference))} and result {list(np.shape(got))} differ in shape")
     return np.asarray(reference, np.float64), np.asarray(got, np.float64)

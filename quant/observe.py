@@ -165,27 +165,3 @@ def _quantile(outer: Array, inner: Array, counts: Array, tail: float) -> float:
     i = min(int(np.searchsorted(passed, tail, side="right")), len(counts) - 1)
     share = (tail - (passed[i] - counts[i])) / counts[i]
     return float(outer[i] + (inner[i] - outer[i]) * min(max(share, 0.0), 1.0))
-
-
-class ChannelStatistics:
-    """Per channel of axis 1: the mean, and the share of values above zero among those that are not zero (0.5 where all are)."""
-
-    def __init__(self) -> None:
-        self._sum: Array | float = 0.0
-        self._positive: Array | int = 0
-        self._negative: Array | int = 0
-        self._count = 0
-
-    def update(self, x: Array) -> None:
-        axes = tuple(i for i in range(x.ndim) if i != 1)
-        self._sum = self._sum + x.sum(axes, dtype=np.float64)
-        self._positive = self._positive + (x > 0).sum(axes)
-        self._negative = self._negative + (x < 0).sum(axes)
-        self._count += x.size // x.shape[1]
-
-    def mean(self) -> Array:
-        return np.asarray(self._sum) / max(self._count, 1)
-
-    def positive_share(self) -> Array:
-        signed = np.asarray(self._positive) + np.asarray(self._negative)
-        return np.where(signed > 0, self._positive / np.maximum(signed, 1), 0.5)

@@ -317,7 +317,6 @@ def bias_compensation(
     *,
     clamp_low: int | None = None,
     operation: Literal["convolution", "matrix_product"] = "convolution",
-    positive_share: Array | None = None,
     peak: Array | None = None,
     accumulator_bits: int = 32,
     name: str = "bias",
@@ -327,8 +326,7 @@ def bias_compensation(
     scale: float64[oc], the requantization (multiplier / 2**shift, exact); clamp_low: the least output code that is let through.
     floor: half an output step, in accumulator units. truncate is toward zero, so the sum is moved to where no value that
     survives the clamp is negative, and the output zero point moves back. Machines without zero points can do so only for outputs
-    clamped at zero (after Relu); for others the offset of least squared error is taken, (p - 1/2) steps where the share p of a
-    channel's outputs is positive (positive_share: float[oc], see observe.ChannelStatistics; None: no offset).
+    clamped at zero (after Relu); for others no offset is taken.
     Other roundings need nothing. Raises CompileError where the offset overflows.
     """
     scale = np.atleast_1d(np.asarray(scale, np.float64))
@@ -344,10 +342,8 @@ def bias_compensation(
     if complete:
         steps = lift + np.where(whole, 0.0, 0.5)
     else:
-        # over even spread, truncation after an offset d errs by d^2 - d + 1/3 above zero and d^2 + d + 1/3 below
-        lift = 0
-        share = np.full(scale.shape, 0.5) if positive_share is None else positive_share
-        steps = np.where(whole, 0.0, share - 0.5)
+        # truncation errs alike on both sides of zero: an offset that mends one worsens the other
+        lift, steps = 0, np.zeros(scale.shape)
     wanted = steps / scale
     offsets = np.rint(wanted)
     if peak is not None:

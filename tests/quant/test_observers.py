@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quant.grid import rounding_error
-from quant.observe import ChannelStatistics, Histogram, MinMax, Percentile, Range
+from quant.observe import Histogram, MinMax, Percentile, Range
 from toolchain.errors import CompileError
 
 settings.register_profile("quant", derandomize=True, deadline=None, max_examples=60)
@@ -100,17 +100,6 @@ def test_memory_is_bounded() -> None:
         histogram.update(np.ldexp(np.random.default_rng(3).standard_normal(1000), exponent).astype(np.float32))
     assert histogram._counts.nbytes == 2 * Histogram.BINS * 8 < 50_000
     assert histogram.bins()[2].sum() == 48 * 1000
-
-
-def test_channel_statistics() -> None:
-    x = np.random.default_rng(0).normal(0.4, 1, (6, 3, 5, 5)).astype(np.float32)
-    x[:, 1] = np.maximum(x[:, 1], 0)
-    x[:, 2] = 0
-    statistics = ChannelStatistics()
-    for piece in np.array_split(x, 4):
-        statistics.update(piece)
-    np.testing.assert_allclose(statistics.mean(), x.mean((0, 2, 3), dtype=np.float64), atol=1e-9)
-    assert statistics.positive_share().tolist() == [(x[:, 0] > 0).mean(), 1.0, 0.5]
 
 
 def test_extreme_floats() -> None:
