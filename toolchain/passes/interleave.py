@@ -14,12 +14,13 @@ import numpy as np
 from toolchain.ir.graph import Node
 from toolchain.ops.convolution import Convolution
 from toolchain.ops.integer_convolution import exceeds_max_pad
-from toolchain.ops.movement import Pad, Reshape, Slice, permutation
+from toolchain.ops.movement import Pad, Reshape, Slice, Transpose, permutation
 
 if TYPE_CHECKING:
     from toolchain.passes.select import Scope
 
 Shape = tuple[int, ...]
+Step = Reshape | Transpose | Slice | Pad | Convolution
 
 
 def depth_to_space(scope: Scope) -> None:
@@ -52,7 +53,7 @@ def _at(shape: Shape, perm: Shape) -> Shape:
     return tuple(shape[p] for p in perm)
 
 
-def _step(scope: Scope, suffix: str, op: Reshape | Slice | Pad | Convolution, source: str, shape: Shape, *weights: str) -> str:
+def _step(scope: Scope, suffix: str, op: Step, source: str, shape: Shape, *weights: str) -> str:
     """A node between the model's; its output."""
     name = scope.inner(suffix, shape, "nhwc")
     scope.nodes.append(Node(name, op, (source, *weights), (name,), scope.node.sources))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from toolchain.ir.graph import Graph, Node, OnnxOp
+from toolchain.ops.movement import Concat, Pad, Reshape, ResizeNearest, Slice, Transpose
+
+_MOVES = (Concat, Pad, Reshape, ResizeNearest, Slice, Transpose)
 
 
 @dataclass(frozen=True)
@@ -56,3 +59,33 @@ def _bounded(graph: Graph, groups: list[tuple[bool, list[Node]]], source: Mappin
         outputs = tuple(n for node in nodes for n in node.outputs if n in later)
         found.append(Segment(on_chip, tuple(nodes), inputs, outputs))
     return found
+
+
+def moves_for_host(graph: Graph, origins: Mapping[str, tuple[str, str]]) -> set[str]:
+    """graph: as selected. The model's nodes in parts of regions that compute nothing and whose data the host makes or reads:
+    on the chip they would be quantized for no gain."""
+    host = [n for n in graph.nodes if isinstance(n.op, OnnxOp)]
+    made_there, read_there = {t for n in host for t in n.outputs}, {t for n in host for t in n.inputs}
+    found: set[str] = set()
+    for segment in segments(graph, origins) if host else []:
+        for part in _parts(segment.nodes) if segment.on_chip else []:
+            if not all(isinstance(n.op, _MOVES) for n in part):
+                continue
+            read = {origins[t][0] if t in origins else t for n in part for t in n.inputs}
+            if read & made_there or read_there.intersection(t for n in part for t in n.outputs):
+                found.update(source for n in part for source in n.sources)
+    return found
+
+
+def _parts(nodes: Sequence[Node]) -> list[list[Node]]:
+    """Nodes that hang together by tensors that one makes and another reads."""
+    part_of: dict[str, list[Node]] = {}  # tensor -> the part that makes it
+    parts: list[list[Node]] = []
+    for node in nodes:
+        joined = [node]
+        for part in {id(p): p for t in node.inputs if (p := part_of.get(t)) is not None}.values():
+            joined = [*part, *joined]
+            parts = [p for p in parts if p is not part]
+        parts.append(joined)
+        part_of |= {t: joined for n in joined for t in n.outputs}
+    return parts

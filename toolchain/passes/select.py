@@ -7,7 +7,7 @@ only dimensions of size one move. What the host makes is permuted on its way in,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from toolchain.ops.unary import Unary, clip_bounds
 from toolchain.passes.fuse import can_clamp
 from toolchain.passes.movers import lift_functions, merge_moves
 from toolchain.passes.rules import RULES
+from toolchain.passes.segments import moves_for_host
 
 NHWC = (0, 2, 3, 1)
 NCHW = (0, 3, 1, 2)
@@ -131,7 +132,18 @@ class Scope:
 
 
 def select(graph: Graph, chip: Chip) -> Selection:
-    """graph: the frontend's, composed. Tries the rule of every node in turn."""
+    """graph: the frontend's, composed. Tries the rule of every node in turn; what would only move data for the host stays there."""
+    hosted: set[str] = set()
+    while True:
+        found = _selected(graph, chip, hosted)
+        idle = moves_for_host(found.graph, found.origins)
+        more = {n.name for n in graph.nodes if idle.intersection(n.sources or (n.name,))} - hosted
+        if not more:
+            return found
+        hosted |= more
+
+
+def _selected(graph: Graph, chip: Chip, hosted: Collection[str]) -> Selection:
     origins: dict[str, tuple[str, str]] = {}
     layouts: dict[str, str] = {}
     types = dict(graph.types)
@@ -141,8 +153,8 @@ def select(graph: Graph, chip: Chip) -> Selection:
     spatial = _spatial(graph)
     for node in graph.nodes:
         scope = Scope(graph, chip, node, dict(origins), dict(layouts), types.copy(), constants.copy(), spatial)
-        reason = _try(node, scope)
-        if reason is None or _becomes_clamp(scope, nodes):
+        reason = "only moves data between nodes of the host" if node.name in hosted else _try(node, scope)
+        if reason is None or (node.name not in hosted and _becomes_clamp(scope, nodes)):
             origins, layouts, types, constants = scope.origins, scope.layouts, scope.types, scope.constants
             nodes += scope.nodes
             continue
