@@ -65,7 +65,7 @@ def test_faults(tmp_path):
     assert run("a.npu", "--assemble", "one.txt", "-o", "b.npu") == (
         2,
         "",
-        "the listing has 1 programs (lines 'isa NAME'), the model 2\n",
+        "the listing has 1 program (lines 'isa NAME'), the model 2\n",
     )
     assert run("a.npu", "--assemble", "odd.txt", "-o", "b.npu") == (2, "", f"listing line {line}: 'x' is not a whole number\n")
     assert not (tmp_path / "b.npu").exists()

@@ -61,7 +61,9 @@ def _fault(model: type[BaseModel], source: Source, error: ErrorDetails) -> str:
         return source.fault(path, f"must be a list{_example(model, path)}, got {_shown(error['input'])}")
     if kind == "too_long" or (kind == "missing" and in_list):
         path = path[:-1] if kind == "missing" else path
-        return source.fault(path, f"must be a list{_example(model, path)}, got {json.dumps(error['input'])}")
+        example = _example(model, path)
+        if example or kind == "missing":
+            return source.fault(path, f"must be a list{example}, got {json.dumps(error['input'])}")
     if kind == "missing":
         return source.fault(path, "is missing")
     return source.fault(path, _reason(error))
@@ -133,6 +135,8 @@ def _reason(error: ErrorDetails) -> str:
         return f"must be {expected[kind]}, got {got}"
     if kind == "too_short":
         return f"must have at least {context['min_length']} entries, got {context['actual_length']}"
+    if kind == "too_long":
+        return f"must have {context['max_length']} entries, got {context['actual_length']}"
     if kind == "string_pattern_mismatch":
         return f"{got} does not match {context['pattern']}"
     return f"{error['msg'][:1].lower()}{error['msg'][1:]}, got {got}"
