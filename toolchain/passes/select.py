@@ -132,7 +132,7 @@ class Scope:
 
 
 def select(graph: Graph, chip: Chip) -> Selection:
-    """graph: the frontend's, composed. Tries the rule of every node in turn; what would only move data for the host stays there."""
+    """graph: the frontend's, composed. Tries the rule of every node in turn. What would only move the host's data stays there."""
     hosted: set[str] = set()
     while True:
         found = _selected(graph, chip, hosted)
