@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from toolchain.hw.chip import Chip
 from toolchain.isa.accesses import Access, accesses
-from toolchain.isa.operations import MachineOp, Space
+from toolchain.isa.operations import Copy, MachineOp, Space
 from toolchain.ops.base import Block, Layer, Region, Site, Work
 from toolchain.schedule.copies import Spot, Stride, copies, fills
 from toolchain.schedule.places import View, dense_strides
@@ -45,14 +45,31 @@ class Placed:
 def lower_region(plan: RegionPlan, homes: Homes, chip: Chip) -> list[Placed]:
     """Every operation of a region without synchronisation."""
     groups: list[Group] = []
+    channels = _LoadChannels(chip)
     for index, planned in enumerate(plan.layers):
-        lowering = _LayerLowering(plan, planned, index, homes, chip)
+        lowering = _LayerLowering(plan, planned, index, homes, chip, channels)
         groups += lowering.tiles() if planned.plan is not None else [lowering.moves()]
     return list(_overlapped(groups, chip))
 
 
+class _LoadChannels:
+    """Deals copies out to the channels that load: each to the one that was given the least work so far."""
+
+    def __init__(self, chip: Chip):
+        self._dram, self._bytes_per_cycle = chip.memories.dram, chip.engines.dma.bytes_per_cycle
+        self._busy_cycles = [0.0] * max(1, chip.used_channels - 1)
+
+    def deal(self, loads: Iterable[Copy]) -> Iterator[Copy]:
+        for load in loads:
+            channel = min(range(len(self._busy_cycles)), key=self._busy_cycles.__getitem__)
+            size_bytes = load.inner_bytes * load.count0 * load.count1 * load.count2
+            self._busy_cycles[channel] += self._dram.latency_cycles + size_bytes / self._bytes_per_cycle
+            yield replace(load, channel=channel) if channel else load
+
+
 class _LayerLowering:
-    def __init__(self, plan: RegionPlan, planned: PlannedLayer, index: int, homes: Homes, chip: Chip):
+    def __init__(self, plan: RegionPlan, planned: PlannedLayer, index: int, homes: Homes, chip: Chip, channels: _LoadChannels):
+        self.channels = channels
         self.plan, self.planned, self.index, self.homes, self.chip = plan, planned, index, homes, chip
         self.item = chip.activation_bytes
         self.dimensions = chip.engines.dma.dimensions
@@ -100,7 +117,7 @@ class _LayerLowering:
         if not held:
             strides = region_strides(region, self.view(region.tensor).strides, site.strides)
             source, target = self.spot(region.tensor, region.start), Spot(Space.SRAM, site.address)
-            loads += copies(source, target, strides, self.item, self.dimensions, 0)
+            loads += self.channels.deal(copies(source, target, strides, self.item, self.dimensions, 0))
         return site
 
     def _block(self, role: str, block: Block, loads: list[MachineOp]) -> int:
@@ -109,7 +126,7 @@ class _LayerLowering:
         if not held:
             source = Spot(Space.DRAM, self.homes.block(block))
             run = [Stride(block.size_bytes, 1, 1)]
-            loads += copies(source, Spot(Space.SRAM, address), run, 1, self.dimensions, 0)
+            loads += self.channels.deal(copies(source, Spot(Space.SRAM, address), run, 1, self.dimensions, 0))
         return address
 
     def _write(self, region: Region, stores: list[MachineOp]) -> Site:

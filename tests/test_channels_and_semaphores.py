@@ -1,4 +1,5 @@
-"""Machines of few semaphores, or of small counts: built all the same, and no hazard, deadlock or overflow in the simulator."""
+"""Machines of several DMA channels, of few semaphores, or of small counts: built all the same, and no hazard, deadlock or
+overflow in the simulator."""
 
 from __future__ import annotations
 
@@ -13,9 +14,11 @@ from hypothesis import strategies as st
 
 from tests.random_cases import DrawnMachine, DrawnModel, machines, networks
 from toolchain.api import BuildOptions, build
+from toolchain.codegen import Container, Region
 from toolchain.errors import CompileError
 from toolchain.hw.rules import broken_rules
-from toolchain.isa import Machine, load_machine
+from toolchain.isa import Machine, decode, load_machine
+from toolchain.isa.operations import Copy, Space
 from toolchain.runtime import Session, random_feeds
 
 CLASSIFIER = Path(__file__).parents[1] / "examples" / "classifier" / "classifier.onnx"
@@ -72,6 +75,32 @@ def test_channels_without_semaphores_of_their_own_stay_idle() -> None:
     assert [chip.used_channels for chip in (one, few, many)] == [1, 2, 3]
     assert with_sync(load_machine("edge16"), 3, semaphores=11).chip.used_channels == 1
     assert with_sync(load_machine("edge16"), 3, semaphores=24, max_count=1).chip.used_channels == 2
+
+
+def _region(container: Container) -> Region:
+    return next(part for part in container.segments if isinstance(part, Region))
+
+
+def test_loads_are_dealt_out_to_all_channels_but_the_last() -> None:
+    """Four slow channels: three load, one stores, and that is faster than one of each."""
+    edge16 = load_machine("edge16")
+    chip = edge16.chip.model_copy(
+        update={
+            "engines": edge16.chip.engines.model_copy(
+                update={"dma": edge16.chip.engines.dma.model_copy(update={"bytes_per_cycle": 2.0})}
+            )
+        }
+    )
+    cycles, used = {}, {}
+    for channels in (2, 4):
+        machine = with_sync(replace(edge16, chip=chip), channels)
+        built = build(CLASSIFIER, BuildOptions(machine))
+        ops = decode(_region(built.container).program, machine.isa).ops
+        loads = {op.channel for op in ops if isinstance(op, Copy) and op.source_space == Space.DRAM}
+        stores = {op.channel for op in ops if isinstance(op, Copy) and op.destination_space == Space.DRAM}
+        cycles[channels], used[channels] = built.figures["cycles"], (loads, stores)
+    assert used == {2: ({0}, {1}), 4: ({0, 1, 2}, {3})}
+    assert cycles[4] < 0.9 * cycles[2]
 
 
 def test_too_few_are_refused_with_the_number_that_would_do() -> None:
