@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from toolchain.hw.chip import Chip
+from toolchain.hw.rules import broken_rules
 from toolchain.isa import Machine, load_machine
 from toolchain.isa.needs import broken_needs
 
@@ -155,9 +156,52 @@ def _pool(net: Network) -> None:
     pads = [net.number(0, (kernel[i % 2] - 1) // 2) for i in range(4)]
     size = [(s + pads[i] + pads[i + 2] - kernel[i]) // stride[i] + 1 for i, s in enumerate((h, w))]
     attributes: dict[str, Any] = {"kernel_shape": kernel, "strides": stride, "pads": pads}
+    if net.draw(st.booleans()):
+        attributes["ceil_mode"] = 1
+        size = [_ceiled(*a) for a in zip((h, w), kernel, stride, pads[:2], pads[2:])]
     if kind == "AveragePool":
         attributes["count_include_pad"] = net.number(0, 1)
     net.add(kind, [x], (n, c, *size), **attributes)
+
+
+def _ceiled(size: int, kernel: int, stride: int, before: int, after: int) -> int:
+    """Windows of a pool with ceil_mode; one that would begin in the padding behind is dropped (ONNX, MaxPool)."""
+    count = -(-(size + before + after - kernel) // stride) + 1
+    return count - 1 if (count - 1) * stride >= size + before else count
+
+
+def _reduce_mean(net: Network) -> None:
+    x = net.pick(4)
+    axes = net.draw(st.sampled_from([[2, 3], [2], [3]]))
+    keep = net.number(0, 1)
+    shape = tuple(1 if i in axes else s for i, s in enumerate(net.shapes[x]) if keep or i not in axes)
+    net.add("ReduceMean", [x], shape, axes=axes, keepdims=keep)
+
+
+def _split(net: Network) -> None:
+    x = net.pick()
+    shape = net.shapes[x]
+    axis = net.number(0, len(shape) - 1)
+    if shape[axis] < 2:
+        return
+    first = net.number(1, shape[axis] - 1)
+    sizes, k = [first, shape[axis] - first], len(net.nodes)
+    names = [f"t{k}a", f"t{k}b"]
+    net.nodes.append(helper.make_node("Split", [x, net.integers(sizes)], names, f"n{k}_Split", axis=axis))
+    for name, size in zip(names, sizes):
+        net.shapes[name] = tuple(size if i == axis else s for i, s in enumerate(shape))
+
+
+def _wave(net: Network) -> None:
+    """A convolution over one dimension."""
+    x = net.pick(3)
+    if not x:
+        return
+    n, c, w = net.shapes[x]
+    kernel, stride, out = net.number(1, min(5, w)), net.number(1, 2), net.number(1, 12)
+    if c <= 64:
+        size = (w - kernel) // stride + 1
+        net.add("Conv", [x, net.constant((out, c, kernel))], (n, out, size), kernel_shape=[kernel], strides=[stride])
 
 
 def _concat(net: Network) -> None:
@@ -250,7 +294,7 @@ def _matmul(net: Network) -> None:
 LAYERS = (
     [_convolution] * 6
     + [_activation, _binary, _binary, _channel_scale, _prelu, _pool, _pool, _concat, _concat, _slice, _pad, _resize]
-    + [_transpose, _reshape, _gemm, _matmul]
+    + [_transpose, _reshape, _gemm, _matmul, _reduce_mean, _split, _wave]
 )
 
 
@@ -266,7 +310,7 @@ def networks(draw: Any) -> DrawnModel:
     if not net.nodes:
         net.add("Relu", ["x"], shape)
     read = {i for n in net.nodes for i in n.input}
-    outputs = [n.output[0] for n in net.nodes if n.output[0] not in read]
+    outputs = [o for n in net.nodes for o in n.output if o not in read]
     graph = helper.make_graph(
         net.nodes,
         "random",
@@ -292,20 +336,24 @@ def machines(draw: Any) -> DrawnMachine:
     mac["dataflow"] = draw(st.sampled_from(["os", "ws", "is"]))
     mac["folds_overlap"] = draw(st.booleans())
     mac["depthwise"] = draw(st.sampled_from(["diagonal", "column", "none"]))
-    mac["accumulators"]["entries"] = draw(st.sampled_from([64, 256, 1024, 8192]))
+    mac["accumulators"]["entries"] = max(mac["rows"] * mac["columns"], draw(st.sampled_from([64, 256, 1024, 8192])))
     mac["post"] = draw(st.sampled_from([[], ["table"], ["add"], ["table", "add"]]))
     vector["lanes"] = draw(st.sampled_from([1, 4, 16]))
     if draw(st.integers(0, 3)) == 0:
         vector["operations"] = [o for o in vector["operations"] if draw(st.booleans())]
-    dma["dimensions"] = draw(st.integers(1, 3))
+    dma["dimensions"], dma["channels"] = draw(st.integers(1, 3)), draw(st.sampled_from([1, 1, 2, 3, 4]))
+    data["sync"]["semaphores"] = draw(st.sampled_from([6, 9, 32]))
+    data["sync"]["max_count"] = draw(st.sampled_from([1, 2, 15]))
     for memory in data["memories"].values():
-        memory["alignment_bytes"] = draw(st.sampled_from([1, 4, 16, 64]))
+        memory["alignment_bytes"] = max(base.chip.activation_bytes, draw(st.sampled_from([1, 4, 16, 64])))
         memory["read_bytes_per_cycle"] = draw(st.sampled_from([1.0, 3.75, 16.0]))
         memory["shared_ports"] = draw(st.booleans())
+        memory["banks"] = draw(st.sampled_from([1, 2, 8]))
     data["memories"]["sram"]["size"] = draw(st.sampled_from([8, 16, 64])) * 1024
     _numerics(draw, data["numerics"])
     _limits(draw, data["limits"])
     chip = Chip.model_validate_json(json.dumps(data))
+    assert not broken_rules(chip), broken_rules(chip)
     # An instruction table that cannot hold what the drawn chip needs gives way to one that can.
     isa = _machine("edge16").isa if broken_needs(chip, base.isa) else base.isa
     return DrawnMachine(replace(base, chip=chip, isa=isa))

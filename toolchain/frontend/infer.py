@@ -21,6 +21,7 @@ MAX_ELEMENTS = 2**31 - 1  # of one tensor
 RANDOM = frozenset(("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"))
 SAME_SHAPE = frozenset(("GroupNormalization",))  # onnx derives nothing for them
 KEPT = frozenset(("QuantizeLinear", "DequantizeLinear"))  # they say how a constant is stored; folding would lose that
+CEIL_OPSET = 22  # before it, onnx counts a last window of a pool that lies in the end padding; onnxruntime never makes it
 END_HERE = "end the model before this node and do the rest outside"
 
 
@@ -43,9 +44,10 @@ def infer(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, n
         if name in constants and constants[name].size <= MAX_DATA
     }
     input_types = {name: type_proto(types[name]) for name in node.inputs if name}
+    rule = schema_of(node, max(opset, CEIL_OPSET)) if node.op.attributes.get("ceil_mode") else schema
     try:
         found = shape_inference.infer_node_outputs(
-            schema, node_to_proto(node), input_types, data, opset_imports=[helper.make_opsetid("", opset)]
+            rule, node_to_proto(node), input_types, data, opset_imports=[helper.make_opsetid("", opset)]
         )
     except Exception as fault:
         raise refuse_node(node, f"its inputs do not fit it: {inference_fault(fault)}") from fault
