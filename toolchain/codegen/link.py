@@ -12,7 +12,7 @@ from toolchain.ir.graph import Graph
 from toolchain.isa import Machine, encode
 from toolchain.isa.operations import Space
 from toolchain.memory import Buffer, place
-from toolchain.ops.base import Block
+from toolchain.ops.base import Block, aligned
 from toolchain.passes.segments import Segment
 from toolchain.schedule.copies import Spot
 from toolchain.schedule.region import RegionPlan
@@ -30,13 +30,13 @@ def link_region(
         root = plan.views[name].root if name in plan.views else name
         if root not in roots:
             roots[root] = Spot(Space.DRAM, at)
-            at += -(-graph.types[root].size_bytes // align) * align
+            at += aligned(graph.types[root].size_bytes, align)
     if plan.spilled:
         # DRAM is plentiful: any plan that fits will do.
         spilled = place([Buffer(s.name, s.start, s.end, s.size_bytes, align) for s in plan.spilled], chip.memories.dram.size)
         for name, address in spilled.addresses.items():
             roots[name] = Spot(Space.DRAM, at + address)
-        at += -(-spilled.peak_bytes // align) * align
+        at += aligned(spilled.peak_bytes, align)
     constants = _Constants(at, align)
     placed = lower_region(plan, Homes(roots, constants.address), chip)
     program = synchronise(placed, chip, at)
@@ -95,5 +95,5 @@ class _Constants:
             data = block.data()
             self._known[block.key] = self.end
             self.blocks.append((self.end, data))
-            self.end += -(-len(data) // self._align) * self._align
+            self.end += aligned(len(data), self._align)
         return self._known[block.key]

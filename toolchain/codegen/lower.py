@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from toolchain.hw.chip import Chip
 from toolchain.isa.accesses import Access, accesses
 from toolchain.isa.operations import Copy, MachineOp, Space
-from toolchain.ops.base import Block, Layer, Region, Site, Work
+from toolchain.ops.base import Block, Layer, Region, Site, Work, dense_strides
 from toolchain.schedule.copies import Spot, Stride, copies, fills
-from toolchain.schedule.places import View, dense_strides
+from toolchain.schedule.places import View
 from toolchain.schedule.region import PlannedLayer, RegionPlan
 from toolchain.schedule.staging import Ring, region_strides
 

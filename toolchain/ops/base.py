@@ -190,6 +190,21 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
+def aligned(size: int, multiple: int) -> int:
+    """The least multiple of `multiple` that holds `size`."""
+    return ceil_div(size, multiple) * multiple
+
+
+def dense_strides(shape: tuple[int, ...], item_bytes: int) -> tuple[int, ...]:
+    """Bytes between neighbours along each dimension of a tensor without gaps."""
+    strides: list[int] = []
+    step = item_bytes
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))
+
+
 def spans(total: int, tile: int) -> list[tuple[int, int]]:
     """[0, total) cut into (start, size) pieces of at most `tile`."""
     return [(i, min(tile, total - i)) for i in range(0, total, tile)]
@@ -200,7 +215,7 @@ def halvings(total: int, multiple: int = 1) -> list[int]:
     sizes: list[int] = []
     pieces = 1
     while True:
-        size = min(total, ceil_div(ceil_div(total, pieces), multiple) * multiple)
+        size = min(total, aligned(ceil_div(total, pieces), multiple))
         if not sizes or size < sizes[-1]:
             sizes.append(size)
         if size <= multiple:

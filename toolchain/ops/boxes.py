@@ -64,14 +64,6 @@ def constant_block(layer: Layer, region: Region) -> Block:
     return Block((layer.node.name, region), math.prod(region.size) * values.dtype.itemsize, data)
 
 
-def dense_site(address: int, size: Shape, item_bytes: int) -> Site:
-    strides, step = [], item_bytes
-    for n in reversed(size):
-        strides.append(step)
-        step *= n
-    return Site(address, tuple(reversed(strides)))
-
-
 def broadcast_strides(region: Region, site: Site, rank: int) -> Shape:
     """(row, column, channel) bytes for an operand inside a box of `rank` dimensions; 0 where it is broadcast."""
     strides = tuple(0 if n == 1 else s for n, s in zip(region.size, site.strides))

@@ -17,13 +17,12 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.isa import operations as machine
 from toolchain.isa.operations import ElementwiseKind
-from toolchain.ops.base import Array, Block, Layer, QuantScope, Region, Site, Tiling, Work, clamp_codes
+from toolchain.ops.base import Array, Block, Layer, QuantScope, Region, Site, Tiling, Work, clamp_codes, dense_strides
 from toolchain.ops.boxes import (
     box_nest,
     box_tilings,
     broadcast_strides,
     constant_block,
-    dense_site,
     operand_region,
     row_column,
     three,
@@ -149,7 +148,7 @@ class IntegerBinary:
         def emit(sites: Sequence[Site], addresses: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
             assert out is not None
             moving, fixed = iter(sites), iter(addresses)
-            at = [dense_site(next(fixed), r.size, item) if c else next(moving) for r, c in zip(regions, constant)]
+            at = [Site(next(fixed), dense_strides(r.size, item)) if c else next(moving) for r, c in zip(regions, constant)]
             a = broadcast_strides(regions[0], at[0], len(size))
             b = broadcast_strides(regions[1], at[1], len(size))
             return (self._instruction(at, a, b, size, out),)

@@ -15,10 +15,10 @@ from quant.fixed_point.requant import Requant
 from quant.fixed_point.requantization import requantize
 from toolchain.hw.chip import Chip, ConvolutionLimits
 from toolchain.isa import operations as machine
-from toolchain.isa.accesses import PARAMETER_BYTES
-from toolchain.ops.base import Array, Block, Layer, Region, Site, Tiling, Work, halvings, spans
+from toolchain.isa.accesses import PARAMETER_BYTES, weight_bytes
+from toolchain.ops.base import Array, Block, Layer, Region, Site, Tiling, Work, aligned, halvings, spans
 from toolchain.ops.nest import Nest, alike, cut_axis, reduction_axis, window_axis
-from toolchain.ops.requants import LookupTable, channel_slice, pack_weights, packed_bytes, parameter_block
+from toolchain.ops.requants import LookupTable, channel_slice, pack_weights, parameter_block
 from toolchain.ops.residual import Residual, no_residual_fields, residual_fields
 from toolchain.ops.window import Window
 
@@ -236,6 +236,18 @@ class _Lowering:
             "input_zero_point": op.x_zero_point,
         }
 
+    def array_fields(self, blocks: Sequence[int], parameters: int, accumulate: bool, last: bool) -> dict[str, int]:
+        """Weights, parameters behind them, table, and what becomes of the sums; blocks: addresses of weights and table."""
+        table = last and self.op.table is not None
+        return {
+            "weight_address": blocks[0],
+            "parameter_address": blocks[0] + parameters if last else 0,
+            "accumulate": int(accumulate),
+            "emit": int(last),
+            "use_table": int(table),
+            "table_address": blocks[1] if table else 0,
+        }
+
     def output_fields(self, site: Site | None) -> dict[str, int]:
         r = self.op.requant
         return {
@@ -254,7 +266,8 @@ class _Lowering:
         """
         numerics = self.layer.chip.numerics
         start, size = tile.channels
-        parameters = _aligned(packed_bytes(shape, numerics))
+        packed_bytes = shape[0] * weight_bytes(shape[1], self.layer.chip)
+        parameters = aligned(packed_bytes, PARAMETER_BYTES)
 
         def data() -> bytes:
             packed = pack_weights(self.rows(tile, part).reshape(shape), numerics)
@@ -264,16 +277,12 @@ class _Lowering:
             return packed.ljust(parameters, b"\0") + parameter_block(bias, channel_slice(self.op.requant, start, size))
 
         key = (self.layer.node.name, tile.channels, part.ky, part.kx, part.inner, last)
-        total = parameters + PARAMETER_BYTES * size if last else packed_bytes(shape, numerics)
+        total = parameters + PARAMETER_BYTES * size if last else packed_bytes
         return Block(key, total, data), parameters
 
     def rows(self, tile: _Tile, part: _Part) -> Array:
         """The weights of one instruction in the order of memory."""
         raise NotImplementedError
-
-
-def _aligned(size: int) -> int:
-    return -(-size // 16) * 16
 
 
 class _Dense(_Lowering):
@@ -294,22 +303,15 @@ class _Dense(_Lowering):
         block, parameters = self.block(tile, part, shape, last)
 
         def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
-            fields: dict[str, Any] = self.window_fields(tile, part, region, sites[0])
-            fields.update(self.output_fields(out))
-            fields.update(
-                residual_fields(self.op.residual, sites[1]) if len(sites) > 1 and self.op.residual else no_residual_fields()
-            )
+            residual = self.op.residual if len(sites) > 1 else None
             return (
                 machine.Convolution(
-                    **fields,
+                    **self.window_fields(tile, part, region, sites[0]),
+                    **self.array_fields(blocks, parameters, accumulate, last),
+                    **self.output_fields(out),
+                    **(no_residual_fields() if residual is None else residual_fields(residual, sites[1])),
                     input_channels=part.inner[1],
                     output_channels=tile.channels[1],
-                    weight_address=blocks[0],
-                    parameter_address=blocks[0] + parameters if last else 0,
-                    accumulate=int(accumulate),
-                    emit=int(last),
-                    use_table=int(last and self.op.table is not None),
-                    table_address=blocks[1] if last and self.op.table is not None else 0,
                 ),
             )
 
@@ -336,18 +338,12 @@ class _Depthwise(_Lowering):
         block, parameters = self.block(tile, part, (part.ky[1] * part.kx[1], tile.channels[1]), last)
 
         def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
-            fields: dict[str, Any] = self.window_fields(tile, part, region, sites[0])
-            fields.update(self.output_fields(out))
             return (
                 machine.Depthwise(
-                    **fields,
+                    **self.window_fields(tile, part, region, sites[0]),
+                    **self.array_fields(blocks, parameters, accumulate, last),
+                    **self.output_fields(out),
                     channels=tile.channels[1],
-                    weight_address=blocks[0],
-                    parameter_address=blocks[0] + parameters if last else 0,
-                    accumulate=int(accumulate),
-                    emit=int(last),
-                    use_table=int(last and self.op.table is not None),
-                    table_address=blocks[1] if last and self.op.table is not None else 0,
                 ),
             )
 

@@ -49,12 +49,6 @@ def pack_weights(rows: Array, numerics: Numerics) -> bytes:
     return (nibbles[:, 0::2] | (nibbles[:, 1::2] << 4)).tobytes()
 
 
-def packed_bytes(shape: tuple[int, int], numerics: Numerics) -> int:
-    """Size of `pack_weights` for rows of this shape."""
-    rows, n = shape
-    return rows * (n if numerics.weight == "int8" else -(-n // 2))
-
-
 @dataclass(frozen=True, eq=False)
 class LookupTable:
     """int8[256], or int16[513] interpolated as `numerics.table.interpolation` says."""

@@ -12,10 +12,10 @@ from typing import Any
 from toolchain.hw.chip import Chip
 from toolchain.isa.operations import MachineOp, Space
 from toolchain.isa.timing import demand
-from toolchain.ops.base import Layer, Region, Site, Work
+from toolchain.ops.base import Layer, Region, Site, Work, dense_strides
 from toolchain.ops.nest import Axis
 from toolchain.schedule.copies import Spot, Stride, copies
-from toolchain.schedule.places import View, dense_strides
+from toolchain.schedule.places import View
 from toolchain.schedule.staging import Ring, Slot, region_strides, staged_regions
 
 _SEEN, _SEEN_INNERMOST = 2, 3  # of equal steps: the pipeline is in its stride after two works

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from toolchain.ir.graph import Node, TensorType
+from toolchain.ops.base import dense_strides
 from toolchain.ops.movement import Join, Reshape, Slice
 
 
@@ -16,15 +17,6 @@ class View:
     root: str
     offset_bytes: int
     strides: tuple[int, ...]
-
-
-def dense_strides(shape: tuple[int, ...], item_bytes: int) -> tuple[int, ...]:
-    strides: list[int] = []
-    step = item_bytes
-    for n in reversed(shape):
-        strides.append(step)
-        step *= n
-    return tuple(reversed(strides))
 
 
 def find_views(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from toolchain.hw.chip import Chip
 from toolchain.ops.base import Layer
-from toolchain.schedule.staging import Slot
+from toolchain.schedule.staging import Slot, staging_bytes
 from toolchain.schedule.tilings import SmallestTile
 
 _WIDTH = 40  # characters of the picture's bars
@@ -27,7 +27,7 @@ def too_small(layers: Sequence[Layer], needs: Sequence[SmallestTile], chip: Chip
         f"{layer.node.name} ({kind}): its smallest tile needs {need.size_bytes} bytes of SRAM at once, "
         f"{chip.name} has {size} (memories.sram.size)",
         f"  live at step {step + 1} of {len(layers)}, the peak ('|' is the end of the SRAM):",
-        *_picture([(_label(slot, layer), _aligned(slot, align)) for slot in need.slots], size),
+        *_picture([(_label(slot, layer), staging_bytes([slot], align)) for slot in need.slots], size),
         f"  help: the smallest SRAM that would do for the network is {need.size_bytes} bytes",
     ]
     return "\n".join(lines)
@@ -41,10 +41,6 @@ def _label(slot: Slot, layer: Layer) -> str:
     index = int(slot.role[1:])
     name = layer.activations[index] if index < len(layer.activations) else str(index + 1)
     return f"input {name.removesuffix('@nhwc')}"
-
-
-def _aligned(slot: Slot, alignment_bytes: int) -> int:
-    return slot.copies * -(-slot.size_bytes // alignment_bytes) * alignment_bytes
 
 
 def _picture(rows: Sequence[tuple[str, int]], size_bytes: int) -> list[str]:

@@ -9,7 +9,7 @@ from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.memory import Buffer, DoesNotFit, Placement, ResidentTensor, choose_residents, place
-from toolchain.ops.base import Layer
+from toolchain.ops.base import Layer, aligned
 from toolchain.ops.movement import Reshape
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.options import Options
@@ -132,7 +132,7 @@ class _Planner:
             return frozenset()
         align = self.chip.memories.sram.alignment_bytes
         tensors = [
-            ResidentTensor(s.name, s.start, s.end, -(-s.size_bytes // align) * align, s.size_bytes * s.touches)
+            ResidentTensor(s.name, s.start, s.end, aligned(s.size_bytes, align), s.size_bytes * s.touches)
             for s in self.storages.values()
             if s.name not in self.port_roots
         ]
@@ -145,7 +145,7 @@ class _Planner:
         for root in resident:
             s = self.storages[root]
             for step in range(s.start, s.end):
-                live[step] += -(-s.size_bytes // align) * align
+                live[step] += aligned(s.size_bytes, align)
         planned = []
         for layer, used in zip(self.layers, live):
             if not hasattr(layer.node.op, "nest"):

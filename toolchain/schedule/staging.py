@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 
-from toolchain.ops.base import Region, Tiling, Work
+from toolchain.ops.base import Region, Tiling, Work, aligned
 from toolchain.schedule.copies import Stride
 
 
@@ -96,7 +96,7 @@ class Sizes:
 
 
 def staging_bytes(slots: Sequence[Slot], alignment_bytes: int) -> int:
-    return sum(s.copies * (-(-s.size_bytes // alignment_bytes) * alignment_bytes) for s in slots)
+    return sum(s.copies * aligned(s.size_bytes, alignment_bytes) for s in slots)
 
 
 def region_strides(region: Region, source: Sequence[int], target: Sequence[int]) -> list[Stride]:
