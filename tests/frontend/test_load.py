@@ -160,8 +160,8 @@ PROMOTED: list[tuple[str, Mapping[str, Any]]] = [
         {"starts": (8, 4), "ends": (-10, 7), "axes": (2, 3), "steps": (-1, 1)},
     ),
     (
-        "p = int64[8] {0,0,1,2,0,0,3,4} y = Pad<mode = 'reflect'>(x, p)",
-        {"pads": (0, 0, 1, 2, 0, 0, 3, 4), "mode": "reflect", "value": None},
+        "p = int64[8] {0,0,1,2,0,0,3,4} y = Pad<mode = 'wrap'>(x, p)",
+        {"pads": (0, 0, 1, 2, 0, 0, 3, 4), "mode": "wrap", "value": None},
     ),
     ("p = int64[8] {0,0,1,2,0,0,3,4} y = Pad(x, p)", {"pads": (0, 0, 1, 2, 0, 0, 3, 4), "mode": "constant", "value": 0.0}),
     ("a = int64[2] {-1,2} y = ReduceMean(x, a)", {"axes": (2, 3), "keepdims": 1}),

@@ -41,8 +41,18 @@ REDUCED = [
     for axis in (1, 2)
 ]
 
+COPIED = [
+    f"{MAP}) => (float[a,b,c,d] y) {{ p = int64[8] {{0,0,2,1,0,0,3,2}} y = Pad<mode = 'reflect'>(x, p) }}",
+    f"{MAP}) => (float[a,b,c,d] y) {{ p = int64[8] {{0,1,2,0,0,0,1,3}} y = Pad<mode = 'edge'>(x, p) }}",
+    f"{MAP}) => (float[a,b,c,d] y) {{ i = int64[7] {{3,4,5,0,2,4,1}} y = Gather<axis = 1>(x, i) }}",
+    f"{MAP}) => (float[a,b,c,d,e] y) {{ i = int64[2,2] {{1,2,3,4}} y = Gather<axis = 2>(x, i) }}",
+    "(float[2,6,1,1] x) => (float[a,b,c,d] y) { s = int64[4] {2,6,3,5} y = Expand(x, s) }",
+    "(float[3,1] x) => (float[a,b,c] y) { s = int64[3] {2,3,4} y = Expand(x, s) }",
+    "(float[2,1,5] x) => (float[a,b,c] y) { s = int64[3] {1,3,1} y = Tile(x, s) }",
+]
 
-@pytest.mark.parametrize("graph", [*TRANSPOSED, *SPREAD, *REDUCED])
+
+@pytest.mark.parametrize("graph", [*TRANSPOSED, *SPREAD, *REDUCED, *COPIED])
 def test_the_chip_computes_it(graph: str, tmp_path: Path) -> None:
     path = save(model(graph), tmp_path)
     assert not selected(path).fallbacks

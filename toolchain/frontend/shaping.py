@@ -11,6 +11,8 @@ from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.rewrite import Rewrite, Rule, Scope, node, operand, reshape
 from toolchain.ir.graph import Node, OnnxOp
 
+MAX_PARTS = 16  # of a Concat that stands for one node
+
 
 def identity(n: Node, scope: Scope) -> Rewrite | None:
     return Rewrite(same=n.inputs[0])
@@ -175,17 +177,69 @@ def concat(n: Node, scope: Scope) -> Rewrite | None:
 
 
 def gather(n: Node, scope: Scope) -> Rewrite | None:
-    """Constant indices that rise one by one, or a single one: a Slice, and a Reshape when the axis goes."""
+    """Constant indices in few evenly rising runs: Slices, joined by a Concat, under the output's shape."""
     indices, axis, x = scope.constants.get(n.inputs[1]), n.op.attributes["axis"], n.inputs[0]
-    if indices is None or indices.ndim > 1 or indices.size == 0 or x in scope.constants:
+    if indices is None or indices.size == 0 or x in scope.constants:
         return None
     dim = scope.shape(x)[axis]
-    wanted = [int(i) % dim for i in indices.reshape(-1)]
-    if wanted != list(range(wanted[0], wanted[0] + len(wanted))):
+    wanted = rising_runs([int(i) % dim for i in indices.reshape(-1)])
+    if len(wanted) > MAX_PARTS:
         return None
     part = scope.tensor(f"{n.outputs[0]}/slice")
-    cut = slice_node(f"{n.name}/slice", x, {axis: (wanted[0], wanted[-1] + 1, 1)}, part, n.sources, scope)
-    return Rewrite((cut, reshape(n, "", part, scope.shape(n.outputs[0]), n.outputs[0], scope)))
+    cuts = [{axis: (run.start, run.stop, run.step)} for run in wanted]
+    return Rewrite((*joined(n, x, cuts, axis, part, scope), reshape(n, "", part, scope.shape(n.outputs[0]), n.outputs[0], scope)))
+
+
+def rising_runs(indices: Sequence[int]) -> list[range]:
+    """The indices as ranges of positive step, the longest first run first."""
+    runs: list[range] = []
+    for i in indices:
+        last = runs[-1] if runs else range(0)
+        step = i - last.start if len(last) == 1 else last.step
+        if runs and step > 0 and i == last[-1] + step:
+            runs[-1] = range(last.start, i + 1, step)
+        else:
+            runs.append(range(i, i + 1))
+    return runs
+
+
+def joined(
+    n: Node, x: str, cuts: Sequence[Mapping[int, tuple[int, int, int]]], axis: int, output: str, scope: Scope
+) -> list[Node]:
+    """Slices of x behind each other along `axis`; a slice that is asked for twice is made once."""
+    if len(cuts) == 1:
+        return [slice_node(f"{n.name}/slice", x, cuts[0], output, n.sources, scope)]
+    nodes: list[Node] = []
+    made: dict[tuple[int, int, int], str] = {}
+    for cut in cuts:
+        if cut[axis] not in made:
+            made[cut[axis]] = part = scope.tensor(f"{output}/part")
+            nodes.append(slice_node(f"{n.name}/part{len(made)}", x, cut, part, n.sources, scope))
+    parts = [made[cut[axis]] for cut in cuts]
+    return [*nodes, node(f"{n.name}/join", "Concat", parts, output, n.sources, axis=axis)]
+
+
+def pad_by_copies(n: Node, scope: Scope) -> Rewrite | None:
+    """Padding by the edge or by reflection, one axis after the other: a Concat of rows and the whole."""
+    mode, pads = n.op.attributes["mode"], scope.constants.get(n.inputs[1])
+    if mode not in ("edge", "reflect") or pads is None or operand(n, 3) or not scope.is_float(n.inputs[0]):
+        return None
+    shape = list(scope.shape(n.inputs[0]))
+    rank = len(shape)
+    wide = [(a, int(pads[a]), int(pads[a + rank])) for a in range(rank) if pads[a] or pads[a + rank]]
+    least = 0 if mode == "edge" else 1
+    if not wide or any(min(b, e) < 0 or b + e + 1 > MAX_PARTS or max(b, e) > shape[a] - least for a, b, e in wide):
+        return None
+    nodes, x = [], n.inputs[0]
+    for a, before, after in wide:
+        d = shape[a]
+        first = [0] * before if mode == "edge" else range(before, 0, -1)
+        last = [d - 1] * after if mode == "edge" else range(d - 2, d - 2 - after, -1)
+        cuts = [{a: (i, i + 1, 1)} for i in first] + [{a: (0, d, 1)}] + [{a: (i, i + 1, 1)} for i in last]
+        y = n.outputs[0] if (a, before, after) == wide[-1] else scope.tensor(f"{n.outputs[0]}/axis{a}")
+        nodes += joined(replace(n, name=f"{n.name}/axis{a}"), x, cuts, a, y, scope)
+        shape[a], x = d + before + after, y
+    return Rewrite(tuple(nodes))
 
 
 RULES: Mapping[str, Sequence[Rule]] = {
@@ -197,7 +251,7 @@ RULES: Mapping[str, Sequence[Rule]] = {
     "Transpose": (transpose,),
     "Slice": (slice_,),
     "Split": (split,),
-    "Pad": (pad,),
+    "Pad": (pad, pad_by_copies),
     "Concat": (concat,),
     "Gather": (gather,),
 }

@@ -246,6 +246,23 @@ def resize(scope: Scope) -> None:
     return scope.emit(ResizeNearest(_arranged(factors, layout)), (scope.read(x, layout),), layout)
 
 
+def expand(scope: Scope) -> None:
+    """Dimensions of size one, repeated."""
+    x, y = scope.node.inputs[0], scope.node.outputs[0]
+    after = scope.shape(y)
+    before = (1,) * (len(after) - len(scope.shape(x))) + scope.shape(x)
+    if any(b % s for s, b in zip(before, after)) or any(s not in (1, b) for s, b in zip(before, after)):
+        return scope.refuse(f"copies of dimensions larger than one, from {before} to {after}")
+    layout = scope.layout(x) if len(scope.shape(x)) == 4 else "plain"
+    source = scope.read(x, layout)
+    if len(before) != len(scope.shape(x)):
+        view = scope.inner("view", before, "plain")
+        scope.nodes.append(Node(view, Reshape(before), (source,), (view,), ()))
+        source = view
+    factors = tuple(b // s for s, b in zip(before, after))
+    return scope.emit(ResizeNearest(_arranged(factors, layout)), (source,), layout)
+
+
 def _repeats(a: object, factor: int) -> bool:
     """True when output i comes from input i // factor for every i (ONNX Resize, nearest)."""
     get = a.get  # type: ignore[attr-defined]
@@ -288,4 +305,6 @@ RULES: dict[str, Callable[[Scope], None]] = {
     "Reshape": reshape,
     "Transpose": transpose,
     "Resize": resize,
+    "Expand": expand,
+    "Tile": expand,
 }
