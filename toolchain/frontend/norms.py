@@ -37,7 +37,14 @@ def normalised(n: Node, difference: str, root: Node, scope: Scope) -> Rewrite | 
     variance = scope.producer(shifted.inputs[0], "ReduceMean") if shifted is not None else None
     square = scope.producer(variance.inputs[0], "Mul") if variance is not None else None
     less = scope.producer(difference, "Sub")
-    if epsilon is None or variance is None or square is None or less is None or square.inputs != (difference, difference):
+    if (
+        shifted is None
+        or epsilon is None
+        or variance is None
+        or square is None
+        or less is None
+        or square.inputs != (difference, difference)
+    ):
         return None
     x, mean = less.inputs[0], scope.producer(less.inputs[1], "ReduceMean")
     if mean is None or mean.inputs[0] != x or axes_of(mean, scope) != axes_of(variance, scope) or not scope.is_float(x):
