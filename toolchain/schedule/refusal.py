@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from toolchain.hw.chip import Chip
 from toolchain.ops.base import Layer
-from toolchain.schedule.staging import Slot, staging_bytes
+from toolchain.schedule.staging import Slot
 from toolchain.schedule.tilings import SmallestTile
 
+MOST_TILES = 65_536  # of one program: building and checking it takes about a minute
 _WIDTH = 40  # characters of the picture's bars
 
 
@@ -27,10 +28,26 @@ def too_small(layers: Sequence[Layer], needs: Sequence[SmallestTile], chip: Chip
         f"{layer.node.name} ({kind}): its smallest tile needs {need.size_bytes} bytes of SRAM at once, "
         f"{chip.name} has {size} (memories.sram.size)",
         f"  live at step {step + 1} of {len(layers)}, the peak ('|' is the end of the SRAM):",
-        *_picture([(_label(slot, layer), staging_bytes([slot], align)) for slot in need.slots], size),
+        *_picture([(_label(slot, layer), _aligned(slot, align)) for slot in need.slots], size),
         f"  help: the smallest SRAM that would do for the network is {need.size_bytes} bytes",
     ]
     return "\n".join(lines)
+
+
+def too_many(layers: Sequence[Layer], tiles: Sequence[int], chip: Chip) -> str | None:
+    """The refusal of a network that falls into more tiles than one program may have; or None. tiles: of each layer."""
+    total = sum(tiles)
+    if total <= MOST_TILES:
+        return None
+    step = max(range(len(tiles)), key=lambda i: tiles[i])
+    layer = layers[step]
+    kind = type(layer.node.op).__name__.removeprefix("Integer")
+    return (
+        f"{chip.name}: the network falls into {total} tiles, most of them ({tiles[step]}) of {layer.node.name} ({kind}); "
+        f"a program has at most {MOST_TILES}\n"
+        f"  help: larger tiles need more SRAM (memories.sram.size is {chip.memories.sram.size}), larger "
+        "engines.mac.accumulators.entries, or wider limits"
+    )
 
 
 def _label(slot: Slot, layer: Layer) -> str:
@@ -41,6 +58,10 @@ def _label(slot: Slot, layer: Layer) -> str:
     index = int(slot.role[1:])
     name = layer.activations[index] if index < len(layer.activations) else str(index + 1)
     return f"input {name.removesuffix('@nhwc')}"
+
+
+def _aligned(slot: Slot, alignment_bytes: int) -> int:
+    return slot.copies * -(-slot.size_bytes // alignment_bytes) * alignment_bytes
 
 
 def _picture(rows: Sequence[tuple[str, int]], size_bytes: int) -> list[str]:

@@ -9,15 +9,16 @@ from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.memory import Buffer, DoesNotFit, Placement, ResidentTensor, choose_residents, place
-from toolchain.ops.base import Layer, aligned
+from toolchain.ops.base import Layer
 from toolchain.ops.movement import Reshape
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.options import Options
 from toolchain.schedule.places import View, find_views
-from toolchain.schedule.refusal import too_small
+from toolchain.schedule.refusal import too_many, too_small
 from toolchain.schedule.staging import LayerPlan
 from toolchain.schedule.tilings import LayerTilings, SmallestTile, smallest_tile
 
+_PLACING_NODES = 2_000  # effort of one placement: another attempt, with less resident, costs less than a longer search
 _RESERVES = (0.0, 0.25, 0.5)  # shares of SRAM kept free of resident tensors that are tried
 
 
@@ -109,6 +110,9 @@ class _Planner:
             best = self._try([self.capacity] * len(least), 1.0)
         if best is None:
             raise CompileError(f"{self.chip.name}: no placement found; a larger memories.sram.size would do")
+        refusal = too_many([p.layer for p in best.layers], [p.plan.works if p.plan else 0 for p in best.layers], self.chip)
+        if refusal is not None:
+            raise CompileError(refusal)
         return best
 
     def _try(self, least: Sequence[int], share: float) -> RegionPlan | None:
@@ -132,7 +136,7 @@ class _Planner:
             return frozenset()
         align = self.chip.memories.sram.alignment_bytes
         tensors = [
-            ResidentTensor(s.name, s.start, s.end, aligned(s.size_bytes, align), s.size_bytes * s.touches)
+            ResidentTensor(s.name, s.start, s.end, -(-s.size_bytes // align) * align, s.size_bytes * s.touches)
             for s in self.storages.values()
             if s.name not in self.port_roots
         ]
@@ -145,7 +149,7 @@ class _Planner:
         for root in resident:
             s = self.storages[root]
             for step in range(s.start, s.end):
-                live[step] += aligned(s.size_bytes, align)
+                live[step] += -(-s.size_bytes // align) * align
         planned = []
         for layer, used in zip(self.layers, live):
             if not hasattr(layer.node.op, "nest"):
@@ -192,7 +196,7 @@ class _Planner:
                 for i in range(slot.copies)
             ]
             try:
-                placement = place([*homes, *slots], self.capacity)
+                placement = place([*homes, *slots], self.capacity, _PLACING_NODES)
             except DoesNotFit:
                 continue
             spilled = tuple(s for n, s in self.storages.items() if n not in resident and n not in self.port_roots)

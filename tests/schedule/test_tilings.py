@@ -1,0 +1,176 @@
+"""What is found out from a few tiles of a kind is what walking all of them finds."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import Phase, assume, given, settings
+from hypothesis import strategies as st
+
+from quant.fixed_point.requant import Requant
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Node, TensorType
+from toolchain.isa import load_machine
+from toolchain.ops.base import Layer, Tiling
+from toolchain.ops.elementwise import Rescale
+from toolchain.ops.integer_convolution import IntegerConvolution
+from toolchain.ops.matrix_product import IntegerMatrixProduct
+from toolchain.ops.nest import Axis, Nest
+from toolchain.ops.pool import Geometry, IntegerMaxPool
+from toolchain.schedule.cost import BEGIN, CostModel, Pipeline, visits
+from toolchain.schedule.places import View, dense_strides
+from toolchain.schedule.refusal import MOST_TILES, too_many
+from toolchain.schedule.staging import Sizes
+from toolchain.schedule.tilings import LayerTilings
+
+CASES = settings(max_examples=150, deadline=None, derandomize=True, database=None, phases=[Phase.generate, Phase.shrink])
+REQUANT = Requant(np.array([1 << 30]), np.array([38]), "single_half_up", 0, -128, 127)  # type: ignore[arg-type]
+
+
+@cache
+def _machine(name: str, limits: str, depthwise: str) -> Chip:
+    data = json.loads(load_machine(name).chip.model_dump_json())
+    data["engines"]["mac"]["depthwise"] = depthwise
+    data["limits"]["convolution"] |= json.loads(limits)
+    data["limits"]["depthwise"] |= {k: v for k, v in json.loads(limits).items() if k != "max_input_channels"}
+    return Chip.model_validate_json(json.dumps(data))
+
+
+@st.composite
+def chips(draw: Any) -> Chip:
+    limits = draw(
+        st.sampled_from([{}, {"max_kernel": [1, 1]}, {"max_kernel": [2, 3], "max_width": 4}, {"max_input_channels": 5}])
+    )
+    name = draw(st.sampled_from(["edge16", "ws8_pow2", "ethos_u55_256"]))
+    return _machine(name, json.dumps(limits), draw(st.sampled_from(["diagonal", "none"])))
+
+
+def _layer(op: Any, inputs: dict[str, tuple[int, ...]], output: tuple[int, ...], chip: Chip, constants: Any = None) -> Layer:
+    types = {name: TensorType(shape, "int8") for name, shape in {**inputs, "y": output}.items()}
+    return Layer(Node("layer", op, tuple(inputs), ("y",)), types, constants or {}, chip)
+
+
+@st.composite
+def convolutions(draw: Any) -> Layer:
+    height, width = draw(st.integers(1, 23)), draw(st.integers(1, 23))
+    groups = draw(st.sampled_from([1, 1, 2, 7]))
+    inner, outer = draw(st.sampled_from([1, 3, 20])), draw(st.sampled_from([1, 4, 19]))
+    kernel = (draw(st.integers(1, 5)), draw(st.integers(1, 5)))
+    strides, dilations = (draw(st.integers(1, 3)), draw(st.integers(1, 2))), (draw(st.integers(1, 2)), 1)
+    pads = tuple(draw(st.integers(0, kernel[i % 2])) for i in range(4))
+    size = [
+        (n + pads[i] + pads[i + 2] - (kernel[i] - 1) * dilations[i] - 1) // strides[i] + 1 for i, n in enumerate((height, width))
+    ]
+    assume(min(size) > 0)
+    op = IntegerConvolution(strides, pads, dilations, groups, 0, 32, REQUANT, None, None)
+    weights = np.zeros((groups * outer, *kernel, inner), np.int8)
+    shapes = {"x": (draw(st.integers(1, 2)), height, width, groups * inner), "w": weights.shape, "b": (groups * outer,)}
+    constants = {"w": weights, "b": np.zeros(groups * outer, np.int64)}
+    return _layer(op, shapes, (shapes["x"][0], *size, groups * outer), draw(chips()), constants)
+
+
+@st.composite
+def others(draw: Any) -> Layer:
+    chip, kind = draw(chips()), draw(st.sampled_from(["pool", "matrix product", "rescale"]))
+    n, h, w, c = draw(st.integers(1, 3)), draw(st.integers(3, 20)), draw(st.integers(3, 20)), draw(st.integers(1, 40))
+    if kind == "pool":
+        pad, stride = draw(st.integers(0, 1)), draw(st.integers(1, 3))
+        op = IntegerMaxPool(Geometry((3, 3), (stride, stride), (pad,) * 4))
+        size = [(s + 2 * pad - 3) // stride + 1 for s in (h, w)]
+        return _layer(op, {"x": (n, h, w, c)}, (n, *size, c), chip)
+    if kind == "matrix product":
+        return _layer(IntegerMatrixProduct(0, 0, 32, REQUANT), {"a": (n, h, c), "b": (n, c, w)}, (n, h, w), chip)
+    return _layer(Rescale(0, REQUANT), {"x": (n, h, w, c)}, (n, h, w, c), chip)
+
+
+def _some_tilings(draw: Any, layer: Layer) -> list[Tiling]:
+    found = list(layer.node.op.tilings(layer))
+    return [found[i] for i in draw(st.lists(st.integers(0, len(found) - 1), min_size=1, max_size=3, unique=True))]
+
+
+def _views(layer: Layer) -> dict[str, View]:
+    return {n: View(n, 0, dense_strides(t.shape, layer.chip.activation_bytes)) for n, t in layer.types.items()}
+
+
+@CASES
+@given(st.data(), st.one_of(convolutions(), convolutions(), others()))
+def test_a_few_tiles_of_each_kind_stand_for_all(data: Any, layer: Layer) -> None:
+    resident = data.draw(st.sampled_from([frozenset(), frozenset({"y"}), frozenset({"x"})]))
+    depth = data.draw(st.integers(1, 2))
+    views, model = _views(layer), CostModel(layer.chip)
+    for tiling in _some_tilings(data.draw, layer):
+        works = list(layer.node.op.nest(layer, tiling).works())
+        sizes = Sizes(layer.chip.activation_bytes)
+        for work in works:
+            sizes.add(work, resident)
+        plan = LayerTilings(layer, resident, views, model, depth).evaluate(tiling, 1 << 40)
+        assert plan is not None
+        assert plan.slots == sizes.slots(depth)
+        assert plan.works == len(works)
+        cycles, _ = Pipeline(layer, plan.slots, resident, views, model).run([works])
+        assert plan.cycles == pytest.approx(cycles, rel=0.005)
+
+
+@CASES
+@given(convolutions())
+def test_every_output_is_written_once(layer: Layer) -> None:
+    """The boxes that works write cover the output without overlap."""
+    tilings = list(layer.node.op.tilings(layer))
+    for tiling in tilings[:: len(tilings) // 4 + 1]:
+        covered = np.zeros(layer.output.shape, int)
+        for work in layer.node.op.nest(layer, tiling).works():
+            if work.write is not None:
+                cut = tuple(slice(s, s + n) for s, n in zip(work.write.start, work.write.size))
+                covered[cut] += 1
+        assert (covered == 1).all()
+
+
+def test_of_equal_steps_a_few_are_visited() -> None:
+    rows = Axis(tuple(range(9)), ("first", *["between"] * 7, "last"))
+    nest = Nest((rows,), lambda point: ())
+    assert list(visits(nest.axes)) == [(0,), (1,), (2,), BEGIN, (3,), 4, (8,)]
+
+
+def test_outer_steps_are_repeated_with_what_they_hold() -> None:
+    four, two = Axis(tuple(range(4)), (0,) * 4), Axis((0, 1), (0, 1))
+    assert list(visits((four, two))) == [(0, 0), (0, 1), BEGIN, (1, 0), (1, 1), 2]
+
+
+def test_layers_of_many_tiles_take_few_visits() -> None:
+    """A pointwise convolution of 1,000 x 1,000: a million tiles of one pixel."""
+    op = IntegerConvolution((1, 1), (0, 0, 0, 0), (1, 1), 1, 0, 32, REQUANT, None, None)
+    shape, constants = (1, 1000, 1000, 16), {"w": np.zeros((16, 1, 1, 16), np.int8), "b": np.zeros(16, np.int64)}
+    layer = _layer(op, {"x": shape, "w": (16, 1, 1, 16), "b": (16,)}, shape, load_machine("edge16").chip, constants)
+    plan = LayerTilings(layer, (), _views(layer), CostModel(layer.chip), 2).evaluate(Tiling(1, 1, 16, 16, False), 4096)
+    assert plan is not None and plan.works == 1_000_000
+    points = [v for v in visits(op.nest(layer, plan.tiling).axes) if not isinstance(v, int)]
+    assert len(points) == 6
+
+
+def test_the_best_of_a_budget_fits_it() -> None:
+    op = IntegerConvolution((1, 1), (1, 1, 1, 1), (1, 1), 1, 0, 32, REQUANT, None, None)
+    shape, constants = (1, 40, 40, 32), {"w": np.zeros((32, 3, 3, 32), np.int8), "b": np.zeros(32, np.int64)}
+    layer = _layer(op, {"x": shape, "w": (32, 3, 3, 32), "b": (32,)}, shape, load_machine("edge16").chip, constants)
+    remembering = LayerTilings(layer, (), _views(layer), CostModel(layer.chip), 2)
+    costs = []
+    for budget in (1 << 18, 1 << 16, 1 << 15, 1 << 13, 1 << 10):
+        plan = remembering.best(budget, 12)
+        assert plan == LayerTilings(layer, (), _views(layer), CostModel(layer.chip), 2).best(budget, 12)
+        assert plan is None or plan.staging_bytes <= budget
+        costs.append(plan.cycles if plan is not None else float("inf"))
+    assert costs == sorted(costs) and costs[0] < costs[3] < costs[4] == float("inf")
+
+
+def test_too_many_tiles_are_refused() -> None:
+    op = Rescale(0, REQUANT)
+    layer = _layer(op, {"x": (1, 8, 8, 4)}, (1, 8, 8, 4), load_machine("edge16").chip)
+    assert too_many([layer, layer], [MOST_TILES - 1, 1], layer.chip) is None
+    assert too_many([layer, layer], [5, MOST_TILES], layer.chip) == (
+        "edge16: the network falls into 65541 tiles, most of them (65536) of layer (Rescale); a program has at most 65536\n"
+        "  help: larger tiles need more SRAM (memories.sram.size is 524288), larger engines.mac.accumulators.entries, "
+        "or wider limits"
+    )
