@@ -30,26 +30,19 @@ def copies(
     source: Spot, target: Spot, strides: Sequence[Stride], item_bytes: int, dimensions: int, channel: int
 ) -> Iterator[Copy]:
     """strides: outermost first, over elements of item_bytes -> copies of at most `dimensions` counts each."""
-    loops, inner = merge(strides, item_bytes)
-    outer, kept = loops[: max(0, len(loops) - dimensions)], loops[max(0, len(loops) - dimensions) :]
-    padded = [Stride(1, 0, 0)] * (3 - len(kept)) + list(kept)
-    for index in product(*(range(s.count) for s in outer)):
+    run = _unroll(strides, item_bytes, dimensions)
+    for source_offset, target_offset in run.offsets:
         yield Copy(
             channel=channel,
             source_space=source.space,
-            source_address=source.address + sum(i * s.source for i, s in zip(index, outer)),
+            source_address=source.address + source_offset,
             destination_space=target.space,
-            destination_address=target.address + sum(i * s.target for i, s in zip(index, outer)),
-            inner_bytes=inner,
-            count0=padded[0].count,
-            count1=padded[1].count,
-            count2=padded[2].count,
-            source_stride0=padded[0].source,
-            source_stride1=padded[1].source,
-            source_stride2=padded[2].source,
-            destination_stride0=padded[0].target,
-            destination_stride1=padded[1].target,
-            destination_stride2=padded[2].target,
+            destination_address=target.address + target_offset,
+            inner_bytes=run.inner_bytes,
+            source_stride0=run.loops[0].source,
+            source_stride1=run.loops[1].source,
+            source_stride2=run.loops[2].source,
+            **run.target_fields,
         )
 
 
@@ -57,23 +50,50 @@ def fills(
     target: Spot, sizes: Sequence[int], strides: Sequence[int], value: int, item_bytes: int, dimensions: int, channel: int
 ) -> Iterator[Fill]:
     """The box of these sizes and byte strides set to one code."""
-    loops, inner = merge([Stride(n, s, s) for n, s in zip(sizes, strides)], item_bytes)
-    outer, kept = loops[: max(0, len(loops) - dimensions)], loops[max(0, len(loops) - dimensions) :]
-    padded = [Stride(1, 0, 0)] * (3 - len(kept)) + list(kept)
-    for index in product(*(range(s.count) for s in outer)):
+    run = _unroll([Stride(n, s, s) for n, s in zip(sizes, strides)], item_bytes, dimensions)
+    for _, target_offset in run.offsets:
         yield Fill(
             channel=channel,
             destination_space=target.space,
-            destination_address=target.address + sum(i * s.target for i, s in zip(index, outer)),
-            inner_elements=inner // item_bytes,
-            count0=padded[0].count,
-            count1=padded[1].count,
-            count2=padded[2].count,
-            destination_stride0=padded[0].target,
-            destination_stride1=padded[1].target,
-            destination_stride2=padded[2].target,
+            destination_address=target.address + target_offset,
+            inner_elements=run.inner_bytes // item_bytes,
             value=value,
+            **run.target_fields,
         )
+
+
+@dataclass(frozen=True)
+class _Unrolled:
+    """`loops`: the three that one instruction runs over contiguous runs; `offsets`: of each instruction's source and target."""
+
+    inner_bytes: int
+    loops: tuple[Stride, ...]
+    offsets: list[tuple[int, int]]
+
+    @property
+    def target_fields(self) -> dict[str, int]:
+        """Counts and destination strides, as copies and fills name them."""
+        first, second, third = self.loops
+        return {
+            "count0": first.count,
+            "count1": second.count,
+            "count2": third.count,
+            "destination_stride0": first.target,
+            "destination_stride1": second.target,
+            "destination_stride2": third.target,
+        }
+
+
+def _unroll(strides: Sequence[Stride], item_bytes: int, dimensions: int) -> _Unrolled:
+    """The innermost loops up to the engine's dimensions, the others written out."""
+    merged, inner_bytes = merge(strides, item_bytes)
+    cut = max(0, len(merged) - dimensions)
+    outer, kept = merged[:cut], merged[cut:]
+    offsets = [
+        (sum(i * s.source for i, s in zip(index, outer)), sum(i * s.target for i, s in zip(index, outer)))
+        for index in product(*(range(s.count) for s in outer))
+    ]
+    return _Unrolled(inner_bytes, (*[Stride(1, 0, 0)] * (3 - len(kept)), *kept), offsets)
 
 
 def merge(strides: Sequence[Stride], item_bytes: int) -> tuple[list[Stride], int]:
