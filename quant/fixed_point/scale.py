@@ -38,6 +38,14 @@ class ScaleForm:
                 f"shift range {self.shift_min}..{self.shift_max}: must lie within {lowest}..62 for kind {self.kind!r}"
             )
 
+    @property
+    def extremes(self) -> tuple[float, float]:
+        """The smallest and the largest scale above 0."""
+        if self.kind == "float32":
+            return float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+        largest = 1 if self.kind == "pow2" else (1 << self.multiplier_bits) - 1
+        return 2.0**-self.shift_max, largest * 2.0**-self.shift_min
+
 
 @dataclass(frozen=True, eq=False)
 class Scale:

@@ -161,7 +161,9 @@ class QuantScope(Protocol):
         """Registers an integer constant and gives its name."""
         ...
 
-    def requant(self, real_scale: Any, operation: str, zero_point: int, low: int, high: int, *, where: str) -> Any: ...
+    def requant(
+        self, real_scale: Any, operation: str, zero_point: int, low: int, high: int, *, where: str, peak: Any = None
+    ) -> Any: ...
 
     def inner_requant(self, real_scale: Any, operation: str, *, where: str) -> Any:
         """A requantization inside an operator, to int32: no zero point, no clamp."""

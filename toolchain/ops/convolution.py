@@ -47,7 +47,9 @@ class Convolution:
         low, high = clamp_codes(self.activation, y, scope.code_range)
         w = weight_quant(weights, 0, numerics, name=node.name)
         b = bias_quant(bias, weights, w, x, numerics, accumulator_bits=bits, name=node.name)
-        requant = scope.requant(x.scale * b.weight.scales / y.scale, "convolution", y.zero_point, low, high, where=node.name)
+        scale = x.scale * b.weight.scales / y.scale
+        peak = b.peak if len(b.weight.scales) > 1 else b.peak.max()
+        requant = scope.requant(scale, "convolution", y.zero_point, low, high, where=node.name, peak=peak)
         offset = bias_compensation(
             requant.real_scale, y, numerics, clamp_low=low, peak=b.peak, accumulator_bits=bits, name=node.name
         )

@@ -46,11 +46,17 @@ class _Scope:
     def code_range(self) -> tuple[int, int]:
         return code_range(self.chip.numerics)
 
-    def requant(self, real_scale: Any, operation: str, zero_point: int, low: int, high: int, *, where: str) -> Requant:
+    def requant(
+        self, real_scale: Any, operation: str, zero_point: int, low: int, high: int, *, where: str, peak: Any = None
+    ) -> Requant:
+        """Scales beyond what the machine expresses take its nearest where no output can tell: all are rounded to zero
+        (`peak`: the largest magnitude of each sum), or the least sum saturates already."""
         numerics = self.chip.numerics
         rounding = Rounding(numerics.per_op.get(operation, numerics.rounding))  # type: ignore[arg-type]
         form = ScaleForm(numerics.scale.kind, numerics.scale.multiplier_bits, numerics.scale.shift_min, numerics.scale.shift_max)
         wrap = numerics.overflow == "wrap"
+        if not wrap:
+            real_scale = _indistinguishable(np.asarray(real_scale, np.float64), form, zero_point, low, high, peak)
         try:
             return make_requant(real_scale, form, rounding, zero_point=zero_point, low=low, high=high, wrap=wrap)
         except FixedPointError as fault:
@@ -58,6 +64,14 @@ class _Scope:
 
     def inner_requant(self, real_scale: Any, operation: str, *, where: str) -> Requant:
         return replace(self.requant(real_scale, operation, 0, *_INT32, where=where), wrap=False)
+
+
+def _indistinguishable(real: np.ndarray, form: ScaleForm, zero_point: int, low: int, high: int, peak: Any) -> np.ndarray:
+    least, most = form.extremes
+    nothing = False if peak is None else np.asarray(peak) * least < 0.25
+    saturates = most >= max(high - zero_point, zero_point - low) - 1
+    real = np.where((real < least) & (real > 0) & nothing, least, real)
+    return np.where((real > most) & np.isfinite(real) & saturates, most, real)
 
 
 def quantize(graph: Graph, chip: Chip, ranges: Mapping[str, Range | Quant], origins: Mapping[str, tuple[str, str]]) -> Graph:
