@@ -51,8 +51,14 @@ COPIED = [
     "(float[2,1,5] x) => (float[a,b,c] y) { s = int64[3] {1,3,1} y = Tile(x, s) }",
 ]
 
+RESIZED = [
+    f"{MAP}) => (float[a,b,c,d] y) {{ s = float[4] {{1,1,{scales}}} "
+    f"y = Resize<mode = 'linear', coordinate_transformation_mode = '{how}'>(x, , s) }}"
+    for scales, how in (("2,2", "half_pixel"), ("3,2", "pytorch_half_pixel"), ("1,4", "asymmetric"), ("2,1", "half_pixel"))
+]
 
-@pytest.mark.parametrize("graph", [*TRANSPOSED, *SPREAD, *REDUCED, *COPIED])
+
+@pytest.mark.parametrize("graph", [*TRANSPOSED, *SPREAD, *REDUCED, *COPIED, *RESIZED])
 def test_the_chip_computes_it(graph: str, tmp_path: Path) -> None:
     path = save(model(graph), tmp_path)
     assert not selected(path).fallbacks

@@ -137,7 +137,7 @@ class ResizeNearest(_Keeping):
 
 
 @dataclass(frozen=True)
-class Concat:
+class Stack:
     """Parts behind each other along `axis`; each is brought to the common scale first."""
 
     axis: int
@@ -162,6 +162,11 @@ class Concat:
             nodes.append(rescaled(f"{node.name}.rescale{i}", name, names[-1], x, y, scope))
         joined = Node(node.name, Join(self.axis), tuple(names), node.outputs, node.sources)
         return [*nodes, joined]
+
+
+@dataclass(frozen=True)
+class Concat(Stack):
+    """The model's own: its parts are tensors of the model."""
 
 
 @dataclass(frozen=True)

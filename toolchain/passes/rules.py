@@ -16,6 +16,7 @@ from toolchain.ops.movement import Concat, Pad, Reshape, ResizeNearest, Slice, p
 from toolchain.ops.pool import AveragePool, Geometry, MaxPool, split_max_pool
 from toolchain.ops.unary import Unary
 from toolchain.passes.interleave import conv_transpose, depth_to_space, space_to_depth
+from toolchain.passes.linear_resize import linear_resize
 from toolchain.passes.reductions import reduce_max, reduce_mean
 
 if TYPE_CHECKING:
@@ -237,6 +238,8 @@ def transpose(scope: Scope) -> None:
 def resize(scope: Scope) -> None:
     x, a = scope.node.inputs[0], scope.attributes
     before, after = scope.shape(x), scope.shape(scope.node.outputs[0])
+    if a.get("mode", "nearest") == "linear":
+        return linear_resize(scope)
     factors = tuple(b // s for s, b in zip(before, after))
     if a.get("mode", "nearest") != "nearest" or any(s * f != b for s, f, b in zip(before, factors, after)):
         return scope.refuse(f"mode {a.get('mode', 'nearest')} from {before} to {after}; the chip repeats by whole factors")
