@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -76,6 +76,10 @@ class Graph:
                 if name:
                     found.setdefault(name, []).append(node)
         return found
+
+    def read_once(self, tensor: str, consumers: Mapping[str, Sequence[Node]]) -> bool:
+        """True when one node alone reads the tensor and the graph does not give it out. consumers: of this graph."""
+        return len(consumers.get(tensor, ())) == 1 and tensor not in self.outputs
 
     def with_nodes(
         self,

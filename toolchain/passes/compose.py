@@ -75,8 +75,7 @@ def _binary(node: Node, kind: str, graph: Graph, values: dict[str, _Value], cons
 def _choices(name: str, node: Node, graph: Graph, values: dict[str, _Value], consumers: dict[str, list[Node]]) -> list[_Value]:
     """The tensor as function of something further up (if only `node` uses it), and as itself."""
     itself = _Value(name, X, ())
-    alone = len(consumers.get(name, [])) == 1 and name not in graph.outputs
-    return [values[name], itself] if alone and name in values else [itself]
+    return [values[name], itself] if name in values and graph.read_once(name, consumers) else [itself]
 
 
 def _scalar(name: str, node: Node, graph: Graph) -> float | None:

@@ -24,7 +24,7 @@ def fuse_clamps(graph: Graph) -> Graph:
         if not isinstance(node.op, Unary):
             continue
         bounds, producer = clip_bounds(node.op.function), producers.get(node.inputs[0])
-        if bounds is None or producer is None or not _only_use(producer.outputs[0], graph, consumers):
+        if bounds is None or producer is None or not graph.read_once(producer.outputs[0], consumers):
             continue
         if not can_clamp(producer.op) or producer.name in fused:
             continue
@@ -41,10 +41,6 @@ def can_clamp(op: Any) -> bool:
     return isinstance(op, Convolution | Binary | AveragePool) and op.activation == (None, None)
 
 
-def _only_use(tensor: str, graph: Graph, consumers: dict[str, list[Node]]) -> bool:
-    return len(consumers.get(tensor, [])) == 1 and tensor not in graph.outputs
-
-
 def fuse_tables(graph: Graph, chip: Chip) -> Graph:
     """A Lookup behind a convolution rides on its way out, where `engines.mac.post` has table."""
     if "table" not in chip.engines.mac.post:
@@ -58,7 +54,7 @@ def fuse_tables(graph: Graph, chip: Chip) -> Graph:
         producer = producers.get(node.inputs[0])
         if producer is None or not isinstance(producer.op, IntegerConvolution) or producer.op.table is not None:
             continue
-        if not _only_use(producer.outputs[0], graph, consumers):
+        if not graph.read_once(producer.outputs[0], consumers):
             continue
         op = replace(producer.op, table=node.op.table)
         fused[producer.name] = Node(producer.name, op, producer.inputs, node.outputs, (*producer.sources, *node.sources))
@@ -80,7 +76,7 @@ def fuse_residuals(graph: Graph, chip: Chip) -> Graph:
         choices = [
             (producers[n], i)
             for i, n in enumerate(node.inputs)
-            if n in producers and _takes_residual(producers[n], graph) and _only_use(n, graph, consumers)
+            if n in producers and _takes_residual(producers[n], graph) and graph.read_once(n, consumers)
         ]
         choices = [c for c in choices if _same_shape(node, graph) and c[0].name not in gone]
         if not choices:

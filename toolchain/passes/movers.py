@@ -190,7 +190,7 @@ def _moves_behind_convolution(
 ) -> list[Node]:
     chain: list[Node] = []
     name = node.inputs[0]
-    while len(consumers[name]) == 1 and name not in graph.outputs:
+    while graph.read_once(name, consumers):
         before = producers.get(name)
         if before is None:
             return []

@@ -128,7 +128,7 @@ def assign_quants(
 
 def _adopted(nodes: list[Node], graph: Graph) -> dict[str, str]:
     """part -> whole, for parts of a Concat that nothing else reads and whose producer can make any scale."""
-    uses = graph.consumers()
+    consumers = graph.consumers()
     made = {n.outputs[0]: n for n in nodes}
     found: dict[str, str] = {}
     for node in nodes:
@@ -136,6 +136,6 @@ def _adopted(nodes: list[Node], graph: Graph) -> dict[str, str]:
             continue
         for name in node.inputs:
             free = name in made and not same_scale(made[name].op) and not isinstance(made[name].op, Concat)
-            if free and len(uses[name]) == 1 and name not in graph.outputs:
+            if free and graph.read_once(name, consumers):
                 found[name] = node.outputs[0]
     return found

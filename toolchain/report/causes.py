@@ -167,7 +167,7 @@ def _apart(
     if kind is None or kind in post or (kind == "add" and node.op.kind != "add"):
         return []
     behind = [n for n in node.inputs if n in producers and isinstance(producers[n].op, IntegerConvolution)]
-    if not any(len(consumers[n]) == 1 and n not in graph.outputs for n in behind):
+    if not any(graph.read_once(n, consumers) for n in behind):
         return []
     what = "function" if kind == "table" else "sum"
     return [f"engines.mac.post has no {kind}: the {what} is a pass of its own over the convolution's output"]
