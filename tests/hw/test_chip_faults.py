@@ -249,11 +249,11 @@ def test_all_faults_show_at_once_in_the_order_of_the_file(tmp_path):
 def test_faults_of_the_instruction_table_show_beside_those_of_the_chip(tmp_path):
     write_changed(tmp_path, "edge16.yaml", [("banks: 8", "banks: 0")])
     table = "isa/descriptors1024.yaml"
-    write_changed(tmp_path, table, [("word_bits: 1024", "word_bits: 1000")], table)
+    write_changed(tmp_path, table, [("word_bits: 1024", "word_bits: 1001")], table)
     chip_line, table_line = line_of(tmp_path / "mine.yaml", "banks:"), line_of(tmp_path / table, "word_bits:")
     assert faults_of() == [
         f"mine.yaml:{chip_line}: memories.sram.banks: must be at least 1, got 0",
-        f"{table}:{table_line}: word_bits: must be a multiple of 64, got 1000",
+        f"{table}:{table_line}: word_bits: must be a multiple of 8, got 1001",
     ]
 
 

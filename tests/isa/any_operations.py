@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 from hypothesis import strategies as st
 
-from toolchain.hw import shipped_names
-from toolchain.isa import Machine, load_machine
+from toolchain.hw import read_source, shipped_names
+from toolchain.isa import Isa, Machine, load_machine, starter_table
+from toolchain.isa.machine import read_table
 from toolchain.isa.needs import need
 from toolchain.isa.operations import OPERATIONS, MachineOp
 
-MACHINES = shipped_names()
-machine_of = cache(load_machine)
+# Shipped machines, and others with a first table of words that are no multiple of 64 bits, or of several 64 bits.
+OTHER_WORDS = ("ws8_pow2 registers 24", "edge16 registers 136", "wide32_w4a16 descriptors 744")
+MACHINES = (*shipped_names(), *OTHER_WORDS)
+
+
+@cache
+def machine_of(name: str) -> Machine:
+    base, *form = name.split()
+    machine = load_machine(base)
+    if not form:
+        return machine
+    table, faults = read_table(read_source(starter_table(machine.chip, form[0], int(form[1])), name))
+    assert table is not None and table.word_bits == int(form[1]), faults
+    return replace(machine, isa=Isa(table))
 
 
 def _value(operation: str, parameter: str, machine: Machine) -> st.SearchStrategy[int]:

@@ -99,6 +99,31 @@ def get_bits(words: Words, low: int, width: int) -> Words:
     return stored & np.uint64((1 << width) - 1)
 
 
+def limbs_of(bits: int) -> int:
+    return -(-bits // LIMB_BITS)
+
+
+def words_to_bytes(words: Words, word_bytes: int) -> bytes:
+    """words: uint64[n, limbs] -> n words of word_bytes each, the least significant byte first."""
+    return words.astype("<u8").view(np.uint8).reshape(len(words), 8 * words.shape[1])[:, :word_bytes].tobytes()
+
+
+def words_from_bytes(data: bytes, word_bytes: int) -> Words:
+    """The inverse: uint64[n, limbs]. data: whole words."""
+    limbs = limbs_of(8 * word_bytes)
+    padded = np.zeros((len(data) // word_bytes, 8 * limbs), np.uint8)
+    padded[:, :word_bytes] = np.frombuffer(data, np.uint8).reshape(-1, word_bytes)
+    return padded.view("<u8").astype(np.uint64, copy=False)
+
+
+def any_set(words: Words, low: int, high: int) -> NDArray[np.bool_]:
+    """bool[n]: words that have any of the bits low..high set."""
+    found = np.zeros(len(words), bool)
+    for at in range(low, high + 1, LIMB_BITS):
+        found |= get_bits(words, at, min(LIMB_BITS, high + 1 - at)) != 0
+    return found
+
+
 def get(words: Words, slot: Slot) -> Column:
     """int64[n], the slot's values."""
     stored = get_bits(words, slot.low, slot.width).astype(np.int64)

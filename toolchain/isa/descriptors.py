@@ -8,7 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from toolchain.errors import CompileError, ProgramError
-from toolchain.isa.columns import LIMB_BITS, Words, build, gather, get, get_bits, put, put_bits
+from toolchain.isa.columns import (
+    Words,
+    any_set,
+    build,
+    gather,
+    get,
+    get_bits,
+    limbs_of,
+    put,
+    put_bits,
+    words_from_bytes,
+    words_to_bytes,
+)
 from toolchain.isa.operations import MachineOp, Signal, Wait, engine_index
 from toolchain.isa.plan import Isa, OperationPlan
 from toolchain.isa.table import Bits, DescriptorTable
@@ -58,7 +70,7 @@ def pack(descriptors: Sequence[Descriptor], isa: Isa) -> bytes:
     """The bytes of descriptors. Raises CompileError for an operation or value that the table lacks."""
     table = isa.table
     assert isinstance(table, DescriptorTable)
-    words = np.zeros((len(descriptors), table.word_bits // LIMB_BITS), np.uint64)
+    words = np.zeros((len(descriptors), limbs_of(table.word_bits)), np.uint64)
     ops = [d.op for d in descriptors]
     for name, indices in _by_name(ops).items():
         plan = isa.plans.get(name)
@@ -77,7 +89,7 @@ def pack(descriptors: Sequence[Descriptor], isa: Isa) -> bytes:
         ):
             put_bits(words, flag[1], 1, np.array([v is not None for v in values], np.uint64))
             put_bits(words, bits[1], _width(bits), np.array([v or 0 for v in values], np.uint64))
-    return words.astype("<u8").tobytes()
+    return words_to_bytes(words, isa.word_bytes)
 
 
 def unpack(program: bytes, isa: Isa) -> list[Descriptor]:
@@ -86,7 +98,7 @@ def unpack(program: bytes, isa: Isa) -> list[Descriptor]:
     assert isinstance(table, DescriptorTable)
     if len(program) % isa.word_bytes:
         raise ProgramError(f"program of {len(program)} bytes is not whole words of {isa.word_bytes} bytes")
-    words = np.frombuffer(program, "<u8").reshape(-1, table.word_bits // LIMB_BITS).astype(np.uint64, copy=False)
+    words = words_from_bytes(program, isa.word_bytes)
     opcodes = get_bits(words, table.opcode[1], _width(table.opcode))
     ops: list[MachineOp | None] = [None] * len(words)
     for opcode in sorted(set(opcodes.tolist())):
@@ -123,11 +135,10 @@ def _semaphores(words: Words, flag: Bits, bits: Bits, name: str) -> list[int | N
 
 def _refuse_reserved(words: Words, places: Sequence[int], plan: OperationPlan, table: DescriptorTable) -> None:
     for high, low in table.operations[plan.operation.NAME].reserved:
-        for at in range(low, high + 1, LIMB_BITS):
-            bad = get_bits(words, at, min(LIMB_BITS, high + 1 - at)) != 0
-            if bad.any():
-                place = places[int(np.argmax(bad))]
-                raise ProgramError(f"instruction word {place}: {plan.operation.NAME} has reserved bits [{high}, {low}] set")
+        bad = any_set(words, low, high)
+        if bad.any():
+            place = places[int(np.argmax(bad))]
+            raise ProgramError(f"instruction word {place}: {plan.operation.NAME} has reserved bits [{high}, {low}] set")
 
 
 def _by_name(ops: Sequence[MachineOp]) -> dict[str, list[int]]:

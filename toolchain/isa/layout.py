@@ -7,7 +7,7 @@ from typing import Any
 
 from toolchain.hw import KeyPath, suggest
 from toolchain.isa.operations import OPERATIONS
-from toolchain.isa.plan import WIDEST_FIELD, slot
+from toolchain.isa.plan import WIDEST_FIELD, WIDEST_VALUE, slot
 from toolchain.isa.table import Bits, DescriptorTable, FieldBits, Register, RegisterTable, Row, Table
 
 Broken = tuple[KeyPath, str]
@@ -81,6 +81,7 @@ def _forms(table: RegisterTable) -> Iterator[Broken]:
         ("tag", write.tag.bits, ("write", "tag", "bits")),
         ("register", write.register_, ("write", "register")),
         ("value", write.value, ("write", "value")),
+        *_reserved(write.reserved, ("write",)),
     ]
     yield from cover(table.word_bits, spans, ("write",))
     for form, tag in (("write", write.tag), ("start", start.tag)):
@@ -92,8 +93,8 @@ def _forms(table: RegisterTable) -> Iterator[Broken]:
     elif write.tag.value == start.tag.value:
         yield ("start", "tag", "value"), f"{start.tag.value} is also the tag of write: two encodings alike"
     width = write.value[0] - write.value[1] + 1
-    if width > WIDEST_FIELD:
-        yield ("write", "value"), f"{width} bits; at most {WIDEST_FIELD}"
+    if width > WIDEST_VALUE:
+        yield ("write", "value"), f"{width} bits; at most {WIDEST_VALUE}"
 
 
 def _registers(table: RegisterTable) -> Iterator[Broken]:

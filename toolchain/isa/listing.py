@@ -21,7 +21,7 @@ import numpy as np
 
 from toolchain.errors import CompileError, ProgramError
 from toolchain.isa import descriptors, registers
-from toolchain.isa.columns import Words, get, get_bits
+from toolchain.isa.columns import Words, any_set, get, get_bits, words_to_bytes
 from toolchain.isa.descriptors import Descriptor
 from toolchain.isa.operations import OPERATIONS
 from toolchain.isa.plan import Isa, OperationPlan, Slot, slot
@@ -53,7 +53,7 @@ def assemble(text: str, isa: Isa) -> bytes:
             raise ProgramError(f"listing: {fault}") from None
     targets = _write_targets(isa)
     words = [_register_word(line, statement, isa, targets) for line, statement in statements]
-    return np.array(words, np.uint64).astype(f"<u{isa.word_bytes}").tobytes()
+    return b"".join(word.to_bytes(isa.word_bytes, "little") for word in words)
 
 
 def split_listings(text: str) -> list[str]:
@@ -69,8 +69,11 @@ def _write_targets(isa: Isa) -> dict[str, tuple[int, Part]]:
     table = register_table(isa)
     parts = registers.all_parts(isa).values()
     addresses = np.array([part.address for part in parts], np.uint64)
-    words = registers.write_words(addresses, np.zeros(len(addresses), np.uint64), table).tolist()
-    return {part_name(part, table): (word, part) for part, word in zip(parts, words)}
+    words = words_to_bytes(registers.write_words(addresses, np.zeros(len(addresses), np.uint64), table), isa.word_bytes)
+    size = isa.word_bytes
+    return {
+        part_name(part, table): (int.from_bytes(words[i * size : (i + 1) * size], "little"), part) for i, part in enumerate(parts)
+    }
 
 
 def _comment(comments: Sequence[str], index: int) -> str:
@@ -133,7 +136,7 @@ def _started(word: Words, place: int, isa: Isa) -> OperationPlan:
     if plan is None:
         raise ProgramError(f"instruction word {place}: opcode {opcode} is unknown (instruction set {isa.name})")
     for high, low in table.operations[plan.operation.NAME].reserved:
-        if get_bits(word, low, high - low + 1)[0]:
+        if any_set(word, low, high)[0]:
             raise ProgramError(f"instruction word {place}: {plan.operation.NAME} has reserved bits [{high}, {low}] set")
     return plan
 

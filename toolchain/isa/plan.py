@@ -9,6 +9,7 @@ from toolchain.isa.operations import OPERATIONS, MachineOp
 from toolchain.isa.table import FieldBits, RegisterTable, Row, Table
 
 WIDEST_FIELD = 48
+WIDEST_VALUE = 64  # of a register, in one write word
 
 
 @dataclass(frozen=True)

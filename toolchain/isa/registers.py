@@ -9,7 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain.errors import CompileError, ProgramError
-from toolchain.isa.columns import Words, build, gather, get, get_bits, put, put_bits
+from toolchain.isa.columns import (
+    Words,
+    any_set,
+    build,
+    gather,
+    get,
+    get_bits,
+    limbs_of,
+    put,
+    put_bits,
+    words_from_bytes,
+    words_to_bytes,
+)
 from toolchain.isa.operations import MachineOp
 from toolchain.isa.plan import Isa, OperationPlan
 from toolchain.isa.table import Bits, RegisterTable
@@ -65,7 +77,7 @@ def pack(ops: Sequence[MachineOp], isa: Isa) -> bytes:
     Raises CompileError for an operation or value that the table lacks.
     """
     table = register_table(isa)
-    starts = np.zeros((len(ops), 1), np.uint64)
+    starts = np.zeros((len(ops), limbs_of(table.word_bits)), np.uint64)
     used: dict[int, list[tuple[Indices, Words]]] = {}
     for name, indices in _by_name(ops).items():
         plan = isa.plans.get(name)
@@ -78,14 +90,14 @@ def pack(ops: Sequence[MachineOp], isa: Isa) -> bytes:
             values = _register_values(register, plan, columns, len(indices), table)
             for part in parts_of(table, register):
                 used.setdefault(part.address, []).append((where, get_bits(values, part.low, _width(table.write.value))))
-    owners, orders, words = [np.arange(len(ops))], [np.full(len(ops), 1 << 40, np.int64)], [starts[:, 0]]
+    owners, orders, words = [np.arange(len(ops))], [np.full(len(ops), 1 << 40, np.int64)], [starts]
     for address, pieces in sorted(used.items()):
         where, values = _changes(pieces)
         owners.append(where)
         orders.append(np.full(len(where), address, np.int64))
         words.append(write_words(np.full(len(where), address, np.uint64), values, table))
     order = np.lexsort((np.concatenate(orders), np.concatenate(owners)))
-    return np.concatenate(words)[order].astype(f"<u{isa.word_bytes}").tobytes()
+    return words_to_bytes(np.concatenate(words)[order], isa.word_bytes)
 
 
 def _changes(pieces: list[tuple[Indices, Words]]) -> tuple[Indices, Words]:
@@ -100,15 +112,16 @@ def _changes(pieces: list[tuple[Indices, Words]]) -> tuple[Indices, Words]:
 
 
 def write_words(addresses: Words, values: Words, table: RegisterTable) -> Words:
-    words = np.zeros((len(addresses), 1), np.uint64)
+    """uint64[n, limbs]: each sets one part of a register."""
+    words = np.zeros((len(addresses), limbs_of(table.word_bits)), np.uint64)
     put_bits(words, table.write.tag.bits[1], _width(table.write.tag.bits), np.full(len(words), table.write.tag.value, np.uint64))
     put_bits(words, table.write.register_[1], _width(table.write.register_), addresses)
     put_bits(words, table.write.value[1], _width(table.write.value), values)
-    return words[:, 0]
+    return words
 
 
 def _start_words(plan: OperationPlan, columns: dict[str, NDArray[np.int64]], count: int, table: RegisterTable) -> Words:
-    words = np.zeros((count, 1), np.uint64)
+    words = np.zeros((count, limbs_of(table.word_bits)), np.uint64)
     tag = table.start.tag
     put_bits(words, tag.bits[1], _width(tag.bits), np.full(count, tag.value, np.uint64))
     put_bits(words, table.start.opcode[1], _width(table.start.opcode), np.full(count, plan.opcode, np.uint64))
@@ -138,7 +151,7 @@ def split(program: bytes, isa: Isa) -> Written:
     table = register_table(isa)
     if len(program) % isa.word_bytes:
         raise ProgramError(f"program of {len(program)} bytes is not whole words of {isa.word_bytes} bytes")
-    words = np.frombuffer(program, f"<u{isa.word_bytes}").astype(np.uint64).reshape(-1, 1)
+    words = words_from_bytes(program, isa.word_bytes)
     tags = get_bits(words, table.write.tag.bits[1], _width(table.write.tag.bits))
     unknown = (tags != table.write.tag.value) & (tags != table.start.tag.value)
     if unknown.any():
@@ -147,6 +160,10 @@ def split(program: bytes, isa: Isa) -> Written:
     write_places = np.flatnonzero(tags == table.write.tag.value)
     start_places = np.flatnonzero(tags == table.start.tag.value)
     writes = words[write_places]
+    for high, low in table.write.reserved:
+        bad = any_set(writes, low, high)
+        if bad.any():
+            raise ProgramError(f"instruction word {write_places[np.argmax(bad)]}: write has reserved bits [{high}, {low}] set")
     addresses = get_bits(writes, table.write.register_[1], _width(table.write.register_))
     values = get_bits(writes, table.write.value[1], _width(table.write.value))
     _check_writes(write_places, addresses, values, isa)
@@ -191,7 +208,7 @@ def _operations(plan: OperationPlan, chosen: Indices, written: Written, table: R
     places = written.start_places[chosen]
     starts = written.starts[chosen]
     for high, low in table.operations[name].reserved:
-        bad = get_bits(starts, low, high - low + 1) != 0
+        bad = any_set(starts, low, high)
         if bad.any():
             raise ProgramError(f"instruction word {places[np.argmax(bad)]}: {name} has reserved bits [{high}, {low}] set")
     held = {register: _held(register, places, written, table, name) for register in plan.registers}

@@ -13,7 +13,7 @@ from toolchain.errors import ConfigError
 from toolchain.hw import Chip
 from toolchain.isa.needs import Need, need, needed_operations
 from toolchain.isa.operations import OPERATIONS
-from toolchain.isa.plan import WIDEST_FIELD
+from toolchain.isa.plan import WIDEST_FIELD, WIDEST_VALUE
 
 _OPCODE_BITS = 8
 _IN_START_WORD = ("kind", "accumulate", "emit", "use_table", "use_add", "engine", "semaphore", "channel")
@@ -91,7 +91,7 @@ def _descriptors(chip: Chip, needs: dict[str, dict[str, Need]], opcodes: dict[st
         head = ["    fields:"] if lines else []
         rows[name] = ([*head, *lines, *_fixed_text(fixed)], at)
     least = max(at for _, at in rows.values())
-    width = max(word_bits, -(-least // 64) * 64)
+    width = max(word_bits, -(-least // 8) * 8)
     if word_bits and width > word_bits:
         raise ConfigError([f"descriptors of {word_bits} bits: {chip.name} needs {least}; give at least {width} bits"])
     wait, signal = _OPCODE_BITS, _OPCODE_BITS + 1 + semaphore_bits
@@ -117,10 +117,14 @@ def _registers(chip: Chip, needs: dict[str, dict[str, Need]], opcodes: dict[str,
     fields = {parameter: _field(wanted) for parameter, wanted in shared.items()}
     value_bits = _value_bits(fields, word_bits, chip)
     opcode_bits = max(max(opcodes.values()).bit_length(), 1)
+    # Addresses have 48 bits at most; what a wide word has left between them and the value is reserved.
+    address_low = max(value_bits, word_bits - 1 - WIDEST_FIELD)
+    spare = f", reserved: [[{address_low - 1}, {value_bits}]]" if address_low > value_bits else ""
     tag, opcode_low = word_bits - 1, word_bits - 1 - opcode_bits
     lines = _head(chip, "registers", word_bits)
     lines += [
-        f"write: {{tag: {{bits: [{tag}, {tag}], value: 1}}, register: [{tag - 1}, {value_bits}], value: [{value_bits - 1}, 0]}}",
+        f"write: {{tag: {{bits: [{tag}, {tag}], value: 1}}, register: [{tag - 1}, {address_low}], "
+        f"value: [{value_bits - 1}, 0]{spare}}}",
         f"start: {{tag: {{bits: [{tag}, {tag}], value: 0}}, opcode: [{tag - 1}, {opcode_low}]}}",
         "registers:",
     ]
@@ -144,7 +148,7 @@ def _in_start_word(parameter: str) -> bool:
 def _value_bits(fields: dict[str, _Field], word_bits: int, chip: Chip) -> int:
     """Bits of a register's value: all that the addresses of the registers leave."""
     for address_bits in range(1, word_bits - 2):
-        value_bits = min(WIDEST_FIELD, word_bits - 1 - address_bits)
+        value_bits = min(WIDEST_VALUE, word_bits - 1 - address_bits)
         words = [-(-field.width // value_bits) for field in fields.values()]
         if sum(words) <= 1 << address_bits and max(words) <= 4:
             return value_bits

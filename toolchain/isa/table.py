@@ -41,6 +41,7 @@ class WriteWord(Section):
     tag: Tag
     register_: Bits = Field(alias="register")
     value: Bits
+    reserved: Reserved = ()
 
 
 class StartWord(Section):
@@ -93,7 +94,7 @@ class RegisterTable(Section):
     name: Name
     kind: Literal["registers"]
     description: str = ""
-    word_bits: Literal[32, 64]
+    word_bits: Annotated[int, Field(ge=16, le=1024, multiple_of=8)]
     write: WriteWord
     start: StartWord
     registers: dict[RegisterName, Register]
@@ -104,7 +105,7 @@ class DescriptorTable(Section):
     name: Name
     kind: Literal["descriptors"]
     description: str = ""
-    word_bits: Annotated[int, Field(ge=64, le=4096, multiple_of=64)]
+    word_bits: Annotated[int, Field(ge=64, le=4096, multiple_of=8)]
     opcode: Bits
     sync: SyncFields | None = None
     operations: dict[Name, DescriptorRow]
