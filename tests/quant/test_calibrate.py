@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from edge_numerics import EDGE
 from models import convolution_net, model, node
 from onnx import TensorProto
 
@@ -23,15 +24,6 @@ from toolchain.ir.graph import TensorType
 
 INPUTS = {"x": TensorType((1, 3, 8, 8), "float32")}
 TENSORS = ["x", "c", "r", "d", "y"]
-EDGE = Numerics.model_validate(
-    {
-        "activation": "int8",
-        "weight": "int8",
-        "scale": {"kind": "multiplier"},
-        "rounding": "single_half_up",
-        "table": {"entries": 256},
-    }
-)
 POW2 = EDGE.model_copy(update={"scale": ScaleForm(kind="pow2")})
 
 

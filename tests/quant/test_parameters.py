@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
+from edge_numerics import machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,17 +28,6 @@ from toolchain.ir.graph import Quant
 
 settings.register_profile("quant", derandomize=True, deadline=None, max_examples=100)
 settings.load_profile("quant")
-
-
-def machine(**changes: Any) -> Numerics:
-    base = {
-        "activation": "int8",
-        "weight": "int8",
-        "scale": {"kind": "multiplier"},
-        "rounding": "single_half_up",
-        "table": {"entries": 256},
-    }
-    return Numerics.model_validate(base | changes)
 
 
 POW2 = {"kind": "pow2"}

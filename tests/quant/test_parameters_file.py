@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from edge_numerics import EDGE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,21 +13,12 @@ from quant.file import Parameters, read_parameters, render_parameters, write_par
 from quant.observe import Range
 from quant.parameters import activation_quant
 from toolchain.errors import ConfigError
-from toolchain.hw.chip import Numerics, ScaleForm
+from toolchain.hw.chip import ScaleForm
 from toolchain.ir.graph import Quant
 
 settings.register_profile("quant", derandomize=True, deadline=None, max_examples=100)
 settings.load_profile("quant")
 
-EDGE = Numerics.model_validate(
-    {
-        "activation": "int8",
-        "weight": "int8",
-        "scale": {"kind": "multiplier"},
-        "rounding": "single_half_up",
-        "table": {"entries": 256},
-    }
-)
 POW2 = EDGE.model_copy(update={"scale": ScaleForm(kind="pow2"), "symmetric_activations": True})
 
 TEXT = st.text(st.characters(blacklist_categories=("Cs",)), max_size=12)

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from edge_numerics import EDGE
 from models import model, node
 
 from quant.observe import Range
 from quant.structure import adjust_ranges, joined_parts
-from toolchain.hw.chip import Numerics
 
-EDGE = Numerics.model_validate(
-    {
-        "activation": "int8",
-        "weight": "int8",
-        "scale": {"kind": "multiplier"},
-        "rounding": "single_half_up",
-        "table": {"entries": 256},
-    }
-)
 LOWEST = float(np.finfo(np.float32).min)
 
 
