@@ -13,9 +13,14 @@ from toolchain.errors import ConfigError
 from toolchain.hw import Chip
 from toolchain.isa.needs import Need, need, needed_operations
 from toolchain.isa.operations import OPERATIONS
-from toolchain.isa.plan import WIDEST_FIELD, WIDEST_VALUE
+from toolchain.isa.plan import WIDEST_VALUE
 
 _OPCODE_BITS = 8
+_ADDRESS_BITS = 16  # of a register, at most
+_DESCRIPTIONS = {
+    "descriptors": "one descriptor of {} bits an operation, which can carry a wait before and a signal after itself",
+    "registers": "words of {} bits that write one register or start an operation",
+}
 _IN_START_WORD = ("kind", "accumulate", "emit", "use_table", "use_add", "engine", "semaphore", "channel")
 
 
@@ -117,8 +122,8 @@ def _registers(chip: Chip, needs: dict[str, dict[str, Need]], opcodes: dict[str,
     fields = {parameter: _field(wanted) for parameter, wanted in shared.items()}
     value_bits = _value_bits(fields, word_bits, chip)
     opcode_bits = max(max(opcodes.values()).bit_length(), 1)
-    # Addresses have 48 bits at most; what a wide word has left between them and the value is reserved.
-    address_low = max(value_bits, word_bits - 1 - WIDEST_FIELD)
+    # What a wide word has left between address and value is reserved.
+    address_low = max(value_bits, word_bits - 1 - _ADDRESS_BITS)
     spare = f", reserved: [[{address_low - 1}, {value_bits}]]" if address_low > value_bits else ""
     tag, opcode_low = word_bits - 1, word_bits - 1 - opcode_bits
     lines = _head(chip, "registers", word_bits)
@@ -176,5 +181,6 @@ def _head(chip: Chip, kind: str, word_bits: int) -> list[str]:
         f"# A first table for {chip.name}: every field as wide as this machine needs. Bits are [high, low].",
         f"name: {chip.name.replace('-', '_')}_{kind}",
         f"kind: {kind}",
+        f"description: {_DESCRIPTIONS[kind].format(word_bits)}",
         f"word_bits: {word_bits}",
     ]
