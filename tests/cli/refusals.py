@@ -18,7 +18,7 @@ BUILD = [
     ),
     (
         "npu-build good.npu --hw edge16 -o z.npu",
-        ("good.npu: is not an ONNX model, or is damaged or cut short\n  help: export or copy the file again"),
+        "good.npu: is compiled already; npu-sim good.npu runs it, npu-build takes the ONNX model",
     ),
     ("npu-build folder --hw edge16", "folder: is a directory, not an ONNX file"),
     ("npu-build unknown.onnx --hw edge16", "node Frobnicate_1 (Frobnicate): is not an ONNX operator"),
@@ -221,6 +221,15 @@ MACHINES = [
         "npu-build good.onnx --hw lost.yaml",
         "lost.yaml:52: isa.file: there is no file 'isa/none.yaml' beside this one or among the shipped",
     ),
+    (
+        "npu-build good.onnx --hw overlap.yaml",
+        "overlap.yaml:1: is an instruction table; give the machine that names it in isa.file",
+    ),
+    (
+        "npu-hw check edge16.yaml",
+        "edge16.yaml: No such file or directory; the shipped machine is written without .yaml: edge16",
+    ),
+    ("npu-hw manual edge16 --c-header --verilog", "--c-header and --verilog: give one of them"),
     ("npu-build good.onnx --hw tabs.yaml", "tabs.yaml:2: not YAML: indented with a tab; YAML takes spaces"),
     (
         "npu-hw check units.yaml",

@@ -37,6 +37,11 @@ STAYS = {
 }  # fmt: skip
 RUNS = {
     "no host at all": f"{X} => (float[N,C,H,W] y) {{ y = Transpose<perm=[0,2,3,1]>(x) }}",
+    "a mean over no map": (
+        "(float[4,6] x) => (float[N,C] y) { s = Constant<value = int64[3] {2,3,4}>() a = Reshape(x, s)"
+        " b = ReduceMean<axes=[2]>(a)"
+        " t = Constant<value = int64[2] {2,3}>() y = Reshape(b, t) }"
+    ),
     "the chip computes what is moved": (
         f"{X} => (float[N,C,H,W] y) {{ a = Conv(x, w) b = Transpose<perm=[0,2,3,1]>(a) y = LogSoftmax(b) }}"
     ),

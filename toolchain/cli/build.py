@@ -59,11 +59,23 @@ def build_command(
         if observer not in (*OBSERVERS, None):
             raise CompileError(f"--observer {observer}: must be one of {', '.join(OBSERVERS)}")
         require_host(host)
+        _require_source(model)
         target = output or model.with_suffix(".npu")
         require_writable({"-o": target, "--json": json_file}, {"the model": model, "--calib": calib, "--quant": quant})
         dump = dumper(dump_after, dump_dir)
         options = BuildOptions(hw, calib, quant, input_shapes(shape or ()), host, int(level), samples, observer)  # type: ignore[arg-type]
         _build(model, options, target, json_file, explain, dump)
+
+
+def _require_source(model: Path) -> None:
+    """What npu-build itself has written is no source."""
+    from toolchain.codegen import MAGIC
+
+    if not model.is_file():
+        return
+    with model.open("rb") as file:
+        if file.read(len(MAGIC)) == MAGIC:
+            raise CompileError(f"{model}: is compiled already; npu-sim {model} runs it, npu-build takes the ONNX model")
 
 
 def _build(

@@ -13,7 +13,7 @@ from toolchain.hw import Chip, chip_differences, chip_lines, chip_schema, shippe
 from toolchain.isa import c_header, load_machine, machine_digest, manual, table_schema, verilog_package
 
 app = application(no_args_is_help=True, help="Machine descriptions: one YAML each, with an instruction table.")
-_MACHINE = typer.Argument(help="A shipped machine's name, or the path of a YAML file.")
+_MACHINE = typer.Argument(metavar="MACHINE", help="A shipped machine's name, or the path of a YAML file.")
 
 
 @app.command()
@@ -77,6 +77,8 @@ def print_manual(
 ) -> None:
     """Prints the machine's instruction set manual in Markdown."""
     with reported():
+        if c and verilog:
+            raise CompileError("--c-header and --verilog: give one of them")
         machine = load_machine(name)
         write = c_header if c else verilog_package if verilog else manual
         print(write(machine), end="")

@@ -1,6 +1,7 @@
 """From plans to bytes: lowering, synchronisation, linking, the model.npu container."""
 
 from toolchain.codegen.container import (
+    MAGIC,
     Container,
     IoType,
     Island,
@@ -15,6 +16,7 @@ from toolchain.codegen.container import (
 from toolchain.codegen.link import link_region
 
 __all__ = [
+    "MAGIC",
     "Container",
     "IoType",
     "Island",

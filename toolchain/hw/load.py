@@ -44,6 +44,8 @@ def read_chip_file(name_or_path: str) -> ChipFile:
     """Reads and checks one machine. Raises ConfigError only when there is nothing to check: no file, not YAML."""
     label, file = _locate(name_or_path)
     source = read_source(read_text(label, file), label)
+    if isinstance(source.data, dict) and "operations" in source.data and "memories" not in source.data:
+        raise ConfigError([f"{label}:1: is an instruction table; give the machine that names it in isa.file"])
     chip, faults = validate(Chip, source)
     if chip is not None:
         faults = [source.fault(path, reason) for path, reason in broken_rules(chip)]
@@ -61,6 +63,14 @@ def read_text(label: str, file: Traversable) -> str:
     """The file's text. Raises ConfigError when it cannot be read."""
     try:
         return file.read_text(encoding="utf-8")
+    except FileNotFoundError as fault:
+        name = Path(label).stem
+        shipped = (
+            f"; the shipped machine is written without .yaml: {name}"
+            if label == f"{name}.yaml" and name in shipped_names()
+            else ""
+        )
+        raise ConfigError([f"{label}: {fault.strerror or fault}{shipped}"]) from None
     except OSError as fault:
         raise ConfigError([f"{label}: {fault.strerror or fault}"]) from None
     except UnicodeDecodeError:

@@ -172,7 +172,7 @@ def _spatial(graph: Graph) -> frozenset[str]:
     for node in reversed(graph.nodes):
         kind = _kind(node)
         if kind in _SLIDING:
-            found.update(node.inputs[:1])
+            found.update(n for n in node.inputs[:1] if len(graph.types[n].shape) == 4)
         elif kind in _ANY_LAYOUT and found.intersection(node.outputs):
             found.update(n for n in node.inputs if n and len(graph.types[n].shape) == 4)
     return frozenset(found)
