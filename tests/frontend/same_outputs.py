@@ -62,7 +62,7 @@ def check_same(
     expected = session(os.fspath(path)).run(None, feeds)
     found = session(model.proto.SerializeToString()).run(None, {n: feeds[n] for n in model.graph.inputs})
     for name, value in zip(model.graph.outputs, found, strict=True):
-        assert model.types[name].shape == value.shape, f"{name}: {model.types[name].shape} is {value.shape}"
+        assert model.types[name].shape == np.shape(value), f"{name}: {model.types[name].shape} is {np.shape(value)}"
     error = largest_error(expected, found)
     if allow_noise:
         tolerance = max(tolerance, 2 * largest_error(expected, session(os.fspath(path), optimise=False).run(None, feeds)))
