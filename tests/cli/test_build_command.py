@@ -105,6 +105,14 @@ def test_random_inputs_give_figures_and_no_verdict(in_workshop: Path, tmp_path: 
     assert json.loads((tmp_path / "a.json").read_text())["judged_on"] == "calibration"
 
 
+def test_a_network_that_only_the_host_runs(in_workshop: Path, tmp_path: Path) -> None:
+    onnx.save(model("(float[1,3,8,8] x) => (float[1,3,8,8] y) { y = LogSoftmax<axis=1>(x) }"), tmp_path / "h.onnx")
+    out = done(f"npu-build {tmp_path}/h.onnx --hw edge16 --explain")
+    assert out.startswith("h on edge16: nothing runs on the NPU, the host runs all of it\n\n1 node runs on the host:\n")
+    assert out.splitlines()[-1].endswith(" bytes; no program")
+    assert done(f"npu-sim {tmp_path}/h.npu").startswith("h on edge16: nothing runs on the NPU, the host runs all of it\n\n")
+
+
 EXPLAINED = """\
 node   operator           engine  cycles of its layer  why
 conv   Conv               mac                       N

@@ -97,7 +97,8 @@ def _build(
         files[json_file] = (json.dumps(figures, indent=1) + "\n").encode()
     write_files(files)
     print(report(built, explain))
-    print(f"\nwrote {target}: {len(built.data):,} bytes; the emitted program equals the integer reference bit for bit")
+    checked = "the emitted program equals the integer reference bit for bit" if built.figures["layers"] else "no program"
+    print(f"\nwrote {target}: {len(built.data):,} bytes; {checked}")
     sys.stdout.flush()
     for warning in built.warnings:
         print(f"WARNING: {warning}", file=sys.stderr)

@@ -21,6 +21,9 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence
 
 
 def layers_text(figures: Mapping[str, Any], macs_per_cycle: float) -> str:
+    """One line a layer of the chip; empty when it has none."""
+    if not figures["layers"]:
+        return ""
     rows = [
         (
             _cut(layer["name"], 44),
@@ -38,6 +41,8 @@ def layers_text(figures: Mapping[str, Any], macs_per_cycle: float) -> str:
 
 def totals_text(figures: Mapping[str, Any]) -> str:
     """Every total beside its bound."""
+    if not figures["layers"]:
+        return f"{figures['name']} on {figures['machine']}: nothing runs on the NPU, the host runs all of it"
     cycles, roofline = figures["cycles"], figures["roofline_cycles"]
     traffic = figures["dram_read_bytes"] + figures["dram_write_bytes"]
     rows = [
@@ -58,7 +63,7 @@ def totals_text(figures: Mapping[str, Any]) -> str:
         ),
     ]
     head = (
-        f"{figures['name']} on {figures['machine']}: {cycles:,} cycles, {1e3 * figures['seconds']:.3f} ms at "
+        f"{figures['name']} on {figures['machine']}: {cycles:,} cycles, {_time(figures['seconds'])} at "
         f"{figures['clock_hz'] / 1e6:g} MHz, {figures['macs']:,} MACs, MAC utilization {100 * figures['mac_utilization']:.1f} %"
     )
     return head + "\n" + table(("total", "value", "bound", "ratio", "bound is"), rows, (1, 2, 3))
@@ -99,6 +104,10 @@ def warnings_text(report: Mapping[str, Any]) -> list[str]:
 def _decibel(part: Mapping[str, Any]) -> str:
     value = part["sqnr_db"]
     return "exact" if part.get("exact") else "-inf" if value is None or math.isinf(value) else f"{value:.1f}"
+
+
+def _time(seconds: float) -> str:
+    return f"{1e3 * seconds:.3f} ms" if seconds >= 1e-5 else f"{1e6 * seconds:.3f} us"
 
 
 def _ratio(value: float, bound: float) -> str:
