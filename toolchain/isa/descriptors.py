@@ -22,8 +22,8 @@ from toolchain.isa.columns import (
     words_to_bytes,
 )
 from toolchain.isa.operations import MachineOp, Signal, Wait, engine_index
-from toolchain.isa.plan import Isa, OperationPlan
-from toolchain.isa.table import Bits, DescriptorTable
+from toolchain.isa.plan import Isa, OperationPlan, indices_by_name
+from toolchain.isa.table import Bits, DescriptorTable, width_of
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def fold(ops: Sequence[MachineOp], table: DescriptorTable) -> list[Descriptor]:
 
 
 def _hosts(op: MachineOp, engine: int, semaphore: int, bits: Bits) -> bool:
-    fits = 0 <= semaphore < 1 << (bits[0] - bits[1] + 1)
+    fits = 0 <= semaphore < 1 << width_of(bits)
     return fits and not isinstance(op, Wait | Signal) and engine_index(op) == engine
 
 
@@ -72,13 +72,13 @@ def pack(descriptors: Sequence[Descriptor], isa: Isa) -> bytes:
     assert isinstance(table, DescriptorTable)
     words = np.zeros((len(descriptors), limbs_of(table.word_bits)), np.uint64)
     ops = [d.op for d in descriptors]
-    for name, indices in _by_name(ops).items():
+    for name, indices in indices_by_name(ops).items():
         plan = isa.plans.get(name)
         if plan is None:
             raise CompileError(f"instruction {indices[0]}: this machine has no {name} (instruction set {isa.name})")
         columns = gather(ops, indices, plan)
         part = np.zeros((len(indices), words.shape[1]), np.uint64)
-        put_bits(part, table.opcode[1], _width(table.opcode), np.full(len(indices), plan.opcode, np.uint64))
+        put_bits(part, table.opcode[1], width_of(table.opcode), np.full(len(indices), plan.opcode, np.uint64))
         for slot in plan.slots:
             put(part, slot, columns[slot.name])
         words[indices] = part
@@ -88,7 +88,7 @@ def pack(descriptors: Sequence[Descriptor], isa: Isa) -> bytes:
             (table.sync.signal, table.sync.signal_semaphore, [d.signal for d in descriptors]),
         ):
             put_bits(words, flag[1], 1, np.array([v is not None for v in values], np.uint64))
-            put_bits(words, bits[1], _width(bits), np.array([v or 0 for v in values], np.uint64))
+            put_bits(words, bits[1], width_of(bits), np.array([v or 0 for v in values], np.uint64))
     return words_to_bytes(words, isa.word_bytes)
 
 
@@ -99,7 +99,7 @@ def unpack(program: bytes, isa: Isa) -> list[Descriptor]:
     if len(program) % isa.word_bytes:
         raise ProgramError(f"program of {len(program)} bytes is not whole words of {isa.word_bytes} bytes")
     words = words_from_bytes(program, isa.word_bytes)
-    opcodes = get_bits(words, table.opcode[1], _width(table.opcode))
+    opcodes = get_bits(words, table.opcode[1], width_of(table.opcode))
     ops: list[MachineOp | None] = [None] * len(words)
     for opcode in sorted(set(opcodes.tolist())):
         places = np.flatnonzero(opcodes == opcode)
@@ -125,7 +125,7 @@ def unpack(program: bytes, isa: Isa) -> list[Descriptor]:
 
 def _semaphores(words: Words, flag: Bits, bits: Bits, name: str) -> list[int | None]:
     used = get_bits(words, flag[1], 1).astype(bool)
-    values = get_bits(words, bits[1], _width(bits))
+    values = get_bits(words, bits[1], width_of(bits))
     stray = ~used & (values != 0)
     if stray.any():
         place = int(np.argmax(stray))
@@ -139,14 +139,3 @@ def _refuse_reserved(words: Words, places: Sequence[int], plan: OperationPlan, t
         if bad.any():
             place = places[int(np.argmax(bad))]
             raise ProgramError(f"instruction word {place}: {plan.operation.NAME} has reserved bits [{high}, {low}] set")
-
-
-def _by_name(ops: Sequence[MachineOp]) -> dict[str, list[int]]:
-    groups: dict[str, list[int]] = {}
-    for i, op in enumerate(ops):
-        groups.setdefault(op.NAME, []).append(i)
-    return groups
-
-
-def _width(bits: Bits) -> int:
-    return bits[0] - bits[1] + 1

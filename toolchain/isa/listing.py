@@ -26,7 +26,7 @@ from toolchain.isa.descriptors import Descriptor
 from toolchain.isa.operations import OPERATIONS
 from toolchain.isa.plan import Isa, OperationPlan, Slot, slot
 from toolchain.isa.registers import Part, part_name, register_table
-from toolchain.isa.table import Bits, DescriptorTable, RegisterTable
+from toolchain.isa.table import Bits, DescriptorTable, RegisterTable, width_of
 
 _LINE_WIDTH = 120
 _LABEL = re.compile(r"^\s*[0-9]+:")
@@ -184,7 +184,7 @@ def _descriptor(line: int, statement: str, isa: Isa) -> Descriptor:
 def _refuse_semaphore(line: int, name: str, key: str, semaphore: int, bits: Bits | None) -> None:
     if bits is None or OPERATIONS[name].ENGINE is None:
         raise ProgramError(f"listing line {line}: {name} cannot carry a {key}")
-    largest = (1 << (bits[0] - bits[1] + 1)) - 1
+    largest = (1 << width_of(bits)) - 1
     if not 0 <= semaphore <= largest:
         raise ProgramError(f"listing line {line}: {key}={semaphore} does not fit (0 to {largest})")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -129,3 +130,11 @@ def register_slot(table: RegisterTable, target: str, name: str | None = None) ->
     """The slot of 'REGISTER.field'."""
     register, _, field = target.partition(".")
     return slot(name or target, table.registers[register].fields[field], register)
+
+
+def indices_by_name(ops: Sequence[MachineOp]) -> dict[str, list[int]]:
+    """Operation -> where it stands in `ops`: what is encoded in one go."""
+    groups: dict[str, list[int]] = {}
+    for i, op in enumerate(ops):
+        groups.setdefault(op.NAME, []).append(i)
+    return groups

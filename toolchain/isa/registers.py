@@ -23,8 +23,8 @@ from toolchain.isa.columns import (
     words_to_bytes,
 )
 from toolchain.isa.operations import MachineOp
-from toolchain.isa.plan import Isa, OperationPlan
-from toolchain.isa.table import Bits, RegisterTable
+from toolchain.isa.plan import Isa, OperationPlan, indices_by_name
+from toolchain.isa.table import RegisterTable, width_of
 
 Indices = NDArray[np.int64]
 
@@ -53,7 +53,7 @@ class Written:
 
 def parts_of(table: RegisterTable, register: str) -> tuple[Part, ...]:
     """The register's parts, the lowest first."""
-    width = _width(table.write.value)
+    width = width_of(table.write.value)
     found = table.registers[register]
     reserved = sum(((1 << (h - lo + 1)) - 1) << lo for h, lo in found.reserved)
     mask = (1 << width) - 1
@@ -79,7 +79,7 @@ def pack(ops: Sequence[MachineOp], isa: Isa) -> bytes:
     table = register_table(isa)
     starts = np.zeros((len(ops), limbs_of(table.word_bits)), np.uint64)
     used: dict[int, list[tuple[Indices, Words]]] = {}
-    for name, indices in _by_name(ops).items():
+    for name, indices in indices_by_name(ops).items():
         plan = isa.plans.get(name)
         if plan is None:
             raise CompileError(f"instruction {indices[0]}: this machine has no {name} (instruction set {isa.name})")
@@ -89,7 +89,7 @@ def pack(ops: Sequence[MachineOp], isa: Isa) -> bytes:
         for register in plan.registers:
             values = _register_values(register, plan, columns, len(indices), table)
             for part in parts_of(table, register):
-                used.setdefault(part.address, []).append((where, get_bits(values, part.low, _width(table.write.value))))
+                used.setdefault(part.address, []).append((where, get_bits(values, part.low, width_of(table.write.value))))
     owners, orders, words = [np.arange(len(ops))], [np.full(len(ops), 1 << 40, np.int64)], [starts]
     for address, pieces in sorted(used.items()):
         where, values = _changes(pieces)
@@ -114,17 +114,18 @@ def _changes(pieces: list[tuple[Indices, Words]]) -> tuple[Indices, Words]:
 def write_words(addresses: Words, values: Words, table: RegisterTable) -> Words:
     """uint64[n, limbs]: each sets one part of a register."""
     words = np.zeros((len(addresses), limbs_of(table.word_bits)), np.uint64)
-    put_bits(words, table.write.tag.bits[1], _width(table.write.tag.bits), np.full(len(words), table.write.tag.value, np.uint64))
-    put_bits(words, table.write.register_[1], _width(table.write.register_), addresses)
-    put_bits(words, table.write.value[1], _width(table.write.value), values)
+    tag = table.write.tag
+    put_bits(words, tag.bits[1], width_of(tag.bits), np.full(len(words), tag.value, np.uint64))
+    put_bits(words, table.write.register_[1], width_of(table.write.register_), addresses)
+    put_bits(words, table.write.value[1], width_of(table.write.value), values)
     return words
 
 
 def _start_words(plan: OperationPlan, columns: dict[str, NDArray[np.int64]], count: int, table: RegisterTable) -> Words:
     words = np.zeros((count, limbs_of(table.word_bits)), np.uint64)
     tag = table.start.tag
-    put_bits(words, tag.bits[1], _width(tag.bits), np.full(count, tag.value, np.uint64))
-    put_bits(words, table.start.opcode[1], _width(table.start.opcode), np.full(count, plan.opcode, np.uint64))
+    put_bits(words, tag.bits[1], width_of(tag.bits), np.full(count, tag.value, np.uint64))
+    put_bits(words, table.start.opcode[1], width_of(table.start.opcode), np.full(count, plan.opcode, np.uint64))
     for slot in plan.slots:
         if slot.register is None:
             put(words, slot, columns[slot.name])
@@ -135,7 +136,7 @@ def _register_values(
     register: str, plan: OperationPlan, columns: dict[str, NDArray[np.int64]], count: int, table: RegisterTable
 ) -> Words:
     """uint64[count, limbs], what `register` must hold for each operation."""
-    bits = _width(table.write.value) * table.registers[register].words
+    bits = width_of(table.write.value) * table.registers[register].words
     words = np.zeros((count, bits // 64 + 2), np.uint64)
     for slot in plan.slots:
         if slot.register == register:
@@ -152,7 +153,7 @@ def split(program: bytes, isa: Isa) -> Written:
     if len(program) % isa.word_bytes:
         raise ProgramError(f"program of {len(program)} bytes is not whole words of {isa.word_bytes} bytes")
     words = words_from_bytes(program, isa.word_bytes)
-    tags = get_bits(words, table.write.tag.bits[1], _width(table.write.tag.bits))
+    tags = get_bits(words, table.write.tag.bits[1], width_of(table.write.tag.bits))
     unknown = (tags != table.write.tag.value) & (tags != table.start.tag.value)
     if unknown.any():
         place = int(np.argmax(unknown))
@@ -164,8 +165,8 @@ def split(program: bytes, isa: Isa) -> Written:
         bad = any_set(writes, low, high)
         if bad.any():
             raise ProgramError(f"instruction word {write_places[np.argmax(bad)]}: write has reserved bits [{high}, {low}] set")
-    addresses = get_bits(writes, table.write.register_[1], _width(table.write.register_))
-    values = get_bits(writes, table.write.value[1], _width(table.write.value))
+    addresses = get_bits(writes, table.write.register_[1], width_of(table.write.register_))
+    values = get_bits(writes, table.write.value[1], width_of(table.write.value))
     _check_writes(write_places, addresses, values, isa)
     return Written(write_places, addresses, values, start_places, words[start_places])
 
@@ -190,7 +191,7 @@ def unpack(program: bytes, isa: Isa) -> tuple[list[MachineOp], list[int]]:
     ends = written.start_places + 1
     if total and (not len(ends) or ends[-1] != total):
         raise ProgramError(f"instruction word {total - 1}: the program ends in register writes that no operation uses")
-    opcodes = get_bits(written.starts, table.start.opcode[1], _width(table.start.opcode))
+    opcodes = get_bits(written.starts, table.start.opcode[1], width_of(table.start.opcode))
     ops: list[MachineOp | None] = [None] * len(ends)
     for opcode in sorted(set(opcodes.tolist())):
         chosen = np.flatnonzero(opcodes == opcode)
@@ -222,7 +223,7 @@ def _operations(plan: OperationPlan, chosen: Indices, written: Written, table: R
 
 def _held(register: str, places: Indices, written: Written, table: RegisterTable, name: str) -> Words:
     """uint64[n, limbs], what `register` holds at each of the word `places`: its latest writes before them."""
-    width = _width(table.write.value)
+    width = width_of(table.write.value)
     words = np.zeros((len(places), width * table.registers[register].words // 64 + 2), np.uint64)
     for part in parts_of(table, register):
         mine = written.addresses == part.address
@@ -237,14 +238,3 @@ def _held(register: str, places: Indices, written: Written, table: RegisterTable
 def part_name(part: Part, table: RegisterTable) -> str:
     """REGISTER, or REGISTER.1 for a part of one that has several."""
     return part.register if table.registers[part.register].words == 1 else f"{part.register}.{part.index}"
-
-
-def _by_name(ops: Sequence[MachineOp]) -> dict[str, list[int]]:
-    groups: dict[str, list[int]] = {}
-    for i, op in enumerate(ops):
-        groups.setdefault(op.NAME, []).append(i)
-    return groups
-
-
-def _width(bits: Bits) -> int:
-    return bits[0] - bits[1] + 1

@@ -21,6 +21,10 @@ FieldPath = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*\.[a-z][a-z0-9_]*$")]
 Constant = Annotated[int, Field(ge=-(1 << 48), le=1 << 48)]
 
 
+def width_of(bits: Bits) -> int:
+    return bits[0] - bits[1] + 1
+
+
 class FieldBits(Section):
     """value = stored * step + bias; stored is two's complement when signed."""
 
