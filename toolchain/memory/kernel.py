@@ -30,8 +30,9 @@ BY_RANK, BY_NEED, BY_WASTE = 0, 1, 2
 FRAME = 10
 # work.count: pool end, trail length, pendings, pending head
 POOL, TRAIL, PENDINGS, HEAD = 0, 1, 2, 3
-COMPILED = ("_start", "_lift", "_bound", "_pick_section", "_gather", "_slips_under", "_settle_section", "_sort_values")
-COMPILED += ("_drop_symmetric", "_leaves_gap", "_undo", "_place", "_leave_behind", "_split", "_branch", "_full", "decide")
+COMPILED = ("_start", "_lift", "_bound", "_pile", "_level", "_pick_section", "_gather", "_slips_under", "_settle_section")
+COMPILED += ("_sort_values", "_drop_symmetric", "_leaves_gap", "_undo", "_place", "_leave_behind", "_split", "_branch")
+COMPILED += ("_full", "decide")
 
 
 def decide(p, w, target, node_limit, rule, order):
@@ -176,19 +177,48 @@ def _bound(p, w, at, items, target):
         high_s = max(high_s, p.last[i])
     for s in range(low_s, high_s):
         w.floor[s] = 0
+        w.load[s] = 0
     for k in range(at, at + items):
         i = w.pool[k]
         room = target - w.eff[i]
-        z = p.size[i]
-        for s in range(p.first[i], p.last[i]):
-            w.floor[s] += z
-            if w.floor[s] > room:
-                return s
+        if _pile(w.load, p.first[i], p.last[i], p.size[i]) > room:
+            s = p.first[i]
+            while w.load[s] <= room:
+                s += 1
+            return s
     for k in range(at, at + items):
         i = w.pool[k]
-        for s in range(p.first[i], p.last[i]):
-            w.floor[s] = w.eff[i]
+        _level(w.floor, p.first[i], p.last[i], w.eff[i])
     return -1
+
+
+def _pile(load, low, high, size):
+    """Adds to load[low:high]. Returns the largest sum there."""
+    most = 0
+    for s in range(low, high):
+        load[s] += size
+        most = max(most, load[s])
+    return most
+
+
+def _level(floor, low, high, address):
+    for s in range(low, high):
+        floor[s] = address
+
+
+def _pile_array(load, low, high, size):
+    """`_pile` in the form that a compiler turns into vector instructions: a view, its indices from 0."""
+    row = load[low:high]
+    most = 0
+    for s in range(len(row)):
+        sum_units = row[s] + size
+        row[s] = sum_units
+        most = max(most, sum_units)
+    return most
+
+
+def _level_array(floor, low, high, address):
+    floor[low:high] = address
 
 
 def _pick_section(p, w, low_s, high_s, target, rule):

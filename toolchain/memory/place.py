@@ -9,11 +9,16 @@ from toolchain.memory.check import live_at_peak
 from toolchain.memory.core_first import CoreFirst
 from toolchain.memory.greedy import NoRoom, first_fit, orders, peak_of
 from toolchain.memory.items import Item, make_items
-from toolchain.memory.search import Decider, Plan, Verdict
+from toolchain.memory.search import Decider, Plan, Strategy, Verdict, draw_strategy
 from toolchain.memory.skyline import skyline
 
 DEFAULT_EFFORT_NODES = 20_000
 SEARCH_ITEMS = 3_000  # above this the tables of the search outgrow the memory: only the fullest part is searched
+FLOOR_NODES = 100_000  # at most, for the bound itself, before the way down from the best plan
+SHORT_NODES_AN_ITEM = 6  # of one search on the way down: what is found, is found in one to seven
+FAVOURITES = 6  # strategies that last found a plan on the way down; every other search jitters one of them
+# Steps down tried in turn, in 64ths of the way from the plan to its bound. Large ones succeed rarely, but gain most.
+SHARES = (48, 22, 9, 35, 15, 6, 27, 41, 12, 19, 7, 31, 2)
 
 
 def place(buffers: Iterable[Buffer], capacity_bytes: int | None = None, effort_nodes: int = DEFAULT_EFFORT_NODES) -> Placement:
@@ -136,7 +141,7 @@ def _pack(items: Sequence[Item], bound: int, capacity: int, effort: int) -> Plan
 
 
 def _minimize(items: Sequence[Item], bound: int, target: int, effort: int) -> Plan:
-    """Decides at the target first; then goes down from the best plan in steps, halved where they fail.
+    """Decides at the target first; then goes down from the best plan.
 
     Plans are found in few nodes or hardly at all, so a step down costs less than one up from the bound.
     """
@@ -151,33 +156,44 @@ def _minimize(items: Sequence[Item], bound: int, target: int, effort: int) -> Pl
         if plan.bases is None:
             return plan
     floor = max(target, plan.bound_bytes)
-    _try(plan, decider, floor, min(effort // 4, effort - plan.nodes))
-    cap = 2 * len(items) + 200
-    while plan.nodes < effort and peak_of(items, plan.bases) > max(target, plan.bound_bytes):
-        before = plan.nodes
-        if not _step_down(plan, decider, target, effort, cap):
-            if plan.nodes == before:  # nothing left to try between the plan and its bound
-                break
-            cap *= 2
+    _try(plan, decider, floor, min(effort // 4, FLOOR_NODES, effort - plan.nodes))
+    _go_down(plan, decider, target, effort)
     return plan
 
 
-def _step_down(plan: Plan, decider: Decider, target: int, effort: int, cap: int) -> bool:
-    """Tries targets below the best plan, coarse steps first, then fine ones downwards. True at the first success."""
-    assert plan.bases is not None
-    peak = peak_of(decider.items, plan.bases)
-    floor = max(target, plan.bound_bytes)
-    fine = max(floor // 1024, decider.unit)
-    coarse = [(peak - floor) >> k for k in range(2, 12)]
-    steps = [step for step in coarse if step > fine] + [k * fine for k in range(1, 17)]
-    # The floor itself comes last, however close the plan is to it.
-    for aim in dict.fromkeys(max(peak - step, floor) for step in steps):
-        if plan.nodes >= effort:
-            break
-        verdict = decider.sweep(aim, effort - plan.nodes, cap)
+def _go_down(plan: Plan, decider: Decider, target: int, effort: int) -> None:
+    """Lowers the plan and raises its bound until they meet, or the effort is used up.
+
+    Many short searches, each by another strategy and for another target between plan and bound: one in a few hundred
+    finds a plan far below, nearly without backtracking. Every other one is a jittered form of what last found one. An
+    eighth of the nodes goes to long searches, at the bound and just below the plan, which also prove.
+    """
+    began, deep_nodes = plan.nodes, 0
+    deep_cap = SHORT_NODES_AN_ITEM * len(decider.items) + 200
+    short_cap = deep_cap
+    short = deep = idle = 0
+    found: list[Strategy] = []
+    while plan.nodes < effort and idle < 2 * len(SHARES):
+        peak, floor = peak_of(decider.items, plan.bases or ()), max(target, plan.bound_bytes)
+        if peak <= floor:
+            return
+        go_deep = 8 * deep_nodes < plan.nodes - began
+        if go_deep:
+            aim = floor if deep % 2 else max(floor, peak - decider.unit)
+            strategy, cap = draw_strategy(deep // 2), deep_cap
+            deep, deep_cap = deep + 1, deep_cap + deep_cap // 8
+        else:
+            step = max((peak - floor) * SHARES[short % len(SHARES)] // 64, decider.unit)
+            aim = max(floor, (peak - step) // decider.unit * decider.unit)
+            strategy, cap = draw_strategy(short), short_cap
+            if short % 2 and found:
+                strategy = found[short // 2 % len(found)]._replace(jitter=short)
+            short += 1
+        verdict = decider.decide(aim, strategy, min(cap, effort - plan.nodes))
+        deep_nodes += verdict.nodes if go_deep else 0
+        idle = 0 if verdict.nodes else idle + 1
         if _take(plan, decider, aim, verdict):
-            return True
-    return False
+            found = [*found, strategy][-FAVOURITES:]
 
 
 def _try(plan: Plan, decider: Decider, target: int, nodes: int) -> bool:

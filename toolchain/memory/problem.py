@@ -55,6 +55,7 @@ class Work(NamedTuple):
     value: Ints
     rem: Ints
     floor: Ints
+    load: Ints
     cross: Ints
     weight: Ints
     pool: Ints
@@ -161,7 +162,7 @@ def build_work(problem: Problem) -> Work:
     pool = min(4 * n * n + 20 * n + 200, LARGEST_POOL)
     return Work(
         *(ints(n) for _ in range(6)),
-        *(ints(sections) for _ in range(4)),
+        *(ints(sections) for _ in range(5)),
         pool=ints(pool),
         frames=ints(10 * depth),
         trail=ints(2 * (min(n * n, LARGEST_POOL) + 20 * n + 1000)),

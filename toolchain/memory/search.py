@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import ModuleType
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 
@@ -24,11 +25,17 @@ PLAIN_WORK = 300_000
 
 
 class Strategy(NamedTuple):
-    """How to rank the items, which section to branch at, in which order to try the candidates."""
+    """How to rank the items, which section to branch at, in which order to try the candidates.
+
+    mirrored  time runs backwards: other ties, and pieces are worked on in the opposite order
+    jitter    0: none. Else the seed by which ranks are changed by up to 1 or 3 %; items of equal rank stay together
+    """
 
     rank: str
     rule: int
     order: int
+    mirrored: bool = False
+    jitter: int = 0
 
 
 # Measured on MiniMalloc's A to K: what solves most of them first comes first.
@@ -59,6 +66,14 @@ ALL_STRATEGIES = STRATEGIES + tuple(
 )
 
 
+def draw_strategy(k: int) -> Strategy:
+    """The k-th of an endless row: every strategy as it is and mirrored; later rounds jitter two times out of three."""
+    strategy = ALL_STRATEGIES[k % len(ALL_STRATEGIES)]
+    lap = k // len(ALL_STRATEGIES)
+    turn = lap // 2
+    return strategy._replace(mirrored=(lap + k) % 2 == 1, jitter=0 if turn % 3 == 0 else k)
+
+
 @dataclass(frozen=True)
 class Verdict:
     """bases: a plan within the target. refuted: proved that there is none. Neither: the effort ran out."""
@@ -86,12 +101,13 @@ class Decider:
         self.exact = all(len(item.parts) == 1 for item in items)
         self._compiled = compiled
         self._nodes = 0
-        self._ranked: dict[str, tuple[list[int], Problem, Problem]] = {}
+        self._most = _most_live(self.items)
+        self._ranked: dict[tuple[str, bool], tuple[list[int], Problem]] = {}
+        self._lists: dict[tuple[str, bool], Problem] = {}
 
     def decide(self, target_bytes: int, strategy: Strategy, node_limit: int) -> Verdict:
         """Is there a plan with peak <= target_bytes?"""
-        ranked, arrays, lists = self._problem(strategy.rank)
-        problem = arrays
+        ranked, problem = self._problem(strategy)
         work = build_work(problem)
         for i, n in enumerate(ranked):
             item = self.items[n]
@@ -101,7 +117,7 @@ class Decider:
         fast = compiled_kernel() if self._worth_compiling(node_limit) else None
         run: Callable[..., tuple[int, int]] = kernel.decide if fast is None else fast.decide
         if fast is None:
-            problem, work = lists, as_lists(work)
+            problem, work = self._as_lists(strategy, problem), as_lists(work)
         target = min(-(-target_bytes // self.unit), NO_LIMIT)
         found, nodes = run(problem, work, target, node_limit, strategy.rule, strategy.order)
         self._nodes += int(nodes)
@@ -115,10 +131,6 @@ class Decider:
     def attempts(self, target_bytes: int, node_limit: int) -> Verdict:
         """Every strategy in turn, with a node cap that doubles, until one decides or the nodes are used up."""
         return self._run(target_bytes, node_limit, _doubling(2 * len(self.items) + 200))
-
-    def sweep(self, target_bytes: int, node_limit: int, cap: int) -> Verdict:
-        """All strategies once, each with at most `cap` nodes."""
-        return self._run(target_bytes, node_limit, ((strategy, cap) for strategy in ALL_STRATEGIES))
 
     def next_peak(self, refuted_bytes: int) -> int:
         """The smallest peak above a refuted one that some item could reach."""
@@ -143,13 +155,26 @@ class Decider:
             return self._compiled
         return _loaded() or (self._nodes + node_limit) * len(self.items) > PLAIN_WORK
 
-    def _problem(self, rank: str) -> tuple[list[int], Problem, Problem]:
-        if rank not in self._ranked:
-            order = _rank(self.items, rank)
-            items = [self.items[n] for n in order]
-            problem = build_problem(items, self.unit, _banks(items))
-            self._ranked[rank] = (order, problem, as_lists(problem))
-        return self._ranked[rank]
+    def _problem(self, strategy: Strategy) -> tuple[list[int], Problem]:
+        key = strategy.rank, strategy.mirrored
+        if not strategy.jitter and key in self._ranked:
+            return self._ranked[key]
+        order = _rank(self.items, self._most, strategy)
+        items = [self.items[n] for n in order]
+        if strategy.mirrored:
+            items = [replace(item, start=-item.end, end=-item.start) for item in items]
+        problem = build_problem(items, self.unit, _banks(items))
+        if not strategy.jitter:
+            self._ranked[key] = order, problem
+        return order, problem
+
+    def _as_lists(self, strategy: Strategy, problem: Problem) -> Problem:
+        if strategy.jitter:
+            return as_lists(problem)
+        key = strategy.rank, strategy.mirrored
+        if key not in self._lists:
+            self._lists[key] = as_lists(problem)
+        return self._lists[key]
 
 
 def _loaded() -> bool:
@@ -163,22 +188,33 @@ def _doubling(cap: int) -> Iterator[tuple[Strategy, int]]:
         cap *= 2
 
 
-def _rank(items: Sequence[Item], rank: str) -> list[int]:
+def _most_live(items: Sequence[Item]) -> list[int]:
+    """For each item the largest sum of live bytes over its life."""
     first, last, sections = sections_of(items)
     total = np.zeros(sections, dtype=np.int64)
     for n, item in enumerate(items):
         total[first[n] : last[n]] += item.size_bytes
-    most = [int(total[first[n] : last[n]].max()) for n in range(len(items))]
+    return [int(total[first[n] : last[n]].max()) for n in range(len(items))]
 
+
+def _rank(items: Sequence[Item], most: Sequence[int], strategy: Strategy) -> list[int]:
     def key(n: int) -> tuple[int, ...]:
         life, size = items[n].end - items[n].start, items[n].size_bytes
-        if rank == TOTAL_SIZE:
-            return (-most[n], -size, -life, n)
-        if rank == TOTAL_LIFE:
-            return (-most[n], -life, -life * size, n)
-        return (-most[n], -life * size, -life, n)
+        if strategy.rank == TOTAL_SIZE:
+            return (-most[n], -_jittered(size, strategy.jitter), -life, n)
+        if strategy.rank == TOTAL_LIFE:
+            return (-most[n], -_jittered(life, strategy.jitter), -life * size, n)
+        return (-most[n], -_jittered(life * size, strategy.jitter), -life, n)
 
     return sorted(range(len(items)), key=key)
+
+
+def _jittered(value: int, seed: int) -> int:
+    """About 1000 x the value, up to 1 % (even seeds) or 3 % (odd ones) off. Equal values stay equal."""
+    if not seed:
+        return 1000 * value
+    most = 30 if seed % 2 else 10
+    return value * (1000 - most + crc32(b"%d %d" % (seed, value)) % (2 * most + 1))
 
 
 def _banks(items: Sequence[Item]) -> dict[tuple[int, int], int]:
@@ -205,6 +241,7 @@ def compiled_kernel() -> ModuleType | None:
         return None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    vars(module).update(_pile=module._pile_array, _level=module._level_array)
     for name in kernel.COMPILED:
         setattr(module, name, numba.njit(cache=True)(getattr(module, name)))
     return module
