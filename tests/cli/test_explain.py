@@ -116,7 +116,7 @@ def test_what_has_no_room_in_sram(tmp_path: Path) -> None:
     body = "a = Conv<pads=[1,1,1,1]>(x, w) b = Conv<pads=[1,1,1,1]>(a, w) y = Add(a, b)"
     found = rows(tmp_path, {"memories.sram": {"size": 1024}, "engines.mac": {"post": ()}}, (3, 3, 3, 3), body)
     assert "memories.sram.size=1024: its output goes to DRAM, no room to keep it" in found[0]["reason"]
-    assert "memories.sram.size=1024: an input is in DRAM, no room to keep it" in found[2]["reason"]
+    assert "memories.sram.size=1024: an input waits in DRAM, no room to keep it" in found[2]["reason"]
 
 
 def test_layers_of_the_compiler_stand_before_what_they_serve(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Which keys of the machine's YAML made a layer what it is: cut, run in a slow way, or kept apart. Read off the program.
 
-Every sentence begins with the key and its value, so that a reader knows what to change and where.
+Every sentence begins with the key and its value, so that a reader knows what to change and where; or with "chosen for
+speed", where no key asked for it.
 """
 
 from __future__ import annotations
@@ -77,8 +78,9 @@ def _convolution(node: Node, graph: Graph, chip: Chip, ops: Sequence[Any]) -> li
             f"{' and one '.join(apart)} an instruction"
         )
     if section == "convolution":
-        said += _cut("channels of a sum", reduction, max(o.input_channels for o in ops), "limits.convolution.max_input_channels",
-                     limits.max_input_channels, chip)  # fmt: skip
+        widest, key = max(o.input_channels for o in ops), "limits.convolution.max_input_channels"
+        each_bytes = kh * kw * (chip.activation_bytes + min(outputs // op.groups, chip.engines.mac.columns))
+        said += _cut("channels of a sum", reduction, widest, key, limits.max_input_channels, each_bytes, chip)
         channels = outputs // op.groups
     else:
         channels = outputs
@@ -114,11 +116,14 @@ def _kernel(
     return said
 
 
-def _cut(what: str, size: int, taken: int, key: str, limit: int | None, chip: Chip) -> list[str]:
-    """Why an instruction takes only part of `size`."""
+def _cut(what: str, size: int, taken: int, key: str, limit: int | None, each_bytes: int, chip: Chip) -> list[str]:
+    """Why an instruction takes only part of `size`. each_bytes: SRAM that one of `size` takes in the smallest tile."""
     said = [f"{key}={limit}: {size} {what} in parts"] if limit and size > limit else []
-    if taken < min(size, limit or size):
-        said.append(f"memories.sram.size={chip.memories.sram.size}: {size} {what}, {taken} at a time")
+    whole = min(size, limit or size)
+    if taken < whole:
+        forced = whole * each_bytes > chip.memories.sram.size
+        reason = f"memories.sram.size={chip.memories.sram.size}" if forced else "chosen for speed"
+        said.append(f"{reason}: {size} {what}, {taken} at a time")
     return said
 
 
@@ -150,7 +155,8 @@ def _tiles(pixels: int, channels: int, node: Node, graph: Graph, chip: Chip, ops
 def _product(node: Node, graph: Graph, chip: Chip, ops: Sequence[MatrixProduct]) -> list[str]:
     limits = chip.limits.matrix_product
     (*_, rows, columns), inner = graph.types[node.outputs[0]].shape, graph.types[node.inputs[0]].shape[-1]
-    said = _cut("terms of a sum", inner, max(o.inner for o in ops), "limits.matrix_product.max_k", limits.max_k, chip)
+    each_bytes = chip.activation_bytes * (1 + min(columns, chip.engines.mac.columns))
+    said = _cut("terms of a sum", inner, max(o.inner for o in ops), "limits.matrix_product.max_k", limits.max_k, each_bytes, chip)
     if limits.max_n and columns > limits.max_n:
         said.append(f"limits.matrix_product.max_n={limits.max_n}: {columns} columns in parts")
     if rows * columns > chip.engines.mac.accumulators.entries:
@@ -197,9 +203,8 @@ def _spilled(region: Region, chip: Chip, ops: Sequence[MachineOp]) -> list[str]:
     copies = [op for op in ops if isinstance(op, Copy)]
     into = any(c.source_space == Space.DRAM and elsewhere(c.source_address) for c in copies)
     out_of = any(c.destination_space == Space.DRAM and elsewhere(c.destination_address) for c in copies)
-    size = f"memories.sram.size={chip.memories.sram.size}"
-    said = [f"{size}: an input is in DRAM, no room to keep it"] if into else []
-    return [*said, f"{size}: its output goes to DRAM, no room to keep it"] if out_of else said
+    ways = [*(["an input waits in DRAM"] if into else []), *(["its output goes to DRAM"] if out_of else [])]
+    return [f"memories.sram.size={chip.memories.sram.size}: {', '.join(ways)}, no room to keep it"] if ways else []
 
 
 def _pair(values: tuple[int, int] | None) -> str:
