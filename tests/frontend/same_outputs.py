@@ -60,9 +60,9 @@ def check_same(
     model = load_model(path, shapes)
     feeds = dict(feeds) if feeds is not None else random_inputs(model)
     expected = session(os.fspath(path)).run(None, feeds)
-    found = session(model.proto.SerializeToString()).run(None, {n: feeds[n] for n in model.graph.inputs})
+    found: list[Any] = list(session(model.proto.SerializeToString()).run(None, {n: feeds[n] for n in model.graph.inputs}))
     for name, value in zip(model.graph.outputs, found, strict=True):
-        assert model.types[name].shape == np.shape(value), f"{name}: {model.types[name].shape} is {np.shape(value)}"
+        assert model.types[name].shape == value.shape, f"{name}: {model.types[name].shape} is {value.shape}"
     error = largest_error(expected, found)
     if allow_noise:
         tolerance = max(tolerance, 2 * largest_error(expected, session(os.fspath(path), optimise=False).run(None, feeds)))

@@ -47,6 +47,7 @@ COPIED = [
     f"{MAP}) => (float[a,b,c,d] y) {{ i = int64[7] {{3,4,5,0,2,4,1}} y = Gather<axis = 1>(x, i) }}",
     f"{MAP}) => (float[a,b,c,d,e] y) {{ i = int64[2,2] {{1,2,3,4}} y = Gather<axis = 2>(x, i) }}",
     "(float[2,6,1,1] x) => (float[a,b,c,d] y) { s = int64[4] {2,6,3,5} y = Expand(x, s) }",
+    "(float[2,6,5] x, float[2,1,5] w, float[2,2,5] w2) => (float[a,b,c] y) { y = Concat<axis = 1>(w, x, w2) }",
     "(float[3,1] x) => (float[a,b,c] y) { s = int64[3] {2,3,4} y = Expand(x, s) }",
     "(float[2,1,5] x) => (float[a,b,c] y) { s = int64[3] {1,3,1} y = Tile(x, s) }",
 ]

@@ -176,6 +176,28 @@ def concat(n: Node, scope: Scope) -> Rewrite | None:
     return Rewrite((replace(n, inputs=full),))
 
 
+def concat_constant(n: Node, scope: Scope) -> Rewrite | None:
+    """One computed part between constants: zeros put around it, then the constants added to those. A class token."""
+    computed = [i for i, name in enumerate(n.inputs) if name not in scope.constants]
+    if len(computed) != 1 or len(n.inputs) == 1 or not scope.is_float(n.inputs[0]):
+        return None
+    (index,), axis = computed, n.op.attributes["axis"]
+    x, sizes = n.inputs[index], [scope.shape(name)[axis] for name in n.inputs]
+    rank, dtype = len(scope.shape(x)), scope.types[x].dtype
+    pads = np.zeros(2 * rank, np.int64)
+    pads[axis], pads[axis + rank] = sum(sizes[:index]), sum(sizes[index + 1 :])
+    around = scope.tensor(f"{n.outputs[0]}/around")
+    zeros = np.zeros(scope.shape(x), dtype)
+    values = np.concatenate([scope.constants.get(name, zeros) for name in n.inputs], axis)
+    padding = (x, scope.ints(f"{n.name}/pads", pads.tolist()), scope.constant(f"{n.name}/zero", np.zeros((), dtype)))
+    return Rewrite(
+        (
+            node(f"{n.name}/pad", "Pad", padding, around, n.sources, mode="constant"),
+            node(n.name, "Add", (around, scope.constant(f"{n.name}/values", values)), n.outputs[0], n.sources),
+        )
+    )
+
+
 def gather(n: Node, scope: Scope) -> Rewrite | None:
     """Constant indices in few evenly rising runs: Slices, joined by a Concat, under the output's shape."""
     indices, axis, x = scope.constants.get(n.inputs[1]), n.op.attributes["axis"], n.inputs[0]
@@ -252,6 +274,6 @@ RULES: Mapping[str, Sequence[Rule]] = {
     "Slice": (slice_,),
     "Split": (split,),
     "Pad": (pad, pad_by_copies),
-    "Concat": (concat,),
+    "Concat": (concat, concat_constant),
     "Gather": (gather,),
 }
