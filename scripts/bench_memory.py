@@ -31,23 +31,25 @@ from toolchain.memory import (
 )
 
 CAPACITY = 1_048_576
+EFFORT, EFFORT_FEW, FEW_BUFFERS = 400_000, 1_000_000, 500
 NETWORKS = Path(__file__).parents[1] / "tests" / "memory"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Print the memory planner's acceptance table.")
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--effort", type=int, default=400_000, help="nodes a placement (default %(default)s)")
+    parser.add_argument("--effort", type=int, help="nodes a placement (default 400,000; 1,000,000 to minimize up to 500 buffers)")
     parser.add_argument("--only", choices=["pack", "minimize", "large", "order", "easy"], help="one part of the table")
     options = parser.parse_args()
     parts: dict[str, Callable[[], None]] = {
         "easy": easy,
-        "pack": lambda: pack(options.directory, options.effort),
+        "pack": lambda: pack(options.directory, EFFORT if options.effort is None else options.effort),
         "minimize": lambda: minimize(options.directory, "ABCDEFGHIJK", ".1048576", options.effort),
         "large": lambda: minimize(options.directory, ["G_1", "resnet50", "pangu_2.6B"], "", options.effort),
         "order": lambda: order(options.directory),
     }
-    _, seconds = timed(lambda: place([Buffer("a", 0, 2, 3), Buffer("b", 1, 3, 2), Buffer("c", 0, 1, 1)], 5))
+    first = read_csv(options.directory / "B.1048576.csv")
+    _, seconds = timed(lambda: place(first, CAPACITY, EFFORT))
     print(f"warm-up {seconds:.2f} CPU s")
     for name, part in parts.items():
         if options.only in (None, name):
@@ -89,7 +91,7 @@ def pack(directory: Path, effort: int) -> None:
     print(f"  {valid} of 11 valid, {total:.2f} CPU s in all")
 
 
-def minimize(directory: Path, names: str | list[str], ending: str, effort: int) -> None:
+def minimize(directory: Path, names: str | list[str], ending: str, effort: int | None) -> None:
     print("minimizing")
     for name in names:
         file = directory / f"{name}{ending}.csv"
@@ -97,7 +99,8 @@ def minimize(directory: Path, names: str | list[str], ending: str, effort: int) 
             print(f"  {name}: {file} is not there")
             continue
         buffers = read_csv(file)
-        plan, seconds = timed(lambda buffers=buffers: place(buffers, None, effort))
+        nodes = effort if effort is not None else (EFFORT_FEW if len(buffers) <= FEW_BUFFERS else EFFORT)
+        plan, seconds = timed(lambda buffers=buffers, nodes=nodes: place(buffers, None, nodes))
         if plan is None:
             continue
         proof = "proved" if plan.proved else f"{plan.peak_bytes / plan.bound_bytes:.5f} x bound"

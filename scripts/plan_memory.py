@@ -16,6 +16,7 @@ from pathlib import Path
 from toolchain.memory import Buffer, DoesNotFit, InvalidCsv, Placement, draw, live_at_peak, place, read_csv, validate
 
 LARGEST_SHOWN = 20
+EFFORT, EFFORT_FEW, FEW_BUFFERS = 400_000, 1_000_000, 500
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,9 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if fault:
         return _refuse(f"{options.file}: {fault}")
     capacity = None if options.minimize else options.capacity
+    few = options.minimize and len(buffers) <= FEW_BUFFERS
+    effort = options.effort if options.effort is not None else EFFORT_FEW if few else EFFORT
     began = time.process_time()
     try:
-        plan = place(buffers, capacity, options.effort)
+        plan = place(buffers, capacity, effort)
     except DoesNotFit as fault:
         print(f"does not fit: {fault}")
         _print_live(buffers)
@@ -56,7 +59,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--capacity", type=int, help="bytes of the arena")
     parser.add_argument("--minimize", action="store_true", help="look for the smallest peak, not just any that fits")
     parser.add_argument("--plot", metavar="OUT.svg", help="write a picture: time to the right, addresses upwards")
-    parser.add_argument("--effort", type=int, default=400_000, help="search nodes (default %(default)s)")
+    parser.add_argument("--effort", type=int, help="search nodes (default 400,000; 1,000,000 to minimize up to 500 buffers)")
     parser.add_argument("--addresses", action="store_true", help="print id,address lines")
     options = parser.parse_args(argv)
     if options.capacity is None and not options.minimize:

@@ -9,7 +9,7 @@ from exhaustive import smallest_peak_by_address, smallest_peak_by_stacking
 
 from toolchain.memory import Buffer, DoesNotFit, InvalidBuffers, Placement, place, read_csv, validate
 from toolchain.memory.items import make_items
-from toolchain.memory.search import ALL_STRATEGIES, Decider, compiled_kernel
+from toolchain.memory.search import ALL_STRATEGIES, Decider, compiled_kernel, draw_strategy
 
 DATA = Path(__file__).parent / "data"
 CAPACITY = 1_048_576
@@ -94,13 +94,30 @@ def every_strategy_decides(count: int, seed: int) -> None:
         buffers = random_buffers(rng, rng.randint(1, 7), rng.choice([3, 6, 12]), rng.choice([3, 9]))
         decider = Decider(make_items({b.name: b for b in buffers}, True), compiled=False)
         best = smallest_peak_by_stacking(buffers)
-        strategy = ALL_STRATEGIES[k % len(ALL_STRATEGIES)]
+        strategy = draw_strategy(7 * k)  # mirrored and jittered ones too
         assert decider.decide(best, strategy, 10**6).bases is not None, (buffers, strategy)
         assert decider.decide(best - 1, strategy, 10**6).refuted, (buffers, strategy)
 
 
 def test_every_strategy_decides() -> None:
     every_strategy_decides(270, seed=3)
+
+
+def test_drawn_strategies_differ_and_cover_all() -> None:
+    drawn = [draw_strategy(k) for k in range(10 * len(ALL_STRATEGIES))]
+    twice = 2 * len(ALL_STRATEGIES)
+    assert drawn[:twice] == list(dict.fromkeys(drawn[:twice]))
+    assert {s._replace(mirrored=False) for s in drawn[:twice]} == set(ALL_STRATEGIES)
+    assert sum(s.jitter > 0 for s in drawn) == 6 * len(ALL_STRATEGIES)
+
+
+def test_minimizing_goes_far_below_the_first_plans() -> None:
+    if compiled_kernel() is None:
+        pytest.skip("needs the extra `fast`: minutes otherwise")
+    buffers = read_csv(DATA / "J.1048576.csv")
+    plan = place(buffers, effort_nodes=320_000)
+    assert not validate(buffers, plan)
+    assert plan.peak_bytes <= 1_041_408
 
 
 def test_minimalloc_at_capacity() -> None:
