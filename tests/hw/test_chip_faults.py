@@ -121,7 +121,8 @@ CASES = {
     "too few semaphores": (
         "sync: {semaphores: 64}",
         "sync: {semaphores: 2}",
-        "mine.yaml:{line}: sync.semaphores: 2 are fewer than the 3 with which mac, vector, a DMA channel can wait for one another",
+        "mine.yaml:{line}: sync.semaphores: 2 are fewer than the 3 "
+        "with which mac, vector, a DMA channel can wait for one another",
     ),
     "banks that do not divide": (
         "banks: 8",
