@@ -48,7 +48,7 @@ def main() -> None:
         "large": lambda: minimize(options.directory, ["G_1", "resnet50", "pangu_2.6B"], "", options.effort),
         "order": lambda: order(options.directory),
     }
-    first = read_csv(options.directory / "B.1048576.csv")
+    first = read_csv(options.directory / "A.1048576.csv")
     _, seconds = timed(lambda: place(first, CAPACITY, EFFORT))
     print(f"warm-up {seconds:.2f} CPU s")
     for name, part in parts.items():

@@ -68,10 +68,9 @@ ALL_STRATEGIES = STRATEGIES + tuple(
 
 def draw_strategy(k: int) -> Strategy:
     """The k-th of an endless row: every strategy as it is and mirrored; later rounds jitter two times out of three."""
-    strategy = ALL_STRATEGIES[k % len(ALL_STRATEGIES)]
-    lap = k // len(ALL_STRATEGIES)
-    turn = lap // 2
-    return strategy._replace(mirrored=(lap + k) % 2 == 1, jitter=0 if turn % 3 == 0 else k)
+    lap, n = divmod(k, len(ALL_STRATEGIES))
+    jitter = 0 if lap // 2 % 3 == 0 else k
+    return ALL_STRATEGIES[n]._replace(mirrored=(lap + n) % 2 == 1, jitter=jitter)
 
 
 @dataclass(frozen=True)
