@@ -13,7 +13,7 @@ from pathlib import Path
 
 import hw_configs
 from toolchain.api import BuildOptions, build
-from toolchain.errors import CompileError
+from toolchain.errors import CompileError, counted
 from toolchain.hw import shipped_names
 from toolchain.report.text import table
 
@@ -45,7 +45,7 @@ def row(label: str, machine: str, model: Path, calibration: str) -> tuple[str, .
         f"{100 * figures['mac_utilization']:.1f} %",
         f"{figures['sram_peak_bytes']:,}",
         f"{figures['dram_read_bytes'] + figures['dram_write_bytes']:,}",
-        f"{len(figures['fallbacks'])} nodes on the host" if figures["fallbacks"] else "",
+        f"{counted(len(figures['fallbacks']), 'node')} on the host" if figures["fallbacks"] else "",
     )
 
 

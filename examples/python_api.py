@@ -7,6 +7,7 @@ import numpy as np
 
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import write_whole
+from toolchain.errors import counted
 from toolchain.runtime import Session
 
 CLASSIFIER = Path(__file__).parent / "classifier"
@@ -26,7 +27,7 @@ def main() -> None:
     run = Session("classifier.npu", timing=True).run_detailed({"x": x})
     for ran in run.segments:
         cycles = ran.simulation.cycles if ran.simulation else 0
-        print(f"{len(ran.nodes)} nodes on {ran.where}: {cycles:,} cycles")
+        print(f"{counted(len(ran.nodes), 'node')} on {ran.where}: {cycles:,} cycles")
     slowest = max(built.figures["layers"], key=lambda layer: layer["cycles"])
     print(f"the longest layer is {slowest['name']}: {slowest['cycles']:,} cycles, bound by {slowest['bound_by']}")
 

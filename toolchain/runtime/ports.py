@@ -22,4 +22,5 @@ def to_codes(value: np.ndarray, port: Port) -> np.ndarray:
 def to_real(codes: np.ndarray, port: Port) -> np.ndarray:
     """Codes -> float32 in the model's order (ONNX DequantizeLinear)."""
     value = (codes.astype(np.float32) - np.float32(port.zero_point)) * np.float32(port.scale)
-    return np.ascontiguousarray(value.transpose(_TO_NCHW)) if port.layout == "nhwc" else value
+    # numpy makes a scalar of arithmetic on an array without dimensions
+    return np.ascontiguousarray(value.transpose(_TO_NCHW)) if port.layout == "nhwc" else np.asarray(value)
