@@ -12,43 +12,25 @@ from typing import Any
 
 import numpy as np
 
-from quant.fixed_point.requant import Requant
 from toolchain.errors import ProgramError
 from toolchain.ir.graph import Graph, Node, Quant, TensorType
-from toolchain.ops.elementwise import IntegerBinary, Rescale
-from toolchain.ops.integer_convolution import IntegerConvolution
-from toolchain.ops.matrix_product import IntegerMatrixProduct
-from toolchain.ops.movement import IntegerPad, Join, Reshape, ResizeNearest, Slice, Transpose
-from toolchain.ops.pool import Geometry, IntegerAveragePool, IntegerMaxPool
-from toolchain.ops.requants import LookupTable
-from toolchain.ops.residual import Residual
-from toolchain.ops.unary import Lookup
+from toolchain.ops.registry import INTEGER_OPERATORS
 
-_CLASSES = {
-    c.__name__: c
-    for c in (
-        Geometry,
-        IntegerAveragePool,
-        IntegerBinary,
-        IntegerConvolution,
-        IntegerMatrixProduct,
-        IntegerMaxPool,
-        IntegerPad,
-        Join,
-        Lookup,
-        LookupTable,
-        Node,
-        Quant,
-        Requant,
-        Rescale,
-        Reshape,
-        Residual,
-        ResizeNearest,
-        Slice,
-        TensorType,
-        Transpose,
-    )
-}
+
+def _classes() -> dict[str, type]:
+    """What a compiled file may hold: the graph, the integer operators, and the dataclasses among their fields."""
+    found: dict[str, type] = {}
+    waiting: list[Any] = [Node, TensorType, Quant, *INTEGER_OPERATORS.values()]
+    while waiting:
+        hint = waiting.pop()
+        waiting += typing.get_args(hint)
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint) and hint.__name__ not in found:
+            found[hint.__name__] = hint
+            waiting += typing.get_type_hints(hint).values()
+    return found
+
+
+_CLASSES = _classes()
 
 
 def graph_to_bytes(graph: Graph) -> tuple[str, bytes]:

@@ -6,6 +6,7 @@ y[n, h, w, o] = act(bias[o] + sum x[n, h sh + ky dh - top, w sw + kx dw - left, 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,7 +14,13 @@ from quant.parameters import bias_compensation, bias_quant, weight_quant
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.ops.base import QuantScope, clamp_codes
-from toolchain.ops.integer_convolution import IntegerConvolution
+from toolchain.ops.integer_convolution import IntegerConvolution, exceeds_max_pad
+from toolchain.ops.movement import Pad, Reshape
+from toolchain.ops.rule import Rule
+from toolchain.ops.window import pair_of
+
+if TYPE_CHECKING:
+    from toolchain.ops.scope import Scope
 
 Bounds = tuple[float | None, float | None]
 Pads = tuple[int, int, int, int]
@@ -28,6 +35,10 @@ class Convolution:
     dilations: tuple[int, int]
     groups: int
     activation: Bounds = (None, None)
+
+    @property
+    def takes_clamp(self) -> bool:
+        return self.activation == (None, None)
 
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if node.inputs[1] not in graph.constants:
@@ -70,3 +81,62 @@ class Convolution:
             scope.constant(f"{node.name}.bias", b.codes.astype(np.int64) + offset.offsets),
         )
         return [Node(node.name, integer, names, node.outputs, node.sources)]
+
+
+def convolution(scope: Scope) -> None:
+    x, w = scope.node.inputs[:2]
+    bias = scope.node.inputs[2] if len(scope.node.inputs) > 2 else ""
+    weights = scope.value(w)
+    if weights is None or (bias and scope.value(bias) is None):
+        return scope.refuse("its weights or bias are computed, not constant")
+    if weights.ndim != 4:
+        return scope.refuse(f"{weights.ndim - 2}-dimensional windows; the chip has rows and columns")
+    a = scope.attributes
+    pads = tuple(int(p) for p in a.get("pads", (0, 0, 0, 0)))
+    op = Convolution(pair_of(a, "strides"), (pads[0], pads[1], pads[2], pads[3]), pair_of(a, "dilations"), int(a.get("group", 1)))
+    source = scope.read(x, "nhwc")
+    if exceeds_max_pad(op.pads, op.groups, scope.shape(x)[1], weights.shape[0], scope.chip):
+        source, op = _padded(scope, source, op)
+    names = (source, scope.constant(f"{w}@nhwc", np.ascontiguousarray(weights.transpose(0, 2, 3, 1))), bias)
+    return scope.emit(op, names, "nhwc")
+
+
+def _padded(scope: Scope, source: str, op: Convolution) -> tuple[str, Convolution]:
+    """Padding beyond the limit is written into memory first."""
+    top, left, bottom, right = op.pads
+    n, h, w, c = scope.types[source].shape
+    around = Pad((0, top, left, 0), (0, bottom, right, 0), 0.0)
+    shape = (n, h + top + bottom, w + left + right, c)
+    padded = scope.step("padded", around, (source,), shape, like=source, sources=())
+    return padded, Convolution(op.strides, (0, 0, 0, 0), op.dilations, op.groups)
+
+
+def gemm(scope: Scope) -> None:
+    """x[m, k] w[n, k]^T + b: a 1x1 convolution over m columns."""
+    x, w = scope.node.inputs[:2]
+    bias = scope.node.inputs[2] if len(scope.node.inputs) > 2 else ""
+    weights, values = scope.value(w), scope.value(bias) if bias else None
+    if weights is None or (bias and values is None):
+        return scope.refuse("its weights or bias are computed, not constant")
+    a = scope.attributes
+    if a.get("transA", 0) or float(a.get("alpha", 1.0)) != 1.0 or float(a.get("beta", 1.0)) != 1.0:
+        return scope.refuse("alpha, beta or transA is not the default")
+    if not a.get("transB", 0):
+        weights = weights.T
+    n, k = weights.shape
+    m = scope.shape(x)[0]
+    source = scope.read(x, "plain")
+    rows = Reshape((1, 1, m, k))
+    wide = scope.step("rows", rows, (source,), (1, 1, m, k), layout="plain", like=source, sources=())
+    names = [wide, scope.constant(f"{w}@nhwc", np.ascontiguousarray(weights.reshape(n, 1, 1, k))), ""]
+    if values is not None:
+        names[2] = scope.constant(f"{bias}@row", np.broadcast_to(values.reshape(-1), (n,)).copy())
+    product = scope.inner("product", (1, 1, m, n), "plain")
+    op = Convolution((1, 1), (0, 0, 0, 0), (1, 1), 1)
+    sources = scope.node.sources or (scope.node.name,)
+    scope.nodes.append(Node(f"{scope.node.name}", op, tuple(names), (product,), sources))
+    scope.node = Node(f"{scope.node.name}@shape", scope.node.op, scope.node.inputs, scope.node.outputs, sources)
+    return scope.emit(Reshape((m, n)), (product,), "plain")
+
+
+RULES = {"Conv": Rule(convolution, "nhwc"), "Gemm": Rule(gemm)}

@@ -5,9 +5,9 @@ Integer forms: TFLite ADD, SUB, MUL (see quant.fixed_point.elementwise), roundin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -27,9 +27,14 @@ from toolchain.ops.boxes import (
     row_column,
     three,
 )
+from toolchain.ops.layout import NHWC
 from toolchain.ops.nest import Nest
 from toolchain.ops.requants import pair
 from toolchain.ops.residual import Residual
+from toolchain.ops.rule import Rule
+
+if TYPE_CHECKING:
+    from toolchain.ops.scope import Scope
 
 Kind = Literal["add", "sub", "mul", "prelu"]
 Bounds = tuple[float | None, float | None]
@@ -41,6 +46,10 @@ class Binary:
 
     kind: Kind
     activation: Bounds = (None, None)
+
+    @property
+    def takes_clamp(self) -> bool:
+        return self.kind != "prelu" and self.activation == (None, None)
 
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if self.kind not in chip.engines.vector.operations:
@@ -252,3 +261,35 @@ def rescaled(name: str, source: str, target: str, x: Quant, y: Quant, scope: Qua
     """A node that gives `source` the codes of scale y."""
     requant = scope.requant(x.scale / y.scale, "rescale", y.zero_point, *scope.code_range, where=name)
     return Node(name, Rescale(x.zero_point, requant), (source,), (target,), ())
+
+
+def _rule(kind: Kind) -> Callable[[Scope], None]:
+    def rule(scope: Scope) -> None:
+        names = list(scope.node.inputs)
+        rank = len(scope.shape(scope.node.outputs[0]))
+        if kind in ("add", "mul") and names[0] in scope.graph.constants:
+            names.reverse()
+        layout = scope.layout(*names) if rank == 4 else "plain"
+        if scope.shape(names[0]) != scope.shape(scope.node.outputs[0]) and kind == "prelu":
+            return scope.refuse("its slope has more dimensions than its input")
+        operands = tuple(_laid_out(scope, n, layout, rank) for n in names)
+        return scope.emit(Binary(kind), operands, layout)
+
+    return rule
+
+
+def _laid_out(scope: Scope, name: str, layout: str, rank: int) -> str:
+    value = scope.value(name)
+    if value is None:
+        return scope.read(name, layout)
+    if layout == "nhwc":
+        value = value.reshape((1,) * (rank - value.ndim) + value.shape).transpose(NHWC)
+    return scope.constant(f"{name}@{layout}", np.ascontiguousarray(value))
+
+
+RULES = {
+    "Add": Rule(_rule("add"), "any"),
+    "Sub": Rule(_rule("sub"), "any"),
+    "Mul": Rule(_rule("mul"), "any"),
+    "PRelu": Rule(_rule("prelu"), "any"),
+}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quant.fixed_point.matmul import matmul
 from quant.fixed_point.requant import Requant
@@ -15,6 +15,10 @@ from toolchain.isa import operations as machine
 from toolchain.ops.base import Array, Layer, QuantScope, Region, Site, Tiling, Work, halvings
 from toolchain.ops.nest import Nest, alike, cut_axis, reduction_axis
 from toolchain.ops.requants import pair
+from toolchain.ops.rule import Rule
+
+if TYPE_CHECKING:
+    from toolchain.ops.scope import Scope
 
 
 @dataclass(frozen=True)
@@ -131,3 +135,15 @@ def _matrix_region(
     own = lead[len(lead) - (len(shape) - 2) :]
     start = tuple(0 if n == 1 else i for n, i in zip(shape, own))
     return Region(name, (*start, rows[0], columns[0]), (*(1 for _ in own), rows[1], columns[1]))
+
+
+def matrix_product(scope: Scope) -> None:
+    a, b = scope.node.inputs
+    if len(scope.shape(a)) < 2 or len(scope.shape(b)) < 2:
+        return scope.refuse("a one-dimensional operand")
+    if scope.value(a) is not None or scope.value(b) is not None:
+        return scope.refuse("a constant operand of more than two dimensions, or on the left")
+    return scope.emit(MatrixProduct(), (scope.read(a, "plain"), scope.read(b, "plain")), "plain")
+
+
+RULES = {"MatMul": Rule(matrix_product)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +12,11 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.ops.base import Array, FillBox, Layer, Loop, Move, QuantScope
 from toolchain.ops.elementwise import rescaled
+from toolchain.ops.layout import NHWC, arranged, axis_in
+from toolchain.ops.rule import Rule
+
+if TYPE_CHECKING:
+    from toolchain.ops.scope import Scope
 
 Shape = tuple[int, ...]
 
@@ -195,3 +201,86 @@ def permutation(shape: tuple[int, ...], perm: tuple[int, ...]) -> Reshape | Tran
     if kept == sorted(kept):
         return Reshape(tuple(shape[p] for p in perm))
     return Transpose(perm)
+
+
+def concat(scope: Scope) -> None:
+    names = scope.node.inputs
+    layout = scope.layout(*names)
+    axis = int(scope.attributes["axis"]) % len(scope.shape(names[0]))
+    if any(n in scope.graph.constants for n in names):
+        return scope.refuse("a part is constant")
+    return scope.emit(Concat(axis_in(axis, layout)), tuple(scope.read(n, layout) for n in names), layout)
+
+
+def slice_(scope: Scope) -> None:
+    x = scope.node.inputs[0]
+    shape = scope.shape(x)
+    a = scope.attributes
+    if "starts" not in a:
+        return scope.refuse("its bounds are computed")
+    starts, steps = [0] * len(shape), [1] * len(shape)
+    axes = a.get("axes") or range(len(a["starts"]))
+    for axis, start, step in zip(axes, a["starts"], a.get("steps") or [1] * len(a["starts"])):
+        if step < 1:
+            return scope.refuse(f"a step of {step}")
+        starts[axis % len(shape)], steps[axis % len(shape)] = int(start), int(step)
+    layout = scope.layout(x)
+    size = arranged(scope.shape(scope.node.outputs[0]), layout)
+    op = Slice(arranged(tuple(starts), layout), arranged(tuple(steps), layout), size)
+    return scope.emit(op, (scope.read(x, layout),), layout)
+
+
+def pad(scope: Scope) -> None:
+    x, a = scope.node.inputs[0], scope.attributes
+    rank = len(scope.shape(x))
+    if a.get("mode", "constant") != "constant" or "pads" not in a or min(a["pads"]) < 0:
+        return scope.refuse("padding that is not by a constant, or negative")
+    pads = tuple(int(p) for p in a["pads"])
+    layout = scope.layout(x)
+    op = Pad(arranged(pads[:rank], layout), arranged(pads[rank:], layout), float(a.get("value") or 0.0))
+    return scope.emit(op, (scope.read(x, layout),), layout)
+
+
+def reshape(scope: Scope) -> None:
+    y = scope.node.outputs[0]
+    target, source = scope.shape(y), scope.read(scope.node.inputs[0], "plain")
+    if y not in scope.spatial:
+        return scope.emit(Reshape(target), (source,), "plain")
+    view = scope.step("plain", Reshape(target), (source,), target, layout="plain")
+    return scope.emit(permutation(target, NHWC), (view,), "nhwc")
+
+
+def transpose(scope: Scope) -> None:
+    x = scope.node.inputs[0]
+    perm = tuple(int(p) for p in scope.attributes["perm"])
+    layout = scope.layouts.get(x, "plain")
+    source = scope.read(x, layout)
+    target = "nhwc" if scope.node.outputs[0] in scope.spatial else "plain"
+    order = tuple(axis_in(p, layout) for p in arranged(perm, target))
+    return scope.emit(permutation(scope.types[source].shape, order), (source,), target)
+
+
+def expand(scope: Scope) -> None:
+    """Dimensions of size one, repeated."""
+    x, y = scope.node.inputs[0], scope.node.outputs[0]
+    after = scope.shape(y)
+    before = (1,) * (len(after) - len(scope.shape(x))) + scope.shape(x)
+    if any(b % s for s, b in zip(before, after)) or any(s not in (1, b) for s, b in zip(before, after)):
+        return scope.refuse(f"copies of dimensions larger than one, from {before} to {after}")
+    layout = scope.layout(x) if len(scope.shape(x)) == 4 else "plain"
+    source = scope.read(x, layout)
+    if len(before) != len(scope.shape(x)):
+        source = scope.step("view", Reshape(before), (source,), before, layout="plain", sources=())
+    factors = tuple(b // s for s, b in zip(before, after))
+    return scope.emit(ResizeNearest(arranged(factors, layout)), (source,), layout)
+
+
+RULES = {
+    "Concat": Rule(concat, "any"),
+    "Slice": Rule(slice_, "any"),
+    "Pad": Rule(pad, "any"),
+    "Reshape": Rule(reshape),
+    "Transpose": Rule(transpose),
+    "Expand": Rule(expand),
+    "Tile": Rule(expand),
+}

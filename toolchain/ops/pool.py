@@ -9,10 +9,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quant.fixed_point.pool import max_pool, pool_sum
+from quant.fixed_point import pool as fixed_point
 from quant.fixed_point.requant import Requant
 from quant.fixed_point.requantization import requantize
 from toolchain.hw.chip import Chip
@@ -22,7 +23,11 @@ from toolchain.ops.base import Array, Layer, QuantScope, Region, Site, Tiling, W
 from toolchain.ops.integer_convolution import IntegerConvolution, exceeds_max_pad
 from toolchain.ops.nest import Nest, alike, cut_axis, window_axis
 from toolchain.ops.requants import pair
-from toolchain.ops.window import Window
+from toolchain.ops.rule import Rule
+from toolchain.ops.window import Window, pair_of
+
+if TYPE_CHECKING:
+    from toolchain.ops.scope import Scope
 
 Pair = tuple[int, int]
 Pads = tuple[int, int, int, int]
@@ -80,6 +85,10 @@ class AveragePool:
     geometry: Geometry
     count_padding: bool
     activation: Bounds = (None, None)
+
+    @property
+    def takes_clamp(self) -> bool:
+        return self.activation == (None, None)
 
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if self.as_convolution(graph.types[node.inputs[0]].shape[3], chip):
@@ -227,7 +236,7 @@ class IntegerMaxPool(_Pooling):
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         g = self.geometry
-        return max_pool(inputs[0], kernel=g.kernel, strides=g.strides, pads=g.pads, dilations=g.dilations)
+        return fixed_point.max_pool(inputs[0], kernel=g.kernel, strides=g.strides, pads=g.pads, dilations=g.dilations)
 
     def nest(self, layer: Layer, tiling: Tiling) -> Nest:
         _, height, width, _ = layer.output.shape
@@ -257,7 +266,7 @@ class IntegerAveragePool(_Pooling):
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         x, g = inputs[0], self.geometry
-        sums = pool_sum(x, kernel=g.kernel, strides=g.strides, pads=g.pads, x_zero_point=self.x_zero_point)
+        sums = fixed_point.pool_sum(x, kernel=g.kernel, strides=g.strides, pads=g.pads, x_zero_point=self.x_zero_point)
         counts = np.broadcast_to(_counts(g, x.shape[1], x.shape[2], self.count_padding), sums.shape[1:3])
         y = np.empty(sums.shape, x.dtype)
         for n, requant in self.requants:
@@ -321,3 +330,44 @@ def mean_over_space(height: int, width: int, axes: tuple[int, ...]) -> AveragePo
     """The mean over rows (1), columns (2) or both of [n, h, w, c], dimensions kept."""
     kernel = (height if 1 in axes else 1, width if 2 in axes else 1)
     return AveragePool(Geometry(kernel, (1, 1), (0, 0, 0, 0)), False)
+
+
+def _geometry(scope: Scope) -> Geometry | None:
+    a = scope.attributes
+    kernel = a.get("kernel_shape")
+    if kernel is None or len(kernel) != 2 or a.get("ceil_mode", 0):
+        return None
+    top, left, bottom, right = (int(p) for p in a.get("pads", (0, 0, 0, 0)))
+    return Geometry(pair_of(a, "kernel_shape"), pair_of(a, "strides"), (top, left, bottom, right), pair_of(a, "dilations"))
+
+
+def max_pool(scope: Scope) -> None:
+    geometry = _geometry(scope)
+    if geometry is None or len([o for o in scope.node.outputs if o]) > 1:
+        return scope.refuse("windows that are not over rows and columns, or indices asked for")
+    source = scope.read(scope.node.inputs[0], "nhwc")
+    limit = scope.chip.limits.pool.max_kernel
+    chain = [geometry]
+    if limit and (geometry.kernel[0] > limit[0] or geometry.kernel[1] > limit[1]):
+        chain = split_max_pool(geometry, limit) or chain
+    for i, step in enumerate(chain[:-1]):
+        n, h, w, c = scope.types[source].shape
+        top, left, bottom, right = step.pads
+        shape = (n, h + top + bottom - step.kernel[0] + 1, w + left + right - step.kernel[1] + 1, c)
+        name = scope.inner(f"stage{i}", shape, "nhwc")
+        scope.nodes.append(Node(f"{scope.node.name}@stage{i}", MaxPool(step), (source,), (name,), scope.node.sources))
+        source = name
+    return scope.emit(MaxPool(chain[-1]), (source,), "nhwc")
+
+
+def average_pool(scope: Scope) -> None:
+    geometry = _geometry(scope)
+    if geometry is None:
+        return scope.refuse("windows that are not over rows and columns")
+    op = AveragePool(geometry, bool(scope.attributes.get("count_include_pad", 0)))
+    if geometry.dilations != (1, 1) and any(geometry.pads):
+        return scope.refuse("dilation together with padding")
+    return scope.emit(op, (scope.read(scope.node.inputs[0], "nhwc"),), "nhwc")
+
+
+RULES = {"MaxPool": Rule(max_pool, "nhwc"), "AveragePool": Rule(average_pool, "nhwc")}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,10 @@ from toolchain.ops.base import Array, Block, Layer, QuantScope, Region, Site, Ti
 from toolchain.ops.boxes import box_nest, box_tilings, row_column, three
 from toolchain.ops.nest import Nest
 from toolchain.ops.requants import LookupTable
+from toolchain.ops.rule import Rule
+
+if TYPE_CHECKING:
+    from toolchain.ops.scope import Scope
 
 Function = Any  # ("x",) | float | (name, Function, ...)
 Attributes = Mapping[str, Any]
@@ -260,3 +264,13 @@ class Lookup:
 
         reads = (Region(layer.node.inputs[0], start, size),)
         return Work(reads, (block,), Region(layer.node.outputs[0], start, size), emit)
+
+
+def unary(scope: Scope) -> None:
+    x = scope.node.inputs[0]
+    layout = scope.layout(x)
+    assert isinstance(scope.node.op, Unary)
+    return scope.emit(scope.node.op, (scope.read(x, layout),), layout)
+
+
+RULES = {"Unary": Rule(unary, "any")}  # what passes.compose makes of ONNX_UNARY and chains of them

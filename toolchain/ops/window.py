@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -41,3 +43,9 @@ class Window:
 def output_size(size: int, kernel: int, stride: int, dilation: int, pads: tuple[int, int]) -> int:
     """ONNX Conv and pooling (ceil_mode resolved into padding before)."""
     return (size + sum(pads) - (kernel - 1) * dilation - 1) // stride + 1
+
+
+def pair_of(attributes: Mapping[str, Any], key: str) -> tuple[int, int]:
+    """Two values of an ONNX attribute over rows and columns, 1 and 1 where it is absent."""
+    values = attributes.get(key) or (1, 1)
+    return int(values[0]), int(values[1])

@@ -7,10 +7,8 @@ from typing import Any
 
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
-from toolchain.ops.convolution import Convolution
-from toolchain.ops.elementwise import Binary, IntegerBinary
+from toolchain.ops.elementwise import IntegerBinary
 from toolchain.ops.integer_convolution import IntegerConvolution
-from toolchain.ops.pool import AveragePool
 from toolchain.ops.residual import Residual
 from toolchain.ops.unary import Lookup, Unary, clip_bounds
 
@@ -36,9 +34,7 @@ def fuse_clamps(graph: Graph) -> Graph:
 
 def can_clamp(op: Any) -> bool:
     """True when bounds can ride on the operator's own output."""
-    if isinstance(op, Binary) and op.kind == "prelu":
-        return False
-    return isinstance(op, Convolution | Binary | AveragePool) and op.activation == (None, None)
+    return bool(getattr(op, "takes_clamp", False))
 
 
 def fuse_tables(graph: Graph, chip: Chip) -> Graph:

@@ -7,26 +7,19 @@ only dimensions of size one move. What the host makes is permuted on its way in,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
-
-import numpy as np
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType
+from toolchain.ir.graph import Graph, Node, OnnxOp
 from toolchain.ops.convolution import Convolution
-from toolchain.ops.movement import Reshape, Transpose, permutation
+from toolchain.ops.movement import Reshape, Transpose
+from toolchain.ops.registry import RULES
+from toolchain.ops.scope import Refused, Scope
 from toolchain.ops.unary import Unary, clip_bounds
 from toolchain.passes.fuse import can_clamp
 from toolchain.passes.movers import lift_functions, merge_moves
-from toolchain.passes.rules import RULES
 from toolchain.passes.segments import moves_for_host
-
-NHWC = (0, 2, 3, 1)
-NCHW = (0, 3, 1, 2)
-_SLIDING = frozenset(("Conv", "ConvTranspose", "MaxPool", "AveragePool", "ReduceMean", "DepthToSpace", "SpaceToDepth"))
-_ANY_LAYOUT = frozenset(("Unary", "Add", "Sub", "Mul", "PRelu", "Concat", "Slice", "Pad", "Resize"))
 
 
 @dataclass(frozen=True)
@@ -45,90 +38,6 @@ class Selection:
     graph: Graph
     origins: Mapping[str, tuple[str, str]]
     fallbacks: tuple[Fallback, ...]
-
-
-class Refused(Exception):
-    """A rule's reason why a node cannot be selected."""
-
-
-@dataclass
-class Scope:
-    """What a rule sees while it turns one OnnxOp into chip nodes. Discarded when the rule refuses."""
-
-    graph: Graph
-    chip: Chip
-    node: Node
-    origins: dict[str, tuple[str, str]]
-    layouts: dict[str, str]  # model tensors that the chip makes -> their layout
-    types: dict[str, TensorType]
-    constants: dict[str, np.ndarray]
-    spatial: frozenset[str]  # model tensors that end in an operator which slides over space
-    nodes: list[Node] = field(default_factory=list)
-
-    @property
-    def attributes(self) -> Mapping[str, Any]:
-        return self.node.op.attributes
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape in the model's order."""
-        return self.graph.types[name].shape
-
-    def refuse(self, reason: str) -> None:
-        raise Refused(reason)
-
-    def value(self, name: str) -> np.ndarray | None:
-        return self.graph.constants.get(name)
-
-    def layout(self, *names: str) -> str:
-        """nhwc when a four-dimensional operand is so already or comes from the host, else plain."""
-        computed = [n for n in names if n not in self.graph.constants]
-        if any(len(self.shape(n)) != 4 for n in computed):
-            return "plain"
-        known = [self.layouts.get(n) for n in computed]
-        return "plain" if known and all(k == "plain" for k in known) else "nhwc"
-
-    def read(self, name: str, layout: str) -> str:
-        """The chip tensor that holds model tensor `name` in `layout`, transposed if need be."""
-        if name not in self.layouts:
-            alias = name if layout == "plain" else f"{name}@nhwc"
-            shape = self.shape(name)
-            self._define(alias, tuple(shape[i] for i in NHWC) if layout == "nhwc" else shape, (name, layout))
-            return alias
-        if self.layouts[name] == layout:
-            return name
-        alias = f"{name}@{layout}"
-        if alias not in self.types:
-            perm = NHWC if layout == "nhwc" else NCHW
-            self._transpose(name, alias, perm, (name, layout))
-        return alias
-
-    def _transpose(self, source: str, target: str, perm: tuple[int, ...], origin: tuple[str, str]) -> None:
-        shape = tuple(self.types[source].shape[p] for p in perm)
-        self._define(target, shape, origin)
-        self.nodes.append(Node(target, permutation(self.types[source].shape, perm), (source,), (target,), ()))
-
-    def _define(self, name: str, shape: tuple[int, ...], origin: tuple[str, str]) -> None:
-        self.types[name] = TensorType(shape, "float32")
-        self.origins[name] = origin
-
-    def constant(self, name: str, value: np.ndarray) -> str:
-        self.constants[name] = value
-        self.types[name] = TensorType(value.shape, str(value.dtype))
-        return name
-
-    def inner(self, suffix: str, shape: tuple[int, ...], layout: str) -> str:
-        """A tensor between two chip nodes of this rule, with the values of the node's output."""
-        name = f"{self.node.outputs[0]}@{suffix}"
-        self._define(name, shape, (self.node.outputs[0], layout))
-        return name
-
-    def emit(self, op: Any, inputs: tuple[str, ...], layout: str) -> None:
-        """The chip node that makes the model node's output, in `layout`."""
-        name = self.node.outputs[0]
-        shape = self.shape(name)
-        self._define(name, tuple(shape[i] for i in NHWC) if layout == "nhwc" else shape, (name, layout))
-        self.layouts[name] = layout
-        self.nodes.append(Node(self.node.name, op, inputs, (name,), self.node.sources or (self.node.name,)))
 
 
 def select(graph: Graph, chip: Chip) -> Selection:
@@ -170,10 +79,10 @@ def _spatial(graph: Graph) -> frozenset[str]:
     """Four-dimensional tensors that an operator over rows and columns reads, at once or through operators of any layout."""
     found: set[str] = set()
     for node in reversed(graph.nodes):
-        kind = _kind(node)
-        if kind in _SLIDING:
+        layout = RULES[_kind(node)].layout if _kind(node) in RULES else "plain"
+        if layout == "nhwc":
             found.update(n for n in node.inputs[:1] if len(graph.types[n].shape) == 4)
-        elif kind in _ANY_LAYOUT and found.intersection(node.outputs):
+        elif layout == "any" and found.intersection(node.outputs):
             found.update(n for n in node.inputs if n and len(graph.types[n].shape) == 4)
     return frozenset(found)
 
@@ -203,7 +112,7 @@ def _kind(node: Node) -> str:
 
 
 def _try(node: Node, scope: Scope) -> str | None:
-    rule: Callable[[Scope], None] | None = RULES.get(_kind(node))
+    rule = RULES.get(_kind(node))
     if rule is None or (isinstance(node.op, OnnxOp) and node.op.domain not in ("", "ai.onnx")):
         return f"no operator of the chip computes {_kind(node)}"
     computed = [n for n in (*node.inputs, *node.outputs) if n and n not in scope.graph.constants]
@@ -215,7 +124,7 @@ def _try(node: Node, scope: Scope) -> str | None:
     if any(0 in scope.graph.types[n].shape for n in computed):
         return "a tensor has no elements"
     try:
-        rule(scope)
+        rule.select(scope)
     except Refused as refusal:
         return str(refusal)
     whole = replace(scope.graph, types=scope.types, constants=scope.constants)

@@ -1,4 +1,7 @@
-"""Rule of linear upsampling by whole factors: a depthwise convolution for each place an output can have, then interleaved."""
+"""Resize by whole factors: nearest repeats elements; linear is a depthwise convolution for each place an output can have.
+
+What is made for the places is then interleaved.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,54 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from toolchain.ir.graph import Node
 from toolchain.ops.convolution import Convolution
-from toolchain.ops.movement import Reshape, Slice, Stack
+from toolchain.ops.layout import arranged
+from toolchain.ops.movement import Reshape, ResizeNearest, Slice, Stack
+from toolchain.ops.rule import Rule
 
 if TYPE_CHECKING:
-    from toolchain.passes.select import Scope
+    from toolchain.ops.scope import Scope
 
 Shape = tuple[int, ...]
-Step = Reshape | Slice | Stack | Convolution
 MAX_FACTOR = 4
 HALF_PIXEL = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
 
 
-def linear_resize(scope: Scope) -> None:
+def resize(scope: Scope) -> None:
+    x, a = scope.node.inputs[0], scope.attributes
+    before, after = scope.shape(x), scope.shape(scope.node.outputs[0])
+    if a.get("mode", "nearest") == "linear":
+        return _linear(scope)
+    factors = tuple(b // s for s, b in zip(before, after))
+    if a.get("mode", "nearest") != "nearest" or any(s * f != b for s, f, b in zip(before, factors, after)):
+        return scope.refuse(f"mode {a.get('mode', 'nearest')} from {before} to {after}; the chip repeats by whole factors")
+    if not _repeats(a, max(factors)):
+        return scope.refuse("its coordinates do not repeat each element alike")
+    layout = scope.layout(x)
+    return scope.emit(ResizeNearest(arranged(factors, layout)), (scope.read(x, layout),), layout)
+
+
+def _repeats(a: object, factor: int) -> bool:
+    """True when output i comes from input i // factor for every i (ONNX Resize, nearest)."""
+    get = a.get  # type: ignore[attr-defined]
+    how, rounding = get("coordinate_transformation_mode", "half_pixel"), get("nearest_mode", "round_prefer_floor")
+    out = np.arange(4 * factor, dtype=np.float64)
+    if how in ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric"):
+        at = (out + 0.5) / factor - 0.5
+    elif how == "asymmetric":
+        at = out / factor
+    else:
+        return factor == 1
+    rounded = {
+        "floor": np.floor(at),
+        "ceil": np.ceil(at),
+        "round_prefer_floor": np.ceil(at - 0.5),
+        "round_prefer_ceil": np.floor(at + 0.5),
+    }[rounding]
+    return bool((np.clip(rounded, 0, 3) == out // factor).all())
+
+
+def _linear(scope: Scope) -> None:
     """[n, h, w, c] -> [n, h fr, w fc, c]. What is beyond the edge is the edge (ONNX Resize-19, mode linear)."""
     x, y, how = scope.node.inputs[0], scope.node.outputs[0], scope.attributes["coordinate_transformation_mode"]
     before, after = scope.shape(x), scope.shape(y)
@@ -60,9 +97,9 @@ def _with_edges(scope: Scope, source: str, rows: bool, columns: bool) -> str:
         ends = []
         for side, at in (("first", 0), ("last", shape[axis] - 1)):
             starts = tuple(at if i == axis else 0 for i in range(4))
-            ends.append(_step(scope, f"{side}{axis}", Slice(starts, (1, 1, 1, 1), line), (source,), line, source))
+            ends.append(scope.step(f"{side}{axis}", Slice(starts, (1, 1, 1, 1), line), (source,), line, like=source))
         padded = tuple(d + 2 if i == axis else d for i, d in enumerate(shape))
-        source = _step(scope, f"edges{axis}", Stack(axis), (ends[0], source, ends[1]), padded, source)
+        source = scope.step(f"edges{axis}", Stack(axis), (ends[0], source, ends[1]), padded, like=source)
     return source
 
 
@@ -73,23 +110,17 @@ def _phase(scope: Scope, source: str, phase: tuple[int, int], factors: tuple[int
     weights = np.ascontiguousarray(np.broadcast_to(kernel[None, :, :, None], (channels, *kernel.shape, 1)), np.float32)
     name = scope.constant(f"{scope.node.name}@taps{phase[0]}.{phase[1]}", weights)
     op = Convolution((1, 1), (0, 0, 0, 0), (1, 1), channels)
-    return _step(scope, f"phase{phase[0]}.{phase[1]}", op, (source, name), shape)
+    return scope.step(f"phase{phase[0]}.{phase[1]}", op, (source, name), shape)
 
 
 def _stacked(scope: Scope, suffix: str, parts: list[str], view: Shape, target: Shape) -> str:
     """The parts, each under the shape `view`, side by side along its dimension 2; the result under the shape `target`."""
     if len(parts) == 1:
-        return _step(scope, suffix, Reshape(target), (parts[0],), target)
-    views = [_step(scope, f"{suffix}.view{i}", Reshape(view), (part,), view) for i, part in enumerate(parts)]
+        return scope.step(suffix, Reshape(target), (parts[0],), target)
+    views = [scope.step(f"{suffix}.view{i}", Reshape(view), (part,), view) for i, part in enumerate(parts)]
     joined = (*view[:2], len(parts), view[3])
-    stack = _step(scope, f"{suffix}.stack", Stack(2), tuple(views), joined)
-    return _step(scope, suffix, Reshape(target), (stack,), target)
+    stack = scope.step(f"{suffix}.stack", Stack(2), tuple(views), joined)
+    return scope.step(suffix, Reshape(target), (stack,), target)
 
 
-def _step(scope: Scope, suffix: str, op: Step, inputs: tuple[str, ...], shape: Shape, like: str = "") -> str:
-    """A node between the model's, with the values of the node's output, or of `like`."""
-    name = scope.inner(suffix, shape, "nhwc")
-    if like:
-        scope.origins[name] = scope.origins[like]
-    scope.nodes.append(Node(name, op, inputs, (name,), scope.node.sources))
-    return name
+RULES = {"Resize": Rule(resize, "any")}

@@ -1,4 +1,4 @@
-"""Rules of operators that spread channels over space: DepthToSpace, SpaceToDepth, and ConvTranspose by way of them.
+"""Operators that spread channels over space: DepthToSpace, SpaceToDepth, and ConvTranspose by way of them.
 
 A transposed convolution of stride s is s x s ordinary ones, one for each place an output can have between two inputs.
 They run as one convolution with s x s times the channels, whose output is interleaved and cut to size.
@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from toolchain.ir.graph import Node
 from toolchain.ops.convolution import Convolution
 from toolchain.ops.integer_convolution import exceeds_max_pad
-from toolchain.ops.movement import Pad, Reshape, Slice, Transpose, permutation
+from toolchain.ops.movement import Pad, Reshape, Slice, permutation
+from toolchain.ops.rule import Rule
 
 if TYPE_CHECKING:
-    from toolchain.passes.select import Scope
+    from toolchain.ops.scope import Scope
 
 Shape = tuple[int, ...]
-Step = Reshape | Transpose | Slice | Pad | Convolution
 
 
 def depth_to_space(scope: Scope) -> None:
@@ -44,20 +43,14 @@ def space_to_depth(scope: Scope) -> None:
 
 def _rearranged(scope: Scope, source: str, view: Shape, perm: Shape) -> None:
     """The node's output: `source` under the shape `view`, transposed, under the output's own shape."""
-    moved = _step(scope, "moved", permutation(view, perm), _step(scope, "view", Reshape(view), source, view), _at(view, perm))
+    moved = _moved(scope, source, view, perm)
     n, c, h, w = scope.shape(scope.node.outputs[0])
     return scope.emit(Reshape((n, h, w, c)), (moved,), "nhwc")
 
 
-def _at(shape: Shape, perm: Shape) -> Shape:
-    return tuple(shape[p] for p in perm)
-
-
-def _step(scope: Scope, suffix: str, op: Step, source: str, shape: Shape, *weights: str) -> str:
-    """A node between the model's; its output."""
-    name = scope.inner(suffix, shape, "nhwc")
-    scope.nodes.append(Node(name, op, (source, *weights), (name,), scope.node.sources))
-    return name
+def _moved(scope: Scope, source: str, view: Shape, perm: Shape) -> str:
+    seen = scope.step("view", Reshape(view), (source,), view)
+    return scope.step("moved", permutation(view, perm), (seen,), tuple(view[p] for p in perm))
 
 
 @dataclass(frozen=True)
@@ -133,28 +126,35 @@ def _convolved(scope: Scope, source: str, rows: Phases, columns: Phases, groups:
     if min(pads) < 0:
         top, left, bottom, right = (max(-p, 0) for p in pads)
         kept = (n, h - top - bottom, w - left - right, c)
-        source = _step(scope, "kept", Slice((0, top, left, 0), (1, 1, 1, 1), kept), source, kept)
+        source = scope.step("kept", Slice((0, top, left, 0), (1, 1, 1, 1), kept), (source,), kept)
         n, h, w, c = kept
     outputs = scope.constants[names[0]].shape[0]
     window = (lows[0], lows[1], highs[0], highs[1])
     if exceeds_max_pad(window, groups, c, outputs, scope.chip):
         around = (n, h + lows[0] + highs[0], w + lows[1] + highs[1], c)
         before, after = (0, lows[0], lows[1], 0), (0, highs[0], highs[1], 0)
-        source, window = _step(scope, "padded", Pad(before, after, 0.0), source, around), (0, 0, 0, 0)
+        source, window = scope.step("padded", Pad(before, after, 0.0), (source,), around), (0, 0, 0, 0)
         scope.origins[source] = (scope.node.inputs[0], "nhwc")
     shape = (n, rows.count, columns.count, outputs)
-    return _step(scope, "phases", Convolution((1, 1), window, (1, 1), groups), source, shape, *names)
+    return scope.step("phases", Convolution((1, 1), window, (1, 1), groups), (source, *names), shape)
 
 
 def _interleaved(scope: Scope, made: str, rows: Phases, columns: Phases, groups: int) -> None:
     n, h, w, channels = scope.types[made].shape
     inner = channels // (groups * rows.stride * columns.stride)
     view, perm = (n, h, w, groups, rows.stride, columns.stride, inner), (0, 1, 4, 2, 5, 3, 6)
-    moved = _step(scope, "moved", permutation(view, perm), _step(scope, "view", Reshape(view), made, view), _at(view, perm))
+    moved = _moved(scope, made, view, perm)
     whole = (n, h * rows.stride, w * columns.stride, groups * inner)
     n, c, height, width = scope.shape(scope.node.outputs[0])
     if whole == (n, height, width, c):
         return scope.emit(Reshape(whole), (moved,), "nhwc")
-    uncut = _step(scope, "uncut", Reshape(whole), moved, whole)
+    uncut = scope.step("uncut", Reshape(whole), (moved,), whole)
     cut = Slice((0, rows.cut, columns.cut, 0), (1, 1, 1, 1), (n, height, width, c))
     return scope.emit(cut, (uncut,), "nhwc")
+
+
+RULES = {
+    "ConvTranspose": Rule(conv_transpose, "nhwc"),
+    "DepthToSpace": Rule(depth_to_space, "nhwc"),
+    "SpaceToDepth": Rule(space_to_depth, "nhwc"),
+}

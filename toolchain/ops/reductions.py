@@ -1,4 +1,4 @@
-"""Rules of means and maxima over any neighbouring dimensions: the chip's pools, on a view that makes rows of them."""
+"""Means and maxima over any neighbouring dimensions: the chip's pools, on a view that makes rows of them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from toolchain.ir.graph import Node
 from toolchain.ops.convolution import Convolution
+from toolchain.ops.layout import arranged, axis_in
 from toolchain.ops.movement import Reshape, Transpose
 from toolchain.ops.pool import AveragePool, Geometry, MaxPool, mean_over_space
+from toolchain.ops.rule import Rule
 
 if TYPE_CHECKING:
-    from toolchain.passes.select import Scope
+    from toolchain.ops.scope import Scope
 
-AXIS_NHWC = {0: 0, 1: 3, 2: 1, 3: 2}
 Shape = tuple[int, ...]
 Step = Reshape | Transpose | AveragePool | MaxPool | Convolution
 
@@ -24,7 +24,7 @@ def reduce_mean(scope: Scope) -> None:
     x = scope.node.inputs[0]
     shape, axes = scope.shape(x), _axes(scope)
     if len(shape) == 4 and set(axes) <= {2, 3}:
-        op = mean_over_space(shape[2], shape[3], tuple(AXIS_NHWC[i] for i in axes))
+        op = mean_over_space(shape[2], shape[3], tuple(axis_in(i, "nhwc") for i in axes))
         return scope.emit(op, (scope.read(x, "nhwc"),), "nhwc")
     source, layout, (outer, length, inner) = _split(scope, "a mean")
     if inner == 1:
@@ -71,31 +71,23 @@ def _split(scope: Scope, what: str) -> tuple[str, str, tuple[int, int, int]]:
     shape = scope.shape(x)
     first = scope.layout(x)
     for layout in dict.fromkeys((first, "plain")):
-        places = sorted(AXIS_NHWC[i] if layout == "nhwc" else i for i in axes)
-        arranged = tuple(shape[i] for i in (0, 2, 3, 1)) if layout == "nhwc" else shape
-        if all(d == 1 for i, d in enumerate(arranged) if places[0] < i < places[-1] and i not in places):
-            parts = (arranged[: places[0]], arranged[places[0] : places[-1] + 1], arranged[places[-1] + 1 :])
+        places = sorted(axis_in(i, layout) for i in axes)
+        sizes = arranged(shape, layout)
+        if all(d == 1 for i, d in enumerate(sizes) if places[0] < i < places[-1] and i not in places):
+            parts = (sizes[: places[0]], sizes[places[0] : places[-1] + 1], sizes[places[-1] + 1 :])
             return scope.read(x, layout), layout, (prod(parts[0]), prod(parts[1]), prod(parts[2]))
     scope.refuse(f"{what} over dimensions {list(axes)} of {len(shape)}, which are no neighbours")
     raise AssertionError("unreachable")
 
 
-def _step(
-    scope: Scope,
-    suffix: str,
-    op: Reshape | Transpose | AveragePool | MaxPool | Convolution,
-    source: str,
-    shape: Shape,
-    *weights: str,
-) -> str:
-    name = scope.inner(suffix, shape, "plain")
-    if isinstance(op, Reshape | Transpose):
-        scope.origins[name] = scope.origins[source]
-    scope.nodes.append(Node(name, op, (source, *weights), (name,), scope.node.sources))
-    return name
+def _step(scope: Scope, suffix: str, op: Step, source: str, shape: Shape, *weights: str) -> str:
+    like = source if isinstance(op, Reshape | Transpose) else ""
+    return scope.step(suffix, op, (source, *weights), shape, layout="plain", like=like)
 
 
 def _emit(scope: Scope, source: str, layout: str) -> None:
     shape = scope.shape(scope.node.outputs[0])
-    target = tuple(shape[i] for i in (0, 2, 3, 1)) if layout == "nhwc" else shape
-    return scope.emit(Reshape(target), (source,), layout)
+    return scope.emit(Reshape(arranged(shape, layout)), (source,), layout)
+
+
+RULES = {"ReduceMean": Rule(reduce_mean, "nhwc"), "ReduceMax": Rule(reduce_max)}

@@ -1,0 +1,60 @@
+"""Trilu of matrices: the part on one side of the diagonal, zeros elsewhere. A whole operator in one file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node
+from toolchain.ops.base import Array, FillBox, Layer, Loop, Move, QuantScope
+from toolchain.ops.rule import Rule
+
+if TYPE_CHECKING:
+    from toolchain.ops.scope import Scope
+
+
+@dataclass(frozen=True)
+class Triangle:
+    """y[i, j] = x[i, j] where j >= i, else 0."""
+
+    keeps_scale = True
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        return None
+
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+        integer = IntegerTriangle(scope.quant(node.inputs[0]).zero_point)
+        return [Node(node.name, integer, node.inputs, node.outputs, node.sources)]
+
+
+@dataclass(frozen=True)
+class IntegerTriangle:
+    """The same on codes; `code` is that of zero."""
+
+    code: int
+    keeps_scale = True
+
+    def reference(self, inputs: Sequence[Array]) -> Array:
+        x = inputs[0]
+        return np.where(np.triu(np.ones(x.shape, bool)), x, x.dtype.type(self.code))
+
+    def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
+        rows, columns = layer.output.shape
+        fills = [FillBox((i, 0), (1, min(i, columns)), self.code) for i in range(1, rows)]
+        copies = [
+            Move(0, (i, i), (i, i), (Loop(1, 0, 1, 0, 1), Loop(columns - i, 1, 1, 1, 1))) for i in range(min(rows, columns))
+        ]
+        return fills, copies
+
+
+def triangle(scope: Scope) -> None:
+    if len(scope.node.inputs) > 1 or not scope.attributes.get("upper", 1) or len(scope.shape(scope.node.inputs[0])) != 2:
+        return scope.refuse("a triangle that is not the upper one of a matrix")
+    return scope.emit(Triangle(), (scope.read(scope.node.inputs[0], "plain"),), "plain")
+
+
+RULES = {"Trilu": Rule(triangle)}
