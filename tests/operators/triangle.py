@@ -52,9 +52,10 @@ class IntegerTriangle:
 
 
 def triangle(scope: Scope) -> None:
-    if len(scope.node.inputs) > 1 or not scope.attributes.get("upper", 1) or len(scope.shape(scope.node.inputs[0])) != 2:
+    x, *diagonal = scope.node.inputs
+    if diagonal or not scope.attributes.get("upper", 1) or len(scope.shape(x)) != 2:
         return scope.refuse("a triangle that is not the upper one of a matrix")
-    return scope.emit(Triangle(), (scope.read(scope.node.inputs[0], "plain"),), "plain")
+    return scope.emit(Triangle(), (scope.read(x, "plain"),), "plain")
 
 
 RULES = {"Trilu": Rule(triangle)}
