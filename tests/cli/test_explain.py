@@ -57,7 +57,7 @@ CASES = {
     ),
     "no depthwise mode": (
         {"engines.mac": {"depthwise": "none"}}, (3, 1, 3, 3), "y = Conv<group=3>(x, w)",
-        "engines.mac.depthwise=none: 3 channels one after the other",
+        "engines.mac.depthwise=none: 3 channels, 3 at a time with weights of 0 between them",
     ),
     "max pool": (
         {"limits.pool": {"max_kernel": (2, 2)}}, (3, 1, 3, 3), "y = MaxPool<kernel_shape=[3,3]>(x)",

@@ -84,7 +84,8 @@ def _convolution(node: Node, graph: Graph, chip: Chip, ops: Sequence[Any]) -> li
         channels = outputs // op.groups
     else:
         channels = outputs
-    said += _grouped(op, section, reduction, outputs, chip)
+    together = max(1, max(o.input_channels for o in ops) // reduction) if section == "convolution" else 1
+    said += _grouped(op, section, reduction, outputs, together, chip)
     for what, size, key, limit in (
         ("output channels", channels, "max_output_channels", limits.max_output_channels),
         ("output columns", width, "max_width", limits.max_width),
@@ -127,14 +128,19 @@ def _cut(what: str, size: int, taken: int, key: str, limit: int | None, each_byt
     return said
 
 
-def _grouped(op: IntegerConvolution, section: str, reduction: int, outputs: int, chip: Chip) -> list[str]:
+def _grouped(op: IntegerConvolution, section: str, reduction: int, outputs: int, together: int, chip: Chip) -> list[str]:
+    """together: groups of one instruction."""
     mode = chip.engines.mac.depthwise
     if section == "depthwise":
         return ["engines.mac.depthwise=column: the array works on one channel at a time"] if mode == "column" else []
     if op.groups == 1:
         return []
+    at_once = f"{together} at a time with weights of 0 between them"
     if mode == "none" and reduction == 1 and outputs == op.groups:
-        return [f"engines.mac.depthwise=none: {op.groups} channels one after the other"]
+        order = " one after the other" if together == 1 else f", {at_once}"
+        return [f"engines.mac.depthwise=none: {op.groups} channels{order}"]
+    if together > 1:
+        return [f"{op.groups} groups, {at_once}"]
     return [f"{op.groups} groups one after the other, each with {outputs // op.groups} columns of the array"]
 
 

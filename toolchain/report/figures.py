@@ -12,8 +12,10 @@ from simulator import Simulation
 from toolchain.codegen.container import Container, Region
 from toolchain.hw.chip import Chip
 from toolchain.isa import Decoded, decode
-from toolchain.isa.operations import MachineOp, Signal, Wait
+from toolchain.isa.operations import Signal, Wait
 from toolchain.isa.timing import demand
+from toolchain.ops.base import Layer
+from toolchain.ops.integer_convolution import IntegerConvolution
 
 _ENGINES = {"mac": "mac", "vector": "vector"}
 
@@ -24,7 +26,7 @@ def run_figures(container: Container, simulations: Sequence[Simulation | None]) 
     regions = [(s, r) for s, r in zip(container.segments, simulations) if isinstance(s, Region) and r is not None]
     layers = [layer for region, simulation in regions for layer in _layers(region, simulation, container)]
     cycles = sum(r.cycles for _, r in regions)
-    macs = sum(r.macs for _, r in regions)
+    macs = sum(layer["macs"] for layer in layers)
     bound_bytes = sum(_compulsory_bytes(region) for region, _ in regions)
     peak = chip.macs_per_cycle
     return {
@@ -75,7 +77,7 @@ def _compulsory_bytes(region: Region) -> int:
 def _layers(region: Region, simulation: Simulation, container: Container) -> list[dict[str, Any]]:
     """A layer's cycles end with its last operation and begin where the layers before it have ended: they sum to the total."""
     decoded: Decoded = decode(region.program, container.machine.isa)
-    count = len(region.layers)
+    count, most = len(region.layers), _most_macs(container)
     ends = np.zeros(count, np.int64)
     busy = np.zeros((count, len(simulation.engines)), np.int64)
     macs = np.zeros(count, np.int64)
@@ -87,7 +89,8 @@ def _layers(region: Region, simulation: Simulation, container: Container) -> lis
         ends[layer] = max(ends[layer], simulation.end[index])
         if not isinstance(op, Signal | Wait):
             busy[layer, simulation.engine[index]] += simulation.end[index] - simulation.start[index]
-            macs[layer] += _macs(op, container.machine.chip)
+            macs[layer] += demand(op, container.machine.chip).macs
+    macs = np.array([min(int(n), most.get(info.name, int(n))) for n, info in zip(macs, region.layers)], np.int64)
     finished = np.maximum.accumulate(ends) if count else ends
     rows = []
     for layer, info in enumerate(region.layers):
@@ -107,8 +110,11 @@ def _layers(region: Region, simulation: Simulation, container: Container) -> lis
     return rows
 
 
-def _macs(op: MachineOp, chip: Chip) -> int:
-    return demand(op, chip).macs
+def _most_macs(container: Container) -> dict[str, int]:
+    """What each convolution asks for: an instruction that takes groups together multiplies by zeros besides."""
+    graph, chip = container.graph, container.machine.chip
+    convolutions = [n for n in graph.nodes if isinstance(n.op, IntegerConvolution)]
+    return {n.name: n.op.macs(Layer(n, graph.types, graph.constants, chip)) for n in convolutions}
 
 
 def _engine(busy: np.ndarray, macs: int, engines: Sequence[str]) -> str:
