@@ -173,7 +173,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--std", type=float, default=1.0, help="of --npz: then divides x (default 1)")
     parser.add_argument("--per-stamp", type=int, default=8, help="variants of each stamp (default 8)")
     parser.add_argument("--images", type=int, help="at most so many images")
-    parser.add_argument("-O", dest="level", type=int, default=2, help="optimization level of the build, 0 to 3 (default %(default)s)")
+    parser.add_argument(
+        "-O", dest="level", type=int, default=2, help="optimization level of the build, 0 to 3 (default %(default)s)"
+    )
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 
