@@ -117,8 +117,9 @@ def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
         for part in halvings(columns)[1:]:
             yield Tiling(1, part, tile_channels, inner, False)
     kernel_rows = layer.constants[layer.node.inputs[1]].shape[1]
-    for taps in halvings(kernel_rows)[1:]:
-        yield Tiling(1, 1, tile_channels, inner, False, taps)
+    for tile_channels in halvings(most_channels, step):
+        for taps in halvings(kernel_rows)[1:]:
+            yield Tiling(1, 1, tile_channels, inner, False, taps)
 
 
 def is_depthwise(groups: int, inputs: int, outputs: int, chip: Chip) -> bool:
