@@ -156,8 +156,8 @@ PROMOTED: list[tuple[str, Mapping[str, Any]]] = [
     ("h = float {2} y = Clip(x, , h)", {"min": None, "max": 2.0}),
     ("s = int64[3] {2,-1,7} y = Reshape(x, s)", {"shape": (2, 36, 7)}),
     (
-        "s = int64[2] {-3,-1} e = int64[2] {99,-99} a = int64[2] {3,2} d = int64[2] {1,-1} y = Slice(x, s, e, a, d)",
-        {"starts": (8, 4), "ends": (-10, 7), "axes": (2, 3), "steps": (-1, 1)},
+        "s = int64[2] {-3,1} e = int64[2] {99,-1} a = int64[2] {3,2} d = int64[2] {1,2} y = Slice(x, s, e, a, d)",
+        {"starts": (1, 4), "ends": (8, 7), "axes": (2, 3), "steps": (2, 1)},
     ),
     (
         "p = int64[8] {0,0,1,2,0,0,3,4} y = Pad<mode = 'wrap'>(x, p)",
@@ -217,6 +217,12 @@ def test_parameters_become_attributes(tmp_path: Path, body: str, expected: Mappi
     assert {k: found[k] for k in expected} == expected
     if node.op.op_type != "Resize":
         assert set(found) == set(expected)
+
+
+def test_long_slices_backwards_stay(tmp_path: Path) -> None:
+    body = "s = int64[2] {-3,-1} e = int64[2] {99,-99} a = int64[2] {2,1} d = int64[2] {1,-1} y = Slice(x, s, e, a, d)"
+    (node,) = to_graph(check_same(save(model(f"(float[2,17,7] x) => (float[a,b,c] y) {{ {body} }}"), tmp_path))).nodes
+    assert dict(node.op.attributes) == {"starts": (16, 4), "ends": (-18, 7), "axes": (1, 2), "steps": (-1, 1)}
 
 
 def test_weights_stay_inputs(tmp_path: Path) -> None:

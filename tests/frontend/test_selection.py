@@ -44,6 +44,11 @@ REDUCED = [
 COPIED = [
     f"{MAP}) => (float[a,b,c,d] y) {{ p = int64[8] {{0,0,2,1,0,0,3,2}} y = Pad<mode = 'reflect'>(x, p) }}",
     f"{MAP}) => (float[a,b,c,d] y) {{ p = int64[8] {{0,1,2,0,0,0,1,3}} y = Pad<mode = 'edge'>(x, p) }}",
+    f"{MAP}) => (float[a,b,c,d] y) {{ p = int64[8] {{0,-1,2,-3,0,2,-1,-1}} y = Pad(x, p) }}",
+    f"{MAP}) => (float[a,b,c,d] y) {{ p = int64[8] {{0,-1,0,-3,0,0,-2,0}} y = Pad(x, p) }}",
+    f"{MAP}) => (float[a,b,c,d] y) {{ s = int64[1] {{-1}} e = int64[1] {{-99}} a = int64[1] {{1}} y = Slice(x, s, e, a, s) }}",
+    f"{MAP}) => (float[a,b,c,d] y) {{ s = int64[3] {{4,1,5}} e = int64[3] {{1,4,-99}} a = int64[3] {{1,2,3}} "
+    "d = int64[3] {-1,2,-2} y = Slice(x, s, e, a, d) }",
     f"{MAP}) => (float[a,b,c,d] y) {{ i = int64[7] {{3,4,5,0,2,4,1}} y = Gather<axis = 1>(x, i) }}",
     f"{MAP}) => (float[a,b,c,d,e] y) {{ i = int64[2,2] {{1,2,3,4}} y = Gather<axis = 2>(x, i) }}",
     "(float[2,6,1,1] x) => (float[a,b,c,d] y) { s = int64[4] {2,6,3,5} y = Expand(x, s) }",

@@ -95,6 +95,26 @@ def slice_(n: Node, scope: Scope) -> Rewrite | None:
     return Rewrite((slice_node(n.name, n.inputs[0], cuts, n.outputs[0], n.sources, scope),))
 
 
+def reversed_slice(n: Node, scope: Scope) -> Rewrite | None:
+    """A negative step over few elements, in slice_'s form: the other cuts, then a Concat of the elements."""
+    starts, ends, axes, steps = (scope.constants.get(name) for name in n.inputs[1:])
+    if starts is None or ends is None or axes is None or steps is None or not scope.is_float(n.inputs[0]):
+        return None
+    cuts = {a: (s, e, d) for a, s, e, d in zip(axes.tolist(), starts.tolist(), ends.tolist(), steps.tolist())}
+    axis = next((a for a, (_, _, step) in cuts.items() if step < 0), None)
+    if axis is None:
+        return None
+    start, end, step = cuts.pop(axis)
+    wanted = range(start, max(end, -1), step)
+    if not 0 < len(wanted) <= MAX_PARTS:
+        return None
+    nodes, x = [], n.inputs[0]
+    if cuts:
+        x = scope.tensor(f"{n.outputs[0]}/cut")
+        nodes.append(slice_node(f"{n.name}/cut", n.inputs[0], cuts, x, n.sources, scope))
+    return Rewrite((*nodes, *joined(n, x, [{axis: (i, i + 1, 1)} for i in wanted], axis, n.outputs[0], scope)))
+
+
 def slice_cuts(
     shape: tuple[int, ...],
     starts: np.ndarray | None,
@@ -241,6 +261,23 @@ def joined(
     return [*nodes, node(f"{n.name}/join", "Concat", parts, output, n.sources, axis=axis)]
 
 
+def crop(n: Node, scope: Scope) -> Rewrite | None:
+    """Negative padding by a constant: a Slice, then what is positive of it."""
+    pads, x = scope.constants.get(n.inputs[1]), n.inputs[0]
+    if n.op.attributes["mode"] != "constant" or pads is None or operand(n, 3) or pads.min() >= 0:
+        return None
+    shape = scope.shape(x)
+    before, after = pads[: len(shape)].tolist(), pads[len(shape) :].tolist()
+    cuts = {a: (max(0, -b), d + min(0, e), 1) for a, (d, b, e) in enumerate(zip(shape, before, after)) if min(b, e) < 0}
+    if any(end <= start for start, end, _ in cuts.values()):
+        return None
+    if pads.max() <= 0:
+        return Rewrite((slice_node(n.name, x, cuts, n.outputs[0], n.sources, scope),))
+    part = scope.tensor(f"{n.outputs[0]}/crop")
+    around = replace(n, inputs=(part, scope.ints(f"{n.name}/pads", pads.clip(0).tolist()), *n.inputs[2:]))
+    return Rewrite((slice_node(f"{n.name}/crop", x, cuts, part, n.sources, scope), around))
+
+
 def pad_by_copies(n: Node, scope: Scope) -> Rewrite | None:
     """Padding by the edge or by reflection, one axis after the other: a Concat of rows and the whole."""
     mode, pads = n.op.attributes["mode"], scope.constants.get(n.inputs[1])
@@ -271,9 +308,9 @@ RULES: Mapping[str, Sequence[Rule]] = {
     "Expand": (expand,),
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), (to_reshape,)),
     "Transpose": (transpose,),
-    "Slice": (slice_,),
+    "Slice": (slice_, reversed_slice),
     "Split": (split,),
-    "Pad": (pad, pad_by_copies),
+    "Pad": (pad, crop, pad_by_copies),
     "Concat": (concat, concat_constant),
     "Gather": (gather,),
 }

@@ -222,7 +222,7 @@ def slice_(scope: Scope) -> None:
     axes = a.get("axes") or range(len(a["starts"]))
     for axis, start, step in zip(axes, a["starts"], a.get("steps") or [1] * len(a["starts"])):
         if step < 1:
-            return scope.refuse(f"a step of {step}")
+            return scope.refuse(f"a step of {step} (negative ones become copies up to 16 elements)")
         starts[axis % len(shape)], steps[axis % len(shape)] = int(start), int(step)
     layout = scope.layout(x)
     size = arranged(scope.shape(scope.node.outputs[0]), layout)
@@ -233,8 +233,12 @@ def slice_(scope: Scope) -> None:
 def pad(scope: Scope) -> None:
     x, a = scope.node.inputs[0], scope.attributes
     rank = len(scope.shape(x))
-    if a.get("mode", "constant") != "constant" or "pads" not in a or min(a["pads"]) < 0:
-        return scope.refuse("padding that is not by a constant, or negative")
+    if "pads" not in a:
+        return scope.refuse("padding that is computed at run time")
+    if (mode := a.get("mode", "constant")) != "constant":
+        return scope.refuse(f"padding by mode={mode!r} that copies did not replace (edge and reflect, up to 15 elements an axis)")
+    if min(a["pads"]) < 0:
+        return scope.refuse(f"negative padding: pads {list(a['pads'])}")
     pads = tuple(int(p) for p in a["pads"])
     layout = scope.layout(x)
     op = Pad(arranged(pads[:rank], layout), arranged(pads[rank:], layout), float(a.get("value") or 0.0))
