@@ -178,7 +178,7 @@ SHAPING = [
     (
         f"{IMAGE}) => (float[n,a,b,m] y) {{ s = int64[2] {{-1,0}} e = int64[2] {{-100,100}} a = int64[2] {{-1,0}} "
         "d = int64[2] {-2,1} y = Slice(x, s, e, a, d) }",
-        "Slice",
+        "Slice Slice Slice Slice Concat",
     ),
     (f"{IMAGE}) => (float[n,a,b,m] y) {{ p = int64[8] {{0,0,0,0,0,0,0,0}} a = Pad(x, p) y = Relu(a) }}", "Relu"),
     (
