@@ -248,6 +248,11 @@ def test_does_not_fit_says_why() -> None:
         ([Buffer("a", 2, 2, 4)], "buffer a: live range [2, 2) is empty"),
         ([Buffer("a", 0, 1, 4, 0)], "buffer a: alignment 0 is not positive"),
         ([Buffer("a", 0, 1, 4), Buffer("a", 1, 2, 4)], "buffer a: the name is given twice"),
+        ([Buffer("a", 0, 1 << 61, 4)], f"buffer a: live range [0, {1 << 61}) leaves [{-1 << 60}, {1 << 60})"),
+        (
+            [Buffer("a", 0, 1, 1 << 59), Buffer("b", 0, 1, 1 << 59)],
+            f"the buffers take {(1 << 60) + 2} bytes together; addresses end at {1 << 60}",
+        ),
         ([Buffer("a", 0, 1, 4, 8, 12)], "buffer a: fixed address 12 is no multiple of its alignment 8"),
         ([Buffer("a", 0, 1, 9, bank_bytes=8)], "buffer a: size 9 is larger than its bank of 8 bytes"),
         ([Buffer("a", 0, 1, 9, region=(4, 8))], "buffer a: size 9 does not fit its region [4, 8)"),

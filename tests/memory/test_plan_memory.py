@@ -43,6 +43,10 @@ def test_does_not_fit_prints_the_live_set() -> None:
         ("id,lower,upper,size\na,0,1\n", "FILE:2: size: None is not a whole number"),
         ("id,lower,upper,size\na,0,1,2,3\n", "FILE:2: more fields than the header has columns"),
         ("id,lower,upper,size\na,0,1,4\nb,0,1,-4\n", "FILE:3: buffer b: size -4 is negative"),
+        (
+            f"id,lower,upper,size\na,0,1,{10**20}\n",
+            f"FILE:2: the buffers take {10**20 + 1} bytes together; addresses end at {2**60}",
+        ),
         ("id,lower,upper,size\na,3,3,4\n", "FILE:2: buffer a: live range [3, 3) is empty"),
         ("id,lower,upper,size\na,0,1,4\na,0,1,4\n", "FILE:1: buffer a: the name is given twice"),
         ("id,lower,upper,size\na,0,1,400\n", "FILE: buffer a: size 400 is larger than the capacity 100"),

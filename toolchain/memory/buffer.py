@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+MOST = 1 << 60  # of steps, and of the sum of all bytes: sums of a few of them are 64-bit integers
+
 
 class InvalidBuffers(ValueError):
     """The buffers contradict themselves: a fault of the caller, named buffer by buffer."""
@@ -103,16 +105,23 @@ def check_buffers(buffers: Iterable[Buffer]) -> dict[str, Buffer]:
     """Buffers by name. Raises InvalidBuffers at the first buffer that contradicts itself or the others."""
     by_name: dict[str, Buffer] = {}
     linked = []
+    reach = 0
     for b in buffers:
         if b.name in by_name:
             raise InvalidBuffers(f"buffer {b.name}: the name is given twice")
         by_name[b.name] = b
+        reach += b.size_bytes + b.alignment_bytes + (b.fixed_address or 0)
         if b.size_bytes < 0 or b.end <= b.start or b.alignment_bytes != 1 or b.fixed_address is not None:
             _check_numbers(b)
+        if b.start < -MOST or b.end > MOST:
+            raise InvalidBuffers(f"buffer {b.name}: live range [{b.start}, {b.end}) leaves [{-MOST}, {MOST})")
         if b.region is not None or b.bank_bytes or b.view_of or b.in_place_of or b.apart_from or b.offset_bytes:
             linked.append(b)
     for b in linked:
         _check_links(b, by_name)
+        reach += b.region[0] if b.region else 0
+    if reach > MOST:
+        raise InvalidBuffers(f"the buffers take {reach} bytes together; addresses end at {MOST}")
     return by_name
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from toolchain.memory.buffer import Buffer, Placement
 
 
@@ -73,20 +75,22 @@ def _faults_alone(b: Buffer, placed: dict[str, Buffer], placement: Placement) ->
 
 
 def _overlaps(buffers: list[Buffer], placed: dict[str, Buffer], placement: Placement) -> list[str]:
-    """Pairs that share a byte at a step. Sweeps by start; the live ones are kept sorted by address."""
+    """Pairs that share a byte at a step: a sweep by start, each against those that are live then."""
     faults = []
-    live: list[Buffer] = []
-    for b in sorted((b for b in buffers if b.size_bytes), key=lambda b: (b.start, b.end, b.name)):
-        live = [other for other in live if other.end > b.start]
-        low = placement.addresses[b.name]
-        high = low + b.size_bytes
-        for other in live:
-            at = placement.addresses[other.name]
-            if at < high and low < at + other.size_bytes and not _may_overlap(b, other, placed, placement):
-                steps = f"[{max(b.start, other.start)}, {min(b.end, other.end)})"
-                where = f"[{max(low, at)}, {min(high, at + other.size_bytes)})"
+    order = sorted((b for b in buffers if b.size_bytes), key=lambda b: (b.start, b.end, b.name))
+    low = np.array([placement.addresses[b.name] for b in order], np.int64)
+    high = low + np.array([b.size_bytes for b in order], np.int64)
+    end = np.array([b.end for b in order], np.int64)
+    live = np.empty(0, np.int64)
+    for i, b in enumerate(order):
+        live = live[end[live] > b.start]
+        for k in live[(low[live] < high[i]) & (low[i] < high[live])]:
+            other = order[k]
+            if not _may_overlap(b, other, placed, placement):
+                steps = f"[{b.start}, {min(b.end, other.end)})"
+                where = f"[{max(low[i], low[k])}, {min(high[i], high[k])})"
                 faults.append(f"buffers {other.name} and {b.name} overlap in steps {steps} at bytes {where}")
-        live.append(b)
+        live = np.append(live, i)
     return faults
 
 
