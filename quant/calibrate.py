@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
+from quant.float_session import open_session
 from quant.observe import Histogram, MinMax, Observer, Percentile, Range
 from quant.parameters import least_error_range
 from quant.sample import Sample
@@ -155,8 +156,6 @@ def _groups(names: Sequence[str], sizes: Mapping[str, int], held_bytes: int) -> 
 
 
 def _session(model: onnx.ModelProto, outputs: Sequence[str], threads: int) -> Any:
-    import onnxruntime as ort
-
     extended = onnx.ModelProto()
     extended.CopyFrom(model)
     declared = {v.name: v for v in (*model.graph.value_info, *model.graph.output)}
@@ -165,14 +164,10 @@ def _session(model: onnx.ModelProto, outputs: Sequence[str], threads: int) -> An
         # onnxruntime infers the shape itself; a type is all it asks for
         untyped = onnx.helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
         extended.graph.output.append(declared.get(name, untyped))
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4
     serialized = extended.SerializeToString()
     del extended  # the weights need not be held once more
     try:
-        return ort.InferenceSession(serialized, options, providers=["CPUExecutionProvider"])
+        return open_session(serialized, threads=threads)
     except Exception as fault:  # onnxruntime's errors share no base class
         raise CompileError(f"calibration: onnxruntime does not load the model: {_first_line(fault)}") from None
 

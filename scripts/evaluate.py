@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import stamps
 from numpy.typing import NDArray
 
 from quant.error import sqnr_db
+from quant.float_session import open_session
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import CompileError, ToolchainError
 from toolchain.hw import shipped_names
@@ -117,9 +117,7 @@ def stamp_calibration(folder: Path, size: int, images: int, target: Path) -> Pat
 
 def float_runner(path: Path) -> tuple[str, Callable[[Array], Array]]:
     """(name of the only input, function from a sample to the first output's numbers, float[classes])."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    session = open_session(path)
     names = [port.name for port in session.get_inputs()]
     if len(names) != 1:
         raise CompileError(f"{path}: has inputs {', '.join(names)}; a classifier of images has one")

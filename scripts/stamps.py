@@ -19,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from quant.float_session import open_session
+
 # Stamp (path without .png) -> the ImageNet-1k classes that name what it shows.
 ACCEPTED: dict[str, tuple[int, ...]] = {
     "animals/amphibians/frog": (30, 31, 32),
@@ -236,8 +238,6 @@ def network_input(image: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def main() -> None:
-    import onnxruntime
-
     parser = argparse.ArgumentParser(description="Top-1 and top-5 of ImageNet classifiers on the stamps.")
     parser.add_argument("stamps", type=Path, help="DEST/data/stamps, as fetch_zoo.py leaves it")
     parser.add_argument("models", type=Path, nargs="+")
@@ -245,10 +245,8 @@ def main() -> None:
     options = parser.parse_args()
     if not options.stamps.is_dir():
         raise SystemExit(f"{options.stamps}: no such folder; fetch it with scripts/fetch_zoo.py DEST --only stamps")
-    session_options = onnxruntime.SessionOptions()
-    session_options.intra_op_num_threads = 1
     for path in options.models:
-        session = onnxruntime.InferenceSession(path, session_options, providers=["CPUExecutionProvider"])
+        session = open_session(path)
         port = session.get_inputs()[0]
         count = top1 = top5 = 0
         for labelled in variants(options.stamps, options.per_stamp, size=port.shape[2]):

@@ -57,6 +57,12 @@ COPIED = [
     "(float[2,1,5] x) => (float[a,b,c] y) { s = int64[3] {1,3,1} y = Tile(x, s) }",
 ]
 
+POOLED = [
+    f"{MAP}) => (float[a,b,c,d] y) {{{{ y = AveragePool<kernel_shape = [{{0}}], strides = [{{1}}], pads = [{{2}}], "
+    "ceil_mode = 1, count_include_pad = 1>(x) }}".format(*window)
+    for window in (("2,3", "2,1", "0,0,0,1"), ("3,3", "2,2", "1,1,1,1"), ("3,2", "3,3", "0,1,2,1"), ("2,4", "3,3", "1,0,0,2"))
+]
+
 RESIZED = [
     f"{MAP}) => (float[a,b,c,d] y) {{ s = float[4] {{1,1,{scales}}} "
     f"y = Resize<mode = 'linear', coordinate_transformation_mode = '{how}'>(x, , s) }}"
@@ -64,7 +70,7 @@ RESIZED = [
 ]
 
 
-@pytest.mark.parametrize("graph", [*TRANSPOSED, *SPREAD, *REDUCED, *COPIED, *RESIZED])
+@pytest.mark.parametrize("graph", [*TRANSPOSED, *SPREAD, *REDUCED, *COPIED, *POOLED, *RESIZED])
 def test_the_chip_computes_it(graph: str, tmp_path: Path) -> None:
     path = save(model(graph), tmp_path)
     assert not selected(path).fallbacks

@@ -65,17 +65,18 @@ def conv_transpose(n: Node, scope: Scope) -> Rewrite | None:
 
 
 def pool(n: Node, scope: Scope) -> Rewrite | None:
-    """Explicit window; ceil_mode becomes end padding where padding does not enter the result."""
+    """Explicit window; ceil_mode becomes end padding, which does not enter the result; padding that does is written before."""
     if any(n.outputs[1:]):
         return None
     a = n.op.attributes
     window = spatial(n, scope, a["kernel_shape"])
     counts_pads = bool(a.get("count_include_pad", 0)) and any(window["pads"])
     ceil = a["ceil_mode"]
-    if ceil and not counts_pads:
-        pads = end_padding(window, scope.shape(n.inputs[0])[2:], scope.shape(n.outputs[0])[2:])
-        if pads is not None:
-            ceil, window["pads"] = 0, pads
+    pads = end_padding(window, scope.shape(n.inputs[0])[2:], scope.shape(n.outputs[0])[2:]) if ceil else None
+    if pads is not None and counts_pads:
+        return pad_then_average(n, window, pads, scope)
+    if pads is not None:
+        ceil, window["pads"] = 0, pads
     if n.op.op_type == "MaxPool":
         return with_attributes(n, {**window, "ceil_mode": ceil, "storage_order": a["storage_order"]})
     if counts_pads or ceil or any(window["pads"]) or scope.shape(n.outputs[0])[2:] != (1,) * len(window["kernel_shape"]):
@@ -83,6 +84,18 @@ def pool(n: Node, scope: Scope) -> Rewrite | None:
     if window["kernel_shape"] == scope.shape(n.inputs[0])[2:]:
         return Rewrite((mean_over_space(n, scope),))
     return with_attributes(n, {**window, "ceil_mode": ceil, "count_include_pad": 0})
+
+
+def pad_then_average(n: Node, window: Mapping[str, Any], pads: Sequence[int], scope: Scope) -> Rewrite:
+    """The padding that counts as zeros, then a pool with what rounding up adds at the end, which counts as nothing."""
+    rank, x = len(pads) // 2, n.inputs[0]
+    own, padded = window["pads"], scope.tensor(f"{n.inputs[0]}/padded")
+    around = scope.ints(f"{n.name}/pads", (0, 0, *own[:rank], 0, 0, *own[rank:]))
+    value = scope.constant(f"{n.name}/value", np.zeros((), scope.types[x].dtype))
+    attributes = {**window, "pads": (0,) * rank + tuple(p - o for p, o in zip(pads[rank:], own[rank:]))}
+    op = OnnxOp(n.op.op_type, {**attributes, "ceil_mode": 0, "count_include_pad": 0})
+    pad = node(f"{n.name}/pad", "Pad", (x, around, value), padded, n.sources, mode="constant")
+    return Rewrite((pad, replace(n, op=op, inputs=(padded,))))
 
 
 def end_padding(window: Mapping[str, Any], x: Sequence[int], y: Sequence[int]) -> tuple[int, ...] | None:

@@ -10,6 +10,7 @@ import onnx
 
 from quant.error import Fidelity
 from quant.error import fidelity as measure
+from quant.float_session import open_session
 from toolchain.codegen.container import Port
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Graph
@@ -59,8 +60,6 @@ def _operand(codes: Mapping[str, np.ndarray], graph: Graph, name: str, layout: s
 
 
 def _float_session(model: NormalModel, names: Sequence[str]) -> Any:
-    import onnxruntime as ort
-
     extended = onnx.ModelProto()
     extended.CopyFrom(model.proto)
     del extended.graph.output[:]
@@ -72,12 +71,7 @@ def _float_session(model: NormalModel, names: Sequence[str]) -> Any:
         kind = model.types[name]
         element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind.dtype))
         extended.graph.output.append(onnx.helper.make_tensor_value_info(name, element, kind.shape))
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    # onnxruntime's own fusion of Pad into a pool refuses padding as wide as the window; the model is in normal form anyway.
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 3
-    session = ort.InferenceSession(extended.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = open_session(extended.SerializeToString())
 
     def run(sample: Sample) -> list[np.ndarray]:
         found: dict[str, Any] = dict(zip(asked, session.run(asked, dict(sample))))

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from quant.float_session import open_session
 from simulator import Simulation, simulate
 from toolchain.codegen.container import Container, IoType, Island, Port, Region, container_from_bytes, read_container
 from toolchain.errors import CompileError, ProgramError
@@ -176,13 +177,8 @@ class Session:
 
 def _host_session(island: Island, providers: Sequence[str]) -> Any:
     """An InferenceSession of one thread. Raises CompileError where onnxruntime does not take the model."""
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4  # what it logs it also raises
     try:
-        return ort.InferenceSession(island.model, options, providers=list(providers), enable_fallback=0)
+        return open_session(island.model, providers=providers)
     except Exception as fault:
         raise CompileError(f"{_island_name(island)}: onnxruntime cannot load them: {_first_line(fault)}") from None
 
