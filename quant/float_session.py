@@ -12,7 +12,10 @@ WRONG_FUSIONS = ["Pad_Fusion"]
 
 
 def open_session(model: bytes | str | Path, *, threads: int = 1, providers: Sequence[str] = ("CPUExecutionProvider",)) -> Any:
-    """An onnxruntime.InferenceSession of a model or its file, on these providers alone. Raises what onnxruntime raises, which shares no base class."""
+    """An onnxruntime.InferenceSession of a model or its file, on these providers alone.
+
+    Raises what onnxruntime raises, which shares no base class.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
