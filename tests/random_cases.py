@@ -223,6 +223,8 @@ def _slice(net: Network) -> None:
     start, step = net.number(0, shape[axis] - 1), net.number(1, 2)
     end = net.number(start + 1, shape[axis])
     size = tuple(-(-(end - start) // step) if i == axis else n for i, n in enumerate(shape))
+    if net.draw(st.booleans()):  # the same elements backwards
+        start, end, step = start + (size[axis] - 1) * step, start - shape[axis] - 1, -step
     net.add("Slice", [x, *(net.integers([v]) for v in (start, end, axis, step))], size)
 
 
@@ -230,7 +232,8 @@ def _pad(net: Network) -> None:
     x = net.pick()
     shape = net.shapes[x]
     spatial = len(shape) == 4
-    pads = [0 if spatial and i % 4 < 2 else net.number(0, 2) for i in range(2 * len(shape))]
+    least = [-((shape[i % len(shape)] - 1) // 2) for i in range(2 * len(shape))]
+    pads = [0 if spatial and i % 4 < 2 else net.number(max(-1, least[i]), 2) for i in range(2 * len(shape))]
     size = tuple(n + pads[i] + pads[i + len(shape)] for i, n in enumerate(shape))
     net.add("Pad", [x, net.integers(pads)], size)
 
