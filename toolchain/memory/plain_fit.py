@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from toolchain.memory.compiling import compiler
 from toolchain.memory.greedy import first_fit
 from toolchain.memory.items import Item
 
@@ -96,8 +96,5 @@ def _fit_by_columns(start: Ints, end: Ints, size: Ints, align: Ints, order: Ints
 
 @cache
 def _compiled() -> Callable[..., None] | None:
-    if importlib.util.find_spec("numba") is None:
-        return None
-    import numba  # pyright: ignore[reportMissingImports]
-
-    return numba.njit(cache=True)(_fit_by_addresses)
+    compiled = compiler()
+    return None if compiled is None else compiled(_fit_by_addresses)

@@ -13,6 +13,7 @@ from zlib import crc32
 import numpy as np
 
 from toolchain.memory import kernel
+from toolchain.memory.compiling import compiler
 from toolchain.memory.greedy import bank_between
 from toolchain.memory.items import Item
 from toolchain.memory.problem import NO_LIMIT, Problem, as_lists, build_problem, build_work, sections_of, unit_of
@@ -230,17 +231,14 @@ def _banks(items: Sequence[Item]) -> dict[tuple[int, int], int]:
 @cache
 def compiled_kernel() -> ModuleType | None:
     """The kernel compiled by numba, where the extra `fast` is installed; its functions are compiled on first use."""
-    if importlib.util.find_spec("numba") is None:
-        return None
-    import numba  # pyright: ignore[reportMissingImports]
-
+    compiled = compiler()
     # A second instance of the module, so that the plain one stays callable from Python.
     spec = importlib.util.find_spec(kernel.__name__)
-    if spec is None or spec.loader is None:
+    if compiled is None or spec is None or spec.loader is None:
         return None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     vars(module).update(_pile=module._pile_array, _level=module._level_array)
     for name in kernel.COMPILED:
-        setattr(module, name, numba.njit(cache=True)(getattr(module, name)))
+        setattr(module, name, compiled(getattr(module, name)))
     return module
