@@ -51,6 +51,16 @@ CASES = {
         "size: 0.3 KiB",
         "mine.yaml:{line}: memories.sram.size: '0.3 KiB' is 307.2 in base units, not a whole number",
     ),
+    "a forgotten unit": (
+        "size: 512 KiB",
+        "size: 512",
+        "mine.yaml:{line}: memories.sram.size: 512 has no unit; write it as '512 KiB', or as '512 B' where B is meant",
+    ),
+    "a frequency without its unit": (
+        "500 MHz",
+        "500",
+        "mine.yaml:{line}: clock.frequency: 500 has no unit; write it as '500 MHz', or as '500 Hz' where Hz is meant",
+    ),
     "no size": (
         "size: 512 KiB",
         "size: 0 KiB",

@@ -11,11 +11,15 @@ from pydantic import BeforeValidator, WithJsonSchema
 _BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 _HERTZ = {"Hz": 1, "kHz": 10**3, "MHz": 10**6, "GHz": 10**9}
 _LARGEST = 1 << 48
+_LEAST_BARE = 1000  # numbers without a unit are bytes or hertz, and no memory or clock is so small
 
 
 def _parse(value: object, units: dict[str, int], example: str) -> int:
     known = ", ".join(units)
     if isinstance(value, int) and not isinstance(value, bool):
+        if 0 < value < _LEAST_BARE:  # somebody forgot the unit
+            base = next(iter(units))
+            raise ValueError(f"{value} has no unit; write it as {example!r}, or as '{value} {base}' where {base} is meant")
         quantity = value
     elif isinstance(value, str):
         match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*", value)
@@ -35,7 +39,7 @@ def _parse(value: object, units: dict[str, int], example: str) -> int:
 def _schema(units: dict[str, int], example: str) -> WithJsonSchema:
     pattern = f"^\\s*[0-9]+(\\.[0-9]+)?\\s*({'|'.join(units)})\\s*$"
     text = {"type": "string", "pattern": pattern, "examples": [example]}
-    return WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": _LARGEST}, text]})
+    return WithJsonSchema({"anyOf": [{"type": "integer", "minimum": _LEAST_BARE, "maximum": _LARGEST}, text]})
 
 
 def _written(value: int, units: dict[str, int]) -> str:
