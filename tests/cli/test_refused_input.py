@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from commands import contents, run
+from overwrites import OVERWRITES
 from refusals import BUILD, MACHINES, REFERENCE, RUN
 
 from toolchain.api import STAGES
@@ -31,7 +32,7 @@ def steady(text: str, folder: Path) -> str:
     return re.sub("digest [0-9a-f]{12}", "digest DIGEST", text)
 
 
-@pytest.mark.parametrize(("line", "message"), [*BUILD, *MACHINES, *RUN, *REFERENCE])
+@pytest.mark.parametrize(("line", "message"), [*BUILD, *MACHINES, *RUN, *REFERENCE, *OVERWRITES])
 def test_refused(line: str, message: str, in_workshop: Path) -> None:
     if line.endswith(WITHOUT_CUDA) and has_cuda():
         pytest.skip("CUDA is here")
