@@ -91,6 +91,8 @@ def make_arrays(folder: Path) -> None:
         "none": {},
         "huge": {"x": np.where(np.isnan(with_nan), 1e300, x.astype(np.float64))},
         "many": {"x": np.repeat(x, 32, axis=0)},
+        "labelled": {"x": x, "y": np.zeros(1, np.uint8)},
+        "uneven": {"x": x, "y": np.zeros(2, np.uint8)},
         "objects": {"x": np.array([None, 1], object)},
     }.items():
         np.savez(folder / f"{name}.npz", **arrays)
@@ -127,7 +129,14 @@ def make_calibration(folder: Path) -> None:
         (folder / f"parameters_{name}.yaml").write_text(good.replace(old, new))
 
 
-MAKERS: tuple[Callable[[Path], None], ...] = (make_models, make_machines, make_arrays, make_calibration)
+def make_buffers(folder: Path) -> None:
+    (folder / "buffers.csv").write_text("id,lower,upper,size\na,0,2,64\nb,1,3,64\n")
+    (folder / "benchmark").mkdir()
+    for name in "ABDEFGHIJK":
+        shutil.copy(folder / "buffers.csv", folder / "benchmark" / f"{name}.1048576.csv")
+
+
+MAKERS: tuple[Callable[[Path], None], ...] = (make_models, make_machines, make_arrays, make_calibration, make_buffers)
 
 
 def make_all(folder: Path) -> None:

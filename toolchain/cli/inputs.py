@@ -8,20 +8,18 @@ from toolchain.cli.application import Paths
 from toolchain.hw import machine_files
 
 
-def model_inputs(model: Path) -> dict[str, Paths]:
-    """An ONNX model and its external data. Raises CompileError when it is none."""
+def model_inputs(*models: str | Path) -> dict[str, Paths]:
+    """ONNX models and their external data. Raises CompileError when one is none."""
     from toolchain.frontend import model_files
 
-    file, *weights = model_files(model)
-    return {"the model": file, "the weights of the model": weights}
+    found = [model_files(Path(model)) for model in models]
+    return {"the model": [f[0] for f in found], "the weights of the model": [w for f in found for w in f[1:]]}
 
 
-def machine_inputs(hw: str | None) -> dict[str, Paths]:
-    """A machine and its instruction table. Raises ConfigError when there is none, or no YAML."""
-    if hw is None:
-        return {}
-    file, table = machine_files(hw)
-    return {"--hw": file, "the instruction table of --hw": table}
+def machine_inputs(*machines: str | None) -> dict[str, Paths]:
+    """Machines (None: not asked for) and their instruction tables. Raises ConfigError when one is not there, or no YAML."""
+    found = [machine_files(hw) for hw in machines if hw is not None]
+    return {"--hw": [file for file, _ in found], "the instruction table of --hw": [table for _, table in found if table]}
 
 
 def data_inputs(option: str, data: str | None) -> dict[str, Paths]:
