@@ -12,8 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import hw_configs
+from quant.data import open_data
 from toolchain.api import BuildOptions, build
+from toolchain.cli.application import reported
 from toolchain.errors import CompileError, counted
+from toolchain.frontend import load_model, to_graph
 from toolchain.hw import shipped_names
 from toolchain.report.text import table
 
@@ -31,6 +34,12 @@ def variants(folder: Path) -> Iterator[tuple[str, str]]:
         file = folder / f"edge{rows}x{columns}_{sram_kib}k.yaml"
         file.write_text(text.replace("size: 512 KiB", f"size: {sram_kib} KiB"))
         yield f"edge16, {rows}x{columns}, {sram_kib} KiB SRAM", str(file)
+
+
+def require_samples(model: Path, calibration: str) -> None:
+    """Once, what every machine would say of the model or its data. Raises CompileError."""
+    loaded = load_model(model)
+    open_data(calibration, {name: loaded.types[name] for name in to_graph(loaded).inputs})
 
 
 def row(label: str, machine: str, model: Path, calibration: str) -> tuple[str, ...]:
@@ -54,6 +63,8 @@ def main() -> None:
     parser.add_argument("model", type=Path, nargs="?", default=CLASSIFIER / "classifier.onnx")
     parser.add_argument("--calib", default=str(CLASSIFIER / "calib.npz"))
     given = parser.parse_args()
+    with reported():
+        require_samples(given.model, given.calib)
     with tempfile.TemporaryDirectory() as folder:
         rows = [row(label, machine, given.model, given.calib) for label, machine in variants(Path(folder))]
     print(table(("machine", "cycles", "ms", "MAC use", "SRAM peak", "DRAM bytes", ""), rows, (1, 2, 3, 4, 5)))

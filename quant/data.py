@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 
 from quant.generator import generator_samples
-from quant.images import IMAGE_SUFFIXES, Preprocess, image_samples
+from quant.images import IMAGE_SUFFIXES, PREPROCESS_FILE, Preprocess, image_samples
 from quant.sample import Sample, fit_array, fit_sample
 from quant.suggestion import suggestion
 from toolchain.errors import CompileError
@@ -60,8 +60,8 @@ def open_data(
 
 
 def _open(spec: str, inputs: Types, preprocess: Preprocess | None) -> Samples:
-    file, colon, function = spec.rpartition(":")
-    if colon and file.endswith(".py"):
+    file, _, function = spec.rpartition(":")
+    if _is_generator(spec):
         return Samples(spec, None, lambda: generator_samples(Path(file), function, inputs))
     path = Path(spec)
     if not path.exists():
@@ -76,6 +76,21 @@ def _open(spec: str, inputs: Types, preprocess: Preprocess | None) -> Samples:
         f"{path}: {path.suffix or 'no'} suffix is no form of calibration data; "
         "give an .npz, a directory of .npy or images, or file.py:function"
     )
+
+
+def data_files(path_or_spec: str | Path) -> list[Path]:
+    """The files that `open_data` may read of this."""
+    spec = str(path_or_spec)
+    path = Path(spec.rpartition(":")[0]) if _is_generator(spec) else Path(spec)
+    if not path.is_dir():
+        return [path]
+    found = [path / PREPROCESS_FILE, *path.iterdir(), *path.glob("*/*.npy")]
+    return [f for f in found if f.name == PREPROCESS_FILE or f.suffix.lower() in (".npy", ".npz", *IMAGE_SUFFIXES)]
+
+
+def _is_generator(spec: str) -> bool:
+    file, colon, _ = spec.rpartition(":")
+    return bool(colon) and file.endswith(".py")
 
 
 def random_data(inputs: Types, samples: int = 8, seed: int = 0) -> Samples:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import re
-import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +16,7 @@ from quant.observe import Range
 from quant.parameters import activation_quant, code_range
 from quant.suggestion import suggestion
 from toolchain.errors import ConfigError
+from toolchain.files import write_whole
 from toolchain.hw import Source, read_source, validate
 from toolchain.hw.chip import Numerics
 from toolchain.ir.graph import Quant
@@ -101,17 +100,7 @@ def render_parameters(parameters: Parameters) -> str:
 
 def write_parameters(path: Path, parameters: Parameters) -> None:
     """Whole or not at all: a file that is there stays until the new one is complete."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(render_parameters(parameters))
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_whole(path, render_parameters(parameters).encode())
 
 
 def _number(value: float) -> str:

@@ -45,13 +45,19 @@ def fit_array(array: np.ndarray, name: str, t: TensorType, where: str) -> np.nda
             "resize it, or bind other dimensions with --shape"
         )
     wanted = np.dtype(t.dtype)
-    if array.dtype != wanted:
-        array = _cast(array, wanted, name, where)
-    if wanted.kind == "f" and not np.isfinite(array).all():
-        kind = "NaN" if np.isnan(array).any() else "infinity"
-        at = [int(i) for i in np.argwhere(~np.isfinite(array))[0]]
-        raise CompileError(f"{where}: input {name!r} holds {kind} at {at}; calibration needs finite data, remove the sample")
-    return np.ascontiguousarray(array)
+    cast = array if array.dtype == wanted else _cast(array, wanted, name, where)
+    if wanted.kind == "f" and not np.isfinite(cast).all():
+        raise CompileError(f"{where}: input {name!r} {_infinite(array, cast)}; calibration needs finite data, remove the sample")
+    return np.ascontiguousarray(cast)
+
+
+def _infinite(array: np.ndarray, cast: np.ndarray) -> str:
+    """What the first element of `cast` that is not finite was in `array`."""
+    found = np.argwhere(~np.isfinite(cast))[0]
+    at, value = [int(i) for i in found], array[tuple(found)]
+    if np.isfinite(value):
+        return f"holds {value:g} at {at}, which overflows {cast.dtype.name}"
+    return f"holds {'NaN' if np.isnan(value) else 'infinity'} at {at}"
 
 
 def _cast(array: np.ndarray, wanted: np.dtype[Any], name: str, where: str) -> np.ndarray:

@@ -22,6 +22,9 @@ from pathlib import Path
 
 import numpy as np
 
+from toolchain.cli.application import reported, require_writable
+from toolchain.cli.inputs import machine_inputs, model_inputs
+from toolchain.files import write_whole
 from toolchain.frontend import load_model
 from toolchain.runtime import Session, random_feeds
 
@@ -104,22 +107,33 @@ def line(found: Result) -> str:
     )
 
 
-def main() -> int:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", help="ONNX models with float inputs of static shape")
     parser.add_argument("--hw", default="edge16")
     parser.add_argument("-O", dest="level", type=int, default=2)
     parser.add_argument("--inputs", type=int, default=16, help="calibration inputs (default 16)")
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    given = arguments()
+    with reported():
+        require_writable({"--json": given.json}, {**model_inputs(*given.models), **machine_inputs(given.hw)})
+        results = run(given)
+        if given.json is not None:
+            write_whole(given.json, (json.dumps([asdict(found) for found in results], indent=1) + "\n").encode())
+    return 0 if all(found.equal for found in results) else 1
+
+
+def run(given: argparse.Namespace) -> list[Result]:
     results = []
     for path in given.models:
         with tempfile.TemporaryDirectory() as scratch:
             results.append(measure(path, given.hw, given.level, given.inputs, Path(scratch)))
         print(line(results[-1]), flush=True)
-    if given.json is not None:
-        given.json.write_text(json.dumps([asdict(found) for found in results], indent=1) + "\n")
-    return 0 if all(found.equal for found in results) else 1
+    return results
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from quant import fixed_point as fp  # noqa: E402
 from quant.fixed_point import Requant, Rounding  # noqa: E402
+from toolchain.cli.application import reported, require_writable  # noqa: E402
+from toolchain.files import write_whole  # noqa: E402
 
 # (size, ic, oc, kernel, stride, how often): the convolutions of ResNet-50 at 224 x 224.
 RESNET50 = [
@@ -214,15 +216,24 @@ def main() -> None:
     parser.add_argument("--part", choices=["requantize", "conv", "depthwise", "tiles"], action="append")
     parser.add_argument("--repeats", type=int, default=9)
     options = parser.parse_args()
-    parts = options.part or ["requantize", "conv", "depthwise", "tiles"]
+    with reported():
+        require_writable({"--json": options.json}, {})
+        results = run(options.part, options.repeats)
+        if options.json is not None:
+            write_whole(options.json, json.dumps(results, indent=1).encode())
+
+
+def run(chosen: Sequence[str] | None, repeats: int) -> dict[str, Any]:
+    """The rows of each part, chosen or all, printed as they come."""
+    parts = chosen or ["requantize", "conv", "depthwise", "tiles"]
     results: dict[str, Any] = {}
     for part in parts:
         if part == "requantize":
-            rows = bench_requantize(options.repeats)
+            rows = bench_requantize(repeats)
         elif part == "tiles":
-            rows = bench_tiles(options.repeats)
+            rows = bench_tiles(repeats)
         else:
-            rows = bench_conv(DEPTHWISE if part == "depthwise" else RESNET50, part == "depthwise", options.repeats)
+            rows = bench_conv(DEPTHWISE if part == "depthwise" else RESNET50, part == "depthwise", repeats)
             results[f"{part}_total"] = totals(rows)
         results[part] = rows
         print(f"\n{part}")
@@ -231,8 +242,7 @@ def main() -> None:
             print(f"  {row['case']:36s} {figures}")
         if f"{part}_total" in results:
             print("  total: " + "  ".join(f"{k} {v:.3g}" for k, v in results[f"{part}_total"].items()))
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1))
+    return results
 
 
 if __name__ == "__main__":

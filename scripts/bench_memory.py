@@ -16,9 +16,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from toolchain.cli.application import reported
+from toolchain.errors import CompileError
 from toolchain.memory import (
     Buffer,
     DoesNotFit,
+    InvalidCsv,
     Operator,
     Placement,
     concat_by_view,
@@ -32,6 +35,7 @@ from toolchain.memory import (
 
 CAPACITY = 1_048_576
 EFFORT, EFFORT_FEW, FEW_BUFFERS = 400_000, 1_000_000, 500
+PACKED = "ABCDEFGHIJK"
 NETWORKS = Path(__file__).parents[1] / "tests" / "memory"
 
 
@@ -41,10 +45,28 @@ def main() -> None:
     parser.add_argument("--effort", type=int, help="nodes a placement (default 400,000; 1,000,000 to minimize up to 500 buffers)")
     parser.add_argument("--only", choices=["pack", "minimize", "large", "order", "easy"], help="one part of the table")
     options = parser.parse_args()
+    with reported():
+        require_files(options.directory, PACKED if options.only in (None, "pack") else PACKED[:1])
+        try:
+            run(options)
+        except InvalidCsv as fault:
+            raise CompileError(str(fault)) from None
+
+
+def require_files(directory: Path, names: str) -> None:
+    """Raises CompileError with every file that is not there."""
+    if not directory.is_dir():
+        raise CompileError(f"{directory}: no such directory; it must hold {PACKED[0]}..{PACKED[-1]}.1048576.csv of MiniMalloc")
+    missing = [f"{name}.1048576.csv" for name in names if not (directory / f"{name}.1048576.csv").is_file()]
+    if missing:
+        raise CompileError(f"{directory}: lacks {', '.join(missing)}; copy them there from MiniMalloc's benchmarks")
+
+
+def run(options: argparse.Namespace) -> None:
     parts: dict[str, Callable[[], None]] = {
         "easy": easy,
         "pack": lambda: pack(options.directory, EFFORT if options.effort is None else options.effort),
-        "minimize": lambda: minimize(options.directory, "ABCDEFGHIJK", ".1048576", options.effort),
+        "minimize": lambda: minimize(options.directory, PACKED, ".1048576", options.effort),
         "large": lambda: minimize(options.directory, ["G_1", "resnet50", "pangu_2.6B"], "", options.effort),
         "order": lambda: order(options.directory),
     }
@@ -78,7 +100,7 @@ def easy() -> None:
 def pack(directory: Path, effort: int) -> None:
     print(f"packing at capacity {CAPACITY}")
     total, valid = 0.0, 0
-    for name in "ABCDEFGHIJK":
+    for name in PACKED:
         buffers = read_csv(directory / f"{name}.1048576.csv")
         plan, seconds = timed(lambda buffers=buffers: place(buffers, CAPACITY, effort))
         total += seconds

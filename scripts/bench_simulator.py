@@ -20,6 +20,7 @@ from simulator import simulate
 from simulator.check import check_program
 from simulator.order import program_order
 from simulator.timeline import demands, timeline
+from toolchain.cli.application import reported
 from toolchain.hw import Chip, load_chip
 from toolchain.isa.accesses import accesses
 from toolchain.isa.operations import Convolution, Copy, End, MachineOp, Signal, Space, Wait
@@ -252,7 +253,8 @@ def main() -> None:
     parser.add_argument("--hw", default="edge16", help="machine: a shipped name or a YAML file (int8, 512 KiB of sram)")
     parser.add_argument("--layers", type=int, default=54, help="how many layers from the first")
     options = parser.parse_args()
-    chip = load_chip(options.hw)
+    with reported():
+        chip = load_chip(options.hw)
     ops, dram, written = write_program(chip, list(resnet50())[: options.layers])
     begin = time.process_time()
     order = program_order(chip, ops)

@@ -19,7 +19,9 @@ from quant.calibrate import OBSERVERS, calibrate, calibrated_tensors, default_ob
 from quant.data import open_data
 from quant.file import Parameters, write_parameters
 from quant.structure import adjust_ranges, joined_parts
-from toolchain.errors import CompileError, ToolchainError
+from toolchain.cli.application import reported, require_writable
+from toolchain.cli.build import input_shapes
+from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
 
 
 def arguments() -> argparse.Namespace:
@@ -36,19 +38,6 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def shapes(options: list[str]) -> dict[str, tuple[int, ...]]:
-    found: dict[str, tuple[int, ...]] = {}
-    for text in options:
-        name, equals, dims = text.rpartition("=")
-        try:
-            found[name] = tuple(int(d) for d in dims.split(","))
-        except ValueError:
-            equals = ""
-        if not equals or not name:
-            raise CompileError(f"--shape {text}: not NAME=1,3,640,640; give the input's name and its whole shape")
-    return found
-
-
 def show_progress(done: int, total: int | None) -> None:
     if sys.stderr.isatty():
         print(f"\rcalibrating: {done}{f' of {total}' if total else ''} samples ", end="", file=sys.stderr, flush=True)
@@ -58,11 +47,14 @@ def run(options: argparse.Namespace) -> None:
     from toolchain.frontend import load_model
     from toolchain.hw import load_chip
 
+    shapes = input_shapes(options.shape)
+    inputs = {**model_inputs(options.model), **data_inputs("--data", options.data), **machine_inputs(options.hw)}
+    require_writable({"-o": options.output}, inputs)
     numerics = load_chip(options.hw).numerics if options.hw else None
     observer = options.observer or (default_observer(numerics) if numerics else "minmax")
-    model = load_model(options.model, shapes(options.shape))
-    inputs = {i.name: model.types[i.name] for i in model.proto.graph.input if i.name in model.types}
-    data = open_data(options.data, inputs, limit=options.limit)
+    model = load_model(options.model, shapes)
+    types = {i.name: model.types[i.name] for i in model.proto.graph.input if i.name in model.types}
+    data = open_data(options.data, types, limit=options.limit)
     samples = 0
 
     def progress(done: int, total: int | None) -> None:
@@ -105,17 +97,11 @@ def run(options: argparse.Namespace) -> None:
     )
 
 
-def main() -> int:
-    try:
-        run(arguments())
-    except ToolchainError as fault:
-        print(fault, file=sys.stderr)
-        return 2
-    except OSError as fault:
-        print(f"{fault.filename or 'file'}: {fault.strerror or fault}", file=sys.stderr)
-        return 2
-    return 0
+def main() -> None:
+    options = arguments()
+    with reported():
+        run(options)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

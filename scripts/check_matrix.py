@@ -4,7 +4,7 @@
     python scripts/check_matrix.py MODEL.onnx[:NAME=1,3,640,640] ... [--hw NAME ...] [-O2] [--json OUT.json]
 
 One line a pair: verdict, cycles, MAC utilization, nodes left to the host, CPU seconds of build and of simulation.
-Exit code 1 when any pair fails.
+Exit code 1 when any pair fails, 2 when a model or an option is refused.
 """
 
 from __future__ import annotations
@@ -19,12 +19,21 @@ from pathlib import Path
 import numpy as np
 
 from toolchain.api import BuildOptions, build
-from toolchain.errors import ToolchainError
+from toolchain.cli.application import reported, require_writable
+from toolchain.cli.build import input_shapes
+from toolchain.cli.inputs import machine_inputs
+from toolchain.errors import CompileError, ToolchainError
+from toolchain.files import write_whole
+from toolchain.frontend import load_model
 from toolchain.hw import shipped_names
+from toolchain.isa import load_machine
 from toolchain.runtime import Session, random_feeds
+from toolchain.schedule.options import LEVELS
+
+Shapes = dict[str, tuple[int, ...]]
 
 
-def check(path: str, shapes: dict[str, tuple[int, ...]], machine: str, level: int) -> dict:
+def check(path: str, shapes: Shapes, machine: str, level: int) -> dict:
     """The figures of one pair; `verdict` is "equal", or says what went wrong."""
     start = time.process_time()
     try:
@@ -54,34 +63,63 @@ def check(path: str, shapes: dict[str, tuple[int, ...]], machine: str, level: in
     }
 
 
-def parse_model(text: str) -> tuple[str, dict[str, tuple[int, ...]]]:
+def bound_model(text: str) -> tuple[str, Shapes]:
+    """MODEL.onnx[:NAME=1,3,640,640] as (path, whole shapes by input). Raises ArgumentTypeError."""
     path, *bindings = text.split(":")
-    shapes = {}
-    for binding in bindings:
-        name, _, dims = binding.partition("=")
-        shapes[name] = tuple(int(d) for d in dims.split(","))
-    return path, shapes
+    try:
+        return path, input_shapes(bindings)
+    except CompileError:
+        raise argparse.ArgumentTypeError(f"{text}: must be MODEL.onnx or MODEL.onnx:NAME=1,3,640,640") from None
 
 
-def main() -> int:
+def refusal(path: str, shapes: Shapes) -> str | None:
+    """What every machine would say of the model."""
+    try:
+        load_model(path, shapes)
+    except CompileError as fault:
+        return str(fault)
+    return None
+
+
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+")
+    parser.add_argument("models", nargs="+", type=bound_model, metavar="MODEL.onnx[:NAME=1,3,640,640]")
     parser.add_argument("--hw", nargs="*", default=None, help="machines; default all shipped")
-    parser.add_argument("-O", dest="level", type=int, default=2)
+    parser.add_argument("-O", dest="level", type=int, choices=range(len(LEVELS)), default=2)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    results, failed = {}, 0
-    for text in given.models:
-        path, shapes = parse_model(text)
-        for machine in given.hw or shipped_names():
+    return parser.parse_args()
+
+
+def run(given: argparse.Namespace) -> int:
+    """The exit code: 2 where a model is refused, else 1 where a pair fails. The other models are still checked."""
+    results, failed, refused = {}, 0, 0
+    machines = given.hw or shipped_names()
+    for machine in machines:
+        load_machine(machine)
+    inputs = {"the model": [path for path, _ in given.models], **machine_inputs(*machines)}
+    require_writable({"--json": given.json}, inputs)
+    for path, shapes in given.models:
+        reason = refusal(path, shapes)
+        if reason is not None:
+            print(reason, file=sys.stderr)
+            refused += 1
+            continue
+        for machine in machines:
             found = check(path, shapes, machine, given.level)
             results[f"{Path(path).stem} {machine}"] = found
             failed += found["verdict"] != "equal"
             print(line(Path(path).stem, machine, found), flush=True)
-    if given.json:
-        given.json.write_text(json.dumps(results, indent=1) + "\n")
-    print(f"{len(results) - failed} of {len(results)} pairs equal bit for bit")
-    return 1 if failed else 0
+    if given.json is not None:
+        write_whole(given.json, (json.dumps(results, indent=1) + "\n").encode())
+    if results:
+        print(f"{len(results) - failed} of {len(results)} pairs equal bit for bit")
+    return 2 if refused else 1 if failed else 0
+
+
+def main() -> int:
+    given = arguments()
+    with reported():
+        return run(given)
 
 
 def line(model: str, machine: str, found: dict) -> str:

@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from evaluate import Array, Scores, evaluate, from_npz, show_progress
+from evaluate import Array, Scores, count, evaluate, from_arrays, read_labelled, show_progress
 
 from toolchain.api import Build, BuildOptions, build
+from toolchain.cli.application import reported, require_writable
+from toolchain.cli.inputs import machine_inputs
 from toolchain.codegen import write_whole
-from toolchain.errors import ToolchainError
 from toolchain.report import text
 from toolchain.runtime import Session
 
@@ -49,7 +50,7 @@ def run(machine: str, images: int | None, simulate: int) -> Demo:
     """images: at most so many of the test images (None: all), the first `simulate` of them on the simulator too."""
     model = CLASSIFIER / "classifier.onnx"
     built = build(model, BuildOptions(machine, str(CLASSIFIER / "calib.npz"), shapes={"x": SHAPE}))
-    samples = list(islice(from_npz(CLASSIFIER / "test.npz", SHAPE, 0.0, PIXEL_RANGE), images))
+    samples = list(islice(from_arrays(read_labelled(CLASSIFIER / "test.npz"), SHAPE, 0.0, PIXEL_RANGE), images))
     found = evaluate(model, {machine: built}, iter(samples), show_progress)[0]
     differing = differences(built, [s.x for s in samples[:simulate]])
     return Demo(built, found, min(simulate, len(samples)), differing)
@@ -117,7 +118,7 @@ def demo_json(demo: Demo) -> str:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hw", default="edge16", help="machine: a shipped name or a YAML file (default edge16)")
-    parser.add_argument("--images", type=int, help="test images for the accuracy (default all 2,000)")
+    parser.add_argument("--images", type=count, help="test images for the accuracy (default all 2,000)")
     parser.add_argument("--simulate", type=int, default=100, help="of these, on the simulator too (default 100)")
     parser.add_argument("-o", "--output", type=Path, help="keep the compiled file")
     parser.add_argument("--json", type=Path)
@@ -127,16 +128,15 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     given = arguments()
     start_s = time.process_time()
-    try:
+    with reported():
+        inputs = {"a file of examples/classifier": sorted(CLASSIFIER.iterdir()), **machine_inputs(given.hw)}
+        require_writable({"-o": given.output, "--json": given.json}, inputs)
         demo = run(given.hw, given.images, given.simulate)
-    except ToolchainError as fault:
-        print(fault, file=sys.stderr)
-        return 2
+        if given.output is not None:
+            write_whole(given.output, demo.built.data)
+        if given.json is not None:
+            write_whole(given.json, demo_json(demo).encode())
     figures = demo.built.figures
-    if given.output is not None:
-        write_whole(given.output, demo.built.data)
-    if given.json is not None:
-        write_whole(given.json, demo_json(demo).encode())
     sections = [accuracy_text(demo), text.totals_text(figures), cycles_text(figures), text.fallbacks_text(figures)]
     print("\n\n".join(s for s in sections if s))
     print(f"\n{time.process_time() - start_s:.0f} CPU s")

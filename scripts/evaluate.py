@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import sys
 import tempfile
@@ -28,12 +29,19 @@ import numpy as np
 import stamps
 from numpy.typing import NDArray
 
+from quant.calibrate import OBSERVERS
 from quant.error import sqnr_db
 from quant.float_session import open_session
 from toolchain.api import Build, BuildOptions, build
-from toolchain.errors import CompileError, ToolchainError
+from toolchain.cli.application import reported, require_writable
+from toolchain.cli.arrays import read_npz
+from toolchain.cli.build import input_shapes
+from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
+from toolchain.errors import CompileError
+from toolchain.files import write_whole
 from toolchain.hw import shipped_names
 from toolchain.runtime import Session
+from toolchain.schedule.options import LEVELS
 
 Array = NDArray[Any]
 CALIBRATION_SEED = 1  # the stamps are judged on seed 0
@@ -91,12 +99,24 @@ def _right(logits: Array, accepted: Sequence[tuple[int, ...]], k: int) -> NDArra
     return np.array([bool(set(row.tolist()) & set(right)) for row, right in zip(best, accepted)])
 
 
-def from_npz(path: Path, shape: tuple[int, ...], mean: float, std: float) -> Iterator[Labelled]:
-    """`x` [n, ...] and `y` [n] of an .npz; each x is scaled and given the network's shape, float32."""
-    with np.load(path) as data:
-        x, y = data["x"], data["y"]
+def read_labelled(path: Path) -> tuple[Array, Array]:
+    """`x` [n, ...] and `y` [n] of an .npz. Raises CompileError."""
+    arrays = read_npz(path, "--npz takes an .npz with arrays x [n, ...] and y [n]")
+    missing = [name for name in ("x", "y") if name not in arrays]
+    if missing:
+        there = ", ".join(arrays) or "none"
+        raise CompileError(f"{path}: no array {missing[0]} (arrays: {there}); --npz takes samples x [n, ...] and labels y [n]")
+    x, y = arrays["x"], arrays["y"]
+    if y.ndim != 1 or x.ndim < 1 or len(x) != len(y) or not len(x):
+        raise CompileError(f"{path}: x has shape {list(x.shape)}, y {list(y.shape)}; give one label a sample, and at least one")
+    return x, y
+
+
+def from_arrays(labelled: tuple[Array, Array], shape: tuple[int, ...], mean: float, std: float) -> Iterator[Labelled]:
+    """labelled: of `read_labelled`; each x is scaled and given the network's shape, float32."""
+    x, y = labelled
     if x[0].size != int(np.prod(shape)):
-        raise CompileError(f"{path}: a sample of x is {list(x[0].shape)}, the network takes {list(shape)}")
+        raise CompileError(f"--npz: a sample of x is {list(x[0].shape)}, the network takes {list(shape)}")
     for image, label in zip(x, y):
         yield Labelled(((image.astype(np.float32) - np.float32(mean)) / np.float32(std)).reshape(shape), (int(label),))
 
@@ -156,6 +176,23 @@ def show_progress(done: int) -> None:
         print(f"\r{done} images ", end="", file=sys.stderr, flush=True)
 
 
+def count(text: str) -> int:
+    """Of an option that says how many. Raises ArgumentTypeError."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be a whole number, 1 or more")
+    return int(text)
+
+
+def divisor(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not value or not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text}: must be a number other than 0, x is divided by it")
+    return value
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
@@ -164,64 +201,59 @@ def arguments() -> argparse.Namespace:
     data.add_argument("--npz", type=Path, help="labelled samples: x [n, ...], y [n]")
     data.add_argument("--stamps", type=Path, help="DEST/data/stamps, as fetch_zoo.py leaves it")
     parser.add_argument("--calib", help="calibration data, as npu-build takes it")
-    parser.add_argument("--calib-images", type=int, default=64, help="stamps to calibrate on without --calib (default 64)")
-    parser.add_argument("--observer", help="minmax, percentile or mse; default by the machine")
+    parser.add_argument("--calib-images", type=count, default=64, help="stamps to calibrate on without --calib (default 64)")
+    parser.add_argument("--observer", choices=OBSERVERS, help="default by the machine")
     parser.add_argument("--shape", help="NAME=1,3,224,224 binds a dynamic input; the batch must be 1")
     parser.add_argument("--mean", type=float, default=0.0, help="of --npz: subtracted from x (default 0)")
-    parser.add_argument("--std", type=float, default=1.0, help="of --npz: then divides x (default 1)")
-    parser.add_argument("--per-stamp", type=int, default=8, help="variants of each stamp (default 8)")
-    parser.add_argument("--images", type=int, help="at most so many images")
+    parser.add_argument("--std", type=divisor, default=1.0, help="of --npz: then divides x (default 1)")
+    parser.add_argument("--per-stamp", type=count, default=8, help="variants of each stamp (default 8)")
+    parser.add_argument("--images", type=count, help="at most so many images")
     parser.add_argument(
-        "-O", dest="level", type=int, default=2, help="optimization level of the build, 0 to 3 (default %(default)s)"
+        "-O", dest="level", type=int, choices=range(len(LEVELS)), default=2, help="optimization level (default %(default)s)"
     )
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 
 
 def run(given: Any) -> list[Scores]:
-    shapes = {}
-    if given.shape is not None:
-        name, _, dims = given.shape.rpartition("=")
-        shapes[name] = tuple(int(d) for d in dims.split(","))
+    shapes = input_shapes([] if given.shape is None else [given.shape])
+    machines = given.hw or shipped_names()
+    inputs = {**model_inputs(given.model), **machine_inputs(*machines), **data_inputs("--calib", given.calib)}
+    require_writable({"--json": given.json}, {**inputs, "--npz": given.npz})
+    if given.calib is None and given.stamps is None:
+        raise CompileError("--npz needs --calib DATA: random inputs say nothing about accuracy")
+    labelled = None if given.npz is None else read_labelled(given.npz)
     with tempfile.TemporaryDirectory() as scratch:
         calibration = given.calib
-        if calibration is None and given.stamps is not None:
-            calibration = str(stamp_calibration(given.stamps, 224, given.calib_images, Path(scratch) / "stamps.npz"))
         if calibration is None:
-            raise CompileError("--npz needs --calib DATA: random inputs say nothing about accuracy")
+            calibration = str(stamp_calibration(given.stamps, 224, given.calib_images, Path(scratch) / "stamps.npz"))
         builds = {
             machine: build(
                 given.model,
                 BuildOptions(machine, calibration, shapes=shapes, level=given.level, observer=given.observer),
             )
-            for machine in given.hw or shipped_names()
+            for machine in machines
         }
     shape = next(iter(builds.values())).container.inputs[0].shape
-    if given.stamps is not None:
+    if labelled is None:
         samples = from_stamps(given.stamps, shape[2], given.per_stamp)
     else:
-        samples = from_npz(given.npz, shape, given.mean, given.std)
+        samples = from_arrays(labelled, shape, given.mean, given.std)
     return evaluate(given.model, builds, islice(samples, given.images), show_progress)
 
 
-def main() -> int:
+def main() -> None:
     given = arguments()
     start_s = time.process_time()
-    try:
+    with reported():
         found = run(given)
-    except ToolchainError as fault:
-        print(fault, file=sys.stderr)
-        return 2
-    except OSError as fault:
-        print(f"{fault.filename or 'file'}: {fault.strerror or fault}", file=sys.stderr)
-        return 2
-    for line in found:
-        print(scores_text(line))
-    print(f"{time.process_time() - start_s:.0f} CPU s")
-    if given.json is not None:
-        given.json.write_text(json.dumps([{**asdict(s), "points": s.points} for s in found], indent=1) + "\n")
-    return 0
+        for line in found:
+            print(scores_text(line))
+        print(f"{time.process_time() - start_s:.0f} CPU s")
+        if given.json is not None:
+            text = json.dumps([{**asdict(s), "points": s.points} for s in found], indent=1) + "\n"
+            write_whole(given.json, text.encode())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,8 +11,10 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
+from toolchain.cli.application import reported, require_writable
+from toolchain.errors import CompileError
+from toolchain.files import write_whole
 from toolchain.memory import Buffer, DoesNotFit, InvalidCsv, Placement, draw, live_at_peak, place, read_csv, validate
 
 LARGEST_SHOWN = 20
@@ -22,8 +24,9 @@ EFFORT, EFFORT_FEW, FEW_BUFFERS = 400_000, 1_000_000, 500
 def main(argv: Sequence[str] | None = None) -> int:
     options = _options(argv)
     try:
+        require_writable({"--plot": options.plot}, {"the buffers": options.file})
         buffers = read_csv(options.file)
-    except InvalidCsv as fault:
+    except (CompileError, InvalidCsv) as fault:
         return _refuse(str(fault))
     except OSError as fault:
         return _refuse(f"{options.file}: {fault.strerror}")
@@ -42,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     _report(buffers, plan, time.process_time() - began)
     if options.plot:
-        Path(options.plot).write_text(draw(buffers, plan, options.capacity), encoding="utf-8")
+        with reported():
+            write_whole(options.plot, draw(buffers, plan, options.capacity).encode())
     if options.addresses:
         for name, address in plan.addresses.items():
             print(f"{name},{address}")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from quant.calibrate import ObserverName, calibrate, default_observer
+from quant.calibrate import OBSERVERS, ObserverName, calibrate, default_observer
 from quant.data import open_data, random_data
 from quant.file import read_parameters
 from quant.observe import Range
@@ -33,7 +33,7 @@ from toolchain.passes.quantize import quantize
 from toolchain.passes.segments import Segment, segments
 from toolchain.passes.select import Selection, select
 from toolchain.report import explained, fidelity, run_figures
-from toolchain.runtime import Session
+from toolchain.runtime import Session, host_providers
 from toolchain.schedule.options import LEVELS, Options
 from toolchain.schedule.region import RegionPlan, plan_region
 from toolchain.schedule.text import print_plan
@@ -57,6 +57,16 @@ class BuildOptions:
     level: int = 2
     samples: int | None = None
     observer: ObserverName | None = None
+
+    def __post_init__(self) -> None:
+        """Raises CompileError: a level, a number of samples, an observer or a host that there is not."""
+        if type(self.level) is not int or not 0 <= self.level < len(LEVELS):
+            raise CompileError(f"level {self.level!r}: must be a whole number from 0 to {len(LEVELS) - 1}")
+        if self.samples is not None and self.samples < 1:
+            raise CompileError(f"samples {self.samples}: must be 1 or more")
+        if self.observer not in (*OBSERVERS, None):
+            raise CompileError(f"observer {self.observer}: must be one of {', '.join(OBSERVERS)}")
+        host_providers(self.host)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolchain.cli.application import reported, require_host, require_writable
+from toolchain.cli.application import Paths, reported, require_host, require_writable
 from toolchain.cli.arrays import npz_bytes, read_feeds
+from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
 
 if TYPE_CHECKING:
     from toolchain.codegen import Container
@@ -33,13 +34,14 @@ def _run(given: argparse.Namespace) -> None:
     from toolchain.runtime import Session
 
     require_host(given.host)
-    require_writable({"--output": given.output}, {"the model": given.model, "--input": given.input})
+    require_writable({"--output": given.output}, {**_sources(given), "--input": given.input})
     session = Session(_container(given), engine="reference", host=given.host)
     outputs = session.run_detailed(read_feeds(given.input, session.get_inputs())).outputs
     write_whole(given.output, npz_bytes(outputs))
 
 
-def _container(given: argparse.Namespace) -> Path | Container:
+def _sources(given: argparse.Namespace) -> dict[str, Paths]:
+    """What `_container` reads. Raises CompileError: options that do not go with this kind of model."""
     from toolchain.errors import CompileError
 
     options = {"--hw": given.hw, "--calib": given.calib, "--quant": given.quant, "--shape": given.shape}
@@ -47,9 +49,20 @@ def _container(given: argparse.Namespace) -> Path | Container:
         unused = next((name for name, value in options.items() if value), None)
         if unused is not None:
             raise CompileError(f"{unused}: goes with an ONNX model; {given.model} is compiled already")
-        return given.model
+        return {"the model": given.model}
     if given.hw is None:
         raise CompileError(f"{given.model}: an ONNX model needs --hw NAME: the machine says what its integers are")
+    return {
+        **model_inputs(given.model),
+        **machine_inputs(given.hw),
+        **data_inputs("--calib", given.calib),
+        "--quant": given.quant,
+    }
+
+
+def _container(given: argparse.Namespace) -> Path | Container:
+    if given.model.suffix != ".onnx":
+        return given.model
     from toolchain.api import BuildOptions, build
     from toolchain.cli.build import input_shapes
 

@@ -13,7 +13,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from toolchain.cli.application import reported
+from toolchain.errors import CompileError
+from toolchain.files import write_whole
+
 MARK = "random "
+GRAPHS = sorted(Path(__file__).parent.glob("*.graph.onnx"))
 
 
 def fill(tensor: onnx.TensorProto) -> None:
@@ -38,11 +43,17 @@ def filled(path: Path) -> onnx.ModelProto:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the example networks with seeded random weights.")
     parser.add_argument("dest", type=Path, help="folder to write")
-    dest = parser.parse_args().dest
+    with reported():
+        fill_all(parser.parse_args().dest)
+
+
+def fill_all(dest: Path) -> None:
+    if dest.exists() and not dest.is_dir():
+        raise CompileError(f"{dest}: is a file; DEST is the folder to write {len(GRAPHS)} networks to")
     dest.mkdir(parents=True, exist_ok=True)
-    for graph in sorted(Path(__file__).parent.glob("*.graph.onnx")):
+    for graph in GRAPHS:
         path = dest / graph.name.replace(".graph", "")
-        path.write_bytes(filled(graph).SerializeToString(deterministic=True))
+        write_whole(path, filled(graph).SerializeToString(deterministic=True))
         print(path)
 
 

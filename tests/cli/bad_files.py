@@ -47,6 +47,9 @@ def make_models(folder: Path) -> None:
     external_data_helper.convert_model_to_external_data(external, location="lost.bin", size_threshold=0)
     onnx.save(external, folder / "external.onnx")
     (folder / "lost.bin").unlink()
+    kept = model()
+    external_data_helper.convert_model_to_external_data(kept, location="weights.bin", size_threshold=0)
+    onnx.save(kept, folder / "weights.onnx")
 
 
 def make_machines(folder: Path) -> None:
@@ -60,12 +63,14 @@ def make_machines(folder: Path) -> None:
         "table": ("file: isa/descriptors1024.yaml", "file: overlap.yaml"),
         "without_prelu": ("rescale, prelu, table", "rescale, table"),
         "lost": ("file: isa/descriptors1024.yaml", "file: isa/none.yaml"),
+        "own": ("file: isa/descriptors1024.yaml", "file: own_table.yaml"),
     }
     text = files("hw_configs").joinpath("edge16.yaml").read_text()
     for name, (old, new) in changes.items():
         assert old in text, old
         (folder / f"{name}.yaml").write_text(text.replace(old, new, 1))
     table = files("hw_configs").joinpath("isa/descriptors1024.yaml").read_text()
+    (folder / "own_table.yaml").write_text(table)
     channel = "channel: {bits: [35, 32]}"
     assert channel in table
     (folder / "overlap.yaml").write_text(table.replace(channel, "channel: {bits: [36, 32]}", 1))
@@ -84,6 +89,10 @@ def make_arrays(folder: Path) -> None:
         "more": {"x": x, "z": x},
         "nan": {"x": with_nan},
         "none": {},
+        "huge": {"x": np.where(np.isnan(with_nan), 1e300, x.astype(np.float64))},
+        "many": {"x": np.repeat(x, 32, axis=0)},
+        "labelled": {"x": x, "y": np.zeros(1, np.uint8)},
+        "uneven": {"x": x, "y": np.zeros(2, np.uint8)},
         "objects": {"x": np.array([None, 1], object)},
     }.items():
         np.savez(folder / f"{name}.npz", **arrays)
@@ -97,6 +106,8 @@ def make_calibration(folder: Path) -> None:
     (folder / "nothing").mkdir()
     (folder / "mixed").mkdir()
     (folder / "mixed" / "notes.txt").write_text("no samples\n")
+    (folder / "samples").mkdir()
+    np.save(folder / "samples" / "a.npy", np.ones((1, 3, 8, 8), np.float32))
     (folder / "samples.csv").write_text("1,2,3\n")
     (folder / "feed.py").write_text(
         "def none():\n    return iter(())\n\n\ndef fails():\n    raise RuntimeError('no disk')\n    yield\n"
@@ -118,7 +129,14 @@ def make_calibration(folder: Path) -> None:
         (folder / f"parameters_{name}.yaml").write_text(good.replace(old, new))
 
 
-MAKERS: tuple[Callable[[Path], None], ...] = (make_models, make_machines, make_arrays, make_calibration)
+def make_buffers(folder: Path) -> None:
+    (folder / "buffers.csv").write_text("id,lower,upper,size\na,0,2,64\nb,1,3,64\n")
+    (folder / "benchmark").mkdir()
+    for name in "ABDEFGHIJK":
+        shutil.copy(folder / "buffers.csv", folder / "benchmark" / f"{name}.1048576.csv")
+
+
+MAKERS: tuple[Callable[[Path], None], ...] = (make_models, make_machines, make_arrays, make_calibration, make_buffers)
 
 
 def make_all(folder: Path) -> None:

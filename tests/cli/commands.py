@@ -1,9 +1,10 @@
-"""Runs the commands in this process as their console scripts would, and says what they printed."""
+"""Runs the commands in this process as their console scripts would, and says what they printed. Scripts of the repository too."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import runpy
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from unittest import mock
 
 from toolchain import cli, reference
 
+ROOT = Path(__file__).parents[2]
 COMMANDS = {"npu-build": cli.build, "npu-sim": cli.sim, "npu-dis": cli.dis, "npu-hw": cli.hw, "reference": reference.main}
 
 
@@ -23,16 +25,24 @@ class Printed:
 
 
 def run(line: str) -> Printed:
-    """line: command and arguments, separated by single spaces."""
+    """line: command, or path of a script from the repository's root, and arguments, separated by single spaces."""
     command, *arguments = line.split(" ")
     out, err = io.StringIO(), io.StringIO()
     code = 0
     with mock.patch.object(sys, "argv", [command, *arguments]), redirect_stdout(out), redirect_stderr(err):
         try:
-            COMMANDS[command]()
+            if command.endswith(".py"):
+                _run_script(ROOT / command)
+            else:
+                COMMANDS[command]()
         except SystemExit as done:
             code = done.code if isinstance(done.code, int) else 0 if done.code is None else 1
     return Printed(code, out.getvalue(), err.getvalue())
+
+
+def _run_script(path: Path) -> None:
+    with mock.patch.object(sys, "path", [str(path.parent), *sys.path]):
+        runpy.run_path(str(path), run_name="__main__")
 
 
 def contents(folder: Path) -> dict[str, str]:

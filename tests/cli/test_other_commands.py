@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -91,6 +93,33 @@ def test_the_fault_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
     with pytest.raises(OSError) as fault:
         write_files({tmp_path / "none" / "b": b"new"})
     assert fault.value.filename == str(tmp_path / "none" / "b")
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
+    """A limit on the size of files stands for the disk; the system names neither."""
+    resource = pytest.importorskip("resource")
+    (tmp_path / "a").write_text("old")
+    before = contents(tmp_path)
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, usual[1]))
+    try:
+        with pytest.raises(OSError) as fault:
+            write_files({tmp_path / "a": b"new", tmp_path / "b": bytes(2000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert fault.value.filename == str(tmp_path / "b")
+    assert contents(tmp_path) == before
+
+
+def test_what_cannot_be_replaced_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("old")
+    with (
+        mock.patch("os.replace", side_effect=OSError(errno.EBUSY, "busy", ".a.x1y2", None, "a")),
+        pytest.raises(OSError) as fault,
+    ):
+        write_files({tmp_path / "a": b"new"})
+    assert fault.value.filename == str(tmp_path / "a")
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:

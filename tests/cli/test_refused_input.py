@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 from commands import contents, run
+from overwrites import OVERWRITES
 from refusals import BUILD, MACHINES, REFERENCE, RUN
+from script_refusals import SCRIPT_USAGE, SCRIPTS
 
 from toolchain.api import STAGES
 from toolchain.hw import shipped_names
@@ -31,7 +33,7 @@ def steady(text: str, folder: Path) -> str:
     return re.sub("digest [0-9a-f]{12}", "digest DIGEST", text)
 
 
-@pytest.mark.parametrize(("line", "message"), [*BUILD, *MACHINES, *RUN, *REFERENCE])
+@pytest.mark.parametrize(("line", "message"), [*BUILD, *MACHINES, *RUN, *REFERENCE, *OVERWRITES, *SCRIPTS])
 def test_refused(line: str, message: str, in_workshop: Path) -> None:
     if line.endswith(WITHOUT_CUDA) and has_cuda():
         pytest.skip("CUDA is here")
@@ -67,6 +69,15 @@ def test_wrong_usage_is_a_few_plain_lines(line: str, in_workshop: Path) -> None:
     assert re.search(r"(?m)^(Error|python -m toolchain.reference: error): \S", printed.err)
     assert printed.err.isascii()
     assert "Traceback" not in printed.err
+    assert contents(in_workshop) == before
+
+
+@pytest.mark.parametrize(("line", "message"), SCRIPT_USAGE)
+def test_wrong_usage_of_a_script_ends_with_the_fault(line: str, message: str, in_workshop: Path) -> None:
+    before = contents(in_workshop)
+    printed = run(line)
+    name = Path(line.split(" ")[0]).name
+    assert (printed.code, printed.out, printed.err.splitlines()[-1]) == (2, "", f"{name}: error: {message}")
     assert contents(in_workshop) == before
 
 

@@ -98,9 +98,12 @@ def test_says_what_ran_where(compiled: Path) -> None:
     [
         (["z"], {}, "no output 'z'; the model's outputs are g, n, y"),
         (None, {"x": np.zeros((1, 3, 8, 7), np.float32)}, "input 'x' has shape [1, 3, 8, 7]; the model takes [1, 3, 8, 8]"),
-        (None, {"i": np.zeros(2, np.int32)}, "input 'i' is int32; the model takes int64"),
+        (None, {"i": np.zeros(2, np.int32)}, "input 'i' is int32; the model takes int64: "
+                                       "give i.astype('int64'), nothing is rounded here where bits are compared"),
         (None, {"x": None, "c": None}, "input 'x' is missing; give an array of float32 [1, 3, 8, 8]\n"
                                        "input 'c' is missing; give an array of bool [2]"),
+        (None, {"x": np.zeros((4, 3, 8, 8), np.float32)},
+         "input 'x' has shape [4, 3, 8, 8]; the model takes [1, 3, 8, 8] at once: give so much of it, for example x[:1]"),
         (None, {"d": np.zeros(1)}, "there is no input 'd'; the model's inputs are c, i, x"),
         (None, {"x": np.full((1, 3, 8, 8), np.inf, np.float32)}, "input 'x' holds NaN or infinity; codes cannot hold them"),
     ],
@@ -110,6 +113,46 @@ def test_refused(names, changes, reason: str, compiled: Path) -> None:
     with pytest.raises(CompileError) as fault:
         Session(compiled).run(names, given)
     assert str(fault.value) == reason
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"level": 9}, "level 9: must be a whole number from 0 to 3"),
+        ({"level": -1}, "level -1: must be a whole number from 0 to 3"),
+        ({"level": "2"}, "level '2': must be a whole number from 0 to 3"),
+        ({"samples": 0}, "samples 0: must be 1 or more"),
+        ({"observer": "best"}, "observer best: must be one of minmax, percentile, mse"),
+        ({"host": "tpu"}, "host tpu: must be cpu or cuda"),
+    ],
+)
+def test_options_that_are_not(options, reason: str) -> None:
+    with pytest.raises(CompileError) as fault:
+        BuildOptions("edge16", **options)
+    assert str(fault.value) == reason
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"engine": "gpu"}, "engine gpu: must be simulator or reference"), ({"host": "tpu"}, "host tpu: must be cpu or cuda")],
+)
+def test_sessions_that_are_not(options, reason: str, compiled: Path) -> None:
+    with pytest.raises(CompileError) as fault:
+        Session(compiled, **options)
+    assert str(fault.value) == reason
+
+
+def test_a_file_that_is_not_there() -> None:
+    with pytest.raises(ProgramError) as fault:
+        Session("nothere.npu")
+    assert str(fault.value) == "nothere.npu: No such file or directory"
+
+
+def test_feeds_without_names(compiled: Path) -> None:
+    with pytest.raises(CompileError) as fault:
+        Session(compiled).run(None, feeds()["x"])  # type: ignore[arg-type]
+    wanted = "{'x': array, 'i': array, 'c': array}"
+    assert str(fault.value) == f"feeds: is ndarray; give a mapping from the inputs' names, {wanted}"
 
 
 def test_what_onnxruntime_refuses_is_one_message(compiled: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from models import convolution_net
 
 from quant.file import read_parameters
@@ -43,9 +46,47 @@ def test_a_fault_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "p.yaml").exists()
 
 
+def test_a_pipe_is_written_to_and_a_link_stays_a_link(tmp_path: Path) -> None:
+    onnx.save(convolution_net(), tmp_path / "net.onnx")
+    np.savez(tmp_path / "c.npz", x=np.ones((1, 3, 8, 8), np.float32))
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "real.yaml").write_text("old")
+    (tmp_path / "link.yaml").symlink_to("real.yaml")
+    line = [sys.executable, str(SCRIPT), str(tmp_path / "net.onnx"), "--data", str(tmp_path / "c.npz"), "-o"]
+    with subprocess.Popen([*line, str(tmp_path / "pipe")], stdout=subprocess.DEVNULL) as calibration:
+        text = (tmp_path / "pipe").read_text()
+    assert calibration.returncode == 0
+    assert (tmp_path / "pipe").is_fifo()
+    assert subprocess.run([*line, str(tmp_path / "link.yaml")], stdout=subprocess.DEVNULL).returncode == 0
+    assert (tmp_path / "link.yaml").is_symlink()
+    assert (tmp_path / "real.yaml").read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (".", "-o .: is a directory, give the name of a file"),
+        ("none/p.yaml", "-o none/p.yaml: there is no directory none; make it first"),
+        ("net.onnx", "-o net.onnx: is the same file as the model; it would be overwritten"),
+        ("c.npz", "-o c.npz: is the same file as --data; it would be overwritten"),
+        ("mine.yaml", "-o mine.yaml: is the same file as --hw; it would be overwritten"),
+    ],
+)
+def test_an_output_that_cannot_be(output: str, message: str, tmp_path: Path) -> None:
+    """Said before the data are read, which would be refused."""
+    onnx.save(convolution_net(), tmp_path / "net.onnx")
+    np.savez(tmp_path / "c.npz", x=np.full((1, 3, 8, 8), np.nan, np.float32))
+    (tmp_path / "mine.yaml").write_text(files("hw_configs").joinpath("edge16.yaml").read_text())
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    line = [sys.executable, str(SCRIPT), "net.onnx", "--data", "c.npz", "--hw", "mine.yaml", "-o", output]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", message + "\n")
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
 def test_a_bad_shape_option(tmp_path: Path) -> None:
     done = run(tmp_path / "net.onnx", "--data", "c.npz", "--shape", "x=1,a", "-o", tmp_path / "p.yaml")
     assert (done.returncode, done.stderr) == (
         2,
-        "--shape x=1,a: not NAME=1,3,640,640; give the input's name and its whole shape\n",
+        "--shape x=1,a: must be NAME=D0,D1,..., for example --shape x=1,3,640,640\n",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,9 @@ from typing import Any
 import typer
 
 from toolchain.errors import CompileError, ToolchainError
+from toolchain.files import is_stream
+
+Paths = str | Path | Sequence[str | Path] | None
 
 
 def application(command: Callable[..., Any] | None = None, **options: Any) -> typer.Typer:
@@ -42,35 +45,52 @@ def reported() -> Iterator[None]:
         raise SystemExit(2) from None
 
 
+@contextmanager
+def as_options() -> Iterator[None]:
+    """A fault of a value that Python's callers give by name (samples 0: ...) is told of the option (--samples 0: ...)."""
+    try:
+        yield
+    except CompileError as fault:
+        raise CompileError(f"--{fault}") from None
+
+
 def require_host(host: str) -> None:
     """Before long work, and whether there are host nodes or not: islands could run there."""
     from toolchain.runtime import host_providers
 
-    if host not in ("cpu", "cuda"):
-        raise CompileError(f"--host {host}: must be cpu or cuda")
-    host_providers(host)
+    with as_options():
+        host_providers(host)
 
 
-def require_writable(outputs: Mapping[str, str | Path | None], inputs: Mapping[str, str | Path | None]) -> None:
+def require_writable(outputs: Mapping[str, str | Path | None], inputs: Mapping[str, Paths]) -> None:
     """Before long work: every output (option -> path, None: not asked for) can be written, and none is an input or another
     output. Raises CompileError."""
-    taken = {os.path.realpath(path): name for name, path in inputs.items() if path is not None}
     for option, path in outputs.items():
-        if path is None:
-            continue
-        reason = _unwritable(Path(path))
+        reason = None if path is None else _unwritable(Path(path))
         if reason is not None:
             raise CompileError(f"{option} {path}: {reason}")
-        if not _is_stream(Path(path)):
-            other = taken.setdefault(os.path.realpath(path), option)
-            if other != option:
-                raise CompileError(f"{option} {path}: is the same file as {other}; it would be overwritten")
+    require_apart(outputs, inputs)
+
+
+def require_apart(outputs: Mapping[str, str | Path | None], inputs: Mapping[str, Paths]) -> None:
+    """No output is an input or another output; one that cannot be written is no matter here. Raises CompileError."""
+    taken = {os.path.realpath(path): name for name, paths in inputs.items() for path in _each(paths)}
+    for option, path in outputs.items():
+        if path is None or is_stream(path):
+            continue
+        other = taken.setdefault(os.path.realpath(path), option)
+        if other != option:
+            raise CompileError(f"{option} {path}: is the same file as {other}; it would be overwritten")
+
+
+def _each(paths: Paths) -> Sequence[str | Path]:
+    return () if paths is None else (paths,) if isinstance(paths, str | Path) else paths
 
 
 def _unwritable(path: Path) -> str | None:
     if path.is_dir():
         return "is a directory, give the name of a file"
-    if _is_stream(path):
+    if is_stream(path):
         return None
     folder = Path(os.path.realpath(path)).parent
     if not folder.exists():
@@ -78,8 +98,3 @@ def _unwritable(path: Path) -> str | None:
     if not folder.is_dir():
         return f"{path.parent} is not a directory"
     return None if os.access(folder, os.W_OK | os.X_OK) else f"the directory {path.parent} cannot be written to"
-
-
-def _is_stream(path: Path) -> bool:
-    """A pipe or a device such as /dev/stdout: written to, never replaced."""
-    return path.exists() and not path.is_file()

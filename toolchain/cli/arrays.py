@@ -19,24 +19,29 @@ def read_feeds(path: Path | None, inputs: Sequence[IoType]) -> dict[str, np.ndar
     """The arrays of an .npz, checked against the inputs; without a path one random sample. Raises CompileError."""
     if path is None:
         return random_feeds(inputs)
-    if not path.exists():
-        raise CompileError(f"{path}: no such file; --input takes an .npz with an array for each input")
-    if path.is_dir():
-        raise CompileError(f"{path}: is a directory; --input takes an .npz with an array for each input")
-    try:
-        loaded = np.load(path, allow_pickle=False)
-        if not isinstance(loaded, np.lib.npyio.NpzFile):
-            raise ValueError("it is one array without a name, an .npy")
-        with loaded:
-            feeds = {name: loaded[name] for name in loaded.files}
-    except (ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error) as fault:
-        reason = f"cannot be read as .npz: {_reason(fault)}"
-        raise CompileError(f"{path}: {reason}; save it with numpy.savez(path, name=array)") from None
+    feeds = read_npz(path, "--input takes an .npz with an array for each input")
     try:
         check_feeds(inputs, feeds)
     except CompileError as fault:
         raise CompileError("\n".join(f"{path}: {line}" for line in str(fault).splitlines())) from None
     return feeds
+
+
+def read_npz(path: Path, wanted: str) -> dict[str, np.ndarray]:
+    """All arrays of an .npz. wanted: which option takes what, for where there is no file. Raises CompileError."""
+    if not path.exists():
+        raise CompileError(f"{path}: no such file; {wanted}")
+    if path.is_dir():
+        raise CompileError(f"{path}: is a directory; {wanted}")
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            raise ValueError("it is one array without a name, an .npy")
+        with loaded:
+            return {name: loaded[name] for name in loaded.files}
+    except (ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error) as fault:
+        reason = f"cannot be read as .npz: {_reason(fault)}"
+        raise CompileError(f"{path}: {reason}; save it with numpy.savez(path, name=array)") from None
 
 
 def _reason(fault: Exception) -> str:

@@ -6,15 +6,17 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolchain.cli.application import application, reported, require_host, require_writable
+from toolchain.cli.application import application, as_options, reported, require_apart, require_writable
+from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
 from toolchain.cli.progress import shown
 from toolchain.errors import CompileError
+from toolchain.files import naming
 
 if TYPE_CHECKING:
     from toolchain.api import Build, BuildOptions
@@ -39,13 +41,12 @@ def build_command(
     json_file: Annotated[Path | None, typer.Option("--json", help="The report as JSON.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="List every node: engine, cost, reason.")] = False,
     dump_after: Annotated[str | None, typer.Option(help="A stage, or all: its text goes to --dump-dir.")] = None,
-    dump_dir: Annotated[Path, typer.Option(help="Where dumps go.")] = Path("dumps"),
+    dump_dir: Annotated[Path | None, typer.Option(help="Where dumps go, made where it is not there; default dumps.")] = None,
     observer: Annotated[str | None, typer.Option(help="minmax, percentile or mse; default by the machine.")] = None,
     samples: Annotated[int | None, typer.Option(help="Use at most so many calibration samples.")] = None,
     level: Annotated[str, typer.Option("-O", help="Optimization level, -O0 to -O3.")] = "2",
 ) -> None:
     """Compiles MODEL for a machine: calibrate, quantize, split, fuse, place, emit, check. Prints where the cycles went."""
-    from quant.calibrate import OBSERVERS
     from toolchain.api import BuildOptions
     from toolchain.hw import shipped_names
 
@@ -54,17 +55,29 @@ def build_command(
             raise CompileError(f"--hw is missing: the machine to build for, one of {', '.join(shipped_names())}, or a YAML file")
         if level not in LEVELS:
             raise CompileError(f"-O{level}: must be -O0, -O1, -O2 or -O3")
-        if samples is not None and samples < 1:
-            raise CompileError(f"--samples {samples}: must be 1 or more")
-        if observer not in (*OBSERVERS, None):
-            raise CompileError(f"--observer {observer}: must be one of {', '.join(OBSERVERS)}")
-        require_host(host)
+        shapes = input_shapes(shape or ())
+        with as_options():
+            options = BuildOptions(hw, calib, quant, shapes, host, int(level), samples, observer)  # type: ignore[arg-type]
+        _require_effect(options, dump_after, dump_dir)
         _require_source(model)
-        target = output or model.with_suffix(".npu")
-        require_writable({"-o": target, "--json": json_file}, {"the model": model, "--calib": calib, "--quant": quant})
-        dump = dumper(dump_after, dump_dir)
-        options = BuildOptions(hw, calib, quant, input_shapes(shape or ()), host, int(level), samples, observer)  # type: ignore[arg-type]
-        _build(model, options, target, json_file, explain, dump)
+        inputs = {**model_inputs(model), **machine_inputs(hw), **data_inputs("--calib", calib), "--quant": quant}
+        outputs = {"-o": output or model.with_suffix(".npu"), "--json": json_file}
+        require_writable(outputs, inputs)
+        dumps = dump_files(dump_after, dump_dir or Path("dumps"))
+        require_apart({f"the dump of {stage}": file for stage, file in dumps.items()}, {**inputs, **outputs})
+        _build(model, options, outputs["-o"], json_file, explain, dumper(dumps))
+
+
+def _require_effect(options: BuildOptions, dump_after: str | None, dump_dir: Path | None) -> None:
+    """No option is given that would do nothing. Raises CompileError."""
+    if options.observer is not None and options.parameters is not None:
+        raise CompileError(
+            f"--observer {options.observer}: --quant {options.parameters} holds the ranges already; give one of them"
+        )
+    if options.samples is not None and options.calibration is None:
+        raise CompileError(f"--samples {options.samples}: goes with --calib DATA; without it the inputs are random")
+    if dump_dir is not None and dump_after is None:
+        raise CompileError(f"--dump-dir {dump_dir}: goes with --dump-after STAGE, which says what to dump")
 
 
 def _require_source(model: Path) -> None:
@@ -134,25 +147,34 @@ def input_shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def dumper(stage: str | None, directory: Path) -> Callable[[str, str], None]:
-    """Writes NN-STAGE.txt files; later regions are added to their stage's file. Raises CompileError, OSError."""
-    from toolchain.api import STAGES, silent
+def dump_files(stage: str | None, directory: Path) -> dict[str, Path]:
+    """NN-STAGE.txt of each stage that is asked for. Raises CompileError."""
+    from toolchain.api import STAGES
 
     if stage is None:
-        return silent
+        return {}
     if stage not in (*STAGES, "all"):
         raise CompileError(f"--dump-after {stage}: no such stage; stages are {', '.join(STAGES)}, or all")
     there = next(d for d in (directory, *directory.absolute().parents) if d.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise CompileError(f"--dump-dir {directory}: {there} is {'not writable' if there.is_dir() else 'not a directory'}")
+    return {name: directory / f"{i:02d}-{name}.txt" for i, name in enumerate(STAGES) if stage in (name, "all")}
+
+
+def dumper(files: Mapping[str, Path]) -> Callable[[str, str], None]:
+    """Writes the file of a stage; later regions are added to it. The function raises OSError."""
+    from toolchain.api import silent
+
+    if not files:
+        return silent
     started: set[str] = set()
 
     def dump(name: str, text: str) -> None:
-        if stage not in (name, "all"):
+        if name not in files:
             return
-        directory.mkdir(parents=True, exist_ok=True)
-        file = directory / f"{STAGES.index(name):02d}-{name}.txt"
-        with file.open("a" if name in started else "w", encoding="utf-8") as out:
+        file = files[name]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with naming(file), file.open("a" if name in started else "w", encoding="utf-8") as out:
             out.write(text)
         started.add(name)
 

@@ -26,7 +26,7 @@ def run(
     with reported():
         if assemble_from is not None and output is None:
             raise ProgramError("--assemble writes a compiled model; name it with -o OUT.npu")
-        require_writable({"-o": output}, {"--assemble": assemble_from})
+        require_writable({"-o": output}, {"the model": model, "--assemble": assemble_from})
         container = read_container(model)
         if assemble_from is not None:
             assert output is not None

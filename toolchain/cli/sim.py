@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolchain.cli.application import application, reported, require_host, require_writable
+from toolchain.cli.inputs import machine_inputs
 from toolchain.cli.progress import shown
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def sim_command(
     with reported():
         require_host(host)
         outputs = {"--output": output, "--json": json_file, "--trace": trace}
-        require_writable(outputs, {"the model": model, "--input": input_file})
+        require_writable(outputs, {"the model": model, "--input": input_file, **machine_inputs(hw)})
         _simulate(model, input_file, output, json_file, trace, host, hw)
 
 

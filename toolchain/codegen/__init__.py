@@ -10,10 +10,9 @@ from toolchain.codegen.container import (
     container_from_bytes,
     container_to_bytes,
     read_container,
-    write_files,
-    write_whole,
 )
 from toolchain.codegen.link import link_region
+from toolchain.files import write_files, write_whole
 
 __all__ = [
     "MAGIC",

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import struct
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -260,49 +258,9 @@ def _check_graph(segments: Sequence[Region | Island], graph: Graph) -> None:
 
 
 def read_container(path: str | Path) -> Container:
-    """Raises ProgramError, OSError."""
-    return container_from_bytes(Path(path).read_bytes(), str(path))
-
-
-def write_whole(path: str | Path, data: bytes) -> None:
-    """Writes beside, then renames: a reader never sees half a file, and a failure leaves the old one."""
-    write_files({path: data})
-
-
-def write_files(files: Mapping[str | Path, bytes]) -> None:
-    """All files or none: each is written beside its target, and renamed when every one is complete.
-
-    What is there and no plain file (a pipe, /dev/stdout) is written to directly. Raises OSError naming the target.
-    """
-    staged: list[tuple[str, str]] = []
+    """Raises ProgramError, also where the file cannot be read."""
     try:
-        for path, data in files.items():
-            target = os.path.realpath(path)
-            if os.path.exists(path) and not os.path.isfile(path):
-                Path(path).write_bytes(data)
-            else:
-                staged.append((_write_beside(target, data), target))
-        for temporary, target in staged:
-            os.replace(temporary, target)
-    finally:
-        for temporary, _ in staged:
-            Path(temporary).unlink(missing_ok=True)
-
-
-def _write_beside(target: str, data: bytes) -> str:
-    """The temporary file that now holds `data`, with the rights that a new file would have."""
-    folder, name = os.path.split(target)
-    try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+        data = Path(path).read_bytes()
     except OSError as fault:
-        raise OSError(fault.errno, fault.strerror, target) from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return temporary
+        raise ProgramError(f"{path}: {fault.strerror or fault}") from None
+    return container_from_bytes(data, str(path))

@@ -28,6 +28,13 @@ def read_model(path: str | os.PathLike[str]) -> onnx.ModelProto:
     return proto
 
 
+def model_files(path: Path) -> list[Path]:
+    """The model's file, then those of its external data, there or not. CompileError when it is no ONNX model."""
+    proto = parse(path)
+    external = (t for t in tensors_of(proto.graph) if external_data_helper.uses_external_data(t))
+    return [path, *dict.fromkeys(path.resolve().parent / data_location(t) for t in external)]
+
+
 def parse(path: Path) -> onnx.ModelProto:
     if path.is_dir():
         raise refuse(str(path), "is a directory, not an ONNX file")
@@ -136,6 +143,11 @@ def tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
                 yield from tensors_of(subgraph)
 
 
+def data_location(tensor: onnx.TensorProto) -> str:
+    """The file of a tensor's external data, relative to the model's folder."""
+    return {e.key: e.value for e in tensor.external_data}.get("location", "")
+
+
 def load_external_data(proto: onnx.ModelProto, path: Path) -> None:
     """Reads external weights in place from files beside the model; a missing or short file is refused by name."""
     if proto.graph.sparse_initializer:
@@ -145,8 +157,7 @@ def load_external_data(proto: onnx.ModelProto, path: Path) -> None:
     for tensor in tensors_of(proto.graph):
         if not external_data_helper.uses_external_data(tensor):
             continue
-        entries = {e.key: e.value for e in tensor.external_data}
-        location = entries.get("location", "")
+        location = data_location(tensor)
         file = (base / location).resolve()
         if not location or not file.is_relative_to(base):
             raise refuse(f"weight {tensor.name}", f'its external data "{location}" is outside the folder of the model')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolchain.hw.chip import Chip, ConvolutionLimits, NonNegative, PoolLimits, Section
 from toolchain.hw.describe import chip_differences, chip_lines
-from toolchain.hw.load import ChipFile, load_chip, read_chip_file, read_text, shipped_names
+from toolchain.hw.load import ChipFile, load_chip, machine_files, read_chip_file, read_text, shipped_names
 from toolchain.hw.rules import broken_rules
 from toolchain.hw.schema import chip_schema, schema_text
 from toolchain.hw.source import KeyPath, Source, read_source, render_path
@@ -25,6 +25,7 @@ __all__ = [
     "chip_lines",
     "chip_schema",
     "load_chip",
+    "machine_files",
     "read_chip_file",
     "read_source",
     "read_text",

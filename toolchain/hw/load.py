@@ -59,6 +59,14 @@ def read_chip_file(name_or_path: str) -> ChipFile:
     return ChipFile(source, None if faults else chip, tuple(faults), sibling)
 
 
+def machine_files(name_or_path: str) -> tuple[Path, Path | None]:
+    """(the machine's file, its instruction table's: None where the machine is not sound). Raises ConfigError as
+    `read_chip_file`."""
+    found = read_chip_file(name_or_path)
+    table = None if found.chip is None else found.sibling(found.chip.isa.file)[1]
+    return Path(str(_locate(name_or_path)[1])), None if table is None else Path(str(table))
+
+
 def read_text(label: str, file: Traversable) -> str:
     """The file's text. Raises ConfigError when it cannot be read."""
     try:

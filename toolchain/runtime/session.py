@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -46,7 +46,8 @@ class Session:
     """`Session("model.npu").run(None, {"x": x})`.
 
     engine: "simulator" decodes and runs the program's bytes; "reference" evaluates the integer graph with numpy.
-    host: where islands run. Raises ProgramError for a file that is not sound, CompileError for a host that is not there.
+    host: where islands run. Raises ProgramError for a file that is not there or not sound, CompileError for an engine or a host
+    that is not there.
     """
 
     def __init__(
@@ -58,6 +59,8 @@ class Session:
         timing: bool = False,
         check: bool = True,
     ):
+        if engine not in get_args(Engine):
+            raise CompileError(f"engine {engine}: must be {' or '.join(get_args(Engine))}")
         self._own = isinstance(model, Container)  # made here, not read: what it cannot compute is our bug
         if isinstance(model, bytes):
             model = container_from_bytes(model, "model")
@@ -212,31 +215,43 @@ def dram_image(region: Region) -> tuple[np.ndarray, list[tuple[int, int]]]:
 def check_feeds(inputs: Sequence[IoType], feeds: Mapping[str, np.ndarray]) -> None:
     """Raises CompileError with every fault of the feeds."""
     known = {t.name: t for t in inputs}
+    if not isinstance(feeds, Mapping):
+        named = ", ".join(f"{n!r}: array" for n in known)
+        raise CompileError(f"feeds: is {type(feeds).__name__}; give a mapping from the inputs' names, {{{named}}}")
     faults = [f"input {n!r} is missing; give an array of {t.dtype} {list(t.shape)}" for n, t in known.items() if n not in feeds]
     for name, value in feeds.items():
         value = np.asarray(value)
         if name not in known:
             faults.append(f"there is no input {name!r}; the model's inputs are {', '.join(sorted(known))}")
         elif value.shape != known[name].shape:
-            faults.append(f"input {name!r} has shape {list(value.shape)}; the model takes {list(known[name].shape)}")
+            faults.append(f"input {name!r} {_misshapen(name, value.shape, known[name].shape)}")
         elif value.dtype != known[name].dtype:
-            faults.append(f"input {name!r} is {value.dtype}; the model takes {known[name].dtype}")
+            wanted = known[name].dtype
+            way_out = f"give {name}.astype({wanted!r}), nothing is rounded here where bits are compared"
+            faults.append(f"input {name!r} is {value.dtype}; the model takes {wanted}: {way_out}")
         elif value.dtype.kind == "f" and not np.isfinite(value).all():
             faults.append(f"input {name!r} holds NaN or infinity; codes cannot hold them")
     if faults:
         raise CompileError("\n".join(faults))
 
 
+def _misshapen(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    said = f"has shape {list(shape)}; the model takes {list(wanted)}"
+    if len(shape) == len(wanted) and shape[1:] == wanted[1:] and shape[0] > wanted[0]:
+        return f"{said} at once: give so much of it, for example {name}[:{wanted[0]}]"
+    return said
+
+
 def host_providers(host: str) -> list[str]:
     """The providers of onnxruntime that islands run on. Raises CompileError where they are not installed."""
     if host == "cpu":
         return ["CPUExecutionProvider"]
+    if host != "cuda":
+        raise CompileError(f"host {host}: must be cpu or cuda")
     import onnxruntime as ort
 
     if "CUDAExecutionProvider" not in ort.get_available_providers():
-        raise CompileError(
-            "--host cuda: onnxruntime has no CUDAExecutionProvider here; install the extra 'cuda', or use --host cpu"
-        )
+        raise CompileError("host cuda: onnxruntime has no CUDAExecutionProvider here; install the extra 'cuda', or use cpu")
     return ["CUDAExecutionProvider", "CPUExecutionProvider"]
 
 

@@ -1,0 +1,65 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def write_whole(path: str | Path, data: bytes) -> None:
+    """Writes beside, then renames: a reader never sees half a file, and a failure leaves the old one."""
+    write_files({path: data})
+
+
+def write_files(files: Mapping[str | Path, bytes]) -> None:
+    """All files or none: each is written beside its target, and renamed when every one is complete.
+
+    What is there and no plain file (a pipe, /dev/stdout) is written to directly. Raises OSError naming the target.
+    """
+    staged: list[tuple[str, str | Path]] = []
+    try:
+        for path, data in files.items():
+            with naming(path):
+                if is_stream(path):
+                    Path(path).write_bytes(data)
+                else:
+                    staged.append((_write_beside(os.path.realpath(path), data), path))
+        for temporary, path in staged:
+            with naming(path):
+                os.replace(temporary, os.path.realpath(path))
+    finally:
+        for temporary, _ in staged:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def is_stream(path: str | Path) -> bool:
+    """A pipe or a device such as /dev/stdout: written to, never replaced. Directories are counted in."""
+    return os.path.exists(path) and not os.path.isfile(path)
+
+
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """An OSError inside names this file: of a full disk the system says no name, of a temporary file one that nobody gave."""
+    try:
+        yield
+    except OSError as fault:
+        raise OSError(fault.errno, fault.strerror, str(path)) from None
+
+
+def _write_beside(target: str, data: bytes) -> str:
+    """The temporary file that now holds `data`, with the rights that a new file would have."""
+    folder, name = os.path.split(target)
+    handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return temporary
