@@ -204,7 +204,8 @@ CASES = {
     "no such table file": (
         "isa/descriptors1024.yaml",
         "isa/descriptors2048.yaml",
-        "mine.yaml:{line}: isa.file: there is no file 'isa/descriptors2048.yaml' beside this one or among the shipped",
+        "mine.yaml:{line}: isa.file: there is no file 'isa/descriptors2048.yaml' beside this one or among the shipped; "
+        "python -m toolchain.isa mine.yaml descriptors > isa/descriptors2048.yaml writes a first one",
     ),
     "name of odd letters": (
         "name: edge16",

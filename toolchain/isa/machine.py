@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 from toolchain.errors import ConfigError, ProgramError
 from toolchain.hw import Chip, ChipFile, Source, broken_rules, read_chip_file, read_source, read_text, render_path, validate
 from toolchain.isa.layout import broken_layout
 from toolchain.isa.needs import broken_needs
 from toolchain.isa.plan import Isa
-from toolchain.isa.table import TABLES, Table
+from toolchain.isa.table import TABLES, RegisterTable, Table
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,10 @@ def _read_isa(chip_file: ChipFile) -> tuple[Isa | None, list[str]]:
         return None, []  # the chip's own faults say so
     label, file = chip_file.sibling(name)
     if not file.is_file():
-        return None, [chip_file.source.fault(("isa", "file"), f"there is no file {name!r} beside this one or among the shipped")]
+        reason = f"there is no file {name!r} beside this one or among the shipped"
+        machine = chip_file.source.label
+        way_out = f"python -m toolchain.isa {machine} descriptors > {Path(machine).parent / name} writes a first one"
+        return None, [chip_file.source.fault(("isa", "file"), f"{reason}; {way_out}")]
     try:
         source = read_source(read_text(label, file), label)
     except ConfigError as broken:
@@ -57,8 +61,10 @@ def _read_isa(chip_file: ChipFile) -> tuple[Isa | None, list[str]]:
 
 def read_table(source: Source) -> tuple[Table | None, list[str]]:
     """(the instruction table, []) or (None, its faults)."""
-    kind = source.data.get("kind") if isinstance(source.data, dict) else None
-    if kind not in TABLES:
+    if not isinstance(source.data, dict):
+        return None, validate(RegisterTable, source)[1]  # tables of every kind are mappings
+    kind = source.data.get("kind")
+    if not isinstance(kind, str) or kind not in TABLES:
         return None, [source.fault(("kind",), f"must be one of {', '.join(sorted(TABLES))}, got {kind!r}")]
     table, faults = validate(TABLES[kind], source)
     if table is not None:
