@@ -97,11 +97,14 @@ def test_transposed_weights_that_are_computed(tmp_path: Path) -> None:
     assert fallback.reason == "its weights or bias are computed, not constant"
 
 
+HALF = "tensor a is float16, not float32"
+
+
 @pytest.mark.parametrize(
     ("graph", "reason"),
     [
-        ("(float16[1,3,4,4] a, float16[2,3,1,1] w) => (float16[p,q,r,s] y) { y = Conv(a, w) }", "tensor a is float16, not float32"),
-        ("(float16[1,3,4,4] a) => (float16[p,q,r,s] y) { y = Relu(a) }", "tensor a is float16, not float32"),
+        ("(float16[1,3,4,4] a, float16[2,3,1,1] w) => (float16[p,q,r,s] y) { y = Conv(a, w) }", HALF),
+        ("(float16[1,3,4,4] a) => (float16[p,q,r,s] y) { y = Relu(a) }", HALF),
         ("(float16[1,3,4,4] a) => (float16[p,q,r,s] y) { y = Softmax(a) }", "no operator of the chip computes Softmax"),
         ("(float[1,3,4,4] a, float low) => (float[p,q,r,s] y) { y = Clip(a, low) }", "no operator of the chip computes Clip"),
     ],
