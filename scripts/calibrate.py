@@ -58,7 +58,8 @@ def run(options: argparse.Namespace) -> None:
     from toolchain.frontend import load_model
     from toolchain.hw import load_chip
 
-    numerics = load_chip(options.hw).numerics if options.hw else None
+    chip = load_chip(options.hw) if options.hw else None
+    numerics = chip.numerics if chip else None
     observer = options.observer or (default_observer(numerics) if numerics else "minmax")
     model = load_model(options.model, shapes(options.shape))
     inputs = {i.name: model.types[i.name] for i in model.proto.graph.input if i.name in model.types}
@@ -90,7 +91,7 @@ def run(options: argparse.Namespace) -> None:
         samples,
         str(options.data),
         options.model.name,
-        options.hw or "",
+        chip.name if chip else "",
         tensor_sources(model.proto),
     )
     write_parameters(options.output, parameters)

@@ -55,8 +55,11 @@ def test_simulation_says_what_ran_where(in_workshop: Path, tmp_path: Path) -> No
     assert done("npu-sim good.npu").splitlines()[-1] == "note: ran on random inputs; give --input IN.npz"
 
 
-def test_simulation_for_the_machine_asked_for(in_workshop: Path) -> None:
+def test_simulation_for_the_machine_asked_for(in_workshop: Path, tmp_path: Path) -> None:
     done("npu-sim good.npu --hw edge16 --input good.npz")
+    text = (CLASSIFIER.parents[1] / "hw_configs" / "edge16.yaml").read_text()
+    (tmp_path / "edge16.yaml").write_text(text.replace("description: 16x16", "description: the same, 16x16"))
+    done(f"npu-sim good.npu --hw {tmp_path}/edge16.yaml --input good.npz")
 
 
 @pytest.mark.parametrize("hw", ["edge16", "ws8_pow2", "ethos_u55_256"])

@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from toolchain.errors import ConfigError, ProgramError
 from toolchain.hw import Chip, ChipFile, Source, broken_rules, read_chip_file, read_source, read_text, render_path, validate
@@ -74,10 +75,17 @@ def read_table(source: Source) -> tuple[Table | None, list[str]]:
 
 def machine_to_json(machine: Machine) -> str:
     """Canonical: equal machines give equal text, whatever the layout of their YAML."""
-    data = {
+    return _canonical(_parts(machine))
+
+
+def _parts(machine: Machine) -> dict[str, dict[str, Any]]:
+    return {
         "chip": machine.chip.model_dump(mode="json"),
         "isa": machine.isa.table.model_dump(mode="json", by_alias=True),
     }
+
+
+def _canonical(data: dict[str, dict[str, Any]]) -> str:
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
@@ -99,5 +107,6 @@ def machine_from_json(text: str) -> Machine:
 
 
 def machine_digest(machine: Machine) -> str:
-    """sha256 of the canonical JSON, as 64 hexadecimal digits."""
-    return hashlib.sha256(machine_to_json(machine).encode()).hexdigest()
+    """sha256 of the canonical JSON without the descriptions, which change no machine, as 64 hexadecimal digits."""
+    said = {part: {k: v for k, v in keys.items() if k != "description"} for part, keys in _parts(machine).items()}
+    return hashlib.sha256(_canonical(said).encode()).hexdigest()
