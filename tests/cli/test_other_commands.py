@@ -27,7 +27,8 @@ def done(line: str) -> str:
 def test_simulation_and_reference_write_the_same_bytes(in_workshop: Path, tmp_path: Path) -> None:
     for name in ("good", "island"):
         done(f"npu-sim {name}.npu --input good.npz --output {tmp_path}/sim.npz")
-        assert done(f"reference {name}.npu --input good.npz --output {tmp_path}/reference.npz") == ""
+        said = done(f"reference {name}.npu --input good.npz --output {tmp_path}/reference.npz")
+        assert said == f"wrote {tmp_path}/reference.npz: 1 output\n"
         assert (tmp_path / "sim.npz").read_bytes() == (tmp_path / "reference.npz").read_bytes()
         with np.load(tmp_path / "sim.npz") as outputs:
             assert outputs.files == ["y"]
@@ -38,6 +39,15 @@ def test_reference_of_an_onnx_model(in_workshop: Path, tmp_path: Path) -> None:
     done(f"reference good.npu --input good.npz --output {tmp_path}/a.npz")
     done(f"reference good.onnx --hw edge16 --calib good.npz --shape x=1,3,8,8 --input good.npz --output {tmp_path}/b.npz")
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
+def test_reference_says_what_is_random(in_workshop: Path, tmp_path: Path) -> None:
+    printed = run(f"reference good.onnx --hw edge16 --output {tmp_path}/a.npz")
+    assert printed.code == 0
+    assert printed.out == f"wrote {tmp_path}/a.npz: 1 output of random inputs; give --input IN.npz\n"
+    assert printed.err == (
+        "WARNING: calibrated and judged on RANDOM inputs: bits and cycles are right, accuracy means NOTHING; give --calib DATA\n"
+    )
 
 
 def test_reference_as_a_module(in_workshop: Path, tmp_path: Path) -> None:
