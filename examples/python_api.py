@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from toolchain.api import BuildOptions, build
-from toolchain.codegen import write_whole
 from toolchain.errors import counted
+from toolchain.files import write_whole
 from toolchain.runtime import Session
 
 CLASSIFIER = Path(__file__).parent / "classifier"

@@ -10,10 +10,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from quant.observe import Range
-from quant.parameters import activation_quant, code_range
+from quant.parameters import SMALLEST_SCALE, activation_quant, code_range
 from quant.suggestion import suggestion
 from toolchain.errors import ConfigError
 from toolchain.files import write_whole
@@ -22,6 +23,8 @@ from toolchain.hw.chip import Numerics
 from toolchain.ir.graph import Quant
 
 VERSION = 1
+_LARGEST = float(np.finfo(np.float32).max)
+_OTHER_SCALE = "give one that fits the data, or low and high"
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
@@ -120,16 +123,24 @@ def _text(value: str) -> str:
 # --- reading
 
 
-def read_parameters(path: Path, *, tensors: Collection[str] | None = None, numerics: Numerics | None = None) -> Parameters:
-    """tensors: the float tensors of the model, each to have an entry and no others; numerics: the machine that must be able
-    to express the scales. Raises ConfigError with every fault as `file:line: path: reason`."""
+def read_parameters(
+    path: Path,
+    *,
+    tensors: Collection[str] | None = None,
+    known: Collection[str] | None = None,
+    numerics: Numerics | None = None,
+) -> Parameters:
+    """tensors: those that must have an entry; known: those that may have one (default: no others); numerics: the machine that
+    must be able to express the scales. Raises ConfigError with every fault as `file:line: path: reason`."""
     source = _numbers(read_source(_read_text(path), str(path)))
+    if isinstance(source.data, dict) and not {"version", "tensors"}.intersection(source.data):
+        raise ConfigError([f"{path}:1: is no parameters file: no version, no tensors; scripts/calibrate.py writes one"])
     file, faults = validate(_File, source)
     if file is None:
         raise ConfigError(faults)
     faults = []
     if tensors is not None:
-        faults += _name_faults(file, source, tensors)
+        faults += _name_faults(file, source, tensors, tensors if known is None else known)
     if numerics is not None:
         faults += [
             source.fault(("tensors", name, key), reason)
@@ -173,25 +184,30 @@ def _value(entry: _Entry) -> Range | Quant:
     return Quant(entry.scale, entry.zero_point)
 
 
-def _name_faults(file: _File, source: Source, tensors: Collection[str]) -> list[str]:
-    unknown = [
-        source.fault(("tensors", name), f"the model has no such float tensor{suggestion(name, tensors)}", at_key=True)
-        for name in file.tensors
-        if name not in tensors
-    ]
+def _name_faults(file: _File, source: Source, tensors: Collection[str], known: Collection[str]) -> list[str]:
+    missing = [name for name in tensors if name not in file.tensors]
+    unknown = []
+    for name in file.tensors:
+        if name not in known:
+            reason = f"the model has no such tensor{suggestion(name, missing or known)}; mend or remove its entry"
+            unknown.append(source.fault(("tensors", name), reason, at_key=True))
     absent = [
         source.fault(("tensors",), f"tensor {name!r} of the model has no entry; add it, or calibrate again", at_key=True)
-        for name in tensors
-        if name not in file.tensors
+        for name in missing
     ]
     return unknown + absent
 
 
 def _machine_faults(entry: _Entry, numerics: Numerics) -> list[tuple[str, str]]:
+    ends = (("low", entry.low), ("high", entry.high))
+    faults = [(key, f"{end!r} is beyond float32") for key, end in ends if end is not None and abs(end) > _LARGEST]
     if entry.scale is None or entry.zero_point is None:
-        return []
-    faults: list[tuple[str, str]] = []
+        return faults
     low, high = code_range(numerics)
+    if entry.scale < SMALLEST_SCALE:
+        faults.append(("scale", f"{entry.scale!r} is below the smallest, 2^-40 ({SMALLEST_SCALE:.2g}); {_OTHER_SCALE}"))
+    elif entry.scale * (high - low) > _LARGEST:
+        faults.append(("scale", f"{entry.scale!r} spreads the codes beyond float32; {_OTHER_SCALE}"))
     if numerics.scale.kind == "pow2" and not _is_power_of_two(entry.scale):
         below, above = _neighbours(entry.scale)
         faults.append(

@@ -32,7 +32,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--hw", help="machine: name or YAML file; needed by observer mse, and to judge concatenations")
     parser.add_argument("--observer", choices=OBSERVERS, help="default: mse where scales are powers of two, else minmax")
     parser.add_argument("--percent", type=float, default=99.99, help="of observer percentile (default 99.99)")
-    parser.add_argument("--limit", type=int, help="use the first so many samples")
+    parser.add_argument("--samples", type=int, help="use the first so many samples")
     parser.add_argument("--shape", action="append", default=[], metavar="NAME=1,3,640,640", help="binds dynamic dimensions")
     parser.add_argument("-o", "--output", type=Path, required=True)
     return parser.parse_args()
@@ -50,11 +50,12 @@ def run(options: argparse.Namespace) -> None:
     shapes = input_shapes(options.shape)
     inputs = {**model_inputs(options.model), **data_inputs("--data", options.data), **machine_inputs(options.hw)}
     require_writable({"-o": options.output}, inputs)
-    numerics = load_chip(options.hw).numerics if options.hw else None
+    chip = load_chip(options.hw) if options.hw else None
+    numerics = chip.numerics if chip else None
     observer = options.observer or (default_observer(numerics) if numerics else "minmax")
     model = load_model(options.model, shapes)
     types = {i.name: model.types[i.name] for i in model.proto.graph.input if i.name in model.types}
-    data = open_data(options.data, types, limit=options.limit)
+    data = open_data(options.data, types, limit=options.samples)
     samples = 0
 
     def progress(done: int, total: int | None) -> None:
@@ -82,7 +83,7 @@ def run(options: argparse.Namespace) -> None:
         samples,
         str(options.data),
         options.model.name,
-        options.hw or "",
+        chip.name if chip else "",
         tensor_sources(model.proto),
     )
     write_parameters(options.output, parameters)

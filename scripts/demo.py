@@ -26,7 +26,7 @@ from evaluate import Array, Scores, count, evaluate, from_arrays, read_labelled,
 from toolchain.api import Build, BuildOptions, build
 from toolchain.cli.application import reported, require_writable
 from toolchain.cli.inputs import machine_inputs
-from toolchain.codegen import write_whole
+from toolchain.files import write_whole
 from toolchain.report import text
 from toolchain.runtime import Session
 

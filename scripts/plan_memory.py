@@ -2,7 +2,8 @@
 
     plan_memory.py FILE.csv --capacity N [--minimize] [--plot out.svg]
 
-Exit code 0: planned. 1: does not fit, with the live set at the peak. 2: the input is not as it should be.
+Exit code 0: planned. 1: does not fit, with the live set at the peak. 2: the input is not as it should be, or a buffer is
+larger than the capacity.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Place buffers in one arena, with a proof or the gap to the bound.")
     parser.add_argument("file", help="CSV with the columns id,lower,upper,size[,alignment]")
-    parser.add_argument("--capacity", type=int, help="bytes of the arena")
+    parser.add_argument("--capacity", type=_bytes, metavar="N", help="bytes of the arena")
     parser.add_argument("--minimize", action="store_true", help="look for the smallest peak, not just any that fits")
     parser.add_argument("--plot", metavar="OUT.svg", help="write a picture: time to the right, addresses upwards")
     parser.add_argument("--effort", type=int, help="search nodes (default 400,000; 1,000,000 to minimize up to 500 buffers)")
@@ -70,7 +71,16 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error("give --capacity N, or --minimize, or both")
     if options.capacity is not None and options.capacity < 0:
         parser.error(f"capacity {options.capacity} is negative")
+    if options.effort is not None and options.effort < 0:
+        parser.error(f"effort {options.effort} is negative; give 0 or more search nodes")
     return options
+
+
+def _bytes(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes; write it out, for example 16384") from None
 
 
 def _impossible(buffers: Sequence[Buffer], capacity: int | None) -> str | None:
@@ -81,7 +91,7 @@ def _impossible(buffers: Sequence[Buffer], capacity: int | None) -> str | None:
 
 
 def _refuse(message: str) -> int:
-    print(f"plan_memory: {message}", file=sys.stderr)
+    print("\n".join(f"plan_memory: {line}" for line in message.splitlines()), file=sys.stderr)
     return 2
 
 

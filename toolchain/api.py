@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from quant.calibrate import OBSERVERS, ObserverName, calibrate, default_observer
+from quant.clipping import lost_tensors
 from quant.data import open_data, random_data
 from quant.file import read_parameters
 from quant.observe import Range
 from quant.structure import adjust_ranges
-from quant.suggestion import suggestion
 from simulator import simulate
 from toolchain.codegen import Container, IoType, Island, Region, container_to_bytes, link_region
 from toolchain.errors import CompileError, InternalError
@@ -99,10 +100,20 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
     figures = _check(data, container, model, selection, samples, options.host, progress)
     figures = {**figures, "nodes": explained(model.nodes, figures["layers"], container, _host_reasons(selection))}
     figures["judged_on"] = "random inputs" if options.calibration is None else "calibration"
-    return Build(container, data, figures, (*model.notes, *adjustments), _warnings(options))
+    return Build(container, data, figures, (*model.notes, *adjustments), _warnings(model, machine, options, ranges, samples))
 
 
-def _warnings(options: BuildOptions) -> tuple[str, ...]:
+def _warnings(
+    model: NormalModel,
+    machine: Machine,
+    options: BuildOptions,
+    ranges: Mapping[str, Range | Quant],
+    samples: Iterable[dict[str, np.ndarray]],
+) -> tuple[str, ...]:
+    if options.calibration is not None and options.parameters is not None:
+        judged = islice(samples, _FIDELITY_SAMPLES)
+        lost = lost_tensors(model.proto, judged, ranges, machine.chip.numerics)
+        return tuple(f"{options.parameters}: {sentence}" for sentence in lost)
     if options.calibration is not None:
         return ()
     what = "calibrated and judged" if options.parameters is None else "judged"
@@ -145,17 +156,7 @@ def _ranges(
     tensors = sorted({tensor for tensor, _ in selection.origins.values()})
     numerics = machine.chip.numerics
     if options.parameters is not None:
-        given = read_parameters(Path(options.parameters), numerics=numerics).tensors
-        strange = next((t for t in given if t not in model.types), None)
-        if strange is not None:
-            meant = suggestion(strange, model.types)
-            raise CompileError(f"{options.parameters}: the model has no tensor {strange!r}{meant}; mend or remove its entry")
-        absent = [t for t in tensors if t not in given]
-        if absent:
-            raise CompileError(
-                f"{options.parameters}: tensor {absent[0]!r} has no entry ({len(absent)} missing); "
-                "calibrate this model again with scripts/calibrate.py"
-            )
+        given = read_parameters(Path(options.parameters), tensors=tensors, known=model.types, numerics=numerics).tensors
         return {t: given[t] for t in tensors}, ()
     ranges = calibrate(
         model.proto,

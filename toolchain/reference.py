@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from toolchain.cli.application import Paths, reported, require_host, require_writable
 from toolchain.cli.arrays import npz_bytes, read_feeds
 from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
+from toolchain.errors import CompileError, counted
 
 if TYPE_CHECKING:
     from toolchain.codegen import Container
@@ -30,7 +31,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(given: argparse.Namespace) -> None:
-    from toolchain.codegen import write_whole
+    from toolchain.files import write_whole
     from toolchain.runtime import Session
 
     require_host(given.host)
@@ -38,12 +39,12 @@ def _run(given: argparse.Namespace) -> None:
     session = Session(_container(given), engine="reference", host=given.host)
     outputs = session.run_detailed(read_feeds(given.input, session.get_inputs())).outputs
     write_whole(given.output, npz_bytes(outputs))
+    random = "" if given.input else " of random inputs; give --input IN.npz"
+    print(f"wrote {given.output}: {counted(len(outputs), 'output')}{random}")
 
 
 def _sources(given: argparse.Namespace) -> dict[str, Paths]:
     """What `_container` reads. Raises CompileError: options that do not go with this kind of model."""
-    from toolchain.errors import CompileError
-
     options = {"--hw": given.hw, "--calib": given.calib, "--quant": given.quant, "--shape": given.shape}
     if given.model.suffix != ".onnx":
         unused = next((name for name, value in options.items() if value), None)
@@ -64,9 +65,11 @@ def _container(given: argparse.Namespace) -> Path | Container:
     if given.model.suffix != ".onnx":
         return given.model
     from toolchain.api import BuildOptions, build
-    from toolchain.cli.build import input_shapes
+    from toolchain.cli.build import input_shapes, warn
 
-    return build(given.model, BuildOptions(given.hw, given.calib, given.quant, input_shapes(given.shape))).container
+    built = build(given.model, BuildOptions(given.hw, given.calib, given.quant, input_shapes(given.shape)))
+    warn(built)
+    return built.container
 
 
 if __name__ == "__main__":

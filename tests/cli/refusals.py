@@ -128,11 +128,32 @@ BUILD = [
     ("npu-build good.onnx --hw edge16 --quant good.onnx", "good.onnx:1: file: is not text in UTF-8"),
     (
         "npu-build good.onnx --hw edge16 --quant parameters_absent.yaml",
-        ("parameters_absent.yaml: tensor 'y' has no entry (1 missing); calibrate this model again with scripts/calibrate.py"),
+        "parameters_absent.yaml:2: tensors: tensor 'y' of the model has no entry; add it, or calibrate again",
     ),
     (
         "npu-build good.onnx --hw edge16 --quant parameters_strange.yaml",
-        "parameters_strange.yaml: the model has no tensor 'conv.out'; mend or remove its entry",
+        (
+            "parameters_strange.yaml:4: tensors.conv.out: the model has no such tensor; mend or remove its entry\n"
+            "parameters_strange.yaml:2: tensors: tensor 'a' of the model has no entry; add it, or calibrate again"
+        ),
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --quant parameters_tiny.yaml",
+        "parameters_tiny.yaml:3: tensors.x.scale: 1e-30 is below the smallest, 2^-40 (9.1e-13); give one that fits the data, or "
+        "low and high",
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --quant parameters_vast.yaml",
+        "parameters_vast.yaml:3: tensors.x.scale: 1e+308 spreads the codes beyond float32; give one that fits the data, or low "
+        "and high",
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --quant parameters_double.yaml",
+        "parameters_double.yaml:3: tensors.x.low: -1e+300 is beyond float32",
+    ),
+    (
+        "npu-build good.onnx --hw edge16 --quant accumulators.yaml",
+        "accumulators.yaml:1: is no parameters file: no version, no tensors; scripts/calibrate.py writes one",
     ),
     (
         "npu-build good.onnx --hw edge16 --quant parameters_swapped.yaml",
@@ -235,7 +256,8 @@ MACHINES = [
     ),
     (
         "npu-build good.onnx --hw lost.yaml",
-        "lost.yaml:52: isa.file: there is no file 'isa/none.yaml' beside this one or among the shipped",
+        "lost.yaml:52: isa.file: there is no file 'isa/none.yaml' beside this one or among the shipped; "
+        "python -m toolchain.isa lost.yaml descriptors > isa/none.yaml writes a first one",
     ),
     (
         "npu-build good.onnx --hw overlap.yaml",

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from bad_files import model
@@ -207,3 +208,23 @@ def test_progress_is_shown_on_a_terminal_only(in_workshop: Path, tmp_path: Path)
     assert b"wrote " in out
     assert b"\x1b[" not in out
     assert b"\x1b[" in shown
+
+
+@pytest.mark.parametrize(
+    ("parameters", "warning"),
+    [
+        ("point", "tensor 'x': 100% of its values, in [LOW, HIGH], are clipped; widen its range"),
+        ("wide", "tensor 'x': its values, in [LOW, HIGH], all become one code; narrow its range"),
+        ("good", None),
+    ],
+)
+def test_a_range_that_loses_its_tensor_is_warned_of(
+    parameters: str, warning: str | None, in_workshop: Path, tmp_path: Path
+) -> None:
+    file = "good_parameters.yaml" if parameters == "good" else f"parameters_{parameters}.yaml"
+    printed = run(f"npu-build good.onnx --hw edge16 --quant {file} --calib good.npz -o {tmp_path}/a.npu")
+    with np.load("good.npz") as data:
+        x = data["x"]
+    expected = "" if warning is None else f"WARNING: {file}: {warning}\n"
+    assert printed.code == 0
+    assert printed.err == expected.replace("LOW", f"{x.min():.4g}").replace("HIGH", f"{x.max():.4g}")

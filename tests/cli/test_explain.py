@@ -67,6 +67,14 @@ CASES = {
         {"engines.vector": {"operations": ("add", "rescale", "table")}}, (3, 1, 3, 3), "y = AveragePool<kernel_shape=[3,3]>(x)",
         "engines.vector.operations has no average_pool: a depthwise convolution with ones",
     ),
+    "kernel rows for want of memory": (
+        {"memories.sram": {"size": 1024}}, (3, 1, 16, 16), "y = Conv<group=3>(x, w)",
+        "memories.sram.size=1024: 16 rows of the kernel, 8 at a time",
+    ),
+    "kernel rows beyond what the limit asks for": (
+        {"limits.depthwise": {"max_kernel": (7, 7)}, "memories.sram": {"size": 768}}, (3, 1, 16, 16), "y = Conv<group=3>(x, w)",
+        "limits.depthwise.max_kernel=[7, 7]: kernel 16x16 in 9 parts; memories.sram.size=768: 16 rows of the kernel, 4 at a time",
+    ),
     "terms of a product": (
         {"limits.matrix_product": {"max_k": 8}}, (4, 3, 1, 1), "y = MatMul(x, x)",
         "limits.matrix_product.max_k=8: 16 terms of a sum in parts",
@@ -102,6 +110,11 @@ def test_the_key_that_made_a_layer_so_is_named(case: str, tmp_path: Path) -> Non
     changes, shape, body, said = CASES[case]
     assert said in rows(tmp_path, changes, shape, body)[-1]["reason"]
     assert rows(tmp_path, {}, shape, body)[-1]["reason"] == ""
+
+
+def test_kernel_rows_cut_for_speed(tmp_path: Path) -> None:
+    (row,) = rows(tmp_path, {}, (32, 3, 16, 16), "y = Conv(x, w)")
+    assert row["reason"] == "chosen for speed: 16 rows of the kernel, 6 at a time"
 
 
 def test_a_function_and_a_sum_without_room_behind_the_array(tmp_path: Path) -> None:

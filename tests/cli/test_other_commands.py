@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from commands import contents, run
 
-from toolchain.codegen import write_files
+from toolchain.files import write_files
 
 CLASSIFIER = Path(__file__).parents[2] / "examples" / "classifier"
 
@@ -29,7 +29,8 @@ def done(line: str) -> str:
 def test_simulation_and_reference_write_the_same_bytes(in_workshop: Path, tmp_path: Path) -> None:
     for name in ("good", "island"):
         done(f"npu-sim {name}.npu --input good.npz --output {tmp_path}/sim.npz")
-        assert done(f"reference {name}.npu --input good.npz --output {tmp_path}/reference.npz") == ""
+        said = done(f"reference {name}.npu --input good.npz --output {tmp_path}/reference.npz")
+        assert said == f"wrote {tmp_path}/reference.npz: 1 output\n"
         assert (tmp_path / "sim.npz").read_bytes() == (tmp_path / "reference.npz").read_bytes()
         with np.load(tmp_path / "sim.npz") as outputs:
             assert outputs.files == ["y"]
@@ -40,6 +41,15 @@ def test_reference_of_an_onnx_model(in_workshop: Path, tmp_path: Path) -> None:
     done(f"reference good.npu --input good.npz --output {tmp_path}/a.npz")
     done(f"reference good.onnx --hw edge16 --calib good.npz --shape x=1,3,8,8 --input good.npz --output {tmp_path}/b.npz")
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
+def test_reference_says_what_is_random(in_workshop: Path, tmp_path: Path) -> None:
+    printed = run(f"reference good.onnx --hw edge16 --output {tmp_path}/a.npz")
+    assert printed.code == 0
+    assert printed.out == f"wrote {tmp_path}/a.npz: 1 output of random inputs; give --input IN.npz\n"
+    assert printed.err == (
+        "WARNING: calibrated and judged on RANDOM inputs: bits and cycles are right, accuracy means NOTHING; give --calib DATA\n"
+    )
 
 
 def test_reference_as_a_module(in_workshop: Path, tmp_path: Path) -> None:
@@ -57,8 +67,11 @@ def test_simulation_says_what_ran_where(in_workshop: Path, tmp_path: Path) -> No
     assert done("npu-sim good.npu").splitlines()[-1] == "note: ran on random inputs; give --input IN.npz"
 
 
-def test_simulation_for_the_machine_asked_for(in_workshop: Path) -> None:
+def test_simulation_for_the_machine_asked_for(in_workshop: Path, tmp_path: Path) -> None:
     done("npu-sim good.npu --hw edge16 --input good.npz")
+    text = (CLASSIFIER.parents[1] / "hw_configs" / "edge16.yaml").read_text()
+    (tmp_path / "edge16.yaml").write_text(text.replace("description: 16x16", "description: the same, 16x16"))
+    done(f"npu-sim good.npu --hw {tmp_path}/edge16.yaml --input good.npz")
 
 
 @pytest.mark.parametrize("hw", ["edge16", "ws8_pow2", "ethos_u55_256"])

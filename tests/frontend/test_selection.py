@@ -95,3 +95,20 @@ def test_transposed_weights_that_are_computed(tmp_path: Path) -> None:
     graph = f"{MAP}, float[6,4,2,2] z) => (float[a,b,c,d] y) {{ y = ConvTranspose<strides = [2,2]>(x, z) }}"
     (fallback,) = selected(save(model(graph, weights={}), tmp_path)).fallbacks
     assert fallback.reason == "its weights or bias are computed, not constant"
+
+
+HALF = "tensor a is float16, not float32"
+
+
+@pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        ("(float16[1,3,4,4] a, float16[2,3,1,1] w) => (float16[p,q,r,s] y) { y = Conv(a, w) }", HALF),
+        ("(float16[1,3,4,4] a) => (float16[p,q,r,s] y) { y = Relu(a) }", HALF),
+        ("(float16[1,3,4,4] a) => (float16[p,q,r,s] y) { y = Softmax(a) }", "no operator of the chip computes Softmax"),
+        ("(float[1,3,4,4] a, float low) => (float[p,q,r,s] y) { y = Clip(a, low) }", "no operator of the chip computes Clip"),
+    ],
+)
+def test_the_type_is_the_reason_only_where_another_would_help(graph: str, reason: str, tmp_path: Path) -> None:
+    (fallback,) = selected(save(model(graph), tmp_path)).fallbacks
+    assert fallback.reason == reason

@@ -191,6 +191,12 @@ CASES = {
         "mine.yaml:{line}: numerics.per_op.add: fp32_rne is not defined for scale kind multiplier; it has single_half_up, "
         "double_round, half_away, half_even, truncate, floor, scale16, reduced16",
     ),
+    "rounding of no operation": (
+        "rounding: double_round",
+        "rounding: double_round\n  per_op: {addd: floor}",
+        "mine.yaml:{line}: numerics.per_op.addd: must be one of 'convolution', 'matrix_product', 'average_pool', 'add', 'sub', "
+        "'mul', 'rescale', 'prelu'; got 'addd'",
+    ),
     "multiplier too wide for the rounding": (
         "rounding: double_round",
         "rounding: scale16",
@@ -214,7 +220,8 @@ CASES = {
     "no such table file": (
         "isa/descriptors1024.yaml",
         "isa/descriptors2048.yaml",
-        "mine.yaml:{line}: isa.file: there is no file 'isa/descriptors2048.yaml' beside this one or among the shipped",
+        "mine.yaml:{line}: isa.file: there is no file 'isa/descriptors2048.yaml' beside this one or among the shipped; "
+        "python -m toolchain.isa mine.yaml descriptors > isa/descriptors2048.yaml writes a first one",
     ),
     "name of odd letters": (
         "name: edge16",
@@ -234,6 +241,7 @@ ANCHORS = {
     "array without the machine's types": "types:\n",
     "types twice": "{activation: int8, weight: int8}\n    accumulators",
     "rounding of an operation": "per_op:",
+    "rounding of no operation": "per_op:",
     "multiplier too wide for the rounding": "scale: {",
     "shift too small for the rounding": "scale: {",
 }

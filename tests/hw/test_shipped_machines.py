@@ -79,6 +79,15 @@ def test_the_digest_is_of_what_the_yaml_means(tmp_path):
     assert machine_digest(load_machine(str(tmp_path / "mine.yaml"))) == machine_digest(load_machine("edge16"))
 
 
+def test_the_digest_is_not_of_descriptions(tmp_path):
+    text = files("hw_configs").joinpath("edge16.yaml").read_text()
+    digests = []
+    for old, new in (("", ""), ("description: 16x16", "description: my 16x16"), ("name: edge16", "name: mine")):
+        (tmp_path / "mine.yaml").write_text(text.replace(old, new))
+        digests.append(machine_digest(load_machine(str(tmp_path / "mine.yaml"))))
+    assert digests[0] == digests[1] != digests[2]
+
+
 def test_the_digest_does_not_depend_on_the_order_of_keys(tmp_path):
     text = files("hw_configs").joinpath("edge16.yaml").read_text()
     digests = set()

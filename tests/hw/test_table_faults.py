@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from machine_files import line_of, write_changed
+from machine_files import line_of, shipped_text, write_changed
 
 from toolchain.errors import ConfigError
 from toolchain.isa import load_machine
@@ -270,10 +270,16 @@ def test_an_outgrown_memory_is_one_fault(tmp_path, monkeypatch):
         assert len(faults_of(tmp_path, monkeypatch, table, [], [size])) == 1
 
 
-def test_unknown_kind(tmp_path, monkeypatch):
-    found = faults_of(tmp_path, monkeypatch, REGISTERS, [("kind: registers", "kind: vliw")])
+@pytest.mark.parametrize("kind, shown", [("vliw", "'vliw'"), ("[registers]", "['registers']"), ("null", "None")])
+def test_unknown_kind(tmp_path, monkeypatch, kind, shown):
+    found = faults_of(tmp_path, monkeypatch, REGISTERS, [("kind: registers", f"kind: {kind}")])
     line = line_of(tmp_path / REGISTERS, "kind:")
-    assert found == [f"{REGISTERS}:{line}: kind: must be one of descriptors, registers, got 'vliw'"]
+    assert found == [f"{REGISTERS}:{line}: kind: must be one of descriptors, registers, got {shown}"]
+
+
+def test_plain_text_is_no_table(tmp_path, monkeypatch):
+    found = faults_of(tmp_path, monkeypatch, REGISTERS, [(shipped_text(REGISTERS), "to be written\n")])
+    assert found == [f"{REGISTERS}:1: file: must be a section of keys, got 'to be written'"]
 
 
 def test_key_of_a_field(tmp_path, monkeypatch):

@@ -186,7 +186,7 @@ def test_a_descriptor_carries_its_wait_and_signal():
     decoded = decode(program, isa)
     assert decoded.ops == tuple(ops)
     assert decoded.words == (1, 1, 0, 0, 1, 1, 1)
-    assert "00001: fill wait=6 signal=7\n" in disassemble(program, isa)
+    assert "00001: fill wait=6 signal=7  ; op 1-3\n" in disassemble(program, isa)
 
 
 def test_a_descriptor_carries_no_wait_of_another_engine():
@@ -198,8 +198,16 @@ def test_a_descriptor_carries_no_wait_of_another_engine():
 def test_a_comment_is_at_its_operation():
     isa = machine_of("edge16").isa
     text = disassemble(encode([Wait(2, 6), fill(), End()], isa), isa, ["the wait", "the fill", "the end"])
-    assert "00000: fill wait=6  ; the fill\n" in text
-    assert "00001: end  ; the end\n" in text
+    assert "00000: fill wait=6  ; op 0-1 the fill\n" in text
+    assert "00001: end  ; op 2 the end\n" in text
+
+
+def test_a_register_machine_numbers_its_operations_beside_their_start_words():
+    isa = machine_of("ethos_u65_512").isa
+    text = disassemble(encode([Wait(2, 6), fill(), fill(), End()], isa), isa, ["", "the fill", "again"])
+    starts = [line for line in text.splitlines() if ": start " in line]
+    assert [line.partition("  ; ")[2] for line in starts] == ["op 0", "op 1 the fill", "op 2 again", "op 3"]
+    assert [line[:5] for line in starts] == ["00000", "00007", "00008", "00009"]
 
 
 REFUSED = {

@@ -23,16 +23,20 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(SCRIPT), *map(str, arguments)], capture_output=True, text=True)
 
 
-def test_it_writes_what_the_build_reads(tmp_path: Path) -> None:
+@pytest.mark.parametrize("machine", ["edge16", "brick"])
+def test_it_writes_what_the_build_reads(machine: str, tmp_path: Path) -> None:
+    text = (SCRIPT.parents[1] / "hw_configs" / "edge16.yaml").read_text()
+    (tmp_path / "brick.yaml").write_text(text.replace("name: edge16", "name: brick"))
+    hw = "edge16" if machine == "edge16" else tmp_path / "brick.yaml"
     onnx.save(convolution_net(), tmp_path / "net.onnx")
     x = np.random.default_rng(0).standard_normal((6, 3, 8, 8)).astype(np.float32)
     np.savez(tmp_path / "c.npz", x=x)
-    done = run(tmp_path / "net.onnx", "--data", tmp_path / "c.npz", "--hw", "edge16", "--limit", 4, "-o", tmp_path / "p.yaml")
+    done = run(tmp_path / "net.onnx", "--data", tmp_path / "c.npz", "--hw", hw, "--samples", 4, "-o", tmp_path / "p.yaml")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"{tmp_path}/p.yaml: 5 tensors from 4 samples, observer minmax, ")
     found = read_parameters(tmp_path / "p.yaml")
     assert found.tensors["x"] == Range(float(x[:4].min()), float(x[:4].max()))
-    assert (found.samples, found.model, found.hardware) == (4, "net.onnx", "edge16")
+    assert (found.samples, found.model, found.hardware) == (4, "net.onnx", machine)
 
 
 def test_a_fault_writes_nothing(tmp_path: Path) -> None:

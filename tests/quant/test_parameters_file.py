@@ -129,7 +129,7 @@ FAULTS = [
     (
         "version: 1\ntensors:\n  X: {low: 0, high: 1}\n  y: {low: 0, high: 1}\n",
         [
-            "{p}:3: tensors.X: the model has no such float tensor",
+            "{p}:3: tensors.X: the model has no such tensor; mend or remove its entry",
             "{p}:2: tensors: tensor 'x' of the model has no entry; add it, or calibrate again",
         ],
     ),

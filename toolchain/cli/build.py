@@ -100,7 +100,7 @@ def _build(
     dump: Callable[[str, str], None],
 ) -> None:
     from toolchain.api import build
-    from toolchain.codegen import write_files
+    from toolchain.files import write_files
 
     with shown() as progress:
         built = build(model, options, dump, progress)
@@ -112,6 +112,11 @@ def _build(
     print(report(built, explain))
     checked = "the emitted program equals the integer reference bit for bit" if built.figures["layers"] else "no program"
     print(f"\nwrote {target}: {len(built.data):,} bytes; {checked}")
+    warn(built)
+
+
+def warn(built: Build) -> None:
+    """On stderr, behind what stdout has."""
     sys.stdout.flush()
     for warning in built.warnings:
         print(f"WARNING: {warning}", file=sys.stderr)

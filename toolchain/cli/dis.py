@@ -8,8 +8,9 @@ from pathlib import Path
 import typer
 
 from toolchain.cli.application import application, reported, require_writable
-from toolchain.codegen import Container, Region, container_to_bytes, read_container, write_whole
+from toolchain.codegen import Container, Region, container_to_bytes, read_container
 from toolchain.errors import ProgramError, counted
+from toolchain.files import write_whole
 from toolchain.isa import assemble, decode, disassemble, split_listings
 
 _MODEL = typer.Argument(metavar="MODEL", help="A compiled model, model.npu.")

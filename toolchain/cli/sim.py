@@ -47,7 +47,7 @@ def _simulate(
     hw: str | None,
 ) -> None:
     from toolchain.cli.arrays import npz_bytes, read_feeds
-    from toolchain.codegen import write_files
+    from toolchain.files import write_files
     from toolchain.report import run_figures
     from toolchain.report.trace import trace_json
     from toolchain.runtime import Session

@@ -12,7 +12,6 @@ from toolchain.codegen.container import (
     read_container,
 )
 from toolchain.codegen.link import link_region
-from toolchain.files import write_files, write_whole
 
 __all__ = [
     "MAGIC",
@@ -25,6 +24,4 @@ __all__ = [
     "container_to_bytes",
     "link_region",
     "read_container",
-    "write_files",
-    "write_whole",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -32,20 +32,26 @@ def shipped_names() -> tuple[str, ...]:
     return tuple(sorted(f.name.removesuffix(".yaml") for f in files(SHIPPED).iterdir() if f.name.endswith(".yaml")))
 
 
-def load_chip(name_or_path: str) -> Chip:
-    """The chip of a shipped name or of a YAML file. Raises ConfigError with every fault; its ISA file is not read."""
-    found = read_chip_file(name_or_path)
+def load_chip(name_or_path: str, table: str | None = None) -> Chip:
+    """The chip of a shipped name or of a YAML file. Raises ConfigError with every fault; its ISA file is not read.
+
+    table: the isa.file of a machine without a section isa, which is a fault otherwise."""
+    found = read_chip_file(name_or_path, table)
     if found.chip is None:
         raise ConfigError(list(found.faults))
     return found.chip
 
 
-def read_chip_file(name_or_path: str) -> ChipFile:
-    """Reads and checks one machine. Raises ConfigError only when there is nothing to check: no file, not YAML."""
+def read_chip_file(name_or_path: str, table: str | None = None) -> ChipFile:
+    """Reads and checks one machine. Raises ConfigError only when there is nothing to check: no file, not YAML.
+
+    table: as of `load_chip`."""
     label, file = _locate(name_or_path)
     source = read_source(read_text(label, file), label)
     if isinstance(source.data, dict) and "operations" in source.data and "memories" not in source.data:
         raise ConfigError([f"{label}:1: is an instruction table; give the machine that names it in isa.file"])
+    if table is not None and isinstance(source.data, dict):
+        source = replace(source, data={"isa": {"file": table}, **source.data})
     chip, faults = validate(Chip, source)
     if chip is not None:
         faults = [source.fault(path, reason) for path, reason in broken_rules(chip)]

@@ -56,6 +56,8 @@ def _fault(model: type[BaseModel], source: Source, error: ErrorDetails) -> str:
     if kind == "extra_forbidden":
         keys = _known_keys(model, path[:-1])
         return source.fault(path, f"no such key{suggest(str(path[-1]), keys)}", at_key=True)
+    if path[-1:] == ("[key]",):  # pydantic's step to a key itself
+        return source.fault(path[:-1], _reason(error), at_key=True)
     in_list = path and isinstance(path[-1], int)
     if kind == "tuple_type":
         return source.fault(path, f"must be a list{_example(model, path)}, got {_shown(error['input'])}")

@@ -2,13 +2,14 @@
 
     isa registers64
     00000: write IFM_BASE = 0x000040001200     ; address=4608 row_stride=64
-    00001: start convolution accumulate=0 emit=1
+    00001: start convolution accumulate=0 emit=1  ; op 0 layer
 
     isa descriptors1024
-    00000: convolution wait=3 signal=4
+    00000: convolution wait=3 signal=4  ; op 0-2 layer
            input_address=4608 input_row_stride=64 ...
 
-After `;` to the end of a line is comment, the word number before `:` is for the reader. A value of several words is written
+After `;` to the end of a line is comment, the word number before `:` is for the reader; so is the operation's number, by which
+the simulator names it (a wait and a signal that a descriptor carries are operations too). A value of several words is written
 part by part: `write ADDRESS.1 = 0x2`.
 """
 
@@ -76,20 +77,21 @@ def _write_targets(isa: Isa) -> dict[str, tuple[int, Part]]:
     }
 
 
-def _comment(comments: Sequence[str], index: int) -> str:
+def _comment(comments: Sequence[str], index: int, first: int, last: int) -> str:
+    """Of operation `index`, which stands with its wait and its signal as operations first..last."""
     # A name is the model's: it must not end the comment's line.
     text = " ".join(comments[index].split()) if index < len(comments) else ""
-    return f"  ; {text}" if text else ""
+    return f"  ; op {first}{f'-{last}' if last > first else ''}{f' {text}' if text else ''}"
 
 
 def _descriptor_lines(program: bytes, isa: Isa, comments: Sequence[str]) -> Iterator[str]:
     index = 0
     for place, descriptor in enumerate(descriptors.unpack(program, isa)):
         op = descriptor.op
-        own = index + (descriptor.wait is not None)
+        own, first = index + (descriptor.wait is not None), index
         index += len(descriptor.unfolded())
         sync = "".join(f" {n}={v}" for n, v in (("wait", descriptor.wait), ("signal", descriptor.signal)) if v is not None)
-        yield f"{place:05d}: {op.NAME}{sync}{_comment(comments, own)}"
+        yield f"{place:05d}: {op.NAME}{sync}{_comment(comments, own, first, index - 1)}"
         words = [f"{s.name}={int(getattr(op, s.name))}" for s in isa.plans[op.NAME].slots]
         yield from _wrapped(words)
 
@@ -118,7 +120,7 @@ def _register_lines(program: bytes, isa: Isa, comments: Sequence[str]) -> Iterat
         word = written.starts[index : index + 1]
         plan = _started(word, place, isa)
         fields = "".join(f" {s.name}={int(get(word, s)[0])}" for s in plan.slots if s.register is None)
-        lines[place] = f"{place:05d}: start {plan.operation.NAME}{fields}{_comment(comments, index)}"
+        lines[place] = f"{place:05d}: start {plan.operation.NAME}{fields}{_comment(comments, index, index, index)}"
     return (lines[place] for place in sorted(lines))
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from toolchain.errors import ConfigError, ProgramError
 from toolchain.hw import Chip, ChipFile, Source, broken_rules, read_chip_file, read_source, read_text, render_path, validate
 from toolchain.isa.layout import broken_layout
 from toolchain.isa.needs import broken_needs
 from toolchain.isa.plan import Isa
-from toolchain.isa.table import TABLES, Table
+from toolchain.isa.table import TABLES, RegisterTable, Table
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,10 @@ def _read_isa(chip_file: ChipFile) -> tuple[Isa | None, list[str]]:
         return None, []  # the chip's own faults say so
     label, file = chip_file.sibling(name)
     if not file.is_file():
-        return None, [chip_file.source.fault(("isa", "file"), f"there is no file {name!r} beside this one or among the shipped")]
+        reason = f"there is no file {name!r} beside this one or among the shipped"
+        machine = chip_file.source.label
+        way_out = f"python -m toolchain.isa {machine} descriptors > {Path(machine).parent / name} writes a first one"
+        return None, [chip_file.source.fault(("isa", "file"), f"{reason}; {way_out}")]
     try:
         source = read_source(read_text(label, file), label)
     except ConfigError as broken:
@@ -57,8 +62,10 @@ def _read_isa(chip_file: ChipFile) -> tuple[Isa | None, list[str]]:
 
 def read_table(source: Source) -> tuple[Table | None, list[str]]:
     """(the instruction table, []) or (None, its faults)."""
-    kind = source.data.get("kind") if isinstance(source.data, dict) else None
-    if kind not in TABLES:
+    if not isinstance(source.data, dict):
+        return None, validate(RegisterTable, source)[1]  # tables of every kind are mappings
+    kind = source.data.get("kind")
+    if not isinstance(kind, str) or kind not in TABLES:
         return None, [source.fault(("kind",), f"must be one of {', '.join(sorted(TABLES))}, got {kind!r}")]
     table, faults = validate(TABLES[kind], source)
     if table is not None:
@@ -68,10 +75,17 @@ def read_table(source: Source) -> tuple[Table | None, list[str]]:
 
 def machine_to_json(machine: Machine) -> str:
     """Canonical: equal machines give equal text, whatever the layout of their YAML."""
-    data = {
+    return _canonical(_parts(machine))
+
+
+def _parts(machine: Machine) -> dict[str, dict[str, Any]]:
+    return {
         "chip": machine.chip.model_dump(mode="json"),
         "isa": machine.isa.table.model_dump(mode="json", by_alias=True),
     }
+
+
+def _canonical(data: dict[str, dict[str, Any]]) -> str:
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
@@ -93,5 +107,6 @@ def machine_from_json(text: str) -> Machine:
 
 
 def machine_digest(machine: Machine) -> str:
-    """sha256 of the canonical JSON, as 64 hexadecimal digits."""
-    return hashlib.sha256(machine_to_json(machine).encode()).hexdigest()
+    """sha256 of the canonical JSON without the descriptions, which change no machine, as 64 hexadecimal digits."""
+    said = {part: {k: v for k, v in keys.items() if k != "description"} for part, keys in _parts(machine).items()}
+    return hashlib.sha256(_canonical(said).encode()).hexdigest()

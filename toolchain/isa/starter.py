@@ -14,6 +14,7 @@ from toolchain.hw import Chip
 from toolchain.isa.needs import Need, need, needed_operations
 from toolchain.isa.operations import OPERATIONS
 from toolchain.isa.plan import WIDEST_VALUE
+from toolchain.isa.table import WORD_BITS
 
 _OPCODE_BITS = 8
 _ADDRESS_BITS = 16  # of a register, at most
@@ -43,14 +44,23 @@ class _Field:
 
 def starter_table(chip: Chip, kind: str = "descriptors", word_bits: int | None = None) -> str:
     """The YAML of an instruction table that `chip` accepts. word_bits: of registers 32 where not given; a descriptor is at least
-    as wide as its widest operation. Raises ConfigError where the words are too narrow, or `kind` is none."""
+    as wide as its widest operation. Raises ConfigError where no word has `word_bits`, they are too few, or `kind` is none."""
+    rule = word_bits_rule(kind)
+    if word_bits is not None and word_bits not in WORD_BITS[kind]:
+        raise ConfigError([f"{kind} of {word_bits} bits: {rule}"])
     needs = {name: _needs(name, chip) for name in needed_operations(chip)}
     opcodes = {name: i for i, name in enumerate(needs, 1)}
     if kind == "descriptors":
         return _descriptors(chip, needs, opcodes, word_bits or 0)
-    if kind == "registers":
-        return _registers(chip, needs, opcodes, word_bits or 32)
-    raise ConfigError([f"no kind of instruction table {kind!r}; there are descriptors and registers"])
+    return _registers(chip, needs, opcodes, word_bits or 32)
+
+
+def word_bits_rule(kind: str) -> str:
+    """What a number of bits must be, as a fault says it. Raises ConfigError where there is no such kind."""
+    if kind not in WORD_BITS:
+        raise ConfigError([f"no kind of instruction table {kind!r}; there are descriptors and registers"])
+    allowed = WORD_BITS[kind]
+    return f"must be a multiple of {allowed.step} from {allowed[0]:,} to {allowed[-1]:,}"
 
 
 def _needs(operation: str, chip: Chip) -> dict[str, Need]:

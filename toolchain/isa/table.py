@@ -7,7 +7,7 @@ registers hold then. `descriptors`: one wide word holds a whole operation.
 from __future__ import annotations
 
 import json
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
@@ -19,6 +19,12 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
 RegisterName = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")]
 FieldPath = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*\.[a-z][a-z0-9_]*$")]
 Constant = Annotated[int, Field(ge=-(1 << 48), le=1 << 48)]
+WORD_BITS = {"registers": range(16, 1024 + 8, 8), "descriptors": range(64, 4096 + 8, 8)}  # what a word of each kind may have
+
+
+def _word_bits(kind: str) -> Any:
+    allowed = WORD_BITS[kind]
+    return Field(ge=allowed[0], le=allowed[-1], multiple_of=allowed.step)
 
 
 def width_of(bits: Bits) -> int:
@@ -98,7 +104,7 @@ class RegisterTable(Section):
     name: Name
     kind: Literal["registers"]
     description: str = ""
-    word_bits: Annotated[int, Field(ge=16, le=1024, multiple_of=8)]
+    word_bits: Annotated[int, _word_bits("registers")]
     write: WriteWord
     start: StartWord
     registers: dict[RegisterName, Register]
@@ -109,7 +115,7 @@ class DescriptorTable(Section):
     name: Name
     kind: Literal["descriptors"]
     description: str = ""
-    word_bits: Annotated[int, Field(ge=64, le=4096, multiple_of=8)]
+    word_bits: Annotated[int, _word_bits("descriptors")]
     opcode: Bits
     sync: SyncFields | None = None
     operations: dict[Name, DescriptorRow]

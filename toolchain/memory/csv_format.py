@@ -13,25 +13,29 @@ OPTIONAL = ("alignment",)
 
 
 class InvalidCsv(ValueError):
-    """The file is no list of buffers; the message begins with file:line."""
+    """The file is no list of buffers; the message has a line for every fault, which begins with file:line."""
 
 
 def read_csv(path: str | Path) -> list[Buffer]:
-    """Columns id, lower, upper, size and optionally alignment, in any order. Raises InvalidCsv, or OSError."""
+    """Columns id, lower, upper, size and optionally alignment, in any order. Raises InvalidCsv with every fault, or OSError."""
     buffers: list[Buffer] = []
-    with open(path, newline="", encoding="utf-8") as file:
+    faults: list[str] = []
+    lines: dict[str, int] = {}
+    # Spreadsheets begin UTF-8 with a byte order mark.
+    with open(path, newline="", encoding="utf-8-sig") as file:
         try:
             rows = csv.DictReader(file)
-            header = rows.fieldnames
-            _check_header(path, header)
+            _check_header(path, rows.fieldnames)
             for row in rows:
-                buffers.append(_buffer(f"{path}:{rows.line_num}", row))
-                try:
-                    check_buffers(buffers[-1:])
-                except InvalidBuffers as fault:
-                    raise InvalidCsv(f"{path}:{rows.line_num}: {fault}") from None
+                read, wrong = _buffer(row, lines)
+                faults += [f"{path}:{rows.line_num}: {fault}" for fault in wrong]
+                if read is not None:
+                    buffers.append(read)
+                    lines.setdefault(read.name, rows.line_num)
         except (UnicodeDecodeError, csv.Error) as fault:
             raise InvalidCsv(f"{path}:1: not a CSV file: {fault}") from None
+    if faults:
+        raise InvalidCsv("\n".join(faults))
     if not buffers:
         raise InvalidCsv(f"{path}:1: no buffers after the header")
     try:
@@ -53,17 +57,30 @@ def _check_header(path: str | Path, header: object) -> None:
             raise InvalidCsv(f"{path}:1: column {name} is not supported; known are {', '.join(REQUIRED + OPTIONAL)}")
 
 
-def _buffer(where: str, row: Mapping[str | None, object]) -> Buffer:
+def _buffer(row: Mapping[str | None, object], lines: Mapping[str, int]) -> tuple[Buffer | None, list[str]]:
+    """(the buffer, []) or (None, its faults). lines: where each name before it stands."""
     if None in row:
-        raise InvalidCsv(f"{where}: more fields than the header has columns")
+        return None, ["more fields than the header has columns"]
     values = {str(name).strip(): value for name, value in row.items()}
-    numbers = {}
-    for name in ("lower", "upper", "size", "alignment"):
-        if name not in values:
-            continue
-        text = values[name]
+    absent = [name for name, value in values.items() if value is None]
+    if absent:
+        return None, [f"ends before column{'s' if len(absent) > 1 else ''} {', '.join(absent)}"]
+    numbers, faults = {}, []
+    name = str(values["id"])
+    if not name.strip():
+        faults.append("id: is empty; give every buffer a name")
+    elif name in lines:
+        faults.append(f"buffer {name}: the name is given twice, first in line {lines[name]}")
+    for column in ("lower", "upper", "size", "alignment"):
         try:
-            numbers[name] = int(str(text))
+            numbers[column] = int(str(values.get(column, 1)))
         except ValueError:
-            raise InvalidCsv(f"{where}: {name}: {text!r} is not a whole number") from None
-    return Buffer(str(values["id"]), numbers["lower"], numbers["upper"], numbers["size"], numbers.get("alignment", 1))
+            faults.append(f"{column}: {values[column]!r} is not a whole number")
+    if faults:
+        return None, faults
+    buffer = Buffer(name, numbers["lower"], numbers["upper"], numbers["size"], numbers["alignment"])
+    try:
+        check_buffers([buffer])
+    except InvalidBuffers as fault:
+        return None, [str(fault)]
+    return buffer, []

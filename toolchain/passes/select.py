@@ -16,7 +16,7 @@ from toolchain.ops.convolution import Convolution
 from toolchain.ops.movement import Reshape, Transpose
 from toolchain.ops.registry import RULES
 from toolchain.ops.scope import Refused, Scope
-from toolchain.ops.unary import Unary, clip_bounds
+from toolchain.ops.unary import ONNX_UNARY, Unary, clip_bounds
 from toolchain.passes.fuse import can_clamp
 from toolchain.passes.movers import lift_functions, merge_moves
 from toolchain.passes.segments import moves_for_host
@@ -112,13 +112,19 @@ def _kind(node: Node) -> str:
 
 
 def _try(node: Node, scope: Scope) -> str | None:
-    rule = RULES.get(_kind(node))
-    if rule is None or (isinstance(node.op, OnnxOp) and node.op.domain not in ("", "ai.onnx")):
-        return f"no operator of the chip computes {_kind(node)}"
+    kind = _kind(node)
+    foreign = isinstance(node.op, OnnxOp) and node.op.domain not in ("", "ai.onnx")
+    rule = None if foreign else RULES.get(kind)
+    unknown = f"no operator of the chip computes {kind}"
+    # Functions of one tensor have a rule once they are composed, which takes float32.
+    if rule is None and (foreign or kind not in ONNX_UNARY):
+        return unknown
     computed = [n for n in (*node.inputs, *node.outputs) if n and n not in scope.graph.constants]
     wrong = next((n for n in computed if scope.graph.types[n].dtype != "float32"), None)
     if wrong is not None:
         return f"tensor {wrong} is {scope.graph.types[wrong].dtype}, not float32"
+    if rule is None:
+        return unknown
     if not any(n for n in node.inputs if n and n not in scope.graph.constants):
         return "all of its inputs are constant"
     if any(0 in scope.graph.types[n].shape for n in computed):

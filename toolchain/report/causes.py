@@ -70,7 +70,7 @@ def _convolution(node: Node, graph: Graph, chip: Chip, ops: Sequence[Any]) -> li
     section = "depthwise" if isinstance(ops[0], Depthwise) else "convolution"
     limits: ConvolutionLimits = getattr(chip.limits, section)
     _, height, width, _ = graph.types[node.outputs[0]].shape
-    said = _kernel(op, (kh, kw), f"limits.{section}", limits, ops)
+    said = [*_kernel(op, (kh, kw), f"limits.{section}", limits), *_kernel_rows(op, (kh, kw), outputs, limits, ops, chip)]
     if limits.max_stride and (op.strides[0] > limits.max_stride[0] or op.strides[1] > limits.max_stride[1]):
         apart = [axis for axis, i in (("row", 0), ("column", 1)) if op.strides[i] > limits.max_stride[i]]
         said.append(
@@ -97,35 +97,52 @@ def _convolution(node: Node, graph: Graph, chip: Chip, ops: Sequence[Any]) -> li
     return [*said, *_tiles(height * width, channels, node, graph, chip, [o for o in ops if o.emit])]
 
 
-def _kernel(
-    op: IntegerConvolution, kernel: tuple[int, int], section: str, limits: ConvolutionLimits, ops: Sequence[Any]
-) -> list[str]:
-    """Why an instruction sees only part of the kernel."""
+def _kernel(op: IntegerConvolution, kernel: tuple[int, int], section: str, limits: ConvolutionLimits) -> list[str]:
+    """Which limits show an instruction only part of the kernel."""
     said = []
-    taken = (max(o.kernel_height for o in ops), max(o.kernel_width for o in ops))
-    dilated = limits.max_dilation and any(d > m and k > 1 for d, m, k in zip(op.dilations, limits.max_dilation, kernel))
-    if dilated:
+    if limits.max_dilation and any(d > m and k > 1 for d, m, k in zip(op.dilations, limits.max_dilation, kernel)):
         said.append(
             f"{section}.max_dilation={_pair(limits.max_dilation)}: dilation {op.dilations[0]}x{op.dilations[1]}, so one row "
             "or column of the kernel an instruction"
         )
     if limits.max_kernel and (kernel[0] > limits.max_kernel[0] or kernel[1] > limits.max_kernel[1]):
-        parts = math.prod(-(-k // t) for k, t in zip(kernel, taken))
+        parts = math.prod(-(-k // m) for k, m in zip(kernel, limits.max_kernel))
         said.append(f"{section}.max_kernel={_pair(limits.max_kernel)}: kernel {kernel[0]}x{kernel[1]} in {parts} parts")
-    elif not dilated and taken[0] < kernel[0]:
-        said.append(f"memories.sram.size: {taken[0]} of the kernel's {kernel[0]} rows an instruction")
     return said
+
+
+def _kernel_rows(
+    op: IntegerConvolution, kernel: tuple[int, int], outputs: int, limits: ConvolutionLimits, ops: Sequence[Any], chip: Chip
+) -> list[str]:
+    """Why the rows of the kernel are in more parts than the limits ask for."""
+    high, wide = (min(k, m) for k, m in zip(kernel, limits.max_kernel or kernel))
+    taken = max(o.kernel_height for o in ops)
+    one_by_one = limits.max_dilation and op.dilations[0] > limits.max_dilation[0]
+    if one_by_one or -(-kernel[0] // taken) <= -(-kernel[0] // high):
+        return []
+    columns = chip.engines.mac.columns
+    if isinstance(ops[0], Depthwise):
+        channels = weights = min(outputs, columns)
+    else:
+        channels = max(o.input_channels for o in ops)
+        weights = channels * min(outputs // op.groups, columns)
+    # A tile has its window's whole input, whatever part of the kernel an instruction sees.
+    needed_bytes = math.prod(kernel) * channels * chip.activation_bytes + high * wide * weights
+    return [_less("rows of the kernel", kernel[0], taken, needed_bytes, chip)]
+
+
+def _less(what: str, size: int, taken: int, needed_bytes: int, chip: Chip) -> str:
+    """What cut `size` beyond the limits. needed_bytes: SRAM of the smallest tile without that."""
+    sram = chip.memories.sram.size
+    reason = f"memories.sram.size={sram}" if needed_bytes > sram else "chosen for speed"
+    return f"{reason}: {size} {what}, {taken} at a time"
 
 
 def _cut(what: str, size: int, taken: int, key: str, limit: int | None, each_bytes: int, chip: Chip) -> list[str]:
     """Why an instruction takes only part of `size`. each_bytes: SRAM that one of `size` takes in the smallest tile."""
     said = [f"{key}={limit}: {size} {what} in parts"] if limit and size > limit else []
     whole = min(size, limit or size)
-    if taken < whole:
-        forced = whole * each_bytes > chip.memories.sram.size
-        reason = f"memories.sram.size={chip.memories.sram.size}" if forced else "chosen for speed"
-        said.append(f"{reason}: {size} {what}, {taken} at a time")
-    return said
+    return [*said, _less(what, size, taken, whole * each_bytes, chip)] if taken < whole else said
 
 
 def _grouped(op: IntegerConvolution, section: str, reduction: int, outputs: int, together: int, chip: Chip) -> list[str]:
