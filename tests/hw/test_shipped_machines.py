@@ -69,6 +69,13 @@ def test_json_holds_the_whole_machine(name):
     assert machine_digest(again) == machine_digest(machine)
 
 
+def test_json_holds_small_quantities(tmp_path):
+    text = files("hw_configs").joinpath("edge16.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(text.replace("512 KiB", "512 B").replace("500 MHz", "5 Hz"))
+    machine = load_machine(str(tmp_path / "mine.yaml"))
+    assert machine_from_json(machine_to_json(machine)) == machine
+
+
 def test_digests_differ():
     assert len({machine_digest(load_machine(name)) for name in NAMES}) == len(NAMES)
 

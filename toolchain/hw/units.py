@@ -6,18 +6,19 @@ import re
 from fractions import Fraction
 from typing import Annotated
 
-from pydantic import BeforeValidator, WithJsonSchema
+from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
 
 _BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 _HERTZ = {"Hz": 1, "kHz": 10**3, "MHz": 10**6, "GHz": 10**9}
+WRITTEN = "written by people"  # the validation context in which small numbers need their unit
 _LARGEST = 1 << 48
 _LEAST_BARE = 1000  # numbers without a unit are bytes or hertz, and no memory or clock is so small
 
 
-def _parse(value: object, units: dict[str, int], example: str) -> int:
+def _parse(value: object, info: ValidationInfo, units: dict[str, int], example: str) -> int:
     known = ", ".join(units)
     if isinstance(value, int) and not isinstance(value, bool):
-        if 0 < value < _LEAST_BARE:  # somebody forgot the unit
+        if info.context == WRITTEN and 0 < value < _LEAST_BARE:  # somebody forgot the unit
             base = next(iter(units))
             raise ValueError(f"{value} has no unit; write it as {example!r}, or as '{value} {base}' where {base} is meant")
         quantity = value
@@ -58,5 +59,5 @@ def write_hertz(frequency_hz: int) -> str:
     return _written(frequency_hz, _HERTZ)
 
 
-Bytes = Annotated[int, BeforeValidator(lambda v: _parse(v, _BYTES, "512 KiB")), _schema(_BYTES, "512 KiB")]
-Hertz = Annotated[int, BeforeValidator(lambda v: _parse(v, _HERTZ, "500 MHz")), _schema(_HERTZ, "500 MHz")]
+Bytes = Annotated[int, BeforeValidator(lambda v, info: _parse(v, info, _BYTES, "512 KiB")), _schema(_BYTES, "512 KiB")]
+Hertz = Annotated[int, BeforeValidator(lambda v, info: _parse(v, info, _HERTZ, "500 MHz")), _schema(_HERTZ, "500 MHz")]

@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from toolchain.hw.source import KeyPath, Source
+from toolchain.hw.units import WRITTEN
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -21,7 +22,7 @@ def validate(model: type[Model], source: Source) -> tuple[Model | None, list[str
     """(the model, []) or (None, every fault as `file:line: path: reason`, in the order of the file)."""
     try:
         # JSON mode: YAML lists stand for tuples, everything else stays strict.
-        return model.model_validate_json(json.dumps(source.data)), []
+        return model.model_validate_json(json.dumps(source.data), context=WRITTEN), []
     except ValidationError as invalid:
         errors = [error for error in invalid.errors(include_url=False) if not _follows(error)]
         found = [_fault(model, source, error) for error in errors]
