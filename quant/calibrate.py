@@ -7,9 +7,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import onnx
-from onnx import TensorProto
 
-from quant.float_session import open_session
+from quant.float_session import open_tapped
 from quant.observe import Histogram, MinMax, Observer, Percentile, Range
 from quant.parameters import least_error_range
 from quant.sample import Sample
@@ -156,18 +155,8 @@ def _groups(names: Sequence[str], sizes: Mapping[str, int], held_bytes: int) -> 
 
 
 def _session(model: onnx.ModelProto, outputs: Sequence[str], threads: int) -> Any:
-    extended = onnx.ModelProto()
-    extended.CopyFrom(model)
-    declared = {v.name: v for v in (*model.graph.value_info, *model.graph.output)}
-    del extended.graph.output[:]
-    for name in outputs:
-        # onnxruntime infers the shape itself; a type is all it asks for
-        untyped = onnx.helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
-        extended.graph.output.append(declared.get(name, untyped))
-    serialized = extended.SerializeToString()
-    del extended  # the weights need not be held once more
     try:
-        return open_session(serialized, threads=threads)
+        return open_tapped(model, outputs, threads=threads)
     except Exception as fault:  # onnxruntime's errors share no base class
         raise CompileError(f"calibration: onnxruntime does not load the model: {_first_line(fault)}") from None
 

@@ -60,9 +60,9 @@ def open_data(
 
 
 def _open(spec: str, inputs: Types, preprocess: Preprocess | None) -> Samples:
-    file, _, function = spec.rpartition(":")
-    if _is_generator(spec):
-        return Samples(spec, None, lambda: generator_samples(Path(file), function, inputs))
+    generator = _generator(spec)
+    if generator is not None:
+        return Samples(spec, None, lambda: generator_samples(*generator, inputs))
     path = Path(spec)
     if not path.exists():
         raise CompileError(f"{path}: no such file or directory; give an .npz, a directory of .npy or images, or file.py:function")
@@ -81,16 +81,18 @@ def _open(spec: str, inputs: Types, preprocess: Preprocess | None) -> Samples:
 def data_files(path_or_spec: str | Path) -> list[Path]:
     """The files that `open_data` may read of this."""
     spec = str(path_or_spec)
-    path = Path(spec.rpartition(":")[0]) if _is_generator(spec) else Path(spec)
+    generator = _generator(spec)
+    path = Path(spec) if generator is None else generator[0]
     if not path.is_dir():
         return [path]
     found = [path / PREPROCESS_FILE, *path.iterdir(), *path.glob("*/*.npy")]
     return [f for f in found if f.name == PREPROCESS_FILE or f.suffix.lower() in (".npy", ".npz", *IMAGE_SUFFIXES)]
 
 
-def _is_generator(spec: str) -> bool:
-    file, colon, _ = spec.rpartition(":")
-    return bool(colon) and file.endswith(".py")
+def _generator(spec: str) -> tuple[Path, str] | None:
+    """(file, function) of file.py:function."""
+    file, _, function = spec.rpartition(":")
+    return (Path(file), function) if file.endswith(".py") else None
 
 
 def random_data(inputs: Types, samples: int = 8, seed: int = 0) -> Samples:

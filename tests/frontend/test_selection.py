@@ -85,6 +85,29 @@ def test_on_other_machines(graph: str, machine: str, tmp_path: Path) -> None:
     same_bits(path, machine, least_db=12.0)
 
 
+STAYS = [
+    (
+        "(float[1,2,20] x) => (float[a,b,c] y) { s = int64[1] {-1} e = int64[1] {-99} a = int64[1] {2} "
+        "y = Slice(x, s, e, a, s) }",
+        "a step of -1 (negative ones become copies up to 16 elements)",
+    ),
+    (
+        "(float[1,2,20] x) => (float[a,b,c] y) { p = int64[6] {0,0,9,0,0,9} y = Pad<mode = 'reflect'>(x, p) }",
+        "padding by mode='reflect' that copies did not replace (edge and reflect, up to 15 elements an axis)",
+    ),
+    (
+        "(float[1,2,20] x) => (float[a,b,c] y) { p = int64[6] {0,0,-20,0,0,1} y = Pad(x, p) }",
+        "negative padding: pads [0, 0, -20, 0, 0, 1]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("graph", "reason"), STAYS)
+def test_moves_that_stay_on_the_host_say_why(graph: str, reason: str, tmp_path: Path) -> None:
+    (fallback,) = selected(save(model(graph), tmp_path)).fallbacks
+    assert fallback.reason == reason
+
+
 def test_dimensions_that_are_no_neighbours(tmp_path: Path) -> None:
     graph = "(float[2,6,5,7,3] x) => (float[a,b,c,d,e] y) { axes = int64[2] {1,3} y = ReduceMean(x, axes) }"
     (fallback,) = selected(save(model(graph), tmp_path)).fallbacks

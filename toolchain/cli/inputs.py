@@ -10,7 +10,7 @@ from toolchain.hw import machine_files
 
 def model_inputs(*models: str | Path) -> dict[str, Paths]:
     """ONNX models and their external data. Raises CompileError when one is none."""
-    from toolchain.frontend import model_files
+    from toolchain.frontend.read import model_files
 
     found = [model_files(Path(model)) for model in models]
     return {"the model": [f[0] for f in found], "the weights of the model": [w for f in found for w in f[1:]]}

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from toolchain.frontend.model import NormalModel, extract, load_model, to_graph
-    from toolchain.frontend.read import model_files
 
-__all__ = ["NormalModel", "extract", "load_model", "model_files", "to_graph"]
+__all__ = ["NormalModel", "extract", "load_model", "to_graph"]
 
 
 def __getattr__(name: str) -> Any:
     """onnx takes half a second to import; only those who load a model pay for it."""
     if name in __all__:
-        from toolchain.frontend import model, read
+        from toolchain.frontend import model
 
-        return read.model_files if name == "model_files" else getattr(model, name)
+        return getattr(model, name)
     raise AttributeError(name)

@@ -9,9 +9,7 @@ import numpy as np
 
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.rewrite import Rewrite, Rule, Scope, node, operand, reshape
-from toolchain.ir.graph import Node, OnnxOp
-
-MAX_PARTS = 16  # of a Concat that stands for one node
+from toolchain.ir.graph import MAX_PARTS, Node, OnnxOp
 
 
 def identity(n: Node, scope: Scope) -> Rewrite | None:

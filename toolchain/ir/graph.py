@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+MAX_PARTS = 16  # of a Concat that stands for one node of the model
+
 
 @dataclass(frozen=True)
 class Quant:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node
+from toolchain.ir.graph import MAX_PARTS, Graph, Node
 from toolchain.ops.base import Array, FillBox, Layer, Loop, Move, QuantScope
 from toolchain.ops.elementwise import rescaled
 from toolchain.ops.layout import NHWC, arranged, axis_in
@@ -222,7 +222,7 @@ def slice_(scope: Scope) -> None:
     axes = a.get("axes") or range(len(a["starts"]))
     for axis, start, step in zip(axes, a["starts"], a.get("steps") or [1] * len(a["starts"])):
         if step < 1:
-            return scope.refuse(f"a step of {step} (negative ones become copies up to 16 elements)")
+            return scope.refuse(f"a step of {step} (negative ones become copies up to {MAX_PARTS} elements)")
         starts[axis % len(shape)], steps[axis % len(shape)] = int(start), int(step)
     layout = scope.layout(x)
     size = arranged(scope.shape(scope.node.outputs[0]), layout)
@@ -236,7 +236,8 @@ def pad(scope: Scope) -> None:
     if "pads" not in a:
         return scope.refuse("padding that is computed at run time")
     if (mode := a.get("mode", "constant")) != "constant":
-        return scope.refuse(f"padding by mode={mode!r} that copies did not replace (edge and reflect, up to 15 elements an axis)")
+        most = f"edge and reflect, up to {MAX_PARTS - 1} elements an axis"
+        return scope.refuse(f"padding by mode={mode!r} that copies did not replace ({most})")
     if min(a["pads"]) < 0:
         return scope.refuse(f"negative padding: pads {list(a['pads'])}")
     pads = tuple(int(p) for p in a["pads"])

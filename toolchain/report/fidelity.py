@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 
 from quant.error import Fidelity
 from quant.error import fidelity as measure
-from quant.float_session import open_session
+from quant.float_session import open_tapped
 from toolchain.codegen.container import Port
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Graph
@@ -60,18 +59,11 @@ def _operand(codes: Mapping[str, np.ndarray], graph: Graph, name: str, layout: s
 
 
 def _float_session(model: NormalModel, names: Sequence[str]) -> Any:
-    extended = onnx.ModelProto()
-    extended.CopyFrom(model.proto)
-    del extended.graph.output[:]
-    available = {*(o for n in extended.graph.node for o in n.output)}
+    available = {o for n in model.proto.graph.node for o in n.output}
     asked = [n for n in names if n in available]
     if not asked:  # no float output: onnxruntime takes no model without any
         return lambda sample: [np.asarray(sample[n]) for n in names]
-    for name in asked:
-        kind = model.types[name]
-        element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind.dtype))
-        extended.graph.output.append(onnx.helper.make_tensor_value_info(name, element, kind.shape))
-    session = open_session(extended.SerializeToString())
+    session = open_tapped(model.proto, asked)
 
     def run(sample: Sample) -> list[np.ndarray]:
         found: dict[str, Any] = dict(zip(asked, session.run(asked, dict(sample))))

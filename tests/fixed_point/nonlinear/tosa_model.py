@@ -24,7 +24,7 @@ def run_table(x: np.ndarray, table: np.ndarray) -> np.ndarray:
     types = {"int8": tosa.DType.INT8, "int16": tosa.DType.INT16, "int32": tosa.DType.INT32}
     out = "int8" if x.dtype == np.int8 else "int32"
     graph = tosa.TosaSerializer()
-    source = graph.addPlaceholder(list(x.shape), types[x.dtype.name], x)
+    source = graph.addPlaceholder(list(x.shape), types[x.dtype.name], None)  # with values it would write a file
     entries = graph.addConst(list(table.shape), types[table.dtype.name], table)
     result = graph.addOutput(list(x.shape), types[out])
     attribute = tosa.TosaSerializerAttribute()
