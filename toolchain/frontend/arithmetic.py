@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from toolchain.frontend.rewrite import Rewrite, Rule, Scope, node
+from toolchain.frontend.errors import refuse_node
+from toolchain.frontend.rewrite import Rewrite, Rule, Scope, node, reshape
 from toolchain.ir.graph import Node, OnnxOp
 
 
@@ -22,6 +23,31 @@ def scalar(name: str, scope: Scope) -> float | None:
 
 def keeps_shape(n: Node, scope: Scope, index: int = 0) -> bool:
     return scope.shape(n.inputs[index]) == scope.shape(n.outputs[0])
+
+
+def even_rank(n: Node, scope: Scope) -> Rewrite | None:
+    """A constant of higher rank than the other operand loses its leading ones, and the result gets its rank by a Reshape;
+    where they are more than ones the other operand gets the rank first. So constants never raise a rank."""
+    index = next((i for i, name in enumerate(n.inputs) if name in scope.constants), None)
+    if index is None or len(n.inputs) != 2 or n.inputs[1 - index] in scope.constants or 0 in scope.shape(n.outputs[0]):
+        return None
+    x, value = n.inputs[1 - index], scope.constants[n.inputs[index]]
+    lead = value.ndim - len(scope.shape(x))
+    if lead <= 0:
+        return None
+    if any(d != 1 for d in value.shape[:lead]):
+        wide = scope.tensor(f"{x}/wide")
+        before = reshape(n, "widen", x, (*(1,) * lead, *scope.shape(x)), wide, scope)
+        return Rewrite((before, with_operands(n, index, n.inputs[index], wide)))
+    narrow = scope.tensor(f"{n.outputs[0]}/narrow")
+    small = scope.constant(n.inputs[index], value.reshape(value.shape[lead:]))
+    after = reshape(n, "widen", narrow, scope.shape(n.outputs[0]), n.outputs[0], scope)
+    return Rewrite((replace(with_operands(n, index, small, x), outputs=(narrow,)), after))
+
+
+def with_operands(n: Node, index: int, constant: str, other: str) -> Node:
+    """A node of two operands, the one at `index` the constant."""
+    return replace(n, inputs=(constant, other) if index == 0 else (other, constant))
 
 
 def constant_second(n: Node, scope: Scope) -> Rewrite | None:
@@ -209,11 +235,15 @@ def compose(
 
 def prelu(n: Node, scope: Scope) -> Rewrite | None:
     """One slope: LeakyRelu. Else the slope has no leading ones, except those before the channel: [c, 1, 1] for [n, c, h, w]."""
+    x_shape, slope_shape = (scope.shape(name) for name in n.inputs)
+    if len(slope_shape) > len(x_shape) or any(s not in (1, d) for s, d in zip(slope_shape[::-1], x_shape[::-1])):
+        reason = f'its slope "{n.inputs[1]}" {list(slope_shape)} does not broadcast to its input {list(x_shape)}'
+        raise refuse_node(n, reason, "give the slope as many dimensions as the input at most, each 1 or the input's")
     slope = scope.constants.get(n.inputs[1])
     if slope is None:
         return None
     alpha = scalar(n.inputs[1], scope)
-    if alpha is not None and keeps_shape(n, scope):
+    if alpha is not None:
         return Rewrite((replace(n, op=OnnxOp("LeakyRelu", {"alpha": alpha}), inputs=n.inputs[:1]),))
     first = next((axis for axis, d in enumerate(slope.shape) if d != 1), 0)
     if first == 0:
@@ -222,15 +252,15 @@ def prelu(n: Node, scope: Scope) -> Rewrite | None:
 
 
 RULES: Mapping[str, Sequence[Rule]] = {
-    "Add": (constant_second, small_constant, neutral, merge_constants),
-    "Mul": (constant_second, small_constant, neutral, merge_constants),
-    "Sub": (neutral, subtract),
-    "Div": (neutral, divide),
-    "Pow": (neutral, power),
+    "Add": (even_rank, constant_second, small_constant, neutral, merge_constants),
+    "Mul": (even_rank, constant_second, small_constant, neutral, merge_constants),
+    "Sub": (even_rank, neutral, subtract),
+    "Div": (even_rank, neutral, divide),
+    "Pow": (even_rank, neutral, power),
     "Sum": (chain("Add"),),
     "Mean": (mean,),
-    "Max": (chain("Max"), limit),
-    "Min": (chain("Min"), limit),
+    "Max": (chain("Max"), even_rank, limit),
+    "Min": (chain("Min"), even_rank, limit),
     "Clip": (clip,),
     "Relu": (clip,),
     "PRelu": (prelu,),

@@ -55,7 +55,7 @@ def _value(node: Node, graph: Graph, values: dict[str, _Value], consumers: dict[
 
 
 def _binary(node: Node, kind: str, graph: Graph, values: dict[str, _Value], consumers: dict[str, list[Node]]) -> _Value | None:
-    a, b = (_scalar(n, node, graph) for n in node.inputs)
+    a, b = (_scalar(n, other, node, graph) for n, other in (node.inputs, node.inputs[::-1]))
     if a is not None and b is not None:
         return None
     if a is not None or b is not None:
@@ -78,8 +78,9 @@ def _choices(name: str, node: Node, graph: Graph, values: dict[str, _Value], con
     return [values[name], itself] if name in values and graph.read_once(name, consumers) else [itself]
 
 
-def _scalar(name: str, node: Node, graph: Graph) -> float | None:
+def _scalar(name: str, other: str, node: Node, graph: Graph) -> float | None:
+    """The number that a constant operand is, where the result has the shape of the other operand."""
     value = graph.constants.get(name)
-    if value is None or value.size != 1 or value.ndim > len(graph.types[node.outputs[0]].shape):
+    if value is None or value.size != 1 or graph.types[other].shape != graph.types[node.outputs[0]].shape:
         return None
     return float(np.asarray(value).reshape(()))
