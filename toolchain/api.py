@@ -81,6 +81,14 @@ class Build:
     warnings: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Compiled:
+    """What an .npu file holds, and the plan of each region in order."""
+
+    container: Container
+    plans: tuple[RegionPlan, ...]
+
+
 def silent(*_: Any) -> None:
     return None
 
@@ -93,8 +101,7 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
     selection = select_model(model, machine, dump)
     samples = _samples(model, options)
     ranges, adjustments = _ranges(model, selection, machine, options, samples, progress)
-    integer = _integer(selection, machine, LEVELS[options.level], ranges, dump)
-    container = _compile(Path(path).stem, model, selection, integer, machine, options.level, dump, progress)
+    container = compile_model(Path(path).stem, model, selection, machine, ranges, options.level, dump, progress).container
     data = container_to_bytes(container)
     progress("check", 0, None)
     figures = _check(data, container, model, selection, samples, options.host, progress)
@@ -182,17 +189,20 @@ def _integer(selection: Selection, machine: Machine, level: Options, ranges: Map
     return integer
 
 
-def _compile(
+def compile_model(
     name: str,
     model: NormalModel,
     selection: Selection,
-    graph: Graph,
     machine: Machine,
+    ranges: Mapping[str, Range | Quant],
     level: int,
-    dump: Dump,
-    progress: Progress,
-) -> Container:
+    dump: Dump = silent,
+    progress: Progress = silent,
+) -> Compiled:
+    """From what runs where and the range of each of the model's tensors to programs, without running them."""
+    graph = _integer(selection, machine, LEVELS[level], ranges, dump)
     compiled: list[Region | Island] = []
+    plans: list[RegionPlan] = []
     parts = segments(graph, selection.origins)
     for done, segment in enumerate(parts):
         progress("compile", done, len(parts))
@@ -202,11 +212,13 @@ def _compile(
         plan, region = _region(graph, segment, selection, machine, level)
         _dump_region(done, plan, region, machine, dump)
         compiled.append(region)
+        plans.append(plan)
     source = to_graph(model)
     inputs = tuple(IoType(n, model.types[n].shape, model.types[n].dtype) for n in source.inputs)
     outputs = tuple(IoType(n, model.types[n].shape, model.types[n].dtype) for n in source.outputs)
     fallbacks = tuple((f.node, f.op, f.reason) for f in selection.fallbacks)
-    return Container(name, machine, inputs, outputs, tuple(compiled), fallbacks, _chip_graph(graph))
+    container = Container(name, machine, inputs, outputs, tuple(compiled), fallbacks, _chip_graph(graph))
+    return Compiled(container, tuple(plans))
 
 
 def _region(graph: Graph, segment: Segment, selection: Selection, machine: Machine, level: int) -> tuple[RegionPlan, Region]:
