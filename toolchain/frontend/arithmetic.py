@@ -182,7 +182,7 @@ def clip_node(n: Node, x: str, low: float | None, high: float | None, scope: Sco
 
 
 def clip_limits(n: Node, scope: Scope) -> tuple[float | None, float | None] | None:
-    """(low, high) of a Clip or Relu, None for an absent one; None altogether when they are computed."""
+    """(low, high) of a Clip or Relu, None for an absent one; None altogether when they are computed. Max wins over min."""
     if n.op.op_type == "Relu":
         return 0.0, None
     limits: list[float | None] = []
@@ -191,7 +191,8 @@ def clip_limits(n: Node, scope: Scope) -> tuple[float | None, float | None] | No
         if name and value is None:
             return None
         limits.append(value)
-    return limits[0], limits[1]
+    low, high = limits
+    return (high if low is not None and high is not None and low > high else low), high
 
 
 def clip(n: Node, scope: Scope) -> Rewrite | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant, TensorType
 from toolchain.isa.operations import MachineOp
@@ -226,8 +227,10 @@ def halvings(total: int, multiple: int = 1) -> list[int]:
 
 
 def clamp_codes(bounds: tuple[float | None, float | None], quant: Quant, code_range: tuple[int, int]) -> tuple[int, int]:
-    """Real bounds of a fused Relu or Clip -> (low, high) codes within the type's range."""
+    """Real bounds of a fused Relu or Clip, low not above high -> (low, high) codes within the type's range."""
     low, high = code_range
+    if bounds[0] is not None and bounds[1] is not None and bounds[0] > bounds[1]:
+        raise InternalError(f"a clamp from {bounds[0]:g} to {bounds[1]:g}")
 
     def code(real: float) -> int:
         return int(np.clip(np.rint(real / quant.scale) + quant.zero_point, *code_range))
@@ -236,4 +239,4 @@ def clamp_codes(bounds: tuple[float | None, float | None], quant: Quant, code_ra
         low = max(low, code(bounds[0]))
     if bounds[1] is not None:
         high = min(high, code(bounds[1]))
-    return low, max(low, high)
+    return low, high

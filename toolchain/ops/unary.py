@@ -166,17 +166,25 @@ def substitute(function: Function, inner: Function) -> Function:
 
 
 def clip_bounds(function: Function) -> tuple[float | None, float | None] | None:
-    """The bounds when the function is only a clamp of x (Relu, Clip), else None."""
-    low, high = None, None
+    """The bounds when the function is only a clamp of x (Relu, Clip), else None; low is never above high.
+
+    Of two that contradict each other the outer one decides, as when a Clip's min is above its max.
+    """
+    steps: list[tuple[str, float]] = []  # from the outermost on
     while not isinstance(function, float) and function != X:
         if function[0] not in ("min", "max") or not isinstance(function[2], float):
             return None
-        if function[0] == "max":
-            low = function[2] if low is None else max(low, function[2])
-        else:
-            high = function[2] if high is None else min(high, function[2])
+        steps.append((function[0], function[2]))
         function = function[1]
-    return None if isinstance(function, float) else (low, high)
+    if isinstance(function, float):
+        return None
+    low, high = None, None
+    for kind, value in reversed(steps):
+        if kind == "max":
+            low, high = value if low is None else max(low, value), None if high is None else max(high, value)
+        else:
+            low, high = None if low is None else min(low, value), value if high is None else min(high, value)
+    return low, high
 
 
 @dataclass(frozen=True)
