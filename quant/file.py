@@ -18,7 +18,7 @@ from quant.parameters import SMALLEST_SCALE, activation_quant, code_range
 from quant.suggestion import suggestion
 from toolchain.errors import ConfigError
 from toolchain.files import write_whole
-from toolchain.hw import Source, read_source, validate
+from toolchain.hw import Source, read_yaml, validate
 from toolchain.hw.chip import Numerics
 from toolchain.ir.graph import Quant
 
@@ -132,7 +132,7 @@ def read_parameters(
 ) -> Parameters:
     """tensors: those that must have an entry; known: those that may have one (default: no others); numerics: the machine that
     must be able to express the scales. Raises ConfigError with every fault as `file:line: path: reason`."""
-    source = _numbers(read_source(_read_text(path), str(path)))
+    source = _numbers(read_yaml(path, str(path)))
     if isinstance(source.data, dict) and not {"version", "tensors"}.intersection(source.data):
         raise ConfigError([f"{path}:1: is no parameters file: no version, no tensors; scripts/calibrate.py writes one"])
     file, faults = validate(_File, source)
@@ -151,15 +151,6 @@ def read_parameters(
         raise ConfigError(faults)
     entries = {name: _value(entry) for name, entry in file.tensors.items()}
     return Parameters(entries, file.observer, file.samples, file.data, file.model, file.hardware)
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as fault:
-        raise ConfigError([f"{path}:1: file: cannot be read: {fault.strerror}"]) from None
-    except UnicodeDecodeError:
-        raise ConfigError([f"{path}:1: file: is not text in UTF-8"]) from None
 
 
 def _numbers(source: Source) -> Source:

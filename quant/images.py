@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from quant.sample import Sample, fit_array
 from toolchain.errors import CompileError, ConfigError
-from toolchain.hw import read_source, validate
+from toolchain.hw import read_yaml, validate
 from toolchain.ir.graph import TensorType
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
@@ -45,11 +45,7 @@ class Preprocess(BaseModel):
 
 def read_preprocess(path: Path) -> Preprocess:
     """Raises ConfigError with every fault as `file:line: path: reason`."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as fault:
-        raise ConfigError([f"{path}:1: file: cannot be read: {getattr(fault, 'strerror', None) or fault}"]) from None
-    source = read_source(text, str(path))
+    source = read_yaml(path, str(path))
     if isinstance(source.data, dict):
         listed = {k: [v] if k in ("mean", "std") and isinstance(v, int | float) else v for k, v in source.data.items()}
         source = replace(source, data=listed)

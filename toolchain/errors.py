@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+from toolchain.bounds import FAULTS, MESSAGE_LINE
+
 
 def counted(number: int, noun: str) -> str:
     """'1 node', '2 nodes', '1,024 bytes'."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def shortened(line: str) -> str:
+    """The line, with what is left out of its middle told where it has more than MESSAGE_LINE characters."""
+    if len(line) <= MESSAGE_LINE:
+        return line
+    head, tail = line[: MESSAGE_LINE * 3 // 4], line[-MESSAGE_LINE // 4 :]
+    return f"{head} [{len(line) - len(head) - len(tail):,} characters left out] {tail}"
+
+
 class ToolchainError(Exception):
-    """Base of every fault that is reported in one message and exit code 2."""
+    """Base of every fault that is reported in one message and exit code 2. A message of many lines is cut at FAULTS of them."""
+
+    _part = "line"  # of its message
+
+    def __init__(self, message: str):
+        lines = message.split("\n")
+        told = [shortened(line) for line in lines[:FAULTS]]
+        if len(lines) > FAULTS:
+            told.append(f"and {counted(len(lines) - FAULTS, f'more {self._part}')}")
+        super().__init__("\n".join(told))
 
 
 class ConfigError(ToolchainError):
     """A machine description is wrong; `faults` holds every fault of the file as `file:line: path: reason`."""
+
+    _part = "fault"
 
     def __init__(self, faults: list[str]):
         super().__init__("\n".join(faults))

@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+from toolchain.errors import counted
+
+_CHUNK_BYTES = 1 << 20
+
+
+def read_limited(path: str | Path, limit_bytes: int) -> bytes:
+    """The file's bytes. A pipe or a device is read no further than the limit. Raises OSError naming the file, also where it is
+    longer than that."""
+    with naming(path), open(path, "rb") as file:
+        status = os.fstat(file.fileno())
+        if stat.S_ISREG(status.st_mode) and status.st_size > limit_bytes:
+            raise _too_long(limit_bytes)
+        parts, size_bytes = [], 0
+        while part := file.read(max(_CHUNK_BYTES, status.st_size - size_bytes)):
+            size_bytes += len(part)
+            if size_bytes > limit_bytes:
+                raise _too_long(limit_bytes)
+            parts.append(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _too_long(limit_bytes: int) -> OSError:
+    return OSError(errno.EFBIG, f"holds more than {counted(limit_bytes, 'byte')}, which are the most for such a file")
 
 
 def write_whole(path: str | Path, data: bytes) -> None:

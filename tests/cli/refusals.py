@@ -124,8 +124,8 @@ BUILD = [
         "npu-build good.onnx --hw edge16 --calib feed.py:fails",
         "feed.py:fails: sample 0: RuntimeError: no disk (line 6); mend the generator",
     ),
-    ("npu-build good.onnx --hw edge16 --quant missing.yaml", "missing.yaml:1: file: cannot be read: No such file or directory"),
-    ("npu-build good.onnx --hw edge16 --quant good.onnx", "good.onnx:1: file: is not text in UTF-8"),
+    ("npu-build good.onnx --hw edge16 --quant missing.yaml", "missing.yaml: No such file or directory"),
+    ("npu-build good.onnx --hw edge16 --quant good.onnx", "good.onnx:1: not YAML: not UTF-8 text"),
     (
         "npu-build good.onnx --hw edge16 --quant parameters_absent.yaml",
         "parameters_absent.yaml:2: tensors: tensor 'y' of the model has no entry; add it, or calibrate again",

@@ -302,7 +302,7 @@ def test_faults_of_the_instruction_table_show_beside_those_of_the_chip(tmp_path)
         ("a: &a {b: 1}\nc:\n  <<: *a\n", "mine.yaml:3: c: keys must be plain names"),
         ("? [a, b]\n: 1\n", "mine.yaml:1: file: keys must be plain names"),
         ("a: 1\n---\nb: 2\n", "mine.yaml:2: not YAML: a second document begins here ('---'); a file describes one machine"),
-        ("a: 2001-02-30\n", "mine.yaml:1: a: day is out of range for month"),
+        ("a: 2001-02-30\n", "mine.yaml:1: a: '2001-02-30' is no timestamp"),
     ],
 )
 def test_a_file_that_is_no_machine(text, message, tmp_path):

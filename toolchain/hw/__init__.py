@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from toolchain.hw.chip import Chip, ConvolutionLimits, NonNegative, PoolLimits, Section
+from toolchain.hw.chip import Chip, ConvolutionLimits, NonNegative, PoolLimits, Section, table_name_fault
 from toolchain.hw.describe import chip_differences, chip_lines
-from toolchain.hw.load import ChipFile, load_chip, machine_files, read_chip_file, read_text, shipped_names
+from toolchain.hw.load import ChipFile, load_chip, machine_files, read_chip_file, shipped_names
 from toolchain.hw.rules import broken_rules
 from toolchain.hw.schema import chip_schema, schema_text
-from toolchain.hw.source import KeyPath, Source, read_source, render_path
+from toolchain.hw.source import KeyPath, Source, read_source, read_yaml, render_path
 from toolchain.hw.units import write_bytes, write_hertz
 from toolchain.hw.validation import suggest, validate
 
@@ -28,11 +28,12 @@ __all__ = [
     "machine_files",
     "read_chip_file",
     "read_source",
-    "read_text",
+    "read_yaml",
     "render_path",
     "schema_text",
     "shipped_names",
     "suggest",
+    "table_name_fault",
     "validate",
     "write_bytes",
     "write_hertz",

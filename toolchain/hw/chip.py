@@ -5,9 +5,10 @@ Sizes are bytes, times are cycles of the one clock, bandwidths are bytes per cyc
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from toolchain.hw.units import Bytes, Hertz
 
@@ -180,8 +181,23 @@ class Limits(Section):
     elementwise: ElementwiseLimits = ElementwiseLimits()
 
 
+def table_name_fault(name: str) -> str | None:
+    """Why an instruction table may not be named so: a machine of a stranger reads no files of other people."""
+    path = PurePath(name)
+    if path.is_absolute() or ".." in path.parts or path.suffix not in (".yaml", ".yml"):
+        return f"{name!r} must be a .yaml file in the machine's folder or below it, such as isa/mine.yaml"
+    return None
+
+
+def _table_name(name: str) -> str:
+    fault = table_name_fault(name)
+    if fault is not None:
+        raise ValueError(fault)
+    return name
+
+
 class Isa(Section):
-    file: str  # beside the machine's YAML, e.g. isa/registers.yaml
+    file: Annotated[str, AfterValidator(_table_name)]  # beside the machine's YAML, e.g. isa/registers.yaml
     word_cycles: PositiveFloat = 1.0  # the front end reads one instruction word in this time
 
 

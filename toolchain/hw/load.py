@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -11,7 +13,7 @@ from pathlib import Path
 from toolchain.errors import ConfigError
 from toolchain.hw.chip import Chip
 from toolchain.hw.rules import broken_rules
-from toolchain.hw.source import Source, read_source
+from toolchain.hw.source import Source, read_yaml
 from toolchain.hw.validation import suggest, validate
 
 SHIPPED = "hw_configs"
@@ -47,7 +49,9 @@ def read_chip_file(name_or_path: str, table: str | None = None) -> ChipFile:
 
     table: as of `load_chip`."""
     label, file = _locate(name_or_path)
-    source = read_source(read_text(label, file), label)
+    if not file.is_file() and (hint := _shipped_hint(label)):
+        raise ConfigError([f"{label}: {os.strerror(errno.ENOENT)}{hint}"])
+    source = read_yaml(file, label)
     if isinstance(source.data, dict) and "operations" in source.data and "memories" not in source.data:
         raise ConfigError([f"{label}:1: is an instruction table; give the machine that names it in isa.file"])
     if table is not None and isinstance(source.data, dict):
@@ -57,12 +61,18 @@ def read_chip_file(name_or_path: str, table: str | None = None) -> ChipFile:
         faults = [source.fault(path, reason) for path, reason in broken_rules(chip)]
 
     def sibling(relative: str) -> tuple[str, Traversable]:
-        if isinstance(file, Path) and (beside := file.parent / relative).is_file():
+        if isinstance(file, Path) and (beside := _inside(file.parent, relative)) is not None:
             return str(Path(label).parent / relative), beside
         # A user's machine may name a shipped table without copying it.
         return f"{SHIPPED}/{relative}", files(SHIPPED).joinpath(relative)
 
     return ChipFile(source, None if faults else chip, tuple(faults), sibling)
+
+
+def _inside(folder: Path, relative: str) -> Path | None:
+    """The file of that name in the folder, or None: also where a link leads out of it."""
+    path = folder / relative
+    return path if path.is_file() and path.resolve().is_relative_to(folder.resolve()) else None
 
 
 def machine_files(name_or_path: str) -> tuple[Path, Path | None]:
@@ -73,22 +83,11 @@ def machine_files(name_or_path: str) -> tuple[Path, Path | None]:
     return Path(str(_locate(name_or_path)[1])), None if table is None else Path(str(table))
 
 
-def read_text(label: str, file: Traversable) -> str:
-    """The file's text. Raises ConfigError when it cannot be read."""
-    try:
-        return file.read_text(encoding="utf-8")
-    except FileNotFoundError as fault:
-        name = Path(label).stem
-        shipped = (
-            f"; the shipped machine is written without .yaml: {name}"
-            if label == f"{name}.yaml" and name in shipped_names()
-            else ""
-        )
-        raise ConfigError([f"{label}: {fault.strerror or fault}{shipped}"]) from None
-    except OSError as fault:
-        raise ConfigError([f"{label}: {fault.strerror or fault}"]) from None
-    except UnicodeDecodeError:
-        raise ConfigError([f"{label}:1: not YAML: not UTF-8 text"]) from None
+def _shipped_hint(label: str) -> str:
+    """For a name that was given as if it were a file."""
+    name = Path(label).stem
+    shipped = label == f"{name}.yaml" and name in shipped_names()
+    return f"; the shipped machine is written without .yaml: {name}" if shipped else ""
 
 
 def _locate(name_or_path: str) -> tuple[str, Traversable]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+from toolchain.bounds import NUMBER_CHARACTERS, YAML_BYTES, YAML_DEPTH, YAML_NODES
 from toolchain.errors import ConfigError
+from toolchain.files import read_limited
 
 KeyPath = tuple[str | int, ...]
 
@@ -39,14 +43,28 @@ def render_path(path: KeyPath) -> str:
     return text or "file"
 
 
-def read_source(text: str, label: str) -> Source:
-    """Parses one YAML document. Raises ConfigError on bad syntax, a key given twice, merge keys or recursion."""
+def read_yaml(file: Path | Traversable, label: str) -> Source:
+    """A file as `read_source` takes its text. Raises ConfigError, also when it cannot be read or is longer than YAML_BYTES."""
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        text = read_limited(file, YAML_BYTES).decode() if isinstance(file, Path) else file.read_text(encoding="utf-8")
+    except OSError as fault:
+        raise ConfigError([f"{label}: {fault.strerror or fault}"]) from None
+    except UnicodeDecodeError:
+        raise ConfigError([f"{label}:1: not YAML: not UTF-8 text"]) from None
+    return read_source(text, label)
+
+
+def read_source(text: str, label: str) -> Source:
+    """Parses one YAML document. Raises ConfigError on bad syntax, a key given twice, merge keys, recursion, and where it leaves
+    the bounds of `toolchain.bounds`."""
+    try:
+        node = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as fault:
         line, reason = _syntax_fault(fault)
         raise ConfigError([f"{label}:{line}: not YAML: {reason}"]) from None
-    except (yaml.YAMLError, RecursionError) as fault:
+    except _TooMuch as fault:
+        raise ConfigError([f"{label}:1: file: {fault}"]) from None
+    except yaml.YAMLError as fault:
         raise ConfigError([f"{label}:1: not YAML: {str(fault).splitlines()[0]}"]) from None
     if node is None:
         raise ConfigError([f"{label}:1: file: is empty"])
@@ -85,6 +103,33 @@ def _syntax_fault(fault: yaml.MarkedYAMLError) -> tuple[int, str]:
     return line, problem
 
 
+class _TooMuch(yaml.YAMLError):
+    """A document beyond the bounds."""
+
+
+_TOO_MANY_NODES = f"holds more than {YAML_NODES:,} keys and values, each alias counted as what it stands for"
+
+
+class _Loader(yaml.SafeLoader):
+    """Stops where a document is too deep or too large, before all of it is built."""
+
+    def __init__(self, stream: str):
+        super().__init__(stream)
+        self.depth = self.nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.depth += 1
+        self.nodes += 1
+        line = self.peek_event().start_mark.line + 1
+        if self.depth > YAML_DEPTH:
+            raise _TooMuch(f"nests deeper than {YAML_DEPTH} sections and lists in line {line}")
+        if self.nodes > YAML_NODES:
+            raise _TooMuch(_TOO_MANY_NODES)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
 class _Reader:
     """Builds plain data from nodes and notes the lines on the way."""
 
@@ -93,15 +138,19 @@ class _Reader:
         self.lines: dict[KeyPath, tuple[int, int]] = {}
         self.faults: list[str] = []
         self.open: set[int] = set()
+        self.nodes = 0
         self.scalars = yaml.constructor.SafeConstructor()
 
     def read(self, node: yaml.Node, path: KeyPath, key_line: int) -> Any:
         line = node.start_mark.line + 1
+        self.nodes += 1
+        if self.nodes > YAML_NODES:
+            raise ConfigError([f"{self.label}:1: file: {_TOO_MANY_NODES}"])
         # A section is where its key is, a value where it stands itself.
         self.lines[path] = (key_line, line if isinstance(node, yaml.ScalarNode) else key_line)
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path, line)
-        if id(node) in self.open or len(path) > 32:
+        if id(node) in self.open or len(path) > YAML_DEPTH:
             self.faults.append(f"{self.label}:{line}: {render_path(path)}: nests too deep or contains itself")
             return None
         self.open.add(id(node))
@@ -110,14 +159,29 @@ class _Reader:
         return data
 
     def _scalar(self, node: yaml.ScalarNode, path: KeyPath, line: int) -> Any:
+        kind = node.tag.rpartition(":")[2]
+        if kind in ("int", "float") and len(node.value) > NUMBER_CHARACTERS:
+            reason = f"a number of {len(node.value):,} characters; {NUMBER_CHARACTERS} are the most"
+            self.faults.append(f"{self.label}:{line}: {render_path(path)}: {reason}")
+            return None
         try:
             value = self.scalars.construct_object(node)
-        except (yaml.YAMLError, ValueError) as fault:
+        except yaml.YAMLError as fault:
             reason = getattr(fault, "problem", None) or str(fault)
             self.faults.append(f"{self.label}:{line}: {render_path(path)}: {reason}")
             return None
+        except (ValueError, LookupError, AttributeError, OverflowError):  # of a text that its tag does not fit
+            self.faults.append(f"{self.label}:{line}: {render_path(path)}: {node.value!r:.60} is no {kind}")
+            return None
+        if isinstance(value, str):
+            return self._text(value, path, line)
         # Dates and binary blobs have no place in a machine; keep what was written and let the model refuse it.
-        return value if value is None or isinstance(value, bool | int | float | str) else node.value
+        return value if value is None or isinstance(value, bool | int | float) else node.value
+
+    def _text(self, value: str, path: KeyPath, line: int) -> str:
+        if any("\ud800" <= c <= "\udfff" for c in value):
+            self.faults.append(f"{self.label}:{line}: {render_path(path)}: holds half a character (a lone surrogate)")
+        return value
 
     def _sequence(self, node: yaml.Node, path: KeyPath) -> list[Any]:
         return [self.read(item, (*path, i), item.start_mark.line + 1) for i, item in enumerate(node.value)]
@@ -129,7 +193,7 @@ class _Reader:
             if not isinstance(key_node, yaml.ScalarNode) or key_node.value == "<<":
                 self.faults.append(f"{self.label}:{line}: {render_path(path)}: keys must be plain names")
                 continue
-            key = str(key_node.value)
+            key = self._text(str(key_node.value), path, line)
             here = (*path, key)
             if key in data:
                 self.faults.append(f"{self.label}:{line}: {render_path(here)}: given twice, first in line {self.lines[here][0]}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from toolchain.errors import ConfigError, ProgramError
-from toolchain.hw import Chip, ChipFile, Source, broken_rules, read_chip_file, read_source, read_text, render_path, validate
+from toolchain.hw import Chip, ChipFile, Source, broken_rules, read_chip_file, read_yaml, render_path, table_name_fault, validate
 from toolchain.isa.layout import broken_layout
 from toolchain.isa.needs import broken_needs
 from toolchain.isa.plan import Isa
@@ -39,7 +39,7 @@ def _read_isa(chip_file: ChipFile) -> tuple[Isa | None, list[str]]:
     data = chip_file.source.data
     section = data.get("isa") if isinstance(data, dict) else None
     name = section.get("file") if isinstance(section, dict) else None
-    if not isinstance(name, str):
+    if not isinstance(name, str) or table_name_fault(name):
         return None, []  # the chip's own faults say so
     label, file = chip_file.sibling(name)
     if not file.is_file():
@@ -48,7 +48,7 @@ def _read_isa(chip_file: ChipFile) -> tuple[Isa | None, list[str]]:
         way_out = f"python -m toolchain.isa {machine} descriptors > {Path(machine).parent / name} writes a first one"
         return None, [chip_file.source.fault(("isa", "file"), f"{reason}; {way_out}")]
     try:
-        source = read_source(read_text(label, file), label)
+        source = read_yaml(file, label)
     except ConfigError as broken:
         return None, broken.faults
     table, faults = read_table(source)

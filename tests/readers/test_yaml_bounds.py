@@ -1,0 +1,115 @@
+"""YAML that a stranger may send: refused in a sentence, soon, whichever command reads it."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from quant.file import read_parameters
+from quant.images import read_preprocess
+from toolchain.bounds import YAML_BYTES
+from toolchain.errors import CompileError, ConfigError
+from toolchain.hw import load_chip
+from toolchain.isa import load_machine
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 9)
+)
+TOO_MANY = "holds more than 200,000 keys and values, each alias counted as what it stands for"
+
+
+def message(read, path: Path) -> str:
+    with pytest.raises(ConfigError) as refused:
+        read(path)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("read", [lambda path: load_chip(str(path)), read_parameters, read_preprocess])
+def test_aliases_of_aliases(read, tmp_path: Path) -> None:
+    path = tmp_path / "bomb.yaml"
+    path.write_text(BOMB)
+    assert message(read, path) == f"{path}:1: file: {TOO_MANY}"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("name: " + "[" * 40 + "]" * 40, "nests deeper than 32 sections and lists in line 1"),
+        ("name: [" + "[]," * 200_000 + "]", TOO_MANY),
+    ],
+)
+def test_deep_and_long_documents(text: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text(text)
+    assert message(lambda path: load_chip(str(path)), tmp_path / "m.yaml") == f"{tmp_path}/m.yaml:1: file: {reason}"
+
+
+def test_a_file_of_gigabytes_is_not_read(tmp_path: Path) -> None:
+    with open(tmp_path / "m.yaml", "wb") as file:
+        file.truncate(YAML_BYTES + 1)
+    too_long = "holds more than 4,194,304 bytes, which are the most for such a file"
+    assert message(lambda path: load_chip(str(path)), tmp_path / "m.yaml") == f"{tmp_path}/m.yaml: {too_long}"
+    assert message(read_parameters, Path("/dev/zero")) == f"/dev/zero: {too_long}"
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("!!bool x", "'x' is no bool"),
+        ('!!int ""', "'' is no int"),
+        ("!!int x", "'x' is no int"),
+        ("!!float x", "'x' is no float"),
+        ("!!timestamp x", "'x' is no timestamp"),
+        ("0x" + "f" * 5000, "a number of 5,002 characters; 64 are the most"),
+        ("9" * 5000, "a number of 5,000 characters; 64 are the most"),
+        ("1" + ":1" * 5000, "a number of 10,001 characters; 64 are the most"),
+        ('"\\ud800"', "holds half a character (a lone surrogate)"),
+    ],
+)
+def test_values_that_their_tag_does_not_fit(value: str, reason: str, tmp_path: Path) -> None:
+    text = files("hw_configs").joinpath("edge16.yaml").read_text()
+    path = tmp_path / "mine.yaml"
+    path.write_text(text.replace("rows: 16", f"rows: {value}", 1))
+    line = text[: text.index("rows: 16")].count("\n") + 1
+    assert message(lambda p: load_chip(str(p)), path) == f"{path}:{line}: engines.mac.rows: {reason}"
+
+
+def test_twenty_thousand_faults_are_told_in_a_hundred_lines(tmp_path: Path) -> None:
+    text = files("hw_configs").joinpath("edge16.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(text + "".join(f"strange{i}: 1\n" for i in range(2000)))
+    said = message(lambda path: load_chip(str(path)), tmp_path / "mine.yaml").splitlines()
+    assert len(said) == 101
+    assert said[-1] == "and 1,900 more faults"
+
+
+def test_a_message_has_lines_of_a_bounded_length() -> None:
+    said = str(CompileError(f"node {'x' * 5000}: no"))
+    assert said == f"node {'x' * 745} [4,009 characters left out] {'x' * 246}: no"
+    assert str(CompileError("\n".join("abc" for _ in range(101)))).splitlines()[-1] == "and 1 more line"
+    assert len(str(CompileError("\n".join("abc" for _ in range(100)))).splitlines()) == 100
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../secret.yaml", "isa/../../secret.yaml", "secret.txt"])
+def test_an_instruction_table_lies_beside_its_machine(name: str, tmp_path: Path) -> None:
+    """The first lines of any file would be quoted in the faults of a machine from elsewhere."""
+    (tmp_path / "secret.yaml").write_text("password: hunter2\n")
+    (tmp_path / "secret.txt").write_text("password: hunter2\n")
+    path = tmp_path / "in" / "mine.yaml"
+    path.parent.mkdir()
+    text = files("hw_configs").joinpath("edge16.yaml").read_text()
+    path.write_text(text.replace("isa/descriptors1024.yaml", name))
+    line = text[: text.index("isa:")].count("\n") + 1
+    reason = f"{name!r} must be a .yaml file in the machine's folder or below it, such as isa/mine.yaml"
+    assert message(lambda p: load_machine(str(p)), path) == f"{path}:{line}: isa.file: {reason}"
+
+
+def test_a_link_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "secret.yaml").write_text("password: hunter2\n")
+    path = tmp_path / "in" / "mine.yaml"
+    path.parent.mkdir()
+    (path.parent / "table.yaml").symlink_to(tmp_path / "secret.yaml")
+    text = files("hw_configs").joinpath("edge16.yaml").read_text()
+    path.write_text(text.replace("isa/descriptors1024.yaml", "table.yaml"))
+    assert "hunter2" not in message(lambda p: load_machine(str(p)), path)
+    assert "there is no file 'table.yaml' beside this one or among the shipped" in message(lambda p: load_machine(str(p)), path)

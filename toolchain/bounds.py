@@ -1,0 +1,37 @@
+"""What the readers accept at most. docs/security.md lists these figures; a test holds the page to them.
+
+A file of a stranger must not cost more than its size suggests: every reader stops at its bound with one sentence. The bounds
+stand far above what models, machines and data need.
+"""
+
+from __future__ import annotations
+
+# Faults
+FAULTS = 100  # told of one file, and lines of any message
+MESSAGE_LINE = 1000  # characters
+
+# YAML: machines, instruction tables, parameters files, preprocess.yaml
+YAML_BYTES = 4 << 20
+YAML_NODES = 200_000  # keys, values and sections, an alias counted as what it stands for
+YAML_DEPTH = 32
+NUMBER_CHARACTERS = 64  # of a number written in YAML, a listing or a buffer file
+
+# ONNX
+ONNX_BYTES = 1 << 31  # protobuf's own bound
+ONNX_NODES = 100_000  # with the model's functions written out
+TENSOR_ELEMENTS = 1 << 28  # of one tensor: 1 GiB of float32
+FOLDED_BYTES = 1 << 29  # by which values computed from constants may be larger than the constants, all together
+
+# Arrays (.npz, .npy)
+ARRAY_MEMBERS = 1000  # arrays of one file
+ARRAY_BYTES = 1 << 31  # of what is held at once; calibration data is streamed and may be longer
+
+# Images
+IMAGE_FORMATS = ("PNG", "JPEG", "BMP")
+IMAGE_PIXELS = 1 << 26  # of the file, and of the picture scaled to the input
+
+# Compiled models
+PROGRAM_FILE_BYTES = 1 << 32
+DRAM_BYTES = 1 << 31  # of the image that one region runs on
+LISTING_BYTES = 1 << 28
+LISTING_LINES = 4_000_000
