@@ -227,6 +227,14 @@ def test_unused_weights_may_be_anything(tmp_path: Path) -> None:
             "node Dropout_0 (Dropout): its mask is used\n  help: export the model for inference (eval mode)",
         ),
         ("(string[2] x) => (string[2] y) { y = Identity(x) }", 'input "x": tensors of strings are not supported'),
+        (
+            "(bfloat16[2] x) => (float[2] y) { y = Cast<to = 1>(x) }",
+            'input "x": is bfloat16, of which onnxruntime takes and gives no arrays; put a Cast into the model',
+        ),
+        (
+            "(float[2] x) => (uint4[2] y) { y = Cast<to = 21>(x) }",
+            'output "y": is uint4, of which onnxruntime takes and gives no arrays; put a Cast into the model',
+        ),
         ("(seq(float[2]) x) => (seq(float[2]) y) { y = Identity(x) }", 'input "x": is a sequence; only tensors can be inputs'),
         ("(map(int64, float[2]) x) => (float[2] y) { y = Identity(x) }", 'input "x": is a map; only tensors can be inputs'),
         (

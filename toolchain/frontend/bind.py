@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 
 from toolchain.errors import CompileError
-from toolchain.frontend.convert import dtype_name
+from toolchain.frontend.convert import array_dtype, dtype_name
 from toolchain.frontend.errors import refuse
 from toolchain.ir.graph import TensorType
 
@@ -53,7 +53,7 @@ def declared_shape(info: onnx.ValueInfoProto) -> tuple[Dim, ...] | None:
 
 def input_dtype(info: onnx.ValueInfoProto) -> str:
     try:
-        return dtype_name(info.type.tensor_type.elem_type)
+        return array_dtype(dtype_name(info.type.tensor_type.elem_type))
     except CompileError as fault:
         raise refuse(f'input "{info.name}"', str(fault)) from fault
 

@@ -13,6 +13,9 @@ from toolchain.errors import CompileError
 from toolchain.frontend.errors import refuse
 from toolchain.ir.graph import Node, OnnxOp, TensorType
 
+FLOATS, WHOLE = ("float16", "float32", "float64"), tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+ARRAYS = frozenset((*FLOATS, *WHOLE, "bool"))  # element types that numpy and onnxruntime hand to each other
+
 
 def node_from_proto(proto: onnx.NodeProto, name: str) -> Node:
     """Strings become str, lists tuples, tensors numpy arrays; subgraphs stay protobufs."""
@@ -54,6 +57,13 @@ def make_attribute(name: str, value: Any) -> onnx.AttributeProto:
     if isinstance(value, tuple) and not value:
         return helper.make_attribute(name, [], attr_type=onnx.AttributeProto.INTS)
     return helper.make_attribute(name, value)
+
+
+def array_dtype(dtype: str) -> str:
+    """The same; CompileError for an element type of which onnxruntime takes and gives no arrays."""
+    if dtype not in ARRAYS:
+        raise CompileError(f"is {dtype}, of which onnxruntime takes and gives no arrays; put a Cast into the model")
+    return dtype
 
 
 def dtype_name(elem_type: int) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from toolchain.errors import CompileError
-from toolchain.frontend.convert import array_from_proto, dtype_name, node_from_proto, type_of
+from toolchain.frontend.convert import array_dtype, array_from_proto, dtype_name, node_from_proto, type_of
 from toolchain.frontend.errors import refuse, refuse_node
 from toolchain.frontend.infer import evaluate, foldable, infer, schema_of
 from toolchain.frontend.read import NORMAL_OPSET, opset_of
@@ -50,14 +50,14 @@ def check_output(output: onnx.ValueInfoProto, walk: Walk) -> None:
     thing = f'output "{output.name}"'
     if output.name not in walk.types:
         raise refuse(thing, "no node makes it")
-    if not output.type.HasField("tensor_type") or not output.type.tensor_type.elem_type:
-        return
+    declared_type = output.type.tensor_type.elem_type if output.type.HasField("tensor_type") else 0
     try:
-        declared = dtype_name(output.type.tensor_type.elem_type)
+        made = array_dtype(walk.types[output.name].dtype)
+        declared = dtype_name(declared_type) if declared_type else made
     except CompileError as fault:
         raise refuse(thing, str(fault)) from fault
-    if declared != walk.types[output.name].dtype:
-        raise refuse(thing, f"is declared {declared}, but the nodes make it {walk.types[output.name].dtype}")
+    if declared != made:
+        raise refuse(thing, f"is declared {declared}, but the nodes make it {made}")
 
 
 def visit_graph(graph: onnx.GraphProto, walk: Walk) -> None:

@@ -1,0 +1,166 @@
+"""One node case of the onnx package: built, run, and judged against onnxruntime on the case's own file."""
+
+from __future__ import annotations
+
+import resource
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from quant.float_session import open_session
+from toolchain.api import BuildOptions, build
+from toolchain.codegen import Region
+from toolchain.errors import CompileError, ConfigError
+from toolchain.runtime import Session
+
+SQNR_FLOOR_DB = 25.0
+HALF_STEP = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+HOST_TOLERANCE = 1e-4  # of the output's largest value: the normal form regroups float32 arithmetic
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """kind: right, refused, wrong, traceback. where: chip, partly, host, or nothing where there is no program. oracle: whether
+    onnxruntime itself runs the case's file; where not, the package's own outputs were compared."""
+
+    kind: str
+    where: str = ""
+    reason: str = ""
+    oracle: bool = False
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with its inputs and what the package says they give; a value is an array, or a list or None as it came."""
+
+    name: str
+    model: onnx.ModelProto
+    inputs: Mapping[str, Any]
+    expected: Sequence[Any]
+
+
+def as_given(case: Any) -> Case:
+    """The package's own TestCase."""
+    inputs, outputs = ([as_array(v) for v in side] for side in case.data_sets[0])
+    return Case(case.name, case.model, dict(zip((i.name for i in case.model.graph.input), inputs)), outputs)
+
+
+def as_array(value: Any) -> Any:
+    if isinstance(value, onnx.TensorProto):
+        return numpy_helper.to_array(value)
+    return np.asarray(value) if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+def with_constants(case: Case) -> Case | None:
+    """Every tensor but the first input made an initializer; None where that changes nothing."""
+    names = [n for n, v in case.inputs.items() if isinstance(v, np.ndarray)]
+    fixed = [n for n in names if n != next(iter(case.inputs))]
+    if not fixed:
+        return None
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    kept = [i for i in model.graph.input if i.name not in fixed]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    model.graph.initializer.extend(numpy_helper.from_array(case.inputs[n], n) for n in fixed)
+    return Case(case.name, model, {n: v for n, v in case.inputs.items() if n not in fixed}, case.expected)
+
+
+def limited(cpu_s: int, memory_bytes: int) -> None:
+    """Ends this process where it goes beyond."""
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+
+
+def judged(case: Case, machine: Any, folder: Path) -> Verdict:
+    """Builds and runs the case, calibrated on its own inputs."""
+    path = folder / f"{case.name}.onnx"
+    path.write_bytes(case.model.SerializeToString())
+    shapes = {n: v.shape for n, v in case.inputs.items() if isinstance(v, np.ndarray)}
+    dynamic = {i.name for i in case.model.graph.input if is_dynamic(i)}
+    bound = {n: s for n, s in shapes.items() if n in dynamic}
+    outputs, oracle = expected(path, case)
+    try:
+        built = build(path, BuildOptions(machine, calibration=calibration(case, folder), shapes=bound))
+        session = Session(built.data)
+        found = session.run(None, dict(case.inputs))
+    except (CompileError, ConfigError) as fault:
+        return Verdict("refused", reason=str(fault), oracle=oracle)
+    except Exception as fault:  # a ProgramError too: no file that was just built is damaged
+        return Verdict("traceback", reason=f"{type(fault).__name__}: {fault} {raised_at(fault)}", oracle=oracle)
+    segments = session.container.segments
+    chip = [isinstance(s, Region) for s in segments]
+    where = "host" if not any(chip) else "chip" if all(chip) else "partly"
+    return compared(outputs, found, where, oracle)
+
+
+def is_dynamic(value: onnx.ValueInfoProto) -> bool:
+    kind = value.type.tensor_type
+    return not kind.HasField("shape") or any(d.dim_value <= 0 for d in kind.shape.dim)
+
+
+def raised_at(fault: BaseException) -> str:
+    frames = [f for f in traceback.extract_tb(fault.__traceback__) if "site-packages" not in f.filename]
+    last = frames[-1]
+    return f"[{Path(last.filename).name}:{last.lineno} {last.name}]"
+
+
+def calibration(case: Case, folder: Path) -> str | None:
+    """The case's inputs as one sample; None where a file of arrays cannot hold them."""
+    if not case.inputs or not all(isinstance(v, np.ndarray) and v.dtype.kind in "fiub" for v in case.inputs.values()):
+        return None
+    path = folder / f"{case.name}.npz"
+    np.savez(path, **{n: v[None] for n, v in case.inputs.items()})
+    return str(path)
+
+
+def expected(path: Path, case: Case) -> tuple[Sequence[Any], bool]:
+    """(onnxruntime's outputs on the file, True); (the package's own, False) where onnxruntime cannot run it."""
+    try:
+        return open_session(path).run(None, dict(case.inputs)), True
+    except Exception:  # onnxruntime's exceptions share no base class
+        return case.expected, False
+
+
+def compared(expected: Sequence[Any], found: Sequence[Any], where: str, oracle: bool) -> Verdict:
+    """right or wrong, and the worst figure of all outputs."""
+    reasons, worst_db = [], np.inf
+    for index, (wanted, value) in enumerate(zip(expected, found, strict=True)):
+        reason, db = difference(np.asarray(wanted), np.asarray(value), where)
+        worst_db = min(worst_db, db)
+        reasons += [f"output {index}: {reason}"] if reason else []
+    shown = "" if np.isinf(worst_db) else f"{worst_db:.1f} dB"
+    return Verdict("wrong" if reasons else "right", where, "; ".join(reasons) or shown, oracle)
+
+
+def difference(wanted: np.ndarray, found: np.ndarray, where: str) -> tuple[str, float]:
+    """(what is wrong, or nothing; SQNR in dB of a float output)."""
+    if wanted.shape != found.shape or wanted.dtype != found.dtype:
+        return f"{found.dtype}{list(found.shape)} where {wanted.dtype}{list(wanted.shape)} is right", np.inf
+    if not is_float(wanted.dtype):
+        off = int((wanted != found).sum())
+        return (f"{off} of {wanted.size} {wanted.dtype} elements differ" if off else ""), np.inf
+    a, b = wanted.astype(np.float64), found.astype(np.float64)
+    finite = np.isfinite(a)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return "infinity or NaN elsewhere", np.inf
+    a, error = a[finite], (b - a)[finite]
+    if not a.size or not np.any(error):
+        return "", np.inf
+    with np.errstate(divide="ignore"):
+        db = float(10 * np.log10(np.sum(a**2) / np.sum(error**2)))
+    if where != "host":
+        return (f"{db:.1f} dB" if not db >= SQNR_FLOOR_DB else ""), db
+    tolerance = max(HOST_TOLERANCE, 2 * HALF_STEP.get(wanted.dtype.name, 0.0)) * np.abs(a).max()
+    largest = float(np.abs(error).max())
+    return (f"off by {largest:.3g} of {np.abs(a).max():.3g}" if largest > tolerance else ""), np.inf
+
+
+def is_float(dtype: np.dtype) -> bool:
+    return dtype.kind == "f" or "float" in dtype.name
