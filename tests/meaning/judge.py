@@ -1,0 +1,107 @@
+"""What a build means, held against the user's file in onnxruntime."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import onnx
+
+from tests.frontend.same_outputs import largest_error
+from tests.meaning.rounded import Rounded, session
+from toolchain import api
+from toolchain.api import Build, BuildOptions, build
+from toolchain.frontend import load_model
+from toolchain.ir.graph import Graph
+from toolchain.isa import Machine
+from toolchain.runtime import Session
+
+Array = np.ndarray[Any, Any]
+Samples = Sequence[Mapping[str, Array]]
+RESHAPED = ("/before_reshape", "/rows")  # how the frontend calls a tensor of the file before its Reshape
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One output. sqnr_db: of the chip; rounded_db: of the file rounded where the chip rounds; both against the file in float."""
+
+    output: str
+    sqnr_db: float
+    rounded_db: float
+
+
+def sqnr_db(expected: Array, got: Array) -> float:
+    """inf where nothing differs, -inf where the expected is zero and something differs."""
+    assert expected.shape == got.shape, (expected.shape, got.shape)
+    a, b = expected.astype(np.float64), got.astype(np.float64)
+    signal, noise = float((a**2).sum()), float(((a - b) ** 2).sum())
+    if noise == 0:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal else -math.inf
+
+
+def save(proto: onnx.ModelProto, samples: Samples, folder: Path) -> tuple[Path, Path]:
+    """The file and its calibration data: the samples along a new first dimension."""
+    model, data = folder / "model.onnx", folder / "data.npz"
+    onnx.save(proto, model)
+    np.savez(data, allow_pickle=False, **{name: np.stack([s[name] for s in samples]) for name in samples[0]})
+    return model, data
+
+
+def in_float(proto: onnx.ModelProto, samples: Samples) -> list[list[Array]]:
+    """Per sample the outputs of the file as it was written."""
+    runner = session(proto)
+    return [runner.run(None, dict(s)) for s in samples]  # type: ignore[misc]
+
+
+def normal_form_error(model: Path, samples: Samples, expected: Sequence[Sequence[Array]]) -> float:
+    """Largest difference of the normal form from the file, in units of each output's largest magnitude."""
+    normal = load_model(model)
+    runner = session(normal.proto)
+    found = [runner.run(None, {n: s[n] for n in normal.graph.inputs}) for s in samples]
+    return max(largest_error(e, f) for e, f in zip(expected, found))  # type: ignore[arg-type]
+
+
+def judged(
+    proto: onnx.ModelProto, machine: Machine, samples: Samples, folder: Path, level: int = 2
+) -> tuple[Build, list[Judged]]:
+    """Builds the file for the machine, calibrated on the samples, and holds each float output against the file."""
+    model, data = save(proto, samples, folder)
+    quantized: list[tuple[Graph, Mapping[str, tuple[str, str]]]] = []
+    real = api.quantize
+
+    def seen(graph: Graph, chip: Any, ranges: Any, origins: Mapping[str, tuple[str, str]]) -> Graph:
+        quantized.append((real(graph, chip, ranges, origins), origins))
+        return quantized[-1][0]
+
+    with patch.object(api, "quantize", seen):
+        built = build(model, BuildOptions(machine, calibration=str(data), level=level))
+    codes = reported_codes(*quantized[0])
+    rounded = Rounded(proto, codes, 16 if machine.chip.numerics.activation == "int16" else 8)
+    expected = in_float(proto, samples)
+    near = [rounded.run(s) for s in samples]
+    chip = Session(built.container, engine="reference")
+    names = [o.name for o in proto.graph.output]
+    got = [chip.run(names, s) for s in samples]
+    found = []
+    for i, name in enumerate(names):
+        a, b, c = (np.stack([run[i] for run in runs]) for runs in (expected, got, near))
+        if a.dtype.kind == "f":
+            found.append(Judged(name, sqnr_db(a, b), sqnr_db(a, c)))
+    return built, found
+
+
+def reported_codes(integer: Graph, origins: Mapping[str, tuple[str, str]]) -> dict[str, tuple[float, int]]:
+    """Scale and zero point of the model's own tensors, where the chip holds them, be it under another shape."""
+    found: dict[str, tuple[float, int]] = {}
+    for name, kind in integer.types.items():
+        tensor, layout = origins.get(name, ("", ""))
+        own = tensor.partition("/")[0] if tensor.endswith(RESHAPED) else tensor
+        if kind.quant is not None and name in (tensor, f"{tensor}@{layout}") and (name == own or own not in found):
+            found[own] = (kind.quant.scale, kind.quant.zero_point)
+    return found

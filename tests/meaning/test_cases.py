@@ -1,0 +1,69 @@
+"""Every operator and every rule means on the chip what the user's file means in onnxruntime."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from tests.meaning import arithmetic, functions, movement, windows
+from tests.meaning.judge import Judged, in_float, judged, normal_form_error
+from tests.meaning.machines import int8_machine, int16_machine
+from tests.meaning.recorder import Seen, missing, operators, recorded
+from toolchain import api
+from toolchain.passes.select import Selection
+
+CASES = {c.name: c for c in (*windows.CASES, *arithmetic.CASES, *movement.CASES, *functions.CASES)}
+
+EXACT_DB = 120.0  # what float32 leaves
+
+
+@dataclass(frozen=True)
+class Outcome:
+    fine: list[Judged]
+    coarse: list[Judged]
+    normal_form: float
+    seen: Seen
+
+
+@cache
+def outcome(name: str) -> Outcome:
+    case = CASES[name]
+    selections: list[Selection] = []
+    real = api.select_model
+
+    def selected(*arguments: object) -> Selection:
+        selections.append(real(*arguments))  # type: ignore[arg-type]
+        return selections[-1]
+
+    with tempfile.TemporaryDirectory() as folder, recorded() as seen, patch.object(api, "select_model", selected):
+        fine, on_16 = judged(case.proto, int16_machine(), case.samples, Path(folder))
+        coarse, on_8 = judged(case.proto, int8_machine(), case.samples, Path(folder))
+        error = normal_form_error(Path(folder) / "model.onnx", case.samples, in_float(case.proto, case.samples))
+        for built in (fine, coarse):
+            seen |= operators(selections[-1].graph, built.container.graph)
+    return Outcome(on_16, on_8, error, set(seen))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_means_what_the_file_means(name: str) -> None:
+    case = CASES[name]
+    found = outcome(name)
+    for output in found.fine:
+        assert output.sqnr_db >= case.least_db, output
+    for output in found.coarse:
+        assert output.sqnr_db >= min(output.rounded_db - case.below_db, EXACT_DB), output
+    assert found.normal_form <= 1e-4
+
+
+def test_names_are_unique_and_exceptions_have_causes() -> None:
+    assert len(CASES) == sum(len(m.CASES) for m in (windows, arithmetic, movement, functions))
+    assert not [c.name for c in CASES.values() if (c.least_db < 60 or c.below_db > 3) != bool(c.cause)]
+
+
+def test_every_operator_and_every_rule_has_a_case() -> None:
+    assert not missing({name: outcome(name).seen for name in CASES})
