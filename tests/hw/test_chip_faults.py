@@ -265,6 +265,15 @@ def test_all_faults_show_at_once_in_the_order_of_the_file(tmp_path):
     ]
 
 
+def test_sums_of_int16_codes_have_no_room_for_the_headroom_of_int8(tmp_path):
+    """Operands of 16 bits with 20 of headroom saturate: sums were noise (1 dB), and bits agreed."""
+    write_changed(tmp_path, "wide32_w4a16.yaml", [("  add_left_shift: 14\n", "")])
+    line = line_of(tmp_path / "mine.yaml", "numerics:")
+    assert faults_of() == [
+        f"mine.yaml:{line}: numerics.add_left_shift: 20 bits on int16 codes overflow the 32 bits of a sum; give at most 15"
+    ]
+
+
 def test_faults_of_the_instruction_table_show_beside_those_of_the_chip(tmp_path):
     write_changed(tmp_path, "edge16.yaml", [("banks: 8", "banks: 0")])
     table = "isa/descriptors1024.yaml"

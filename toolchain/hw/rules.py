@@ -82,6 +82,9 @@ def _numerics(chip: Chip) -> Iterator[Broken]:
             yield ("numerics", "scale", "multiplier_bits"), f"{scale.multiplier_bits} bits; rounding scale16 takes at most 15"
         elif rule == "reduced16" and scale.shift_min < 17:
             yield ("numerics", "scale", "shift_min"), f"{scale.shift_min} is below 17, the least of rounding reduced16"
+    if numerics.activation == "int16" and numerics.add_left_shift > 15:
+        reason = f"{numerics.add_left_shift} bits on int16 codes overflow the 32 bits of a sum; give at most 15"
+        yield ("numerics", "add_left_shift"), reason
     entries = 513 if numerics.activation == "int16" else 256
     if table.entries != entries:
         yield ("numerics", "table", "entries"), f"{numerics.activation} activations use {entries} entries, got {table.entries}"
