@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
+from quant.arrays import StoredArray, stored_arrays
 from quant.generator import generator_samples
 from quant.images import IMAGE_SUFFIXES, PREPROCESS_FILE, Preprocess, image_samples
 from quant.sample import Sample, fit_array, fit_sample
@@ -20,6 +19,7 @@ from toolchain.errors import CompileError
 from toolchain.ir.graph import TensorType
 
 Types = Mapping[str, TensorType]
+_WIDEST_BYTES = np.dtype(np.complex128).itemsize  # of one element
 
 
 @dataclass(frozen=True)
@@ -122,19 +122,8 @@ def _random(rng: np.random.Generator, t: TensorType) -> np.ndarray:
 # --- arrays in .npz and .npy
 
 
-@dataclass(frozen=True)
-class _Array:
-    """One array of a file, not yet read: `open` gives its bytes from the first element on."""
-
-    path: Path
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    fortran: bool
-    open: Callable[[], IO[bytes]]
-
-
 def _open_arrays(path: Path, inputs: Types) -> Samples:
-    arrays = _arrays(path)
+    arrays = stored_arrays(path)
     if len(inputs) == 1 and len(arrays) == 1:
         chosen = {next(iter(inputs)): next(iter(arrays.values()))}
     else:
@@ -156,7 +145,7 @@ def _open_arrays(path: Path, inputs: Types) -> Samples:
     return Samples(str(path), count, start)
 
 
-def _named(path: Path, arrays: Mapping[str, _Array], name: str) -> _Array:
+def _named(path: Path, arrays: Mapping[str, StoredArray], name: str) -> StoredArray:
     if name in arrays:
         return arrays[name]
     listed = ", ".join(map(repr, sorted(arrays))) or "none"
@@ -166,42 +155,7 @@ def _named(path: Path, arrays: Mapping[str, _Array], name: str) -> _Array:
     )
 
 
-def _arrays(path: Path) -> dict[str, _Array]:
-    try:
-        if path.suffix == ".npy":
-            with path.open("rb") as file:
-                return {path.stem: _header(path, file, lambda: path.open("rb"))}
-        with zipfile.ZipFile(path) as archive:
-            found: dict[str, _Array] = {}
-            for member in archive.namelist():
-                with archive.open(member) as file:
-                    found[member.removesuffix(".npy")] = _header(path, file, _opener(path, member))
-            return found
-    except (ValueError, EOFError, zipfile.BadZipFile, NotImplementedError) as fault:
-        raise CompileError(f"{path}: damaged, or no array file of numpy: {fault}; save it again with numpy.savez") from None
-
-
-def _opener(path: Path, member: str) -> Callable[[], IO[bytes]]:
-    return lambda: zipfile.ZipFile(path).open(member)
-
-
-def _header(path: Path, file: IO[bytes], open_again: Callable[[], IO[bytes]]) -> _Array:
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read(file)
-    if dtype.hasobject:
-        raise ValueError("it holds Python objects")
-    offset = file.tell()
-
-    def skip_header() -> IO[bytes]:
-        stream = open_again()
-        stream.read(offset)
-        return stream
-
-    return _Array(path, shape, dtype, fortran, skip_header)
-
-
-def _sample_count(path: Path, name: str, array: _Array, t: TensorType) -> int:
+def _sample_count(path: Path, name: str, array: StoredArray, t: TensorType) -> int:
     if array.shape[1:] == t.shape and array.shape:
         return array.shape[0]
     if not t.shape or len(array.shape) != len(t.shape) or array.shape[1:] != t.shape[1:]:
@@ -218,25 +172,14 @@ def _sample_count(path: Path, name: str, array: _Array, t: TensorType) -> int:
     return array.shape[0] // t.shape[0]
 
 
-def _stream(array: _Array, t: TensorType, count: int) -> Iterator[np.ndarray]:
-    with array.open() as file:
-        if array.fortran:  # the samples lie interleaved
-            whole = np.frombuffer(_read(array.path, file, array.dtype.itemsize * int(np.prod(array.shape))), array.dtype)
-            yield from whole.reshape(array.shape, order="F").reshape(count, *t.shape)
-            return
-        size_bytes = t.elements * array.dtype.itemsize
+def _stream(array: StoredArray, t: TensorType, count: int) -> Iterator[np.ndarray]:
+    if array.fortran:  # the samples lie interleaved
+        yield from array.read().reshape(count, *t.shape)
+        return
+    size_bytes = t.elements * array.dtype.itemsize
+    with array.stream() as take:
         for _ in range(count):
-            yield np.frombuffer(_read(array.path, file, size_bytes), array.dtype).reshape(t.shape)
-
-
-def _read(path: Path, file: IO[bytes], size_bytes: int) -> bytes:
-    try:
-        data = file.read(size_bytes)
-    except (zipfile.BadZipFile, zlib.error, EOFError) as fault:
-        raise CompileError(f"{path}: the archive is damaged: {fault}; save it again") from None
-    if len(data) < size_bytes:
-        raise CompileError(f"{path}: the file ends {size_bytes - len(data)} bytes early; save it again")
-    return data
+            yield np.frombuffer(take(size_bytes), array.dtype).reshape(t.shape)
 
 
 # --- directories
@@ -278,19 +221,18 @@ def _open_input_directories(path: Path, inputs: Types) -> Samples:
 
     def start() -> Iterator[Sample]:
         for row in zip(*files.values(), strict=True):
-            loaded = {name: _load(file) for name, file in zip(files, row, strict=True)}
+            loaded = {name: _load(file, {name: inputs[name]}) for name, file in zip(files, row, strict=True)}
             yield fit_sample(loaded, inputs, " + ".join(map(str, row)))
 
     return Samples(str(path), next(iter(counts.values())), start)
 
 
 def _file_sample(path: Path, inputs: Types) -> Sample:
-    return fit_sample(_load(path), inputs, str(path))
+    return fit_sample(_load(path, inputs), inputs, str(path))
 
 
-def _load(path: Path) -> Any:
-    try:
-        loaded = np.load(path, allow_pickle=False)
-        return dict(loaded) if isinstance(loaded, np.lib.npyio.NpzFile) else loaded
-    except (ValueError, EOFError, zipfile.BadZipFile, OSError) as fault:
-        raise CompileError(f"{path}: damaged, or no array file of numpy: {fault}; save it again") from None
+def _load(path: Path, inputs: Types) -> Any:
+    """The arrays of an .npz by name, or the one of an .npy, none larger than the widest sample of these inputs."""
+    limit_bytes = _WIDEST_BYTES * max(t.elements for t in inputs.values())
+    arrays = {name: array.read(limit_bytes) for name, array in stored_arrays(path).items()}
+    return arrays if path.suffix == ".npz" else next(iter(arrays.values()))

@@ -34,7 +34,7 @@ from quant.error import sqnr_db
 from quant.float_session import open_session
 from toolchain.api import Build, BuildOptions, build
 from toolchain.cli.application import reported, require_writable
-from toolchain.cli.arrays import read_npz
+from toolchain.cli.arrays import npz_arrays
 from toolchain.cli.build import input_shapes
 from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
 from toolchain.errors import CompileError
@@ -101,12 +101,12 @@ def _right(logits: Array, accepted: Sequence[tuple[int, ...]], k: int) -> NDArra
 
 def read_labelled(path: Path) -> tuple[Array, Array]:
     """`x` [n, ...] and `y` [n] of an .npz. Raises CompileError."""
-    arrays = read_npz(path, "--npz takes an .npz with arrays x [n, ...] and y [n]")
+    arrays = npz_arrays(path, "--npz takes an .npz with arrays x [n, ...] and y [n]")
     missing = [name for name in ("x", "y") if name not in arrays]
     if missing:
         there = ", ".join(arrays) or "none"
         raise CompileError(f"{path}: no array {missing[0]} (arrays: {there}); --npz takes samples x [n, ...] and labels y [n]")
-    x, y = arrays["x"], arrays["y"]
+    x, y = arrays["x"].read(), arrays["y"].read()
     if y.ndim != 1 or x.ndim < 1 or len(x) != len(y) or not len(x):
         raise CompileError(f"{path}: x has shape {list(x.shape)}, y {list(y.shape)}; give one label a sample, and at least one")
     return x, y

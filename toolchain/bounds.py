@@ -12,7 +12,7 @@ MESSAGE_LINE = 1000  # characters
 
 # YAML: machines, instruction tables, parameters files, preprocess.yaml
 YAML_BYTES = 4 << 20
-YAML_NODES = 200_000  # keys, values and sections, an alias counted as what it stands for
+YAML_NODES = 100_000  # keys, values and sections, an alias counted as what it stands for
 YAML_DEPTH = 32
 NUMBER_CHARACTERS = 64  # of a number written in YAML, a listing or a buffer file
 

@@ -322,35 +322,23 @@ RUN = [
     ("npu-sim good.npu --input none.npz", "none.npz: input 'x' is missing; give an array of float32 [1, 3, 8, 8]"),
     (
         "npu-sim good.npu --input objects.npz",
-        (
-            "objects.npz: cannot be read as .npz: it is no file of numpy's, or holds Python objects; save it with "
-            "numpy.savez(path, name=array)"
-        ),
+        "objects.npz: damaged, or no array file of numpy: it holds Python objects; save it again with numpy.savez",
     ),
     (
         "npu-sim good.npu --input text.npz",
-        (
-            "text.npz: cannot be read as .npz: it is no file of numpy's, or holds Python objects; save it with "
-            "numpy.savez(path, name=array)"
-        ),
+        "text.npz: damaged, or no array file of numpy: File is not a zip file; save it again with numpy.savez",
     ),
     (
         "npu-sim good.npu --input cut.npz",
-        "cut.npz: cannot be read as .npz: File is not a zip file; save it with numpy.savez(path, name=array)",
+        "cut.npz: damaged, or no array file of numpy: File is not a zip file; save it again with numpy.savez",
     ),
     (
         "npu-sim good.npu --input array.npy",
-        (
-            "array.npy: cannot be read as .npz: it is one array without a name, an .npy; save it with "
-            "numpy.savez(path, name=array)"
-        ),
+        "array.npy: is one array without a name, an .npy; save it with numpy.savez(path, name=array)",
     ),
     (
         "npu-sim good.npu --input array.npz",
-        (
-            "array.npz: cannot be read as .npz: it is one array without a name, an .npy; save it with "
-            "numpy.savez(path, name=array)"
-        ),
+        "array.npz: is one array without a name, an .npy; save it with numpy.savez(path, name=array)",
     ),
     ("npu-sim good.npu --host gpu", "--host gpu: must be cpu or cuda"),
     (

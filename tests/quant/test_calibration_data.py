@@ -230,7 +230,11 @@ BAD_DATA = [
         "{d}/cut.npz: damaged, or no array file of numpy: File is not a zip file; save it again with numpy.savez",
     ),
     ("cut.npy", ONE, "{d}/cut.npy: the file ends 8 bytes early; save it again"),
-    ("flipped.npz", ONE, "{d}/flipped.npz: the archive is damaged: Bad CRC-32 for file 'x.npy'; save it again"),
+    (
+        "flipped.npz",
+        ONE,
+        "{d}/flipped.npz: damaged, or no array file of numpy: Bad CRC-32 for file 'x.npy'; save it again with numpy.savez",
+    ),
     (
         "empty",
         ONE,
