@@ -61,7 +61,7 @@ def refusals(path: Path) -> set[str]:
         (npy(shape=(-1, -4)), "array 'x' has shape [-1, -4]"),
         (
             npy(shape=(1,) * 40),
-            "array 'x' has 40 dimensions, 32 are the most"),
+            "array 'x' has 40 dimensions, 32 are the most",
         ),
         (npy(descr="|O"), "it holds Python objects"),
         (b"\x93NUMPY\x07\x00" + npy()[8:], "array 'x' is of format 7.0"),
