@@ -9,10 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from quant.sample import Sample, fit_sample
 from quant.suggestion import suggestion
 from toolchain.errors import CompileError
 from toolchain.ir.graph import TensorType
+
+USERS_FAULTS = (Exception, SystemExit)  # a user's sys.exit() must not end the build as if all were well
 
 
 def generator_samples(path: Path, function: str, inputs: Mapping[str, TensorType]) -> Iterator[Sample]:
@@ -21,7 +25,7 @@ def generator_samples(path: Path, function: str, inputs: Mapping[str, TensorType
     produce = _load_function(path, function)
     try:
         stream = iter(produce())
-    except Exception as fault:
+    except USERS_FAULTS as fault:
         raise CompileError(f"{where}: {_cause(fault, path)}; it must return an iterable of samples") from None
     count = 0
     while True:
@@ -29,9 +33,9 @@ def generator_samples(path: Path, function: str, inputs: Mapping[str, TensorType
             value = next(stream)
         except StopIteration:
             break
-        except Exception as fault:
+        except USERS_FAULTS as fault:
             raise CompileError(f"{where}: sample {count}: {_cause(fault, path)}; mend the generator") from None
-        yield fit_sample(value, inputs, f"{where}: sample {count}")
+        yield fit_sample(_arrays(value, f"{where}: sample {count}"), inputs, f"{where}: sample {count}")
         count += 1
     if count == 0:
         raise CompileError(f"{where}: yields 0 samples; calibration needs at least 1")
@@ -47,7 +51,7 @@ def _load_function(path: Path, function: str) -> Callable[[], Any]:
     sys.path.insert(0, str(path.parent))  # so that it may import what lies beside it
     try:
         spec.loader.exec_module(module)
-    except Exception as fault:
+    except USERS_FAULTS as fault:
         raise CompileError(f"{path}: {_cause(fault, path)}; the file must import cleanly") from None
     finally:
         sys.path.remove(str(path.parent))
@@ -60,7 +64,16 @@ def _load_function(path: Path, function: str) -> Callable[[], Any]:
     return found
 
 
-def _cause(fault: Exception, path: Path) -> str:
+def _arrays(value: Any, where: str) -> Any:
+    """What was yielded, as arrays. Raises CompileError where numpy makes no array of it."""
+    try:
+        return {name: np.asarray(v) for name, v in value.items()} if isinstance(value, Mapping) else np.asarray(value)
+    except Exception as fault:
+        reason = str(fault).partition("\n")[0]
+        raise CompileError(f"{where}: is no array: {reason}; yield numpy arrays") from None
+
+
+def _cause(fault: BaseException, path: Path) -> str:
     """`ZeroDivisionError: division by zero (line 12)`, the line being the last one inside the user's file."""
     lines = [
         frame.lineno for frame in traceback.extract_tb(fault.__traceback__) if Path(frame.filename).resolve() == path.resolve()

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from quant.sample import Sample, fit_array
+from toolchain.bounds import IMAGE_FORMATS, IMAGE_PIXELS
 from toolchain.errors import CompileError, ConfigError
 from toolchain.hw import read_yaml, validate
 from toolchain.ir.graph import TensorType
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
 PREPROCESS_FILE = "preprocess.yaml"
@@ -102,25 +107,47 @@ def _layout(directory: Path, name: str, t: TensorType, options: Preprocess) -> s
     )
 
 
+def _opened(path: Path, mode: str) -> Image.Image:
+    """The image in Pillow's mode. Formats are named: under any other, Pillow starts programs such as Ghostscript."""
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(path, formats=IMAGE_FORMATS) as opened:
+                if opened.width * opened.height > IMAGE_PIXELS:
+                    raise Image.DecompressionBombError
+                return opened.convert(mode)
+    except Image.DecompressionBombError:
+        raise CompileError(f"{path}: has more than {IMAGE_PIXELS:,} pixels; make it smaller") from None
+    except MemoryError:
+        raise
+    except Exception as fault:  # Pillow's decoders raise SyntaxError, struct.error and others
+        reason = str(fault).partition("\n")[0] or type(fault).__name__
+        raise CompileError(f"{path}: no readable image: {reason}; remove it") from None
+
+
 def _read_image(path: Path, t: TensorType, layout: str, options: Preprocess) -> np.ndarray:
     """-> t.dtype[c, h, w] or [h, w, c]."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     c, h, w = (t.shape[1], t.shape[2], t.shape[3]) if layout == "nchw" else (t.shape[3], t.shape[1], t.shape[2])
     if c not in (1, 3):
         raise CompileError(f"{path}: the input has {c} channels, an image 1 or 3; give an .npz or file.py:function")
-    try:
-        with Image.open(path) as opened:
-            image = opened.convert("L" if c == 1 else "RGB")
-    except (UnidentifiedImageError, OSError, ValueError) as fault:
-        raise CompileError(f"{path}: no readable image: {fault}; remove it") from None
+    image = _opened(path, "L" if c == 1 else "RGB")
     resample = Image.Resampling[options.resample.upper()]
     if options.fit == "stretch":
         image = image.resize((w, h), resample)
     else:
         choose = max if options.fit == "crop" else min
         ratio = choose(w / image.width, h / image.height)
-        image = image.resize((max(1, round(image.width * ratio)), max(1, round(image.height * ratio))), resample)
+        size = max(1, round(image.width * ratio)), max(1, round(image.height * ratio))
+        if size[0] * size[1] > IMAGE_PIXELS:
+            raise CompileError(
+                f"{path}: {image.width} x {image.height} pixels are {size[0]} x {size[1]} when they cover {w} x {h}, "
+                f"{IMAGE_PIXELS:,} pixels are the most; crop it, or use fit: stretch or pad"
+            )
+        image = image.resize(size, resample)
         canvas = Image.new(image.mode, (w, h), options.pad if c == 1 else (options.pad,) * 3)
         canvas.paste(image, ((w - image.width) // 2, (h - image.height) // 2))
         image = canvas
