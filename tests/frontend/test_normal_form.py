@@ -148,6 +148,25 @@ NORMS = [
     ),
 ]
 
+EXPONENTIALS = "k = int64[1] {{{axis}}} m = ReduceMax(x, k) d = Sub(x, m) e = Exp(d) s = ReduceSum(e, k) "
+SOFTMAXES = [
+    ("(float[2,5,8] x) => (float[a,b,c] y) { " + EXPONENTIALS.format(axis=-1) + "y = Div(e, s) }", "Softmax"),
+    ("(float[2,5,8] x) => (float[a,b,c] y) { " + EXPONENTIALS.format(axis=1) + "l = Log(s) y = Sub(d, l) }", "LogSoftmax"),
+    ("(float[2,5] x) => (float[a,b] y) { k = int64[1] {1} e = Exp(x) s = ReduceSum(e, k) y = Div(e, s) }", "Softmax"),
+    (
+        "(float[2,5] x) => (float[a,b] y) { k = int64[1] {1} j = int64[1] {0} m = ReduceMax(x, j) d = Sub(x, m) e = Exp(d) "
+        "s = ReduceSum(e, k) y = Div(e, s) }",
+        "ReduceMax Sub Softmax",
+    ),
+    (
+        "(float[2,5] x) => (float[a,b] y) { k = int64[1] {1} e = Exp(x) s = ReduceMean(e, k) y = Div(e, s) }",
+        "Exp ReduceMean Div",
+    ),
+    (
+        "(float[2,5] x) => (float[a,b] y) { k = int64[2] {0,1} e = Exp(x) s = ReduceSum(e, k) y = Div(e, s) }",
+        "Exp ReduceMean Mul Div",
+    ),
+]
 SHARED = "float[6,4,1,1] w, float w2) => (float[n,m,a,b] y"  # what two read is not taken in by one of them
 SHAPING = [
     (f"{IMAGE}, {SHARED}) {{ a = Conv(x, w) c = Mul(a, w2) d = Relu(a) y = Sub(c, d) }}", "Conv Mul Relu Sub"),
@@ -295,7 +314,7 @@ OLDER = [
     ),
 ]
 
-CASES = [(21, g, o) for g, o in (*WINDOWS, *LINEAR, *NORMS, *SHAPING, *ARITHMETIC)] + OLDER
+CASES = [(21, g, o) for g, o in (*WINDOWS, *LINEAR, *NORMS, *SOFTMAXES, *SHAPING, *ARITHMETIC)] + OLDER
 
 
 @pytest.mark.parametrize(("opset", "graph", "expected"), CASES)

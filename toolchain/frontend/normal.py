@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from toolchain.frontend import arithmetic, linear, norms, patterns, reduction, shaping, sinking, windows
+from toolchain.frontend import arithmetic, linear, norms, patterns, reduction, shaping, sinking, softmax, windows
 from toolchain.frontend.infer import RANDOM
 from toolchain.frontend.rewrite import Rule, drop_dead, rewrite
 from toolchain.ir.graph import Graph, Node, OnnxOp
@@ -19,7 +19,7 @@ def merged(*tables: Mapping[str, Sequence[Rule]]) -> dict[str, tuple[Rule, ...]]
     return {key: tuple(rule for table in tables for rule in table.get(key, ())) for key in keys}
 
 
-TABLES = (shaping, windows, linear, arithmetic, patterns, norms, reduction, sinking)
+TABLES = (shaping, windows, linear, arithmetic, patterns, norms, softmax, reduction, sinking)
 RULES = merged(*(module.RULES for module in TABLES))
 SMALL = 64  # elements; constants up to this size are compared by value
 
