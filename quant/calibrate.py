@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import onnx
 
 from quant.float_session import open_tapped
+from quant.masks import LOWEST, UnlessMasked, masked_tensors
 from quant.observe import Histogram, MinMax, Observer, Percentile, Range
 from quant.parameters import least_error_range
 from quant.sample import Sample
@@ -63,7 +65,8 @@ def calibrate(
     Raises CompileError: no such tensor, no sample, a sample that onnxruntime refuses, NaN or infinity in a tensor.
     """
     make = _observer_factory(observer, numerics, percent)
-    observers = {name: make() for name in tensors}
+    masks = masked_tensors(model)
+    observers: dict[str, Observer] = {name: UnlessMasked(make()) if name in masks else make() for name in tensors}
     observe(model, data, observers, progress=progress, session_threads=session_threads, held_bytes=held_bytes)
     return {name: observers[name].range() for name in tensors}
 
@@ -90,19 +93,34 @@ def observe(
     groups = _groups([name for name in sinks if name not in inputs], sizes, held_bytes)
     sessions = [(_session(model, group, session_threads), group) for group in groups]
     producers = {output: node for node in model.graph.node for output in node.output}
+    masks, made_up = masked_tensors(model), bool(getattr(data, "random", False))
     total = getattr(data, "count", None)
     done = 0
     for done, sample in enumerate(data, 1):
+        where = _Sample(done - 1, made_up)
         for name in sinks:
             if name in inputs:
-                _show(sinks[name], sample[name], name, done - 1, producers)
+                sinks[name].update(_finite(sample[name], name, where, producers, masks))
         for session, group in sessions:
-            for name, value in zip(group, _run(session, group, sample, done - 1), strict=True):
-                _show(sinks[name], value, name, done - 1, producers)
+            for name, value in zip(group, _run(session, group, sample, where), strict=True):
+                sinks[name].update(_finite(value, name, where, producers, masks))
         if progress:
             progress(done, total)
     if done == 0:
         raise CompileError("calibration data: holds 0 samples; calibration needs at least 1")
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Which sample a fault came up with. made_up: random numbers, which need not lie where the model is defined."""
+
+    index: int
+    made_up: bool
+
+    def fault(self, said: str, way_out: str) -> CompileError:
+        if self.made_up:
+            way_out = "random inputs need not lie where the model is defined: give --calib DATA of the kind it was trained on"
+        return CompileError(f"calibration: sample {self.index}: {said}; {way_out}")
 
 
 def _observer_factory(observer: str, numerics: Numerics | None, percent: float) -> Callable[[], Observer]:
@@ -161,13 +179,13 @@ def _session(model: onnx.ModelProto, outputs: Sequence[str], threads: int) -> An
         raise CompileError(f"calibration: onnxruntime does not load the model: {_first_line(fault)}") from None
 
 
-def _run(session: Any, outputs: Sequence[str], sample: Sample, index: int) -> list[np.ndarray]:
+def _run(session: Any, outputs: Sequence[str], sample: Sample, where: _Sample) -> list[np.ndarray]:
     try:
         return session.run(list(outputs), sample)
     except Exception as fault:
-        raise CompileError(
-            f"calibration: sample {index}: onnxruntime cannot run the model on it: {_first_line(fault)}; "
-            "mend the sample, or give data of the kind that the model was trained on"
+        raise where.fault(
+            f"onnxruntime cannot run the model on it: {_first_line(fault)}",
+            "mend the sample, or give data of the kind that the model was trained on",
         ) from None
 
 
@@ -175,18 +193,20 @@ def _first_line(fault: Exception) -> str:
     return str(fault).strip().splitlines()[0] if str(fault).strip() else type(fault).__name__
 
 
-def _show(sink: Sink, x: np.ndarray, name: str, index: int, producers: Mapping[str, onnx.NodeProto]) -> None:
+def _finite(
+    x: np.ndarray, name: str, where: _Sample, producers: Mapping[str, onnx.NodeProto], masks: Container[str]
+) -> np.ndarray:
+    """`x`, with the lowest float for a mask's minus infinity. Raises CompileError: no floats, NaN, another infinity."""
     if x.dtype.kind != "f":
         raise CompileError(f"tensor {name!r}: is {x.dtype.name}; only float tensors are calibrated")
-    if x.size and not np.isfinite(x.min() + x.max()):  # either may be NaN, or infinite
-        kind = "NaN" if np.isnan(x).any() else "infinity"
-        node = producers.get(name)
-        made = f", the output of {node.name or 'a node'} ({node.op_type})," if node else ""
-        raise CompileError(
-            f"calibration: sample {index}: tensor {name!r}{made} holds {kind}; "
-            "no range covers it, mend the model or remove the sample"
-        )
-    sink.update(x)
+    if not x.size or np.isfinite(x.min() + x.max()):  # either may be NaN, or infinite
+        return x
+    if name in masks and x.max() < np.inf:  # no comparison holds for NaN
+        return np.maximum(x, LOWEST, dtype=x.dtype)
+    kind = "NaN" if np.isnan(x).any() else "infinity"
+    node = producers.get(name)
+    made = f", the output of {node.name or 'a node'} ({node.op_type})," if node else ""
+    raise where.fault(f"tensor {name!r}{made} holds {kind}", "no range covers it, mend the model or remove the sample")
 
 
 def calibrated_tensors(model: onnx.ModelProto, types: Mapping[str, TensorType]) -> list[str]:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx
 
+from quant.links import Links
+from quant.masks import bound_masks
 from quant.observe import Range
 from quant.parameters import activation_quant, code_range
 from toolchain.hw.chip import Numerics
 
-# Operators that hand values on unchanged, whatever they do to shapes.
-_SHAPE_OPS = frozenset(
-    {"Concat", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
-)
-_LINEAR_OPS = frozenset({"Add", "Div", "Mul", "Pow", "Sub"})
 SCORE_LOGIT = 4.0  # Sigmoid gives 0.982: a score that any threshold lets through
-MASK_LOW = -1000.0  # an additive attention mask is meant as minus infinity well before this
-MASK_MARGIN = 16.0  # exp(-16) is 1e-7: a masked position is gone
 SILENT = 1e-10  # a tensor that never leaves +-1e-10 holds rounding noise, no values
 FEW_STEPS = 32  # fewer codes than this: a part of a Concat has lost three of eight bits
 
@@ -58,15 +53,14 @@ class JoinedPart:
 def adjust_ranges(model: onnx.ModelProto, ranges: Mapping[str, Range]) -> Adjusted:
     """The ranges as the model's structure demands them; tensors without a range are passed over.
 
-    Masks: where Softmax reads scores plus a mask below MASK_LOW, both end where a masked position is surely gone.
+    Masks: where a Softmax reads scores plus a mask, both end where a masked position is surely gone (quant.masks).
     Scores: where a Sigmoid or Softmax reaches an output of the model, its range is [0, 1] and the Sigmoid's input reaches
     SCORE_LOGIT even if the data held nothing to detect.
     Concat: the joined range holds the range of every operand.
     Silence: a tensor that was zero throughout says nothing of a scale; it takes the range of what it was made from.
     """
-    graph = _Links(model.graph)
-    found, notes = dict(ranges), list[str]()
-    _bound_masks(graph, found, notes)
+    graph = Links(model.graph)
+    found, notes = bound_masks(model, ranges)
     _open_scores(graph, found, notes)
     for node in graph.nodes:
         if node.op_type == "Concat" and node.output[0] in found:
@@ -95,43 +89,11 @@ def joined_parts(model: onnx.ModelProto, ranges: Mapping[str, Range], numerics: 
     return found
 
 
-@dataclass(frozen=True)
-class _Links:
-    graph: onnx.GraphProto
-
-    @property
-    def nodes(self) -> Iterable[onnx.NodeProto]:
-        return self.graph.node
-
-    def producer(self, name: str) -> onnx.NodeProto | None:
-        return next((n for n in self.graph.node if name in n.output), None)
-
-    def outputs_reached(self, name: str, constants: frozenset[str]) -> bool:
-        """Whether `name` reaches an output of the model unchanged, or scaled and moved by constants only."""
-        reached = {name}
-        # the score of a box is often the product of two
-        factors = {n.output[0] for n in self.graph.node if n.op_type in ("Sigmoid", "Softmax")} | constants
-        for node in self.graph.node:
-            used = any(i in reached for i in node.input)
-            linear = node.op_type in _LINEAR_OPS and all(i in reached or i in factors for i in node.input)
-            if used and (node.op_type in _SHAPE_OPS or linear):
-                reached.update(node.output)
-        return any(o.name in reached for o in self.graph.output)
-
-    def unchanged_from(self, name: str) -> set[str]:
-        """`name` and what it becomes through operators that hand values on; a Concat ends the walk, it holds others too."""
-        same = {name}
-        for node in self.graph.node:
-            if node.input and node.input[0] in same and node.op_type in _SHAPE_OPS - {"Concat"}:
-                same.update(node.output)
-        return same
-
-
 def _constants(graph: onnx.GraphProto) -> frozenset[str]:
     return frozenset(i.name for i in graph.initializer) | {n.output[0] for n in graph.node if n.op_type == "Constant"}
 
 
-def _open_scores(graph: _Links, found: dict[str, Range], notes: list[str]) -> None:
+def _open_scores(graph: Links, found: dict[str, Range], notes: list[str]) -> None:
     constants = _constants(graph.graph)
     for node in graph.nodes:
         if node.op_type not in ("Sigmoid", "Softmax") or not graph.outputs_reached(node.output[0], constants):
@@ -149,7 +111,7 @@ def _open_scores(graph: _Links, found: dict[str, Range], notes: list[str]) -> No
             )
 
 
-def _open_silence(graph: _Links, found: dict[str, Range], notes: list[str]) -> None:
+def _open_silence(graph: Links, found: dict[str, Range], notes: list[str]) -> None:
     heard = {name: r for name, r in found.items() if max(-r.low, r.high) > SILENT}
     for name in [i.name for i in graph.graph.input if i.name in found and i.name not in heard]:
         found[name] = heard[name] = Range(-1.0, 1.0)
@@ -163,32 +125,3 @@ def _open_silence(graph: _Links, found: dict[str, Range], notes: list[str]) -> N
             if name in found:
                 found[name] = before
                 notes.append(f"{name}: zero throughout the data; it took the range [{before.low:.4g}, {before.high:.4g}]")
-
-
-def _bound_masks(graph: _Links, found: dict[str, Range], notes: list[str]) -> None:
-    seen = dict(found)  # one mask may serve many layers
-    for node in graph.nodes:
-        add = graph.producer(node.input[0]) if node.op_type == "Softmax" else None
-        if add is None or add.op_type != "Add" or add.output[0] not in found:
-            continue
-        for mask, scores in (tuple(add.input), tuple(add.input)[::-1]):
-            if mask not in seen or scores not in seen or seen[mask].low > MASK_LOW or seen[scores].low <= MASK_LOW:
-                continue
-            real = seen[scores].with_zero()
-            bound = -(real.span + MASK_MARGIN)
-            for name in _same_before(graph, mask) & found.keys():
-                low = bound if found[name] is seen[name] else min(found[name].low, bound)
-                found[name] = Range(low, max(seen[name].high, low))
-            found[add.output[0]] = Range(real.low + bound, max(real.high, seen[mask].high + real.high))
-            notes.append(
-                f"{mask}: a mask down to {seen[mask].low:.3g}; in {node.name or add.output[0]} {bound:.4g} masks as well"
-            )
-
-
-def _same_before(graph: _Links, name: str) -> set[str]:
-    """`name` and the tensors it was made from by operators that hand values on."""
-    same = {name}
-    while (node := graph.producer(name)) is not None and node.op_type in _SHAPE_OPS - {"Concat"}:
-        name = node.input[0]
-        same.add(name)
-    return same

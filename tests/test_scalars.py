@@ -6,11 +6,22 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import parser
 
+from quant.sample import fit_sample
 from toolchain.api import BuildOptions, build
+from toolchain.ir.graph import TensorType
 from toolchain.runtime import Session
 
+SCALAR_INPUTS = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,4] a, float s) => (float[1,4] y, float z) {
+    t = Sigmoid(s)
+    y = Mul(a, t)
+    z = Add(t, s)
+}
+"""
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
 g (float[1,2,4,4] x) => (float[1,2,4,4] y) {
@@ -31,3 +42,24 @@ def test_a_mean_of_everything_feeds_the_host(tmp_path: Path) -> None:
     (y,) = Session(built.data).run(None, {"x": x})
     expected = x / np.maximum(x, 0).mean()
     assert np.abs(y - expected).max() < 0.02 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("hw", ["edge16", "wide32_w4a16", "ws8_pow2"])
+def test_an_input_without_dimensions_is_calibrated_and_fed(tmp_path: Path, hw: str) -> None:
+    path, rng = tmp_path / "m.onnx", np.random.default_rng(0)
+    onnx.save(parser.parse_model(SCALAR_INPUTS), path)
+    data = {"a": rng.uniform(-1, 1, (8, 1, 4)).astype(np.float32), "s": rng.uniform(-2, 2, 8).astype(np.float32)}
+    np.savez(tmp_path / "c.npz", **data)  # pyright: ignore[reportArgumentType]
+    built = build(path, BuildOptions(hw, calibration=str(tmp_path / "c.npz")))
+    feeds = {name: np.asarray(value[3]) for name, value in data.items()}
+    gate = 1 / (1 + np.exp(-feeds["s"]))
+    for engine in ("simulator", "reference"):
+        y, z = Session(built.data, engine=engine).run(None, feeds)
+        assert y.shape == (1, 4) and z.shape == ()
+        assert np.abs(y - feeds["a"] * gate).max() < 0.05
+        assert abs(z - gate - feeds["s"]) < 0.05
+
+
+def test_a_sample_without_dimensions_stays_so() -> None:
+    kept = fit_sample({"s": np.float32(1.5)}, {"s": TensorType((), "float32")}, "here")
+    assert kept["s"].shape == ()

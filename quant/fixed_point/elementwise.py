@@ -59,7 +59,7 @@ def _rescaled(x: Array, zero_point: int, left_shift: int, r: Requant, dtype: DTy
         return requantize(_shifted(x, zero_point, left_shift), r, dtype, axis)
     codes = np.arange(256, dtype=np.uint8).view(x.dtype)
     table = requantize(_shifted(codes, zero_point, left_shift), r, dtype)
-    return np.take(table, np.ascontiguousarray(x).view(np.uint8))
+    return np.take(table, np.asarray(x, order="C").view(np.uint8))
 
 
 def _shifted(x: Array, zero_point: int, left_shift: int) -> Array:

@@ -66,8 +66,8 @@ def test_masks_end_where_everything_is_masked() -> None:
         "mask": Range(-36, 0),
         "a": Range(-4, 6),
         "b": Range(-10, 10),
-        "am": Range(-30, 6),
-        "bm": Range(-46, 10),
+        "am": Range(-20, 6),
+        "bm": Range(-26, 10),
     }
     assert len(found.notes) == 2
     # the least score that any row can have, masked, is still nothing beside the largest

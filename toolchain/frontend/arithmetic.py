@@ -90,7 +90,8 @@ def merge_constants(n: Node, scope: Scope) -> Rewrite | None:
         return None
     with np.errstate(all="ignore"):
         both = inner + outer if op_type == "Add" else inner * outer
-    if not np.isfinite(both).all():
+    kept = np.isfinite(both) | (np.isinf(inner) | np.isinf(outer)) & ~np.isnan(both)  # a mask's infinity stays what it is
+    if not (kept if op_type == "Add" else np.isfinite(both)).all():
         return None
     inputs = (before.inputs[0], scope.constant(n.inputs[1], np.asarray(both)))
     return Rewrite((replace(before, inputs=inputs, outputs=n.outputs, sources=(*before.sources, *n.sources)),))

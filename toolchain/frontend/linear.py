@@ -10,6 +10,7 @@ import numpy as np
 
 from toolchain.frontend.rewrite import Rewrite, Rule, Scope, node, operand, reshape
 from toolchain.ir.graph import Node
+from toolchain.ir.masks import is_mask
 
 GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1}
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm")
@@ -25,7 +26,7 @@ def gemm(n: Node, scope: Scope) -> Rewrite | None:
         return Rewrite(as_matmul(n, scope))
     bias = scope.constants.get(operand(n, 2))
     outputs = weights.shape[0 if a["transB"] else 1]
-    is_bias = bias is not None and prod(bias.shape[:-1]) == 1 and bias.size in (1, outputs)
+    is_bias = bias is not None and prod(bias.shape[:-1]) == 1 and bias.size in (1, outputs) and not is_mask(bias)
     if a == GEMM and (not operand(n, 2) or (is_bias and bias is not None and bias.shape == (outputs,))):
         return None
     nodes, x, y = [], n.inputs[0], n.outputs[0]
@@ -96,9 +97,12 @@ def matmul(n: Node, scope: Scope) -> Rewrite | None:
 
 
 def fold_constant(n: Node, scope: Scope) -> Rewrite | None:
-    """Conv, ConvTranspose or Gemm, then Mul or Add of one number a channel: into the weights and the bias."""
+    """Conv, ConvTranspose or Gemm, then Mul or Add of one number a channel: into the weights and the bias.
+
+    A mask stays a step of its own: as a bias, minus infinity would take the weights' bits.
+    """
     value = scope.constants.get(n.inputs[1])
-    if value is None or not scope.is_float(n.inputs[0]):
+    if value is None or not scope.is_float(n.inputs[0]) or (n.op.op_type == "Add" and is_mask(value)):
         return None
     weighted, back = producer_through_reshape(n.inputs[0], scope)
     if weighted is None or scope.shape(n.inputs[0]) != scope.shape(n.outputs[0]) or weighted.inputs[1] not in scope.constants:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from toolchain.frontend import arithmetic, linear, norms, patterns, reduction, shaping, sinking, softmax, windows
+from toolchain.frontend.errors import unusable
 from toolchain.frontend.infer import RANDOM
 from toolchain.frontend.rewrite import Rule, drop_dead, rewrite
 from toolchain.ir.graph import Graph, Node, OnnxOp
@@ -21,13 +22,25 @@ def merged(*tables: Mapping[str, Sequence[Rule]]) -> dict[str, tuple[Rule, ...]]
 
 TABLES = (shaping, windows, linear, arithmetic, patterns, norms, softmax, reduction, sinking)
 RULES = merged(*(module.RULES for module in TABLES))
+FACTORS = frozenset(("Conv", "ConvTranspose", "Div", "Einsum", "Gemm", "LayerNormalization", "MatMul", "Mul", "PRelu"))
 SMALL = 64  # elements; constants up to this size are compared by value
 
 
 def normal_form(graph: Graph, opset: int) -> Graph:
-    graph = rewrite(drop_dead(graph), RULES, opset)
+    graph = drop_dead(graph)
+    check_factors(graph)
+    graph = rewrite(graph, RULES, opset)
     graph = rewrite(shared(graph), RULES, opset)
     return unique_names(with_constant_outputs(graph))
+
+
+def check_factors(graph: Graph) -> None:
+    """Inf may be added, compared with, chosen (a mask, a bound): as a factor it gives NaN. Raises CompileError."""
+    for node in graph.nodes:
+        for name in node.inputs[:2] if node.op.op_type in FACTORS and not node.op.domain else ():
+            value = graph.constants.get(name)
+            if value is not None and value.dtype.kind == "f" and value.size > 1 and np.isinf(value).any():
+                raise unusable(name, value, np.isinf(value), "Inf")
 
 
 def shared(graph: Graph) -> Graph:

@@ -63,7 +63,7 @@ class Scope:
     def constant(self, base: str, value: np.ndarray) -> str:
         """A new constant, contiguous; its name."""
         name = self.fresh(base)
-        value = np.ascontiguousarray(value).reshape(value.shape)
+        value = np.asarray(value, order="C")
         self.constants[name] = value
         self.types[name] = type_of(value)
         return name

@@ -11,7 +11,7 @@ import onnx
 
 from toolchain.errors import CompileError
 from toolchain.frontend.convert import array_dtype, array_from_proto, dtype_name, node_from_proto, type_of
-from toolchain.frontend.errors import refuse, refuse_node
+from toolchain.frontend.errors import refuse, refuse_node, unusable
 from toolchain.frontend.infer import evaluate, foldable, infer, schema_of
 from toolchain.frontend.read import NORMAL_OPSET, opset_of
 from toolchain.frontend.upgrade import upgrade
@@ -82,18 +82,10 @@ def names_used(graph: onnx.GraphProto) -> set[str]:
 def add_constant(name: str, value: np.ndarray, walk: Walk) -> None:
     if value.dtype.kind in "OSU":
         raise refuse(f"weight {name}", "tensors of strings are not supported")
-    if value.dtype.kind == "f" and not np.isfinite(value).all():
-        check_finite(name, value)
+    if value.dtype.kind == "f" and np.isnan(value).any():
+        raise unusable(name, value, np.isnan(value), "NaN")
     walk.constants[name] = value
     walk.types[name] = type_of(value)
-
-
-def check_finite(name: str, value: np.ndarray) -> None:
-    """A single Inf is a bound (of a Clip, of a mask's fill) and may stay; NaN never, Inf among weights neither."""
-    bad = int(np.count_nonzero(~np.isfinite(value)))
-    kind = "NaN" if np.isnan(value).any() else "Inf"
-    if kind == "NaN" or value.size > 1:
-        raise refuse(f"weight {name}", f"holds {kind} in {bad} of its {value.size} values", "train or export the model again")
 
 
 def sorted_nodes(graph: onnx.GraphProto, known: set[str], names: set[str]) -> list[Node]:

@@ -158,6 +158,10 @@ class QuantScope(Protocol):
 
     def quant(self, tensor: str) -> Quant: ...
 
+    def constant_quant(self, value: Array) -> Quant:
+        """The scale of a constant operand, by its own range."""
+        ...
+
     def constant(self, name: str, value: Array) -> str:
         """Registers an integer constant and gives its name."""
         ...

@@ -13,6 +13,7 @@ import numpy as np
 
 from quant.fixed_point.elementwise import add, mul, prelu, rescale
 from quant.fixed_point.requant import Requant
+from quant.parameters import quant_range
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.isa import operations as machine
@@ -60,7 +61,7 @@ class Binary:
         return None
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
-        names, quants = zip(*(_operand(name, node, scope) for name in node.inputs))
+        names, quants = zip(*(self._operand(i, node, scope) for i in range(2)))
         a, b = quants
         y = scope.quant(node.outputs[0])
         low, high = clamp_codes(self.activation, y, scope.code_range)
@@ -77,6 +78,36 @@ class Binary:
             op = IntegerBinary("prelu", a.zero_point, b.zero_point, 0, positive, negative, positive)
         return [Node(node.name, op, names, node.outputs, node.sources)]
 
+    def _operand(self, index: int, node: Node, scope: QuantScope) -> tuple[str, Quant]:
+        """An activation as it is; a constant quantized by its own range."""
+        name = node.inputs[index]
+        value = scope.graph.constants.get(name)
+        if value is None:
+            return name, scope.quant(name)
+        if self.kind in ("add", "sub"):
+            value = self._telling(value, index, node, scope)
+        quant = scope.constant_quant(value)
+        low, high = scope.code_range
+        codes = np.clip(np.rint(value.astype(np.float64) / quant.scale) + quant.zero_point, low, high)
+        shape = scope.graph.types[node.outputs[0]].shape
+        if not scope.chip.limits.elementwise.broadcast:
+            codes = np.broadcast_to(codes, shape)
+        return scope.constant(f"{node.name}.{name}", codes.astype(scope.chip.numerics.activation)), quant
+
+    def _telling(self, value: Array, index: int, node: Node, scope: QuantScope) -> Array:
+        """A constant operand of a sum, without what no output can tell: beyond it every sum saturates. A mask's minus
+        infinity ends there, and leaves its codes to the other values."""
+        numerics = scope.chip.numerics
+        y = quant_range(scope.quant(node.outputs[0]), numerics)
+        x = quant_range(scope.quant(node.inputs[1 - index]), numerics)
+        if self.kind == "add":
+            low, high = y.low - x.high, y.high - x.low
+        elif index == 0:
+            low, high = y.low + x.low, y.high + x.high
+        else:
+            low, high = x.low - y.high, x.high - y.low
+        return np.clip(value.astype(np.float64), low, high)
+
 
 def sum_requants(a: Quant, b: Quant, y: Quant, kind: str, low: int, high: int, scope: QuantScope, where: str) -> Residual:
     """TFLite ADD: both operands to S2 = 2 max(S_a, S_b) with left_shift bits of headroom, then S2 / (2^left_shift S_y)."""
@@ -86,20 +117,6 @@ def sum_requants(a: Quant, b: Quant, y: Quant, kind: str, low: int, high: int, s
     r = scope.inner_requant(b.scale / common, kind, where=where)
     out = scope.requant(common / (2.0**shift * y.scale), kind, y.zero_point, low, high, where=where)
     return Residual(a.zero_point, b.zero_point, shift, q, r, out)
-
-
-def _operand(name: str, node: Node, scope: QuantScope) -> tuple[str, Quant]:
-    """An activation as it is; a constant quantized by its own range."""
-    value = scope.graph.constants.get(name)
-    if value is None:
-        return name, scope.quant(name)
-    quant = scope.quant(name)
-    low, high = scope.code_range
-    codes = np.clip(np.rint(value.astype(np.float64) / quant.scale) + quant.zero_point, low, high)
-    shape = scope.graph.types[node.outputs[0]].shape
-    if not scope.chip.limits.elementwise.broadcast:
-        codes = np.broadcast_to(codes, shape)
-    return scope.constant(f"{node.name}.{name}", codes.astype(scope.chip.numerics.activation)), quant
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,7 +301,7 @@ def _laid_out(scope: Scope, name: str, layout: str, rank: int) -> str:
         return scope.read(name, layout)
     if layout == "nhwc":
         value = value.reshape((1,) * (rank - value.ndim) + value.shape).transpose(NHWC)
-    return scope.constant(f"{name}@{layout}", np.ascontiguousarray(value))
+    return scope.constant(f"{name}@{layout}", np.asarray(value, order="C"))
 
 
 RULES = {

@@ -54,7 +54,7 @@ class Transpose(_Keeping):
     perm: Shape
 
     def reference(self, inputs: Sequence[Array]) -> Array:
-        return np.ascontiguousarray(inputs[0].transpose(self.perm))
+        return np.asarray(inputs[0].transpose(self.perm), order="C")
 
     def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
         shape = layer.output.shape
@@ -73,7 +73,7 @@ class Slice(_Keeping):
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         index = tuple(slice(s, s + n * k, k) for s, n, k in zip(self.starts, self.shape, self.steps))
-        return np.ascontiguousarray(inputs[0][index])
+        return np.asarray(inputs[0][index], order="C")
 
     def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
         loops = tuple(Loop(n, d, step, d, 1) for d, (n, step) in enumerate(zip(self.shape, self.steps)))

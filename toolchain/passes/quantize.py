@@ -34,9 +34,10 @@ class _Scope:
 
     def quant(self, tensor: str) -> Quant:
         value = self.graph.constants.get(tensor)
-        if value is None:
-            return self.quants[tensor]
-        return activation_quant(Range(float(value.min()), float(value.max())), self.chip.numerics)
+        return self.quants[tensor] if value is None else self.constant_quant(value)
+
+    def constant_quant(self, value: np.ndarray) -> Quant:
+        return activation_quant(Range.of(value), self.chip.numerics)
 
     def constant(self, name: str, value: np.ndarray) -> str:
         self.constants[name] = value

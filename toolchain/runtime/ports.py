@@ -14,7 +14,8 @@ def to_codes(value: np.ndarray, port: Port) -> np.ndarray:
     if port.layout == "nhwc":
         value = value.transpose(_TO_NHWC)
     limits = np.iinfo(port.dtype)
-    codes = np.rint(value.astype(np.float32) / np.float32(port.scale)) + port.zero_point
+    with np.errstate(over="ignore"):  # infinity saturates
+        codes = np.rint(value.astype(np.float32) / np.float32(port.scale)) + port.zero_point
     codes = np.nan_to_num(codes, nan=port.zero_point)
     return np.clip(codes, limits.min, limits.max).astype(port.dtype).reshape(port.shape)
 

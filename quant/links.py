@@ -1,0 +1,53 @@
+"""Who makes what in a float model, for what its structure says about ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+import onnx
+
+# Operators that hand values on unchanged, whatever they do to shapes.
+SHAPE_OPS = frozenset(
+    {"Concat", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
+)
+LINEAR_OPS = frozenset({"Add", "Div", "Mul", "Pow", "Sub"})
+HANDED_ON = SHAPE_OPS - {"Concat"}  # a Concat holds others too
+
+
+class Links:
+    """The nodes of a graph by what they make and read."""
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self.graph = graph
+
+    @property
+    def nodes(self) -> Iterable[onnx.NodeProto]:
+        return self.graph.node
+
+    @cached_property
+    def _producers(self) -> dict[str, onnx.NodeProto]:
+        return {output: node for node in self.graph.node for output in node.output if output}
+
+    def producer(self, name: str) -> onnx.NodeProto | None:
+        return self._producers.get(name)
+
+    def outputs_reached(self, name: str, constants: frozenset[str]) -> bool:
+        """Whether `name` reaches an output of the model unchanged, or scaled and moved by constants only."""
+        reached = {name}
+        # the score of a box is often the product of two
+        factors = {n.output[0] for n in self.graph.node if n.op_type in ("Sigmoid", "Softmax")} | constants
+        for node in self.graph.node:
+            used = any(i in reached for i in node.input)
+            linear = node.op_type in LINEAR_OPS and all(i in reached or i in factors for i in node.input)
+            if used and (node.op_type in SHAPE_OPS or linear):
+                reached.update(node.output)
+        return any(o.name in reached for o in self.graph.output)
+
+    def unchanged_from(self, name: str) -> set[str]:
+        """`name` and what it becomes through operators that hand values on; a Concat ends the walk."""
+        same = {name}
+        for node in self.graph.node:
+            if node.input and node.input[0] in same and node.op_type in HANDED_ON:
+                same.update(node.output)
+        return same

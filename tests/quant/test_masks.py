@@ -1,0 +1,163 @@
+"""Scores plus a mask: however minus infinity is spelled, the answer is that of a mask that just masks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from models import model, node
+from onnx import helper, numpy_helper
+
+from quant.calibrate import calibrate
+from quant.error import sqnr_db
+from quant.float_session import open_session
+from quant.masks import LOWEST, masked_tensors
+from quant.observe import Range
+from quant.structure import adjust_ranges
+from toolchain.api import BuildOptions, build
+from toolchain.errors import CompileError
+from toolchain.runtime import Session
+
+SIZE = 16
+LOWS = (-1e4, -65504.0, -1e9, -1e30, LOWEST, -np.inf)
+UPPER = np.triu(np.ones((SIZE, SIZE), bool), 1)
+SCORES = [node("MatMul", "x w", "s")]
+FORMS = {
+    "add": [*SCORES, node("Add", "s m", "a")],
+    "mul_add": [*SCORES, node("Mul", "s half", "t"), node("Add", "m t", "a")],
+    "sub": [*SCORES, node("Sub", "s minus_m", "a")],
+    "where": [*SCORES, node("Where", "upper low zero", "n"), node("Add", "s n", "a")],
+    "where_scores": [*SCORES, node("Where", "upper low s", "a")],
+    "expand_slice": [
+        *SCORES,
+        node("Slice", "larger starts ends axes", "n"),
+        node("Expand", "n shape", "e"),
+        node("Add", "s e", "a"),
+    ],
+    "gemm_bias": [*SCORES, node("Add", "s row", "a")],
+    "bias_then_mask": [
+        *SCORES,
+        node("Add", "s x", "t"),
+        node("Reshape", "t deep", "r"),
+        node("Add", "r m", "q"),
+        node("Reshape", "q shape", "a"),
+    ],
+    "mask_then_bias": [*SCORES, node("Add", "s m", "t"), node("Add", "t x", "a")],
+    "bias_of_mask": [*SCORES, node("Relu", "x", "t"), node("Add", "t m", "n"), node("Add", "s n", "a")],
+}
+
+
+def masked(form: str, low: float) -> onnx.ModelProto:
+    mask = np.where(UPPER, np.float32(low), np.float32(0))
+    larger = np.where(np.triu(np.ones((40, 40), bool), 1), np.float32(low), np.float32(0))
+    constants = {
+        "w": np.random.default_rng(1).normal(0, 0.3, (SIZE, SIZE)).astype(np.float32),
+        "m": mask[None, None],
+        "minus_m": -mask[None, None],
+        "row": np.where(np.arange(SIZE) % 3 == 0, np.float32(low), np.float32(0.3)),
+        "half": np.float32(0.5),
+        "upper": UPPER[None, None],
+        "low": np.float32(low),
+        "zero": np.float32(0),
+        "larger": larger[None, None],
+        "starts": np.array([0, 0]),
+        "ends": np.array([SIZE, SIZE]),
+        "axes": np.array([2, 3]),
+        "shape": np.array([1, 2, SIZE, SIZE]),
+        "deep": np.array([1, 1, 2, SIZE, SIZE]),
+    }
+    nodes = [*FORMS[form], node("Softmax", "a", "y", axis=-1)]
+    used = {name for n in nodes for name in n.input}
+    initializers = [numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items() if k in used]
+    ports = [helper.make_tensor_value_info(name, 1, [1, 2, SIZE, SIZE]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], initializers)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def quality(form: str, low: float, hw: str, folder: Path) -> float:
+    """dB of the chip's integers against onnxruntime on the file."""
+    path, data = folder / "m.onnx", folder / "c.npz"
+    onnx.save(masked(form, low), path)
+    x = np.random.default_rng(5).normal(0, 1.5, (6, 1, 2, SIZE, SIZE)).astype(np.float32)
+    np.savez(data, x=x)
+    session = Session(build(path, BuildOptions(hw, calibration=str(data))).data, engine="reference")
+    exact = open_session(str(path))
+    pairs = [(exact.run(None, {"x": one})[0], session.run(None, {"x": one})[0]) for one in x]
+    return sqnr_db(np.stack([a for a, _ in pairs]), np.stack([b for _, b in pairs]))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_minus_infinity_masks_alike_and_as_well_as_a_hundred(form: str, tmp_path: Path) -> None:
+    hundred = quality(form, -100.0, "edge16", tmp_path)
+    found = [quality(form, low, "edge16", tmp_path) for low in (LOWS if form == "add" else (-1e4, LOWEST, -np.inf))]
+    assert max(found) - min(found) < 0.5, found
+    assert min(found) >= max(hundred, 28.0), (found, hundred)
+
+
+@pytest.mark.parametrize("hw, least", [("ws8_pow2", 24.0), ("wide32_w4a16", 22.0)])
+def test_masks_on_machines_of_other_kinds(hw: str, least: float, tmp_path: Path) -> None:
+    found = [quality("add", low, hw, tmp_path) for low in (-1e4, -1e30, -np.inf)]
+    assert min(found) > least and max(found) - min(found) < 0.5, found
+
+
+@pytest.mark.parametrize("observer", ["percentile", "mse"])
+def test_ends_of_masks_are_seen_by_every_observer(observer: str) -> None:
+    from edge_numerics import EDGE
+
+    nodes = [node("Add", "s m", "a"), node("Softmax", "a", "y")]
+    proto = model(nodes, {"s": [1, 64], "m": [1, 64]}, ["y"])
+    mask = np.zeros((1, 64), np.float32)
+    mask[0, 60:] = -np.inf
+    sample = {"s": np.linspace(-2, 3, 64, dtype=np.float32)[None], "m": mask}
+    found = calibrate(proto, [sample], ["s", "a"], observer=observer, numerics=EDGE)  # type: ignore[arg-type]
+    assert found["a"].low == LOWEST
+    bounded = adjust_ranges(proto, found | {"m": Range(LOWEST, 0)}).ranges
+    assert -25 < bounded["a"].low < -16 and -25 < bounded["m"].low < -16
+
+
+def test_minus_infinity_elsewhere_is_refused() -> None:
+    """A sum that no Softmax reads; NaN in one that a Softmax does."""
+    nodes = [node("Add", "s m", "a"), node("Relu", "a", "b"), node("Softmax", "s", "y")]
+    proto = model(nodes, {"s": [4], "m": [4]}, ["b", "y"])
+    assert not masked_tensors(proto)
+    sample = {"s": np.zeros(4, np.float32), "m": np.array([0, 0, 0, -np.inf], np.float32)}
+    with pytest.raises(CompileError, match=r"tensor 'a', the output of .*, holds infinity; no range covers it"):
+        calibrate(proto, [sample], ["a"])
+    proto = model([node("Add", "s m", "a"), node("Softmax", "a", "y")], {"s": [4], "m": [4]}, ["y"])
+    sample["s"] = np.full(4, np.inf, np.float32)
+    with pytest.raises(CompileError, match=r"tensor 'a', the output of .*, holds NaN"):
+        calibrate(proto, [sample], ["a"])
+
+
+def test_a_sum_that_is_masked_throughout_is_refused() -> None:
+    proto = model([node("Add", "s m", "a"), node("Softmax", "a", "y")], {"s": [4], "m": [4]}, ["y"])
+    ranges = {"s": Range(LOWEST, 0), "m": Range(LOWEST, 0), "a": Range(LOWEST, 0)}
+    with pytest.raises(CompileError, match="tensor 'a': goes down to minus infinity, and nothing tells its scores from its mask"):
+        adjust_ranges(proto, ranges)
+
+
+def test_infinity_among_weights_is_refused(tmp_path: Path) -> None:
+    proto = masked("add", -1.0)
+    weights = next(i for i in proto.graph.initializer if i.name == "w")
+    broken = numpy_helper.to_array(weights).copy()
+    broken[1, 2:4] = -np.inf
+    weights.CopyFrom(numpy_helper.from_array(broken, "w"))
+    onnx.save(proto, tmp_path / "m.onnx")
+    with pytest.raises(CompileError, match=r"^weight w: holds Inf in 2 of its 256 values\n  help: train or export"):
+        build(tmp_path / "m.onnx", BuildOptions("edge16"))
+
+
+@pytest.mark.parametrize("function", ["Log", "Sqrt", "Acos"])
+def test_functions_that_random_inputs_leave_ask_for_data(function: str, tmp_path: Path) -> None:
+    onnx.save(model([node(function, "x", "y")], {"x": [64]}, ["y"]), tmp_path / "m.onnx")
+    said = (
+        f"calibration: sample 0: tensor 'y', the output of y_node ({function}), holds NaN; "
+        "random inputs need not lie where the model is defined: give --calib DATA of the kind it was trained on"
+    )
+    with pytest.raises(CompileError, match="^" + re.escape(said) + "$"):
+        build(tmp_path / "m.onnx", BuildOptions("edge16"))
+    np.savez(tmp_path / "c.npz", x=np.random.default_rng(0).uniform(0.1, 0.9, (4, 64)).astype(np.float32))
+    build(tmp_path / "m.onnx", BuildOptions("edge16", calibration=str(tmp_path / "c.npz")))
