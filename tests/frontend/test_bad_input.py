@@ -71,8 +71,8 @@ def test_no_outputs(tmp_path: Path) -> None:
     ("opset", "reason"),
     [
         (
-            8,
-            "opset 8 is older than 9, the oldest that is read\n"
+            6,
+            "opset 6 is older than 7, the oldest that is read\n"
             "  help: export with opset 21, or convert with onnx.version_converter",
         ),
     ],
@@ -258,6 +258,17 @@ def test_unused_weights_may_be_anything(tmp_path: Path) -> None:
 )
 def test_graphs(tmp_path: Path, graph: str, reason: str) -> None:
     assert refusal(save(model(graph), tmp_path)) == reason
+
+
+def test_scale_of_every_place(tmp_path: Path) -> None:
+    graph = (
+        "(float[1,2,4] x, float[2,4] w1, float[2,4] w2, float[2,4] w3, float[2,4] w4) => (float[1,2,4] y) "
+        "{ y = BatchNormalization<spatial = 0>(x, w1, w2, w3, w4) }"
+    )
+    assert refusal(save(model(graph, 7), tmp_path)) == (
+        "node BatchNormalization_0 (BatchNormalization): has spatial = 0: a scale and bias for every place, not for every channel\n"
+        "  help: export with opset 9 or newer"
+    )
 
 
 def test_negative_variance(tmp_path: Path) -> None:

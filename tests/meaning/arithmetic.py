@@ -151,5 +151,15 @@ CASES = (
     Case("hard max over two dimensions, opset 11", "x 2,3,5", "y = Hardmax<axis = 1>(x)", opset=11),
     Case("softmax of the last, opset 11", "x 2,3,5", "y = Softmax<axis = 2>(x)", opset=11),
     Case("softmax of a sigmoid over two dimensions, opset 11", "x 2,3,5", "a = Sigmoid(x) y = Softmax<axis = -2>(a)", opset=11),
+    Case(
+        "softmax written out",
+        "x 2,3,5",
+        "k = int64[1] {1} m = ReduceMax(x, k) d = Sub(x, m) e = Exp(d) t = ReduceSum(e, k) y = Div(e, t)",
+    ),
+    Case(
+        "log softmax written out",
+        "x 2,3,5",
+        "k = int64[1] {-1} m = ReduceMax(x, k) d = Sub(x, m) e = Exp(d) t = ReduceSum(e, k) l = Log(t) y = Sub(d, l)",
+    ),
     Case("log softmax, opset 9", "x 2,3,5", "y = LogSoftmax(x)", opset=9),
 )

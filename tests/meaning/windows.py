@@ -65,6 +65,12 @@ CASES = (
         below_db=6.0,
         cause="its product is rounded to codes before its sum",
     ),
+    Case(
+        "batch norm into conv, opset 7",
+        "x 1,3,6,6; v 4,3,3,3; k1 4; k2 4; k3 4; s4 4",
+        "e = float {0.1} q = Add(s4, e) a = Conv(x, v) y = BatchNormalization<epsilon = 0.01, spatial = 1>(a, k1, k2, k3, q)",
+        opset=7,
+    ),
     Case("conv transpose", "x 1,3,5,4; u 3,4,3,3; w1 4", "y = ConvTranspose<strides = [2,2], pads = [1,1,1,1]>(x, u, w1)"),
     Case(
         "conv transpose, output padding",
@@ -112,6 +118,7 @@ CASES = (
     ),
     Case("nearest, sizes, half pixel", "x 1,3,4,5", "s = int64[4] {1,3,8,15} y = Resize(x, , , s)"),
     Case("nearest, opset 10", "x 1,3,4,5", "s = float[4] {1,1,2,2} y = Resize(x, s)", opset=10),
+    Case("upsample, opset 7", "x 1,3,4,5", "y = Upsample<scales = [1.0,1.0,2.0,3.0]>(x)", opset=7),
     Case("upsample, opset 9", "x 1,3,4,5", "s = float[4] {1,1,2,2} y = Upsample(x, s)", opset=9),
     Case(
         "linear, half pixel", "x 1,3,4,5", "s = float[4] {1,1,2,2} y = Resize<mode = 'linear'>(x, , s)", least_db=45, cause=THIRDS

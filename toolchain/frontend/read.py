@@ -12,7 +12,7 @@ from onnx import external_data_helper
 
 from toolchain.frontend.errors import refuse
 
-OLDEST_OPSET = 9
+OLDEST_OPSET = 7  # also onnxruntime's; before it, operands were broadcast by attributes
 NORMAL_OPSET = 21  # the oldest opset whose spellings equal the newest one's; a newer model keeps its own
 DOMAINS = ("", "ai.onnx.ml")
 

@@ -1,4 +1,4 @@
-"""Spellings of opsets 9 to 20, one operator at a time, to that of opset 21. Most operators changed only their types since."""
+"""Spellings of opsets 7 to 20, one operator at a time, to that of opset 21. Most operators changed only their types since."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import numpy as np
 
 from toolchain.frontend.errors import refuse_node
 from toolchain.ir.graph import Node, OnnxOp, TensorType
+
+SPATIAL_SINCE = 9  # the opset from which a BatchNormalization has a scale a channel and nothing else
 
 
 @dataclass
@@ -115,14 +117,14 @@ def top_k(old: Old) -> Upgraded:
 
 
 def upsample(old: Old) -> Upgraded:
-    """Upsample-9 and Resize-10: y[i] = x[i / scale], nearest rounds down (onnxruntime: up when it makes the axis smaller)."""
+    """Upsample-7, whose scales are an attribute, Upsample-9 and Resize-10: y[i] = x[i / scale], nearest rounds down (onnxruntime: up when it makes the axis smaller)."""
     if old.opset >= 11:
         return Upgraded([old.node])
-    mode = old.node.op.attributes.get("mode", "nearest")
-    scales = old.node.inputs[1]
+    a = old.node.op.attributes
+    mode, scales = a.get("mode", "nearest"), old.node.inputs[1] if old.opset >= 9 else f"{old.node.name}/scales"
     attributes = {"mode": mode, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     node = replace(old.node, op=OnnxOp("Resize", attributes), inputs=(old.node.inputs[0], "", scales))
-    return Upgraded([node])
+    return Upgraded([node], {scales: np.asarray(a["scales"], np.float32)} if old.opset < 9 else {})
 
 
 def resize(old: Old) -> Upgraded:
@@ -162,9 +164,12 @@ def scatter(old: Old) -> Upgraded:
 
 
 def batch_normalization(old: Old) -> Upgraded:
-    """Inference only: one output; until opset 13 further outputs meant training."""
+    """Inference only: one output; until opset 13 further outputs meant training, until 8 each place could have its own scale."""
     if any(old.node.outputs[1:]) or old.node.op.attributes.get("training_mode", 0):
         raise refuse_node(old.node, "is in training mode", "export the model for inference (eval mode)")
+    if not old.node.op.attributes.get("spatial", 1):
+        reason = "has spatial = 0: a scale and bias for every place, not for every channel"
+        raise refuse_node(old.node, reason, f"export with opset {SPATIAL_SINCE} or newer")
     keep = {"epsilon": old.node.op.attributes.get("epsilon", 1e-5)}
     return Upgraded([replace(old.node, op=OnnxOp("BatchNormalization", keep), outputs=old.node.outputs[:1])])
 
