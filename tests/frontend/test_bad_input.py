@@ -266,7 +266,8 @@ def test_scale_of_every_place(tmp_path: Path) -> None:
         "{ y = BatchNormalization<spatial = 0>(x, w1, w2, w3, w4) }"
     )
     assert refusal(save(model(graph, 7), tmp_path)) == (
-        "node BatchNormalization_0 (BatchNormalization): has spatial = 0: a scale and bias for every place, not for every channel\n"
+        "node BatchNormalization_0 (BatchNormalization): "
+        "has spatial = 0: a scale and bias for every place, not for every channel\n"
         "  help: export with opset 9 or newer"
     )
 

@@ -117,7 +117,8 @@ def top_k(old: Old) -> Upgraded:
 
 
 def upsample(old: Old) -> Upgraded:
-    """Upsample-7, whose scales are an attribute, Upsample-9 and Resize-10: y[i] = x[i / scale], nearest rounds down (onnxruntime: up when it makes the axis smaller)."""
+    """Upsample-7, whose scales are an attribute, Upsample-9 and Resize-10: y[i] = x[i / scale], nearest rounds down (onnxruntime:
+    up when it makes the axis smaller)."""
     if old.opset >= 11:
         return Upgraded([old.node])
     a = old.node.op.attributes
