@@ -56,13 +56,14 @@ def pool_sum(
     kernel: Pair,
     strides: Pair = (1, 1),
     pads: Pads = (0, 0, 0, 0),
+    dilations: Pair = (1, 1),
     x_zero_point: int = 0,
 ) -> Array:
     """x: int8, uint8 or int16 [n, h, w, c] -> int32 [n, oh, ow, c], sums of x - x_zero_point over each window.
 
     Average with a constant divisor: requantize(pool_sum(x), S_in / (S_out kh kw)).
     """
-    slide = slide_over(x, kernel, strides, (1, 1), pads, "pool_sum")
+    slide = slide_over(x, kernel, strides, dilations, pads, "pool_sum")
     padded = pad_spatial(x, pads, x_zero_point)
     if kernel == padded.shape[1:3]:
         total = padded.sum(axis=(1, 2), dtype=np.int32, keepdims=True)
@@ -73,10 +74,10 @@ def pool_sum(
     return total
 
 
-def pool_counts(size: Pair, *, kernel: Pair, strides: Pair, pads: Pads) -> Array:
+def pool_counts(size: Pair, *, kernel: Pair, strides: Pair, pads: Pads, dilations: Pair = (1, 1)) -> Array:
     """size: (h, w) of the input -> int32[oh, ow], the elements of each window that lie inside the input."""
     ones = np.ones((1, *size, 1), np.uint8)
-    return pool_sum(ones, kernel=kernel, strides=strides, pads=pads)[0, :, :, 0]
+    return pool_sum(ones, kernel=kernel, strides=strides, pads=pads, dilations=dilations)[0, :, :, 0]
 
 
 def average_pool_tflite(

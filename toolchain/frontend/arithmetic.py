@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.rewrite import Rewrite, Rule, Scope, node, reshape
 from toolchain.ir.graph import Node, OnnxOp
 
@@ -237,15 +236,11 @@ def compose(
 
 def prelu(n: Node, scope: Scope) -> Rewrite | None:
     """One slope: LeakyRelu. Else the slope has no leading ones, except those before the channel: [c, 1, 1] for [n, c, h, w]."""
-    x_shape, slope_shape = (scope.shape(name) for name in n.inputs)
-    if len(slope_shape) > len(x_shape) or any(s not in (1, d) for s, d in zip(slope_shape[::-1], x_shape[::-1])):
-        reason = f'its slope "{n.inputs[1]}" {list(slope_shape)} does not broadcast to its input {list(x_shape)}'
-        raise refuse_node(n, reason, "give the slope as many dimensions as the input at most, each 1 or the input's")
     slope = scope.constants.get(n.inputs[1])
     if slope is None:
         return None
     alpha = scalar(n.inputs[1], scope)
-    if alpha is not None:
+    if alpha is not None and keeps_shape(n, scope):
         return Rewrite((replace(n, op=OnnxOp("LeakyRelu", {"alpha": alpha}), inputs=n.inputs[:1]),))
     first = next((axis for axis, d in enumerate(slope.shape) if d != 1), 0)
     if first == 0:

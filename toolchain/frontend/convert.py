@@ -25,6 +25,9 @@ def node_from_proto(proto: onnx.NodeProto, name: str) -> Node:
 
 
 def attribute_value(attribute: onnx.AttributeProto, node_name: str) -> Any:
+    if attribute.ref_attr_name:
+        reason = f'attribute {attribute.name} stands for "{attribute.ref_attr_name}" of a function, and the node is in none'
+        raise refuse(f"node {node_name}", reason, "export the model again")
     value = helper.get_attribute_value(attribute)
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")

@@ -11,6 +11,7 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference
 
 from toolchain.errors import CompileError
+from toolchain.frontend.contradictions import SAME, check
 from toolchain.frontend.convert import dtype_name, elem_type, node_to_proto, type_of, type_proto
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.read import first_line
@@ -38,6 +39,7 @@ def infer(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, n
     """The type of each named output. CompileError on a type error and on a shape that depends on values."""
     schema = schema_of(node, opset)
     check_inputs(node, schema, types)
+    check(node, types, constants)
     data = {
         name: numpy_helper.from_array(constants[name], name)
         for name in node.inputs
@@ -53,7 +55,21 @@ def infer(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, n
         raise refuse_node(node, f"its inputs do not fit it: {inference_fault(fault)}") from fault
     if not all(has_shape(found.get(n)) for n in node.outputs if n):
         found |= infer_by_body(node, input_types, data, opset)
-    return {name: static_type(node, name, found.get(name)) for name in node.outputs if name}
+    made = {name: static_type(node, name, found.get(name)) for name in node.outputs if name}
+    return made if node.op.op_type != "ConvTranspose" or node.op.domain else {node.outputs[0]: spread_type(node, types, made)}
+
+
+def spread_type(node: Node, types: Mapping[str, TensorType], found: Mapping[str, TensorType]) -> TensorType:
+    """A ConvTranspose whose attributes give the output's size. onnx stops at sizes below the input's, and adds the
+    output_padding to those of SAME; the specification and onnxruntime do not."""
+    a, x = node.op.attributes, types[node.inputs[0]].shape
+    size = tuple(a.get("output_shape") or ())
+    if not size and a.get("auto_pad", "NOTSET") in SAME:
+        size = tuple(n * s for n, s in zip(x[2:], a.get("strides") or (1,) * len(x[2:])))
+    if not size:
+        return found[node.outputs[0]]
+    channels = types[node.inputs[1]].shape[1] * a.get("group", 1)
+    return TensorType((x[0], channels, *size), types[node.inputs[0]].dtype)
 
 
 def has_shape(found: onnx.TypeProto | None) -> bool:
@@ -78,14 +94,10 @@ def infer_by_body(
 
 def check_inputs(node: Node, schema: onnx.defs.OpSchema, types: Mapping[str, TensorType]) -> None:
     """Number and element types of the inputs, and the attributes' names, against the schema."""
-    if not schema.min_input <= len(node.inputs) <= schema.max_input:
-        raise refuse_node(node, f"has {len(node.inputs)} inputs, {schema.min_input} to {schema.max_input} are allowed")
+    check_complete(node, schema)
     for name in node.op.attributes:
         if name not in schema.attributes:
             raise refuse_node(node, f'has no attribute "{name}"')
-    for name, attribute in schema.attributes.items():
-        if attribute.required and name not in node.op.attributes:
-            raise refuse_node(node, f'lacks its attribute "{name}"')
     bound: dict[str, str] = {}
     for index, name in enumerate(node.inputs):
         formal = schema.inputs[min(index, len(schema.inputs) - 1)]
@@ -96,6 +108,15 @@ def check_inputs(node: Node, schema: onnx.defs.OpSchema, types: Mapping[str, Ten
             raise refuse_node(node, f'input {index} "{name}" is {spelled}, which {node.op.op_type} does not take')
         if formal.is_homogeneous and bound.setdefault(formal.type_str, spelled) != spelled:
             raise refuse_node(node, f'input {index} "{name}" is {spelled}, the inputs before it are {bound[formal.type_str]}')
+
+
+def check_complete(node: Node, schema: onnx.defs.OpSchema) -> None:
+    """As many inputs as the operator takes, and every attribute that it needs."""
+    if not schema.min_input <= len(node.inputs) <= schema.max_input:
+        raise refuse_node(node, f"has {len(node.inputs)} inputs, {schema.min_input} to {schema.max_input} are allowed")
+    for name, attribute in schema.attributes.items():
+        if attribute.required and name not in node.op.attributes:
+            raise refuse_node(node, f'lacks its attribute "{name}"')
 
 
 def inference_fault(fault: Exception) -> str:
@@ -114,7 +135,9 @@ def static_type(node: Node, name: str, found: onnx.TypeProto | None) -> TensorTy
         shown = ", ".join(str(d.dim_value) if d.HasField("dim_value") else "?" for d in dims)
         raise refuse_node(node, f'the shape [{shown}] of its output "{name}" depends on values', END_HERE)
     shape = tuple(d.dim_value for d in dims)
-    if prod(shape) > MAX_ELEMENTS or min(shape, default=0) < 0:
+    if min(shape, default=0) < 0:
+        raise refuse_node(node, f'its output "{name}" would have the shape {list(shape)}: its input is too small for it')
+    if prod(shape) > MAX_ELEMENTS:
         raise refuse_node(node, f'its output "{name}" would have the shape {list(shape)}; {MAX_ELEMENTS} elements are the most')
     try:
         return TensorType(shape, dtype_name(found.tensor_type.elem_type))

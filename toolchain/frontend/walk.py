@@ -12,7 +12,7 @@ import onnx
 from toolchain.errors import CompileError
 from toolchain.frontend.convert import array_dtype, array_from_proto, dtype_name, node_from_proto, type_of
 from toolchain.frontend.errors import refuse, refuse_node, unusable
-from toolchain.frontend.infer import evaluate, foldable, infer, schema_of
+from toolchain.frontend.infer import check_complete, evaluate, foldable, infer, schema_of
 from toolchain.frontend.read import NORMAL_OPSET, opset_of
 from toolchain.frontend.upgrade import upgrade
 from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType
@@ -166,6 +166,7 @@ def visit(node: Node, walk: Walk) -> None:
     if op_type == "Constant":
         add_constant(node.outputs[0], evaluate(node, {}, walk.opset)[node.outputs[0]], walk)
         return
+    check_complete(node, schema_of(node, walk.opset))
     upgraded = upgrade(node, walk.opset, walk.types)
     for name, value in upgraded.constants.items():
         walk.constants[name] = value

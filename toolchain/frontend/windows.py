@@ -13,7 +13,6 @@ from toolchain.frontend.rewrite import Rewrite, Rule, Scope, node, reshape
 from toolchain.ir.graph import Node, OnnxOp
 
 CONVS = ("Conv", "ConvTranspose")
-POOLS = ("MaxPool", "AveragePool")
 
 
 def with_attributes(n: Node, attributes: dict[str, Any]) -> Rewrite | None:
@@ -58,9 +57,10 @@ def conv_transpose(n: Node, scope: Scope) -> Rewrite | None:
         x, y = scope.shape(n.inputs[0])[2:], scope.shape(n.outputs[0])[2:]
         sizes = zip(x, y, window["strides"], kernel, window["dilations"], extra)
         total = [s * (i - 1) + e + (k - 1) * d + 1 - o for i, o, s, k, d, e in sizes]
-        if min(total) < 0:
+        extra = tuple(e - min(t, 0) for e, t in zip(extra, total))
+        if any(e >= max(s, d) for e, s, d in zip(extra, window["strides"], window["dilations"])):
             return None
-        window["pads"] = halves(total, small_first=a.get("auto_pad") == "SAME_UPPER")
+        window["pads"] = halves([max(t, 0) for t in total], small_first=a.get("auto_pad") == "SAME_UPPER")
     return with_attributes(n, {**window, "group": a["group"], "output_padding": extra})
 
 
@@ -167,6 +167,26 @@ def pad_into_conv(n: Node, scope: Scope) -> Rewrite | None:
     return Rewrite((replace(n, op=op, inputs=(pad.inputs[0], *n.inputs[1:]), sources=(*pad.sources, *n.sources)),))
 
 
+def pad_into_max(n: Node, scope: Scope) -> Rewrite | None:
+    """Of a Pad by the least number there is, a MaxPool takes nothing: it is its own padding, as far as onnxruntime takes it."""
+    pad, a = scope.producer(n.inputs[0], "Pad"), n.op.attributes
+    if pad is None or pad.op.attributes["mode"] != "constant" or len(pad.inputs) != 3 or any(n.outputs[1:]) or a["ceil_mode"]:
+        return None
+    pads, value = (scope.constants.get(name) for name in pad.inputs[1:])
+    if pads is None or value is None or value.size != 1 or value.dtype.kind != "f" or pads.min() < 0:
+        return None
+    rank = len(scope.shape(n.inputs[0]))
+    begin, end = pads[:rank].tolist(), pads[rank:].tolist()
+    if float(value.reshape(-1)[0]) > float(np.finfo(value.dtype).min) or any(begin[:2] + end[:2]):
+        return None
+    total = tuple(own + more for own, more in zip(a["pads"], begin[2:] + end[2:]))
+    kernel = a["kernel_shape"]
+    if any(p >= k for p, k in zip(total, (*kernel, *kernel))):
+        return None
+    op = OnnxOp("MaxPool", {**a, "pads": total})
+    return Rewrite((replace(n, op=op, inputs=pad.inputs[:1], sources=(*pad.sources, *n.sources)),))
+
+
 def batch_norm(n: Node, scope: Scope) -> Rewrite | None:
     """y = x scale / sqrt(var + epsilon) + rest: a Mul and an Add, which a Conv or Gemm before them takes in."""
     values = [scope.constants.get(name) for name in n.inputs[1:5]]
@@ -192,7 +212,8 @@ def batch_norm(n: Node, scope: Scope) -> Rewrite | None:
 RULES: Mapping[str, Sequence[Rule]] = {
     "Conv": (conv, to_2d, pad_into_conv),
     "ConvTranspose": (conv_transpose, to_2d),
-    **dict.fromkeys(POOLS, (pool, to_2d)),
+    "AveragePool": (pool, to_2d),
+    "MaxPool": (pool, pad_into_max, to_2d),
     "GlobalAveragePool": (global_average,),
     "GlobalMaxPool": (global_max,),
     "BatchNormalization": (batch_norm,),

@@ -193,6 +193,11 @@ def same_scale(op: Any) -> bool:
     return bool(getattr(op, "keeps_scale", False))
 
 
+def brought(op: Any) -> tuple[float, ...]:
+    """The real numbers that an operator whose output has its input's codes puts among them: its `brings`."""
+    return tuple(getattr(op, "brings", ()))
+
+
 def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 

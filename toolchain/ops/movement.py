@@ -82,16 +82,29 @@ class Slice(_Keeping):
 
 @dataclass(frozen=True)
 class Pad(_Keeping):
-    """Puts `value` (a real number) around x."""
+    """Puts `value` (a real number) around x, which is brought to the output's scale first where x's does not hold it."""
 
     before: Shape
     after: Shape
     value: float
 
+    @property
+    def brings(self) -> tuple[float, ...]:
+        return (self.value,)
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        if self.value != 0 and "rescale" not in chip.engines.vector.operations:
+            return f"a value of {self.value:g} may need a scale of its own: engines.vector.operations: [rescale]"
+        return None
+
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
-        quant = scope.quant(node.inputs[0])
-        code = int(np.clip(np.rint(self.value / quant.scale) + quant.zero_point, *scope.code_range))
-        return [Node(node.name, IntegerPad(self.before, self.after, code), node.inputs, node.outputs, node.sources)]
+        name, x, y = node.inputs[0], scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
+        code = int(np.clip(np.rint(self.value / y.scale) + y.zero_point, *scope.code_range))
+        nodes: list[Node] = []
+        if x != y:
+            name = f"{name}@{node.name}"
+            nodes.append(rescaled(f"{node.name}.rescale", node.inputs[0], name, x, y, scope))
+        return [*nodes, Node(node.name, IntegerPad(self.before, self.after, code), (name,), node.outputs, node.sources)]
 
 
 @dataclass(frozen=True)

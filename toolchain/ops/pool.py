@@ -24,7 +24,7 @@ from toolchain.ops.integer_convolution import IntegerConvolution, exceeds_max_pa
 from toolchain.ops.nest import Nest, alike, cut_axis, window_axis
 from toolchain.ops.requants import pair
 from toolchain.ops.rule import Rule
-from toolchain.ops.window import Window, pair_of
+from toolchain.ops.window import Window, output_size, pair_of
 
 if TYPE_CHECKING:
     from toolchain.ops.scope import Scope
@@ -149,15 +149,22 @@ def _counts(geometry: Geometry, height: int, width: int, count_padding: bool) ->
 
 
 def _axis_counts(geometry: Geometry, axis: int, size: int) -> Array:
-    kernel, stride, before, after = (
-        geometry.kernel[axis],
-        geometry.strides[axis],
-        geometry.pads[axis],
-        geometry.pads[axis + 2],
-    )
-    outputs = (size + before + after - kernel) // stride + 1
-    first = np.arange(outputs) * stride - before
-    return np.maximum(np.minimum(first + kernel, size) - np.maximum(first, 0), 1)
+    """int[outputs]: kernel elements of each output that lie inside the input; 1 where none does."""
+    return np.maximum(_met(geometry, axis, size, 0, size), 1)
+
+
+def all_windows_meet(geometry: Geometry, axis: int, size: int, start: int, count: int) -> bool:
+    """True where every window over an input of `size` has an element in [start, start + count)."""
+    return bool(_met(geometry, axis, size, start, count).all())
+
+
+def _met(geometry: Geometry, axis: int, size: int, start: int, count: int) -> Array:
+    """int[outputs]: kernel elements of each output in [start, start + count) of an input of `size`."""
+    kernel, stride, dilation = geometry.kernel[axis], geometry.strides[axis], geometry.dilations[axis]
+    before, after = geometry.pads[axis], geometry.pads[axis + 2]
+    first = np.arange(output_size(size, kernel, stride, dilation, (before, after))) * stride - before
+    taps = first[:, None] + np.arange(kernel) * dilation
+    return ((taps >= start) & (taps < start + count)).sum(1)
 
 
 class _Pooling:
@@ -266,7 +273,9 @@ class IntegerAveragePool(_Pooling):
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         x, g = inputs[0], self.geometry
-        sums = fixed_point.pool_sum(x, kernel=g.kernel, strides=g.strides, pads=g.pads, x_zero_point=self.x_zero_point)
+        sums = fixed_point.pool_sum(
+            x, kernel=g.kernel, strides=g.strides, pads=g.pads, dilations=g.dilations, x_zero_point=self.x_zero_point
+        )
         counts = np.broadcast_to(_counts(g, x.shape[1], x.shape[2], self.count_padding), sums.shape[1:3])
         y = np.empty(sums.shape, x.dtype)
         for n, requant in self.requants:
@@ -365,8 +374,6 @@ def average_pool(scope: Scope) -> None:
     if geometry is None:
         return scope.refuse("windows that are not over rows and columns")
     op = AveragePool(geometry, bool(scope.attributes.get("count_include_pad", 0)))
-    if geometry.dilations != (1, 1) and any(geometry.pads):
-        return scope.refuse("dilation together with padding")
     return scope.emit(op, (scope.read(scope.node.inputs[0], "nhwc"),), "nhwc")
 
 

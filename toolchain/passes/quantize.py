@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,12 +13,13 @@ from quant.fixed_point.requant import Requant, make_requant
 from quant.fixed_point.rounding import Rounding
 from quant.fixed_point.scale import ScaleForm
 from quant.observe import Range
-from quant.parameters import activation_quant, code_range
+from quant.parameters import activation_quant, code_range, quant_range
 from toolchain.errors import CompileError
-from toolchain.hw.chip import Chip
+from toolchain.hw.chip import Chip, Numerics
 from toolchain.ir.graph import Graph, Node, OnnxOp, Quant, TensorType
-from toolchain.ops.base import same_scale
-from toolchain.ops.movement import Concat
+from toolchain.ops.base import brought, same_scale
+from toolchain.ops.movement import Concat, Pad
+from toolchain.ops.pool import Geometry, MaxPool, all_windows_meet
 
 _INT32 = (-(2**31), 2**31 - 1)
 
@@ -105,7 +106,8 @@ def _type_inner(made: list[Node], node: Node, types: dict[str, TensorType], scop
 def assign_quants(
     graph: Graph, chip: Chip, ranges: Mapping[str, Range | Quant], origins: Mapping[str, tuple[str, str]]
 ) -> dict[str, Quant]:
-    """Scale and zero point of every tensor of the chip. Movers keep their input's; parts of a Concat take the whole's."""
+    """Scale and zero point of every tensor of the chip. Movers keep their input's, where it holds the numbers that they bring;
+    parts of a Concat take the whole's."""
     numerics = chip.numerics
 
     def calibrated(name: str) -> Quant:
@@ -113,18 +115,48 @@ def assign_quants(
         return given if isinstance(given, Quant) else activation_quant(given, numerics)
 
     chip_nodes = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
-    adopted = _adopted(chip_nodes, graph)
+    adopted, consumers = _adopted(chip_nodes, graph), graph.consumers()
     quants: dict[str, Quant] = {}
     for node in chip_nodes:
         for name in node.inputs:
             if name and name not in quants and name not in graph.constants:
                 quants[name] = calibrated(name)
         for name in node.outputs:
-            if same_scale(node.op):
+            lost = _lost(node, quants[node.inputs[0]], graph, consumers, numerics) if same_scale(node.op) else ()
+            if lost:
+                given = ranges[origins[name][0]]
+                quants[name] = given if isinstance(given, Quant) else activation_quant(_with(given, lost), numerics)
+            elif same_scale(node.op):
                 quants[name] = quants[node.inputs[0]]
             else:
                 quants[name] = calibrated(adopted.get(name, name))
     return quants
+
+
+def _lost(node: Node, x: Quant, graph: Graph, consumers: Mapping[str, Sequence[Node]], numerics: Numerics) -> tuple[float, ...]:
+    """The numbers that a mover brings and its input's codes do not hold; not those below them that only a MaxPool reads,
+    each of whose windows has something larger."""
+    held = quant_range(x, numerics)
+    lost = tuple(v for v in brought(node.op) if not held.low - x.scale / 2 <= v <= held.high + x.scale / 2)
+    if not lost or max(lost) > held.high or node.outputs[0] in graph.outputs:
+        return lost
+    readers = consumers.get(node.outputs[0], ())
+    hidden = all(isinstance(n.op, MaxPool) and _sees_data(node, n.op.geometry, graph) for n in readers)
+    return () if hidden else lost
+
+
+def _sees_data(node: Node, geometry: Geometry, graph: Graph) -> bool:
+    """True where every window over a Pad's output meets some of its input."""
+    if not isinstance(node.op, Pad):
+        return False
+    (_, height, width, _), before = graph.types[node.inputs[0]].shape, node.op.before
+    _, *padded, _ = graph.types[node.outputs[0]].shape
+    places = ((0, before[1], height), (1, before[2], width))
+    return all(all_windows_meet(geometry, axis, padded[axis], start, size) for axis, start, size in places)
+
+
+def _with(r: Range, values: Sequence[float]) -> Range:
+    return Range(min(r.low, *values), max(r.high, *values))
 
 
 def _adopted(nodes: list[Node], graph: Graph) -> dict[str, str]:

@@ -9,7 +9,7 @@ from toolchain.codegen.container import Container
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.ops.integer_convolution import is_depthwise
-from toolchain.ops.movement import Reshape
+from toolchain.ops.movement import IntegerPad, Reshape
 from toolchain.report.causes import causes
 
 Row = dict[str, Any]
@@ -76,6 +76,8 @@ def _purpose(name: str, container: Container) -> str:
     kind = type(node.op).__name__
     if kind == "IntegerPad":
         return f"padding written out, beyond {_pad_limit(node, graph, chip)}"
+    if kind == "Rescale" and any(isinstance(n.op, IntegerPad) for n in graph.consumers().get(node.outputs[0], ())):
+        return f"brings {_tensor(node.inputs[0])} to a scale that holds the value put around it"
     if kind == "Rescale":
         return f"brings {_tensor(node.inputs[0])} to the scale of what it is joined with"
     if kind == "Transpose":
