@@ -261,7 +261,7 @@ def main() -> None:
     touched = [accesses(op, chip) for op in ops]
     seconds = {"order": time.process_time() - begin}
     begin = time.process_time()
-    check_program(chip, ops, order, touched, (dram.size, chip.memories.sram.size), written)
+    check_program(chip, ops, order, touched, dram.size, written)
     seconds["check"] = time.process_time() - begin
     begin = time.process_time()
     timeline(chip, ops, order, demands(chip, ops), None)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 from simulator.capability import AccumulatorState, broken_capability
 from simulator.hazards import Hazards, Written
 from simulator.order import Order, describe
-from simulator.overlap import dense_block, overlap, range_text, repeats_itself
+from simulator.overlap import overlap, range_text, repeats_itself
+from simulator.parts import DramPart, Kept, given, overwrite_text, unwritten
+from simulator.unread import Unread, UnreadMarks
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
 from toolchain.isa.accesses import Access
@@ -18,7 +21,7 @@ PROGRESS_EVERY = 512
 
 
 def check_semaphores(ops: Sequence[MachineOp], order: Order) -> None:
-    """Each semaphore has one signalling and one waiting engine, and ends at zero: the next run starts from it."""
+    """Each semaphore has one signalling and one waiting engine."""
     signalled: dict[int, list[int]] = {}
     waited: dict[int, list[int]] = {}
     for index, op in enumerate(ops):
@@ -26,12 +29,21 @@ def check_semaphores(ops: Sequence[MachineOp], order: Order) -> None:
             _one_engine(signalled.setdefault(op.semaphore, []), index, "signalled", ops, order)
         elif isinstance(op, Wait):
             _one_engine(waited.setdefault(op.semaphore, []), index, "waited for", ops, order)
+
+
+def check_counts(ops: Sequence[MachineOp], order: Order) -> None:
+    """Each semaphore ends at zero: the next run starts from it. After everything else, for a dropped Wait is a race first."""
+    signalled: dict[int, list[int]] = {}
+    for index, op in enumerate(ops):
+        if isinstance(op, Signal):
+            signalled.setdefault(op.semaphore, []).append(index)
+    waits = Counter(op.semaphore for op in ops if isinstance(op, Wait))
     for semaphore, indexes in sorted(signalled.items()):
-        left = len(indexes) - len(waited.get(semaphore, ()))
-        if left > 0:
+        waited = waits[semaphore]
+        if len(indexes) > waited:
             raise ProgramError(
                 f"{describe(indexes[-1], ops[indexes[-1]], order.names)}: the semaphore is signalled {len(indexes)} times and "
-                f"waited for {len(indexes) - left} times; it must end at 0, the next run starts from it"
+                f"waited for {waited} times; it must end at 0, the next run starts from it"
             )
 
 
@@ -44,7 +56,7 @@ def _one_engine(indexes: list[int], index: int, what: str, ops: Sequence[Machine
     indexes.append(index)
 
 
-def check_addresses(index: int, op: MachineOp, found: Sequence[Access], sizes: Sequence[int], names: Sequence[str]) -> None:
+def check_addresses(index: int, op: MachineOp, found: Sequence[Access], sizes: Mapping[Space, int], names: Sequence[str]) -> None:
     """Accesses inside their memory; what an operation writes neither overlaps itself nor what the operation reads.
 
     In place is allowed: a write of exactly the bytes, in exactly the shape, of a read that goes element by element.
@@ -73,7 +85,7 @@ def check_addresses(index: int, op: MachineOp, found: Sequence[Access], sizes: S
 
 
 def _in_place(op: MachineOp, read: Access, write: Access) -> bool:
-    if dense_block(read) != dense_block(write):
+    if read.block != write.block:
         return False
     if op.NAME == "convolution":  # the addend is read where the output is written; the input is read by windows
         return getattr(op, "use_add", 0) == 1 and read.address == getattr(op, "addend_address", -1)
@@ -85,38 +97,83 @@ def check_program(
     ops: Sequence[MachineOp],
     order: Order,
     touched: Sequence[Sequence[Access]],
-    sizes: Sequence[int],
+    dram_bytes: int,
     written: Sequence[tuple[int, int]],
+    parts: Sequence[DramPart] = (),
     progress: Progress | None = None,
-) -> None:
-    """Every rule. touched: `accesses` of each operation; sizes: bytes of dram and sram; written: initialised dram ranges."""
+) -> tuple[Unread, ...]:
+    """Every rule. touched: `accesses` of each operation; written: dram ranges that hold data and may be overwritten.
+
+    Returns what nothing reads. Raises ProgramError with the first rule that is broken.
+    """
     check_semaphores(ops, order)
-    names = order.names
-    hazards = Hazards(ops, order, chip.sync.max_count)
-    memories = (Written(sizes[Space.DRAM], written), Written(sizes[Space.SRAM]))
-    accumulators = AccumulatorState()
+    sizes = {Space.DRAM: dram_bytes, Space.SRAM: chip.memories.sram.size}
+    checks = _Checks(chip, ops, order, touched, sizes, written, parts)
     for done, index in enumerate(order.legal):
-        op = ops[index]
-        if isinstance(op, Signal | Wait):
-            hazards.synchronise(index)
-            continue
-        fault = broken_capability(op, chip) or accumulators.broken(op)
-        if fault:
-            raise ProgramError(f"{describe(index, op, names)}: {fault}")
-        found = touched[index]
-        check_addresses(index, op, found, sizes, names)
-        for access in found:
-            if not access.bytes:
-                continue
-            low, high = access.address, access.end
-            hazards.touch(index, access, low, high)
-            if access.write:
-                memories[access.space].write(access, low, high)
-                continue
-            gap = memories[access.space].missing(access, low, high)
-            if gap is not None:
-                raise ProgramError(
-                    f"{describe(index, op, names)} reads {range_text(access)}, but byte {gap:#x} was never written"
-                )
+        checks.step(index)
         if progress and not done % PROGRESS_EVERY:
             progress("check", done, len(order.legal))
+    check_counts(ops, order)
+    for fault in unwritten(parts, checks.memories[Space.DRAM].map):
+        raise ProgramError(fault)
+    return checks.unread.finished()
+
+
+class _Checks:
+    """The rules of each operation, in an order that can run."""
+
+    def __init__(
+        self,
+        chip: Chip,
+        ops: Sequence[MachineOp],
+        order: Order,
+        touched: Sequence[Sequence[Access]],
+        sizes: Mapping[Space, int],
+        written: Sequence[tuple[int, int]],
+        parts: Sequence[DramPart],
+    ):
+        self.chip, self.ops, self.order, self.touched, self.sizes = chip, ops, order, touched, sizes
+        self.hazards = Hazards(ops, order, chip.sync.max_count)
+        self.memories = (Written(sizes[Space.DRAM], [*written, *given(parts)]), Written(sizes[Space.SRAM]))
+        self.kept, self.unread = Kept(parts), UnreadMarks(ops, touched, sizes, parts)
+        self.accumulators = AccumulatorState()
+
+    def step(self, index: int) -> None:
+        op = self.ops[index]
+        if isinstance(op, Signal | Wait):
+            self.hazards.synchronise(index)
+            return
+        fault = broken_capability(op, self.chip) or self.accumulators.broken(op)
+        if fault:
+            raise ProgramError(f"{self._name(index)}: {fault}")
+        found = self.touched[index]
+        check_addresses(index, op, found, self.sizes, self.order.names)
+        for access in found:
+            self.hazards.touch(index, access, access.address, access.end)
+            if access.write:
+                self._write(index, access)
+            else:
+                self._read(index, access)
+
+    def _write(self, index: int, access: Access) -> None:
+        part = self.kept.overwritten(access)
+        if part is not None:
+            raise ProgramError(f"{self._name(index)} {overwrite_text(access, part)}")
+        self.memories[access.space].write(access, access.address, access.end)
+        self.unread.write(index, access)
+
+    def _read(self, index: int, access: Access) -> None:
+        gap = self.memories[access.space].missing(access, access.address, access.end)
+        if gap is None:
+            self.unread.read(access)
+            return
+        fault = f"{self._name(index)} reads {range_text(access)}, but byte {gap:#x} was never written"
+        byte = Access(access.space, gap, (), (), 1, False)
+        for other, found in enumerate(self.touched[:index]):
+            if any(a.write and a.space == byte.space and overlap(a, byte) for a in found):
+                fault += f"; {self._name(other)} writes it and is not ordered before: it needs a Signal behind it, this a Wait"
+                break
+        raise ProgramError(fault)
+
+    def _name(self, index: int) -> str:
+        return describe(index, self.ops[index], self.order.names)

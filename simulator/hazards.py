@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from simulator.order import Order, describe
-from simulator.overlap import byte_view, dense_block, overlap, range_text
+from simulator.overlap import byte_view, overlap, range_text
 from toolchain.errors import ProgramError
 from toolchain.isa.accesses import Access
 from toolchain.isa.operations import MachineOp, Signal, Wait
@@ -129,7 +129,7 @@ class Written:
     def write(self, access: Access, low: int, high: int) -> None:
         if self._full(low, high):
             return
-        if dense_block(access)[2]:
+        if access.block[2]:
             byte_view(self.map, access)[...] = True
             return
         self.map[low:high] = True
@@ -146,7 +146,7 @@ class Written:
         if view.all():
             return None
         gap = np.unravel_index(int(np.argmin(view)), view.shape)
-        return low + int(sum(int(i) * s for i, s in zip(gap, (*access.strides, 1))))
+        return low + int(sum(int(i) * s for i, s in zip(gap, view.strides)))
 
     def _full(self, low: int, high: int) -> bool:
         i = bisect_right(self.starts, low) - 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from toolchain.errors import ProgramError
@@ -150,4 +150,21 @@ def _deadlock(ops: Sequence[MachineOp], names: Sequence[str], blocked: Sequence[
     stuck = [describe(i, ops[i], names) for i in blocked if i >= 0]
     if front is not None:
         stuck.append(f"{describe(front, ops[front], names)} (not dispatched: its queue is full)")
-    return f"deadlock: {'; '.join(stuck)} can never go on; each Wait needs a Signal that runs without it"
+    said = f"deadlock: {'; '.join(stuck)} can never go on; each Wait needs a Signal that runs without it"
+    return said + next(
+        _lacking(ops, names, {op.semaphore for op in (ops[i] for i in blocked if i >= 0) if isinstance(op, Wait)}), ""
+    )
+
+
+def _lacking(ops: Sequence[MachineOp], names: Sequence[str], semaphores: set[int]) -> Iterator[str]:
+    """Where a Signal may have been left out: all Waits behind that place take the next one's, and only the last is stuck."""
+    for semaphore in sorted(semaphores):
+        signals = [i for i, op in enumerate(ops) if isinstance(op, Signal) and op.semaphore == semaphore]
+        waits = [i for i, op in enumerate(ops) if isinstance(op, Wait) and op.semaphore == semaphore]
+        if len(waits) <= len(signals):
+            continue
+        first = next(w for w, s in zip(waits, [*signals, *waits[len(signals) :]]) if s >= w)
+        yield (
+            f"; semaphore {semaphore} is signalled {len(signals)} times and waited for {len(waits)} times: "
+            f"{describe(first, ops[first], names)} is the first without a Signal of its own before it"
+        )

@@ -4,25 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from toolchain.isa.accesses import Access
-
-Block = tuple[int, int, tuple[tuple[int, int], ...]]  # first byte, contiguous run, (count, stride) outermost first
-
-
-def dense_block(access: Access) -> Block:
-    """The access with dimensions of one element dropped and those that continue the run merged into it."""
-    run = access.inner_bytes
-    outer: list[tuple[int, int]] = []
-    for n, stride in zip(reversed(access.counts), reversed(access.strides)):
-        if n == 1:
-            continue
-        if not outer and stride == run:
-            run *= n
-        elif outer and stride == outer[-1][0] * outer[-1][1]:
-            outer[-1] = (outer[-1][0] * n, outer[-1][1])
-        else:
-            outer.append((n, stride))
-    return access.address, run, tuple(reversed(outer))
+from toolchain.isa.accesses import Access, Block
 
 
 def repeats_itself(access: Access) -> bool:
@@ -41,7 +23,7 @@ def overlap(a: Access, b: Access) -> bool:
     """True where a and b, of one memory, touch a common byte. Strides are not negative."""
     if a.end <= b.address or b.end <= a.address or not a.bytes or not b.bytes:
         return False
-    first, second = dense_block(a), dense_block(b)
+    first, second = a.block, b.block
     if not first[2] and not second[2]:
         return True
     if len(first[2]) <= 1 and len(second[2]) <= 1:
@@ -71,23 +53,25 @@ def _one_stride(a: Block, b: Block) -> bool | None:
 
 
 def byte_view(array: np.ndarray, access: Access) -> np.ndarray:
-    """The bytes of an access as a strided view of a one-byte array."""
-    return np.ndarray((*access.counts, access.inner_bytes), array.dtype, array, access.address, (*access.strides, 1))
+    """The bytes of an access as a strided view of a one-byte array, in the order of its elements."""
+    start, run, outer = access.block
+    return np.ndarray((*(n for n, _ in outer), run), array.dtype, array, start, (*(stride for _, stride in outer), 1))
 
 
 def _by_bytes(a: Access, b: Access) -> bool:
     base = min(a.address, b.address)
     touched = np.zeros(max(a.end, b.end) - base, np.bool_)
-    byte_view(touched, _moved(a, base))[...] = True
-    return bool(byte_view(touched, _moved(b, base)).any())
+    byte_view(touched, moved(a, base))[...] = True
+    return bool(byte_view(touched, moved(b, base)).any())
 
 
-def _moved(access: Access, base: int) -> Access:
+def moved(access: Access, base: int) -> Access:
+    """The access with addresses counted from `base`."""
     return Access(access.space, access.address - base, access.counts, access.strides, access.inner_bytes, access.write)
 
 
 def range_text(access: Access) -> str:
     """`sram[0x100..0x180)`, with the strides where it has holes."""
-    _, run, outer = dense_block(access)
+    _, run, outer = access.block
     shape = "" if not outer else " as " + "x".join(f"{n}@{stride}" for n, stride in outer) + f"x{run} bytes"
     return f"{access.space.name.lower()}[{access.address:#x}..{access.end:#x}){shape}"

@@ -11,8 +11,10 @@ from quant.fixed_point import FixedPointError
 from simulator.check import PROGRESS_EVERY, Progress, check_program
 from simulator.execute import Executor
 from simulator.order import Order, describe, program_order
+from simulator.parts import DramPart
 from simulator.state import State
 from simulator.timeline import BOUNDS, Timeline, demands, timeline
+from simulator.unread import Unread
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
 from toolchain.isa.accesses import Access, accesses
@@ -29,6 +31,7 @@ class Simulation:
     (the front end or a full queue kept its engine idle for longer than it ran) or 'wait' (a semaphore).
     dram_*_bytes: bytes the program moves; dram_*_burst_bytes: the same in whole bursts, as charged to the bandwidth.
     sram_peak_bytes: one past the highest byte of sram touched. busy_cycles: per engine, without signals and waits.
+    unread: bytes that are written, or constant, and never read (empty with check=False).
     """
 
     dram: np.ndarray
@@ -47,6 +50,7 @@ class Simulation:
     sram_write_bytes: int
     sram_peak_bytes: int
     busy_cycles: dict[str, int] = field(default_factory=dict)
+    unread: tuple[Unread, ...] = ()
 
 
 def simulate(
@@ -59,12 +63,14 @@ def simulate(
     values: bool = True,
     timing: bool = True,
     check: bool = True,
+    parts: Sequence[DramPart] = (),
     progress: Progress | None = None,
 ) -> Simulation:
     """Runs `ops` on the machine; `dram` is not changed.
 
     words: instruction words of each operation (None: one each). dram: uint8, the whole address space that the program
-    may use. written: the ranges [first, last) of it that hold data. progress: called as (stage, done, total).
+    may use. written: the ranges [first, last) of it that hold data and may be overwritten; parts: its constants and inputs,
+    which hold data too and may not, and its outputs. progress: called as (stage, done, total).
     Raises ProgramError where the program breaks a rule of the machine, deadlocks, or holds parameters that describe no
     arithmetic (docs/simulator.md lists the rules). With check=False only deadlocks and such parameters are found.
     """
@@ -77,12 +83,11 @@ def simulate(
         )
     order = program_order(chip, ops)
     touched = _accesses(chip, ops, order)
-    if check:
-        check_program(chip, ops, order, touched, (dram.size, chip.memories.sram.size), written, progress)
+    unread = check_program(chip, ops, order, touched, dram.size, written, parts, progress) if check else ()
     wanted = demands(chip, ops)
     times = timeline(chip, ops, order, wanted, words) if timing else None
     after = _values(chip, ops, order, dram.copy(), check, progress) if values else dram
-    return _result(order, after, touched, wanted, times)
+    return _result(order, after, touched, wanted, times, unread)
 
 
 def _accesses(chip: Chip, ops: Sequence[MachineOp], order: Order) -> list[tuple[Access, ...]]:
@@ -113,7 +118,12 @@ def _values(
 
 
 def _result(
-    order: Order, dram: np.ndarray, touched: Sequence[Sequence[Access]], wanted: Sequence[Demand], times: Timeline | None
+    order: Order,
+    dram: np.ndarray,
+    touched: Sequence[Sequence[Access]],
+    wanted: Sequence[Demand],
+    times: Timeline | None,
+    unread: tuple[Unread, ...],
 ) -> Simulation:
     nothing = np.zeros(0, np.int64)
     ends = (a.end for found in touched for a in found if a.space == Space.SRAM and a.bytes)
@@ -134,4 +144,5 @@ def _result(
         sram_write_bytes=sum(d.sram_write_bytes for d in wanted),
         sram_peak_bytes=max(ends, default=0),
         busy_cycles=times.busy_cycles if times else {},
+        unread=unread,
     )

@@ -50,6 +50,7 @@ def equal_on_drawn_case(folder: Path, model: DrawnModel, machine: DrawnMachine, 
         assert "smallest tile needs" in str(fault), fault
         event("refused: SRAM too small")
         return
+    assert not built.figures["warnings"], built.figures["warnings"]
     feeds = random_feeds(built.container.inputs, seed=7)
     got = Session(built.data, timing=True).run_detailed(feeds)
     expected = Session(built.data, engine="reference").run_detailed(feeds)

@@ -22,7 +22,7 @@ from quant.observe import Range
 from quant.structure import adjust_ranges
 from simulator import simulate
 from toolchain.codegen import Container, IoType, Island, Region, container_to_bytes, link_region
-from toolchain.errors import CompileError, InternalError
+from toolchain.errors import CompileError, InternalError, ProgramError
 from toolchain.frontend import NormalModel, extract, load_model, to_graph
 from toolchain.ir.graph import Graph, Node, OnnxOp, Quant
 from toolchain.ir.text import print_graph
@@ -107,7 +107,8 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
     figures = _check(data, container, model, selection, samples, options.host, progress)
     figures = {**figures, "nodes": explained(model.nodes, figures["layers"], container, _host_reasons(selection))}
     figures["judged_on"] = "random inputs" if options.calibration is None else "calibration"
-    return Build(container, data, figures, (*model.notes, *adjustments), _warnings(model, machine, options, ranges, samples))
+    warnings = (*_warnings(model, machine, options, ranges, samples), *figures["warnings"])
+    return Build(container, data, figures, (*model.notes, *adjustments), warnings)
 
 
 def _warnings(
@@ -283,7 +284,10 @@ def _check(
             break
     simulator = Session(data, host=host, timing=True)  # type: ignore[arg-type]
     reference = Session(container, engine="reference", host=host)  # type: ignore[arg-type]
-    run = simulator.run_detailed(taken[0], lambda stage, done, total: progress(stage, done, total))
+    try:
+        run = simulator.run_detailed(taken[0], lambda stage, done, total: progress(stage, done, total))
+    except ProgramError as fault:
+        raise InternalError(f"the emitted program breaks a rule of the machine: {fault}") from fault
     expected = reference.run_detailed(taken[0])
     for name, value in expected.outputs.items():
         if not np.array_equal(value, run.outputs[name], equal_nan=True):
@@ -294,6 +298,7 @@ def _check(
     return {
         **figures,
         "segments": [{"where": s.where, "nodes": len(s.nodes)} for s in run.segments],
+        "warnings": [w for s in run.segments for w in s.warnings],
         "outputs": [_part(f) for f in outputs],
         "concats": [_part(f) for f in concats],
     }

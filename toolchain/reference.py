@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolchain.cli.application import Paths, reported, require_host, require_writable
+from toolchain.cli.application import Paths, reported, require_host, require_writable, warn
 from toolchain.cli.arrays import npz_bytes, read_feeds
 from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
 from toolchain.errors import CompileError, counted
@@ -65,10 +65,10 @@ def _container(given: argparse.Namespace) -> Path | Container:
     if given.model.suffix != ".onnx":
         return given.model
     from toolchain.api import BuildOptions, build
-    from toolchain.cli.build import input_shapes, warn
+    from toolchain.cli.build import input_shapes
 
     built = build(given.model, BuildOptions(given.hw, given.calib, given.quant, input_shapes(given.shape)))
-    warn(built)
+    warn(built.warnings)
     return built.container
 
 

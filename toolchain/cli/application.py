@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,13 @@ def as_options() -> Iterator[None]:
         yield
     except CompileError as fault:
         raise CompileError(f"--{fault}") from None
+
+
+def warn(sentences: Iterable[str]) -> None:
+    """On stderr, behind what stdout has."""
+    sys.stdout.flush()
+    for sentence in sentences:
+        print(f"WARNING: {sentence}", file=sys.stderr)
 
 
 def require_host(host: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolchain.cli.application import application, as_options, reported, require_apart, require_writable
+from toolchain.cli.application import application, as_options, reported, require_apart, require_writable, warn
 from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
 from toolchain.cli.progress import shown
 from toolchain.errors import CompileError
@@ -112,14 +112,7 @@ def _build(
     print(report(built, explain))
     checked = "the emitted program equals the integer reference bit for bit" if built.figures["layers"] else "no program"
     print(f"\nwrote {target}: {len(built.data):,} bytes; {checked}")
-    warn(built)
-
-
-def warn(built: Build) -> None:
-    """On stderr, behind what stdout has."""
-    sys.stdout.flush()
-    for warning in built.warnings:
-        print(f"WARNING: {warning}", file=sys.stderr)
+    warn(built.warnings)
 
 
 def report(built: Build, explain: bool) -> str:

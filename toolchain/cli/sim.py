@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolchain.cli.application import application, reported, require_host, require_writable
+from toolchain.cli.application import application, reported, require_host, require_writable, warn
 from toolchain.cli.inputs import machine_inputs
 from toolchain.cli.progress import shown
 
@@ -61,6 +61,7 @@ def _simulate(
     simulations = [s.simulation for s in run.segments]
     figures = run_figures(session.container, simulations)
     figures["segments"] = [{"where": s.where, "nodes": len(s.nodes)} for s in run.segments]
+    figures["warnings"] = [w for s in run.segments for w in s.warnings]
     files: dict[str | Path, bytes] = {}
     if output is not None:
         files[output] = npz_bytes(run.outputs)
@@ -72,6 +73,7 @@ def _simulate(
     print(_report(session, run, figures))
     if input_file is None:
         print("\nnote: ran on random inputs; give --input IN.npz")
+    warn(figures["warnings"])
 
 
 def _report(session: Session, run: Run, figures: dict) -> str:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from toolchain.codegen.header import IslandHeader, RegionHeader, Span, read_header
 from toolchain.codegen.serial import graph_from_bytes, graph_to_bytes
@@ -38,6 +41,10 @@ class Port:
     dtype: str
     scale: float
     zero_point: int
+
+    @property
+    def size_bytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from toolchain.hw.chip import Chip
 from toolchain.isa.operations import (
@@ -20,6 +20,7 @@ from toolchain.isa.operations import (
 )
 
 PARAMETER_BYTES = 16
+Block = tuple[int, int, tuple[tuple[int, int], ...]]  # first byte, contiguous run, (count, stride) outermost first
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,29 @@ class Access:
     strides: tuple[int, ...]
     inner_bytes: int
     write: bool
+    end: int = field(init=False, compare=False)  # one past the last byte touched (strides are not negative)
+
+    def __post_init__(self) -> None:
+        end = self.address + self.inner_bytes
+        for n, stride in zip(self.counts, self.strides):
+            end += (n - 1) * stride
+        object.__setattr__(self, "end", end)
 
     @property
-    def end(self) -> int:
-        """One past the last byte touched (strides are not negative)."""
-        return self.address + sum((n - 1) * s for n, s in zip(self.counts, self.strides)) + self.inner_bytes
+    def block(self) -> Block:
+        """The same bytes with dimensions of one element dropped and those that continue the run merged into it."""
+        run = self.inner_bytes
+        outer: list[tuple[int, int]] = []
+        for n, stride in zip(reversed(self.counts), reversed(self.strides)):
+            if n == 1:
+                continue
+            if not outer and stride == run:
+                run *= n
+            elif outer and stride == outer[-1][0] * outer[-1][1]:
+                outer[-1] = (outer[-1][0] * n, outer[-1][1])
+            else:
+                outer.append((n, stride))
+        return self.address, run, tuple(reversed(outer))
 
     @property
     def bytes(self) -> int:

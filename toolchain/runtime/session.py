@@ -12,12 +12,13 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from quant.float_session import open_session
-from simulator import Simulation, simulate
+from simulator import DramPart, PartKind, Simulation, simulate
 from toolchain.codegen.container import Container, IoType, Island, Port, Region, container_from_bytes, read_container
 from toolchain.errors import CompileError, ProgramError
 from toolchain.ir.graph import Node
 from toolchain.isa import Decoded, decode
 from toolchain.runtime.ports import to_codes, to_real
+from toolchain.runtime.unread import unread_warnings
 
 Engine = Literal["simulator", "reference"]
 Progress = Callable[[str, int, int], None]
@@ -25,11 +26,15 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Ran:
-    """Where a segment ran: "npu (simulator)", "npu (reference)", or the execution provider of onnxruntime."""
+    """Where a segment ran: "npu (simulator)", "npu (reference)", or the execution provider of onnxruntime.
+
+    warnings: what the simulator found that no rule forbids, in sentences.
+    """
 
     where: str
     nodes: tuple[str, ...]
     simulation: Simulation | None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,7 @@ class Session:
         self._providers = host_providers(host)
         self._islands: dict[int, Any] = {}
         self._decoded = cache(self._decode)
+        self._warnings: dict[int, tuple[str, ...]] = {}
 
     def get_inputs(self) -> tuple[IoType, ...]:
         return self.container.inputs
@@ -110,13 +116,15 @@ class Session:
                 codes[port.tensor] = to_codes(_fitting(real[port.model], port), port)
         if self._engine == "reference":
             self._evaluate(region, codes)
-            simulation, where = None, "npu (reference)"
+            ran = Ran("npu (reference)", region.nodes, None)
         else:
             simulation = self._simulate(index, region, codes, progress)
-            where = "npu (simulator)"
+            if index not in self._warnings:  # they do not depend on values
+                self._warnings[index] = unread_warnings(self.container, region, self._decoded(index).ops, simulation.unread)
+            ran = Ran("npu (simulator)", region.nodes, simulation, self._warnings[index])
         for port in region.outputs:
             real[port.model] = to_real(codes[port.tensor], port)
-        return Ran(where, region.nodes, simulation)
+        return ran
 
     def _evaluate(self, region: Region, codes: dict[str, np.ndarray]) -> None:
         graph = self.container.graph
@@ -144,25 +152,24 @@ class Session:
 
     def _simulate(self, index: int, region: Region, codes: dict[str, np.ndarray], progress: Progress | None) -> Simulation:
         decoded = self._decoded(index)
-        dram, written = dram_image(region)
+        dram = dram_image(region)
         for port in region.inputs:
             raw = codes[port.tensor].astype(np.dtype(port.dtype).newbyteorder("<")).tobytes()
             dram[port.address : port.address + len(raw)] = np.frombuffer(raw, np.uint8)
-            written.append((port.address, port.address + len(raw)))
         done = simulate(
             self.container.machine.chip,
             decoded.ops,
             decoded.words,
             dram,
-            written,
+            (),
             timing=self._timing,
             check=self._check,
+            parts=dram_parts(region),
             progress=progress,
         )
         for port in region.outputs:
             kind = np.dtype(port.dtype).newbyteorder("<")
-            size_bytes = int(np.prod(port.shape, dtype=np.int64)) * kind.itemsize
-            found = done.dram[port.address : port.address + size_bytes].view(kind)
+            found = done.dram[port.address : port.address + port.size_bytes].view(kind)
             codes[port.tensor] = found.astype(port.dtype).reshape(port.shape)
         return done
 
@@ -202,14 +209,20 @@ def _first_line(fault: BaseException) -> str:
     return f"{str(fault).strip().partition(chr(10))[0]:.300}"
 
 
-def dram_image(region: Region) -> tuple[np.ndarray, list[tuple[int, int]]]:
-    """(uint8 image with the constants in place, the ranges that hold them)."""
+def dram_image(region: Region) -> np.ndarray:
+    """uint8: the region's DRAM with the constants in place."""
     dram = np.zeros(region.dram_bytes, np.uint8)
-    written = []
     for address, data in region.constants:
         dram[address : address + len(data)] = np.frombuffer(data, np.uint8)
-        written.append((address, address + len(data)))
-    return dram, written
+    return dram
+
+
+def dram_parts(region: Region) -> list[DramPart]:
+    """What the program may only read, and what it must write."""
+    parts = [DramPart(PartKind.CONSTANT, "", address, address + len(data)) for address, data in region.constants]
+    for kind, ports in ((PartKind.INPUT, region.inputs), (PartKind.OUTPUT, region.outputs)):
+        parts += [DramPart(kind, p.model, p.address, p.address + p.size_bytes) for p in ports]
+    return parts
 
 
 def check_feeds(inputs: Sequence[IoType], feeds: Mapping[str, np.ndarray]) -> None:

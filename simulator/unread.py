@@ -1,0 +1,134 @@
+"""Bytes that an operation writes and nothing reads before they are overwritten or the program ends; constants never read.
+
+No rule of the machine forbids them, but an operation that was dropped, or reads too little or elsewhere, leaves them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from simulator.overlap import byte_view, moved
+from simulator.parts import DramPart, PartKind
+from toolchain.errors import counted
+from toolchain.isa.accesses import PARAMETER_BYTES, Access
+from toolchain.isa.operations import MachineOp, Space, WeightedWindowOp
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Unread:
+    """index: the operation that wrote the bytes, -1 for constants. ranges: [first, last), of one memory."""
+
+    index: int
+    space: Space
+    ranges: tuple[Range, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(last - first for first, last in self.ranges)
+
+    @property
+    def text(self) -> str:
+        """`16 bytes of sram[0x100..0x180)`."""
+        span = f"{self.space.name.lower()}[{self.ranges[0][0]:#x}..{self.ranges[-1][1]:#x})"
+        return f"{counted(self.bytes, 'byte')} of {span}"
+
+
+class UnreadMarks:
+    """A mark for each byte of both memories, set where it was written, or is a constant, and was not read since."""
+
+    def __init__(
+        self,
+        ops: Sequence[MachineOp],
+        touched: Sequence[Sequence[Access]],
+        sizes: Mapping[Space, int],
+        parts: Sequence[DramPart],
+    ):
+        self._ops, self._touched, self._parts = ops, touched, parts
+        self._raw = {space: bytearray(size) for space, size in sizes.items()}
+        self._marks = {space: np.frombuffer(raw, np.uint8) for space, raw in self._raw.items()}
+        self._writes: dict[Space, list[tuple[int, Access]]] = {Space.DRAM: [], Space.SRAM: []}
+        self._found: dict[tuple[int, Space], list[Range]] = {}
+        for part in self._of(PartKind.CONSTANT):
+            self._marks[Space.DRAM][part.first : part.last] = 1
+
+    def read(self, access: Access) -> None:
+        low, high = access.address, access.end
+        if self._raw[access.space].find(1, low, high) < 0:
+            return
+        if access.counts:
+            byte_view(self._marks[access.space], access)[...] = 0
+        else:
+            self._marks[access.space][low:high] = 0
+
+    def write(self, index: int, access: Access) -> None:
+        low, high = access.address, access.end
+        marks = self._marks[access.space]
+        # it does not overlap itself, so that with as many bytes as its span it has no holes
+        view = marks[low:high] if access.bytes == high - low else byte_view(marks, access)
+        if self._raw[access.space].find(1, low, high) >= 0 and view.any():
+            lost = np.zeros(high - low, np.bool_)
+            byte_view(lost, moved(access, low))[...] = byte_view(marks, access)
+            self._blame(access.space, low, lost)
+        view[...] = 1
+        self._writes[access.space].append((index, access))
+
+    def finished(self) -> tuple[Unread, ...]:
+        """After the last operation: everything found, in the order of operations, constants first."""
+        dram = self._marks[Space.DRAM]
+        for part in self._of(PartKind.OUTPUT):
+            dram[part.first : part.last] = 0
+        for part in self._of(PartKind.CONSTANT):
+            if self._raw[Space.DRAM].find(1, part.first, part.last) >= 0:
+                self._add(-1, Space.DRAM, part.first, dram[part.first : part.last] != 0)
+                dram[part.first : part.last] = 0
+        for space, raw in self._raw.items():
+            first = raw.find(1)
+            if first >= 0:
+                self._blame(space, first, self._marks[space][first : raw.rfind(1) + 1] != 0)
+        found = {key: self._without_tails(key[1], ranges) for key, ranges in self._found.items()}
+        return tuple(Unread(index, space, ranges) for (index, space), ranges in sorted(found.items()) if ranges)
+
+    def _of(self, kind: PartKind) -> list[DramPart]:
+        return [p for p in self._parts if p.kind is kind]
+
+    def _blame(self, space: Space, base: int, lost: np.ndarray) -> None:
+        """lost: bool for the bytes from `base` on. Each goes to the last operation that wrote it."""
+        lost, end = lost.copy(), base + lost.size
+        for index, access in reversed(self._writes[space]):
+            if access.end <= base or access.address >= end:
+                continue
+            low, high = min(base, access.address), max(end, access.end)
+            own = np.zeros(high - low, np.bool_)
+            byte_view(own, moved(access, low))[...] = True
+            own = own[base - low : end - low] & lost
+            if own.any():
+                self._add(index, space, base, own)
+                lost &= ~own
+                if not lost.any():
+                    return
+
+    def _add(self, index: int, space: Space, base: int, lost: np.ndarray) -> None:
+        edges = np.flatnonzero(np.diff(lost.astype(np.int8), prepend=0, append=0)) + base
+        self._found.setdefault((index, space), []).extend(zip(edges[::2].tolist(), edges[1::2].tolist()))
+
+    def _without_tails(self, space: Space, ranges: list[Range]) -> tuple[Range, ...]:
+        """What lies between weights and the parameters behind them, which are aligned, is loaded with both and never read."""
+        return tuple(sorted(r for r in ranges if space == Space.DRAM or not self._in_tail(*r)))
+
+    def _in_tail(self, first: int, last: int) -> bool:
+        return any(last <= self._tails.get(first - back, 0) for back in range(PARAMETER_BYTES))
+
+    @cached_property
+    def _tails(self) -> dict[int, int]:
+        """Where weights end -> where parameters begin, less than one entry behind."""
+        arrays = [(op, found) for op, found in zip(self._ops, self._touched) if isinstance(op, WeightedWindowOp)]
+        begins = {op.parameter_address for op, _ in arrays if op.emit}
+        ends = {a.end for op, found in arrays for a in found if not a.write and a.address == op.weight_address}
+        gaps = ((end, begin) for end in ends for begin in range(end + 1, end + PARAMETER_BYTES) if begin in begins)
+        return dict(gaps)

@@ -1,0 +1,160 @@
+"""Warnings of bytes that a program writes or holds and nothing reads.
+
+What a network itself drops is none of the program's doing: the rows behind the last window of a pool, what a Slice leaves
+out, the pixels that strides and dilations pass over where a box that holds them is loaded whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from simulator import Unread
+from toolchain.codegen.container import Container, Region
+from toolchain.errors import counted
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph
+from toolchain.isa.operations import Copy, MachineOp, Space
+from toolchain.ops.base import Layer, Move
+from toolchain.ops.integer_convolution import IntegerConvolution
+from toolchain.ops.movement import Join, Reshape, Slice
+from toolchain.ops.pool import IntegerAveragePool, IntegerMaxPool
+from toolchain.ops.window import Window
+
+Masks = dict[str, np.ndarray]  # by tensor: True for the elements that a layer reads or a port takes
+
+
+def unread_warnings(container: Container, region: Region, ops: Sequence[MachineOp], found: Sequence[Unread]) -> tuple[str, ...]:
+    """A sentence for each layer with bytes that nothing reads, beyond those that the network itself drops."""
+    if not found:
+        return ()
+    network = _Network(container.graph, region, container.machine.chip)
+    warnings = [f"constants: {u.text} are never read" for u in found if u.index < 0]
+    layers: dict[int, list[Unread]] = {}
+    for u in found:
+        if u.index >= 0:
+            layers.setdefault(region.op_layers[u.index], []).append(u)
+    for number, unread in sorted(layers.items()):
+        name = region.layers[number].name
+        faulty = [u for u in unread if not network.drops(name, ops[u.index])]
+        results = [u for u in faulty if not network.is_load(name, ops[u.index])]
+        if sum(u.bytes for u in results) <= network.dropped_bytes(name):
+            faulty = [u for u in faulty if u not in results]
+        if faulty:
+            warnings.append(_sentence(faulty, ops, region, number))
+    return tuple(warnings)
+
+
+def _sentence(unread: Sequence[Unread], ops: Sequence[MachineOp], region: Region, number: int) -> str:
+    first, info = unread[0], region.layers[number]
+    more = f", as {counted(len(unread) - 1, 'other operation')} of the layer" if len(unread) > 1 else ""
+    return (
+        f"op {first.index} {ops[first.index].NAME} of layer {info.name} ({info.op}) writes {first.text} that nothing reads "
+        f"before they are overwritten or the program ends{more}"
+    )
+
+
+class _Network:
+    """What the region's layers read of each other's results, element by element."""
+
+    def __init__(self, graph: Graph, region: Region, chip: Chip):
+        held = set(region.nodes)
+        self._chip, self._constants = chip, region.constants
+        self._layers = {n.name: Layer(n, graph.types, graph.constants, chip) for n in graph.nodes if n.name in held}
+        nodes = [layer.node for layer in self._layers.values()]
+        tensors = {t for n in nodes for t in (*n.inputs, *n.outputs) if t in graph.types}
+        self._read: Masks = {t: np.zeros(graph.types[t].shape, np.bool_) for t in tensors}
+        for port in region.outputs:
+            self._read[port.tensor][...] = True
+        for layer in reversed(self._layers.values()):
+            _mark(layer, self._read)
+
+    def is_load(self, name: str, op: MachineOp) -> bool:
+        """Brings an operand of a tiled layer into SRAM; movers copy their results alone."""
+        tiled = hasattr(self._layers[name].node.op, "nest")
+        return tiled and isinstance(op, Copy) and op.destination_space == Space.SRAM
+
+    def drops(self, name: str, op: MachineOp) -> bool:
+        """Whether a load brings more than the layer reads for a reason: a box with gaps, or weights that meet padding."""
+        if not self.is_load(name, op) or not isinstance(op, Copy):
+            return False
+        constant = any(a <= op.source_address < a + len(data) for a, data in self._constants)
+        return (_meets_padding if constant else _has_gaps)(self._layers[name])
+
+    def dropped_bytes(self, name: str) -> int:
+        """Bytes of a layer's result that the network reads nowhere."""
+        return self._chip.activation_bytes * int((~self._read[self._layers[name].node.outputs[0]]).sum())
+
+
+def _has_gaps(layer: Layer) -> bool:
+    """Whether the windows of a layer pass over rows or columns of the box that holds all they read."""
+    return any(window.needed(0, outputs)[1] > len(_reached(window, outputs)) for window, outputs in _windows(layer) or ())
+
+
+def _meets_padding(layer: Layer) -> bool:
+    """Groups of a convolution share a block of weights; an instruction whose part of the kernel meets padding is left out."""
+    op = layer.node.op
+    return isinstance(op, IntegerConvolution) and op.groups > 1 and any(op.pads)
+
+
+def _mark(layer: Layer, read: Masks) -> None:
+    """What the layer reads of its inputs. What may be made or read in place counts only where its own result is read."""
+    node = layer.node
+    if isinstance(node.op, Reshape):
+        source = read[node.inputs[0]]
+        source |= read[node.outputs[0]].reshape(source.shape)
+    elif hasattr(node.op, "nest"):
+        _mark_tiled(layer, read)
+    else:
+        for move in node.op.moves(layer)[1]:
+            source, target = _ends(move)
+            in_place = isinstance(node.op, Join | Slice)
+            read[node.inputs[move.source]][source] |= read[node.outputs[0]][target] if in_place else True
+
+
+def _mark_tiled(layer: Layer, read: Masks) -> None:
+    windows, slid = _windows(layer), layer.node.inputs[0]
+    if windows is not None:
+        (vertical, height), (horizontal, width) = windows
+        read[slid][:, _reached(vertical, height)[:, None], _reached(horizontal, width)] = True
+    tiling = next(iter(layer.node.op.tilings(layer)))
+    for work in layer.node.op.nest(layer, tiling).works():
+        for box in work.reads:
+            if windows is None or box.tensor != slid:
+                read[box.tensor][tuple(slice(a, a + n) for a, n in zip(box.start, box.size))] = True
+
+
+def _windows(layer: Layer) -> tuple[tuple[Window, int], tuple[Window, int]] | None:
+    """(window, how many outputs) of rows and columns, of a layer that slides one."""
+    op = layer.node.op
+    if isinstance(op, IntegerConvolution):
+        _, height, width, _ = layer.input_type(0).shape
+        _, kh, kw, _ = layer.constants[layer.node.inputs[1]].shape
+        vertical = Window(height, kh, op.strides[0], op.dilations[0], op.pads[0])
+        horizontal = Window(width, kw, op.strides[1], op.dilations[1], op.pads[1])
+    elif isinstance(op, IntegerMaxPool | IntegerAveragePool):
+        vertical, horizontal = op.geometry.axes(*layer.input_type(0).shape[1:3])
+    else:
+        return None
+    return (vertical, layer.output.shape[1]), (horizontal, layer.output.shape[2])
+
+
+def _reached(window: Window, outputs: int) -> np.ndarray:
+    """The elements that some output reads, rising."""
+    first = np.arange(outputs)[:, None] * window.stride - window.pad
+    found = np.unique(first + np.arange(window.kernel) * window.dilation)
+    return found[(found >= 0) & (found < window.size)]
+
+
+def _ends(move: Move) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+    """The elements of source and target that a move copies, as indexes of numpy."""
+    steps = np.indices([loop.count for loop in move.loops])
+    source = [np.full(steps.shape[1:], start) for start in move.source_start]
+    target = [np.full(steps.shape[1:], start) for start in move.target_start]
+    for step, loop in zip(steps, move.loops):
+        if loop.source_dim >= 0:
+            source[loop.source_dim] += step * loop.source_step
+        if loop.target_dim >= 0:
+            target[loop.target_dim] += step * loop.target_step
+    return tuple(source), tuple(target)
