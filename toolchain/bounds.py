@@ -10,6 +10,8 @@ from __future__ import annotations
 FAULTS = 100  # told of one file, and lines of any message
 MESSAGE_LINE = 1000  # characters
 
+STREAM_BYTES = 1 << 28  # of a pipe or a device, whatever it is read as
+
 # YAML: machines, instruction tables, parameters files, preprocess.yaml
 YAML_BYTES = 4 << 20
 YAML_NODES = 100_000  # keys, values and sections, an alias counted as what it stands for
@@ -19,6 +21,7 @@ NUMBER_CHARACTERS = 64  # of a number written in YAML, a listing or a buffer fil
 # ONNX
 ONNX_BYTES = 1 << 31  # protobuf's own bound
 ONNX_NODES = 100_000  # with the model's functions written out
+ONNX_FUNCTIONS = 1000
 TENSOR_ELEMENTS = 1 << 28  # of one tensor: 1 GiB of float32
 FOLDED_BYTES = 1 << 29  # by which values computed from constants may be larger than the constants, all together
 
@@ -33,5 +36,7 @@ IMAGE_PIXELS = 1 << 26  # of the file, and of the picture scaled to the input
 # Compiled models
 PROGRAM_FILE_BYTES = 1 << 32
 DRAM_BYTES = 1 << 31  # of the image that one region runs on
+SRAM_BYTES = 1 << 30  # of a machine: the simulator holds all of it
+HEADER_RANK = 32  # dimensions of an input, an output or a port
 LISTING_BYTES = 1 << 28
 LISTING_LINES = 4_000_000

@@ -10,8 +10,10 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def shortened(line: str) -> str:
-    """The line, with what is left out of its middle told where it has more than MESSAGE_LINE characters."""
+def shown(line: str) -> str:
+    """The line for a terminal: control characters spelled out, the middle left out of more than MESSAGE_LINE characters."""
+    if not line.isprintable():
+        line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
     if len(line) <= MESSAGE_LINE:
         return line
     head, tail = line[: MESSAGE_LINE * 3 // 4], line[-MESSAGE_LINE // 4 :]
@@ -25,7 +27,7 @@ class ToolchainError(Exception):
 
     def __init__(self, message: str):
         lines = message.split("\n")
-        told = [shortened(line) for line in lines[:FAULTS]]
+        told = [shown(line) for line in lines[:FAULTS]]
         if len(lines) > FAULTS:
             told.append(f"and {counted(len(lines) - FAULTS, f'more {self._part}')}")
         super().__init__("\n".join(told))

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from toolchain.bounds import STREAM_BYTES
 from toolchain.errors import counted
 
 _CHUNK_BYTES = 1 << 20
@@ -20,7 +21,9 @@ def read_limited(path: str | Path, limit_bytes: int) -> bytes:
     longer than that."""
     with naming(path), open(path, "rb") as file:
         status = os.fstat(file.fileno())
-        if stat.S_ISREG(status.st_mode) and status.st_size > limit_bytes:
+        if not stat.S_ISREG(status.st_mode):
+            limit_bytes = min(limit_bytes, STREAM_BYTES)
+        if status.st_size > limit_bytes:
             raise _too_long(limit_bytes)
         parts, size_bytes = [], 0
         while part := file.read(max(_CHUNK_BYTES, status.st_size - size_bytes)):

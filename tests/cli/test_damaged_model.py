@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +12,12 @@ import pytest
 from commands import contents, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from resealed import PREFIX_BYTES, changed, graph_changed, parts, sealed
 
 from toolchain.codegen import container_from_bytes
 from toolchain.errors import ProgramError, ToolchainError
 from toolchain.runtime import Session, random_feeds
 
-PREFIX_BYTES = 52  # magic 8, version 4, length 8, SHA-256 32
 CHECKSUM = "model: its checksum does not match its contents; the file is damaged, build or copy it again"
 
 
@@ -89,32 +88,6 @@ def test_commands_refuse_a_flipped_bit(command: str, data: bytes, in_workshop: P
 # --- changed by hand, with a checksum that fits
 
 
-def parts(data: bytes) -> tuple[dict[str, Any], bytes]:
-    size = struct.unpack_from("<Q", data, PREFIX_BYTES)[0]
-    start = PREFIX_BYTES + 8
-    return json.loads(data[start : start + size]), data[start + size :]
-
-
-def sealed(header: Any, body: bytes) -> bytes:
-    text = header if isinstance(header, bytes) else json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
-    rest = struct.pack("<Q", len(text)) + text + body
-    return struct.pack("<8sIQ32s", b"NPUMODEL", 1, len(rest), hashlib.sha256(rest).digest()) + rest
-
-
-def changed(data: bytes, path: str, value: Any) -> bytes:
-    """path: keys and indices of the header, with dots. value None: the key is removed."""
-    header, body = parts(data)
-    *inner, last = [int(p) if p.isdigit() else p for p in path.split(".")]
-    at: Any = header
-    for key in inner:
-        at = at[key]
-    if value is None:
-        del at[last]
-    else:
-        at[last] = value
-    return sealed(header, body)
-
-
 def test_the_unchanged_file_seals_to_itself(data: bytes) -> None:
     assert sealed(*parts(data)) == data
 
@@ -172,15 +145,6 @@ def test_no_header_at_all() -> None:
     assert refusal(prefix + rest) == "model: is not sound: header: is missing; build it again"
 
 
-def graph_changed(data: bytes, change: Callable[[dict[str, Any]], Any]) -> bytes:
-    header, body = parts(data)
-    start, size = header["graph"]
-    graph = json.loads(body[start : start + size])
-    change(graph)
-    text = json.dumps(graph).encode()
-    return sealed({**header, "graph": [len(body), len(text)]}, body + text)
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -210,7 +174,7 @@ def test_an_island_that_is_no_model(data: bytes) -> None:
     header, body = parts(data)
     start, size = header["segments"][1]["model"]
     session = Session(sealed(header, body[:start] + b"\0" * size + body[start + size :]))
-    with pytest.raises(ToolchainError, match=r"^host nodes \w+: onnxruntime cannot load them: "):
+    with pytest.raises(ToolchainError, match=r"^host nodes \w+: cannot be run: is no ONNX model; build the file again$"):
         session.run(None, random_feeds(session.get_inputs()))
 
 

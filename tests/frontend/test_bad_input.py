@@ -286,7 +286,7 @@ def test_negative_variance(tmp_path: Path) -> None:
 def test_absurd_size(tmp_path: Path) -> None:
     path = save(model("(float[1,1] x) => (float[a,b] y) { s = int64[2] {100000,100000} y = Expand(x, s) }"), tmp_path)
     assert refusal(path) == (
-        'node Expand_0 (Expand): its output "y" would have the shape [100000, 100000]; 2147483647 elements are the most'
+        'node Expand_0 (Expand): its output "y" would have the shape [100000, 100000]; 268,435,456 elements are the most'
     )
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import typer
 
+from toolchain.bounds import LISTING_BYTES
 from toolchain.cli.application import application, reported, require_writable
 from toolchain.codegen import Container, Region, container_to_bytes, read_container
 from toolchain.errors import ProgramError, counted
-from toolchain.files import write_whole
+from toolchain.files import read_limited, write_whole
 from toolchain.isa import assemble, decode, disassemble, split_listings
 
 _MODEL = typer.Argument(metavar="MODEL", help="A compiled model, model.npu.")
@@ -37,12 +38,12 @@ def run(
         if output is None:
             print(text, end="")
         else:
-            write_whole(output, text.encode())
+            write_whole(output, text.encode(errors="backslashreplace"))
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_limited(path, LISTING_BYTES).decode()
     except UnicodeDecodeError:
         raise ProgramError(f"{path}: is no listing, not UTF-8 text") from None
 

@@ -17,9 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from toolchain.bounds import DRAM_BYTES, PROGRAM_FILE_BYTES
 from toolchain.codegen.header import IslandHeader, RegionHeader, Span, read_header
 from toolchain.codegen.serial import graph_from_bytes, graph_to_bytes
 from toolchain.errors import ProgramError
+from toolchain.files import read_limited
 from toolchain.ir.graph import Graph
 from toolchain.isa import Machine, machine_digest, machine_from_json, machine_to_json
 
@@ -224,6 +226,8 @@ def _segment(header: IslandHeader | RegionHeader, get: Callable[[Span], bytes], 
     dram_size_bytes = machine.chip.memories.dram.size
     if header.dram_bytes > dram_size_bytes:
         raise ProgramError(f"header: {header.dram_bytes} bytes of DRAM, {machine.chip.name} has {dram_size_bytes}")
+    if header.dram_bytes > DRAM_BYTES:
+        raise ProgramError(f"header: {header.dram_bytes:,} bytes of DRAM, the simulator holds {DRAM_BYTES:,}")
     packed = get(header.op_layers)
     op_layers = struct.unpack(f"<{len(packed) // 4}i", packed)
     if op_layers and not -1 <= min(op_layers) <= max(op_layers) < len(header.layers):
@@ -267,7 +271,7 @@ def _check_graph(segments: Sequence[Region | Island], graph: Graph) -> None:
 def read_container(path: str | Path) -> Container:
     """Raises ProgramError, also where the file cannot be read."""
     try:
-        data = Path(path).read_bytes()
+        data = read_limited(path, PROGRAM_FILE_BYTES)
     except OSError as fault:
         raise ProgramError(f"{path}: {fault.strerror or fault}") from None
     return container_from_bytes(data, str(path))

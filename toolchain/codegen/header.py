@@ -14,11 +14,22 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
+from toolchain.bounds import HEADER_RANK, TENSOR_ELEMENTS
 from toolchain.errors import ProgramError
 
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
 Span = tuple[Count, Count]  # first byte and number of bytes, from the end of the header
-Shape = tuple[Count, ...]
+
+
+def _held(shape: tuple[int, ...]) -> tuple[int, ...]:
+    if len(shape) > HEADER_RANK:
+        raise ValueError(f"has {len(shape)} dimensions, {HEADER_RANK} are the most")
+    if math.prod(max(1, d) for d in shape) > TENSOR_ELEMENTS:
+        raise ValueError(f"{list(shape)} are more than {TENSOR_ELEMENTS:,} elements")
+    return shape
+
+
+Shape = Annotated[tuple[Count, ...], AfterValidator(_held)]
 _TO_NCHW = (0, 3, 1, 2)
 
 
@@ -53,7 +64,7 @@ class PortHeader(_Section):
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     @property
-    def model_shape(self) -> Shape:
+    def model_shape(self) -> tuple[int, ...]:
         return tuple(self.shape[i] for i in _TO_NCHW) if self.layout == "nhwc" else self.shape
 
 
@@ -135,9 +146,11 @@ def _span_faults(spans: Collection[Span], body_bytes: int) -> Iterator[str]:
     for start, size in spans:
         if start + size > body_bytes:
             yield f"a section of {size} bytes at {start} does not lie within the {body_bytes} bytes behind the header"
+    if sum(size for _, size in spans) > body_bytes:
+        yield f"its sections have more bytes together than the {body_bytes} behind the header"
 
 
-def _region_faults(region: RegionHeader, known: dict[str, Shape], where: str) -> Iterator[str]:
+def _region_faults(region: RegionHeader, known: dict[str, tuple[int, ...]], where: str) -> Iterator[str]:
     if region.op_layers[1] % 4:
         yield f"{where}: its table of layers has {region.op_layers[1]} bytes, no multiple of 4"
     for address, _, size in region.constants:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
+from toolchain.bounds import DRAM_BYTES
 from toolchain.codegen.container import LayerInfo, Port, Region
 from toolchain.codegen.lower import Homes, lower_region
 from toolchain.codegen.synchronise import synchronise
@@ -44,6 +45,8 @@ def link_region(
         raise CompileError(
             f"{chip.name}: the network needs {constants.end} bytes of DRAM, memories.dram.size is {chip.memories.dram.size}"
         )
+    if constants.end > DRAM_BYTES:
+        raise CompileError(f"the network needs {constants.end:,} bytes of DRAM, the simulator holds {DRAM_BYTES:,}")
     return Region(
         program=encode(program.ops, machine.isa),
         constants=tuple(constants.blocks),

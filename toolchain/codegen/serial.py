@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import math
 import types
 import typing
 from functools import cache
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from toolchain.errors import ProgramError
+from toolchain.errors import ProgramError, ToolchainError
 from toolchain.ir.graph import Graph, Node, Quant, TensorType
 from toolchain.ops.registry import INTEGER_OPERATORS
 
@@ -63,13 +64,32 @@ def graph_to_bytes(graph: Graph) -> tuple[str, bytes]:
 def graph_from_bytes(text: str, arrays: bytes) -> Graph:
     """The inverse of `graph_to_bytes`. Raises ProgramError for what it does not know or what is not of the right kind."""
     try:
-        return _graph(json.loads(text), arrays)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as fault:
+        return _graph(json.loads(text), _Arrays(arrays))
+    except (ToolchainError, MemoryError):
+        raise
+    except Exception as fault:  # whatever an operator's class says of fields that do not fit it
         reason = f"lacks {fault}" if isinstance(fault, KeyError) else str(fault).partition("\n")[0]
         raise ProgramError(f"graph: {reason}") from None
 
 
-def _graph(body: Any, arrays: bytes) -> Graph:
+class _Arrays:
+    """The block of array bytes. Each belongs to one array, so that no file unpacks to more than it holds."""
+
+    def __init__(self, data: bytes):
+        self.data, self.left = data, len(data)
+
+    def get(self, dtype: str, shape: list[int], start: int) -> np.ndarray:
+        kind, count = np.dtype(dtype), math.prod(shape)
+        # frombuffer takes a negative count for all there is.
+        if kind.kind not in "biuf" or min((start, *shape)) < 0:
+            raise ValueError(f"array of {dtype} {shape} at {start}")
+        self.left -= count * kind.itemsize
+        if self.left < 0:
+            raise ValueError(f"its arrays have more bytes together than the {len(self.data)} that it holds")
+        return np.frombuffer(self.data, kind.newbyteorder("<"), count, start).astype(kind).reshape(shape)
+
+
+def _graph(body: Any, arrays: _Arrays) -> Graph:
     graph = Graph(
         body["name"],
         tuple(_unpack(n, arrays) for n in body["nodes"]),
@@ -89,18 +109,13 @@ def _graph(body: Any, arrays: bytes) -> Graph:
     return graph
 
 
-def _unpack(value: Any, arrays: bytes) -> Any:
+def _unpack(value: Any, arrays: _Arrays) -> Any:
     if isinstance(value, list):
         return tuple(_unpack(v, arrays) for v in value)
     if not isinstance(value, dict):
         return value
     if "array" in value:
-        dtype, shape, start = value["array"]
-        kind, count = np.dtype(dtype), int(np.prod(shape, dtype=np.int64))
-        # frombuffer takes a negative count for all there is.
-        if kind.kind not in "biuf" or min((start, *shape)) < 0:
-            raise ValueError(f"array of {dtype} {shape} at {start}")
-        return np.frombuffer(arrays, kind.newbyteorder("<"), count, start).astype(kind).reshape(shape)
+        return arrays.get(*value["array"])
     name = value["class"]
     if name not in _CLASSES:
         raise ProgramError(f"graph: holds an operator {name!r} that this version does not know")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import onnx
 
+from toolchain.bounds import TENSOR_ELEMENTS
 from toolchain.errors import CompileError
 from toolchain.frontend.convert import array_dtype, dtype_name
 from toolchain.frontend.errors import refuse
@@ -37,6 +39,8 @@ def bind_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]]) -> 
     notes: list[str] = []
     for name, dims in declared.items():
         shape = tuple(shapes[name]) if name in shapes else bind_dims(name, dims, values, notes)
+        if prod(shape) > TENSOR_ELEMENTS:
+            raise refuse(f'input "{name}"', f"has the shape {list(shape)}; {TENSOR_ELEMENTS:,} elements are the most")
         types[name] = TensorType(shape, dtypes[name])
     return Bound(types, tuple(notes))
 

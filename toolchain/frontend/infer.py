@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper, shape_inference
 
+from toolchain.bounds import TENSOR_ELEMENTS
 from toolchain.errors import CompileError
 from toolchain.frontend.contradictions import SAME, check
 from toolchain.frontend.convert import dtype_name, elem_type, node_to_proto, type_of, type_proto
@@ -18,7 +19,6 @@ from toolchain.frontend.read import first_line
 from toolchain.ir.graph import Node, TensorType
 
 MAX_DATA = 4096  # elements; larger constants never decide a shape
-MAX_ELEMENTS = 2**31 - 1  # of one tensor
 RANDOM = frozenset(("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"))
 SAME_SHAPE = frozenset(("GroupNormalization",))  # onnx derives nothing for them
 KEPT = frozenset(("QuantizeLinear", "DequantizeLinear"))  # they say how a constant is stored; folding would lose that
@@ -137,8 +137,10 @@ def static_type(node: Node, name: str, found: onnx.TypeProto | None) -> TensorTy
     shape = tuple(d.dim_value for d in dims)
     if min(shape, default=0) < 0:
         raise refuse_node(node, f'its output "{name}" would have the shape {list(shape)}: its input is too small for it')
-    if prod(shape) > MAX_ELEMENTS:
-        raise refuse_node(node, f'its output "{name}" would have the shape {list(shape)}; {MAX_ELEMENTS} elements are the most')
+    if prod(shape) > TENSOR_ELEMENTS:
+        raise refuse_node(
+            node, f'its output "{name}" would have the shape {list(shape)}; {TENSOR_ELEMENTS:,} elements are the most'
+        )
     try:
         return TensorType(shape, dtype_name(found.tensor_type.elem_type))
     except CompileError as fault:

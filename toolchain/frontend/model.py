@@ -47,7 +47,7 @@ def load_model(path: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]]
     bound = bind_inputs(proto.graph, shapes)
     graph = static_graph(proto, bound.types)
     opset = max(NORMAL_OPSET, opset_of(proto))
-    names: set[str] = set()
+    names: dict[str, int] = {}
     nodes = tuple((unique_name(n, i, names), n.op_type) for i, n in enumerate(proto.graph.node))
     del proto
     return NormalModel(normal_form(graph, opset), opset, bound.notes, nodes)

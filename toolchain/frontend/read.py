@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
 import onnx
 from onnx import external_data_helper
 
+from toolchain.bounds import ONNX_BYTES, ONNX_FUNCTIONS, ONNX_NODES
+from toolchain.files import read_limited
 from toolchain.frontend.errors import refuse
 
 OLDEST_OPSET = 7  # also onnxruntime's; before it, operands were broadcast by attributes
@@ -21,6 +23,7 @@ def read_model(path: str | os.PathLike[str]) -> onnx.ModelProto:
     """The model with its external data loaded. CompileError when the file, its weights, the opset or an operator is unusable."""
     proto = parse(Path(path))
     check_opset(proto, path)
+    check_size(proto, path)
     if proto.functions:
         proto = inline_functions(proto, path)
     check_operators(proto.graph, opset_of(proto))
@@ -32,14 +35,14 @@ def model_files(path: Path) -> list[Path]:
     """The model's file, then those of its external data, there or not. CompileError when it is no ONNX model."""
     proto = parse(path)
     external = (t for t in tensors_of(proto.graph) if external_data_helper.uses_external_data(t))
-    return [path, *dict.fromkeys(path.resolve().parent / data_location(t) for t in external)]
+    return [path, *dict.fromkeys(data_file(t, path.resolve().parent) for t in external)]
 
 
 def parse(path: Path) -> onnx.ModelProto:
     if path.is_dir():
         raise refuse(str(path), "is a directory, not an ONNX file")
     try:
-        data = path.read_bytes()
+        data = read_limited(path, ONNX_BYTES)
     except OSError as fault:
         raise refuse(str(path), f"cannot be read: {fault.strerror}") from fault
     if not data:
@@ -106,6 +109,30 @@ def newest_opset() -> int:
     return NORMAL_OPSET
 
 
+def check_size(proto: onnx.ModelProto, path: str | os.PathLike[str]) -> None:
+    """The nodes are counted with functions written out, before they are: a few lines of functions can mean any number."""
+    functions = {(f.domain, f.name, f.overload): f for f in proto.functions}
+    counts: dict[tuple[str, str, str], int] = {}
+
+    def count(nodes: Iterable[onnx.NodeProto], within: tuple[tuple[str, str, str], ...]) -> int:
+        total = 0
+        for node in nodes:
+            key = (node.domain, node.op_type, node.overload)
+            if key in within:
+                raise refuse(str(path), f'its function "{node.op_type}" contains itself')
+            if key in functions and key not in counts:
+                counts[key] = count(functions[key].node, (*within, key))
+            total += counts.get(key, 1)
+            total += sum(count(g.node, within) for a in node.attribute for g in [a.g, *a.graphs])
+        return total
+
+    if len(functions) > ONNX_FUNCTIONS:
+        raise refuse(str(path), f"has {len(functions):,} functions, {ONNX_FUNCTIONS:,} are the most")
+    nodes = count(proto.graph.node, ())
+    if nodes > ONNX_NODES:
+        raise refuse(str(path), f"has {nodes:,} nodes with its functions written out, {ONNX_NODES:,} are the most")
+
+
 def inline_functions(proto: onnx.ModelProto, path: str | os.PathLike[str]) -> onnx.ModelProto:
     """The model's own functions written out in place."""
     import onnx.inliner
@@ -148,6 +175,15 @@ def data_location(tensor: onnx.TensorProto) -> str:
     return {e.key: e.value for e in tensor.external_data}.get("location", "")
 
 
+def data_file(tensor: onnx.TensorProto, base: Path) -> Path:
+    """The file of a tensor's external data, there or not. CompileError where it is not in the model's folder."""
+    location = data_location(tensor)
+    file = None if "\0" in location else (base / location).resolve()
+    if not location or file is None or not file.is_relative_to(base):
+        raise refuse(f"weight {tensor.name}", f'its external data "{location}" is outside the folder of the model')
+    return file
+
+
 def load_external_data(proto: onnx.ModelProto, path: Path) -> None:
     """Reads external weights in place from files beside the model; a missing or short file is refused by name."""
     if proto.graph.sparse_initializer:
@@ -158,10 +194,7 @@ def load_external_data(proto: onnx.ModelProto, path: Path) -> None:
         if not external_data_helper.uses_external_data(tensor):
             continue
         location = data_location(tensor)
-        file = (base / location).resolve()
-        if not location or not file.is_relative_to(base):
-            raise refuse(f"weight {tensor.name}", f'its external data "{location}" is outside the folder of the model')
-        if not file.is_file():
+        if not data_file(tensor, base).is_file():
             way_out = "copy it beside the model, or export with the weights inside"
             raise refuse(f"weight {tensor.name}", f'its external data file "{location}" is missing in {base}', way_out)
         try:

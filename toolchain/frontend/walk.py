@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 
+from toolchain.bounds import FOLDED_BYTES
 from toolchain.errors import CompileError
-from toolchain.frontend.convert import array_dtype, array_from_proto, dtype_name, node_from_proto, type_of
+from toolchain.frontend.convert import array_dtype, array_from_proto, dtype_name, node_from_proto, numpy_dtype, type_of
 from toolchain.frontend.errors import refuse, refuse_node, unusable
 from toolchain.frontend.infer import check_complete, evaluate, foldable, infer, schema_of
 from toolchain.frontend.read import NORMAL_OPSET, opset_of
@@ -28,7 +29,8 @@ class Walk:
     types: dict[str, TensorType]
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
-    names: set[str] = field(default_factory=set)
+    names: dict[str, int] = field(default_factory=dict)
+    folded_bytes: int = 0
 
     @property
     def normal_opset(self) -> int:
@@ -88,33 +90,49 @@ def add_constant(name: str, value: np.ndarray, walk: Walk) -> None:
     walk.types[name] = type_of(value)
 
 
-def sorted_nodes(graph: onnx.GraphProto, known: set[str], names: set[str]) -> list[Node]:
+def sorted_nodes(graph: onnx.GraphProto, known: set[str], names: dict[str, int]) -> list[Node]:
     """In the file's order where that is topological; else the earliest order that is. Names made unique."""
     waiting = [(node_from_proto(p, unique_name(p, i, names)), captured(p)) for i, p in enumerate(graph.node)]
     made = {n for node, _ in waiting for n in node.outputs if n}
     check_definitions(waiting, known, made)
-    ordered: list[Node] = []
-    known = set(known)
-    while waiting:
-        left = []
-        for node, outer in waiting:
-            if all(n in known for n in (*node.inputs, *outer) if n):
-                ordered.append(node)
-                known.update(node.outputs)
-            else:
-                left.append((node, outer))
-        if len(left) == len(waiting):
-            raise cycle_fault(left)
-        waiting = left
-    return ordered
+    rounds = rounds_of(waiting)
+    left = [w for w, when in zip(waiting, rounds) if when is None]
+    if left:
+        raise cycle_fault(left)
+    return [waiting[i][0] for _, i in sorted((when, i) for i, when in enumerate(rounds) if when is not None)]
 
 
-def unique_name(proto: onnx.NodeProto, index: int, names: set[str]) -> str:
+def rounds_of(nodes: list[tuple[Node, set[str]]]) -> list[int | None]:
+    """How often the list is gone through, taking what can be computed, before each node can be; None: never."""
+    producer = {n: i for i, (node, _) in enumerate(nodes) for n in node.outputs if n}
+    needs = [{producer[n] for n in (*node.inputs, *outer) if n in producer} for node, outer in nodes]
+    readers: list[list[int]] = [[] for _ in nodes]
+    for i, needed in enumerate(needs):
+        for j in needed:
+            readers[j].append(i)
+    missing = [len(needed) for needed in needs]
+    rounds: list[int | None] = [None] * len(nodes)
+    ready = [i for i, count in enumerate(missing) if not count]
+    earliest = [0] * len(nodes)
+    while ready:
+        j = ready.pop()
+        rounds[j] = earliest[j]
+        for i in readers[j]:
+            earliest[i] = max(earliest[i], earliest[j] + (j > i))
+            missing[i] -= 1
+            if not missing[i]:
+                ready.append(i)
+    return rounds
+
+
+def unique_name(proto: onnx.NodeProto, index: int, names: dict[str, int]) -> str:
+    """names: those given so far, with the suffix to try next where another node asks for the same."""
     base = proto.name or f"{proto.op_type}_{index}"
-    name, suffix = base, 2
+    name, suffix = base, names.get(base, 2)
     while name in names:
         name, suffix = f"{base}_{suffix}", suffix + 1
-    names.add(name)
+    names[base] = suffix
+    names.setdefault(name, 2)
     return name
 
 
@@ -146,12 +164,12 @@ def check_definitions(nodes: list[tuple[Node, set[str]]], known: set[str], made:
 def cycle_fault(left: list[tuple[Node, set[str]]]) -> CompileError:
     producer = {n: node for node, _ in left for n in node.outputs if n}
     outer = {node.name: names for node, names in left}
-    path: list[str] = []
+    path: dict[str, int] = {}
     node = left[0][0]
     while node.name not in path:
-        path.append(node.name)
+        path[node.name] = len(path)
         node = next(producer[n] for n in (*node.inputs, *sorted(outer[node.name])) if n in producer)
-    loop = [*path[path.index(node.name) :], node.name]
+    loop = [*list(path)[path[node.name] :], node.name]
     return refuse("the graph", f"has a cycle: {' <- '.join(loop)}")
 
 
@@ -179,7 +197,7 @@ def add_node(node: Node, walk: Walk) -> None:
     if node.op.op_type in ("Shape", "Size"):
         values = shape_value(node, walk)
     elif foldable(node, walk.constants):
-        infer(node, walk.types, walk.constants, walk.normal_opset)
+        count_folded(node, infer(node, walk.types, walk.constants, walk.normal_opset), walk)
         values = evaluate(node, walk.constants, walk.normal_opset)
     else:
         walk.types.update(infer(node, walk.types, walk.constants, walk.normal_opset))
@@ -188,6 +206,15 @@ def add_node(node: Node, walk: Walk) -> None:
     for name, value in values.items():
         walk.constants[name] = value
         walk.types[name] = type_of(value)
+
+
+def count_folded(node: Node, found: Mapping[str, TensorType], walk: Walk) -> None:
+    """Before they are computed: values may be larger than the constants they come from, by so much in the whole model."""
+    made = sum(t.elements * numpy_dtype(t.dtype).itemsize for t in found.values())
+    walk.folded_bytes += max(0, made - sum(walk.constants[n].nbytes for n in set(node.inputs) if n))
+    if walk.folded_bytes > FOLDED_BYTES:
+        reason = f"makes {made:,} bytes of constants; {FOLDED_BYTES:,} more than the file holds are the most"
+        raise refuse_node(node, reason, "make it an input of the model")
 
 
 def shape_value(node: Node, walk: Walk) -> dict[str, np.ndarray]:

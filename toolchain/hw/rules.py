@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from toolchain.bounds import SRAM_BYTES
 from toolchain.hw.chip import Chip
 from toolchain.hw.source import KeyPath
+from toolchain.hw.units import write_bytes
 
 Broken = tuple[KeyPath, str]
 
@@ -32,6 +34,9 @@ def _memories(chip: Chip) -> Iterator[Broken]:
                 ("memories", name, "alignment_bytes"),
                 f"{memory.alignment_bytes} does not divide the memory's {memory.size} bytes",
             )
+    if chip.memories.sram.size > SRAM_BYTES:
+        reason = f"{write_bytes(chip.memories.sram.size)} are more than the {write_bytes(SRAM_BYTES)} that the simulator holds"
+        yield ("memories", "sram", "size"), reason
     if chip.memories.sram.alignment_bytes % chip.activation_bytes:
         yield (
             ("memories", "sram", "alignment_bytes"),

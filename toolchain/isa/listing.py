@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from toolchain.bounds import LISTING_LINES, NUMBER_CHARACTERS
 from toolchain.errors import CompileError, ProgramError
 from toolchain.isa import descriptors, registers
 from toolchain.isa.columns import Words, any_set, get, get_bits, words_to_bytes
@@ -58,7 +59,12 @@ def assemble(text: str, isa: Isa) -> bytes:
 
 
 def split_listings(text: str) -> list[str]:
-    """The listings of a text that holds several, each from its line `isa NAME` on, with its place in the whole kept."""
+    """The listings of a text that holds several, each from its line `isa NAME` on, with its place in the whole kept.
+
+    Raises ProgramError where it is too long."""
+    count = text.count("\n")
+    if count > LISTING_LINES:
+        raise ProgramError(f"listing: has {count:,} lines, {LISTING_LINES:,} are the most")
     lines = text.splitlines(keepends=True)
     starts = [i for i, line in enumerate(lines) if line.split()[:1] == ["isa"]]
     # Empty lines stand for what comes before, so that a fault names the line of the whole text.
@@ -243,6 +249,8 @@ def _assignments(line: int, words: list[str]) -> dict[str, int]:
 
 
 def _number(line: int, text: str) -> int:
+    if len(text) > NUMBER_CHARACTERS:
+        raise ProgramError(f"listing line {line}: a number of {len(text):,} characters; {NUMBER_CHARACTERS} are the most")
     try:
         return int(text, 0)
     except ValueError:

@@ -95,7 +95,7 @@ def machine_from_json(text: str) -> Machine:
         data = json.loads(text)
         chip = Chip.model_validate_json(json.dumps(data["chip"]))
         table = TABLES[data["isa"]["kind"]].model_validate_json(json.dumps(data["isa"]))
-    except (ValueError, KeyError, TypeError) as fault:
+    except (ValueError, KeyError, TypeError, RecursionError) as fault:
         raise ProgramError(f"embedded machine is damaged: {str(fault).splitlines()[0]}") from None
     broken = [*broken_rules(chip), *broken_layout(table)]
     isa = None if broken else Isa(table)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping
 from pathlib import Path
 
 from toolchain.memory.buffer import Buffer, InvalidBuffers, check_buffers
 
+MOST_BYTES = 16 << 20
+MOST_BUFFERS = 200_000
+MOST_FAULTS = 100  # told; the rest is counted
+MOST_CHARACTERS = 64  # of a number
 REQUIRED = ("id", "lower", "upper", "size")
 OPTIONAL = ("alignment",)
 
@@ -17,25 +22,26 @@ class InvalidCsv(ValueError):
 
 
 def read_csv(path: str | Path) -> list[Buffer]:
-    """Columns id, lower, upper, size and optionally alignment, in any order. Raises InvalidCsv with every fault, or OSError."""
+    """Columns id, lower, upper, size and optionally alignment, in any order. Raises InvalidCsv with its faults, or OSError."""
     buffers: list[Buffer] = []
     faults: list[str] = []
     lines: dict[str, int] = {}
-    # Spreadsheets begin UTF-8 with a byte order mark.
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        try:
-            rows = csv.DictReader(file)
-            _check_header(path, rows.fieldnames)
-            for row in rows:
-                read, wrong = _buffer(row, lines)
-                faults += [f"{path}:{rows.line_num}: {fault}" for fault in wrong]
-                if read is not None:
-                    buffers.append(read)
-                    lines.setdefault(read.name, rows.line_num)
-        except (UnicodeDecodeError, csv.Error) as fault:
-            raise InvalidCsv(f"{path}:1: not a CSV file: {fault}") from None
+    try:
+        rows = csv.DictReader(io.StringIO(_text(path), newline=""))
+        _check_header(path, rows.fieldnames)
+        for row in rows:
+            read, wrong = _buffer(row, lines)
+            faults += [f"{path}:{rows.line_num}: {fault}" for fault in wrong]
+            if read is not None:
+                buffers.append(read)
+                lines.setdefault(read.name, rows.line_num)
+            if len(buffers) > MOST_BUFFERS:
+                raise InvalidCsv(f"{path}:{rows.line_num}: {MOST_BUFFERS:,} buffers are the most")
+    except (UnicodeDecodeError, csv.Error) as fault:
+        raise InvalidCsv(f"{path}:1: not a CSV file: {fault}") from None
     if faults:
-        raise InvalidCsv("\n".join(faults))
+        more = [f"{path}: and {len(faults) - MOST_FAULTS:,} more faults"] if len(faults) > MOST_FAULTS else []
+        raise InvalidCsv("\n".join([*faults[:MOST_FAULTS], *more]))
     if not buffers:
         raise InvalidCsv(f"{path}:1: no buffers after the header")
     try:
@@ -43,6 +49,14 @@ def read_csv(path: str | Path) -> list[Buffer]:
     except InvalidBuffers as fault:
         raise InvalidCsv(f"{path}:1: {fault}") from None
     return buffers
+
+
+def _text(path: str | Path) -> str:
+    with open(path, "rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise InvalidCsv(f"{path}:1: holds more than {MOST_BYTES:,} bytes, which are the most for such a file")
+    return data.decode("utf-8-sig")  # spreadsheets begin UTF-8 with a byte order mark
 
 
 def _check_header(path: str | Path, header: object) -> None:
@@ -72,10 +86,13 @@ def _buffer(row: Mapping[str | None, object], lines: Mapping[str, int]) -> tuple
     elif name in lines:
         faults.append(f"buffer {name}: the name is given twice, first in line {lines[name]}")
     for column in ("lower", "upper", "size", "alignment"):
+        text = str(values.get(column, 1))
         try:
-            numbers[column] = int(str(values.get(column, 1)))
+            if len(text) > MOST_CHARACTERS:
+                raise ValueError
+            numbers[column] = int(text)
         except ValueError:
-            faults.append(f"{column}: {values[column]!r} is not a whole number")
+            faults.append(f"{column}: {text[:MOST_CHARACTERS]!r} is not a whole number")
     if faults:
         return None, faults
     buffer = Buffer(name, numbers["lower"], numbers["upper"], numbers["size"], numbers["alignment"])

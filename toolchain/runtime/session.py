@@ -15,6 +15,7 @@ from quant.float_session import open_session
 from simulator import DramPart, PartKind, Simulation, simulate
 from toolchain.codegen.container import Container, IoType, Island, Port, Region, container_from_bytes, read_container
 from toolchain.errors import CompileError, ProgramError
+from toolchain.frontend import island_fault
 from toolchain.ir.graph import Node
 from toolchain.isa import Decoded, decode
 from toolchain.runtime.ports import to_codes, to_real
@@ -175,6 +176,9 @@ class Session:
 
     def _run_island(self, index: int, island: Island, real: dict[str, np.ndarray]) -> Ran:
         if index not in self._islands:
+            fault = None if self._own else island_fault(island.model)
+            if fault is not None:
+                raise ProgramError(f"{_island_name(island)}: cannot be run: {fault}; build the file again")
             self._islands[index] = _host_session(island, self._providers)
         session = self._islands[index]
         try:
