@@ -1,0 +1,258 @@
+"""`accesses` against the bytes that operations really touch, found by memories that take notes.
+
+Synchronisation and hazard checks both go by this table, so that nothing else sees an access that it leaves out. The plain
+machine (written from the operations' docstrings) runs on memories that note every byte read and written; the simulator's own
+executor runs twice, all bytes that an operation does not claim to read exchanged for others in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import random_operations
+from machine_programs import MAC, make, random_bytes
+from plain_machine import PlainMachine
+from random_operations import Draw
+from test_operations import CHIPS, KINDS
+
+from simulator.execute import Executor
+from simulator.overlap import byte_view
+from simulator.state import State
+from toolchain.hw.chip import Chip
+from toolchain.isa.accesses import Access, accesses
+from toolchain.isa.operations import (
+    OPERATIONS,
+    Convolution,
+    Copy,
+    Depthwise,
+    Elementwise,
+    ElementwiseKind,
+    Fill,
+    MachineOp,
+    PoolKind,
+    Space,
+    WeightedWindowOp,
+    WindowOp,
+)
+
+CASES = 10
+SILENT = {"signal", "wait", "end"}
+Bytes = set[tuple[Space, int]]
+
+
+class Noted(bytearray):
+    """Memory that notes which bytes are read and written."""
+
+    read: set[int]
+    written: set[int]
+
+    def __getitem__(self, key: Any) -> Any:
+        self.read.update(self._indexes(key))
+        return super().__getitem__(key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.written.update(self._indexes(key))
+        super().__setitem__(key, value)
+
+    def _indexes(self, key: Any) -> range:
+        return range(*key.indices(len(self))) if isinstance(key, slice) else range(key, key + 1)
+
+
+def drawn(name: str, kind: str, seed: int) -> tuple[list[MachineOp], dict[Space, np.ndarray]]:
+    """Operations of one kind, and random memories with sound parameters in them. Moves go between the memories too."""
+    draw = Draw(CHIPS[name], 10_000 * KINDS.index(kind) + 100 * list(CHIPS).index(name) + seed)
+    ops = getattr(random_operations, kind)(draw)
+    spaces = [Space.DRAM, Space.SRAM]
+    for i, op in enumerate(ops):
+        if isinstance(op, Copy):
+            ops[i] = replace(op, source_space=spaces[draw.between(0, 1)], destination_space=spaces[draw.between(0, 1)])
+        elif isinstance(op, Fill):
+            ops[i] = replace(op, destination_space=spaces[draw.between(0, 1)])
+    memories = {space: random_bytes(draw.rng, draw.next + 64) for space in Space}
+    draw.fill_parameters(memories[Space.SRAM])
+    return ops, memories
+
+
+def all_drawn() -> Iterator[tuple[Chip, list[MachineOp], dict[Space, np.ndarray]]]:
+    for name, chip in CHIPS.items():
+        for kind in KINDS:
+            for seed in range(CASES):
+                yield chip, *drawn(name, kind, seed)
+
+
+def claimed(found: tuple[Access, ...], write: bool) -> Bytes:
+    return {(a.space, b) for a in found if a.write == write for b in bytes_of(a)}
+
+
+def bytes_of(access: Access) -> list[int]:
+    """By its definition, not by the simulator's views."""
+    starts = [access.address]
+    for n, stride in zip(access.counts, access.strides):
+        starts = [s + i * stride for s in starts for i in range(n)]
+    return [s + j for s in starts for j in range(access.inner_bytes)]
+
+
+def noted(machine: PlainMachine, op: MachineOp) -> tuple[Bytes, Bytes]:
+    """What the plain machine reads and writes."""
+    for memory in machine.memory:
+        memory.read, memory.written = set(), set()  # type: ignore[attr-defined]
+    getattr(machine, f"run_{op.NAME}")(op)
+    pairs = list(zip(Space, machine.memory))
+    read = {(space, b) for space, memory in pairs for b in memory.read}  # type: ignore[attr-defined]
+    return read, {(space, b) for space, memory in pairs for b in memory.written}  # type: ignore[attr-defined]
+
+
+def faults(op: MachineOp, found: tuple[Access, ...], read: Bytes, written: Bytes) -> list[str]:
+    """Where the table and the notes disagree. A box may hold what no window reaches; a table is read as a whole."""
+    said = []
+    if read - claimed(found, False):
+        said.append("reads bytes that it does not claim")
+    if written != claimed(found, True):
+        said.append("does not write the bytes that it claims")
+    spare = claimed(found, False) - read
+    spare -= {(Space.SRAM, b) for a in found if not a.write and may_spare(op, a) for b in bytes_of(a)}
+    if spare:
+        said.append("claims bytes that it does not read")
+    return said
+
+
+def may_spare(op: MachineOp, access: Access) -> bool:
+    """Tables by the codes that occur, weights where a tap meets only padding, inputs between windows that stand apart."""
+    if access.address == getattr(op, "table_address", -1):
+        return True
+    if isinstance(op, WeightedWindowOp) and access.address == op.weight_address:
+        return True
+    if not isinstance(op, WindowOp) or access.address != op.input_address:
+        return False
+    apart = op.stride_height > op.kernel_height or op.stride_width > op.kernel_width
+    return apart or max(op.dilation_height, op.dilation_width) > 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("chip", CHIPS)
+def test_the_table_is_what_the_plain_machine_touches(chip, kind):
+    for seed in range(CASES):
+        ops, memories = drawn(chip, kind, seed)
+        machine = PlainMachine(CHIPS[chip], b"")
+        machine.memory = [Noted(memories[space].tobytes()) for space in Space]
+        for op in ops:
+            read, written = noted(machine, op)
+            assert faults(op, accesses(op, CHIPS[chip]), read, written) == [], (seed, op)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("chip", CHIPS)
+def test_the_executor_reads_and_writes_nothing_else(chip, kind):
+    """Other bytes where it claims no read: the same results, in every byte that it claims to write, and nowhere else."""
+    rng = np.random.default_rng(0)
+    for seed in range(CASES):
+        ops, memories = drawn(chip, kind, seed)
+        state = state_of(CHIPS[chip], memories)
+        for op in ops:
+            assert executor_fault(op, accesses(op, CHIPS[chip]), CHIPS[chip], state, rng) is None, (seed, op)
+
+
+def state_of(chip: Chip, memories: dict[Space, np.ndarray]) -> State:
+    state = State(chip, memories[Space.DRAM].copy())
+    state.memory[Space.SRAM] = state.sram = memories[Space.SRAM].copy()
+    return state
+
+
+def executor_fault(op: MachineOp, found: tuple[Access, ...], chip: Chip, state: State, rng: np.random.Generator) -> str | None:
+    """Runs the operation on `state` and on a copy with other bytes wherever `found` has no read."""
+    before = {space: state.memory[space].copy() for space in Space}
+    other = state_of(chip, before)
+    other.accumulators = state.accumulators
+    for space in Space:
+        foreign = ~mask(found, space, before[space].size, False)
+        other.memory[space][foreign] ^= rng.integers(1, 256, int(foreign.sum()), dtype=np.uint8)
+    Executor(chip, state).execute(op)
+    Executor(chip, other).execute(op)
+    for space in Space:
+        target = mask(found, space, before[space].size, True)
+        if (state.memory[space] != before[space])[~target].any():
+            return "writes bytes that it does not claim"
+        if (state.memory[space] != other.memory[space])[target].any():
+            return "depends on bytes that it does not claim, or leaves claimed ones as they were"
+    if state.accumulators is not None and not np.array_equal(state.accumulators, np.asarray(other.accumulators)):
+        return "accumulates bytes that it does not claim"
+    return None
+
+
+def mask(found: tuple[Access, ...], space: Space, size_bytes: int, write: bool) -> np.ndarray:
+    touched = np.zeros(size_bytes, np.bool_)
+    for access in found:
+        if access.space == space and access.write == write:
+            byte_view(touched, access)[...] = True
+    return touched
+
+
+def test_an_access_that_the_table_leaves_out_is_found():
+    """Any one of any operation, the second operand of a product, sum or slope among them."""
+    left_out = set()
+    for chip, ops, memories in all_drawn():
+        machine = PlainMachine(chip, b"")
+        machine.memory = [Noted(memories[space].tobytes()) for space in Space]
+        for op in ops:
+            read, written = noted(machine, op)
+            found = accesses(op, chip)
+            for k, access in enumerate(found):
+                assert faults(op, (*found[:k], *found[k + 1 :]), read, written) or unreached(op, access, read), (op, k)
+                left_out.add((op.NAME, getattr(op, "kind", None), k))
+    assert {k for name, _, k in left_out if name == "convolution"} == set(range(6))
+    assert {k for name, _, k in left_out if name == "depthwise"} == set(range(5))
+    for name, count in {"matrix_product": 3, "pool": 2, "table": 3, "copy": 2, "fill": 1}.items():
+        assert {k for n, _, k in left_out if n == name} == set(range(count)), name
+    for kind in ElementwiseKind:
+        count = 2 if kind == ElementwiseKind.RESCALE else 3
+        assert {k for name, of, k in left_out if (name, of) == ("elementwise", kind)} == set(range(count)), kind
+
+
+def unreached(op: MachineOp, access: Access, read: Bytes) -> bool:
+    """Nothing of it was read: its windows stand apart from it, or all its taps meet padding."""
+    return may_spare(op, access) and not any((access.space, b) in read for b in bytes_of(access))
+
+
+def test_the_executor_is_seen_to_depend_on_a_second_operand_left_out():
+    """On most random values: a clamp may hide it."""
+    rng, seen, all_of = np.random.default_rng(0), 0, 0
+    for name, chip in CHIPS.items():
+        for kind in ("elementwise", "matrix_product"):
+            for seed in range(CASES):
+                ops, memories = drawn(name, kind, seed)
+                op, found = ops[-1], accesses(ops[-1], chip)
+                if len(ops) > 1 or len(found) < 3:
+                    continue
+                all_of += 1
+                seen += executor_fault(op, (found[0], *found[2:]), chip, state_of(chip, memories), rng) is not None
+    assert all_of > 60 and seen > 0.6 * all_of, (seen, all_of)
+
+
+def test_every_operation_and_every_kind_of_parameter_has_a_case():
+    seen: set[tuple[Any, ...]] = set()
+    for _, ops, _ in all_drawn():
+        for op in ops:
+            seen.add((op.NAME,))
+            names = ("kind", "emit", "accumulate", "use_table", "use_add", "source_space", "destination_space")
+            seen |= {(op.NAME, name, getattr(op, name)) for name in names if hasattr(op, name)}
+            if isinstance(op, Elementwise):
+                seen |= {(f"{o}_{d}", getattr(op, f"{o}_{d}_stride") == 0) for o in "ab" for d in ("row", "column", "channel")}
+    assert {name for (name,) in (s for s in seen if len(s) == 1)} == set(OPERATIONS) - SILENT
+    wanted = {("pool", "kind", k) for k in PoolKind} | {("elementwise", "kind", k) for k in ElementwiseKind}
+    for name in (Convolution.NAME, Depthwise.NAME):
+        wanted |= {(name, flag, v) for flag in ("emit", "accumulate", "use_table") for v in (0, 1)}
+    wanted |= {("convolution", "use_add", v) for v in (0, 1)}
+    wanted |= {("matrix_product", flag, v) for flag in ("emit", "accumulate") for v in (0, 1)}
+    wanted |= {("copy", f"{end}_space", space) for end in ("source", "destination") for space in Space}
+    wanted |= {("fill", "destination_space", space) for space in Space}
+    wanted |= {(f"{o}_{d}", flat) for o in "ab" for d in ("row", "column", "channel") for flat in (False, True)}
+    assert wanted <= seen, wanted - seen
+
+
+def test_what_moves_nothing_touches_nothing():
+    for name in SILENT:
+        assert accesses(make(OPERATIONS[name], **({} if name == "end" else {"engine": MAC})), CHIPS["int8"]) == ()
