@@ -11,14 +11,18 @@ from toolchain.isa.operations import (
     Depthwise,
     Elementwise,
     ElementwiseKind,
+    End,
     Fill,
     MachineOp,
     MatrixProduct,
     Pool,
     PoolKind,
+    Signal,
     Table,
+    Wait,
     WeightedWindowOp,
     WindowOp,
+    untold,
 )
 
 _WINDOW_SIZES = (
@@ -40,13 +44,18 @@ _SIZES: dict[type[MachineOp], tuple[str, ...]] = {
     Pool: (*_WINDOW_SIZES, "channels"),
     Elementwise: ("height", "width", "channels"),
     Table: ("height", "width", "channels"),
+    Signal: (),
+    Wait: (),
+    End: (),
 }
 _KINDS = {kind: kind.name.lower() for kind in ElementwiseKind}
 
 
 def broken_capability(op: MachineOp, chip: Chip) -> str | None:
     """The reason why this machine cannot run the operation, or None."""
-    for name in _SIZES.get(type(op), ()):
+    if type(op) not in _SIZES:
+        raise untold(type(op), "which machines can run it (simulator.capability)")
+    for name in _SIZES[type(op)]:
         if getattr(op, name) < 1:
             return f"{name}={getattr(op, name)}, must be at least 1"
     if isinstance(op, WindowOp):
@@ -80,6 +89,8 @@ def _broken(op: MachineOp, chip: Chip) -> Iterator[str]:
     elif isinstance(op, Table):
         yield from _function("table", chip)
         yield from _table_form(chip)
+    elif not isinstance(op, Signal | Wait | End):  # those are checked where programs are ordered
+        raise untold(type(op), "which machines can run it (simulator.capability)")
 
 
 def _code_limit(chip: Chip) -> int:
@@ -208,6 +219,8 @@ class AccumulatorState:
             shape = (op.output_height, op.output_width, op.channels)
         elif isinstance(op, MatrixProduct):
             shape = (op.rows, op.columns)
+        elif op.ENGINE == "mac":
+            raise untold(type(op), "what it leaves in the accumulators (simulator.capability)")
         else:
             return None
         held, self.shape = self.shape, None if op.emit else shape

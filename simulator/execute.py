@@ -20,15 +20,19 @@ from toolchain.isa.operations import (
     Depthwise,
     Elementwise,
     ElementwiseKind,
+    End,
     Fill,
     MachineOp,
     MatrixProduct,
     Pool,
     PoolKind,
+    Signal,
     Space,
     Table,
+    Wait,
     WeightedWindowOp,
     WindowOp,
+    untold,
 )
 
 Array = NDArray[Any]
@@ -51,13 +55,16 @@ class Executor:
             Pool: self._pool,
             Elementwise: self._elementwise,
             Table: self._table,
+            Signal: _nothing,
+            Wait: _nothing,
+            End: _nothing,
         }
 
     def execute(self, op: MachineOp) -> None:
-        """Signals, waits and ends change no bytes."""
         run = self.run.get(type(op))
-        if run is not None:
-            run(op)
+        if run is None:
+            raise untold(type(op), "what it does (simulator.execute)")
+        run(op)
 
     # Moves
 
@@ -230,7 +237,7 @@ class Executor:
             positive = requant(key, op.a_multiplier, op.a_shift, *limits)
             negative = requant(key, op.b_multiplier, op.b_shift, *limits)
             q = prelu(a, b, positive, negative, x_zero_point=op.a_zero_point, alpha_zero_point=op.b_zero_point, dtype=dtype)
-        else:
+        elif kind in (ElementwiseKind.ADD, ElementwiseKind.SUB):
             inner = self.arithmetic.inner_requant
             q = add(
                 a,
@@ -242,6 +249,8 @@ class Executor:
                 subtract=kind == ElementwiseKind.SUB,
                 **zeros,
             )
+        else:
+            raise untold(type(op), f"what its kind {kind} does (simulator.execute)")
         self._output(op, op.channels)[...] = q
 
     def _operand(self, address: int, shape: tuple[int, int, int], strides: tuple[int, int, int]) -> Array:
@@ -266,6 +275,10 @@ class Executor:
 
     def _bytes(self, address: int, size_bytes: int) -> bytes:
         return self.state.sram_bytes(address, size_bytes).tobytes()
+
+
+def _nothing(_: MachineOp) -> None:
+    """Signals, waits and ends change no bytes."""
 
 
 _ELEMENTWISE_KEYS = {kind: kind.name.lower() for kind in ElementwiseKind}

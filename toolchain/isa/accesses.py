@@ -11,12 +11,16 @@ from toolchain.isa.operations import (
     Depthwise,
     Elementwise,
     ElementwiseKind,
+    End,
     Fill,
     MachineOp,
     MatrixProduct,
     Pool,
+    Signal,
     Space,
     Table,
+    Wait,
+    untold,
 )
 
 PARAMETER_BYTES = 16
@@ -140,7 +144,9 @@ def _ranges(op: MachineOp, chip: Chip) -> tuple[Access, ...]:
                 _sram(op.table_address, (), (), table_bytes(chip)),
                 _sram(op.output_address, dims, (op.output_row_stride, op.output_column_stride), inner, True),
             )
-    return ()
+        case Signal() | Wait() | End():
+            return ()
+    raise untold(type(op), "which bytes it touches (isa.accesses)")
 
 
 def _mac_accesses(op: Convolution | Depthwise, chip: Chip) -> tuple[Access, ...]:

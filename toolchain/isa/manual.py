@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from toolchain.hw import write_bytes, write_hertz
 from toolchain.isa.machine import Machine
-from toolchain.isa.operations import OPERATIONS
+from toolchain.isa.operations import OPERATIONS, MachineOp, untold
 from toolchain.isa.plan import Isa, OperationPlan, Slot, slot
 from toolchain.isa.table import DescriptorTable, RegisterTable
 
@@ -97,7 +97,7 @@ def _register_forms(table: RegisterTable) -> Iterator[str]:
 def _operation(name: str, plan: OperationPlan, isa: Isa) -> Iterator[str]:
     yield f"### {name} (opcode {plan.opcode})"
     yield ""
-    yield "\n".join(f"    {line}".rstrip() for line in inspect.cleandoc(plan.operation.__doc__ or "").splitlines())
+    yield "\n".join(f"    {line}".rstrip() for line in _meaning(plan.operation).splitlines())
     yield ""
     if not plan.slots and not plan.fixed:
         return
@@ -110,6 +110,13 @@ def _operation(name: str, plan: OperationPlan, isa: Isa) -> Iterator[str]:
     for s, value in plan.constants:
         yield f"| - | {s.name} | must be {value} | {value} | |"
     yield ""
+
+
+def _meaning(operation: type[MachineOp]) -> str:
+    said = inspect.cleandoc(operation.__doc__ or "")
+    if not said or said.startswith(f"{operation.__name__}("):  # what dataclasses write where nobody did
+        raise untold(operation, "what it means (its docstring in isa.operations)")
+    return said
 
 
 def _range(bits: tuple[int, int]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from toolchain.hw import Chip, ConvolutionLimits, KeyPath, PoolLimits
-from toolchain.isa.operations import OPERATIONS, ElementwiseKind, PoolKind, Space
+from toolchain.isa.operations import OPERATIONS, ElementwiseKind, PoolKind, Space, untold
 from toolchain.isa.plan import Isa, OperationPlan
 
 # A window's parameter that the chip's limits leave open is at most this.
@@ -22,6 +22,7 @@ _ELEMENTWISE = {
     "rescale": ElementwiseKind.RESCALE,
     "prelu": ElementwiseKind.PRELU,
 }
+_EXTENTS = frozenset(("channels", "columns", "height", "inner", "rows", "width"))  # also of an input or output
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,9 @@ def need(operation: str, parameter: str, chip: Chip) -> Need:
         return Need(0, sram - 1, "memories.sram.size")
     if parameter in ("input_height", "input_width"):
         return Need(0, sram, "memories.sram.size")
-    return Need(1, sram, "memories.sram.size")
+    if parameter.removeprefix("input_").removeprefix("output_") in _EXTENTS:
+        return Need(1, sram, "memories.sram.size")
+    raise untold(OPERATIONS[operation], f"which values {parameter} takes (isa.needs)")
 
 
 def _common(a: int, b: int) -> int:
@@ -127,20 +130,23 @@ def _path(plan: OperationPlan, parameter: str, isa: Isa) -> KeyPath:
 
 def needed_operations(chip: Chip) -> dict[str, str]:
     """The operations that the chip's programs use, in the order of `OPERATIONS`, and the key that says so."""
-    vector = set(chip.engines.vector.operations)
-    wanted: dict[str, str] = dict.fromkeys(ALWAYS, "every machine needs it")
-    if chip.engines.mac.depthwise != "none":
-        wanted["depthwise"] = f"engines.mac.depthwise is {chip.engines.mac.depthwise}"
-    if chip.limits.matrix_product.computed_operand:
-        wanted["matrix_product"] = "limits.matrix_product.computed_operand is true"
-    for name, kinds in (
-        ("pool", set(_POOLS)),
-        ("elementwise", set(_ELEMENTWISE)),
-        ("table", {"table"}),
-    ):
-        if vector & kinds:
-            wanted[name] = f"engines.vector.operations has {', '.join(sorted(vector & kinds))}"
-    return {name: wanted[name] for name in OPERATIONS if name in wanted}
+    wanted = {name: _wanted(name, chip) for name in OPERATIONS}
+    return {name: reason for name, reason in wanted.items() if reason}
+
+
+def _wanted(operation: str, chip: Chip) -> str:
+    """The key that asks for an operation; empty: none does."""
+    kinds = {"pool": set(_POOLS), "elementwise": set(_ELEMENTWISE), "table": {"table"}}.get(operation)
+    if kinds is not None:
+        used = kinds & set(chip.engines.vector.operations)
+        return f"engines.vector.operations has {', '.join(sorted(used))}" if used else ""
+    if operation == "depthwise":
+        return "" if chip.engines.mac.depthwise == "none" else f"engines.mac.depthwise is {chip.engines.mac.depthwise}"
+    if operation == "matrix_product":
+        return "limits.matrix_product.computed_operand is true" if chip.limits.matrix_product.computed_operand else ""
+    if operation in ALWAYS:
+        return "every machine needs it"
+    raise untold(OPERATIONS[operation], "which machines need it (isa.needs)")
 
 
 def _missing_operations(chip: Chip, isa: Isa) -> Iterator[tuple[KeyPath, str]]:

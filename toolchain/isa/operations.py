@@ -14,6 +14,8 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import ClassVar
 
+from toolchain.errors import InternalError
+
 
 class Space(IntEnum):
     """The address spaces of `chip.memories`."""
@@ -330,4 +332,14 @@ def engine_index(op: MachineOp) -> int | None:
         return op.engine
     if isinstance(op, Copy | Fill):
         return 2 + op.channel
-    return {"mac": 0, "vector": 1}.get(op.ENGINE or "")
+    if isinstance(op, End):
+        return None
+    index = {"mac": 0, "vector": 1}.get(op.ENGINE or "")
+    if index is None:
+        raise untold(type(op), "which engine runs it")
+    return index
+
+
+def untold(operation: type[MachineOp], what: str) -> InternalError:
+    """For dispatches over operations, where one is missing: it must not cost nothing, touch nothing or do nothing unseen."""
+    return InternalError(f"machine operation {operation.NAME}: nothing says {what}")

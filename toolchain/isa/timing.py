@@ -19,14 +19,18 @@ from toolchain.isa.operations import (
     Depthwise,
     Elementwise,
     ElementwiseKind,
+    End,
     Fill,
     MachineOp,
     MatrixProduct,
     Pool,
+    Signal,
     Space,
     Table,
+    Wait,
     WeightedWindowOp,
     WindowOp,
+    untold,
 )
 
 
@@ -69,7 +73,9 @@ def demand(op: MachineOp, chip: Chip) -> Demand:
         return _vector(op, chip)
     if isinstance(op, Fill):
         return _fill(op, chip)
-    return NOTHING
+    if isinstance(op, Signal | Wait | End):
+        return NOTHING
+    raise untold(type(op), "what it costs (isa.timing)")
 
 
 # The array
