@@ -57,6 +57,25 @@ COPIED = [
     "(float[2,1,5] x) => (float[a,b,c] y) { s = int64[3] {1,3,1} y = Tile(x, s) }",
 ]
 
+EXPANDED = [
+    f"{MAP}, float[4,6,3,3] w) => (float[{','.join('abcdefg'[: len(shape)])}] y) {{ s = int64[{len(shape)}] "
+    f"{{{','.join(map(str, shape))}}} c = Conv(x, w) {before}e = Expand({'k' if before else 'c'}, s) y = Neg(e) }}"
+    for shape, before in (
+        ((1, 2, 4, 3, 5), ""),
+        ((3, 2, 4, 3, 5), ""),
+        ((3, 2, 4, 3, 5), "k = GlobalAveragePool(c) "),
+        ((2, 1, 2, 4, 3, 5), "k = ReduceMax<keepdims = 1>(c) "),
+        ((2, 4, 3, 5), "k = GlobalAveragePool(c) "),
+    )
+] + [
+    f"{MAP}, float[4,6,3,3] w, float[4,4] w2) => (float[a,b,c,d,e] y) {{ s = int64[5] {{2,1,1,1,1}} "
+    "c = Conv(x, w) e = Expand(c, s) p = Transpose<perm = [0,1,3,4,2]>(e) y = MatMul(p, w2) }",
+    f"{MAP}, float[4,6,3,3] w) => (float[a,b,c,d] y) {{ s = int64[5] {{2,2,4,3,5}} c = Conv(x, w) e = Expand(c, s) "
+    "a = int64[1] {0} y = ReduceMean<keepdims = 0>(e, a) }",
+    "(float[3,1,5] x) => (float[a,b,c,d] y) { s = int64[4] {2,3,4,5} y = Expand(x, s) }",
+    "(float[3,1,5] x) => (float[a,b,c,d] y) { s = int64[4] {2,3,4,5} t = int64[3] {1,1,1} e = Expand(x, t) y = Expand(e, s) }",
+]
+
 POOLED = [
     f"{MAP}) => (float[a,b,c,d] y) {{{{ y = AveragePool<kernel_shape = [{{0}}], strides = [{{1}}], pads = [{{2}}], "
     "ceil_mode = 1, count_include_pad = 1>(x) }}".format(*window)
@@ -70,7 +89,7 @@ RESIZED = [
 ]
 
 
-@pytest.mark.parametrize("graph", [*TRANSPOSED, *SPREAD, *REDUCED, *COPIED, *POOLED, *RESIZED])
+@pytest.mark.parametrize("graph", [*TRANSPOSED, *SPREAD, *REDUCED, *COPIED, *EXPANDED, *POOLED, *RESIZED])
 def test_the_chip_computes_it(graph: str, tmp_path: Path) -> None:
     path = save(model(graph), tmp_path)
     assert not selected(path).fallbacks

@@ -279,15 +279,16 @@ def transpose(scope: Scope) -> None:
 
 
 def expand(scope: Scope) -> None:
-    """Dimensions of size one, repeated."""
+    """Dimensions of size one, repeated; new ones stand in front of those that x has, in the model's order."""
     x, y = scope.node.inputs[0], scope.node.outputs[0]
     after = scope.shape(y)
     before = (1,) * (len(after) - len(scope.shape(x))) + scope.shape(x)
     if any(b % s for s, b in zip(before, after)) or any(s not in (1, b) for s, b in zip(before, after)):
         return scope.refuse(f"copies of dimensions larger than one, from {before} to {after}")
-    layout = scope.layout(x) if len(scope.shape(x)) == 4 else "plain"
+    raised = len(before) > len(scope.shape(x))
+    layout = "plain" if raised else scope.layout(x)
     source = scope.read(x, layout)
-    if len(before) != len(scope.shape(x)):
+    if raised:
         source = scope.step("view", Reshape(before), (source,), before, layout="plain", sources=())
     factors = tuple(b // s for s, b in zip(before, after))
     return scope.emit(ResizeNearest(arranged(factors, layout)), (source,), layout)
