@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ from toolchain.schedule.text import print_plan
 
 STAGES = ("normal", "compose", "select", "clamps", "quantize", "fuse", "schedule", "program")
 _FIDELITY_SAMPLES = 4
-Dump = Callable[[str, str], None]  # stage, text
+Dump = Callable[[str, Callable[[], str]], None]  # stage, and what makes its text
 Progress = Callable[[str, int, int | None], None]  # stage, done, total
 
 
@@ -94,7 +95,7 @@ def silent(*_: Any) -> None:
 
 
 def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress: Progress = silent) -> Build:
-    """path: an ONNX model. Raises ConfigError, CompileError. `dump` is given the text of every stage."""
+    """path: an ONNX model. Raises ConfigError, CompileError. `dump` is told every stage, and may ask for its text."""
     machine = options.hardware if isinstance(options.hardware, Machine) else load_machine(options.hardware)
     progress("load", 0, None)
     model = load_model(path, options.shapes)
@@ -137,11 +138,11 @@ def _host_reasons(selection: Selection) -> dict[str, str]:
 def select_model(model: NormalModel, machine: Machine, dump: Dump = silent) -> Selection:
     """What runs where, and why: enough for --explain without calibration."""
     graph = to_graph(model)
-    dump("normal", print_graph(graph))
+    dump("normal", partial(print_graph, graph))
     composed = compose(graph)
-    dump("compose", print_graph(composed))
+    dump("compose", partial(print_graph, composed))
     selection = select(composed, machine.chip)
-    dump("select", print_graph(selection.graph))
+    dump("select", partial(print_graph, selection.graph))
     return selection
 
 
@@ -181,12 +182,12 @@ def _ranges(
 def _integer(selection: Selection, machine: Machine, level: Options, ranges: Mapping[str, Range | Quant], dump: Dump) -> Graph:
     chip = machine.chip
     clamped = fuse_clamps(selection.graph)
-    dump("clamps", print_graph(clamped))
+    dump("clamps", partial(print_graph, clamped))
     integer = quantize(clamped, chip, ranges, selection.origins)
-    dump("quantize", print_graph(integer))
+    dump("quantize", partial(print_graph, integer))
     if level.fuse:
         integer = fuse_residuals(fuse_tables(integer, chip), chip)
-    dump("fuse", print_graph(integer))
+    dump("fuse", partial(print_graph, integer))
     return integer
 
 
@@ -241,9 +242,8 @@ def _region(graph: Graph, segment: Segment, selection: Selection, machine: Machi
 
 
 def _dump_region(index: int, plan: RegionPlan, region: Region, machine: Machine, dump: Dump) -> None:
-    if dump is not silent:
-        dump("schedule", f"region {index}\n" + print_plan(plan))
-        dump("program", f"region {index}\n" + disassemble(region.program, machine.isa))
+    dump("schedule", lambda: f"region {index}\n" + print_plan(plan))
+    dump("program", lambda: f"region {index}\n" + disassemble(region.program, machine.isa))
 
 
 def _island(model: NormalModel, segment: Segment) -> Island:

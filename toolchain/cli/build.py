@@ -19,7 +19,7 @@ from toolchain.errors import CompileError
 from toolchain.files import naming
 
 if TYPE_CHECKING:
-    from toolchain.api import Build, BuildOptions
+    from toolchain.api import Build, BuildOptions, Dump
 
 LEVELS = ("0", "1", "2", "3")
 
@@ -97,7 +97,7 @@ def _build(
     target: Path,
     json_file: Path | None,
     explain: bool,
-    dump: Callable[[str, str], None],
+    dump: Dump,
 ) -> None:
     from toolchain.api import build
     from toolchain.files import write_files
@@ -159,7 +159,7 @@ def dump_files(stage: str | None, directory: Path) -> dict[str, Path]:
     return {name: directory / f"{i:02d}-{name}.txt" for i, name in enumerate(STAGES) if stage in (name, "all")}
 
 
-def dumper(files: Mapping[str, Path]) -> Callable[[str, str], None]:
+def dumper(files: Mapping[str, Path]) -> Dump:
     """Writes the file of a stage; later regions are added to it. The function raises OSError."""
     from toolchain.api import silent
 
@@ -167,13 +167,13 @@ def dumper(files: Mapping[str, Path]) -> Callable[[str, str], None]:
         return silent
     started: set[str] = set()
 
-    def dump(name: str, text: str) -> None:
+    def dump(name: str, text: Callable[[], str]) -> None:
         if name not in files:
             return
-        file = files[name]
+        file, made = files[name], text()
         file.parent.mkdir(parents=True, exist_ok=True)
         with naming(file), file.open("a" if name in started else "w", encoding="utf-8") as out:
-            out.write(text)
+            out.write(made)
         started.add(name)
 
     return dump

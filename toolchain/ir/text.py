@@ -34,17 +34,61 @@ def print_operator(node: Node) -> str:
 
 
 def _value(value: Any) -> str:
+    """Of any depth; a part that stands in several places is written where it is met first, as `#1=...`, and is `#1` then."""
+    repeated, numbers = _repeated(value), dict[int, int]()
+    pieces: list[str] = []
+    waiting: list[Any] = [value]  # the next one last; a str is written as it is
+    while waiting:
+        part = waiting.pop()
+        if not isinstance(part, tuple | list) and not _has_fields(part):
+            pieces.append(_plain(part))
+            continue
+        if id(part) in numbers:
+            pieces.append(f"#{numbers[id(part)]}")
+            continue
+        if id(part) in repeated:
+            numbers[id(part)] = len(numbers) + 1
+            pieces.append(f"#{numbers[id(part)]}=")
+        waiting += reversed(_spelled(part))
+    return "".join(pieces)
+
+
+def _spelled(part: Any) -> list[Any]:
+    """A tuple or dataclass as texts and the values between them."""
+    if _has_fields(part):
+        inside = [piece for f in fields(part) for piece in (", ", f"{f.name}=", getattr(part, f.name))]
+        return [f"{type(part).__name__}<", *inside[1:], ">"]
+    return ["(", *[piece for item in part for piece in (", ", item)][1:], ")"]
+
+
+def _repeated(value: Any) -> set[int]:
+    """The ids of tuples of tuples that are met more than once."""
+    met, repeated = set[int](), set[int]()
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if _has_fields(part):
+            waiting += [getattr(part, f.name) for f in fields(part)]
+        elif isinstance(part, tuple | list) and any(isinstance(item, tuple | list) for item in part):
+            if id(part) in met:
+                repeated.add(id(part))
+                continue
+            met.add(id(part))
+            waiting += part
+    return repeated
+
+
+def _has_fields(value: Any) -> bool:
+    return is_dataclass(value) and not isinstance(value, type)
+
+
+def _plain(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return _array(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        inside = ", ".join(f"{f.name}={_value(getattr(value, f.name))}" for f in fields(value))
-        return f"{type(value).__name__}<{inside}>"
-    if isinstance(value, tuple | list):
-        return "(" + ", ".join(_value(v) for v in value) + ")"
     return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
 def _array(value: np.ndarray) -> str:
     if value.size <= 8:
-        return "[" + ", ".join(_value(v) for v in value.reshape(-1).tolist()) + "]"
+        return "[" + ", ".join(_plain(v) for v in value.reshape(-1).tolist()) + "]"
     return f"<{value.dtype.name}{list(value.shape)} {value.min():.6g}..{value.max():.6g}>"

@@ -148,16 +148,26 @@ def _elu_celu(x: Function, alpha: float) -> Function:
 
 
 def evaluate(function: Function, x: Array) -> Array:
-    """function at x, float64[...] -> float64[...]; inf and nan pass through."""
-    if isinstance(function, float | int):
-        return np.full(np.shape(x), float(function))
-    if function[0] == "x":
-        return x
-    return PRIMITIVES[function[0]](*(evaluate(argument, x) for argument in function[1:]))
+    """function at x, float64[...] -> float64[...]; inf and nan pass through. Of any depth, each part computed once."""
+    found: dict[int, Array] = {}  # by the part's id
+    waiting = [function]
+    while waiting:
+        part = waiting[-1]
+        arguments = () if isinstance(part, float | int) or part[0] == "x" else part[1:]
+        missing = [argument for argument in arguments if id(argument) not in found]
+        if missing:
+            waiting += missing
+            continue
+        waiting.pop()
+        if isinstance(part, float | int):
+            found[id(part)] = np.full(np.shape(x), float(part))
+        else:
+            found[id(part)] = x if part[0] == "x" else PRIMITIVES[part[0]](*(found[id(a)] for a in arguments))
+    return found[id(function)]
 
 
 def substitute(function: Function, inner: Function) -> Function:
-    """function(inner(x))."""
+    """function(inner(x)); function is one operator's, of no great depth, inner is taken as it is."""
     if isinstance(function, float | int):
         return function
     if function[0] == "x":
