@@ -15,7 +15,7 @@ from quant.observe import Histogram, MinMax, Observer, Percentile, Range
 from quant.parameters import least_error_range
 from quant.sample import Sample
 from quant.suggestion import suggestion
-from toolchain.errors import CompileError
+from toolchain.errors import CompileError, first_line
 from toolchain.hw.chip import Numerics
 from toolchain.ir.graph import TensorType
 
@@ -176,7 +176,7 @@ def _session(model: onnx.ModelProto, outputs: Sequence[str], threads: int) -> An
     try:
         return open_tapped(model, outputs, threads=threads)
     except Exception as fault:  # onnxruntime's errors share no base class
-        raise CompileError(f"calibration: onnxruntime does not load the model: {_first_line(fault)}") from None
+        raise CompileError(f"calibration: onnxruntime does not load the model: {first_line(fault)}") from None
 
 
 def _run(session: Any, outputs: Sequence[str], sample: Sample, where: _Sample) -> list[np.ndarray]:
@@ -184,13 +184,9 @@ def _run(session: Any, outputs: Sequence[str], sample: Sample, where: _Sample) -
         return session.run(list(outputs), sample)
     except Exception as fault:
         raise where.fault(
-            f"onnxruntime cannot run the model on it: {_first_line(fault)}",
+            f"onnxruntime cannot run the model on it: {first_line(fault)}",
             "mend the sample, or give data of the kind that the model was trained on",
         ) from None
-
-
-def _first_line(fault: Exception) -> str:
-    return str(fault).strip().splitlines()[0] if str(fault).strip() else type(fault).__name__
 
 
 def _finite(

@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
 from toolchain.bounds import FAULTS, MESSAGE_LINE
+
+MAX_QUOTED = 300  # characters of what another library says
+# What onnxruntime puts before the reason: its code, the node at work, then the place in its source with the function's signature.
+RUNTIME_CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
+RUNTIME_STEP = re.compile(r"^(Non-zero status code returned while running .*? Status Message|Exception during initialization): ")
+RUNTIME_PLACE = re.compile(r"/\S+\.(cc|cpp|h):\d+ .*?\)( const)?( \[with [^\]]*\])? ")
+
+
+def first_line(fault: BaseException) -> str:
+    """What an exception of another library says, for a sentence of ours: one line, without places in that library's source."""
+    said = str(fault).strip().partition("\n")[0]
+    for noise in (RUNTIME_CODE, RUNTIME_STEP, RUNTIME_PLACE):
+        said = noise.sub("", said, count=1)
+    return said[:MAX_QUOTED].strip() or type(fault).__name__
 
 
 def counted(number: int, noun: str) -> str:

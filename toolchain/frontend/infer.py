@@ -11,11 +11,10 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference
 
 from toolchain.bounds import TENSOR_ELEMENTS
-from toolchain.errors import CompileError
+from toolchain.errors import CompileError, first_line
 from toolchain.frontend.contradictions import SAME, check
 from toolchain.frontend.convert import dtype_name, elem_type, node_to_proto, type_of, type_proto
 from toolchain.frontend.errors import refuse_node
-from toolchain.frontend.read import first_line
 from toolchain.ir.graph import Node, TensorType
 
 MAX_DATA = 4096  # elements; larger constants never decide a shape

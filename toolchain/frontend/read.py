@@ -11,6 +11,7 @@ import onnx
 from onnx import external_data_helper
 
 from toolchain.bounds import ONNX_BYTES, ONNX_FUNCTIONS, ONNX_NODES
+from toolchain.errors import first_line
 from toolchain.files import read_limited
 from toolchain.frontend.errors import refuse
 
@@ -218,7 +219,3 @@ def check_length(tensor: onnx.TensorProto, location: str) -> None:
     if len(tensor.raw_data) != needed:
         reason = f'external data "{location}" has {len(tensor.raw_data)} bytes for it, {needed} are needed'
         raise refuse(f"weight {tensor.name}", reason, "copy the file again; it may be cut short")
-
-
-def first_line(fault: BaseException) -> str:
-    return str(fault).strip().splitlines()[0] if str(fault).strip() else type(fault).__name__

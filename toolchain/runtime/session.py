@@ -14,7 +14,7 @@ import numpy as np
 from quant.float_session import open_session
 from simulator import DramPart, PartKind, Simulation, simulate
 from toolchain.codegen.container import Container, IoType, Island, Port, Region, container_from_bytes, read_container
-from toolchain.errors import CompileError, ProgramError
+from toolchain.errors import CompileError, ProgramError, first_line
 from toolchain.frontend import island_fault
 from toolchain.ir.graph import Node
 from toolchain.isa import Decoded, decode
@@ -141,7 +141,7 @@ class Session:
         except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as fault:
             if self._own:
                 raise
-            raise ProgramError(f"graph: node {node.name!r} cannot be computed: {_first_line(fault)}; build it again") from None
+            raise ProgramError(f"graph: node {node.name!r} cannot be computed: {first_line(fault)}; build it again") from None
 
     def _decode(self, index: int) -> Decoded:
         region = self.container.segments[index]
@@ -184,7 +184,7 @@ class Session:
         try:
             values = session.run(list(island.outputs), {n: real[n] for n in island.inputs})
         except Exception as fault:  # onnxruntime's exceptions have no common base but this
-            raise CompileError(f"{_island_name(island)}: onnxruntime cannot run them: {_first_line(fault)}") from None
+            raise CompileError(f"{_island_name(island)}: onnxruntime cannot run them: {first_line(fault)}") from None
         real.update(zip(island.outputs, values))
         return Ran(session.get_providers()[0], island.nodes, None)
 
@@ -194,7 +194,7 @@ def _host_session(island: Island, providers: Sequence[str]) -> Any:
     try:
         return open_session(island.model, providers=providers)
     except Exception as fault:
-        raise CompileError(f"{_island_name(island)}: onnxruntime cannot load them: {_first_line(fault)}") from None
+        raise CompileError(f"{_island_name(island)}: onnxruntime cannot load them: {first_line(fault)}") from None
 
 
 def _fitting(value: np.ndarray, port: Port) -> np.ndarray:
@@ -207,10 +207,6 @@ def _fitting(value: np.ndarray, port: Port) -> np.ndarray:
 def _island_name(island: Island) -> str:
     shown = ", ".join(island.nodes[:3])
     return f"host nodes {shown}{f' and {len(island.nodes) - 3} more' if len(island.nodes) > 3 else ''}"
-
-
-def _first_line(fault: BaseException) -> str:
-    return f"{str(fault).strip().partition(chr(10))[0]:.300}"
 
 
 def dram_image(region: Region) -> np.ndarray:
