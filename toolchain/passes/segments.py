@@ -62,8 +62,8 @@ def _bounded(graph: Graph, groups: list[tuple[bool, list[Node]]], source: Mappin
 
 
 def moves_for_host(graph: Graph, origins: Mapping[str, tuple[str, str]]) -> set[str]:
-    """graph: as selected. The model's nodes in parts of regions that compute nothing and whose data the host makes or reads:
-    on the chip they would be quantized for no gain."""
+    """graph: as selected. The sources of the nodes in parts of regions that compute nothing and whose data the host makes or
+    reads: on the chip they would be quantized for no gain."""
     host = [n for n in graph.nodes if isinstance(n.op, OnnxOp)]
     made_there, read_there = {t for n in host for t in n.outputs}, {t for n in host for t in n.inputs}
     found: set[str] = set()

@@ -42,14 +42,18 @@ class Selection:
 
 def select(graph: Graph, chip: Chip) -> Selection:
     """graph: the frontend's, composed. Tries the rule of every node in turn. What would only move the host's data stays there."""
+    # One node of the model may be several here; while it is decided which stay, each stands for itself alone.
+    alone = graph.with_nodes(replace(n, sources=(n.name,)) for n in graph.nodes)
     hosted: set[str] = set()
     while True:
-        found = _selected(graph, chip, hosted)
-        idle = moves_for_host(found.graph, found.origins)
-        more = {n.name for n in graph.nodes if idle.intersection(n.sources or (n.name,))} - hosted
+        found = _selected(alone, chip, hosted)
+        more = moves_for_host(found.graph, found.origins) - hosted
         if not more:
-            return found
+            break
         hosted |= more
+    own = {n.name: n.sources or (n.name,) for n in graph.nodes}
+    nodes = [replace(n, sources=tuple(dict.fromkeys(s for name in n.sources for s in own[name]))) for n in found.graph.nodes]
+    return replace(found, graph=found.graph.with_nodes(nodes))
 
 
 def _selected(graph: Graph, chip: Chip, hosted: Collection[str]) -> Selection:
@@ -62,7 +66,7 @@ def _selected(graph: Graph, chip: Chip, hosted: Collection[str]) -> Selection:
     spatial = _spatial(graph)
     for node in graph.nodes:
         scope = Scope(graph, chip, node, dict(origins), dict(layouts), types.copy(), constants.copy(), spatial)
-        reason = "only moves data between nodes of the host" if node.name in hosted else _try(node, scope)
+        reason = "only moves data that the host makes or reads" if node.name in hosted else _try(node, scope)
         if reason is None or (node.name not in hosted and _becomes_clamp(scope, nodes)):
             origins, layouts, types, constants = scope.origins, scope.layouts, scope.types, scope.constants
             nodes += scope.nodes

@@ -40,12 +40,13 @@ def _row(
     why: Mapping[str, Sequence[str]],
 ) -> Row:
     row = {"node": name, "op": op, "engine": "none", "layer": None, "cycles": 0, "reason": "", "made_by": "model"}
-    if refusal is not None:
+    if refusal is not None and layer is None:
         return {**row, "engine": "host", "cycles": None, "reason": refusal}
     if layer is not None:
         first = layer["sources"][0] == name
-        part = "" if layer["name"] == name else f"part of {layer['name']}"
-        said = "; ".join([*([part] if part else []), *(why.get(layer["name"], ()) if first else ())])
+        part = () if layer["name"] == name else (f"part of {layer['name']}",)
+        apart = () if refusal is None else (f"in part on the host: {refusal}",)
+        said = "; ".join([*part, *apart, *(why.get(layer["name"], ()) if first else ())])
         return {**row, "engine": layer["engine"], "layer": layer["name"], "cycles": layer["cycles"], "reason": said}
     if view:
         return {**row, "reason": "the same bytes under another shape"}
