@@ -127,6 +127,10 @@ def from_stamps(folder: Path, size: int, per_stamp: int, seed: int = 0) -> Itera
         yield Labelled(stamps.network_input(labelled.image), labelled.accepted)
 
 
+def stamp_files(folder: Path | None) -> list[Path]:
+    return [] if folder is None else sorted(folder.glob("*"))
+
+
 def stamp_calibration(folder: Path, size: int, images: int, target: Path) -> Path:
     """An .npz of `images` stamps drawn from all, in variants that the judged ones do not hold."""
     every = [labelled.x for labelled in from_stamps(folder, size, 2, CALIBRATION_SEED)][1::2]
@@ -219,7 +223,7 @@ def run(given: Any) -> list[Scores]:
     shapes = input_shapes([] if given.shape is None else [given.shape])
     machines = given.hw or shipped_names()
     inputs = {**model_inputs(given.model), **machine_inputs(*machines), **data_inputs("--calib", given.calib)}
-    require_writable({"--json": given.json}, {**inputs, "--npz": given.npz})
+    require_writable({"--json": given.json}, {**inputs, "--npz": given.npz, "a file of --stamps": stamp_files(given.stamps)})
     if given.calib is None and given.stamps is None:
         raise CompileError("--npz needs --calib DATA: random inputs say nothing about accuracy")
     labelled = None if given.npz is None else read_labelled(given.npz)

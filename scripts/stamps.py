@@ -224,7 +224,7 @@ def variants(folder: Path, per_stamp: int = 8, size: int = 224, seed: int = 0) -
     """Every stamp in `folder` (DEST/data/stamps of fetch_zoo.py) `per_stamp` times, in a fixed order."""
     rng = random.Random(seed)
     for name, accepted in ACCEPTED.items():
-        with Image.open(folder / f"{name}.png") as picture:
+        with Image.open(folder / f"{name}.png", formats=["PNG"]) as picture:
             stamp = picture.convert("RGBA")
         stamp = stamp.crop(stamp.getbbox())
         for variant in range(per_stamp):

@@ -24,6 +24,11 @@ SAME = [  # line, the output, what it is already
         "the dump of fuse 05-fuse.txt",
         "--json",
     ),
+    (
+        "scripts/evaluate.py good.onnx --hw edge16 --stamps samples --json samples/a.npy",
+        "--json samples/a.npy",
+        "a file of --stamps",
+    ),
     ("npu-sim good.npu --output good.npu", "--output good.npu", "the model"),
     ("npu-sim good.npu --input good.npz --output good.npz", "--output good.npz", "--input"),
     ("npu-sim good.npu --hw own.yaml --trace own.yaml", "--trace own.yaml", "--hw"),

@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+
 
 def build() -> None:
-    from toolchain.cli.build import main
-
-    main()
+    _run("build")
 
 
 def sim() -> None:
-    from toolchain.cli.sim import main
-
-    main()
+    _run("sim")
 
 
 def dis() -> None:
-    from toolchain.cli.dis import main
-
-    main()
+    _run("dis")
 
 
 def hw() -> None:
-    from toolchain.cli.hw import main
+    _run("hw")
 
+
+def _run(command: str) -> None:
+    with ended_at_once():
+        main = import_module(f"toolchain.cli.{command}").main
     main()
+
+
+@contextmanager
+def ended_at_once() -> Iterator[None]:
+    """Ctrl-C inside ends the process with one line. For imports: they take longer than many commands, compiled modules lose or
+    change a KeyboardInterrupt that meets them, and nothing is written by then."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    usual = signal.signal(signal.SIGINT, _stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+
+
+def _stop(*_: object) -> None:
+    os.write(2, b"interrupted\n")
+    os._exit(130)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 
@@ -26,23 +27,46 @@ def application(command: Callable[..., Any] | None = None, **options: Any) -> ty
     return app
 
 
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+
 @contextmanager
 def reported() -> Iterator[None]:
-    """Turns a ToolchainError or a file that cannot be read or written into its message on stderr and exit code 2."""
+    """Turns a ToolchainError, a file that cannot be read or written, memory that is not there and Ctrl-C into a message on
+    stderr and exit code 2, Ctrl-C 130."""
     # numpy warns of NaN and overflow at the line where they arise; what comes of them is checked and reported.
     warnings.simplefilter("ignore", RuntimeWarning)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of the model that the terminal cannot show
+            stream.reconfigure(errors="backslashreplace")
     try:
         yield
+        sys.stdout.flush()
     except ToolchainError as fault:
-        print(fault, file=sys.stderr)
-        raise SystemExit(2) from None
+        _end(str(fault))
+    except MemoryError as fault:
+        _end(f"out of memory{f': {fault}' if str(fault) else ''}; close other programs, or take smaller inputs")
+    except KeyboardInterrupt:
+        _end("interrupted", INTERRUPTED)
     except BrokenPipeError:
         # The reader of stdout is gone (`npu-dis m.npu | head`): nothing is wrong, and nobody would read why.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         raise SystemExit(1) from None
     except OSError as fault:
-        print(f"{fault.filename or 'file'}: {fault.strerror or fault}", file=sys.stderr)
-        raise SystemExit(2) from None
+        if fault.filename is None:  # all files are read and written by name
+            _drop_output()
+        _end(f"{fault.filename or 'standard output'}: {fault.strerror or fault}")
+
+
+def _end(message: str, code: int = 2) -> NoReturn:
+    print(message, file=sys.stderr)
+    raise SystemExit(code) from None
+
+
+def _drop_output() -> None:
+    """What is left of stdout goes nowhere, so that Python does not complain of it at its end."""
+    with suppress(OSError):  # in a test or a notebook it is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from toolchain.cli import ended_at_once
 from toolchain.cli.application import application, as_options, reported, require_apart, require_writable, warn
 from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
 from toolchain.cli.progress import shown
@@ -47,10 +48,11 @@ def build_command(
     level: Annotated[str, typer.Option("-O", help="Optimization level, -O0 to -O3.")] = "2",
 ) -> None:
     """Compiles MODEL for a machine: calibrate, quantize, split, fuse, place, emit, check. Prints where the cycles went."""
-    from toolchain.api import BuildOptions
-    from toolchain.hw import shipped_names
-
     with reported():
+        with ended_at_once():
+            from toolchain.api import BuildOptions
+            from toolchain.hw import shipped_names
+
         if hw is None:
             raise CompileError(f"--hw is missing: the machine to build for, one of {', '.join(shipped_names())}, or a YAML file")
         if level not in LEVELS:
@@ -160,20 +162,20 @@ def dump_files(stage: str | None, directory: Path) -> dict[str, Path]:
 
 
 def dumper(files: Mapping[str, Path]) -> Dump:
-    """Writes the file of a stage; later regions are added to it. The function raises OSError."""
+    """Writes the file of a stage, whole; those of later regions are added to it. The function raises OSError."""
     from toolchain.api import silent
+    from toolchain.files import write_whole
 
     if not files:
         return silent
-    started: set[str] = set()
+    texts: dict[str, str] = {}
 
     def dump(name: str, text: Callable[[], str]) -> None:
         if name not in files:
             return
-        file, made = files[name], text()
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with naming(file), file.open("a" if name in started else "w", encoding="utf-8") as out:
-            out.write(made)
-        started.add(name)
+        texts[name] = texts.get(name, "") + text()
+        with naming(files[name]):
+            files[name].parent.mkdir(parents=True, exist_ok=True)
+        write_whole(files[name], texts[name].encode(errors="backslashreplace"))
 
     return dump

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from toolchain.cli import ended_at_once
 from toolchain.cli.application import application, reported, require_host, require_writable, warn
 from toolchain.cli.inputs import machine_inputs
 from toolchain.cli.progress import shown
@@ -31,6 +32,8 @@ def sim_command(
 ) -> None:
     """Runs MODEL on the simulator, islands in onnxruntime; prints where the cycles went and what ran where."""
     with reported():
+        with ended_at_once():
+            import toolchain.runtime  # noqa: F401
         require_host(host)
         outputs = {"--output": output, "--json": json_file, "--trace": trace}
         require_writable(outputs, {"the model": model, "--input": input_file, **machine_inputs(hw)})

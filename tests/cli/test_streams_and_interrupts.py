@@ -1,0 +1,96 @@
+"""Commands with no room for what they print, with Ctrl-C, in a terminal of another alphabet, with no room for dumps."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from bad_files import model
+from commands import contents, run
+
+COMMAND = "import sys; from toolchain.cli import {0}; {0}()"
+
+
+def started(command: str, *arguments: str, **options) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-c", COMMAND.format(command), *arguments], stderr=subprocess.PIPE, **options)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize(("command", "arguments"), [("dis", ["good.npu"]), ("hw", ["manual", "edge16"])])
+def test_no_room_for_what_is_printed(command: str, arguments: list[str], in_workshop: Path) -> None:
+    with open("/dev/full", "w") as full, started(command, *arguments, stdout=full) as process:
+        assert process.stderr
+        assert process.stderr.read() == b"standard output: No space left on device\n"
+    assert process.returncode == 2
+
+
+@pytest.mark.parametrize("after_s", [0.25, 0.6, 1.5])
+def test_an_interrupt_is_told_in_a_line(after_s: float, in_workshop: Path) -> None:
+    """While modules are imported and later: the generator never ends."""
+    (in_workshop / "endless.py").write_text("import time\n\n\ndef f():\n    while True:\n        time.sleep(0.01)\n    yield\n")
+    before = contents(in_workshop)
+    arguments = ["good.onnx", "--hw", "edge16", "--calib", "endless.py:f", "-o", "z.npu"]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    with started("build", *arguments, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stderr and process.stdout
+        time.sleep(after_s)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == b"interrupted\n"
+        assert process.stdout.read() == b""
+    assert process.returncode == 130
+    assert contents(in_workshop) == before
+    (in_workshop / "endless.py").unlink()
+
+
+def test_names_that_the_terminal_cannot_show(in_workshop: Path, tmp_path: Path) -> None:
+    proto = model()
+    proto.graph.node[-1].output[0] = proto.graph.output[0].name = "выход"
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    arguments = [f"{tmp_path}/m.onnx", "--hw", "edge16", "--calib", "good.npz", "-o", f"{tmp_path}/m.npu"]
+    with started("build", *arguments, stdout=subprocess.PIPE, env={**os.environ, "PYTHONIOENCODING": "ascii"}) as process:
+        assert process.stderr and process.stdout
+        out, err = process.communicate()
+    assert (process.returncode, err) == (0, b"")
+    assert b"\\u0432\\u044b\\u0445\\u043e\\u0434" in out
+
+
+def test_a_dump_appears_whole_or_not_at_all(in_workshop: Path, tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    (tmp_path / "00-normal.txt").write_text("old")
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, usual[1]))
+    try:
+        printed = run(f"npu-build good.onnx --hw edge16 -o {tmp_path}/z.npu --dump-after all --dump-dir {tmp_path}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert (printed.code, printed.err) == (2, f"{tmp_path}/00-normal.txt: File too large\n")
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"00-normal.txt": "old"}
+
+
+def test_dumps_of_all_regions_are_in_one_file(in_workshop: Path, tmp_path: Path) -> None:
+    assert run(f"npu-build island.onnx --hw edge16 -o {tmp_path}/z.npu --dump-after program --dump-dir {tmp_path}/d").code == 0
+    assert (tmp_path / "d" / "07-program.txt").read_text().count("region ") == 2
+
+
+def test_memory_that_is_not_there(in_workshop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise MemoryError("Unable to allocate 8.00 GiB")
+
+    monkeypatch.setattr(import_module("toolchain.cli.dis"), "read_container", fails)
+    printed = run("npu-dis good.npu")
+    said = "out of memory: Unable to allocate 8.00 GiB; close other programs, or take smaller inputs\n"
+    assert (printed.code, printed.err) == (2, said)
+
+
+def test_names_with_control_characters_are_spelled(tmp_path: Path) -> None:
+    """They would move the cursor, and change what stands on the screen."""
+    proto = model("(float[1,3,8,8] x) => (float[1,4,8,8] y) { y = Frobnicate(x) }")
+    proto.graph.node[0].name = "a\x1b[2Jb"
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    assert run(f"npu-build {tmp_path}/m.onnx --hw edge16").err == "node a\\x1b[2Jb (Frobnicate): is not an ONNX operator\n"
