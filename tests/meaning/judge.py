@@ -23,6 +23,7 @@ from toolchain.runtime import Session
 
 Array = np.ndarray[Any, Any]
 Samples = Sequence[Mapping[str, Array]]
+EXACT_DB = 120.0  # what float32 leaves
 RESHAPED = ("/before_reshape", "/rows")  # how the frontend calls a tensor of the file before its Reshape
 
 
@@ -31,6 +32,7 @@ class Judged:
     """One output. sqnr_db: of the chip; rounded_db: of the file rounded where the chip rounds; both against the file in float."""
 
     output: str
+    elements: int  # over all samples
     sqnr_db: float
     rounded_db: float
 
@@ -92,7 +94,7 @@ def judged(
     for i, name in enumerate(names):
         a, b, c = (np.stack([run[i] for run in runs]) for runs in (expected, got, near))
         if a.dtype.kind == "f":
-            found.append(Judged(name, sqnr_db(a, b), sqnr_db(a, c)))
+            found.append(Judged(name, a.size, sqnr_db(a, b), sqnr_db(a, c)))
     return built, found
 
 

@@ -11,15 +11,13 @@ from unittest.mock import patch
 import pytest
 
 from tests.meaning import arithmetic, functions, movement, windows
-from tests.meaning.judge import Judged, in_float, judged, normal_form_error
+from tests.meaning.judge import EXACT_DB, Judged, in_float, judged, normal_form_error
 from tests.meaning.machines import int8_machine, int16_machine
 from tests.meaning.recorder import Seen, missing, operators, recorded
 from toolchain import api
 from toolchain.passes.select import Selection
 
 CASES = {c.name: c for c in (*windows.CASES, *arithmetic.CASES, *movement.CASES, *functions.CASES)}
-
-EXACT_DB = 120.0  # what float32 leaves
 
 
 @dataclass(frozen=True)

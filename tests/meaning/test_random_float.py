@@ -1,0 +1,80 @@
+"""Random networks mean on the chip what the user's file means in onnxruntime: on int16 within 40 dB, on int8 within 3 dB of the
+file rounded where the chip rounds; and the normal form computes what the file computes."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import HealthCheck, Phase, event, given, seed, settings
+from hypothesis import strategies as st
+
+from tests.meaning.case import RANGES
+from tests.meaning.judge import EXACT_DB, in_float, judged, normal_form_error
+from tests.meaning.machines import int8_machine, int16_machine
+from tests.random_cases import DrawnModel, exported_networks
+from toolchain.isa import load_machine
+
+CASES = int(os.environ.get("RANDOM_FLOAT_CASES", "160"))
+PARTS = 4  # tests of their own, so that they run side by side
+SAMPLES = 8
+LEAST_DB = 40.0  # of an output on int16
+BELOW_DB = 3.0  # of an output on int8, below the file rounded where the chip rounds
+# What may cost more, by what is drawn. Steps (Round, Floor, Ceil, Sign) are not: a code beside a step is a whole step away.
+LOOSE_DB = 9.0
+LINEAR = "weights of a linear Resize are ninths and thirds, which int8 does not hold exactly"
+QUOTIENT = "rounding errors of a dividend and its divisor may cancel in the file's order of rounding, not in the chip's"
+FEW = "of fewer than 64 numbers the error is luck"
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_means_what_the_file_means(part: int) -> None:
+    """The same cases each time, others in each part; with RANDOM_FLOAT_CASES others each time."""
+    check = means_the_same if "RANDOM_FLOAT_CASES" in os.environ else seed(part)(means_the_same)
+    check()
+
+
+@settings(
+    max_examples=-(-CASES // PARTS),
+    deadline=None,
+    database=None,
+    report_multiple_bugs=False,
+    phases=[Phase.generate],  # shrinking takes minutes; a case is small
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+)
+@given(model=exported_networks(), level=st.sampled_from([2, 2, 0, 1]), shipped=st.booleans())
+def means_the_same(model: DrawnModel, level: int, shipped: bool) -> None:
+    samples = drawn_samples(model.proto)
+    expected = in_float(model.proto, samples)
+    coarse = load_machine("ethos_u55_256") if shipped else int8_machine()
+    loose = causes(model.proto)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _, on_16 = judged(model.proto, int16_machine(), samples, folder, level)
+        _, on_8 = judged(model.proto, coarse, samples, folder, level)
+        assert normal_form_error(folder / "model.onnx", samples, expected) <= 1e-4
+    for output in on_16:
+        # Where the file itself, rounded to 16 bits, cannot have them: what is left of large terms that cancel.
+        event("int16 cannot have 40 dB" if output.rounded_db - BELOW_DB < LEAST_DB else "int16 has 40 dB")
+        assert output.sqnr_db >= min(LEAST_DB, output.rounded_db - BELOW_DB), output
+    for output in on_8:
+        why = [*loose, *([FEW] if output.elements < 64 else [])]
+        assert output.sqnr_db >= min(EXACT_DB, output.rounded_db - (LOOSE_DB if why else BELOW_DB)), output
+
+
+def causes(proto: onnx.ModelProto) -> list[str]:
+    linear = any(a.s == b"linear" for n in proto.graph.node if n.op_type in ("Resize", "Upsample") for a in n.attribute)
+    made = {o for n in proto.graph.node if n.op_type != "Constant" for o in n.output}
+    quotient = any(n.op_type == "Div" and n.input[1] in made for n in proto.graph.node)
+    return [LINEAR] * linear + [QUOTIENT] * quotient
+
+
+def drawn_samples(proto: onnx.ModelProto) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(5)
+    shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in proto.graph.input}
+    ranges = dict(zip(shapes, RANGES))
+    return [{n: np.asarray(rng.uniform(*ranges[n], s), np.float32) for n, s in shapes.items()} for _ in range(SAMPLES)]

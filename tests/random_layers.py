@@ -1,0 +1,234 @@
+"""Layers that random networks are made of: convolutions and what stands around them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from tests.random_network import Network
+
+
+def convolution(net: Network) -> None:
+    x = net.pick(4)
+    if not x:
+        return
+    n, c, h, w = net.shapes[x]
+    kernel = [net.number(1, min(5, h)), net.number(1, min(5, w))]
+    dilation = [net.number(1, 2) if (kernel[0] - 1) * 2 < h else 1, net.number(1, 2) if (kernel[1] - 1) * 2 < w else 1]
+    stride = [net.number(1, 3), net.number(1, 3)]
+    pads = [net.number(0, kernel[i % 2] - 1) for i in range(4)]
+    groups = net.draw(st.sampled_from([1, 1, 1, c] + ([2] if c % 2 == 0 else [])))
+    out = groups * net.number(1, max(1, 24 // groups)) if groups != c else c * net.draw(st.sampled_from([1, 1, 2]))
+    size = [(s + pads[i] + pads[i + 2] - (kernel[i] - 1) * dilation[i] - 1) // stride[i] + 1 for i, s in enumerate((h, w))]
+    if min(size) < 1:
+        return
+    inputs = [x, net.weight((out, c // groups, *kernel))]
+    if net.draw(st.booleans()):
+        inputs.append(net.weight((out,)))
+    y = net.add("Conv", inputs, (n, out, *size), kernel_shape=kernel, strides=stride, pads=pads, dilations=dilation, group=groups)
+    if net.draw(st.booleans()):
+        _activation(net, y)
+
+
+def _activation(net: Network, x: str | None = None) -> None:
+    x = x or net.pick()
+    kind = net.draw(st.sampled_from(["Relu", "Clip", "Sigmoid", "LeakyRelu", "HardSwish", "SiLU", "Tanh", "Scaled"]))
+    shape = net.shapes[x]
+    if kind == "SiLU":
+        s = net.add("Sigmoid", [x], shape)
+        net.add("Mul", [x, s], shape)
+    elif kind == "Scaled":
+        net.add("Add", [net.add("Mul", [x, net.constant((1,))], shape), net.constant((1,))], shape)
+    elif kind == "Clip":
+        net.clip(x, net.choose(-0.5, -0.1, 0.0), net.choose(0.5, 1.0))
+    elif kind == "HardSwish" and net.opset < 14:
+        net.add("Mul", [x, net.add("HardSigmoid", [x], shape, alpha=1 / 6)], shape)
+    else:
+        net.add(kind, [x], shape)
+
+
+def _binary(net: Network) -> None:
+    a = net.pick()
+    kind = net.choose("Add", "Sub", "Mul")
+    same = [n for n, s in net.shapes.items() if s == net.shapes[a]]
+    if net.draw(st.booleans()):
+        net.add(kind, [a, net.draw(st.sampled_from(same))], net.shapes[a])
+        return
+    shape = tuple(s if net.draw(st.booleans()) else 1 for s in net.shapes[a])
+    operands = [a, net.constant(shape[net.number(0, max(0, len(shape) - 1)) :])]
+    net.add(kind, operands if net.draw(st.booleans()) else operands[::-1], net.shapes[a])
+
+
+def _channel_scale(net: Network) -> None:
+    """Squeeze and excite: a computed operand that broadcasts over space."""
+    x = net.pick(4)
+    if not x:
+        return
+    n, c, _, _ = net.shapes[x]
+    g = net.add("GlobalAveragePool", [x], (n, c, 1, 1))
+    net.add("Mul", [x, net.add("Sigmoid", [g], (n, c, 1, 1))], net.shapes[x])
+
+
+def _prelu(net: Network) -> None:
+    x = net.pick(4)
+    if not x:
+        return
+    net.add("PRelu", [x, net.weight((net.shapes[x][1], 1, 1))], net.shapes[x])
+
+
+def _pool(net: Network) -> None:
+    x = net.pick(4)
+    if not x:
+        return
+    n, c, h, w = net.shapes[x]
+    kind = net.draw(st.sampled_from(["MaxPool", "AveragePool", "GlobalAveragePool"]))
+    if kind == "GlobalAveragePool":
+        net.add(kind, [x], (n, c, 1, 1))
+        return
+    kernel = [net.number(1, min(6, h)), net.number(1, min(6, w))]
+    stride = [net.number(1, 3), net.number(1, 3)]
+    pads = [net.number(0, (kernel[i % 2] - 1) // 2) for i in range(4)]
+    size = [(s + pads[i] + pads[i + 2] - kernel[i]) // stride[i] + 1 for i, s in enumerate((h, w))]
+    attributes: dict[str, Any] = {"kernel_shape": kernel, "strides": stride, "pads": pads}
+    if net.opset >= 10 and net.draw(st.booleans()):
+        attributes["ceil_mode"] = 1
+        size = [_ceiled(*a) for a in zip((h, w), kernel, stride, pads[:2], pads[2:])]
+    if kind == "AveragePool":
+        attributes["count_include_pad"] = net.number(0, 1)
+    net.add(kind, [x], (n, c, *size), **attributes)
+
+
+def _ceiled(size: int, kernel: int, stride: int, before: int, after: int) -> int:
+    """Windows of a pool with ceil_mode; one that would begin in the padding behind is dropped (ONNX, MaxPool)."""
+    count = -(-(size + before + after - kernel) // stride) + 1
+    return count - 1 if (count - 1) * stride >= size + before else count
+
+
+def _reduce_mean(net: Network) -> None:
+    x = net.pick(4)
+    if not x:
+        return
+    axes = net.draw(st.sampled_from([[2, 3], [2], [3]]))
+    net.reduce("ReduceMean", x, axes, net.number(0, 1))
+
+
+def _split(net: Network) -> None:
+    x = net.pick()
+    if not net.shapes[x]:
+        return
+    shape = net.shapes[x]
+    axis = net.number(0, len(shape) - 1)
+    if shape[axis] < 2:
+        return
+    first = net.number(1, shape[axis] - 1)
+    net.split(x, [first, shape[axis] - first], axis)
+
+
+def _wave(net: Network) -> None:
+    """A convolution over one dimension."""
+    x = net.pick(3)
+    if not x:
+        return
+    n, c, w = net.shapes[x]
+    kernel, stride, out = net.number(1, min(5, w)), net.number(1, 2), net.number(1, 12)
+    if c <= 64:
+        size = (w - kernel) // stride + 1
+        net.add("Conv", [x, net.weight((out, c, kernel))], (n, out, size), kernel_shape=[kernel], strides=[stride])
+
+
+def _concat(net: Network) -> None:
+    x = net.pick()
+    if not net.shapes[x]:
+        return
+    axis = net.number(0, len(net.shapes[x]) - 1)
+    fits = [n for n, s in net.shapes.items() if len(s) == len(net.shapes[x])]
+    fits = [n for n in fits if all(p == q for i, (p, q) in enumerate(zip(net.shapes[n], net.shapes[x])) if i != axis)]
+    parts = [x] + [net.draw(st.sampled_from(fits)) for _ in range(net.number(1, 2))]
+    shape = list(net.shapes[x])
+    shape[axis] = sum(net.shapes[p][axis] for p in parts)
+    if np.prod(shape) < 20000:
+        net.add("Concat", parts, tuple(shape), axis=axis)
+
+
+def _slice(net: Network) -> None:
+    x = net.pick()
+    if not net.shapes[x]:
+        return
+    shape = net.shapes[x]
+    axis = net.number(0, len(shape) - 1)
+    start, step = net.number(0, shape[axis] - 1), net.number(1, 2) if net.opset >= 10 else 1
+    end = net.number(start + 1, shape[axis])
+    size = tuple(-(-(end - start) // step) if i == axis else n for i, n in enumerate(shape))
+    if net.opset >= 10 and net.draw(st.booleans()):  # the same elements backwards
+        start, end, step = start + (size[axis] - 1) * step, start - shape[axis] - 1, -step
+    net.slice(x, [start], [end], [axis], [step], size)
+
+
+def _pad(net: Network) -> None:
+    x = net.pick()
+    if not net.shapes[x]:
+        return
+    shape = net.shapes[x]
+    spatial = len(shape) == 4
+    least = [-((shape[i % len(shape)] - 1) // 2) for i in range(2 * len(shape))]
+    pads = [0 if spatial and i % 4 < 2 else net.number(max(-1, least[i]), 2) for i in range(2 * len(shape))]
+    net.pad(x, pads, value=net.choose(0.0, 0.0, 0.5, -1.25))
+
+
+def _resize(net: Network) -> None:
+    x = net.pick(4)
+    if not x:
+        return
+    n, c, h, w = net.shapes[x]
+    fy, fx = net.number(1, 3), net.number(1, 2)
+    if n * c * h * w * fy * fx > 20000:
+        return
+    net.resize(x, (1, 1, fy, fx), mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+
+
+def _transpose(net: Network) -> None:
+    x = net.pick()
+    if not net.shapes[x]:
+        return
+    perm = net.draw(st.permutations(range(len(net.shapes[x]))))
+    net.add("Transpose", [x], tuple(net.shapes[x][p] for p in perm), perm=list(perm))
+
+
+def _reshape(net: Network) -> None:
+    x = net.pick()
+    shape = net.shapes[x]
+    if len(shape) == 4:
+        n, c, h, w = shape
+        target = net.draw(st.sampled_from([(n, c, h * w), (n, c * h * w), (n * c, h, w), (n, h, c, w)]))
+    else:
+        target = (1,) * (4 - len(shape)) + shape
+    net.add("Reshape", [x, net.integers(list(target))], tuple(target))
+
+
+def _gemm(net: Network) -> None:
+    x = net.pick(2)
+    if not x or net.shapes[x][1] > 3000:
+        return
+    m, k = net.shapes[x]
+    n = net.number(1, 40)
+    net.add("Gemm", [x, net.weight((n, k)), net.weight((n,))], (m, n), transB=1)
+
+
+def _matmul(net: Network) -> None:
+    x = net.pick()
+    shape = net.shapes[x]
+    if len(shape) < 2:
+        return
+    perm = [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]
+    turned = net.add("Transpose", [x], tuple(shape[p] for p in perm), perm=perm)
+    if np.prod(shape[:-1]) * shape[-2] < 20000:
+        net.add("MatMul", [x, turned], (*shape[:-1], shape[-2]))
+
+
+LAYERS = (
+    [convolution] * 6
+    + [_activation, _binary, _binary, _channel_scale, _prelu, _pool, _pool, _concat, _concat, _slice, _pad, _resize]
+    + [_transpose, _reshape, _gemm, _matmul, _reduce_mean, _split, _wave]
+)
