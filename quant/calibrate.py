@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import onnx
 
-from quant.float_session import open_tapped
+from quant.float_session import FloatModel, FloatSession, PlainModel
 from quant.masks import LOWEST, UnlessMasked, masked_tensors
 from quant.observe import Histogram, MinMax, Observer, Percentile, Range
 from quant.parameters import least_error_range
@@ -56,10 +56,12 @@ def calibrate(
     progress: Progress | None = None,
     session_threads: int = 1,
     held_bytes: int = HELD_BYTES,
+    computed_by: FloatModel | None = None,
 ) -> dict[str, Range]:
     """-> the range of each of `tensors` (float, inputs among them), in their order, over all samples of `data`.
 
-    model: static, float, such that onnxruntime runs it; it is not changed. One pass over `data`, one sample in memory; the
+    model: static, float, such that onnxruntime runs it; it is not changed. computed_by: what computes its tensors instead,
+    where another spelling of it shall. One pass over `data`, one sample in memory; the
     observed tensors are fetched in groups of at most `held_bytes`, so a large model runs several times on each sample.
     numerics: needed by 'mse', which searches what the machine can express.
     Raises CompileError: no such tensor, no sample, a sample that onnxruntime refuses, NaN or infinity in a tensor.
@@ -67,7 +69,9 @@ def calibrate(
     make = _observer_factory(observer, numerics, percent)
     masks = masked_tensors(model)
     observers: dict[str, Observer] = {name: UnlessMasked(make()) if name in masks else make() for name in tensors}
-    observe(model, data, observers, progress=progress, session_threads=session_threads, held_bytes=held_bytes)
+    observe(
+        model, data, observers, progress=progress, session_threads=session_threads, held_bytes=held_bytes, computed_by=computed_by
+    )
     return {name: observers[name].range() for name in tensors}
 
 
@@ -85,13 +89,14 @@ def observe(
     progress: Progress | None = None,
     session_threads: int = 1,
     held_bytes: int = HELD_BYTES,
+    computed_by: FloatModel | None = None,
 ) -> None:
     """Shows each sink its tensor's values, sample by sample; all else as in `calibrate`."""
     sizes = _tensor_bytes(model)
     inputs = {i.name for i in model.graph.input} - {i.name for i in model.graph.initializer}
     _check_names(list(sinks), sizes, inputs)
     groups = _groups([name for name in sinks if name not in inputs], sizes, held_bytes)
-    sessions = [(_session(model, group, session_threads), group) for group in groups]
+    sessions = [(_session(computed_by or PlainModel(model), group, session_threads), group) for group in groups]
     producers = {output: node for node in model.graph.node for output in node.output}
     masks, made_up = masked_tensors(model), bool(getattr(data, "random", False))
     total = getattr(data, "count", None)
@@ -102,7 +107,7 @@ def observe(
             if name in inputs:
                 sinks[name].update(_finite(sample[name], name, where, producers, masks))
         for session, group in sessions:
-            for name, value in zip(group, _run(session, group, sample, where), strict=True):
+            for name, value in zip(group, _run(session, sample, where), strict=True):
                 sinks[name].update(_finite(value, name, where, producers, masks))
         if progress:
             progress(done, total)
@@ -172,16 +177,16 @@ def _groups(names: Sequence[str], sizes: Mapping[str, int], held_bytes: int) -> 
     return groups
 
 
-def _session(model: onnx.ModelProto, outputs: Sequence[str], threads: int) -> Any:
+def _session(model: FloatModel, names: Sequence[str], threads: int) -> FloatSession:
     try:
-        return open_tapped(model, outputs, threads=threads)
+        return FloatSession(model, names, threads=threads)
     except Exception as fault:  # onnxruntime's errors share no base class
         raise CompileError(f"calibration: onnxruntime does not load the model: {first_line(fault)}") from None
 
 
-def _run(session: Any, outputs: Sequence[str], sample: Sample, where: _Sample) -> list[np.ndarray]:
+def _run(session: FloatSession, sample: Sample, where: _Sample) -> list[np.ndarray]:
     try:
-        return session.run(list(outputs), sample)
+        return session.run(sample)
     except Exception as fault:
         raise where.fault(
             f"onnxruntime cannot run the model on it: {first_line(fault)}",

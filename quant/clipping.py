@@ -10,6 +10,7 @@ import onnx
 from numpy.typing import NDArray
 
 from quant.calibrate import Sample, observe
+from quant.float_session import FloatModel
 from quant.observe import Range
 from quant.parameters import activation_quant, code_range
 from toolchain.hw.chip import Numerics
@@ -49,11 +50,15 @@ class _Codes:
 
 
 def lost_tensors(
-    model: onnx.ModelProto, samples: Iterable[Sample], ranges: Mapping[str, Range | Quant], numerics: Numerics
+    model: onnx.ModelProto,
+    samples: Iterable[Sample],
+    ranges: Mapping[str, Range | Quant],
+    numerics: Numerics,
+    computed_by: FloatModel | None = None,
 ) -> list[str]:
     """A sentence for each tensor whose values in the float model mostly lie outside its range, or all have one code."""
     quants = {name: r if isinstance(r, Quant) else activation_quant(r, numerics) for name, r in ranges.items()}
     sinks = {name: _Codes(quant, numerics) for name, quant in quants.items()}
-    observe(model, samples, sinks)
+    observe(model, samples, sinks, computed_by=computed_by)
     faults = {name: sink.fault() for name, sink in sinks.items()}
     return [f"tensor {name!r}: {fault}" for name, fault in faults.items() if fault is not None]

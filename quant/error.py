@@ -39,31 +39,76 @@ class Fidelity:
         }
 
 
+class Compared:
+    """Sums over all that is shown of one tensor, so that none of it need be kept.
+
+    A value that is infinite or NaN in both counts as equal; one that is so in only one of the two is an infinite error.
+    """
+
+    CHUNK = 1 << 18  # elements compared at once, to bound the memory that float64 takes
+
+    def __init__(self) -> None:
+        self._count, self._largest = 0, 0.0
+        self._signal = self._got = self._product = self._noise = self._bias = 0.0
+
+    def update(self, reference: Array, got: Array) -> None:
+        """Raises ValueError where the shapes differ."""
+        if np.shape(reference) != np.shape(got):
+            raise ValueError(f"reference {list(np.shape(reference))} and result {list(np.shape(got))} differ in shape")
+        flat, other = np.ravel(reference), np.ravel(got)
+        for start in range(0, flat.size, self.CHUNK):
+            self._add(flat[start : start + self.CHUNK].astype(np.float64), other[start : start + self.CHUNK].astype(np.float64))
+
+    def _add(self, x: Array, y: Array) -> None:
+        self._count += x.size
+        whole = np.isfinite(x) & np.isfinite(y)
+        if not whole.all():
+            if not np.array_equal(x[~whole], y[~whole], equal_nan=True):
+                self._noise = self._largest = math.inf
+            x, y = x[whole], y[whole]
+        difference = y - x
+        self._signal += float(x @ x)
+        self._got += float(y @ y)
+        self._product += float(x @ y)
+        self._noise += float(difference @ difference)
+        self._bias += float(difference.sum())
+        self._largest = max(self._largest, float(np.abs(difference).max(initial=0.0)))
+
+    @property
+    def sqnr_db(self) -> float:
+        """10 log10(sum(reference**2) / sum((got - reference)**2)): inf where equal, -inf where only the reference is all zero."""
+        if self._noise == 0:
+            return math.inf
+        return 10 * math.log10(self._signal / self._noise) if self._signal > 0 and math.isfinite(self._noise) else -math.inf
+
+    @property
+    def cosine(self) -> float:
+        """1 where both are all zero, 0 where one is, or where one alone is infinite or NaN."""
+        if self._signal == 0 or self._got == 0 or not math.isfinite(self._noise):
+            return 1.0 if self._noise == 0 else 0.0
+        return min(max(self._product / math.sqrt(self._signal) / math.sqrt(self._got), -1.0), 1.0)
+
+    def fidelity(self, name: str) -> Fidelity:
+        bias = self._bias / self._count if self._count else 0.0
+        return Fidelity(name, self.sqnr_db, self.cosine, self._largest, bias)
+
+
+def compared(reference: Array, got: Array) -> Compared:
+    sums = Compared()
+    sums.update(reference, got)
+    return sums
+
+
 def sqnr_db(reference: Array, got: Array) -> float:
-    """10 log10(sum(reference**2) / sum((got - reference)**2)): inf where equal, -inf where only the reference is all zero."""
-    reference, got = _pair(reference, got)
-    noise = float(((got - reference) ** 2).sum())
-    signal = float((reference**2).sum())
-    if noise == 0:
-        return math.inf
-    return 10 * math.log10(signal / noise) if signal > 0 else -math.inf
+    return compared(reference, got).sqnr_db
 
 
 def cosine(reference: Array, got: Array) -> float:
-    """1 where both are all zero, 0 where one is."""
-    reference, got = _pair(reference, got)
-    a, b = float(np.sqrt((reference**2).sum())), float(np.sqrt((got**2).sum()))
-    if a == 0 or b == 0:
-        return 1.0 if a == b else 0.0
-    return float(np.clip((reference / a * (got / b)).sum(), -1.0, 1.0))
+    return compared(reference, got).cosine
 
 
 def fidelity(name: str, reference: Array, got: Array) -> Fidelity:
-    reference, got = _pair(reference, got)
-    difference = got - reference
-    largest = float(np.abs(difference).max(initial=0.0))
-    bias = float(difference.mean()) if difference.size else 0.0
-    return Fidelity(name, sqnr_db(reference, got), cosine(reference, got), largest, bias)
+    return compared(reference, got).fidelity(name)
 
 
 def part_fidelities(reference: Array, got: Array, axis: int, sizes: Mapping[str, int]) -> list[Fidelity]:
@@ -82,10 +127,3 @@ def warnings(figures: Sequence[Fidelity]) -> list[str]:
         f"{f.name}: SQNR {f.sqnr_db:.1f} dB, cosine {f.cosine:.4f} (poor below {POOR_SQNR_DB:.0f} dB or {POOR_COSINE})"
         for f in poor
     ]
-
-
-def _pair(reference: Array, got: Array) -> tuple[Array, Array]:
-    """Both as float64. Raises ValueError where the shapes differ."""
-    if np.shape(reference) != np.shape(got):
-        raise ValueError(f"reference {list(np.shape(reference))} and result {list(np.shape(got))} differ in shape")
-    return np.asarray(reference, np.float64), np.asarray(got, np.float64)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from toolchain.ir.part import Part
 
 if TYPE_CHECKING:
     import onnx
@@ -12,10 +16,29 @@ if TYPE_CHECKING:
 # The rule that takes a Pad into a pool makes a model that does not load where the padding is as wide as the window, and
 # loses windows of pools with ceil_mode (seen in onnxruntime 1.31).
 WRONG_FUSIONS = ["Pad_Fusion"]
+NO_WEIGHTS: Mapping[str, Any] = MappingProxyType({})
 
 
-def open_session(model: bytes | str | Path, *, threads: int = 1, providers: Sequence[str] = ("CPUExecutionProvider",)) -> Any:
-    """An onnxruntime.InferenceSession of a model or its file, on these providers alone.
+class FloatModel(Protocol):
+    """A float network, whose tensors `parts` compute: models to be run one behind the other, later ones read what earlier ones
+    make."""
+
+    @property
+    def inputs(self) -> Sequence[str]: ...
+    def parts(self, names: Sequence[str]) -> Iterable[Part]: ...
+
+
+def open_session(
+    model: bytes | str | Path,
+    *,
+    threads: int = 1,
+    providers: Sequence[str] = ("CPUExecutionProvider",),
+    folder: str = "",
+    dims: Sequence[tuple[str, int]] = (),
+    weights: Mapping[str, Any] = NO_WEIGHTS,
+) -> Any:
+    """An onnxruntime.InferenceSession of a model or its file, on these providers alone. folder: of its external data; dims:
+    of named dimensions; weights: arrays of initializers that the model has no values for, to be kept as long as the session.
 
     Raises what onnxruntime raises, which shares no base class.
     """
@@ -25,23 +48,59 @@ def open_session(model: bytes | str | Path, *, threads: int = 1, providers: Sequ
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # what it logs it also raises
+    if folder:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+    for name, size in dims:
+        options.add_free_dimension_override_by_name(name, size)
+    if weights:
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(w) for w in weights.values()]
+        options.add_external_initializers(list(weights), values)
     return onnxruntime.InferenceSession(
         model, options, providers=list(providers), disabled_optimizers=WRONG_FUSIONS, enable_fallback=0
     )
 
 
-def open_tapped(model: onnx.ModelProto, outputs: Sequence[str], *, threads: int = 1) -> Any:
-    """A session of the model with these tensors of its nodes for outputs; what it declares no type of is float32."""
-    import onnx
+@dataclass(frozen=True)
+class PlainModel:
+    """A float network that is one ONNX model. What it declares no type of is float32."""
 
-    extended = onnx.ModelProto()
-    extended.CopyFrom(model)
-    declared = {v.name: v for v in (*model.graph.value_info, *model.graph.output)}
-    del extended.graph.output[:]
-    for name in outputs:
-        # onnxruntime infers the shape itself; a type is all it asks for
-        untyped = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
-        extended.graph.output.append(declared.get(name, untyped))
-    serialized = extended.SerializeToString()
-    del extended  # the weights need not be held once more
-    return open_session(serialized, threads=threads)
+    proto: onnx.ModelProto
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        return tuple(i.name for i in self.proto.graph.input)
+
+    def parts(self, names: Sequence[str]) -> Iterator[Part]:
+        import onnx
+
+        declared = {v.name: v for v in (*self.proto.graph.value_info, *self.proto.graph.output)}
+        extended = onnx.ModelProto()
+        extended.CopyFrom(self.proto)
+        del extended.graph.output[:]
+        for name in names:
+            # onnxruntime infers the shape itself; a type is all it asks for
+            untyped = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+            extended.graph.output.append(declared.get(name, untyped))
+        serialized = extended.SerializeToString()
+        del extended  # the weights need not be held once more
+        yield Part(serialized, tuple(self.inputs), tuple(names))
+
+
+class FloatSession:
+    """Computes some tensors of a float network, its inputs among them, for one sample at a time."""
+
+    def __init__(self, model: FloatModel, names: Sequence[str], *, threads: int = 1) -> None:
+        """Raises what onnxruntime raises, which shares no base class."""
+        made = [n for n in dict.fromkeys(names) if n not in model.inputs]
+        self._names = tuple(names)
+        self._sessions = []
+        for part in model.parts(made) if made else ():
+            session = open_session(part.model, threads=threads, folder=part.folder, dims=part.dims, weights=part.weights)
+            self._sessions.append((session, part.inputs, part.outputs, part.weights))
+
+    def run(self, sample: Mapping[str, Any]) -> list[Any]:
+        """The tensors in the order of their names. Raises what onnxruntime raises."""
+        values = dict(sample)
+        for session, inputs, outputs, _ in self._sessions:
+            values.update(zip(outputs, session.run(list(outputs), {n: values[n] for n in inputs if n in values})))
+        return [values[n] for n in self._names]

@@ -72,6 +72,7 @@ def run(options: argparse.Namespace) -> None:
         numerics=numerics,
         percent=options.percent,
         progress=progress,
+        computed_by=model,
     )
     if sys.stderr.isatty():
         print(file=sys.stderr)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,14 @@ from toolchain.passes.fuse import fuse_clamps, fuse_residuals, fuse_tables
 from toolchain.passes.quantize import quantize
 from toolchain.passes.segments import Segment, segments
 from toolchain.passes.select import Selection, select
-from toolchain.report import explained, fidelity, run_figures
+from toolchain.report import agreed, explained, fidelity, run_figures
 from toolchain.runtime import Session, host_providers
 from toolchain.schedule.options import LEVELS, Options
 from toolchain.schedule.region import RegionPlan, plan_region
 from toolchain.schedule.text import print_plan
 
 STAGES = ("normal", "compose", "select", "clamps", "quantize", "fuse", "schedule", "program")
+_AGREEMENT_SAMPLES = 1  # that the user's file and its normal form are compared on
 _FIDELITY_SAMPLES = 4
 Dump = Callable[[str, Callable[[], str]], None]  # stage, and what makes its text
 Progress = Callable[[str, int, int | None], None]  # stage, done, total
@@ -101,6 +102,7 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
     model = load_model(path, options.shapes)
     selection = select_model(model, machine, dump)
     samples = _samples(model, options)
+    model, unread = agreed(model, islice(samples, _AGREEMENT_SAMPLES))
     ranges, adjustments = _ranges(model, selection, machine, options, samples, progress)
     container = compile_model(Path(path).stem, model, selection, machine, ranges, options.level, dump, progress).container
     data = container_to_bytes(container)
@@ -108,7 +110,7 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
     figures = _check(data, container, model, selection, samples, options.host, progress)
     figures = {**figures, "nodes": explained(model.nodes, figures["layers"], container, _host_reasons(selection))}
     figures["judged_on"] = "random inputs" if options.calibration is None else "calibration"
-    warnings = (*_warnings(model, machine, options, ranges, samples), *figures["warnings"])
+    warnings = (*unread, *_warnings(model, machine, options, ranges, samples), *figures["warnings"])
     return Build(container, data, figures, (*model.notes, *adjustments), warnings)
 
 
@@ -121,7 +123,7 @@ def _warnings(
 ) -> tuple[str, ...]:
     if options.calibration is not None and options.parameters is not None:
         judged = islice(samples, _FIDELITY_SAMPLES)
-        lost = lost_tensors(model.proto, judged, ranges, machine.chip.numerics)
+        lost = lost_tensors(model.proto, judged, ranges, machine.chip.numerics, model)
         return tuple(f"{options.parameters}: {sentence}" for sentence in lost)
     if options.calibration is not None:
         return ()
@@ -174,6 +176,7 @@ def _ranges(
         observer=options.observer or default_observer(numerics),
         numerics=numerics,
         progress=lambda done, total: progress("calibrate", done, total),
+        computed_by=model,
     )
     adjusted = adjust_ranges(model.proto, ranges)
     return adjusted.ranges, adjusted.notes
@@ -276,32 +279,29 @@ def _check(
     host: str,
     progress: Progress,
 ) -> Mapping[str, Any]:
-    """Runs the emitted bytes once against the integer reference; then the reference on a few samples against float."""
-    taken: list[Mapping[str, np.ndarray]] = []
-    for sample in samples:
-        taken.append(sample)
-        if len(taken) == _FIDELITY_SAMPLES:
-            break
+    """Runs the emitted bytes once against the integer reference; the reference on a few samples against float."""
     simulator = Session(data, host=host, timing=True)  # type: ignore[arg-type]
     reference = Session(container, engine="reference", host=host)  # type: ignore[arg-type]
+    judged = iter(islice(samples, _FIDELITY_SAMPLES))
+    first = next(judged)
     try:
-        run = simulator.run_detailed(taken[0], lambda stage, done, total: progress(stage, done, total))
+        run = simulator.run_detailed(first, lambda stage, done, total: progress(stage, done, total))
     except ProgramError as fault:
         raise InternalError(f"the emitted program breaks a rule of the machine: {fault}") from fault
-    expected = reference.run_detailed(taken[0])
+    expected = reference.run_detailed(first)
     for name, value in expected.outputs.items():
         if not np.array_equal(value, run.outputs[name], equal_nan=True):
             raise InternalError(f"the program's output {name} differs from the integer reference")
-    parts = _concat_parts(selection)
-    outputs, concats = fidelity(model, reference, taken, parts)
     figures = run_figures(container, [s.simulation for s in run.segments])
-    return {
+    figures = {
         **figures,
         "segments": [{"where": s.where, "nodes": len(s.nodes)} for s in run.segments],
         "warnings": [w for s in run.segments for w in s.warnings],
-        "outputs": [_part(f) for f in outputs],
-        "concats": [_part(f) for f in concats],
     }
+    del run, simulator
+    later = ((sample, reference.run_detailed(sample)) for sample in judged)
+    outputs, concats = fidelity(model, container, chain([(first, expected)], later), _concat_parts(selection))
+    return {**figures, "outputs": [_part(f) for f in outputs], "concats": [_part(f) for f in concats]}
 
 
 def _part(f: Any) -> dict[str, Any]:

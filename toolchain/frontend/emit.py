@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
 from toolchain.errors import CompileError
-from toolchain.frontend.convert import node_to_proto, value_info
+from toolchain.frontend.convert import elem_type, node_to_proto, value_info
 from toolchain.frontend.infer import model_of
-from toolchain.ir.graph import Graph, Node
+from toolchain.ir.graph import Graph, Node, TensorType
+from toolchain.ir.part import Part
+
+APART_ELEMENTS = 1024  # larger constants are handed to onnxruntime beside the model
 
 
-def to_proto(graph: Graph, opset: int) -> onnx.ModelProto:
-    """Every tensor typed: inputs, outputs, value_info, initializers."""
+def to_part(graph: Graph, opset: int) -> Part:
+    """For onnxruntime, with the weights where they lie."""
+    apart = {n: v for n, v in graph.constants.items() if v.dtype == np.float32 and v.size > APART_ELEMENTS}
+    proto = to_proto(graph, opset, apart)
+    return Part(proto.SerializeToString(), graph.inputs, graph.outputs, weights=apart)
+
+
+def to_proto(graph: Graph, opset: int, apart: Collection[str] = ()) -> onnx.ModelProto:
+    """Every tensor typed: inputs, outputs, value_info, initializers. Those in `apart` have no values."""
     named = [n for node in graph.nodes for n in (*node.inputs, *node.outputs) if n]
     constants = [n for n in dict.fromkeys([*named, *graph.outputs]) if n in graph.constants]
     inner = [n for node in graph.nodes for n in node.outputs if n and n not in graph.outputs]
@@ -23,10 +34,18 @@ def to_proto(graph: Graph, opset: int) -> onnx.ModelProto:
         graph.name,
         [value_info(n, graph.types) for n in graph.inputs],
         [value_info(n, graph.types) for n in graph.outputs],
-        [numpy_helper.from_array(graph.constants[n], n) for n in constants],
+        [placeholder(n, graph.types[n]) if n in apart else numpy_helper.from_array(graph.constants[n], n) for n in constants],
         value_info=[value_info(n, graph.types) for n in inner],
     )
     return model_of(made, opset)
+
+
+def placeholder(name: str, t: TensorType) -> onnx.TensorProto:
+    """An initializer whose values lie elsewhere."""
+    made = onnx.TensorProto(name=name, data_type=elem_type(t.dtype), dims=t.shape, data_location=onnx.TensorProto.EXTERNAL)
+    for key, value in (("location", "elsewhere"), ("offset", 0), ("length", t.size_bytes)):
+        made.external_data.add(key=key, value=str(value))
+    return made
 
 
 def subgraph(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 
 import onnx
 
 from toolchain.frontend.bind import bind_inputs
-from toolchain.frontend.emit import subgraph, to_proto
+from toolchain.frontend.emit import subgraph, to_part, to_proto
 from toolchain.frontend.normal import normal_form
 from toolchain.frontend.promote import promote
 from toolchain.frontend.read import NORMAL_OPSET, opset_of, read_model
+from toolchain.frontend.source import Source, read_before, shared_tensors, source_of
 from toolchain.frontend.walk import static_graph, unique_name
 from toolchain.ir.graph import Graph, TensorType
+from toolchain.ir.part import Part
 
 NO_SHAPES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 
@@ -24,17 +27,40 @@ NO_SHAPES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 @dataclass(frozen=True)
 class NormalModel:
     """A model in normal form (docs/frontend.md). `graph` holds OnnxOp nodes whose parameters are still constant inputs, as in
-    ONNX; `notes` say what was assumed on the way in; `nodes` are (name, operator) of all nodes that the file has."""
+    ONNX; `notes` say what was assumed on the way in; `nodes` are (name, operator) of all nodes that the file has; `source` is
+    the file itself, None where onnxruntime does not run it."""
 
     graph: Graph
     opset: int
     notes: tuple[str, ...] = ()
     nodes: tuple[tuple[str, str], ...] = ()
+    source: Source | None = None
 
     @cached_property
     def proto(self) -> onnx.ModelProto:
         """The same as ONNX: valid, static, every tensor typed; made when first asked for."""
         return to_proto(self.graph, self.opset)
+
+    def parts(self, names: Sequence[str]) -> Iterator[Part]:
+        """Models that, run one behind the other, compute these tensors: the file's own as far as it has them, then what the
+        normal form makes of them."""
+        own = {} if self.source is None else self.source.types
+        shared = shared_tensors(self.graph, own)
+        rest = [n for n in names if n not in shared]
+        read = read_before(self.graph, rest, shared)
+        taken = tuple(dict.fromkeys(n for n in (*names, *read) if n in shared))
+        if self.source is not None and taken:
+            yield self.source.part(taken)
+        if rest:
+            yield self.normal_part(read, rest)
+
+    def normal_part(self, inputs: Sequence[str], outputs: Sequence[str]) -> Part:
+        """What the normal form makes of `inputs`."""
+        return to_part(subgraph(self.graph, inputs, outputs), self.opset)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return self.graph.inputs
 
     @property
     def types(self) -> Mapping[str, TensorType]:
@@ -43,14 +69,15 @@ class NormalModel:
 
 def load_model(path: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]] = NO_SHAPES) -> NormalModel:
     """`shapes`: input name -> its whole shape. CompileError, in one message, when the model cannot be used."""
-    proto = read_model(path)
+    proto, inlined = read_model(path)
     bound = bind_inputs(proto.graph, shapes)
     graph = static_graph(proto, bound.types)
     opset = max(NORMAL_OPSET, opset_of(proto))
     names: dict[str, int] = {}
     nodes = tuple((unique_name(n, i, names), n.op_type) for i, n in enumerate(proto.graph.node))
+    source = source_of(Path(path), proto, inlined, bound, graph.types)
     del proto
-    return NormalModel(normal_form(graph, opset), opset, bound.notes, nodes)
+    return NormalModel(normal_form(graph, opset), opset, bound.notes, nodes, source)
 
 
 def to_graph(model: NormalModel) -> Graph:

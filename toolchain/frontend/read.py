@@ -20,16 +20,20 @@ NORMAL_OPSET = 21  # the oldest opset whose spellings equal the newest one's; a 
 DOMAINS = ("", "ai.onnx.ml")
 
 
-def read_model(path: str | os.PathLike[str]) -> onnx.ModelProto:
-    """The model with its external data loaded. CompileError when the file, its weights, the opset or an operator is unusable."""
+def read_model(path: str | os.PathLike[str]) -> tuple[onnx.ModelProto, bool]:
+    """The model with its external data loaded, and whether local functions were written out in it.
+
+    CompileError when the file, its weights, the opset or an operator is unusable.
+    """
     proto = parse(Path(path))
     check_opset(proto, path)
     check_size(proto, path)
-    if proto.functions:
+    inlined = bool(proto.functions)
+    if inlined:
         proto = inline_functions(proto, path)
     check_operators(proto.graph, opset_of(proto))
     load_external_data(proto, Path(path))
-    return proto
+    return proto, inlined
 
 
 def model_files(path: Path) -> list[Path]:

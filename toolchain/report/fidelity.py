@@ -2,71 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from quant.error import Fidelity
-from quant.error import fidelity as measure
-from quant.float_session import open_tapped
-from toolchain.codegen.container import Port
+from quant.error import Compared, Fidelity
+from quant.float_session import FloatSession
+from toolchain.codegen.container import Container, Port
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Graph
 from toolchain.ops.movement import Join
-from toolchain.runtime import Session
+from toolchain.runtime import Run
 from toolchain.runtime.ports import to_real
 
 Sample = Mapping[str, np.ndarray]
 
 
+@dataclass(frozen=True)
+class _Operand:
+    """Of a Concat: `tensor` is the model's, `code` the chip's."""
+
+    label: str
+    tensor: str
+    layout: str
+    code: str
+
+
 def fidelity(
-    model: NormalModel, session: Session, samples: Sequence[Sample], parts: Mapping[str, Sequence[tuple[str, str]]]
+    model: NormalModel,
+    container: Container,
+    runs: Iterable[tuple[Sample, Run]],
+    parts: Mapping[str, Sequence[tuple[str, str]]],
 ) -> tuple[list[Fidelity], list[Fidelity]]:
-    """parts: Concat node -> (model tensor, layout) of each operand. -> (outputs, concat operands), over all samples."""
-    outputs = [t.name for t in session.get_outputs() if np.dtype(t.dtype).kind == "f"]
-    joins = {n.name: n for n in session.container.graph.nodes if isinstance(n.op, Join) and n.name in parts}
-    wanted = list(dict.fromkeys([*outputs, *(tensor for name in joins for tensor, _ in parts[name])]))
-    real: dict[str, list[np.ndarray]] = {}
-    got: dict[str, list[np.ndarray]] = {}
-    runner = _float_session(model, wanted)
-    for sample in samples:
-        run = session.run_detailed(sample)
-        values = dict(zip(wanted, runner(sample)))
-        for name in outputs:
-            real.setdefault(name, []).append(values[name])
-            got.setdefault(name, []).append(run.outputs[name])
-        for name, node in joins.items():
-            for i, (tensor, layout) in enumerate(parts[name]):
-                key = f"{name}[{i}] {tensor}"
-                real.setdefault(key, []).append(values[tensor])
-                got.setdefault(key, []).append(_operand(run.codes, session.container.graph, node.inputs[i], layout))
-    whole = [measure(n, np.stack(real[n]), np.stack(got[n])) for n in outputs]
-    operands = [
-        measure(key, np.stack(real[key]), np.stack(got[key]))
-        for name in joins
-        for i, (tensor, _) in enumerate(parts[name])
-        for key in [f"{name}[{i}] {tensor}"]
+    """runs: samples with what the integer reference makes of them, read once, one held at a time; parts: Concat node ->
+    (model tensor, layout) of each operand. -> (outputs, concat operands), over all samples."""
+    outputs = [t.name for t in container.outputs if np.dtype(t.dtype).kind == "f"]
+    operands = _operands(container.graph, parts)
+    wanted = list(dict.fromkeys([*outputs, *(o.tensor for o in operands)]))
+    whole = {name: Compared() for name in outputs}
+    part = {o.label: Compared() for o in operands}
+    session = FloatSession(model, wanted)
+    for sample, run in runs:
+        values = dict(zip(wanted, session.run(sample)))
+        for name, sums in whole.items():
+            sums.update(values[name], run.outputs[name])
+        for o in operands:
+            part[o.label].update(values[o.tensor], real_values(run.codes[o.code], container.graph, o.code, o.layout))
+    return [sums.fidelity(n) for n, sums in whole.items()], [sums.fidelity(n) for n, sums in part.items()]
+
+
+def _operands(graph: Graph, parts: Mapping[str, Sequence[tuple[str, str]]]) -> list[_Operand]:
+    joins = [n for n in graph.nodes if isinstance(n.op, Join) and n.name in parts]
+    return [
+        _Operand(f"{node.name}[{i}] {tensor}", tensor, layout, node.inputs[i])
+        for node in joins
+        for i, (tensor, layout) in enumerate(parts[node.name])
     ]
-    return whole, operands
 
 
-def _operand(codes: Mapping[str, np.ndarray], graph: Graph, name: str, layout: str) -> np.ndarray:
+def real_values(codes: np.ndarray, graph: Graph, name: str, layout: str) -> np.ndarray:
+    """What the codes of a chip tensor stand for, in the model's order."""
     kind = graph.types[name]
     assert kind.quant is not None
-    port = Port(name, name, layout, 0, kind.shape, kind.dtype, kind.quant.scale, kind.quant.zero_point)
-    return to_real(codes[name], port)
-
-
-def _float_session(model: NormalModel, names: Sequence[str]) -> Any:
-    available = {o for n in model.proto.graph.node for o in n.output}
-    asked = [n for n in names if n in available]
-    if not asked:  # no float output: onnxruntime takes no model without any
-        return lambda sample: [np.asarray(sample[n]) for n in names]
-    session = open_tapped(model.proto, asked)
-
-    def run(sample: Sample) -> list[np.ndarray]:
-        found: dict[str, Any] = dict(zip(asked, session.run(asked, dict(sample))))
-        return [found[n] if n in found else np.asarray(sample[n]) for n in names]
-
-    return run
+    return to_real(codes, Port(name, name, layout, 0, kind.shape, kind.dtype, kind.quant.scale, kind.quant.zero_point))

@@ -1,0 +1,157 @@
+"""Every build holds the normal form against the user's file: a fault of the frontend ends it, whatever form the file has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from toolchain.api import BuildOptions, build
+from toolchain.errors import InternalError
+from toolchain.frontend import linear, load_model
+from toolchain.report.agreement import TOLERANCE, agreed, distance
+
+SHAPES = {"x": (1, 3, 8, 8)}
+FACTOR = np.array([0.5, 2, 1, 3], np.float32).reshape(1, 4, 1, 1)
+
+
+def scaled_convolution(body: str = "") -> onnx.ModelProto:
+    """A Conv with a bias, then a Mul and an Add that the frontend folds into it."""
+    text = body or "a = Conv<pads=[1,1,1,1]>(x, w, b) s = Mul(a, m) t = Add(s, n) y = Relu(t)"
+    proto = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> scaled (float[1,3,8,8] x) => (float[1,4,8,8] y) {{ {text} }}'
+    )
+    rng = np.random.default_rng(0)
+    values = {
+        "w": rng.standard_normal((4, 3, 3, 3)),
+        "b": rng.standard_normal(4),
+        "m": FACTOR,
+        "n": rng.standard_normal((1, 4, 1, 1)),
+    }
+    for name, value in values.items():
+        proto.graph.initializer.append(numpy_helper.from_array(value.astype(np.float32), name))
+    return proto
+
+
+def plain(proto: onnx.ModelProto, path: Path) -> None:
+    onnx.save(proto, path)
+
+
+def with_external_data(proto: onnx.ModelProto, path: Path) -> None:
+    onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+
+
+def with_open_batch(proto: onnx.ModelProto, path: Path) -> None:
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    proto.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    onnx.save(proto, path)
+
+
+def with_batch_of_none(proto: onnx.ModelProto, path: Path) -> None:
+    """Some exporters write 0 for what is dynamic; onnxruntime would take no sample."""
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 0
+    del proto.graph.output[0].type.tensor_type.shape.dim[:]
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    onnx.save(proto, path)
+
+
+def with_weights_as_inputs(proto: onnx.ModelProto, path: Path) -> None:
+    for w in proto.graph.initializer:
+        proto.graph.input.append(helper.make_tensor_value_info(w.name, TensorProto.FLOAT, list(w.dims)))
+    onnx.save(proto, path)
+
+
+def with_a_function(proto: onnx.ModelProto, path: Path) -> None:
+    nodes = [helper.make_node("Mul", ["p", "q"], ["i"]), helper.make_node("Add", ["i", "r"], ["o"])]
+    function = helper.make_function("local", "Affine", ["p", "q", "r"], ["o"], nodes, [helper.make_opsetid("", 17)])
+    proto.functions.append(function)
+    proto.opset_import.append(helper.make_opsetid("local", 1))
+    kept = [proto.graph.node[0], helper.make_node("Affine", ["a", "m", "n"], ["t"], domain="local"), proto.graph.node[3]]
+    kept = [onnx.NodeProto.FromString(n.SerializeToString()) for n in kept]
+    del proto.graph.node[:]
+    proto.graph.node.extend(kept)
+    onnx.save(proto, path)
+
+
+FORMS = [plain, with_external_data, with_open_batch, with_batch_of_none, with_weights_as_inputs, with_a_function]
+
+
+@pytest.fixture
+def bias_left_unscaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault as one can happen: the factor reaches the weights, not the bias."""
+    sound = linear.folded_inputs
+
+    def faulty(n, weighted, row, scope):
+        found = sound(n, weighted, row, scope)
+        return (*found[:2], weighted.inputs[2]) if n.op.op_type == "Mul" and len(found) == 3 else found
+
+    monkeypatch.setattr(linear, "folded_inputs", faulty)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_faulty_fold_ends_the_build(form: Callable, tmp_path: Path, bias_left_unscaled: None) -> None:
+    form(scaled_convolution(), tmp_path / "m.onnx")
+    with pytest.raises(InternalError) as caught:
+        build(tmp_path / "m.onnx", BuildOptions("edge16"))
+    text = str(caught.value)
+    assert text.startswith("the frontend changed the model: output 'y' of the file and of its normal form differ by ")
+    assert "; the first tensor that differs is 't', by " in text or form is with_a_function
+    assert "node " in text and "(Conv)" in text
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_sound_model_is_run_from_its_file(form: Callable, tmp_path: Path) -> None:
+    form(scaled_convolution(), tmp_path / "m.onnx")
+    built = build(tmp_path / "m.onnx", BuildOptions("edge16"))
+    assert [w for w in built.warnings if "onnxruntime" in w] == []
+    assert built.figures["outputs"][0]["sqnr_db"] > 30
+
+
+def test_the_first_faulty_tensor_is_named(tmp_path: Path, bias_left_unscaled: None) -> None:
+    body = "a = Conv<pads=[1,1,1,1]>(x, w, b) s = Mul(a, m) t = Sigmoid(s) u = Mul(t, m) y = Relu(u)"
+    onnx.save(scaled_convolution(body), tmp_path / "m.onnx")
+    with pytest.raises(InternalError, match=r"the first tensor that differs is 's', by .*: node .* \(Conv\), made of "):
+        build(tmp_path / "m.onnx", BuildOptions("edge16"))
+
+
+def test_a_file_that_onnxruntime_does_not_load_is_said(tmp_path: Path) -> None:
+    """It has no Max of int16, which is without effect on one tensor."""
+    body = "a = Conv<pads=[1,1,1,1]>(x, w, b) s = Cast<to=5>(a) t = Max(s) u = Cast<to=1>(t) y = Relu(u)"
+    onnx.save(scaled_convolution(body), tmp_path / "m.onnx")
+    built = build(tmp_path / "m.onnx", BuildOptions("edge16"))
+    assert built.warnings[0].startswith("onnxruntime does not run the file as it is (")
+    assert built.warnings[0].endswith("so that a fault in reading the file would not show")
+
+
+def test_what_float_cannot_tell_apart_is_no_fault(tmp_path: Path) -> None:
+    """Deciding where two sums are nearly equal: both spellings are right, and an output of ones and zeros differs."""
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[1,64] x) => (float[1,64] y) '
+        "<float[64,64] w, float k = {1e6}> { a = MatMul(x, w) b = Mul(a, k) y = Floor(b) }"
+    )
+    rng = np.random.default_rng(0)
+    proto.graph.initializer.append(numpy_helper.from_array(rng.standard_normal((64, 64)).astype(np.float32), "w"))
+    onnx.save(proto, tmp_path / "m.onnx")
+    model = load_model(tmp_path / "m.onnx")
+    assert agreed(model, [{"x": rng.standard_normal((1, 64)).astype(np.float32)}]) == (model, ())
+
+
+@pytest.mark.parametrize(
+    ("reference", "got", "expected"),
+    [
+        ([1.0, -2.0], [1.0, -2.0002], 1e-4),
+        ([0.0, 0.0], [0.0, 1e-9], np.inf),
+        ([np.nan, 2.0], [np.nan, 2.0], 0),
+        ([np.inf, 2.0], [-np.inf, 2.0], np.inf),
+        ([1.0], [np.nan], np.inf),
+        ([1.0, 2.0], [1.0], np.inf),
+    ],
+)
+def test_distance(reference: list[float], got: list[float], expected: float) -> None:
+    found = distance(np.array(reference, np.float32), np.array(got, np.float32))
+    assert found == pytest.approx(expected, rel=1e-3) and TOLERANCE < 1e-3
+    assert distance(np.array([1, 2, 3, 4]), np.array([1, 2, 3, 5])) == 0.25

@@ -1,0 +1,98 @@
+"""The user's file as it stands, for onnxruntime: what the model says before this frontend has touched it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+
+import onnx
+
+from toolchain.frontend.bind import Bound
+from toolchain.frontend.convert import elem_type, value_info
+from toolchain.frontend.read import inline_functions, parse
+from toolchain.ir.graph import Graph, TensorType
+from toolchain.ir.part import Part
+
+FIRST_CONSTANTS_IR = 4  # from this IR version on, an initializer that is an input as well could be fed, so nothing folds it
+
+
+@dataclass(frozen=True)
+class Source:
+    """path: the ONNX file; inputs: their bound types; types: what its own nodes make; dims: the values of named dimensions.
+    rewritten: its bytes cannot be run as they are: functions to write out, inputs of size 0, initializers among the inputs."""
+
+    path: Path
+    inputs: Mapping[str, TensorType]
+    types: Mapping[str, TensorType]
+    outputs: frozenset[str]
+    dims: tuple[tuple[str, int], ...]
+    rewritten: bool
+
+    def part(self, names: Sequence[str]) -> Part:
+        """The file's model with these tensors for outputs, beside those that it has."""
+        inner = [n for n in names if n not in self.outputs]
+        model = self.path if not self.rewritten and not inner else self._tapped(inner)
+        return Part(model, tuple(self.inputs), tuple(names), str(self.path.resolve().parent), self.dims)
+
+    def _tapped(self, names: Sequence[str]) -> bytes:
+        taps = [onnx.helper.make_tensor_value_info(n, elem_type(self.types[n].dtype), None) for n in names]
+        more = onnx.ModelProto(graph=onnx.GraphProto(output=taps)).SerializeToString()
+        if self.rewritten:
+            return self._rewritten() + more
+        # Messages of protobuf that stand one behind the other are one: their repeated fields go on.
+        with self.path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as model:
+            return b"".join((model, more))
+
+    def _rewritten(self) -> bytes:
+        proto = parse(self.path)
+        if proto.functions:
+            proto = inline_functions(proto, self.path)
+        del proto.graph.input[:]
+        proto.graph.input.extend(value_info(n, self.inputs) for n in self.inputs)
+        proto.ir_version = max(proto.ir_version, FIRST_CONSTANTS_IR)
+        return proto.SerializeToString()
+
+
+def source_of(path: Path, proto: onnx.ModelProto, inlined: bool, bound: Bound, types: Mapping[str, TensorType]) -> Source:
+    """proto: as read, and whether functions were written out in it; types: of all tensors by the file's own names."""
+    graph = proto.graph
+    made = [n for node in graph.node for n in node.output if n in types]
+    initializers = {i.name for i in graph.initializer}
+    declared = {i.name: i.type.tensor_type.shape.dim for i in graph.input}
+    empty = any(d.HasField("dim_value") and d.dim_value <= 0 for dims in declared.values() for d in dims)
+    fed = proto.ir_version >= FIRST_CONSTANTS_IR and not initializers.isdisjoint(declared)
+    dims = {d.dim_param: size for n, t in bound.types.items() for d, size in zip(declared[n], t.shape) if d.HasField("dim_param")}
+    return Source(
+        path,
+        dict(bound.types),
+        {n: types[n] for n in made},
+        frozenset(o.name for o in graph.output),
+        tuple(dims.items()),
+        inlined or empty or fed,
+    )
+
+
+def shared_tensors(normal: Graph, own: Mapping[str, TensorType]) -> frozenset[str]:
+    """What the nodes of the normal form make under a name and of a type that the file's own tensors have as well."""
+    found: set[str] = set()
+    for node in normal.nodes:
+        made = [n for n in node.outputs if n]
+        if all(own.get(n) == normal.types[n] for n in made):  # or some would have to be read and made at once
+            found.update(made)
+    return frozenset(found)
+
+
+def read_before(normal: Graph, names: Sequence[str], shared: frozenset[str]) -> tuple[str, ...]:
+    """The inputs and shared tensors that the normal form makes these of."""
+    wanted, read = set(names), dict[str, None]()
+    for node in reversed(normal.nodes):
+        if not wanted.intersection(node.outputs):
+            continue
+        for name in node.inputs:
+            if name in shared or name in normal.inputs:
+                read[name] = None
+            elif name:
+                wanted.add(name)
+    return tuple(read)

@@ -1,0 +1,140 @@
+"""Whether the normal form still says what the user's file says, both run in float. A difference is a fault of the frontend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from quant.float_session import FloatSession
+from toolchain.errors import InternalError
+from toolchain.frontend import NormalModel
+from toolchain.ir.part import Part
+
+Sample = Mapping[str, np.ndarray]
+TOLERANCE = 1e-4  # of a tensor's largest magnitude; sums in another order stay far below
+ROUNDING = 1e-6  # relative change of the inputs that stands for float's own rounding...
+AMPLIFIED = 10.0  # ...and how many times its effect two spellings of one network may differ
+DRAWS = 3
+HELD_ELEMENTS = 32 << 20  # of tensors that are compared at once
+
+
+@dataclass(frozen=True)
+class _Alone:
+    """One of the two, as a float network of a single model."""
+
+    inputs: Sequence[str]
+    part: Callable[[Sequence[str]], Part]
+
+    def parts(self, names: Sequence[str]) -> Iterator[Part]:
+        yield self.part(names)
+
+
+def _file(model: NormalModel) -> _Alone:
+    assert model.source is not None
+    return _Alone(model.inputs, model.source.part)
+
+
+def _normal(model: NormalModel) -> _Alone:
+    return _Alone(model.inputs, lambda names: model.normal_part(model.inputs, names))
+
+
+def agreed(model: NormalModel, samples: Iterable[Sample]) -> tuple[NormalModel, tuple[str, ...]]:
+    """The model, without its file where onnxruntime does not run that, and a sentence that says so.
+
+    Raises InternalError where an output of the file and of the normal form differ by more than float's rounding.
+    """
+    if model.source is None:
+        return model, ()
+    names = [n for n in model.graph.outputs if n in model.source.types]
+    try:
+        file = FloatSession(_file(model), names)
+        expected = [(sample, file.run(sample)) for sample in samples]
+    except Exception as fault:  # onnxruntime's errors share no base class
+        said = str(fault).strip().partition("\n")[0]
+        return replace(model, source=None), (
+            f"onnxruntime does not run the file as it is ({said:.200}); calibrated and judged on its normal form, "
+            "so that a fault in reading the file would not show",
+        )
+    del file
+    normal = FloatSession(_normal(model), names)
+    for sample, values in expected:
+        for name, value, found in zip(names, values, normal.run(sample)):
+            error = distance(value, found)
+            if error > TOLERANCE and error > AMPLIFIED * _rounding(model, name, sample, value):
+                raise InternalError(_difference(model, name, sample, error))
+    return model, ()
+
+
+def distance(reference: np.ndarray, got: np.ndarray) -> float:
+    """The largest error as a share of the reference's largest magnitude; of values that are not float, the share that differ.
+    Infinite where shapes or types differ, or only one of the two is NaN or infinite."""
+    if reference.shape != got.shape or reference.dtype != got.dtype:
+        return np.inf
+    if reference.dtype.kind != "f":
+        return float(np.mean(reference != got)) if reference.size else 0.0
+    whole = np.isfinite(reference)
+    if not np.array_equal(reference[~whole], got[~whole], equal_nan=True):
+        return np.inf
+    largest = float(np.abs(reference[whole]).max(initial=0.0))
+    error = float(np.abs(got[whole] - reference[whole]).max(initial=0.0))
+    return 0.0 if error == 0 else np.inf if largest == 0 or not np.isfinite(error) else error / largest
+
+
+def _rounding(model: NormalModel, name: str, sample: Sample, value: np.ndarray) -> float:
+    """How far an output of the file moves when its inputs are rounded elsewhere: much where it is ill-conditioned or takes
+    decisions, and where it draws random numbers."""
+    session, rng = FloatSession(_file(model), [name]), np.random.default_rng(0)
+    return max(distance(value, session.run(_rounded(sample, rng))[0]) for _ in range(DRAWS))
+
+
+def _rounded(sample: Sample, rng: np.random.Generator) -> dict[str, Any]:
+    def moved(x: np.ndarray) -> np.ndarray:
+        return np.asarray(x * (1 + ROUNDING * rng.standard_normal(x.shape)), x.dtype) if x.dtype.kind == "f" else x
+
+    return {n: moved(x) for n, x in sample.items()}
+
+
+def _difference(model: NormalModel, output: str, sample: Sample, error: float) -> str:
+    said = f"the frontend changed the model: output {output!r} of the file and of its normal form differ {_amount(error)}"
+    first = _first(model, sample)
+    if first is None:
+        return said
+    tensor, own = first
+    node = model.graph.producers()[tensor]
+    return (
+        f"{said}; the first tensor that differs is {tensor!r}, {_amount(own)}: node {node.name} ({node.op.op_type}), "
+        f"made of {', '.join(node.sources)}"
+    )
+
+
+def _amount(error: float) -> str:
+    return f"by {error:.2g} of its largest magnitude" if np.isfinite(error) else "in shape, type, or where it is infinite"
+
+
+def _first(model: NormalModel, sample: Sample) -> tuple[str, float] | None:
+    """The first tensor, in the order of the normal form, that its file computes otherwise, and by how much."""
+    assert model.source is not None
+    own, types = model.source.types, model.types
+    names = [n for node in model.graph.nodes for n in node.outputs if n in own and own[n] == types[n]]
+    for group in _groups(names, {n: types[n].elements for n in names}):
+        values = FloatSession(_file(model), group).run(sample)
+        for name, value, found in zip(group, values, FloatSession(_normal(model), group).run(sample)):
+            error = distance(value, found)
+            if error > TOLERANCE:
+                return name, error
+    return None
+
+
+def _groups(names: Sequence[str], elements: Mapping[str, int]) -> list[list[str]]:
+    groups: list[list[str]] = [[]]
+    held = 0
+    for name in names:
+        if groups[-1] and held + elements[name] > HELD_ELEMENTS:
+            groups.append([])
+            held = 0
+        groups[-1].append(name)
+        held += elements[name]
+    return groups
