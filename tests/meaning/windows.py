@@ -92,6 +92,12 @@ CASES = (
     Case(
         "max pool padded, ceil", "x 1,3,8,8", f"y = MaxPool<{POOL}, pads = [1,1,0,1], ceil_mode = 1>(x)", ranges={"x": (-3, -1)}
     ),
+    Case(
+        "pad with minus infinity into max pool",
+        "x 1,3,8,8",
+        f"p = int64[8] {{0,0,1,1,0,0,0,1}} i = float {{-inf}} a = Pad(x, p, i) y = MaxPool<{POOL}>(a)",
+        ranges={"x": (-3, -1)},
+    ),
     Case("max pool dilated", "x 1,3,9,8", "y = MaxPool<kernel_shape = [2,3], dilations = [2,2]>(x)", opset=12),
     Case("max pool of one dimension", "x 2,3,11", "y = MaxPool<kernel_shape = [3], strides = [2]>(x)"),
     Case("average pool, padding not counted", "x 1,3,8,8", f"y = AveragePool<{POOL}, pads = [1,1,0,1]>(x)"),
