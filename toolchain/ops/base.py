@@ -7,8 +7,9 @@ nodes. An integer operator (`NpuOp`) has a numpy `reference` that defines its bi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -145,6 +146,8 @@ class TiledOp(NpuOp, Protocol):
 
     def nest(self, layer: Layer, tiling: Tiling) -> Nest: ...
 
+    # A class may have a method `tiling_key` too: see the function.
+
 
 class MoveOp(NpuOp, Protocol):
     def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]: ...
@@ -196,6 +199,31 @@ def same_scale(op: Any) -> bool:
 def brought(op: Any) -> tuple[float, ...]:
     """The real numbers that an operator whose output has its input's codes puts among them: its `brings`."""
     return tuple(getattr(op, "brings", ()))
+
+
+def tiling_key(layer: Layer) -> Hashable:
+    """Layers of equal keys, whose tensors are alike, share tilings and their costs.
+
+    A class that has a method `tiling_key` of its own says in it which of its parameters, and nothing of its constants but
+    their shapes, tilings, works and cycles depend on. Of others, heirs too, all parameters count, and which constants.
+    """
+    op = layer.node.op
+    if "tiling_key" in vars(type(op)):
+        return type(op), op.tiling_key()
+    return type(op), _by_value(op), tuple(n for n in layer.node.inputs if n in layer.constants)
+
+
+def _by_value(value: Any) -> Hashable:
+    """Equal for equal values; what cannot be compared is equal to itself alone."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, tuple | list):
+        return type(value), *(_by_value(v) for v in value)
+    if is_dataclass(value):
+        return type(value), *(_by_value(getattr(value, f.name)) for f in fields(value))
+    if value is None or isinstance(value, bool | int | float | str | bytes | Enum):
+        return type(value), repr(value)
+    return id(value)
 
 
 def ceil_div(a: int, b: int) -> int:

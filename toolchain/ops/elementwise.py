@@ -5,7 +5,7 @@ Integer forms: TFLite ADD, SUB, MUL (see quant.fixed_point.elementwise), roundin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -158,6 +158,9 @@ class IntegerBinary:
             **zero,
         )
 
+    def tiling_key(self) -> Hashable:
+        return self.kind
+
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         return box_tilings(layer, layer.chip.engines.vector.lanes)
 
@@ -252,6 +255,9 @@ class Rescale:
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         return rescale(inputs[0], self.requant, x_zero_point=self.x_zero_point, dtype=inputs[0].dtype)
+
+    def tiling_key(self) -> Hashable:
+        return ()
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         return box_tilings(layer, layer.chip.engines.vector.lanes)

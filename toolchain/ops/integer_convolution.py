@@ -5,7 +5,7 @@ Accumulators are requantized per output channel, clamped, taken through a table,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from quant.fixed_point.conv import conv2d
@@ -75,6 +75,13 @@ class IntegerConvolution:
         _, kh, kw, inputs = layer.constants[layer.node.inputs[1]].shape
         n, height, width, channels = layer.output.shape
         return n * height * width * channels * kh * kw * inputs
+
+    def tiling_key(self) -> Hashable:
+        return (
+            (self.strides, self.pads, self.dilations, self.groups),
+            self.table is not None,
+            self.residual is not None,
+        )
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         """Neighbouring groups together, then each group alone: a small SRAM may hold no more."""

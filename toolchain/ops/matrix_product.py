@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,9 @@ class IntegerMatrixProduct:
         a, b = inputs
         acc = matmul(a, b, a_zero_point=self.a_zero_point, b_zero_point=self.b_zero_point, accumulator_bits=self.accumulator_bits)
         return requantize(acc, self.requant, a.dtype)
+
+    def tiling_key(self) -> Hashable:
+        return ()
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         m, n = layer.output.shape[-2:]

@@ -6,7 +6,7 @@ Average: requantize(sum(x - zero_point), S_x / (S_y n)), n the elements the wind
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -245,6 +245,9 @@ class IntegerMaxPool(_Pooling):
         g = self.geometry
         return fixed_point.max_pool(inputs[0], kernel=g.kernel, strides=g.strides, pads=g.pads, dilations=g.dilations)
 
+    def tiling_key(self) -> Hashable:
+        return self.geometry
+
     def nest(self, layer: Layer, tiling: Tiling) -> Nest:
         _, height, width, _ = layer.output.shape
         return self._nest(layer, tiling, [(0, height)], [(0, width)])
@@ -282,6 +285,9 @@ class IntegerAveragePool(_Pooling):
             here = counts == n
             y[:, here, :] = requantize(sums[:, here, :], requant, x.dtype)
         return y
+
+    def tiling_key(self) -> Hashable:
+        return self.geometry, self.count_padding
 
     def nest(self, layer: Layer, tiling: Tiling) -> Nest:
         _, height, width, _ = layer.output.shape

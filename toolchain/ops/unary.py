@@ -6,7 +6,7 @@ A function is a nested tuple: ("x",) is the argument, a float is itself, ("sigmo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -251,6 +251,9 @@ class Lookup:
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         return self.table.apply(inputs[0])
+
+    def tiling_key(self) -> Hashable:
+        return ()
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         return box_tilings(layer, layer.chip.engines.vector.lanes)

@@ -9,7 +9,7 @@ from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.memory import Buffer, DoesNotFit, Placement, ResidentTensor, choose_residents, place
-from toolchain.ops.base import Layer
+from toolchain.ops.base import Layer, tiling_key
 from toolchain.ops.movement import Reshape
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.options import Options
@@ -172,17 +172,19 @@ class _Planner:
         return self.tilings[signature]
 
     def _signature(self, layer: Layer, resident: Collection[str]) -> object:
-        """All that the cost of a layer's tilings depends on. What numbers it computes with does not count."""
-        op = layer.node.op
-        plain = [(k, v) for k, v in sorted(vars(op).items()) if isinstance(v, int | str) or _whole_numbers(v)]
-        plain = [(k, v) for k, v in plain if not k.endswith(("zero_point", "bits", "shift"))]
+        """All that the cost of a layer's tilings depends on."""
         operands = tuple(
-            (layer.types[n].shape, n in layer.constants, n in resident, self.views[n].strides if n in self.views else None)
+            (
+                layer.types[n].shape,
+                layer.types[n].dtype,
+                n in layer.constants,
+                n in resident,
+                self.views[n].strides if n in self.views else None,
+            )
             for n in (*layer.node.inputs, *layer.node.outputs)
             if n
         )
-        extra = (getattr(op, "geometry", None), *(getattr(op, name, None) is not None for name in ("table", "residual")))
-        return (type(op).__name__, repr(plain), operands, extra)
+        return tiling_key(layer), operands
 
     def _place(self, planned: Sequence[PlannedLayer], resident: frozenset[str]) -> RegionPlan | None:
         align = self.chip.memories.sram.alignment_bytes
@@ -208,7 +210,3 @@ class _Planner:
 def _since(step: int, role: str, early: int) -> int:
     """Constant blocks may be fetched while the layer before still runs."""
     return max(0, step - early) if role.startswith("b") else step
-
-
-def _whole_numbers(value: object) -> bool:
-    return isinstance(value, tuple) and all(isinstance(v, int) for v in value)
