@@ -30,7 +30,7 @@ from toolchain.codegen import Port, Region
 from toolchain.frontend import NormalModel, load_model, to_graph
 from toolchain.hw import shipped_names
 from toolchain.isa import decode, load_machine
-from toolchain.runtime.session import dram_image
+from toolchain.runtime.session import dram_image, dram_parts
 
 FOLDER = Path(__file__).parent
 EXAMPLES = FOLDER.parent.parent / "examples/networks"
@@ -59,12 +59,11 @@ def figures(network: str, machine: str) -> Figures:
     cycles, outputs = 0, hashlib.sha256()
     for region in regions:
         decoded = decode(region.program, compiled.container.machine.isa)
-        dram, written = dram_image(region)
+        dram = dram_image(region)
         for port in region.inputs:
             raw = drawn_codes(port).tobytes()
             dram[port.address : port.address + len(raw)] = np.frombuffer(raw, np.uint8)
-            written.append((port.address, port.address + len(raw)))
-        run = simulate(compiled.container.machine.chip, decoded.ops, decoded.words, dram, written)
+        run = simulate(compiled.container.machine.chip, decoded.ops, decoded.words, dram, (), parts=dram_parts(region))
         cycles += run.cycles
         for port in region.outputs:
             outputs.update(run.dram[port.address : port.address + drawn_codes(port).nbytes].tobytes())
