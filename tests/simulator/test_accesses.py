@@ -36,7 +36,6 @@ from toolchain.isa.operations import (
     PoolKind,
     Space,
     WeightedWindowOp,
-    WindowOp,
 )
 
 CASES = 10
@@ -107,7 +106,7 @@ def noted(machine: PlainMachine, op: MachineOp) -> tuple[Bytes, Bytes]:
 
 
 def faults(op: MachineOp, found: tuple[Access, ...], read: Bytes, written: Bytes) -> list[str]:
-    """Where the table and the notes disagree. A box may hold what no window reaches; a table is read as a whole."""
+    """Where the table and the notes disagree. A table is read as a whole."""
     said = []
     if read - claimed(found, False):
         said.append("reads bytes that it does not claim")
@@ -121,15 +120,10 @@ def faults(op: MachineOp, found: tuple[Access, ...], read: Bytes, written: Bytes
 
 
 def may_spare(op: MachineOp, access: Access) -> bool:
-    """Tables by the codes that occur, weights where a tap meets only padding, inputs between windows that stand apart."""
+    """Tables by the codes that occur, weights where a tap meets only padding."""
     if access.address == getattr(op, "table_address", -1):
         return True
-    if isinstance(op, WeightedWindowOp) and access.address == op.weight_address:
-        return True
-    if not isinstance(op, WindowOp) or access.address != op.input_address:
-        return False
-    apart = op.stride_height > op.kernel_height or op.stride_width > op.kernel_width
-    return apart or max(op.dilation_height, op.dilation_width) > 1
+    return isinstance(op, WeightedWindowOp) and access.address == op.weight_address
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -203,9 +197,9 @@ def test_an_access_that_the_table_leaves_out_is_found():
             for k, access in enumerate(found):
                 assert faults(op, (*found[:k], *found[k + 1 :]), read, written) or unreached(op, access, read), (op, k)
                 left_out.add((op.NAME, getattr(op, "kind", None), k))
-    assert {k for name, _, k in left_out if name == "convolution"} == set(range(6))
-    assert {k for name, _, k in left_out if name == "depthwise"} == set(range(5))
-    for name, count in {"matrix_product": 3, "pool": 2, "table": 3, "copy": 2, "fill": 1}.items():
+    for name, count in {"convolution": 6, "depthwise": 5, "pool": 2}.items():  # more where windows pass over rows or columns
+        assert {k for n, _, k in left_out if n == name} >= set(range(count)), name
+    for name, count in {"matrix_product": 3, "table": 3, "copy": 2, "fill": 1}.items():
         assert {k for n, _, k in left_out if n == name} == set(range(count)), name
     for kind in ElementwiseKind:
         count = 2 if kind == ElementwiseKind.RESCALE else 3

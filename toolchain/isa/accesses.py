@@ -20,8 +20,10 @@ from toolchain.isa.operations import (
     Space,
     Table,
     Wait,
+    WindowOp,
     untold,
 )
+from toolchain.isa.windows import Runs, reached
 
 PARAMETER_BYTES = 16
 Block = tuple[int, int, tuple[tuple[int, int], ...]]  # first byte, contiguous run, (count, stride) outermost first
@@ -73,9 +75,35 @@ def _sram(address: int, counts: tuple[int, ...], strides: tuple[int, ...], inner
     return Access(Space.SRAM, address, counts, strides, inner, write)
 
 
-def window_extent(output: int, kernel: int, stride: int, dilation: int, pad: int, size: int) -> int:
-    """How many of the `size` input rows the windows reach (rows past the far edge are padding)."""
-    return max(0, min(size, (output - 1) * stride + (kernel - 1) * dilation + 1 - pad))
+def rows_of(op: WindowOp) -> tuple[int, int, int, int, int, int]:
+    """The arguments of `isa.windows` for the rows of its input."""
+    return op.output_height, op.kernel_height, op.stride_height, op.dilation_height, op.pad_top, op.input_height
+
+
+def columns_of(op: WindowOp) -> tuple[int, int, int, int, int, int]:
+    return op.output_width, op.kernel_width, op.stride_width, op.dilation_width, op.pad_left, op.input_width
+
+
+def _window_reads(op: WindowOp, inner_bytes: int) -> list[Access]:
+    """What the windows reach of the input, and nothing that they pass over."""
+    found = []
+    for rows in reached(*rows_of(op)):
+        for columns in reached(*columns_of(op)):
+            address = op.input_address + rows.first * op.input_row_stride + columns.first * op.input_column_stride
+            found.append(_sram(address, *_grid(rows, op.input_row_stride, columns, op.input_column_stride), inner_bytes))
+    return found
+
+
+def _grid(rows: Runs, row_stride: int, columns: Runs, column_stride: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Counts and strides, a dimension for each axis; two where its runs are apart and longer than one."""
+    dimensions = []
+    for runs, stride in ((rows, row_stride), (columns, column_stride)):
+        if runs.count > 1:
+            dimensions.append((runs.count, runs.step * stride))
+        if runs.length > 1 or runs.count == 1:
+            dimensions.append((runs.length, stride))
+    counts, strides = zip(*dimensions)
+    return counts, strides
 
 
 def weight_bytes(count: int, chip: Chip) -> int:
@@ -118,23 +146,9 @@ def _ranges(op: MachineOp, chip: Chip) -> tuple[Access, ...]:
                 reads.append(_sram(op.output_address, (op.rows,), (op.output_row_stride,), op.columns * size, True))
             return tuple(reads)
         case Pool():
-            rows = window_extent(
-                op.output_height, op.kernel_height, op.stride_height, op.dilation_height, op.pad_top, op.input_height
-            )
-            columns = window_extent(
-                op.output_width, op.kernel_width, op.stride_width, op.dilation_width, op.pad_left, op.input_width
-            )
-            inner = op.channels * size
-            return (
-                _sram(op.input_address, (rows, columns), (op.input_row_stride, op.input_column_stride), inner),
-                _sram(
-                    op.output_address,
-                    (op.output_height, op.output_width),
-                    (op.output_row_stride, op.output_column_stride),
-                    inner,
-                    True,
-                ),
-            )
+            dims, inner = (op.output_height, op.output_width), op.channels * size
+            output = (op.output_row_stride, op.output_column_stride)
+            return (*_window_reads(op, inner), _sram(op.output_address, dims, output, inner, True))
         case Elementwise():
             return _elementwise_accesses(op, size)
         case Table():
@@ -151,8 +165,6 @@ def _ranges(op: MachineOp, chip: Chip) -> tuple[Access, ...]:
 
 def _mac_accesses(op: Convolution | Depthwise, chip: Chip) -> tuple[Access, ...]:
     size = chip.activation_bytes
-    rows = window_extent(op.output_height, op.kernel_height, op.stride_height, op.dilation_height, op.pad_top, op.input_height)
-    columns = window_extent(op.output_width, op.kernel_width, op.stride_width, op.dilation_width, op.pad_left, op.input_width)
     taps = op.kernel_height * op.kernel_width
     if isinstance(op, Convolution):
         inputs, outputs = op.input_channels, op.output_channels
@@ -160,10 +172,7 @@ def _mac_accesses(op: Convolution | Depthwise, chip: Chip) -> tuple[Access, ...]
     else:
         inputs = outputs = op.channels
         weights = taps * weight_bytes(outputs, chip)
-    found = [
-        _sram(op.input_address, (rows, columns), (op.input_row_stride, op.input_column_stride), inputs * size),
-        _sram(op.weight_address, (), (), weights),
-    ]
+    found = [*_window_reads(op, inputs * size), _sram(op.weight_address, (), (), weights)]
     if not op.emit:
         return tuple(found)
     dims = (op.output_height, op.output_width)

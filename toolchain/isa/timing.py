@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from toolchain.hw.chip import Chip, MacArray
-from toolchain.isa.accesses import PARAMETER_BYTES, table_bytes, weight_bytes, window_extent
+from toolchain.isa.accesses import PARAMETER_BYTES, columns_of, rows_of, table_bytes, weight_bytes
 from toolchain.isa.operations import (
     Convolution,
     Copy,
@@ -32,6 +32,7 @@ from toolchain.isa.operations import (
     WindowOp,
     untold,
 )
+from toolchain.isa.windows import rows_reached
 
 
 class Demand(NamedTuple):
@@ -165,9 +166,8 @@ def _operand_reads(mac: MacArray, pixels: int, outputs: int) -> tuple[int, int]:
 
 
 def _window_bytes(op: WindowOp, channels: int, size: int) -> int:
-    rows = window_extent(op.output_height, op.kernel_height, op.stride_height, op.dilation_height, op.pad_top, op.input_height)
-    columns = window_extent(op.output_width, op.kernel_width, op.stride_width, op.dilation_width, op.pad_left, op.input_width)
-    return rows * columns * channels * size
+    """Of the input, what the windows reach; not what strides and dilations pass over."""
+    return rows_reached(*rows_of(op)) * rows_reached(*columns_of(op)) * channels * size
 
 
 def _convolution(op: Convolution, chip: Chip) -> Demand:

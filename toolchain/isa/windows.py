@@ -1,0 +1,69 @@
+"""Which rows or columns of an input the windows of an operation reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+_COUNTED = 1 << 16  # window positions of one axis: what any sane program stays below is looked at one by one
+
+
+class Runs(NamedTuple):
+    """Rows first + i step + j for i < count, j < length."""
+
+    first: int
+    count: int
+    step: int
+    length: int
+
+    @property
+    def rows(self) -> int:
+        return self.count * self.length
+
+
+@lru_cache(maxsize=65536)
+def reached(output: int, kernel: int, stride: int, dilation: int, pad: int, size: int) -> tuple[Runs, ...]:
+    """The rows y stride + k dilation - pad that are among the `size` of the input, for y < output and k < kernel, each once.
+
+    Rows that a stride or a dilation passes over are left out; past either edge is padding.
+    """
+    if kernel == 1:
+        first = -(-pad // stride)
+        count = min(output, (size - 1 + pad) // stride + 1) - first
+        if count <= 0:
+            return ()
+        return (Runs(first * stride - pad, count, stride, 1) if stride > 1 else Runs(first - pad, 1, 1, count),)
+    if (dilation == 1 and kernel >= stride) or output * kernel > _COUNTED:
+        extent = min(size, (output - 1) * stride + (kernel - 1) * dilation + 1 - pad)
+        return (Runs(0, 1, 1, extent),) if extent > 0 else ()
+    rows = {y * stride + k * dilation - pad for y in range(output) for k in range(kernel)}
+    return tuple(_alike(_contiguous(sorted(row for row in rows if 0 <= row < size))))
+
+
+def rows_reached(output: int, kernel: int, stride: int, dilation: int, pad: int, size: int) -> int:
+    """How many rows `reached` gives."""
+    return sum(runs.rows for runs in reached(output, kernel, stride, dilation, pad, size))
+
+
+def _contiguous(rows: list[int]) -> Iterator[tuple[int, int]]:
+    """(first, length) of each run of neighbours."""
+    ends = [row for row, after in pairwise(rows) if after != row + 1] + rows[-1:]
+    starts = rows[:1] + [after for row, after in pairwise(rows) if after != row + 1]
+    yield from ((start, end - start + 1) for start, end in zip(starts, ends))
+
+
+def _alike(runs: Iterable[tuple[int, int]]) -> Iterator[Runs]:
+    """Neighbouring runs of one length at one step together."""
+    held: Runs | None = None
+    for first, length in runs:
+        step = first - (held.first + (held.count - 1) * held.step) if held else 0
+        if held is None or held.length != length or (held.count > 1 and held.step != step):
+            if held:
+                yield held
+            held = Runs(first, 1, 1, length)
+        else:
+            held = Runs(held.first, held.count + 1, step, length)
+    if held:
+        yield held
