@@ -1,0 +1,154 @@
+"""Faults worth decibels that people made by hand. Each is a text that stands once in its file, and what stands there instead.
+
+A test holds that each text is still there: who rewrites such a line carries the fault over to the new one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mutations import Mutant
+
+OPS, FRONT, PASSES, FIXED = "toolchain/ops", "toolchain/frontend", "toolchain/passes", "quant/fixed_point"
+
+NAMED: tuple[tuple[str, str, str, str], ...] = (
+    (
+        "MatMul's output zero point dropped",
+        f"{OPS}/matrix_product.py",
+        '"matrix_product", y.zero_point, low',
+        '"matrix_product", 0, low',
+    ),
+    (
+        "Mul with the scale of one operand",
+        f"{OPS}/elementwise.py",
+        'a.scale * b.scale / y.scale, "mul"',
+        'a.scale / y.scale, "mul"',
+    ),
+    (
+        "PRelu without the slope's scale",
+        f"{OPS}/elementwise.py",
+        'a.scale * b.scale / y.scale, "prelu"',
+        'a.scale / y.scale, "prelu"',
+    ),
+    (
+        "a sum's operands exchange their scales",
+        f"{OPS}/elementwise.py",
+        "inner_requant(b.scale / common",
+        "inner_requant(a.scale / common",
+    ),
+    (
+        "padded AveragePool counts what lies outside",
+        f"{OPS}/pool.py",
+        "n, scope.requant(x.scale / (y.scale * n)",
+        "n, scope.requant(x.scale / (y.scale * math.prod(self.geometry.kernel))",
+    ),
+    (
+        "AveragePool as a convolution forgets a dimension",
+        f"{OPS}/pool.py",
+        "x.scale / (y.scale * kh * kw)",
+        "x.scale / (y.scale * kh * kh)",
+    ),
+    (
+        "fused residual's zero points exchanged",
+        f"{PASSES}/fuse.py",
+        "Residual(zero[index], zero[1 - index]",
+        "Residual(zero[1 - index], zero[index]",
+    ),
+    (
+        "fused residual's scales exchanged",
+        f"{PASSES}/fuse.py",
+        "requants[index], requants[1 - index]",
+        "requants[1 - index], requants[index]",
+    ),
+    (
+        "8-bit table off by one",
+        f"{FIXED}/tables.py",
+        "dtype=np.float64) + np.iinfo(dtype).min",
+        "dtype=np.float64) + np.iinfo(dtype).min + 1",
+    ),
+    ("16-bit table off by one", f"{FIXED}/tables.py", "dtype=np.float64) - 256)", "dtype=np.float64) - 255)"),
+    (
+        "table without the input's zero point",
+        f"{FIXED}/tables.py",
+        "real = _evaluate(f, float(input_scale) * (codes - input_zero_point))\n    nearest",
+        "real = _evaluate(f, float(input_scale) * codes)\n    nearest",
+    ),
+    (
+        "Mul folded into the weights, not into the bias",
+        f"{FRONT}/linear.py",
+        "scope.constant(base, (b * row).astype(w.dtype))",
+        "scope.constant(base, b.astype(w.dtype))",
+    ),
+    ("Add folded in place of the bias", f"{FRONT}/linear.py", "row if b is None else b + row", "row"),
+    ("Gemm's beta dropped", f"{FRONT}/linear.py", "if beta != 1:", "if False:"),
+    ("Gemm's alpha dropped", f"{FRONT}/linear.py", 'if a["alpha"] != 1 else y', "if False else y"),
+    (
+        "Softmax of opset 11 over one axis of two",
+        f"{FRONT}/upgrade.py",
+        "if prod(shape[axis + 1 :]) == 1 or axis >= len(shape):",
+        "if True:",
+    ),
+    ("Clip of opset 6 without its max", f"{FRONT}/upgrade.py", 'for k in ("min", "max")}', 'for k in ("min", "min")}'),
+    (
+        "LayerNormalization's epsilon",
+        f"{FRONT}/norms.py",
+        "axis=axis, epsilon=epsilon,",
+        "axis=axis, epsilon=1e-5,",
+    ),
+    (
+        "BatchNormalization's epsilon dropped",
+        f"{FRONT}/windows.py",
+        'factor = scale / np.sqrt(var + n.op.attributes["epsilon"])',
+        "factor = scale / np.sqrt(var)",
+    ),
+    ("a clamp's upper bound dropped", f"{OPS}/base.py", "    if bounds[1] is not None:\n", "    if False:\n"),
+    ("a clamp's lower bound dropped", f"{OPS}/base.py", "    if bounds[0] is not None:\n", "    if False:\n"),
+    (
+        "a clamp's bound without the zero point",
+        f"{OPS}/base.py",
+        "np.rint(real / quant.scale) + quant.zero_point",
+        "np.rint(real / quant.scale)",
+    ),
+    (
+        "convolution's output scale inverted for its bias",
+        "quant/parameters.py",
+        "codes = np.rint(real / (x.scale * weight.scales))",
+        "codes = np.rint(real / weight.scales)",
+    ),
+    (
+        "convolution's pads exchanged",
+        f"{OPS}/convolution.py",
+        "(pads[0], pads[1], pads[2], pads[3])",
+        "(pads[1], pads[0], pads[3], pads[2])",
+    ),
+    ("parts of a Concat are not rescaled", f"{OPS}/movement.py", "            if x == y:\n", "            if True:\n"),
+    ("linear Resize's taps exchanged", f"{OPS}/resize.py", "1 - (at - left), at - left", "at - left, 1 - (at - left)"),
+    (
+        "accesses of the second operand dropped",
+        "toolchain/isa/accesses.py",
+        "if op.kind != ElementwiseKind.RESCALE:",
+        "if False:",
+    ),
+    ("accesses of the addend dropped", "toolchain/isa/accesses.py", "isinstance(op, Convolution) and op.use_add", "False"),
+    (
+        "accesses of a product's second matrix: half of it",
+        "toolchain/isa/accesses.py",
+        "_sram(op.b_address, (op.inner, op.columns)",
+        "_sram(op.b_address, (op.inner // 2, op.columns)",
+    ),
+    ("accesses of a fused table dropped", "toolchain/isa/accesses.py", "    if op.use_table:\n", "    if False:\n"),
+)
+
+
+def named(root: Path) -> list[Mutant]:
+    """Raises ValueError where a text does not stand in its file once."""
+    found = []
+    for name, path, old, new in NAMED:
+        text = (root / path).read_text(encoding="utf-8")
+        if text.count(old) != 1:
+            raise ValueError(
+                f"{name}: {old!r} stands {text.count(old)} times in {path}; carry the fault over to the line of today"
+            )
+        before = text[: text.index(old)]
+        found.append(Mutant(path, "", before.count("\n") + 1, name, len(before.encode()), old, new))
+    return found
