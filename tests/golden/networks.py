@@ -66,7 +66,7 @@ def figures(network: str, machine: str) -> Figures:
         run = simulate(compiled.container.machine.chip, decoded.ops, decoded.words, dram, (), parts=dram_parts(region))
         cycles += run.cycles
         for port in region.outputs:
-            outputs.update(run.dram[port.address : port.address + drawn_codes(port).nbytes].tobytes())
+            outputs.update(run.dram[port.address : port.address + port.size_bytes].tobytes())
     expected = sum(plan.cycles for plan in compiled.plans) / cycles
     return Figures(program_digest(regions), outputs.hexdigest()[:HEX_DIGITS], cycles, expected)
 
