@@ -8,10 +8,10 @@ from toolchain.bounds import DRAM_BYTES
 from toolchain.codegen.container import LayerInfo, Port, Region
 from toolchain.codegen.lower import Homes, lower_region
 from toolchain.codegen.synchronise import synchronise
-from toolchain.errors import CompileError
+from toolchain.errors import CompileError, InternalError
 from toolchain.ir.graph import Graph
 from toolchain.isa import Machine, encode
-from toolchain.isa.operations import Space
+from toolchain.isa.operations import MachineOp, Space
 from toolchain.memory import Buffer, place
 from toolchain.ops.base import Block, aligned
 from toolchain.passes.segments import Segment
@@ -48,7 +48,7 @@ def link_region(
     if constants.end > DRAM_BYTES:
         raise CompileError(f"the network needs {constants.end:,} bytes of DRAM, the simulator holds {DRAM_BYTES:,}")
     return Region(
-        program=encode(program.ops, machine.isa),
+        program=_encoded(program.ops, machine),
         constants=tuple(constants.blocks),
         inputs=tuple(_port(n, graph, plan, roots, origins) for n in segment.inputs),
         outputs=tuple(_port(n, graph, plan, roots, origins) for n in segment.outputs),
@@ -59,6 +59,14 @@ def link_region(
         sram_bound_bytes=plan.placement.bound_bytes,
         sram_peak_bytes=plan.placement.peak_bytes,
     )
+
+
+def _encoded(ops: Sequence[MachineOp], machine: Machine) -> bytes:
+    """Operators keep within what the machine can say; what does not fit its instructions is their bug, not the model's."""
+    try:
+        return encode(ops, machine.isa)
+    except CompileError as fault:
+        raise InternalError(f"{machine.chip.name}: an operation was emitted that it cannot say: {fault}") from fault
 
 
 def _layers(plan: RegionPlan) -> Sequence[LayerInfo]:

@@ -12,6 +12,7 @@ from quant.fixed_point.conv import conv2d
 from quant.fixed_point.requant import Requant
 from quant.fixed_point.requantization import requantize
 from toolchain.hw.chip import Chip, ConvolutionLimits
+from toolchain.isa.needs import OPEN_LIMIT
 from toolchain.ops.base import Array, Layer, Tiling, halvings
 from toolchain.ops.convolution_tiles import Dense, Depthwise, Lowering
 from toolchain.ops.grouped_convolution import Grouped, grouped_tilings
@@ -61,7 +62,7 @@ class IntegerConvolution:
 
     def limits(self, layer: Layer) -> ConvolutionLimits:
         """Those of the machine operation that runs it."""
-        return layer.chip.limits.depthwise if self.depthwise(layer) else layer.chip.limits.convolution
+        return stated(layer.chip.limits.depthwise if self.depthwise(layer) else layer.chip.limits.convolution)
 
     def most_columns(self, layer: Layer) -> int:
         """Output columns of one instruction."""
@@ -134,8 +135,14 @@ def is_depthwise(groups: int, inputs: int, outputs: int, chip: Chip) -> bool:
     return groups == inputs == outputs and inputs > 1 and chip.engines.mac.depthwise != "none"
 
 
+def stated(limits: ConvolutionLimits) -> ConvolutionLimits:
+    """With what an instruction can say of a window at most, where the machine sets no limit."""
+    names = ("max_kernel", "max_stride", "max_dilation", "max_pad")
+    return limits.model_copy(update={n: (OPEN_LIMIT, OPEN_LIMIT) for n in names if getattr(limits, n) is None})
+
+
 def exceeds_max_pad(pads: Pads, groups: int, inputs: int, outputs: int, chip: Chip) -> bool:
     """True when the padding must be written into memory first."""
     depthwise = is_depthwise(groups, inputs, outputs, chip)
-    limit = (chip.limits.depthwise if depthwise else chip.limits.convolution).max_pad
+    limit = stated(chip.limits.depthwise if depthwise else chip.limits.convolution).max_pad
     return limit is not None and (max(pads[0], pads[2]) > limit[0] or max(pads[1], pads[3]) > limit[1])

@@ -19,6 +19,7 @@ from quant.fixed_point.requantization import requantize
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.isa import operations as machine
+from toolchain.isa.needs import OPEN_LIMIT
 from toolchain.ops.base import Array, Layer, QuantScope, Region, Site, Tiling, Work, clamp_codes, halvings, spans
 from toolchain.ops.integer_convolution import IntegerConvolution, exceeds_max_pad
 from toolchain.ops.nest import Nest, alike, cut_axis, window_axis
@@ -56,9 +57,11 @@ def _beyond(geometry: Geometry, channels: int, chip: Chip) -> str | None:
     for what, value, limit, key in (
         ("kernel", geometry.kernel, limits.max_kernel, "limits.pool.max_kernel"),
         ("stride", geometry.strides, limits.max_stride, "limits.pool.max_stride"),
+        ("dilation", geometry.dilations, limits.max_kernel, "limits.pool.max_kernel"),
     ):
-        if limit and (value[0] > limit[0] or value[1] > limit[1]):
-            return f"{what} {value[0]}x{value[1]} is larger than {key}={limit[0]}x{limit[1]}"
+        most, source = limit or (OPEN_LIMIT, OPEN_LIMIT), key if limit else "what an instruction can say"
+        if value[0] > most[0] or value[1] > most[1]:
+            return f"{what} {value[0]}x{value[1]} is larger than {source}={most[0]}x{most[1]}"
     return None
 
 
@@ -353,7 +356,10 @@ def _geometry(scope: Scope) -> Geometry | None:
     if kernel is None or len(kernel) != 2 or a.get("ceil_mode", 0):
         return None
     top, left, bottom, right = (int(p) for p in a.get("pads", (0, 0, 0, 0)))
-    return Geometry(pair_of(a, "kernel_shape"), pair_of(a, "strides"), (top, left, bottom, right), pair_of(a, "dilations"))
+    height, width = pair_of(a, "kernel_shape")
+    down, across = pair_of(a, "dilations")
+    dilations = (down if height > 1 else 1, across if width > 1 else 1)
+    return Geometry((height, width), pair_of(a, "strides"), (top, left, bottom, right), dilations)
 
 
 def max_pool(scope: Scope) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from toolchain.codegen.container import Container
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
+from toolchain.isa.needs import OPEN_LIMIT
 from toolchain.ops.integer_convolution import is_depthwise
 from toolchain.ops.movement import IntegerPad, Reshape
 from toolchain.report.causes import causes
@@ -93,6 +94,8 @@ def _pad_limit(pad: Node, graph: Graph, chip: Chip) -> str:
     deep = is_depthwise(reader.op.groups, reduction * reader.op.groups, outputs, chip)
     section = "depthwise" if deep else "convolution"
     limit = getattr(chip.limits, section).max_pad
+    if limit is None:
+        return f"the {OPEN_LIMIT:,} that an instruction can say"
     return f"limits.{section}.max_pad=[{limit[0]}, {limit[1]}]"
 
 
