@@ -22,8 +22,7 @@ from simulator.order import program_order
 from simulator.timeline import demands, timeline
 from toolchain.cli.application import reported
 from toolchain.hw import Chip, load_chip
-from toolchain.isa.accesses import accesses
-from toolchain.isa.operations import Convolution, Copy, End, MachineOp, Signal, Space, Wait
+from toolchain.machine import Convolution, Copy, End, MachineOp, Signal, Space, Wait, accesses
 
 MAC, DMA = 0, 2
 LOADED, DONE, STORED = range(3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from simulator.capability import AccumulatorState, broken_capability
+from simulator.accumulators import AccumulatorState
 from simulator.hazards import Hazards, Written
 from simulator.order import Order, describe
 from simulator.overlap import overlap, range_text, repeats_itself
@@ -13,8 +13,7 @@ from simulator.parts import DramPart, Kept, given, overwrite_text, unwritten
 from simulator.unread import Unread, UnreadMarks
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
-from toolchain.isa.accesses import Access
-from toolchain.isa.operations import MachineOp, Signal, Space, Wait
+from toolchain.machine import Access, MachineOp, Signal, Space, Wait, broken_capability
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
 PROGRESS_EVERY = 512
@@ -80,16 +79,9 @@ def check_addresses(index: int, op: MachineOp, found: Sequence[Access], sizes: M
     for read in found[:-1]:
         if read.space != write.space or read.end <= write.address or write.end <= read.address:
             continue
-        if not _in_place(op, read, write) and overlap(read, write):
+        in_place = read.in_step and read.block == write.block
+        if not in_place and overlap(read, write):
             raise ProgramError(f"{describe(index, op, names)} writes {range_text(write)} over {range_text(read)}, which it reads")
-
-
-def _in_place(op: MachineOp, read: Access, write: Access) -> bool:
-    if read.block != write.block:
-        return False
-    if op.NAME == "convolution":  # the addend is read where the output is written; the input is read by windows
-        return getattr(op, "use_add", 0) == 1 and read.address == getattr(op, "addend_address", -1)
-    return op.NAME in ("elementwise", "table")
 
 
 def check_program(

@@ -16,8 +16,7 @@ import numpy as np
 from simulator.order import Order, describe
 from simulator.overlap import byte_view, overlap, range_text
 from toolchain.errors import ProgramError
-from toolchain.isa.accesses import Access
-from toolchain.isa.operations import MachineOp, Signal, Wait
+from toolchain.machine import Access, MachineOp, Signal, Wait
 
 _SHORT = 16  # below this many candidates a plain loop is faster than numpy
 

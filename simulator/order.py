@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
-from toolchain.isa.operations import Copy, End, Fill, MachineOp, Signal, Wait, engine_index, engine_names
+from toolchain.machine import Copy, End, Fill, MachineOp, Signal, Wait, engine_index, engine_names
 
 NO_ENGINE = -1
 

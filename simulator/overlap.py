@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from toolchain.isa.accesses import Access, Block
+from toolchain.machine import Access
+from toolchain.machine.operation import Block
 
 
 def repeats_itself(access: Access) -> bool:

@@ -11,8 +11,7 @@ import numpy as np
 
 from simulator.overlap import overlap, range_text
 from toolchain.errors import counted
-from toolchain.isa.accesses import Access
-from toolchain.isa.operations import Space
+from toolchain.machine import Access, Space
 
 
 class PartKind(Enum):

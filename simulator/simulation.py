@@ -9,17 +9,16 @@ import numpy as np
 
 from quant.fixed_point import FixedPointError
 from simulator.check import PROGRESS_EVERY, Progress, check_program
-from simulator.execute import Executor
+from simulator.execute import execute
 from simulator.order import Order, describe, program_order
 from simulator.parts import DramPart
 from simulator.state import State
 from simulator.timeline import BOUNDS, Timeline, demands, timeline
 from simulator.unread import Unread
+from simulator.values.context import Context
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
-from toolchain.isa.accesses import Access, accesses
-from toolchain.isa.operations import MachineOp, Space
-from toolchain.isa.timing import Demand
+from toolchain.machine import Access, Demand, MachineOp, Space, accesses
 
 
 @dataclass(frozen=True)
@@ -104,12 +103,12 @@ def _values(
     chip: Chip, ops: Sequence[MachineOp], order: Order, dram: np.ndarray, checked: bool, progress: Progress | None
 ) -> np.ndarray:
     """In an order that can run: a program without hazards gives the same values in any of them."""
-    executor = Executor(chip, State(chip, dram))
+    context = Context(chip, State(chip, dram))
     # numpy refuses views outside a memory; in a checked program that would be our fault
     faults = (FixedPointError,) if checked else (FixedPointError, ValueError, TypeError)
     for done, index in enumerate(order.legal):
         try:
-            executor.execute(ops[index])
+            execute(ops[index], context)
         except faults as fault:
             raise ProgramError(f"{describe(index, ops[index], order.names)}: {fault}") from fault
         if progress and not done % PROGRESS_EVERY:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain.hw.chip import Chip
-from toolchain.isa.operations import Space
+from toolchain.machine import Space
 
 Array = NDArray[Any]
 PARAMETERS = np.dtype([("bias", "<i8"), ("multiplier", "<i4"), ("shift", "<i4")])

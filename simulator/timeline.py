@@ -17,8 +17,7 @@ import numpy as np
 
 from simulator.order import NO_ENGINE, Order, issue_cycles, queue_depths
 from toolchain.hw.chip import Chip
-from toolchain.isa.operations import MachineOp, Signal, Wait
-from toolchain.isa.timing import Demand, demand
+from toolchain.machine import Demand, MachineOp, Signal, Wait, demand
 
 BOUNDS = ("compute", "dram", "sram", "dispatch", "wait")
 _COMPUTE, _DRAM, _SRAM, _DISPATCH, _WAIT = range(5)

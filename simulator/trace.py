@@ -16,8 +16,7 @@ import numpy as np
 from simulator.simulation import Simulation
 from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
-from toolchain.isa.accesses import Access, accesses
-from toolchain.isa.operations import MachineOp, Signal, Space, Wait
+from toolchain.machine import Access, MachineOp, Signal, Space, Wait, accesses
 
 _PROCESS = 1
 

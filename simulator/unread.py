@@ -14,8 +14,7 @@ import numpy as np
 from simulator.overlap import byte_view, moved
 from simulator.parts import DramPart, PartKind
 from toolchain.errors import counted
-from toolchain.isa.accesses import PARAMETER_BYTES, Access
-from toolchain.isa.operations import MachineOp, Space, WeightedWindowOp
+from toolchain.machine import PARAMETER_BYTES, Access, MachineOp, Space, WeightedWindowOp
 
 Range = tuple[int, int]
 

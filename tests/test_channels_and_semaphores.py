@@ -18,7 +18,7 @@ from toolchain.codegen import Container, Region
 from toolchain.errors import CompileError
 from toolchain.hw.rules import broken_rules
 from toolchain.isa import Machine, decode, load_machine
-from toolchain.isa.operations import Copy, Space
+from toolchain.machine import Copy, Space
 from toolchain.runtime import Session, random_feeds
 
 CLASSIFIER = Path(__file__).parents[1] / "examples" / "classifier" / "classifier.onnx"

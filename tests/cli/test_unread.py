@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region, container_to_bytes
 from toolchain.isa import decode, encode
-from toolchain.isa.operations import Copy, MachineOp, Space
+from toolchain.machine import Copy, MachineOp, Space
 from toolchain.runtime import Session, random_feeds
 
 DROPPING = {

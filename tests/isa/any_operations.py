@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from toolchain.hw import read_source, shipped_names
 from toolchain.isa import Isa, Machine, load_machine, starter_table
 from toolchain.isa.machine import read_table
-from toolchain.isa.needs import need
-from toolchain.isa.operations import OPERATIONS, MachineOp
+from toolchain.machine import MachineOp
+from toolchain.machine.registry import OPERATIONS
 
 # Shipped machines, and others with a first table of words that are no multiple of 64 bits, or of several 64 bits.
 OTHER_WORDS = ("ws8_pow2 registers 24", "edge16 registers 136", "wide32_w4a16 descriptors 744")
@@ -33,7 +33,7 @@ def _value(operation: str, parameter: str, machine: Machine) -> st.SearchStrateg
     fixed = dict(machine.isa.plans[operation].fixed)
     if parameter in fixed:
         return st.just(fixed[parameter])
-    wanted = need(operation, parameter, machine.chip)
+    wanted = OPERATIONS[operation].need(parameter, machine.chip)
     low, high = -(-wanted.low // wanted.step), wanted.high // wanted.step
     return (st.sampled_from([low, high]) | st.integers(low, high)).map(lambda v: v * wanted.step)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from toolchain.errors import CompileError, ProgramError
 from toolchain.isa import assemble, decode, disassemble, encode
-from toolchain.isa.operations import Copy, End, Fill, MachineOp, Pool, PoolKind, Signal, Space, Table, Wait
+from toolchain.machine import Copy, End, Fill, MachineOp, Pool, PoolKind, Signal, Space, Table, Wait
 
 CASES = settings(
     max_examples=40,
@@ -327,8 +327,8 @@ LISTINGS = {
     "unknown operation": (
         "edge16",
         "isa descriptors1024\nwait2 engine=0\n",
-        "listing line 2: no operation 'wait2'; descriptors1024 has copy, fill, convolution, depthwise, matrix_product, pool, "
-        "elementwise, table, signal, wait, end",
+        "listing line 2: no operation 'wait2'; descriptors1024 has copy, fill, convolution, depthwise, matrix_product, "
+        "elementwise, pool, table, end, signal, wait",
     ),
     "a wait in an end": ("edge16", "isa descriptors1024\nend wait=0\n", "listing line 2: end cannot carry a wait"),
     "a semaphore too large": (

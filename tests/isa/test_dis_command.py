@@ -10,7 +10,7 @@ from toolchain.cli.dis import app
 from toolchain.codegen import Container, Region, container_to_bytes
 from toolchain.ir.graph import Graph
 from toolchain.isa import encode
-from toolchain.isa.operations import End, Fill, Signal, Space, Wait
+from toolchain.machine import End, Fill, Signal, Space, Wait
 
 OPS = [Wait(2, 1), Fill(0, Space.SRAM, 64, 32, 1, 4, 8, 0, 128, 32, -7), Signal(2, 3), End()]
 

@@ -8,10 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolchain.isa import load_machine
-from toolchain.isa.accesses import PARAMETER_BYTES, accesses
-from toolchain.isa.operations import OPERATIONS, Convolution
-from toolchain.isa.timing import demand
 from toolchain.isa.windows import reached, rows_reached
+from toolchain.machine import OPERATIONS, PARAMETER_BYTES, Convolution, accesses, demand
 
 CHIP = load_machine("edge16").chip
 CASES = settings(max_examples=500, deadline=None, derandomize=True, database=None)

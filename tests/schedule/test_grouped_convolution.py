@@ -16,7 +16,7 @@ from toolchain.api import BuildOptions, build
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Node, TensorType
 from toolchain.isa import Machine, load_machine
-from toolchain.isa.operations import Convolution
+from toolchain.machine import Convolution
 from toolchain.ops.base import Layer, Site, Tiling, dense_strides
 from toolchain.ops.integer_convolution import IntegerConvolution
 from toolchain.runtime import Session, random_feeds

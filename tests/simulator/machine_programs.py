@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from toolchain.hw.chip import Chip
-from toolchain.isa.operations import Copy, End, MachineOp, Signal, Space, Wait
+from toolchain.machine import Copy, End, MachineOp, Signal, Space, Wait
 
 MAC, VECTOR, DMA0, DMA1 = 0, 1, 2, 3
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from machine_programs import DMA0, DMA1, VECTOR, load, make, store
 
-from toolchain.isa.operations import Elementwise, ElementwiseKind, End, MachineOp, Signal, Wait
+from toolchain.machine import Elementwise, ElementwiseKind, End, MachineOp, Signal, Wait
 
 LOADED, FREED, COMPUTED, STORED = range(4)
 INPUT, OUTPUT = 0x0000, 0x4000  # in dram

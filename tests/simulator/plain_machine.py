@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from toolchain.hw.chip import Chip
-from toolchain.isa.operations import Convolution, Copy, Depthwise, Elementwise, Fill, MachineOp, MatrixProduct, Pool, Table
+from toolchain.machine import Convolution, Copy, Depthwise, Elementwise, Fill, MachineOp, MatrixProduct, Pool, Table
 
 
 def run_plain(chip: Chip, ops: list[MachineOp], dram: bytes) -> bytes:
@@ -47,7 +48,7 @@ def wrapped(x: int, bits: int) -> int:
 class PlainMachine:
     def __init__(self, chip: Chip, dram: bytes):
         self.chip = chip
-        self.memory = [bytearray(dram), bytearray(chip.memories.sram.size)]
+        self.memory: Sequence[bytearray] = [bytearray(dram), bytearray(chip.memories.sram.size)]
         self.size = 2 if chip.numerics.activation == "int16" else 1
         self.acc: dict[tuple[int, ...], int] = {}
 

@@ -8,8 +8,7 @@ import numpy as np
 from machine_programs import make
 
 from toolchain.hw.chip import Chip
-from toolchain.isa.accesses import table_bytes, weight_bytes
-from toolchain.isa.operations import (
+from toolchain.machine import (
     Convolution,
     Copy,
     Depthwise,
@@ -22,6 +21,8 @@ from toolchain.isa.operations import (
     PoolKind,
     Space,
     Table,
+    table_bytes,
+    weight_bytes,
 )
 
 

@@ -23,9 +23,9 @@ from simulator.execute import Executor
 from simulator.overlap import byte_view
 from simulator.state import State
 from toolchain.hw.chip import Chip
-from toolchain.isa.accesses import Access, accesses
-from toolchain.isa.operations import (
+from toolchain.machine import (
     OPERATIONS,
+    Access,
     Convolution,
     Copy,
     Depthwise,
@@ -36,6 +36,7 @@ from toolchain.isa.operations import (
     PoolKind,
     Space,
     WeightedWindowOp,
+    accesses,
 )
 
 CASES = 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ from simulator import simulate
 from simulator.overlap import overlap, repeats_itself
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
-from toolchain.isa.accesses import Access
-from toolchain.isa.operations import (
+from toolchain.machine import (
+    Access,
     Convolution,
     Copy,
     Depthwise,
@@ -324,7 +325,7 @@ def test_accumulators_of_another_shape():
 
 def test_parameters_that_describe_no_arithmetic():
     image = np.zeros(256, np.uint8)
-    bad = make(Elementwise, **{**vars(rescale(0, 64, 16)), "output_shift": 63})
+    bad = replace(rescale(0, 64, 16), output_shift=63)
     ops = [load(0, 0, 64), Signal(DMA0, 0), Wait(VECTOR, 0), bad, End()]
     with pytest.raises(ProgramError, match=re.escape("op 3 elementwise (vector): Requant: shifts 63..63; must be 0..62")):
         simulate(CHIP, ops, None, image, [(0, 256)])

@@ -10,9 +10,8 @@ from plain_machine import run_plain
 from random_operations import Draw
 
 from simulator import simulate
-from simulator.capability import broken_capability
 from toolchain.hw import load_chip, shipped_names
-from toolchain.isa.operations import Convolution, MatrixProduct, engine_index
+from toolchain.machine import Convolution, MatrixProduct, broken_capability, engine_index
 
 CHIPS = {
     "int8": small_chip(),

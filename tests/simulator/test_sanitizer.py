@@ -11,7 +11,7 @@ from pipelines import pipeline, rescale, without
 
 from simulator import DramPart, PartKind, Unread, simulate
 from toolchain.errors import ProgramError
-from toolchain.isa.operations import Convolution, Copy, Depthwise, End, MachineOp, Signal, Space, Wait
+from toolchain.machine import Convolution, Copy, Depthwise, End, MachineOp, Signal, Space, Wait
 
 CHIP = small_chip()
 INPUT, OUTPUT, SIZE = 0x0000, 0x4000, 0x8000
@@ -181,7 +181,7 @@ def test_a_dropped_wait_is_reported_at_its_place_with_both_operations(wait):
 
 
 def engine_of(op: MachineOp) -> int | None:
-    from toolchain.isa.operations import engine_index
+    from toolchain.machine import engine_index
 
     return engine_index(op)
 

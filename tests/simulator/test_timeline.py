@@ -12,9 +12,7 @@ from pipelines import pipeline, random_program, rescale
 from simulator import Simulation, chrome_trace, simulate, sram_occupancy, write_trace
 from simulator.order import program_order
 from toolchain.hw.chip import Chip
-from toolchain.isa.accesses import accesses
-from toolchain.isa.operations import Copy, End, MachineOp, Signal, Space, Wait
-from toolchain.isa.timing import demand
+from toolchain.machine import Copy, End, MachineOp, Signal, Space, Wait, accesses, demand
 
 IMAGE = np.zeros(0x8000, np.uint8)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from machine_programs import int16_changes, load, make, small_chip
 
-from toolchain.isa.operations import Convolution, Copy, Depthwise, Elementwise, Fill, MatrixProduct, Pool, Signal, Space
-from toolchain.isa.timing import NOTHING, burst_bytes, demand, depthwise_cycles, product_cycles
+from toolchain.machine import NOTHING, Convolution, Copy, Depthwise, Elementwise, Fill, MatrixProduct, Pool, Signal, Space, demand
+from toolchain.machine.units.array import depthwise_cycles, product_cycles
+from toolchain.machine.units.dma import burst_bytes
 
 
 def array(dataflow: str = "os", rows: int = 16, columns: int = 16, **changes):
@@ -95,9 +97,9 @@ def test_convolution_bytes():
     assert d.sram_read_bytes == 2 * 6 * 7 * 5 + 45 * 12 + 12 * 16
     assert d.sram_write_bytes == 4 * 5 * 12
     assert d.latency_cycles == 5
-    kept = make(Convolution, **{**vars(CONVOLUTION), "emit": 0})
+    kept = replace(CONVOLUTION, emit=0)
     assert demand(kept, chip)[3:6] == (2 * 6 * 7 * 5 + 45 * 12, 0, 3)
-    fused = make(Convolution, **{**vars(CONVOLUTION), "use_add": 1, "use_table": 1})
+    fused = replace(CONVOLUTION, use_add=1, use_table=1)
     assert demand(fused, chip).sram_read_bytes == d.sram_read_bytes + 4 * 5 * 12 + 256
 
 

@@ -11,7 +11,7 @@ from toolchain.codegen.synchronise import synchronise
 from toolchain.errors import CompileError, InternalError
 from toolchain.ir.graph import Graph
 from toolchain.isa import Machine, encode
-from toolchain.isa.operations import MachineOp, Space
+from toolchain.machine import MachineOp, Space
 from toolchain.memory import Buffer, place
 from toolchain.ops.base import Block, aligned
 from toolchain.passes.segments import Segment

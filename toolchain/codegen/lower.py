@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from toolchain.hw.chip import Chip
-from toolchain.isa.accesses import Access, accesses
-from toolchain.isa.operations import Copy, MachineOp, Space
+from toolchain.machine import Access, Copy, MachineOp, Space, accesses
 from toolchain.ops.base import Block, Layer, Region, Site, Work, dense_strides
 from toolchain.schedule.copies import Spot, Stride, copies, fills
 from toolchain.schedule.places import View

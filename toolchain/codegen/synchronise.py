@@ -21,8 +21,7 @@ import numpy as np
 from toolchain.codegen.lower import Placed
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
-from toolchain.isa.accesses import Access
-from toolchain.isa.operations import End, MachineOp, Signal, Space, Wait, engine_index, engine_names
+from toolchain.machine import Access, End, MachineOp, Signal, Space, Wait, engine_index, engine_names
 
 Pair = tuple[int, int]  # engine that signals, engine that waits
 _GRANULE_BYTES = {Space.DRAM: 64, Space.SRAM: 16}

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolchain.isa import descriptors, registers
-from toolchain.isa.operations import MachineOp
 from toolchain.isa.plan import Isa
 from toolchain.isa.table import DescriptorTable
+from toolchain.machine import MachineOp
 
 
 @dataclass(frozen=True)

@@ -10,19 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain.errors import CompileError, ProgramError
-from toolchain.isa.operations import ElementwiseKind, MachineOp, PoolKind, Space
 from toolchain.isa.plan import OperationPlan, Slot
+from toolchain.machine import MachineOp
 
 Words = NDArray[np.uint64]
 Column = NDArray[np.int64]
 LIMB_BITS = 64
-_ENUMS = {
-    ("copy", "source_space"): Space,
-    ("copy", "destination_space"): Space,
-    ("fill", "destination_space"): Space,
-    ("pool", "kind"): PoolKind,
-    ("elementwise", "kind"): ElementwiseKind,
-}
 
 
 def gather(ops: Sequence[MachineOp], indices: Sequence[int], plan: OperationPlan) -> dict[str, Column]:
@@ -139,10 +132,10 @@ def build(plan: OperationPlan, columns: dict[str, Column], count: int, places: S
     if not names:
         return [operation() for _ in range(count)]
     lists: list[list[Any]] = []
-    fixed = dict(plan.fixed)
+    fixed, described = dict(plan.fixed), operation.described()
     for name in names:
         values = [fixed[name]] * count if name in fixed else columns[name].tolist()
-        enum = _ENUMS.get((operation.NAME, name))
+        enum = described[name].kinds
         lists.append(
             values if enum is None else [_member(enum, v, operation.NAME, name, places[i]) for i, v in enumerate(values)]
         )

@@ -21,9 +21,9 @@ from toolchain.isa.columns import (
     words_from_bytes,
     words_to_bytes,
 )
-from toolchain.isa.operations import MachineOp, Signal, Wait, engine_index
 from toolchain.isa.plan import Isa, OperationPlan, indices_by_name
 from toolchain.isa.table import Bits, DescriptorTable, width_of
+from toolchain.machine import MachineOp, Signal, Wait, engine_index
 
 
 @dataclass(frozen=True)

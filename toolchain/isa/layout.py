@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from toolchain.hw import KeyPath, suggest
-from toolchain.isa.operations import OPERATIONS
 from toolchain.isa.plan import WIDEST_FIELD, WIDEST_VALUE, slot
 from toolchain.isa.table import Bits, DescriptorTable, FieldBits, Register, RegisterTable, Row, Table
+from toolchain.machine.registry import OPERATIONS
 
 Broken = tuple[KeyPath, str]
 Span = tuple[str, Bits, KeyPath]  # what lies there, where, and the path that says so

@@ -25,10 +25,10 @@ from toolchain.errors import CompileError, ProgramError
 from toolchain.isa import descriptors, registers
 from toolchain.isa.columns import Words, any_set, get, get_bits, words_to_bytes
 from toolchain.isa.descriptors import Descriptor
-from toolchain.isa.operations import OPERATIONS
 from toolchain.isa.plan import Isa, OperationPlan, Slot, slot
 from toolchain.isa.registers import Part, part_name, register_table
 from toolchain.isa.table import Bits, DescriptorTable, RegisterTable, width_of
+from toolchain.machine.registry import OPERATIONS
 
 _LINE_WIDTH = 120
 _LABEL = re.compile(r"^\s*[0-9]+:")

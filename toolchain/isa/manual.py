@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from toolchain.hw import write_bytes, write_hertz
 from toolchain.isa.machine import Machine
-from toolchain.isa.operations import OPERATIONS, MachineOp, untold
 from toolchain.isa.plan import Isa, OperationPlan, Slot, slot
 from toolchain.isa.table import DescriptorTable, RegisterTable
+from toolchain.machine.registry import OPERATIONS
 
 _HEADER = "| parameter | bits | value | range | unit |\n|---|---|---|---|---|"
 
@@ -97,26 +97,20 @@ def _register_forms(table: RegisterTable) -> Iterator[str]:
 def _operation(name: str, plan: OperationPlan, isa: Isa) -> Iterator[str]:
     yield f"### {name} (opcode {plan.opcode})"
     yield ""
-    yield "\n".join(f"    {line}".rstrip() for line in _meaning(plan.operation).splitlines())
+    yield "\n".join(f"    {line}".rstrip() for line in inspect.cleandoc(plan.operation.__doc__ or "").splitlines())
     yield ""
     if not plan.slots and not plan.fixed:
         return
+    described = plan.operation.described()
     yield _HEADER
     for s in plan.slots:
         place = _range((s.low + s.width - 1, s.low)) + (f" of {s.register}" if s.register else "")
-        yield f"| {s.name} | {place} | {_formula(s)} | {s.lowest} to {s.highest} | {parameter_unit(name, s.name)} |"
+        yield f"| {s.name} | {place} | {_formula(s)} | {s.lowest} to {s.highest} | {described[s.name].unit} |"
     for parameter, value in plan.fixed:
-        yield f"| {parameter} | - | always {value} | {value} | {parameter_unit(name, parameter)} |"
+        yield f"| {parameter} | - | always {value} | {value} | {described[parameter].unit} |"
     for s, value in plan.constants:
         yield f"| - | {s.name} | must be {value} | {value} | |"
     yield ""
-
-
-def _meaning(operation: type[MachineOp]) -> str:
-    said = inspect.cleandoc(operation.__doc__ or "")
-    if not said or said.startswith(f"{operation.__name__}("):  # what dataclasses write where nobody did
-        raise untold(operation, "what it means (its docstring in isa.operations)")
-    return said
 
 
 def _range(bits: tuple[int, int]) -> str:
@@ -127,20 +121,6 @@ def _formula(s: Slot) -> str:
     text = "signed" if s.signed else "stored"
     text += f" * {s.step}" if s.step != 1 else ""
     return f"{text} {'+' if s.bias > 0 else '-'} {abs(s.bias)}" if s.bias else text
-
-
-def parameter_unit(operation: str, parameter: str) -> str:
-    """The unit of a parameter, by its name: addresses and memory strides are bytes, extents are elements."""
-    if parameter.endswith("_address") or parameter == "inner_bytes":
-        return "bytes"
-    if "stride" in parameter and not parameter.startswith("stride_"):
-        return "bytes"
-    if parameter.endswith(("shift",)):
-        return "bits"
-    if parameter.endswith(("_zero_point", "clamp_low", "clamp_high")) or parameter == "value":
-        return "codes"
-    extents = ("height", "width", "channels", "rows", "inner", "columns", "inner_elements", "pad_top", "pad_left")
-    return "elements" if parameter.endswith(extents) and operation != "copy" else ""
 
 
 def c_header(machine: Machine) -> str:

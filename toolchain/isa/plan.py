@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from toolchain.isa.operations import OPERATIONS, MachineOp
 from toolchain.isa.table import FieldBits, RegisterTable, Row, Table
+from toolchain.machine import MachineOp
+from toolchain.machine.registry import OPERATIONS
 
 WIDEST_FIELD = 48
 WIDEST_VALUE = 64  # of a register, in one write word

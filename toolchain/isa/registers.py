@@ -22,9 +22,9 @@ from toolchain.isa.columns import (
     words_from_bytes,
     words_to_bytes,
 )
-from toolchain.isa.operations import MachineOp
 from toolchain.isa.plan import Isa, OperationPlan, indices_by_name
 from toolchain.isa.table import RegisterTable, width_of
+from toolchain.machine import MachineOp
 
 Indices = NDArray[np.int64]
 

@@ -11,10 +11,11 @@ from math import gcd
 
 from toolchain.errors import ConfigError
 from toolchain.hw import Chip
-from toolchain.isa.needs import Need, need, needed_operations
-from toolchain.isa.operations import OPERATIONS
+from toolchain.isa.needs import needed_operations
 from toolchain.isa.plan import WIDEST_VALUE
 from toolchain.isa.table import WORD_BITS
+from toolchain.machine import Need
+from toolchain.machine.registry import OPERATIONS
 
 _OPCODE_BITS = 8
 _ADDRESS_BITS = 16  # of a register, at most
@@ -64,7 +65,7 @@ def word_bits_rule(kind: str) -> str:
 
 
 def _needs(operation: str, chip: Chip) -> dict[str, Need]:
-    return {p: need(operation, p, chip) for p in OPERATIONS[operation].parameters()}
+    return {p: OPERATIONS[operation].need(p, chip) for p in OPERATIONS[operation].parameters()}
 
 
 def _field(wanted: Sequence[Need]) -> _Field:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant, TensorType
-from toolchain.isa.operations import MachineOp
+from toolchain.machine import MachineOp
 
 if TYPE_CHECKING:
     from toolchain.ops.nest import Nest

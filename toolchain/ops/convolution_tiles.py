@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from toolchain.isa import operations as machine
-from toolchain.isa.accesses import PARAMETER_BYTES, weight_bytes
+from toolchain import machine
+from toolchain.machine import PARAMETER_BYTES, weight_bytes
 from toolchain.ops.base import Array, Block, Layer, Region, Site, Tiling, Work, aligned, spans
 from toolchain.ops.nest import Nest, alike, cut_axis, reduction_axis, window_axis
 from toolchain.ops.requants import channel_slice, pack_weights, parameter_block

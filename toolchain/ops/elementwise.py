@@ -14,10 +14,10 @@ import numpy as np
 from quant.fixed_point.elementwise import add, mul, prelu, rescale
 from quant.fixed_point.requant import Requant
 from quant.parameters import quant_range
+from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
-from toolchain.isa import operations as machine
-from toolchain.isa.operations import ElementwiseKind
+from toolchain.machine import ElementwiseKind
 from toolchain.ops.base import Array, Block, Layer, QuantScope, Region, Site, Tiling, Work, clamp_codes, dense_strides
 from toolchain.ops.boxes import (
     box_nest,

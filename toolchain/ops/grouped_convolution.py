@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toolchain.isa import operations as machine
-from toolchain.isa.accesses import PARAMETER_BYTES, weight_bytes
-from toolchain.isa.timing import operand_rate, product_cycles
+from toolchain import machine
+from toolchain.machine import PARAMETER_BYTES, weight_bytes
+from toolchain.machine.units.array import operand_rate, product_cycles
 from toolchain.ops.base import Array, Block, Layer, Site, Tiling, Work, aligned, halvings, spans
 from toolchain.ops.convolution_tiles import Lowering, Pair, Part, Tile, cut
 from toolchain.ops.requants import channel_slice, pack_weights, parameter_block

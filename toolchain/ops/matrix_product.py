@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from quant.fixed_point.matmul import matmul
 from quant.fixed_point.requant import Requant
 from quant.fixed_point.requantization import requantize
+from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
-from toolchain.isa import operations as machine
 from toolchain.ops.base import Array, Layer, QuantScope, Region, Site, Tiling, Work, halvings
 from toolchain.ops.nest import Nest, alike, cut_axis, reduction_axis
 from toolchain.ops.requants import pair

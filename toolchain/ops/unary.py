@@ -14,9 +14,9 @@ import numpy as np
 
 from quant.fixed_point.real_functions import erf, sigmoid
 from quant.fixed_point.tables import build_table8, build_table16
+from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
-from toolchain.isa import operations as machine
 from toolchain.ops.base import Array, Block, Layer, QuantScope, Region, Site, Tiling, Work
 from toolchain.ops.boxes import box_nest, box_tilings, row_column, three
 from toolchain.ops.nest import Nest

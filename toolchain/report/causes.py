@@ -16,26 +16,10 @@ from toolchain.codegen.container import Container, Region
 from toolchain.hw.chip import Chip, ConvolutionLimits
 from toolchain.ir.graph import Graph, Node
 from toolchain.isa import decode
-from toolchain.isa.operations import (
-    Convolution,
-    Copy,
-    Depthwise,
-    Elementwise,
-    Fill,
-    MachineOp,
-    MatrixProduct,
-    Pool,
-    Signal,
-    Space,
-    Table,
-    Wait,
-    untold,
-)
+from toolchain.machine import Convolution, Copy, Depthwise, MachineOp, MatrixProduct, Signal, Space, Wait
 from toolchain.ops.integer_convolution import IntegerConvolution
 from toolchain.ops.pool import IntegerMaxPool
 
-_CUT = Convolution | Depthwise | MatrixProduct  # by keys of the machine
-_WHOLE = Copy | Elementwise | Fill | Pool | Table
 _POOLS = ("AveragePool", "GlobalAveragePool", "ReduceMean")
 
 
@@ -68,7 +52,6 @@ def _by_layer(region: Region, container: Container) -> list[list[MachineOp]]:
 
 
 def _of_operator(node: Node, graph: Graph, chip: Chip, ops: Sequence[MachineOp]) -> list[str]:
-    refuse_untold(ops)
     deep = [op for op in ops if isinstance(op, Depthwise)]
     dense = [op for op in ops if isinstance(op, Convolution)]
     products = [op for op in ops if isinstance(op, MatrixProduct)]
@@ -79,12 +62,6 @@ def _of_operator(node: Node, graph: Graph, chip: Chip, ops: Sequence[MachineOp])
     if isinstance(node.op, IntegerMaxPool) and ("@stage" in node.name or f"{node.name}@stage0" in (n.name for n in graph.nodes)):
         return [f"limits.pool.max_kernel={_pair(chip.limits.pool.max_kernel)}: a chain of smaller windows"]
     return []
-
-
-def refuse_untold(ops: Sequence[MachineOp]) -> None:
-    for op in ops:
-        if not isinstance(op, _CUT | _WHOLE):
-            raise untold(type(op), "which key of a machine cuts or slows it (report.causes)")
 
 
 def _convolution(node: Node, graph: Graph, chip: Chip, ops: Sequence[Any]) -> list[str]:

@@ -12,8 +12,7 @@ from simulator import Simulation
 from toolchain.codegen.container import Container, Region
 from toolchain.hw.chip import Chip
 from toolchain.isa import Decoded, decode
-from toolchain.isa.operations import Signal, Wait
-from toolchain.isa.timing import demand
+from toolchain.machine import Signal, Wait, demand
 from toolchain.ops.base import Layer
 from toolchain.ops.integer_convolution import IntegerConvolution
 

@@ -15,7 +15,7 @@ from toolchain.codegen.container import Container, Region
 from toolchain.errors import counted
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph
-from toolchain.isa.operations import Copy, MachineOp, Space
+from toolchain.machine import Copy, MachineOp, Space
 from toolchain.ops.base import Layer, Move
 from toolchain.ops.integer_convolution import IntegerConvolution
 from toolchain.ops.movement import Join, Reshape, Slice

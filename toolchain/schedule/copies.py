@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from toolchain.isa.operations import Copy, Fill, Space
+from toolchain.machine import Copy, Fill, Space
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from typing import Any
 
 from toolchain.hw.chip import Chip
-from toolchain.isa.operations import MachineOp, Space
-from toolchain.isa.timing import demand
+from toolchain.machine import MachineOp, Space, demand
 from toolchain.ops.base import Layer, Region, Site, Work, dense_strides
 from toolchain.ops.nest import Axis
 from toolchain.schedule.copies import Spot, Stride, copies

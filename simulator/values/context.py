@@ -1,0 +1,90 @@
+"""What the values of operations are computed with: a machine's arithmetic, and views of its memories."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.fixed_point import Requant, conv2d, requantize
+from quant.fixed_point.conv import finish_sums
+from simulator.numerics import Arithmetic
+from simulator.state import PARAMETERS, State
+from toolchain.hw.chip import Chip
+from toolchain.machine import PARAMETER_BYTES, MatrixProduct, Pool, WeightedWindowOp, WindowOp, table_bytes
+
+Array = NDArray[Any]
+Pads = tuple[int, int, int, int]
+assert PARAMETERS.itemsize == PARAMETER_BYTES
+
+
+class Context:
+    """One machine while a program runs: its numbers are `arithmetic`, its bytes `state`."""
+
+    def __init__(self, chip: Chip, state: State):
+        self.chip, self.state, self.arithmetic = chip, state, Arithmetic(chip)
+        self.activation, self.size = state.activation, state.activation.itemsize
+        self._table_bytes = table_bytes(chip)
+
+    def table(self, address: int) -> Array:
+        """uint8 of a function's table."""
+        return self.state.sram_bytes(address, self._table_bytes)
+
+    def block(self, address: int, size_bytes: int) -> bytes:
+        """A copy of bytes of the SRAM."""
+        return self.state.sram_bytes(address, size_bytes).tobytes()
+
+    def output(self, op: Any, height: int, width: int, channels: int) -> Array:
+        """int8 or int16[h, w, c] where the operation writes."""
+        strides = (op.output_row_stride, op.output_column_stride, self.size)
+        return self.state.feature_map(op.output_address, (height, width, channels), strides)
+
+    def window_output(self, op: WindowOp, channels: int) -> Array:
+        return self.output(op, op.output_height, op.output_width, channels)
+
+    def window_input(self, op: WindowOp, channels: int, padding: int) -> tuple[Array, Pads]:
+        """The part of the input that windows reach, [1, h, w, c], and the padding around it."""
+        full_height = (op.output_height - 1) * op.stride_height + (op.kernel_height - 1) * op.dilation_height + 1
+        full_width = (op.output_width - 1) * op.stride_width + (op.kernel_width - 1) * op.dilation_width + 1
+        rows = min(op.input_height, max(0, full_height - op.pad_top))
+        columns = min(op.input_width, max(0, full_width - op.pad_left))
+        if rows == 0 or columns == 0:
+            return np.full((1, full_height, full_width, channels), padding, self.activation), (0, 0, 0, 0)
+        strides = (0, op.input_row_stride, op.input_column_stride, self.size)
+        x = self.state.feature_map(op.input_address, (1, rows, columns, channels), strides)
+        return x, (op.pad_top, op.pad_left, full_height - op.pad_top - rows, full_width - op.pad_left - columns)
+
+    def window_sums(self, op: WeightedWindowOp, channels: int, weights: Any) -> Array:
+        """int32 or int64[oh, ow, oc]: sums without bias, wrapped to the accumulators' width."""
+        x, pads = self.window_input(op, channels, op.input_zero_point)
+        return conv2d(
+            x,
+            weights,
+            strides=(op.stride_height, op.stride_width),
+            dilations=(op.dilation_height, op.dilation_width),
+            pads=pads,
+            x_zero_point=op.input_zero_point,
+            accumulator_bits=self.arithmetic.accumulator_bits,
+        )[0]
+
+    def accumulated(self, op: WeightedWindowOp | MatrixProduct, sums: Array) -> Array:
+        """Through the accumulators, which keep the sums unless the operation emits."""
+        if op.accumulate and self.state.accumulators is not None:
+            sums = finish_sums(sums + self.state.accumulators, None, self.arithmetic.accumulator_bits)
+        self.state.accumulators = None if op.emit else sums
+        return sums
+
+    def emitted(self, op: WeightedWindowOp, sums: Array, channels: int) -> Array | None:
+        """None where the accumulators keep the sums, else the outputs after the table."""
+        sums = self.accumulated(op, sums)
+        if not op.emit:
+            return None
+        block = self.block(op.parameter_address, channels * PARAMETER_BYTES)
+        bias, requant = self.arithmetic.channel_requant(block, op.output_zero_point, op.clamp_low, op.clamp_high)
+        q = requantize(finish_sums(sums, bias, self.arithmetic.accumulator_bits), requant, self.activation)
+        return self.arithmetic.lookup(q, self.table(op.table_address)) if op.use_table else q
+
+    def output_requant(self, key: str, op: MatrixProduct | Pool) -> Requant:
+        """key: of `numerics.per_op`."""
+        return self.arithmetic.requant(key, op.multiplier, op.shift, op.output_zero_point, op.clamp_low, op.clamp_high)

@@ -1,0 +1,55 @@
+"""Sums, differences, products, rescalings and PRelu, element by element."""
+
+from __future__ import annotations
+
+from quant.fixed_point import add, mul, prelu, rescale
+from simulator.values.context import Array, Context
+from toolchain.errors import InternalError
+from toolchain.machine import Elementwise, ElementwiseKind
+
+# Of numerics.per_op.
+_KEYS = {kind: kind.name.lower() for kind in ElementwiseKind}
+
+
+def elementwise(op: Elementwise, context: Context) -> None:
+    kind, dtype, requant = op.kind, context.activation, context.arithmetic.requant
+    key, shape = _KEYS[kind], (op.height, op.width, op.channels)
+    a = _operand(op.a_address, shape, (op.a_row_stride, op.a_column_stride, op.a_channel_stride), context)
+    zeros = {"a_zero_point": op.a_zero_point, "b_zero_point": op.b_zero_point, "dtype": dtype}
+    limits = (op.output_zero_point, op.clamp_low, op.clamp_high)
+    output = context.output(op, *shape)
+    if kind == ElementwiseKind.RESCALE:
+        out = requant(key, op.output_multiplier, op.output_shift, *limits)
+        output[...] = rescale(a, out, x_zero_point=op.a_zero_point, dtype=dtype)
+        return
+    b = _operand(op.b_address, shape, (op.b_row_stride, op.b_column_stride, op.b_channel_stride), context)
+    if kind == ElementwiseKind.MUL:
+        q = mul(a, b, requant(key, op.output_multiplier, op.output_shift, *limits), **zeros)
+    elif kind == ElementwiseKind.PRELU:
+        positive = requant(key, op.a_multiplier, op.a_shift, *limits)
+        negative = requant(key, op.b_multiplier, op.b_shift, *limits)
+        q = prelu(a, b, positive, negative, x_zero_point=op.a_zero_point, alpha_zero_point=op.b_zero_point, dtype=dtype)
+    elif kind in (ElementwiseKind.ADD, ElementwiseKind.SUB):
+        inner = context.arithmetic.inner_requant
+        q = add(
+            a,
+            b,
+            inner(key, op.a_multiplier, op.a_shift),
+            inner(key, op.b_multiplier, op.b_shift),
+            requant(key, op.output_multiplier, op.output_shift, *limits),
+            left_shift=op.left_shift,
+            subtract=kind == ElementwiseKind.SUB,
+            **zeros,
+        )
+    else:
+        raise InternalError(f"simulator.values.elementwise computes no {kind.name}")
+    output[...] = q
+
+
+def _operand(address: int, shape: tuple[int, int, int], strides: tuple[int, int, int], context: Context) -> Array:
+    """A view with 1 where the operand is broadcast: numpy then computes what does not change once."""
+    kept = tuple(n if stride else 1 for n, stride in zip(shape, strides))
+    return context.state.feature_map(address, kept, strides)
+
+
+VALUES = {Elementwise: elementwise}

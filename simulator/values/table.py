@@ -1,0 +1,17 @@
+"""Functions of one tensor, by a table."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.values.context import Context
+from toolchain.machine import Table
+
+
+def table(op: Table, context: Context) -> None:
+    shape, strides = (op.height, op.width, op.channels), (op.input_row_stride, op.input_column_stride, context.size)
+    x = context.state.feature_map(op.input_address, shape, strides)
+    context.output(op, *shape)[...] = context.arithmetic.lookup(np.ascontiguousarray(x), context.table(op.table_address))
+
+
+VALUES = {Table: table}

@@ -1,0 +1,151 @@
+"""A machine operation is one class that says everything of itself; all who deal with operations know each of them."""
+
+from __future__ import annotations
+
+import importlib
+import random
+import sys
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.execute import computed, execute
+from simulator.state import State
+from simulator.values.context import Context
+from toolchain.errors import InternalError
+from toolchain.hw import load_chip, shipped_names
+from toolchain.isa import Machine, c_header, decode, encode, load_machine, manual, starter_table, verilog_package
+from toolchain.isa.needs import needed_operations
+from toolchain.machine import MachineOp, Space, accesses, broken_capability, columns_of, demand, engine_index
+from toolchain.machine.registry import OPERATIONS
+
+WHOLE = '''
+from collections.abc import Iterator
+from dataclasses import dataclass
+from toolchain.machine.operation import NOTHING, Access, Demand, MachineOp
+from toolchain.machine.parameter import sram_address
+
+@dataclass(frozen=True, slots=True)
+class Negate(MachineOp):
+    """y = -x."""
+    NAME = "negate"
+    ENGINE = "vector"
+    input_address: int = sram_address()
+
+    @classmethod
+    def needed(cls, chip):
+        return None
+
+    def ranges(self, chip):
+        return ()
+
+    def demand(self, chip):
+        return NOTHING
+
+    def broken(self, chip):
+        return iter(())
+'''
+LEFT_OUT = {
+    'NAME = "negate"': "NAME",
+    'ENGINE = "vector"': "ENGINE",
+    "def needed(": "needed",
+    "def ranges(": "ranges",
+    "def demand(": "demand",
+    "def broken(": "broken",
+    '"""y = -x."""': "a docstring",
+    " = sram_address()": "the unit and values of parameter input_address",
+}
+
+
+def imported(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    (folder / "negate_file.py").write_text(text)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "negate_file", raising=False)
+    importlib.invalidate_caches()
+    return importlib.import_module("negate_file")
+
+
+def test_a_class_that_says_all_is_an_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    negate = imported(WHOLE, tmp_path, monkeypatch).Negate(5)
+    assert (engine_index(negate), negate.parameters()) == (1, ("input_address",))
+    with pytest.raises(FrozenInstanceError):
+        negate.input_address = 6
+    assert not hasattr(negate, "__dict__")
+    chip = load_chip("edge16")
+    with pytest.raises(InternalError, match=r"^no file of simulator\.values computes the operation negate$"):
+        execute(negate, Context(chip, State(chip, np.zeros(1, np.uint8))))
+
+
+@pytest.mark.parametrize("part", LEFT_OUT)
+def test_what_is_left_out_fails_at_import_with_its_name(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left_out = part.replace("def ", "def other_") if part.startswith("def ") else ""
+    text = WHOLE.replace(part, left_out)
+    assert text != WHOLE
+    with pytest.raises(TypeError) as caught:
+        imported(text, tmp_path, monkeypatch)
+    assert str(caught.value) == f"negate_file.Negate: a machine operation needs {LEFT_OUT[part]}"
+
+
+def test_values_of_all_operations_and_no_others() -> None:
+    assert {*computed()} == {*OPERATIONS.values()}
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_every_consumer_knows_every_operation(name: str) -> None:
+    """Encodings, manual, header, package and first table hold each operation that the machine's programs use."""
+    machine = load_machine(name)
+    chip, isa = machine.chip, machine.isa
+    texts = manual(machine), c_header(machine).lower(), verilog_package(machine).lower()
+    first = starter_table(chip)
+    for operation, reason in needed_operations(chip).items():
+        assert reason and all(operation in text for text in (*texts, first)), operation
+    ops = [lowest(OPERATIONS[n], machine) for n in isa.plans if n != "end"]
+    assert [*decode(encode(ops, isa), isa).ops] == ops
+    for op in ops:
+        touched, asked = accesses(op, chip), demand(op, chip)
+        assert broken_capability(op, chip) is None, op
+        assert (engine_index(op) is None) == (op.NAME == "end")
+        works = op.ENGINE is not None
+        assert works == bool(touched) == (asked.compute_cycles > 0), op.NAME
+        written = sum(a.bytes for a in touched if a.write)
+        # Written bytes are charged somewhere: an operation that writes for nothing would cost nothing.
+        assert written <= asked.sram_write_bytes + asked.dram_write_bytes, op.NAME
+
+
+def lowest(operation: type[MachineOp], machine: Machine) -> MachineOp:
+    """The operation with the least value of each parameter, writing and of whole extent."""
+    fixed = dict(machine.isa.plans[operation.NAME].fixed)
+    values = {p: fixed.get(p, max(operation.need(p, machine.chip).low, 0)) for p in operation.parameters()}
+    if operation.NAME == "elementwise":
+        values["b_channel_stride"] = values["a_channel_stride"] = 0
+    return operation(**{**values, **{p: 1 for p in values if p in ("emit", "input_height", "input_width")}})
+
+
+def drawn(operation: type[MachineOp], chip: Any, rng: random.Random) -> MachineOp:
+    """Parameters of any size up to 300 that the encodings could hold."""
+    values = {}
+    for name in operation.parameters():
+        wanted = operation.need(name, chip)
+        values[name] = rng.choice((wanted.low, min(wanted.high, wanted.low + rng.randrange(300)), min(wanted.high, 64)))
+    return operation(**values)
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_columns_ask_for_what_their_rows_ask_for(name: str) -> None:
+    chip, rng = load_chip(name), random.Random(7)
+    for operation in OPERATIONS.values():
+        ops = [drawn(operation, chip, rng) for _ in range(100)]
+        columns = [np.broadcast_to(np.asarray(v), (len(ops),)) for v in demand(columns_of(ops), chip)]
+        rows = [tuple(int(column[i]) for column in columns) for i in range(len(ops))]
+        assert rows == [tuple(int(v) for v in demand(op, chip)) for op in ops], operation.NAME
+
+
+def test_spaces_that_are_none_are_refused() -> None:
+    chip = load_chip("edge16")
+    copy = lowest(OPERATIONS["copy"], load_machine("edge16"))
+    assert accesses(copy, chip)[0].space is Space.DRAM
+    with pytest.raises(ValueError, match="7 is not a valid Space"):
+        accesses(OPERATIONS["copy"](*(7 if n == "source_space" else getattr(copy, n) for n in copy.parameters())), chip)

@@ -1,0 +1,59 @@
+"""What a chip can be asked to do: its operations, each with its parameters, bytes, time and limits."""
+
+from toolchain.machine.operation import (
+    NOTHING,
+    Access,
+    Demand,
+    MachineOp,
+    accesses,
+    broken_capability,
+    columns_of,
+    demand,
+    engine_index,
+    engine_names,
+)
+from toolchain.machine.operations.convolution import Convolution
+from toolchain.machine.operations.copy import Copy
+from toolchain.machine.operations.depthwise import Depthwise
+from toolchain.machine.operations.elementwise import Elementwise, ElementwiseKind
+from toolchain.machine.operations.fill import Fill
+from toolchain.machine.operations.matrix_product import MatrixProduct
+from toolchain.machine.operations.pool import Pool, PoolKind
+from toolchain.machine.operations.synchronisation import End, Signal, Wait
+from toolchain.machine.operations.table import Table
+from toolchain.machine.operations.window import PARAMETER_BYTES, WeightedWindowOp, WindowOp, table_bytes, weight_bytes
+from toolchain.machine.parameter import Need, Parameter, Space
+
+__all__ = [
+    "NOTHING",
+    "PARAMETER_BYTES",
+    "Access",
+    "Convolution",
+    "Copy",
+    "Demand",
+    "Depthwise",
+    "Elementwise",
+    "ElementwiseKind",
+    "End",
+    "Fill",
+    "MachineOp",
+    "MatrixProduct",
+    "Need",
+    "Parameter",
+    "Pool",
+    "PoolKind",
+    "Signal",
+    "Space",
+    "Table",
+    "Wait",
+    "WeightedWindowOp",
+    "WindowOp",
+    "accesses",
+    "broken_capability",
+    "columns_of",
+    "demand",
+    "engine_index",
+    "engine_names",
+    "table_bytes",
+    "weight_bytes",
+]

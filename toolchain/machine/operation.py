@@ -1,0 +1,226 @@
+"""What a machine operation must say of itself: its parameters, its bytes, its time, its limits, its meaning.
+
+Compiler, encodings, timeline, checks and manual know an operation through this class alone. One that leaves a member out
+fails when its file is imported. Members are written so that they hold for one operation, whose parameters are whole
+numbers, and for columns of many, whose parameters are int64[n] arrays (`columns_of`); limits name one operation.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import Field, dataclass, field, fields
+from operator import attrgetter
+from typing import ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+
+from toolchain.hw.chip import Chip
+from toolchain.machine.columns import Whole
+from toolchain.machine.parameter import Need, Parameter, Space
+
+Operation = TypeVar("Operation", bound="MachineOp")
+
+
+class Demand(NamedTuple):
+    """One operation alone on an idle machine. Bytes are totals, cycles are whole.
+
+    compute_cycles: what its engine needs with memories of no limit (DMA: bytes over the channel's rate).
+    dram_read_bytes, dram_write_bytes: bytes the program moves.
+    dram_read_burst_bytes, dram_write_burst_bytes: the same in whole bursts, what the bandwidth is charged.
+    sram_read_bytes, sram_write_bytes: what the ports are charged (copies: in whole bursts of the sram).
+    latency_cycles: from start to the first byte, read and write latency of the memories touched.
+    macs: products, those with padding included.
+    """
+
+    compute_cycles: Whole = 0
+    dram_read_bytes: Whole = 0
+    dram_write_bytes: Whole = 0
+    sram_read_bytes: Whole = 0
+    sram_write_bytes: Whole = 0
+    latency_cycles: Whole = 0
+    macs: Whole = 0
+    dram_read_burst_bytes: Whole = 0
+    dram_write_burst_bytes: Whole = 0
+
+
+NOTHING = Demand()
+Block = tuple[int, int, tuple[tuple[int, int], ...]]  # first byte, contiguous run, (count, stride) outermost first
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Bytes address + sum(i_k strides[k]) + j for i_k < counts[k], j < inner_bytes; strides are not negative.
+
+    exact: every one of these bytes is touched; else they are a box that holds all that are. in_step: a read that goes
+    element by element with the write, so that both may be the same bytes.
+    """
+
+    space: Space
+    address: int
+    counts: tuple[int, ...]
+    strides: tuple[int, ...]
+    inner_bytes: int
+    write: bool
+    in_step: bool = False
+    exact: bool = True
+    end: int = field(init=False, compare=False)  # one past the last byte touched
+
+    def __post_init__(self) -> None:
+        end = self.address + self.inner_bytes
+        for n, stride in zip(self.counts, self.strides):
+            end = end + (n - 1) * stride
+        object.__setattr__(self, "end", end)
+
+    @property
+    def block(self) -> Block:
+        """The same bytes with dimensions of one element dropped and those that continue the run merged into it."""
+        run = self.inner_bytes
+        outer: list[tuple[int, int]] = []
+        for n, stride in zip(reversed(self.counts), reversed(self.strides)):
+            if n == 1:
+                continue
+            if not outer and stride == run:
+                run *= n
+            elif outer and stride == outer[-1][0] * outer[-1][1]:
+                outer[-1] = (outer[-1][0] * n, outer[-1][1])
+            else:
+                outer.append((n, stride))
+        return self.address, run, tuple(reversed(outer))
+
+    @property
+    def bytes(self) -> int:
+        total = self.inner_bytes
+        for n in self.counts:
+            total *= n
+        return total
+
+
+class Sums(NamedTuple):
+    """shape: of the sums made. accumulate: added to those that lie there. emit: written out, so that none stay."""
+
+    shape: tuple[int, ...]
+    accumulate: int
+    emit: int
+
+
+MEMBERS = ("NAME", "ENGINE", "needed", "ranges", "demand", "broken")
+
+
+@dataclass(frozen=True, slots=True)
+class MachineOp:
+    """Base. A class in the folder `operations` with `ABSTRACT` not set is an operation; all MEMBERS are its own or a base's."""
+
+    NAME: ClassVar[str]  # the key in instruction tables, and of the section of `limits`
+    ENGINE: ClassVar[str | None]  # the kind of engine that runs it; None: the engine that its parameter names, or none
+    ABSTRACT: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        if "__slots__" in cls.__dict__ or cls.__dict__.get("ABSTRACT", False):
+            return  # made again with slots, after it was looked at; a base of others
+        cls.ABSTRACT = False
+        where = f"{cls.__module__}.{cls.__qualname__}"
+        bases = [c for c in cls.__mro__ if c not in (MachineOp, object)]
+        missing = [m for m in MEMBERS if not any(m in c.__dict__ for c in bases)]
+        missing += [] if cls.__doc__ else ["a docstring"]
+        for name, kind in inspect.get_annotations(cls).items():
+            value = cls.__dict__.get(name)
+            if not str(kind).startswith("ClassVar") and not (isinstance(value, Field) and "parameter" in value.metadata):
+                missing.append(f"the unit and values of parameter {name}")
+        if missing:
+            raise TypeError(f"{where}: a machine operation needs {', '.join(missing)}")
+
+    @classmethod
+    def parameters(cls) -> tuple[str, ...]:
+        """Names, in the order of the constructor."""
+        return tuple(f.name for f in fields(cls))
+
+    @classmethod
+    def described(cls) -> dict[str, Parameter]:
+        """Each parameter's unit and values, by its name."""
+        return {f.name: f.metadata["parameter"] for f in fields(cls)}
+
+    @classmethod
+    def need(cls, parameter: str, chip: Chip) -> Need:
+        """The values that programs for `chip` may give the parameter."""
+        return cls.described()[parameter].values(cls.NAME, chip)
+
+    @classmethod
+    def needed(cls, chip: Chip) -> str | None:
+        """The key of the chip for which its programs use this operation; None: they do not."""
+        raise NotImplementedError
+
+    def queue(self) -> int | None:
+        """Index of the in-order queue that runs it (`engine_names`); None: no queue does."""
+        return {"mac": 0, "vector": 1}[self.ENGINE or ""]
+
+    def ranges(self, chip: Chip) -> tuple[Access, ...]:
+        """Every byte range touched, reads first; ranges of no bytes may be among them."""
+        raise NotImplementedError
+
+    def demand(self, chip: Chip) -> Demand:
+        """What it asks of the machine."""
+        raise NotImplementedError
+
+    def broken(self, chip: Chip) -> Iterator[str]:
+        """The reasons why this machine cannot run it, beyond sizes and limits of its parameters."""
+        raise NotImplementedError
+
+    def sums(self) -> Sums | None:
+        """What it does to the accumulators; None where it does not use them."""
+        return None
+
+
+def accesses(op: MachineOp, chip: Chip) -> tuple[Access, ...]:
+    """Every byte range `op` touches, reads first. Windows that see only padding touch none of their input."""
+    return tuple(a for a in op.ranges(chip) if a.bytes)
+
+
+def demand(op: MachineOp, chip: Chip) -> Demand:
+    """The demand of any machine operation; signals, waits and ends ask for nothing."""
+    return op.demand(chip)
+
+
+def columns_of(ops: Sequence[Operation]) -> Operation:
+    """One operation whose parameters are columns, int64[n], of n operations of one class."""
+    cls = type(ops[0])
+    names = cls.parameters()
+    if not names:
+        return ops[0]
+    pick = attrgetter(*names)
+    table = np.array([pick(op) for op in ops], np.int64).reshape(len(ops), len(names))
+    return cls(*np.ascontiguousarray(table.T))
+
+
+def broken_capability(op: MachineOp, chip: Chip) -> str | None:
+    """The reason why this machine cannot run the operation, or None."""
+    described = op.described()
+    for name, known in described.items():
+        if known.least is not None and getattr(op, name) < known.least:
+            return f"{name}={getattr(op, name)}, must be at least {known.least}"
+    return next(op.broken(chip), None) or next(_beyond(op, described, chip), None)
+
+
+def _beyond(op: MachineOp, described: dict[str, Parameter], chip: Chip) -> Iterator[str]:
+    """Parameters beyond the machine's `limits`; a pair [height, width] is one limit."""
+    found: dict[str, list[tuple[Parameter, int, int]]] = {}
+    for name, known in described.items():
+        most = known.limit.of(op.NAME, chip) if known.limit else None
+        if known.limit and most is not None:
+            found.setdefault(known.limit.key, []).append((known, getattr(op, name), most))
+    for key, together in found.items():
+        if any(value > most for _, value, most in together):
+            limit = together[0][0].limit
+            assert limit is not None
+            text = limit.text.format("x".join(str(value) for _, value, _ in together))
+            yield f"{text}, limits.{op.NAME}.{key}={'x'.join(str(most) for _, _, most in together)}"
+
+
+def engine_names(dma_channels: int) -> tuple[str, ...]:
+    """The in-order queues, in index order: mac, vector, dma0, dma1, ..."""
+    return ("mac", "vector", *(f"dma{i}" for i in range(dma_channels)))
+
+
+def engine_index(op: MachineOp) -> int | None:
+    """Index into `engine_names` of the queue that runs `op`; None for End."""
+    return op.queue()

@@ -1,0 +1,85 @@
+"""Convolution, dense over its input channels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from toolchain.hw.chip import Chip
+from toolchain.machine.columns import where
+from toolchain.machine.operation import Access, Demand
+from toolchain.machine.operations.window import WeightedWindowOp, weight_bytes
+from toolchain.machine.parameter import (
+    Limit,
+    Space,
+    code,
+    extent,
+    left_shift,
+    multiplier,
+    only_with,
+    post_flag,
+    shift,
+    sram_address,
+    sram_stride,
+    zero_point,
+)
+from toolchain.machine.units.array import operand_rate, operand_reads, product_cycles
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution(WeightedWindowOp):
+    """acc[y, x, o] (+)= sum over ky, kx, i of (in[iy, ix, i] - input_zero_point) w[o, ky, kx, i],
+    iy = y sh + ky dh - pad_top, ix = x sw + kx dw - pad_left.
+
+    Weights in order o, ky, kx, i (int4: each output channel starts on a byte). On emit, after the table, when `use_add`,
+    the output is Elementwise ADD of a = q and b = what lies at addend_address, with the `add_*` parameters (input: a).
+    """
+
+    NAME = "convolution"
+    input_channels: int = extent(Limit("max_input_channels", "{} input channels"))
+    output_channels: int = extent(Limit("max_output_channels", "{} output channels"))
+    use_add: int = post_flag("add")
+    addend_address: int = only_with("add", sram_address())
+    addend_row_stride: int = only_with("add", sram_stride())
+    addend_column_stride: int = only_with("add", sram_stride())
+    add_input_zero_point: int = only_with("add", zero_point())
+    add_addend_zero_point: int = only_with("add", zero_point())
+    add_output_zero_point: int = only_with("add", zero_point())
+    add_left_shift: int = only_with("add", left_shift())
+    add_input_multiplier: int = only_with("add", multiplier())
+    add_input_shift: int = only_with("add", shift())
+    add_addend_multiplier: int = only_with("add", multiplier())
+    add_addend_shift: int = only_with("add", shift())
+    add_output_multiplier: int = only_with("add", multiplier())
+    add_output_shift: int = only_with("add", shift())
+    add_clamp_low: int = only_with("add", code())
+    add_clamp_high: int = only_with("add", code())
+
+    @classmethod
+    def needed(cls, chip: Chip) -> str:
+        return "every machine needs it"
+
+    def outputs(self) -> int:
+        return self.output_channels
+
+    def ranges(self, chip: Chip) -> tuple[Access, ...]:
+        weights = self.output_channels * weight_bytes(self.taps() * self.input_channels, chip)
+        counts, strides = (self.output_height, self.output_width), (self.addend_row_stride, self.addend_column_stride)
+        added = where(self.emit, where(self.use_add, self.output_channels * chip.activation_bytes, 0), 0)
+        addend = Access(Space.SRAM, self.addend_address, counts, strides, added, False, in_step=True)
+        return self.array_ranges(self.input_channels, weights, chip, (addend,))
+
+    def demand(self, chip: Chip) -> Demand:
+        mac, pixels, outputs = chip.engines.mac, self.pixels(), self.output_channels
+        inner = self.taps() * self.input_channels
+        input_reads, weight_reads = operand_reads(mac, pixels, outputs)
+        read = input_reads * self.window_bytes(self.input_channels, chip)
+        read = read + weight_reads * outputs * weight_bytes(inner, chip)
+        read = read + where(self.emit, where(self.use_add, pixels * outputs * chip.activation_bytes, 0), 0)
+        cycles = product_cycles(mac, pixels, inner, outputs, operand_rate(chip, chip.numerics.weight))
+        return self.array_demand(chip, cycles, read, pixels * inner * outputs)
+
+    def broken(self, chip: Chip) -> Iterator[str]:
+        yield from WeightedWindowOp.broken(self, chip)
+        if self.emit and self.use_add and "add" not in chip.engines.mac.post:
+            yield "use_add=1, engines.mac.post has no add"

@@ -1,0 +1,113 @@
+"""Element by element: sums, differences, products, rescalings, PRelu."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+from toolchain.hw.chip import Chip
+from toolchain.machine.columns import Whole, where
+from toolchain.machine.operation import Access, Demand, MachineOp
+from toolchain.machine.parameter import (
+    Space,
+    code,
+    extent,
+    function,
+    left_shift,
+    multiplier,
+    shift,
+    sram_address,
+    sram_stride,
+    zero_point,
+)
+from toolchain.machine.units.vector import needed_functions, vector_demand
+
+
+class ElementwiseKind(IntEnum):
+    ADD = 0
+    SUB = 1
+    MUL = 2
+    RESCALE = 3
+    PRELU = 4
+
+
+# By the names of engines.vector.operations.
+ELEMENTWISE = {kind.name.lower(): kind for kind in ElementwiseKind}
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise(MachineOp):
+    """out[y, x, c] from a[y, x, c] and b[y, x, c]; a stride of 0 broadcasts; out is contiguous along c.
+
+    ADD/SUB: clamp(req_out(req_a((a - za) << left_shift) +- req_b((b - zb) << left_shift)) + zo). req_a and req_b do not clamp.
+    MUL: clamp(req_out((a - za) (b - zb)) + zo). RESCALE: clamp(req_out(a - za) + zo), b unused.
+    PRELU: b holds the slopes; v = a - za; v >= 0 ? req_a(v) : req_b(v (b - zb)), + zo, clamp.
+    """
+
+    NAME = "elementwise"
+    ENGINE = "vector"
+    kind: ElementwiseKind = function(ElementwiseKind, ELEMENTWISE)
+    height: int = extent()
+    width: int = extent()
+    channels: int = extent()
+    a_address: int = sram_address()
+    a_row_stride: int = sram_stride()
+    a_column_stride: int = sram_stride()
+    a_channel_stride: int = sram_stride()
+    b_address: int = sram_address()
+    b_row_stride: int = sram_stride()
+    b_column_stride: int = sram_stride()
+    b_channel_stride: int = sram_stride()
+    output_address: int = sram_address()
+    output_row_stride: int = sram_stride()
+    output_column_stride: int = sram_stride()
+    a_zero_point: int = zero_point()
+    b_zero_point: int = zero_point()
+    output_zero_point: int = zero_point()
+    left_shift: int = left_shift()
+    a_multiplier: int = multiplier()
+    a_shift: int = shift()
+    b_multiplier: int = multiplier()
+    b_shift: int = shift()
+    output_multiplier: int = multiplier()
+    output_shift: int = shift()
+    clamp_low: int = code()
+    clamp_high: int = code()
+
+    @classmethod
+    def needed(cls, chip: Chip) -> str | None:
+        return needed_functions(ELEMENTWISE, chip)
+
+    def ranges(self, chip: Chip) -> tuple[Access, ...]:
+        size = chip.activation_bytes
+        a = self._operand(self.a_address, (self.a_row_stride, self.a_column_stride, self.a_channel_stride), 1, size)
+        used = where(self.kind == ElementwiseKind.RESCALE, 0, 1)
+        b = self._operand(self.b_address, (self.b_row_stride, self.b_column_stride, self.b_channel_stride), used, size)
+        counts, strides = (self.height, self.width), (self.output_row_stride, self.output_column_stride)
+        return (a, b, Access(Space.SRAM, self.output_address, counts, strides, self.channels * size, True))
+
+    def _operand(self, address: Whole, strides: tuple[Whole, Whole, Whole], used: Whole, size: int) -> Access:
+        """Broadcast dimensions touch the same bytes: they are counted once."""
+        row, column, channel = strides
+        counts = (where(row, self.height, 1), where(column, self.width, 1))
+        inner_bytes = used * where(channel, self.channels, 1) * size
+        return Access(Space.SRAM, address, counts, (row, column), inner_bytes, False, in_step=True)
+
+    def demand(self, chip: Chip) -> Demand:
+        """A broadcast operand is read once."""
+        a, b, _ = self.ranges(chip)
+        return vector_demand(chip, self.height * self.width * self.channels, a.bytes + b.bytes)
+
+    def broken(self, chip: Chip) -> Iterator[str]:
+        name = next((name for name, kind in ELEMENTWISE.items() if kind == self.kind), None)
+        if name is None:
+            yield f"kind={self.kind} is no elementwise operation"
+            return
+        if name not in chip.engines.vector.operations:
+            yield f"engines.vector.operations has no {name}"
+        size = chip.activation_bytes
+        for operand, stride in (("a", self.a_channel_stride), ("b", self.b_channel_stride)):
+            unused = operand == "b" and self.kind == ElementwiseKind.RESCALE
+            if self.channels > 1 and stride not in (0, size) and not unused:
+                yield f"{operand}_channel_stride={stride}, must be 0 (broadcast) or {size} (one element)"

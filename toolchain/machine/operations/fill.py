@@ -1,0 +1,57 @@
+"""Strided blocks of one value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from toolchain.hw.chip import Chip
+from toolchain.machine.operation import Access, Demand
+from toolchain.machine.operations.move import Move
+from toolchain.machine.parameter import (
+    Space,
+    code,
+    code_limit,
+    dma_channel,
+    extent,
+    memory_address,
+    memory_space,
+    move_count,
+    move_stride,
+    space_of,
+)
+from toolchain.machine.units.dma import move_demand
+
+
+@dataclass(frozen=True, slots=True)
+class Fill(Move):
+    """dst[i0, i1, i2, :inner_elements] = value (activation type); SRAM or DRAM; runs on DMA queue `channel`."""
+
+    NAME = "fill"
+    channel: int = dma_channel()
+    destination_space: Space = memory_space()
+    destination_address: int = memory_address()
+    inner_elements: int = extent()
+    count0: int = move_count(0)
+    count1: int = move_count(1)
+    count2: int = move_count(2)
+    destination_stride0: int = move_stride(0)
+    destination_stride1: int = move_stride(1)
+    destination_stride2: int = move_stride(2)
+    value: int = code()
+
+    def ranges(self, chip: Chip) -> tuple[Access, ...]:
+        counts = (self.count0, self.count1, self.count2)
+        target = (self.destination_stride0, self.destination_stride1, self.destination_stride2)
+        inner_bytes = self.inner_elements * chip.activation_bytes
+        return (Access(space_of(self.destination_space), self.destination_address, counts, target, inner_bytes, True),)
+
+    def demand(self, chip: Chip) -> Demand:
+        (write,) = self.ranges(chip)
+        return move_demand(chip, write.inner_bytes * self.runs(), None, write)
+
+    def broken(self, chip: Chip) -> Iterator[str]:
+        yield from Move.broken(self, chip)
+        limit = code_limit(chip)
+        if not -limit <= self.value < limit:
+            yield f"value={self.value}, must be {-limit}..{limit - 1} ({chip.numerics.activation})"

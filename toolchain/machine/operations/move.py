@@ -1,0 +1,38 @@
+"""What the strided moves of the DMA share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from toolchain.hw.chip import Chip
+from toolchain.machine.columns import Whole
+from toolchain.machine.operation import MachineOp
+
+
+class Move(MachineOp):
+    """Base of what a DMA queue does."""
+
+    __slots__ = ()
+    ABSTRACT: ClassVar[bool] = True
+    ENGINE = "dma"
+    channel: int
+    count0: int
+    count1: int
+    count2: int
+
+    def queue(self) -> int:
+        return 2 + self.channel
+
+    @classmethod
+    def needed(cls, chip: Chip) -> str:
+        return "every machine needs it"
+
+    def broken(self, chip: Chip) -> Iterator[str]:
+        if any(n > 1 for n in (self.count0, self.count1)[: 3 - chip.engines.dma.dimensions]):
+            counts = f"{self.count0}x{self.count1}x{self.count2}"
+            yield f"counts {counts}, the machine has engines.dma.dimensions={chip.engines.dma.dimensions}"
+
+    def runs(self) -> Whole:
+        """Contiguous runs."""
+        return self.count0 * self.count1 * self.count2

@@ -1,0 +1,202 @@
+"""What slides a window over a feature map: the parameters and bytes that convolution, depthwise and pool share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from toolchain.hw.chip import Chip
+from toolchain.machine.columns import Whole, ceil_div, least, most, where
+from toolchain.machine.operation import Access, Demand, MachineOp, Sums
+from toolchain.machine.parameter import (
+    Limit,
+    Space,
+    code,
+    code_limit,
+    extent,
+    flag,
+    only_with,
+    post_flag,
+    sram_address,
+    sram_stride,
+    window_extent_of,
+    zero_point,
+)
+
+PARAMETER_BYTES = 16  # of an output channel: bias int64, multiplier int32, shift int32
+
+
+def sram_access(address: Whole, counts: tuple[Whole, ...], strides: tuple[Whole, ...], inner_bytes: Whole) -> Access:
+    """A read of the SRAM."""
+    return Access(Space.SRAM, address, counts, strides, inner_bytes, False)
+
+
+def window_extent(output: Whole, kernel: Whole, stride: Whole, dilation: Whole, pad: Whole, size: Whole) -> Whole:
+    """How many of the `size` input rows the windows reach (rows past the far edge are padding)."""
+    return most(0, least(size, (output - 1) * stride + (kernel - 1) * dilation + 1 - pad))
+
+
+def weight_bytes(count: Whole, chip: Chip) -> Whole:
+    """Bytes of `count` weights stored together."""
+    return ceil_div(count, 2) if chip.numerics.weight == "int4" else count
+
+
+def table_bytes(chip: Chip) -> int:
+    """Bytes of the table of a function."""
+    return 513 * 2 if chip.numerics.table.entries == 513 else 256
+
+
+@dataclass(frozen=True, slots=True)
+class WindowOp(MachineOp):
+    """Base of what slides a window over a feature map: output (y, x) sees rows y sh + ky dh - pad_top of the input and
+    columns x sw + kx dw - pad_left.
+    """
+
+    ABSTRACT: ClassVar[bool] = True
+    input_address: int = sram_address()
+    input_row_stride: int = sram_stride()
+    input_column_stride: int = sram_stride()
+    input_height: int = extent(least=0)
+    input_width: int = extent(least=0)
+    pad_top: int = window_extent_of("pad", 0)
+    pad_left: int = window_extent_of("pad", 1)
+    kernel_height: int = window_extent_of("kernel", 0)
+    kernel_width: int = window_extent_of("kernel", 1)
+    stride_height: int = window_extent_of("stride", 0)
+    stride_width: int = window_extent_of("stride", 1)
+    dilation_height: int = window_extent_of("dilation", 0)
+    dilation_width: int = window_extent_of("dilation", 1)
+    output_address: int = sram_address()
+    output_row_stride: int = sram_stride()
+    output_column_stride: int = sram_stride()
+    output_height: int = extent()
+    output_width: int = extent(Limit("max_width", "output width {}"))
+    input_zero_point: int = zero_point()
+    output_zero_point: int = zero_point()
+    clamp_low: int = code()
+    clamp_high: int = code()
+
+    def pixels(self) -> Whole:
+        """Output pixels."""
+        return self.output_height * self.output_width
+
+    def taps(self) -> Whole:
+        """Elements of the window."""
+        return self.kernel_height * self.kernel_width
+
+    def input_rows(self) -> Whole:
+        return window_extent(
+            self.output_height, self.kernel_height, self.stride_height, self.dilation_height, self.pad_top, self.input_height
+        )
+
+    def input_columns(self) -> Whole:
+        return window_extent(
+            self.output_width, self.kernel_width, self.stride_width, self.dilation_width, self.pad_left, self.input_width
+        )
+
+    def window_bytes(self, channels: Whole, chip: Chip) -> Whole:
+        """Bytes of the input under the windows."""
+        return self.input_rows() * self.input_columns() * channels * chip.activation_bytes
+
+    def input_access(self, channels: Whole, chip: Chip) -> Access:
+        counts = (self.input_rows(), self.input_columns())
+        strides = (self.input_row_stride, self.input_column_stride)
+        return sram_access(self.input_address, counts, strides, channels * chip.activation_bytes)
+
+    def output_access(self, channels: Whole, chip: Chip) -> Access:
+        counts, strides = (self.output_height, self.output_width), (self.output_row_stride, self.output_column_stride)
+        return Access(Space.SRAM, self.output_address, counts, strides, channels * chip.activation_bytes, True)
+
+    def broken(self, chip: Chip) -> Iterator[str]:
+        if min(self.input_height, self.input_width, self.pad_top, self.pad_left) < 0:
+            yield "input_height, input_width, pad_top and pad_left must not be negative"
+        value, limit = self.input_zero_point, code_limit(chip)
+        if not -limit <= value < limit:
+            yield f"input_zero_point={value}, must be {-limit}..{limit - 1} ({chip.numerics.activation})"
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedWindowOp(WindowOp):
+    """Base of the windows that the array multiplies with weights, into its accumulators and out of them.
+
+    `accumulate` = 1 adds to the accumulators left by the previous mac operation (same output shape), 0 starts from zero.
+    `emit` = 0 leaves the sums in the accumulators. `emit` = 1 writes, per output channel o with the parameter entry
+    (bias int64, multiplier int32, shift int32; 16 bytes, little-endian, at parameter_address + 16 o):
+        q = clamp(requantize(acc + bias, multiplier, shift) + output_zero_point, clamp_low, clamp_high)
+    then, when `use_table`, q = table[q].
+    Weights: int8, or int4 packed two a byte, low nibble first, the whole block contiguous at weight_address. Everything is
+    in SRAM.
+    """
+
+    ABSTRACT: ClassVar[bool] = True
+    ENGINE = "mac"
+    weight_address: int = sram_address()
+    parameter_address: int = sram_address(PARAMETER_BYTES)
+    accumulate: int = flag()
+    emit: int = flag()
+    use_table: int = post_flag("table")
+    table_address: int = only_with("table", sram_address(1))
+
+    def outputs(self) -> Whole:
+        """Output channels."""
+        raise NotImplementedError
+
+    def sums(self) -> Sums:
+        return Sums((self.output_height, self.output_width, self.outputs()), self.accumulate, self.emit)
+
+    def array_ranges(self, inputs: Whole, weights: Whole, chip: Chip, addend: tuple[Access, ...] = ()) -> tuple[Access, ...]:
+        """inputs: channels read; weights: bytes; addend: read on the way out."""
+        outputs = self.outputs()
+        found = (self.input_access(inputs, chip), sram_access(self.weight_address, (), (), weights))
+        if not isinstance(self.emit, int) or self.emit:
+            emitted, looked_up = self._emitted()
+            found += (
+                sram_access(self.parameter_address, (), (), emitted * outputs * PARAMETER_BYTES),
+                sram_access(self.table_address, (), (), looked_up * table_bytes(chip)),
+                *addend,
+                self.output_access(emitted * outputs, chip),
+            )
+        return found
+
+    def _emitted(self) -> tuple[Whole, Whole]:
+        """1 or 0: outputs are written; they pass through a table."""
+        return where(self.emit, 1, 0), where(self.emit, where(self.use_table, 1, 0), 0)
+
+    def array_demand(self, chip: Chip, cycles: Whole, read_bytes: Whole, macs: Whole) -> Demand:
+        """read_bytes: of inputs, weights and addend."""
+        sram, outputs = chip.memories.sram, self.outputs()
+        emitted, looked_up = self._emitted()
+        return Demand(
+            cycles,
+            sram_read_bytes=read_bytes + emitted * outputs * PARAMETER_BYTES + looked_up * table_bytes(chip),
+            sram_write_bytes=emitted * self.pixels() * outputs * chip.activation_bytes,
+            latency_cycles=sram.latency_cycles + emitted * sram.write_latency_cycles,
+            macs=macs,
+        )
+
+    def broken(self, chip: Chip) -> Iterator[str]:
+        yield from WindowOp.broken(self, chip)
+        pair = (chip.numerics.activation, chip.numerics.weight)
+        if pair not in [(t.activation, t.weight) for t in chip.engines.mac.types]:
+            yield f"engines.mac.types has no {pair[0]} by {pair[1]}"
+        yield from broken_accumulators(self.pixels() * self.outputs(), chip)
+        if self.emit and self.use_table:
+            if "table" not in chip.engines.mac.post:
+                yield "use_table=1, engines.mac.post has no table"
+            yield from broken_table(chip)
+
+
+def broken_accumulators(held: int, chip: Chip) -> Iterator[str]:
+    """held: sums that the operation makes at once."""
+    entries = chip.engines.mac.accumulators.entries
+    if held > entries:
+        yield f"needs {held} accumulators, the machine has engines.mac.accumulators.entries={entries}"
+
+
+def broken_table(chip: Chip) -> Iterator[str]:
+    """Tables of a form that does not take the machine's activations."""
+    activation, entries = chip.numerics.activation, chip.numerics.table.entries
+    wanted = 513 if activation == "int16" else 256
+    if entries != wanted:
+        yield f"tables of numerics.table.entries={entries} do not take {activation} (needs {wanted})"

@@ -1,0 +1,29 @@
+"""Every machine operation of the folder `operations`, by its name: adding a file is enough."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from toolchain.machine import operations
+from toolchain.machine.operation import MachineOp
+
+_ENGINES = ("dma", "mac", "vector", None)
+
+
+def _operations() -> dict[str, type[MachineOp]]:
+    """In the order that manuals and first tables have: moves, the array, the vector engine, synchronisation."""
+    modules = [importlib.import_module(f"{operations.__name__}.{m.name}") for m in pkgutil.iter_modules(operations.__path__)]
+    own = [c for m in modules for c in vars(m).values() if isinstance(c, type) and c.__module__ == m.__name__]
+    found = [c for c in own if issubclass(c, MachineOp) and not c.ABSTRACT]
+    names: dict[str, type[MachineOp]] = {}
+    for operation in sorted(found, key=lambda c: (_ENGINES.index(c.ENGINE), c.NAME)):
+        if operation.NAME in names:
+            raise TypeError(f"{operation.__module__}: another file has the operation {operation.NAME}")
+        if "__slots__" not in operation.__dict__:
+            raise TypeError(f"{operation.__module__}.{operation.__qualname__}: must be a frozen dataclass with slots")
+        names[operation.NAME] = operation
+    return names
+
+
+OPERATIONS = _operations()

@@ -1,0 +1,1 @@
+"""The kinds of units, and the closed forms of their time."""

@@ -1,0 +1,86 @@
+"""Cycles of the MAC array, and how often it reads its operands.
+
+Sources: the fold counts and the cycles a fold are SCALE-Sim 3.0's (`K + R + C - 2` os, `P + 2R + C - 2` ws,
+`M + 2R + C - 2` is; equal to its simulation of 360 layers), taken here per operation and generalised by `depth`, `rate`,
+`folds_overlap` and the two depthwise modes. `docs/simulator.md` lists every formula.
+"""
+
+from __future__ import annotations
+
+from toolchain.hw.chip import Chip, MacArray
+from toolchain.machine.columns import Whole, at_rate, ceil_div, most, where
+
+
+def product_cycles(mac: MacArray, pixels: Whole, inner: Whole, outputs: Whole, rate: float, repeats: Whole = 1) -> Whole:
+    """Cycles of `repeats` matrix products [pixels, inner] x [inner, outputs] one after another on the array.
+
+    With R rows, C columns, K' = ceil(inner / depth):
+    os: ceil(P/R) ceil(M/C) folds of K' / rate steps, fill and drain R + C - 2.
+    ws: ceil(K'/R) ceil(M/C) folds of P / rate steps, fill (R to load weights) and drain 2R + C - 2.
+    is: ceil(K'/R) ceil(P/C) folds of M / rate steps, fill and drain 2R + C - 2.
+    folds_overlap: fill and drain are paid once; a ws or is fold then takes at least the R cycles its successor loads in.
+    """
+    rows, columns = mac.rows, mac.columns
+    steps = ceil_div(inner, mac.depth)
+    if mac.dataflow == "os":
+        folds = ceil_div(pixels, rows) * ceil_div(outputs, columns)
+        stream, edge, load = steps, rows + columns - 2, 0
+    elif mac.dataflow == "ws":
+        folds = ceil_div(steps, rows) * ceil_div(outputs, columns)
+        stream, edge, load = pixels, 2 * rows + columns - 2, rows
+    else:
+        folds = ceil_div(steps, rows) * ceil_div(pixels, columns)
+        stream, edge, load = outputs, 2 * rows + columns - 2, rows
+    return _folds(mac, folds * repeats, at_rate(stream, rate), edge, load)
+
+
+def depthwise_cycles(mac: MacArray, pixels: Whole, taps: Whole, channels: Whole, rate: float) -> Whole:
+    """Cycles of a depthwise convolution of `pixels` outputs a channel; T' = ceil(taps / depth).
+
+    column (and none): one channel after another, each the product [pixels, taps] x [taps, 1] (as SCALE-Sim).
+    diagonal: `columns` channels at once. os: rows hold pixels, ceil(P/R) ceil(channels/C) folds of T' / rate steps.
+    ws, is: the diagonal holds one tap (`depth` taps) of each channel and streams the pixels,
+    T' ceil(channels/C) folds of P / rate steps, partial sums in the accumulators.
+    """
+    if mac.depthwise != "diagonal":
+        return product_cycles(mac, pixels, taps, 1, rate, repeats=channels)
+    groups, steps = ceil_div(channels, mac.columns), ceil_div(taps, mac.depth)
+    if mac.dataflow == "os":
+        folds, edge = ceil_div(pixels, mac.rows) * groups, mac.rows + mac.columns - 2
+        return _folds(mac, folds, at_rate(steps, rate), edge, 0)
+    return _folds(mac, steps * groups, at_rate(pixels, rate), 2 * mac.rows + mac.columns - 2, mac.rows)
+
+
+def _folds(mac: MacArray, folds: Whole, stream_cycles: Whole, edge_cycles: int, load_cycles: int) -> Whole:
+    if not mac.folds_overlap:
+        return folds * (stream_cycles + edge_cycles)
+    return where(folds > 0, (folds - 1) * most(stream_cycles, load_cycles) + stream_cycles + edge_cycles, 0)
+
+
+def operand_rate(chip: Chip, weight: str) -> float:
+    """The array's share of its peak with the machine's activations and this weight type; 1.0 where the table is silent."""
+    activation = chip.numerics.activation
+    for entry in chip.engines.mac.types:
+        if entry.activation == activation and entry.weight == weight:
+            return entry.rate
+    return 1.0
+
+
+def matrix_rate(chip: Chip) -> float:
+    """Both operands are activations: b goes through the weight port, int16 as two int8 planes at half the rate."""
+    rate = operand_rate(chip, "int8")
+    return rate / 2 if chip.numerics.activation == "int16" else rate
+
+
+def operand_reads(mac: MacArray, pixels: Whole, outputs: Whole) -> tuple[Whole, Whole]:
+    """How often one operation reads its inputs and its weights from SRAM.
+
+    SCALE-Sim's counts, with two differences: a window buffer feeds the array, so an input byte is read once a column
+    fold and not once a tap; and os keeps a weight for as many row folds as the accumulators hold.
+    """
+    if mac.dataflow == "os":
+        kept = mac.rows * max(1, mac.accumulators.entries // (mac.rows * mac.columns))
+        return ceil_div(outputs, mac.columns), ceil_div(pixels, kept)
+    if mac.dataflow == "ws":
+        return ceil_div(outputs, mac.columns), 1
+    return 1, ceil_div(pixels, mac.columns)
