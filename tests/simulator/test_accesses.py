@@ -19,12 +19,12 @@ from plain_machine import PlainMachine
 from random_operations import Draw
 from test_operations import CHIPS, KINDS
 
-from simulator.execute import Executor
+from simulator.execute import execute
 from simulator.overlap import byte_view
 from simulator.state import State
+from simulator.values.context import Context
 from toolchain.hw.chip import Chip
 from toolchain.machine import (
-    OPERATIONS,
     Access,
     Convolution,
     Copy,
@@ -38,6 +38,7 @@ from toolchain.machine import (
     WeightedWindowOp,
     accesses,
 )
+from toolchain.machine.registry import OPERATIONS
 
 CASES = 10
 SILENT = {"signal", "wait", "end"}
@@ -165,8 +166,8 @@ def executor_fault(op: MachineOp, found: tuple[Access, ...], chip: Chip, state: 
     for space in Space:
         foreign = ~mask(found, space, before[space].size, False)
         other.memory[space][foreign] ^= rng.integers(1, 256, int(foreign.sum()), dtype=np.uint8)
-    Executor(chip, state).execute(op)
-    Executor(chip, other).execute(op)
+    execute(op, Context(chip, state))
+    execute(op, Context(chip, other))
     for space in Space:
         target = mask(found, space, before[space].size, True)
         if (state.memory[space] != before[space])[~target].any():

@@ -12,7 +12,7 @@ from quant.fixed_point.conv import conv2d
 from quant.fixed_point.requant import Requant
 from quant.fixed_point.requantization import requantize
 from toolchain.hw.chip import Chip, ConvolutionLimits
-from toolchain.isa.needs import OPEN_LIMIT
+from toolchain.machine.parameter import OPEN_LIMIT
 from toolchain.ops.base import Array, Layer, Tiling, halvings
 from toolchain.ops.convolution_tiles import Dense, Depthwise, Lowering
 from toolchain.ops.grouped_convolution import Grouped, grouped_tilings

@@ -16,10 +16,10 @@ import numpy as np
 from quant.fixed_point import pool as fixed_point
 from quant.fixed_point.requant import Requant
 from quant.fixed_point.requantization import requantize
+from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
-from toolchain.isa import operations as machine
-from toolchain.isa.needs import OPEN_LIMIT
+from toolchain.machine.parameter import OPEN_LIMIT
 from toolchain.ops.base import Array, Layer, QuantScope, Region, Site, Tiling, Work, clamp_codes, halvings, spans
 from toolchain.ops.integer_convolution import IntegerConvolution, exceeds_max_pad
 from toolchain.ops.nest import Nest, alike, cut_axis, window_axis

@@ -8,7 +8,7 @@ from typing import Any
 from toolchain.codegen.container import Container
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
-from toolchain.isa.needs import OPEN_LIMIT
+from toolchain.machine.parameter import OPEN_LIMIT
 from toolchain.ops.integer_convolution import is_depthwise
 from toolchain.ops.movement import IntegerPad, Reshape
 from toolchain.report.causes import causes

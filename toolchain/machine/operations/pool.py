@@ -40,7 +40,7 @@ class Pool(WindowOp):
         return needed_functions(POOLS, chip)
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
-        return (self.input_access(self.channels, chip), self.output_access(self.channels, chip))
+        return (*self.input_accesses(self.channels, chip), self.output_access(self.channels, chip))
 
     def demand(self, chip: Chip) -> Demand:
         """A pass for each tap of the window."""

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from toolchain.hw.chip import Chip
-from toolchain.machine.columns import Whole, ceil_div, least, most, where
+from toolchain.machine.columns import Whole, ceil_div, where
 from toolchain.machine.operation import Access, Demand, MachineOp, Sums
 from toolchain.machine.parameter import (
     Limit,
@@ -23,6 +25,7 @@ from toolchain.machine.parameter import (
     window_extent_of,
     zero_point,
 )
+from toolchain.machine.windows import Runs, extent_reached, reached, rows_reached
 
 PARAMETER_BYTES = 16  # of an output channel: bias int64, multiplier int32, shift int32
 
@@ -30,11 +33,6 @@ PARAMETER_BYTES = 16  # of an output channel: bias int64, multiplier int32, shif
 def sram_access(address: Whole, counts: tuple[Whole, ...], strides: tuple[Whole, ...], inner_bytes: Whole) -> Access:
     """A read of the SRAM."""
     return Access(Space.SRAM, address, counts, strides, inner_bytes, False)
-
-
-def window_extent(output: Whole, kernel: Whole, stride: Whole, dilation: Whole, pad: Whole, size: Whole) -> Whole:
-    """How many of the `size` input rows the windows reach (rows past the far edge are padding)."""
-    return most(0, least(size, (output - 1) * stride + (kernel - 1) * dilation + 1 - pad))
 
 
 def weight_bytes(count: Whole, chip: Chip) -> Whole:
@@ -45,6 +43,18 @@ def weight_bytes(count: Whole, chip: Chip) -> Whole:
 def table_bytes(chip: Chip) -> int:
     """Bytes of the table of a function."""
     return 513 * 2 if chip.numerics.table.entries == 513 else 256
+
+
+def _grid(rows: Runs, row_stride: int, columns: Runs, column_stride: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Counts and strides, a dimension for each axis; two where its runs are apart and longer than one."""
+    dimensions = []
+    for runs, stride in ((rows, row_stride), (columns, column_stride)):
+        if runs.count > 1:
+            dimensions.append((runs.count, runs.step * stride))
+        if runs.length > 1 or runs.count == 1:
+            dimensions.append((runs.length, stride))
+    counts, strides = zip(*dimensions)
+    return counts, strides
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,24 +95,36 @@ class WindowOp(MachineOp):
         """Elements of the window."""
         return self.kernel_height * self.kernel_width
 
-    def input_rows(self) -> Whole:
-        return window_extent(
-            self.output_height, self.kernel_height, self.stride_height, self.dilation_height, self.pad_top, self.input_height
+    def window_rows(self) -> tuple[Whole, ...]:
+        """The arguments of `machine.windows` for the rows of its input."""
+        return (
+            self.output_height,
+            self.kernel_height,
+            self.stride_height,
+            self.dilation_height,
+            self.pad_top,
+            self.input_height,
         )
 
-    def input_columns(self) -> Whole:
-        return window_extent(
-            self.output_width, self.kernel_width, self.stride_width, self.dilation_width, self.pad_left, self.input_width
-        )
+    def window_columns(self) -> tuple[Whole, ...]:
+        return self.output_width, self.kernel_width, self.stride_width, self.dilation_width, self.pad_left, self.input_width
 
     def window_bytes(self, channels: Whole, chip: Chip) -> Whole:
-        """Bytes of the input under the windows."""
-        return self.input_rows() * self.input_columns() * channels * chip.activation_bytes
+        """Bytes of the input that windows reach; not what strides and dilations pass over."""
+        return rows_reached(*self.window_rows()) * rows_reached(*self.window_columns()) * channels * chip.activation_bytes
 
-    def input_access(self, channels: Whole, chip: Chip) -> Access:
-        counts = (self.input_rows(), self.input_columns())
-        strides = (self.input_row_stride, self.input_column_stride)
-        return sram_access(self.input_address, counts, strides, channels * chip.activation_bytes)
+    def input_accesses(self, channels: Whole, chip: Chip) -> tuple[Access, ...]:
+        """What the windows reach of the input, and nothing that they pass over; of columns, a box that holds it."""
+        inner_bytes, strides = channels * chip.activation_bytes, (self.input_row_stride, self.input_column_stride)
+        if isinstance(self.output_height, np.ndarray):
+            counts = (extent_reached(*self.window_rows()), extent_reached(*self.window_columns()))
+            return (Access(Space.SRAM, self.input_address, counts, strides, inner_bytes, False, exact=False),)
+        found = []
+        for rows in reached(*self.window_rows()):
+            for columns in reached(*self.window_columns()):
+                address = self.input_address + rows.first * strides[0] + columns.first * strides[1]
+                found.append(sram_access(address, *_grid(rows, strides[0], columns, strides[1]), inner_bytes))
+        return tuple(found)
 
     def output_access(self, channels: Whole, chip: Chip) -> Access:
         counts, strides = (self.output_height, self.output_width), (self.output_row_stride, self.output_column_stride)
@@ -148,7 +170,7 @@ class WeightedWindowOp(WindowOp):
     def array_ranges(self, inputs: Whole, weights: Whole, chip: Chip, addend: tuple[Access, ...] = ()) -> tuple[Access, ...]:
         """inputs: channels read; weights: bytes; addend: read on the way out."""
         outputs = self.outputs()
-        found = (self.input_access(inputs, chip), sram_access(self.weight_address, (), (), weights))
+        found = (*self.input_accesses(inputs, chip), sram_access(self.weight_address, (), (), weights))
         if not isinstance(self.emit, int) or self.emit:
             emitted, looked_up = self._emitted()
             found += (

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolchain.isa import load_machine
-from toolchain.isa.windows import reached, rows_reached
-from toolchain.machine import OPERATIONS, PARAMETER_BYTES, Convolution, accesses, demand
+from toolchain.machine import PARAMETER_BYTES, Convolution, accesses, demand
+from toolchain.machine.registry import OPERATIONS
+from toolchain.machine.windows import reached, rows_reached
 
 CHIP = load_machine("edge16").chip
 CASES = settings(max_examples=500, deadline=None, derandomize=True, database=None)

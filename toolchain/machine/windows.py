@@ -7,6 +7,10 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
+from toolchain.machine.columns import Whole, least, most
+
 _COUNTED = 1 << 16  # window positions of one axis: what any sane program stays below is looked at one by one
 
 
@@ -36,14 +40,23 @@ def reached(output: int, kernel: int, stride: int, dilation: int, pad: int, size
             return ()
         return (Runs(first * stride - pad, count, stride, 1) if stride > 1 else Runs(first - pad, 1, 1, count),)
     if (dilation == 1 and kernel >= stride) or output * kernel > _COUNTED:
-        extent = min(size, (output - 1) * stride + (kernel - 1) * dilation + 1 - pad)
+        extent = extent_reached(output, kernel, stride, dilation, pad, size)
         return (Runs(0, 1, 1, extent),) if extent > 0 else ()
     rows = {y * stride + k * dilation - pad for y in range(output) for k in range(kernel)}
     return tuple(_alike(_contiguous(sorted(row for row in rows if 0 <= row < size))))
 
 
-def rows_reached(output: int, kernel: int, stride: int, dilation: int, pad: int, size: int) -> int:
-    """How many rows `reached` gives."""
+def extent_reached(output: Whole, kernel: Whole, stride: Whole, dilation: Whole, pad: Whole, size: Whole) -> Whole:
+    """One past the last row that windows reach, at most `size`."""
+    return most(0, least(size, (output - 1) * stride + (kernel - 1) * dilation + 1 - pad))
+
+
+def rows_reached(output: Whole, kernel: Whole, stride: Whole, dilation: Whole, pad: Whole, size: Whole) -> Whole:
+    """How many rows `reached` gives. Columns are counted once for each different row: programs have few."""
+    if isinstance(output, np.ndarray):
+        rows = np.stack((output, kernel, stride, dilation, pad, size), axis=1)
+        different, back = np.unique(rows, axis=0, return_inverse=True)
+        return np.array([rows_reached(*row) for row in different.tolist()], np.int64)[back.ravel()]
     return sum(runs.rows for runs in reached(output, kernel, stride, dilation, pad, size))
 
 
