@@ -24,6 +24,8 @@ from toolchain.errors import ProgramError
 from toolchain.files import read_limited
 from toolchain.ir.graph import Graph
 from toolchain.isa import Machine, machine_digest, machine_from_json, machine_to_json
+from toolchain.ops.base import Layer
+from toolchain.ops.integer_convolution import IntegerConvolution
 
 MAGIC = b"NPUMODEL"
 VERSION = 1
@@ -209,6 +211,7 @@ def _container(rest: bytes) -> Container:
     segments = tuple(_segment(s, get, machine) for s in header.segments)
     graph = graph_from_bytes(_text(get(header.graph), "graph"), get(header.arrays))
     _check_graph(segments, graph)
+    _check_operators(graph, machine)
     inputs, outputs = ([IoType(t.name, t.shape, t.dtype) for t in ports] for ports in (header.inputs, header.outputs))
     return Container(header.name, machine, tuple(inputs), tuple(outputs), segments, header.fallbacks, graph)
 
@@ -266,6 +269,20 @@ def _check_graph(segments: Sequence[Region | Island], graph: Graph) -> None:
         for port in region.outputs:
             if port.tensor not in made:
                 raise ProgramError(f"graph: no node makes the port {port.tensor!r}")
+
+
+def _check_operators(graph: Graph, machine: Machine) -> None:
+    """What the report asks of the operators follows from tensors of the right kinds."""
+    for node in graph.nodes:
+        missing = next((n for n in (*node.inputs, *node.outputs) if n and n not in graph.types), None)
+        if missing is not None:
+            raise ProgramError(f"graph: node {node.name!r} names {missing!r}, which has no type")
+        if isinstance(node.op, IntegerConvolution):
+            try:
+                node.op.macs(Layer(node, graph.types, graph.constants, machine.chip))
+            except (ArithmeticError, LookupError, TypeError, ValueError) as fault:
+                reason = f"lacks {fault}" if isinstance(fault, KeyError) else str(fault)
+                raise ProgramError(f"graph: node {node.name!r} does not fit its tensors: {reason}") from None
 
 
 def read_container(path: str | Path) -> Container:
