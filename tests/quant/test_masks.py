@@ -132,6 +132,24 @@ def test_minus_infinity_elsewhere_is_refused() -> None:
         calibrate(proto, [sample], ["a"])
 
 
+SHOWN = {
+    "an output": ([node("Add", "s m", "a"), node("Softmax", "a", "y")], ["a", "y"]),
+    "read by another": ([node("Add", "s m", "a"), node("Softmax", "a", "y"), node("Exp", "a", "e")], ["e", "y"]),
+    "before a shape": ([node("Add", "s m", "a"), node("Flatten", "a", "b"), node("Softmax", "b", "y")], ["a", "y"]),
+}
+
+
+@pytest.mark.parametrize("form", SHOWN)
+def test_a_masked_sum_that_others_see_keeps_its_range(form: str) -> None:
+    nodes, outputs = SHOWN[form]
+    proto = model(nodes, {"s": [1, 4], "m": [1, 4]}, outputs)
+    ranges = {"s": Range(-2, 3), "m": Range(-1e4, 0), "a": Range(-10002, 3)}
+    assert adjust_ranges(proto, ranges).ranges["a"] == ranges["a"]
+    sample = {"s": np.zeros((1, 4), np.float32), "m": np.array([[0, 0, 0, -np.inf]], np.float32)}
+    with pytest.raises(CompileError, match=r"tensor 'a', the output of .*, holds infinity; no range covers it"):
+        calibrate(proto, [sample], ["a"])
+
+
 def test_a_sum_that_is_masked_throughout_is_refused() -> None:
     proto = model([node("Add", "s m", "a"), node("Softmax", "a", "y")], {"s": [4], "m": [4]}, ["y"])
     ranges = {"s": Range(LOWEST, 0), "m": Range(LOWEST, 0), "a": Range(LOWEST, 0)}
