@@ -35,6 +35,7 @@ from toolchain.passes.quantize import quantize
 from toolchain.passes.segments import Segment, segments
 from toolchain.passes.select import Selection, select
 from toolchain.report import agreed, explained, fidelity, run_figures
+from toolchain.report.strides import stride_warnings
 from toolchain.runtime import Session, host_providers
 from toolchain.schedule.options import LEVELS, Options
 from toolchain.schedule.region import RegionPlan, plan_region
@@ -111,6 +112,7 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
     figures = {**figures, "nodes": explained(model.nodes, figures["layers"], container, _host_reasons(selection))}
     figures["judged_on"] = "random inputs" if options.calibration is None else "calibration"
     warnings = (*unread, *_warnings(model, machine, options, ranges, samples), *figures["warnings"])
+    warnings = (*warnings, *stride_warnings(container, figures["layers"]))
     return Build(container, data, figures, (*model.notes, *adjustments), warnings)
 
 
