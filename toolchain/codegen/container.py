@@ -52,12 +52,23 @@ class Port:
 
 
 @dataclass(frozen=True)
+class Result:
+    """Where a layer leaves its tensor: element i at address + sum(i_k strides_k), bytes, of space dram or sram."""
+
+    tensor: str
+    space: str
+    address: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class LayerInfo:
-    """What the report needs of a layer: `sources` are the model's own nodes."""
+    """What reports and `npu-sim --verify` need of a layer: `sources` are the model's own nodes."""
 
     name: str
     op: str
     sources: tuple[str, ...]
+    result: Result | None = None  # files of older builds do not say it
 
 
 @dataclass(frozen=True)
@@ -212,6 +223,7 @@ def _container(rest: bytes) -> Container:
     graph = graph_from_bytes(_text(get(header.graph), "graph"), get(header.arrays))
     _check_graph(segments, graph)
     _check_operators(graph, machine)
+    _check_results(segments, graph, machine)
     inputs, outputs = ([IoType(t.name, t.shape, t.dtype) for t in ports] for ports in (header.inputs, header.outputs))
     return Container(header.name, machine, tuple(inputs), tuple(outputs), segments, header.fallbacks, graph)
 
@@ -242,7 +254,9 @@ def _segment(header: IslandHeader | RegionHeader, get: Callable[[Span], bytes], 
         outputs=tuple(Port(**dict(p)) for p in header.outputs),
         dram_bytes=header.dram_bytes,
         nodes=header.nodes,
-        layers=tuple(LayerInfo(i.name, i.op, i.sources) for i in header.layers),
+        layers=tuple(
+            LayerInfo(i.name, i.op, i.sources, None if i.result is None else Result(**dict(i.result))) for i in header.layers
+        ),
         op_layers=op_layers,
         sram_bound_bytes=header.sram_bound_bytes,
         sram_peak_bytes=header.sram_peak_bytes,
@@ -283,6 +297,22 @@ def _check_operators(graph: Graph, machine: Machine) -> None:
             except (ArithmeticError, LookupError, TypeError, ValueError) as fault:
                 reason = f"lacks {fault}" if isinstance(fault, KeyError) else str(fault)
                 raise ProgramError(f"graph: node {node.name!r} does not fit its tensors: {reason}") from None
+
+
+def _check_results(segments: Sequence[Region | Island], graph: Graph, machine: Machine) -> None:
+    """Each layer's tensor is the one that its node makes, and lies inside its memory."""
+    made = {n.name: n.outputs[0] for n in graph.nodes}
+    for region in (s for s in segments if isinstance(s, Region)):
+        sizes = {"dram": region.dram_bytes, "sram": machine.chip.memories.sram.size}
+        for layer, result in ((i.name, i.result) for i in region.layers if i.result is not None):
+            if made.get(layer) != result.tensor:
+                raise ProgramError(f"layer {layer!r}: its result {result.tensor!r} is not what its node makes")
+            kind = graph.types[result.tensor]
+            if len(result.strides) != len(kind.shape):
+                raise ProgramError(f"layer {layer!r}: {len(result.strides)} strides for {len(kind.shape)} dimensions")
+            reach = sum((n - 1) * stride for n, stride in zip(kind.shape, result.strides))
+            if result.address + reach + np.dtype(kind.dtype).itemsize > sizes[result.space]:
+                raise ProgramError(f"layer {layer!r}: its result at {result.address:#x} reaches outside {result.space}")
 
 
 def read_container(path: str | Path) -> Container:
