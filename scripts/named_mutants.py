@@ -45,8 +45,8 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
     (
         "AveragePool as a convolution forgets a dimension",
         f"{OPS}/pool.py",
-        "x.scale / (y.scale * kh * kw)",
-        "x.scale / (y.scale * kh * kh)",
+        "mean_weight(kh * kw, scope",
+        "mean_weight(kh * kh, scope",
     ),
     (
         "fused residual's zero points exchanged",
