@@ -37,6 +37,13 @@ FORMS = {
         node("Expand", "n shape", "e"),
         node("Add", "s e", "a"),
     ],
+    "padded": [
+        *SCORES,
+        node("Relu", "x", "t"),
+        node("Slice", "t starts half_ends axes", "n"),
+        node("Pad", "n pads low", "e"),
+        node("Add", "s e", "a"),
+    ],
     "gemm_bias": [*SCORES, node("Add", "s row", "a")],
     "bias_then_mask": [
         *SCORES,
@@ -66,6 +73,8 @@ def masked(form: str, low: float) -> onnx.ModelProto:
         "starts": np.array([0, 0]),
         "ends": np.array([SIZE, SIZE]),
         "axes": np.array([2, 3]),
+        "half_ends": np.array([SIZE, SIZE // 2]),
+        "pads": np.array([0, 0, 0, 0, 0, 0, 0, SIZE // 2]),
         "shape": np.array([1, 2, SIZE, SIZE]),
         "deep": np.array([1, 1, 2, SIZE, SIZE]),
     }
