@@ -201,6 +201,13 @@ SHAPING = [
     ),
     (f"{IMAGE}) => (float[n,a,b,m] y) {{ p = int64[8] {{0,0,0,0,0,0,0,0}} a = Pad(x, p) y = Relu(a) }}", "Relu"),
     (
+        f"{IMAGE}) => (float[n,m,a,b] y) {{ p = int64[8] {{0,0,1,0,0,0,1,2}} v = float {{-inf}} q = Pad(x, p, v) "
+        "y = MaxPool<kernel_shape = [3,3]>(q) }",
+        "MaxPool",
+    ),
+    (f"{IMAGE}, float[1,1,1,1,1] w) => (float[n,m,a,b,c] y) {{ a = Relu(x) y = Mul(w, a) }}", "Relu Mul Reshape"),
+    (f"{IMAGE}, float[2,1,1,1,1] w) => (float[n,m,a,b,c] y) {{ a = Relu(x) y = Sub(w, a) }}", "Relu Reshape Sub"),
+    (
         f"{IMAGE}) => (float[n,a,b,m] y) {{ p = int64[2] {{1,2}} v = float {{3.0}} i = int64[1] {{-1}} y = Pad(x, p, v, i) }}",
         "Pad",
     ),
