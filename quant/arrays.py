@@ -6,6 +6,7 @@ Sizes are known from the headers, before anything is unpacked.
 from __future__ import annotations
 
 import math
+import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -118,6 +119,8 @@ def _header(path: Path, name: str, file: IO[bytes], open_again: Callable[[], IO[
         raise ValueError(f"array {name!r} has {len(shape)} dimensions, {_MAX_RANK} are the most")
     if min(shape, default=0) < 0:
         raise ValueError(f"array {name!r} has shape {list(shape)}")
+    if math.prod(max(1, d) for d in shape) * max(1, dtype.itemsize) > sys.maxsize:
+        raise ValueError(f"array {name!r} of shape {list(shape)} is larger than any memory")
     offset = file.tell()
 
     def elements() -> IO[bytes]:

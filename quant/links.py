@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cached_property
 
 import onnx
@@ -28,6 +28,30 @@ class Links:
     @cached_property
     def _producers(self) -> dict[str, onnx.NodeProto]:
         return {output: node for node in self.graph.node for output in node.output if output}
+
+    @cached_property
+    def _readers(self) -> dict[str, list[onnx.NodeProto]]:
+        found: dict[str, list[onnx.NodeProto]] = {}
+        for node in self.graph.node:
+            for name in dict.fromkeys(node.input):
+                found.setdefault(name, []).append(node)
+        return found
+
+    @cached_property
+    def _outputs(self) -> frozenset[str]:
+        return frozenset(o.name for o in self.graph.output)
+
+    def ends_in(self, name: str, ends: Collection[str], through: Collection[str]) -> bool:
+        """Whether what `name` becomes through operators of `through` is read by those of `ends` alone and is no output."""
+        pending, seen = [name], set[str]()
+        while pending:
+            name = pending.pop()
+            readers = [n for n in self._readers.get(name, ()) if n.op_type not in ends]
+            if name in self._outputs or any(n.op_type not in through for n in readers):
+                return False
+            seen.add(name)
+            pending.extend(o for n in readers for o in n.output if o and o not in seen)
+        return True
 
     def producer(self, name: str) -> onnx.NodeProto | None:
         return self._producers.get(name)

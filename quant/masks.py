@@ -22,12 +22,14 @@ _JUDGES = frozenset({"ArgMax", "Hardmax", "LogSoftmax", "Softmax"})
 
 def masked_tensors(model: onnx.ModelProto) -> frozenset[str]:
     """What is summed into the scores that a Softmax, LogSoftmax, Hardmax or ArgMax reads, the sums too: minus infinity in
-    any of these is a mask."""
+    any of these is a mask. Sums that others see as well are none: a bound in its place would be a wrong number to them."""
     graph, found = Links(model.graph), set[str]()
     pending = [node.input[0] for node in graph.nodes if node.op_type in _JUDGES and _sums(graph, node.input[0])]
     while pending:
         name = pending.pop()
-        node = None if name in found else graph.producer(name)
+        if name in found or _seen_elsewhere(graph, name):
+            continue
+        node = graph.producer(name)
         found.add(name)
         if node is not None and node.op_type in HANDED_ON:
             pending.append(node.input[0])
@@ -40,6 +42,12 @@ def _sums(graph: Links, name: str) -> bool:
     *_, first = _before(graph, name)
     node = graph.producer(first)
     return node is not None and node.op_type in ("Add", "Sub")
+
+
+def _seen_elsewhere(graph: Links, name: str) -> bool:
+    """Whether a sum is an output of the model, or read by what minus infinity can get past. A maximum of positions that
+    are not all masked it cannot."""
+    return _sums(graph, name) and not graph.ends_in(name, {*_JUDGES, "ReduceMax"}, (*HANDED_ON, "Add", "Sub"))
 
 
 def _before(graph: Links, name: str) -> Iterator[str]:
@@ -120,7 +128,7 @@ class _Bounder:
         room: by how much what is added behind `name` may lift a masked position over one that is not.
         """
         node = self._graph.producer(name)
-        if node is None:
+        if node is None or _seen_elsewhere(self._graph, name):
             return None
         if node.op_type in HANDED_ON:
             kept = self.scores(node.input[0], room)
@@ -158,6 +166,8 @@ class _Bounder:
 
     def _bound(self, mask: _Term, bound: float, where: str) -> None:
         for name in self._parts(mask.name, mask.sign) & self.found.keys():
+            if _seen_elsewhere(self._graph, name):
+                continue
             seen, found = self._seen[name], self.found[name]
             if mask.sign > 0:
                 low = bound if found is seen else min(found.low, bound)

@@ -44,6 +44,7 @@ PACKAGES = {
     "quant": ("quant", ("tests/quant", "tests/fixed_point", "tests/meaning", "tests/golden")),
     "schedule": ("toolchain/schedule", ("tests/schedule", "tests/golden", "tests/test_*.py", "tests/meaning")),
     "codegen": ("toolchain/codegen", ("tests/golden", "tests/test_c*.py", "tests/cli", "tests/test_r*.py")),
+    "machine": ("toolchain/machine", ("tests/simulator", "tests/machine", "tests/golden", "tests/isa", "tests/hw")),
     "isa": ("toolchain/isa", ("tests/simulator", "tests/golden", "tests/isa", "tests/hw")),
     "simulator": ("simulator", ("tests/simulator", "tests/golden", "tests/test_c*.py", "tests/test_r*.py")),
 }

@@ -10,6 +10,7 @@ from pathlib import Path
 from mutations import Mutant
 
 OPS, FRONT, PASSES, FIXED = "toolchain/ops", "toolchain/frontend", "toolchain/passes", "quant/fixed_point"
+MACHINE = "toolchain/machine/operations"
 
 NAMED: tuple[tuple[str, str, str, str], ...] = (
     (
@@ -45,8 +46,8 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
     (
         "AveragePool as a convolution forgets a dimension",
         f"{OPS}/pool.py",
-        "x.scale / (y.scale * kh * kw)",
-        "x.scale / (y.scale * kh * kh)",
+        "mean_weight(kh * kw, scope",
+        "mean_weight(kh * kh, scope",
     ),
     (
         "fused residual's zero points exchanged",
@@ -125,18 +126,23 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
     ("linear Resize's taps exchanged", f"{OPS}/resize.py", "1 - (at - left), at - left", "at - left, 1 - (at - left)"),
     (
         "accesses of the second operand dropped",
-        "toolchain/isa/accesses.py",
-        "if op.kind != ElementwiseKind.RESCALE:",
-        "if False:",
+        f"{MACHINE}/elementwise.py",
+        "used = where(self.kind == ElementwiseKind.RESCALE, 0, 1)",
+        "used = 0",
     ),
-    ("accesses of the addend dropped", "toolchain/isa/accesses.py", "isinstance(op, Convolution) and op.use_add", "False"),
+    ("accesses of the addend dropped", f"{MACHINE}/convolution.py", "added, False, in_step=True", "0, False, in_step=True"),
     (
         "accesses of a product's second matrix: half of it",
-        "toolchain/isa/accesses.py",
-        "_sram(op.b_address, (op.inner, op.columns)",
-        "_sram(op.b_address, (op.inner // 2, op.columns)",
+        f"{MACHINE}/matrix_product.py",
+        "sram_access(self.b_address, (self.inner, self.columns)",
+        "sram_access(self.b_address, (self.inner // 2, self.columns)",
     ),
-    ("accesses of a fused table dropped", "toolchain/isa/accesses.py", "    if op.use_table:\n", "    if False:\n"),
+    (
+        "accesses of a fused table dropped",
+        f"{MACHINE}/window.py",
+        "sram_access(self.table_address, (), (), looked_up * table_bytes(chip))",
+        "sram_access(self.table_address, (), (), 0)",
+    ),
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +19,8 @@ from simulator.values.context import Context
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
 from toolchain.machine import Access, Demand, MachineOp, Space, accesses
+
+Observe = Callable[[int, Mapping[Space, np.ndarray]], None]  # index of the operation that ran, bytes of both memories
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,15 @@ def simulate(
     timing: bool = True,
     check: bool = True,
     parts: Sequence[DramPart] = (),
+    observe: Observe | None = None,
     progress: Progress | None = None,
 ) -> Simulation:
     """Runs `ops` on the machine; `dram` is not changed.
 
     words: instruction words of each operation (None: one each). dram: uint8, the whole address space that the program
     may use. written: the ranges [first, last) of it that hold data and may be overwritten; parts: its constants and inputs,
-    which hold data too and may not, and its outputs. progress: called as (stage, done, total).
+    which hold data too and may not, and its outputs. observe: called behind each operation, in the order in which values are
+    computed. progress: called as (stage, done, total).
     Raises ProgramError where the program breaks a rule of the machine, deadlocks, or holds parameters that describe no
     arithmetic (docs/simulator.md lists the rules). With check=False only deadlocks and such parameters are found.
     """
@@ -85,7 +89,7 @@ def simulate(
     unread = check_program(chip, ops, order, touched, dram.size, written, parts, progress) if check else ()
     wanted = demands(chip, ops)
     times = timeline(chip, ops, order, wanted, words) if timing else None
-    after = _values(chip, ops, order, dram.copy(), check, progress) if values else dram
+    after = _values(chip, ops, order, dram.copy(), check, observe, progress) if values else dram
     return _result(order, after, touched, wanted, times, unread)
 
 
@@ -100,7 +104,13 @@ def _accesses(chip: Chip, ops: Sequence[MachineOp], order: Order) -> list[tuple[
 
 
 def _values(
-    chip: Chip, ops: Sequence[MachineOp], order: Order, dram: np.ndarray, checked: bool, progress: Progress | None
+    chip: Chip,
+    ops: Sequence[MachineOp],
+    order: Order,
+    dram: np.ndarray,
+    checked: bool,
+    observe: Observe | None,
+    progress: Progress | None,
 ) -> np.ndarray:
     """In an order that can run: a program without hazards gives the same values in any of them."""
     context = Context(chip, State(chip, dram))
@@ -111,6 +121,8 @@ def _values(
             execute(ops[index], context)
         except faults as fault:
             raise ProgramError(f"{describe(index, ops[index], order.names)}: {fault}") from fault
+        if observe:
+            observe(index, context.state.memory)
         if progress and not done % PROGRESS_EVERY:
             progress("run", done, len(order.legal))
     return dram

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.random_cases import DrawnMachine, DrawnModel, machines, networks
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
-from toolchain.runtime import Session, random_feeds
+from toolchain.runtime import Session, random_feeds, verify
 
 CASES = int(os.environ.get("RANDOM_CASES", "300"))
 PARTS = 6  # tests of their own, so that they run side by side
@@ -52,7 +52,9 @@ def equal_on_drawn_case(folder: Path, model: DrawnModel, machine: DrawnMachine, 
         return
     assert not built.figures["warnings"], built.figures["warnings"]
     feeds = random_feeds(built.container.inputs, seed=7)
-    got = Session(built.data, timing=True).run_detailed(feeds)
-    expected = Session(built.data, engine="reference").run_detailed(feeds)
+    reference = Session(built.data, engine="reference")
+    got, difference = verify(Session(built.data, timing=True), reference, feeds)
+    assert difference is None, difference
+    expected = reference.run_detailed(feeds)
     for name, value in expected.outputs.items():
         np.testing.assert_array_equal(got.outputs[name], value)

@@ -6,7 +6,7 @@ model.onnx -> normal form -> composed functions -> chip operators on their layou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
@@ -21,6 +21,7 @@ from quant.data import open_data, random_data
 from quant.file import read_parameters
 from quant.observe import Range
 from quant.structure import adjust_ranges
+from quant.suggestion import suggestion
 from simulator import simulate
 from toolchain.codegen import Container, IoType, Island, Region, container_to_bytes, link_region
 from toolchain.errors import CompileError, InternalError, ProgramError
@@ -34,7 +35,8 @@ from toolchain.passes.fuse import fuse_clamps, fuse_residuals, fuse_tables
 from toolchain.passes.quantize import quantize
 from toolchain.passes.segments import Segment, segments
 from toolchain.passes.select import Selection, select
-from toolchain.report import agreed, explained, fidelity, run_figures
+from toolchain.report import agreed, calibration_notes, explained, fidelity, host_warnings, origin, run_figures
+from toolchain.report.strides import stride_warnings
 from toolchain.runtime import Session, host_providers
 from toolchain.schedule.options import LEVELS, Options
 from toolchain.schedule.region import RegionPlan, plan_region
@@ -50,7 +52,7 @@ Progress = Callable[[str, int, int | None], None]  # stage, done, total
 @dataclass(frozen=True)
 class BuildOptions:
     """What `npu-build` was asked for. hardware: a shipped name, a YAML file, or a machine already loaded. calibration None:
-    random inputs; parameters: an edited file of calibrate.py."""
+    random inputs; parameters: an edited file of calibrate.py; host_nodes: the model's nodes that stay on the host."""
 
     hardware: str | Machine
     calibration: str | None = None
@@ -60,6 +62,7 @@ class BuildOptions:
     level: int = 2
     samples: int | None = None
     observer: ObserverName | None = None
+    host_nodes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises CompileError: a level, a number of samples, an observer or a host that there is not."""
@@ -100,18 +103,29 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
     machine = options.hardware if isinstance(options.hardware, Machine) else load_machine(options.hardware)
     progress("load", 0, None)
     model = load_model(path, options.shapes)
-    selection = select_model(model, machine, dump)
+    selection = select_model(model, machine, dump, options.host_nodes)
     samples = _samples(model, options)
     model, unread = agreed(model, islice(samples, _AGREEMENT_SAMPLES))
-    ranges, adjustments = _ranges(model, selection, machine, options, samples, progress)
+    calibrated = _ranges(model, selection, machine, options, samples, progress)
+    ranges = calibrated.ranges
     container = compile_model(Path(path).stem, model, selection, machine, ranges, options.level, dump, progress).container
     data = container_to_bytes(container)
     progress("check", 0, None)
-    figures = _check(data, container, model, selection, samples, options.host, progress)
-    figures = {**figures, "nodes": explained(model.nodes, figures["layers"], container, _host_reasons(selection))}
+    figures = _check(data, container, model, selection, samples, options, progress)
+    hosted = _host_reasons(selection)
+    figures = {**figures, "nodes": explained(model.nodes, figures["layers"], container, hosted)}
     figures["judged_on"] = "random inputs" if options.calibration is None else "calibration"
-    warnings = (*unread, *_warnings(model, machine, options, ranges, samples), *figures["warnings"])
-    return Build(container, data, figures, (*model.notes, *adjustments), warnings)
+    figures["calibration_samples"] = calibrated.samples if options.calibration is not None else None
+    warnings = (
+        *unread,
+        *_warnings(model, machine, options, ranges, samples),
+        *host_warnings(figures["host"], model.nodes),
+        *figures["warnings"],
+        *stride_warnings(container, figures["layers"]),
+    )
+    notes = (*model.notes, *calibrated.notes, *calibration_notes(figures["calibration_samples"]))
+    idle = (f"--host-node {n}: is folded away, nothing of it is left to run" for n in options.host_nodes if n not in hosted)
+    return Build(container, data, figures, (*notes, *idle), warnings)
 
 
 def _warnings(
@@ -137,13 +151,17 @@ def _host_reasons(selection: Selection) -> dict[str, str]:
     return {s: f.reason for f in selection.fallbacks for s in sources.get(f.node) or (f.node,)}
 
 
-def select_model(model: NormalModel, machine: Machine, dump: Dump = silent) -> Selection:
-    """What runs where, and why: enough for --explain without calibration."""
+def select_model(model: NormalModel, machine: Machine, dump: Dump = silent, host_nodes: Sequence[str] = ()) -> Selection:
+    """What runs where, and why: enough for --explain without calibration. Raises CompileError: no such node of the model."""
+    known = [name for name, _ in model.nodes]
+    unknown = [f"--host-node {n}: the model has no such node{suggestion(n, known)}" for n in host_nodes if n not in known]
+    if unknown:
+        raise CompileError("\n".join([*unknown, "  help: --explain lists the nodes of the model"]))
     graph = to_graph(model)
     dump("normal", partial(print_graph, graph))
     composed = compose(graph)
     dump("compose", partial(print_graph, composed))
-    selection = select(composed, machine.chip)
+    selection = select(composed, machine.chip, host_nodes)
     dump("select", partial(print_graph, selection.graph))
     return selection
 
@@ -155,6 +173,15 @@ def _samples(model: NormalModel, options: BuildOptions) -> Iterable[dict[str, np
     return open_data(options.calibration, inputs, limit=options.samples)
 
 
+@dataclass(frozen=True)
+class _Calibrated:
+    """By model tensor: from the parameters file, or calibrated on so many samples; and what was changed in them."""
+
+    ranges: Mapping[str, Range | Quant]
+    notes: tuple[str, ...] = ()
+    samples: int | None = None
+
+
 def _ranges(
     model: NormalModel,
     selection: Selection,
@@ -162,24 +189,30 @@ def _ranges(
     options: BuildOptions,
     samples: Iterable[dict[str, np.ndarray]],
     progress: Progress,
-) -> tuple[Mapping[str, Range | Quant], tuple[str, ...]]:
-    """By model tensor: from the parameters file, or calibrated; and what was changed in them."""
+) -> _Calibrated:
     tensors = sorted({tensor for tensor, _ in selection.origins.values()})
     numerics = machine.chip.numerics
     if options.parameters is not None:
         given = read_parameters(Path(options.parameters), tensors=tensors, known=model.types, numerics=numerics).tensors
-        return {t: given[t] for t in tensors}, ()
+        return _Calibrated({t: given[t] for t in tensors})
+    seen = 0
+
+    def step(done: int, total: int | None) -> None:
+        nonlocal seen
+        seen = done
+        progress("calibrate", done, total)
+
     ranges = calibrate(
         model.proto,
         samples,
         tensors,
         observer=options.observer or default_observer(numerics),
         numerics=numerics,
-        progress=lambda done, total: progress("calibrate", done, total),
+        progress=step,
         computed_by=model,
     )
     adjusted = adjust_ranges(model.proto, ranges)
-    return adjusted.ranges, adjusted.notes
+    return _Calibrated(adjusted.ranges, adjusted.notes, seen)
 
 
 def _integer(selection: Selection, machine: Machine, level: Options, ranges: Mapping[str, Range | Quant], dump: Dump) -> Graph:
@@ -275,14 +308,14 @@ def _check(
     container: Container,
     model: NormalModel,
     selection: Selection,
-    samples: Iterable[Mapping[str, np.ndarray]],
-    host: str,
+    samples: Iterable[dict[str, np.ndarray]],
+    options: BuildOptions,
     progress: Progress,
 ) -> Mapping[str, Any]:
     """Runs the emitted bytes once against the integer reference; the reference on a few samples against float."""
-    simulator = Session(data, host=host, timing=True)  # type: ignore[arg-type]
-    reference = Session(container, engine="reference", host=host)  # type: ignore[arg-type]
-    judged = iter(islice(samples, _FIDELITY_SAMPLES))
+    simulator = Session(data, host=options.host, timing=True)  # type: ignore[arg-type]
+    reference = Session(container, engine="reference", host=options.host)  # type: ignore[arg-type]
+    judged = _Counted(islice(samples, _FIDELITY_SAMPLES))
     first = next(judged)
     try:
         run = simulator.run_detailed(first, lambda stage, done, total: progress(stage, done, total))
@@ -301,7 +334,27 @@ def _check(
     del run, simulator
     later = ((sample, reference.run_detailed(sample)) for sample in judged)
     outputs, concats = fidelity(model, container, chain([(first, expected)], later), _concat_parts(selection))
-    return {**figures, "outputs": [_part(f) for f in outputs], "concats": [_part(f) for f in concats]}
+    poor = options.calibration is not None and any(f.poor for f in (*outputs, *concats))
+    found = origin(model, container, selection.origins, first, expected) if poor else None
+    return {
+        **figures,
+        "outputs": [_part(f) for f in outputs],
+        "concats": [_part(f) for f in concats],
+        "judged_samples": judged.taken,
+        "origin": None if found is None else found.as_json(),
+    }
+
+
+class _Counted(Iterator[dict[str, np.ndarray]]):
+    """Samples, and how many of them have been taken."""
+
+    def __init__(self, samples: Iterator[dict[str, np.ndarray]]) -> None:
+        self._samples, self.taken = samples, 0
+
+    def __next__(self) -> dict[str, np.ndarray]:
+        sample = next(self._samples)
+        self.taken += 1
+        return sample
 
 
 def _part(f: Any) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def test_report_and_json(in_workshop: Path, tmp_path: Path) -> None:
         f"wrote {tmp_path}/a.npu: {(tmp_path / 'a.npu').stat().st_size:,} bytes; "
         "the emitted program equals the integer reference bit for bit"
     )
-    assert "outputs against float:\n" in out
+    assert "outputs against float, on 1 sample of the data it was calibrated on:\n" in out
     assert "\n1 node runs on the host:\n" in out
 
 
@@ -101,7 +101,7 @@ def test_random_inputs_give_figures_and_no_verdict(in_workshop: Path, tmp_path: 
     assert "POOR" not in out and "warning: output" not in out
     assert json.loads((tmp_path / "a.json").read_text())["judged_on"] == "random inputs"
     out = done(f"{line} --calib good.npz")
-    assert "outputs against float:" in out
+    assert "outputs against float, on 1 sample of --calib:" in out
     assert "POOR" in out and "warning: output y: SQNR" in out
     assert json.loads((tmp_path / "a.json").read_text())["judged_on"] == "calibration"
 

@@ -153,6 +153,11 @@ def test_no_header_at_all() -> None:
         (lambda g: g["nodes"][0]["fields"].pop("op"), "Node.__init__() missing 1 required positional argument: 'op'"),
         (lambda g: g["nodes"][0]["fields"].update(op=7), "node 'Conv_0' has no operator"),
         (lambda g: g["nodes"][0]["fields"]["op"]["fields"].update(strides="wide"), "IntegerConvolution.strides is 'wide'"),
+        (
+            lambda g: g["nodes"][0]["fields"]["inputs"].__setitem__(1, g["nodes"][0]["fields"]["inputs"][0]),
+            "node 'Conv_0' does not fit its tensors: lacks 'x@nhwc'",
+        ),
+        (lambda g: g["types"].pop("x@nhwc"), "node 'Conv_0' names 'x@nhwc', which has no type"),
         (lambda g: g["nodes"].clear(), "has no node 'Conv_0', which a region holds"),
         (lambda g: g["constants"].clear(), "node 'Conv_0' reads 'Conv_0.weights' before it is made"),
         (lambda g: g["types"].update(x=5), "holds a int where a TensorType belongs"),

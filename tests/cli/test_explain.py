@@ -10,8 +10,10 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from toolchain.api import BuildOptions, build
+from toolchain.api import Build, BuildOptions, build
+from toolchain.errors import CompileError
 from toolchain.isa import Machine, load_machine
+from toolchain.schedule import refusal
 
 # the change of edge16, the weight's shape, the graph, the node, what is said of it
 CASES = {
@@ -94,6 +96,10 @@ def changed(section: Any, path: list[str], values: dict[str, Any]) -> Any:
 
 def rows(folder: Path, changes: dict[str, dict[str, Any]], shape: tuple[int, ...], body: str) -> list[dict[str, Any]]:
     """The nodes of --explain; x is [1, 3, 16, 16], w random weights, the last tensor is y."""
+    return made(folder, changes, shape, body).figures["nodes"]
+
+
+def made(folder: Path, changes: dict[str, dict[str, Any]], shape: tuple[int, ...], body: str) -> Build:
     graph = f'<ir_version: 8, opset_import: ["" : 17]> g (float[1,3,16,16] x) => (float[N,C,H,W] y) {{ {body} }}'
     proto = parser.parse_model(graph)
     proto.graph.initializer.append(numpy_helper.from_array(np.random.default_rng(3).normal(size=shape).astype(np.float32), "w"))
@@ -102,7 +108,7 @@ def rows(folder: Path, changes: dict[str, dict[str, Any]], shape: tuple[int, ...
     chip = machine.chip
     for path, values in changes.items():
         chip = changed(chip, path.split("."), values)
-    return build(folder / "m.onnx", BuildOptions(Machine(chip, machine.isa))).figures["nodes"]
+    return build(folder / "m.onnx", BuildOptions(Machine(chip, machine.isa)))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -145,3 +151,27 @@ def test_layers_of_the_compiler_stand_before_what_they_serve(tmp_path: Path) -> 
         "made by the compiler: brings tensor x to the scale of what it is joined with"
     ]
     assert sum(row["made_by"] == "model" for row in graph_rows) == 5
+
+
+STRIDED = "limits.convolution.max_stride=[1, 1]: stride 2x2, so one output row and one column an instruction"
+
+
+def test_strides_output_by_output_are_a_warning(tmp_path: Path) -> None:
+    changes = {"limits.convolution": {"max_stride": (1, 1)}}
+    body = "a = Conv<strides=[2,2]>(x, w) y = Relu(a)"
+    built = made(tmp_path, changes, (4, 3, 3, 3), body)
+    cycles = built.figures["layers"][0]["cycles"]
+    assert built.warnings[-1] == f"{STRIDED}: 1 layer, Conv_0, {cycles:,} of {cycles:,} cycles"
+    for without in (made(tmp_path, {}, (4, 3, 3, 3), body), made(tmp_path, changes, (4, 3, 3, 3), "y = Conv(x, w)")):
+        assert not any("max_stride" in warning for warning in without.warnings)
+
+
+def test_strides_of_too_many_tiles_are_refused_by_their_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusal, "MOST_TILES", 40)
+    with pytest.raises(CompileError) as fault:
+        made(tmp_path, {"limits.convolution": {"max_stride": (1, 1)}}, (4, 3, 3, 3), "y = Conv<strides=[2,2]>(x, w)")
+    assert str(fault.value) == (
+        "edge16: the network falls into 49 tiles, most of them (49) of Conv_0 (Convolution); a program has at most 40\n"
+        "  help: limits.convolution.max_stride=[1, 1]: stride 2x2, so one output row and one column an instruction; raise it, or "
+        "let strides be 1 and drop outputs by a Slice"
+    )

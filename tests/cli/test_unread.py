@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
-import onnx
-import onnx.parser
 import pytest
-from onnx import numpy_helper
+from edited import edited, model, operations, region_of
 
 from toolchain.api import Build, BuildOptions, build
-from toolchain.codegen import Region, container_to_bytes
-from toolchain.isa import decode, encode
 from toolchain.machine import Copy, MachineOp, Space
 from toolchain.runtime import Session, random_feeds
 
@@ -26,27 +21,6 @@ DROPPING = {
 }
 
 
-def model(tmp_path: Path, shape: str, body: str) -> Path:
-    text = f"""<ir_version: 8, opset_import: ["" : 17]>
-    g ({shape} x) => (float {"w" if "w =" in body else "y"}) {{
-        h = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, k)
-        {body}
-    }}"""
-    proto = onnx.parser.parse_model(text)
-    rng = np.random.default_rng(0)
-    arrays = {"k": rng.normal(size=(8, 8, 3, 3)), "v": rng.normal(size=(8, 8, 1, 1)), "v2": rng.normal(size=(8, 8, 2, 2))}
-    integers = {"starts": [1], "ends": [5], "axes": [2], "steps": [2], "sizes": [3, 5]}
-    for name, value in arrays.items():
-        if name in body or name == "k":
-            proto.graph.initializer.append(numpy_helper.from_array(value.astype(np.float32), name))
-    for name, value in integers.items():
-        if name in body:
-            proto.graph.initializer.append(numpy_helper.from_array(np.array(value, np.int64), name))
-    path = tmp_path / "m.onnx"
-    onnx.save(onnx.shape_inference.infer_shapes(proto), path)
-    return path
-
-
 @pytest.mark.parametrize("level", [0, 2])
 @pytest.mark.parametrize("hardware", ["edge16", "ws8_pow2"])
 @pytest.mark.parametrize("case", DROPPING)
@@ -55,11 +29,8 @@ def test_what_a_network_drops_is_no_warning(tmp_path, case, hardware, level):
     assert built.figures["warnings"] == []
 
 
-def warnings_of(built: Build, ops: list[MachineOp]) -> list[str]:
-    (region,) = built.container.segments
-    assert isinstance(region, Region)
-    changed = replace(region, program=encode(ops, built.container.machine.isa))
-    session = Session(container_to_bytes(replace(built.container, segments=(changed,))))
+def warnings_of(built: Build, ops: list[MachineOp], layers: Sequence[int] | None = None) -> list[str]:
+    session = Session(edited(built, ops, layers))
     run = session.run_detailed(random_feeds(session.get_inputs()))
     return [w for ran in run.segments for w in ran.warnings]
 
@@ -68,12 +39,6 @@ def warnings_of(built: Build, ops: list[MachineOp]) -> list[str]:
 def pooled(tmp_path_factory: pytest.TempPathFactory) -> Build:
     path = model(tmp_path_factory.mktemp("unread"), *DROPPING["the last row and column of a pool"])
     return build(path, BuildOptions("edge16"))
-
-
-def operations(built: Build) -> list[MachineOp]:
-    (region,) = built.container.segments
-    assert isinstance(region, Region)
-    return list(decode(region.program, built.container.machine.isa).ops)
 
 
 def test_a_layer_that_reads_less_than_the_network_is_a_warning(pooled):
@@ -88,16 +53,13 @@ def test_a_layer_that_reads_less_than_the_network_is_a_warning(pooled):
 def test_a_load_of_more_than_is_read_is_a_warning(pooled):
     ops = operations(pooled)
     at = next(i for i, op in enumerate(ops) if isinstance(op, Copy) and op.destination_space == Space.SRAM)
-    twice = [*ops[:at], ops[at], *ops[at:]]
-    (region,) = pooled.container.segments
-    layers = (*region.op_layers[:at], region.op_layers[at], *region.op_layers[at:])
-    changed = replace(pooled.container, segments=(replace(region, op_layers=layers),))
-    (warning,) = warnings_of(replace(pooled, container=changed), twice)
+    layers = region_of(pooled).op_layers
+    (warning,) = warnings_of(pooled, [*ops[:at], ops[at], *ops[at:]], [*layers[:at], layers[at], *layers[at:]])
     assert warning.startswith(f"op {at} copy of layer Conv_0 (Convolution) writes "), warning
 
 
 def test_a_constant_that_is_never_read_is_a_warning(pooled):
-    (region,) = pooled.container.segments
+    region = region_of(pooled)
     end = max(address + len(data) for address, data in region.constants)
     more = replace(region, constants=(*region.constants, (end, bytes(8))), dram_bytes=end + 8)
     changed = replace(pooled, container=replace(pooled.container, segments=(more,)))

@@ -299,7 +299,7 @@ def test_names_that_are_not_text(tmp_path: Path) -> None:
 def test_attribute_without_value(tmp_path: Path) -> None:
     proto = model("(float[2] x) => (float[2] y) { y = LeakyRelu<alpha = 0.1>(x) }")
     proto.graph.node[0].attribute[0].ClearField("type")
-    reason = "node LeakyRelu_0: attribute alpha is of a kind that is not supported"
+    reason = 'node LeakyRelu_0 (LeakyRelu): its attribute "alpha" is UNDEFINED, LeakyRelu takes FLOAT'
     assert refusal(save(proto, tmp_path)) == reason
 
 

@@ -148,6 +148,58 @@ NORMS = [
     ),
 ]
 
+# As JAX and TensorFlow write it: mean(x^2) - mean(x)^2, one over the root, scale and bias in any order.
+SQUARES = (
+    "k = int64[1] {2} e = float {0.001} zero = float {0} one = float {1} half = float {-0.5} minus = float {-1} "
+    "m = ReduceMean(x, k) q = Mul(x, x) n = ReduceMean(q, k) mm = Mul(m, m) v = Sub(n, mm) s = Add(v, e) "
+)
+ROOTS = {
+    "Reciprocal(Sqrt)": "r = Sqrt(s) i = Reciprocal(r)",
+    "Sqrt(Reciprocal)": "r = Reciprocal(s) i = Sqrt(r)",
+    "Pow": "i = Pow(s, half)",
+    "1 / Sqrt": "r = Sqrt(s) i = Div(one, r)",
+}
+ENDS = {
+    "plain": "d = Sub(x, m) y = Mul(d, i)",
+    "JAX": "d = Sub(x, m) g = Mul(i, w) z = Mul(d, g) y = Add(z, w2)",
+    "scale of the difference": "d = Sub(x, m) g = Mul(w, d) z = Mul(i, g) y = Add(w2, z)",
+    "scale last": "d = Sub(x, m) z = Mul(i, d) g = Mul(z, w) y = Add(w2, g)",
+    "TensorFlow": "g = Mul(i, w) a = Mul(x, g) b = Mul(m, g) c = Sub(w2, b) y = Add(a, c)",
+    "TensorFlow, bias last": "g = Mul(i, w) a = Mul(g, x) b = Mul(m, g) c = Sub(a, b) y = Add(c, w2)",
+    "without a scale": "a = Mul(x, i) b = Mul(m, i) c = Sub(w2, b) y = Add(a, c)",
+    "Neg": "g = Mul(i, w) a = Mul(x, g) n2 = Neg(m) b = Neg(m) d = Add(x, n2) z = Mul(d, g) y = Add(z, w2)",
+}
+WRITTEN_OUT = [
+    (f"(float[2,5,8] x, float[8] w, float[8] w2) => (float[a,b,c] y) {{ {SQUARES}{root} {end} }}", "LayerNormalization")
+    for root, end in [(r, ENDS["TensorFlow"]) for r in ROOTS.values()] + [(ROOTS["Reciprocal(Sqrt)"], e) for e in ENDS.values()]
+] + [
+    (  # kept from below zero, moments without their dimension, sums over the count
+        "(float[2,5,8] x, float[8] w, float[8] w2) => (float[a,b,c] y) { k = int64[1] {2} e = float {0.001} zero = float {0} "
+        "count = float {0.125} k1 = int64[3] {2,5,1} s1 = ReduceSum<keepdims=0>(x, k) m = Mul(s1, count) q = Mul(x, x) "
+        "s2 = ReduceSum<keepdims=0>(q, k) n = Mul(s2, count) mm = Mul(m, m) v = Sub(n, mm) v0 = Max(v, zero) s = Add(v0, e) "
+        "r = Sqrt(s) i = Reciprocal(r) m1 = Reshape(m, k1) i1 = Reshape(i, k1) d = Sub(x, m1) g = Mul(i1, w) z = Mul(d, g) "
+        "y = Add(z, w2) }",
+        "LayerNormalization",
+    ),
+    (  # over rows and columns
+        "(float[2,3,4,6] x) => (float[a,b,c,f] y) { k = int64[2] {2,3} e = float {0.001} m = ReduceMean(x, k) q = Mul(x, x) "
+        "n = ReduceMean(q, k) mm = Mul(m, m) v = Sub(n, mm) s = Add(v, e) r = Sqrt(s) d = Sub(x, m) y = Div(d, r) }",
+        "LayerNormalization",
+    ),
+    (  # the mean of other axes is no part of it
+        "(float[2,5,5] x) => (float[a,b,c] y) { k = int64[1] {2} j = int64[1] {1} e = float {0.001} m = ReduceMean(x, j) "
+        "q = Mul(x, x) n = ReduceMean(q, k) mm = Mul(m, m) v = Sub(n, mm) a = Abs(v) s = Add(a, e) r = Sqrt(s) d = Sub(x, m) "
+        "y = Div(d, r) }",
+        "ReduceMean Mul ReduceMean Mul Sub Abs Add Sqrt Sub Div",
+    ),
+    (  # a mean laid along another axis of the same size
+        "(float[4,4] x) => (float[a,b] y) { k = int64[1] {1} e = float {0.001} t = int64[2] {1,4} m = ReduceMean(x, k) "
+        "q = Mul(x, x) n = ReduceMean(q, k) mm = Mul(m, m) v = Sub(n, mm) s = Add(v, e) r = Sqrt(s) m1 = Reshape(m, t) "
+        "d = Sub(x, m1) y = Div(d, r) }",
+        "ReduceMean Mul ReduceMean Mul Sub Add Sqrt Reshape Sub Div",
+    ),
+]
+
 EXPONENTIALS = "k = int64[1] {{{axis}}} m = ReduceMax(x, k) d = Sub(x, m) e = Exp(d) s = ReduceSum(e, k) "
 SOFTMAXES = [
     ("(float[2,5,8] x) => (float[a,b,c] y) { " + EXPONENTIALS.format(axis=-1) + "y = Div(e, s) }", "Softmax"),
@@ -200,6 +252,13 @@ SHAPING = [
         "Slice Slice Slice Slice Concat",
     ),
     (f"{IMAGE}) => (float[n,a,b,m] y) {{ p = int64[8] {{0,0,0,0,0,0,0,0}} a = Pad(x, p) y = Relu(a) }}", "Relu"),
+    (
+        f"{IMAGE}) => (float[n,m,a,b] y) {{ p = int64[8] {{0,0,1,0,0,0,1,2}} v = float {{-inf}} q = Pad(x, p, v) "
+        "y = MaxPool<kernel_shape = [3,3]>(q) }",
+        "MaxPool",
+    ),
+    (f"{IMAGE}, float[1,1,1,1,1] w) => (float[n,m,a,b,c] y) {{ a = Relu(x) y = Mul(w, a) }}", "Relu Mul Reshape"),
+    (f"{IMAGE}, float[2,1,1,1,1] w) => (float[n,m,a,b,c] y) {{ a = Relu(x) y = Sub(w, a) }}", "Relu Reshape Sub"),
     (
         f"{IMAGE}) => (float[n,a,b,m] y) {{ p = int64[2] {{1,2}} v = float {{3.0}} i = int64[1] {{-1}} y = Pad(x, p, v, i) }}",
         "Pad",
@@ -269,6 +328,8 @@ ARITHMETIC = [
 ]
 
 OLDER = [
+    (19, "(float[2,5] x, double[3] w) => (double[a,b] y) { a = CastLike(x, w) y = Exp(a) }", "Cast Exp"),
+    (19, "(float[2,5] x, float[3] w) => (float[a,b] y) { a = CastLike(x, w) y = Exp(a) }", "Exp"),
     (9, f"{IMAGE}) => (float[n,m,a,b] y) {{ y = Clip<min = -0.5, max = 0.5>(x) }}", "Clip"),
     (9, f"{IMAGE}) => (float[n,m,a,b] y) {{ y = Clip<min = 0.0>(x) }}", "Relu"),
     (9, f"{IMAGE}) => (float[n,m,a,b] y) {{ y = Slice<axes = [1,3], starts = [1,-3], ends = [3,1000]>(x) }}", "Slice"),
@@ -314,7 +375,7 @@ OLDER = [
     ),
 ]
 
-CASES = [(21, g, o) for g, o in (*WINDOWS, *LINEAR, *NORMS, *SOFTMAXES, *SHAPING, *ARITHMETIC)] + OLDER
+CASES = [(21, g, o) for g, o in (*WINDOWS, *LINEAR, *NORMS, *WRITTEN_OUT, *SOFTMAXES, *SHAPING, *ARITHMETIC)] + OLDER
 
 
 @pytest.mark.parametrize(("opset", "graph", "expected"), CASES)

@@ -35,7 +35,6 @@ from toolchain.runtime.session import dram_image, dram_parts
 FOLDER = Path(__file__).parent
 EXAMPLES = FOLDER.parent.parent / "examples/networks"
 NETWORKS = tuple(sorted(p.name.removesuffix(".graph.onnx") for p in EXAMPLES.glob("*.graph.onnx")))
-LEVEL = 2
 HEX_DIGITS = 16  # of a SHA-256, enough to tell programs apart
 
 
@@ -53,8 +52,8 @@ class Figures:
         return f"program {self.program}  outputs {self.outputs}  cycles {self.cycles:>9}  expected/simulated {ratio}"
 
 
-def figures(network: str, machine: str) -> Figures:
-    compiled = compile_network(network, machine)
+def figures(network: str, machine: str, level: int) -> Figures:
+    compiled = compile_network(network, machine, level)
     regions = [s for s in compiled.container.segments if isinstance(s, Region)]
     cycles, outputs = 0, hashlib.sha256()
     for region in regions:
@@ -91,13 +90,13 @@ def drawn_codes(port: Port) -> np.ndarray:
     return rng.integers(limits.min, limits.max, port.shape, endpoint=True).astype(np.dtype(port.dtype).newbyteorder("<"))
 
 
-def compile_network(network: str, machine: str) -> Compiled:
+def compile_network(network: str, machine: str, level: int) -> Compiled:
     model, found = normal_model(network), load_machine(machine)
     selection = select_model(model, found)
     tensors = {tensor for tensor, _ in selection.origins.values()}
     ranges = read_parameters(ranges_file(network), tensors=sorted(tensors), known=model.types, numerics=found.chip.numerics)
     wanted = {name: ranges.tensors[name] for name in sorted(tensors)}
-    return compile_model(network, model, selection, found, wanted, LEVEL)
+    return compile_model(network, model, selection, found, wanted, level)
 
 
 @lru_cache(maxsize=1)

@@ -13,44 +13,49 @@ from networks import NETWORKS, figures, ranges_file, update_ranges
 
 from toolchain.files import write_whole
 from toolchain.hw import shipped_names
+from toolchain.schedule.options import LEVELS
 
 GOLDEN = Path(__file__).parent / "networks.txt"
-COLUMNS = {"network": 26, "machine": 13}
+LEVEL = 2  # what a build does unless told otherwise
+SMALL = "resnet8_cifar"  # a network of convolutions and sums that is cheap enough for every level
 LARGEST_ERROR = 0.25  # of the cost model's cycles against the simulator's
-PAIRS = [(n, m) for n in NETWORKS for m in shipped_names()]
+PAIRS = [(n, m, LEVEL) for n in NETWORKS for m in shipped_names()]
+PAIRS += [(SMALL, m, level) for m in shipped_names() for level in range(len(LEVELS)) if level != LEVEL]
 
 
-def label(network: str, machine: str) -> str:
-    return f"{network:{COLUMNS['network']}}  {machine:{COLUMNS['machine']}}  "
+def label(network: str, machine: str, level: int) -> str:
+    return f"{network:26}  {machine:13}  -O{level}  "
 
 
 def read_golden() -> dict[str, str]:
     """The line of each pair by its label."""
     lines = GOLDEN.read_text().splitlines() if GOLDEN.exists() else []
-    width = len(label("", ""))
+    width = len(label("", "", LEVEL))
     return {line[:width]: line for line in lines}
 
 
 def write_golden(lines: dict[str, str]) -> None:
     """In the order of the names, without pairs that are no more."""
-    wanted = [lines[key] for n, m in PAIRS if (key := label(n, m)) in lines]
+    wanted = [lines[key] for pair in PAIRS if (key := label(*pair)) in lines]
     write_whole(GOLDEN, ("\n".join(wanted) + "\n").encode())
 
 
-@pytest.mark.parametrize(("network", "machine"), PAIRS)
-def test_programs_outputs_and_cycles_are_the_golden_ones(network: str, machine: str, update_golden: bool) -> None:
+@pytest.mark.parametrize(("network", "machine", "level"), PAIRS)
+def test_programs_outputs_and_cycles_are_the_golden_ones(network: str, machine: str, level: int, update_golden: bool) -> None:
     if update_golden:
         update_ranges(network)
-    found = label(network, machine) + str(figures(network, machine))
+    found = label(network, machine, level) + str(figures(network, machine, level))
     golden = read_golden()
     if update_golden:
-        write_golden({**golden, label(network, machine): found})
+        write_golden({**golden, label(network, machine, level): found})
         return
-    assert golden.get(label(network, machine)) == found, "where this is meant, renew the file: see the top of test_golden.py"
+    assert golden.get(label(network, machine, level)) == found, (
+        "where this is meant, renew the file: see the top of test_golden.py"
+    )
 
 
 def test_every_pair_has_its_line() -> None:
-    assert list(read_golden()) == [label(n, m) for n, m in PAIRS]
+    assert list(read_golden()) == [label(*pair) for pair in PAIRS]
 
 
 def test_the_cost_model_is_near_the_simulator() -> None:

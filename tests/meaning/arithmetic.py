@@ -151,6 +151,7 @@ CASES = (
     Case("hard max over two dimensions, opset 11", "x 2,3,5", "y = Hardmax<axis = 1>(x)", opset=11),
     Case("softmax of the last, opset 11", "x 2,3,5", "y = Softmax<axis = 2>(x)", opset=11),
     Case("softmax of a sigmoid over two dimensions, opset 11", "x 2,3,5", "a = Sigmoid(x) y = Softmax<axis = -2>(a)", opset=11),
+    Case("cast like", "x 2,3,5; w 2", "a = CastLike(x, w) y = Tanh(a)"),
     Case(
         "softmax written out",
         "x 2,3,5",

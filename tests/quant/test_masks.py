@@ -37,6 +37,13 @@ FORMS = {
         node("Expand", "n shape", "e"),
         node("Add", "s e", "a"),
     ],
+    "padded": [
+        *SCORES,
+        node("Relu", "x", "t"),
+        node("Slice", "t starts half_ends axes", "n"),
+        node("Pad", "n pads low", "e"),
+        node("Add", "s e", "a"),
+    ],
     "gemm_bias": [*SCORES, node("Add", "s row", "a")],
     "bias_then_mask": [
         *SCORES,
@@ -66,6 +73,8 @@ def masked(form: str, low: float) -> onnx.ModelProto:
         "starts": np.array([0, 0]),
         "ends": np.array([SIZE, SIZE]),
         "axes": np.array([2, 3]),
+        "half_ends": np.array([SIZE, SIZE // 2]),
+        "pads": np.array([0, 0, 0, 0, 0, 0, 0, SIZE // 2]),
         "shape": np.array([1, 2, SIZE, SIZE]),
         "deep": np.array([1, 1, 2, SIZE, SIZE]),
     }
@@ -129,6 +138,24 @@ def test_minus_infinity_elsewhere_is_refused() -> None:
     proto = model([node("Add", "s m", "a"), node("Softmax", "a", "y")], {"s": [4], "m": [4]}, ["y"])
     sample["s"] = np.full(4, np.inf, np.float32)
     with pytest.raises(CompileError, match=r"tensor 'a', the output of .*, holds NaN"):
+        calibrate(proto, [sample], ["a"])
+
+
+SHOWN = {
+    "an output": ([node("Add", "s m", "a"), node("Softmax", "a", "y")], ["a", "y"]),
+    "read by another": ([node("Add", "s m", "a"), node("Softmax", "a", "y"), node("Exp", "a", "e")], ["e", "y"]),
+    "before a shape": ([node("Add", "s m", "a"), node("Flatten", "a", "b"), node("Softmax", "b", "y")], ["a", "y"]),
+}
+
+
+@pytest.mark.parametrize("form", SHOWN)
+def test_a_masked_sum_that_others_see_keeps_its_range(form: str) -> None:
+    nodes, outputs = SHOWN[form]
+    proto = model(nodes, {"s": [1, 4], "m": [1, 4]}, outputs)
+    ranges = {"s": Range(-2, 3), "m": Range(-1e4, 0), "a": Range(-10002, 3)}
+    assert adjust_ranges(proto, ranges).ranges["a"] == ranges["a"]
+    sample = {"s": np.zeros((1, 4), np.float32), "m": np.array([[0, 0, 0, -np.inf]], np.float32)}
+    with pytest.raises(CompileError, match=r"tensor 'a', the output of .*, holds infinity; no range covers it"):
         calibrate(proto, [sample], ["a"])
 
 

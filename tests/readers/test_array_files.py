@@ -63,6 +63,7 @@ def refusals(path: Path) -> set[str]:
             npy(shape=(1,) * 40),
             "array 'x' has 40 dimensions, 32 are the most",
         ),
+        (npy(shape=(1, 1 << 64)), "array 'x' of shape [1, 18446744073709551616] is larger than any memory"),
         (npy(descr="|O"), "it holds Python objects"),
         (b"\x93NUMPY\x07\x00" + npy()[8:], "array 'x' is of format 7.0"),
         (npy(shape=(1 << 60,) * 9)[:40], "EOF: reading array header, expected 241 bytes got 30"),

@@ -98,6 +98,27 @@ def test_a_device_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said == "/dev/zero: cannot be read: holds more than 1,048,576 bytes, which are the most for such a file"
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"type": 3, "s": b"x"}, 'its attribute "value" is STRING, Constant takes TENSOR'),
+        ({"type": 99}, 'its attribute "value" is UNDEFINED, Constant takes TENSOR'),
+    ],
+)
+def test_attributes_of_another_kind(change: dict, reason: str, tmp_path: Path) -> None:
+    model = parser.parse_model(HEAD + "{ c = Constant<value = float[4] {1, 2, 3, 4}>() y = Add(x, c) }")
+    data = model.SerializeToString()
+    attribute = model.graph.node[0].attribute[0]
+    if change["type"] == 99:  # protobuf itself takes no such value
+        data = data.replace(b"\xa0\x01\x04", b"\xa0\x01\x63")
+    else:
+        attribute.ClearField("t")
+        attribute.type, attribute.s = change["type"], change["s"]
+        data = model.SerializeToString()
+    (tmp_path / "m.onnx").write_bytes(data)
+    assert refusal(tmp_path / "m.onnx") == f"node Constant_0 (Constant): {reason}"
+
+
 def chain(count: int, name: str = "") -> list[onnx.NodeProto]:
     return [helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"], name=name) for i in range(count)]
 

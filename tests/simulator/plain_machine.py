@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from toolchain.hw.chip import Chip
@@ -48,7 +47,7 @@ def wrapped(x: int, bits: int) -> int:
 class PlainMachine:
     def __init__(self, chip: Chip, dram: bytes):
         self.chip = chip
-        self.memory: Sequence[bytearray] = [bytearray(dram), bytearray(chip.memories.sram.size)]
+        self.memory: list[bytearray] = [bytearray(dram), bytearray(chip.memories.sram.size)]
         self.size = 2 if chip.numerics.activation == "int16" else 1
         self.acc: dict[tuple[int, ...], int] = {}
 

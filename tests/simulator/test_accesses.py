@@ -97,6 +97,12 @@ def bytes_of(access: Access) -> list[int]:
     return [s + j for s in starts for j in range(access.inner_bytes)]
 
 
+def noting(chip: Chip, memories: dict[Space, np.ndarray]) -> PlainMachine:
+    machine = PlainMachine(chip, b"")
+    machine.memory[:] = [Noted(memories[space].tobytes()) for space in Space]
+    return machine
+
+
 def noted(machine: PlainMachine, op: MachineOp) -> tuple[Bytes, Bytes]:
     """What the plain machine reads and writes."""
     for memory in machine.memory:
@@ -133,8 +139,7 @@ def may_spare(op: MachineOp, access: Access) -> bool:
 def test_the_table_is_what_the_plain_machine_touches(chip, kind):
     for seed in range(CASES):
         ops, memories = drawn(chip, kind, seed)
-        machine = PlainMachine(CHIPS[chip], b"")
-        machine.memory = [Noted(memories[space].tobytes()) for space in Space]
+        machine = noting(CHIPS[chip], memories)
         for op in ops:
             read, written = noted(machine, op)
             assert faults(op, accesses(op, CHIPS[chip]), read, written) == [], (seed, op)
@@ -191,8 +196,7 @@ def test_an_access_that_the_table_leaves_out_is_found():
     """Any one of any operation, the second operand of a product, sum or slope among them."""
     left_out = set()
     for chip, ops, memories in all_drawn():
-        machine = PlainMachine(chip, b"")
-        machine.memory = [Noted(memories[space].tobytes()) for space in Space]
+        machine = noting(chip, memories)
         for op in ops:
             read, written = noted(machine, op)
             found = accesses(op, chip)

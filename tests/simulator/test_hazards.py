@@ -342,6 +342,10 @@ def test_images_and_lengths():
         simulate(CHIP, [End()], [1, 1], np.zeros(8, np.uint8), [])
     with pytest.raises(ProgramError, match=re.escape("dram image is int8[8]; must be uint8")):
         simulate(CHIP, [End()], None, np.zeros(8, np.int8), [])
+    whole = CHIP.memories.dram.size
+    simulate(CHIP, [End()], None, np.zeros(whole, np.uint8), [])
+    with pytest.raises(ProgramError, match=f"must be uint8 of at most {whole} bytes"):
+        simulate(CHIP, [End()], None, np.zeros(whole + 1, np.uint8), [])
 
 
 def random_access(rng: np.random.Generator) -> Access:

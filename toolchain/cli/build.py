@@ -38,6 +38,7 @@ def build_command(
     quant: Annotated[str | None, typer.Option(help="Parameters file of scripts/calibrate.py, perhaps edited.")] = None,
     shape: Annotated[list[str] | None, typer.Option(help="NAME=1,3,640,640: the whole shape of an input. Repeatable.")] = None,
     host: Annotated[str, typer.Option(help="Where islands run: cpu or cuda.")] = "cpu",
+    host_node: Annotated[list[str] | None, typer.Option(help="A node of the model that stays on the host. Repeatable.")] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The compiled file; default MODEL.npu.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="The report as JSON.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="List every node: engine, cost, reason.")] = False,
@@ -59,7 +60,17 @@ def build_command(
             raise CompileError(f"-O{level}: must be -O0, -O1, -O2 or -O3")
         shapes = input_shapes(shape or ())
         with as_options():
-            options = BuildOptions(hw, calib, quant, shapes, host, int(level), samples, observer)  # type: ignore[arg-type]
+            options = BuildOptions(
+                hw,
+                calib,
+                quant,
+                shapes,
+                host,
+                int(level),
+                samples,
+                observer,  # type: ignore[arg-type]
+                tuple(host_node or ()),
+            )
         _require_effect(options, dump_after, dump_dir)
         _require_source(model)
         inputs = {**model_inputs(model), **machine_inputs(hw), **data_inputs("--calib", calib), "--quant": quant}

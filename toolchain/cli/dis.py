@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from toolchain.codegen import Container, Region, container_to_bytes, read_contai
 from toolchain.errors import ProgramError, counted
 from toolchain.files import read_limited, write_whole
 from toolchain.isa import assemble, decode, disassemble, split_listings
+from toolchain.machine import MachineOp
 
 _MODEL = typer.Argument(metavar="MODEL", help="A compiled model, model.npu.")
 _OUTPUT = typer.Option(None, "-o", "--output", help="Write here instead of printing.")
@@ -77,10 +79,20 @@ def assembled(container: Container, text: str) -> Container:
 
 
 def _region(region: Region, program: bytes, container: Container) -> Region:
-    count = len(decode(program, container.machine.isa).ops)
-    # An operation more or less moves all that follow: their layers are no longer known.
-    layers = region.op_layers if count == len(region.op_layers) else (-1,) * count
+    isa = container.machine.isa
+    layers = _layers(region.op_layers, decode(region.program, isa).ops, decode(program, isa).ops)
     return replace(region, program=program, op_layers=layers)
+
+
+def _layers(layers: Sequence[int], before: Sequence[MachineOp], after: Sequence[MachineOp]) -> tuple[int, ...]:
+    """Where operations came or went between those that are as they were, nobody knows whose they are: -1."""
+    if len(before) == len(after):
+        return tuple(layers)
+    most = min(len(before), len(after))
+    head = next((i for i, (a, b) in enumerate(zip(before, after)) if a != b), most)
+    tail = next((i for i, (a, b) in enumerate(zip(reversed(before), reversed(after))) if a != b), most)
+    tail = min(tail, most - head)
+    return (*layers[:head], *[-1] * (len(after) - head - tail), *layers[len(before) - tail :])
 
 
 app = application(run)

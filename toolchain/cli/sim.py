@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,16 +29,22 @@ def sim_command(
     json_file: Annotated[Path | None, typer.Option("--json", help="The figures as JSON.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Chrome trace, opens in Perfetto.")] = None,
     host: Annotated[str, typer.Option(help="Where islands run: cpu or cuda.")] = "cpu",
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare with the integer reference; exit code 1 where a byte differs.")
+    ] = False,
     hw: Annotated[str | None, typer.Option(help="Refuse a file that was built for another machine than this.")] = None,
 ) -> None:
-    """Runs MODEL on the simulator, islands in onnxruntime; prints where the cycles went and what ran where."""
+    """Runs MODEL on the simulator, islands in onnxruntime; prints where the cycles went and what ran where.
+
+    Exit code 2 where the file or its program breaks a rule.
+    """
     with reported():
         with ended_at_once():
             import toolchain.runtime  # noqa: F401
         require_host(host)
         outputs = {"--output": output, "--json": json_file, "--trace": trace}
         require_writable(outputs, {"the model": model, "--input": input_file, **machine_inputs(hw)})
-        _simulate(model, input_file, output, json_file, trace, host, hw)
+        _simulate(model, input_file, output, json_file, trace, host, hw, verify)
 
 
 def _simulate(
@@ -48,23 +55,30 @@ def _simulate(
     trace: Path | None,
     host: str,
     hw: str | None,
+    compare: bool,
 ) -> None:
     from toolchain.cli.arrays import npz_bytes, read_feeds
     from toolchain.files import write_files
     from toolchain.report import run_figures
     from toolchain.report.trace import trace_json
-    from toolchain.runtime import Session
+    from toolchain.runtime import Session, verify
 
     session = Session(model, host=host, timing=True)  # type: ignore[arg-type]
     if hw is not None:
         _require_machine(session, model, hw)
     feeds = read_feeds(input_file, session.get_inputs())
+    reference = Session(model, engine="reference", host=host) if compare else None  # type: ignore[arg-type]
     with shown() as progress:
-        run = session.run_detailed(feeds, progress)
+        if reference is None:
+            run, difference = session.run_detailed(feeds, progress), None
+        else:
+            run, difference = verify(session, reference, feeds, progress)
     simulations = [s.simulation for s in run.segments]
     figures = run_figures(session.container, simulations)
     figures["segments"] = [{"where": s.where, "nodes": len(s.nodes)} for s in run.segments]
     figures["warnings"] = [w for s in run.segments for w in s.warnings]
+    if compare:
+        figures["difference"] = difference
     files: dict[str | Path, bytes] = {}
     if output is not None:
         files[output] = npz_bytes(run.outputs)
@@ -76,7 +90,12 @@ def _simulate(
     print(_report(session, run, figures))
     if input_file is None:
         print("\nnote: ran on random inputs; give --input IN.npz")
+    if compare and difference is None:
+        print("\nverified: every byte of every layer's tensor is the integer reference's")
     warn(figures["warnings"])
+    if difference is not None:
+        print(f"DIFFERS: {difference}", file=sys.stderr)
+        raise SystemExit(1)
 
 
 def _report(session: Session, run: Run, figures: dict) -> str:

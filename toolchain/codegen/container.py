@@ -24,6 +24,8 @@ from toolchain.errors import ProgramError
 from toolchain.files import read_limited
 from toolchain.ir.graph import Graph
 from toolchain.isa import Machine, machine_digest, machine_from_json, machine_to_json
+from toolchain.ops.base import Layer
+from toolchain.ops.integer_convolution import IntegerConvolution
 
 MAGIC = b"NPUMODEL"
 VERSION = 1
@@ -50,12 +52,23 @@ class Port:
 
 
 @dataclass(frozen=True)
+class Result:
+    """Where a layer leaves its tensor: element i at address + sum(i_k strides_k), bytes, of space dram or sram."""
+
+    tensor: str
+    space: str
+    address: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class LayerInfo:
-    """What the report needs of a layer: `sources` are the model's own nodes."""
+    """What reports and `npu-sim --verify` need of a layer: `sources` are the model's own nodes."""
 
     name: str
     op: str
     sources: tuple[str, ...]
+    result: Result | None = None  # files of older builds do not say it
 
 
 @dataclass(frozen=True)
@@ -209,6 +222,8 @@ def _container(rest: bytes) -> Container:
     segments = tuple(_segment(s, get, machine) for s in header.segments)
     graph = graph_from_bytes(_text(get(header.graph), "graph"), get(header.arrays))
     _check_graph(segments, graph)
+    _check_operators(graph, machine)
+    _check_results(segments, graph, machine)
     inputs, outputs = ([IoType(t.name, t.shape, t.dtype) for t in ports] for ports in (header.inputs, header.outputs))
     return Container(header.name, machine, tuple(inputs), tuple(outputs), segments, header.fallbacks, graph)
 
@@ -239,7 +254,9 @@ def _segment(header: IslandHeader | RegionHeader, get: Callable[[Span], bytes], 
         outputs=tuple(Port(**dict(p)) for p in header.outputs),
         dram_bytes=header.dram_bytes,
         nodes=header.nodes,
-        layers=tuple(LayerInfo(i.name, i.op, i.sources) for i in header.layers),
+        layers=tuple(
+            LayerInfo(i.name, i.op, i.sources, None if i.result is None else Result(**dict(i.result))) for i in header.layers
+        ),
         op_layers=op_layers,
         sram_bound_bytes=header.sram_bound_bytes,
         sram_peak_bytes=header.sram_peak_bytes,
@@ -266,6 +283,36 @@ def _check_graph(segments: Sequence[Region | Island], graph: Graph) -> None:
         for port in region.outputs:
             if port.tensor not in made:
                 raise ProgramError(f"graph: no node makes the port {port.tensor!r}")
+
+
+def _check_operators(graph: Graph, machine: Machine) -> None:
+    """What the report asks of the operators follows from tensors of the right kinds."""
+    for node in graph.nodes:
+        missing = next((n for n in (*node.inputs, *node.outputs) if n and n not in graph.types), None)
+        if missing is not None:
+            raise ProgramError(f"graph: node {node.name!r} names {missing!r}, which has no type")
+        if isinstance(node.op, IntegerConvolution):
+            try:
+                node.op.macs(Layer(node, graph.types, graph.constants, machine.chip))
+            except (ArithmeticError, LookupError, TypeError, ValueError) as fault:
+                reason = f"lacks {fault}" if isinstance(fault, KeyError) else str(fault)
+                raise ProgramError(f"graph: node {node.name!r} does not fit its tensors: {reason}") from None
+
+
+def _check_results(segments: Sequence[Region | Island], graph: Graph, machine: Machine) -> None:
+    """Each layer's tensor is the one that its node makes, and lies inside its memory."""
+    made = {n.name: n.outputs[0] for n in graph.nodes}
+    for region in (s for s in segments if isinstance(s, Region)):
+        sizes = {"dram": region.dram_bytes, "sram": machine.chip.memories.sram.size}
+        for layer, result in ((i.name, i.result) for i in region.layers if i.result is not None):
+            if made.get(layer) != result.tensor:
+                raise ProgramError(f"layer {layer!r}: its result {result.tensor!r} is not what its node makes")
+            kind = graph.types[result.tensor]
+            if len(result.strides) != len(kind.shape):
+                raise ProgramError(f"layer {layer!r}: {len(result.strides)} strides for {len(kind.shape)} dimensions")
+            reach = sum((n - 1) * stride for n, stride in zip(kind.shape, result.strides))
+            if result.address + reach + np.dtype(kind.dtype).itemsize > sizes[result.space]:
+                raise ProgramError(f"layer {layer!r}: its result at {result.address:#x} reaches outside {result.space}")
 
 
 def read_container(path: str | Path) -> Container:

@@ -68,10 +68,18 @@ class PortHeader(_Section):
         return tuple(self.shape[i] for i in _TO_NCHW) if self.layout == "nhwc" else self.shape
 
 
+class ResultHeader(_Section):
+    tensor: str
+    space: Literal["dram", "sram"]
+    address: Count
+    strides: tuple[Count, ...]
+
+
 class LayerHeader(_Section):
     name: str
     op: str
     sources: tuple[str, ...]
+    result: ResultHeader | None = None
 
 
 class IslandHeader(_Section):

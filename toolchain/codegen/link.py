@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 
 from toolchain.bounds import DRAM_BYTES
-from toolchain.codegen.container import LayerInfo, Port, Region
+from toolchain.codegen.container import LayerInfo, Port, Region, Result
 from toolchain.codegen.lower import Homes, lower_region
 from toolchain.codegen.synchronise import synchronise
 from toolchain.errors import CompileError, InternalError
@@ -54,7 +54,7 @@ def link_region(
         outputs=tuple(_port(n, graph, plan, roots, origins) for n in segment.outputs),
         dram_bytes=constants.end,
         nodes=tuple(n.name for n in segment.nodes),
-        layers=tuple(_layers(plan)),
+        layers=tuple(_layers(plan, roots)),
         op_layers=program.layers,
         sram_bound_bytes=plan.placement.bound_bytes,
         sram_peak_bytes=plan.placement.peak_bytes,
@@ -69,11 +69,14 @@ def _encoded(ops: Sequence[MachineOp], machine: Machine) -> bytes:
         raise InternalError(f"{machine.chip.name}: an operation was emitted that it cannot say: {fault}") from fault
 
 
-def _layers(plan: RegionPlan) -> Sequence[LayerInfo]:
-    return [
-        LayerInfo(p.layer.node.name, type(p.layer.node.op).__name__.removeprefix("Integer"), p.layer.node.sources)
-        for p in plan.layers
-    ]
+def _layers(plan: RegionPlan, roots: Mapping[str, Spot]) -> Sequence[LayerInfo]:
+    found = []
+    for node in (p.layer.node for p in plan.layers):
+        view = plan.views[node.outputs[0]]
+        home = roots[view.root]
+        result = Result(node.outputs[0], home.space.name.lower(), home.address + view.offset_bytes, view.strides)
+        found.append(LayerInfo(node.name, type(node.op).__name__.removeprefix("Integer"), node.sources, result))
+    return found
 
 
 def _port(

@@ -2,80 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
 import numpy as np
 
-from toolchain.frontend.arithmetic import scalar
+from toolchain.frontend.moments import Root, Sources, differences, is_mean, root_of, same
 from toolchain.frontend.rewrite import Rewrite, Rule, Scope, node, operand
 from toolchain.ir.graph import Node
 
 CHANNELS_LAST, CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
+Scaled = tuple[str, str, Sources]  # a tensor, the constant that it is multiplied by or "", and the product's sources
 
 
 def quotient(n: Node, scope: Scope) -> Rewrite | None:
-    """(x - mean) / sqrt(variance + epsilon)."""
-    root = scope.producer(n.inputs[1], "Sqrt")
-    return None if root is None else normalised(n, n.inputs[0], root, scope)
+    """(x - mean) / sqrt(variance + epsilon), the difference scaled or not."""
+    root = root_of(n.inputs[1], scope)
+    return None if root is None or root.inverse else of_difference(n, n.inputs[0], root, "", (), scope)
 
 
 def product(n: Node, scope: Scope) -> Rewrite | None:
-    """(x - mean) * (1 / sqrt(variance + epsilon))."""
+    """(x - mean) * (1 / sqrt(variance + epsilon)), either of them scaled or not."""
     for difference, other in (n.inputs, n.inputs[::-1]):
-        inverse = scope.producer(other, "Reciprocal")
-        root = scope.producer(inverse.inputs[0], "Sqrt") if inverse is not None else None
-        if root is not None:
-            return normalised(n, difference, root, scope)
+        for inverse, scale, sources in scaled(other, scope):
+            root = root_of(inverse, scope)
+            if root is not None and root.inverse:
+                return of_difference(n, difference, root, scale, sources, scope)
     return None
 
 
-def normalised(n: Node, difference: str, root: Node, scope: Scope) -> Rewrite | None:
-    shifted = scope.producer(root.inputs[0], "Add")
-    epsilon = scalar(shifted.inputs[1], scope) if shifted is not None else None
-    variance = scope.producer(shifted.inputs[0], "ReduceMean") if shifted is not None else None
-    square = scope.producer(variance.inputs[0], "Mul") if variance is not None else None
-    less = scope.producer(difference, "Sub")
-    if (
-        shifted is None
-        or epsilon is None
-        or variance is None
-        or square is None
-        or less is None
-        or square.inputs != (difference, difference)
-    ):
+def of_difference(n: Node, name: str, root: Root, scale: str, sources: Sources, scope: Scope) -> Rewrite | None:
+    for difference, own_scale, scaling in scaled(name, scope):
+        less = scope.producer(difference, "Sub") or scope.producer(difference, "Add")
+        for x, mean, own in differences(less, scope) if less is not None and not (scale and own_scale) else ():
+            inner = is_mean(mean, root, scope)
+            if same(x, root.x, scope) and inner is not None:
+                return normalised(n, root, scale or own_scale, "", (*sources, *inner, *own, *scaling), scope)
+    return None
+
+
+def apart(n: Node, scope: Scope) -> Rewrite | None:
+    """x * s - mean * s, or x * s + (shift - mean * s), where s = scale / sqrt(variance + epsilon)."""
+    for whole, taken, shift, sources in minuends(n, scope):
+        left, right = scope.producer(whole, "Mul"), scope.producer(taken, "Mul")
+        for x, s in (left.inputs, left.inputs[::-1]) if left is not None and right is not None else ():
+            other = [m for m, t in (right.inputs, right.inputs[::-1]) if t == s] if right is not None else []
+            for inverse, scale, scaling in scaled(s, scope) if other else ():
+                root = root_of(inverse, scope)
+                inner = is_mean(other[0], root, scope) if root is not None and root.inverse and same(root.x, x, scope) else None
+                if root is not None and inner is not None and left is not None and right is not None:
+                    steps = (*inner, *scaling, *left.sources, *right.sources, *sources)
+                    return normalised(n, root, scale, shift, steps, scope)
+    return None
+
+
+def minuends(n: Node, scope: Scope) -> Iterator[tuple[str, str, str, Sources]]:
+    """(a, b, shift, sources) for each way to read `n` as a - b, or as a + (shift - b) with a constant."""
+    for a, b, sources in differences(n, scope):
+        yield a, b, "", sources
+    for a, rest in (n.inputs, n.inputs[::-1]) if n.op.op_type == "Add" else ():
+        less = scope.producer(rest, "Sub") or scope.producer(rest, "Add")
+        for shift, b, sources in differences(less, scope) if less is not None else ():
+            if shift in scope.constants:
+                yield a, b, shift, (*sources, *n.sources)
+
+
+def scaled(name: str, scope: Scope) -> Iterator[Scaled]:
+    """`name` as it is, and what it is a multiple of by a constant."""
+    yield name, "", ()
+    n = scope.producer(name, "Mul")
+    if n is not None and n.inputs[1] in scope.constants:
+        yield n.inputs[0], n.inputs[1], n.sources
+
+
+def normalised(n: Node, root: Root, scale: str, shift: str, sources: Sources, scope: Scope) -> Rewrite | None:
+    """The norm, then its scale and shift where there are any: rules of their own take them in."""
+    if not scope.is_float(root.x):
         return None
-    x, mean = less.inputs[0], scope.producer(less.inputs[1], "ReduceMean")
-    if mean is None or mean.inputs[0] != x or axes_of(mean, scope) != axes_of(variance, scope) or not scope.is_float(x):
+    steps = [(op, constant) for op, constant in (("Mul", scale), ("Add", shift)) if constant]
+    y = scope.tensor(f"{n.outputs[0]}/normalised") if steps else n.outputs[0]
+    norm = layer_norm(n, root, y, (*root.sources, *sources, *n.sources), scope)
+    if norm is None:
         return None
-    sources = tuple(s for step in (mean, less, square, variance, shifted, root, n) for s in step.sources)
-    return layer_norm(n, x, axes_of(mean, scope), epsilon, sources, scope)
+    nodes = list(norm)
+    for i, (op, constant) in enumerate(steps):
+        last = i == len(steps) - 1
+        after = n.outputs[0] if last else scope.tensor(f"{n.outputs[0]}/scaled")
+        nodes.append(node(f"{n.name}/{op.lower()}", op, (y, constant), after, n.sources))
+        y = after
+    return Rewrite(tuple(nodes))
 
 
-def axes_of(mean: Node, scope: Scope) -> tuple[int, ...] | None:
-    axes = scope.constants.get(operand(mean, 1))
-    return None if axes is None else tuple(axes.tolist())
-
-
-def layer_norm(
-    n: Node, x: str, axes: tuple[int, ...] | None, epsilon: float, sources: Sequence[str], scope: Scope
-) -> Rewrite | None:
+def layer_norm(n: Node, root: Root, y: str, sources: Sequence[str], scope: Scope) -> tuple[Node, ...] | None:
     """Over the last dimensions; over the channels of a feature map between two Transposes."""
-    shape = scope.shape(x)
-    if not axes or epsilon <= 0:
+    x, axes, shape = root.x, root.axes, scope.shape(root.x)
+    if not axes:
         return None
     if axes == tuple(i for i in range(axes[0], len(shape)) if shape[i] != 1):
-        return Rewrite((norm_node(n.name, x, axes[0], n.outputs[0], shape[axes[0] :], epsilon, sources, scope),))
+        return (norm_node(n.name, x, axes[0], y, shape[axes[0] :], root.epsilon, sources, scope),)
     if axes != (1,) or len(shape) != 4:
         return None
     last, done = scope.tensor(f"{x}/last"), scope.tensor(f"{n.outputs[0]}/last")
-    return Rewrite(
-        (
-            node(f"{n.name}/to_last", "Transpose", (x,), last, n.sources, perm=CHANNELS_LAST),
-            norm_node(n.name, last, 3, done, shape[1:2], epsilon, sources, scope),
-            node(f"{n.name}/from_last", "Transpose", (done,), n.outputs[0], n.sources, perm=CHANNELS_FIRST),
-        )
+    return (
+        node(f"{n.name}/to_last", "Transpose", (x,), last, n.sources, perm=CHANNELS_LAST),
+        norm_node(n.name, last, 3, done, shape[1:2], root.epsilon, sources, scope),
+        node(f"{n.name}/from_last", "Transpose", (done,), y, n.sources, perm=CHANNELS_FIRST),
     )
 
 
@@ -110,5 +142,6 @@ def scale_or_shift(n: Node, scope: Scope) -> Rewrite | None:
 RULES: Mapping[str, Sequence[Rule]] = {
     "Div": (quotient,),
     "Mul": (product, scale_or_shift),
-    "Add": (scale_or_shift,),
+    "Add": (apart, scale_or_shift),
+    "Sub": (apart,),
 }

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import onnx
 from onnx import external_data_helper
@@ -159,9 +160,22 @@ def check_operators(graph: onnx.GraphProto, opset: int) -> None:
             raise refuse(thing, "is not an ONNX operator")
         if domain == "" and not onnx.defs.has(node.op_type, opset, domain):
             raise refuse(thing, f"is not an operator of opset {opset}, which the model declares")
+        check_attributes(node, thing, opset if domain == "" else onnx.defs.onnx_ml_opset_version(), domain)
         for attribute in node.attribute:
             for subgraph in [attribute.g, *attribute.graphs]:
                 check_operators(subgraph, opset)
+
+
+def check_attributes(node: onnx.NodeProto, thing: str, opset: int, domain: str) -> None:
+    """Each is of the kind that the operator takes: what reads them relies on it."""
+    known = onnx.defs.get_schema(node.op_type, opset, domain).attributes
+    for attribute in node.attribute:
+        if attribute.name not in known:
+            continue
+        wanted: Any = known[attribute.name].type  # an enum, whatever its stub says
+        if attribute.type != wanted.value:
+            kind = onnx.AttributeProto.AttributeType.Name(attribute.type)
+            raise refuse(thing, f'its attribute "{attribute.name}" is {kind}, {node.op_type} takes {wanted.name}')
 
 
 def tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:

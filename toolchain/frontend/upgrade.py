@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from toolchain.frontend.convert import elem_type
 from toolchain.frontend.errors import refuse_node
 from toolchain.ir.graph import Node, OnnxOp, TensorType
 
@@ -164,6 +165,12 @@ def scatter(old: Old) -> Upgraded:
     return Upgraded([replace(old.node, op=replace(old.node.op, op_type="ScatterElements"))])
 
 
+def cast_like(old: Old) -> Upgraded:
+    to = elem_type(old.types[old.node.inputs[1]].dtype)
+    op = OnnxOp("Cast", {**old.node.op.attributes, "to": to})
+    return Upgraded([replace(old.node, op=op, inputs=old.node.inputs[:1])])
+
+
 def batch_normalization(old: Old) -> Upgraded:
     """Inference only: one output; until opset 13 further outputs meant training, until 8 each place could have its own scale."""
     if any(old.node.outputs[1:]) or old.node.op.attributes.get("training_mode", 0):
@@ -213,6 +220,7 @@ RULES: Mapping[str, Callable[[Old], Upgraded]] = {
     "Upsample": upsample,
     "Resize": resize,
     "Scatter": scatter,
+    "CastLike": cast_like,
     "BatchNormalization": batch_normalization,
     "GroupNormalization": group_normalization,
     "GridSample": grid_sample,

@@ -62,7 +62,21 @@ class IntegerConvolution:
 
     def limits(self, layer: Layer) -> ConvolutionLimits:
         """Those of the machine operation that runs it."""
-        return stated(layer.chip.limits.depthwise if self.depthwise(layer) else layer.chip.limits.convolution)
+        return stated(getattr(layer.chip.limits, self.section(layer)))
+
+    def section(self, layer: Layer) -> str:
+        """Where `limits` has those of the machine operation that runs it."""
+        return "depthwise" if self.depthwise(layer) else "convolution"
+
+    def stride_cut(self, layer: Layer) -> str | None:
+        """What a stride beyond the machine's limit costs: outputs apart from each other take an instruction each."""
+        section = self.section(layer)
+        limit = getattr(layer.chip.limits, section).max_stride
+        apart = [axis for axis, s, most in zip(("row", "column"), self.strides, limit or self.strides) if s > most]
+        if limit is None or not apart:
+            return None
+        stride, each = "x".join(map(str, self.strides)), " and one ".join(apart)
+        return f"limits.{section}.max_stride={list(limit)}: stride {stride}, so one output {each} an instruction"
 
     def most_columns(self, layer: Layer) -> int:
         """Output columns of one instruction."""

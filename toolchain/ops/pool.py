@@ -21,6 +21,7 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.machine.parameter import OPEN_LIMIT
 from toolchain.ops.base import Array, Layer, QuantScope, Region, Site, Tiling, Work, clamp_codes, halvings, spans
+from toolchain.ops.division import divides, mean_weight
 from toolchain.ops.integer_convolution import IntegerConvolution, exceeds_max_pad
 from toolchain.ops.nest import Nest, alike, cut_axis, window_axis
 from toolchain.ops.requants import pair
@@ -98,13 +99,22 @@ class AveragePool:
             return None
         if "average_pool" not in chip.engines.vector.operations:
             return "engines.vector.operations has no average_pool"
-        return _beyond(self.geometry, graph.types[node.inputs[0]].shape[3], chip)
+        _, height, width, channels = graph.types[node.inputs[0]].shape
+        odd = [n for n in self._window_counts(height, width) if not divides(n, chip.numerics)]
+        if odd:
+            return f"windows of {', '.join(map(str, odd))} elements; numerics.scale.kind=pow2 divides by powers of two alone"
+        return _beyond(self.geometry, channels, chip)
 
     def as_convolution(self, channels: int, chip: Chip) -> bool:
-        """A window the vector engine cannot do is a depthwise convolution with ones, where all windows count alike."""
+        """A window the vector engine cannot do, or cannot divide by, is a depthwise convolution where all windows count alike."""
         uniform = self.count_padding or not any(self.geometry.pads)
         on_vector = "average_pool" in chip.engines.vector.operations and _beyond(self.geometry, channels, chip) is None
-        return uniform and not on_vector and not exceeds_max_pad(self.geometry.pads, channels, channels, channels, chip)
+        exact = divides(math.prod(self.geometry.kernel), chip.numerics)
+        beyond = exceeds_max_pad(self.geometry.pads, channels, channels, channels, chip)
+        return uniform and not (on_vector and exact) and not beyond
+
+    def _window_counts(self, height: int, width: int) -> list[int]:
+        return sorted({int(v) for v in np.unique(_counts(self.geometry, height, width, self.count_padding))})
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
@@ -112,33 +122,32 @@ class AveragePool:
         _, height, width, channels = scope.graph.types[node.inputs[0]].shape
         if self.as_convolution(channels, scope.chip):
             return [self._convolution(node, scope, channels, low, high)]
-        counts = _counts(self.geometry, height, width, self.count_padding)
         requants = tuple(
             (n, scope.requant(x.scale / (y.scale * n), "average_pool", y.zero_point, low, high, where=node.name))
-            for n in sorted({int(v) for v in np.unique(counts)})
+            for n in self._window_counts(height, width)
         )
         op = IntegerAveragePool(self.geometry, self.count_padding, x.zero_point, requants)
         return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
 
     def _convolution(self, node: Node, scope: QuantScope, channels: int, low: int, high: int) -> Node:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
-        g, (kh, kw) = self.geometry, self.geometry.kernel
-        scale = x.scale / (y.scale * kh * kw)
-        requant = scope.requant(scale, "convolution", y.zero_point, low, high, where=node.name)
+        g, (kh, kw), bits = self.geometry, self.geometry.kernel, scope.chip.engines.mac.accumulators.bits
+        weight, step = mean_weight(kh * kw, scope.chip.numerics, bits)
+        requant = scope.requant(x.scale * step / y.scale, "convolution", y.zero_point, low, high, where=node.name)
         op = IntegerConvolution(
             g.strides,
             g.pads,
             g.dilations,
             channels,
             x.zero_point,
-            scope.chip.engines.mac.accumulators.bits,
+            bits,
             requant,
             None,
             None,
         )
-        ones = scope.constant(f"{node.name}.weights", np.ones((channels, kh, kw, 1), np.int8))
+        weights = scope.constant(f"{node.name}.weights", np.full((channels, kh, kw, 1), weight, np.int8))
         zeros = scope.constant(f"{node.name}.bias", np.zeros(channels, np.int64))
-        return Node(node.name, op, (node.inputs[0], ones, zeros), node.outputs, node.sources)
+        return Node(node.name, op, (node.inputs[0], weights, zeros), node.outputs, node.sources)
 
 
 def _counts(geometry: Geometry, height: int, width: int, count_padding: bool) -> Array:

@@ -17,6 +17,7 @@ from quant.parameters import activation_quant, code_range, quant_range
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip, Numerics
 from toolchain.ir.graph import Graph, Node, OnnxOp, Quant, TensorType
+from toolchain.ir.masks import MASK_LOW
 from toolchain.ops.base import brought, same_scale
 from toolchain.ops.movement import Concat, Pad
 from toolchain.ops.pool import Geometry, MaxPool, all_windows_meet
@@ -156,7 +157,9 @@ def _sees_data(node: Node, geometry: Geometry, graph: Graph) -> bool:
 
 
 def _with(r: Range, values: Sequence[float]) -> Range:
-    return Range(min(r.low, *values), max(r.high, *values))
+    """The range and the values; where one masks, the range ends already where it should: at its bound, or at the value."""
+    held = [v for v in values if v > MASK_LOW]
+    return Range(min(r.low, *held), max(r.high, *held)) if held else r
 
 
 def _adopted(nodes: list[Node], graph: Graph) -> dict[str, str]:

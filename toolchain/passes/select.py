@@ -40,23 +40,29 @@ class Selection:
     fallbacks: tuple[Fallback, ...]
 
 
-def select(graph: Graph, chip: Chip) -> Selection:
-    """graph: the frontend's, composed. Tries the rule of every node in turn. What would only move the host's data stays there."""
+ASKED_FOR = "asked for by --host-node"
+_IDLE = "only moves data that the host makes or reads"
+
+
+def select(graph: Graph, chip: Chip, host_nodes: Collection[str] = ()) -> Selection:
+    """graph: the frontend's, composed. Tries the rule of every node in turn. What would only move the host's data stays there,
+    and what stands for one of `host_nodes`, by the model's own names."""
     # One node of the model may be several here; while it is decided which stay, each stands for itself alone.
     alone = graph.with_nodes(replace(n, sources=(n.name,)) for n in graph.nodes)
-    hosted: set[str] = set()
+    asked = {n.name: ASKED_FOR for n in graph.nodes if not set(host_nodes).isdisjoint(n.sources or (n.name,))}
+    hosted: dict[str, str] = asked
     while True:
         found = _selected(alone, chip, hosted)
-        more = moves_for_host(found.graph, found.origins) - hosted
+        more = moves_for_host(found.graph, found.origins) - hosted.keys()
         if not more:
             break
-        hosted |= more
+        hosted |= dict.fromkeys(more, _IDLE)
     own = {n.name: n.sources or (n.name,) for n in graph.nodes}
     nodes = [replace(n, sources=tuple(dict.fromkeys(s for name in n.sources for s in own[name]))) for n in found.graph.nodes]
     return replace(found, graph=found.graph.with_nodes(nodes))
 
 
-def _selected(graph: Graph, chip: Chip, hosted: Collection[str]) -> Selection:
+def _selected(graph: Graph, chip: Chip, hosted: Mapping[str, str]) -> Selection:
     origins: dict[str, tuple[str, str]] = {}
     layouts: dict[str, str] = {}
     types = dict(graph.types)
@@ -66,7 +72,7 @@ def _selected(graph: Graph, chip: Chip, hosted: Collection[str]) -> Selection:
     spatial = _spatial(graph)
     for node in graph.nodes:
         scope = Scope(graph, chip, node, dict(origins), dict(layouts), types.copy(), constants.copy(), spatial)
-        reason = "only moves data that the host makes or reads" if node.name in hosted else _try(node, scope)
+        reason = hosted.get(node.name) or _try(node, scope)
         if reason is None or (node.name not in hosted and _becomes_clamp(scope, nodes)):
             origins, layouts, types, constants = scope.origins, scope.layouts, scope.types, scope.constants
             nodes += scope.nodes

@@ -4,5 +4,7 @@ from toolchain.report.agreement import agreed
 from toolchain.report.explain import explained
 from toolchain.report.fidelity import fidelity
 from toolchain.report.figures import run_figures
+from toolchain.report.origin import origin
+from toolchain.report.warnings import calibration_notes, host_warnings
 
-__all__ = ["agreed", "explained", "fidelity", "run_figures"]
+__all__ = ["agreed", "calibration_notes", "explained", "fidelity", "host_warnings", "origin", "run_figures"]

@@ -17,6 +17,7 @@ from toolchain.hw.chip import Chip, ConvolutionLimits
 from toolchain.ir.graph import Graph, Node
 from toolchain.isa import decode
 from toolchain.machine import Convolution, Copy, Depthwise, MachineOp, MatrixProduct, Signal, Space, Wait
+from toolchain.ops.base import Layer
 from toolchain.ops.integer_convolution import IntegerConvolution
 from toolchain.ops.pool import IntegerMaxPool
 
@@ -71,12 +72,8 @@ def _convolution(node: Node, graph: Graph, chip: Chip, ops: Sequence[Any]) -> li
     limits: ConvolutionLimits = getattr(chip.limits, section)
     _, height, width, _ = graph.types[node.outputs[0]].shape
     said = [*_kernel(op, (kh, kw), f"limits.{section}", limits), *_kernel_rows(op, (kh, kw), outputs, limits, ops, chip)]
-    if limits.max_stride and (op.strides[0] > limits.max_stride[0] or op.strides[1] > limits.max_stride[1]):
-        apart = [axis for axis, i in (("row", 0), ("column", 1)) if op.strides[i] > limits.max_stride[i]]
-        said.append(
-            f"limits.{section}.max_stride={_pair(limits.max_stride)}: stride {op.strides[0]}x{op.strides[1]}, so one output "
-            f"{' and one '.join(apart)} an instruction"
-        )
+    strided = op.stride_cut(Layer(node, graph.types, graph.constants, chip))
+    said += [strided] if strided else []
     if section == "convolution":
         widest, key = max(o.input_channels for o in ops), "limits.convolution.max_input_channels"
         each_bytes = kh * kw * (chip.activation_bytes + min(outputs // op.groups, chip.engines.mac.columns))
@@ -92,7 +89,7 @@ def _convolution(node: Node, graph: Graph, chip: Chip, ops: Sequence[Any]) -> li
     ):
         if limit and size > limit:
             said.append(f"limits.{section}.{key}={limit}: {size} {what} in parts")
-    if any("max_stride" in sentence for sentence in said):
+    if strided:
         return said
     return [*said, *_tiles(height * width, channels, node, graph, chip, [o for o in ops if o.emit])]
 

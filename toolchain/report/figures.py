@@ -15,6 +15,7 @@ from toolchain.isa import Decoded, decode
 from toolchain.machine import Signal, Wait, demand
 from toolchain.ops.base import Layer
 from toolchain.ops.integer_convolution import IntegerConvolution
+from toolchain.report.host import host_figures
 
 _ENGINES = {"mac": "mac", "vector": "vector"}
 
@@ -45,6 +46,7 @@ def run_figures(container: Container, simulations: Sequence[Simulation | None]) 
         "sram_size_bytes": chip.memories.sram.size,
         "busy_cycles": _busy([r for _, r in regions]),
         "layers": layers,
+        "host": host_figures(container, macs),
         "fallbacks": [{"node": node, "op": op, "reason": reason} for node, op, reason in container.fallbacks],
     }
 

@@ -42,7 +42,8 @@ def layers_text(figures: Mapping[str, Any], macs_per_cycle: float) -> str:
 def totals_text(figures: Mapping[str, Any]) -> str:
     """Every total beside its bound."""
     if not figures["layers"]:
-        return f"{figures['name']} on {figures['machine']}: nothing runs on the NPU, the host runs all of it"
+        said = f"{figures['name']} on {figures['machine']}: nothing runs on the NPU, the host runs all of it"
+        return f"{said}, {figures['host']['macs']:,} MACs" if figures["host"]["macs"] else said
     cycles, roofline = figures["cycles"], figures["roofline_cycles"]
     traffic = figures["dram_read_bytes"] + figures["dram_write_bytes"]
     rows = [
@@ -66,7 +67,22 @@ def totals_text(figures: Mapping[str, Any]) -> str:
         f"{figures['name']} on {figures['machine']}: {cycles:,} cycles, {_time(figures['seconds'])} at "
         f"{figures['clock_hz'] / 1e6:g} MHz, {figures['macs']:,} MACs, MAC utilization {100 * figures['mac_utilization']:.1f} %"
     )
-    return head + "\n" + table(("total", "value", "bound", "ratio", "bound is"), rows, (1, 2, 3))
+    if figures["host"]["macs"]:
+        head += f"; {100 * figures['host']['mac_share']:.1f} % of the model's MACs run on the HOST"
+    left_out = _left_out(figures["host"])
+    return head + "\n" + table(("total", "value", "bound", "ratio", "bound is"), rows, (1, 2, 3)) + left_out
+
+
+def _left_out(host: Mapping[str, Any]) -> str:
+    """What these totals do not have in them."""
+    said = []
+    if host["islands"]:
+        parts = f"{counted(host['islands'], 'island')} ({counted(host['nodes'], 'node')}, {counted(host['macs'], 'MAC')})"
+        said.append(f"{parts} on the host")
+    if host["crossings"]:
+        crossed = f"{counted(host['crossings'], 'copy' if host['crossings'] == 1 else 'copie')}"
+        said.append(f"{crossed} of {counted(host['crossing_bytes'], 'byte')} between NPU and host")
+    return f"\nnot in the cycles: {', and '.join(said)}" if said else ""
 
 
 def fallbacks_text(figures: Mapping[str, Any]) -> str:
@@ -83,7 +99,9 @@ def fallbacks_text(figures: Mapping[str, Any]) -> str:
 def fidelity_text(report: Mapping[str, Any], key: str, what: str) -> str:
     """The parts under `key`. Random inputs give figures, no verdict: they say nothing of the model's own data."""
     judged = report["judged_on"] == "calibration"
-    title = f"{what} against float:" if judged else f"{what} against float, on RANDOM inputs (means nothing):"
+    samples = counted(report["judged_samples"], "sample")
+    of = f"{samples} of --calib" if report["calibration_samples"] is None else f"{samples} of the data it was calibrated on"
+    title = f"{what} against float, on {of if judged else 'RANDOM inputs (means nothing)'}:"
     parts = report[key]
     rows = [(_cut(p["name"], 60), _decibel(p), f"{p['cosine']:.6f}", "POOR" if judged and p["poor"] else "") for p in parts]
     return "" if not rows else f"{title}\n" + table(("tensor", "SQNR dB", "cosine", ""), rows, (1, 2))
@@ -93,12 +111,21 @@ def warnings_text(report: Mapping[str, Any]) -> list[str]:
     """One sentence for every part that is bad, however good the whole is; none where nothing was judged on real data."""
     if report["judged_on"] != "calibration":
         return []
-    return [
+    said = [
         f"warning: {kind} {p['name']}: SQNR {_decibel(p)} dB, cosine {p['cosine']:.4f} against float"
         for kind, key in (("output", "outputs"), ("concat operand", "concats"))
         for p in report.get(key, [])
         if p["poor"]
     ]
+    return [*said, f"warning: {_origin(report['origin'])}"] if said and report["origin"] else said
+
+
+def _origin(found: Mapping[str, Any]) -> str:
+    tensor = f"tensor {found['tensor']} with {found['sqnr_db']:.1f} dB"
+    if found["layer"] is None:
+        return f"the error arises where {tensor} is quantized on its way to the NPU"
+    layer = f"layer {found['layer']} ({found['op']})"
+    return f"the error arises first in {layer}: {tensor}, made of what has {found['before_db']:.1f} dB or more"
 
 
 def _decibel(part: Mapping[str, Any]) -> str:

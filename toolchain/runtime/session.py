@@ -12,17 +12,19 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from quant.float_session import open_session
-from simulator import DramPart, PartKind, Simulation, simulate
+from simulator import DramPart, Observe, PartKind, Simulation, simulate
 from toolchain.codegen.container import Container, IoType, Island, Port, Region, container_from_bytes, read_container
 from toolchain.errors import CompileError, ProgramError, first_line
 from toolchain.frontend import island_fault
 from toolchain.ir.graph import Node
 from toolchain.isa import Decoded, decode
+from toolchain.machine import MachineOp
 from toolchain.runtime.ports import to_codes, to_real
 from toolchain.runtime.unread import unread_warnings
 
 Engine = Literal["simulator", "reference"]
 Progress = Callable[[str, int, int], None]
+Watch = Callable[[Region, Sequence[MachineOp]], Observe]
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ class Session:
             raise CompileError(f"no output {unknown[0]!r}; the model's outputs are {', '.join(sorted(outputs))}")
         return [outputs[n] for n in names]
 
-    def run_detailed(self, feeds: Mapping[str, np.ndarray], progress: Progress | None = None) -> Run:
+    def run_detailed(self, feeds: Mapping[str, np.ndarray], progress: Progress | None = None, watch: Watch | None = None) -> Run:
+        """watch: given each region with its operations, what is to observe its run on the simulator."""
         check_feeds(self.container.inputs, feeds)
         real: dict[str, np.ndarray] = {n: np.asarray(feeds[n]) for n in feeds}
         codes: dict[str, np.ndarray] = {}
@@ -101,7 +104,7 @@ class Session:
             if isinstance(segment, Island):
                 ran.append(self._run_island(index, segment, real))
             else:
-                ran.append(self._run_region(index, segment, real, codes, progress))
+                ran.append(self._run_region(index, segment, real, codes, progress, watch))
         return Run({t.name: real[t.name] for t in self.container.outputs}, tuple(ran), codes, real)
 
     def _run_region(
@@ -111,6 +114,7 @@ class Session:
         real: dict[str, np.ndarray],
         codes: dict[str, np.ndarray],
         progress: Progress | None,
+        watch: Watch | None,
     ) -> Ran:
         for port in region.inputs:
             if port.tensor not in codes:
@@ -119,7 +123,7 @@ class Session:
             self._evaluate(region, codes)
             ran = Ran("npu (reference)", region.nodes, None)
         else:
-            simulation = self._simulate(index, region, codes, progress)
+            simulation = self._simulate(index, region, codes, progress, watch)
             if index not in self._warnings:  # they do not depend on values
                 self._warnings[index] = unread_warnings(self.container, region, self._decoded(index).ops, simulation.unread)
             ran = Ran("npu (simulator)", region.nodes, simulation, self._warnings[index])
@@ -151,7 +155,9 @@ class Session:
             raise ProgramError(f"the program has {len(decoded.ops)} operations, its layer table {len(region.op_layers)}")
         return decoded
 
-    def _simulate(self, index: int, region: Region, codes: dict[str, np.ndarray], progress: Progress | None) -> Simulation:
+    def _simulate(
+        self, index: int, region: Region, codes: dict[str, np.ndarray], progress: Progress | None, watch: Watch | None
+    ) -> Simulation:
         decoded = self._decoded(index)
         dram = dram_image(region)
         for port in region.inputs:
@@ -166,6 +172,7 @@ class Session:
             timing=self._timing,
             check=self._check,
             parts=dram_parts(region),
+            observe=watch(region, decoded.ops) if watch else None,
             progress=progress,
         )
         for port in region.outputs:

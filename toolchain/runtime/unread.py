@@ -35,6 +35,9 @@ def unread_warnings(container: Container, region: Region, ops: Sequence[MachineO
     for u in found:
         if u.index >= 0:
             layers.setdefault(region.op_layers[u.index], []).append(u)
+    unknown = layers.pop(-1, [])  # of an edited listing
+    if sum(u.bytes for u in unknown) > network.all_dropped_bytes:
+        warnings.append(_sentence(unknown, ops, "no known layer"))
     for number, unread in sorted(layers.items()):
         name = region.layers[number].name
         faulty = [u for u in unread if not network.drops(name, ops[u.index])]
@@ -42,16 +45,16 @@ def unread_warnings(container: Container, region: Region, ops: Sequence[MachineO
         if sum(u.bytes for u in results) <= network.dropped_bytes(name):
             faulty = [u for u in faulty if u not in results]
         if faulty:
-            warnings.append(_sentence(faulty, ops, region, number))
+            warnings.append(_sentence(faulty, ops, f"layer {name} ({region.layers[number].op})"))
     return tuple(warnings)
 
 
-def _sentence(unread: Sequence[Unread], ops: Sequence[MachineOp], region: Region, number: int) -> str:
-    first, info = unread[0], region.layers[number]
-    more = f", as {counted(len(unread) - 1, 'other operation')} of the layer" if len(unread) > 1 else ""
+def _sentence(unread: Sequence[Unread], ops: Sequence[MachineOp], layer: str) -> str:
+    first = unread[0]
+    more = f", as {counted(len(unread) - 1, 'other operation')} of it" if len(unread) > 1 else ""
     return (
-        f"op {first.index} {ops[first.index].NAME} of layer {info.name} ({info.op}) writes {first.text} that nothing reads "
-        f"before they are overwritten or the program ends{more}"
+        f"op {first.index} {ops[first.index].NAME} of {layer} writes {first.text} that nothing reads before they are overwritten "
+        f"or the program ends{more}"
     )
 
 
@@ -81,6 +84,10 @@ class _Network:
             return False
         constant = any(a <= op.source_address < a + len(data) for a, data in self._constants)
         return (_meets_padding if constant else _has_gaps)(self._layers[name])
+
+    @property
+    def all_dropped_bytes(self) -> int:
+        return sum(self.dropped_bytes(name) for name in self._layers)
 
     def dropped_bytes(self, name: str) -> int:
         """Bytes of a layer's result that the network reads nowhere."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from toolchain.hw.chip import Chip
 from toolchain.ops.base import Layer
+from toolchain.ops.integer_convolution import IntegerConvolution
 from toolchain.schedule.staging import Slot
 from toolchain.schedule.tilings import SmallestTile
 
@@ -42,6 +43,12 @@ def too_many(layers: Sequence[Layer], tiles: Sequence[int], chip: Chip) -> str |
     step = max(range(len(tiles)), key=lambda i: tiles[i])
     layer = layers[step]
     kind = type(layer.node.op).__name__.removeprefix("Integer")
+    strided = layer.node.op.stride_cut(layer) if isinstance(layer.node.op, IntegerConvolution) else None
+    if strided:
+        return (
+            f"{chip.name}: the network falls into {total} tiles, most of them ({tiles[step]}) of {layer.node.name} ({kind}); "
+            f"a program has at most {MOST_TILES}\n  help: {strided}; raise it, or let strides be 1 and drop outputs by a Slice"
+        )
     return (
         f"{chip.name}: the network falls into {total} tiles, most of them ({tiles[step]}) of {layer.node.name} ({kind}); "
         f"a program has at most {MOST_TILES}\n"

@@ -1,0 +1,287 @@
+"""Ways to damage a file: in its bytes, in the words of a text, in the fields of a model, in what a sealed file says of itself."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import random
+import re
+import struct
+import zipfile
+from typing import Any
+
+import onnx
+
+NUMBERS = (
+    *("0", "1", "-1", "2", "3", "7", "127", "128", "255", "256", "65535", "65536", "1000000", "2147483647", "2147483648"),
+    *("4294967296", "9223372036854775807", "9223372036854775808", "18446744073709551616", "-9223372036854775809"),
+    *("0.0", "0.5", "-0.0", "1e-45", "1e38", "1e39", "1e308", "1e400", ".nan", ".inf", "-.inf", "NaN", "0x10", "0x" + "f" * 5000),
+    *("9" * 5000, "1:2:3", "0o7", "1_000", "", "null", "true", "x", "[]", "{}", "''", '"512 KiB"', "1 TiB", "281474976710656"),
+)
+WORDS = (
+    *(
+        "*a",
+        "&a [*a]",
+        "&a x",
+        "!!bool x",
+        "!!int ''",
+        "!!float x",
+        "!!timestamp x",
+        "!!binary x",
+        "!!set {a}",
+        "!!null x",
+        "!x y",
+    ),
+    *("[", "{", "]", "}", "'", '"', "|", ">", "%", "@", "`", "\t", "---", "...", "<<: *a", "? a", ": ", "#", "- ", ",", ";", "="),
+    *("[" * 50, "{a: " * 50, "\0", "\x1b[2J", "\ufeff", "\u2028", '"\\ud800"', "é" * 300, "a" * 5000, "\r", "../../etc/passwd"),
+)
+INTEGERS = (
+    0,
+    1,
+    -1,
+    2,
+    3,
+    4,
+    5,
+    7,
+    8,
+    16,
+    100,
+    255,
+    1000,
+    65536,
+    10**6,
+    2**31 - 1,
+    2**31,
+    -(2**31),
+    2**40,
+    2**62,
+    2**63 - 1,
+    -(2**63),
+)
+FLOATS = (0.0, 1.0, -1.0, 0.5, 1e-45, 1e38, float("inf"), float("-inf"), float("nan"))
+TEXTS = ("", "x", "y", "a", "w", "no such name", "é", "\x1b[2J", "a" * 3000, "../secret", "SAME_UPPER", "linear", "local", "N")
+OPERATORS = tuple(sorted({s.name for s in onnx.defs.get_all_schemas() if s.domain in ("", "ai.onnx.ml")}))
+PREFIX = struct.Struct("<8sIQ32s")  # of model.npu
+
+
+def binary(rng: random.Random, data: bytes) -> bytes:
+    """A few damages of bytes."""
+    found = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 4, 16))):
+        at = rng.randrange(len(found) + 1)
+        length = min(rng.choice((1, 1, 2, 4, 8, 64)), len(found) - at)
+        how = rng.randrange(7)
+        if how == 0 and length:
+            found[at] ^= 1 << rng.randrange(8)
+        elif how == 1:
+            found[at : at + length] = bytes(rng.choice((0, 1, 0x7F, 0x80, 0xFF)) for _ in range(length))
+        elif how == 2:
+            del found[at : at + length]
+        elif how == 3:
+            found[at:at] = rng.randbytes(length)
+        elif how == 4:
+            found[at:at] = found[at : at + length]
+        elif how == 5 and rng.random() < 0.2:
+            del found[at:]
+        else:
+            found[at : at + length] = rng.randbytes(length)
+    return bytes(found)
+
+
+def text(rng: random.Random, data: bytes) -> bytes:
+    """A few damages of numbers, words and lines; sometimes of bytes."""
+    if rng.random() < 0.1:
+        return binary(rng, data)
+    lines = data.decode().splitlines()
+    for _ in range(rng.choice((1, 1, 1, 2, 5))):
+        at = rng.randrange(len(lines)) if lines else 0
+        line = lines[at] if lines else ""
+        how = rng.randrange(8)
+        if how < 3:
+            changed = _swapped(rng, line, r"-?\d[\w.]*", NUMBERS)
+        elif how == 3:
+            changed = _swapped(
+                rng, line, r"[A-Za-z_][\w.]*", (*WORDS, *NUMBERS, *re.findall(r"[A-Za-z_]\w+", rng.choice(lines or [""])))
+            )
+        elif how == 4:
+            place = rng.randrange(len(line) + 1)
+            changed = line[:place] + rng.choice(WORDS) + line[place:]
+        elif how == 5:
+            changed = " " * rng.randrange(5) + line.strip()
+        else:
+            other = rng.randrange(len(lines)) if lines else 0
+            lines[at : at + rng.randrange(2)] = lines[other : other + rng.randrange(4)]
+            continue
+        lines[at : at + 1] = [changed]
+    return "\n".join([*lines, ""]).encode(errors="surrogatepass")
+
+
+def _swapped(rng: random.Random, line: str, pattern: str, instead: tuple[str, ...]) -> str:
+    places = list(re.finditer(pattern, line))
+    if not places:
+        return line
+    place = rng.choice(places)
+    return line[: place.start()] + rng.choice(instead) + line[place.end() :]
+
+
+# --- ONNX
+
+
+def model(rng: random.Random, data: bytes) -> bytes:
+    """A few damages of a model's fields; sometimes of its bytes."""
+    if rng.random() < 0.2:
+        return binary(rng, data)
+    proto = onnx.load_from_string(data)
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        try:
+            _damage_field(rng, rng.choice(_messages(proto)))
+        except (ValueError, TypeError):
+            continue  # what the field cannot hold
+    return proto.SerializeToString()
+
+
+def _messages(message: Any) -> list[Any]:
+    found = [message]
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            found += [m for inner in ([value] if hasattr(value, "ListFields") else value) for m in _messages(inner)]
+    return found
+
+
+def _damage_field(rng: random.Random, message: Any) -> None:
+    present = [field for field, _ in message.ListFields()]
+    field = rng.choice(present if present and rng.random() < 0.8 else message.DESCRIPTOR.fields)
+    value = getattr(message, field.name)
+    if hasattr(value, "append") or hasattr(value, "add"):
+        _damage_list(rng, value, field)
+    elif field.message_type is not None:
+        message.ClearField(field.name) if rng.random() < 0.5 else value.SetInParent()
+    elif rng.random() < 0.1:
+        message.ClearField(field.name)
+    else:
+        setattr(message, field.name, _value(rng, field, value))
+
+
+def _damage_list(rng: random.Random, values: Any, field: Any) -> None:
+    how = rng.randrange(4)
+    if field.message_type is not None:
+        if not len(values):
+            values.add()
+        elif how == 0:
+            del values[rng.randrange(len(values))]
+        elif how == 1:
+            values.add().CopyFrom(rng.choice(values))
+        else:
+            values[rng.randrange(len(values))].CopyFrom(rng.choice(values))
+    elif how == 0 and len(values):
+        del values[rng.randrange(len(values))]
+    elif how == 1 or not len(values):
+        values.append(_value(rng, field, None))
+    else:
+        values[rng.randrange(len(values))] = _value(rng, field, values[0])
+
+
+def _value(rng: random.Random, field: Any, old: Any) -> Any:
+    if field.cpp_type in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
+        return rng.choice(FLOATS)
+    if field.cpp_type == field.CPPTYPE_ENUM:
+        return rng.choice([v.number for v in field.enum_type.values])
+    if field.cpp_type != field.CPPTYPE_STRING:
+        return rng.choice(INTEGERS)
+    if field.type == field.TYPE_BYTES:
+        return binary(rng, old or b"x")
+    return rng.choice(OPERATORS) if field.name == "op_type" else rng.choice(TEXTS)
+
+
+# --- arrays
+
+
+def array(rng: random.Random, data: bytes) -> bytes:
+    """Of an .npy: its header's words, or its bytes."""
+    (size,) = struct.unpack_from("<H", data, 8)
+    if rng.random() < 0.5:
+        return binary(rng, data[: 10 + size]) + data[10 + size :]
+    header = text(rng, data[10 : 10 + size]).ljust(rng.choice((size, 0)))[:60_000]
+    return data[:8] + struct.pack("<H", len(header)) + header + data[10 + size :]
+
+
+def arrays(rng: random.Random, data: bytes) -> bytes:
+    """Of an .npz: its members, their names and number, or the archive."""
+    if rng.random() < 0.4:
+        return binary(rng, data)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    target = rng.choice(list(members))
+    if rng.random() < 0.8:
+        members[target] = array(rng, members[target])
+    else:
+        members[rng.choice(("x", "x.npy", "y", "../x.npy", "a/b.npy", "\x1b.npy"))] = members.pop(target)
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2))) as archive:
+        for name, member in members.items():
+            archive.writestr(name, member)
+    return binary(rng, written.getvalue()) if rng.random() < 0.1 else written.getvalue()
+
+
+# --- model.npu
+
+
+def program(rng: random.Random, data: bytes) -> bytes:
+    """Of a compiled model: its header, machine, graph, island or any bytes, mostly under a checksum that fits."""
+    if rng.random() < 0.1:
+        return binary(rng, data)
+    (size,) = struct.unpack_from("<Q", data, PREFIX.size)
+    start = PREFIX.size + 8
+    header, body = json.loads(data[start : start + size]), data[start + size :]
+    part = rng.choice(("header", "machine", "graph", "program", "island", "body"))
+    if part == "body":
+        body = binary(rng, body)
+    elif part == "header":
+        header = _damage_json(rng, header)
+    else:
+        held, key = header, part
+        if part in ("program", "island"):
+            kind, key = ("npu", "program") if part == "program" else ("host", "model")
+            held = rng.choice([s for s in header["segments"] if s["kind"] == kind])
+        first, length = held[key]
+        old = body[first : first + length]
+        new = _section(rng, part, old)
+        held[key], body = [len(body), len(new)], body + new
+    said = json.dumps(header).encode()
+    rest = struct.pack("<Q", len(said)) + said + body
+    return PREFIX.pack(b"NPUMODEL", 1, len(rest), hashlib.sha256(rest).digest()) + rest
+
+
+def _section(rng: random.Random, part: str, data: bytes) -> bytes:
+    if part == "island":
+        return model(rng, data)
+    if part == "program" or rng.random() < 0.1:
+        return binary(rng, data)
+    return json.dumps(_damage_json(rng, json.loads(data))).encode()
+
+
+def _damage_json(rng: random.Random, data: Any) -> Any:
+    """One or a few values anywhere in it become others, or go, or are doubled."""
+    for _ in range(rng.choice((1, 1, 2))):
+        places: list[tuple[Any, Any]] = []
+        waiting = [data]
+        while waiting:
+            at = waiting.pop()
+            keys = list(at) if isinstance(at, dict) else range(len(at)) if isinstance(at, list) else ()
+            places += [(at, key) for key in keys]
+            waiting += [at[key] for key in keys]
+        at, key = rng.choice(places)
+        how = rng.randrange(6)
+        if how == 0:
+            del at[key]
+            return data
+        if how == 1 and isinstance(at, list):
+            at.insert(key, at[key])
+        elif how == 2:
+            other, other_key = rng.choice(places)
+            at[key] = json.loads(json.dumps(other[other_key]))
+        else:
+            at[key] = rng.choice((*INTEGERS, *FLOATS[:6], *TEXTS, None, True, [], {}, [1, 2], "\ud800"))
+    return data

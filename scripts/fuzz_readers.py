@@ -1,0 +1,297 @@
+#!/usr/bin/env python3
+"""Feeds damaged files to the commands and checks that each is taken or refused in a sentence.
+
+    python scripts/fuzz_readers.py [COUNT] [--seed N] [--kind KIND ...] [--keep DIR] [--replay INDEX]
+
+Real files of every kind that the commands read are damaged (scripts/damages.py) and given to the command itself, in a
+process of its own with limits. A case is wrong when it ends with a traceback or another exit code than 0 or 2, takes more than
+20 CPU seconds, is refused only after a gigabyte of memory, is refused and leaves the output changed or a file behind, or says
+nothing. Exit code 0: no case was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import damages
+import numpy as np
+import onnx
+import plan_memory
+from onnx import numpy_helper, parser
+from PIL import Image
+
+from toolchain import cli, reference
+
+COMMAND_MODULES = tuple(f"toolchain.cli.{name}" for name in ("build", "dis", "hw", "sim"))
+LOADED = ("onnxruntime", "toolchain.api", "toolchain.frontend.model", *COMMAND_MODULES)
+CPU_S = 20
+MEMORY_BYTES = 1 << 30  # resident, of a refused case
+ADDRESS_BYTES = 6 << 30  # no case may ask for more
+OLD = b"the old contents\n"
+CONV = (
+    '<ir_version: 8, opset_import: ["" : 17]> g (float[1,3,8,8] x) => (float[1,4,8,8] y) '
+    "{ a = Conv<pads=[1,1,1,1]>(x, w) b = Softmax<axis=1>(a) c = Sigmoid(b) y = Relu(c) }"
+)
+MIXED = (
+    '<ir_version: 8, opset_import: ["" : 17, "local" : 1]> g (float[1,8] x) => (float[1,2,4] y, float[1,4] z) '
+    "<float[8,8] w = {0}> { a = MatMul(x, v) b = local.act(a) s = Constant<value = int64[3] {1, 2, 4}>() y = Reshape(b, s) "
+    "i = Constant<value = int64[4] {0, 2, 4, 6}>() z = Gather<axis=1>(b, i) } "
+    '<domain: "local", opset_import: ["" : 17]> act (t) => (u) { h = HardSigmoid(t) u = Mul(t, h) }'
+)
+PARAMETERS = 'version: 1\ntensors:\n  "x": {low: -3.0, high: 3.0}\n  "a": {scale: 0.05, zero_point: 3}\n' + "".join(
+    f'  "{n}": {{low: 0.0, high: 1.0}}\n' for n in "bcy"
+)
+PREPROCESS = "mean: [1.0, 2.0, 3.0]\nstd: [1.0, 2.0, 3.0]\nfit: crop\nresample: bilinear\n"
+BUFFERS = "id,lower,upper,size,alignment\n" + "".join(f"b{i},{i},{i + 3},{64 * (i % 5 + 1)},16\n" for i in range(40))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`originals` to be damaged by `mutate` and written to `name` in the case's folder; `lines`: commands, OUT the output."""
+
+    originals: Sequence[bytes]
+    mutate: Callable[[random.Random, bytes], bytes]
+    name: str
+    lines: Sequence[str]
+    beside: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True)
+class Case:
+    kind: str
+    line: str
+    data: bytes
+
+
+def main() -> int:
+    given = _options()
+    for name in LOADED:
+        import_module(name)
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        kinds = _kinds(given.kind)
+        gc.freeze()
+        wrong, codes = 0, Counter[str]()
+        for index in range(given.count) if given.replay is None else [given.replay]:
+            case = _case(kinds, random.Random(f"{given.seed}/{index}"))
+            code, fault, said = _run(kinds[case.kind], case)
+            codes["taken" if code == 0 else "refused"] += 1
+            if fault is not None:
+                wrong += 1
+                print(f"case {index} ({case.kind}): {case.line}: {fault}\n{said[-3000:]}", flush=True)
+                if given.keep is not None:
+                    (given.keep / f"{given.seed}-{index}-{Path(kinds[case.kind].name).name}").write_bytes(case.data)
+            elif given.replay is not None:
+                print(f"{case.line}: exit code {code}\n{said}")
+    print(f"{given.count if given.replay is None else 1} cases, seed {given.seed}: {wrong} wrong; {dict(sorted(codes.items()))}")
+    return 1 if wrong else 0
+
+
+def _options() -> argparse.Namespace:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("count", type=int, nargs="?", default=300)
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--kind", nargs="+", help="only of these kinds")
+    options.add_argument("--keep", type=Path, help="a directory for the files of wrong cases")
+    options.add_argument("--replay", type=int, metavar="INDEX", help="only this case, with what it printed")
+    given = options.parse_args()
+    if given.keep is not None:
+        given.keep = given.keep.resolve()
+        given.keep.mkdir(parents=True, exist_ok=True)
+    return given
+
+
+# --- the files that are damaged
+
+
+def _kinds(wanted: Sequence[str] | None) -> dict[str, Kind]:
+    Path("good.onnx").write_bytes(_model(CONV, "w", (4, 3, 3, 3)))
+    _arrays()
+    _child(["npu-build", "good.onnx", "--hw", "edge16", "--calib", "good.npz", "-o", "good.npu"])
+    _child(["npu-dis", "good.npu", "-o", "good.txt"])
+    _child(["npu-build", "good.onnx", "--hw", "ws8_pow2", "--calib", "good.npz", "-o", "pow2.npu"])
+    models = [Path("good.onnx").read_bytes(), _model(MIXED, "v", (8, 8)), _examples()]
+    shipped = files("hw_configs")
+    machines = [f.read_bytes() for f in shipped.iterdir() if f.name.endswith(".yaml")]
+    tables = {f.name: f.read_bytes() for f in shipped.joinpath("isa").iterdir() if f.name.endswith(".yaml")}
+    edge16 = shipped.joinpath("edge16.yaml").read_text().replace("isa/descriptors1024.yaml", "table.yaml").encode()
+    ethos = shipped.joinpath("ethos_u55_256.yaml").read_text().replace("isa/registers64.yaml", "table.yaml").encode()
+    programs = [Path(f"{n}.npu").read_bytes() for n in ("good", "pow2")]
+    build = "npu-build good.onnx --hw edge16 -o OUT"
+    calibrate = f"{build} --calib"
+    kinds = {
+        "onnx": Kind(models, damages.model, "bad.onnx", ["npu-build bad.onnx --hw edge16 -o OUT"]),
+        "machine": Kind(
+            machines, damages.text, "bad.yaml", ["npu-hw check bad.yaml", "npu-build good.onnx --hw bad.yaml -o OUT"]
+        ),
+        "descriptors": Kind(
+            [tables["descriptors1024.yaml"]], damages.text, "table.yaml", ["npu-hw check m.yaml"], (("m.yaml", edge16),)
+        ),
+        "registers": Kind(
+            [tables["registers64.yaml"]], damages.text, "table.yaml", ["npu-hw check m.yaml"], (("m.yaml", ethos),)
+        ),
+        "parameters": Kind([PARAMETERS.encode()], damages.text, "bad.yaml", [f"{build} --quant bad.yaml"]),
+        "npz": Kind(
+            [Path("good.npz").read_bytes(), Path("packed.npz").read_bytes()],
+            damages.arrays,
+            "bad.npz",
+            ["npu-sim good.npu --output OUT --input bad.npz", f"{calibrate} bad.npz"],
+        ),
+        "npy": Kind([Path("good.npy").read_bytes()], damages.array, "d/bad.npy", [f"{calibrate} d", f"{calibrate} d/bad.npy"]),
+        "image": Kind(
+            _pictures(), damages.binary, "d/bad.png", [f"{calibrate} d"], (("d/preprocess.yaml", PREPROCESS.encode()),)
+        ),
+        "preprocess": Kind(
+            [PREPROCESS.encode()], damages.text, "d/preprocess.yaml", [f"{calibrate} d"], (("d/a.png", _pictures()[0]),)
+        ),
+        "npu": Kind(
+            programs,
+            damages.program,
+            "bad.npu",
+            ["npu-sim bad.npu --output OUT", "npu-dis bad.npu -o OUT", "reference bad.npu --output OUT"],
+        ),
+        "listing": Kind([Path("good.txt").read_bytes()], damages.text, "bad.txt", ["npu-dis good.npu --assemble bad.txt -o OUT"]),
+        "buffers": Kind([BUFFERS.encode()], damages.text, "bad.csv", ["plan_memory bad.csv --capacity 4096 --plot OUT"]),
+    }
+    return {name: kind for name, kind in kinds.items() if wanted is None or name in wanted}
+
+
+def _model(text: str, weight: str, shape: tuple[int, ...]) -> bytes:
+    proto = parser.parse_model(text)
+    values = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(values, weight))
+    return proto.SerializeToString()
+
+
+def _examples() -> bytes:
+    """Another form of a file: one operator of each input kind, with weights typed in fields instead of bytes."""
+    proto = onnx.load_from_string(_model(CONV.replace("Softmax<axis=1>(a)", "MaxPool<kernel_shape=[1,1]>(a)"), "w", (4, 3, 3, 3)))
+    weight = proto.graph.initializer[0]
+    values = numpy_helper.to_array(weight)
+    weight.ClearField("raw_data")
+    weight.float_data.extend(values.reshape(-1).tolist())
+    return proto.SerializeToString()
+
+
+def _arrays() -> None:
+    x = np.random.default_rng(2).normal(size=(2, 3, 8, 8)).astype(np.float32)
+    np.savez("good.npz", x=x[:1])
+    np.savez_compressed("packed.npz", x=x[:1], labels=np.zeros(2, np.uint8))
+    np.save("good.npy", x[:1])
+
+
+def _pictures() -> list[bytes]:
+    pixels = np.random.default_rng(3).integers(0, 256, (12, 9, 3)).astype(np.uint8)
+    image = Image.fromarray(pixels)
+    for name in ("p.png", "p.jpg", "p.bmp"):
+        image.save(name)
+    image.convert("P").save("palette.png")
+    return [Path(name).read_bytes() for name in ("p.png", "p.jpg", "p.bmp", "palette.png")]
+
+
+# --- one case
+
+
+def _case(kinds: dict[str, Kind], rng: random.Random) -> Case:
+    name = rng.choice(list(kinds))
+    kind = kinds[name]
+    line, original = rng.choice(kind.lines), rng.choice(kind.originals)
+    return Case(name, line, kind.mutate(rng, original))
+
+
+def _run(kind: Kind, case: Case) -> tuple[int, str | None, str]:
+    """(exit code, what is wrong, what was printed)."""
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        place = Path(folder)
+        for name, data in ((kind.name, case.data), *kind.beside, ("OUT", OLD)):
+            (place / name).parent.mkdir(exist_ok=True)
+            (place / name).write_bytes(data)
+        for name in ("good.onnx", "good.npu"):
+            (place / name).symlink_to(Path(name).resolve())
+        before = sorted(place.rglob("*"))
+        code, peak_bytes, said = _child(case.line.split(" "), place)
+        allowed = (0, 1, 2) if case.line.startswith("plan_memory") else (0, 2)
+        fault = _fault(code, allowed, peak_bytes, said)
+        if fault is None and code == 2:
+            if (place / "OUT").read_bytes() != OLD:
+                fault = "is refused, and the output is changed"
+            elif sorted(place.rglob("*")) != before:
+                fault = "is refused, and leaves files behind"
+    return code, fault, said
+
+
+def _fault(code: int, allowed: Sequence[int], peak_bytes: int, said: str) -> str | None:
+    if code in (-signal.SIGXCPU, -signal.SIGKILL, -signal.SIGALRM):
+        return f"takes more than {CPU_S} CPU s"
+    if "Traceback" in said or code not in allowed:
+        return f"ends with exit code {code}"
+    if code == 2 and (not said.strip() or "out of memory" in said):
+        return "is refused for want of memory" if said.strip() else "is refused without a word"
+    if code == 2 and peak_bytes > MEMORY_BYTES:
+        return f"is refused after {peak_bytes >> 20} MiB"
+    if len(said) > 200_000 or not all(c.isprintable() or c == "\n" for c in said.partition("\n{")[0]):
+        return f"prints {len(said):,} characters, or some that are none"
+    return None
+
+
+def _child(arguments: list[str], place: Path = Path(".")) -> tuple[int, int, str]:
+    """(exit code or minus the signal, bytes of memory, what was printed) of a command in a process of its own."""
+    with tempfile.TemporaryFile() as printed:
+        process = os.fork()
+        if not process:
+            _become(arguments, place, printed.fileno())
+        _, status, usage = os.wait4(process, 0)
+        printed.seek(0)
+        return os.waitstatus_to_exitcode(status), usage.ru_maxrss << 10, printed.read().decode(errors="replace")
+
+
+COMMANDS: dict[str, Callable[[], Any]] = {
+    "npu-build": cli.build,
+    "npu-sim": cli.sim,
+    "npu-dis": cli.dis,
+    "npu-hw": cli.hw,
+    "reference": reference.main,
+    "plan_memory": lambda: sys.exit(plan_memory.main()),
+}
+
+
+def _become(arguments: list[str], place: Path, printed: int) -> None:
+    """Runs the command and ends the process."""
+    code: Any = 70
+    try:
+        os.chdir(place)
+        for stream in (1, 2):
+            os.dup2(printed, stream)
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 2))
+        resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_BYTES, ADDRESS_BYTES))
+        signal.alarm(10 * CPU_S)
+        sys.argv = arguments
+        COMMANDS[arguments[0]]()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""npu-sim --verify: the operation that is named is the one that was changed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from edited import edited, model, operations, region_of
+from typer.testing import CliRunner
+
+from toolchain.api import Build, BuildOptions, build
+from toolchain.cli.application import application
+from toolchain.cli.sim import sim_command
+from toolchain.machine import Copy, MachineOp, Space
+from toolchain.runtime import Session, random_feeds, verify
+
+BODY = """h2 = Conv<kernel_shape=[1,1]>(h, v)
+        s = Add(h2, h)
+        p = MaxPool<kernel_shape=[2,2], strides=[2,2]>(s)
+        r = Relu(p)
+        y = Concat<axis=1>(r, p)"""
+
+
+@pytest.fixture(scope="module", params=["edge16", "ws8_pow2", "ethos_u55_256"])
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Build:
+    path = model(tmp_path_factory.mktemp("verify"), "float[1,8,8,8]", BODY)
+    return build(path, BuildOptions(request.param))
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """Nothing stays in SRAM: results are stored tile by tile."""
+    path = model(tmp_path_factory.mktemp("verify"), "float[1,8,8,8]", BODY)
+    return build(path, BuildOptions("edge16", level=0))
+
+
+def difference(data: bytes) -> str | None:
+    session = Session(data)
+    feeds = random_feeds(session.get_inputs(), seed=3)
+    return verify(session, Session(data, engine="reference"), feeds)[1]
+
+
+def changed(built: Build, index: int, **fields: Any) -> bytes:
+    ops = operations(built)
+    return edited(built, [*ops[:index], replace(ops[index], **fields), *ops[index + 1 :]])
+
+
+def indexes(built: Build, name: str) -> list[int]:
+    return [i for i, op in enumerate(operations(built)) if name == op.NAME]
+
+
+def test_a_correct_program_differs_nowhere(built, staged):
+    assert difference(built.data) is None
+    assert difference(staged.data) is None
+
+
+def test_a_changed_parameter_is_named(built):
+    for index in indexes(built, "convolution"):
+        found = difference(changed(built, index, clamp_low=17, clamp_high=18))
+        assert found is not None and found.startswith(f"op {index} convolution (mac) of layer "), found
+        assert "the integer reference has" in found
+
+
+def test_a_changed_tile_is_named_where_it_is_stored(staged):
+    index = indexes(staged, "convolution")[-1]
+    found = difference(changed(staged, index, clamp_low=100, clamp_high=101))
+    assert found is not None and f"it copies what op {index} convolution (mac) made" in found, found
+    layer = region_of(staged).layers[region_of(staged).op_layers[index]]
+    assert f"of layer {layer.name} ({layer.op} of {', '.join(layer.sources)})" in found, found
+
+
+def test_the_first_of_two_is_named(built):
+    first, second = indexes(built, "convolution")[:2]
+    ops: list[MachineOp] = operations(built)
+    ops[first] = replace(ops[first], clamp_low=0, clamp_high=1)
+    ops[second] = replace(ops[second], clamp_low=0, clamp_high=1)
+    found = difference(edited(built, ops))
+    assert found is not None and found.startswith(f"op {first} convolution"), found
+
+
+def test_a_load_from_elsewhere_shows_in_the_layer_that_computes(built):
+    region, ops = region_of(built), operations(built)
+    (port,) = region.inputs
+    index, load = next((i, op) for i, op in enumerate(ops) if isinstance(op, Copy) and op.source_space == Space.DRAM)
+    other = next(a for a, data in region.constants if len(data) >= 64)
+    source = other if load.source_address == port.address else port.address
+    found = difference(changed(built, index, source_address=source))
+    first = region.layers[region.op_layers[index]]
+    assert found is not None and f"of layer {first.name} " in found, found
+
+
+def run_sim(path: Path, *options: str) -> Any:
+    return CliRunner().invoke(application(sim_command), [str(path), *options])
+
+
+def test_exit_codes(staged, tmp_path):
+    good, bad, report = tmp_path / "good.npu", tmp_path / "bad.npu", tmp_path / "report.json"
+    good.write_bytes(staged.data)
+    bad.write_bytes(changed(staged, indexes(staged, "convolution")[0], clamp_low=5, clamp_high=6))
+    found = run_sim(good, "--verify", "--json", str(report))
+    assert found.exit_code == 0 and "verified: every byte" in found.stdout
+    assert json.loads(report.read_text())["difference"] is None
+    assert run_sim(bad).exit_code == 0
+    found = run_sim(bad, "--verify", "--json", str(report))
+    assert found.exit_code == 1 and "verified" not in found.stdout
+    assert found.stderr.splitlines()[-1].startswith("DIFFERS: op ")
+    assert json.loads(report.read_text())["difference"].startswith("op ")
+    bad.write_bytes(edited(staged, operations(staged)[-1:], [-1]))
+    found = run_sim(bad, "--verify")
+    assert found.exit_code == 2 and "are never written" in found.stderr
+
+
+def test_a_file_that_does_not_say_where_tensors_lie_is_compared_at_its_outputs(staged):
+    region = region_of(staged)
+    layers = tuple(replace(info, result=None) for info in region.layers)
+    older = replace(staged, container=replace(staged.container, segments=(replace(region, layers=layers),)))
+    assert difference(edited(older, operations(older))) is None
+    index = indexes(staged, "convolution")[0]
+    found = difference(changed(older, index, clamp_low=5, clamp_high=6))
+    assert found is not None and found.startswith("output 'y' differs from the integer reference in "), found

@@ -1,0 +1,58 @@
+"""A LayerNormalization as TensorFlow and JAX write it out, on the chip's integers against onnxruntime on the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+from quant.error import sqnr_db
+from quant.float_session import open_session
+from toolchain.api import BuildOptions, build
+from toolchain.runtime import Session
+
+MOMENTS = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,8,16] x) => (float[1,8,16] y) <float[16,16] u, float[16] w, float[16] b> {
+    k = Constant<value_ints = [2]>()
+    e = Constant<value_float = 0.001>()
+    h = MatMul(x, u)
+    m = ReduceMean<axes = [2]>(h)
+    q = Mul(h, h)
+    n = ReduceMean<axes = [2]>(q)
+    mm = Mul(m, m)
+    v = Sub(n, mm)
+    s = Add(v, e)
+    r = Sqrt(s)
+    i = Reciprocal(r)
+    g = Mul(i, w)
+    END
+    y = MatMul(z, u)
+}
+"""
+ENDS = {
+    "TensorFlow": "a = Mul(h, g)\n c = Mul(m, g)\n d = Sub(b, c)\n z = Add(a, d)",
+    "JAX": "d = Sub(h, m)\n a = Mul(d, g)\n z = Add(a, b)",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_norm_that_is_written_out_keeps_its_bits(end: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    model = parser.parse_model(MOMENTS.replace("k = Constant<value_ints = [2]>()\n", "").replace("END", ENDS[end]))
+    del model.graph.initializer[:]
+    weights = {"u": rng.normal(0, 0.3, (16, 16)), "w": rng.uniform(0.5, 2, 16), "b": rng.normal(0, 0.5, 16)}
+    model.graph.initializer.extend(numpy_helper.from_array(v.astype(np.float32), k) for k, v in weights.items())
+    onnx.save(model, tmp_path / "m.onnx")
+    # rows of very unlike size: one scale for all of a mean of squares says nothing of the small ones
+    x = (rng.normal(0, 1, (6, 1, 8, 16)) * np.geomspace(0.5, 4, 8)[:, None]).astype(np.float32)
+    np.savez(tmp_path / "c.npz", x=x)
+    built = build(tmp_path / "m.onnx", BuildOptions("edge16", calibration=str(tmp_path / "c.npz")))
+    assert [f["op"] for f in built.figures["fallbacks"]] == ["LayerNormalization"]
+    session, exact = Session(built.data, engine="reference"), open_session(str(tmp_path / "m.onnx"))
+    expected = np.stack([exact.run(None, {"x": one})[0] for one in x])
+    found = np.stack([session.run(None, {"x": one})[0] for one in x])
+    assert sqnr_db(expected, found) > 25

@@ -1,0 +1,33 @@
+"""The warning of strides that a machine takes output by output: many times the cycles that its array needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from toolchain.codegen.container import Container
+from toolchain.errors import counted
+from toolchain.ops.base import Layer
+from toolchain.ops.integer_convolution import IntegerConvolution
+
+_WORTH_SAYING = 0.05  # of all cycles
+
+
+def stride_warnings(container: Container, layers: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """layers: of the report. One sentence for each limit that convolutions' strides are beyond, with what they cost."""
+    chip, graph = container.machine.chip, container.graph
+    cycles = {layer["name"]: layer["cycles"] for layer in layers}
+    found: dict[str, list[str]] = {}
+    for node in graph.nodes:
+        if isinstance(node.op, IntegerConvolution):
+            said = node.op.stride_cut(Layer(node, graph.types, graph.constants, chip))
+            if said:
+                found.setdefault(said, []).append(node.name)
+    total = sum(cycles.values())
+    costs = {said: sum(cycles.get(n, 0) for n in names) for said, names in found.items()}
+    return tuple(
+        f"{said}: {counted(len(names), 'layer')}, {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}, "
+        f"{costs[said]:,} of {total:,} cycles"
+        for said, names in found.items()
+        if costs[said] >= _WORTH_SAYING * total
+    )

@@ -1,0 +1,229 @@
+"""A run compared with the integer reference inside the file: the first operation whose bytes are not what they should be.
+
+The file says where each layer leaves its tensor. What an operation of the layer writes there is compared as it is written,
+for tensors take turns in the same memory; results that pass through a staging buffer are compared when they are stored.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator import Observe
+from simulator.order import describe
+from simulator.overlap import byte_view, moved
+from toolchain.codegen import Container, LayerInfo, Region, Result
+from toolchain.errors import counted
+from toolchain.machine import Access, Copy, MachineOp, Signal, Space, Wait, accesses, engine_names
+from toolchain.runtime.session import Progress, Run, Session
+
+
+def verify(
+    simulator: Session, reference: Session, feeds: Mapping[str, np.ndarray], progress: Progress | None = None
+) -> tuple[Run, str | None]:
+    """Both sessions hold one file. The run on the simulator, and where it first differs, in a sentence (None: nowhere)."""
+    container, expected = simulator.container, reference.run_detailed(feeds)
+    regions: list[_RegionWatch] = []
+
+    def watch(region: Region, ops: Sequence[MachineOp]) -> Observe:
+        regions.append(_RegionWatch(container, region, ops, expected.codes))
+        return regions[-1].observe
+
+    run = simulator.run_detailed(feeds, progress, watch)
+    found = next((text for text in (r.first_difference() for r in regions) if text is not None), None)
+    return run, found or _differing_output(expected, run)
+
+
+def _differing_output(expected: Run, run: Run) -> str | None:
+    for name, value in expected.outputs.items():
+        if not np.array_equal(value, run.outputs[name], equal_nan=True):
+            wrong = int((value != run.outputs[name]).sum())
+            return (
+                f"output {name!r} differs from the integer reference in {counted(wrong, 'value')} of {value.size:,}, but no "
+                f"operation of a known layer does: the program was edited, or built by an older version"
+            )
+    return None
+
+
+@dataclass
+class _Target:
+    """The span of memory that a layer's tensor lies in: what it should hold, and what the layer's operations wrote."""
+
+    space: Space
+    base: int
+    want: np.ndarray  # uint8
+    held: np.ndarray  # bool: bytes of the tensor that the layer itself writes
+    written: np.ndarray
+    wrong: np.ndarray
+    writes: list[tuple[int, Access]]
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """position: in the order in which values were computed."""
+
+    position: int
+    index: int
+    layer: LayerInfo
+    text: str
+
+
+class _RegionWatch:
+    def __init__(self, container: Container, region: Region, ops: Sequence[MachineOp], codes: Mapping[str, np.ndarray]):
+        self._chip, self._graph = container.machine.chip, container.graph
+        self._region, self._ops, self._codes = region, ops, codes
+        self._names = engine_names(self._chip.engines.dma.channels)
+        self._left = Counter(layer for op, layer in zip(ops, region.op_layers) if not isinstance(op, Signal | Wait))
+        self._targets: dict[int, _Target] = {}
+        self._ran: list[int] = []
+        self._found: list[_Difference] = []
+
+    def observe(self, index: int, memory: Mapping[Space, np.ndarray]) -> None:
+        op, layer = self._ops[index], self._region.op_layers[index]
+        if isinstance(op, Signal | Wait):
+            return
+        self._ran.append(index)
+        if layer < 0:
+            return
+        result = self._region.layers[layer].result
+        if result is None:
+            return
+        if layer not in self._targets:
+            self._targets[layer] = self._target(layer, result)
+        target = self._targets[layer]
+        for access in accesses(op, self._chip):
+            if access.write and access.space == target.space:
+                _compare(index, access, target, memory[access.space])
+        self._left[layer] -= 1
+        if not self._left[layer]:
+            self._finish(layer, result, self._targets.pop(layer), memory)
+
+    def first_difference(self) -> str | None:
+        if not self._found:
+            return None
+        first = min(self._found, key=lambda d: d.position)
+        sources = ", ".join(first.layer.sources)
+        of = f"layer {first.layer.name} ({first.layer.op}{f' of {sources}' if sources else ''})"
+        return f"{self._name(first.index)} of {of}: {first.text}"
+
+    def _target(self, layer: int, result: Result) -> _Target:
+        space, whole = Space[result.space.upper()], self._place(result)
+        size = whole.end - whole.address
+        held, written, wrong = (np.zeros(size, np.bool_) for _ in range(3))
+        target = _Target(space, whole.address, np.zeros(size, np.uint8), held, written, wrong, [])
+        codes = np.ascontiguousarray(self._codes[result.tensor])
+        raw = codes.astype(codes.dtype.newbyteorder("<")).view(np.uint8).reshape(-1)
+        here = moved(whole, whole.address)
+        view = byte_view(target.want, here)
+        view[...] = raw.reshape(view.shape)
+        byte_view(target.held, here)[...] = True
+        for part in self._made_in_place(layer):
+            low, high = max(part.address, whole.address), min(part.end, whole.end)
+            if part.space == space and low < high:
+                target.held &= ~_cover(part, whole.address, size)
+        return target
+
+    def _made_in_place(self, layer: int) -> list[Access]:
+        """Where the parts of a Concat lie, which may be inside it: their own layers write them."""
+        node = next(n for n in self._graph.nodes if n.name == self._region.layers[layer].name)
+        results = [info.result for info in self._region.layers if info.result and info.result.tensor in node.inputs]
+        return [self._place(r) for r in results]
+
+    def _place(self, result: Result) -> Access:
+        kind = self._graph.types[result.tensor]
+        size = np.dtype(kind.dtype).itemsize
+        return Access(Space[result.space.upper()], result.address, kind.shape, result.strides, size, True)
+
+    def _finish(self, layer: int, result: Result, target: _Target, memory: Mapping[Space, np.ndarray]) -> None:
+        """Every operation of the layer has run."""
+        info = self._region.layers[layer]
+        wrong = target.wrong
+        for index, access in reversed(target.writes):  # the last that wrote a byte answers for it
+            own = wrong & _cover(access, target.base, wrong.size)
+            if own.any():
+                text = self._wrong_text(index, access, result, target, own, memory)
+                self._found.append(_Difference(self._ran.index(index), index, info, text))
+                wrong = wrong & ~own
+        missing = target.held & ~target.written
+        if missing.any():
+            last, position = self._ran[-1], len(self._ran) - 1
+            first = target.base + int(missing.argmax())
+            text = (
+                f"was its last operation, and {counted(int(missing.sum()), 'byte')} of its tensor {result.tensor!r}, the first "
+            )
+            self._found.append(_Difference(position, last, info, f"{text}at {result.space}[{first:#x}], were not written"))
+
+    def _wrong_text(
+        self,
+        index: int,
+        access: Access,
+        result: Result,
+        target: _Target,
+        wrong: np.ndarray,
+        memory: Mapping[Space, np.ndarray],
+    ) -> str:
+        at = int(wrong.argmax())
+        address = target.base + at
+        place = f"{result.space}[{address:#x}], element {self._element(result, address)} of {result.tensor!r}"
+        said = (
+            f"writes {memory[access.space][address]:#04x} to {place}; the integer reference has {target.want[at]:#04x} "
+            f"({int(wrong.sum()):,} of its {access.bytes:,} bytes differ)"
+        )
+        maker = self._maker(index, access, address)
+        return said if maker is None else f"{said}; it copies what {self._name(maker)} made"
+
+    def _element(self, result: Result, address: int) -> list[int]:
+        shape, left = self._graph.types[result.tensor].shape, address - result.address
+        element = [0] * len(shape)
+        for k in sorted(range(len(shape)), key=lambda k: -result.strides[k]):
+            if result.strides[k] and shape[k] > 1:
+                element[k], left = divmod(left, result.strides[k])
+        return element
+
+    def _maker(self, index: int, access: Access, address: int) -> int | None:
+        """The operation that wrote the byte which a Copy put at `address`."""
+        op = self._ops[index]
+        if not isinstance(op, Copy):
+            return None
+        source, target = accesses(op, self._chip)
+        places = np.ndarray((*target.counts, target.inner_bytes), np.int64)
+        places[...] = sum(
+            np.arange(n).reshape([-1 if i == k else 1 for i in range(places.ndim)]) * stride
+            for k, (n, stride) in enumerate(zip(places.shape, (*target.strides, 1)))
+        )
+        where = np.unravel_index(int((places == address - target.address).argmax()), places.shape)
+        byte = source.address + int(sum(i * s for i, s in zip(where, (*source.strides, 1))))
+        before = self._ran[: self._ran.index(index)]
+        for other in reversed(before):
+            for found in accesses(self._ops[other], self._chip):
+                if found.write and found.space == source.space and _cover(found, byte, 1)[0]:
+                    return other
+        return None
+
+    def _name(self, index: int) -> str:
+        return describe(index, self._ops[index], self._names)
+
+
+def _compare(index: int, access: Access, target: _Target, memory: np.ndarray) -> None:
+    """Notes which of the bytes just written are not those of the layer's tensor."""
+    low, high = max(access.address, target.base), min(access.end, target.base + target.want.size)
+    if low >= high:
+        return
+    cover, here = _cover(access, low, high - low), slice(low - target.base, high - target.base)
+    differs = (memory[low:high] != target.want[here]) & target.held[here]
+    target.wrong[here] = np.where(cover, differs, target.wrong[here])
+    target.written[here] |= cover
+    target.writes.append((index, access))
+
+
+def _cover(access: Access, base: int, size: int) -> np.ndarray:
+    """bool for bytes base .. base + size of the memory: whether the access touches them."""
+    if access.end <= base or base + size <= access.address:
+        return np.zeros(size, np.bool_)
+    low, high = min(base, access.address), max(base + size, access.end)
+    touched = np.zeros(high - low, np.bool_)
+    byte_view(touched, moved(access, low))[...] = True
+    return touched[base - low : base - low + size]
