@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from toolchain.api import BuildOptions, build
 from toolchain.errors import InternalError
 from toolchain.frontend import linear, load_model
+from toolchain.report import agreement
 from toolchain.report.agreement import TOLERANCE, agreed, distance
 
 SHAPES = {"x": (1, 3, 8, 8)}
@@ -127,17 +128,16 @@ def test_a_file_that_onnxruntime_does_not_load_is_said(tmp_path: Path) -> None:
     assert built.warnings[0].endswith("so that a fault in reading the file would not show")
 
 
-def test_what_float_cannot_tell_apart_is_no_fault(tmp_path: Path) -> None:
-    """Deciding where two sums are nearly equal: both spellings are right, and an output of ones and zeros differs."""
-    proto = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17]> g (float[1,64] x) => (float[1,64] y) '
-        "<float[64,64] w, float k = {1e6}> { a = MatMul(x, w) b = Mul(a, k) y = Floor(b) }"
-    )
-    rng = np.random.default_rng(0)
-    proto.graph.initializer.append(numpy_helper.from_array(rng.standard_normal((64, 64)).astype(np.float32), "w"))
-    onnx.save(proto, tmp_path / "m.onnx")
+def test_what_float_cannot_tell_apart_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last digits of a sum, made large: both spellings are right, and their outputs have nothing in common."""
+    large = "k = Constant<value_float=1e6>() t = Mul(s, k) f = Floor(t) y = Sub(t, f)"
+    onnx.save(scaled_convolution(f"a = Conv<pads=[1,1,1,1]>(x, w, b) s = Mul(a, m) {large}"), tmp_path / "m.onnx")
     model = load_model(tmp_path / "m.onnx")
-    assert agreed(model, [{"x": rng.standard_normal((1, 64)).astype(np.float32)}]) == (model, ())
+    sample = {"x": np.random.default_rng(0).standard_normal(SHAPES["x"]).astype(np.float32)}
+    assert agreed(model, [sample]) == (model, ())
+    monkeypatch.setattr(agreement, "AMPLIFIED", 0.0)
+    with pytest.raises(InternalError):
+        agreed(model, [sample])
 
 
 @pytest.mark.parametrize(
