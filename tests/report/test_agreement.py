@@ -10,11 +10,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from quant.float_session import FloatSession
 from toolchain.api import BuildOptions, build
 from toolchain.errors import InternalError
 from toolchain.frontend import linear, load_model
 from toolchain.report import agreement
-from toolchain.report.agreement import TOLERANCE, agreed, distance
+from toolchain.report.agreement import TOLERANCE, _file, _normal, agreed, distance
 
 SHAPES = {"x": (1, 3, 8, 8)}
 FACTOR = np.array([0.5, 2, 1, 3], np.float32).reshape(1, 4, 1, 1)
@@ -161,3 +162,19 @@ def test_distance(reference: list[float], got: list[float], expected: float) -> 
     found = distance(np.array(reference, np.float32), np.array(got, np.float32))
     assert found == pytest.approx(expected, rel=1e-3) and TOLERANCE < 1e-3
     assert distance(np.array([1, 2, 3, 4]), np.array([1, 2, 3, 5])) == 0.25
+
+
+def test_half_precision_rounds_elsewhere(tmp_path: Path) -> None:
+    """A factor that the frontend folds into float16 weights: far more than float32's rounding, and no fault."""
+    text = "s = Mul(x, k) a = MatMul(s, w) y = Mul(a, m)"
+    proto = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> half (float16[4,64] x) => (float16[4,8] y) {{ {text} }}'
+    )
+    rng = np.random.default_rng(0)
+    values = {"k": np.array(0.3535), "w": rng.standard_normal((64, 8)), "m": rng.uniform(0.3, 0.7, 8)}
+    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(v, np.float16), n) for n, v in values.items())
+    onnx.save(proto, tmp_path / "m.onnx")
+    model, sample = load_model(tmp_path / "m.onnx"), {"x": rng.standard_normal((4, 64)).astype(np.float16)}
+    both = [session.run(sample)[0] for session in (FloatSession(side(model), ["y"]) for side in (_file, _normal))]
+    assert distance(*both) > 2 * TOLERANCE
+    assert agreed(model, [sample])[1] == ()
