@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
 PREPROCESS_FILE = "preprocess.yaml"
+_WHITE_16 = (1 << 16) - 1
+_EIGHT_BITS = frozenset(("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV"))
 _Channels = Annotated[tuple[float, ...], Field(min_length=1, max_length=3)]
 
 
@@ -117,7 +119,9 @@ def _opened(path: Path, mode: str) -> Image.Image:
             with Image.open(path, formats=IMAGE_FORMATS) as opened:
                 if opened.width * opened.height > IMAGE_PIXELS:
                     raise Image.DecompressionBombError
-                return opened.convert(mode)
+                return _in_mode(opened, mode, path)
+    except CompileError:
+        raise
     except Image.DecompressionBombError:
         raise CompileError(f"{path}: has more than {IMAGE_PIXELS:,} pixels; make it smaller") from None
     except MemoryError:
@@ -125,6 +129,24 @@ def _opened(path: Path, mode: str) -> Image.Image:
     except Exception as fault:  # Pillow's decoders raise SyntaxError, struct.error and others
         reason = str(fault).partition("\n")[0] or type(fault).__name__
         raise CompileError(f"{path}: no readable image: {reason}; remove it") from None
+
+
+def _in_mode(image: Image.Image, mode: str, path: Path) -> Image.Image:
+    """`image` with pixels of 8 bits, L or RGB. Raises CompileError where its pixels have no such meaning."""
+    from PIL import Image
+
+    if image.mode.startswith("I"):  # 16 bits of a PNG: Pillow's own conversion cuts off at 255
+        values = np.asarray(image, np.float64)
+        if values.min() < 0 or values.max() > _WHITE_16:
+            raise CompileError(
+                f"{path}: holds pixels from {values.min():g} to {values.max():g}, not 0 to {_WHITE_16}; save 8 bits"
+            )
+        return Image.fromarray(np.rint(values * (255 / _WHITE_16)).astype(np.uint8)).convert(mode)
+    if image.mode not in _EIGHT_BITS:
+        raise CompileError(f"{path}: has pixels of the mode {image.mode}; save it with 8 bits a channel, grey or RGB")
+    if image.has_transparency_data and np.asarray(image.convert("RGBA"))[..., 3].min() < 255:
+        raise CompileError(f"{path}: has transparent pixels, whose colours are nobody's choice; save it on a background")
+    return image.convert(mode)
 
 
 def _read_image(path: Path, t: TensorType, layout: str, options: Preprocess) -> np.ndarray:

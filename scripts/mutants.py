@@ -38,7 +38,7 @@ from named_mutants import named
 ROOT = Path(__file__).resolve().parent.parent
 # Each package, and the tests that are near it; the others follow them.
 PACKAGES = {
-    "frontend": ("toolchain/frontend", ("tests/meaning", "tests/frontend", "tests/golden", "tests/test_node_cases.py")),
+    "frontend": ("toolchain/frontend", ("tests/meaning", "tests/frontend", "tests/report", "tests/golden")),
     "passes": ("toolchain/passes", ("tests/frontend/test_[cms]*.py", "tests/meaning", "tests/golden", "tests/test_*.py")),
     "ops": ("toolchain/ops", ("tests/meaning", "tests/golden", "tests/schedule", "tests/test_node_cases.py", "tests/test_r*.py")),
     "quant": ("quant", ("tests/quant", "tests/fixed_point", "tests/meaning", "tests/golden")),

@@ -146,6 +146,7 @@ RIGHT = [
     ("float[8] w", "y = LayerNormalization(x, w)"),
     ("float[3,1,8] w", "y = LayerNormalization<axis = 1>(x, w)"),
     ("float[8,8] w", "y = PRelu(x, w)"),
+    ("", "a = float[1] {0} b = float[1] {1} y = Clip(x, a, b)"),
     ("", "s = int64[2] {0,-1} y = Reshape(x, s)"),
     *(
         ("float[3,2,3,2] w", f"y = ConvTranspose<strides = [2,3], output_shape = {size}{auto}>(x, w)")

@@ -134,6 +134,11 @@ CASES = {
         "mine.yaml:{line}: sync.semaphores: 2 are fewer than the 3 "
         "with which mac, vector, a DMA channel can wait for one another",
     ),
+    "a burst that is no power of two": (
+        "burst_bytes: 64",
+        "burst_bytes: 48",
+        "mine.yaml:{line}: memories.dram.burst_bytes: 48 is no power of two, as bursts of memories are",
+    ),
     "banks that do not divide": (
         "banks: 8",
         "banks: 7",

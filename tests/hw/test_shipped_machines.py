@@ -126,6 +126,7 @@ def test_an_embedded_table_with_an_overlap_is_refused():
     ("section", "key", "value", "reason"),
     [
         ("memories", "sram", {"banks": 7}, "memories.sram.banks: 7 banks do not divide 524288 bytes evenly"),
+        ("engines", "mac", {"depth": 100_000}, "engines.mac.depth: 100000 is more than 16384, the largest side of an array"),
         ("sync", "semaphores", 2, "sync.semaphores: 2 are fewer than the 3"),
         ("sync", "semaphores", 9999, "operations.signal.fields.semaphore: 8 bits hold 0 to 255"),
     ],

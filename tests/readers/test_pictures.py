@@ -6,9 +6,12 @@ import struct
 import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from quant.data import open_data
+from quant.images import _in_mode
 from toolchain.errors import CompileError
 from toolchain.ir.graph import TensorType
 
@@ -80,3 +83,55 @@ def test_a_file_that_ends_the_program_when_imported(tmp_path: Path) -> None:
     with pytest.raises(CompileError) as refused:
         list(open_data(f"{tmp_path}/feed.py:f", INPUTS))
     assert str(refused.value) == f"{tmp_path}/feed.py: SystemExit: 0 (line 2); the file must import cleanly"
+
+
+GREY = np.array([[0, 64, 128, 255]], np.uint8)
+SAME = {  # the same picture in every mode that has its meaning
+    "L": GREY,
+    "I;16": GREY.astype(np.uint16) * 257,
+    "RGB": np.repeat(GREY[..., None], 3, -1),
+    "RGBA": np.concatenate([np.repeat(GREY[..., None], 3, -1), np.full((1, 4, 1), 255, np.uint8)], -1),
+    "LA": np.stack([GREY, np.full((1, 4), 255, np.uint8)], -1),
+}
+
+
+def picture(mode: str, pixels: np.ndarray) -> Image.Image:
+    return Image.frombuffer(mode, (4, 1), np.ascontiguousarray(pixels).tobytes(), "raw", mode, 0, 1)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("mode", [*SAME, "P", "1"])
+def test_every_mode_of_a_picture_gives_its_pixels(mode: str, channels: int, tmp_path: Path) -> None:
+    expected = np.where(GREY < 128, 0, 255) if mode == "1" else GREY
+    if mode in SAME:
+        image = picture(mode, SAME[mode])
+    else:
+        image = picture("RGB", SAME["RGB"]).convert(mode, dither=Image.Dither.NONE, palette=Image.Palette.ADAPTIVE)
+    image.save(tmp_path / "a.png")
+    (sample,) = open_data(tmp_path, {"x": TensorType((1, channels, 1, 4), "uint8")})
+    assert (sample["x"] == expected).all(), sample["x"]
+
+
+def test_sixteen_bits_in_thirty_two_are_read() -> None:
+    """What older Pillow makes of a PNG of 16 bits."""
+    image = Image.fromarray(GREY.astype(np.int32) * 257)
+    assert image.mode == "I" and (np.asarray(_in_mode(image, "L", Path("a.png"))) == GREY).all()
+
+
+def test_a_cmyk_picture_is_read(tmp_path: Path) -> None:
+    Image.new("CMYK", (8, 8), (0, 0, 0, 255)).save(tmp_path / "a.jpg")
+    (sample,) = open_data(tmp_path, INPUTS)
+    assert sample["x"].max() < 8
+
+
+def test_pictures_whose_pixels_mean_nothing_are_refused(tmp_path: Path) -> None:
+    clear = SAME["RGBA"].copy()
+    clear[0, 1, 3] = 17
+    picture("RGBA", clear).save(tmp_path / "a.png")
+    assert refusal(tmp_path) == (
+        f"{tmp_path}/a.png: has transparent pixels, whose colours are nobody's choice; save it on a background"
+    )
+    with pytest.raises(CompileError, match="has pixels of the mode F; save it with 8 bits a channel, grey or RGB"):
+        _in_mode(Image.new("F", (2, 2)), "L", tmp_path)
+    with pytest.raises(CompileError, match="holds pixels from 70000 to 70000, not 0 to 65535; save 8 bits"):
+        _in_mode(Image.new("I", (2, 2), 70_000), "L", tmp_path)

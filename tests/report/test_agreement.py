@@ -10,10 +10,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from quant.float_session import FloatSession
 from toolchain.api import BuildOptions, build
 from toolchain.errors import InternalError
 from toolchain.frontend import linear, load_model
-from toolchain.report.agreement import TOLERANCE, agreed, distance
+from toolchain.report import agreement
+from toolchain.report.agreement import TOLERANCE, _file, _normal, agreed, distance
 
 SHAPES = {"x": (1, 3, 8, 8)}
 FACTOR = np.array([0.5, 2, 1, 3], np.float32).reshape(1, 4, 1, 1)
@@ -127,17 +129,22 @@ def test_a_file_that_onnxruntime_does_not_load_is_said(tmp_path: Path) -> None:
     assert built.warnings[0].endswith("so that a fault in reading the file would not show")
 
 
-def test_what_float_cannot_tell_apart_is_no_fault(tmp_path: Path) -> None:
-    """Deciding where two sums are nearly equal: both spellings are right, and an output of ones and zeros differs."""
+def test_what_float_cannot_tell_apart_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last digits of a sum, made large: both spellings are right, and their outputs have nothing in common."""
     proto = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17]> g (float[1,64] x) => (float[1,64] y) '
-        "<float[64,64] w, float k = {1e6}> { a = MatMul(x, w) b = Mul(a, k) y = Floor(b) }"
+        "<float k = {1e6}> { a = MatMul(x, w) s = Mul(a, m) t = Mul(s, k) f = Floor(t) y = Sub(t, f) }"
     )
     rng = np.random.default_rng(0)
-    proto.graph.initializer.append(numpy_helper.from_array(rng.standard_normal((64, 64)).astype(np.float32), "w"))
+    for name, shape in (("w", (64, 64)), ("m", (64,))):
+        proto.graph.initializer.append(numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name))
     onnx.save(proto, tmp_path / "m.onnx")
     model = load_model(tmp_path / "m.onnx")
-    assert agreed(model, [{"x": rng.standard_normal((1, 64)).astype(np.float32)}]) == (model, ())
+    sample = {"x": rng.standard_normal((1, 64)).astype(np.float32)}
+    assert agreed(model, [sample]) == (model, ())
+    monkeypatch.setattr(agreement, "AMPLIFIED", 0.0)
+    with pytest.raises(InternalError):
+        agreed(model, [sample])
 
 
 @pytest.mark.parametrize(
@@ -155,3 +162,19 @@ def test_distance(reference: list[float], got: list[float], expected: float) -> 
     found = distance(np.array(reference, np.float32), np.array(got, np.float32))
     assert found == pytest.approx(expected, rel=1e-3) and TOLERANCE < 1e-3
     assert distance(np.array([1, 2, 3, 4]), np.array([1, 2, 3, 5])) == 0.25
+
+
+def test_half_precision_rounds_elsewhere(tmp_path: Path) -> None:
+    """A factor that the frontend folds into float16 weights: far more than float32's rounding, and no fault."""
+    text = "s = Mul(x, k) a = MatMul(s, w) y = Mul(a, m)"
+    proto = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> half (float16[4,64] x) => (float16[4,8] y) {{ {text} }}'
+    )
+    rng = np.random.default_rng(0)
+    values = {"k": np.array(0.3535), "w": rng.standard_normal((64, 8)), "m": rng.uniform(0.3, 0.7, 8)}
+    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(v, np.float16), n) for n, v in values.items())
+    onnx.save(proto, tmp_path / "m.onnx")
+    model, sample = load_model(tmp_path / "m.onnx"), {"x": rng.standard_normal((4, 64)).astype(np.float16)}
+    both = [session.run(sample)[0] for session in (FloatSession(side(model), ["y"]) for side in (_file, _normal))]
+    assert distance(*both) > 2 * TOLERANCE
+    assert agreed(model, [sample])[1] == ()

@@ -163,6 +163,12 @@ def test_what_lies_between_weights_and_aligned_parameters_is_no_waste(operation)
     assert left(32) == (Unread(0, Space.SRAM, ((3, 32),)),)
 
 
+def test_a_constant_that_nothing_reads_is_none_of_that_wherever_it_lies():
+    """At the addresses that hold nothing in SRAM."""
+    given = [part(PartKind.CONSTANT, 0x200, 64), part(PartKind.INPUT, 0, 3), part(PartKind.CONSTANT, 3, 13)]
+    assert found(weighted(Depthwise, 16), [*given, part(PartKind.OUTPUT, OUTPUT, 3)]) == (Unread(-1, Space.DRAM, ((3, 16),)),)
+
+
 WAITS = [i for i, op in enumerate(pipeline(6)) if isinstance(op, Wait)]
 
 

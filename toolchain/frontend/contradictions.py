@@ -233,7 +233,7 @@ def pad(said: Said) -> None:
 
 def clip(said: Said) -> None:
     for index in (1, 2):
-        if said.has(index) and said.shape(index) != ():
+        if said.has(index) and said.shape(index) not in ((), (1,)):  # onnxruntime takes [1] too, and exporters write it
             raise said.refuse(f'its limit "{said.node.inputs[index]}" is {list(said.shape(index))}; it must be one number, []')
 
 

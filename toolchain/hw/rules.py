@@ -11,6 +11,8 @@ from toolchain.hw.units import write_bytes
 
 Broken = tuple[KeyPath, str]
 
+_LARGEST_SIDE = 1 << 14  # of the array: far above any that was built
+
 # The scale forms each rounding is defined on (quant.fixed_point.requant refuses the rest).
 _ROUNDINGS = {
     "multiplier": ("single_half_up", "double_round", "half_away", "half_even", "truncate", "floor", "scale16", "reduced16"),
@@ -34,6 +36,8 @@ def _memories(chip: Chip) -> Iterator[Broken]:
                 ("memories", name, "alignment_bytes"),
                 f"{memory.alignment_bytes} does not divide the memory's {memory.size} bytes",
             )
+        if memory.burst_bytes & (memory.burst_bytes - 1):
+            yield ("memories", name, "burst_bytes"), f"{memory.burst_bytes} is no power of two, as bursts of memories are"
     if chip.memories.sram.size > SRAM_BYTES:
         reason = f"{write_bytes(chip.memories.sram.size)} are more than the {write_bytes(SRAM_BYTES)} that the simulator holds"
         yield ("memories", "sram", "size"), reason
@@ -54,6 +58,12 @@ def _mac(chip: Chip) -> Iterator[Broken]:
         if pair in pairs[:i]:
             yield ("engines", "mac", "types", i), f"{pair[0]} by {pair[1]} is given twice"
     yield from _repeated(mac.post, ("engines", "mac", "post"))
+    for key, size in (("rows", mac.rows), ("columns", mac.columns), ("depth", mac.depth)):
+        if size > _LARGEST_SIDE:
+            yield (
+                ("engines", "mac", key),
+                f"{size} is more than {_LARGEST_SIDE}, the largest side of an array that is planned for",
+            )
     held = mac.rows * mac.columns if mac.dataflow == "os" else mac.columns
     if mac.accumulators.entries < held:
         reason = f"{mac.accumulators.entries} are fewer than the {held} of a {mac.rows} x {mac.columns} array ({mac.dataflow})"

@@ -22,6 +22,7 @@ from toolchain.ops.base import brought, same_scale
 from toolchain.ops.movement import Concat, Pad
 from toolchain.ops.pool import Geometry, MaxPool, all_windows_meet
 
+_WIDEST = 2.0**8  # more would leave an 8-bit tensor no codes
 _INT32 = (-(2**31), 2**31 - 1)
 
 
@@ -63,10 +64,19 @@ class _Scope:
         try:
             return make_requant(real_scale, form, rounding, zero_point=zero_point, low=low, high=high, wrap=wrap)
         except FixedPointError as fault:
-            raise CompileError(f"{where}: {fault} (numerics.scale of {self.chip.name})") from None
+            largest = float(np.max(real_scale)) / form.extremes[1]
+            raise _ScaleOutOfReach(f"{where}: {fault} (numerics.scale of {self.chip.name})", largest) from None
 
     def inner_requant(self, real_scale: Any, operation: str, *, where: str) -> Requant:
         return replace(self.requant(real_scale, operation, 0, *_INT32, where=where), wrap=False)
+
+
+class _ScaleOutOfReach(CompileError):
+    """`excess`: by how much a requantization is above the largest that the machine has."""
+
+    def __init__(self, said: str, excess: float):
+        super().__init__(said)
+        self.excess = excess
 
 
 def _indistinguishable(real: np.ndarray, form: ScaleForm, zero_point: int, low: int, high: int, peak: Any) -> np.ndarray:
@@ -78,17 +88,46 @@ def _indistinguishable(real: np.ndarray, form: ScaleForm, zero_point: int, low: 
 
 
 def quantize(graph: Graph, chip: Chip, ranges: Mapping[str, Range | Quant], origins: Mapping[str, tuple[str, str]]) -> Graph:
-    """graph: as selected and clamped. ranges: by model tensor; `origins` maps chip tensors to them. Host nodes stay."""
-    quants = assign_quants(graph, chip, ranges, origins)
-    scope = _Scope(graph, chip, quants)
-    dtype = chip.numerics.activation
+    """graph: as selected and clamped. ranges: by model tensor; `origins` maps chip tensors to them. Host nodes stay.
+
+    Where a requantization would need a larger scale than the machine has, the output takes a wider range. Raises CompileError:
+    no scale that the machine has would do, or the tensor's scale is given.
+    """
+    widened: dict[str, float] = {}
+    while True:
+        quants = assign_quants(graph, chip, ranges, origins, widened)
+        scope = _Scope(graph, chip, quants)
+        try:
+            return _quantized(graph, scope)
+        except _Widen as wider:
+            widened[wider.tensor] = widened.get(wider.tensor, 1.0) * wider.factor
+            if widened[wider.tensor] > _WIDEST or isinstance(ranges[origins[wider.tensor][0]], Quant):
+                raise CompileError(str(wider)) from None
+
+
+class _Widen(CompileError):
+    """`tensor` needs a scale `factor` times larger, which the machine can be asked for."""
+
+    def __init__(self, fault: _ScaleOutOfReach, tensor: str):
+        super().__init__(str(fault))
+        self.tensor, self.factor = tensor, float(2.0 ** np.ceil(np.log2(fault.excess)))
+
+
+def _quantized(graph: Graph, scope: _Scope) -> Graph:
+    quants, dtype = scope.quants, scope.chip.numerics.activation
+    adopted = _adopted([n for n in graph.nodes if not isinstance(n.op, OnnxOp)], graph)
     nodes: list[Node] = []
     types: dict[str, TensorType] = {name: TensorType(graph.types[name].shape, dtype, quant) for name, quant in quants.items()}
     for node in graph.nodes:
         if isinstance(node.op, OnnxOp):
             nodes.append(node)
             continue
-        made = node.op.quantize(node, scope)
+        try:
+            made = node.op.quantize(node, scope)
+        except _ScaleOutOfReach as fault:
+            if not 1 < fault.excess < np.inf:
+                raise
+            raise _Widen(fault, adopted.get(node.outputs[0], node.outputs[0])) from None
         _type_inner(made, node, types, scope)
         nodes += made
     for name, value in scope.constants.items():
@@ -105,15 +144,22 @@ def _type_inner(made: list[Node], node: Node, types: dict[str, TensorType], scop
 
 
 def assign_quants(
-    graph: Graph, chip: Chip, ranges: Mapping[str, Range | Quant], origins: Mapping[str, tuple[str, str]]
+    graph: Graph,
+    chip: Chip,
+    ranges: Mapping[str, Range | Quant],
+    origins: Mapping[str, tuple[str, str]],
+    widened: Mapping[str, float],
 ) -> dict[str, Quant]:
     """Scale and zero point of every tensor of the chip. Movers keep their input's, where it holds the numbers that they bring;
-    parts of a Concat take the whole's."""
+    parts of a Concat take the whole's.
+
+    widened: factors of ranges, where the machine has no requantization to the scale that would just cover them.
+    """
     numerics = chip.numerics
 
     def calibrated(name: str) -> Quant:
-        given = ranges[origins[name][0]]
-        return given if isinstance(given, Quant) else activation_quant(given, numerics)
+        given, factor = ranges[origins[name][0]], widened.get(name, 1.0)
+        return given if isinstance(given, Quant) else activation_quant(Range(given.low * factor, given.high * factor), numerics)
 
     chip_nodes = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
     adopted, consumers = _adopted(chip_nodes, graph), graph.consumers()

@@ -16,6 +16,7 @@ from toolchain.ir.part import Part
 Sample = Mapping[str, np.ndarray]
 TOLERANCE = 1e-4  # of a tensor's largest magnitude; sums in another order stay far below
 ROUNDING = 1e-6  # relative change of the inputs that stands for float's own rounding...
+NEIGHBOURS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # relative distance, where coarser than float32's
 AMPLIFIED = 10.0  # ...and how many times its effect two spellings of one network may differ
 DRAWS = 3
 HELD_ELEMENTS = 32 << 20  # of tensors that are compared at once
@@ -85,14 +86,15 @@ def distance(reference: np.ndarray, got: np.ndarray) -> float:
 
 def _rounding(model: NormalModel, name: str, sample: Sample, value: np.ndarray) -> float:
     """How far an output of the file moves when its inputs are rounded elsewhere: much where it is ill-conditioned or takes
-    decisions, and where it draws random numbers."""
+    decisions, and where it draws random numbers. Elsewhere is where the coarsest type within the model rounds."""
+    step = max(ROUNDING, *(NEIGHBOURS.get(t.dtype, 0.0) for t in model.types.values()))
     session, rng = FloatSession(_file(model), [name]), np.random.default_rng(0)
-    return max(distance(value, session.run(_rounded(sample, rng))[0]) for _ in range(DRAWS))
+    return max(distance(value, session.run(_rounded(sample, step, rng))[0]) for _ in range(DRAWS))
 
 
-def _rounded(sample: Sample, rng: np.random.Generator) -> dict[str, Any]:
+def _rounded(sample: Sample, step: float, rng: np.random.Generator) -> dict[str, Any]:
     def moved(x: np.ndarray) -> np.ndarray:
-        return np.asarray(x * (1 + ROUNDING * rng.standard_normal(x.shape)), x.dtype) if x.dtype.kind == "f" else x
+        return np.asarray(x * (1 + step * rng.standard_normal(x.shape)), x.dtype) if x.dtype.kind == "f" else x
 
     return {n: moved(x) for n, x in sample.items()}
 

@@ -27,7 +27,8 @@ def run_figures(container: Container, simulations: Sequence[Simulation | None]) 
     layers = [layer for region, simulation in regions for layer in _layers(region, simulation, container)]
     cycles = sum(r.cycles for _, r in regions)
     macs = sum(layer["macs"] for layer in layers)
-    bound_bytes = sum(_compulsory_bytes(region) for region, _ in regions)
+    compulsory = [_compulsory_bytes(region) for region, _ in regions]
+    read_bytes, write_bytes = sum(r for r, _ in compulsory), sum(w for _, w in compulsory)
     peak = chip.macs_per_cycle
     return {
         "name": container.name,
@@ -37,10 +38,10 @@ def run_figures(container: Container, simulations: Sequence[Simulation | None]) 
         "seconds": cycles / chip.clock.frequency,
         "macs": macs,
         "mac_utilization": macs / (peak * cycles) if cycles and peak else 0.0,
-        "roofline_cycles": _roofline(chip, macs, bound_bytes),
+        "roofline_cycles": roofline(chip, macs, read_bytes, write_bytes),
         "dram_read_bytes": sum(r.dram_read_bytes for _, r in regions),
         "dram_write_bytes": sum(r.dram_write_bytes for _, r in regions),
-        "dram_bound_bytes": bound_bytes,
+        "dram_bound_bytes": read_bytes + write_bytes,
         "sram_peak_bytes": max((region.sram_peak_bytes for region, _ in regions), default=0),
         "sram_bound_bytes": max((region.sram_bound_bytes for region, _ in regions), default=0),
         "sram_size_bytes": chip.memories.sram.size,
@@ -59,20 +60,25 @@ def _busy(simulations: Sequence[Simulation]) -> dict[str, int]:
     return total
 
 
-def _roofline(chip: Chip, macs: int, dram_bytes: int) -> int:
-    """No program is faster: peak products a cycle, and compulsory traffic at the best rate of DRAM and DMA."""
-    dram = chip.memories.dram
-    rate = max(dram.read_bytes_per_cycle, dram.write_bytes_per_cycle)
-    rate = rate if dram.shared_ports else dram.read_bytes_per_cycle + dram.write_bytes_per_cycle
-    rate = min(rate, chip.engines.dma.channels * chip.engines.dma.bytes_per_cycle)
+def roofline(chip: Chip, macs: int, read_bytes: int, write_bytes: int) -> int:
+    """No program is faster: peak products a cycle; compulsory traffic at the rate of each port of the DRAM, and of the DMA."""
+    dram, dma = chip.memories.dram, chip.engines.dma
+    moved = read_bytes + write_bytes
+    if dram.shared_ports:
+        ports = [moved / max(dram.read_bytes_per_cycle, dram.write_bytes_per_cycle)]
+    else:
+        ports = [read_bytes / dram.read_bytes_per_cycle, write_bytes / dram.write_bytes_per_cycle]
     compute = macs / chip.macs_per_cycle if chip.macs_per_cycle else 0.0
-    return math.ceil(max(compute, dram_bytes / rate))
+    return math.ceil(max(compute, moved / (dma.channels * dma.bytes_per_cycle), *ports))
 
 
-def _compulsory_bytes(region: Region) -> int:
+def _compulsory_bytes(region: Region) -> tuple[int, int]:
     """Every constant and every input read once, every output written once."""
-    ports = sum(int(np.prod(p.shape, dtype=np.int64)) * np.dtype(p.dtype).itemsize for p in (*region.inputs, *region.outputs))
-    return ports + sum(len(data) for _, data in region.constants)
+    read, written = (
+        sum(int(np.prod(p.shape, dtype=np.int64)) * np.dtype(p.dtype).itemsize for p in ports)
+        for ports in (region.inputs, region.outputs)
+    )
+    return read + sum(len(data) for _, data in region.constants), written
 
 
 def _layers(region: Region, simulation: Simulation, container: Container) -> list[dict[str, Any]]:

@@ -95,8 +95,12 @@ class _Network:
 
 
 def _has_gaps(layer: Layer) -> bool:
-    """Whether the windows of a layer pass over rows or columns of the box that holds all they read."""
-    return any(window.needed(0, outputs)[1] > len(_reached(window, outputs)) for window, outputs in _windows(layer) or ())
+    """Whether the windows of a layer, or of a tile of it, pass over rows or columns of the box that holds all they read."""
+    return any(
+        window.needed(start, count)[1] > len(_reached(window, count, start))
+        for window, outputs in _windows(layer) or ()
+        for start, count in ((0, outputs), *((at, 1) for at in range(outputs)))
+    )
 
 
 def _meets_padding(layer: Layer) -> bool:
@@ -147,9 +151,9 @@ def _windows(layer: Layer) -> tuple[tuple[Window, int], tuple[Window, int]] | No
     return (vertical, layer.output.shape[1]), (horizontal, layer.output.shape[2])
 
 
-def _reached(window: Window, outputs: int) -> np.ndarray:
-    """The elements that some output reads, rising."""
-    first = np.arange(outputs)[:, None] * window.stride - window.pad
+def _reached(window: Window, outputs: int, start: int = 0) -> np.ndarray:
+    """The elements that some of the outputs from `start` on read, rising."""
+    first = np.arange(start, start + outputs)[:, None] * window.stride - window.pad
     found = np.unique(first + np.arange(window.kernel) * window.dilation)
     return found[(found >= 0) & (found < window.size)]
 

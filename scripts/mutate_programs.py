@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""Changes correct programs, one thing at a time, and counts what the simulator finds: by its rules alone, and with --verify.
+
+    python scripts/mutate_programs.py dscnn.onnx resnet8.onnx ... [--hw edge16 ws8_pow2 ...] [--count 600] [--seed 0]
+
+Every mutant is encoded again with the machine's instruction table; one that the table cannot say is drawn anew. Found by the
+rules: an error, or a warning of unread bytes. Found with --verify: that, or a byte that is not the reference's.
+
+Which mutants are harmless is not asked of what is measured:
+  order    a graph of its own (program order of each engine, k-th Signal to k-th Wait, all ways through it) has every two
+           operations that touch a common byte, one writing, ordered as in the original, and semaphores end at 0 and
+           never can pass their limit: the same values on every run. Harmful otherwise.
+  others   nothing is said, and no byte of an output differs on four more inputs. That is no proof: it may have an effect on
+           others. What breaks a rule is a fault whether the outputs show it on these inputs or not.
+
+The unchanged programs are looked at too, each on every input: an error, a warning or a difference there is an accusation.
+Exit code 1 where there is one, or where less is found than docs/simulator.md says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from program_mutations import KINDS, ORDER_KINDS, Program, mutate
+from program_order import Ordered
+
+from toolchain.api import BuildOptions, build
+from toolchain.cli.application import reported
+from toolchain.codegen import Container, Region, container_to_bytes
+from toolchain.errors import CompileError, ToolchainError
+from toolchain.hw import shipped_names
+from toolchain.isa import decode, encode
+from toolchain.runtime import Session, random_feeds, verify
+
+JUDGES = range(101, 105)  # seeds of the inputs that tell whether a mutant does anything
+FLOORS = {"order": (0.99, 0.99), "bytes": (0.85, 0.99), "values": (0.0, 0.9)}  # found by the rules, with --verify
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """rules, reference: what each said, None where it said nothing. harmful: whether there was anything to find."""
+
+    kind: str
+    what: str
+    harmful: bool
+    rules: str | None
+    reference: str | None
+
+
+class Subject:
+    """A correct program: one region of a compiled network, and the outputs that it should give."""
+
+    def __init__(self, container: Container, segment: int):
+        self.container, self.segment = container, segment
+        region = container.segments[segment]
+        assert isinstance(region, Region)
+        self.region = region
+        ops = decode(region.program, container.machine.isa).ops
+        self.program = Program(tuple(ops), region.op_layers)
+        self.order = Ordered(container.machine.chip, self.program)
+        self.inputs = {seed: random_feeds(container.inputs, seed) for seed in (0, *JUDGES)}
+        reference = Session(container, engine="reference")
+        self.expected = {seed: reference.run_detailed(feeds).outputs for seed, feeds in self.inputs.items()}
+
+    def file(self, program: Program) -> bytes:
+        """The compiled file with this program. Raises CompileError where the instruction table cannot say it."""
+        code = encode(program.ops, self.container.machine.isa)
+        changed = replace(self.region, program=code, op_layers=program.layers)
+        segments = list(self.container.segments)
+        segments[self.segment] = changed
+        return container_to_bytes(replace(self.container, segments=tuple(segments)))
+
+    def same_outputs(self, data: bytes) -> bool:
+        """On the inputs of the judges. Rules are not looked at: they are what is measured."""
+        session = Session(data, check=False)
+        for seed in JUDGES:
+            try:
+                found = session.run_detailed(self.inputs[seed]).outputs
+            except (ToolchainError, ValueError, TypeError):
+                return False
+            if any(not np.array_equal(v, found[n], equal_nan=True) for n, v in self.expected[seed].items()):
+                return False
+        return True
+
+
+def rules_say(session: Session, feeds: dict[str, np.ndarray]) -> str | None:
+    try:
+        run = session.run_detailed(feeds)
+    except ToolchainError as fault:
+        return f"error: {fault}"
+    return next((f"warning: {w}" for ran in run.segments for w in ran.warnings), None)
+
+
+def judge(subject: Subject, kind: str, what: str, mutant: Program) -> Verdict:
+    """Raises CompileError where the machine's instruction table cannot say the mutant."""
+    data = subject.file(mutant)
+    session = Session(data)
+    rules = rules_say(session, subject.inputs[0])
+    reference = rules
+    if rules is None:
+        difference = verify(session, Session(data, engine="reference"), subject.inputs[0])[1]
+        reference = None if difference is None else f"differs: {difference}"
+    if kind in ORDER_KINDS:
+        harmful = not subject.order.same(mutant)
+    else:
+        harmful = reference is not None or not subject.same_outputs(data)
+    return Verdict(kind, what, harmful, rules, reference)
+
+
+def judged(subjects: Sequence[Subject], count: int, seed: int, kinds: Sequence[str] = KINDS) -> Iterator[Verdict]:
+    """`count` mutants, the kinds and the programs in turn."""
+    rng = np.random.default_rng(seed)
+    made = 0
+    while made < count:
+        subject, kind = subjects[made % len(subjects)], kinds[made // len(subjects) % len(kinds)]
+        for _ in range(50):
+            drawn = mutate(kind, subject.program, rng)
+            if drawn is None:
+                break
+            what, mutant = drawn
+            try:
+                yield judge(subject, kind, what, mutant)
+            except CompileError:
+                continue
+            break
+        made += 1
+
+
+def accusations(subject: Subject) -> Iterator[str]:
+    data = subject.file(subject.program)
+    for seed, feeds in subject.inputs.items():
+        session = Session(data)
+        said = rules_say(session, feeds) or verify(session, Session(data, engine="reference"), feeds)[1]
+        if said is not None:
+            yield f"{subject.container.name} on {subject.container.machine.chip.name}, input {seed}: {said}"
+
+
+def family(kind: str) -> str:
+    return "order" if kind in ORDER_KINDS else "values" if kind.startswith("value") else "bytes"
+
+
+def table(verdicts: Sequence[Verdict]) -> str:
+    lines = [f"{'kind':28} {'mutants':>8} {'harmless':>9} {'harmful':>8} {'rules':>7} {'--verify':>9}"]
+    groups: dict[str, list[Verdict]] = defaultdict(list)
+    for verdict in verdicts:
+        groups[verdict.kind].append(verdict)
+    rows = [(kind, groups[kind]) for kind in KINDS if kind in groups]
+    rows += [(f"all of {name}", [v for v in verdicts if family(v.kind) == name]) for name in FLOORS]
+    for name, found in rows:
+        harmful = [v for v in found if v.harmful]
+        rules, reference = shares(harmful)
+        lines.append(
+            f"{name:28} {len(found):8} {len(found) - len(harmful):9} {len(harmful):8} {100 * rules:6.1f}% {100 * reference:8.1f}%"
+        )
+    return "\n".join(lines)
+
+
+def shares(harmful: Sequence[Verdict]) -> tuple[float, float]:
+    """Of harmful mutants: found by the rules, found with --verify."""
+    count = max(1, len(harmful))
+    return sum(v.rules is not None for v in harmful) / count, sum(v.reference is not None for v in harmful) / count
+
+
+def subjects_of(paths: Sequence[Path], machines: Sequence[str], level: int) -> list[Subject]:
+    found = []
+    for path in paths:
+        for machine in machines:
+            container = build(path, BuildOptions(machine, level=level)).container
+            regions = [i for i, s in enumerate(container.segments) if isinstance(s, Region)]
+            sizes = {i: len(container.segments[i].program) for i in regions}  # type: ignore[union-attr]
+            found.append(Subject(container, max(regions, key=lambda i: sizes[i])))
+    return found
+
+
+def arguments(given: Sequence[str] | None = None) -> Any:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("--hw", nargs="*", default=None, help="machines; default all shipped")
+    parser.add_argument("-O", dest="level", type=int, default=2)
+    parser.add_argument("--count", type=int, default=600)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--misses", action="store_true", help="list what was not found")
+    return parser.parse_args(given)
+
+
+def main() -> int:
+    options = arguments()
+    with reported():
+        subjects = subjects_of(options.models, options.hw or shipped_names(), options.level)
+    accused = [text for subject in subjects for text in accusations(subject)]
+    verdicts = list(judged(subjects, options.count, options.seed))
+    print(table(verdicts))
+    print(f"{len(subjects)} correct programs on {len(JUDGES) + 1} inputs each: {len(accused)} accused")
+    for text in accused:
+        print(f"ACCUSED {text}")
+    missed = [v for v in verdicts if v.harmful and v.reference is None]
+    said = Counter(v.rules.split(":")[0] for v in verdicts if v.rules)
+    print(f"of what the rules said {said['error']} are errors, {said['warning']} warnings")
+    for verdict in missed if not options.misses else [v for v in verdicts if v.harmful and v.rules is None]:
+        print(f"MISSED {verdict.kind}: {verdict.what}")
+    low = False
+    for name, floors in FLOORS.items():
+        found = shares([v for v in verdicts if v.harmful and family(v.kind) == name])
+        low |= any(share < floor for share, floor in zip(found, floors))
+    return 1 if accused or low else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

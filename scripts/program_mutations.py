@@ -1,0 +1,201 @@
+"""Small faults of programs: each takes one thing of a correct program and makes it wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from toolchain.isa.operations import Copy, Elementwise, End, Fill, MachineOp, Signal, Wait
+
+Edit = tuple[str, "Program"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """Operations, and the layer of each."""
+
+    ops: tuple[MachineOp, ...]
+    layers: tuple[int, ...]
+
+    def without(self, *indexes: int) -> Program:
+        keep = [i for i in range(len(self.ops)) if i not in indexes]
+        return Program(tuple(self.ops[i] for i in keep), tuple(self.layers[i] for i in keep))
+
+    def doubled(self, index: int, at: int) -> Program:
+        """With a copy of operation `index` before the one at `at`."""
+        ops, layers = list(self.ops), list(self.layers)
+        ops.insert(at, self.ops[index])
+        layers.insert(at, self.layers[index])
+        return Program(tuple(ops), tuple(layers))
+
+    def changed(self, index: int, op: MachineOp) -> Program:
+        return Program((*self.ops[:index], op, *self.ops[index + 1 :]), self.layers)
+
+    def swapped(self, a: int, b: int) -> Program:
+        ops, layers = list(self.ops), list(self.layers)
+        ops[a], ops[b], layers[a], layers[b] = ops[b], ops[a], layers[b], layers[a]
+        return Program(tuple(ops), tuple(layers))
+
+
+def mutate(kind: str, program: Program, rng: np.random.Generator) -> Edit | None:
+    """(what was done, the mutant), or None where the program has nothing of the kind."""
+    return _MUTATIONS[kind](program, rng)
+
+
+def _pick(rng: np.random.Generator, found: list[int]) -> int | None:
+    return found[int(rng.integers(len(found)))] if found else None
+
+
+def _of(program: Program, *kinds: type[MachineOp]) -> list[int]:
+    return [i for i, op in enumerate(program.ops) if isinstance(op, kinds)]
+
+
+def _work(program: Program) -> list[int]:
+    return [i for i, op in enumerate(program.ops) if not isinstance(op, Signal | Wait | End)]
+
+
+# Order
+
+
+def _drop(*kinds: type[MachineOp]) -> Callable[[Program, np.random.Generator], Edit | None]:
+    def edit(program: Program, rng: np.random.Generator) -> Edit | None:
+        at = _pick(rng, _of(program, *kinds))
+        return None if at is None else (f"op {at} {program.ops[at].NAME} dropped", program.without(at))
+
+    return edit
+
+
+def _drop_pair(program: Program, rng: np.random.Generator) -> Edit | None:
+    """A Wait and the Signal that it takes: counts still match."""
+    at = _pick(rng, _of(program, Wait))
+    if at is None:
+        return None
+    semaphore = program.ops[at].semaphore  # type: ignore[attr-defined]
+    rank = sum(op.semaphore == semaphore for op in program.ops[:at] if isinstance(op, Wait))
+    signals = [i for i, op in enumerate(program.ops) if isinstance(op, Signal) and op.semaphore == semaphore]
+    return f"op {signals[rank]} signal and op {at} wait dropped", program.without(signals[rank], at)
+
+
+def _retarget(program: Program, rng: np.random.Generator) -> Edit | None:
+    at = _pick(rng, _of(program, Signal, Wait))
+    if at is None:
+        return None
+    op = program.ops[at]
+    assert isinstance(op, Signal | Wait)
+    name = "semaphore" if rng.integers(2) else "engine"
+    used = sorted({getattr(o, name) for o in program.ops if isinstance(o, Signal | Wait)} - {getattr(op, name)})
+    value = _pick(rng, used)
+    if value is None:
+        return None
+    return f"op {at} {op.NAME}: {name} {getattr(op, name)} to {value}", program.changed(at, replace(op, **{name: value}))
+
+
+def _swap(program: Program, rng: np.random.Generator) -> Edit | None:
+    """Two neighbours, one of which signals or waits."""
+    pairs = [i for i in range(len(program.ops) - 2) if any(isinstance(o, Signal | Wait) for o in program.ops[i : i + 2])]
+    at = _pick(rng, [i for i in pairs if program.ops[i] != program.ops[i + 1]])
+    return None if at is None else (f"ops {at} and {at + 1} swapped", program.swapped(at, at + 1))
+
+
+def _later(program: Program, rng: np.random.Generator) -> Edit | None:
+    """A Wait up to eight operations further back."""
+    at = _pick(rng, _of(program, Wait))
+    if at is None:
+        return None
+    to = min(len(program.ops) - 2, at + int(rng.integers(1, 9)))
+    moved = program.doubled(at, to + 1).without(at)
+    return f"op {at} wait moved to {to}", moved
+
+
+def _twice(program: Program, rng: np.random.Generator) -> Edit | None:
+    at = _pick(rng, _of(program, Signal, Wait))
+    return None if at is None else (f"op {at} {program.ops[at].NAME} doubled", program.doubled(at, at))
+
+
+# Bytes
+
+
+def _other_work(program: Program, rng: np.random.Generator) -> Edit | None:
+    at = _pick(rng, _work(program))
+    return None if at is None else (f"op {at} {program.ops[at].NAME} dropped", program.without(at))
+
+
+def _double_work(program: Program, rng: np.random.Generator) -> Edit | None:
+    """The operation runs again in place of a later one of its kind."""
+    at = _pick(rng, _work(program))
+    if at is None:
+        return None
+    other = _pick(rng, [i for i in _work(program) if type(program.ops[i]) is type(program.ops[at]) and i != at])
+    if other is None or program.ops[other] == program.ops[at]:
+        return None
+    return f"op {at} {program.ops[at].NAME} in place of op {other}", program.changed(other, program.ops[at])
+
+
+def _fields(*endings: str, steps: tuple[int, ...]) -> Callable[[Program, np.random.Generator], Edit | None]:
+    """A field whose name ends so, moved by one of `steps`."""
+
+    def edit(program: Program, rng: np.random.Generator) -> Edit | None:
+        found = {i: [n for n in op.parameters() if n.endswith(endings) and _said(op, n)] for i, op in enumerate(program.ops)}
+        at = _pick(rng, [i for i in _work(program) if found[i]])
+        if at is None:
+            return None
+        op, names = program.ops[at], found[at]
+        name = names[int(rng.integers(len(names)))]
+        old = getattr(op, name)
+        new = old + int(steps[int(rng.integers(len(steps)))])
+        return f"op {at} {op.NAME}: {name} {old} to {new}", program.changed(at, replace(op, **{name: new}))
+
+    return edit
+
+
+def _said(op: MachineOp, name: str) -> bool:
+    """Whether the operation looks at the field at all: what it does not look at cannot be wrong."""
+    if name.startswith("add") and not getattr(op, "use_add", 0):
+        return name == "address"
+    if name == "table_address":
+        return bool(getattr(op, "use_table", 1))
+    unread = name.startswith(("output_", "parameter", "clamp", "multiplier", "shift")) and not getattr(op, "emit", 1)
+    if unread and not name.startswith(("output_height", "output_width", "output_channels")):
+        return False
+    if isinstance(op, Elementwise) and name.startswith("b_") and op.kind == 3:
+        return False
+    if name.endswith(("stride0", "stride1", "stride2")) and isinstance(op, Copy | Fill):
+        return getattr(op, f"count{name[-1]}") > 1
+    return _moves(op, name)
+
+
+def _moves(op: MachineOp, name: str) -> bool:
+    """Strides over one element only are not looked at."""
+    counts = {"row_stride": ("output_height", "height", "rows"), "column_stride": ("output_width", "width")}
+    for ending, sizes in counts.items():
+        if name.endswith(ending) and not name.startswith(("input", "b_")):
+            return any(getattr(op, size, 0) > 1 for size in sizes)
+    return True
+
+
+_NEAR = (-16, -8, -4, -2, -1, 1, 2, 4, 8, 16)
+_COUNTS = ("count0", "count1", "count2", "inner_bytes", "inner_elements")
+_SIZES = (*_COUNTS, "_height", "_width", "channels", "rows", "inner", "columns", "pad_top", "pad_left")
+_FAR = (-4096, -1024, -256, -64, 64, 256, 1024, 4096)
+_MUTATIONS: dict[str, Callable[[Program, np.random.Generator], Edit | None]] = {
+    "order: wait dropped": _drop(Wait),
+    "order: signal dropped": _drop(Signal),
+    "order: pair dropped": _drop_pair,
+    "order: retargeted": _retarget,
+    "order: neighbours swapped": _swap,
+    "order: wait moved back": _later,
+    "order: doubled": _twice,
+    "bytes: operation dropped": _other_work,
+    "bytes: operation doubled": _double_work,
+    "bytes: address near": _fields("_address", steps=_NEAR),
+    "bytes: address far": _fields("_address", steps=_FAR),
+    "bytes: stride": _fields("_stride", "stride0", "stride1", "stride2", steps=_NEAR),
+    "bytes: size": _fields(*_SIZES, steps=(-1, 1)),
+    "values: multiplier or shift": _fields("multiplier", "shift", steps=(-1, 1)),
+    "values: zero point": _fields("zero_point", steps=(-3, -1, 1, 3)),
+    "values: clamp": _fields("clamp_low", "clamp_high", steps=(-16, -1, 1, 16)),
+}
+KINDS = tuple(_MUTATIONS)
+ORDER_KINDS = tuple(kind for kind in KINDS if kind.startswith("order"))

@@ -1,0 +1,128 @@
+"""Whether two programs order their accesses alike: a proof by all ways through a graph, apart from the simulator's clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from program_mutations import Program
+
+from simulator.overlap import overlap
+from toolchain.hw.chip import Chip
+from toolchain.isa.accesses import Access, accesses
+from toolchain.isa.operations import End, MachineOp, Signal, Wait, engine_index
+
+Place = tuple[int | None, int]  # engine, and how many operations of work ran there before
+
+
+class Ordered:
+    """The pairs of operations of a correct program whose order matters."""
+
+    def __init__(self, chip: Chip, original: Program):
+        self._chip, self._work = chip, _work(chip, original)
+        self._conflicts = list(_conflicts(chip, original))
+
+    def same(self, mutant: Program) -> bool:
+        """The mutant has the same work on each engine, orders it as the original does wherever bytes meet, cannot block,
+        and keeps every semaphore within its limit and at 0 at the end, one engine on each side."""
+        if _work(self._chip, mutant) != self._work or not _semaphores_sound(mutant):
+            return False
+        before = _before(mutant)
+        if before is None or not _counts_hold(self._chip, mutant, before):
+            return False
+        place = {_key(mutant, i): i for i, op in enumerate(mutant.ops) if not isinstance(op, Signal | Wait | End)}
+        return all(before[place[second]] >> place[first] & 1 for first, second in self._conflicts)
+
+
+def _key(program: Program, index: int) -> Place:
+    engine = engine_index(program.ops[index])
+    rank = sum(engine_index(op) == engine and not isinstance(op, Signal | Wait) for op in program.ops[:index])
+    return engine, rank
+
+
+def _work(chip: Chip, program: Program) -> list[list[MachineOp]]:
+    queues: list[list[MachineOp]] = [[] for _ in range(2 + chip.engines.dma.channels)]
+    for op in program.ops:
+        engine = engine_index(op)
+        if engine is not None and not isinstance(op, Signal | Wait):
+            queues[engine].append(op)
+    return queues
+
+
+def _conflicts(chip: Chip, program: Program) -> Iterator[tuple[Place, Place]]:
+    """Pairs of operations on two engines that touch a common byte, one writing, the earlier of the program first."""
+    touched = [(i, engine_index(op), accesses(op, chip)) for i, op in enumerate(program.ops)]
+    keys = {i: _key(program, i) for i, _, touches in touched if touches}
+    for k, (j, engine, mine) in enumerate(touched):
+        for i, other, theirs in touched[:k]:
+            if other != engine and any(_meet(a, b) for a in mine for b in theirs):
+                yield keys[i], keys[j]
+
+
+def _meet(a: Access, b: Access) -> bool:
+    return a.space == b.space and (a.write or b.write) and a.address < b.end and b.address < a.end and overlap(a, b)
+
+
+def _semaphores_sound(program: Program) -> bool:
+    ends: dict[int, tuple[set[int], set[int]]] = {}
+    counts: dict[int, int] = {}
+    for op in program.ops:
+        if isinstance(op, Signal | Wait):
+            waits = isinstance(op, Wait)
+            ends.setdefault(op.semaphore, (set(), set()))[waits].add(op.engine)
+            counts[op.semaphore] = counts.get(op.semaphore, 0) + (-1 if waits else 1)
+    return not any(counts.values()) and all(len(side) <= 1 for sides in ends.values() for side in sides)
+
+
+def _edges(program: Program) -> list[list[int]]:
+    """For each operation those that come right before it: on its engine, and the Signal that a Wait takes."""
+    last: dict[int, int] = {}
+    signals: dict[int, list[int]] = {}
+    for i, op in enumerate(program.ops):
+        if isinstance(op, Signal):
+            signals.setdefault(op.semaphore, []).append(i)
+    taken: dict[int, int] = {}
+    edges: list[list[int]] = []
+    for i, op in enumerate(program.ops):
+        engine = engine_index(op)
+        own = [] if engine is None or engine not in last else [last[engine]]
+        if isinstance(op, Wait):
+            k = taken.get(op.semaphore, 0)
+            taken[op.semaphore] = k + 1
+            own.append(signals.get(op.semaphore, [])[k])
+        if engine is not None:
+            last[engine] = i
+        edges.append(own)
+    return edges
+
+
+def _before(program: Program) -> list[int] | None:
+    """For each operation the set (bits) of all that must have run before it; None where that goes round in a circle."""
+    edges = _edges(program)
+    followers: list[list[int]] = [[] for _ in edges]
+    for i, own in enumerate(edges):
+        for j in own:
+            followers[j].append(i)
+    open_edges = [len(own) for own in edges]
+    ready = [i for i, n in enumerate(open_edges) if n == 0]
+    before, done = [0] * len(edges), 0
+    while ready:
+        i = ready.pop()
+        done += 1
+        for k in followers[i]:
+            before[k] |= before[i] | 1 << i
+            open_edges[k] -= 1
+            if not open_edges[k]:
+                ready.append(k)
+    return before if done == len(edges) else None
+
+
+def _counts_hold(chip: Chip, program: Program, before: list[int]) -> bool:
+    """The Wait that makes room for a Signal has run before it."""
+    signals: dict[int, list[int]] = {}
+    waits: dict[int, list[int]] = {}
+    for i, op in enumerate(program.ops):
+        if isinstance(op, Signal | Wait):
+            (signals if isinstance(op, Signal) else waits).setdefault(op.semaphore, []).append(i)
+    limit = chip.sync.max_count
+    pairs = ((late, waits[s][k]) for s, found in signals.items() for k, late in enumerate(found[limit:]))
+    return all(before[late] >> wait & 1 for late, wait in pairs)

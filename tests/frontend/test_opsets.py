@@ -1,0 +1,72 @@
+"""Where ONNX changed an operator's spelling, the last opset of the old and the first of the new mean what onnxruntime says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from onnx_text import model, save
+from same_outputs import check_same
+
+from toolchain.frontend import load_model
+
+X = "(float[2,3,4,6] x) => (float[a,b,c,d] y)"
+ANY = "(float[2,3,4,6] x) => (float[] y)"
+BEFORE_AND_AFTER = [  # operator, last opset before, its spelling, the spelling of the next
+    ("Clip", 10, f"{X} {{ y = Clip<min = -0.5, max = 0.25>(x) }}",
+     f"{X} {{ l = float {{-0.5}} h = float {{0.25}} y = Clip(x, l, h) }}"),
+    (
+        "Pad", 10, f"{X} {{ y = Pad<pads = [0,0,1,2,0,0,0,1], value = 2.0>(x) }}",
+        f"{X} {{ p = int64[8] {{0,0,1,2,0,0,0,1}} v = float {{2}} y = Pad(x, p, v) }}",
+    ),
+    (
+        "Slice", 9, f"{X} {{ y = Slice<starts = [1,2], ends = [3,6], axes = [2,3]>(x) }}",
+        f"{X} {{ s = int64[2] {{1,2}} e = int64[2] {{3,6}} i = int64[2] {{2,3}} y = Slice(x, s, e, i) }}",
+    ),
+    (
+        "Split", 12, f"{X} {{ a, y = Split<axis = 3, split = [4,2]>(x) }}",
+        f"{X} {{ s = int64[2] {{4,2}} a, y = Split<axis = 3>(x, s) }}",
+    ),
+    ("Dropout", 11, f"{X} {{ y = Dropout<ratio = 0.5>(x) }}", f"{X} {{ r = float {{0.5}} y = Dropout(x, r) }}"),
+    ("TopK", 9, f"{X} {{ y, i = TopK<k = 2>(x) }}", f"{X} {{ k = int64[1] {{2}} y, i = TopK(x, k) }}"),
+    (
+        "Resize", 10, f"{X} {{ s = float[4] {{1,1,2,3}} y = Resize(x, s) }}",
+        f"{X} {{ r = float[0] {{}} s = float[4] {{1,1,2,3}} y = Resize<coordinate_transformation_mode = 'asymmetric', "
+        "nearest_mode = 'floor'>(x, r, s) }",
+    ),
+    (
+        "Resize by sizes", 12,
+        f"{X} {{ r = float[0] {{}} s = float[0] {{}} z = int64[4] {{2,3,8,12}} y = Resize(x, r, s, z) }}",
+        f"{X} {{ z = int64[4] {{2,3,8,12}} y = Resize(x, , , z) }}",
+    ),
+    *((op, 12, *[f"{X} {{ y = {op}<axis = 1>(x) }}"] * 2) for op in ("Softmax", "LogSoftmax", "Hardmax")),
+    ("Squeeze", 12, f"{ANY} {{ a = Unsqueeze<axes = [1]>(x) y = Squeeze<axes = [1]>(a) }}",
+     f"{ANY} {{ i = int64[1] {{1}} a = Unsqueeze(x, i) y = Squeeze(a, i) }}"),
+    ("ReduceSum", 12, f"{ANY} {{ y = ReduceSum<axes = [2], keepdims = 0>(x) }}",
+     f"{ANY} {{ i = int64[1] {{2}} y = ReduceSum<keepdims = 0>(x, i) }}"),
+    *(
+        (op, 17, f"{ANY} {{ y = {op}<axes = [1,3]>(x) }}", f"{ANY} {{ i = int64[2] {{1,3}} y = {op}(x, i) }}")
+        for op in ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare")
+    ),
+]  # fmt: skip
+WAVES = "(float[2,8,6,1] x) => (float[a,b,c,d] y)"
+BEFORE_AND_AFTER.append(("DFT", 19, f"{WAVES} {{ y = DFT<axis = 2>(x) }}", f"{WAVES} {{ i = int64 {{2}} y = DFT(x, , i) }}"))
+GROUPS = "(float[2,3,4,6] x, float[3] w, float[3] w1) => (float[a,b,c,d] y) { y = GroupNormalization<num_groups = 1>(x, w, w1) }"
+SPELLED = [
+    pytest.param(opset, text, id=f"{op} {opset}")
+    for op, last, old, new in BEFORE_AND_AFTER
+    for opset, text in ((last, old), (last + 1, new))
+]
+SPELLED += [pytest.param(21, GROUPS, id="GroupNormalization 21")]
+
+
+@pytest.mark.parametrize(("opset", "text"), SPELLED)
+def test_a_spelling_means_the_same_up_to_its_last_opset_and_from_its_first(tmp_path: Path, opset: int, text: str) -> None:
+    check_same(save(model(text, opset), tmp_path))
+
+
+def test_an_empty_part_of_a_concat_is_nothing(tmp_path: Path) -> None:
+    ends = "s = int64[1] {6} e = int64[1] {9} i = int64[1] {3}"
+    path = save(model(f"{X} {{ {ends} n = Slice(x, s, e, i) a = Concat<axis = 3>(x, n) y = Relu(a) }}"), tmp_path)
+    assert [n.op.op_type for n in load_model(path).graph.nodes] == ["Relu"]
+    check_same(path)
