@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from toolchain.isa.operations import Copy, Elementwise, End, Fill, MachineOp, Signal, Wait
+from toolchain.machine import Copy, Elementwise, End, Fill, MachineOp, Signal, Wait
 
 Edit = tuple[str, "Program"]
 

@@ -8,8 +8,7 @@ from program_mutations import Program
 
 from simulator.overlap import overlap
 from toolchain.hw.chip import Chip
-from toolchain.isa.accesses import Access, accesses
-from toolchain.isa.operations import End, MachineOp, Signal, Wait, engine_index
+from toolchain.machine import Access, End, MachineOp, Signal, Wait, accesses, engine_index
 
 Place = tuple[int | None, int]  # engine, and how many operations of work ran there before
 

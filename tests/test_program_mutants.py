@@ -23,7 +23,7 @@ from mutate_programs import (  # type: ignore[import-not-found]
 from program_mutations import KINDS, Program, mutate  # type: ignore[import-not-found]
 
 from tests.cli.edited import model
-from toolchain.isa.operations import Signal, Wait
+from toolchain.machine import Signal, Wait
 
 BODY = """h2 = Conv<kernel_shape=[3,3], pads=[1,1,1,1], strides=[2,2]>(h, k)
         h3 = Conv<kernel_shape=[1,1]>(h2, v)
