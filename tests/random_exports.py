@@ -60,12 +60,31 @@ def _same_convolution(net: Network) -> None:
         net.add("BatchNormalization", [y, scale, shift, mean, variance], net.shapes[y], epsilon=0.01)
 
 
+def _residual(net: Network) -> None:
+    x = net.pick(4)
+    if x:
+        c = net.shapes[x][1]
+        y = net.add("Conv", [x, net.weight((c, c, 3, 3)), net.weight((c,))], net.shapes[x], pads=[1, 1, 1, 1])
+        net.add("Add", [y, x] if net.choose(0, 1) else [x, y], net.shapes[x])
+
+
+def _padded_pool(net: Network) -> None:
+    x = net.pick(4)
+    if not x or min(net.shapes[x][2:]) < 2:
+        return
+    n, c, h, w = net.shapes[x]
+    kind, pads = net.choose("MaxPool", "AveragePool"), [net.number(0, 1) for _ in range(4)]
+    counted = {"count_include_pad": net.number(0, 1)} if kind == "AveragePool" else {}
+    size = [d + pads[i] + pads[i + 2] - 1 for i, d in enumerate((h, w))]
+    net.add(kind, [x], (n, c, *size), kernel_shape=[2, 2], pads=pads, **counted)
+
+
 def _channels_and_space(net: Network) -> None:
     x = net.pick(4)
     if not x:
         return
     n, c, h, w = net.shapes[x]
-    if h % 2 == 0 and w % 2 == 0 and net.choose(0, 1):
+    if h % 2 == 0 and w % 2 == 0:
         net.add("SpaceToDepth", [x], (n, c * 4, h // 2, w // 2), blocksize=2)
     elif c % 4 == 0:
         mode = {"mode": net.choose("DCR", "CRD")} if net.opset >= 11 else {}
@@ -248,5 +267,5 @@ def _quotient(net: Network) -> None:
 EXPORTS = [
     *(_one_number, _one_number, _conv_transpose, _same_convolution, _channels_and_space, _expand, _squeeze, _shuffle, _gemm),
     *(_matmul, _reduce, _reduce, _softmax, _norm, _function, _function, _several, _gather, _pad_by_copies, _linear, _nothing),
-    *(_prelu, _quotient),
+    *(_prelu, _quotient, _residual, _residual, _padded_pool, _padded_pool),
 ]

@@ -55,3 +55,18 @@ def test_a_sum_that_is_read_before_its_relu_too_keeps_the_relu_apart(tmp_path: P
     path = save(nodes, {"y": [3, 24], "h": [3, 24]}, tmp_path / "both.onnx")
     fallbacks = build(path, BuildOptions(bare("edge16"))).figures["fallbacks"]
     assert [f["reason"] for f in fallbacks] == ["engines.vector.operations has neither rescale nor table"]
+
+
+@pytest.mark.parametrize(("value", "reasons"), [(0.0, []), (1.0, ["a value of 1 may need a scale of its own"])])
+def test_padding_with_zero_needs_no_rescaling(value: float, reasons: list[str], tmp_path: Path) -> None:
+    padding = [
+        helper.make_node("Constant", [], ["p"], value=numpy_helper.from_array(np.array([0, 1, 0, 2]), "p")),
+        helper.make_node("Constant", [], ["v"], value=numpy_helper.from_array(np.array(value, np.float32), "v")),
+    ]
+    nodes = [
+        *padding,
+        helper.make_node("Gemm", ["x", "w1", "b1"], ["h"], transB=1),
+        helper.make_node("Pad", ["h", "p", "v"], ["y"]),
+    ]
+    fallbacks = build(save(nodes, {"y": [3, 27]}, tmp_path / "pad.onnx"), BuildOptions(bare("edge16"))).figures["fallbacks"]
+    assert [f["reason"].split(":")[0] for f in fallbacks] == reasons

@@ -20,6 +20,7 @@ KEPT = [
     (MAP, "q = Pad(r, p, v) y = AveragePool<kernel_shape = [2,2]>(q)"),
     (MAP, "q = Pad(r, p, v) y = MaxPool<kernel_shape = [1,1]>(q)"),  # a window over the padding alone
     (MAP, "q = Pad(r, p, v) z = MaxPool<kernel_shape = [3,1]>(q) y = Concat<axis = 2>(q, z)"),  # another reader
+    (MAP, "q = Pad(r, p, v) z = MaxPool<kernel_shape = [3,3], pads = [1,0,1,0]>(q) y = Concat<axis = 3>(q, z)"),
     (MAP, "k = Concat<axis = 1>(r, r) q = Pad(k, p, v) t = Neg(q) y = Mul(t, q)"),
 ]
 

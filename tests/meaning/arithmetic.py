@@ -146,6 +146,15 @@ CASES = (
         "i = int64[1] {1} e = float {0.00001} m = ReduceMean(x, i) d = Sub(x, m) p = Mul(d, d) "
         "v = ReduceMean(p, i) a = Add(v, e) r = Sqrt(a) q = Reciprocal(r) y = Mul(d, q)",
     ),
+    *(
+        Case(
+            f"layer norm, its scale taken apart, by {kind}",
+            "x 3,16; k 16; k2 16",
+            "i = int64[1] {-1} e = float {0.001} m = ReduceMean(x, i) d = Sub(x, m) p = Mul(d, d) v = ReduceMean(p, i) "
+            f"a = Add(v, e) r = Sqrt(a) q = Reciprocal(r) s = Mul(q, k) c = Mul(x, s) t = Mul(m, s) {end}",
+        )
+        for kind, end in (("Sub", "y = Sub(c, t)"), ("Add", "u = Sub(k2, t) y = Add(c, u)"))
+    ),
     Case("softmax", "x 3,9", "y = Softmax(x)"),
     Case("softmax over two dimensions, opset 11", "x 2,3,5", "y = Softmax<axis = 1>(x)", opset=11),
     Case("hard max over two dimensions, opset 11", "x 2,3,5", "y = Hardmax<axis = 1>(x)", opset=11),

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 
 from tests.frontend.same_outputs import largest_error
+from tests.meaning.recorder import Seen, operators
 from tests.meaning.rounded import Rounded, session
 from toolchain import api
 from toolchain.api import Build, BuildOptions, build
@@ -69,21 +70,29 @@ def normal_form_error(model: Path, samples: Samples, expected: Sequence[Sequence
     return max(largest_error(e, f) for e, f in zip(expected, found))  # type: ignore[arg-type]
 
 
-def judged(
-    proto: onnx.ModelProto, machine: Machine, samples: Samples, folder: Path, level: int = 2
-) -> tuple[Build, list[Judged]]:
+@dataclass(frozen=True)
+class Verdict:
+    """A build, each float output of it, and the operators that it went through."""
+
+    built: Build
+    outputs: tuple[Judged, ...]
+    seen: Seen
+
+
+def judged(proto: onnx.ModelProto, machine: Machine, samples: Samples, folder: Path, level: int = 2) -> Verdict:
     """Builds the file for the machine, calibrated on the samples, and holds each float output against the file."""
     model, data = save(proto, samples, folder)
-    quantized: list[tuple[Graph, Mapping[str, tuple[str, str]]]] = []
+    quantized: list[tuple[Graph, Graph, Mapping[str, tuple[str, str]]]] = []
     real = api.quantize
 
     def seen(graph: Graph, chip: Any, ranges: Any, origins: Mapping[str, tuple[str, str]]) -> Graph:
-        quantized.append((real(graph, chip, ranges, origins), origins))
-        return quantized[-1][0]
+        quantized.append((graph, real(graph, chip, ranges, origins), origins))
+        return quantized[-1][1]
 
     with patch.object(api, "quantize", seen):
         built = build(model, BuildOptions(machine, calibration=str(data), level=level))
-    codes = reported_codes(*quantized[0])
+    selected, integer, origins = quantized[0]
+    codes = reported_codes(integer, origins)
     rounded = Rounded(proto, codes, 16 if machine.chip.numerics.activation == "int16" else 8)
     expected = in_float(proto, samples)
     near = [rounded.run(s) for s in samples]
@@ -95,7 +104,7 @@ def judged(
         a, b, c = (np.stack([run[i] for run in runs]) for runs in (expected, got, near))
         if a.dtype.kind == "f":
             found.append(Judged(name, a.size, sqnr_db(a, b), sqnr_db(a, c)))
-    return built, found
+    return Verdict(built, tuple(found), operators(selected, built.container.graph))
 
 
 def reported_codes(integer: Graph, origins: Mapping[str, tuple[str, str]]) -> dict[str, tuple[float, int]]:

@@ -109,6 +109,7 @@ CASES = (
         ranges={"z": (-1, 1)},
     ),
     Case("fourier transform, opset 17", "x 1,8,1", "a = Relu(x) y = DFT(a)", opset=17),
+    Case("an input without dimensions", "x; k 1", "i = int64[1] {0} a = Unsqueeze(x, i) y = Mul(a, k)"),
     Case("a scalar", "x 3,4; z 3", "m = ReduceMean<keepdims = 0>(x) a = Add(m, z) b = Sigmoid(m) y = Mul(a, b)"),
     Case(
         "five dimensions", "x 2,2,3,4,2; k 3,4,2", "a = Add(x, k) b = Relu(a) i = int64[1] {4} y = ReduceMean<keepdims = 0>(b, i)"

@@ -6,24 +6,21 @@ import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
 from tests.meaning import arithmetic, functions, movement, windows
-from tests.meaning.judge import EXACT_DB, Judged, in_float, judged, normal_form_error
+from tests.meaning.judge import EXACT_DB, Verdict, in_float, judged, normal_form_error
 from tests.meaning.machines import int8_machine, int16_machine
-from tests.meaning.recorder import Seen, missing, operators, recorded
-from toolchain import api
-from toolchain.passes.select import Selection
+from tests.meaning.recorder import Seen, missing, recorded
 
 CASES = {c.name: c for c in (*windows.CASES, *arithmetic.CASES, *movement.CASES, *functions.CASES)}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    fine: list[Judged]
-    coarse: list[Judged]
+    fine: Verdict
+    coarse: Verdict
     normal_form: float
     seen: Seen
 
@@ -31,29 +28,20 @@ class Outcome:
 @cache
 def outcome(name: str) -> Outcome:
     case = CASES[name]
-    selections: list[Selection] = []
-    real = api.select_model
-
-    def selected(*arguments: object) -> Selection:
-        selections.append(real(*arguments))  # type: ignore[arg-type]
-        return selections[-1]
-
-    with tempfile.TemporaryDirectory() as folder, recorded() as seen, patch.object(api, "select_model", selected):
-        fine, on_16 = judged(case.proto, int16_machine(), case.samples, Path(folder))
-        coarse, on_8 = judged(case.proto, int8_machine(), case.samples, Path(folder))
+    with tempfile.TemporaryDirectory() as folder, recorded() as seen:
+        fine = judged(case.proto, int16_machine(), case.samples, Path(folder))
+        coarse = judged(case.proto, int8_machine(), case.samples, Path(folder))
         error = normal_form_error(Path(folder) / "model.onnx", case.samples, in_float(case.proto, case.samples))
-        for built in (fine, coarse):
-            seen |= operators(selections[-1].graph, built.container.graph)
-    return Outcome(on_16, on_8, error, set(seen))
+    return Outcome(fine, coarse, error, seen | fine.seen | coarse.seen)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_means_what_the_file_means(name: str) -> None:
     case = CASES[name]
     found = outcome(name)
-    for output in found.fine:
+    for output in found.fine.outputs:
         assert output.sqnr_db >= case.least_db, output
-    for output in found.coarse:
+    for output in found.coarse.outputs:
         assert output.sqnr_db >= min(output.rounded_db - case.below_db, EXACT_DB), output
     assert found.normal_form <= 1e-4
 

@@ -17,13 +17,12 @@ MEANS = [name for name in CASES if name.startswith(("average pool", "global aver
 @pytest.mark.parametrize("name", MEANS)
 def test_means_of_any_count(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    _, outputs = judged(case.proto, load_machine("ws8_pow2"), case.samples, tmp_path)
-    for output in outputs:
+    for output in judged(case.proto, load_machine("ws8_pow2"), case.samples, tmp_path).outputs:
         assert output.sqnr_db >= output.rounded_db - BELOW_DB, output
 
 
 def test_windows_of_unlike_counts_run_on_the_host(tmp_path: Path) -> None:
     case = CASES["average pool, padding not counted"]
-    built, _ = judged(case.proto, load_machine("ws8_pow2"), case.samples, tmp_path)
+    built = judged(case.proto, load_machine("ws8_pow2"), case.samples, tmp_path).built
     reasons = [f["reason"] for f in built.figures["fallbacks"]]
     assert reasons == ["windows of 6, 9 elements; numerics.scale.kind=pow2 divides by powers of two alone"]

@@ -130,7 +130,7 @@ def producer_through_reshape(x: str, scope: Scope) -> tuple[Node | None, Node | 
     if weighted := scope.only_user(x, WEIGHTED):
         return weighted, None
     back = scope.only_user(x, ("Reshape",))
-    if back is None or not scope.shape(x) or scope.shape(x)[-1] != scope.shape(back.inputs[0])[-1]:
+    if back is None or not scope.shape(x) or scope.shape(x)[-1:] != scope.shape(back.inputs[0])[-1:]:
         return None, None
     return scope.only_user(back.inputs[0], ("Gemm",)), back
 
