@@ -98,18 +98,20 @@ class UnreadMarks:
 
     def _blame(self, space: Space, base: int, lost: np.ndarray) -> None:
         """lost: bool for the bytes from `base` on. Each goes to the last operation that wrote it."""
-        lost, end = lost.copy(), base + lost.size
+        lost, end, left = lost.copy(), base + lost.size, int(lost.sum())
         for index, access in reversed(self._writes[space]):
-            if access.end <= base or access.address >= end:
+            low, high = max(base, access.address), min(end, access.end)
+            if low >= high or not lost[low - base : high - base].any():
                 continue
-            low, high = min(base, access.address), max(end, access.end)
-            own = np.zeros(high - low, np.bool_)
-            byte_view(own, moved(access, low))[...] = True
-            own = own[base - low : end - low] & lost
+            whole = np.zeros(access.end - access.address, np.bool_)
+            byte_view(whole, moved(access, access.address))[...] = True
+            part = lost[low - base : high - base]
+            own = whole[low - access.address : high - access.address] & part
             if own.any():
-                self._add(index, space, base, own)
-                lost &= ~own
-                if not lost.any():
+                self._add(index, space, low, own)
+                part &= ~own
+                left -= int(own.sum())
+                if not left:
                     return
 
     def _add(self, index: int, space: Space, base: int, lost: np.ndarray) -> None:
