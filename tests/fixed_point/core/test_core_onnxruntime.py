@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx_model import nchw, nhwc, run, scalar
+from one_node_model import nchw, nhwc, run, scalar
 
 from quant import fixed_point as fp
 from quant.fixed_point import Rounding, ScaleForm

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import numpy as np
+import one_node_model
 import onnx
 import onnx.parser
-import onnx_model
 import onnxruntime
 import pytest
 from kernels import KERNELS, Kernel
@@ -45,9 +45,9 @@ def test_equals_the_recorded_reference(kernel: Kernel) -> None:
 
 
 def onnxruntime_unary(op: str, x: np.ndarray, xs: float, xz: int, ys: float, yz: int, **attributes) -> np.ndarray:
-    scalar = onnx_model.scalar
+    scalar = one_node_model.scalar
     inputs = {"x": x, "xs": scalar(xs), "xz": scalar(xz, x.dtype), "ys": scalar(ys), "yz": scalar(yz, x.dtype)}
-    return onnx_model.run(op, inputs, x.dtype, domain="com.microsoft", constants=("xs", "xz", "ys", "yz"), **attributes)
+    return one_node_model.run(op, inputs, x.dtype, domain="com.microsoft", constants=("xs", "xz", "ys", "yz"), **attributes)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
@@ -104,7 +104,7 @@ def test_qlinear_activations_as_tables(op: str, dtype: type) -> None:
 @pytest.mark.parametrize("last", [False, True])
 def test_argmax_equals_onnxruntime(axis: int, last: bool) -> None:
     x = np.random.default_rng(5).integers(-3, 4, (4, 9, 5)).astype(np.int8)
-    expected = onnx_model.run("ArgMax", {"x": x}, np.int64, axis=axis, keepdims=1, select_last_index=int(last))
+    expected = one_node_model.run("ArgMax", {"x": x}, np.int64, axis=axis, keepdims=1, select_last_index=int(last))
     np.testing.assert_array_equal(arg_max(x, axis, keep_dims=True, last_index=last), expected)
 
 
