@@ -44,6 +44,7 @@ def build_command(
     explain: Annotated[bool, typer.Option("--explain", help="List every node: engine, cost, reason.")] = False,
     dump_after: Annotated[str | None, typer.Option(help="A stage, or all: its text goes to --dump-dir.")] = None,
     dump_dir: Annotated[Path | None, typer.Option(help="Where dumps go, made where it is not there; default dumps.")] = None,
+    image: Annotated[Path | None, typer.Option(help="A new folder for words, constants and ports as plain files.")] = None,
     observer: Annotated[str | None, typer.Option(help="minmax, percentile or mse; default by the machine.")] = None,
     samples: Annotated[int | None, typer.Option(help="Use at most so many calibration samples.")] = None,
     level: Annotated[str, typer.Option("-O", help="Optimization level, -O0 to -O3.")] = "2",
@@ -76,9 +77,10 @@ def build_command(
         inputs = {**model_inputs(model), **machine_inputs(hw), **data_inputs("--calib", calib), "--quant": quant}
         outputs = {"-o": output or model.with_suffix(".npu"), "--json": json_file}
         require_writable(outputs, inputs)
+        require_new_folder("--image", image)
         dumps = dump_files(dump_after, dump_dir or Path("dumps"))
         require_apart({f"the dump of {stage}": file for stage, file in dumps.items()}, {**inputs, **outputs})
-        _build(model, options, outputs["-o"], json_file, explain, dumper(dumps))
+        _build(model, options, outputs["-o"], json_file, image, explain, dumper(dumps))
 
 
 def _require_effect(options: BuildOptions, dump_after: str | None, dump_dir: Path | None) -> None:
@@ -109,10 +111,12 @@ def _build(
     options: BuildOptions,
     target: Path,
     json_file: Path | None,
+    image: Path | None,
     explain: bool,
     dump: Dump,
 ) -> None:
     from toolchain.api import build
+    from toolchain.codegen import image_files
     from toolchain.files import write_files
 
     with shown() as progress:
@@ -121,6 +125,10 @@ def _build(
     if json_file is not None:
         figures = {**built.figures, "notes": built.notes, "warnings": built.warnings}
         files[json_file] = (json.dumps(figures, indent=1) + "\n").encode()
+    if image is not None:
+        with naming(image):
+            image.mkdir(parents=True, exist_ok=True)
+        files |= {image / name: data for name, data in image_files(built.container).items()}
     write_files(files)
     print(report(built, explain))
     checked = "the emitted program equals the integer reference bit for bit" if built.figures["layers"] else "no program"
@@ -166,10 +174,23 @@ def dump_files(stage: str | None, directory: Path) -> dict[str, Path]:
         return {}
     if stage not in (*STAGES, "all"):
         raise CompileError(f"--dump-after {stage}: no such stage; stages are {', '.join(STAGES)}, or all")
+    _require_folder("--dump-dir", directory)
+    return {name: directory / f"{i:02d}-{name}.txt" for i, name in enumerate(STAGES) if stage in (name, "all")}
+
+
+def require_new_folder(option: str, directory: Path | None) -> None:
+    """A folder that can be made, or is empty. Raises CompileError."""
+    if directory is None:
+        return
+    _require_folder(option, directory)
+    if directory.is_dir() and any(directory.iterdir()):
+        raise CompileError(f"{option} {directory}: is not empty, and nothing in it is overwritten; give a new folder")
+
+
+def _require_folder(option: str, directory: Path) -> None:
     there = next(d for d in (directory, *directory.absolute().parents) if d.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
-        raise CompileError(f"--dump-dir {directory}: {there} is {'not writable' if there.is_dir() else 'not a directory'}")
-    return {name: directory / f"{i:02d}-{name}.txt" for i, name in enumerate(STAGES) if stage in (name, "all")}
+        raise CompileError(f"{option} {directory}: {there} is {'not writable' if there.is_dir() else 'not a directory'}")
 
 
 def dumper(files: Mapping[str, Path]) -> Dump:

@@ -13,6 +13,7 @@ from toolchain.codegen.container import (
     container_to_bytes,
     read_container,
 )
+from toolchain.codegen.image import image_files
 from toolchain.codegen.link import link_region
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Result",
     "container_from_bytes",
     "container_to_bytes",
+    "image_files",
     "link_region",
     "read_container",
 ]
