@@ -19,4 +19,4 @@ class Part:
     outputs: tuple[str, ...]
     folder: str = ""
     dims: tuple[tuple[str, int], ...] = ()
-    weights: Mapping[str, np.ndarray] = field(default_factory=dict)
+    weights: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -40,7 +41,7 @@ def _value(value: Any) -> str:
     waiting: list[Any] = [value]  # the next one last; a str is written as it is
     while waiting:
         part = waiting.pop()
-        if not isinstance(part, tuple | list) and not _has_fields(part):
+        if not _is_sequence(part) and not _has_fields(part):
             pieces.append(_plain(part))
             continue
         if id(part) in numbers:
@@ -69,7 +70,7 @@ def _repeated(value: Any) -> set[int]:
         part = waiting.pop()
         if _has_fields(part):
             waiting += [getattr(part, f.name) for f in fields(part)]
-        elif isinstance(part, tuple | list) and any(isinstance(item, tuple | list) for item in part):
+        elif _is_sequence(part) and any(_is_sequence(item) for item in part):
             if id(part) in met:
                 repeated.add(id(part))
                 continue
@@ -78,12 +79,20 @@ def _repeated(value: Any) -> set[int]:
     return repeated
 
 
+def _is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, tuple | list)
+
+
 def _has_fields(value: Any) -> bool:
     return is_dataclass(value) and not isinstance(value, type)
 
 
+def _is_array(value: object) -> TypeGuard[np.ndarray]:
+    return isinstance(value, np.ndarray)
+
+
 def _plain(value: Any) -> str:
-    if isinstance(value, np.ndarray):
+    if _is_array(value):
         return _array(value)
     return f"{value:.9g}" if isinstance(value, float) else str(value)
 

@@ -12,9 +12,8 @@ from enum import IntEnum
 from math import gcd
 from typing import Any
 
-import numpy as np
-
 from toolchain.hw.chip import Chip
+from toolchain.machine.columns import is_column
 
 # A parameter whose limit the chip leaves open is at most this.
 OPEN_LIMIT = (1 << 16) - 1
@@ -29,7 +28,7 @@ class Space(IntEnum):
 
 def space_of(value: Any) -> Any:
     """The Space of a code, or the column itself. Raises ValueError where the code is none."""
-    return value if isinstance(value, np.ndarray) else Space(value)
+    return value if is_column(value) else Space(value)
 
 
 @dataclass(frozen=True)

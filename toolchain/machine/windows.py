@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
-from toolchain.machine.columns import Whole, least, most
+from toolchain.machine.columns import Column, Whole, is_column, least, most
 
 _COUNTED = 1 << 16  # window positions of one axis: what any sane program stays below is looked at one by one
 
 
-class Runs(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Runs:
     """Rows first + i step + j for i < count, j < length."""
 
     first: int
@@ -53,8 +54,8 @@ def extent_reached(output: Whole, kernel: Whole, stride: Whole, dilation: Whole,
 
 def rows_reached(output: Whole, kernel: Whole, stride: Whole, dilation: Whole, pad: Whole, size: Whole) -> Whole:
     """How many rows `reached` gives. Columns are counted once for each different row: programs have few."""
-    if isinstance(output, np.ndarray):
-        rows = np.stack((output, kernel, stride, dilation, pad, size), axis=1)
+    if is_column(output):
+        rows: Column = np.stack((output, kernel, stride, dilation, pad, size), axis=1)
         different, back = np.unique(rows, axis=0, return_inverse=True)
         return np.array([rows_reached(*row) for row in different.tolist()], np.int64)[back.ravel()]
     return sum(runs.rows for runs in reached(output, kernel, stride, dilation, pad, size))

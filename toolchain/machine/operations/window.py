@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from toolchain.hw.chip import Chip
-from toolchain.machine.columns import Whole, ceil_div, where
+from toolchain.machine.columns import Whole, ceil_div, is_column, where
 from toolchain.machine.operation import Access, Demand, MachineOp, Sums
 from toolchain.machine.parameter import (
     Limit,
@@ -47,7 +45,7 @@ def table_bytes(chip: Chip) -> int:
 
 def _grid(rows: Runs, row_stride: int, columns: Runs, column_stride: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Counts and strides, a dimension for each axis; two where its runs are apart and longer than one."""
-    dimensions = []
+    dimensions: list[tuple[int, int]] = []
     for runs, stride in ((rows, row_stride), (columns, column_stride)):
         if runs.count > 1:
             dimensions.append((runs.count, runs.step * stride))
@@ -116,10 +114,10 @@ class WindowOp(MachineOp):
     def input_accesses(self, channels: Whole, chip: Chip) -> tuple[Access, ...]:
         """What the windows reach of the input, and nothing that they pass over; of columns, a box that holds it."""
         inner_bytes, strides = channels * chip.activation_bytes, (self.input_row_stride, self.input_column_stride)
-        if isinstance(self.output_height, np.ndarray):
+        if is_column(self.output_height):
             counts = (extent_reached(*self.window_rows()), extent_reached(*self.window_columns()))
             return (Access(Space.SRAM, self.input_address, counts, strides, inner_bytes, False, exact=False),)
-        found = []
+        found: list[Access] = []
         for rows in reached(*self.window_rows()):
             for columns in reached(*self.window_columns()):
                 address = self.input_address + rows.first * strides[0] + columns.first * strides[1]
@@ -171,7 +169,7 @@ class WeightedWindowOp(WindowOp):
         """inputs: channels read; weights: bytes; addend: read on the way out."""
         outputs = self.outputs()
         found = (*self.input_accesses(inputs, chip), sram_access(self.weight_address, (), (), weights))
-        if not isinstance(self.emit, int) or self.emit:
+        if is_column(self.emit) or self.emit:
             emitted, looked_up = self._emitted()
             found += (
                 sram_access(self.parameter_address, (), (), emitted * outputs * PARAMETER_BYTES),

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from toolchain.hw.chip import Chip
-from toolchain.machine.columns import Whole, at_rate, where
+from toolchain.machine.columns import Column, Whole, at_rate, is_column, where
 from toolchain.machine.operation import Access, Demand
 from toolchain.machine.parameter import Space
 
@@ -41,7 +41,7 @@ def _charged(access: Access, chip: Chip) -> Whole:
     def charged(burst: int) -> Whole:
         return burst_bytes(access.address, access.inner_bytes, access.counts, access.strides, burst)
 
-    if isinstance(access.space, np.ndarray):
+    if is_column(access.space):
         return where(access.space == Space.DRAM, charged(dram_burst), charged(sram_burst))
     return charged(dram_burst if access.space == Space.DRAM else sram_burst)
 
@@ -52,9 +52,9 @@ def burst_bytes(address: Whole, inner: Whole, counts: tuple[Whole, ...], strides
     Dimensions that continue the run are merged into it first: a dense block is one run. Columns are counted once for each
     different row: programs have few.
     """
-    if not isinstance(address, np.ndarray):
+    if not is_column(address):
         return _burst_bytes(address, inner, counts, strides, burst)
-    rows = np.stack(np.broadcast_arrays(address % burst, inner, *counts, *strides), axis=1)
+    rows: Column = np.stack(np.broadcast_arrays(address % burst, inner, *counts, *strides), axis=1)
     different, back = np.unique(rows, axis=0, return_inverse=True)
     n = len(counts)
     found = [_burst_bytes(r[0], r[1], tuple(r[2 : 2 + n]), tuple(r[2 + n :]), burst) for r in different.tolist()]
@@ -62,7 +62,8 @@ def burst_bytes(address: Whole, inner: Whole, counts: tuple[Whole, ...], strides
 
 
 def _burst_bytes(address: int, inner: int, counts: tuple[int, ...], strides: tuple[int, ...], burst: int) -> int:
-    run, outer = inner, []
+    run = inner
+    outer: list[tuple[int, int]] = []
     for n, stride in zip(reversed(counts), reversed(strides)):
         if n == 1:
             continue
