@@ -50,6 +50,41 @@ def test_the_layer_where_the_error_arises_is_named(tensor: str, layer: str | Non
         assert said.startswith(f"warning: the error arises first in layer {layer} (IntegerConvolution): tensor {tensor} with ")
 
 
+MADE_OF_SEVERAL = {  # nodes, tensor whose range is too small, layer that is to blame
+    "moves merged": ("a = Conv<pads=[1,1,1,1]>(x, w) b = Transpose<perm=[0,1,3,2]>(a) y = Add(b, x)", "y", "Add_2"),
+    "function in front of moves": (
+        "a = Conv<pads=[1,1,1,1]>(x, w) b = Transpose<perm=[0,3,1,2]>(a) c = Relu(b) y = Add(c, x)",
+        "y",
+        "Add_3",
+    ),
+    "transposed convolution": ("a = Relu(x) y = ConvTranspose<strides=[2,2]>(a, w)", "y", "y@phases"),
+    "product of rows": ("a = Relu(x) r = Flatten(a) y = Gemm(r, v)", "y", "Gemm_2"),
+    "pool in stages": ("y = MaxPool<kernel_shape=[7,7], pads=[3,3,3,3]>(x)", "x", None),
+}
+
+
+@pytest.mark.parametrize("case", MADE_OF_SEVERAL)
+@pytest.mark.parametrize("hw", ["edge16", "ws8_pow2"])
+def test_tensors_that_only_the_compiler_has_are_not_blamed(case: str, hw: str, tmp_path: Path) -> None:
+    text, narrow, layer = MADE_OF_SEVERAL[case]
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g (float[1,4,4,4] x) => (float y) {{ {text} }}')
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (4, 4, 3, 3)), ("v", (64, 10))):
+        proto.graph.initializer.append(numpy_helper.from_array((rng.standard_normal(shape) / 6).astype(np.float32), name))
+    for i, node in enumerate(proto.graph.node):
+        node.name = f"{node.op_type}_{i}"
+    onnx.save(onnx.shape_inference.infer_shapes(proto), tmp_path / "m.onnx")
+    np.savez(tmp_path / "data.npz", x=rng.standard_normal((4, 4, 4, 4)).astype(np.float32))
+    tensors = ["x", *(o for node in proto.graph.node for o in node.output)]
+    ranges = dict.fromkeys(tensors, "{low: -8.0, high: 8.0}") | {narrow: "{low: -0.05, high: 0.05}"}
+    lines = "\n".join(f"  {name}: {text}" for name, text in ranges.items())
+    (tmp_path / "p.yaml").write_text(f"version: 1\ntensors:\n{lines}\n")
+    options = BuildOptions(hw, calibration=str(tmp_path / "data.npz"), parameters=str(tmp_path / "p.yaml"))
+    found = build(tmp_path / "m.onnx", options).figures["origin"]
+    assert (found["tensor"], found["layer"]) == (narrow, layer)
+    assert found["sqnr_db"] < 10 < found["before_db"]
+
+
 def test_a_good_network_has_no_origin(tmp_path: Path) -> None:
     built = build(chain(tmp_path), BuildOptions("edge16", calibration=str(tmp_path / "data.npz")))
     assert built.figures["origin"] is None and warnings_text(built.figures) == []

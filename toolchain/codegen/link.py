@@ -14,6 +14,7 @@ from toolchain.isa import Machine, encode
 from toolchain.machine import MachineOp, Space
 from toolchain.memory import Buffer, place
 from toolchain.ops.base import Block, aligned
+from toolchain.ops.layout import INNER
 from toolchain.passes.segments import Segment
 from toolchain.schedule.copies import Spot
 from toolchain.schedule.region import RegionPlan
@@ -91,8 +92,9 @@ def _port(
     view = plan.views.get(name)
     home = roots[view.root if view else name]
     address = home.address + (view.offset_bytes if view else 0)
-    # What only regions exchange (a part rescaled for its Concat) is no tensor of the model.
-    model, layout = origins.get(name, (name, "plain"))
+    model, layout = origins.get(name, (name, INNER))
+    if layout == INNER:  # what only regions exchange (a part rescaled for its Concat) is no tensor of the model
+        model, layout = name, "plain"
     return Port(name, model, layout, address, kind.shape, kind.dtype, kind.quant.scale, kind.quant.zero_point)
 
 

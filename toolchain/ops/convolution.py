@@ -127,11 +127,11 @@ def gemm(scope: Scope) -> None:
     m = scope.shape(x)[0]
     source = scope.read(x, "plain")
     rows = Reshape((1, 1, m, k))
-    wide = scope.step("rows", rows, (source,), (1, 1, m, k), layout="plain", like=source, sources=())
+    wide = scope.step("rows", rows, (source,), (1, 1, m, k), like=source, sources=())
     names = [wide, scope.constant(f"{w}@nhwc", np.ascontiguousarray(weights.reshape(n, 1, 1, k))), ""]
     if values is not None:
         names[2] = scope.constant(f"{bias}@row", np.broadcast_to(values.reshape(-1), (n,)).copy())
-    product = scope.inner("product", (1, 1, m, n), "plain")
+    product = scope.inner("product", (1, 1, m, n))
     op = Convolution((1, 1), (0, 0, 0, 0), (1, 1), 1)
     sources = scope.node.sources or (scope.node.name,)
     scope.nodes.append(Node(f"{scope.node.name}", op, tuple(names), (product,), sources))

@@ -126,15 +126,14 @@ def _convolved(scope: Scope, source: str, rows: Phases, columns: Phases, groups:
     if min(pads) < 0:
         top, left, bottom, right = (max(-p, 0) for p in pads)
         kept = (n, h - top - bottom, w - left - right, c)
-        source = scope.step("kept", Slice((0, top, left, 0), (1, 1, 1, 1), kept), (source,), kept)
+        source = scope.step("kept", Slice((0, top, left, 0), (1, 1, 1, 1), kept), (source,), kept, like=source)
         n, h, w, c = kept
     outputs = scope.constants[names[0]].shape[0]
     window = (lows[0], lows[1], highs[0], highs[1])
     if exceeds_max_pad(window, groups, c, outputs, scope.chip):
         around = (n, h + lows[0] + highs[0], w + lows[1] + highs[1], c)
         before, after = (0, lows[0], lows[1], 0), (0, highs[0], highs[1], 0)
-        source, window = scope.step("padded", Pad(before, after, 0.0), (source,), around), (0, 0, 0, 0)
-        scope.origins[source] = (scope.node.inputs[0], "nhwc")
+        source, window = scope.step("padded", Pad(before, after, 0.0), (source,), around, like=source), (0, 0, 0, 0)
     shape = (n, rows.count, columns.count, outputs)
     return scope.step("phases", Convolution((1, 1), window, (1, 1), groups), (source, *names), shape)
 

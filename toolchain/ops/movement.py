@@ -264,7 +264,7 @@ def reshape(scope: Scope) -> None:
     target, source = scope.shape(y), scope.read(scope.node.inputs[0], "plain")
     if y not in scope.spatial:
         return scope.emit(Reshape(target), (source,), "plain")
-    view = scope.step("plain", Reshape(target), (source,), target, layout="plain")
+    view = scope.step("plain", Reshape(target), (source,), target)
     return scope.emit(permutation(target, NHWC), (view,), "nhwc")
 
 
@@ -289,7 +289,7 @@ def expand(scope: Scope) -> None:
     layout = "plain" if raised else scope.layout(x)
     source = scope.read(x, layout)
     if raised:
-        source = scope.step("view", Reshape(before), (source,), before, layout="plain", sources=())
+        source = scope.step("view", Reshape(before), (source,), before, sources=())
     factors = tuple(b // s for s, b in zip(before, after))
     return scope.emit(ResizeNearest(arranged(factors, layout)), (source,), layout)
 

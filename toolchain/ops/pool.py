@@ -384,7 +384,7 @@ def max_pool(scope: Scope) -> None:
         n, h, w, c = scope.types[source].shape
         top, left, bottom, right = step.pads
         shape = (n, h + top + bottom - step.kernel[0] + 1, w + left + right - step.kernel[1] + 1, c)
-        name = scope.inner(f"stage{i}", shape, "nhwc")
+        name = scope.inner(f"stage{i}", shape)
         scope.nodes.append(Node(f"{scope.node.name}@stage{i}", MaxPool(step), (source,), (name,), scope.node.sources))
         source = name
     return scope.emit(MaxPool(chain[-1]), (source,), "nhwc")

@@ -82,7 +82,7 @@ def _split(scope: Scope, what: str) -> tuple[str, str, tuple[int, int, int]]:
 
 def _step(scope: Scope, suffix: str, op: Step, source: str, shape: Shape, *weights: str) -> str:
     like = source if isinstance(op, Reshape | Transpose) else ""
-    return scope.step(suffix, op, (source, *weights), shape, layout="plain", like=like)
+    return scope.step(suffix, op, (source, *weights), shape, like=like)
 
 
 def _emit(scope: Scope, source: str, layout: str) -> None:

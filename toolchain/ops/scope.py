@@ -10,7 +10,7 @@ import numpy as np
 
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, TensorType
-from toolchain.ops.layout import NCHW, NHWC, arranged
+from toolchain.ops.layout import INNER, NCHW, NHWC, arranged
 from toolchain.ops.movement import permutation
 
 
@@ -83,10 +83,10 @@ class Scope:
         self.types[name] = TensorType(value.shape, str(value.dtype))
         return name
 
-    def inner(self, suffix: str, shape: tuple[int, ...], layout: str) -> str:
-        """A tensor between two chip nodes of this rule, with the values of the node's output."""
+    def inner(self, suffix: str, shape: tuple[int, ...], like: str = "") -> str:
+        """A tensor between two chip nodes of this rule, calibrated as the node's output, or as the chip tensor `like`."""
         name = f"{self.node.outputs[0]}@{suffix}"
-        self._define(name, shape, (self.node.outputs[0], layout))
+        self._define(name, shape, (self.origins[like][0] if like else self.node.outputs[0], INNER))
         return name
 
     def step(
@@ -96,18 +96,15 @@ class Scope:
         inputs: tuple[str, ...],
         shape: tuple[int, ...],
         *,
-        layout: str = "nhwc",
         like: str = "",
         sources: tuple[str, ...] | None = None,
     ) -> str:
         """A chip node in front of the one that makes the model node's output; gives its output's name.
 
-        The output has the values of the model node's output, or of the chip tensor `like`: that is what it is calibrated by.
+        The output is calibrated as the model node's output, or as the chip tensor `like`.
         sources: the model's nodes that it stands for, by default this one's; () for what the compiler adds.
         """
-        name = self.inner(suffix, shape, layout)
-        if like:
-            self.origins[name] = self.origins[like]
+        name = self.inner(suffix, shape, like)
         self.nodes.append(Node(name, op, inputs, (name,), self.node.sources if sources is None else sources))
         return name
 

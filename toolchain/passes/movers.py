@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from toolchain.ir.graph import Graph, Node, TensorType
 from toolchain.ops.convolution import Convolution
+from toolchain.ops.layout import INNER
 from toolchain.ops.movement import Reshape, Slice, Transpose
 from toolchain.ops.unary import Unary
 
@@ -104,7 +105,7 @@ def merge_moves(graph: Graph, origins: Origins) -> tuple[Graph, dict[str, tuple[
         y = node.outputs[0]
         for step in merged[:-1]:
             made_types[step.outputs[0]] = replace(graph.types[y], shape=_shape_after(step, graph.types, made_types))
-            made_origins[step.outputs[0]] = made_origins[y]
+            made_origins[step.outputs[0]] = (made_origins[y][0], INNER)
     return _without_dead(graph.with_nodes(nodes, made_types)), made_origins
 
 
@@ -210,12 +211,12 @@ def _keeps_half(node: Node, graph: Graph) -> bool:
 def _lifted(node: Node, chain: list[Node], graph: Graph, origins: dict[str, tuple[str, str]]) -> Graph:
     x, y = chain[0].inputs[0], node.outputs[0]
     early = f"{y}@early"
-    origins[early] = origins[y]
+    origins[early] = (origins[y][0], INNER)
     function = Node(node.name, node.op, (x,), (early,), node.sources)
     moved = [replace(chain[0], inputs=(early,)), *chain[1:]]
     moved[-1] = replace(moved[-1], outputs=(y,))
     for step in moved[:-1]:
-        origins[step.outputs[0]] = origins[y]
+        origins[step.outputs[0]] = (origins[y][0], INNER)
     places = {old.name: new for old, new in zip(chain, moved)}
     nodes: list[Node] = []
     for old in graph.nodes:

@@ -33,7 +33,8 @@ class Fallback:
 
 @dataclass(frozen=True)
 class Selection:
-    """`graph`: chip nodes hold float operators, host nodes OnnxOp. `origins`: chip tensor -> (model tensor, layout)."""
+    """`graph`: chip nodes hold float operators, host nodes OnnxOp. `origins`: chip tensor -> (model tensor, layout);
+    the layout is `INNER` where the chip tensor is only calibrated as the model's."""
 
     graph: Graph
     origins: Mapping[str, tuple[str, str]]

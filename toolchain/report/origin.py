@@ -12,6 +12,9 @@ from quant.calibrate import observe
 from quant.error import Compared
 from toolchain.codegen.container import Container
 from toolchain.frontend import NormalModel
+from toolchain.ir.graph import Node
+from toolchain.ops.base import same_scale
+from toolchain.ops.layout import INNER
 from toolchain.report.fidelity import real_values
 from toolchain.runtime import Run
 
@@ -45,14 +48,14 @@ class _Shown:
     def __init__(self, codes: Mapping[str, np.ndarray], container: Container, layouts: Mapping[str, str]) -> None:
         self._codes, self._graph, self._layouts = codes, container.graph, layouts
         self.decibels: dict[str, float] = {}
+        self.poor: set[str] = set()
 
     def update(self, x: np.ndarray) -> None:
         for name, layout in self._layouts.items():
             got = real_values(self._codes[name], self._graph, name, layout)
-            if got.size != x.size:
-                continue
             sums = Compared()
             sums.update(x, got.reshape(x.shape))  # the chip's tensor may have other dimensions of size one
+            self.poor |= {name} if sums.fidelity(name).poor else set()
             self.decibels[name] = float(np.clip(sums.sqnr_db, -CEILING_DB, CEILING_DB))
 
 
@@ -64,20 +67,36 @@ def origin(
     run: Run,
 ) -> Origin | None:
     """origins: chip tensor -> (model tensor, layout); run: what the integer reference makes of the sample. None where nothing
-    can be compared."""
+    can be compared.
+
+    A tensor that is not poor itself is named only where none is. Inner tensors have no float counterpart: what they lose shows
+    at the next tensor of the model, and is put down to the last layer on the way there that computes.
+    """
     by_tensor: dict[str, dict[str, str]] = {}
     for name, (tensor, layout) in origins.items():
         kind = container.graph.types.get(name)
-        if name in run.codes and kind is not None and kind.quant is not None and model.types[tensor].dtype == "float32":
+        own = layout != INNER and name in run.codes
+        if own and kind is not None and kind.quant is not None and model.types[tensor].dtype == "float32":
             by_tensor.setdefault(tensor, {})[name] = layout
     sinks = {tensor: _Shown(run.codes, container, layouts) for tensor, layouts in by_tensor.items()}
     observe(model.proto, [sample], sinks, computed_by=model)
     decibels = {name: found for sink in sinks.values() for name, found in sink.decibels.items()}
+    rows = _rows(container, origins, decibels)
+    poor = {name for sink in sinks.values() for name in sink.poor}
+    worst = {n: row for n, row in rows.items() if n in poor} or rows
+    return max(worst.values(), key=lambda row: row.before_db - row.sqnr_db, default=None)
+
+
+def _rows(container: Container, origins: Mapping[str, tuple[str, str]], decibels: Mapping[str, float]) -> dict[str, Origin]:
     made = {name for node in container.graph.nodes for name in node.outputs}
-    rows = [Origin(origins[n][0], None, "input", found, CEILING_DB) for n, found in decibels.items() if n not in made]
+    rows = {n: Origin(origins[n][0], None, "input", found, CEILING_DB) for n, found in decibels.items() if n not in made}
+    levels, makers = dict(decibels), dict[str, Node]()
     for node in container.graph.nodes:
         name = node.outputs[0]
+        before = min((levels[i] for i in node.inputs if i in levels), default=CEILING_DB)
+        maker = makers.get(node.inputs[0], node) if same_scale(node.op) else node
         if name in decibels:
-            before = min((decibels[i] for i in node.inputs if i in decibels), default=CEILING_DB)
-            rows.append(Origin(origins[name][0], node.name, type(node.op).__name__, decibels[name], before))
-    return max(rows, key=lambda row: row.before_db - row.sqnr_db, default=None)
+            rows[name] = Origin(origins[name][0], maker.name, type(maker.op).__name__, decibels[name], before)
+        else:
+            levels[name], makers[name] = before, maker
+    return rows
