@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,7 @@ def most(a: Whole, b: Whole) -> Whole:
 def where(condition: Whole, a: Whole, b: Whole) -> Whole:
     """a where the condition holds, else b, element by element."""
     if is_column(condition):
-        chosen: Column = np.where(condition, a, b)
-        return chosen
+        return cast(Whole, np.where(condition, a, b))
     return a if condition else b
 
 

@@ -8,8 +8,9 @@ numbers, and for columns of many, whose parameters are int64[n] arrays (`columns
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
+from functools import cache
 from operator import attrgetter
 from typing import ClassVar, NamedTuple, TypeVar
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.columns import Whole
-from toolchain.machine.parameter import Need, Parameter, Space
+from toolchain.machine.parameter import Limit, Need, Parameter, Space
 
 Operation = TypeVar("Operation", bound="MachineOp")
 
@@ -136,9 +137,26 @@ class MachineOp:
         return tuple(f.name for f in fields(cls))
 
     @classmethod
-    def described(cls) -> dict[str, Parameter]:
+    @cache
+    def described(cls) -> Mapping[str, Parameter]:
         """Each parameter's unit and values, by its name."""
         return {f.name: f.metadata["parameter"] for f in fields(cls)}
+
+    @classmethod
+    @cache
+    def sizes(cls) -> tuple[tuple[str, int], ...]:
+        """Parameters that have a least value, with it."""
+        return tuple((name, p.least) for name, p in cls.described().items() if p.least is not None)
+
+    @classmethod
+    @cache
+    def limited(cls) -> Mapping[str, tuple[tuple[str, Limit], ...]]:
+        """Keys of the operation's section of `limits`, with the parameters that each limits."""
+        found: dict[str, tuple[tuple[str, Limit], ...]] = {}
+        for name, known in cls.described().items():
+            if known.limit is not None:
+                found[known.limit.key] = (*found.get(known.limit.key, ()), (name, known.limit))
+        return found
 
     @classmethod
     def need(cls, parameter: str, chip: Chip) -> Need:
@@ -194,26 +212,20 @@ def columns_of(ops: Sequence[Operation]) -> Operation:
 
 def broken_capability(op: MachineOp, chip: Chip) -> str | None:
     """The reason why this machine cannot run the operation, or None."""
-    described = op.described()
-    for name, known in described.items():
-        if known.least is not None and getattr(op, name) < known.least:
-            return f"{name}={getattr(op, name)}, must be at least {known.least}"
-    return next(op.broken(chip), None) or next(_beyond(op, described, chip), None)
+    for name, least in op.sizes():
+        if getattr(op, name) < least:
+            return f"{name}={getattr(op, name)}, must be at least {least}"
+    return next(op.broken(chip), None) or next(_beyond(op, chip), None)
 
 
-def _beyond(op: MachineOp, described: dict[str, Parameter], chip: Chip) -> Iterator[str]:
+def _beyond(op: MachineOp, chip: Chip) -> Iterator[str]:
     """Parameters beyond the machine's `limits`; a pair [height, width] is one limit."""
-    found: dict[str, list[tuple[Parameter, int, int]]] = {}
-    for name, known in described.items():
-        most = known.limit.of(op.NAME, chip) if known.limit else None
-        if known.limit and most is not None:
-            found.setdefault(known.limit.key, []).append((known, getattr(op, name), most))
-    for key, together in found.items():
-        if any(value > most for _, value, most in together):
-            limit = together[0][0].limit
-            assert limit is not None
-            text = limit.text.format("x".join(str(value) for _, value, _ in together))
-            yield f"{text}, limits.{op.NAME}.{key}={'x'.join(str(most) for _, _, most in together)}"
+    for key, together in op.limited().items():
+        values = [getattr(op, name) for name, _ in together]
+        mosts = [limit.of(op.NAME, chip) for _, limit in together]
+        if any(most is not None and value > most for value, most in zip(values, mosts)):
+            text = together[0][1].text.format("x".join(map(str, values)))
+            yield f"{text}, limits.{op.NAME}.{key}={'x'.join(map(str, mosts))}"
 
 
 def engine_names(dma_channels: int) -> tuple[str, ...]:

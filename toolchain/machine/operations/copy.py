@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from toolchain.hw.chip import Chip
+from toolchain.machine.columns import Whole
 from toolchain.machine.operation import Access, Demand
 from toolchain.machine.operations.move import Move
 from toolchain.machine.parameter import (
@@ -17,7 +18,7 @@ from toolchain.machine.parameter import (
     move_stride,
     space_of,
 )
-from toolchain.machine.units.dma import move_demand
+from toolchain.machine.units.dma import End, move_demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +46,21 @@ class Copy(Move):
     destination_stride2: int = move_stride(2)
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
-        counts = (self.count0, self.count1, self.count2)
-        source = (self.source_stride0, self.source_stride1, self.source_stride2)
-        target = (self.destination_stride0, self.destination_stride1, self.destination_stride2)
+        source, target, counts, inner = (
+            space_of(self.source_space),
+            space_of(self.destination_space),
+            self.counts(),
+            self.inner_bytes,
+        )
         return (
-            Access(space_of(self.source_space), self.source_address, counts, source, self.inner_bytes, False),
-            Access(space_of(self.destination_space), self.destination_address, counts, target, self.inner_bytes, True),
+            Access(source, self.source_address, counts, self._source_strides(), inner, False),
+            Access(target, self.destination_address, counts, self.destination_strides(), inner, True),
         )
 
+    def _source_strides(self) -> tuple[Whole, Whole, Whole]:
+        return self.source_stride0, self.source_stride1, self.source_stride2
+
     def demand(self, chip: Chip) -> Demand:
-        read, write = self.ranges(chip)
-        return move_demand(chip, self.inner_bytes * self.runs(), read, write)
+        read = End(self.source_space, self.source_address, self._source_strides())
+        write = End(self.destination_space, self.destination_address, self.destination_strides())
+        return move_demand(chip, self.inner_bytes, self.counts(), read, write)

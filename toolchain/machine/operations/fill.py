@@ -20,7 +20,7 @@ from toolchain.machine.parameter import (
     move_stride,
     space_of,
 )
-from toolchain.machine.units.dma import move_demand
+from toolchain.machine.units.dma import End, move_demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,12 @@ class Fill(Move):
     value: int = code()
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
-        counts = (self.count0, self.count1, self.count2)
-        target = (self.destination_stride0, self.destination_stride1, self.destination_stride2)
-        inner_bytes = self.inner_elements * chip.activation_bytes
-        return (Access(space_of(self.destination_space), self.destination_address, counts, target, inner_bytes, True),)
+        target, inner_bytes = space_of(self.destination_space), self.inner_elements * chip.activation_bytes
+        return (Access(target, self.destination_address, self.counts(), self.destination_strides(), inner_bytes, True),)
 
     def demand(self, chip: Chip) -> Demand:
-        (write,) = self.ranges(chip)
-        return move_demand(chip, write.inner_bytes * self.runs(), None, write)
+        write = End(self.destination_space, self.destination_address, self.destination_strides())
+        return move_demand(chip, self.inner_elements * chip.activation_bytes, self.counts(), None, write)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         yield from Move.broken(self, chip)

@@ -20,6 +20,9 @@ class Move(MachineOp):
     count0: int
     count1: int
     count2: int
+    destination_stride0: int
+    destination_stride1: int
+    destination_stride2: int
 
     def queue(self) -> int:
         return 2 + self.channel
@@ -33,6 +36,9 @@ class Move(MachineOp):
             counts = f"{self.count0}x{self.count1}x{self.count2}"
             yield f"counts {counts}, the machine has engines.dma.dimensions={chip.engines.dma.dimensions}"
 
-    def runs(self) -> Whole:
-        """Contiguous runs."""
-        return self.count0 * self.count1 * self.count2
+    def counts(self) -> tuple[Whole, Whole, Whole]:
+        """Contiguous runs along each dimension, the outermost first."""
+        return self.count0, self.count1, self.count2
+
+    def destination_strides(self) -> tuple[Whole, Whole, Whole]:
+        return self.destination_stride0, self.destination_stride1, self.destination_stride2

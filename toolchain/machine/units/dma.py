@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.columns import Column, Whole, at_rate, is_column, where
-from toolchain.machine.operation import Access, Demand
+from toolchain.machine.operation import Demand
 from toolchain.machine.parameter import Space
 
 
-def move_demand(chip: Chip, total_bytes: Whole, read: Access | None, write: Access) -> Demand:
+class End(NamedTuple):
+    """Where a move reads or writes: runs of bytes from an address of a memory, with strides."""
+
+    space: Whole
+    address: Whole
+    strides: tuple[Whole, ...]
+
+
+def move_demand(chip: Chip, inner_bytes: Whole, counts: tuple[Whole, ...], read: End | None, write: End) -> Demand:
     """ceil(bytes / channel rate) cycles; each contiguous run is charged as the whole bursts it touches."""
     dram, sram = chip.memories.dram, chip.memories.sram
-    charged_write, to_dram = _charged(write, chip), write.space == Space.DRAM
+    total_bytes = inner_bytes
+    for n in counts:
+        total_bytes = total_bytes * n
+    charged_write, to_dram = _charged(write, inner_bytes, counts, chip), write.space == Space.DRAM
     if read is None:
         charged_read, from_dram, latency = 0, False, 0
     else:
-        charged_read, from_dram = _charged(read, chip), read.space == Space.DRAM
+        charged_read, from_dram = _charged(read, inner_bytes, counts, chip), read.space == Space.DRAM
         latency = where(from_dram, dram.latency_cycles, sram.latency_cycles)
     return Demand(
         at_rate(total_bytes, chip.engines.dma.bytes_per_cycle),
@@ -34,16 +46,16 @@ def move_demand(chip: Chip, total_bytes: Whole, read: Access | None, write: Acce
     )
 
 
-def _charged(access: Access, chip: Chip) -> Whole:
-    """Bytes of whole bursts of the access's memory."""
+def _charged(end: End, inner_bytes: Whole, counts: tuple[Whole, ...], chip: Chip) -> Whole:
+    """Bytes of whole bursts of the memory."""
     dram_burst, sram_burst = chip.memories.dram.burst_bytes, chip.memories.sram.burst_bytes
 
     def charged(burst: int) -> Whole:
-        return burst_bytes(access.address, access.inner_bytes, access.counts, access.strides, burst)
+        return burst_bytes(end.address, inner_bytes, counts, end.strides, burst)
 
-    if is_column(access.space):
-        return where(access.space == Space.DRAM, charged(dram_burst), charged(sram_burst))
-    return charged(dram_burst if access.space == Space.DRAM else sram_burst)
+    if is_column(end.space):
+        return where(end.space == Space.DRAM, charged(dram_burst), charged(sram_burst))
+    return charged(dram_burst if end.space == Space.DRAM else sram_burst)
 
 
 def burst_bytes(address: Whole, inner: Whole, counts: tuple[Whole, ...], strides: tuple[Whole, ...], burst: int) -> Whole:
