@@ -37,6 +37,7 @@ from toolchain.machine import (
     Space,
     WeightedWindowOp,
     accesses,
+    demand,
 )
 from toolchain.machine.registry import OPERATIONS
 
@@ -251,6 +252,21 @@ def test_every_operation_and_every_kind_of_parameter_has_a_case():
     wanted |= {("fill", "destination_space", space) for space in Space}
     wanted |= {(f"{o}_{d}", flat) for o in "ab" for d in ("row", "column", "channel") for flat in (False, True)}
     assert wanted <= seen, wanted - seen
+
+
+def test_an_operation_is_charged_for_what_it_touches():
+    """To the byte: what is read again, or in whole bursts, is charged more often."""
+    again = {"matrix_product", "convolution", "depthwise", "copy", "fill"}
+    for chip, ops, _ in all_drawn():
+        for op in ops:
+            found, charged = accesses(op, chip), demand(op, chip)
+            touched = {(s, w): sum(a.bytes for a in found if (a.space, a.write) == (s, w)) for s in Space for w in (False, True)}
+            assert charged.dram_read_bytes == touched[Space.DRAM, False], op
+            assert charged.dram_write_bytes == touched[Space.DRAM, True], op
+            assert charged.sram_read_bytes >= touched[Space.SRAM, False], op
+            assert charged.sram_write_bytes >= touched[Space.SRAM, True], op
+            assert op.NAME in again or charged.sram_read_bytes == touched[Space.SRAM, False], op
+            assert op.NAME in again - {"matrix_product"} or charged.sram_write_bytes == touched[Space.SRAM, True], op
 
 
 def test_what_moves_nothing_touches_nothing():

@@ -240,7 +240,7 @@ def prelu(n: Node, scope: Scope) -> Rewrite | None:
     if slope is None:
         return None
     alpha = scalar(n.inputs[1], scope)
-    if alpha is not None and keeps_shape(n, scope):
+    if alpha is not None:
         return Rewrite((replace(n, op=OnnxOp("LeakyRelu", {"alpha": alpha}), inputs=n.inputs[:1]),))
     first = next((axis for axis, d in enumerate(slope.shape) if d != 1), 0)
     if first == 0:

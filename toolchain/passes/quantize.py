@@ -68,7 +68,7 @@ class _Scope:
             raise _ScaleOutOfReach(f"{where}: {fault} (numerics.scale of {self.chip.name})", largest) from None
 
     def inner_requant(self, real_scale: Any, operation: str, *, where: str) -> Requant:
-        return replace(self.requant(real_scale, operation, 0, *_INT32, where=where), wrap=False)
+        return self.requant(real_scale, operation, 0, *_INT32, where=where)
 
 
 class _ScaleOutOfReach(CompileError):
