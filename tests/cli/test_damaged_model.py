@@ -153,6 +153,8 @@ def test_no_header_at_all() -> None:
         (lambda g: g["nodes"][0]["fields"].pop("op"), "Node.__init__() missing 1 required positional argument: 'op'"),
         (lambda g: g["nodes"][0]["fields"].update(op=7), "node 'Conv_0' has no operator"),
         (lambda g: g["nodes"][0]["fields"]["op"]["fields"].update(strides="wide"), "IntegerConvolution.strides is 'wide'"),
+        (lambda g: g["nodes"][0]["fields"]["op"]["fields"].update(strides=[1]), "IntegerConvolution.strides is (1,)"),
+        (lambda g: g["nodes"][0]["fields"]["op"]["fields"].update(pads=[1] * 5), "IntegerConvolution.pads is (1, 1, 1, 1, 1)"),
         (
             lambda g: g["nodes"][0]["fields"]["inputs"].__setitem__(1, g["nodes"][0]["fields"]["inputs"][0]),
             "node 'Conv_0' does not fit its tensors: lacks 'x@nhwc'",

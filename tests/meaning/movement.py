@@ -37,6 +37,10 @@ CASES = (
         "x 2,3,4; z 2,3,4; k 4",
         "s = int64[2] {6,4} a = Reshape(x, s) b = Reshape(z, s) c = Add(a, b) d = Mul(c, k) y = Sub(d, b)",
     ),
+    Case("reshape, conv", "x 2,60; v 5,3,2,3", "s = int64[4] {2,3,4,5} a = Reshape(x, s) y = Conv(a, v)"),
+    Case("reshape, pool", "x 2,60", "s = int64[4] {2,3,4,5} a = Reshape(x, s) y = MaxPool<kernel_shape = [2,3]>(a)"),
+    Case("product, conv", "x 2,3,4,6; z 2,3,6,5; v 5,3,2,3", "a = MatMul(x, z) y = Conv(a, v)"),
+    Case("conv, product", "x 2,3,4,6; v 5,3,2,3; w 4,7", "a = Conv(x, v) y = MatMul(a, w)"),
     Case("reshape, prelu", "x 2,3,4; k 4", "s = int64[2] {6,4} a = Reshape(x, s) y = PRelu(a, k)"),
     Case(
         "reshape, quotient",

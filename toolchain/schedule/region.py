@@ -179,7 +179,7 @@ class _Planner:
                 layer.types[n].dtype,
                 n in layer.constants,
                 n in resident,
-                self.views[n].strides if n in self.views else None,
+                self.views[n].strides,
             )
             for n in (*layer.node.inputs, *layer.node.outputs)
             if n
