@@ -46,7 +46,7 @@ def fit_array(array: np.ndarray, name: str, t: TensorType, where: str) -> np.nda
         )
     wanted = np.dtype(t.dtype)
     cast = array if array.dtype == wanted else _cast(array, wanted, name, where)
-    if wanted.kind == "f" and not np.isfinite(cast).all():
+    if not np.isfinite(cast).all():
         raise CompileError(f"{where}: input {name!r} {_infinite(array, cast)}; calibration needs finite data, remove the sample")
     return np.asarray(cast, order="C")  # ascontiguousarray would give an array without dimensions one
 

@@ -58,7 +58,9 @@ def test_named_faults_stand_where_their_texts_are(scripts: ModuleType) -> None:
 def test_every_package_has_tests_near_it(scripts: ModuleType) -> None:
     for folder, _ in scripts.PACKAGES.values():
         mutant = scripts.Mutant(f"{folder}/a.py", "f", 1, "", 0, "", "")
-        near, rest, slowest = ([t for t in run if not t.startswith("-")] for run in scripts.runs_for(mutant, ROOT, near_only=False))
+        near, rest, slowest = (
+            [t for t in run if not t.startswith("-")] for run in scripts.runs_for(mutant, ROOT, near_only=False)
+        )
         assert near and rest and not set(near) & set(rest)
         assert "tests/test_mutants.py" not in (*near, *rest)  # it would see every named fault by its text
         assert {test.split("::")[0] for test in scripts.SLOWEST} <= {*slowest, *(str(Path(t).parent) for t in slowest)}

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from quant.error import cosine, fidelity, part_fidelities, sqnr_db, warnings
+from quant.error import Compared, cosine, fidelity, part_fidelities, sqnr_db, warnings
 
 
 def test_known_figures() -> None:
@@ -20,6 +20,22 @@ def test_known_figures() -> None:
     assert (figure.largest_error, figure.bias) == (1, 0.75)
     assert fidelity("y", np.zeros(0), np.zeros(0)).sqnr_db == math.inf
     assert fidelity("y", x, x).as_json() == {"name": "y", "sqnr_db": None, "cosine": 1.0, "exact": True}
+
+
+@pytest.mark.parametrize("degrees", [0, 10, 60, 90, 120, 180])
+@pytest.mark.parametrize("lengths", [(1.0, 1.0), (5.0, 0.01), (0.01, 300.0)])
+def test_a_cosine_is_that_of_the_angle(degrees: float, lengths: tuple[float, float]) -> None:
+    """Whatever both lengths, and in as many steps as there are parts."""
+    angle = math.radians(degrees)
+    x, y = lengths[0] * np.array([1.0, 0.0]), lengths[1] * np.array([math.cos(angle), math.sin(angle)])
+    assert cosine(x, y) == pytest.approx(math.cos(angle), abs=1e-9)
+    parts, times = Compared(), 3
+    for _ in range(times):
+        parts.update(x, y)
+    assert parts.cosine == pytest.approx(math.cos(angle), abs=1e-9)
+    whole = fidelity("y", np.tile(x, Compared.CHUNK), np.tile(y, Compared.CHUNK))  # of two chunks
+    assert whole.cosine == pytest.approx(math.cos(angle), abs=1e-9)
+    assert whole.sqnr_db == pytest.approx(parts.sqnr_db)
 
 
 def test_a_bad_part_does_not_hide_in_a_good_whole() -> None:
