@@ -85,6 +85,23 @@ def test_tensors_that_only_the_compiler_has_are_not_blamed(case: str, hw: str, t
     assert found["sqnr_db"] < 10 < found["before_db"]
 
 
+def test_what_the_host_makes_of_poor_tensors_is_no_fault_of_the_way_to_the_npu(tmp_path: Path) -> None:
+    """Rows of unlike size: one scale for all of them leaves nothing of the small ones, and the quotient shows it."""
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[1,8,4,4] x) => (float y) { '
+        "a = Mul(x, x) b = ReduceMean<axes=[2,3]>(a) c = Sqrt(b) d = Div(x, c) y = Relu(d) }"
+    )
+    onnx.save(proto, tmp_path / "m.onnx")
+    sizes = 10.0 ** np.arange(-3, 5).reshape(8, 1, 1)
+    np.savez(tmp_path / "data.npz", x=(sizes * np.random.default_rng(0).standard_normal((4, 8, 4, 4))).astype(np.float32))
+    built = build(tmp_path / "m.onnx", BuildOptions("edge16", calibration=str(tmp_path / "data.npz")))
+    found = built.figures["origin"]
+    assert (found["tensor"], found["layer"], found["op"]) == ("d", None, "host")
+    assert found["sqnr_db"] < 10 < found["before_db"] < 60
+    said = warnings_text(built.figures)[-1]
+    assert said.startswith("warning: the error arises first on the host: tensor d with ")
+
+
 def test_a_good_network_has_no_origin(tmp_path: Path) -> None:
     built = build(chain(tmp_path), BuildOptions("edge16", calibration=str(tmp_path / "data.npz")))
     assert built.figures["origin"] is None and warnings_text(built.figures) == []

@@ -10,7 +10,7 @@ import numpy as np
 
 from quant.calibrate import observe
 from quant.error import Compared
-from toolchain.codegen.container import Container
+from toolchain.codegen.container import Container, Island
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Node
 from toolchain.ops.base import same_scale
@@ -24,7 +24,7 @@ CEILING_DB = 60.0  # no int8 or int16 tensor is better for long; an exact one co
 @dataclass(frozen=True)
 class Origin:
     """`layer`, of operator `op`, makes `tensor` of the model at sqnr_db, from tensors that have before_db at least.
-    A tensor that comes into a region has no layer."""
+    A tensor that comes into a region has no layer; `op` is then "input", or "host" where an island makes it."""
 
     tensor: str
     layer: str | None
@@ -89,7 +89,7 @@ def origin(
 
 def _rows(container: Container, origins: Mapping[str, tuple[str, str]], decibels: Mapping[str, float]) -> dict[str, Origin]:
     made = {name for node in container.graph.nodes for name in node.outputs}
-    rows = {n: Origin(origins[n][0], None, "input", found, CEILING_DB) for n, found in decibels.items() if n not in made}
+    rows = {n: _given(container, origins, decibels, n) for n in decibels if n not in made}
     levels, makers = dict(decibels), dict[str, Node]()
     for node in container.graph.nodes:
         name = node.outputs[0]
@@ -100,3 +100,13 @@ def _rows(container: Container, origins: Mapping[str, tuple[str, str]], decibels
         else:
             levels[name], makers[name] = before, maker
     return rows
+
+
+def _given(container: Container, origins: Mapping[str, tuple[str, str]], decibels: Mapping[str, float], name: str) -> Origin:
+    """A tensor that comes into a region: the model's input, or an island's output, made of what the chip gave the island."""
+    tensor, known = origins[name][0], {origins[n][0]: found for n, found in decibels.items()}
+    island = next((s for s in container.segments if isinstance(s, Island) and tensor in s.outputs), None)
+    if island is None:
+        return Origin(tensor, None, "input", decibels[name], CEILING_DB)
+    before = min((known[i] for i in island.inputs if i in known), default=CEILING_DB)
+    return Origin(tensor, None, "host", decibels[name], before)

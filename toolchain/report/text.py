@@ -122,10 +122,10 @@ def warnings_text(report: Mapping[str, Any]) -> list[str]:
 
 def _origin(found: Mapping[str, Any]) -> str:
     tensor = f"tensor {found['tensor']} with {found['sqnr_db']:.1f} dB"
-    if found["layer"] is None:
+    if found["layer"] is None and found["op"] == "input":
         return f"the error arises where {tensor} is quantized on its way to the NPU"
-    layer = f"layer {found['layer']} ({found['op']})"
-    return f"the error arises first in {layer}: {tensor}, made of what has {found['before_db']:.1f} dB or more"
+    place = "on the host" if found["layer"] is None else f"in layer {found['layer']} ({found['op']})"
+    return f"the error arises first {place}: {tensor}, made of what has {found['before_db']:.1f} dB or more"
 
 
 def _decibel(part: Mapping[str, Any]) -> str:
