@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ SMALLEST_SCALE = 2.0**-40
 # A channel this much below the largest cannot reach one step of the output they share, at 16 bits either.
 SMALLEST_CHANNEL = 2.0**-32
 _BLOCK = 1 << 14
+_FLOAT32 = 2.0**-22  # of a ratio of two float32 numbers, each rounded
 
 
 def code_range(numerics: Numerics) -> tuple[int, int]:
@@ -140,7 +142,8 @@ def weight_quant(
     """Symmetric codes, a scale for each index of `axis` where the machine has them, else one for all.
 
     method: 'minmax' covers the largest weight; 'mse' searches the clipping of least squared error, which pays at int4.
-    None: minmax at int8, mse at int4. Powers of two are always searched. A channel of zeros takes the largest scale of the
+    None: minmax at int8, mse at int4. Powers of two are always searched. Weights in small whole ratios, such as 1:3:9 of a
+    linear interpolation, take the finest scale that holds them exactly. A channel of zeros takes the largest scale of the
     others, so that its bias keeps its bits. Raises CompileError: NaN or infinity.
     """
     if not np.isfinite(w).all():
@@ -165,7 +168,8 @@ def requantized(w: Array, weight: WeightQuant, scales: Array, numerics: Numerics
 def _weight_scales(rows: Array, numerics: Numerics, method: str) -> Array:
     """rows: float64[channels, n] -> float64[channels]."""
     first, last = weight_code_range(numerics)
-    covering = np.maximum(rows.max(1, initial=0.0), -rows.min(1, initial=0.0)) / last
+    peaks = np.maximum(rows.max(1, initial=0.0), -rows.min(1, initial=0.0))
+    covering = peaks / last
     if numerics.scale.kind == "pow2":
         exponent = np.ceil(np.log2(np.where(covering > 0, covering, 1.0)))
         scales = _best_scales(rows, [np.exp2(exponent - i) for i in range(4)], first, last)
@@ -174,8 +178,41 @@ def _weight_scales(rows: Array, numerics: Numerics, method: str) -> Array:
         scales = _best_scales(rows, [safe * f for f in np.linspace(1.0, 0.4, 31)], first, last)
     else:
         scales = covering
+    if numerics.scale.kind != "pow2":
+        scales = _exact_scales(rows, peaks, scales, last)
     largest = float(scales[covering > 0].max()) if (covering > 0).any() else 2.0**-7
     return np.where(covering > 0, np.maximum(scales, largest * SMALLEST_CHANNEL), largest)
+
+
+def _exact_scales(rows: Array, peaks: Array, scales: Array, last: int) -> Array:
+    """`scales`, but where a row is whole multiples of a unit, and its peak at most `last` of them: the least that holds it."""
+    codes, fractions = _ratios(last)
+    head = np.abs(rows[:, :4]) / np.where(peaks > 0, peaks, 1.0)[:, None]
+    at = np.minimum(np.searchsorted(fractions, head - _FLOAT32), len(fractions) - 1)
+    left = np.flatnonzero((peaks > 0) & (np.abs(fractions[at] - head) <= _FLOAT32).all(1))  # of common weights next to none
+    scales = scales.copy()
+    for code in codes if left.size else ():
+        found = left[_whole(rows, left, peaks / code, last * _FLOAT32)]
+        scales[found] = peaks[found] / code
+        left = np.setdiff1d(left, found)
+    return scales
+
+
+@cache
+def _ratios(last: int) -> tuple[Array, Array]:
+    """The codes that a peak may have (a smaller one can be doubled), and every ratio of a code to one of them, rising."""
+    codes = np.arange(last, last // 2, -1)
+    return codes, np.unique(np.concatenate([np.arange(n + 1) / n for n in codes]))
+
+
+def _whole(rows: Array, at: Array, scales: Array, tolerance: float) -> Array:
+    """bool: which of the rows `at` are whole multiples of their scales. The first columns tell most of those that are not."""
+    whole = np.ones(len(at), bool)
+    for left, right in ((0, 64), (64, 4096), (4096, rows.shape[1])):
+        some = at[whole]
+        steps = rows[some, left:right] / scales[some, None]
+        whole[whole] = (np.abs(steps - np.rint(steps)) <= tolerance).all(1)
+    return whole
 
 
 def _best_scales(rows: Array, candidates: list[Array], first: int, last: int) -> Array:

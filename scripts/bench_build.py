@@ -2,10 +2,12 @@
 """CPU seconds and peak memory of npu-build and of npu-sim, each a process of its own, start of Python included.
 
     python scripts/bench_build.py zoo/networks/resnet50_224.onnx zoo/networks/mobilenet_v2_224.onnx [--hw edge16] [-O2]
+    python scripts/bench_build.py zoo/networks/resnet50_224.onnx --against ../before     # builds only, beside another clone's
 
 Calibration inputs are random: they cost what real ones cost. npu-build imports, calibrates, quantizes, schedules, emits,
 and runs the emitted bytes once against the integer reference. npu-sim runs the file on another input, with hazards and
 timeline; its outputs must be those of `python -m toolchain.reference`. Exit code 1 when a bit differs.
+With --against, builds by this tree and by the other are run in turn, and the medians of their CPU seconds compared.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,6 +27,7 @@ import numpy as np
 
 from toolchain.cli.application import reported, require_writable
 from toolchain.cli.inputs import machine_inputs, model_inputs
+from toolchain.errors import CompileError
 from toolchain.files import write_whole
 from toolchain.frontend import load_model
 from toolchain.runtime import Session, random_feeds
@@ -31,6 +35,7 @@ from toolchain.runtime import Session, random_feeds
 BUILD = ("-c", "from toolchain.cli import build; build()")
 SIMULATE = ("-c", "from toolchain.cli import sim; sim()")
 REFERENCE = ("-m", "toolchain.reference")
+ROOT = Path(__file__).resolve().parents[1]
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -54,9 +59,20 @@ class Result:
     equal: bool
 
 
-def cost(command: Sequence[str]) -> Cost:
-    """Runs `python COMMAND`. Raises SystemExit with its exit code when it fails."""
-    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL, env={**os.environ, **ONE_THREAD})
+@dataclass(frozen=True)
+class Comparison:
+    """Median CPU seconds of a build, by this tree and by another."""
+
+    model: str
+    machine: str
+    cpu_s: float
+    against_cpu_s: float
+
+
+def cost(command: Sequence[str], tree: Path = ROOT) -> Cost:
+    """Runs `python COMMAND` with the code of a tree. Raises SystemExit with its exit code when it fails."""
+    environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(tree.resolve())}
+    process = subprocess.Popen([sys.executable, "-P", *command], stdout=subprocess.DEVNULL, env=environment)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -75,12 +91,24 @@ def calibration(path: str, inputs: int, target: Path) -> None:
     np.savez(target, **arrays)  # type: ignore[arg-type]
 
 
+def build_options(machine: str, level: int, scratch: Path) -> list[str]:
+    files = {"--calib": "calib.npz", "-o": "out.npu", "--json": "build.json"}
+    return ["--hw", machine, "-O", str(level), *(word for o, name in files.items() for word in (o, str(scratch / name)))]
+
+
+def compare(path: str, machine: str, level: int, inputs: int, scratch: Path, against: Path, times: int) -> Comparison:
+    calibration(path, inputs, scratch / "calib.npz")
+    command = [*BUILD, path, *build_options(machine, level, scratch)]
+    pairs = [(cost(command).cpu_s, cost(command, against).cpu_s) for _ in range(times)]
+    own, other = (statistics.median(side) for side in zip(*pairs))
+    return Comparison(Path(path).stem, machine, own, other)
+
+
 def measure(path: str, machine: str, level: int, inputs: int, scratch: Path) -> Result:
-    data, compiled, feeds, report = scratch / "calib.npz", scratch / "out.npu", scratch / "in.npz", scratch / "build.json"
+    compiled, feeds, report = scratch / "out.npu", scratch / "in.npz", scratch / "build.json"
     got, expected = scratch / "got.npz", scratch / "expected.npz"
-    calibration(path, inputs, data)
-    options = ["--hw", machine, "--calib", str(data), "-O", str(level), "-o", str(compiled), "--json", str(report)]
-    building = cost([*BUILD, path, *options])
+    calibration(path, inputs, scratch / "calib.npz")
+    building = cost([*BUILD, path, *build_options(machine, level, scratch)])
     np.savez(feeds, **random_feeds(Session(compiled).get_inputs(), seed=1))  # type: ignore[arg-type]
     simulating = cost([*SIMULATE, str(compiled), "--input", str(feeds), "--output", str(got)])
     cost([*REFERENCE, str(compiled), "--input", str(feeds), "--output", str(expected)])
@@ -99,7 +127,10 @@ def measure(path: str, machine: str, level: int, inputs: int, scratch: Path) -> 
     )
 
 
-def line(found: Result) -> str:
+def line(found: Result | Comparison) -> str:
+    if isinstance(found, Comparison):
+        ratio = found.cpu_s / found.against_cpu_s
+        return f"{found.model} on {found.machine}: {found.cpu_s:.2f} CPU s, other {found.against_cpu_s:.2f}, ratio {ratio:.3f}"
     return (
         f"{found.model} on {found.machine}: build {found.build.cpu_s:.1f} CPU s, {found.build.peak_mib:.0f} MiB; "
         f"simulate {found.simulate.cpu_s:.1f} CPU s, {found.simulate.peak_mib:.0f} MiB; {found.cycles:,} cycles, "
@@ -113,6 +144,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--hw", default="edge16")
     parser.add_argument("-O", dest="level", type=int, default=2)
     parser.add_argument("--inputs", type=int, default=16, help="calibration inputs (default 16)")
+    parser.add_argument(
+        "--against", type=Path, metavar="DIR", help="another clone, whose builds are timed in turn with this one's"
+    )
+    parser.add_argument("--times", type=int, default=5, help="builds of each side with --against (default 5)")
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 
@@ -124,14 +159,17 @@ def main() -> int:
         results = run(given)
         if given.json is not None:
             write_whole(given.json, (json.dumps([asdict(found) for found in results], indent=1) + "\n").encode())
-    return 0 if all(found.equal for found in results) else 1
+    return 0 if all(isinstance(found, Comparison) or found.equal for found in results) else 1
 
 
-def run(given: argparse.Namespace) -> list[Result]:
-    results = []
+def run(given: argparse.Namespace) -> list[Result | Comparison]:
+    results: list[Result | Comparison] = []
+    if given.against is not None and not (given.against / "toolchain").is_dir():
+        raise CompileError(f"--against {given.against}: holds no toolchain; give the directory of another clone")
     for path in given.models:
-        with tempfile.TemporaryDirectory() as scratch:
-            results.append(measure(path, given.hw, given.level, given.inputs, Path(scratch)))
+        with tempfile.TemporaryDirectory() as name:
+            options = (path, given.hw, given.level, given.inputs, Path(name))
+            results.append(measure(*options) if given.against is None else compare(*options, given.against, given.times))
         print(line(results[-1]), flush=True)
     return results
 

@@ -32,8 +32,8 @@ def random_inputs(model: NormalModel, seed: int = 0) -> dict[str, np.ndarray]:
     return feeds
 
 
-def largest_error(expected: Sequence[Any], found: Sequence[Any]) -> float:
-    """Largest difference over all outputs, relative to the output's own largest value (at least 1e-6)."""
+def largest_error(expected: Sequence[Any], found: Sequence[Any], least: float = 1e-6) -> float:
+    """Largest difference over all outputs, relative to the output's own largest value (at least `least`)."""
     worst = 0.0
     for a, b in zip(expected, found, strict=True):
         assert a.shape == b.shape and a.dtype == b.dtype, f"{a.dtype}{a.shape} became {b.dtype}{b.shape}"
@@ -43,7 +43,7 @@ def largest_error(expected: Sequence[Any], found: Sequence[Any]) -> float:
         finite = np.isfinite(x)
         np.testing.assert_array_equal(x[~finite], y[~finite])
         if finite.any():
-            scale = max(1e-6, np.abs(x[finite]).max())
+            scale = max(least, np.abs(x[finite]).max())
             worst = max(worst, float(np.abs(x - y)[finite].max() / scale))
     return worst
 

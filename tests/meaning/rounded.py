@@ -1,7 +1,8 @@
 """The user's file with its tensors rounded where the chip rounds them: an oracle that shares no rule with the compiler.
 
 onnxruntime computes each node of the file by itself; between two nodes a tensor is rounded to the codes that the build
-reports for it. What is left between this and the chip is the rounding inside an operator.
+reports for it. So are the constants that a chip's operator on single elements reads as codes, and what a normalization of
+its own holds between its product and its sum. What is left between this and the chip is the rounding inside an operator.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
+from quant.float_session import WRONG_FUSIONS
+
 Array = np.ndarray[Any, Any]
+FACTORS = ("Mul", "PRelu")  # of these the error of a constant grows with what it multiplies
 Codes = Mapping[str, tuple[float, int]]  # tensor -> scale, zero point
 
 
@@ -24,24 +28,29 @@ def session(proto: onnx.ModelProto, optimise: bool = True) -> onnxruntime.Infere
     options.intra_op_num_threads = 1
     if not optimise:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    providers = ["CPUExecutionProvider"]
+    return onnxruntime.InferenceSession(proto.SerializeToString(), options, providers, disabled_optimizers=WRONG_FUSIONS)
 
 
 class Rounded:
-    """`Rounded(file, codes, bits).run(feeds)`: every tensor of `codes` rounded to nearest and saturated, in float64."""
+    """`Rounded(file, codes, bits).run(feeds)`: every tensor of `codes` rounded to nearest and saturated, in float64.
 
-    def __init__(self, proto: onnx.ModelProto, codes: Codes, bits: int):
-        self._proto, self._codes = proto, codes
+    elementwise: the nodes of the file whose constant operand has codes of its own, over its range and zero."""
+
+    def __init__(self, proto: onnx.ModelProto, codes: Codes, bits: int, elementwise: frozenset[str] = frozenset()):
+        self._proto, self._codes, self._elementwise = proto, codes, elementwise
         self._low, self._high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
         self._nodes: dict[int, onnxruntime.InferenceSession] = {}
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         constants = {w.name: numpy_helper.to_array(w) for w in self._proto.graph.initializer}
         values: dict[str, Array] = {**constants, **{name: self._round(name, value) for name, value in feeds.items()}}
+        held: dict[tuple[object, ...], Array] = {}  # a tensor computed once more, which the chip reads where it is
         for index, node in enumerate(self._proto.graph.node):
-            names = [n for n in node.output if n]
-            made = self._computed(index, node, values, constants)
-            values.update({name: self._round(name, value) for name, value in zip(names, made)})
+            for name, value in zip([n for n in node.output if n], self._computed(index, node, values, constants)):
+                key = (value.dtype, value.shape, value.tobytes())
+                values[name] = self._round(name, value if name in self._codes else held.get(key, value))
+                held[key] = values[name]
             if node.op_type == "Constant":
                 constants[node.output[0]] = values[node.output[0]]
         return [values[o.name] for o in self._proto.graph.output]
@@ -53,11 +62,21 @@ class Rounded:
         code = np.clip(np.rint(np.asarray(value, np.float64) / scale) + zero_point, self._low, self._high)
         return np.asarray((code - zero_point) * scale, value.dtype)
 
-    def _computed(self, index: int, node: onnx.NodeProto, values: dict[str, Array], constants: dict[str, Array]) -> list[Any]:
+    def _round_constant(self, value: Array) -> Array:
+        low, high = min(float(value.min()), 0.0), max(float(value.max()), 0.0)
+        scale = (high - low) / (self._high - self._low) or 1.0
+        zero_point = np.rint(self._low - low / scale)
+        code = np.clip(np.rint(np.asarray(value, np.float64) / scale) + zero_point, self._low, self._high)
+        return np.asarray((code - zero_point) * scale, value.dtype)
+
+    def _computed(self, index: int, node: onnx.NodeProto, values: dict[str, Array], constants: dict[str, Array]) -> list[Array]:
+        if f"{node.output[0]}/scaled" in self._codes and node.op_type == "BatchNormalization":
+            return [self._normalized(node, [values[n] for n in node.input])]
         read = [n for n in dict.fromkeys(node.input) if n]
         given = {n: values[n] for n in read if n not in constants}
         if index not in self._nodes:
-            fixed = [numpy_helper.from_array(constants[n], n) for n in read if n in constants]
+            held = self._round_constant if node.name in self._elementwise and node.op_type in FACTORS else np.asarray
+            fixed = [numpy_helper.from_array(held(constants[n]), n) for n in read if n in constants]
             inputs = [
                 helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for n, v in given.items()
             ]
@@ -65,4 +84,13 @@ class Rounded:
             graph = helper.make_graph([node], "node", inputs, outputs, fixed)
             alone = helper.make_model(graph, opset_imports=self._proto.opset_import, ir_version=self._proto.ir_version)
             self._nodes[index] = session(alone, optimise=False)
-        return list(self._nodes[index].run(None, given))
+        return [np.asarray(made) for made in self._nodes[index].run(None, given)]
+
+    def _normalized(self, node: onnx.NodeProto, inputs: list[Array]) -> Array:
+        """A product and a sum, with codes between them."""
+        x, scale, bias, mean, var = inputs
+        epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
+        factor = scale / np.sqrt(var + epsilon)
+        shift = bias - mean * factor
+        product, term = (self._round_constant(v).reshape(-1, *[1] * (x.ndim - 2)) for v in (factor, shift))
+        return np.asarray(self._round(f"{node.output[0]}/scaled", x * product) + term, x.dtype)

@@ -160,11 +160,29 @@ def test_weight_quant(case, numerics: Numerics, method) -> None:
 
 
 def test_each_channel_has_its_own_scale() -> None:
-    w = np.array([[1.27, 0.1], [12.7, -127.0]])
+    w = np.array([[1.27, 0.1], [12.701, -127.0]])
     assert weight_quant(w, 0, machine()).scales.tolist() == [0.01, 1.0]
-    assert weight_quant(w, 1, machine()).scales.tolist() == pytest.approx([0.1, 1.0])
+    assert weight_quant(w, 1, machine()).scales.tolist() == pytest.approx([0.1, 1.0], rel=1e-3)
     assert weight_quant(w, 0, machine()).codes.tolist() == [[127, 10], [13, -127]]
     assert weight_quant(w, 0, machine(weights_per_channel=False)).scales.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("ratio", [[1, 3, 3, 9], [1, 2, 4], [-1, 7, 49], [1, 10], [5, 0, 3], [2, 2]])
+def test_weights_in_small_whole_ratios_are_held_exactly(ratio: list[int]) -> None:
+    w = np.array([[v / 24 for v in ratio]], np.float32)  # 24: no power of two
+    weight = weight_quant(w, 0, machine())
+    np.testing.assert_allclose(weight.dequantized()[0], w[0], rtol=1e-6)
+    assert 64 <= np.abs(weight.codes[0]).max() <= 127
+
+
+def test_a_late_weight_out_of_ratio_is_seen() -> None:
+    w = np.ones((1, 5000), np.float32)
+    w[0, 4] = 9.0
+    assert weight_quant(w, 0, machine()).codes.max() == 126
+    for at in (63, 4999):
+        odd = w.copy()
+        odd[0, at] = 0.123
+        assert weight_quant(odd, 0, machine()).codes.max() == 127
 
 
 def test_int4_clips_where_that_is_better() -> None:
