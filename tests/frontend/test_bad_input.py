@@ -99,6 +99,21 @@ def test_unknown_operator(tmp_path: Path) -> None:
     assert refusal(path) == "node Frobnicate_0 (Frobnicate): is not an ONNX operator"
 
 
+def test_all_operators_that_are_none_are_told_at_once(tmp_path: Path) -> None:
+    proto = model("(float[1] x) => (float[1] y) { a = Frobnicate(x) b = Gelu(a) c = Relu(b) d = Relu(c) y = Relu(d) }", 13)
+    for node in proto.graph.node[2:4]:
+        node.domain = "com.microsoft"
+    proto.graph.node[4].attribute.append(helper.make_attribute("body", model("(float[1] x) => (float[1] y) { y = No(x) }").graph))
+    assert refusal(save(proto, tmp_path)).split("\n") == [
+        "node Frobnicate_0 (Frobnicate): is not an ONNX operator",
+        "node Gelu_1 (Gelu): is not an operator of opset 13, which the model declares",
+        'node Relu_2 (Relu): domain "com.microsoft" is not known',
+        'node Relu_3 (Relu): domain "com.microsoft" is not known',
+        "node No_0 (No): is not an ONNX operator",
+        "  help: export the model with standard operators only (no runtime's optimisations, no custom operators)",
+    ]
+
+
 def test_operator_of_a_newer_opset(tmp_path: Path) -> None:
     path = save(model("(float[1] x) => (float[1] y) { y = Gelu(x) }", 13), tmp_path)
     assert refusal(path) == "node Gelu_0 (Gelu): is not an operator of opset 13, which the model declares"

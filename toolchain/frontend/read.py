@@ -12,7 +12,7 @@ import onnx
 from onnx import external_data_helper
 
 from toolchain.bounds import ONNX_BYTES, ONNX_FUNCTIONS, ONNX_NODES
-from toolchain.errors import first_line
+from toolchain.errors import CompileError, first_line
 from toolchain.files import read_limited
 from toolchain.frontend.errors import refuse
 
@@ -150,24 +150,34 @@ def inline_functions(proto: onnx.ModelProto, path: str | os.PathLike[str]) -> on
 
 
 def check_operators(graph: onnx.GraphProto, opset: int) -> None:
+    """CompileError with every node that no build can take, each way out once."""
+    faults = [*operator_faults(graph, opset)]
+    if faults:
+        ways_out = dict.fromkeys(f"  help: {way_out}" for _, way_out in faults if way_out)
+        raise CompileError("\n".join([*(said for said, _ in faults), *ways_out]))
+
+
+def operator_faults(graph: onnx.GraphProto, opset: int) -> Iterator[tuple[str, str]]:
+    """What is wrong with each node, and the way out or ""."""
     for index, node in enumerate(graph.node):
         thing = f"node {node.name or f'{node.op_type}_{index}'} ({node.op_type})"
         domain = "" if node.domain == "ai.onnx" else node.domain
         if domain not in DOMAINS:
             way_out = "export the model with standard operators only (no runtime's optimisations, no custom operators)"
-            raise refuse(thing, f'domain "{domain}" is not known', way_out)
-        if not onnx.defs.has(node.op_type, domain):
-            raise refuse(thing, "is not an ONNX operator")
-        if domain == "" and not onnx.defs.has(node.op_type, opset, domain):
-            raise refuse(thing, f"is not an operator of opset {opset}, which the model declares")
-        check_attributes(node, thing, opset if domain == "" else onnx.defs.onnx_ml_opset_version(), domain)
+            yield f'{thing}: domain "{domain}" is not known', way_out
+        elif not onnx.defs.has(node.op_type, domain):
+            yield f"{thing}: is not an ONNX operator", ""
+        elif domain == "" and not onnx.defs.has(node.op_type, opset, domain):
+            yield f"{thing}: is not an operator of opset {opset}, which the model declares", ""
+        else:
+            yield from attribute_faults(node, thing, opset if domain == "" else onnx.defs.onnx_ml_opset_version(), domain)
         for attribute in node.attribute:
             for subgraph in [attribute.g, *attribute.graphs]:
-                check_operators(subgraph, opset)
+                yield from operator_faults(subgraph, opset)
 
 
-def check_attributes(node: onnx.NodeProto, thing: str, opset: int, domain: str) -> None:
-    """Each is of the kind that the operator takes: what reads them relies on it."""
+def attribute_faults(node: onnx.NodeProto, thing: str, opset: int, domain: str) -> Iterator[tuple[str, str]]:
+    """Each attribute is of the kind that the operator takes: what reads them relies on it."""
     known = onnx.defs.get_schema(node.op_type, opset, domain).attributes
     for attribute in node.attribute:
         if attribute.name not in known:
@@ -175,7 +185,7 @@ def check_attributes(node: onnx.NodeProto, thing: str, opset: int, domain: str) 
         wanted: Any = known[attribute.name].type  # an enum, whatever its stub says
         if attribute.type != wanted.value:
             kind = onnx.AttributeProto.AttributeType.Name(attribute.type)
-            raise refuse(thing, f'its attribute "{attribute.name}" is {kind}, {node.op_type} takes {wanted.name}')
+            yield f'{thing}: its attribute "{attribute.name}" is {kind}, {node.op_type} takes {wanted.name}', ""
 
 
 def tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
