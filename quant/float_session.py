@@ -36,9 +36,10 @@ def open_session(
     folder: str = "",
     dims: Sequence[tuple[str, int]] = (),
     weights: Mapping[str, Any] = NO_WEIGHTS,
+    few_runs: bool = False,
 ) -> Any:
     """An onnxruntime.InferenceSession of a model or its file, on these providers alone. folder: of its external data; dims:
-    of named dimensions; weights: arrays of initializers that the model has no values for, to be kept as long as the session.
+    of named dimensions; weights: arrays of initializers that the model has no values for, to be kept as long as the session. few_runs: open fast rather than run fast.
 
     Raises what onnxruntime raises, which shares no base class.
     """
@@ -48,6 +49,8 @@ def open_session(
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # what it logs it also raises
+    if few_runs:  # layouts and fusions for speed cost more than a run or two get back
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     if folder:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     for name, size in dims:
@@ -89,13 +92,15 @@ class PlainModel:
 class FloatSession:
     """Computes some tensors of a float network, its inputs among them, for one sample at a time."""
 
-    def __init__(self, model: FloatModel, names: Sequence[str], *, threads: int = 1) -> None:
-        """Raises what onnxruntime raises, which shares no base class."""
+    def __init__(self, model: FloatModel, names: Sequence[str], *, threads: int = 1, few_runs: bool = False) -> None:
+        """few_runs: as in `open_session`. Raises what onnxruntime raises, which shares no base class."""
         made = [n for n in dict.fromkeys(names) if n not in model.inputs]
         self._names = tuple(names)
         self._sessions = []
         for part in model.parts(made) if made else ():
-            session = open_session(part.model, threads=threads, folder=part.folder, dims=part.dims, weights=part.weights)
+            session = open_session(
+                part.model, threads=threads, folder=part.folder, dims=part.dims, weights=part.weights, few_runs=few_runs
+            )
             self._sessions.append((session, part.inputs, part.outputs, part.weights))
 
     def run(self, sample: Mapping[str, Any]) -> list[Any]:
