@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from resealed import PREFIX_BYTES, changed, graph_changed, parts, sealed
 
+from toolchain.api import BuildOptions, build
 from toolchain.codegen import container_from_bytes
 from toolchain.errors import ProgramError, ToolchainError
 from toolchain.runtime import Session, random_feeds
@@ -132,6 +134,20 @@ def test_a_header_changed_by_hand(path: str, value: Any, reason: str, data: byte
     region = header["segments"][0]
     sizes = {"body": len(body), "constants": region["constants"][0][2], "dram": f"{region['dram_bytes']} of its DRAM"}
     assert refusal(changed(data, path, value)) == f"model: is not sound: {reason.format(**sizes)}; build it again"
+
+
+@pytest.mark.parametrize(("machine", "code_bytes"), [("edge16", 1), ("wide32_w4a16", 2)])
+@pytest.mark.parametrize("side", ["inputs", "outputs"])
+def test_a_port_across_the_end_of_its_dram(machine: str, code_bytes: int, side: str, workshop: Path) -> None:
+    """The last byte of its last code may be the last of the DRAM."""
+    data = build(workshop / "island.onnx", BuildOptions(machine)).data
+    region = parts(data)[0]["segments"][0]
+    port, end = region[side][0], region["dram_bytes"]
+    size = math.prod(port["shape"]) * code_bytes
+    path = f"segments.0.{side}.0.address"
+    container_from_bytes(changed(data, path, end - size), "model")
+    reason = f"port {port['tensor']!r} of {size} bytes at {end - size + 1:#x} lies outside the {end} of its DRAM"
+    assert reason in refusal(changed(data, path, end - size + 1))
 
 
 @pytest.mark.parametrize("header", [b"", b"{", b"[]", b"null", b'{"name": "\xff"}', b"[" * 100_000])
