@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -111,3 +112,4 @@ def test_one_transpose_is_the_chain(case: tuple[tuple[int, ...], list[tuple[int,
             return
     shape, perm = factors.permutation()
     assert np.array_equal(x.reshape(shape).transpose(perm).reshape(y.shape), y)
+    assert 1 not in shape and all(b != a + 1 for a, b in pairwise(perm))  # no dimension too many

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
+import yaml
 from hypothesis import strategies as st
 
 from toolchain.hw import read_source, shipped_names
@@ -13,8 +15,9 @@ from toolchain.isa.machine import read_table
 from toolchain.machine import MachineOp
 from toolchain.machine.registry import OPERATIONS
 
-# Shipped machines, and others with a first table of words that are no multiple of 64 bits, or of several 64 bits.
-OTHER_WORDS = ("ws8_pow2 registers 24", "edge16 registers 136", "wide32_w4a16 descriptors 744")
+# Shipped machines, and others with a first table of words that are no multiple of 64 bits, or of several 64 bits, or with
+# registers of as many words as there may be.
+OTHER_WORDS = ("ws8_pow2 registers 24", "edge16 registers 136", "wide32_w4a16 descriptors 744", "edge16 registers 64 together")
 MACHINES = (*shipped_names(), *OTHER_WORDS)
 
 
@@ -24,9 +27,35 @@ def machine_of(name: str) -> Machine:
     machine = load_machine(base)
     if not form:
         return machine
-    table, faults = read_table(read_source(starter_table(machine.chip, form[0], int(form[1])), name))
+    text = starter_table(machine.chip, form[0], int(form[1]))
+    table, faults = read_table(read_source(together(text) if "together" in form else text, name))
     assert table is not None and table.word_bits == int(form[1]), faults
     return replace(machine, isa=Isa(table))
+
+
+def together(text: str) -> str:
+    """The table with four registers of one word each as one of four."""
+    table = yaml.safe_load(text)
+    high, low = table["write"]["value"]
+    merged: dict[str, Any] = {}
+    renamed: dict[str, str] = {}
+    for i, (name, register) in enumerate(table["registers"].items()):
+        assert "words" not in register
+        place, whole = f"REGISTER{i // 4}", (i % 4) * (high - low + 1)
+        one = merged.setdefault(place, {"address": i - i % 4, "words": 0, "fields": {}, "reserved": []})
+        one["words"] += 1
+        one["reserved"] += [[bit + whole for bit in bits] for bits in register.get("reserved", ())]
+        for field, at in register["fields"].items():
+            own = f"{name}_{field}".lower()
+            one["fields"][own] = {**at, "bits": [bit + whole for bit in at["bits"]]}
+            renamed[f"{name}.{field}"] = f"{place}.{own}"
+    table["registers"] = merged
+    for row in table["operations"].values():
+        row["bind"] = {parameter: renamed[at] for parameter, at in row.get("bind", {}).items()}
+        used = {at.partition(".")[0] for at in row["bind"].values()}
+        every = {f"{name}.{field}": at.get("bias", 0) for name in used for field, at in merged[name]["fields"].items()}
+        row["constants"] = {at: value for at, value in every.items() if at not in row["bind"].values()}
+    return yaml.safe_dump(table)
 
 
 def _value(operation: str, parameter: str, machine: Machine) -> st.SearchStrategy[int]:
