@@ -37,7 +37,7 @@ def fit_sample(value: Any, inputs: Mapping[str, TensorType], where: str) -> Samp
 
 def fit_array(array: np.ndarray, name: str, t: TensorType, where: str) -> np.ndarray:
     """-> t.dtype[t.shape], contiguous. Floats cast to floats, integers to integers that hold them, nothing else."""
-    if array.shape != t.shape and (1, *array.shape) == t.shape:
+    if (1, *array.shape) == t.shape:
         array = array[None]
     if array.shape != t.shape:
         raise CompileError(

@@ -31,7 +31,7 @@ class Cut(Rescale):
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         _, width, channels = layer.output.shape[-3:]
-        yield Tiling(self.rows(), width, channels, 0, True)
+        yield Tiling(self.rows(), width, channels, 0)
 
 
 @dataclass(frozen=True, eq=False)

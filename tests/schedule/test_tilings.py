@@ -24,7 +24,7 @@ from toolchain.ops.pool import Geometry, IntegerMaxPool
 from toolchain.schedule.cost import BEGIN, CostModel, Pipeline, visits
 from toolchain.schedule.places import View, dense_strides
 from toolchain.schedule.refusal import MOST_TILES, too_many
-from toolchain.schedule.staging import Sizes
+from toolchain.schedule.staging import LayerPlan, Sizes
 from toolchain.schedule.tilings import LayerTilings
 
 CASES = settings(max_examples=150, deadline=None, derandomize=True, database=None, phases=[Phase.generate, Phase.shrink])
@@ -113,6 +113,25 @@ def test_a_few_tiles_of_each_kind_stand_for_all(data: Any, layer: Layer) -> None
         assert plan.works == len(works)
         cycles, _ = Pipeline(layer, plan.slots, resident, views, model).run([works])
         assert plan.cycles == pytest.approx(cycles, rel=0.005)
+
+
+@settings(CASES, max_examples=40)
+@given(st.data(), st.one_of(convolutions(), others()))
+def test_what_is_known_of_a_tiling_holds_at_other_budgets(data: Any, layer: Layer) -> None:
+    """Slots of two copies, then of one, at budgets that just hold them and just do not, up and down."""
+
+    def fresh() -> LayerTilings:
+        return LayerTilings(layer, (), _views(layer), CostModel(layer.chip), 2)
+
+    for tiling in _some_tilings(data.draw, layer):
+        sizes = [s.staging_bytes for depth in (1, 2) if (s := _at_depth(layer, tiling, depth))]
+        remembering = fresh()
+        for budget in (*sizes[::-1], *(s - 1 for s in sizes), *sizes):
+            assert remembering.evaluate(tiling, budget) == fresh().evaluate(tiling, budget), (tiling, budget)
+
+
+def _at_depth(layer: Layer, tiling: Tiling, depth: int) -> LayerPlan | None:
+    return LayerTilings(layer, (), _views(layer), CostModel(layer.chip), depth).evaluate(tiling, 1 << 40)
 
 
 @CASES

@@ -74,7 +74,7 @@ class Tiling:
     columns: int
     channels: int
     inner: int
-    rows_outer: bool
+    rows_outer: bool = True  # nothing to an operation without weights
     taps: int = 0
 
     @property

@@ -23,11 +23,11 @@ def box_tilings(layer: Layer, multiple: int) -> Iterable[Tiling]:
     """Whole rows first, then fewer rows, columns, channels."""
     height, width, channels = three(layer.output.shape)[-3:]
     for rows in halvings(height):
-        yield Tiling(rows, width, channels, 0, True)
+        yield Tiling(rows, width, channels, 0)
     for columns in halvings(width)[1:]:
-        yield Tiling(1, columns, channels, 0, True)
+        yield Tiling(1, columns, channels, 0)
     for part in halvings(channels, multiple)[1:]:
-        yield Tiling(1, 1, part, 0, True)
+        yield Tiling(1, 1, part, 0)
 
 
 def box_nest(shape: Shape, tiling: Tiling, work: Callable[[Shape, Shape], Work]) -> Nest:

@@ -188,9 +188,9 @@ class _Pooling:
         _, height, width, channels = layer.output.shape
         for part in halvings(channels, layer.chip.engines.vector.lanes):
             for rows in halvings(height):
-                yield Tiling(rows, width, part, 0, True)
+                yield Tiling(rows, width, part, 0)
         for columns in halvings(width)[1:]:
-            yield Tiling(1, columns, min(channels, layer.chip.engines.vector.lanes), 0, True)
+            yield Tiling(1, columns, min(channels, layer.chip.engines.vector.lanes), 0)
 
     def _nest(self, layer: Layer, tiling: Tiling, row_runs: list[Pair], column_runs: list[Pair]) -> Nest:
         batch, _, _, channels = layer.output.shape
@@ -215,16 +215,17 @@ class _Pooling:
         def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
             assert out is not None
             site = sites[0]
-            skip_rows, pad_top = vertical.offset(rows[0], top)
-            skip_columns, pad_left = horizontal.offset(columns[0], left)
+            # padding is below the kernel, so that every window begins before the input's end: nothing is skipped
+            _, pad_top = vertical.offset(rows[0], top)
+            _, pad_left = horizontal.offset(columns[0], left)
             g = self.geometry
             return (
                 machine.Pool(
-                    input_address=site.address,  # a window with something to skip sees only padding
+                    input_address=site.address,
                     input_row_stride=site.strides[1],
                     input_column_stride=site.strides[2],
-                    input_height=max(0, high - skip_rows),
-                    input_width=max(0, wide - skip_columns),
+                    input_height=high,
+                    input_width=wide,
                     channels=channels[1],
                     pad_top=pad_top,
                     pad_left=pad_left,
