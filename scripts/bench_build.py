@@ -72,6 +72,7 @@ class Comparison:
 def cost(command: Sequence[str], tree: Path = ROOT) -> Cost:
     """Runs `python COMMAND` with the code of a tree. Raises SystemExit with its exit code when it fails."""
     environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(tree.resolve())}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's modules are compiled once
     process = subprocess.Popen([sys.executable, "-P", *command], stdout=subprocess.DEVNULL, env=environment)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
