@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import struct
 from collections.abc import Callable
@@ -148,6 +149,14 @@ def test_a_port_across_the_end_of_its_dram(machine: str, code_bytes: int, side: 
     container_from_bytes(changed(data, path, end - size), "model")
     reason = f"port {port['tensor']!r} of {size} bytes at {end - size + 1:#x} lies outside the {end} of its DRAM"
     assert reason in refusal(changed(data, path, end - size + 1))
+
+
+def test_the_graph_is_written_in_one_way(data: bytes) -> None:
+    """Its keys are sorted: the same graph is the same bytes, whatever the order in which a version names its fields."""
+    header, body = parts(data)
+    start, size = header["graph"]
+    text = body[start : start + size].decode()
+    assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
 
 
 @pytest.mark.parametrize("header", [b"", b"{", b"[]", b"null", b'{"name": "\xff"}', b"[" * 100_000])

@@ -15,7 +15,7 @@ from quant.fixed_point.requant import Requant
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Node, TensorType
 from toolchain.isa import load_machine
-from toolchain.ops.base import Layer, Tiling
+from toolchain.ops.base import Layer, Tiling, halvings
 from toolchain.ops.elementwise import Rescale
 from toolchain.ops.integer_convolution import IntegerConvolution
 from toolchain.ops.matrix_product import IntegerMatrixProduct
@@ -146,6 +146,18 @@ def test_every_output_is_written_once(layer: Layer) -> None:
                 cut = tuple(slice(s, s + n) for s, n in zip(work.write.start, work.write.size))
                 covered[cut] += 1
         assert (covered == 1).all()
+
+
+@CASES
+@given(others())
+def test_boxes_of_all_cuts_are_tried(layer: Layer) -> None:
+    """Rows first, then columns of single rows: a machine of little memory needs the small ones, a plan of few cycles each."""
+    assume(not isinstance(layer.node.op, IntegerMatrixProduct))
+    _, height, width, _ = layer.output.shape
+    tilings = list(layer.node.op.tilings(layer))
+    assert {t.rows for t in tilings} == set(halvings(height))
+    assert {t.columns for t in tilings} == set(halvings(width))
+    assert all(t.columns == width or t.rows == 1 for t in tilings)
 
 
 def test_of_equal_steps_a_few_are_visited() -> None:
