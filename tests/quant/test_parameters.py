@@ -175,6 +175,16 @@ def test_weights_in_small_whole_ratios_are_held_exactly(ratio: list[int]) -> Non
     assert 64 <= np.abs(weight.codes[0]).max() <= 127
 
 
+@pytest.mark.parametrize(("kind", "last"), [("int8", 127), ("int4", 7)])
+def test_every_peak_that_a_code_can_be_is_held_exactly(kind: str, last: int) -> None:
+    """Smaller ones are doubled until they cannot be: the largest code is above half of the last."""
+    w = np.array([[1 / 24, peak / 24] for peak in range(1, last + 1)], np.float32)
+    weight = weight_quant(w, 0, machine(weight=kind))
+    np.testing.assert_allclose(weight.dequantized(), w, rtol=1e-6)
+    largest = np.abs(weight.codes.astype(int)).max(1)
+    assert (last // 2 < largest).all() and (largest <= last).all()
+
+
 def test_a_late_weight_out_of_ratio_is_seen() -> None:
     w = np.ones((1, 5000), np.float32)
     w[0, 4] = 9.0
