@@ -39,7 +39,8 @@ def open_session(
     few_runs: bool = False,
 ) -> Any:
     """An onnxruntime.InferenceSession of a model or its file, on these providers alone. folder: of its external data; dims:
-    of named dimensions; weights: arrays of initializers that the model has no values for, to be kept as long as the session. few_runs: open fast rather than run fast.
+    of named dimensions; weights: arrays of initializers that the model has no values for, to be kept as long as the session.
+    few_runs: open fast rather than run fast.
 
     Raises what onnxruntime raises, which shares no base class.
     """
