@@ -93,8 +93,11 @@ def _pool(net: Network) -> None:
     size = [(s + pads[i] + pads[i + 2] - kernel[i]) // stride[i] + 1 for i, s in enumerate((h, w))]
     attributes: dict[str, Any] = {"kernel_shape": kernel, "strides": stride, "pads": pads}
     if net.opset >= 10 and net.draw(st.booleans()):
-        attributes["ceil_mode"] = 1
-        size = [_ceiled(*a) for a in zip((h, w), kernel, stride, pads[:2], pads[2:])]
+        ceiled = [_ceiled(*a) for a in zip((h, w), kernel, stride, pads[:2], pads[2:])]
+        undropped = [-(-(s + pads[i] + pads[i + 2] - kernel[i]) // stride[i]) + 1 for i, s in enumerate((h, w))]
+        # onnxruntime infers another shape than it computes where an AveragePool drops a window: it refuses what follows
+        if kind == "MaxPool" or ceiled == undropped:
+            attributes["ceil_mode"], size = 1, ceiled
     if kind == "AveragePool":
         attributes["count_include_pad"] = net.number(0, 1)
     net.add(kind, [x], (n, c, *size), **attributes)
