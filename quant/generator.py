@@ -49,11 +49,13 @@ def _load_function(path: Path, function: str) -> Callable[[], Any]:
         raise CompileError(f"{path}: cannot be imported as Python")
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))  # so that it may import what lies beside it
+    usual, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # nothing appears beside the user's file
     try:
         spec.loader.exec_module(module)
     except USERS_FAULTS as fault:
         raise CompileError(f"{path}: {_cause(fault, path)}; the file must import cleanly") from None
     finally:
+        sys.dont_write_bytecode = usual
         sys.path.remove(str(path.parent))
     found = getattr(module, function, None)
     if not callable(found):

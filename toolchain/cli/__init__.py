@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 
@@ -28,18 +28,30 @@ def hw() -> None:
 
 def _run(command: str) -> None:
     with ended_at_once():
-        main = import_module(f"toolchain.cli.{command}").main
-    main()
+        import_module(f"toolchain.cli.{command}").main()
 
 
 @contextmanager
 def ended_at_once() -> Iterator[None]:
-    """Ctrl-C inside ends the process with one line. For imports: they take longer than many commands, compiled modules lose or
-    change a KeyboardInterrupt that meets them, and nothing is written by then."""
+    """Ctrl-C inside ends the process with one line. For imports and parsing: they take longer than many commands, compiled
+    modules lose or change a KeyboardInterrupt that meets them, and nothing is written by then."""
+    with _on_interrupt(_stop):
+        yield
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C inside raises KeyboardInterrupt."""
+    with _on_interrupt(signal.default_int_handler):
+        yield
+
+
+@contextmanager
+def _on_interrupt(handler: Callable[..., object]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    usual = signal.signal(signal.SIGINT, _stop)
+    usual = signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:

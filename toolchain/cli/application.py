@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import typer
 
+from toolchain.cli import interruptible
 from toolchain.errors import CompileError, ToolchainError
 from toolchain.files import is_stream
 
@@ -40,7 +41,8 @@ def reported() -> Iterator[None]:
         if isinstance(stream, io.TextIOWrapper):  # names of the model that the terminal cannot show
             stream.reconfigure(errors="backslashreplace")
     try:
-        yield
+        with interruptible():
+            yield
         sys.stdout.flush()
     except ToolchainError as fault:
         _end(str(fault))
