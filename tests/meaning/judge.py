@@ -26,7 +26,7 @@ from toolchain.runtime import Session
 Array = np.ndarray[Any, Any]
 Samples = Sequence[Mapping[str, Array]]
 EXACT_DB = 120.0  # what float32 leaves
-RESHAPED = ("/before_reshape", "/rows", "/2d")  # how the frontend calls a tensor of the file under another shape
+RESHAPED = ("/before_reshape", "/rows", "/2d", "/kept")  # how the frontend calls a tensor of the file under another shape
 VIEWS = frozenset(("Cast", "Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 MEANS = frozenset(("GlobalAveragePool", "GlobalMaxPool", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"))  # of one: views
 
