@@ -46,15 +46,10 @@ class Copy(Move):
     destination_stride2: int = move_stride(2)
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
-        source, target, counts, inner = (
-            space_of(self.source_space),
-            space_of(self.destination_space),
-            self.counts(),
-            self.inner_bytes,
-        )
+        source, target, counts = space_of(self.source_space), space_of(self.destination_space), self.counts()
         return (
-            Access(source, self.source_address, counts, self._source_strides(), inner, False),
-            Access(target, self.destination_address, counts, self.destination_strides(), inner, True),
+            Access(source, self.source_address, counts, self._source_strides(), self.inner_bytes, False),
+            Access(target, self.destination_address, counts, self.destination_strides(), self.inner_bytes, True),
         )
 
     def _source_strides(self) -> tuple[Whole, Whole, Whole]:
