@@ -91,7 +91,7 @@ class Writer:
         """Appends one layer; returns the address of its output."""
         n, k = layer.output_size, layer.kernel
         inner = k * k * layer.inputs
-        entries = self.chip.engines.mac.accumulators.entries
+        entries = self.chip.array.accumulators.entries
         channels = max(1, min(layer.outputs, entries // n, WEIGHT_BYTES // (inner + 16)))
         channels = channels if channels < 16 else channels // 16 * 16
         most = INPUT_BYTES // (layer.size * layer.inputs)

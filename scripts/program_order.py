@@ -8,7 +8,7 @@ from program_mutations import Program
 
 from simulator.overlap import overlap
 from toolchain.hw.chip import Chip
-from toolchain.machine import Access, End, MachineOp, Signal, Wait, accesses, engine_index
+from toolchain.machine import Access, End, MachineOp, Signal, Wait, accesses
 
 Place = tuple[int | None, int]  # engine, and how many operations of work ran there before
 
@@ -25,23 +25,23 @@ class Ordered:
         and keeps every semaphore within its limit and at 0 at the end, one engine on each side."""
         if _work(self._chip, mutant) != self._work or not _semaphores_sound(mutant):
             return False
-        before = _before(mutant)
+        before = _before(self._chip, mutant)
         if before is None or not _counts_hold(self._chip, mutant, before):
             return False
-        place = {_key(mutant, i): i for i, op in enumerate(mutant.ops) if not isinstance(op, Signal | Wait | End)}
+        place = {_key(self._chip, mutant, i): i for i, op in enumerate(mutant.ops) if not isinstance(op, Signal | Wait | End)}
         return all(before[place[second]] >> place[first] & 1 for first, second in self._conflicts)
 
 
-def _key(program: Program, index: int) -> Place:
-    engine = engine_index(program.ops[index])
-    rank = sum(engine_index(op) == engine and not isinstance(op, Signal | Wait) for op in program.ops[:index])
+def _key(chip: Chip, program: Program, index: int) -> Place:
+    engine = program.ops[index].queue(chip)
+    rank = sum(op.queue(chip) == engine and not isinstance(op, Signal | Wait) for op in program.ops[:index])
     return engine, rank
 
 
 def _work(chip: Chip, program: Program) -> list[list[MachineOp]]:
-    queues: list[list[MachineOp]] = [[] for _ in range(2 + chip.engines.dma.channels)]
+    queues: list[list[MachineOp]] = [[] for _ in chip.units]
     for op in program.ops:
-        engine = engine_index(op)
+        engine = op.queue(chip)
         if engine is not None and not isinstance(op, Signal | Wait):
             queues[engine].append(op)
     return queues
@@ -49,8 +49,8 @@ def _work(chip: Chip, program: Program) -> list[list[MachineOp]]:
 
 def _conflicts(chip: Chip, program: Program) -> Iterator[tuple[Place, Place]]:
     """Pairs of operations on two engines that touch a common byte, one writing, the earlier of the program first."""
-    touched = [(i, engine_index(op), accesses(op, chip)) for i, op in enumerate(program.ops)]
-    keys = {i: _key(program, i) for i, _, touches in touched if touches}
+    touched = [(i, op.queue(chip), accesses(op, chip)) for i, op in enumerate(program.ops)]
+    keys = {i: _key(chip, program, i) for i, _, touches in touched if touches}
     for k, (j, engine, mine) in enumerate(touched):
         for i, other, theirs in touched[:k]:
             if other != engine and any(_meet(a, b) for a in mine for b in theirs):
@@ -72,7 +72,7 @@ def _semaphores_sound(program: Program) -> bool:
     return not any(counts.values()) and all(len(side) <= 1 for sides in ends.values() for side in sides)
 
 
-def _edges(program: Program) -> list[list[int]]:
+def _edges(chip: Chip, program: Program) -> list[list[int]]:
     """For each operation those that come right before it: on its engine, and the Signal that a Wait takes."""
     last: dict[int, int] = {}
     signals: dict[int, list[int]] = {}
@@ -82,7 +82,7 @@ def _edges(program: Program) -> list[list[int]]:
     taken: dict[int, int] = {}
     edges: list[list[int]] = []
     for i, op in enumerate(program.ops):
-        engine = engine_index(op)
+        engine = op.queue(chip)
         own = [] if engine is None or engine not in last else [last[engine]]
         if isinstance(op, Wait):
             k = taken.get(op.semaphore, 0)
@@ -94,9 +94,9 @@ def _edges(program: Program) -> list[list[int]]:
     return edges
 
 
-def _before(program: Program) -> list[int] | None:
+def _before(chip: Chip, program: Program) -> list[int] | None:
     """For each operation the set (bits) of all that must have run before it; None where that goes round in a circle."""
-    edges = _edges(program)
+    edges = _edges(chip, program)
     followers: list[list[int]] = [[] for _ in edges]
     for i, own in enumerate(edges):
         for j in own:

@@ -6,7 +6,7 @@ from toolchain.machine import MachineOp
 
 
 class AccumulatorState:
-    """What the accumulators hold between the operations of the array."""
+    """What the accumulators of one array hold between its operations."""
 
     def __init__(self) -> None:
         self.shape: tuple[int, ...] | None = None

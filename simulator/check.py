@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from simulator.accumulators import AccumulatorState
 from simulator.hazards import Hazards, Written
@@ -41,7 +41,7 @@ def check_counts(ops: Sequence[MachineOp], order: Order) -> None:
         waited = waits[semaphore]
         if len(indexes) > waited:
             raise ProgramError(
-                f"{describe(indexes[-1], ops[indexes[-1]], order.names)}: the semaphore is signalled {len(indexes)} times and "
+                f"{describe(indexes[-1], ops[indexes[-1]], order.chip)}: the semaphore is signalled {len(indexes)} times and "
                 f"waited for {waited} times; it must end at 0, the next run starts from it"
             )
 
@@ -49,13 +49,13 @@ def check_counts(ops: Sequence[MachineOp], order: Order) -> None:
 def _one_engine(indexes: list[int], index: int, what: str, ops: Sequence[MachineOp], order: Order) -> None:
     if indexes and order.engine[indexes[0]] != order.engine[index]:
         raise ProgramError(
-            f"{describe(index, ops[index], order.names)}: the semaphore is {what} on {order.names[order.engine[indexes[0]]]} too "
+            f"{describe(index, ops[index], order.chip)}: the semaphore is {what} on {order.names[order.engine[indexes[0]]]} too "
             f"(op {indexes[0]}), so which Wait takes which Signal depends on timing; use a semaphore for each pair of engines"
         )
     indexes.append(index)
 
 
-def check_addresses(index: int, op: MachineOp, found: Sequence[Access], sizes: Mapping[Space, int], names: Sequence[str]) -> None:
+def check_addresses(index: int, op: MachineOp, found: Sequence[Access], sizes: Sequence[int], chip: Chip) -> None:
     """Accesses inside their memory; what an operation writes neither overlaps itself nor what the operation reads.
 
     In place is allowed: a write of exactly the bytes, in exactly the shape, of a read that goes element by element.
@@ -63,25 +63,25 @@ def check_addresses(index: int, op: MachineOp, found: Sequence[Access], sizes: M
     for access in found:
         if access.address < 0 or min(access.strides, default=0) < 0:
             raise ProgramError(
-                f"{describe(index, op, names)}: address {access.address} with strides {access.strides}; none may be negative"
+                f"{describe(index, op, chip)}: address {access.address} with strides {access.strides}; none may be negative"
             )
         size = sizes[access.space]
         if access.end > size:
             raise ProgramError(
-                f"{describe(index, op, names)} {'writes' if access.write else 'reads'} {range_text(access)}, "
-                f"outside {access.space.name.lower()} of {size:#x} bytes"
+                f"{describe(index, op, chip)} {'writes' if access.write else 'reads'} {range_text(access)}, "
+                f"outside {Space(access.space).name.lower()} of {size:#x} bytes"
             )
     if not found or not found[-1].write:
         return
     write = found[-1]
     if repeats_itself(write):
-        raise ProgramError(f"{describe(index, op, names)} writes {range_text(write)}: its elements overlap one another")
+        raise ProgramError(f"{describe(index, op, chip)} writes {range_text(write)}: its elements overlap one another")
     for read in found[:-1]:
         if read.space != write.space or read.end <= write.address or write.end <= read.address:
             continue
         in_place = read.in_step and read.block == write.block
         if not in_place and overlap(read, write):
-            raise ProgramError(f"{describe(index, op, names)} writes {range_text(write)} over {range_text(read)}, which it reads")
+            raise ProgramError(f"{describe(index, op, chip)} writes {range_text(write)} over {range_text(read)}, which it reads")
 
 
 def check_program(
@@ -99,7 +99,7 @@ def check_program(
     Returns what nothing reads. Raises ProgramError with the first rule that is broken.
     """
     check_semaphores(ops, order)
-    sizes = {Space.DRAM: dram_bytes, Space.SRAM: chip.memories.sram.size}
+    sizes = [dram_bytes, *(s.memory.size for s in chip.spaces[1:])]
     checks = _Checks(chip, ops, order, touched, sizes, written, parts)
     for done, index in enumerate(order.legal):
         checks.step(index)
@@ -120,26 +120,26 @@ class _Checks:
         ops: Sequence[MachineOp],
         order: Order,
         touched: Sequence[Sequence[Access]],
-        sizes: Mapping[Space, int],
+        sizes: Sequence[int],
         written: Sequence[tuple[int, int]],
         parts: Sequence[DramPart],
     ):
         self.chip, self.ops, self.order, self.touched, self.sizes = chip, ops, order, touched, sizes
-        self.hazards = Hazards(ops, order, chip.sync.max_count)
-        self.memories = (Written(sizes[Space.DRAM], [*written, *given(parts)]), Written(sizes[Space.SRAM]))
+        self.hazards = Hazards(ops, order, chip.sync.max_count, len(sizes))
+        self.memories = (Written(sizes[Space.DRAM], [*written, *given(parts)]), *(Written(n) for n in sizes[1:]))
         self.kept, self.unread = Kept(parts), UnreadMarks(ops, touched, sizes, parts)
-        self.accumulators = AccumulatorState()
+        self.accumulators = [AccumulatorState() for _ in order.names]
 
     def step(self, index: int) -> None:
         op = self.ops[index]
         if isinstance(op, Signal | Wait):
             self.hazards.synchronise(index)
             return
-        fault = broken_capability(op, self.chip) or self.accumulators.broken(op)
+        fault = broken_capability(op, self.chip) or self._accumulators(index).broken(op)
         if fault:
             raise ProgramError(f"{self._name(index)}: {fault}")
         found = self.touched[index]
-        check_addresses(index, op, found, self.sizes, self.order.names)
+        check_addresses(index, op, found, self.sizes, self.chip)
         for access in found:
             self.hazards.touch(index, access, access.address, access.end)
             if access.write:
@@ -167,5 +167,8 @@ class _Checks:
                 break
         raise ProgramError(fault)
 
+    def _accumulators(self, index: int) -> AccumulatorState:
+        return self.accumulators[self.order.engine[index]]
+
     def _name(self, index: int) -> str:
-        return describe(index, self.ops[index], self.order.names)
+        return describe(index, self.ops[index], self.order.chip)

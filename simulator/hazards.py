@@ -24,14 +24,14 @@ _SHORT = 16  # below this many candidates a plain loop is faster than numpy
 class Hazards:
     """One pass over a program in an order that can run."""
 
-    def __init__(self, ops: Sequence[MachineOp], order: Order, max_count: int):
+    def __init__(self, ops: Sequence[MachineOp], order: Order, max_count: int, spaces: int):
         self.ops, self.order, self.max_count = ops, order, max_count
         engines = len(order.names)
-        # the lists of an engine: dram reads, dram writes, sram reads, sram writes
-        self.low = [array("q") for _ in range(4 * engines)]
-        self.high = [array("q") for _ in range(4 * engines)]
-        self.made: list[list[tuple[int, Access]]] = [[] for _ in range(4 * engines)]
-        self.known = [[0] * (4 * engines) for _ in range(engines)]
+        self.lists = 2 * spaces  # of an engine: reads and writes of each memory
+        self.low = [array("q") for _ in range(self.lists * engines)]
+        self.high = [array("q") for _ in range(self.lists * engines)]
+        self.made: list[list[tuple[int, Access]]] = [[] for _ in range(self.lists * engines)]
+        self.known = [[0] * (self.lists * engines) for _ in range(engines)]
         self.waits_known = [[0] * engines for _ in range(engines)]  # Wait counts known, by engine of the Wait
         self.sent: dict[int, tuple[list[int], list[int]]] = {}
         self.waits_done = [0] * engines
@@ -45,7 +45,7 @@ class Hazards:
         if isinstance(op, Signal):
             self._count(index, op, queue)
             clock, waits = list(self.known[queue]), list(self.waits_known[queue])
-            for k in range(4 * queue, 4 * queue + 4):
+            for k in range(self.lists * queue, self.lists * (queue + 1)):
                 clock[k] = len(self.made[k])
             waits[queue] = self.waits_done[queue]
             self.sent[index] = (clock, waits)
@@ -68,7 +68,7 @@ class Hazards:
         seen = self.waits_done[queue] if waiter == queue else self.waits_known[queue][waiter]
         if len(waits) < needed or waits[needed - 1] > seen:
             raise ProgramError(
-                f"{describe(index, op, self.order.names)}: the count may reach {self.max_count + 1}, "
+                f"{describe(index, op, self.order.chip)}: the count may reach {self.max_count + 1}, "
                 f"above sync.max_count={self.max_count}; nothing orders this Signal after Wait number {needed} of the semaphore"
             )
 
@@ -77,14 +77,14 @@ class Hazards:
         queue = self.order.engine[index]
         known, made = self.known[queue], self.made
         first = 2 * access.space
-        for base in range(first, len(made), 4):
-            if base == 4 * queue + first:
+        for base in range(first, len(made), self.lists):
+            if base == self.lists * queue + first:
                 continue
             for k in (base + 1, base) if access.write else (base + 1,):
                 begin, end = known[k], len(made[k])
                 if begin < end:
                     self._compare(index, access, low, high, k, begin, end)
-        own = 4 * queue + first + access.write
+        own = self.lists * queue + first + access.write
         self.low[own].append(low)
         self.high[own].append(high)
         made[own].append((index, access))
@@ -102,10 +102,10 @@ class Hazards:
                 raise ProgramError(self._unordered(index, access, other, before))
 
     def _unordered(self, index: int, access: Access, other: int, before: Access) -> str:
-        names = self.order.names
+        chip = self.order.chip
         return (
-            f"{describe(index, self.ops[index], names)} {_verb(access)} {range_text(access)} and "
-            f"{describe(other, self.ops[other], names)} {_verb(before)} {range_text(before)}: nothing orders the two; "
+            f"{describe(index, self.ops[index], chip)} {_verb(access)} {range_text(access)} and "
+            f"{describe(other, self.ops[other], chip)} {_verb(before)} {range_text(before)}: nothing orders the two; "
             f"put a Signal after the one that comes first and a Wait for it before the other"
         )
 

@@ -27,7 +27,7 @@ class Arithmetic:
         self.wrap = numerics.overflow == "wrap"
         self.kind: ScaleKind = numerics.scale.kind
         self.int4 = numerics.weight == "int4"
-        self.accumulator_bits = chip.engines.mac.accumulators.bits
+        self.accumulator_bits = chip.array.accumulators.bits
         self.interpolation: TableForm = "tflite" if numerics.table.interpolation == "tflite" else "tosa"
         self.requant = lru_cache(maxsize=1024)(self._requant)
         self.channel_requant = lru_cache(maxsize=256)(self._channel_requant)

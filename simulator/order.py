@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
-from toolchain.machine import Copy, End, Fill, MachineOp, Signal, Wait, engine_index, engine_names
+from toolchain.machine import End, MachineOp, Signal, Wait
 
 NO_ENGINE = -1
 
@@ -20,6 +20,7 @@ class Order:
     taken: for each Wait by index, the index of the Signal it takes: the k-th Wait takes the k-th Signal.
     """
 
+    chip: Chip
     names: tuple[str, ...]
     engine: list[int]
     legal: list[int]
@@ -27,21 +28,19 @@ class Order:
 
 
 def queue_depths(chip: Chip) -> list[int]:
-    """Entries of each engine's queue, in the order of `engine_names`."""
-    engines = chip.engines
-    return [engines.mac.queue_depth, engines.vector.queue_depth, *[engines.dma.queue_depth] * engines.dma.channels]
+    """Entries of each unit's queue."""
+    return [unit.spec.queue_depth for unit in chip.units]
 
 
 def issue_cycles(chip: Chip) -> list[int]:
-    """What each engine takes to begin any operation, in the order of `engine_names`."""
-    engines = chip.engines
-    return [engines.mac.issue_cycles, engines.vector.issue_cycles, *[engines.dma.issue_cycles] * engines.dma.channels]
+    """What each engine takes to begin any operation, in the order of `chip.units`."""
+    return [unit.spec.issue_cycles for unit in chip.units]
 
 
-def describe(index: int, op: MachineOp, names: Sequence[str]) -> str:
+def describe(index: int, op: MachineOp, chip: Chip) -> str:
     """`op 12 convolution (mac)`, for messages."""
-    engine = engine_index(op)
-    where = "" if engine is None or not 0 <= engine < len(names) else f" ({names[engine]})"
+    engine = op.queue(chip)
+    where = "" if engine is None else f" ({chip.units[engine].name})"
     detail = f" semaphore {op.semaphore}" if isinstance(op, Signal | Wait) else ""
     return f"op {index} {op.NAME}{detail}{where}"
 
@@ -53,15 +52,15 @@ def program_order(chip: Chip, ops: Sequence[MachineOp]) -> Order:
     Raises ProgramError on a deadlock (naming the blocked operations), on engines and semaphores that the machine has
     not, and on an End that is not the last operation.
     """
-    names = engine_names(chip.engines.dma.channels)
+    names = tuple(unit.name for unit in chip.units)
     engine = engines_of(chip, ops, names)
     run = _Queues(ops, engine, queue_depths(chip))
     for index, queue in enumerate(engine):
         if queue != NO_ENGINE and not run.dispatch(index, queue):
-            raise ProgramError(_deadlock(ops, names, run.blocked, index))
+            raise ProgramError(_deadlock(ops, chip, run.blocked, index))
     if any(head >= 0 for head in run.blocked):
-        raise ProgramError(_deadlock(ops, names, run.blocked, None))
-    return Order(names, engine, run.legal, run.taken)
+        raise ProgramError(_deadlock(ops, chip, run.blocked, None))
+    return Order(chip, names, engine, run.legal, run.taken)
 
 
 def engines_of(chip: Chip, ops: Sequence[MachineOp], names: Sequence[str]) -> list[int]:
@@ -70,18 +69,16 @@ def engines_of(chip: Chip, ops: Sequence[MachineOp], names: Sequence[str]) -> li
     for index, op in enumerate(ops):
         if isinstance(op, Signal | Wait) and not 0 <= op.semaphore < semaphores:
             raise ProgramError(
-                f"{describe(index, op, names)}: the machine has semaphores 0..{semaphores - 1} (sync.semaphores={semaphores})"
+                f"{describe(index, op, chip)}: the machine has semaphores 0..{semaphores - 1} (sync.semaphores={semaphores})"
             )
         if isinstance(op, End):
             if index != len(ops) - 1:
                 raise ProgramError(f"op {index} end: {len(ops) - 1 - index} operations follow it; end must be the last")
             engine.append(NO_ENGINE)
             continue
-        queue = engine_index(op)
-        if isinstance(op, Copy | Fill) and op.channel < 0:
-            queue = None
-        if queue is None or not 0 <= queue < len(names):
-            given = op.channel if isinstance(op, Copy | Fill) else getattr(op, "engine", None)
+        queue = op.queue(chip)
+        if queue is None:
+            given = op.engine if isinstance(op, Signal | Wait) else op.number()
             raise ProgramError(f"op {index} {op.NAME}: names engine or channel {given}; the machine has {', '.join(names)}")
         engine.append(queue)
     return engine
@@ -146,17 +143,17 @@ class _Queues:
         return self.engine[woken]
 
 
-def _deadlock(ops: Sequence[MachineOp], names: Sequence[str], blocked: Sequence[int], front: int | None) -> str:
-    stuck = [describe(i, ops[i], names) for i in blocked if i >= 0]
+def _deadlock(ops: Sequence[MachineOp], chip: Chip, blocked: Sequence[int], front: int | None) -> str:
+    stuck = [describe(i, ops[i], chip) for i in blocked if i >= 0]
     if front is not None:
-        stuck.append(f"{describe(front, ops[front], names)} (not dispatched: its queue is full)")
+        stuck.append(f"{describe(front, ops[front], chip)} (not dispatched: its queue is full)")
     said = f"deadlock: {'; '.join(stuck)} can never go on; each Wait needs a Signal that runs without it"
     return said + next(
-        _lacking(ops, names, {op.semaphore for op in (ops[i] for i in blocked if i >= 0) if isinstance(op, Wait)}), ""
+        _lacking(ops, chip, {op.semaphore for op in (ops[i] for i in blocked if i >= 0) if isinstance(op, Wait)}), ""
     )
 
 
-def _lacking(ops: Sequence[MachineOp], names: Sequence[str], semaphores: set[int]) -> Iterator[str]:
+def _lacking(ops: Sequence[MachineOp], chip: Chip, semaphores: set[int]) -> Iterator[str]:
     """Where a Signal may have been left out: all Waits behind that place take the next one's, and only the last is stuck."""
     for semaphore in sorted(semaphores):
         signals = [i for i, op in enumerate(ops) if isinstance(op, Signal) and op.semaphore == semaphore]
@@ -166,5 +163,5 @@ def _lacking(ops: Sequence[MachineOp], names: Sequence[str], semaphores: set[int
         first = next(w for w, s in zip(waits, [*signals, *waits[len(signals) :]]) if s >= w)
         yield (
             f"; semaphore {semaphore} is signalled {len(signals)} times and waited for {len(waits)} times: "
-            f"{describe(first, ops[first], names)} is the first without a Signal of its own before it"
+            f"{describe(first, ops[first], chip)} is the first without a Signal of its own before it"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from toolchain.machine import Access
+from toolchain.machine import Access, Space
 from toolchain.machine.operation import Block
 
 
@@ -75,4 +75,4 @@ def range_text(access: Access) -> str:
     """`sram[0x100..0x180)`, with the strides where it has holes."""
     _, run, outer = access.block
     shape = "" if not outer else " as " + "x".join(f"{n}@{stride}" for n, stride in outer) + f"x{run} bytes"
-    return f"{access.space.name.lower()}[{access.address:#x}..{access.end:#x}){shape}"
+    return f"{Space(access.space).name.lower()}[{access.address:#x}..{access.end:#x}){shape}"

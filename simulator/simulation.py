@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,14 +13,14 @@ from simulator.execute import execute
 from simulator.order import Order, describe, program_order
 from simulator.parts import DramPart
 from simulator.state import State
-from simulator.timeline import BOUNDS, Timeline, demands, timeline
+from simulator.timeline import Timeline, demands, timeline
 from simulator.unread import Unread
 from simulator.values.context import Context
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
-from toolchain.machine import Access, Demand, MachineOp, Space, accesses
+from toolchain.machine import Access, Demand, MachineOp, Traffic, accesses
 
-Observe = Callable[[int, Mapping[Space, np.ndarray]], None]  # index of the operation that ran, bytes of both memories
+Observe = Callable[[int, Sequence[np.ndarray]], None]  # index of the operation that ran, bytes of each memory
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Simulation:
     """What a run left behind. Arrays are per operation, in program order; times in cycles.
 
     dram: uint8, the memory afterwards (values=False: as it was). start, end: int64; empty with timing=False.
-    engine: index into `engines`, -1 for End. bound_by: 'compute', 'dram', 'sram' (what its end waited for), 'dispatch'
+    engine: index into `engines`, -1 for End. bound_by: 'compute' or a memory's name (what its end waited for), 'dispatch'
     (the front end or a full queue kept its engine idle for longer than it ran) or 'wait' (a semaphore).
-    dram_*_bytes: bytes the program moves; dram_*_burst_bytes: the same in whole bursts, as charged to the bandwidth.
-    sram_peak_bytes: one past the highest byte of sram touched. busy_cycles: per engine, without signals and waits.
+    traffic: by memory, bytes the program moves, and the same in whole bursts, as charged to the bandwidth.
+    peak_bytes: by memory, one past the highest byte touched. busy_cycles: per engine, without signals and waits.
     unread: bytes that are written, or constant, and never read (empty with check=False).
     """
 
@@ -43,15 +43,50 @@ class Simulation:
     end: np.ndarray
     bound_by: tuple[str, ...]
     macs: int
-    dram_read_bytes: int
-    dram_write_bytes: int
-    dram_read_burst_bytes: int
-    dram_write_burst_bytes: int
-    sram_read_bytes: int
-    sram_write_bytes: int
-    sram_peak_bytes: int
+    traffic: dict[str, Traffic]
+    peak_bytes: dict[str, int]
     busy_cycles: dict[str, int] = field(default_factory=dict)
     unread: tuple[Unread, ...] = ()
+
+    @property
+    def dram_read_bytes(self) -> int:
+        return self.traffic["dram"].read_bytes
+
+    @property
+    def dram_write_bytes(self) -> int:
+        return self.traffic["dram"].write_bytes
+
+    @property
+    def dram_read_burst_bytes(self) -> int:
+        return self.traffic["dram"].read_burst_bytes
+
+    @property
+    def dram_write_burst_bytes(self) -> int:
+        return self.traffic["dram"].write_burst_bytes
+
+    @property
+    def sram_read_bytes(self) -> int:
+        """As charged to the port."""
+        return self.traffic["sram"].read_burst_bytes
+
+    @property
+    def sram_write_bytes(self) -> int:
+        """As charged to the port."""
+        return self.traffic["sram"].write_burst_bytes
+
+    @property
+    def sram_peak_bytes(self) -> int:
+        return self.peak_bytes["sram"]
+
+
+def _traffic(names: Sequence[str], wanted: Sequence[Demand]) -> dict[str, Traffic]:
+    sums = [[0, 0, 0, 0] for _ in names]
+    for found in wanted:
+        for t in found.traffic:
+            total = sums[t.space]
+            for i, size_bytes in enumerate(t[1:]):
+                total[i] += size_bytes
+    return {name: Traffic(i, *sums[i]) for i, name in enumerate(names)}
 
 
 def simulate(
@@ -79,10 +114,9 @@ def simulate(
     """
     if words is not None and len(words) != len(ops):
         raise ProgramError(f"{len(words)} instruction lengths for {len(ops)} operations; give one each")
-    if dram.dtype != np.uint8 or dram.ndim != 1 or dram.size > chip.memories.dram.size:
+    if dram.dtype != np.uint8 or dram.ndim != 1 or dram.size > chip.dram.size:
         raise ProgramError(
-            f"dram image is {dram.dtype}{list(dram.shape)}; must be uint8 of at most {chip.memories.dram.size} bytes "
-            f"(memories.dram.size)"
+            f"dram image is {dram.dtype}{list(dram.shape)}; must be uint8 of at most {chip.dram.size} bytes (memories.dram.size)"
         )
     order = program_order(chip, ops)
     touched = _accesses(chip, ops, order)
@@ -90,7 +124,7 @@ def simulate(
     wanted = demands(chip, ops)
     times = timeline(chip, ops, order, wanted, words) if timing else None
     after = _values(chip, ops, order, dram.copy(), check, observe, progress) if values else dram
-    return _result(order, after, touched, wanted, times, unread)
+    return _result(chip, order, after, touched, wanted, times, unread)
 
 
 def _accesses(chip: Chip, ops: Sequence[MachineOp], order: Order) -> list[tuple[Access, ...]]:
@@ -99,7 +133,7 @@ def _accesses(chip: Chip, ops: Sequence[MachineOp], order: Order) -> list[tuple[
         try:
             found.append(accesses(op, chip))
         except ValueError as fault:  # an address space that is none
-            raise ProgramError(f"{describe(index, op, order.names)}: {fault}") from fault
+            raise ProgramError(f"{describe(index, op, order.chip)}: {fault}") from fault
     return found
 
 
@@ -120,7 +154,7 @@ def _values(
         try:
             execute(ops[index], context)
         except faults as fault:
-            raise ProgramError(f"{describe(index, ops[index], order.names)}: {fault}") from fault
+            raise ProgramError(f"{describe(index, ops[index], order.chip)}: {fault}") from fault
         if observe:
             observe(index, context.state.memory)
         if progress and not done % PROGRESS_EVERY:
@@ -129,6 +163,7 @@ def _values(
 
 
 def _result(
+    chip: Chip,
     order: Order,
     dram: np.ndarray,
     touched: Sequence[Sequence[Access]],
@@ -137,7 +172,10 @@ def _result(
     unread: tuple[Unread, ...],
 ) -> Simulation:
     nothing = np.zeros(0, np.int64)
-    ends = (a.end for found in touched for a in found if a.space == Space.SRAM and a.bytes)
+    peaks = [0] * len(chip.spaces)
+    for access in (a for found in touched for a in found if a.bytes):
+        peaks[access.space] = max(peaks[access.space], access.end)
+    names = [space.name for space in chip.spaces]
     return Simulation(
         dram=dram,
         engines=order.names,
@@ -145,15 +183,10 @@ def _result(
         cycles=times.cycles if times else 0,
         start=times.start if times else nothing,
         end=times.end if times else nothing,
-        bound_by=tuple(BOUNDS[b] for b in times.bound) if times else (),
+        bound_by=tuple(times.bounds[b] for b in times.bound) if times else (),
         macs=sum(d.macs for d in wanted),
-        dram_read_bytes=sum(d.dram_read_bytes for d in wanted),
-        dram_write_bytes=sum(d.dram_write_bytes for d in wanted),
-        dram_read_burst_bytes=sum(d.dram_read_burst_bytes for d in wanted),
-        dram_write_burst_bytes=sum(d.dram_write_burst_bytes for d in wanted),
-        sram_read_bytes=sum(d.sram_read_bytes for d in wanted),
-        sram_write_bytes=sum(d.sram_write_bytes for d in wanted),
-        sram_peak_bytes=max(ends, default=0),
+        traffic=_traffic(names, wanted),
+        peak_bytes=dict(zip(names, peaks)),
         busy_cycles=times.busy_cycles if times else {},
         unread=unread,
     )

@@ -17,22 +17,22 @@ import numpy as np
 
 from simulator.order import NO_ENGINE, Order, issue_cycles, queue_depths
 from toolchain.hw.chip import Chip
-from toolchain.machine import Demand, MachineOp, Signal, Wait, demand
+from toolchain.machine import Demand, MachineOp, Signal, Space, Traffic, Wait, demand
 
-BOUNDS = ("compute", "dram", "sram", "dispatch", "wait")
-_COMPUTE, _DRAM, _SRAM, _DISPATCH, _WAIT = range(5)
-_PORT_BOUND = (_DRAM, _DRAM, _SRAM, _SRAM)
+BOUNDS = ("compute", "dispatch", "wait")  # besides the memories, which follow
+_COMPUTE, _DISPATCH, _WAIT = range(len(BOUNDS))
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """start, end: int64[op] cycles; bound: int8[op], index into BOUNDS. End operations start and end at `cycles`."""
+    """start, end: int64[op] cycles; bound: int8[op], index into `bounds`. End operations start and end at `cycles`."""
 
     start: np.ndarray
     end: np.ndarray
     bound: np.ndarray
     cycles: int
     busy_cycles: dict[str, int]
+    bounds: tuple[str, ...]
 
 
 def demands(chip: Chip, ops: Sequence[MachineOp]) -> list[Demand]:
@@ -44,52 +44,67 @@ def timeline(
 ) -> Timeline:
     """Times of every operation. words: instruction words of each operation, which the front end reads (None: one each)."""
     costs = [chip.isa.word_cycles * n for n in words] if words is not None else [chip.isa.word_cycles] * len(ops)
-    sweep = _Sweep(order, queue_depths(chip), issue_cycles(chip), [isinstance(op, Wait | Signal) for op in ops])
-    start, end = sweep.unbounded(_balanced_cycles(ops, order, wanted))
+    sweep = _Sweep(chip, order, [isinstance(op, Wait | Signal) for op in ops])
+    start, end = sweep.unbounded(_balanced_cycles(chip, order, wanted))
     # A Wait counts from its end: that is when its Signal has run.
     keys = {i: end[i] if isinstance(ops[i], Wait) else start[i] for i in order.legal}
     sequence = sorted(order.legal, key=keys.__getitem__)  # stable: ties stay in legal order
     services = _services(chip, wanted)
     start, end, bound = sweep.served(sequence, costs, wanted, services)
-    return _finished(ops, order, start, end, bound)
+    return _finished(chip, ops, order, start, end, bound)
 
 
-def _balanced_cycles(ops: Sequence[MachineOp], order: Order, wanted: Sequence[Demand]) -> list[int]:
-    """Durations on a machine of unlimited memories, its DMA as fast as its busier engine needs over the whole program."""
-    arithmetic, moved = [0, 0], 0
+def _balanced_cycles(chip: Chip, order: Order, wanted: Sequence[Demand]) -> list[int]:
+    """Durations on a machine of unlimited memories, its DMA as fast as its busiest other unit needs over the whole program."""
+    moves = [unit.kind == "dma" for unit in chip.units]
+    arithmetic, moved = [0] * len(moves), 0
     for queue, d in zip(order.engine, wanted):
-        if queue in (0, 1):
-            arithmetic[queue] += d.compute_cycles
-        else:
+        if queue == NO_ENGINE or moves[queue]:
             moved += _moved(d)
+        else:
+            arithmetic[queue] += d.compute_cycles
     pace = max(arithmetic) / moved if moved else 0.0
-    return [d.compute_cycles if queue in (0, 1) else ceil(_moved(d) * pace) for queue, d in zip(order.engine, wanted)]
+    return [
+        ceil(_moved(d) * pace) if queue == NO_ENGINE or moves[queue] else d.compute_cycles
+        for queue, d in zip(order.engine, wanted)
+    ]
 
 
 def _moved(d: Demand) -> int:
-    return max(d.dram_read_bytes + d.dram_write_bytes, d.sram_read_bytes + d.sram_write_bytes)
+    """Bytes at the memory that sees most of them: on the chip in whole bursts, as scattered runs cost them."""
+    return max((_at_memory(t) for t in d.traffic), default=0)
+
+
+def _at_memory(t: Traffic) -> int:
+    return t.read_bytes + t.write_bytes if t.space == Space.DRAM else t.read_burst_bytes + t.write_burst_bytes
 
 
 def _services(chip: Chip, wanted: Sequence[Demand]) -> list[tuple[tuple[int, int, int], ...]]:
-    """For each operation (port, cycles, index into BOUNDS) of each memory port it uses. Shared ports are one port."""
-    ports: list[tuple[int, float]] = []
-    for i, memory in enumerate((chip.memories.dram, chip.memories.sram)):
+    """For each operation (port, cycles, index into `bounds`) of each memory port it uses. Shared ports are one port."""
+    ports: list[tuple[tuple[int, float], tuple[int, float]]] = []
+    for i, memory in enumerate(space.memory for space in chip.spaces):
         read, write = memory.read_bytes_per_cycle, memory.write_bytes_per_cycle
         both = max(read, write)
-        ports += [(2 * i, both), (2 * i, both)] if memory.shared_ports else [(2 * i, read), (2 * i + 1, write)]
+        ports.append(((2 * i, both), (2 * i, both)) if memory.shared_ports else ((2 * i, read), (2 * i + 1, write)))
     found = []
     for d in wanted:
-        sizes = (d.dram_read_burst_bytes, d.dram_write_burst_bytes, d.sram_read_bytes, d.sram_write_bytes)
-        found.append(tuple((p, ceil(n / rate), _PORT_BOUND[p]) for n, (p, rate) in zip(sizes, ports) if n))
+        used: list[tuple[int, int, int]] = []
+        for t in d.traffic:
+            (reader, read_rate), (writer, write_rate) = ports[t.space]
+            if t.read_burst_bytes:
+                used.append((reader, ceil(t.read_burst_bytes / read_rate), len(BOUNDS) + t.space))
+            if t.write_burst_bytes:
+                used.append((writer, ceil(t.write_burst_bytes / write_rate), len(BOUNDS) + t.space))
+        found.append(tuple(used))
     return found
 
 
 class _Sweep:
     """Passes over a program in an order that can run; each time is known when it is needed."""
 
-    def __init__(self, order: Order, depths: Sequence[int], issue: Sequence[int], sync: Sequence[bool]):
-        self.order, self.issue, self.sync = order, issue, sync
-        self.slot = _slots(order, depths)
+    def __init__(self, chip: Chip, order: Order, sync: Sequence[bool]):
+        self.order, self.issue, self.sync, self.ports = order, issue_cycles(chip), sync, 2 * len(chip.spaces)
+        self.slot = _slots(order, queue_depths(chip))
 
     def unbounded(self, durations: Sequence[int]) -> tuple[list[int], list[int]]:
         """Start and end with memories of no limit and a front end that takes no time but stops at a full queue."""
@@ -125,7 +140,7 @@ class _Sweep:
         engine, taken, slot, issue, sync = self.order.engine, self.order.taken, self.slot, self.issue, self.sync
         count = len(engine)
         start, end, bound = [0] * count, [0] * count, [0] * count
-        free, port = [0] * len(self.order.names), [0, 0, 0, 0]
+        free, port = [0] * len(self.order.names), [0] * self.ports
         front, fetched = 0, 0.0
         dispatch = [0] * count
         for i in sequence:
@@ -174,7 +189,7 @@ def _slots(order: Order, depths: Sequence[int]) -> list[int]:
     return slot
 
 
-def _finished(ops: Sequence[MachineOp], order: Order, start: list[int], end: list[int], bound: list[int]) -> Timeline:
+def _finished(chip: Chip, ops: Sequence[MachineOp], order: Order, start: list[int], end: list[int], bound: list[int]) -> Timeline:
     cycles = max(end, default=0)
     busy = [0] * len(order.names)
     for i, queue in enumerate(order.engine):
@@ -188,4 +203,5 @@ def _finished(ops: Sequence[MachineOp], order: Order, start: list[int], end: lis
         np.array(bound, np.int8),
         cycles,
         dict(zip(order.names, busy)),
+        (*BOUNDS, *(space.name for space in chip.spaces)),
     )

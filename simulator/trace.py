@@ -69,7 +69,7 @@ def sram_occupancy(chip: Chip, ops: Sequence[MachineOp], run: Simulation) -> tup
     A byte lives from the start of the operation that writes it to the end of the last that reads it before it is
     written again.
     """
-    size, count = chip.memories.sram.size, len(ops)
+    size, count = chip.sram.size, len(ops)
     # per byte, the operation that wrote it and the one that read it last, by their places in these orders
     begun, ended = np.argsort(run.start, kind="stable"), np.argsort(run.end, kind="stable")
     place = np.empty(count, np.int64)

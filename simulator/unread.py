@@ -5,7 +5,7 @@ No rule of the machine forbids them, but an operation that was dropped, or reads
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,7 +24,7 @@ class Unread:
     """index: the operation that wrote the bytes, -1 for constants. ranges: [first, last), of one memory."""
 
     index: int
-    space: Space
+    space: int
     ranges: tuple[Range, ...]
 
     @property
@@ -34,25 +34,25 @@ class Unread:
     @property
     def text(self) -> str:
         """`16 bytes of sram[0x100..0x180)`."""
-        span = f"{self.space.name.lower()}[{self.ranges[0][0]:#x}..{self.ranges[-1][1]:#x})"
+        span = f"{Space(self.space).name.lower()}[{self.ranges[0][0]:#x}..{self.ranges[-1][1]:#x})"
         return f"{counted(self.bytes, 'byte')} of {span}"
 
 
 class UnreadMarks:
-    """A mark for each byte of both memories, set where it was written, or is a constant, and was not read since."""
+    """A mark for each byte of the memories, set where it was written, or is a constant, and was not read since."""
 
     def __init__(
         self,
         ops: Sequence[MachineOp],
         touched: Sequence[Sequence[Access]],
-        sizes: Mapping[Space, int],
+        sizes: Sequence[int],
         parts: Sequence[DramPart],
     ):
         self._ops, self._touched, self._parts = ops, touched, parts
-        self._raw = {space: bytearray(size) for space, size in sizes.items()}
-        self._marks = {space: np.frombuffer(raw, np.uint8) for space, raw in self._raw.items()}
-        self._writes: dict[Space, list[tuple[int, Access]]] = {Space.DRAM: [], Space.SRAM: []}
-        self._found: dict[tuple[int, Space], list[Range]] = {}
+        self._raw = [bytearray(size) for size in sizes]
+        self._marks = [np.frombuffer(raw, np.uint8) for raw in self._raw]
+        self._writes: list[list[tuple[int, Access]]] = [[] for _ in sizes]
+        self._found: dict[tuple[int, int], list[Range]] = {}
         for part in self._of(PartKind.CONSTANT):
             self._marks[Space.DRAM][part.first : part.last] = 1
 
@@ -86,7 +86,7 @@ class UnreadMarks:
             if self._raw[Space.DRAM].find(1, part.first, part.last) >= 0:
                 self._add(-1, Space.DRAM, part.first, dram[part.first : part.last] != 0)
                 dram[part.first : part.last] = 0
-        for space, raw in self._raw.items():
+        for space, raw in enumerate(self._raw):
             first = raw.find(1)
             if first >= 0:
                 self._blame(space, first, self._marks[space][first : raw.rfind(1) + 1] != 0)
@@ -96,7 +96,7 @@ class UnreadMarks:
     def _of(self, kind: PartKind) -> list[DramPart]:
         return [p for p in self._parts if p.kind is kind]
 
-    def _blame(self, space: Space, base: int, lost: np.ndarray) -> None:
+    def _blame(self, space: int, base: int, lost: np.ndarray) -> None:
         """lost: bool for the bytes from `base` on. Each goes to the last operation that wrote it."""
         lost, end, left = lost.copy(), base + lost.size, int(lost.sum())
         for index, access in reversed(self._writes[space]):
@@ -114,11 +114,11 @@ class UnreadMarks:
                 if not left:
                     return
 
-    def _add(self, index: int, space: Space, base: int, lost: np.ndarray) -> None:
+    def _add(self, index: int, space: int, base: int, lost: np.ndarray) -> None:
         edges = np.flatnonzero(np.diff(lost.astype(np.int8), prepend=0, append=0)) + base
         self._found.setdefault((index, space), []).extend(zip(edges[::2].tolist(), edges[1::2].tolist()))
 
-    def _without_tails(self, space: Space, ranges: list[Range]) -> tuple[Range, ...]:
+    def _without_tails(self, space: int, ranges: list[Range]) -> tuple[Range, ...]:
         """What lies between weights and the parameters behind them, which are aligned, is loaded with both and never read."""
         return tuple(sorted(r for r in ranges if space == Space.DRAM or not self._in_tail(*r)))
 

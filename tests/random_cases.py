@@ -84,9 +84,9 @@ def machines(draw: Any) -> DrawnMachine:
     mac["depthwise"] = draw(st.sampled_from(["diagonal", "column", "none"]))
     mac["accumulators"]["entries"] = max(mac["rows"] * mac["columns"], draw(st.sampled_from([64, 256, 1024, 8192])))
     mac["post"] = draw(st.sampled_from([[], ["table"], ["add"], ["table", "add"]]))
-    vector["lanes"] = draw(st.sampled_from([1, 4, 16]))
-    if draw(st.integers(0, 3)) == 0:
-        vector["operations"] = [o for o in vector["operations"] if draw(st.booleans())]
+    lanes, startup = draw(st.sampled_from([1, 4, 16])), draw(st.sampled_from([0, 4, 12]))
+    kept = [f for f in vector["functions"] if draw(st.booleans())] if draw(st.integers(0, 3)) == 0 else vector["functions"]
+    vector["functions"] = {f: {"lanes": lanes, "startup": startup} for f in kept}
     dma["dimensions"], dma["channels"] = draw(st.integers(1, 3)), draw(st.sampled_from([1, 1, 2, 3, 4]))
     data["sync"]["semaphores"] = draw(st.sampled_from([6, 9, 32]))
     data["sync"]["max_count"] = draw(st.sampled_from([1, 2, 15]))

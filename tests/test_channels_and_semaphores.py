@@ -27,8 +27,8 @@ CLASSIFIER = Path(__file__).parents[1] / "examples" / "classifier" / "classifier
 def with_sync(machine: Machine, channels: int, **sync: int) -> Machine:
     """`machine` with other semaphores and DMA channels."""
     chip = machine.chip
-    dma = chip.engines.dma.model_copy(update={"channels": channels})
-    engines = chip.engines.model_copy(update={"dma": dma})
+    dma = chip.engines["dma"].model_copy(update={"channels": channels})
+    engines = {**chip.engines, "dma": dma}
     return replace(machine, chip=chip.model_copy(update={"engines": engines, "sync": chip.sync.model_copy(update=sync)}))
 
 
@@ -86,9 +86,10 @@ def test_loads_are_dealt_out_to_all_channels_but_the_last() -> None:
     edge16 = load_machine("edge16")
     chip = edge16.chip.model_copy(
         update={
-            "engines": edge16.chip.engines.model_copy(
-                update={"dma": edge16.chip.engines.dma.model_copy(update={"bytes_per_cycle": 2.0})}
-            )
+            "engines": {
+                **edge16.chip.engines,
+                "dma": edge16.chip.engines["dma"].model_copy(update={"bytes_per_cycle": 2.0}),
+            }
         }
     )
     cycles, used = {}, {}

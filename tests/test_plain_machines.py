@@ -18,11 +18,9 @@ def bare(name: str) -> Machine:
     """The machine without a vector engine's operations and with nothing behind its array."""
     machine = load_machine(name)
     engines = machine.chip.engines
-    vector = engines.vector.model_copy(update={"operations": ()})
-    mac = engines.mac.model_copy(update={"post": ()})
-    return replace(
-        machine, chip=machine.chip.model_copy(update={"engines": engines.model_copy(update={"vector": vector, "mac": mac})})
-    )
+    vector = engines["vector"].model_copy(update={"functions": {}})
+    mac = engines["mac"].model_copy(update={"post": ()})
+    return replace(machine, chip=machine.chip.model_copy(update={"engines": {**engines, "vector": vector, "mac": mac}}))
 
 
 def save(nodes: list[onnx.NodeProto], outputs: dict[str, list[int]], path: Path) -> Path:
@@ -54,7 +52,7 @@ def test_a_sum_that_is_read_before_its_relu_too_keeps_the_relu_apart(tmp_path: P
     nodes = [helper.make_node("Gemm", ["x", "w1", "b1"], ["h"], transB=1), helper.make_node("Relu", ["h"], ["y"])]
     path = save(nodes, {"y": [3, 24], "h": [3, 24]}, tmp_path / "both.onnx")
     fallbacks = build(path, BuildOptions(bare("edge16"))).figures["fallbacks"]
-    assert [f["reason"] for f in fallbacks] == ["engines.vector.operations has neither rescale nor table"]
+    assert [f["reason"] for f in fallbacks] == ["engines.vector.functions has neither rescale nor table"]
 
 
 @pytest.mark.parametrize(("value", "reasons"), [(0.0, []), (1.0, ["a value of 1 may need a scale of its own"])])

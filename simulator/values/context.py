@@ -12,7 +12,17 @@ from quant.fixed_point.conv import finish_sums
 from simulator.numerics import Arithmetic
 from simulator.state import PARAMETERS, State
 from toolchain.hw.chip import Chip
-from toolchain.machine import PARAMETER_BYTES, MatrixProduct, Pool, WeightedWindowOp, WindowOp, table_bytes
+from toolchain.machine import (
+    PARAMETER_BYTES,
+    Convolution,
+    Depthwise,
+    MachineOp,
+    MatrixProduct,
+    Pool,
+    WeightedWindowOp,
+    WindowOp,
+    table_bytes,
+)
 
 Array = NDArray[Any]
 Pads = tuple[int, int, int, int]
@@ -27,18 +37,26 @@ class Context:
         self.activation, self.size = state.activation, state.activation.itemsize
         self._table_bytes = table_bytes(chip)
 
-    def table(self, address: int) -> Array:
-        """uint8 of a function's table."""
-        return self.state.sram_bytes(address, self._table_bytes)
+    def space(self, op: MachineOp, role: str) -> int:
+        """Code of the memory in which the operation's operands of this role lie."""
+        return op.unit_in(self.chip).roles[role]
 
-    def block(self, address: int, size_bytes: int) -> bytes:
-        """A copy of bytes of the SRAM."""
-        return self.state.sram_bytes(address, size_bytes).tobytes()
+    def feature_map(self, op: MachineOp, role: str, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+        """A view of activations; strides in bytes."""
+        return self.state.feature_map(self.space(op, role), address, shape, strides)
+
+    def bytes_of(self, op: MachineOp, role: str, address: int, size_bytes: int) -> Array:
+        """A view of uint8[size_bytes]."""
+        return self.state.bytes_of(self.space(op, role), address, size_bytes)
+
+    def table(self, op: MachineOp, role: str, address: int) -> Array:
+        """uint8 of a function's table."""
+        return self.bytes_of(op, role, address, self._table_bytes)
 
     def output(self, op: Any, height: int, width: int, channels: int) -> Array:
         """int8 or int16[h, w, c] where the operation writes."""
         strides = (op.output_row_stride, op.output_column_stride, self.size)
-        return self.state.feature_map(op.output_address, (height, width, channels), strides)
+        return self.feature_map(op, "output", op.output_address, (height, width, channels), strides)
 
     def window_output(self, op: WindowOp, channels: int) -> Array:
         return self.output(op, op.output_height, op.output_width, channels)
@@ -52,7 +70,7 @@ class Context:
         if rows == 0 or columns == 0:
             return np.full((1, full_height, full_width, channels), padding, self.activation), (0, 0, 0, 0)
         strides = (0, op.input_row_stride, op.input_column_stride, self.size)
-        x = self.state.feature_map(op.input_address, (1, rows, columns, channels), strides)
+        x = self.feature_map(op, "input", op.input_address, (1, rows, columns, channels), strides)
         return x, (op.pad_top, op.pad_left, full_height - op.pad_top - rows, full_width - op.pad_left - columns)
 
     def window_sums(self, op: WeightedWindowOp, channels: int, weights: Any) -> Array:
@@ -68,22 +86,24 @@ class Context:
             accumulator_bits=self.arithmetic.accumulator_bits,
         )[0]
 
-    def accumulated(self, op: WeightedWindowOp | MatrixProduct, sums: Array) -> Array:
+    def accumulated(self, op: Convolution | Depthwise | MatrixProduct, sums: Array) -> Array:
         """Through the accumulators, which keep the sums unless the operation emits."""
-        if op.accumulate and self.state.accumulators is not None:
-            sums = finish_sums(sums + self.state.accumulators, None, self.arithmetic.accumulator_bits)
-        self.state.accumulators = None if op.emit else sums
+        held = self.state.accumulators.pop(op.unit, None)
+        if op.accumulate and held is not None:
+            sums = finish_sums(sums + held, None, self.arithmetic.accumulator_bits)
+        if not op.emit:
+            self.state.accumulators[op.unit] = sums
         return sums
 
-    def emitted(self, op: WeightedWindowOp, sums: Array, channels: int) -> Array | None:
+    def emitted(self, op: Convolution | Depthwise, sums: Array, channels: int) -> Array | None:
         """None where the accumulators keep the sums, else the outputs after the table."""
         sums = self.accumulated(op, sums)
         if not op.emit:
             return None
-        block = self.block(op.parameter_address, channels * PARAMETER_BYTES)
+        block = self.bytes_of(op, "parameters", op.parameter_address, channels * PARAMETER_BYTES).tobytes()
         bias, requant = self.arithmetic.channel_requant(block, op.output_zero_point, op.clamp_low, op.clamp_high)
         q = requantize(finish_sums(sums, bias, self.arithmetic.accumulator_bits), requant, self.activation)
-        return self.arithmetic.lookup(q, self.table(op.table_address)) if op.use_table else q
+        return self.arithmetic.lookup(q, self.table(op, "parameters", op.table_address)) if op.use_table else q
 
     def output_requant(self, key: str, op: MatrixProduct | Pool) -> Requant:
         """key: of `numerics.per_op`."""

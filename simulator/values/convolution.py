@@ -10,7 +10,7 @@ from toolchain.machine import Convolution, weight_bytes
 def convolution(op: Convolution, context: Context) -> None:
     inner = op.kernel_height * op.kernel_width * op.input_channels
     weights = context.arithmetic.weights(
-        context.block(op.weight_address, op.output_channels * weight_bytes(inner, context.chip)),
+        context.bytes_of(op, "weights", op.weight_address, op.output_channels * weight_bytes(inner, context.chip)).tobytes(),
         op.output_channels,
         op.kernel_height,
         op.kernel_width,
@@ -27,7 +27,7 @@ def _residual(op: Convolution, q: Array, context: Context) -> Array:
     strides = (op.addend_row_stride, op.addend_column_stride, context.size)
     return add(
         q,
-        context.state.feature_map(op.addend_address, shape, strides),
+        context.feature_map(op, "input", op.addend_address, shape, strides),
         inner(key, op.add_input_multiplier, op.add_input_shift),
         inner(key, op.add_addend_multiplier, op.add_addend_shift),
         context.arithmetic.requant(

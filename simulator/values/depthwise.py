@@ -8,7 +8,7 @@ from toolchain.machine import Depthwise, weight_bytes
 
 def depthwise(op: Depthwise, context: Context) -> None:
     taps = op.kernel_height * op.kernel_width
-    raw = context.state.sram_bytes(op.weight_address, taps * weight_bytes(op.channels, context.chip))
+    raw = context.bytes_of(op, "weights", op.weight_address, taps * weight_bytes(op.channels, context.chip))
     weights = context.arithmetic.depthwise_weights(raw, op.kernel_height, op.kernel_width, op.channels)
     q = context.emitted(op, context.window_sums(op, op.channels, weights), op.channels)
     if q is not None:

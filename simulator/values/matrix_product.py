@@ -8,10 +8,9 @@ from toolchain.machine import MatrixProduct
 
 
 def matrix_product(op: MatrixProduct, context: Context) -> None:
-    feature_map = context.state.feature_map
     sums = matmul(
-        feature_map(op.a_address, (op.rows, op.inner), (op.a_row_stride, context.size)),
-        feature_map(op.b_address, (op.inner, op.columns), (op.b_row_stride, op.b_column_stride)),
+        context.feature_map(op, "input", op.a_address, (op.rows, op.inner), (op.a_row_stride, context.size)),
+        context.feature_map(op, "weights", op.b_address, (op.inner, op.columns), (op.b_row_stride, op.b_column_stride)),
         a_zero_point=op.a_zero_point,
         b_zero_point=op.b_zero_point,
         accumulator_bits=context.arithmetic.accumulator_bits,
@@ -19,7 +18,8 @@ def matrix_product(op: MatrixProduct, context: Context) -> None:
     sums = context.accumulated(op, sums)
     if op.emit:
         q = requantize(sums, context.output_requant("matrix_product", op), context.activation)
-        feature_map(op.output_address, (op.rows, op.columns), (op.output_row_stride, context.size))[...] = q
+        strides = (op.output_row_stride, context.size)
+        context.feature_map(op, "output", op.output_address, (op.rows, op.columns), strides)[...] = q
 
 
 VALUES = {MatrixProduct: matrix_product}

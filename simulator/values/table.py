@@ -10,8 +10,9 @@ from toolchain.machine import Table
 
 def table(op: Table, context: Context) -> None:
     shape, strides = (op.height, op.width, op.channels), (op.input_row_stride, op.input_column_stride, context.size)
-    x = context.state.feature_map(op.input_address, shape, strides)
-    context.output(op, *shape)[...] = context.arithmetic.lookup(np.ascontiguousarray(x), context.table(op.table_address))
+    x = context.feature_map(op, "input", op.input_address, shape, strides)
+    looked_up = context.arithmetic.lookup(np.ascontiguousarray(x), context.table(op, "tables", op.table_address))
+    context.output(op, *shape)[...] = looked_up
 
 
 VALUES = {Table: table}

@@ -120,7 +120,7 @@ conv   Conv               mac                       N
 relu   Relu               mac                       N  part of conv
 same   Identity           none                      0  folded away: constant, without effect, or merged into another node
 log    LogSoftmax         host                      -  no operator of the chip computes LogSoftmax
-prelu  PRelu              host                      -  engines.vector.operations has no prelu
+prelu  PRelu              host                      -  engines.vector.functions has no prelu
 pool   GlobalAveragePool  vector                    N
 shape  Flatten            none                      0  the same bytes under another shape"""
 

@@ -12,9 +12,11 @@ from onnx import numpy_helper, parser
 
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import CompileError
+from toolchain.hw.engines import FunctionRate
 from toolchain.isa import Machine, load_machine
 from toolchain.schedule import refusal
 
+FUNCTIONS = {name: FunctionRate(lanes=16) for name in ("add", "rescale", "table")}
 # the change of edge16, the weight's shape, the graph, the node, what is said of it
 CASES = {
     "kernel": (
@@ -66,8 +68,8 @@ CASES = {
         "limits.pool.max_kernel=[2, 2]: a chain of smaller windows",
     ),
     "average pool": (
-        {"engines.vector": {"operations": ("add", "rescale", "table")}}, (3, 1, 3, 3), "y = AveragePool<kernel_shape=[3,3]>(x)",
-        "engines.vector.operations has no average_pool: a depthwise convolution with ones",
+        {"engines.vector": {"functions": FUNCTIONS}}, (3, 1, 3, 3), "y = AveragePool<kernel_shape=[3,3]>(x)",
+        "engines.vector.functions has no average_pool: a depthwise convolution with ones",
     ),
     "kernel rows for want of memory": (
         {"memories.sram": {"size": 1024}}, (3, 1, 16, 16), "y = Conv<group=3>(x, w)",
@@ -91,6 +93,8 @@ CASES = {
 def changed(section: Any, path: list[str], values: dict[str, Any]) -> Any:
     if not path:
         return section.model_copy(update=values)
+    if isinstance(section, dict):
+        return {**section, path[0]: changed(section[path[0]], path[1:], values)}
     return section.model_copy(update={path[0]: changed(getattr(section, path[0]), path[1:], values)})
 
 

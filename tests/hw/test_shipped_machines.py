@@ -10,7 +10,7 @@ import pytest
 
 from toolchain.errors import ProgramError
 from toolchain.hw import chip_differences, chip_lines, chip_schema, load_chip, read_source, shipped_names
-from toolchain.hw.units import write_bytes, write_hertz
+from toolchain.hw.quantities import write_bytes, write_hertz
 from toolchain.isa import (
     c_header,
     load_machine,
@@ -29,16 +29,16 @@ NAMES = shipped_names()
 def test_there_are_machines_of_every_kind():
     chips = [load_chip(name) for name in NAMES]
     assert len(chips) >= 5
-    assert {c.engines.mac.dataflow for c in chips} >= {"os", "ws"}
-    assert {c.engines.mac.depthwise for c in chips} >= {"diagonal", "column"}
-    assert {c.engines.dma.dimensions for c in chips} >= {2, 3}
-    assert {c.engines.dma.channels for c in chips} >= {1, 2}
-    assert {c.engines.mac.post for c in chips} >= {(), ("table",), ("table", "add")}
+    assert {c.array.dataflow for c in chips} >= {"os", "ws"}
+    assert {c.array.depthwise for c in chips} >= {"diagonal", "column"}
+    assert {c.dma.dimensions for c in chips} >= {2, 3}
+    assert {c.dma.channels for c in chips} >= {1, 2}
+    assert {c.array.post for c in chips} >= {(), ("table",), ("table", "add")}
     assert {c.numerics.activation for c in chips} == {"int8", "int16"}
     assert {c.numerics.weight for c in chips} == {"int4", "int8"}
     assert {c.numerics.scale.kind for c in chips} >= {"pow2", "multiplier"}
     assert len({c.numerics.rounding for c in chips}) >= 3
-    assert len({c.memories.sram.alignment_bytes for c in chips}) >= 3
+    assert len({c.sram.alignment_bytes for c in chips}) >= 3
     assert {load_machine(name).isa.kind for name in NAMES} == {"registers", "descriptors"}
 
 
@@ -53,10 +53,9 @@ def test_the_file_has_the_machine_s_name(name):
 )
 def test_ethos_machines_have_vela_s_figures(name, macs, size, dram, sram):
     chip = load_chip(name)
-    memories = chip.memories
-    assert (chip.macs_per_cycle, memories.sram.size) == (macs, size)
-    assert (memories.dram.read_bytes_per_cycle, memories.sram.read_bytes_per_cycle) == (dram, sram)
-    assert (memories.dram.burst_bytes, memories.sram.burst_bytes) == (128, 32)
+    assert (chip.macs_per_cycle, chip.sram.size) == (macs, size)
+    assert (chip.dram.read_bytes_per_cycle, chip.sram.read_bytes_per_cycle) == (dram, sram)
+    assert (chip.dram.burst_bytes, chip.sram.burst_bytes) == (128, 32)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -125,7 +124,7 @@ def test_an_embedded_table_with_an_overlap_is_refused():
 @pytest.mark.parametrize(
     ("section", "key", "value", "reason"),
     [
-        ("memories", "sram", {"banks": 7}, "memories.sram.banks: 7 banks do not divide 524288 bytes evenly"),
+        ("memories", "sram", {"banks": 7}, "chip.sram.banks: 7 banks do not divide 524288 bytes evenly"),
         ("engines", "mac", {"depth": 100_000}, "engines.mac.depth: 100000 is more than 16384, the largest side of an array"),
         ("sync", "semaphores", 2, "sync.semaphores: 2 are fewer than the 3"),
         ("sync", "semaphores", 9999, "operations.signal.fields.semaphore: 8 bits hold 0 to 255"),
@@ -155,7 +154,7 @@ def test_what_is_shown_loads_as_the_same_machine(name, tmp_path):
 def test_differences():
     a, b = load_chip("ethos_u55_256"), load_chip("ethos_u65_512")
     found = chip_differences(a, b)
-    assert ("memories.sram.size", "2 MiB", "384 KiB") in found
+    assert ("chip.sram.size", "2 MiB", "384 KiB") in found
     assert ("clock.frequency", "500 MHz", "1 GHz") in found
     assert chip_differences(a, a) == []
     assert ("energy", "-", "none") not in found

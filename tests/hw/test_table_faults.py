@@ -226,8 +226,8 @@ NEEDS = {
     "an operation the chip needs": (
         REGISTERS,
         [],
-        [("operations: [add,", "operations: [table, add,")],
-        "operations: has no table; engines.vector.operations has table",
+        [("    functions:\n", "    functions:\n      table: {lanes: 4}\n")],
+        "operations: has no table; engines.vector.functions has table",
     ),
     "alignment below a step": (
         REGISTERS,

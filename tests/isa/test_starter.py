@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from toolchain.errors import ConfigError
 from toolchain.hw import load_chip, read_source, shipped_names
+from toolchain.hw.engines import FunctionRate
 from toolchain.isa.__main__ import main
 from toolchain.isa.layout import broken_layout
 from toolchain.isa.machine import load_machine, read_table
@@ -41,8 +42,10 @@ def test_what_a_machine_knows_at_one_value_takes_no_bits():
 @given(st.sets(st.sampled_from(["add", "sub", "mul", "rescale", "prelu", "table", "max_pool", "average_pool"]), min_size=1))
 def test_kinds_follow_the_operations_that_the_vector_engine_has(operations):
     chip = load_chip("edge16")
-    vector = chip.engines.vector.model_copy(update={"operations": tuple(sorted(operations))})
-    chip = chip.model_copy(update={"engines": chip.engines.model_copy(update={"vector": vector})})
+    vector = chip.engines["vector"].model_copy(
+        update={"functions": {name: FunctionRate(lanes=16) for name in sorted(operations)}}
+    )
+    chip = chip.model_copy(update={"engines": {**chip.engines, "vector": vector}})
     table, _ = read_table(read_source(starter_table(chip), "starter.yaml"))
     assert table is not None
     assert ("table" in table.operations) == ("table" in operations)

@@ -19,21 +19,21 @@ from toolchain.errors import InternalError
 from toolchain.hw import load_chip, shipped_names
 from toolchain.isa import Machine, c_header, decode, encode, load_machine, manual, starter_table, verilog_package
 from toolchain.isa.needs import needed_operations
-from toolchain.machine import MachineOp, Space, accesses, broken_capability, columns_of, demand, engine_index
+from toolchain.machine import Demand, MachineOp, Space, accesses, broken_capability, columns_of, demand
 from toolchain.machine.registry import OPERATIONS
 
 WHOLE = '''
 from collections.abc import Iterator
 from dataclasses import dataclass
 from toolchain.machine.operation import NOTHING, Access, Demand, MachineOp
-from toolchain.machine.parameter import sram_address
+from toolchain.machine.parameter import operand_address
 
 @dataclass(frozen=True, slots=True)
 class Negate(MachineOp):
     """y = -x."""
     NAME = "negate"
     ENGINE = "vector"
-    input_address: int = sram_address()
+    input_address: int = operand_address("input")
 
     @classmethod
     def needed(cls, chip):
@@ -56,7 +56,7 @@ LEFT_OUT = {
     "def demand(": "demand",
     "def broken(": "broken",
     '"""y = -x."""': "a docstring",
-    " = sram_address()": "the unit and values of parameter input_address",
+    ' = operand_address("input")': "the unit and values of parameter input_address",
 }
 
 
@@ -70,7 +70,7 @@ def imported(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_class_that_says_all_is_an_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     negate = imported(WHOLE, tmp_path, monkeypatch).Negate(5)
-    assert (engine_index(negate), negate.parameters()) == (1, ("input_address",))
+    assert (negate.queue(load_chip("edge16")), negate.parameters()) == (1, ("input_address",))
     with pytest.raises(FrozenInstanceError):
         negate.input_address = 6
     assert not hasattr(negate, "__dict__")
@@ -107,12 +107,12 @@ def test_every_consumer_knows_every_operation(name: str) -> None:
     for op in ops:
         touched, asked = accesses(op, chip), demand(op, chip)
         assert broken_capability(op, chip) is None, op
-        assert (engine_index(op) is None) == (op.NAME == "end")
+        assert (op.queue(chip) is None) == (op.NAME == "end")
         works = op.ENGINE is not None
         assert works == bool(touched) == (asked.compute_cycles > 0), op.NAME
         written = sum(a.bytes for a in touched if a.write)
         # Written bytes are charged somewhere: an operation that writes for nothing would cost nothing.
-        assert written <= asked.sram_write_bytes + asked.dram_write_bytes, op.NAME
+        assert written <= sum(t.write_burst_bytes for t in asked.traffic), op.NAME
 
 
 def lowest(operation: type[MachineOp], machine: Machine) -> MachineOp:
@@ -138,14 +138,19 @@ def test_columns_ask_for_what_their_rows_ask_for(name: str) -> None:
     chip, rng = load_chip(name), random.Random(7)
     for operation in OPERATIONS.values():
         ops = [drawn(operation, chip, rng) for _ in range(100)]
-        columns = [np.broadcast_to(np.asarray(v), (len(ops),)) for v in demand(columns_of(ops), chip)]
+        columns = [np.broadcast_to(np.asarray(v), (len(ops),)) for v in figures(demand(columns_of(ops), chip))]
         rows = [tuple(int(column[i]) for column in columns) for i in range(len(ops))]
-        assert rows == [tuple(int(v) for v in demand(op, chip)) for op in ops], operation.NAME
+        assert rows == [tuple(int(v) for v in figures(demand(op, chip))) for op in ops], operation.NAME
+
+
+def figures(asked: Demand) -> list[Any]:
+    """Every number of a demand, memory by memory."""
+    return [*asked[:3], *(v for space in (Space.DRAM, Space.SRAM) for v in asked.at(space)[1:])]
 
 
 def test_spaces_that_are_none_are_refused() -> None:
     chip = load_chip("edge16")
     copy = lowest(OPERATIONS["copy"], load_machine("edge16"))
     assert accesses(copy, chip)[0].space is Space.DRAM
-    with pytest.raises(ValueError, match="7 is not a valid Space"):
+    with pytest.raises(ValueError, match="7 is no memory; the machine has dram 0, sram 1"):
         accesses(OPERATIONS["copy"](*(7 if n == "source_space" else getattr(copy, n) for n in copy.parameters())), chip)

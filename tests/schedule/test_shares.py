@@ -34,18 +34,18 @@ def test_a_share_of_the_sram_is_kept_for_staging(share: float, monkeypatch: pyte
     monkeypatch.setattr(planner, "_residents", lambda kept, capacity: asked.append(kept) or residents(kept, capacity))
     least = [1000] * len(planner.layers)
     planner._try(least, share)
-    assert asked[0] == [int(share * chip.memories.sram.size)] * len(least)
+    assert asked[0] == [int(share * chip.sram.size)] * len(least)
 
 
 def test_loads_go_to_the_channel_that_was_given_least_latency_counted() -> None:
     """A latency of 100 cycles and 16 bytes a cycle: a load of 1,600 bytes lasts as long as two of 16."""
     chip = load_machine("wide32_w4a16").chip
-    dram = chip.memories.dram.model_copy(update={"latency_cycles": 100})
-    dma = chip.engines.dma.model_copy(update={"channels": 3, "bytes_per_cycle": 16.0})
+    dram = chip.dram.model_copy(update={"latency_cycles": 100})
+    dma = chip.engines["dma"].model_copy(update={"channels": 3, "bytes_per_cycle": 16.0})
     chip = chip.model_copy(
         update={
-            "memories": chip.memories.model_copy(update={"dram": dram}),
-            "engines": chip.engines.model_copy(update={"dma": dma}),
+            "memories": {**chip.memories, "dram": dram},
+            "engines": {**chip.engines, "dma": dma},
             "sync": chip.sync.model_copy(update={"semaphores": 64}),
         }
     )

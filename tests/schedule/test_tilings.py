@@ -192,7 +192,7 @@ def test_the_best_of_a_budget_fits_it() -> None:
         plan = remembering.best(budget, 12)
         assert plan == LayerTilings(layer, (), _views(layer), CostModel(layer.chip), 2).best(budget, 12)
         if plan is not None:
-            align = layer.chip.memories.sram.alignment_bytes
+            align = layer.chip.sram.alignment_bytes
             rings = sum(s.copies * -(-s.size_bytes // align) * align for s in plan.slots)
             assert plan.staging_bytes == rings <= budget
         costs.append(plan.cycles if plan is not None else float("inf"))

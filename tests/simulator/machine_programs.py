@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, get_args
 
 import numpy as np
 
 from toolchain.hw.chip import Chip
+from toolchain.hw.engines import Function
 from toolchain.machine import Copy, End, MachineOp, Signal, Space, Wait
 
+ALL_FUNCTIONS: tuple[str, ...] = get_args(Function)
 MAC, VECTOR, DMA0, DMA1 = 0, 1, 2, 3
+
+
+def functions(lanes: int = 8, startup: int = 4, names: Iterable[str] = ALL_FUNCTIONS) -> dict[str, dict[str, int]]:
+    """A vector engine's functions, all at one rate."""
+    return {name: {"lanes": lanes, "startup": startup} for name in names}
+
 
 _BASE: dict[str, Any] = {
     "name": "small",
@@ -37,8 +46,7 @@ _BASE: dict[str, Any] = {
         },
         "vector": {
             "kind": "vector",
-            "lanes": 8,
-            "operations": ("add", "sub", "mul", "rescale", "prelu", "table", "max_pool", "average_pool"),
+            "functions": functions(),
             "issue_cycles": 0,
         },
         "dma": {"kind": "dma", "channels": 2, "bytes_per_cycle": 16.0, "issue_cycles": 0},

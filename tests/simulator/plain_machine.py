@@ -47,7 +47,7 @@ def wrapped(x: int, bits: int) -> int:
 class PlainMachine:
     def __init__(self, chip: Chip, dram: bytes):
         self.chip = chip
-        self.memory: list[bytearray] = [bytearray(dram), bytearray(chip.memories.sram.size)]
+        self.memory: list[bytearray] = [bytearray(dram), bytearray(chip.sram.size)]
         self.size = 2 if chip.numerics.activation == "int16" else 1
         self.acc: dict[tuple[int, ...], int] = {}
 
@@ -130,7 +130,7 @@ class PlainMachine:
         self.array(op, op.channels, lambda o: (o,), weights)
 
     def array(self, op, outputs, inputs_of, weights) -> None:
-        bits = self.chip.engines.mac.accumulators.bits
+        bits = self.chip.array.accumulators.bits
         sums = {}
         for y in range(op.output_height):
             for x in range(op.output_width):
@@ -179,7 +179,7 @@ class PlainMachine:
         self.put(op.output_address + y * op.output_row_stride + x * op.output_column_stride + o * self.size, q)
 
     def run_matrix_product(self, op: MatrixProduct) -> None:
-        bits = self.chip.engines.mac.accumulators.bits
+        bits = self.chip.array.accumulators.bits
         sums = {}
         for r in range(op.rows):
             for c in range(op.columns):

@@ -81,7 +81,7 @@ class Draw:
         """One in four makes the accumulator wrap, or comes near it."""
         if self.between(0, 3):
             return self.between(-5000, 5000)
-        limit = 1 << (self.chip.engines.mac.accumulators.bits - 1)
+        limit = 1 << (self.chip.array.accumulators.bits - 1)
         return self.between(limit - 4000, limit) * (1 - 2 * self.between(0, 1))
 
     def window(self) -> tuple[dict[str, Any], int, int]:

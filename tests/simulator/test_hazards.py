@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from machine_programs import DMA0, DMA1, MAC, VECTOR, load, make, small_chip, store
+from machine_programs import DMA0, DMA1, MAC, VECTOR, functions, load, make, small_chip, store
 from pipelines import INPUT, OUTPUT, pipeline, rescale, signal_of, without
 
 from simulator import simulate
@@ -280,14 +280,14 @@ LOOKUP = {"height": 1, "width": 1, "channels": 1}
             "op 0 copy (dma0): counts 1x2x1, the machine has engines.dma.dimensions=1",
         ),
         (
-            {"engines__vector__operations": ("add",)},
+            {"engines__vector__functions": functions(names=["add"])},
             make(Pool, **POOL),
-            "op 0 pool (vector): engines.vector.operations has no max_pool",
+            "op 0 pool (vector): engines.vector.functions has no max_pool",
         ),
         (
-            {"engines__vector__operations": ("add",)},
+            {"engines__vector__functions": functions(names=["add"])},
             make(Elementwise, **LOOKUP, kind=ElementwiseKind.MUL),
-            "op 0 elementwise (vector): engines.vector.operations has no mul",
+            "op 0 elementwise (vector): engines.vector.functions has no mul",
         ),
         (
             {"numerics__table": {"entries": 513}},
@@ -342,7 +342,7 @@ def test_images_and_lengths():
         simulate(CHIP, [End()], [1, 1], np.zeros(8, np.uint8), [])
     with pytest.raises(ProgramError, match=re.escape("dram image is int8[8]; must be uint8")):
         simulate(CHIP, [End()], None, np.zeros(8, np.int8), [])
-    whole = CHIP.memories.dram.size
+    whole = CHIP.dram.size
     simulate(CHIP, [End()], None, np.zeros(whole, np.uint8), [])
     with pytest.raises(ProgramError, match=f"must be uint8 of at most {whole} bytes"):
         simulate(CHIP, [End()], None, np.zeros(whole + 1, np.uint8), [])

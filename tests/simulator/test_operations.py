@@ -11,7 +11,7 @@ from random_operations import Draw
 
 from simulator import simulate
 from toolchain.hw import load_chip, shipped_names
-from toolchain.machine import Convolution, MatrixProduct, broken_capability, engine_index
+from toolchain.machine import Convolution, MatrixProduct, broken_capability
 
 CHIPS = {
     "int8": small_chip(),
@@ -46,10 +46,10 @@ def test_equals_plain_loops(chip, kind):
         draw = Draw(machine, 1000 * KINDS.index(kind) + seed)
         ops = getattr(random_operations, kind)(draw)
         size = draw.next + 64
-        assert size <= machine.memories.sram.size
+        assert size <= machine.sram.size
         image = random_bytes(np.random.default_rng(seed), size)
         draw.fill_parameters(image)
-        program = around(ops, engine_index(ops[0]) or 0, size)
+        program = around(ops, ops[0].queue(machine) or 0, size)
         run = simulate(machine, program, None, image, [(0, size)])
         assert run.dram.tobytes() == run_plain(machine, program, image.tobytes()), (seed, ops)
 
@@ -94,7 +94,7 @@ def test_shipped_machines(name):
             size = draw.next + 64
             image = random_bytes(np.random.default_rng(seed), size)
             draw.fill_parameters(image)
-            program = around(ops, engine_index(ops[0]) or 0, size)
+            program = around(ops, ops[0].queue(machine) or 0, size)
             run = simulate(machine, program, None, image, [(0, size)])
             assert run.dram.tobytes() == run_plain(machine, program, image.tobytes()), (kind, seed)
             ran += 1

@@ -187,9 +187,7 @@ def test_a_dropped_wait_is_reported_at_its_place_with_both_operations(wait):
 
 
 def engine_of(op: MachineOp) -> int | None:
-    from toolchain.machine import engine_index
-
-    return engine_index(op)
+    return op.queue(CHIP)
 
 
 def test_a_read_before_an_unordered_write_names_the_write():

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from machine_programs import DMA0, VECTOR, load, small_chip, store
+from machine_programs import DMA0, VECTOR, functions, load, small_chip, store
 from pipelines import pipeline, random_program, rescale
 
 from simulator import Simulation, chrome_trace, simulate, sram_occupancy, write_trace
@@ -59,7 +59,7 @@ def test_pipeline_is_bound_by_its_slowest_stage():
     assert found.cycles == pytest.approx(tiles * stage["compute"] + stage["load"] + stage["store"], abs=2)
     slow = run(small_chip(memories__dram__read_bytes_per_cycle=2.0), ops)
     assert slow.cycles == pytest.approx(tiles * 32 + stage["compute"] + stage["store"], abs=2)
-    shared = run(small_chip(memories__dram__shared_ports=True, engines__vector__startup_cycles=0), ops)
+    shared = run(small_chip(memories__dram__shared_ports=True, engines__vector__functions=functions(startup=0)), ops)
     assert shared.cycles == pytest.approx(tiles * 16 + 8 + 8, abs=20)
 
 
@@ -117,10 +117,10 @@ def laws(chip: Chip, ops: list[MachineOp], found: Simulation) -> None:
     assert found.dram_write_bytes == sum(op.inner_bytes for op in copies if op.destination_space == 0)
     assert found.cycles == max(found.end)
     for bytes_, rate in (
-        (found.dram_read_burst_bytes, chip.memories.dram.read_bytes_per_cycle),
-        (found.dram_write_burst_bytes, chip.memories.dram.write_bytes_per_cycle),
-        (found.sram_read_bytes, chip.memories.sram.read_bytes_per_cycle),
-        (found.sram_write_bytes, chip.memories.sram.write_bytes_per_cycle),
+        (found.dram_read_burst_bytes, chip.dram.read_bytes_per_cycle),
+        (found.dram_write_burst_bytes, chip.dram.write_bytes_per_cycle),
+        (found.sram_read_bytes, chip.sram.read_bytes_per_cycle),
+        (found.sram_write_bytes, chip.sram.write_bytes_per_cycle),
     ):
         assert found.cycles >= bytes_ / rate, "a memory gave more than its bandwidth"
 
@@ -143,7 +143,7 @@ FASTER = [
     {"memories__dram__latency_cycles": 7},
     {"engines__dma__bytes_per_cycle": 20.0},
     {"isa__word_cycles": 1.25},
-    {"engines__vector__startup_cycles": 1},
+    {"engines__vector__functions": functions(startup=1)},
 ]
 
 
@@ -164,7 +164,7 @@ def test_laws_and_more_never_slows():
             chip = small_chip(**(BASE | shared | change))
             after = run(chip, ops)
             # operations of the vector engine get shorter with its startup: their order at the memories may change
-            if "engines__vector__startup_cycles" in change:
+            if "engines__vector__functions" in change:
                 laws(chip, ops, after)
                 continue
             assert after.cycles <= before.cycles, (case, change)

@@ -16,7 +16,7 @@ from toolchain.machine.units.dma import burst_bytes
 
 def array(dataflow: str = "os", rows: int = 16, columns: int = 16, **changes):
     mac = {f"engines__mac__{key}": value for key, value in changes.items()}
-    return small_chip(engines__mac__dataflow=dataflow, engines__mac__rows=rows, engines__mac__columns=columns, **mac).engines.mac
+    return small_chip(engines__mac__dataflow=dataflow, engines__mac__rows=rows, engines__mac__columns=columns, **mac).array
 
 
 # ResNet-18 at 224x224 as matrix products (pixels, inner, outputs): SCALE-Sim 3.0's 21 layers.
@@ -94,13 +94,13 @@ def test_convolution_bytes():
     assert d.macs == 4 * 5 * 45 * 12
     assert d.compute_cycles == 5 * 2 * (45 + 4 + 8 - 2)
     # inputs once for each of 2 column folds; weights once, for the accumulators hold all pixels; parameters
-    assert d.sram_read_bytes == 2 * 6 * 7 * 5 + 45 * 12 + 12 * 16
-    assert d.sram_write_bytes == 4 * 5 * 12
+    assert d.at(Space.SRAM).read_burst_bytes == 2 * 6 * 7 * 5 + 45 * 12 + 12 * 16
+    assert d.at(Space.SRAM).write_burst_bytes == 4 * 5 * 12
     assert d.latency_cycles == 5
     kept = replace(CONVOLUTION, emit=0)
     assert demand(kept, chip)[3:6] == (2 * 6 * 7 * 5 + 45 * 12, 0, 3)
     fused = replace(CONVOLUTION, use_add=1, use_table=1)
-    assert demand(fused, chip).sram_read_bytes == d.sram_read_bytes + 4 * 5 * 12 + 256
+    assert demand(fused, chip).at(Space.SRAM).read_burst_bytes == d.at(Space.SRAM).read_burst_bytes + 4 * 5 * 12 + 256
 
 
 def test_depthwise_and_int4_bytes():
@@ -109,7 +109,7 @@ def test_depthwise_and_int4_bytes():
     )
     chip = small_chip(numerics__weight="int4", **int16_changes())
     d = demand(op, chip)
-    assert d.sram_read_bytes == 4 * 4 * 5 * 2 + 9 * 3
+    assert d.at(Space.SRAM).read_burst_bytes == 4 * 4 * 5 * 2 + 9 * 3
     assert d.macs == 4 * 9 * 5
     assert d.compute_cycles == 1 * 1 * (18 + 4 + 8 - 2)
 
@@ -135,7 +135,7 @@ def test_vector():
         output_width=2,
     )
     assert demand(op, chip)[:1] == (4 + 6 * math.ceil(18 / 8),)
-    assert demand(op, chip).sram_read_bytes == 6 * 6 * 3
+    assert demand(op, chip).at(Space.SRAM).read_burst_bytes == 6 * 6 * 3
     broadcast = make(
         Elementwise,
         height=4,
@@ -147,7 +147,7 @@ def test_vector():
         b_channel_stride=1,
     )
     d = demand(broadcast, chip)
-    assert (d.compute_cycles, d.sram_read_bytes, d.sram_write_bytes) == (4 + 16, 128 + 8, 128)
+    assert (d.compute_cycles, d.at(Space.SRAM).read_burst_bytes, d.at(Space.SRAM).write_burst_bytes) == (4 + 16, 128 + 8, 128)
 
 
 def test_copies():
@@ -158,11 +158,16 @@ def test_copies():
         memories__sram__write_latency_cycles=2,
     )
     d = demand(load(60, 0, 8), chip)
-    assert (d.dram_read_bytes, d.dram_read_burst_bytes, d.sram_write_bytes) == (8, 128, 8)
+    assert (d.at(Space.DRAM).read_bytes, d.at(Space.DRAM).read_burst_bytes, d.at(Space.SRAM).write_burst_bytes) == (8, 128, 8)
     assert (d.compute_cycles, d.latency_cycles) == (1, 102)
     fill = make(Fill, destination_space=Space.DRAM, inner_elements=10, count2=3, destination_stride2=64, destination_address=0)
     d = demand(fill, chip)
-    assert (d.dram_write_bytes, d.dram_write_burst_bytes, d.compute_cycles, d.latency_cycles) == (30, 192, 2, 30)
+    assert (d.at(Space.DRAM).write_bytes, d.at(Space.DRAM).write_burst_bytes, d.compute_cycles, d.latency_cycles) == (
+        30,
+        192,
+        2,
+        30,
+    )
 
 
 def test_signals_ask_for_nothing():
@@ -217,5 +222,5 @@ def test_a_dense_copy_is_one_run():
     )
     chip = small_chip(memories__dram__burst_bytes=64, memories__sram__burst_bytes=4)
     d = demand(op, chip)
-    assert (d.dram_read_bytes, d.dram_read_burst_bytes) == (240, 256)
-    assert d.sram_write_bytes == counted(0, 10, (2, 3, 4), (200, 60, 12), 4)
+    assert (d.at(Space.DRAM).read_bytes, d.at(Space.DRAM).read_burst_bytes) == (240, 256)
+    assert d.at(Space.SRAM).write_burst_bytes == counted(0, 10, (2, 3, 4), (200, 60, 12), 4)

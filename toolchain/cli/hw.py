@@ -117,11 +117,11 @@ def _machine_numerics(chip: Chip) -> MachineNumerics:
         per_op={op: Rounding(rounding) for op, rounding in roundings.items()},
         per_channel=numerics.weights_per_channel,
         wrap=numerics.overflow == "wrap",
-        accumulator_bits=chip.engines.mac.accumulators.bits,
+        accumulator_bits=chip.array.accumulators.bits,
         left_shift=numerics.add_left_shift,
         symmetric=numerics.symmetric_activations,
         interpolation="tflite" if numerics.table.interpolation == "tflite" else "tosa",
-        operators=("requantize", "conv2d", "conv_transpose2d", "matmul", *chip.engines.vector.operations),
+        operators=("requantize", "conv2d", "conv_transpose2d", "matmul", *sorted(chip.functions)),
     )
 
 

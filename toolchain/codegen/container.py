@@ -238,7 +238,7 @@ def _text(data: bytes, thing: str) -> str:
 def _segment(header: IslandHeader | RegionHeader, get: Callable[[Span], bytes], machine: Machine) -> Region | Island:
     if isinstance(header, IslandHeader):
         return Island(get(header.model), header.inputs, header.outputs, header.nodes)
-    dram_size_bytes = machine.chip.memories.dram.size
+    dram_size_bytes = machine.chip.dram.size
     if header.dram_bytes > dram_size_bytes:
         raise ProgramError(f"header: {header.dram_bytes} bytes of DRAM, {machine.chip.name} has {dram_size_bytes}")
     if header.dram_bytes > DRAM_BYTES:
@@ -303,7 +303,7 @@ def _check_results(segments: Sequence[Region | Island], graph: Graph, machine: M
     """Each layer's tensor is the one that its node makes, and lies inside its memory."""
     made = {n.name: n.outputs[0] for n in graph.nodes}
     for region in (s for s in segments if isinstance(s, Region)):
-        sizes = {"dram": region.dram_bytes, "sram": machine.chip.memories.sram.size}
+        sizes = {"dram": region.dram_bytes, "sram": machine.chip.sram.size}
         for layer, result in ((i.name, i.result) for i in region.layers if i.result is not None):
             if made.get(layer) != result.tensor:
                 raise ProgramError(f"layer {layer!r}: its result {result.tensor!r} is not what its node makes")

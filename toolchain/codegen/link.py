@@ -25,7 +25,7 @@ def link_region(
 ) -> Region:
     """Ports first, then spilled tensors, then constants in the order of their first use."""
     chip = machine.chip
-    align = max(chip.memories.dram.alignment_bytes, 16)
+    align = max(chip.dram.alignment_bytes, 16)
     roots = {name: Spot(Space.SRAM, plan.sram[name]) for name in plan.resident}
     at = 0
     for name in dict.fromkeys((*segment.inputs, *segment.outputs)):
@@ -35,16 +35,16 @@ def link_region(
             at += aligned(graph.types[root].size_bytes, align)
     if plan.spilled:
         # DRAM is plentiful: any plan that fits will do.
-        spilled = place([Buffer(s.name, s.start, s.end, s.size_bytes, align) for s in plan.spilled], chip.memories.dram.size)
+        spilled = place([Buffer(s.name, s.start, s.end, s.size_bytes, align) for s in plan.spilled], chip.dram.size)
         for name, address in spilled.addresses.items():
             roots[name] = Spot(Space.DRAM, at + address)
         at += aligned(spilled.peak_bytes, align)
     constants = _Constants(at, align)
     placed = lower_region(plan, Homes(roots, constants.address), chip)
     program = synchronise(placed, chip, at)
-    if constants.end > chip.memories.dram.size:
+    if constants.end > chip.dram.size:
         raise CompileError(
-            f"{chip.name}: the network needs {constants.end} bytes of DRAM, memories.dram.size is {chip.memories.dram.size}"
+            f"{chip.name}: the network needs {constants.end} bytes of DRAM, memories.dram.size is {chip.dram.size}"
         )
     if constants.end > DRAM_BYTES:
         raise CompileError(f"the network needs {constants.end:,} bytes of DRAM, the simulator holds {DRAM_BYTES:,}")

@@ -55,7 +55,7 @@ class _LoadChannels:
     """Deals copies out to the channels that load: each to the one that was given the least work so far."""
 
     def __init__(self, chip: Chip):
-        self._dram, self._bytes_per_cycle = chip.memories.dram, chip.engines.dma.bytes_per_cycle
+        self._dram, self._bytes_per_cycle = chip.dram, chip.dma.bytes_per_cycle
         self._busy_cycles = [0.0] * max(1, chip.used_channels - 1)
 
     def deal(self, loads: Iterable[Copy]) -> Iterator[Copy]:
@@ -71,7 +71,7 @@ class _LayerLowering:
         self.channels = channels
         self.plan, self.planned, self.index, self.homes, self.chip = plan, planned, index, homes, chip
         self.item = chip.activation_bytes
-        self.dimensions = chip.engines.dma.dimensions
+        self.dimensions = chip.dma.dimensions
         self.store_channel = chip.used_channels - 1
 
     @property

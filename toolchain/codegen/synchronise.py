@@ -21,10 +21,10 @@ import numpy as np
 from toolchain.codegen.lower import Placed
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
-from toolchain.machine import Access, End, MachineOp, Signal, Space, Wait, engine_index, engine_names
+from toolchain.machine import Access, End, MachineOp, Signal, Space, Wait
 
 Pair = tuple[int, int]  # engine that signals, engine that waits
-_GRANULE_BYTES = {Space.DRAM: 64, Space.SRAM: 16}
+_DRAM_GRANULE_BYTES, _GRANULE_BYTES = 64, 16  # of dram; of the memories on the chip
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,7 @@ def synchronise(placed: Sequence[Placed], chip: Chip, mutable_dram_bytes: int) -
         if order.semaphores <= chip.sync.semaphores:
             break
     if order.semaphores > chip.sync.semaphores:
-        names = engine_names(chip.engines.dma.channels)
-        used = ", ".join(names[e] for e in sorted({e for pair in order.pairs for e in pair}))
+        used = ", ".join(chip.units[e].name for e in sorted({e for pair in order.pairs for e in pair}))
         answers = f" and {len(order.answers)} for answers, since sync.max_count is {chip.sync.max_count}" if order.answers else ""
         raise CompileError(
             f"{chip.name}: to order {used} takes at least {len(order.pairs)} semaphores{answers}; "
@@ -106,7 +105,7 @@ def _scarce_links(order: _Order, semaphores: int) -> Iterator[frozenset[Pair]]:
 
 def _ordered(placed: Sequence[Placed], chip: Chip, mutable_dram_bytes: int, links: frozenset[Pair] | None) -> _Order:
     """What each operation must wait for by semaphore. links: the pairs of engines that have one (None: all)."""
-    engines = len(engine_names(chip.engines.dma.channels))
+    engines = len(chip.units)
     history = _History(chip, engines, mutable_dram_bytes)
     clocks = np.full((engines, engines), -1, np.int64)  # clocks[e][p]: last event of p that e knows to be over
     known: list[np.ndarray] = []
@@ -122,7 +121,7 @@ def _ordered(placed: Sequence[Placed], chip: Chip, mutable_dram_bytes: int, link
         return len(events) - 1
 
     for index, (op, touched) in enumerate((p.op, p.accesses) for p in placed):
-        engine = engine_index(op)
+        engine = op.queue(chip)
         assert engine is not None
         latest = history.latest(touched)
         seen, waits = clocks[engine].copy(), dict[int, int]()  # waits: one event an engine
@@ -175,19 +174,19 @@ class _History:
     """The last operation of each engine that wrote or read each granule of memory."""
 
     def __init__(self, chip: Chip, engines: int, mutable_dram_bytes: int):
-        sizes = {Space.DRAM: mutable_dram_bytes, Space.SRAM: chip.memories.sram.size}
-        self._engines = engines
-        self._limits = sizes
-        self._writes = {s: self._table(n, s) for s, n in sizes.items()}
-        self._reads = {s: self._table(n, s) for s, n in sizes.items()}
+        sizes = [mutable_dram_bytes, *(space.memory.size for space in chip.spaces[1:])]
+        self._engines, self._mutable_dram_bytes = engines, mutable_dram_bytes
+        self._granules = [_DRAM_GRANULE_BYTES, *[_GRANULE_BYTES] * (len(sizes) - 1)]
+        self._writes = [self._table(n, g) for n, g in zip(sizes, self._granules)]
+        self._reads = [self._table(n, g) for n, g in zip(sizes, self._granules)]
 
-    def _table(self, size_bytes: int, space: Space) -> np.ndarray:
-        return np.full((self._engines, size_bytes // _GRANULE_BYTES[space] + 2), -1, np.int32)
+    def _table(self, size_bytes: int, granule: int) -> np.ndarray:
+        return np.full((self._engines, size_bytes // granule + 2), -1, np.int32)
 
     def _span(self, access: Access) -> slice | None:
-        if access.space == Space.DRAM and access.address >= self._limits[Space.DRAM]:
+        if access.space == Space.DRAM and access.address >= self._mutable_dram_bytes:
             return None
-        granule = _GRANULE_BYTES[access.space]
+        granule = self._granules[access.space]
         return slice(access.address // granule, (access.end - 1) // granule + 1)
 
     def latest(self, touched: Sequence[Access]) -> np.ndarray:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from toolchain.hw.chip import Chip, ConvolutionLimits, NonNegative, PoolLimits, Section, table_name_fault
+from toolchain.hw.chip import Chip, ConvolutionLimits, PoolLimits, table_name_fault
 from toolchain.hw.describe import chip_differences, chip_lines
 from toolchain.hw.load import ChipFile, load_chip, machine_files, read_chip_file, shipped_names
+from toolchain.hw.quantities import write_bytes, write_hertz
 from toolchain.hw.rules import broken_rules
 from toolchain.hw.schema import chip_schema, schema_text
+from toolchain.hw.section import NonNegative, Section
 from toolchain.hw.source import KeyPath, Source, read_source, read_yaml, render_path
-from toolchain.hw.units import write_bytes, write_hertz
+from toolchain.hw.units import Space, Unit
 from toolchain.hw.validation import suggest, validate
 
 __all__ = [
@@ -20,6 +22,8 @@ __all__ = [
     "PoolLimits",
     "Section",
     "Source",
+    "Space",
+    "Unit",
     "broken_rules",
     "chip_differences",
     "chip_lines",

@@ -5,16 +5,17 @@ Sizes are bytes, times are cycles of the one clock, bandwidths are bytes per cyc
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import PurePath
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
-from toolchain.hw.units import Bytes, Hertz
+from toolchain.hw.engines import Dma, Engine, MacArray, Memory, Name, Vector
+from toolchain.hw.quantities import Hertz
+from toolchain.hw.section import NonNegative, Positive, PositiveFloat, Section
+from toolchain.hw.units import KINDS, Space, Unit, spaces_of, units_of
 
-Positive = Annotated[int, Field(ge=1, le=1 << 40)]
-NonNegative = Annotated[int, Field(ge=0, le=1 << 40)]
-PositiveFloat = Annotated[float, Field(gt=0)]
 Rounding = Literal[
     "single_half_up",
     "double_round",
@@ -27,96 +28,13 @@ Rounding = Literal[
     "scale16",
     "reduced16",
 ]
-Operation = Literal["add", "sub", "mul", "rescale", "prelu", "table", "max_pool", "average_pool"]
 RoundedOperation = Literal["convolution", "matrix_product", "average_pool", "add", "sub", "mul", "rescale", "prelu"]
 # Descriptions and examples are quoted in faults, and shown by editors.
 Pair = Annotated[tuple[Positive, Positive], Field(description="[height, width]", examples=[[3, 3]])]
 
 
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
 class Clock(Section):
     frequency: Hertz
-
-
-class Memory(Section):
-    """One address space. `dram` holds weights, inputs and outputs; `sram` is what the engines compute on."""
-
-    size: Bytes
-    read_bytes_per_cycle: PositiveFloat
-    write_bytes_per_cycle: PositiveFloat
-    latency_cycles: NonNegative = 0
-    write_latency_cycles: NonNegative = 0
-    burst_bytes: Positive = 1  # a transfer is charged in whole bursts of this size, per contiguous run
-    alignment_bytes: Positive = 1  # of every buffer placed here
-    banks: Positive = 1
-    shared_ports: bool = False  # reads and writes share one bandwidth (the larger of the two figures)
-
-
-class Memories(Section):
-    dram: Memory
-    sram: Memory
-
-
-class MacRate(Section):
-    """Operand types the array takes and the share of its peak it reaches with them (1.0, 0.5, ...)."""
-
-    activation: Literal["int8", "int16"]
-    weight: Literal["int4", "int8"]
-    rate: Annotated[float, Field(gt=0, le=4)] = 1.0
-
-
-class Accumulators(Section):
-    bits: Literal[24, 32, 40, 48, 64] = 32
-    entries: Positive  # accumulators available to one instruction: output pixels x output channels
-
-
-class MacArray(Section):
-    """rows x columns processing elements, each a dot product of `depth` pairs a cycle.
-
-    ws: rows hold reduction elements, columns output channels. os: rows hold output pixels, columns output channels.
-    is: rows hold reduction elements, columns output pixels.
-    """
-
-    kind: Literal["mac_array"]
-    rows: Positive
-    columns: Positive
-    depth: Positive = 1
-    dataflow: Literal["os", "ws", "is"]
-    folds_overlap: bool = False  # the next fold fills while this one drains
-    depthwise: Literal["diagonal", "column", "none"] = "diagonal"  # diagonal: `columns` channels at once; column: one
-    types: Annotated[tuple[MacRate, ...], Field(min_length=1, examples=[[{"activation": "int8", "weight": "int8"}]])]
-    accumulators: Accumulators
-    # applied to outputs on their way to memory
-    post: Annotated[tuple[Literal["table", "add"], ...], Field(examples=[["table", "add"]])] = ()
-    queue_depth: Positive = 4
-    issue_cycles: NonNegative = 1
-
-
-class Vector(Section):
-    kind: Literal["vector"]
-    lanes: Positive  # elements a cycle
-    operations: Annotated[tuple[Operation, ...], Field(examples=[["add", "mul", "rescale"]])]
-    startup_cycles: NonNegative = 4
-    queue_depth: Positive = 4
-    issue_cycles: NonNegative = 1
-
-
-class Dma(Section):
-    kind: Literal["dma"]
-    channels: Positive = 1  # each an in-order queue of its own
-    bytes_per_cycle: PositiveFloat  # of one channel
-    dimensions: Annotated[int, Field(ge=1, le=3)] = 3  # strided counts around the contiguous run
-    queue_depth: Positive = 4
-    issue_cycles: NonNegative = 1
-
-
-class Engines(Section):
-    mac: MacArray
-    vector: Vector
-    dma: Dma
 
 
 class ScaleForm(Section):
@@ -216,23 +134,81 @@ class Chip(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_\-]*$")]
     description: str = ""
     clock: Clock
-    memories: Memories
-    engines: Engines
+    memories: dict[Name, Memory]
+    engines: dict[Name, Engine]
     numerics: Numerics
     limits: Limits = Limits()
     isa: Isa
     sync: Sync
     energy: Energy | None = None
 
+    def __copy__(self) -> Self:
+        """Without what follows from fields that the copy may have changed."""
+        copied = super().__copy__()
+        for name in ("spaces", "units", "_by_kind"):
+            vars(copied).pop(name, None)
+        return copied
+
+    @cached_property
+    def spaces(self) -> tuple[Space, ...]:
+        """The memories that programs address, in order of their codes: dram 0, sram 1, the others by name."""
+        return spaces_of(self.memories, self.engines)
+
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        """What runs operations, each an in-order queue: arrays, vector engines, DMA channels, each kind by name."""
+        return units_of(self.engines, self.spaces)
+
+    def of_kind(self, kind: str) -> tuple[Unit, ...]:
+        """Units of one kind of engine; a unit's number is its place here."""
+        return self._by_kind[kind]
+
+    @cached_property
+    def _by_kind(self) -> dict[str, tuple[Unit, ...]]:
+        return {kind: tuple(u for u in self.units if u.kind == kind) for kind in KINDS}
+
+    @property
+    def dram(self) -> Memory:
+        return self.memories["dram"]
+
+    @property
+    def sram(self) -> Memory:
+        return self.memories["sram"]
+
+    @property
+    def array(self) -> MacArray:
+        """The first MAC array."""
+        return self.of_kind("mac_array")[0].array
+
+    @property
+    def functions(self) -> frozenset[str]:
+        """What the vector engines can do."""
+        return frozenset(f for e in self.engines.values() if isinstance(e, Vector) for f in e.functions)
+
+    @property
+    def lanes(self) -> int:
+        """Elements a cycle of the fastest vector function; 1 where there is none."""
+        rates = [r.lanes for e in self.engines.values() if isinstance(e, Vector) for r in e.functions.values()]
+        return max(rates, default=1)
+
+    @property
+    def dma(self) -> Dma:
+        """The first DMA engine."""
+        return self.of_kind("dma")[0].dma
+
+    def key(self, kind: str) -> str:
+        """The keys of the engines of a kind, as faults name them: 'engines.vector', or 'engines.vector, engines.pooler'."""
+        return ", ".join(f"engines.{n}" for n, e in sorted(self.engines.items()) if e.kind == kind) or f"engines (kind {kind})"
+
     @property
     def macs_per_cycle(self) -> float:
-        """Peak multiply-accumulates a cycle with this machine's operand types."""
-        mac = self.engines.mac
-        rate = next(
-            (t.rate for t in mac.types if (t.activation, t.weight) == (self.numerics.activation, self.numerics.weight)),
-            0.0,
-        )
-        return mac.rows * mac.columns * mac.depth * rate
+        """Peak multiply-accumulates a cycle of all arrays with this machine's operand types."""
+        pair = (self.numerics.activation, self.numerics.weight)
+        rates = [
+            (u.array, next((t.rate for t in u.array.types if (t.activation, t.weight) == pair), 0.0))
+            for u in self.of_kind("mac_array")
+        ]
+        return sum(mac.rows * mac.columns * mac.depth * rate for mac, rate in rates)
 
     @property
     def used_channels(self) -> int:
@@ -240,9 +216,10 @@ class Chip(Section):
 
         Where counts are small, each pair may need a second semaphore for answers.
         """
-        others, each = 1 + bool(self.engines.vector.operations), 2 if self.sync.max_count < 4 else 1
+        idle = 0 if self.functions else len(self.of_kind("vector"))
+        others, each = len(self.units) - len(self.of_kind("dma")) - idle, 2 if self.sync.max_count < 4 else 1
         fitting = (
-            c for c in range(2, self.engines.dma.channels + 1) if each * (others + c) * (others + c - 1) <= self.sync.semaphores
+            c for c in range(2, len(self.of_kind("dma")) + 1) if each * (others + c) * (others + c - 1) <= self.sync.semaphores
         )
         return max(fitting, default=1)
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from toolchain.hw.chip import Chip
+from toolchain.hw.quantities import write_bytes, write_hertz
 from toolchain.hw.source import KeyPath, render_path
-from toolchain.hw.units import write_bytes, write_hertz
 
 
 def chip_lines(chip: Chip) -> list[str]:
@@ -71,9 +71,9 @@ def _derived(chip: Chip) -> Iterator[str]:
     clock = chip.clock.frequency
     macs = chip.macs_per_cycle
     rates = {
-        "memories.dram.read_bytes_per_cycle": chip.memories.dram.read_bytes_per_cycle,
-        "engines.dma: channels x bytes_per_cycle": chip.engines.dma.channels * chip.engines.dma.bytes_per_cycle,
-        "memories.sram.write_bytes_per_cycle": chip.memories.sram.write_bytes_per_cycle,
+        "memories.dram.read_bytes_per_cycle": chip.dram.read_bytes_per_cycle,
+        f"{chip.key('dma')}: channels x bytes_per_cycle": sum(u.dma.bytes_per_cycle for u in chip.of_kind("dma")),
+        "memories.sram.write_bytes_per_cycle": chip.sram.write_bytes_per_cycle,
     }
     key = min(rates, key=lambda k: rates[k])
     rate = rates[key]

@@ -6,11 +6,15 @@ from collections.abc import Iterator
 
 from toolchain.bounds import SRAM_BYTES
 from toolchain.hw.chip import Chip
+from toolchain.hw.engines import Dma, MacArray
+from toolchain.hw.quantities import write_bytes
 from toolchain.hw.source import KeyPath
-from toolchain.hw.units import write_bytes
+from toolchain.hw.units import unit_names
+from toolchain.hw.validation import suggest
 
 Broken = tuple[KeyPath, str]
 
+_MOST_UNITS = 64  # queues of a machine
 _LARGEST_SIDE = 1 << 14  # of the array: far above any that was built
 
 # The scale forms each rounding is defined on (quant.fixed_point.requant refuses the rest).
@@ -23,12 +27,12 @@ _ROUNDINGS = {
 
 def broken_rules(chip: Chip) -> list[Broken]:
     """Every rule that `chip` breaks, as (path of the value, reason)."""
-    return [*_memories(chip), *_mac(chip), *_vector(chip), *_numerics(chip), *_sync(chip)]
+    found = [*_maps(chip), *_memories(chip), *_arrays(chip), *_units(chip), *_numerics(chip)]
+    return found or list(_sync(chip))
 
 
 def _memories(chip: Chip) -> Iterator[Broken]:
-    for name in ("dram", "sram"):
-        memory = getattr(chip.memories, name)
+    for name, memory in chip.memories.items():
         if memory.size % memory.banks:
             yield ("memories", name, "banks"), f"{memory.banks} banks do not divide {memory.size} bytes evenly"
         if memory.size % memory.alignment_bytes:
@@ -38,46 +42,87 @@ def _memories(chip: Chip) -> Iterator[Broken]:
             )
         if memory.burst_bytes & (memory.burst_bytes - 1):
             yield ("memories", name, "burst_bytes"), f"{memory.burst_bytes} is no power of two, as bursts of memories are"
-    if chip.memories.sram.size > SRAM_BYTES:
-        reason = f"{write_bytes(chip.memories.sram.size)} are more than the {write_bytes(SRAM_BYTES)} that the simulator holds"
-        yield ("memories", "sram", "size"), reason
-    if chip.memories.sram.alignment_bytes % chip.activation_bytes:
-        yield (
-            ("memories", "sram", "alignment_bytes"),
-            f"{chip.memories.sram.alignment_bytes} splits the {chip.activation_bytes} bytes of an activation",
-        )
-
-
-def _mac(chip: Chip) -> Iterator[Broken]:
-    mac, numerics = chip.engines.mac, chip.numerics
-    pairs = [(t.activation, t.weight) for t in mac.types]
-    if (numerics.activation, numerics.weight) not in pairs:
-        wanted = f"{{activation: {numerics.activation}, weight: {numerics.weight}}}"
-        yield ("engines", "mac", "types"), f"has no {wanted}, the types of numerics"
-    for i, pair in enumerate(pairs):
-        if pair in pairs[:i]:
-            yield ("engines", "mac", "types", i), f"{pair[0]} by {pair[1]} is given twice"
-    yield from _repeated(mac.post, ("engines", "mac", "post"))
-    for key, size in (("rows", mac.rows), ("columns", mac.columns), ("depth", mac.depth)):
-        if size > _LARGEST_SIDE:
+        if name != "dram" and memory.size > SRAM_BYTES:
+            reason = f"{write_bytes(memory.size)} are more than the {write_bytes(SRAM_BYTES)} that the simulator holds"
+            yield ("memories", name, "size"), reason
+        if name != "dram" and memory.alignment_bytes % chip.activation_bytes:
             yield (
-                ("engines", "mac", key),
-                f"{size} is more than {_LARGEST_SIDE}, the largest side of an array that is planned for",
+                ("memories", name, "alignment_bytes"),
+                f"{memory.alignment_bytes} splits the {chip.activation_bytes} bytes of an activation",
             )
-    held = mac.rows * mac.columns if mac.dataflow == "os" else mac.columns
-    if mac.accumulators.entries < held:
-        reason = f"{mac.accumulators.entries} are fewer than the {held} of a {mac.rows} x {mac.columns} array ({mac.dataflow})"
-        yield ("engines", "mac", "accumulators", "entries"), reason
 
 
-def _vector(chip: Chip) -> Iterator[Broken]:
-    yield from _repeated(chip.engines.vector.operations, ("engines", "vector", "operations"))
+def _maps(chip: Chip) -> Iterator[Broken]:
+    """What a machine must have, and names in one map that the other must know."""
+    for name in ("dram", "sram"):
+        if name not in chip.memories:
+            yield ("memories", name), "is missing"
+    for kind, what in (("mac_array", "multiplies"), ("dma", "moves data")):
+        if not any(e.kind == kind for e in chip.engines.values()):
+            yield ("engines",), f"has no engine of kind {kind}: nothing {what}"
+    for name, memory in chip.memories.items():
+        owner = chip.engines.get(memory.private_to or "")
+        if memory.private_to is not None and (owner is None or owner.kind == "dma"):
+            known = [n for n, e in chip.engines.items() if e.kind != "dma"]
+            yield (
+                ("memories", name, "private_to"),
+                f"no array or vector engine {memory.private_to!r}{suggest(memory.private_to, known)}",
+            )
+        elif memory.private_to is not None and name in ("dram", "sram"):
+            yield ("memories", name, "private_to"), f"{name} is shared by all engines"
+    for name, engine in chip.engines.items():
+        path: KeyPath = ("engines", name, "memories")
+        given = list(engine.memories or ()) if isinstance(engine, Dma) else list(engine.memories.model_dump().values())
+        keys: list[str | int] = list(range(len(given))) if isinstance(engine, Dma) else list(engine.memories.model_dump())
+        for key, memory_name in zip(keys, given):
+            memory = chip.memories.get(memory_name)
+            if memory is None:
+                yield (*path, key), f"no memory {memory_name!r}{suggest(memory_name, chip.memories)}"
+            elif memory.private_to not in (None, name) and not isinstance(engine, Dma):
+                yield (*path, key), f"{memory_name} is private to {memory.private_to}"
+            elif memory_name == "dram" and not isinstance(engine, Dma):
+                yield (*path, key), "dram is reached by DMA only; name an on-chip memory"
+    names = [n for name, e in chip.engines.items() for n in unit_names(name, e)]
+    for name in sorted({n for n in names if names.count(n) > 1}):
+        yield ("engines",), f"two units would be named {name}; rename an engine"
 
 
-def _repeated(names: tuple[str, ...], path: KeyPath) -> Iterator[Broken]:
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            yield (*path, i), f"{name} is given twice"
+def _arrays(chip: Chip) -> Iterator[Broken]:
+    numerics = chip.numerics
+    arrays = [(name, e) for name, e in chip.engines.items() if isinstance(e, MacArray)]
+    for name, mac in arrays:
+        path: KeyPath = ("engines", name)
+        pairs = [(t.activation, t.weight) for t in mac.types]
+        if (numerics.activation, numerics.weight) not in pairs:
+            wanted = f"{{activation: {numerics.activation}, weight: {numerics.weight}}}"
+            yield (*path, "types"), f"has no {wanted}, the types of numerics"
+        for i, pair in enumerate(pairs):
+            if pair in pairs[:i]:
+                yield (*path, "types", i), f"{pair[0]} by {pair[1]} is given twice"
+        for i, post in enumerate(mac.post):
+            if post in mac.post[:i]:
+                yield (*path, "post", i), f"{post} is given twice"
+        for key, size in (("rows", mac.rows), ("columns", mac.columns), ("depth", mac.depth)):
+            if size > _LARGEST_SIDE:
+                yield (*path, key), f"{size} is more than {_LARGEST_SIDE}, the largest side of an array that is planned for"
+        held = mac.rows * mac.columns if mac.dataflow == "os" else mac.columns
+        if mac.accumulators.entries < held:
+            reason = (
+                f"{mac.accumulators.entries} are fewer than the {held} of a {mac.rows} x {mac.columns} array ({mac.dataflow})"
+            )
+            yield (*path, "accumulators", "entries"), reason
+        first, bits = arrays[0][0], arrays[0][1].accumulators.bits
+        if mac.accumulators.bits != bits:
+            reason = (
+                f"{mac.accumulators.bits}, and those of {first} have {bits}: a sum must not depend on the array that makes it"
+            )
+            yield (*path, "accumulators", "bits"), reason
+
+
+def _units(chip: Chip) -> Iterator[Broken]:
+    counted = sum(len(unit_names(name, e)) for name, e in chip.engines.items())
+    if counted > _MOST_UNITS:
+        yield ("engines",), f"{counted} units (counts and channels together) are more than the {_MOST_UNITS} that are planned for"
 
 
 def _numerics(chip: Chip) -> Iterator[Broken]:
@@ -110,7 +155,8 @@ def _numerics(chip: Chip) -> Iterator[Broken]:
 
 
 def _sync(chip: Chip) -> Iterator[Broken]:
-    engines = ["mac", "vector", "a DMA channel"] if chip.engines.vector.operations else ["mac", "a DMA channel"]
+    idle = () if chip.functions else chip.of_kind("vector")
+    engines = [u.name for u in chip.units if u.kind != "dma" and u not in idle] + ["a DMA channel"]
     if chip.sync.semaphores < len(engines):
         yield (
             ("sync", "semaphores"),

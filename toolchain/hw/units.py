@@ -1,63 +1,112 @@
-"""Quantities as people write them (`512 KiB`, `500 MHz`) to integers in base units."""
+"""The units and address spaces that follow from a machine's maps of engines and memories: each `count` written out."""
 
 from __future__ import annotations
 
-import re
-from fractions import Fraction
-from typing import Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
+from toolchain.hw.engines import Dma, Engine, MacArray, Memory, Vector
 
-_BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
-_HERTZ = {"Hz": 1, "kHz": 10**3, "MHz": 10**6, "GHz": 10**9}
-WRITTEN = "written by people"  # the validation context in which small numbers need their unit
-_LARGEST = 1 << 48
-_LEAST_BARE = 1000  # numbers without a unit are bytes or hertz, and no memory or clock is so small
+KINDS = ("mac_array", "vector", "dma")  # in the order of their queues
 
 
-def _parse(value: object, info: ValidationInfo, units: dict[str, int], example: str) -> int:
-    known = ", ".join(units)
-    if isinstance(value, int) and not isinstance(value, bool):
-        if info.context == WRITTEN and 0 < value < _LEAST_BARE:  # somebody forgot the unit
-            base = next(iter(units))
-            raise ValueError(f"{value} has no unit; write it as {example!r}, or as '{value} {base}' where {base} is meant")
-        quantity = value
-    elif isinstance(value, str):
-        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*", value)
-        if not match or match.group(2) not in units:
-            raise ValueError(f"{value!r} is no quantity; write it as {example!r} (units: {known})")
-        exact = Fraction(match.group(1)) * units[match.group(2)]
-        if exact.denominator != 1:
-            raise ValueError(f"{value!r} is {float(exact)} in base units, not a whole number")
-        quantity = int(exact)
-    else:
-        raise ValueError(f"{value!r} is no quantity; write it as {example!r} (units: {known})")
-    if not 1 <= quantity <= _LARGEST:
-        raise ValueError(f"{value!r} must be at least 1 and at most 2^48 in base units")
-    return quantity
+@dataclass(frozen=True, slots=True)
+class Space:
+    """An address space: one memory, or the one of a unit where each unit of an engine has its own (`owner`, a unit's name)."""
+
+    name: str
+    key: str  # of `memories`
+    memory: Memory
+    owner: str | None = None
 
 
-def _schema(units: dict[str, int], example: str) -> WithJsonSchema:
-    pattern = f"^\\s*[0-9]+(\\.[0-9]+)?\\s*({'|'.join(units)})\\s*$"
-    text = {"type": "string", "pattern": pattern, "examples": [example]}
-    return WithJsonSchema({"anyOf": [{"type": "integer", "minimum": _LEAST_BARE, "maximum": _LARGEST}, text]})
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What runs operations, one after another. number: among the units of its kind; queue: among all; roles: the code of
+    the memory that each kind of operand lies in; reach: codes of all memories that it touches."""
+
+    name: str
+    engine: str  # key of `engines`
+    spec: Engine
+    number: int
+    queue: int
+    roles: Mapping[str, int]
+    reach: frozenset[int]
+
+    @property
+    def kind(self) -> str:
+        return self.spec.kind
+
+    @property
+    def key(self) -> str:
+        return f"engines.{self.engine}"
+
+    @property
+    def array(self) -> MacArray:
+        assert isinstance(self.spec, MacArray), self.name
+        return self.spec
+
+    @property
+    def vector(self) -> Vector:
+        assert isinstance(self.spec, Vector), self.name
+        return self.spec
+
+    @property
+    def dma(self) -> Dma:
+        assert isinstance(self.spec, Dma), self.name
+        return self.spec
 
 
-def _written(value: int, units: dict[str, int]) -> str:
-    exact = [(factor, unit) for unit, factor in units.items() if value % factor == 0]
-    factor, unit = max(exact)
-    return f"{value // factor} {unit}"
+def spaces_of(memories: Mapping[str, Memory], engines: Mapping[str, Engine]) -> tuple[Space, ...]:
+    """dram, sram, then the others by name; a private memory once for each unit of its engine."""
+    found = [Space(name, name, memories[name]) for name in ("dram", "sram")]
+    for name, memory in sorted(memories.items()):
+        if name in ("dram", "sram"):
+            continue
+        engine = engines.get(memory.private_to or "")
+        if engine is None:
+            found.append(Space(name, name, memory))
+            continue
+        units = unit_names(memory.private_to or "", engine)
+        found += [Space(_numbered(name, i, len(units)), name, memory, unit) for i, unit in enumerate(units)]
+    return tuple(found)
 
 
-def write_bytes(size_bytes: int) -> str:
-    """524288 -> '512 KiB', with the largest binary unit that divides it."""
-    return _written(size_bytes, {unit: factor for unit, factor in _BYTES.items() if "i" in unit or unit == "B"})
+def units_of(engines: Mapping[str, Engine], spaces: Sequence[Space]) -> tuple[Unit, ...]:
+    found: list[Unit] = []
+    for kind in KINDS:
+        number = 0
+        for name, engine in sorted(engines.items()):
+            if engine.kind != kind:
+                continue
+            for unit in unit_names(name, engine):
+                roles = dict(_roles(engine, unit, spaces))
+                reach = frozenset(roles.values()) if roles else frozenset(_moved(engine, spaces))
+                found.append(Unit(unit, name, engine, number, len(found), roles, reach))
+                number += 1
+    return tuple(found)
 
 
-def write_hertz(frequency_hz: int) -> str:
-    """500000000 -> '500 MHz'."""
-    return _written(frequency_hz, _HERTZ)
+def unit_names(name: str, engine: Engine) -> list[str]:
+    if isinstance(engine, Dma):
+        return [f"{name}{i}" for i in range(engine.channels)]
+    return [_numbered(name, i, engine.count) for i in range(engine.count)]
 
 
-Bytes = Annotated[int, BeforeValidator(lambda v, info: _parse(v, info, _BYTES, "512 KiB")), _schema(_BYTES, "512 KiB")]
-Hertz = Annotated[int, BeforeValidator(lambda v, info: _parse(v, info, _HERTZ, "500 MHz")), _schema(_HERTZ, "500 MHz")]
+def _numbered(name: str, i: int, count: int) -> str:
+    return name if count == 1 else f"{name}{i}"
+
+
+def _roles(engine: Engine, unit: str, spaces: Sequence[Space]) -> Iterator[tuple[str, int]]:
+    if isinstance(engine, Dma):
+        return
+    for role in type(engine.memories).model_fields:
+        key = getattr(engine.memories, role)
+        yield role, next(i for i, s in enumerate(spaces) if s.key == key and s.owner in (None, unit))
+
+
+def _moved(engine: Engine, spaces: Sequence[Space]) -> Iterator[int]:
+    assert isinstance(engine, Dma)
+    for i, space in enumerate(spaces):
+        if engine.memories is None or space.key in engine.memories:
+            yield i

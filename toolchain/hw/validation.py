@@ -12,8 +12,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from toolchain.hw.quantities import WRITTEN
 from toolchain.hw.source import KeyPath, Source
-from toolchain.hw.units import WRITTEN
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -52,10 +52,12 @@ def _line(fault: str) -> tuple[int, str]:
 
 
 def _fault(model: type[BaseModel], source: Source, error: ErrorDetails) -> str:
-    path: KeyPath = tuple(error["loc"])
+    path, data = _place(error["loc"], source.data)
     kind = error["type"]
+    if kind.startswith("union_tag"):
+        return _wrong_kind(source, path, error)
     if kind == "extra_forbidden":
-        keys = _known_keys(model, path[:-1])
+        keys = _known_keys(model, path[:-1], data)
         return source.fault(path, f"no such key{suggest(str(path[-1]), keys)}", at_key=True)
     if path[-1:] == ("[key]",):  # pydantic's step to a key itself
         return source.fault(path[:-1], _reason(error), at_key=True)
@@ -70,6 +72,28 @@ def _fault(model: type[BaseModel], source: Source, error: ErrorDetails) -> str:
     if kind == "missing":
         return source.fault(path, "is missing")
     return source.fault(path, _reason(error))
+
+
+def _place(steps: tuple[int | str, ...], data: Any) -> tuple[KeyPath, Any]:
+    """Where a fault lies, without pydantic's steps into the alternatives that `kind` tells apart; and the section around it."""
+    path: list[int | str] = []
+    parent = data
+    for step in steps:
+        if isinstance(data, dict) and data.get("kind") == step and data is not parent:
+            parent = data
+            continue
+        parent = data
+        path.append(step)
+        inside = isinstance(data, dict) or (isinstance(data, list) and isinstance(step, int) and step < len(data))
+        data = (data.get(step) if isinstance(data, dict) else data[int(step)]) if inside else None
+    return tuple(path), parent
+
+
+def _wrong_kind(source: Source, path: KeyPath, error: ErrorDetails) -> str:
+    if error["type"] == "union_tag_not_found":
+        return source.fault((*path, "kind"), "is missing")
+    context = error.get("ctx", {})
+    return source.fault((*path, "kind"), f"must be one of {context['expected_tags']}; got {_shown(context['tag'])}")
 
 
 def _example(model: type[BaseModel], path: KeyPath) -> str:
@@ -132,6 +156,7 @@ def _reason(error: ErrorDetails) -> str:
         "string_type": "a text",
         "model_type": "a section of keys",
         "dict_type": "a section of keys",
+        "model_attributes_type": "a section of keys",
         "finite_number": "a finite number",
     }
     if kind in expected:
@@ -158,9 +183,12 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _known_keys(model: Any, path: KeyPath) -> set[str]:
-    """The keys a mapping at `path` may have, following the annotations from `model`."""
-    return {key for c in _candidates(model, path) for key in (c.model_fields if _is_model(c) else ())}
+def _known_keys(model: Any, path: KeyPath, data: Any) -> set[str]:
+    """The keys that the section `data` at `path` may have, following the annotations from `model`."""
+    kind = data.get("kind") if isinstance(data, dict) else None
+    found = [c for c in _candidates(model, path) if _is_model(c)]
+    own = [c for c in found if "kind" in c.model_fields and kind in typing.get_args(c.model_fields["kind"].annotation)]
+    return {key for c in own or found for key in c.model_fields}
 
 
 def _candidates(model: Any, path: KeyPath) -> list[Any]:

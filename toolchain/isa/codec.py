@@ -25,7 +25,7 @@ class Decoded:
 def encode(ops: Sequence[MachineOp], isa: Isa) -> bytes:
     """The program of `ops`. Raises CompileError naming operation, field, value and limit when a value does not fit."""
     if isinstance(isa.table, DescriptorTable):
-        return descriptors.pack(descriptors.fold(ops, isa.table), isa)
+        return descriptors.pack(descriptors.fold(ops, isa), isa)
     return registers.pack(ops, isa)
 
 
@@ -37,7 +37,7 @@ def decode(program: bytes, isa: Isa) -> Decoded:
     found: list[MachineOp] = []
     counts: list[int] = []
     for descriptor in descriptors.unpack(program, isa):
-        carried = descriptor.unfolded()
+        carried = descriptor.unfolded(isa)
         found += carried
         counts += [1] + [0] * (len(carried) - 1)
     return Decoded(tuple(found), tuple(counts))

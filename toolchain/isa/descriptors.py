@@ -23,7 +23,7 @@ from toolchain.isa.columns import (
 )
 from toolchain.isa.plan import Isa, OperationPlan, indices_by_name
 from toolchain.isa.table import Bits, DescriptorTable, width_of
-from toolchain.machine import MachineOp, Signal, Wait, engine_index
+from toolchain.machine import MachineOp, Signal, Wait
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Descriptor:
     wait: int | None = None
     signal: int | None = None
 
-    def unfolded(self) -> tuple[MachineOp, ...]:
-        engine = engine_index(self.op)
+    def unfolded(self, isa: Isa) -> tuple[MachineOp, ...]:
+        engine = isa.queue_of(self.op)
         if engine is None:
             return (self.op,)
         before = () if self.wait is None else (Wait(engine, self.wait),)
@@ -43,27 +43,29 @@ class Descriptor:
         return (*before, self.op, *after)
 
 
-def fold(ops: Sequence[MachineOp], table: DescriptorTable) -> list[Descriptor]:
+def fold(ops: Sequence[MachineOp], isa: Isa) -> list[Descriptor]:
     """A wait just before an operation and a signal just after it, on its engine, go into its own descriptor."""
+    table = isa.table
+    assert isinstance(table, DescriptorTable)
     if table.sync is None:
         return [Descriptor(op) for op in ops]
     found: list[Descriptor] = []
     at = 0
     while at < len(ops):
         op, wait, signal = ops[at], None, None
-        if isinstance(op, Wait) and at + 1 < len(ops) and _hosts(ops[at + 1], op.engine, op.semaphore, table.sync.wait_semaphore):
+        if isinstance(op, Wait) and at + 1 < len(ops) and _hosts(isa, ops[at + 1], op, table.sync.wait_semaphore):
             wait, op, at = op.semaphore, ops[at + 1], at + 1
         after = ops[at + 1] if at + 1 < len(ops) else None
-        if isinstance(after, Signal) and _hosts(op, after.engine, after.semaphore, table.sync.signal_semaphore):
+        if isinstance(after, Signal) and _hosts(isa, op, after, table.sync.signal_semaphore):
             signal, at = after.semaphore, at + 1
         found.append(Descriptor(op, wait, signal))
         at += 1
     return found
 
 
-def _hosts(op: MachineOp, engine: int, semaphore: int, bits: Bits) -> bool:
-    fits = 0 <= semaphore < 1 << width_of(bits)
-    return fits and not isinstance(op, Wait | Signal) and engine_index(op) == engine
+def _hosts(isa: Isa, op: MachineOp, sync: Wait | Signal, bits: Bits) -> bool:
+    fits = 0 <= sync.semaphore < 1 << width_of(bits)
+    return fits and not isinstance(op, Wait | Signal) and isa.queue_of(op) == sync.engine
 
 
 def pack(descriptors: Sequence[Descriptor], isa: Isa) -> bytes:
@@ -117,7 +119,7 @@ def unpack(program: bytes, isa: Isa) -> list[Descriptor]:
     waits = _semaphores(words, table.sync.wait, table.sync.wait_semaphore, "wait")
     signals = _semaphores(words, table.sync.signal, table.sync.signal_semaphore, "signal")
     for place, op in enumerate(decoded):
-        hostless = isinstance(op, Wait | Signal) or engine_index(op) is None
+        hostless = isinstance(op, Wait | Signal) or isa.queue_of(op) is None
         if hostless and not (waits[place] is None and signals[place] is None):
             raise ProgramError(f"instruction word {place}: {op.NAME} cannot carry a wait or a signal of its own")
     return [Descriptor(*row) for row in zip(decoded, waits, signals)]

@@ -166,8 +166,8 @@ def _bound_once(name: str, row: Row, path: KeyPath) -> Iterator[Broken]:
             elif parameter in places:
                 yield (*path, place, parameter), f"is bound twice, in {places[parameter]} too"
             places.setdefault(parameter, place)
-    for parameter in parameters:
-        if parameter not in places:
+    for parameter, known in OPERATIONS[name].described().items():
+        if parameter not in places and not known.choice:
             yield path, f"parameter {parameter} is bound to nothing; give it bits, or a fixed value"
 
 

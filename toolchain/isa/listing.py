@@ -95,7 +95,7 @@ def _descriptor_lines(program: bytes, isa: Isa, comments: Sequence[str]) -> Iter
     for place, descriptor in enumerate(descriptors.unpack(program, isa)):
         op = descriptor.op
         own, first = index + (descriptor.wait is not None), index
-        index += len(descriptor.unfolded())
+        index += len(descriptor.unfolded(isa))
         sync = "".join(f" {n}={v}" for n, v in (("wait", descriptor.wait), ("signal", descriptor.signal)) if v is not None)
         yield f"{place:05d}: {op.NAME}{sync}{_comment(comments, own, first, index - 1)}"
         words = [f"{s.name}={int(getattr(op, s.name))}" for s in isa.plans[op.NAME].slots]

@@ -18,8 +18,14 @@ from toolchain.isa.table import TABLES, RegisterTable, Table
 
 @dataclass(frozen=True)
 class Machine:
+    """A chip and its instruction set, which knows the chip's queues."""
+
     chip: Chip
     isa: Isa
+
+    def __post_init__(self) -> None:
+        if self.isa.chip is not self.chip:
+            object.__setattr__(self, "isa", Isa(self.isa.table, self.chip))
 
 
 def load_machine(name_or_path: str) -> Machine:
@@ -54,7 +60,7 @@ def _read_isa(chip_file: ChipFile) -> tuple[Isa | None, list[str]]:
     table, faults = read_table(source)
     if table is None:
         return None, faults
-    isa = Isa(table)
+    isa = Isa(table, chip_file.chip)
     if chip_file.chip is not None:
         faults = [source.fault(path, reason) for path, reason in broken_needs(chip_file.chip, isa)]
     return isa, faults
@@ -98,7 +104,7 @@ def machine_from_json(text: str) -> Machine:
     except (ValueError, KeyError, TypeError, RecursionError) as fault:
         raise ProgramError(f"embedded machine is damaged: {str(fault).splitlines()[0]}") from None
     broken = [*broken_rules(chip), *broken_layout(table)]
-    isa = None if broken else Isa(table)
+    isa = None if broken else Isa(table, chip)
     broken = broken if isa is None else broken_needs(chip, isa)
     if isa is None or broken:
         path, reason = broken[0]

@@ -20,8 +20,8 @@ def manual(machine: Machine) -> str:
     lines = [
         f"# {chip.name}: instruction set",
         "",
-        f"{chip.description}. Clock {write_hertz(chip.clock.frequency)}, SRAM {write_bytes(chip.memories.sram.size)}, "
-        f"DRAM {write_bytes(chip.memories.dram.size)}.",
+        f"{chip.description}. Clock {write_hertz(chip.clock.frequency)}, SRAM {write_bytes(chip.sram.size)}, "
+        f"DRAM {write_bytes(chip.dram.size)}.",
         "",
         f"Instruction table `{isa.name}`, kind {isa.kind}: {isa.table.description}.",
         "",
@@ -43,7 +43,7 @@ def manual(machine: Machine) -> str:
 
 def _engines(machine: Machine) -> Iterator[str]:
     chip = machine.chip
-    queues = ["mac", "vector", *(f"dma{i}" for i in range(chip.engines.dma.channels))]
+    queues = [unit.name for unit in chip.units]
     yield "## Engines and semaphores"
     yield ""
     yield f"Each engine runs its operations in order: {', '.join(f'{i} {name}' for i, name in enumerate(queues))}."

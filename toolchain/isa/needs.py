@@ -20,7 +20,7 @@ def broken_needs(chip: Chip, isa: Isa) -> list[tuple[KeyPath, str]]:
     for name, plan in isa.plans.items():
         for parameter in plan.operation.parameters():
             wanted = plan.operation.need(parameter, chip)
-            reason = _unmet(plan, parameter, wanted)
+            reason = _unmet(plan, parameter, wanted, isa)
             slot = plan.slot_of.get(parameter)
             if reason is None:
                 continue
@@ -58,11 +58,14 @@ def _together(key: str, fields: list[_Short]) -> tuple[KeyPath, str]:
     )
 
 
-def _unmet(plan: OperationPlan, parameter: str, wanted: Need) -> str | None:
+def _unmet(plan: OperationPlan, parameter: str, wanted: Need, isa: Isa) -> str | None:
     fixed = dict(plan.fixed)
     this_chip = f"this chip uses {wanted.low} to {wanted.high} ({wanted.reason})"
+    if parameter in fixed and wanted.low == wanted.high == fixed[parameter]:
+        return None
     if parameter in fixed:
-        return None if wanted.low == wanted.high == fixed[parameter] else f"is fixed to {fixed[parameter]}, but {this_chip}"
+        bound = parameter in isa.table.operations[plan.operation.NAME].fixed
+        return f"is fixed to {fixed[parameter]}, but {this_chip}" if bound else f"has no bits for {parameter}, but {this_chip}"
     slot = plan.slot_of[parameter]
     highest = wanted.high - wanted.high % wanted.step
     if wanted.step % slot.step or (wanted.low != wanted.high and (wanted.low - slot.bias) % slot.step):

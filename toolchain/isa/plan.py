@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from toolchain.hw import Chip
 from toolchain.isa.table import FieldBits, RegisterTable, Row, Table
 from toolchain.machine import MachineOp
 from toolchain.machine.registry import OPERATIONS
@@ -75,9 +76,11 @@ class OperationPlan:
 
 @dataclass(frozen=True)
 class Isa:
-    """An instruction set: `table` is the file, the rest follows from it. Build it with `load_machine` or `isa_from_table`."""
+    """An instruction set: `table` is the file, the rest follows from it. chip: whose programs these are (None: any; then no
+    operation can carry a wait or a signal, for which its queue must be known)."""
 
     table: Table
+    chip: Chip | None = None
 
     @property
     def name(self) -> str:
@@ -94,6 +97,10 @@ class Isa:
     def supports(self, operation: str) -> bool:
         """Whether the machine has the operation of this `NAME`."""
         return operation in self.table.operations
+
+    def queue_of(self, op: MachineOp) -> int | None:
+        """The queue that runs it, None where none does."""
+        return None if self.chip is None else op.queue(self.chip)
 
     @cached_property
     def plans(self) -> dict[str, OperationPlan]:
@@ -121,7 +128,7 @@ def _plan(name: str, row: Row, table: Table) -> OperationPlan:
         operation,
         row.opcode,
         tuple(slots[p] for p in operation.parameters() if p in slots),
-        tuple((p, row.fixed[p]) for p in operation.parameters() if p in row.fixed),
+        tuple((p, row.fixed.get(p, 0)) for p in operation.parameters() if p not in slots),
         tuple(constants),
         tuple(order),
     )

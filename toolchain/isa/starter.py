@@ -65,7 +65,9 @@ def word_bits_rule(kind: str) -> str:
 
 
 def _needs(operation: str, chip: Chip) -> dict[str, Need]:
-    return {p: OPERATIONS[operation].need(p, chip) for p in OPERATIONS[operation].parameters()}
+    """Of each parameter; a choice that the chip does not have needs no place."""
+    found = {p: (OPERATIONS[operation].need(p, chip), known.choice) for p, known in OPERATIONS[operation].described().items()}
+    return {p: wanted for p, (wanted, choice) in found.items() if not choice or wanted.high > 0}
 
 
 def _field(wanted: Sequence[Need]) -> _Field:

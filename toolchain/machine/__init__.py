@@ -5,12 +5,11 @@ from toolchain.machine.operation import (
     Access,
     Demand,
     MachineOp,
+    Traffic,
     accesses,
     broken_capability,
     columns_of,
     demand,
-    engine_index,
-    engine_names,
 )
 from toolchain.machine.operations.convolution import Convolution
 from toolchain.machine.operations.copy import Copy
@@ -45,6 +44,7 @@ __all__ = [
     "Signal",
     "Space",
     "Table",
+    "Traffic",
     "Wait",
     "WeightedWindowOp",
     "WindowOp",
@@ -52,8 +52,6 @@ __all__ = [
     "broken_capability",
     "columns_of",
     "demand",
-    "engine_index",
-    "engine_names",
     "table_bytes",
     "weight_bytes",
 ]

@@ -17,32 +17,40 @@ from typing import ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from toolchain.hw.chip import Chip
+from toolchain.hw.units import Unit
 from toolchain.machine.columns import Whole
-from toolchain.machine.parameter import Limit, Need, Parameter, Space
+from toolchain.machine.parameter import Limit, Need, Parameter
 
 Operation = TypeVar("Operation", bound="MachineOp")
+
+
+class Traffic(NamedTuple):
+    """What an operation moves at one memory; burst bytes: the same in whole bursts, which its ports are charged."""
+
+    space: int
+    read_bytes: Whole = 0
+    write_bytes: Whole = 0
+    read_burst_bytes: Whole = 0
+    write_burst_bytes: Whole = 0
 
 
 class Demand(NamedTuple):
     """One operation alone on an idle machine. Bytes are totals, cycles are whole.
 
-    compute_cycles: what its engine needs with memories of no limit (DMA: bytes over the channel's rate).
-    dram_read_bytes, dram_write_bytes: bytes the program moves.
-    dram_read_burst_bytes, dram_write_burst_bytes: the same in whole bursts, what the bandwidth is charged.
-    sram_read_bytes, sram_write_bytes: what the ports are charged (copies: in whole bursts of the sram).
+    compute_cycles: what its unit needs with memories of no limit (DMA: bytes over the channel's rate).
     latency_cycles: from start to the first byte, read and write latency of the memories touched.
     macs: products, those with padding included.
+    traffic: one entry a memory, in order of their codes; memories of no bytes may be among them.
     """
 
     compute_cycles: Whole = 0
-    dram_read_bytes: Whole = 0
-    dram_write_bytes: Whole = 0
-    sram_read_bytes: Whole = 0
-    sram_write_bytes: Whole = 0
     latency_cycles: Whole = 0
     macs: Whole = 0
-    dram_read_burst_bytes: Whole = 0
-    dram_write_burst_bytes: Whole = 0
+    traffic: tuple[Traffic, ...] = ()
+
+    def at(self, space: int) -> Traffic:
+        """What it moves at one memory."""
+        return next((t for t in self.traffic if t.space == space), Traffic(space))
 
 
 NOTHING = Demand()
@@ -57,7 +65,7 @@ class Access:
     element by element with the write, so that both may be the same bytes.
     """
 
-    space: Space
+    space: int  # a code of `chip.spaces`
     address: int
     counts: tuple[int, ...]
     strides: tuple[int, ...]
@@ -113,7 +121,7 @@ class MachineOp:
     """Base. A class in the folder `operations` with `ABSTRACT` not set is an operation; all MEMBERS are its own or a base's."""
 
     NAME: ClassVar[str]  # the key in instruction tables, and of the section of `limits`
-    ENGINE: ClassVar[str | None]  # the kind of engine that runs it; None: the engine that its parameter names, or none
+    ENGINE: ClassVar[str | None]  # the kind of unit that runs it; None: the unit that its parameter names, or none
     ABSTRACT: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
@@ -161,16 +169,26 @@ class MachineOp:
     @classmethod
     def need(cls, parameter: str, chip: Chip) -> Need:
         """The values that programs for `chip` may give the parameter."""
-        return cls.described()[parameter].values(cls.NAME, chip)
+        return cls.described()[parameter].values(cls, chip)
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:
         """The key of the chip for which its programs use this operation; None: they do not."""
         raise NotImplementedError
 
-    def queue(self) -> int | None:
-        """Index of the in-order queue that runs it (`engine_names`); None: no queue does."""
-        return {"mac": 0, "vector": 1}[self.ENGINE or ""]
+    def number(self) -> Whole:
+        """Of its unit, among those of its kind."""
+        return getattr(self, "unit", 0)
+
+    def unit_in(self, chip: Chip) -> Unit:
+        """The unit that runs it; columns are of operations on one unit. Raises IndexError where the machine has no such unit."""
+        number = self.number()
+        return chip.of_kind(self.ENGINE or "")[number if isinstance(number, int) else int(number.flat[0])]
+
+    def queue(self, chip: Chip) -> int | None:
+        """Index of the in-order queue that runs it, in `chip.units`; None: the machine has no such queue, or none is needed."""
+        units, number = chip.of_kind(self.ENGINE or ""), self.number()
+        return units[int(number)].queue if 0 <= number < len(units) else None
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         """Every byte range touched, reads first; ranges of no bytes may be among them."""
@@ -222,17 +240,22 @@ def _beyond(op: MachineOp, chip: Chip) -> Iterator[str]:
     """Parameters beyond the machine's `limits`; a pair [height, width] is one limit."""
     for key, together in op.limited().items():
         values = [getattr(op, name) for name, _ in together]
-        mosts = [limit.of(op.NAME, chip) for _, limit in together]
+        mosts = [limit.of(type(op), chip) for _, limit in together]
         if any(most is not None and value > most for value, most in zip(values, mosts)):
             text = together[0][1].text.format("x".join(map(str, values)))
             yield f"{text}, limits.{op.NAME}.{key}={'x'.join(map(str, mosts))}"
 
 
-def engine_names(dma_channels: int) -> tuple[str, ...]:
-    """The in-order queues, in index order: mac, vector, dma0, dma1, ..."""
-    return ("mac", "vector", *(f"dma{i}" for i in range(dma_channels)))
+def traffic(unit: Unit, *operands: tuple[str, Whole, Whole]) -> tuple[Traffic, ...]:
+    """What a unit other than a DMA channel moves. operands: role, bytes read, bytes written."""
+    found: dict[int, list[Whole]] = {}
+    for role, read, write in operands:
+        total = found.setdefault(unit.roles[role], [0, 0])
+        total[0], total[1] = total[0] + read, total[1] + write
+    return tuple(Traffic(space, read, write, read, write) for space, (read, write) in sorted(found.items()))
 
 
-def engine_index(op: MachineOp) -> int | None:
-    """Index into `engine_names` of the queue that runs `op`; None for End."""
-    return op.queue()
+def latency_cycles(unit: Unit, chip: Chip, written: Whole = 1, roles: Sequence[str] = ("input",)) -> Whole:
+    """Of the slowest memory read, and of the one written where `written` is 1."""
+    read = max(chip.spaces[unit.roles[role]].memory.latency_cycles for role in roles)
+    return read + written * chip.spaces[unit.roles["output"]].memory.write_latency_cycles

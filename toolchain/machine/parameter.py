@@ -13,6 +13,7 @@ from math import gcd
 from typing import Any
 
 from toolchain.hw.chip import Chip
+from toolchain.hw.engines import Memory
 from toolchain.machine.columns import is_column
 
 # A parameter whose limit the chip leaves open is at most this.
@@ -20,15 +21,37 @@ OPEN_LIMIT = (1 << 16) - 1
 
 
 class Space(IntEnum):
-    """The address spaces of `chip.memories`."""
+    """Codes of `chip.spaces`: those beyond the two of every machine by their place in its map."""
 
     DRAM = 0
     SRAM = 1
+    MEMORY2 = 2
+    MEMORY3 = 3
+    MEMORY4 = 4
+    MEMORY5 = 5
+    MEMORY6 = 6
+    MEMORY7 = 7
+    MEMORY8 = 8
+    MEMORY9 = 9
+    MEMORY10 = 10
+    MEMORY11 = 11
+    MEMORY12 = 12
+    MEMORY13 = 13
+    MEMORY14 = 14
+    MEMORY15 = 15
 
 
-def space_of(value: Any) -> Any:
-    """The Space of a code, or the column itself. Raises ValueError where the code is none."""
-    return value if is_column(value) else Space(value)
+def space_of(value: Any, chip: Chip) -> Any:
+    """The Space of a code, or the column itself. Raises ValueError where the machine has no such memory."""
+    if is_column(value):
+        return value
+    if not 0 <= value < len(chip.spaces):
+        raise ValueError(f"{value} is no memory; the machine has {_spaces(chip)}")
+    return Space(value)
+
+
+def _spaces(chip: Chip) -> str:
+    return ", ".join(f"{s.name} {i}" for i, s in enumerate(chip.spaces))
 
 
 @dataclass(frozen=True)
@@ -41,8 +64,8 @@ class Need:
     step: int = 1
 
 
-# The operation's name (its section of `limits`) and the chip -> the values.
-Values = Callable[[str, Chip], Need]
+# The operation's class and the chip -> the values.
+Values = Callable[[Any, Chip], Need]
 
 
 @dataclass(frozen=True)
@@ -53,21 +76,23 @@ class Limit:
     text: str
     index: int | None = None
 
-    def of(self, operation: str, chip: Chip) -> int | None:
-        """The largest value allowed; None: no limit."""
-        value = getattr(getattr(chip.limits, operation), self.key, None)
+    def of(self, operation: Any, chip: Chip) -> int | None:
+        """The largest value that the operation, a class, may have here; None: no limit."""
+        value = getattr(getattr(chip.limits, operation.NAME), self.key, None)
         return value if value is None or self.index is None else value[self.index]
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """unit: bytes, elements, bits, codes or none. least: checked in every program. kinds: the enumeration of its codes."""
+    """unit: bytes, elements, bits, codes or none. least: checked in every program. kinds: the enumeration of its codes.
+    choice: tables of machines where it has one value, 0, may leave it out."""
 
     unit: str
     values: Values
     least: int | None = None
     limit: Limit | None = None
     kinds: type[IntEnum] | None = None
+    choice: bool = False
 
 
 def parameter(unit: str, values: Values, **more: Any) -> Any:
@@ -78,21 +103,35 @@ def parameter(unit: str, values: Values, **more: Any) -> Any:
 # Addresses and strides
 
 
-def sram_address(alignment_bytes: int = 0) -> Any:
-    """Of a byte of the SRAM; alignment_bytes: a block that starts on a multiple of it and of the memory's alignment."""
+def operand_address(role: str, alignment_bytes: int = 0) -> Any:
+    """Of a byte of the memory that this operand lies in; alignment_bytes: a block that starts on a multiple of it and of
+    the memory's alignment."""
 
-    def values(operation: str, chip: Chip) -> Need:
-        sram = chip.memories.sram
+    def values(operation: Any, chip: Chip) -> Need:
+        high, reason = _operand_size(operation, role, chip)
         if not alignment_bytes:
-            return Need(0, sram.size - 1, "memories.sram.size")
-        step = sram.alignment_bytes if alignment_bytes == 1 else gcd(sram.alignment_bytes, alignment_bytes)
-        return Need(0, sram.size - 1, "memories.sram", step)
+            return Need(0, high, reason)
+        steps = [m.alignment_bytes for m in _operand_memories(operation, role, chip)]
+        step = gcd(*steps) if alignment_bytes == 1 else gcd(*steps, alignment_bytes)
+        return Need(0, high, reason.removesuffix(".size"), step)
 
     return parameter("bytes", values)
 
 
-def sram_stride() -> Any:
-    return parameter("bytes", lambda operation, chip: Need(0, chip.memories.sram.size - 1, "memories.sram.size"))
+def operand_stride(role: str) -> Any:
+    return parameter("bytes", lambda operation, chip: Need(0, *_operand_size(operation, role, chip)))
+
+
+def _operand_memories(operation: Any, role: str, chip: Chip) -> list[Memory]:
+    """Different ones, over the units that run the operation; the sram where none does."""
+    codes = dict.fromkeys(unit.roles[role] for unit in chip.of_kind(operation.ENGINE))
+    return [chip.spaces[code].memory for code in codes] or [chip.sram]
+
+
+def _operand_size(operation: Any, role: str, chip: Chip) -> tuple[int, str]:
+    """The last byte's address, and the key that says so."""
+    largest = max(_operand_memories(operation, role, chip), key=lambda m: m.size)
+    return largest.size - 1, f"memories.{next(n for n, m in chip.memories.items() if m is largest)}.size"
 
 
 def memory_address() -> Any:
@@ -100,14 +139,14 @@ def memory_address() -> Any:
     return parameter("bytes", _any_memory)
 
 
-def _any_memory(operation: str, chip: Chip) -> Need:
-    return Need(0, max(chip.memories.sram.size, chip.memories.dram.size) - 1, "memories.dram.size")
+def _any_memory(operation: Any, chip: Chip) -> Need:
+    return Need(0, max(m.size for m in chip.memories.values()) - 1, "memories.dram.size")
 
 
 def move_stride(dimension: int) -> Any:
     """Between the runs of dimension 0, 1 or 2 of a strided move; 0 where the DMA has fewer dimensions."""
 
-    def values(operation: str, chip: Chip) -> Need:
+    def values(operation: Any, chip: Chip) -> Need:
         return _absent_dimension(dimension, 0, chip) or _any_memory(operation, chip)
 
     return parameter("bytes", values)
@@ -116,19 +155,19 @@ def move_stride(dimension: int) -> Any:
 def move_count(dimension: int) -> Any:
     """Runs along dimension 0, 1 or 2 of a strided move; 1 where the DMA has fewer dimensions."""
 
-    def values(operation: str, chip: Chip) -> Need:
-        return _absent_dimension(dimension, 1, chip) or Need(1, chip.memories.sram.size, "memories.sram.size")
+    def values(operation: Any, chip: Chip) -> Need:
+        return _absent_dimension(dimension, 1, chip) or Need(1, chip.sram.size, "memories.sram.size")
 
     return parameter("", values, least=1)
 
 
 def _absent_dimension(dimension: int, value: int, chip: Chip) -> Need | None:
-    dimensions = chip.engines.dma.dimensions
-    return Need(value, value, f"engines.dma.dimensions {dimensions}") if dimension < 3 - dimensions else None
+    dimensions = max(u.dma.dimensions for u in chip.of_kind("dma"))
+    return Need(value, value, f"{chip.key('dma')}.dimensions {dimensions}") if dimension < 3 - dimensions else None
 
 
 def memory_space() -> Any:
-    return parameter("", lambda operation, chip: Need(0, max(Space), "dram 0, sram 1"), kinds=Space)
+    return parameter("", lambda operation, chip: Need(0, len(chip.spaces) - 1, _spaces(chip)), kinds=Space)
 
 
 # Extents
@@ -137,11 +176,11 @@ def memory_space() -> Any:
 def extent(limit: Limit | None = None, unit: str = "elements", least: int = 1) -> Any:
     """A size of at least `least`, at most what the machine's limit says, or what fits the SRAM."""
 
-    def values(operation: str, chip: Chip) -> Need:
+    def values(operation: Any, chip: Chip) -> Need:
         highest = limit.of(operation, chip) if limit else None
         if limit and highest is not None:
-            return Need(1, highest, f"limits.{operation}.{limit.key}")
-        return Need(least, chip.memories.sram.size, "memories.sram.size")
+            return Need(1, highest, f"limits.{operation.NAME}.{limit.key}")
+        return Need(least, chip.sram.size, "memories.sram.size")
 
     return parameter(unit, values, least=least or None, limit=limit)
 
@@ -151,14 +190,14 @@ def window_extent_of(name: str, index: int) -> Any:
     least = 0 if name == "pad" else 1
     limit = Limit(f"max_{name}", f"{name} {{}}", index)
 
-    def values(operation: str, chip: Chip) -> Need:
-        if operation == "pool" and name in ("pad", "dilation"):
+    def values(operation: Any, chip: Chip) -> Need:
+        if operation.NAME == "pool" and name in ("pad", "dilation"):
             # A pool is padded by less than its kernel; its dilation has no limit of its own.
             kernel = chip.limits.pool.max_kernel
             reason = f"limits.pool.max_kernel{'' if kernel else ' is not set'}"
             return Need(least, kernel[index] - (name == "pad") if kernel else OPEN_LIMIT, reason)
         highest = limit.of(operation, chip)
-        reason = f"limits.{operation}.{limit.key}" if highest else f"limits.{operation} sets no {limit.key}"
+        reason = f"limits.{operation.NAME}.{limit.key}" if highest else f"limits.{operation.NAME} sets no {limit.key}"
         return Need(least, OPEN_LIMIT if highest is None else highest, reason)
 
     return parameter("elements", values, least=least or None, limit=limit)
@@ -176,12 +215,12 @@ def zero_point() -> Any:
     return parameter("codes", _zero_point)
 
 
-def _code(operation: str, chip: Chip) -> Need:
+def _code(operation: Any, chip: Chip) -> Need:
     half = code_limit(chip)
     return Need(-half, half - 1, f"numerics.activation {chip.numerics.activation}")
 
 
-def _zero_point(operation: str, chip: Chip) -> Need:
+def _zero_point(operation: Any, chip: Chip) -> Need:
     return Need(0, 0, "numerics.symmetric_activations") if chip.numerics.symmetric_activations else _code(operation, chip)
 
 
@@ -194,7 +233,7 @@ def multiplier() -> Any:
     return parameter("", _multiplier)
 
 
-def _multiplier(operation: str, chip: Chip) -> Need:
+def _multiplier(operation: Any, chip: Chip) -> Need:
     scale = chip.numerics.scale
     bits = {"pow2": 1, "float32": 31}.get(scale.kind, scale.multiplier_bits)
     return Need(0, (1 << bits) - 1, f"numerics.scale, kind {scale.kind}")
@@ -204,7 +243,7 @@ def shift() -> Any:
     return parameter("bits", _shift)
 
 
-def _shift(operation: str, chip: Chip) -> Need:
+def _shift(operation: Any, chip: Chip) -> Need:
     scale = chip.numerics.scale
     return Need(min(0, scale.shift_min), 0 if scale.kind == "float32" else scale.shift_max, "numerics.scale")
 
@@ -213,7 +252,7 @@ def left_shift() -> Any:
     return parameter("bits", _left_shift)
 
 
-def _left_shift(operation: str, chip: Chip) -> Need:
+def _left_shift(operation: Any, chip: Chip) -> Need:
     return Need(0, chip.numerics.add_left_shift, "numerics.add_left_shift")
 
 
@@ -225,37 +264,56 @@ def flag() -> Any:
 
 
 def post_flag(post: str) -> Any:
-    """Whether outputs pass through what `engines.mac.post` has."""
-    return parameter("", lambda operation, chip: Need(0, int(post in chip.engines.mac.post), "engines.mac.post"))
+    """Whether outputs pass through what the arrays' `post` has."""
+
+    def values(operation: Any, chip: Chip) -> Need:
+        return Need(0, int(_posted(post, chip)), f"{chip.key('mac_array')}.post")
+
+    return parameter("", values)
 
 
 def only_with(post: str, wanted: Any) -> Any:
-    """The same parameter, 0 on machines whose `engines.mac.post` lacks this."""
+    """The same parameter, 0 on machines whose arrays have no such `post`."""
     inner: Parameter = wanted.metadata["parameter"]
 
-    def values(operation: str, chip: Chip) -> Need:
-        return inner.values(operation, chip) if post in chip.engines.mac.post else Need(0, 0, f"engines.mac.post has no {post}")
+    def values(operation: Any, chip: Chip) -> Need:
+        if _posted(post, chip):
+            return inner.values(operation, chip)
+        return Need(0, 0, f"{chip.key('mac_array')}.post has no {post}")
 
     return parameter(inner.unit, values)
 
 
-def function(kinds: type[IntEnum], names: Mapping[str, IntEnum]) -> Any:
-    """Which of the vector engine's functions; names: of `engines.vector.operations`."""
+def _posted(post: str, chip: Chip) -> bool:
+    return any(post in unit.array.post for unit in chip.of_kind("mac_array"))
 
-    def values(operation: str, chip: Chip) -> Need:
-        used = [int(names[name]) for name in chip.engines.vector.operations if name in names] or [0]
-        return Need(min(used), max(used), "engines.vector.operations")
+
+def function(kinds: type[IntEnum], names: Mapping[str, IntEnum]) -> Any:
+    """Which of the vector engines' functions; names: of `functions`."""
+
+    def values(operation: Any, chip: Chip) -> Need:
+        used = [int(names[name]) for name in chip.functions if name in names] or [0]
+        return Need(min(used), max(used), f"{chip.key('vector')}.functions")
 
     return parameter("", values, kinds=kinds)
 
 
+def unit_number() -> Any:
+    """Which unit of its kind runs the operation: no bits where a machine has one."""
+
+    def values(operation: Any, chip: Chip) -> Need:
+        units = chip.of_kind(operation.ENGINE)
+        return Need(0, max(0, len(units) - 1), f"units {', '.join(u.name for u in units)}")
+
+    return field(default=0, metadata={"parameter": Parameter("", values, choice=True)})
+
+
 def dma_channel() -> Any:
-    return parameter("", lambda operation, chip: Need(0, chip.engines.dma.channels - 1, "engines.dma.channels"))
+    return parameter("", lambda operation, chip: Need(0, len(chip.of_kind("dma")) - 1, f"{chip.key('dma')}.channels"))
 
 
 def engine_of_sync() -> Any:
-    last = "mac, vector and engines.dma.channels"
-    return parameter("", lambda operation, chip: Need(0, 1 + chip.engines.dma.channels, last))
+    return parameter("", lambda operation, chip: Need(0, len(chip.units) - 1, f"units {', '.join(u.name for u in chip.units)}"))
 
 
 def semaphore() -> Any:

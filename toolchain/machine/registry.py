@@ -8,7 +8,7 @@ import pkgutil
 from toolchain.machine import operations
 from toolchain.machine.operation import MachineOp
 
-_ENGINES = ("dma", "mac", "vector", None)
+_ENGINES = ("dma", "mac_array", "vector", None)
 
 
 def _operations() -> dict[str, type[MachineOp]]:

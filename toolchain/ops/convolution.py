@@ -43,10 +43,10 @@ class Convolution:
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if node.inputs[1] not in graph.constants:
             return "its weights are computed, not constant"
-        mac = chip.engines.mac
+        mac = chip.array
         pair = (chip.numerics.activation, chip.numerics.weight)
         if not any((t.activation, t.weight) == pair for t in mac.types):
-            return f"engines.mac.types has no {pair[0]} x {pair[1]}"
+            return f"{chip.key('mac_array')}.types has no {pair[0]} x {pair[1]}"
         return None
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
@@ -54,7 +54,7 @@ class Convolution:
         bias_name = (*node.inputs, "", "")[2]
         bias = scope.graph.constants[bias_name] if bias_name else None
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
-        numerics, bits = scope.chip.numerics, scope.chip.engines.mac.accumulators.bits
+        numerics, bits = scope.chip.numerics, scope.chip.array.accumulators.bits
         low, high = clamp_codes(self.activation, y, scope.code_range)
         w = weight_quant(weights, 0, numerics, name=node.name)
         b = bias_quant(bias, weights, w, x, numerics, accumulator_bits=bits, name=node.name)

@@ -53,8 +53,8 @@ class Binary:
         return self.kind != "prelu" and self.activation == (None, None)
 
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
-        if self.kind not in chip.engines.vector.operations:
-            return f"engines.vector.operations has no {self.kind}"
+        if self.kind not in chip.functions:
+            return f"{chip.key('vector')}.functions has no {self.kind}"
         shapes = [graph.types[n].shape for n in node.inputs]
         if not chip.limits.elementwise.broadcast and shapes[0] != shapes[1] and not graph.constants.keys() & set(node.inputs):
             return "operands of unequal shape need limits.elementwise.broadcast: true"
@@ -162,7 +162,7 @@ class IntegerBinary:
         return self.kind
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
-        return box_tilings(layer, layer.chip.engines.vector.lanes)
+        return box_tilings(layer, layer.chip.lanes)
 
     def nest(self, layer: Layer, tiling: Tiling) -> Nest:
         return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size))
@@ -260,7 +260,7 @@ class Rescale:
         return ()
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
-        return box_tilings(layer, layer.chip.engines.vector.lanes)
+        return box_tilings(layer, layer.chip.lanes)
 
     def nest(self, layer: Layer, tiling: Tiling) -> Nest:
         return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size))

@@ -119,7 +119,7 @@ def _lowering(op: IntegerConvolution, layer: Layer, tiling: Tiling) -> Lowering:
 def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
     """Rows x columns x channels within accumulators and limits; whole reductions first, cut ones where they must be."""
     _, height, width, channels = layer.output.shape
-    mac, limits = layer.chip.engines.mac, op.limits(layer)
+    mac, limits = layer.chip.array, op.limits(layer)
     if op.depthwise(layer):
         reduction, step = 1, mac.columns
     else:
@@ -146,7 +146,7 @@ def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
 
 def is_depthwise(groups: int, inputs: int, outputs: int, chip: Chip) -> bool:
     """One weight plane a channel, and the array has a mode for it."""
-    return groups == inputs == outputs and inputs > 1 and chip.engines.mac.depthwise != "none"
+    return groups == inputs == outputs and inputs > 1 and chip.array.depthwise != "none"
 
 
 def stated(limits: ConvolutionLimits) -> ConvolutionLimits:

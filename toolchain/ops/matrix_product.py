@@ -32,8 +32,8 @@ class MatrixProduct:
         shapes = [graph.types[n].shape for n in node.inputs]
         if min(len(s) for s in shapes) < 2:
             return f"a one-dimensional operand {shapes}; reshape it to two dimensions"
-        if not any(t.activation == chip.numerics.activation for t in chip.engines.mac.types):
-            return f"engines.mac.types has no {chip.numerics.activation} activations"
+        if not any(t.activation == chip.numerics.activation for t in chip.array.types):
+            return f"{chip.key('mac_array')}.types has no {chip.numerics.activation} activations"
         return None
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
@@ -41,7 +41,7 @@ class MatrixProduct:
         y = scope.quant(node.outputs[0])
         low, high = scope.code_range
         requant = scope.requant(a.scale * b.scale / y.scale, "matrix_product", y.zero_point, low, high, where=node.name)
-        bits = scope.chip.engines.mac.accumulators.bits
+        bits = scope.chip.array.accumulators.bits
         op = IntegerMatrixProduct(a.zero_point, b.zero_point, bits, requant)
         return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
 
@@ -64,7 +64,7 @@ class IntegerMatrixProduct:
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         m, n = layer.output.shape[-2:]
         k = layer.input_type(0).shape[-1]
-        mac, limits = layer.chip.engines.mac, layer.chip.limits.matrix_product
+        mac, limits = layer.chip.array, layer.chip.limits.matrix_product
         for inner in halvings(min(k, limits.max_k or k), mac.rows * mac.depth):
             for columns in halvings(min(n, limits.max_n or n, mac.accumulators.entries), mac.columns):
                 for rows in halvings(m):

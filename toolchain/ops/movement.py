@@ -93,8 +93,8 @@ class Pad(_Keeping):
         return (self.value,)
 
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
-        if self.value != 0 and "rescale" not in chip.engines.vector.operations:
-            return f"a value of {self.value:g} may need a scale of its own: engines.vector.operations: [rescale]"
+        if self.value != 0 and "rescale" not in chip.functions:
+            return f"a value of {self.value:g} may need a scale of its own: {chip.key('vector')}.functions: rescale"
         return None
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
@@ -164,8 +164,8 @@ class Stack:
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if any(n in graph.constants for n in node.inputs):
             return "a part is constant; fold it before"
-        if "rescale" not in chip.engines.vector.operations:
-            return "parts of unequal scale need engines.vector.operations: [rescale]"
+        if "rescale" not in chip.functions:
+            return f"parts of unequal scale need {chip.key('vector')}.functions: rescale"
         return None
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:

@@ -52,9 +52,9 @@ class Geometry:
 
 def _beyond(geometry: Geometry, channels: int, chip: Chip) -> str | None:
     limits = chip.limits.pool
-    window_bytes = math.prod(geometry.kernel) * min(channels, chip.engines.vector.lanes) * chip.activation_bytes
-    if window_bytes > chip.memories.sram.size // 4:
-        return f"one window of {window_bytes} bytes fills more than a quarter of memories.sram.size={chip.memories.sram.size}"
+    window_bytes = math.prod(geometry.kernel) * min(channels, chip.lanes) * chip.activation_bytes
+    if window_bytes > chip.sram.size // 4:
+        return f"one window of {window_bytes} bytes fills more than a quarter of memories.sram.size={chip.sram.size}"
     for what, value, limit, key in (
         ("kernel", geometry.kernel, limits.max_kernel, "limits.pool.max_kernel"),
         ("stride", geometry.strides, limits.max_stride, "limits.pool.max_stride"),
@@ -74,8 +74,8 @@ class MaxPool:
     keeps_scale = True
 
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
-        if "max_pool" not in chip.engines.vector.operations:
-            return "engines.vector.operations has no max_pool"
+        if "max_pool" not in chip.functions:
+            return f"{chip.key('vector')}.functions has no max_pool"
         return _beyond(self.geometry, graph.types[node.inputs[0]].shape[3], chip)
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
@@ -97,8 +97,8 @@ class AveragePool:
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if self.as_convolution(graph.types[node.inputs[0]].shape[3], chip):
             return None
-        if "average_pool" not in chip.engines.vector.operations:
-            return "engines.vector.operations has no average_pool"
+        if "average_pool" not in chip.functions:
+            return f"{chip.key('vector')}.functions has no average_pool"
         _, height, width, channels = graph.types[node.inputs[0]].shape
         odd = [n for n in self._window_counts(height, width) if not divides(n, chip.numerics)]
         if odd:
@@ -108,7 +108,7 @@ class AveragePool:
     def as_convolution(self, channels: int, chip: Chip) -> bool:
         """A window the vector engine cannot do, or cannot divide by, is a depthwise convolution where all windows count alike."""
         uniform = self.count_padding or not any(self.geometry.pads)
-        on_vector = "average_pool" in chip.engines.vector.operations and _beyond(self.geometry, channels, chip) is None
+        on_vector = "average_pool" in chip.functions and _beyond(self.geometry, channels, chip) is None
         exact = divides(math.prod(self.geometry.kernel), chip.numerics)
         beyond = exceeds_max_pad(self.geometry.pads, channels, channels, channels, chip)
         return uniform and not (on_vector and exact) and not beyond
@@ -131,7 +131,7 @@ class AveragePool:
 
     def _convolution(self, node: Node, scope: QuantScope, channels: int, low: int, high: int) -> Node:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
-        g, (kh, kw), bits = self.geometry, self.geometry.kernel, scope.chip.engines.mac.accumulators.bits
+        g, (kh, kw), bits = self.geometry, self.geometry.kernel, scope.chip.array.accumulators.bits
         weight, step = mean_weight(kh * kw, scope.chip.numerics, bits)
         requant = scope.requant(x.scale * step / y.scale, "convolution", y.zero_point, low, high, where=node.name)
         op = IntegerConvolution(
@@ -186,11 +186,11 @@ class _Pooling:
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         _, height, width, channels = layer.output.shape
-        for part in halvings(channels, layer.chip.engines.vector.lanes):
+        for part in halvings(channels, layer.chip.lanes):
             for rows in halvings(height):
                 yield Tiling(rows, width, part, 0)
         for columns in halvings(width)[1:]:
-            yield Tiling(1, columns, min(channels, layer.chip.engines.vector.lanes), 0)
+            yield Tiling(1, columns, min(channels, layer.chip.lanes), 0)
 
     def _nest(self, layer: Layer, tiling: Tiling, row_runs: list[Pair], column_runs: list[Pair]) -> Nest:
         batch, _, _, channels = layer.output.shape

@@ -204,16 +204,16 @@ class Unary:
     function: Function
 
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
-        if clip_bounds(self.function) is not None and "rescale" in chip.engines.vector.operations:
+        if clip_bounds(self.function) is not None and "rescale" in chip.functions:
             return None
-        if "table" in chip.engines.vector.operations:
+        if "table" in chip.functions:
             return None
         clamp = clip_bounds(self.function) is not None
-        return f"engines.vector.operations has {'neither rescale nor table' if clamp else 'no table'}"
+        return f"{chip.key('vector')}.functions has {'neither rescale nor table' if clamp else 'no table'}"
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
-        if "table" not in scope.chip.engines.vector.operations:
+        if "table" not in scope.chip.functions:
             return [self._clamp(node, x, y, scope)]
         op = Lookup(make_table(self.function, x, y, scope.chip))
         return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
@@ -256,7 +256,7 @@ class Lookup:
         return ()
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
-        return box_tilings(layer, layer.chip.engines.vector.lanes)
+        return box_tilings(layer, layer.chip.lanes)
 
     def nest(self, layer: Layer, tiling: Tiling) -> Nest:
         block = self.table.block(layer.node.name)

@@ -39,7 +39,7 @@ def can_clamp(op: Any) -> bool:
 
 def fuse_tables(graph: Graph, chip: Chip) -> Graph:
     """A Lookup behind a convolution rides on its way out, where `engines.mac.post` has table."""
-    if "table" not in chip.engines.mac.post:
+    if "table" not in chip.array.post:
         return graph
     producers, consumers = graph.producers(), graph.consumers()
     fused: dict[str, Node] = {}
@@ -60,7 +60,7 @@ def fuse_tables(graph: Graph, chip: Chip) -> Graph:
 
 def fuse_residuals(graph: Graph, chip: Chip) -> Graph:
     """A sum of a convolution and a tensor of the same shape is made as the convolution leaves the array."""
-    if "add" not in chip.engines.mac.post:
+    if "add" not in chip.array.post:
         return graph
     producers, consumers = graph.producers(), graph.consumers()
     position = {n.name: i for i, n in enumerate(graph.nodes)}

@@ -76,7 +76,7 @@ def _convolution(node: Node, graph: Graph, chip: Chip, ops: Sequence[Any]) -> li
     said += [strided] if strided else []
     if section == "convolution":
         widest, key = max(o.input_channels for o in ops), "limits.convolution.max_input_channels"
-        each_bytes = kh * kw * (chip.activation_bytes + min(outputs // op.groups, chip.engines.mac.columns))
+        each_bytes = kh * kw * (chip.activation_bytes + min(outputs // op.groups, chip.array.columns))
         said += _cut("channels of a sum", reduction, widest, key, limits.max_input_channels, each_bytes, chip)
         channels = outputs // op.groups
     else:
@@ -117,7 +117,7 @@ def _kernel_rows(
     one_by_one = limits.max_dilation and op.dilations[0] > limits.max_dilation[0]
     if one_by_one or -(-kernel[0] // taken) <= -(-kernel[0] // high):
         return []
-    columns = chip.engines.mac.columns
+    columns = chip.array.columns
     if isinstance(ops[0], Depthwise):
         channels = weights = min(outputs, columns)
     else:
@@ -130,7 +130,7 @@ def _kernel_rows(
 
 def _less(what: str, size: int, taken: int, needed_bytes: int, chip: Chip) -> str:
     """What cut `size` beyond the limits. needed_bytes: SRAM of the smallest tile without that."""
-    sram = chip.memories.sram.size
+    sram = chip.sram.size
     reason = f"memories.sram.size={sram}" if needed_bytes > sram else "chosen for speed"
     return f"{reason}: {size} {what}, {taken} at a time"
 
@@ -144,15 +144,15 @@ def _cut(what: str, size: int, taken: int, key: str, limit: int | None, each_byt
 
 def _grouped(op: IntegerConvolution, section: str, reduction: int, outputs: int, together: int, chip: Chip) -> list[str]:
     """together: groups of one instruction."""
-    mode = chip.engines.mac.depthwise
+    mode = chip.array.depthwise
     if section == "depthwise":
-        return ["engines.mac.depthwise=column: the array works on one channel at a time"] if mode == "column" else []
+        return [f"{chip.key('mac_array')}.depthwise=column: the array works on one channel at a time"] if mode == "column" else []
     if op.groups == 1:
         return []
     at_once = f"{together} at a time with weights of 0 between them"
     if mode == "none" and reduction == 1 and outputs == op.groups:
         order = " one after the other" if together == 1 else f", {at_once}"
-        return [f"engines.mac.depthwise=none: {op.groups} channels{order}"]
+        return [f"{chip.key('mac_array')}.depthwise=none: {op.groups} channels{order}"]
     if together > 1:
         return [f"{op.groups} groups, {at_once}"]
     return [f"{op.groups} groups one after the other, each with {outputs // op.groups} columns of the array"]
@@ -162,10 +162,12 @@ def _tiles(pixels: int, channels: int, node: Node, graph: Graph, chip: Chip, ops
     """Why the output is made in several pieces."""
     if len(ops) < 2:
         return []
-    entries, sram = chip.engines.mac.accumulators.entries, chip.memories.sram.size
+    entries, sram = chip.array.accumulators.entries, chip.sram.size
     said = []
     if pixels * channels > entries:
-        said.append(f"engines.mac.accumulators.entries={entries}: {pixels} pixels x {channels} channels in {len(ops)} tiles")
+        said.append(
+            f"{chip.key('mac_array')}.accumulators.entries={entries}: {pixels} pixels x {channels} channels in {len(ops)} tiles"
+        )
     whole = sum(graph.types[n].size_bytes for n in dict.fromkeys((*node.inputs, *node.outputs)) if n)
     if whole > sram:
         said.append(f"memories.sram.size={sram}: operands and result have {whole} bytes, in {len(ops)} tiles")
@@ -175,12 +177,15 @@ def _tiles(pixels: int, channels: int, node: Node, graph: Graph, chip: Chip, ops
 def _product(node: Node, graph: Graph, chip: Chip, ops: Sequence[MatrixProduct]) -> list[str]:
     limits = chip.limits.matrix_product
     (*_, rows, columns), inner = graph.types[node.outputs[0]].shape, graph.types[node.inputs[0]].shape[-1]
-    each_bytes = chip.activation_bytes * (1 + min(columns, chip.engines.mac.columns))
+    each_bytes = chip.activation_bytes * (1 + min(columns, chip.array.columns))
     said = _cut("terms of a sum", inner, max(o.inner for o in ops), "limits.matrix_product.max_k", limits.max_k, each_bytes, chip)
     if limits.max_n and columns > limits.max_n:
         said.append(f"limits.matrix_product.max_n={limits.max_n}: {columns} columns in parts")
-    if rows * columns > chip.engines.mac.accumulators.entries:
-        said.append(f"engines.mac.accumulators.entries={chip.engines.mac.accumulators.entries}: {rows} x {columns} in tiles")
+    entries = chip.array.accumulators.entries
+    if rows * columns > entries:
+        said.append(
+            f"{chip.key('mac_array')}.accumulators.entries={chip.array.accumulators.entries}: {rows} x {columns} in tiles"
+        )
     return said
 
 
@@ -188,7 +193,7 @@ def _apart(
     node: Node, graph: Graph, chip: Chip, producers: Mapping[str, Node], consumers: Mapping[str, Sequence[Node]]
 ) -> list[str]:
     """Why a function or sum behind a convolution does not ride on its way out."""
-    post = chip.engines.mac.post
+    post = chip.array.post
     kind = {"Lookup": "table", "IntegerBinary": "add"}.get(type(node.op).__name__)
     if kind is None or kind in post or (kind == "add" and node.op.kind != "add"):
         return []
@@ -196,7 +201,7 @@ def _apart(
     if not any(graph.read_once(n, consumers) for n in behind):
         return []
     what = "function" if kind == "table" else "sum"
-    return [f"engines.mac.post has no {kind}: the {what} is a pass of its own over the convolution's output"]
+    return [f"{chip.key('mac_array')}.post has no {kind}: the {what} is a pass of its own over the convolution's output"]
 
 
 def _averages(kinds: Sequence[str], node: Node, graph: Graph, chip: Chip) -> list[str]:
@@ -204,8 +209,8 @@ def _averages(kinds: Sequence[str], node: Node, graph: Graph, chip: Chip) -> lis
         return []
     if not np.all(graph.constants[node.inputs[1]] == 1):
         return []
-    if "average_pool" not in chip.engines.vector.operations:
-        return ["engines.vector.operations has no average_pool: a depthwise convolution with ones"]
+    if "average_pool" not in chip.functions:
+        return [f"{chip.key('vector')}.functions has no average_pool: a depthwise convolution with ones"]
     return [f"limits.pool (max_kernel={_pair(chip.limits.pool.max_kernel)}): a depthwise convolution with ones"]
 
 
@@ -224,7 +229,7 @@ def _spilled(region: Region, chip: Chip, ops: Sequence[MachineOp]) -> list[str]:
     into = any(c.source_space == Space.DRAM and elsewhere(c.source_address) for c in copies)
     out_of = any(c.destination_space == Space.DRAM and elsewhere(c.destination_address) for c in copies)
     ways = [*(["an input waits in DRAM"] if into else []), *(["its output goes to DRAM"] if out_of else [])]
-    return [f"memories.sram.size={chip.memories.sram.size}: {', '.join(ways)}, no room to keep it"] if ways else []
+    return [f"memories.sram.size={chip.sram.size}: {', '.join(ways)}, no room to keep it"] if ways else []
 
 
 def _pair(values: tuple[int, int] | None) -> str:

@@ -11,13 +11,12 @@ import numpy as np
 from simulator import Simulation
 from toolchain.codegen.container import Container, Region
 from toolchain.hw.chip import Chip
+from toolchain.hw.units import KINDS
 from toolchain.isa import Decoded, decode
 from toolchain.machine import Signal, Wait, demand
 from toolchain.ops.base import Layer
 from toolchain.ops.integer_convolution import IntegerConvolution
 from toolchain.report.host import host_figures
-
-_ENGINES = {"mac": "mac", "vector": "vector"}
 
 
 def run_figures(container: Container, simulations: Sequence[Simulation | None]) -> dict[str, Any]:
@@ -44,7 +43,7 @@ def run_figures(container: Container, simulations: Sequence[Simulation | None]) 
         "dram_bound_bytes": read_bytes + write_bytes,
         "sram_peak_bytes": max((region.sram_peak_bytes for region, _ in regions), default=0),
         "sram_bound_bytes": max((region.sram_bound_bytes for region, _ in regions), default=0),
-        "sram_size_bytes": chip.memories.sram.size,
+        "sram_size_bytes": chip.sram.size,
         "busy_cycles": _busy([r for _, r in regions]),
         "layers": layers,
         "host": host_figures(container, macs),
@@ -62,14 +61,15 @@ def _busy(simulations: Sequence[Simulation]) -> dict[str, int]:
 
 def roofline(chip: Chip, macs: int, read_bytes: int, write_bytes: int) -> int:
     """No program is faster: peak products a cycle; compulsory traffic at the rate of each port of the DRAM, and of the DMA."""
-    dram, dma = chip.memories.dram, chip.engines.dma
+    dram = chip.dram
+    moved_a_cycle = sum(unit.dma.bytes_per_cycle for unit in chip.of_kind("dma"))
     moved = read_bytes + write_bytes
     if dram.shared_ports:
         ports = [moved / max(dram.read_bytes_per_cycle, dram.write_bytes_per_cycle)]
     else:
         ports = [read_bytes / dram.read_bytes_per_cycle, write_bytes / dram.write_bytes_per_cycle]
     compute = macs / chip.macs_per_cycle if chip.macs_per_cycle else 0.0
-    return math.ceil(max(compute, moved / (dma.channels * dma.bytes_per_cycle), *ports))
+    return math.ceil(max(compute, moved / moved_a_cycle, *ports))
 
 
 def _compulsory_bytes(region: Region) -> tuple[int, int]:
@@ -108,10 +108,10 @@ def _layers(region: Region, simulation: Simulation, container: Container) -> lis
                 "name": info.name,
                 "op": info.op,
                 "sources": list(info.sources),
-                "engine": _engine(busy[layer], macs[layer], simulation.engines),
+                "engine": _engine(container.machine.chip, busy[layer]),
                 "cycles": after - before,
                 "macs": int(macs[layer]),
-                "bound_by": _bound_by(busy[layer], simulation.engines),
+                "bound_by": _bound_by(container.machine.chip, busy[layer]),
             }
         )
     return rows
@@ -124,15 +124,15 @@ def _most_macs(container: Container) -> dict[str, int]:
     return {n.name: n.op.macs(Layer(n, graph.types, graph.constants, chip)) for n in convolutions}
 
 
-def _engine(busy: np.ndarray, macs: int, engines: Sequence[str]) -> str:
-    if macs:
-        return "mac"
-    return "vector" if busy[engines.index("vector")] else "dma"
+def _engine(chip: Chip, busy: np.ndarray) -> str:
+    """The engines that worked for a layer: of the arrays if any did, else of the vector engines, else the DMA."""
+    for kind in KINDS:
+        names = dict.fromkeys(u.engine for u in chip.of_kind(kind) if busy[u.queue])
+        if names:
+            return "+".join(names)
+    return chip.of_kind("dma")[0].engine
 
 
-def _bound_by(busy: np.ndarray, engines: Sequence[str]) -> str:
-    """The engine that worked longest for the layer."""
-    if not busy.any():
-        return "none"
-    name = engines[int(busy.argmax())]
-    return _ENGINES.get(name, "dma")
+def _bound_by(chip: Chip, busy: np.ndarray) -> str:
+    """The engine whose unit worked longest for the layer."""
+    return chip.units[int(busy.argmax())].engine if busy.any() else "none"

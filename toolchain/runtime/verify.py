@@ -17,7 +17,7 @@ from simulator.order import describe
 from simulator.overlap import byte_view, moved
 from toolchain.codegen import Container, LayerInfo, Region, Result
 from toolchain.errors import counted
-from toolchain.machine import Access, Copy, MachineOp, Signal, Space, Wait, accesses, engine_names
+from toolchain.machine import Access, Copy, MachineOp, Signal, Space, Wait, accesses
 from toolchain.runtime.session import Progress, Run, Session
 
 
@@ -75,13 +75,12 @@ class _RegionWatch:
     def __init__(self, container: Container, region: Region, ops: Sequence[MachineOp], codes: Mapping[str, np.ndarray]):
         self._chip, self._graph = container.machine.chip, container.graph
         self._region, self._ops, self._codes = region, ops, codes
-        self._names = engine_names(self._chip.engines.dma.channels)
         self._left = Counter(layer for op, layer in zip(ops, region.op_layers) if not isinstance(op, Signal | Wait))
         self._targets: dict[int, _Target] = {}
         self._ran: list[int] = []
         self._found: list[_Difference] = []
 
-    def observe(self, index: int, memory: Mapping[Space, np.ndarray]) -> None:
+    def observe(self, index: int, memory: Sequence[np.ndarray]) -> None:
         op, layer = self._ops[index], self._region.op_layers[index]
         if isinstance(op, Signal | Wait):
             return
@@ -137,7 +136,7 @@ class _RegionWatch:
         size = np.dtype(kind.dtype).itemsize
         return Access(Space[result.space.upper()], result.address, kind.shape, result.strides, size, True)
 
-    def _finish(self, layer: int, result: Result, target: _Target, memory: Mapping[Space, np.ndarray]) -> None:
+    def _finish(self, layer: int, result: Result, target: _Target, memory: Sequence[np.ndarray]) -> None:
         """Every operation of the layer has run."""
         info = self._region.layers[layer]
         wrong = target.wrong
@@ -163,7 +162,7 @@ class _RegionWatch:
         result: Result,
         target: _Target,
         wrong: np.ndarray,
-        memory: Mapping[Space, np.ndarray],
+        memory: Sequence[np.ndarray],
     ) -> str:
         at = int(wrong.argmax())
         address = target.base + at
@@ -204,7 +203,7 @@ class _RegionWatch:
         return None
 
     def _name(self, index: int) -> str:
-        return describe(index, self._ops[index], self._names)
+        return describe(index, self._ops[index], self._chip)
 
 
 def _compare(index: int, access: Access, target: _Target, memory: np.ndarray) -> None:

@@ -68,15 +68,8 @@ class CostModel:
         return self._loads[key]
 
     def _copy_cycles(self, source: Spot, target: Spot, strides: list[Stride], item_bytes: int) -> float:
-        dimensions, dram = self._chip.engines.dma.dimensions, self._chip.memories.dram
-        total = 0.0
-        for op in copies(source, target, strides, item_bytes, dimensions, 0):
-            d = demand(op, self._chip)
-            moved = max(
-                d.dram_read_burst_bytes / dram.read_bytes_per_cycle, d.dram_write_burst_bytes / dram.write_bytes_per_cycle
-            )
-            total += max(d.compute_cycles, moved) + d.latency_cycles
-        return total
+        dimensions = self._chip.dma.dimensions
+        return sum(self._alone_cycles(op, Space.DRAM) for op in copies(source, target, strides, item_bytes, dimensions, 0))
 
     def run_cycles(self, layer: Layer, work: Work, views: Mapping[str, View]) -> float:
         """Cycles of a work's instructions, with its operands in SRAM."""
@@ -87,13 +80,21 @@ class CostModel:
             item = self._chip.activation_bytes
             sites = [Site(0, dense_strides(r.size, item)) for r in work.reads]
             out = Site(0, dense_strides(work.write.size, item)) if work.write else None
-            self._runs[key] = sum(self._engine_cycles(op) for op in work.emit(sites, [0] * len(work.blocks), out))
+            self._runs[key] = sum(self._alone_cycles(op) for op in work.emit(sites, [0] * len(work.blocks), out))
         return self._runs[key]
 
-    def _engine_cycles(self, op: MachineOp) -> float:
-        d, sram = demand(op, self._chip), self._chip.memories.sram
-        ports = max(d.sram_read_bytes / sram.read_bytes_per_cycle, d.sram_write_bytes / sram.write_bytes_per_cycle)
-        return max(d.compute_cycles, ports) + d.latency_cycles
+    def _alone_cycles(self, op: MachineOp, only: int | None = None) -> float:
+        """Of one operation on an idle machine; only: the one memory whose ports count."""
+        d, longest = demand(op, self._chip), 0.0
+        for t in d.traffic:
+            if only in (None, t.space):
+                memory = self._chip.spaces[t.space].memory
+                longest = max(
+                    longest,
+                    t.read_burst_bytes / memory.read_bytes_per_cycle,
+                    t.write_burst_bytes / memory.write_bytes_per_cycle,
+                )
+        return max(d.compute_cycles, longest) + d.latency_cycles
 
 
 class Pipeline:

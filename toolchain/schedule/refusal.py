@@ -19,7 +19,7 @@ def too_small(layers: Sequence[Layer], needs: Sequence[SmallestTile], chip: Chip
 
     Tensors that do not fit stay in DRAM, so the largest of these tiles is the least SRAM of the whole network.
     """
-    size, align = chip.memories.sram.size, chip.memories.sram.alignment_bytes
+    size, align = chip.sram.size, chip.sram.alignment_bytes
     step = max(range(len(needs)), key=lambda i: needs[i].size_bytes, default=None)
     if step is None or needs[step].size_bytes <= size:
         return None
@@ -52,8 +52,8 @@ def too_many(layers: Sequence[Layer], tiles: Sequence[int], chip: Chip) -> str |
     return (
         f"{chip.name}: the network falls into {total} tiles, most of them ({tiles[step]}) of {layer.node.name} ({kind}); "
         f"a program has at most {MOST_TILES}\n"
-        f"  help: larger tiles need more SRAM (memories.sram.size is {chip.memories.sram.size}), larger "
-        "engines.mac.accumulators.entries, or wider limits"
+        f"  help: larger tiles need more SRAM (memories.sram.size is {chip.sram.size}), larger "
+        f"{chip.key('mac_array')}.accumulators.entries, or wider limits"
     )
 
 

@@ -79,7 +79,7 @@ class _Planner:
         self.port_roots = {self.views[p].root for p in ports if p in self.views}
         self.storages = self._storages()
         self.model = CostModel(chip)
-        self.capacity = chip.memories.sram.size
+        self.capacity = chip.sram.size
         self.tilings: dict[object, LayerTilings] = {}  # by signature
 
     def _storages(self) -> dict[str, Storage]:
@@ -134,7 +134,7 @@ class _Planner:
     def _residents(self, reserved: Sequence[int], capacity: int) -> frozenset[str]:
         if not self.options.residency:
             return frozenset()
-        align = self.chip.memories.sram.alignment_bytes
+        align = self.chip.sram.alignment_bytes
         tensors = [
             ResidentTensor(s.name, s.start, s.end, -(-s.size_bytes // align) * align, s.size_bytes * s.touches)
             for s in self.storages.values()
@@ -144,7 +144,7 @@ class _Planner:
 
     def _tile(self, resident: frozenset[str], usable: float) -> list[PlannedLayer] | None:
         names = {n for n, v in self.views.items() if v.root in resident}
-        align = self.chip.memories.sram.alignment_bytes
+        align = self.chip.sram.alignment_bytes
         live = [0] * len(self.layers)
         for root in resident:
             s = self.storages[root]
@@ -187,7 +187,7 @@ class _Planner:
         return tiling_key(layer), operands
 
     def _place(self, planned: Sequence[PlannedLayer], resident: frozenset[str]) -> RegionPlan | None:
-        align = self.chip.memories.sram.alignment_bytes
+        align = self.chip.sram.alignment_bytes
         homes = [Buffer(s.name, s.start, s.end, s.size_bytes, align) for n, s in self.storages.items() if n in resident]
         for early in (1, 0) if self.options.double_buffer else (0,):
             slots = [

@@ -33,7 +33,7 @@ class LayerTilings:
 
     def __init__(self, layer: Layer, resident: Collection[str], views: Mapping[str, View], model: CostModel, depth: int):
         self._layer, self._resident, self._views, self._model, self._depth = layer, resident, views, model, depth
-        self._align = layer.chip.memories.sram.alignment_bytes
+        self._align = layer.chip.sram.alignment_bytes
         self._known: dict[Tiling, _Known] = {}
         self._chosen: list[tuple[int, LayerPlan]] = []  # (budget, best)
         self._looked_at = 0
@@ -136,7 +136,7 @@ def smallest_tile(layer: Layer, resident: Collection[str]) -> SmallestTile:
             for work in nest.body(point) if not isinstance(point, int) else ():
                 sizes.add(work, resident)
         slots = sizes.slots(1)
-        size = staging_bytes(slots, layer.chip.memories.sram.alignment_bytes)
+        size = staging_bytes(slots, layer.chip.sram.alignment_bytes)
         if least is None or size < least.size_bytes:
             least = SmallestTile(slots, size)
     return least or SmallestTile()

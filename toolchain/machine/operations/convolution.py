@@ -11,16 +11,16 @@ from toolchain.machine.operation import Access, Demand
 from toolchain.machine.operations.window import WeightedWindowOp, weight_bytes
 from toolchain.machine.parameter import (
     Limit,
-    Space,
     code,
     extent,
     left_shift,
     multiplier,
     only_with,
+    operand_address,
+    operand_stride,
     post_flag,
     shift,
-    sram_address,
-    sram_stride,
+    unit_number,
     zero_point,
 )
 from toolchain.machine.units.array import operand_rate, operand_reads, product_cycles
@@ -39,9 +39,9 @@ class Convolution(WeightedWindowOp):
     input_channels: int = extent(Limit("max_input_channels", "{} input channels"))
     output_channels: int = extent(Limit("max_output_channels", "{} output channels"))
     use_add: int = post_flag("add")
-    addend_address: int = only_with("add", sram_address())
-    addend_row_stride: int = only_with("add", sram_stride())
-    addend_column_stride: int = only_with("add", sram_stride())
+    addend_address: int = only_with("add", operand_address("input"))
+    addend_row_stride: int = only_with("add", operand_stride("input"))
+    addend_column_stride: int = only_with("add", operand_stride("input"))
     add_input_zero_point: int = only_with("add", zero_point())
     add_addend_zero_point: int = only_with("add", zero_point())
     add_output_zero_point: int = only_with("add", zero_point())
@@ -54,6 +54,7 @@ class Convolution(WeightedWindowOp):
     add_output_shift: int = only_with("add", shift())
     add_clamp_low: int = only_with("add", code())
     add_clamp_high: int = only_with("add", code())
+    unit: int = unit_number()
 
     @classmethod
     def needed(cls, chip: Chip) -> str:
@@ -66,20 +67,21 @@ class Convolution(WeightedWindowOp):
         weights = self.output_channels * weight_bytes(self.taps() * self.input_channels, chip)
         counts, strides = (self.output_height, self.output_width), (self.addend_row_stride, self.addend_column_stride)
         added = where(self.emit, where(self.use_add, self.output_channels * chip.activation_bytes, 0), 0)
-        addend = Access(Space.SRAM, self.addend_address, counts, strides, added, False, in_step=True)
+        addend = Access(self.unit_in(chip).roles["input"], self.addend_address, counts, strides, added, False, in_step=True)
         return self.array_ranges(self.input_channels, weights, chip, (addend,))
 
     def demand(self, chip: Chip) -> Demand:
-        mac, pixels, outputs = chip.engines.mac, self.pixels(), self.output_channels
+        mac, pixels, outputs = self.unit_in(chip).array, self.pixels(), self.output_channels
         inner = self.taps() * self.input_channels
         input_reads, weight_reads = operand_reads(mac, pixels, outputs)
         read = input_reads * self.window_bytes(self.input_channels, chip)
-        read = read + weight_reads * outputs * weight_bytes(inner, chip)
         read = read + where(self.emit, where(self.use_add, pixels * outputs * chip.activation_bytes, 0), 0)
-        cycles = product_cycles(mac, pixels, inner, outputs, operand_rate(chip, chip.numerics.weight))
-        return self.array_demand(chip, cycles, read, pixels * inner * outputs)
+        weights = weight_reads * outputs * weight_bytes(inner, chip)
+        cycles = product_cycles(mac, pixels, inner, outputs, operand_rate(mac, chip, chip.numerics.weight))
+        return self.array_demand(chip, cycles, read, weights, pixels * inner * outputs)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         yield from WeightedWindowOp.broken(self, chip)
-        if self.emit and self.use_add and "add" not in chip.engines.mac.post:
-            yield "use_add=1, engines.mac.post has no add"
+        unit = self.unit_in(chip)
+        if self.emit and self.use_add and "add" not in unit.array.post:
+            yield f"use_add=1, {unit.key}.post has no add"

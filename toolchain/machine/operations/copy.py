@@ -46,7 +46,7 @@ class Copy(Move):
     destination_stride2: int = move_stride(2)
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
-        source, target, counts = space_of(self.source_space), space_of(self.destination_space), self.counts()
+        source, target, counts = space_of(self.source_space, chip), space_of(self.destination_space, chip), self.counts()
         return (
             Access(source, self.source_address, counts, self._source_strides(), self.inner_bytes, False),
             Access(target, self.destination_address, counts, self.destination_strides(), self.inner_bytes, True),
@@ -58,4 +58,4 @@ class Copy(Move):
     def demand(self, chip: Chip) -> Demand:
         read = End(self.source_space, self.source_address, self._source_strides())
         write = End(self.destination_space, self.destination_address, self.destination_strides())
-        return move_demand(chip, self.inner_bytes, self.counts(), read, write)
+        return move_demand(self.unit_in(chip), chip, self.inner_bytes, self.counts(), read, write)

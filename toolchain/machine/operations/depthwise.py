@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from toolchain.hw.chip import Chip
 from toolchain.machine.operation import Access, Demand
 from toolchain.machine.operations.window import WeightedWindowOp, weight_bytes
-from toolchain.machine.parameter import Limit, extent
+from toolchain.machine.parameter import Limit, extent, unit_number
 from toolchain.machine.units.array import depthwise_cycles, operand_rate
 
 
@@ -19,11 +19,12 @@ class Depthwise(WeightedWindowOp):
 
     NAME = "depthwise"
     channels: int = extent(Limit("max_output_channels", "{} channels"))
+    unit: int = unit_number()
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:
-        mode = chip.engines.mac.depthwise
-        return None if mode == "none" else f"engines.mac.depthwise is {mode}"
+        modes = [(u.key, u.array.depthwise) for u in chip.of_kind("mac_array")]
+        return next((f"{key}.depthwise is {mode}" for key, mode in modes if mode != "none"), None)
 
     def outputs(self) -> int:
         return self.channels
@@ -33,12 +34,13 @@ class Depthwise(WeightedWindowOp):
 
     def demand(self, chip: Chip) -> Demand:
         pixels, taps = self.pixels(), self.taps()
-        read = self.window_bytes(self.channels, chip) + taps * weight_bytes(self.channels, chip)
-        rate = operand_rate(chip, chip.numerics.weight)
-        cycles = depthwise_cycles(chip.engines.mac, pixels, taps, self.channels, rate)
-        return self.array_demand(chip, cycles, read, pixels * taps * self.channels)
+        mac, weights = self.unit_in(chip).array, taps * weight_bytes(self.channels, chip)
+        rate = operand_rate(mac, chip, chip.numerics.weight)
+        cycles = depthwise_cycles(mac, pixels, taps, self.channels, rate)
+        return self.array_demand(chip, cycles, self.window_bytes(self.channels, chip), weights, pixels * taps * self.channels)
 
     def broken(self, chip: Chip) -> Iterator[str]:
-        if chip.engines.mac.depthwise == "none":
-            yield "engines.mac.depthwise is none"
+        unit = self.unit_in(chip)
+        if unit.array.depthwise == "none":
+            yield f"{unit.key}.depthwise is none"
         yield from WeightedWindowOp.broken(self, chip)

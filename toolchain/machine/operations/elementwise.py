@@ -8,20 +8,20 @@ from enum import IntEnum
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.columns import Whole, where
-from toolchain.machine.operation import Access, Demand, MachineOp
+from toolchain.machine.operation import Access, Demand, MachineOp, traffic
 from toolchain.machine.parameter import (
-    Space,
     code,
     extent,
     function,
     left_shift,
     multiplier,
+    operand_address,
+    operand_stride,
     shift,
-    sram_address,
-    sram_stride,
+    unit_number,
     zero_point,
 )
-from toolchain.machine.units.vector import needed_functions, vector_demand
+from toolchain.machine.units.vector import needed_functions, rate_of, vector_demand
 
 
 class ElementwiseKind(IntEnum):
@@ -32,7 +32,7 @@ class ElementwiseKind(IntEnum):
     PRELU = 4
 
 
-# By the names of engines.vector.operations.
+# By the names of a vector engine's functions.
 ELEMENTWISE = {kind.name.lower(): kind for kind in ElementwiseKind}
 
 
@@ -51,17 +51,17 @@ class Elementwise(MachineOp):
     height: int = extent()
     width: int = extent()
     channels: int = extent()
-    a_address: int = sram_address()
-    a_row_stride: int = sram_stride()
-    a_column_stride: int = sram_stride()
-    a_channel_stride: int = sram_stride()
-    b_address: int = sram_address()
-    b_row_stride: int = sram_stride()
-    b_column_stride: int = sram_stride()
-    b_channel_stride: int = sram_stride()
-    output_address: int = sram_address()
-    output_row_stride: int = sram_stride()
-    output_column_stride: int = sram_stride()
+    a_address: int = operand_address("input")
+    a_row_stride: int = operand_stride("input")
+    a_column_stride: int = operand_stride("input")
+    a_channel_stride: int = operand_stride("input")
+    b_address: int = operand_address("input")
+    b_row_stride: int = operand_stride("input")
+    b_column_stride: int = operand_stride("input")
+    b_channel_stride: int = operand_stride("input")
+    output_address: int = operand_address("output")
+    output_row_stride: int = operand_stride("output")
+    output_column_stride: int = operand_stride("output")
     a_zero_point: int = zero_point()
     b_zero_point: int = zero_point()
     output_zero_point: int = zero_point()
@@ -74,38 +74,46 @@ class Elementwise(MachineOp):
     output_shift: int = shift()
     clamp_low: int = code()
     clamp_high: int = code()
+    unit: int = unit_number()
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:
         return needed_functions(ELEMENTWISE, chip)
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
-        size = chip.activation_bytes
-        a = self._operand(self.a_address, (self.a_row_stride, self.a_column_stride, self.a_channel_stride), 1, size)
+        size, roles = chip.activation_bytes, self.unit_in(chip).roles
+        a = self._operand(
+            roles["input"], self.a_address, (self.a_row_stride, self.a_column_stride, self.a_channel_stride), 1, size
+        )
         used = where(self.kind == ElementwiseKind.RESCALE, 0, 1)
-        b = self._operand(self.b_address, (self.b_row_stride, self.b_column_stride, self.b_channel_stride), used, size)
+        b = self._operand(
+            roles["input"], self.b_address, (self.b_row_stride, self.b_column_stride, self.b_channel_stride), used, size
+        )
         counts, strides = (self.height, self.width), (self.output_row_stride, self.output_column_stride)
-        return (a, b, Access(Space.SRAM, self.output_address, counts, strides, self.channels * size, True))
+        return (a, b, Access(roles["output"], self.output_address, counts, strides, self.channels * size, True))
 
-    def _operand(self, address: Whole, strides: tuple[Whole, Whole, Whole], used: Whole, size: int) -> Access:
+    def _operand(self, space: int, address: Whole, strides: tuple[Whole, Whole, Whole], used: Whole, size: int) -> Access:
         """Broadcast dimensions touch the same bytes: they are counted once."""
         row, column, channel = strides
         counts = (where(row, self.height, 1), where(column, self.width, 1))
         inner_bytes = used * where(channel, self.channels, 1) * size
-        return Access(Space.SRAM, address, counts, (row, column), inner_bytes, False, in_step=True)
+        return Access(space, address, counts, (row, column), inner_bytes, False, in_step=True)
 
     def demand(self, chip: Chip) -> Demand:
         """A broadcast operand is read once."""
-        a, b, _ = self.ranges(chip)
-        return vector_demand(chip, self.height * self.width * self.channels, a.bytes + b.bytes)
+        a, b, written = self.ranges(chip)
+        unit = self.unit_in(chip)
+        moved = traffic(unit, ("input", a.bytes + b.bytes, 0), ("output", 0, written.bytes))
+        rate = rate_of(unit, tuple(ELEMENTWISE), self.kind)
+        return vector_demand(unit, chip, rate, self.height * self.width * self.channels, moved)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         name = next((name for name, kind in ELEMENTWISE.items() if kind == self.kind), None)
         if name is None:
             yield f"kind={self.kind} is no elementwise operation"
             return
-        if name not in chip.engines.vector.operations:
-            yield f"engines.vector.operations has no {name}"
+        if name not in self.unit_in(chip).vector.functions:
+            yield f"{self.unit_in(chip).key}.functions has no {name}"
         size = chip.activation_bytes
         for operand, stride in (("a", self.a_channel_stride), ("b", self.b_channel_stride)):
             unused = operand == "b" and self.kind == ElementwiseKind.RESCALE

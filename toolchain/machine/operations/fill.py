@@ -25,7 +25,7 @@ from toolchain.machine.units.dma import End, move_demand
 
 @dataclass(frozen=True, slots=True)
 class Fill(Move):
-    """dst[i0, i1, i2, :inner_elements] = value (activation type); SRAM or DRAM; runs on DMA queue `channel`."""
+    """dst[i0, i1, i2, :inner_elements] = value (activation type); any memory; runs on DMA queue `channel`."""
 
     NAME = "fill"
     channel: int = dma_channel()
@@ -41,12 +41,12 @@ class Fill(Move):
     value: int = code()
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
-        target, inner_bytes = space_of(self.destination_space), self.inner_elements * chip.activation_bytes
+        target, inner_bytes = space_of(self.destination_space, chip), self.inner_elements * chip.activation_bytes
         return (Access(target, self.destination_address, self.counts(), self.destination_strides(), inner_bytes, True),)
 
     def demand(self, chip: Chip) -> Demand:
         write = End(self.destination_space, self.destination_address, self.destination_strides())
-        return move_demand(chip, self.inner_elements * chip.activation_bytes, self.counts(), None, write)
+        return move_demand(self.unit_in(chip), chip, self.inner_elements * chip.activation_bytes, self.counts(), None, write)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         yield from Move.broken(self, chip)

@@ -24,17 +24,21 @@ class Move(MachineOp):
     destination_stride1: int
     destination_stride2: int
 
-    def queue(self) -> int:
-        return 2 + self.channel
+    def number(self) -> Whole:
+        return self.channel
 
     @classmethod
     def needed(cls, chip: Chip) -> str:
         return "every machine needs it"
 
     def broken(self, chip: Chip) -> Iterator[str]:
-        if any(n > 1 for n in (self.count0, self.count1)[: 3 - chip.engines.dma.dimensions]):
+        unit = self.unit_in(chip)
+        if any(n > 1 for n in (self.count0, self.count1)[: 3 - unit.dma.dimensions]):
             counts = f"{self.count0}x{self.count1}x{self.count2}"
-            yield f"counts {counts}, the machine has engines.dma.dimensions={chip.engines.dma.dimensions}"
+            yield f"counts {counts}, the machine has {unit.key}.dimensions={unit.dma.dimensions}"
+        for access in self.ranges(chip):
+            if access.space not in unit.reach:
+                yield f"{unit.name} does not reach {chip.spaces[access.space].name} ({unit.key}.memories)"
 
     def counts(self) -> tuple[Whole, Whole, Whole]:
         """Contiguous runs along each dimension, the outermost first."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from toolchain.hw.chip import Chip
-from toolchain.machine.operation import Access, Demand
+from toolchain.machine.operation import Access, Demand, traffic
 from toolchain.machine.operations.window import WindowOp
-from toolchain.machine.parameter import extent, function, multiplier, shift
-from toolchain.machine.units.vector import needed_functions, vector_demand
+from toolchain.machine.parameter import extent, function, multiplier, shift, unit_number
+from toolchain.machine.units.vector import needed_functions, rate_of, vector_demand
 
 
 class PoolKind(IntEnum):
@@ -18,7 +18,7 @@ class PoolKind(IntEnum):
     AVERAGE = 1
 
 
-# By the names of engines.vector.operations.
+# By the names of a vector engine's functions.
 POOLS = {"max_pool": PoolKind.MAX, "average_pool": PoolKind.AVERAGE}
 
 
@@ -34,6 +34,7 @@ class Pool(WindowOp):
     channels: int = extent()
     multiplier: int = multiplier()
     shift: int = shift()
+    unit: int = unit_number()
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:
@@ -44,12 +45,15 @@ class Pool(WindowOp):
 
     def demand(self, chip: Chip) -> Demand:
         """A pass for each tap of the window."""
-        return vector_demand(chip, self.pixels() * self.channels, self.window_bytes(self.channels, chip), self.taps())
+        unit, elements = self.unit_in(chip), self.pixels() * self.channels
+        read, written = self.window_bytes(self.channels, chip), elements * chip.activation_bytes
+        moved = traffic(unit, ("input", read, 0), ("output", 0, written))
+        return vector_demand(unit, chip, rate_of(unit, tuple(POOLS), self.kind), elements, moved, self.taps())
 
     def broken(self, chip: Chip) -> Iterator[str]:
         yield from WindowOp.broken(self, chip)
         name = next((name for name, kind in POOLS.items() if kind == self.kind), None)
         if name is None:
             yield f"kind={self.kind} is no pool"
-        elif name not in chip.engines.vector.operations:
-            yield f"engines.vector.operations has no {name}"
+        elif name not in self.unit_in(chip).vector.functions:
+            yield f"{self.unit_in(chip).key}.functions has no {name}"

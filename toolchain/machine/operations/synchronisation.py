@@ -34,14 +34,14 @@ class _NoWork(MachineOp):
 
 @dataclass(frozen=True, slots=True)
 class Signal(_NoWork):
-    """Runs on `engine` (index in `engine_names`) after everything before it there: adds one to `semaphore`."""
+    """Runs on `engine` (index in `chip.units`) after everything before it there: adds one to `semaphore`."""
 
     NAME = "signal"
     engine: int = engine_of_sync()
     semaphore: int = semaphore()
 
-    def queue(self) -> int:
-        return self.engine
+    def queue(self, chip: Chip) -> int | None:
+        return self.engine if 0 <= self.engine < len(chip.units) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class Wait(_NoWork):
     engine: int = engine_of_sync()
     semaphore: int = semaphore()
 
-    def queue(self) -> int:
-        return self.engine
+    def queue(self, chip: Chip) -> int | None:
+        return self.engine if 0 <= self.engine < len(chip.units) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,5 +62,5 @@ class End(_NoWork):
 
     NAME = "end"
 
-    def queue(self) -> None:
+    def queue(self, chip: Chip) -> None:
         return None

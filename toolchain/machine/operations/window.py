@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from toolchain.hw.chip import Chip
+from toolchain.hw.units import Unit
 from toolchain.machine.columns import Whole, ceil_div, is_column, where
-from toolchain.machine.operation import Access, Demand, MachineOp, Sums
+from toolchain.machine.operation import Access, Demand, MachineOp, Sums, latency_cycles, traffic
 from toolchain.machine.parameter import (
     Limit,
-    Space,
     code,
     code_limit,
     extent,
     flag,
     only_with,
+    operand_address,
+    operand_stride,
     post_flag,
-    sram_address,
-    sram_stride,
     window_extent_of,
     zero_point,
 )
@@ -28,9 +28,11 @@ from toolchain.machine.windows import Runs, extent_reached, reached, rows_reache
 PARAMETER_BYTES = 16  # of an output channel: bias int64, multiplier int32, shift int32
 
 
-def sram_access(address: Whole, counts: tuple[Whole, ...], strides: tuple[Whole, ...], inner_bytes: Whole) -> Access:
-    """A read of the SRAM."""
-    return Access(Space.SRAM, address, counts, strides, inner_bytes, False)
+def read_of(
+    unit: Unit, role: str, address: Whole, counts: tuple[Whole, ...], strides: tuple[Whole, ...], inner_bytes: Whole
+) -> Access:
+    """A read of the memory in which the unit's operands of this role lie."""
+    return Access(unit.roles[role], address, counts, strides, inner_bytes, False)
 
 
 def weight_bytes(count: Whole, chip: Chip) -> Whole:
@@ -62,9 +64,9 @@ class WindowOp(MachineOp):
     """
 
     ABSTRACT: ClassVar[bool] = True
-    input_address: int = sram_address()
-    input_row_stride: int = sram_stride()
-    input_column_stride: int = sram_stride()
+    input_address: int = operand_address("input")
+    input_row_stride: int = operand_stride("input")
+    input_column_stride: int = operand_stride("input")
     input_height: int = extent(least=0)
     input_width: int = extent(least=0)
     pad_top: int = window_extent_of("pad", 0)
@@ -75,9 +77,9 @@ class WindowOp(MachineOp):
     stride_width: int = window_extent_of("stride", 1)
     dilation_height: int = window_extent_of("dilation", 0)
     dilation_width: int = window_extent_of("dilation", 1)
-    output_address: int = sram_address()
-    output_row_stride: int = sram_stride()
-    output_column_stride: int = sram_stride()
+    output_address: int = operand_address("output")
+    output_row_stride: int = operand_stride("output")
+    output_column_stride: int = operand_stride("output")
     output_height: int = extent()
     output_width: int = extent(Limit("max_width", "output width {}"))
     input_zero_point: int = zero_point()
@@ -114,19 +116,21 @@ class WindowOp(MachineOp):
     def input_accesses(self, channels: Whole, chip: Chip) -> tuple[Access, ...]:
         """What the windows reach of the input, and nothing that they pass over; of columns, a box that holds it."""
         inner_bytes, strides = channels * chip.activation_bytes, (self.input_row_stride, self.input_column_stride)
+        unit = self.unit_in(chip)
         if is_column(self.output_height):
             counts = (extent_reached(*self.window_rows()), extent_reached(*self.window_columns()))
-            return (Access(Space.SRAM, self.input_address, counts, strides, inner_bytes, False, exact=False),)
+            return (Access(unit.roles["input"], self.input_address, counts, strides, inner_bytes, False, exact=False),)
         found: list[Access] = []
         for rows in reached(*self.window_rows()):
             for columns in reached(*self.window_columns()):
                 address = self.input_address + rows.first * strides[0] + columns.first * strides[1]
-                found.append(sram_access(address, *_grid(rows, strides[0], columns, strides[1]), inner_bytes))
+                found.append(read_of(unit, "input", address, *_grid(rows, strides[0], columns, strides[1]), inner_bytes))
         return tuple(found)
 
     def output_access(self, channels: Whole, chip: Chip) -> Access:
         counts, strides = (self.output_height, self.output_width), (self.output_row_stride, self.output_column_stride)
-        return Access(Space.SRAM, self.output_address, counts, strides, channels * chip.activation_bytes, True)
+        space = self.unit_in(chip).roles["output"]
+        return Access(space, self.output_address, counts, strides, channels * chip.activation_bytes, True)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         if min(self.input_height, self.input_width, self.pad_top, self.pad_left) < 0:
@@ -145,18 +149,18 @@ class WeightedWindowOp(WindowOp):
     (bias int64, multiplier int32, shift int32; 16 bytes, little-endian, at parameter_address + 16 o):
         q = clamp(requantize(acc + bias, multiplier, shift) + output_zero_point, clamp_low, clamp_high)
     then, when `use_table`, q = table[q].
-    Weights: int8, or int4 packed two a byte, low nibble first, the whole block contiguous at weight_address. Everything is
-    in SRAM.
+    Weights: int8, or int4 packed two a byte, low nibble first, the whole block contiguous at weight_address. Each operand
+    lies in the memory that the array names for it.
     """
 
     ABSTRACT: ClassVar[bool] = True
-    ENGINE = "mac"
-    weight_address: int = sram_address()
-    parameter_address: int = sram_address(PARAMETER_BYTES)
+    ENGINE = "mac_array"
+    weight_address: int = operand_address("weights")
+    parameter_address: int = operand_address("parameters", PARAMETER_BYTES)
     accumulate: int = flag()
     emit: int = flag()
     use_table: int = post_flag("table")
-    table_address: int = only_with("table", sram_address(1))
+    table_address: int = only_with("table", operand_address("parameters", 1))
 
     def outputs(self) -> Whole:
         """Output channels."""
@@ -167,13 +171,13 @@ class WeightedWindowOp(WindowOp):
 
     def array_ranges(self, inputs: Whole, weights: Whole, chip: Chip, addend: tuple[Access, ...] = ()) -> tuple[Access, ...]:
         """inputs: channels read; weights: bytes; addend: read on the way out."""
-        outputs = self.outputs()
-        found = (*self.input_accesses(inputs, chip), sram_access(self.weight_address, (), (), weights))
+        unit, outputs = self.unit_in(chip), self.outputs()
+        found = (*self.input_accesses(inputs, chip), read_of(unit, "weights", self.weight_address, (), (), weights))
         if is_column(self.emit) or self.emit:
             emitted, looked_up = self._emitted()
             found += (
-                sram_access(self.parameter_address, (), (), emitted * outputs * PARAMETER_BYTES),
-                sram_access(self.table_address, (), (), looked_up * table_bytes(chip)),
+                read_of(unit, "parameters", self.parameter_address, (), (), emitted * outputs * PARAMETER_BYTES),
+                read_of(unit, "parameters", self.table_address, (), (), looked_up * table_bytes(chip)),
                 *addend,
                 self.output_access(emitted * outputs, chip),
             )
@@ -183,35 +187,37 @@ class WeightedWindowOp(WindowOp):
         """1 or 0: outputs are written; they pass through a table."""
         return where(self.emit, 1, 0), where(self.emit, where(self.use_table, 1, 0), 0)
 
-    def array_demand(self, chip: Chip, cycles: Whole, read_bytes: Whole, macs: Whole) -> Demand:
-        """read_bytes: of inputs, weights and addend."""
-        sram, outputs = chip.memories.sram, self.outputs()
+    def array_demand(self, chip: Chip, cycles: Whole, input_bytes: Whole, weights: Whole, macs: Whole) -> Demand:
+        """input_bytes: read of inputs and addend; weights: bytes read of them."""
+        unit, outputs = self.unit_in(chip), self.outputs()
         emitted, looked_up = self._emitted()
-        return Demand(
-            cycles,
-            sram_read_bytes=read_bytes + emitted * outputs * PARAMETER_BYTES + looked_up * table_bytes(chip),
-            sram_write_bytes=emitted * self.pixels() * outputs * chip.activation_bytes,
-            latency_cycles=sram.latency_cycles + emitted * sram.write_latency_cycles,
-            macs=macs,
+        moved = traffic(
+            unit,
+            ("input", input_bytes, 0),
+            ("weights", weights, 0),
+            ("parameters", emitted * outputs * PARAMETER_BYTES + looked_up * table_bytes(chip), 0),
+            ("output", 0, emitted * self.pixels() * outputs * chip.activation_bytes),
         )
+        latency = latency_cycles(unit, chip, emitted, ("input", "weights", "parameters"))
+        return Demand(cycles, latency, macs, moved)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         yield from WindowOp.broken(self, chip)
-        pair = (chip.numerics.activation, chip.numerics.weight)
-        if pair not in [(t.activation, t.weight) for t in chip.engines.mac.types]:
-            yield f"engines.mac.types has no {pair[0]} by {pair[1]}"
-        yield from broken_accumulators(self.pixels() * self.outputs(), chip)
+        pair, unit = (chip.numerics.activation, chip.numerics.weight), self.unit_in(chip)
+        if pair not in [(t.activation, t.weight) for t in unit.array.types]:
+            yield f"{unit.key}.types has no {pair[0]} by {pair[1]}"
+        yield from broken_accumulators(self.pixels() * self.outputs(), unit)
         if self.emit and self.use_table:
-            if "table" not in chip.engines.mac.post:
-                yield "use_table=1, engines.mac.post has no table"
+            if "table" not in unit.array.post:
+                yield f"use_table=1, {unit.key}.post has no table"
             yield from broken_table(chip)
 
 
-def broken_accumulators(held: int, chip: Chip) -> Iterator[str]:
+def broken_accumulators(held: int, unit: Unit) -> Iterator[str]:
     """held: sums that the operation makes at once."""
-    entries = chip.engines.mac.accumulators.entries
+    entries = unit.array.accumulators.entries
     if held > entries:
-        yield f"needs {held} accumulators, the machine has engines.mac.accumulators.entries={entries}"
+        yield f"needs {held} accumulators, the machine has {unit.key}.accumulators.entries={entries}"
 
 
 def broken_table(chip: Chip) -> Iterator[str]:

@@ -7,7 +7,8 @@ Sources: the fold counts and the cycles a fold are SCALE-Sim 3.0's (`K + R + C -
 
 from __future__ import annotations
 
-from toolchain.hw.chip import Chip, MacArray
+from toolchain.hw.chip import Chip
+from toolchain.hw.engines import MacArray
 from toolchain.machine.columns import Whole, at_rate, ceil_div, most, where
 
 
@@ -57,18 +58,18 @@ def _folds(mac: MacArray, folds: Whole, stream_cycles: Whole, edge_cycles: int, 
     return where(folds > 0, (folds - 1) * most(stream_cycles, load_cycles) + stream_cycles + edge_cycles, 0)
 
 
-def operand_rate(chip: Chip, weight: str) -> float:
+def operand_rate(mac: MacArray, chip: Chip, weight: str) -> float:
     """The array's share of its peak with the machine's activations and this weight type; 1.0 where the table is silent."""
     activation = chip.numerics.activation
-    for entry in chip.engines.mac.types:
+    for entry in mac.types:
         if entry.activation == activation and entry.weight == weight:
             return entry.rate
     return 1.0
 
 
-def matrix_rate(chip: Chip) -> float:
+def matrix_rate(mac: MacArray, chip: Chip) -> float:
     """Both operands are activations: b goes through the weight port, int16 as two int8 planes at half the rate."""
-    rate = operand_rate(chip, "int8")
+    rate = operand_rate(mac, chip, "int8")
     return rate / 2 if chip.numerics.activation == "int16" else rate
 
 

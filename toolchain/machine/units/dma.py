@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from toolchain.hw.chip import Chip
+from toolchain.hw.engines import Memory
+from toolchain.hw.units import Unit
 from toolchain.machine.columns import Column, Whole, at_rate, is_column, where
-from toolchain.machine.operation import Demand
-from toolchain.machine.parameter import Space
+from toolchain.machine.operation import Demand, Traffic
 
 
 class End(NamedTuple):
@@ -21,41 +22,31 @@ class End(NamedTuple):
     strides: tuple[Whole, ...]
 
 
-def move_demand(chip: Chip, inner_bytes: Whole, counts: tuple[Whole, ...], read: End | None, write: End) -> Demand:
+def move_demand(unit: Unit, chip: Chip, inner_bytes: Whole, counts: tuple[Whole, ...], read: End | None, write: End) -> Demand:
     """ceil(bytes / channel rate) cycles; each contiguous run is charged as the whole bursts it touches."""
-    dram, sram = chip.memories.dram, chip.memories.sram
     total_bytes = inner_bytes
     for n in counts:
         total_bytes = total_bytes * n
-    charged_write, to_dram = _charged(write, inner_bytes, counts, chip), write.space == Space.DRAM
-    if read is None:
-        charged_read, from_dram, latency = 0, False, 0
-    else:
-        charged_read, from_dram = _charged(read, inner_bytes, counts, chip), read.space == Space.DRAM
-        latency = where(from_dram, dram.latency_cycles, sram.latency_cycles)
-    return Demand(
-        at_rate(total_bytes, chip.engines.dma.bytes_per_cycle),
-        where(from_dram, total_bytes, 0),
-        where(to_dram, total_bytes, 0),
-        where(from_dram, 0, charged_read),
-        where(to_dram, 0, charged_write),
-        latency + where(to_dram, dram.write_latency_cycles, sram.write_latency_cycles),
-        0,
-        where(from_dram, charged_read, 0),
-        where(to_dram, charged_write, 0),
-    )
+    ends = [end.space for end in (read, write) if end is not None]
+    touched = range(len(chip.spaces)) if any(is_column(space) for space in ends) else sorted({int(space) for space in ends})
+    moved: list[Traffic] = []
+    latency: Whole = 0
+    for space in touched:
+        memory = chip.spaces[space].memory
+        reads = 0 if read is None else where(read.space == space, 1, 0)
+        writes = where(write.space == space, 1, 0)
+        latency = latency + reads * memory.latency_cycles + writes * memory.write_latency_cycles
+        charged_read = 0 if read is None else _charged(read, reads, inner_bytes, counts, memory)
+        charged_write = _charged(write, writes, inner_bytes, counts, memory)
+        moved.append(Traffic(space, reads * total_bytes, writes * total_bytes, charged_read, charged_write))
+    return Demand(at_rate(total_bytes, unit.dma.bytes_per_cycle), latency, 0, tuple(moved))
 
 
-def _charged(end: End, inner_bytes: Whole, counts: tuple[Whole, ...], chip: Chip) -> Whole:
-    """Bytes of whole bursts of the memory."""
-    dram_burst, sram_burst = chip.memories.dram.burst_bytes, chip.memories.sram.burst_bytes
-
-    def charged(burst: int) -> Whole:
-        return burst_bytes(end.address, inner_bytes, counts, end.strides, burst)
-
-    if is_column(end.space):
-        return where(end.space == Space.DRAM, charged(dram_burst), charged(sram_burst))
-    return charged(dram_burst if end.space == Space.DRAM else sram_burst)
+def _charged(end: End, used: Whole, inner_bytes: Whole, counts: tuple[Whole, ...], memory: Memory) -> Whole:
+    """Bytes of whole bursts of the memory; 0 where it is not this end's (`used` is 0)."""
+    if not is_column(used) and not used:
+        return 0
+    return used * burst_bytes(end.address, inner_bytes, counts, end.strides, memory.burst_bytes)
 
 
 def burst_bytes(address: Whole, inner: Whole, counts: tuple[Whole, ...], strides: tuple[Whole, ...], burst: int) -> Whole:

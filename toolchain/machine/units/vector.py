@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from typing import cast
+
+import numpy as np
 
 from toolchain.hw.chip import Chip
-from toolchain.machine.columns import Whole, ceil_div
-from toolchain.machine.operation import Demand
+from toolchain.hw.engines import FunctionRate
+from toolchain.hw.units import Unit
+from toolchain.machine.columns import Whole, ceil_div, is_column
+from toolchain.machine.operation import Demand, Traffic, latency_cycles
+
+_LACKING = FunctionRate(lanes=1, startup=0)  # a program that uses what its machine lacks is refused before it is timed
 
 
-def vector_demand(chip: Chip, elements: Whole, read_bytes: Whole, passes: Whole = 1) -> Demand:
-    """startup + ceil(elements / lanes) cycles, that many for each pass; every element is written once."""
-    vector, sram = chip.engines.vector, chip.memories.sram
-    return Demand(
-        vector.startup_cycles + passes * ceil_div(elements, vector.lanes),
-        sram_read_bytes=read_bytes,
-        sram_write_bytes=elements * chip.activation_bytes,
-        latency_cycles=sram.latency_cycles + sram.write_latency_cycles,
-    )
+def vector_demand(
+    unit: Unit, chip: Chip, rate: tuple[Whole, Whole], elements: Whole, moved: tuple[Traffic, ...], passes: Whole = 1
+) -> Demand:
+    """startup + ceil(elements / lanes) cycles, that many for each pass. rate: lanes, startup."""
+    lanes, startup = rate
+    return Demand(startup + passes * ceil_div(elements, lanes), latency_cycles(unit, chip), 0, moved)
+
+
+def rate_of(unit: Unit, names: Sequence[str], kind: Whole = 0) -> tuple[Whole, Whole]:
+    """Lanes and startup cycles of the function names[kind]; of a column of kinds, columns."""
+    functions = cast(Mapping[str, FunctionRate], unit.vector.functions)
+    rates = [functions.get(name, _LACKING) for name in names]
+    if is_column(kind):
+        return np.array([r.lanes for r in rates], np.int64)[kind], np.array([r.startup for r in rates], np.int64)[kind]
+    chosen = int(kind)
+    rate = rates[chosen] if 0 <= chosen < len(rates) else _LACKING
+    return rate.lanes, rate.startup
 
 
 def needed_functions(names: Collection[str], chip: Chip) -> str | None:
-    """The reason for an operation that does these functions of `engines.vector.operations`."""
-    used = sorted({*names} & {*chip.engines.vector.operations})
-    return f"engines.vector.operations has {', '.join(used)}" if used else None
+    """The reason for an operation that does these functions of the vector engines."""
+    used = sorted({*names} & chip.functions)
+    return f"{chip.key('vector')}.functions has {', '.join(used)}" if used else None

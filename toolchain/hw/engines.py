@@ -1,0 +1,116 @@
+"""What computes and moves on a chip, and what it works on: the sections `memories` and `engines` of a machine's YAML.
+
+Both are maps of any names. Engines are told apart by `kind`; each says which memories it reaches.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from toolchain.hw.quantities import Bytes
+from toolchain.hw.section import NonNegative, Positive, PositiveFloat, Section
+
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+Function = Literal["add", "sub", "mul", "rescale", "prelu", "table", "max_pool", "average_pool"]
+
+
+class Memory(Section):
+    """One address space. `dram` holds weights, inputs and outputs; `sram` is what the engines compute on."""
+
+    size: Bytes
+    read_bytes_per_cycle: PositiveFloat
+    write_bytes_per_cycle: PositiveFloat
+    latency_cycles: NonNegative = 0
+    write_latency_cycles: NonNegative = 0
+    burst_bytes: Positive = 1  # a transfer is charged in whole bursts of this size, per contiguous run
+    alignment_bytes: Positive = 1  # of every buffer placed here
+    banks: Positive = 1
+    shared_ports: bool = False  # reads and writes share one bandwidth (the larger of the two figures)
+    private_to: Name | None = None  # an engine: each of its units has one of these for itself
+
+
+class MacRate(Section):
+    """Operand types the array takes and the share of its peak it reaches with them (1.0, 0.5, ...)."""
+
+    activation: Literal["int8", "int16"]
+    weight: Literal["int4", "int8"]
+    rate: Annotated[float, Field(gt=0, le=4)] = 1.0
+
+
+class Accumulators(Section):
+    bits: Literal[24, 32, 40, 48, 64] = 32
+    entries: Positive  # accumulators available to one instruction: output pixels x output channels
+
+
+class ArrayMemories(Section):
+    """Which memory each operand lies in. input: activations and addends; parameters: requantization entries and tables."""
+
+    input: Name = "sram"
+    weights: Name = "sram"
+    parameters: Name = "sram"
+    output: Name = "sram"
+
+
+class MacArray(Section):
+    """rows x columns processing elements, each a dot product of `depth` pairs a cycle.
+
+    ws: rows hold reduction elements, columns output channels. os: rows hold output pixels, columns output channels.
+    is: rows hold reduction elements, columns output pixels.
+    """
+
+    kind: Literal["mac_array"]
+    count: Positive = 1  # arrays like this
+    rows: Positive
+    columns: Positive
+    depth: Positive = 1
+    dataflow: Literal["os", "ws", "is"]
+    folds_overlap: bool = False  # the next fold fills while this one drains
+    depthwise: Literal["diagonal", "column", "none"] = "diagonal"  # diagonal: `columns` channels at once; column: one
+    types: Annotated[tuple[MacRate, ...], Field(min_length=1, examples=[[{"activation": "int8", "weight": "int8"}]])]
+    accumulators: Accumulators
+    # applied to outputs on their way to memory
+    post: Annotated[tuple[Literal["table", "add"], ...], Field(examples=[["table", "add"]])] = ()
+    memories: ArrayMemories = ArrayMemories()
+    queue_depth: Positive = 4
+    issue_cycles: NonNegative = 1
+
+
+class FunctionRate(Section):
+    """What one function of a vector engine takes: startup + ceil(elements / lanes) cycles an operation."""
+
+    lanes: Positive  # elements a cycle
+    startup: NonNegative = 4  # cycles
+
+
+class VectorMemories(Section):
+    """Which memory each operand lies in. tables: of functions."""
+
+    input: Name = "sram"
+    tables: Name = "sram"
+    output: Name = "sram"
+
+
+class Vector(Section):
+    kind: Literal["vector"]
+    count: Positive = 1  # engines like this
+    functions: Annotated[
+        dict[Function, FunctionRate], Field(examples=[{"add": {"lanes": 16, "startup": 4}, "table": {"lanes": 16}}])
+    ]
+    memories: VectorMemories = VectorMemories()
+    queue_depth: Positive = 4
+    issue_cycles: NonNegative = 1
+
+
+class Dma(Section):
+    kind: Literal["dma"]
+    channels: Positive = 1  # each an in-order queue of its own
+    bytes_per_cycle: PositiveFloat  # of one channel
+    dimensions: Annotated[int, Field(ge=1, le=3)] = 3  # strided counts around the contiguous run
+    memories: tuple[Name, ...] | None = None  # those it moves between; not given: all
+    queue_depth: Positive = 4
+    issue_cycles: NonNegative = 1
+
+
+Engine = Annotated[MacArray | Vector | Dma, Field(discriminator="kind")]

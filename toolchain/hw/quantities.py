@@ -1,0 +1,63 @@
+"""Quantities as people write them (`512 KiB`, `500 MHz`) to integers in base units."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Annotated
+
+from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
+
+_BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
+_HERTZ = {"Hz": 1, "kHz": 10**3, "MHz": 10**6, "GHz": 10**9}
+WRITTEN = "written by people"  # the validation context in which small numbers need their unit
+_LARGEST = 1 << 48
+_LEAST_BARE = 1000  # numbers without a unit are bytes or hertz, and no memory or clock is so small
+
+
+def _parse(value: object, info: ValidationInfo, units: dict[str, int], example: str) -> int:
+    known = ", ".join(units)
+    if isinstance(value, int) and not isinstance(value, bool):
+        if info.context == WRITTEN and 0 < value < _LEAST_BARE:  # somebody forgot the unit
+            base = next(iter(units))
+            raise ValueError(f"{value} has no unit; write it as {example!r}, or as '{value} {base}' where {base} is meant")
+        quantity = value
+    elif isinstance(value, str):
+        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*", value)
+        if not match or match.group(2) not in units:
+            raise ValueError(f"{value!r} is no quantity; write it as {example!r} (units: {known})")
+        exact = Fraction(match.group(1)) * units[match.group(2)]
+        if exact.denominator != 1:
+            raise ValueError(f"{value!r} is {float(exact)} in base units, not a whole number")
+        quantity = int(exact)
+    else:
+        raise ValueError(f"{value!r} is no quantity; write it as {example!r} (units: {known})")
+    if not 1 <= quantity <= _LARGEST:
+        raise ValueError(f"{value!r} must be at least 1 and at most 2^48 in base units")
+    return quantity
+
+
+def _schema(units: dict[str, int], example: str) -> WithJsonSchema:
+    pattern = f"^\\s*[0-9]+(\\.[0-9]+)?\\s*({'|'.join(units)})\\s*$"
+    text = {"type": "string", "pattern": pattern, "examples": [example]}
+    return WithJsonSchema({"anyOf": [{"type": "integer", "minimum": _LEAST_BARE, "maximum": _LARGEST}, text]})
+
+
+def _written(value: int, units: dict[str, int]) -> str:
+    exact = [(factor, unit) for unit, factor in units.items() if value % factor == 0]
+    factor, unit = max(exact)
+    return f"{value // factor} {unit}"
+
+
+def write_bytes(size_bytes: int) -> str:
+    """524288 -> '512 KiB', with the largest binary unit that divides it."""
+    return _written(size_bytes, {unit: factor for unit, factor in _BYTES.items() if "i" in unit or unit == "B"})
+
+
+def write_hertz(frequency_hz: int) -> str:
+    """500000000 -> '500 MHz'."""
+    return _written(frequency_hz, _HERTZ)
+
+
+Bytes = Annotated[int, BeforeValidator(lambda v, info: _parse(v, info, _BYTES, "512 KiB")), _schema(_BYTES, "512 KiB")]
+Hertz = Annotated[int, BeforeValidator(lambda v, info: _parse(v, info, _HERTZ, "500 MHz")), _schema(_HERTZ, "500 MHz")]

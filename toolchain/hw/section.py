@@ -1,0 +1,15 @@
+"""What every section of a description is: frozen, of known keys only, strict."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Positive = Annotated[int, Field(ge=1, le=1 << 40)]
+NonNegative = Annotated[int, Field(ge=0, le=1 << 40)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
