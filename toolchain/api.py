@@ -20,6 +20,7 @@ from quant.clipping import lost_tensors
 from quant.data import open_data, random_data
 from quant.file import read_parameters
 from quant.observe import Range
+from quant.repair.step import Quantization
 from quant.structure import adjust_ranges
 from quant.suggestion import suggestion
 from simulator import simulate
@@ -108,7 +109,8 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
     model, unread = agreed(model, islice(samples, _AGREEMENT_SAMPLES))
     calibrated = _ranges(model, selection, machine, options, samples, progress)
     ranges = calibrated.ranges
-    container = compile_model(Path(path).stem, model, selection, machine, ranges, options.level, dump, progress).container
+    given = Quantization(ranges)
+    container = compile_model(Path(path).stem, model, selection, machine, given, options.level, dump, progress).container
     data = container_to_bytes(container)
     progress("check", 0, None)
     figures = _check(data, container, model, selection, samples, options, progress)
@@ -215,11 +217,11 @@ def _ranges(
     return _Calibrated(adjusted.ranges, adjusted.notes, seen)
 
 
-def _integer(selection: Selection, machine: Machine, level: Options, ranges: Mapping[str, Range | Quant], dump: Dump) -> Graph:
+def _integer(selection: Selection, machine: Machine, level: Options, given: Quantization, dump: Dump) -> Graph:
     chip = machine.chip
     clamped = fuse_clamps(selection.graph)
     dump("clamps", partial(print_graph, clamped))
-    integer = quantize(clamped, chip, ranges, selection.origins)
+    integer = quantize(clamped, chip, given, selection.origins)
     dump("quantize", partial(print_graph, integer))
     if level.fuse:
         integer = fuse_residuals(fuse_tables(integer, chip), chip)
@@ -232,13 +234,13 @@ def compile_model(
     model: NormalModel,
     selection: Selection,
     machine: Machine,
-    ranges: Mapping[str, Range | Quant],
+    given: Quantization,
     level: int,
     dump: Dump = silent,
     progress: Progress = silent,
 ) -> Compiled:
-    """From what runs where and the range of each of the model's tensors to programs, without running them."""
-    graph = _integer(selection, machine, LEVELS[level], ranges, dump)
+    """From what runs where, and how it is quantized, to programs, without running them."""
+    graph = _integer(selection, machine, LEVELS[level], given, dump)
     compiled: list[Region | Island] = []
     plans: list[RegionPlan] = []
     parts = segments(graph, selection.origins)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from quant.repair.step import LayerParameters
 from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant, TensorType
@@ -160,6 +161,10 @@ class QuantScope(Protocol):
     graph: Graph
 
     def quant(self, tensor: str) -> Quant: ...
+
+    def layer(self, node: Node) -> LayerParameters:
+        """What was chosen for a node with weights: empty where they are rounded as they are."""
+        ...
 
     def constant_quant(self, value: Array) -> Quant:
         """The scale of a constant operand, by its own range."""
