@@ -1,4 +1,4 @@
-"""Codes of weights that were chosen elsewhere are the layer's and the machine's, or one error says all that is wrong with them."""
+"""Codes of weights that were chosen elsewhere are the layer's and the machine's, or one error says all that is wrong."""
 
 import numpy as np
 import pytest
