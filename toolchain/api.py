@@ -24,10 +24,10 @@ from quant.repair.step import Quantization
 from quant.structure import adjust_ranges
 from quant.suggestion import suggestion
 from simulator import simulate
-from toolchain.codegen import Container, IoType, Island, Region, container_to_bytes, link_region
+from toolchain.codegen import Container, Island, Region, container_of, container_to_bytes, island, link_region
 from toolchain.errors import CompileError, InternalError, ProgramError
-from toolchain.frontend import NormalModel, extract, load_model, to_graph
-from toolchain.ir.graph import Graph, Node, OnnxOp, Quant
+from toolchain.frontend import NormalModel, load_model, to_graph
+from toolchain.ir.graph import Graph, Quant
 from toolchain.ir.text import print_graph
 from toolchain.isa import Machine, decode, disassemble, load_machine
 from toolchain.ops.movement import Concat
@@ -247,17 +247,13 @@ def compile_model(
     for done, segment in enumerate(parts):
         progress("compile", done, len(parts))
         if not segment.on_chip:
-            compiled.append(_island(model, segment))
+            compiled.append(island(model, segment))
             continue
         plan, region = _region(graph, segment, selection, machine, level)
         _dump_region(done, plan, region, machine, dump)
         compiled.append(region)
         plans.append(plan)
-    source = to_graph(model)
-    inputs = tuple(IoType(n, model.types[n].shape, model.types[n].dtype) for n in source.inputs)
-    outputs = tuple(IoType(n, model.types[n].shape, model.types[n].dtype) for n in source.outputs)
-    fallbacks = tuple((f.node, f.op, f.reason) for f in selection.fallbacks)
-    container = Container(name, machine, inputs, outputs, tuple(compiled), fallbacks, _chip_graph(graph))
+    container = container_of(name, model, selection, machine, graph, compiled)
     return Compiled(container, tuple(plans))
 
 
@@ -282,27 +278,6 @@ def _region(graph: Graph, segment: Segment, selection: Selection, machine: Machi
 def _dump_region(index: int, plan: RegionPlan, region: Region, machine: Machine, dump: Dump) -> None:
     dump("schedule", lambda: f"region {index}\n" + print_plan(plan))
     dump("program", lambda: f"region {index}\n" + disassemble(region.program, machine.isa))
-
-
-def _island(model: NormalModel, segment: Segment) -> Island:
-    proto = extract(model, segment.inputs, segment.outputs)
-    return Island(
-        proto.SerializeToString(deterministic=True), segment.inputs, segment.outputs, tuple(n.name for n in segment.nodes)
-    )
-
-
-def _chip_graph(graph: Graph) -> Graph:
-    """Only what the chip runs: what the integer reference evaluates."""
-    nodes: list[Node] = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
-    named = {n for node in nodes for n in (*node.inputs, *node.outputs)}
-    return Graph(
-        graph.name,
-        tuple(nodes),
-        (),
-        (),
-        {n: t for n, t in graph.types.items() if n in named},
-        {n: c for n, c in graph.constants.items() if n in named},
-    )
 
 
 def _check(

@@ -1,5 +1,6 @@
 """From plans to bytes: lowering, synchronisation, linking, the model.npu container."""
 
+from toolchain.codegen.assemble import container_of, island, reference_container
 from toolchain.codegen.container import (
     MAGIC,
     Container,
@@ -26,8 +27,11 @@ __all__ = [
     "Region",
     "Result",
     "container_from_bytes",
+    "container_of",
     "container_to_bytes",
     "image_files",
+    "island",
     "link_region",
     "read_container",
+    "reference_container",
 ]

@@ -87,11 +87,14 @@ def _port(
     roots: Mapping[str, Spot],
     origins: Mapping[str, tuple[str, str]],
 ) -> Port:
-    kind = graph.types[name]
-    assert kind.quant is not None
     view = plan.views.get(name)
     home = roots[view.root if view else name]
-    address = home.address + (view.offset_bytes if view else 0)
+    return port_at(home.address + (view.offset_bytes if view else 0), name, graph, origins)
+
+
+def port_at(address: int, name: str, graph: Graph, origins: Mapping[str, tuple[str, str]]) -> Port:
+    kind = graph.types[name]
+    assert kind.quant is not None
     model, layout = origins.get(name, (name, INNER))
     if layout == INNER:  # what only regions exchange (a part rescaled for its Concat) is no tensor of the model
         model, layout = name, "plain"
