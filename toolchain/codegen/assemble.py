@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from toolchain.codegen.container import Container, IoType, Island, Region
 from toolchain.codegen.link import port_at
+from toolchain.codegen.model import Container, IoType, Island, Region
 from toolchain.frontend import NormalModel, extract
 from toolchain.ir.graph import Graph, Node, OnnxOp
 from toolchain.isa import Machine

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,7 +137,14 @@ class Layer:
 
 
 class NpuOp(Protocol):
-    """Integer operator. Its arrays are codes; scales live in its parameters."""
+    """Integer operator: a dataclass. Its arrays are codes; scales live in its parameters.
+
+    NAME, VERSION: how compiled files hold it. They outlast the class's own name and place; the version rises when its fields do
+    not mean what they meant.
+    """
+
+    NAME: ClassVar[str]
+    VERSION: ClassVar[int]
 
     def reference(self, inputs: Sequence[Array]) -> Array: ...
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from quant.error import Compared, Fidelity
 from quant.float_session import FloatSession
-from toolchain.codegen.container import Container, Port
+from toolchain.codegen import Container, Port
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Graph
 from toolchain.ops.movement import Join

@@ -10,7 +10,7 @@ import numpy as np
 
 from quant.calibrate import observe
 from quant.error import Compared
-from toolchain.codegen.container import Container, Island
+from toolchain.codegen import Container, Island
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Node
 from toolchain.ops.base import same_scale
