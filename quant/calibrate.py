@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -13,6 +13,7 @@ from quant.float_session import FloatModel, FloatSession, PlainModel
 from quant.masks import LOWEST, UnlessMasked, masked_tensors
 from quant.observe import Histogram, MinMax, Observer, Percentile, Range
 from quant.parameters import least_error_range
+from quant.pieces import PiecewiseModel, tensor_bytes
 from quant.sample import Sample
 from quant.suggestion import suggestion
 from toolchain.errors import CompileError, first_line
@@ -22,8 +23,7 @@ from toolchain.ir.graph import TensorType
 ObserverName = Literal["minmax", "percentile", "mse"]
 Progress = Callable[[int, int | None], None]  # samples done, samples in all where known
 OBSERVERS: tuple[ObserverName, ...] = ("minmax", "percentile", "mse")
-HELD_BYTES = 256 << 20  # of observed tensors that one run of the model may leave in memory
-UNKNOWN_BYTES = 16 << 20  # what a tensor without a static shape is taken for
+HELD_BYTES = 256 << 20  # of observed tensors that one run of the model may leave in memory; else it runs in pieces
 
 
 class LeastError:
@@ -61,8 +61,8 @@ def calibrate(
     """-> the range of each of `tensors` (float, inputs among them), in their order, over all samples of `data`.
 
     model: static, float, such that onnxruntime runs it; it is not changed. computed_by: what computes its tensors instead,
-    where another spelling of it shall. One pass over `data`, one sample in memory; the
-    observed tensors are fetched in groups of at most `held_bytes`, so a large model runs several times on each sample.
+    where another spelling of it shall. One pass over `data`, one sample in memory; a model
+    whose observed tensors take more than `held_bytes` runs in pieces.
     numerics: needed by 'mse', which searches what the machine can express.
     Raises CompileError: no such tensor, no sample, a sample that onnxruntime refuses, NaN or infinity in a tensor.
     """
@@ -92,23 +92,18 @@ def observe(
     computed_by: FloatModel | None = None,
 ) -> None:
     """Shows each sink its tensor's values, sample by sample; all else as in `calibrate`."""
-    sizes = _tensor_bytes(model)
+    sizes = tensor_bytes(model)
     inputs = {i.name for i in model.graph.input} - {i.name for i in model.graph.initializer}
     _check_names(list(sinks), sizes, inputs)
-    groups = _groups([name for name in sinks if name not in inputs], sizes, held_bytes)
-    sessions = [(_session(computed_by or PlainModel(model), group, session_threads), group) for group in groups]
+    session = _session(model, list(sinks), sizes, session_threads, held_bytes, computed_by)
     producers = {output: node for node in model.graph.node for output in node.output}
     masks, made_up = masked_tensors(model), bool(getattr(data, "random", False))
     total = getattr(data, "count", None)
     done = 0
     for done, sample in enumerate(data, 1):
         where = _Sample(done - 1, made_up)
-        for name in sinks:
-            if name in inputs:
-                sinks[name].update(_finite(sample[name], name, where, producers, masks))
-        for session, group in sessions:
-            for name, value in zip(group, _run(session, sample, where), strict=True):
-                sinks[name].update(_finite(value, name, where, producers, masks))
+        for name, value in _values(session, sample, where):
+            sinks[name].update(_finite(value, name, where, producers, masks))
         if progress:
             progress(done, total)
     if done == 0:
@@ -147,51 +142,37 @@ def _check_names(tensors: Sequence[str], sizes: Mapping[str, int], inputs: set[s
         raise CompileError(f"tensor {unknown[0]!r}: not in the model, so it cannot be calibrated{suggestion(unknown[0], sizes)}")
 
 
-def _tensor_bytes(model: onnx.ModelProto) -> dict[str, int]:
-    """The size of each tensor that a node makes, as far as shapes are known."""
-    typed = {v.name: v for v in (*model.graph.value_info, *model.graph.output)}
-    made = [output for node in model.graph.node for output in node.output if output]
-    if any(name not in typed for name in made):
-        inferred = onnx.shape_inference.infer_shapes(model)
-        typed |= {v.name: v for v in inferred.graph.value_info}
-    return {name: _value_bytes(typed.get(name)) for name in made}
-
-
-def _value_bytes(value: onnx.ValueInfoProto | None) -> int:
-    if value is None or not value.type.tensor_type.HasField("shape"):
-        return UNKNOWN_BYTES
-    dims = [d.dim_value if d.HasField("dim_value") else None for d in value.type.tensor_type.shape.dim]
-    known = [d for d in dims if d is not None]
-    return 4 * int(np.prod(known, dtype=np.int64)) if len(known) == len(dims) else UNKNOWN_BYTES
-
-
-def _groups(names: Sequence[str], sizes: Mapping[str, int], held_bytes: int) -> list[list[str]]:
-    groups: list[list[str]] = []
-    room = 0
-    for name in names:
-        if not groups or sizes[name] > room:
-            groups.append([])
-            room = held_bytes
-        groups[-1].append(name)
-        room -= sizes[name]
-    return groups
-
-
-def _session(model: FloatModel, names: Sequence[str], threads: int) -> FloatSession:
+def _session(
+    model: onnx.ModelProto,
+    names: Sequence[str],
+    sizes: Mapping[str, int],
+    threads: int,
+    held_bytes: int,
+    computed_by: FloatModel | None,
+) -> FloatSession:
+    """In pieces where the tensors outgrow the memory that they may take; there it is `model` that computes them."""
+    lean = sum(sizes.get(name, 0) for name in names) > held_bytes
+    source = PiecewiseModel(model, held_bytes // 4) if lean else computed_by or PlainModel(model)
     try:
-        return FloatSession(model, names, threads=threads)
+        return FloatSession(source, names, threads=threads, lean=lean)
     except Exception as fault:  # onnxruntime's errors share no base class
         raise CompileError(f"calibration: onnxruntime does not load the model: {first_line(fault)}") from None
 
 
-def _run(session: FloatSession, sample: Sample, where: _Sample) -> list[np.ndarray]:
-    try:
-        return session.run(sample)
-    except Exception as fault:
-        raise where.fault(
-            f"onnxruntime cannot run the model on it: {first_line(fault)}",
-            "mend the sample, or give data of the kind that the model was trained on",
-        ) from None
+def _values(session: FloatSession, sample: Sample, where: _Sample) -> Iterator[tuple[str, np.ndarray]]:
+    stream = session.stream(sample)
+    while True:
+        try:
+            found = next(stream, None)
+        except Exception as fault:
+            raise where.fault(
+                f"onnxruntime cannot run the model on it: {first_line(fault)}",
+                "mend the sample, or give data of the kind that the model was trained on",
+            ) from None
+        if found is None:
+            return
+        yield found
+        del found
 
 
 def _finite(

@@ -82,6 +82,30 @@ def _open(spec: str, inputs: Types, preprocess: Preprocess | None) -> Samples:
     )
 
 
+HELD_FROM, HELD_EVERY = 16, 8
+
+
+def to_calibrate_on(samples: Samples) -> Samples:
+    """All but those that are held out to judge on: from the 17th on every eighth, so that 16 are there to calibrate on first."""
+    count = samples.count
+    rest = None if count is None else count - _held_count(count)
+    return Samples(samples.source, rest, lambda: (s for i, s in enumerate(samples) if not _is_held(i)), samples.random)
+
+
+def held_out(samples: Samples) -> Samples:
+    """Those that `to_calibrate_on` leaves out; none of 16 or fewer."""
+    count = None if samples.count is None else _held_count(samples.count)
+    return Samples(samples.source, count, lambda: (s for i, s in enumerate(samples) if _is_held(i)), samples.random)
+
+
+def _is_held(index: int) -> bool:
+    return index >= HELD_FROM and index % HELD_EVERY == 0
+
+
+def _held_count(count: int) -> int:
+    return sum(map(_is_held, range(count)))
+
+
 def data_files(path_or_spec: str | Path) -> list[Path]:
     """The files that `open_data` may read of this."""
     spec = str(path_or_spec)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 # The rule that takes a Pad into a pool makes a model that does not load where the padding is as wide as the window, and
 # loses windows of pools with ceil_mode (seen in onnxruntime 1.31).
 WRONG_FUSIONS = ["Pad_Fusion"]
+_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
 NO_WEIGHTS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -37,10 +39,11 @@ def open_session(
     dims: Sequence[tuple[str, int]] = (),
     weights: Mapping[str, Any] = NO_WEIGHTS,
     few_runs: bool = False,
+    lean: bool = False,
 ) -> Any:
     """An onnxruntime.InferenceSession of a model or its file, on these providers alone. folder: of its external data; dims:
     of named dimensions; weights: arrays of initializers that the model has no values for, to be kept as long as the session.
-    few_runs: open fast rather than run fast.
+    few_runs: open fast rather than run fast. lean: what a run has used is given back behind it, which costs time.
 
     Raises what onnxruntime raises, which shares no base class.
     """
@@ -52,6 +55,9 @@ def open_session(
     options.log_severity_level = 4  # what it logs it also raises
     if few_runs:  # layouts and fusions for speed cost more than a run or two get back
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    if lean:
+        options.enable_cpu_mem_arena = options.enable_mem_pattern = False
+        _return_large_blocks()
     if folder:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     for name, size in dims:
@@ -62,6 +68,14 @@ def open_session(
     return onnxruntime.InferenceSession(
         model, options, providers=list(providers), disabled_optimizers=WRONG_FUSIONS, enable_fallback=0
     )
+
+
+def _return_large_blocks() -> None:
+    """Blocks of a MiB or more go back to the system when they are freed. glibc would raise that limit to 32 MiB by itself, and
+    tensors below it would fragment its heap."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none, and need none
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, 1 << 20)
 
 
 @dataclass(frozen=True)
@@ -93,20 +107,43 @@ class PlainModel:
 class FloatSession:
     """Computes some tensors of a float network, its inputs among them, for one sample at a time."""
 
-    def __init__(self, model: FloatModel, names: Sequence[str], *, threads: int = 1, few_runs: bool = False) -> None:
-        """few_runs: as in `open_session`. Raises what onnxruntime raises, which shares no base class."""
+    def __init__(
+        self, model: FloatModel, names: Sequence[str], *, threads: int = 1, few_runs: bool = False, lean: bool = False
+    ) -> None:
+        """few_runs, lean: as in `open_session`. Raises what onnxruntime raises, which shares no base class."""
         made = [n for n in dict.fromkeys(names) if n not in model.inputs]
         self._names = tuple(names)
         self._sessions = []
         for part in model.parts(made) if made else ():
             session = open_session(
-                part.model, threads=threads, folder=part.folder, dims=part.dims, weights=part.weights, few_runs=few_runs
+                part.model,
+                threads=threads,
+                folder=part.folder,
+                dims=part.dims,
+                weights=part.weights,
+                few_runs=few_runs,
+                lean=lean,
             )
             self._sessions.append((session, part.inputs, part.outputs, part.weights))
 
     def run(self, sample: Mapping[str, Any]) -> list[Any]:
         """The tensors in the order of their names. Raises what onnxruntime raises."""
-        values = dict(sample)
-        for session, inputs, outputs, _ in self._sessions:
-            values.update(zip(outputs, session.run(list(outputs), {n: values[n] for n in inputs if n in values})))
+        values = dict(self.stream(sample))
         return [values[n] for n in self._names]
+
+    def stream(self, sample: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Each of the tensors as soon as its part of the model has run; none is held longer than a later part reads it.
+        Raises what onnxruntime raises."""
+        wanted, values = set(self._names), dict(sample)
+        yield from ((n, values[n]) for n in dict.fromkeys(self._names) if n in sample)
+        for at, (session, inputs, outputs, _) in enumerate(self._sessions):
+            made = session.run(list(outputs), {n: values[n] for n in inputs if n in values})
+            values.update(zip(outputs, made, strict=True))
+            del made
+            later = {n for _, reads, _, _ in self._sessions[at + 1 :] for n in reads}
+            values = {n: v for n, v in values.items() if n in later or n in outputs}
+            for name in outputs:
+                value = values[name] if name in later else values.pop(name)
+                if name in wanted:
+                    yield name, value
+                del value

@@ -22,11 +22,11 @@ USERS_FAULTS = (Exception, SystemExit)  # a user's sys.exit() must not end the b
 def generator_samples(path: Path, function: str, inputs: Mapping[str, TensorType]) -> Iterator[Sample]:
     """What FUNCTION of the file yields, called without arguments. Whatever the user's code raises is a CompileError."""
     where = f"{path}:{function}"
-    produce = _load_function(path, function)
+    produce = load_function(path, function)
     try:
         stream = iter(produce())
     except USERS_FAULTS as fault:
-        raise CompileError(f"{where}: {_cause(fault, path)}; it must return an iterable of samples") from None
+        raise CompileError(f"{where}: {users_cause(fault, path)}; it must return an iterable of samples") from None
     count = 0
     while True:
         try:
@@ -34,17 +34,18 @@ def generator_samples(path: Path, function: str, inputs: Mapping[str, TensorType
         except StopIteration:
             break
         except USERS_FAULTS as fault:
-            raise CompileError(f"{where}: sample {count}: {_cause(fault, path)}; mend the generator") from None
+            raise CompileError(f"{where}: sample {count}: {users_cause(fault, path)}; mend the generator") from None
         yield fit_sample(_arrays(value, f"{where}: sample {count}"), inputs, f"{where}: sample {count}")
         count += 1
     if count == 0:
         raise CompileError(f"{where}: yields 0 samples; calibration needs at least 1")
 
 
-def _load_function(path: Path, function: str) -> Callable[[], Any]:
+def load_function(path: Path, function: str) -> Callable[..., Any]:
+    """Runs the file. Raises CompileError: it does not import, or has no such function."""
     if not path.is_file():
-        raise CompileError(f"{path}: no such file; calibration data was given as file.py:function")
-    spec = importlib.util.spec_from_file_location(f"calibration_{path.stem}", path)
+        raise CompileError(f"{path}: no such file; it was given as file.py:function")
+    spec = importlib.util.spec_from_file_location(f"users_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise CompileError(f"{path}: cannot be imported as Python")
     module = importlib.util.module_from_spec(spec)
@@ -53,7 +54,7 @@ def _load_function(path: Path, function: str) -> Callable[[], Any]:
     try:
         spec.loader.exec_module(module)
     except USERS_FAULTS as fault:
-        raise CompileError(f"{path}: {_cause(fault, path)}; the file must import cleanly") from None
+        raise CompileError(f"{path}: {users_cause(fault, path)}; the file must import cleanly") from None
     finally:
         sys.dont_write_bytecode = usual
         sys.path.remove(str(path.parent))
@@ -75,7 +76,7 @@ def _arrays(value: Any, where: str) -> Any:
         raise CompileError(f"{where}: is no array: {reason}; yield numpy arrays") from None
 
 
-def _cause(fault: BaseException, path: Path) -> str:
+def users_cause(fault: BaseException, path: Path) -> str:
     """`ZeroDivisionError: division by zero (line 12)`, the line being the last one inside the user's file."""
     lines = [
         frame.lineno for frame in traceback.extract_tb(fault.__traceback__) if Path(frame.filename).resolve() == path.resolve()

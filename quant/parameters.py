@@ -165,6 +165,25 @@ def requantized(w: Array, weight: WeightQuant, scales: Array, numerics: Numerics
     return WeightQuant(np.clip(np.rint(steps), first, last).astype(np.int8), scales, weight.axis)
 
 
+def taken_weight(chosen: WeightQuant, w: Array, numerics: Numerics, *, name: str) -> WeightQuant:
+    """Codes that were chosen for the weights `w`. Raises CompileError: they are of other weights, or of another machine."""
+    first, last = weight_code_range(numerics)
+    scales = w.shape[chosen.axis] if numerics.weights_per_channel else 1
+    faults = []
+    if chosen.codes.shape != w.shape:
+        faults.append(f"their shape is {list(chosen.codes.shape)}, the weights' {list(w.shape)}")
+    low, high = int(chosen.codes.min(initial=0)), int(chosen.codes.max(initial=0))
+    if low < first or high > last:
+        faults.append(f"they reach from {low} to {high}, the machine's {numerics.weight} from {first} to {last}")
+    if chosen.scales.shape != (scales,):
+        faults.append(f"they have {chosen.scales.size} scales, the machine takes {scales}")
+    if numerics.scale.kind == "pow2" and (np.frexp(chosen.scales)[0] != 0.5).any():
+        faults.append("their scales are no powers of two, and the machine has no others (numerics.scale.kind)")
+    if faults:
+        raise CompileError(f"{name}: the codes chosen for it do not fit: {'; '.join(faults)}; repair it for this machine")
+    return chosen
+
+
 def _weight_scales(rows: Array, numerics: Numerics, method: str) -> Array:
     """rows: float64[channels, n] -> float64[channels]."""
     first, last = weight_code_range(numerics)

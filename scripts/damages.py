@@ -241,17 +241,18 @@ def program(rng: random.Random, data: bytes) -> bytes:
     elif part == "header":
         header = _damage_json(rng, header)
     else:
-        held, key = header, part
+        entry = header["entries"][0]
+        held, key = entry if part == "graph" else header, part
         if part in ("program", "island"):
             kind, key = ("npu", "program") if part == "program" else ("host", "model")
-            held = rng.choice([s for s in header["segments"] if s["kind"] == kind])
+            held = rng.choice([s for s in entry["segments"] if s["kind"] == kind])
         first, length = held[key]
         old = body[first : first + length]
         new = _section(rng, part, old)
         held[key], body = [len(body), len(new)], body + new
     said = json.dumps(header).encode()
     rest = struct.pack("<Q", len(said)) + said + body
-    return PREFIX.pack(b"NPUMODEL", 1, len(rest), hashlib.sha256(rest).digest()) + rest
+    return PREFIX.pack(b"NPUMODEL", 2, len(rest), hashlib.sha256(rest).digest()) + rest
 
 
 def _section(rng: random.Random, part: str, data: bytes) -> bytes:

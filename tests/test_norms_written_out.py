@@ -1,4 +1,4 @@
-"""A LayerNormalization as TensorFlow and JAX write it out, on the chip's integers against onnxruntime on the file."""
+"""Norms that models write out, on the chip's integers against onnxruntime on the file."""
 
 from __future__ import annotations
 
@@ -33,16 +33,36 @@ g (float[1,8,16] x) => (float[1,8,16] y) <float[16,16] u, float[16] w, float[16]
     y = MatMul(z, u)
 }
 """
+MEAN_SQUARE = (
+    MOMENTS[: MOMENTS.index("    m =")]
+    + """    q = Mul(h, h)
+    n = ReduceMean<axes = [2]>(q)
+    s = Add(n, e)
+    r = Sqrt(s)
+    END
+    y = MatMul(z, u)
+}
+"""
+)
 ENDS = {
     "TensorFlow": "a = Mul(h, g)\n c = Mul(m, g)\n d = Sub(b, c)\n z = Add(a, d)",
     "JAX": "d = Sub(h, m)\n a = Mul(d, g)\n z = Add(a, b)",
 }
 
 
-@pytest.mark.parametrize("end", ENDS)
-def test_a_norm_that_is_written_out_keeps_its_bits(end: str, tmp_path: Path) -> None:
+ROOT_MEAN_SQUARE = {
+    "Div": "a = Div(h, r)\n z = Mul(a, w)",
+    "Llama": "i = Reciprocal(r)\n a = Mul(h, i)\n z = Mul(w, a)",
+}
+NORMS = [(MOMENTS, end, "LayerNormalization") for end in ENDS.values()] + [
+    (MEAN_SQUARE, end, "RMSNormalization") for end in ROOT_MEAN_SQUARE.values()
+]
+
+
+@pytest.mark.parametrize(("graph", "end", "op"), NORMS, ids=[*ENDS, *ROOT_MEAN_SQUARE])
+def test_a_norm_that_is_written_out_keeps_its_bits(graph: str, end: str, op: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    model = parser.parse_model(MOMENTS.replace("k = Constant<value_ints = [2]>()\n", "").replace("END", ENDS[end]))
+    model = parser.parse_model(graph.replace("k = Constant<value_ints = [2]>()\n", "").replace("END", end))
     del model.graph.initializer[:]
     weights = {"u": rng.normal(0, 0.3, (16, 16)), "w": rng.uniform(0.5, 2, 16), "b": rng.normal(0, 0.5, 16)}
     model.graph.initializer.extend(numpy_helper.from_array(v.astype(np.float32), k) for k, v in weights.items())
@@ -51,7 +71,7 @@ def test_a_norm_that_is_written_out_keeps_its_bits(end: str, tmp_path: Path) -> 
     x = (rng.normal(0, 1, (6, 1, 8, 16)) * np.geomspace(0.5, 4, 8)[:, None]).astype(np.float32)
     np.savez(tmp_path / "c.npz", x=x)
     built = build(tmp_path / "m.onnx", BuildOptions("edge16", calibration=str(tmp_path / "c.npz")))
-    assert [f["op"] for f in built.figures["fallbacks"]] == ["LayerNormalization"]
+    assert [f["op"] for f in built.figures["fallbacks"]] == [op]
     session, exact = Session(built.data, engine="reference"), open_session(str(tmp_path / "m.onnx"))
     expected = np.stack([exact.run(None, {"x": one})[0] for one in x])
     found = np.stack([session.run(None, {"x": one})[0] for one in x])

@@ -6,37 +6,42 @@ model.onnx -> normal form -> composed functions -> chip operators on their layou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from quant.calibrate import OBSERVERS, ObserverName, calibrate, default_observer
-from quant.clipping import lost_tensors
-from quant.data import open_data, random_data
+from quant.data import HELD_FROM, Samples, held_out, open_data, random_data, to_calibrate_on
 from quant.file import read_parameters
 from quant.observe import Range
+from quant.repair.step import Quantization
 from quant.structure import adjust_ranges
-from quant.suggestion import suggestion
 from simulator import simulate
-from toolchain.codegen import Container, IoType, Island, Region, container_to_bytes, link_region
+from toolchain.codegen import Container, Island, Region, container_of, container_to_bytes, island, link_region
 from toolchain.errors import CompileError, InternalError, ProgramError
-from toolchain.frontend import NormalModel, extract, load_model, to_graph
-from toolchain.ir.graph import Graph, Node, OnnxOp, Quant
+from toolchain.frontend import NormalModel, load_model, to_graph
+from toolchain.ir.graph import Graph, Quant
 from toolchain.ir.text import print_graph
 from toolchain.isa import Machine, decode, disassemble, load_machine
 from toolchain.ops.movement import Concat
 from toolchain.passes.compose import compose
 from toolchain.passes.fuse import fuse_clamps, fuse_residuals, fuse_tables
+from toolchain.passes.named import named_nodes
 from toolchain.passes.quantize import quantize
 from toolchain.passes.segments import Segment, segments
 from toolchain.passes.select import Selection, select
-from toolchain.report import agreed, calibration_notes, explained, fidelity, host_warnings, origin, run_figures
+from toolchain.report import agreed, calibration_warnings, explained, host_warnings, run_figures
+from toolchain.report.accuracy import JudgedOn, Judgement, Subject, judged
+from toolchain.report.diagnosis import Quantized
+from toolchain.report.error_report import ErrorReport, network_of
+from toolchain.report.gate import OPEN, Gate
 from toolchain.report.strides import stride_warnings
+from toolchain.report.text import RANDOM
 from toolchain.runtime import Session, host_providers
 from toolchain.schedule.options import LEVELS, Options
 from toolchain.schedule.region import RegionPlan, plan_region
@@ -44,7 +49,6 @@ from toolchain.schedule.text import print_plan
 
 STAGES = ("normal", "compose", "select", "clamps", "quantize", "fuse", "schedule", "program")
 _AGREEMENT_SAMPLES = 1  # that the user's file and its normal form are compared on
-_FIDELITY_SAMPLES = 4
 Dump = Callable[[str, Callable[[], str]], None]  # stage, and what makes its text
 Progress = Callable[[str, int, int | None], None]  # stage, done, total
 
@@ -52,7 +56,9 @@ Progress = Callable[[str, int, int | None], None]  # stage, done, total
 @dataclass(frozen=True)
 class BuildOptions:
     """What `npu-build` was asked for. hardware: a shipped name, a YAML file, or a machine already loaded. calibration None:
-    random inputs; parameters: an edited file of calibrate.py; host_nodes: the model's nodes that stay on the host."""
+    random inputs; parameters: an edited file of calibrate.py; host_nodes: what stays on the host: nodes of the model, their
+    operators, patterns of either; judge: data to judge on, None: what is held out of calibration; gate: what must be reached;
+    error_report: every layer's error is measured."""
 
     hardware: str | Machine
     calibration: str | None = None
@@ -63,6 +69,9 @@ class BuildOptions:
     samples: int | None = None
     observer: ObserverName | None = None
     host_nodes: tuple[str, ...] = ()
+    judge: str | None = None
+    gate: Gate = OPEN
+    error_report: bool = False
 
     def __post_init__(self) -> None:
         """Raises CompileError: a level, a number of samples, an observer or a host that there is not."""
@@ -73,25 +82,37 @@ class BuildOptions:
         if self.observer not in (*OBSERVERS, None):
             raise CompileError(f"observer {self.observer}: must be one of {', '.join(OBSERVERS)}")
         host_providers(self.host)
+        without_data = self.calibration is None and self.judge is None
+        if self.judge is not None and self.calibration is None and self.parameters is None:
+            raise CompileError(f"judge {self.judge}: what was calibrated on random inputs means nothing; give --calib or --quant")
+        if without_data and (self.gate or self.error_report):
+            asked = "gate" if self.gate else "error-report"
+            raise CompileError(
+                f"{asked}: random inputs say nothing of accuracy; give --calib DATA, or --quant FILE and --judge DATA"
+            )
 
 
 @dataclass(frozen=True)
 class Build:
-    """The file's bytes, what the report says of them, what was assumed, and what must not be overlooked."""
+    """The file's bytes, what the report says of them, what was assumed, and what must not be overlooked. failures: of the gate;
+    errors: every layer's, where they were asked for."""
 
     container: Container
     data: bytes
     figures: Mapping[str, Any]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+    failures: tuple[str, ...] = ()
+    errors: ErrorReport | None = None
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """What an .npu file holds, and the plan of each region in order."""
+    """What an .npu file holds, the plan of each region in order, and the integer graph before anything was fused in it."""
 
     container: Container
     plans: tuple[RegionPlan, ...]
+    unfused: Graph
 
 
 def silent(*_: Any) -> None:
@@ -104,45 +125,63 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
     progress("load", 0, None)
     model = load_model(path, options.shapes)
     selection = select_model(model, machine, dump, options.host_nodes)
-    samples = _samples(model, options)
+    given = _samples(model, options)
+    samples = given if options.parameters is not None else to_calibrate_on(given)
     model, unread = agreed(model, islice(samples, _AGREEMENT_SAMPLES))
     calibrated = _ranges(model, selection, machine, options, samples, progress)
-    ranges = calibrated.ranges
-    container = compile_model(Path(path).stem, model, selection, machine, ranges, options.level, dump, progress).container
+    quantization = Quantization(calibrated.ranges)
+    compiled = compile_model(Path(path).stem, model, selection, machine, quantization, options.level, dump, progress)
+    container = compiled.container
     data = container_to_bytes(container)
     progress("check", 0, None)
-    figures = _check(data, container, model, selection, samples, options, progress)
+    on, judging = _to_judge_on(model, options, given, calibrated.samples)
+    figures, judgement = _check(data, compiled, model, selection, calibrated, on, judging, options, progress)
     hosted = _host_reasons(selection)
     figures = {**figures, "nodes": explained(model.nodes, figures["layers"], container, hosted)}
-    figures["judged_on"] = "random inputs" if options.calibration is None else "calibration"
     figures["calibration_samples"] = calibrated.samples if options.calibration is not None else None
     warnings = (
         *unread,
-        *_warnings(model, machine, options, ranges, samples),
+        *_random_warnings(options),
+        *calibration_warnings(figures["calibration_samples"]),
+        *_judged_warnings(on, options),
+        *judgement.warnings,
         *host_warnings(figures["host"], model.nodes),
         *figures["warnings"],
         *stride_warnings(container, figures["layers"]),
     )
-    notes = (*model.notes, *calibrated.notes, *calibration_notes(figures["calibration_samples"]))
-    idle = (f"--host-node {n}: is folded away, nothing of it is left to run" for n in options.host_nodes if n not in hosted)
-    return Build(container, data, figures, (*notes, *idle), warnings)
+    folded = [n for n in options.host_nodes if hosted.keys().isdisjoint(named_nodes(model.nodes, (n,)))]
+    idle = (f"--host-node {n}: is folded away, nothing of it is left to run" for n in folded)
+    notes = (*model.notes, *calibrated.notes, *idle)
+    return Build(container, data, figures, notes, warnings, judgement.failures, judgement.errors)
 
 
-def _warnings(
-    model: NormalModel,
-    machine: Machine,
-    options: BuildOptions,
-    ranges: Mapping[str, Range | Quant],
-    samples: Iterable[dict[str, np.ndarray]],
-) -> tuple[str, ...]:
-    if options.calibration is not None and options.parameters is not None:
-        judged = islice(samples, _FIDELITY_SAMPLES)
-        lost = lost_tensors(model.proto, judged, ranges, machine.chip.numerics, model)
-        return tuple(f"{options.parameters}: {sentence}" for sentence in lost)
-    if options.calibration is not None:
-        return ()
+def _to_judge_on(
+    model: NormalModel, options: BuildOptions, given: Samples, calibrated_on: int | None
+) -> tuple[JudgedOn, Samples]:
+    """What was not calibrated on, where there is any."""
+    if options.judge is not None:
+        return "judge", open_data(options.judge, {n: model.types[n] for n in to_graph(model).inputs})
+    if options.calibration is None:
+        return RANDOM, given
+    if options.parameters is not None:
+        return "calib", given
+    held = held_out(given)
+    few = calibrated_on is not None and calibrated_on < HELD_FROM
+    return ("calibration", given) if few or next(iter(held), None) is None else ("held out", held)
+
+
+def _judged_warnings(on: JudgedOn, options: BuildOptions) -> list[str]:
+    if on != "calibration":
+        return []
+    asked = "the gate judges" if options.gate else "judged"
+    return [f"{asked} on the data it was calibrated on: others may do worse; give more than {HELD_FROM} samples, or --judge DATA"]
+
+
+def _random_warnings(options: BuildOptions) -> list[str]:
+    if options.calibration is not None or options.judge is not None:
+        return []
     what = "calibrated and judged" if options.parameters is None else "judged"
-    return (f"{what} on RANDOM inputs: bits and cycles are right, accuracy means NOTHING; give --calib DATA",)
+    return [f"{what} on RANDOM inputs: bits and cycles are right, accuracy means NOTHING; give --calib DATA"]
 
 
 def _host_reasons(selection: Selection) -> dict[str, str]:
@@ -152,21 +191,18 @@ def _host_reasons(selection: Selection) -> dict[str, str]:
 
 
 def select_model(model: NormalModel, machine: Machine, dump: Dump = silent, host_nodes: Sequence[str] = ()) -> Selection:
-    """What runs where, and why: enough for --explain without calibration. Raises CompileError: no such node of the model."""
-    known = [name for name, _ in model.nodes]
-    unknown = [f"--host-node {n}: the model has no such node{suggestion(n, known)}" for n in host_nodes if n not in known]
-    if unknown:
-        raise CompileError("\n".join([*unknown, "  help: --explain lists the nodes of the model"]))
+    """What runs where, and why: enough for --explain without calibration. Raises CompileError: no such node or operator."""
+    asked = named_nodes(model.nodes, host_nodes)
     graph = to_graph(model)
     dump("normal", partial(print_graph, graph))
     composed = compose(graph)
     dump("compose", partial(print_graph, composed))
-    selection = select(composed, machine.chip, host_nodes)
+    selection = select(composed, machine.chip, asked)
     dump("select", partial(print_graph, selection.graph))
     return selection
 
 
-def _samples(model: NormalModel, options: BuildOptions) -> Iterable[dict[str, np.ndarray]]:
+def _samples(model: NormalModel, options: BuildOptions) -> Samples:
     inputs = {n: model.types[n] for n in to_graph(model).inputs}
     if options.calibration is None:
         return random_data(inputs)
@@ -215,16 +251,16 @@ def _ranges(
     return _Calibrated(adjusted.ranges, adjusted.notes, seen)
 
 
-def _integer(selection: Selection, machine: Machine, level: Options, ranges: Mapping[str, Range | Quant], dump: Dump) -> Graph:
+def _integer(selection: Selection, machine: Machine, level: Options, given: Quantization, dump: Dump) -> tuple[Graph, Graph]:
+    """The integer graph as it runs, and before anything was fused in it: the bits are the same."""
     chip = machine.chip
     clamped = fuse_clamps(selection.graph)
     dump("clamps", partial(print_graph, clamped))
-    integer = quantize(clamped, chip, ranges, selection.origins)
+    integer = quantize(clamped, chip, given, selection.origins)
     dump("quantize", partial(print_graph, integer))
-    if level.fuse:
-        integer = fuse_residuals(fuse_tables(integer, chip), chip)
-    dump("fuse", partial(print_graph, integer))
-    return integer
+    fused = fuse_residuals(fuse_tables(integer, chip), chip) if level.fuse else integer
+    dump("fuse", partial(print_graph, fused))
+    return fused, integer
 
 
 def compile_model(
@@ -232,31 +268,27 @@ def compile_model(
     model: NormalModel,
     selection: Selection,
     machine: Machine,
-    ranges: Mapping[str, Range | Quant],
+    given: Quantization,
     level: int,
     dump: Dump = silent,
     progress: Progress = silent,
 ) -> Compiled:
-    """From what runs where and the range of each of the model's tensors to programs, without running them."""
-    graph = _integer(selection, machine, LEVELS[level], ranges, dump)
+    """From what runs where, and how it is quantized, to programs, without running them."""
+    graph, unfused = _integer(selection, machine, LEVELS[level], given, dump)
     compiled: list[Region | Island] = []
     plans: list[RegionPlan] = []
     parts = segments(graph, selection.origins)
     for done, segment in enumerate(parts):
         progress("compile", done, len(parts))
         if not segment.on_chip:
-            compiled.append(_island(model, segment))
+            compiled.append(island(model, segment))
             continue
         plan, region = _region(graph, segment, selection, machine, level)
         _dump_region(done, plan, region, machine, dump)
         compiled.append(region)
         plans.append(plan)
-    source = to_graph(model)
-    inputs = tuple(IoType(n, model.types[n].shape, model.types[n].dtype) for n in source.inputs)
-    outputs = tuple(IoType(n, model.types[n].shape, model.types[n].dtype) for n in source.outputs)
-    fallbacks = tuple((f.node, f.op, f.reason) for f in selection.fallbacks)
-    container = Container(name, machine, inputs, outputs, tuple(compiled), fallbacks, _chip_graph(graph))
-    return Compiled(container, tuple(plans))
+    container = container_of(name, model, selection, machine, graph, compiled)
+    return Compiled(container, tuple(plans), unfused)
 
 
 def _region(graph: Graph, segment: Segment, selection: Selection, machine: Machine, level: int) -> tuple[RegionPlan, Region]:
@@ -282,41 +314,22 @@ def _dump_region(index: int, plan: RegionPlan, region: Region, machine: Machine,
     dump("program", lambda: f"region {index}\n" + disassemble(region.program, machine.isa))
 
 
-def _island(model: NormalModel, segment: Segment) -> Island:
-    proto = extract(model, segment.inputs, segment.outputs)
-    return Island(
-        proto.SerializeToString(deterministic=True), segment.inputs, segment.outputs, tuple(n.name for n in segment.nodes)
-    )
-
-
-def _chip_graph(graph: Graph) -> Graph:
-    """Only what the chip runs: what the integer reference evaluates."""
-    nodes: list[Node] = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
-    named = {n for node in nodes for n in (*node.inputs, *node.outputs)}
-    return Graph(
-        graph.name,
-        tuple(nodes),
-        (),
-        (),
-        {n: t for n, t in graph.types.items() if n in named},
-        {n: c for n, c in graph.constants.items() if n in named},
-    )
-
-
 def _check(
     data: bytes,
-    container: Container,
+    compiled: Compiled,
     model: NormalModel,
     selection: Selection,
-    samples: Iterable[dict[str, np.ndarray]],
+    calibrated: _Calibrated,
+    on: JudgedOn,
+    samples: Samples,
     options: BuildOptions,
     progress: Progress,
-) -> Mapping[str, Any]:
+) -> tuple[dict[str, Any], Judgement]:
     """Runs the emitted bytes once against the integer reference; the reference on a few samples against float."""
+    container = compiled.container
     simulator = Session(data, host=options.host, timing=True)  # type: ignore[arg-type]
     reference = Session(container, engine="reference", host=options.host)  # type: ignore[arg-type]
-    judged = _Counted(islice(samples, _FIDELITY_SAMPLES))
-    first = next(judged)
+    first = next(iter(samples))
     try:
         run = simulator.run_detailed(first, lambda stage, done, total: progress(stage, done, total))
     except ProgramError as fault:
@@ -326,39 +339,17 @@ def _check(
         if not np.array_equal(value, run.outputs[name], equal_nan=True):
             raise InternalError(f"the program's output {name} differs from the integer reference")
     figures = run_figures(container, [s.simulation for s in run.segments])
-    figures = {
-        **figures,
-        "segments": [{"where": s.where, "nodes": len(s.nodes)} for s in run.segments],
-        "warnings": [w for s in run.segments for w in s.warnings],
-    }
+    figures["segments"] = [{"where": s.where, "nodes": len(s.nodes)} for s in run.segments]
+    figures["warnings"] = [w for s in run.segments for w in s.warnings]
     del run, simulator
-    later = ((sample, reference.run_detailed(sample)) for sample in judged)
-    outputs, concats = fidelity(model, container, chain([(first, expected)], later), _concat_parts(selection))
-    poor = options.calibration is not None and any(f.poor for f in (*outputs, *concats))
-    found = origin(model, container, selection.origins, first, expected) if poor else None
-    return {
-        **figures,
-        "outputs": [_part(f) for f in outputs],
-        "concats": [_part(f) for f in concats],
-        "judged_samples": judged.taken,
-        "origin": None if found is None else found.as_json(),
-    }
-
-
-class _Counted(Iterator[dict[str, np.ndarray]]):
-    """Samples, and how many of them have been taken."""
-
-    def __init__(self, samples: Iterator[dict[str, np.ndarray]]) -> None:
-        self._samples, self.taken = samples, 0
-
-    def __next__(self) -> dict[str, np.ndarray]:
-        sample = next(self._samples)
-        self.taken += 1
-        return sample
-
-
-def _part(f: Any) -> dict[str, Any]:
-    return {**f.as_json(), "poor": f.poor}
+    chip, parts = container.machine.chip, _concat_parts(selection)
+    network = network_of(model, compiled.unfused, fuse_clamps(selection.graph), selection.origins, parts)
+    observer = options.observer or default_observer(chip.numerics)
+    given = calibrated.ranges if options.parameters is not None else None
+    quantized = Quantized(chip, observer, given, options.parameters)
+    subject = Subject(model, container, reference, network, quantized, parts, samples, on)
+    judgement = judged(subject, (first, expected), options.gate, options.error_report)
+    return {**figures, **judgement.figures}, judgement
 
 
 def _concat_parts(selection: Selection) -> dict[str, Sequence[tuple[str, str]]]:

@@ -67,5 +67,9 @@ class ProgramError(ToolchainError):
     """A compiled file or its program is damaged, is of another machine, or breaks a rule of the machine."""
 
 
+class NewerFileError(ProgramError):
+    """A compiled file is whole, and holds what this toolchain does not read or run."""
+
+
 class InternalError(Exception):
     """Our bug: a broken invariant. Shown with a traceback, to be reported."""

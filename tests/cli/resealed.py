@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 PREFIX_BYTES = 52  # magic 8, version 4, length 8, SHA-256 32
+VERSION = 2
 
 
 def parts(data: bytes) -> tuple[dict[str, Any], bytes]:
@@ -19,8 +20,9 @@ def parts(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 def sealed(header: Any, body: bytes) -> bytes:
     text = header if isinstance(header, bytes) else json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+    text += b" " * (-(PREFIX_BYTES + 8 + len(text)) % 16)  # so that the body begins at a multiple of 16
     rest = struct.pack("<Q", len(text)) + text + body
-    return struct.pack("<8sIQ32s", b"NPUMODEL", 1, len(rest), hashlib.sha256(rest).digest()) + rest
+    return struct.pack("<8sIQ32s", b"NPUMODEL", VERSION, len(rest), hashlib.sha256(rest).digest()) + rest
 
 
 def changed(data: bytes, path: str, value: Any) -> bytes:
@@ -39,16 +41,18 @@ def changed(data: bytes, path: str, value: Any) -> bytes:
 
 def graph_changed(data: bytes, change: Callable[[dict[str, Any]], Any]) -> bytes:
     header, body = parts(data)
-    start, size = header["graph"]
+    entry = header["entries"][0]
+    start, size = entry["graph"]
     graph = json.loads(body[start : start + size])
     change(graph)
     text = json.dumps(graph).encode()
-    return sealed({**header, "graph": [len(body), len(text)]}, body + text)
+    entry["graph"] = [len(body), len(text)]
+    return sealed(header, body + text)
 
 
 def island_changed(data: bytes, model: bytes) -> bytes:
     """The model of the first island is another."""
     header, body = parts(data)
-    island = next(s for s in header["segments"] if s["kind"] == "host")
+    island = next(s for s in header["entries"][0]["segments"] if s["kind"] == "host")
     island["model"] = [len(body), len(model)]
     return sealed(header, body + model)

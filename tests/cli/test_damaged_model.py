@@ -14,13 +14,14 @@ import pytest
 from commands import contents, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from resealed import PREFIX_BYTES, changed, graph_changed, parts, sealed
+from resealed import PREFIX_BYTES, VERSION, changed, graph_changed, parts, sealed
 
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import container_from_bytes
 from toolchain.errors import ProgramError, ToolchainError
 from toolchain.runtime import Session, random_feeds
 
+NODE_KEYS = "a node has fields, inputs, name, operator, outputs, sources, version"
 CHECKSUM = "model: its checksum does not match its contents; the file is damaged, build or copy it again"
 
 
@@ -48,8 +49,8 @@ def test_a_flipped_bit_of_the_prefix(data: bytes) -> None:
         if bit < 64:
             assert said == "model: not a compiled model (no NPUMODEL at its start); build one with npu-build"
         elif bit < 96:
-            version = 1 ^ 1 << bit - 64
-            assert said == f"model: has format version {version}, this toolchain reads 1; build it again"
+            version = VERSION ^ 1 << bit - 64
+            assert said == f"model: has format version {version}, this toolchain reads {VERSION}; build it again"
         elif bit < 160:
             length = rest ^ 1 << bit - 96
             assert said == f"model: holds {rest} bytes behind its prefix, which says {length}; it was cut or extended"
@@ -100,52 +101,73 @@ def test_the_unchanged_file_seals_to_itself(data: bytes) -> None:
     [
         ("machine", None, "header key machine: Field required"),
         (
-            "graph",
+            "entries.0.graph",
             [0, 10**9],
             "header: a section of 1000000000 bytes at 0 does not lie within the {body} bytes behind the header",
         ),
-        ("segments.0.program", [-1, 8], "header key segments.0.program.0: Input should be greater than or equal to 0"),
         (
-            "segments.0.inputs.0.address",
+            "entries.0.segments.0.program",
+            [-1, 8],
+            "header key entries.0.segments.0.program.0: Input should be greater than or equal to 0",
+        ),
+        (
+            "entries.0.segments.0.ports.0.address",
             10**9,
             "header: segment 0: port 'x@nhwc' of 192 bytes at 0x3b9aca00 lies outside the {dram}",
         ),
         (
-            "segments.0.constants.0.0",
+            "entries.0.segments.0.constants.0.0",
             10**9,
             "header: segment 0: constants of {constants} bytes at 0x3b9aca00 lie outside the {dram}",
         ),
-        ("segments.0.inputs.0.shape", [1, 8, 3, 8], "header: segment 0: port 'x@nhwc' has another shape than the model's 'x'"),
-        ("segments.0.inputs.0.shape", [192], "header: segment 0: port 'x@nhwc' is channels-last with 1 dimensions"),
-        ("segments.0.inputs.0.zero_point", 200, "header: segment 0: port 'x@nhwc' has zero point 200, no code of int8"),
-        ("segments.0.inputs.0.dtype", "object", "header key segments.0.inputs.0.dtype: Input should be 'int8' or 'int16'"),
-        ("segments.0.inputs.0.scale", 0.0, "header key segments.0.inputs.0.scale: Input should be greater than 0"),
-        ("segments.0.dram_bytes", 1 << 40, "header: 1099511627776 bytes of DRAM, edge16 has 1073741824"),
-        ("segments.0.layers", [], "layer table: names a layer outside the 0 of its region"),
-        ("segments.0.nodes", ["ghost"], "graph: has no node 'ghost', which a region holds"),
-        ("segments.1.inputs", ["ghost"], "header: segment 1 reads tensor 'ghost', which nothing before it makes"),
-        ("outputs.0.name", "ghost", "header: no segment makes the output 'ghost'"),
-        ("inputs.0.dtype", "spam", "header key inputs.0.dtype: 'spam' is no element type of ONNX"),
+        (
+            "entries.0.segments.0.ports.0.shape",
+            [1, 8, 3, 8],
+            "header: segment 0: port 'x@nhwc' has another shape than the model's 'x'",
+        ),
+        ("entries.0.segments.0.ports.0.shape", [192], "header: segment 0: port 'x@nhwc' is channels-last with 1 dimensions"),
+        ("entries.0.segments.0.ports.0.zero_point", 200, "header: segment 0: port 'x@nhwc' has zero point 200, no code of int8"),
+        (
+            "entries.0.segments.0.ports.0.dtype",
+            "object",
+            "header key entries.0.segments.0.ports.0.dtype: Input should be 'int8' or 'int16'",
+        ),
+        (
+            "entries.0.segments.0.ports.0.scale",
+            0.0,
+            "header key entries.0.segments.0.ports.0.scale: Input should be greater than 0",
+        ),
+        ("entries.0.segments.0.dram_bytes", 1 << 40, "header: 1099511627776 bytes of DRAM, edge16 has 1073741824"),
+        ("entries.0.segments.0.layers", [], "layer table: names a layer outside the 0 of its region"),
+        ("entries.0.segments.0.nodes", ["ghost"], "graph: has no node 'ghost', which a region holds"),
+        ("entries.0.segments.1.inputs", ["ghost"], "header: segment 1 reads tensor 'ghost', which nothing before it makes"),
+        ("entries.0.outputs.0.name", "ghost", "header: no segment makes the output 'ghost'"),
+        ("entries.0.inputs.0.dtype", "spam", "header key entries.0.inputs.0.dtype: 'spam' is no element type of ONNX"),
         ("machine_digest", "0" * 64, "machine: edge16 is not the one that the file was built for"),
         ("surprise", 1, "header key surprise: Extra inputs are not permitted"),
     ],
 )
 def test_a_header_changed_by_hand(path: str, value: Any, reason: str, data: bytes) -> None:
     header, body = parts(data)
-    region = header["segments"][0]
-    sizes = {"body": len(body), "constants": region["constants"][0][2], "dram": f"{region['dram_bytes']} of its DRAM"}
+    region = header["entries"][0]["segments"][0]
+    sizes = {
+        "body": len(body),
+        "constants": header["blocks"][region["constants"][0][1]][1],
+        "dram": f"{region['dram_bytes']} of its DRAM",
+    }
     assert refusal(changed(data, path, value)) == f"model: is not sound: {reason.format(**sizes)}; build it again"
 
 
 @pytest.mark.parametrize(("machine", "code_bytes"), [("edge16", 1), ("wide32_w4a16", 2)])
-@pytest.mark.parametrize("side", ["inputs", "outputs"])
+@pytest.mark.parametrize("side", ["input", "output"])
 def test_a_port_across_the_end_of_its_dram(machine: str, code_bytes: int, side: str, workshop: Path) -> None:
     """The last byte of its last code may be the last of the DRAM."""
     data = build(workshop / "island.onnx", BuildOptions(machine)).data
-    region = parts(data)[0]["segments"][0]
-    port, end = region[side][0], region["dram_bytes"]
+    region = parts(data)[0]["entries"][0]["segments"][0]
+    index = next(i for i, port in enumerate(region["ports"]) if port["kind"] == side)
+    port, end = region["ports"][index], region["dram_bytes"]
     size = math.prod(port["shape"]) * code_bytes
-    path = f"segments.0.{side}.0.address"
+    path = f"entries.0.segments.0.ports.{index}.address"
     container_from_bytes(changed(data, path, end - size), "model")
     reason = f"port {port['tensor']!r} of {size} bytes at {end - size + 1:#x} lies outside the {end} of its DRAM"
     assert reason in refusal(changed(data, path, end - size + 1))
@@ -154,7 +176,7 @@ def test_a_port_across_the_end_of_its_dram(machine: str, code_bytes: int, side: 
 def test_the_graph_is_written_in_one_way(data: bytes) -> None:
     """Its keys are sorted: the same graph is the same bytes, whatever the order in which a version names its fields."""
     header, body = parts(data)
-    start, size = header["graph"]
+    start, size = header["entries"][0]["graph"]
     text = body[start : start + size].decode()
     assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
 
@@ -166,7 +188,7 @@ def test_a_header_that_is_none(header: bytes, data: bytes) -> None:
 
 def test_no_header_at_all() -> None:
     rest = b"abc"
-    prefix = struct.pack("<8sIQ32s", b"NPUMODEL", 1, len(rest), hashlib.sha256(rest).digest())
+    prefix = struct.pack("<8sIQ32s", b"NPUMODEL", VERSION, len(rest), hashlib.sha256(rest).digest())
     assert refusal(prefix + rest) == "model: is not sound: header: is missing; build it again"
 
 
@@ -174,29 +196,78 @@ def test_no_header_at_all() -> None:
     ("change", "reason"),
     [
         (lambda g: g.pop("nodes"), "lacks 'nodes'"),
-        (lambda g: g["nodes"][0].update({"class": "Spam"}), "holds an operator 'Spam' that this version does not know"),
-        (lambda g: g["nodes"][0]["fields"].pop("op"), "Node.__init__() missing 1 required positional argument: 'op'"),
-        (lambda g: g["nodes"][0]["fields"].update(op=7), "node 'Conv_0' has no operator"),
-        (lambda g: g["nodes"][0]["fields"]["op"]["fields"].update(strides="wide"), "IntegerConvolution.strides is 'wide'"),
-        (lambda g: g["nodes"][0]["fields"]["op"]["fields"].update(strides=[1]), "IntegerConvolution.strides is (1,)"),
-        (lambda g: g["nodes"][0]["fields"]["op"]["fields"].update(pads=[1] * 5), "IntegerConvolution.pads is (1, 1, 1, 1, 1)"),
+        (lambda g: g["nodes"][0].pop("sources"), f"{NODE_KEYS}, not {{"),
+        (lambda g: g["nodes"][0]["fields"].pop("requant"), "node 'Conv_0' (Convolution): lacks 'requant'"),
+        (lambda g: g["nodes"][0]["fields"].update(spam=1), "node 'Conv_0' (Convolution): has 'spam', which it should not"),
+        (lambda g: g["nodes"].__setitem__(0, 7), f"{NODE_KEYS}, not 7"),
+        (lambda g: g["nodes"][0].update(inputs=[1]), "node 'Conv_0' (Convolution): is 1"),
+        (lambda g: g["nodes"][0]["fields"].update(strides="wide"), "node 'Conv_0' (Convolution): strides is 'wide'"),
+        (lambda g: g["nodes"][0]["fields"].update(strides=[1]), "node 'Conv_0' (Convolution): strides is [1]"),
+        (lambda g: g["nodes"][0]["fields"].update(pads=[1] * 5), "node 'Conv_0' (Convolution): pads is [1, 1, 1, 1, 1]"),
         (
-            lambda g: g["nodes"][0]["fields"]["inputs"].__setitem__(1, g["nodes"][0]["fields"]["inputs"][0]),
+            lambda g: g["nodes"][0]["fields"]["requant"].update(rounding="up"),
+            "node 'Conv_0' (Convolution): requant rounding is 'up'",
+        ),
+        (
+            lambda g: g["nodes"][0]["inputs"].__setitem__(1, g["nodes"][0]["inputs"][0]),
             "node 'Conv_0' does not fit its tensors: lacks 'x@nhwc'",
         ),
         (lambda g: g["types"].pop("x@nhwc"), "node 'Conv_0' names 'x@nhwc', which has no type"),
         (lambda g: g["nodes"].clear(), "has no node 'Conv_0', which a region holds"),
         (lambda g: g["constants"].clear(), "node 'Conv_0' reads 'Conv_0.weights' before it is made"),
-        (lambda g: g["types"].update(x=5), "holds a int where a TensorType belongs"),
+        (lambda g: g["types"].update(x=5), "tensor 'x': is 5"),
+        (lambda g: g["constants"].update(x=5), "tensor 'x': 5 is no array"),
+        (
+            lambda g: g["constants"].update(x={"array": ["int8", [4], [[99, 0, 4]]]}),
+            "tensor 'x': a piece of 4 bytes at 0 of block 99, which does not have them",
+        ),
+        (lambda g: g["constants"].update(x={"array": ["int8", [5], [[0, 0, 4]]]}), "tensor 'x': array of 'int8' [5] in 4 bytes"),
     ],
 )
 def test_a_graph_changed_by_hand(change: Callable[[dict[str, Any]], Any], reason: str, data: bytes) -> None:
-    assert refusal(graph_changed(data, change)) == f"model: is not sound: graph: {reason}; build it again"
+    found = refusal(graph_changed(data, change))
+    assert found.startswith(f"model: is not sound: graph: {reason}")
+    assert found.endswith("; build it again")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            {"operator": "Spam"},
+            "node 'Conv_0' is an operator 'Spam', which this toolchain does not know: a newer one, or one with an operator of "
+            "its own, wrote the file; read it with that, or build it again",
+        ),
+        (
+            {"version": 2},
+            "node 'Conv_0': operator Convolution has version 2, this toolchain reads 1; build the file again, or read it with "
+            "the toolchain that wrote it",
+        ),
+    ],
+)
+def test_an_operator_of_another_toolchain(change: dict[str, Any], reason: str, data: bytes) -> None:
+    assert refusal(graph_changed(data, lambda g: g["nodes"][0].update(change))) == f"model: {reason}"
+
+
+def test_a_port_that_is_kept_from_run_to_run(data: bytes) -> None:
+    """The kind is reserved: a file that has one is not misread as one whose tensor is lost between runs."""
+    reason = (
+        "segment 0: port 'x@nhwc' is of kind state, kept from one run to the next, which this toolchain does not do; run the "
+        "file with the newer one that wrote it"
+    )
+    assert refusal(changed(data, "entries.0.segments.0.ports.0.kind", "state")) == f"model: {reason}"
+
+
+def test_a_file_of_several_entries(data: bytes) -> None:
+    header, body = parts(data)
+    header["entries"].append({**header["entries"][0], "name": "wide"})
+    reason = "has the entries 'main', 'wide'; this toolchain runs files of one, a newer one wrote it"
+    assert refusal(sealed(header, body)) == f"model: {reason}"
 
 
 def test_a_graph_that_computes_nothing_sensible(data: bytes) -> None:
     """Its kinds are right, its numbers do not fit each other: seen when the reference runs it."""
-    broken = graph_changed(data, lambda g: g["nodes"][0]["fields"]["op"]["fields"].update(groups=7))
+    broken = graph_changed(data, lambda g: g["nodes"][0]["fields"].update(groups=7))
     session = Session(broken, engine="reference")
     with pytest.raises(ProgramError, match=r"^graph: node 'Conv_0' cannot be computed: .*; build it again$"):
         session.run(None, random_feeds(session.get_inputs()))
@@ -204,7 +275,7 @@ def test_a_graph_that_computes_nothing_sensible(data: bytes) -> None:
 
 def test_an_island_that_is_no_model(data: bytes) -> None:
     header, body = parts(data)
-    start, size = header["segments"][1]["model"]
+    start, size = header["entries"][0]["segments"][1]["model"]
     session = Session(sealed(header, body[:start] + b"\0" * size + body[start + size :]))
     with pytest.raises(ToolchainError, match=r"^host nodes \w+: cannot be run: is no ONNX model; build the file again$"):
         session.run(None, random_feeds(session.get_inputs()))
@@ -215,7 +286,7 @@ def test_an_island_that_is_no_model(data: bytes) -> None:
 def test_program_garbage_is_refused_or_runs(data: st.DataObject, workshop: Path) -> None:
     """Bits of the program flipped under a new checksum: a message, or other outputs; never another exception."""
     header, body = parts((workshop / "good.npu").read_bytes())
-    start, size = header["segments"][0]["program"]
+    start, size = header["entries"][0]["segments"][0]["program"]
     damaged = bytearray(body)
     for bit in data.draw(st.lists(st.integers(8 * start, 8 * (start + size) - 1), min_size=1, max_size=4)):
         damaged[bit // 8] ^= 1 << bit % 8

@@ -26,6 +26,12 @@ def done(line: str) -> str:
     return printed.out
 
 
+def warned(line: str) -> None:
+    """Runs what must succeed, and warns of the few samples that it is calibrated on."""
+    printed = run(line)
+    assert printed.code == 0 and printed.err.startswith("WARNING: calibrated on ")
+
+
 def test_simulation_and_reference_write_the_same_bytes(in_workshop: Path, tmp_path: Path) -> None:
     for name in ("good", "island"):
         done(f"npu-sim {name}.npu --input good.npz --output {tmp_path}/sim.npz")
@@ -39,7 +45,7 @@ def test_simulation_and_reference_write_the_same_bytes(in_workshop: Path, tmp_pa
 
 def test_reference_of_an_onnx_model(in_workshop: Path, tmp_path: Path) -> None:
     done(f"reference good.npu --input good.npz --output {tmp_path}/a.npz")
-    done(f"reference good.onnx --hw edge16 --calib good.npz --shape x=1,3,8,8 --input good.npz --output {tmp_path}/b.npz")
+    warned(f"reference good.onnx --hw edge16 --calib good.npz --shape x=1,3,8,8 --input good.npz --output {tmp_path}/b.npz")
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
 
 
@@ -78,7 +84,7 @@ def test_simulation_for_the_machine_asked_for(in_workshop: Path, tmp_path: Path)
 def test_the_classifiers_listing_assembles_to_the_same_file(hw: str, in_workshop: Path, tmp_path: Path) -> None:
     """One machine of each instruction table."""
     line = f"npu-build {CLASSIFIER}/classifier.onnx --hw {hw} --calib {CLASSIFIER}/calib.npz --samples 2"
-    done(f"{line} -o {tmp_path}/a.npu")
+    warned(f"{line} -o {tmp_path}/a.npu")
     listing = done(f"npu-dis {tmp_path}/a.npu")
     assert "block4.depthwise" in listing
     (tmp_path / "a.txt").write_text(listing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -30,9 +31,17 @@ def refusal(data: bytes) -> str:
 @pytest.mark.parametrize(
     ("path", "value", "reason"),
     [
-        ("inputs.0.shape", [1 << 31], "header key inputs.0.shape: [2147483648] are more than 268,435,456 elements"),
-        ("inputs.0.shape", [0, 1 << 40], "header key inputs.0.shape: [0, 1099511627776] are more than 268,435,456 elements"),
-        ("outputs.0.shape", [1] * 70, "header key outputs.0.shape: has 70 dimensions, 32 are the most"),
+        (
+            "entries.0.inputs.0.shape",
+            [1 << 31],
+            "header key entries.0.inputs.0.shape: [2147483648] are more than 268,435,456 elements",
+        ),
+        (
+            "entries.0.inputs.0.shape",
+            [0, 1 << 40],
+            "header key entries.0.inputs.0.shape: [0, 1099511627776] are more than 268,435,456 elements",
+        ),
+        ("entries.0.outputs.0.shape", [1] * 70, "header key entries.0.outputs.0.shape: has 70 dimensions, 32 are the most"),
     ],
 )
 def test_tensors_of_gigabytes(path: str, value: list[int], reason: str, data: bytes) -> None:
@@ -44,7 +53,7 @@ def test_a_dram_of_gigabytes(data: bytes) -> None:
     start, size = header["machine"]
     machine = body[start : start + size].replace(b'"size":1073741824', b'"size":8589934592')
     header["machine"] = [len(body), len(machine)]
-    header["segments"][0]["dram_bytes"] = 1 << 32
+    header["entries"][0]["segments"][0]["dram_bytes"] = 1 << 32
     del header["machine_digest"]
     from toolchain.isa import machine_digest, machine_from_json
 
@@ -56,22 +65,31 @@ def test_a_dram_of_gigabytes(data: bytes) -> None:
 def test_one_section_named_many_times(data: bytes) -> None:
     """Each naming would be a copy in memory."""
     header, body = parts(data)
-    constants = header["segments"][0]["constants"]
-    constants *= 1000
+    header["blocks"] *= 1000
     reason = f"header: its sections have more bytes together than the {len(body)} behind the header"
     assert refusal(sealed(header, body)) == f"model: is not sound: {reason}; build it again"
 
 
+def test_one_block_named_many_times(data: bytes) -> None:
+    """At addresses of their own they are no more bytes than the DRAM of the region; over one another they are refused."""
+    header, body = parts(data)
+    region = header["entries"][0]["segments"][0]
+    (address, block), size = region["constants"][0], header["blocks"][region["constants"][0][1]][1]
+    region["constants"] = [[address, block]] * 1000
+    reason = f"segment 0: constants at {address:#x} begin before those in front of them end, at {address + size:#x}"
+    assert refusal(sealed(header, body)) == f"model: is not sound: header: {reason}; build it again"
+
+
 def test_one_array_named_many_times(data: bytes) -> None:
-    header, _ = parts(data)
-    held = header["arrays"][1]
+    held = sum(size for _, size in parts(data)[0]["blocks"])
 
     def change(graph: dict) -> None:
         name, array = next(iter(graph["constants"].items()))
         graph["constants"] |= {f"{name}{i}": array for i in range(1000)}
 
-    reason = f"graph: its arrays have more bytes together than the {held} that it holds"
-    assert refusal(graph_changed(data, change)) == f"model: is not sound: {reason}; build it again"
+    found = refusal(graph_changed(data, change))
+    reason = f"its arrays have more bytes together than the {held} of the blocks"
+    assert re.fullmatch(rf"model: is not sound: graph: tensor 'Conv_0\.\w+': {reason}; build it again", found)
 
 
 def with_external_weight() -> ModelProto:

@@ -200,6 +200,37 @@ WRITTEN_OUT = [
     ),
 ]
 
+# A root-mean-square norm: as it stands, or scaled, by each root; a mean square of something else is none.
+MEAN_SQUARE = (
+    "k = int64[1] {{{axis}}} e = float {{0.001}} one = float {{1}} two = float {{2}} half = float {{-0.5}} "
+    "q = {square} n = ReduceMean(q, k) s = Add(n, e) "
+)
+RMS = [
+    (f"(float[2,5,8] x, float[8] w) => (float[a,b,c] y) {{ {MEAN_SQUARE.format(axis=2, square=square)}{root} {end} }}", expected)
+    for square, root, end, expected in [
+        *(("Mul(x, x)", root, "z = Mul(x, i) y = Mul(z, w)", "RMSNormalization") for root in ROOTS.values()),
+        ("Pow(x, two)", "r = Sqrt(s)", "z = Div(x, r) y = Mul(w, z)", "RMSNormalization"),
+        ("Mul(x, x)", "r = Sqrt(s)", "y = Div(x, r)", "RMSNormalization"),
+        ("Mul(x, x)", ROOTS["Pow"], "g = Mul(x, w) y = Mul(g, i)", "RMSNormalization"),
+        ("Mul(x, x)", ROOTS["Pow"], "g = Mul(i, w) y = Mul(g, x)", "RMSNormalization"),
+        ("Mul(x, x)", "r = Sqrt(s)", "z = Div(x, r) g = Mul(z, w) y = Add(g, w)", "RMSNormalization Add"),
+        ("Mul(x, x)", "r = Sqrt(s)", "a = Abs(x) z = Div(a, r) y = Mul(z, w)", "Mul ReduceMean Add Sqrt Abs Div Mul"),
+    ]
+] + [
+    (
+        "(float[2,4,5,7] x) => (float[a,b,c,f] y) { "
+        + MEAN_SQUARE.format(axis=1, square="Mul(x, x)")
+        + "r = Sqrt(s) y = Div(x, r) }",
+        "Transpose RMSNormalization Transpose",
+    ),
+    (
+        "(float[2,5,8] x) => (float[a,b,c] y) { "
+        + MEAN_SQUARE.format(axis=1, square="Mul(x, x)")
+        + "r = Sqrt(s) y = Div(x, r) }",
+        "Mul ReduceMean Add Sqrt Div",
+    ),
+]
+
 EXPONENTIALS = "k = int64[1] {{{axis}}} m = ReduceMax(x, k) d = Sub(x, m) e = Exp(d) s = ReduceSum(e, k) "
 SOFTMAXES = [
     ("(float[2,5,8] x) => (float[a,b,c] y) { " + EXPONENTIALS.format(axis=-1) + "y = Div(e, s) }", "Softmax"),
@@ -375,7 +406,7 @@ OLDER = [
     ),
 ]
 
-CASES = [(21, g, o) for g, o in (*WINDOWS, *LINEAR, *NORMS, *WRITTEN_OUT, *SOFTMAXES, *SHAPING, *ARITHMETIC)] + OLDER
+CASES = [(21, g, o) for g, o in (*WINDOWS, *LINEAR, *NORMS, *WRITTEN_OUT, *RMS, *SOFTMAXES, *SHAPING, *ARITHMETIC)] + OLDER
 
 
 @pytest.mark.parametrize(("opset", "graph", "expected"), CASES)

@@ -23,6 +23,7 @@ from quant.calibrate import calibrate
 from quant.data import random_data
 from quant.file import Parameters, read_parameters, write_parameters
 from quant.observe import Range
+from quant.repair.step import Quantization
 from quant.structure import adjust_ranges
 from simulator import simulate
 from toolchain.api import Compiled, compile_model, select_model
@@ -96,7 +97,7 @@ def compile_network(network: str, machine: str, level: int) -> Compiled:
     tensors = {tensor for tensor, _ in selection.origins.values()}
     ranges = read_parameters(ranges_file(network), tensors=sorted(tensors), known=model.types, numerics=found.chip.numerics)
     wanted = {name: ranges.tensors[name] for name in sorted(tensors)}
-    return compile_model(network, model, selection, found, wanted, level)
+    return compile_model(network, model, selection, found, Quantization(wanted), level)
 
 
 @lru_cache(maxsize=1)

@@ -124,7 +124,7 @@ def test_an_embedded_table_with_an_overlap_is_refused():
 @pytest.mark.parametrize(
     ("section", "key", "value", "reason"),
     [
-        ("memories", "sram", {"banks": 7}, "chip.sram.banks: 7 banks do not divide 524288 bytes evenly"),
+        ("memories", "sram", {"banks": 7}, "memories.sram.banks: 7 banks do not divide 524288 bytes evenly"),
         ("engines", "mac", {"depth": 100_000}, "engines.mac.depth: 100000 is more than 16384, the largest side of an array"),
         ("sync", "semaphores", 2, "sync.semaphores: 2 are fewer than the 3"),
         ("sync", "semaphores", 9999, "operations.signal.fields.semaphore: 8 bits hold 0 to 255"),
@@ -154,7 +154,7 @@ def test_what_is_shown_loads_as_the_same_machine(name, tmp_path):
 def test_differences():
     a, b = load_chip("ethos_u55_256"), load_chip("ethos_u65_512")
     found = chip_differences(a, b)
-    assert ("chip.sram.size", "2 MiB", "384 KiB") in found
+    assert ("memories.sram.size", "2 MiB", "384 KiB") in found
     assert ("clock.frequency", "500 MHz", "1 GHz") in found
     assert chip_differences(a, a) == []
     assert ("energy", "-", "none") not in found

@@ -155,6 +155,13 @@ CASES = (
         )
         for kind, end in (("Sub", "y = Sub(c, t)"), ("Add", "u = Sub(k2, t) y = Add(c, u)"))
     ),
+    Case(
+        "root-mean-square norm, written out",
+        "x 3,16; k 16",
+        "i = int64[1] {-1} e = float {0.00001} t = float {2} a = Sigmoid(x) p = Pow(a, t) v = ReduceMean(p, i) b = Add(v, e) "
+        "r = Sqrt(b) n = Div(a, r) y = Mul(n, k)",
+    ),
+    Case("root-mean-square norm, opset 23", "x 3,16; k 16", "y = RMSNormalization<axis = -1>(x, k)", opset=23),
     Case("softmax", "x 3,9", "y = Softmax(x)"),
     Case("softmax over two dimensions, opset 11", "x 2,3,5", "y = Softmax<axis = 1>(x)", opset=11),
     Case("hard max over two dimensions, opset 11", "x 2,3,5", "y = Hardmax<axis = 1>(x)", opset=11),

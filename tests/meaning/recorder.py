@@ -106,7 +106,7 @@ def operators(selected: Graph, integer: Graph) -> Seen:
         if isinstance(node.op, Unary):
             found |= {("primitive", name) for name in _primitives(node.op.function)}
     for node in integer.nodes:
-        kind = type(node.op).__name__
+        kind = node.op.NAME
         found.add(("integer operator", kind))
         found |= {("optional part", f"{kind}.{p}") for p in _optional(type(node.op)) if getattr(node.op, p) is not None}
     return found

@@ -35,6 +35,8 @@ class Triangle:
 class IntegerTriangle:
     """The same on codes; `code` is that of zero."""
 
+    NAME = "Triangle"
+    VERSION = 1
     code: int
     keeps_scale = True
 

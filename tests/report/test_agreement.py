@@ -15,7 +15,7 @@ from toolchain.api import BuildOptions, build
 from toolchain.errors import InternalError
 from toolchain.frontend import linear, load_model
 from toolchain.report import agreement
-from toolchain.report.agreement import TOLERANCE, _file, _normal, agreed, distance
+from toolchain.report.agreement import AMPLIFIED, TOLERANCE, _file, _normal, _rounding, agreed, distance
 
 SHAPES = {"x": (1, 3, 8, 8)}
 FACTOR = np.array([0.5, 2, 1, 3], np.float32).reshape(1, 4, 1, 1)
@@ -162,6 +162,88 @@ def test_distance(reference: list[float], got: list[float], expected: float) -> 
     found = distance(np.array(reference, np.float32), np.array(got, np.float32))
     assert found == pytest.approx(expected, rel=1e-3) and TOLERANCE < 1e-3
     assert distance(np.array([1, 2, 3, 4]), np.array([1, 2, 3, 5])) == 0.25
+
+
+def with_norm_of_rows(opset: int = 17) -> onnx.ModelProto:
+    """The scaled convolution, and beside it a norm over rows of one number each, which no change of the inputs moves: in the
+    file it is what rounding leaves of 0."""
+    mean = "ReduceMean<axes=[-1]>(#)" if opset < 18 else "ReduceMean(#, last)"
+    text = f"""f = Conv<pads=[1,1,1,1]>(x, w, b) u = Mul(f, m) t = Add(u, n) y = Relu(t)
+      c = Greater(p, zero) i = Cast<to=1>(c) j = Mul(i, k) a = Expand(j, s) h = {mean.replace("#", "a")} d = Sub(a, h)
+      q = Mul(d, d) v = {mean.replace("#", "q")} g = Add(v, e) r = Sqrt(g) z = Div(d, r)"""
+    constants = "float zero = {0}, float k = {1.7}, float e = {1e-5}, int64[2] s = {2,3}"
+    proto = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": {opset}]> g (float[1,3,8,8] x, float[2,1] p) => (float[1,4,8,8] y, float[2,3] z) '
+        f"<{constants}{', int64[1] last = {-1}' if opset >= 18 else ''}> {{ {text} }}"
+    )
+    proto.graph.initializer.extend(t for t in scaled_convolution().graph.initializer)
+    return proto
+
+
+def sample_of_rows() -> dict[str, np.ndarray]:
+    x = np.random.default_rng(1).standard_normal((1, 3, 8, 8)).astype(np.float32)
+    return {"x": x, "p": np.array([[1.0], [-1.0]], np.float32)}
+
+
+@pytest.mark.parametrize("opset", [8, 9, 10, 17, 18, 26])
+def test_what_rounding_leaves_of_nothing_is_no_fault(opset: int, tmp_path: Path) -> None:
+    onnx.save(with_norm_of_rows(opset), tmp_path / "m.onnx")
+    model, sample = load_model(tmp_path / "m.onnx"), sample_of_rows()
+    file, normal = (FloatSession(side(model), ["z"]).run(sample)[0] for side in (_file, _normal))
+    assert file.any() and distance(file, normal) > TOLERANCE
+    assert agreed(model, [sample]) == (model, ())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rounding_is_measured_whatever_form_the_file_has(form: Callable, tmp_path: Path) -> None:
+    proto = with_norm_of_rows()
+    if form is with_a_function:
+        body = [onnx.NodeProto.FromString(n.SerializeToString()) for n in proto.graph.node[4:]]
+        names = ["p", "zero", "k", "s", "e"]
+        proto.functions.append(helper.make_function("local", "Rows", names, ["z"], body, [helper.make_opsetid("", 17)]))
+        proto.opset_import.append(helper.make_opsetid("local", 1))
+        del proto.graph.node[4:]
+        proto.graph.node.append(helper.make_node("Rows", names, ["z"], domain="local"))
+        form = plain
+    form(proto, tmp_path / "m.onnx")
+    model = load_model(tmp_path / "m.onnx")
+    assert agreed(model, [sample_of_rows()]) == (model, ())
+
+
+def test_a_fault_beside_what_rounding_decides_is_found(tmp_path: Path, bias_left_unscaled: None) -> None:
+    onnx.save(with_norm_of_rows(), tmp_path / "m.onnx")
+    with pytest.raises(InternalError, match=r"output 'y' of the file .*; the first tensor that differs is 't', "):
+        agreed(load_model(tmp_path / "m.onnx"), [sample_of_rows()])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "text"),
+    [
+        ("float[1,3,8,8] x", "a = Conv<pads=[1,1,1,1]>(x, w, b) s = Mul(a, m) t = Add(s, n) y = Relu(t)"),
+        # sizes by way of floats, which a change by a millionth would cut by one
+        (
+            "float[1,3,8,8] x",
+            """a = Shape(x) c = Cast<to=1>(a) d = Constant<value_floats=[1.0,1.0,2.0,2.0]>() f = Mul(c, d) g = Floor(f)
+            h = Cast<to=7>(g) y = Resize<mode="nearest">(x, , , h)""",
+        ),
+        # what is masked by the largest number that there is
+        (
+            "float[4,8] x",
+            """z = Constant<value_float=0.0>() o = Constant<value_float=-3.4028234663852886e38>() c = Greater(x, z)
+            d = Cast<to=1>(c) f = Mul(d, o) g = Add(x, f) y = Softmax<axis=-1>(g)""",
+        ),
+    ],
+)
+def test_a_sound_network_is_hardly_moved(inputs: str, text: str, tmp_path: Path) -> None:
+    """What is held against it stays the tolerance."""
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g ({inputs}) => (float y) {{ {text} }}')
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    proto.graph.initializer.extend(scaled_convolution().graph.initializer)
+    onnx.save(proto, tmp_path / "m.onnx")
+    model = load_model(tmp_path / "m.onnx")
+    sample = {n: np.random.default_rng(1).standard_normal(t.shape).astype(np.float32) for n, t in model.types.items() if n == "x"}
+    value = FloatSession(_file(model), ["y"]).run(sample)[0]
+    assert 0 < AMPLIFIED * _rounding(model, "y", sample, value) < TOLERANCE
 
 
 def test_half_precision_rounds_elsewhere(tmp_path: Path) -> None:

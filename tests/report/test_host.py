@@ -16,7 +16,7 @@ from toolchain.errors import CompileError, ProgramError
 from toolchain.report import host_warnings
 from toolchain.report.host import MACS, island_macs
 from toolchain.report.text import totals_text
-from toolchain.report.warnings import calibration_notes
+from toolchain.report.warnings import calibration_warnings
 
 CONVOLUTION_MACS = 4 * 3 * 9 * 8 * 8
 
@@ -125,8 +125,8 @@ def test_unknown_nodes_are_refused_all_at_once(tmp_path: Path) -> None:
     with pytest.raises(CompileError) as caught:
         build(two_convolutions(tmp_path), BuildOptions("edge16", host_nodes=("frist", "relu", "elsewhere")))
     assert str(caught.value).splitlines() == [
-        '--host-node frist: the model has no such node; did you mean "first"?',
-        "--host-node elsewhere: the model has no such node",
+        '--host-node frist: the model has no such node or operator; did you mean "first"?',
+        "--host-node elsewhere: the model has no such node or operator",
         "  help: --explain lists the nodes of the model",
     ]
 
@@ -159,5 +159,5 @@ def test_a_little_on_the_host_is_no_warning() -> None:
 
 
 def test_few_samples_are_said() -> None:
-    assert calibration_notes(15) == ["calibrated on 15 samples; ranges of fewer than 16 may not hold for other data"]
-    assert calibration_notes(16) == calibration_notes(None) == []
+    assert calibration_warnings(15) == ["calibrated on 15 samples; ranges of fewer than 16 may not hold for other data"]
+    assert calibration_warnings(16) == calibration_warnings(None) == []

@@ -41,6 +41,7 @@ from toolchain.machine import (
 )
 from toolchain.machine.registry import OPERATIONS
 
+SPACES = (Space.DRAM, Space.SRAM)
 CASES = 10
 SILENT = {"signal", "wait", "end"}
 Bytes = set[tuple[Space, int]]
@@ -74,7 +75,7 @@ def drawn(name: str, kind: str, seed: int) -> tuple[list[MachineOp], dict[Space,
             ops[i] = replace(op, source_space=spaces[draw.between(0, 1)], destination_space=spaces[draw.between(0, 1)])
         elif isinstance(op, Fill):
             ops[i] = replace(op, destination_space=spaces[draw.between(0, 1)])
-    memories = {space: random_bytes(draw.rng, draw.next + 64) for space in (Space.DRAM, Space.SRAM)}
+    memories = {space: random_bytes(draw.rng, draw.next + 64) for space in SPACES}
     draw.fill_parameters(memories[Space.SRAM])
     return ops, memories
 
@@ -100,7 +101,7 @@ def bytes_of(access: Access) -> list[int]:
 
 def noting(chip: Chip, memories: dict[Space, np.ndarray]) -> PlainMachine:
     machine = PlainMachine(chip, b"")
-    machine.memory[:] = [Noted(memories[space].tobytes()) for space in Space]
+    machine.memory[:] = [Noted(memories[space].tobytes()) for space in SPACES]
     return machine
 
 
@@ -160,21 +161,21 @@ def test_the_executor_reads_and_writes_nothing_else(chip, kind):
 
 def state_of(chip: Chip, memories: dict[Space, np.ndarray]) -> State:
     state = State(chip, memories[Space.DRAM].copy())
-    state.memory[Space.SRAM][...] = memories[Space.SRAM]
+    state.memory = (state.memory[Space.DRAM], memories[Space.SRAM].copy())
     return state
 
 
 def executor_fault(op: MachineOp, found: tuple[Access, ...], chip: Chip, state: State, rng: np.random.Generator) -> str | None:
     """Runs the operation on `state` and on a copy with other bytes wherever `found` has no read."""
-    before = {space: state.memory[space].copy() for space in (Space.DRAM, Space.SRAM)}
+    before = {space: state.memory[space].copy() for space in SPACES}
     other = state_of(chip, before)
     other.accumulators = dict(state.accumulators)
-    for space in (Space.DRAM, Space.SRAM):
+    for space in SPACES:
         foreign = ~mask(found, space, before[space].size, False)
         other.memory[space][foreign] ^= rng.integers(1, 256, int(foreign.sum()), dtype=np.uint8)
     execute(op, Context(chip, state))
     execute(op, Context(chip, other))
-    for space in (Space.DRAM, Space.SRAM):
+    for space in SPACES:
         target = mask(found, space, before[space].size, True)
         if (state.memory[space] != before[space])[~target].any():
             return "writes bytes that it does not claim"
@@ -248,8 +249,8 @@ def test_every_operation_and_every_kind_of_parameter_has_a_case():
         wanted |= {(name, flag, v) for flag in ("emit", "accumulate", "use_table") for v in (0, 1)}
     wanted |= {("convolution", "use_add", v) for v in (0, 1)}
     wanted |= {("matrix_product", flag, v) for flag in ("emit", "accumulate") for v in (0, 1)}
-    wanted |= {("copy", f"{end}_space", space) for end in ("source", "destination") for space in (Space.DRAM, Space.SRAM)}
-    wanted |= {("fill", "destination_space", space) for space in (Space.DRAM, Space.SRAM)}
+    wanted |= {("copy", f"{end}_space", space) for end in ("source", "destination") for space in SPACES}
+    wanted |= {("fill", "destination_space", space) for space in SPACES}
     wanted |= {(f"{o}_{d}", flat) for o in "ab" for d in ("row", "column", "channel") for flat in (False, True)}
     assert wanted <= seen, wanted - seen
 
@@ -260,7 +261,11 @@ def test_an_operation_is_charged_for_what_it_touches():
     for chip, ops, _ in all_drawn():
         for op in ops:
             found, charged = accesses(op, chip), demand(op, chip)
-            touched = {(s, w): sum(a.bytes for a in found if (a.space, a.write) == (s, w)) for s in Space for w in (False, True)}
+            touched = {
+                (s, w): sum(a.bytes for a in found if (a.space, a.write) == (s, w))
+                for s in (Space.DRAM, Space.SRAM)
+                for w in (False, True)
+            }
             assert charged.at(Space.DRAM).read_bytes == touched[Space.DRAM, False], op
             assert charged.at(Space.DRAM).write_bytes == touched[Space.DRAM, True], op
             assert charged.at(Space.SRAM).read_burst_bytes >= touched[Space.SRAM, False], op

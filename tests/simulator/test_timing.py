@@ -98,7 +98,9 @@ def test_convolution_bytes():
     assert d.at(Space.SRAM).write_burst_bytes == 4 * 5 * 12
     assert d.latency_cycles == 5
     kept = replace(CONVOLUTION, emit=0)
-    assert demand(kept, chip)[3:6] == (2 * 6 * 7 * 5 + 45 * 12, 0, 3)
+    there = demand(kept, chip).at(Space.SRAM)
+    asked = (there.read_burst_bytes, there.write_burst_bytes, demand(kept, chip).latency_cycles)
+    assert asked == (2 * 6 * 7 * 5 + 45 * 12, 0, 3)
     fused = replace(CONVOLUTION, use_add=1, use_table=1)
     assert demand(fused, chip).at(Space.SRAM).read_burst_bytes == d.at(Space.SRAM).read_burst_bytes + 4 * 5 * 12 + 256
 

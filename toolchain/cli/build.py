@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +23,7 @@ from toolchain.files import naming
 if TYPE_CHECKING:
     from toolchain.api import Build, BuildOptions, Dump
 
+NOT_ACCURATE = 3  # exit code of a build that the gate keeps from being written
 LEVELS = ("0", "1", "2", "3")
 
 
@@ -38,7 +40,9 @@ def build_command(
     quant: Annotated[str | None, typer.Option(help="Parameters file of scripts/calibrate.py, perhaps edited.")] = None,
     shape: Annotated[list[str] | None, typer.Option(help="NAME=1,3,640,640: the whole shape of an input. Repeatable.")] = None,
     host: Annotated[str, typer.Option(help="Where islands run: cpu or cuda.")] = "cpu",
-    host_node: Annotated[list[str] | None, typer.Option(help="A node of the model that stays on the host. Repeatable.")] = None,
+    host_node: Annotated[
+        list[str] | None, typer.Option(help="Stays on the host: a node, an operator, or a pattern of either. Repeatable.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The compiled file; default MODEL.npu.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="The report as JSON.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="List every node: engine, cost, reason.")] = False,
@@ -47,6 +51,12 @@ def build_command(
     image: Annotated[Path | None, typer.Option(help="A new folder for words, constants and ports as plain files.")] = None,
     observer: Annotated[str | None, typer.Option(help="minmax, percentile or mse; default by the machine.")] = None,
     samples: Annotated[int | None, typer.Option(help="Use at most so many calibration samples.")] = None,
+    judge: Annotated[str | None, typer.Option(help="Data to judge on; else what is held out of --calib.")] = None,
+    error_report: Annotated[Path | None, typer.Option(help="A new folder for what each layer loses: table, JSON, HTML.")] = None,
+    min_cosine: Annotated[float | None, typer.Option(help="Every part must have it, or nothing is written: exit code 3.")] = None,
+    min_sqnr: Annotated[float | None, typer.Option(help="The same in dB.")] = None,
+    evaluation: Annotated[str | None, typer.Option("--eval", help="FILE.py:FUNCTION that says whether it is enough.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write it whatever the gate says.")] = False,
     level: Annotated[str, typer.Option("-O", help="Optimization level, -O0 to -O3.")] = "2",
 ) -> None:
     """Compiles MODEL for a machine: calibrate, quantize, split, fuse, place, emit, check. Prints where the cycles went."""
@@ -54,6 +64,7 @@ def build_command(
         with ended_at_once():
             from toolchain.api import BuildOptions
             from toolchain.hw import shipped_names
+            from toolchain.report.gate import Gate
 
         if hw is None:
             raise CompileError(f"--hw is missing: the machine to build for, one of {', '.join(shipped_names())}, or a YAML file")
@@ -71,19 +82,33 @@ def build_command(
                 samples,
                 observer,  # type: ignore[arg-type]
                 tuple(host_node or ()),
+                judge,
+                Gate(min_cosine, min_sqnr, evaluation),
+                error_report is not None,
             )
-        _require_effect(options, dump_after, dump_dir)
+        _require_effect(options, dump_after, dump_dir, force)
         _require_source(model)
         inputs = {**model_inputs(model), **machine_inputs(hw), **data_inputs("--calib", calib), "--quant": quant}
+        inputs |= {**data_inputs("--judge", judge), "the file of --eval": options.gate.file}
         outputs = {"-o": output or model.with_suffix(".npu"), "--json": json_file}
         require_writable(outputs, inputs)
         require_new_folder("--image", image)
+        require_new_folder("--error-report", error_report)
         dumps = dump_files(dump_after, dump_dir or Path("dumps"))
         require_apart({f"the dump of {stage}": file for stage, file in dumps.items()}, {**inputs, **outputs})
-        _build(model, options, outputs["-o"], json_file, image, explain, dumper(dumps))
+        folders = Folders(image, error_report)
+        _build(model, options, outputs["-o"], json_file, folders, explain, force, dumper(dumps))
 
 
-def _require_effect(options: BuildOptions, dump_after: str | None, dump_dir: Path | None) -> None:
+@dataclass(frozen=True)
+class Folders:
+    """New ones, with several files each; None: not asked for."""
+
+    image: Path | None
+    error_report: Path | None
+
+
+def _require_effect(options: BuildOptions, dump_after: str | None, dump_dir: Path | None, force: bool) -> None:
     """No option is given that would do nothing. Raises CompileError."""
     if options.observer is not None and options.parameters is not None:
         raise CompileError(
@@ -91,6 +116,8 @@ def _require_effect(options: BuildOptions, dump_after: str | None, dump_dir: Pat
         )
     if options.samples is not None and options.calibration is None:
         raise CompileError(f"--samples {options.samples}: goes with --calib DATA; without it the inputs are random")
+    if force and not options.gate:
+        raise CompileError("--force: goes with --min-cosine, --min-sqnr or --eval; nothing else keeps a file from being written")
     if dump_dir is not None and dump_after is None:
         raise CompileError(f"--dump-dir {dump_dir}: goes with --dump-after STAGE, which says what to dump")
 
@@ -111,29 +138,48 @@ def _build(
     options: BuildOptions,
     target: Path,
     json_file: Path | None,
-    image: Path | None,
+    folders: Folders,
     explain: bool,
+    force: bool,
     dump: Dump,
 ) -> None:
     from toolchain.api import build
     from toolchain.codegen import image_files
     from toolchain.files import write_files
+    from toolchain.report.error_page import report_files
+    from toolchain.report.text import JUDGED_ON
 
     with shown() as progress:
         built = build(model, options, dump, progress)
+    if built.failures and not force:
+        print(report(built, explain))
+        warn(built.warnings)
+        refused = "nothing was written; mend it, ask for less, or take it as it is with --force"
+        print("\n".join(["NOT ACCURATE ENOUGH", *built.failures, refused]), file=sys.stderr)
+        raise SystemExit(NOT_ACCURATE)
     files: dict[str | Path, bytes] = {target: built.data}
     if json_file is not None:
-        figures = {**built.figures, "notes": built.notes, "warnings": built.warnings}
+        figures = {**built.figures, "notes": built.notes, "warnings": built.warnings, "failures": built.failures}
         files[json_file] = (json.dumps(figures, indent=1) + "\n").encode()
-    if image is not None:
-        with naming(image):
-            image.mkdir(parents=True, exist_ok=True)
-        files |= {image / name: data for name, data in image_files(built.container).items()}
+    files |= _folder(folders.image, lambda: image_files(built.container))
+    if built.errors is not None:
+        errors, judged_on = built.errors, JUDGED_ON[built.figures["judged_on"]]
+        title = f"{model.stem} on {built.container.machine.chip.name}"
+        files |= _folder(folders.error_report, lambda: report_files(errors, title, judged_on))
     write_files(files)
     print(report(built, explain))
     checked = "the emitted program equals the integer reference bit for bit" if built.figures["layers"] else "no program"
     print(f"\nwrote {target}: {len(built.data):,} bytes; {checked}")
-    warn(built.warnings)
+    warn((*built.warnings, *(f"NOT ACCURATE ENOUGH, written because of --force: {f}" for f in built.failures)))
+
+
+def _folder(folder: Path | None, made: Callable[[], Mapping[str, bytes]]) -> dict[str | Path, bytes]:
+    """The files of a folder that was asked for, which is made."""
+    if folder is None:
+        return {}
+    with naming(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    return {folder / name: data for name, data in made().items()}
 
 
 def report(built: Build, explain: bool) -> str:
@@ -146,6 +192,8 @@ def report(built: Build, explain: bool) -> str:
         text.fallbacks_text(built.figures),
         text.fidelity_text(built.figures, "outputs", "outputs"),
         text.fidelity_text(built.figures, "concats", "concat operands"),
+        text.worst_text(built.figures),
+        text.score_text(built.figures),
         text.explain_text(built.figures) if explain else "",
         *text.warnings_text(built.figures),
         *(f"note: {note}" for note in built.notes),

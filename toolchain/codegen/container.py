@@ -1,182 +1,97 @@
-"""model.npu: one file with programs, constants, ports, host islands and the integer graph.
+"""model.npu: one file with programs, constants, ports, host islands and the integer graph. docs/container.md has every byte.
 
-Layout: magic, version (u32), length of the rest (u64), SHA-256 of the rest; then a u64 length and a JSON header, then the
-sections that the header lists. Little-endian. The same build gives the same bytes.
+Magic, version (u32), length of the rest (u64), SHA-256 of the rest; then a u64 length and a JSON header, then the sections
+that the header lists. Little-endian. The same build gives the same bytes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import struct
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from toolchain.bounds import DRAM_BYTES, PROGRAM_FILE_BYTES
-from toolchain.codegen.header import IslandHeader, RegionHeader, Span, read_header
-from toolchain.codegen.serial import graph_from_bytes, graph_to_bytes
-from toolchain.errors import ProgramError
+from toolchain.codegen.blocks import BlockReader, BlockWriter
+from toolchain.codegen.header import IslandHeader, PortHeader, RegionHeader, Span, read_header
+from toolchain.codegen.model import Container, IoType, Island, LayerInfo, Port, Region, Result
+from toolchain.codegen.serial import graph_from_text, graph_to_text
+from toolchain.codegen.soundness import check_soundness
+from toolchain.errors import NewerFileError, ProgramError
 from toolchain.files import read_limited
-from toolchain.ir.graph import Graph
 from toolchain.isa import Machine, machine_digest, machine_from_json, machine_to_json
-from toolchain.ops.base import Layer
-from toolchain.ops.integer_convolution import IntegerConvolution
 
 MAGIC = b"NPUMODEL"
-VERSION = 1
+VERSION = 2
+ALIGNMENT_BYTES = 16  # of every section in the file
 _PREFIX = struct.Struct("<8sIQ32s")
-_ORT_NAMES = {"float32": "float", "float64": "double"}
-
-
-@dataclass(frozen=True)
-class Port:
-    """A tensor in DRAM at a program's start or end. `tensor`: its chip name; `model`: the model's tensor."""
-
-    tensor: str
-    model: str
-    layout: str  # plain or nhwc
-    address: int
-    shape: tuple[int, ...]
-    dtype: str
-    scale: float
-    zero_point: int
-
-    @property
-    def size_bytes(self) -> int:
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
-
-
-@dataclass(frozen=True)
-class Result:
-    """Where a layer leaves its tensor: element i at address + sum(i_k strides_k), bytes, of space dram or sram."""
-
-    tensor: str
-    space: str
-    address: int
-    strides: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class LayerInfo:
-    """What reports and `npu-sim --verify` need of a layer: `sources` are the model's own nodes."""
-
-    name: str
-    op: str
-    sources: tuple[str, ...]
-    result: Result | None = None  # files of older builds do not say it
-
-
-@dataclass(frozen=True)
-class Region:
-    """A program of the chip. `constants`: (DRAM address, bytes). `op_layers[i]`: layer of operation i, -1 for none."""
-
-    program: bytes
-    constants: tuple[tuple[int, bytes], ...]
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    dram_bytes: int
-    nodes: tuple[str, ...]
-    layers: tuple[LayerInfo, ...]
-    op_layers: tuple[int, ...]
-    sram_bound_bytes: int
-    sram_peak_bytes: int
-
-
-@dataclass(frozen=True)
-class Island:
-    """An ONNX model that the host runs."""
-
-    model: bytes
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    nodes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class IoType:
-    """An input or output of the whole model, in the model's own terms."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def type(self) -> str:
-        """In onnxruntime's words, for example tensor(float)."""
-        return f"tensor({_ORT_NAMES.get(self.dtype, self.dtype)})"
-
-
-@dataclass(frozen=True)
-class Container:
-    """A compiled model. `fallbacks`: (node, op, reason)."""
-
-    name: str
-    machine: Machine
-    inputs: tuple[IoType, ...]
-    outputs: tuple[IoType, ...]
-    segments: tuple[Region | Island, ...]
-    fallbacks: tuple[tuple[str, str, str], ...]
-    graph: Graph
+_LENGTH = struct.Struct("<Q")
 
 
 def container_to_bytes(container: Container) -> bytes:
-    sections = bytearray()
-
-    def put(data: bytes) -> list[int]:
-        start = len(sections)
-        sections.extend(data)
-        sections.extend(b"\0" * (-len(data) % 16))
-        return [start, len(data)]
-
-    graph_text, arrays = graph_to_bytes(container.graph)
-    header = {
-        "name": container.name,
-        "machine": put(machine_to_json(container.machine).encode()),
-        "machine_name": container.machine.chip.name,
-        "machine_digest": machine_digest(container.machine),
+    sections, blocks = _Sections(), BlockWriter()
+    entry = {
+        "name": "main",
         "inputs": [asdict(t) for t in container.inputs],
         "outputs": [asdict(t) for t in container.outputs],
-        "segments": [_segment_header(s, put) for s in container.segments],
+        "segments": [_segment_header(s, sections, blocks) for s in container.segments],
         "fallbacks": [list(f) for f in container.fallbacks],
-        "graph": put(graph_text.encode()),
-        "arrays": put(arrays),
+        "graph": sections.put(graph_to_text(container.graph, blocks.array).encode()),
+    }
+    header = {
+        "name": container.name,
+        "machine": sections.put(machine_to_json(container.machine).encode()),
+        "machine_name": container.machine.chip.name,
+        "machine_digest": machine_digest(container.machine),
+        "entries": [entry],
+        "blocks": [sections.put(data) for data in blocks.blocks()],
     }
     text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
-    rest = struct.pack("<Q", len(text)) + text + bytes(sections)
+    text += b" " * (-(_PREFIX.size + _LENGTH.size + len(text)) % ALIGNMENT_BYTES)
+    rest = b"".join((_LENGTH.pack(len(text)), text, *sections.parts))
     return _PREFIX.pack(MAGIC, VERSION, len(rest), hashlib.sha256(rest).digest()) + rest
 
 
-def _segment_header(segment: Region | Island, put: Any) -> dict[str, Any]:
+class _Sections:
+    """What stands behind the header."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self._end = 0
+
+    def put(self, data: bytes) -> list[int]:
+        """First byte and number of bytes of the section."""
+        start, padding = self._end, b"\0" * (-len(data) % ALIGNMENT_BYTES)
+        self.parts += [data, padding]
+        self._end += len(data) + len(padding)
+        return [start, len(data)]
+
+
+def _segment_header(segment: Region | Island, sections: _Sections, blocks: BlockWriter) -> dict[str, Any]:
     if isinstance(segment, Island):
         return {
             "kind": "host",
-            "model": put(segment.model),
+            "model": sections.put(segment.model),
             "inputs": segment.inputs,
             "outputs": segment.outputs,
             "nodes": segment.nodes,
         }
+    ports = [{"kind": kind, **asdict(p)} for kind in ("input", "output") for p in getattr(segment, f"{kind}s")]
     return {
         "kind": "npu",
-        "program": put(segment.program),
-        "constants": [[address, *put(data)] for address, data in segment.constants],
-        "inputs": [asdict(p) for p in segment.inputs],
-        "outputs": [asdict(p) for p in segment.outputs],
+        "program": sections.put(segment.program),
+        "constants": [[address, blocks.block(data)] for address, data in segment.constants],
+        "ports": ports,
         "dram_bytes": segment.dram_bytes,
         "nodes": segment.nodes,
         "layers": [asdict(info) for info in segment.layers],
-        "op_layers": put(_pack_layers(segment.op_layers)),
+        "op_layers": sections.put(struct.pack(f"<{len(segment.op_layers)}i", *segment.op_layers)),
         "sram_bound_bytes": segment.sram_bound_bytes,
         "sram_peak_bytes": segment.sram_peak_bytes,
     }
-
-
-def _pack_layers(layers: tuple[int, ...]) -> bytes:
-    return struct.pack(f"<{len(layers)}i", *layers)
 
 
 def container_from_bytes(data: bytes, label: str) -> Container:
@@ -184,6 +99,8 @@ def container_from_bytes(data: bytes, label: str) -> Container:
     rest = _checked_rest(data, label)
     try:
         return _container(rest)
+    except NewerFileError as fault:
+        raise NewerFileError(f"{label}: {fault}") from None
     except ProgramError as fault:
         raise ProgramError(f"{label}: is not sound: {fault}; build it again") from None
 
@@ -207,11 +124,11 @@ def _checked_rest(data: bytes, label: str) -> bytes:
 
 def _container(rest: bytes) -> Container:
     """Raises ProgramError where the bytes have the right checksum and still say nothing sound."""
-    if len(rest) < 8:
+    if len(rest) < _LENGTH.size:
         raise ProgramError("header: is missing")
-    size = struct.unpack_from("<Q", rest)[0]
-    body = rest[8 + size :]
-    header = read_header(rest[8 : 8 + size], len(body))
+    (size,) = _LENGTH.unpack_from(rest)
+    body = rest[_LENGTH.size + size :]
+    header = read_header(rest[_LENGTH.size : _LENGTH.size + size], len(body))
 
     def get(span: Span) -> bytes:
         return body[span[0] : span[0] + span[1]]
@@ -219,13 +136,13 @@ def _container(rest: bytes) -> Container:
     machine = machine_from_json(_text(get(header.machine), "machine"))
     if machine_digest(machine) != header.machine_digest:
         raise ProgramError(f"machine: {header.machine_name} is not the one that the file was built for")
-    segments = tuple(_segment(s, get, machine) for s in header.segments)
-    graph = graph_from_bytes(_text(get(header.graph), "graph"), get(header.arrays))
-    _check_graph(segments, graph)
-    _check_operators(graph, machine)
-    _check_results(segments, graph, machine)
-    inputs, outputs = ([IoType(t.name, t.shape, t.dtype) for t in ports] for ports in (header.inputs, header.outputs))
-    return Container(header.name, machine, tuple(inputs), tuple(outputs), segments, header.fallbacks, graph)
+    blocks = [get(span) for span in header.blocks]
+    (entry,) = header.entries
+    segments = tuple(_segment(s, get, blocks, machine) for s in entry.segments)
+    graph = graph_from_text(_text(get(entry.graph), "graph"), BlockReader(blocks).array)
+    check_soundness(segments, graph, machine)
+    inputs, outputs = ([IoType(t.name, t.shape, t.dtype) for t in ports] for ports in (entry.inputs, entry.outputs))
+    return Container(header.name, machine, tuple(inputs), tuple(outputs), segments, entry.fallbacks, graph)
 
 
 def _text(data: bytes, thing: str) -> str:
@@ -235,7 +152,9 @@ def _text(data: bytes, thing: str) -> str:
         raise ProgramError(f"{thing}: is not UTF-8 text") from None
 
 
-def _segment(header: IslandHeader | RegionHeader, get: Callable[[Span], bytes], machine: Machine) -> Region | Island:
+def _segment(
+    header: IslandHeader | RegionHeader, get: Callable[[Span], bytes], blocks: list[bytes], machine: Machine
+) -> Region | Island:
     if isinstance(header, IslandHeader):
         return Island(get(header.model), header.inputs, header.outputs, header.nodes)
     dram_size_bytes = machine.chip.dram.size
@@ -249,9 +168,9 @@ def _segment(header: IslandHeader | RegionHeader, get: Callable[[Span], bytes], 
         raise ProgramError(f"layer table: names a layer outside the {len(header.layers)} of its region")
     return Region(
         program=get(header.program),
-        constants=tuple((address, get((start, size))) for address, start, size in header.constants),
-        inputs=tuple(Port(**dict(p)) for p in header.inputs),
-        outputs=tuple(Port(**dict(p)) for p in header.outputs),
+        constants=tuple((address, blocks[block]) for address, block in header.constants),
+        inputs=tuple(_port(p) for p in header.ports if p.kind == "input"),
+        outputs=tuple(_port(p) for p in header.ports if p.kind == "output"),
         dram_bytes=header.dram_bytes,
         nodes=header.nodes,
         layers=tuple(
@@ -263,56 +182,8 @@ def _segment(header: IslandHeader | RegionHeader, get: Callable[[Span], bytes], 
     )
 
 
-def _check_graph(segments: Sequence[Region | Island], graph: Graph) -> None:
-    """The integer graph computes every port of the regions from what came before it."""
-    made = set(graph.constants)
-    nodes = {n.name for n in graph.nodes}
-    for region in segments:
-        if not isinstance(region, Region):
-            continue
-        made.update(p.tensor for p in region.inputs)
-        held = set(region.nodes)
-        missing = next((n for n in region.nodes if n not in nodes), None)
-        if missing is not None:
-            raise ProgramError(f"graph: has no node {missing!r}, which a region holds")
-        for node in (n for n in graph.nodes if n.name in held):
-            undefined = next((n for n in node.inputs if n and n not in made), None)
-            if undefined is not None:
-                raise ProgramError(f"graph: node {node.name!r} reads {undefined!r} before it is made")
-            made.update(node.outputs)
-        for port in region.outputs:
-            if port.tensor not in made:
-                raise ProgramError(f"graph: no node makes the port {port.tensor!r}")
-
-
-def _check_operators(graph: Graph, machine: Machine) -> None:
-    """What the report asks of the operators follows from tensors of the right kinds."""
-    for node in graph.nodes:
-        missing = next((n for n in (*node.inputs, *node.outputs) if n and n not in graph.types), None)
-        if missing is not None:
-            raise ProgramError(f"graph: node {node.name!r} names {missing!r}, which has no type")
-        if isinstance(node.op, IntegerConvolution):
-            try:
-                node.op.macs(Layer(node, graph.types, graph.constants, machine.chip))
-            except (ArithmeticError, LookupError, TypeError, ValueError) as fault:
-                reason = f"lacks {fault}" if isinstance(fault, KeyError) else str(fault)
-                raise ProgramError(f"graph: node {node.name!r} does not fit its tensors: {reason}") from None
-
-
-def _check_results(segments: Sequence[Region | Island], graph: Graph, machine: Machine) -> None:
-    """Each layer's tensor is the one that its node makes, and lies inside its memory."""
-    made = {n.name: n.outputs[0] for n in graph.nodes}
-    for region in (s for s in segments if isinstance(s, Region)):
-        sizes = {"dram": region.dram_bytes, "sram": machine.chip.sram.size}
-        for layer, result in ((i.name, i.result) for i in region.layers if i.result is not None):
-            if made.get(layer) != result.tensor:
-                raise ProgramError(f"layer {layer!r}: its result {result.tensor!r} is not what its node makes")
-            kind = graph.types[result.tensor]
-            if len(result.strides) != len(kind.shape):
-                raise ProgramError(f"layer {layer!r}: {len(result.strides)} strides for {len(kind.shape)} dimensions")
-            reach = sum((n - 1) * stride for n, stride in zip(kind.shape, result.strides))
-            if result.address + reach + np.dtype(kind.dtype).itemsize > sizes[result.space]:
-                raise ProgramError(f"layer {layer!r}: its result at {result.address:#x} reaches outside {result.space}")
+def _port(header: PortHeader) -> Port:
+    return Port(**{k: v for k, v in dict(header).items() if k != "kind"})
 
 
 def read_container(path: str | Path) -> Container:

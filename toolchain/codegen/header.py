@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from toolchain.bounds import HEADER_RANK, TENSOR_ELEMENTS
-from toolchain.errors import ProgramError
+from toolchain.errors import NewerFileError, ProgramError
 
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
 Span = tuple[Count, Count]  # first byte and number of bytes, from the end of the header
@@ -50,6 +50,7 @@ class IoHeader(_Section):
 
 
 class PortHeader(_Section):
+    kind: Literal["input", "output", "state"]
     tensor: str
     model: str
     layout: Literal["plain", "nhwc"]
@@ -79,7 +80,7 @@ class LayerHeader(_Section):
     name: str
     op: str
     sources: tuple[str, ...]
-    result: ResultHeader | None = None
+    result: ResultHeader | None
 
 
 class IslandHeader(_Section):
@@ -93,9 +94,8 @@ class IslandHeader(_Section):
 class RegionHeader(_Section):
     kind: Literal["npu"]
     program: Span
-    constants: tuple[tuple[Count, Count, Count], ...]  # DRAM address, then a span
-    inputs: tuple[PortHeader, ...]
-    outputs: tuple[PortHeader, ...]
+    constants: tuple[tuple[Count, Count], ...]  # DRAM address and number of the block
+    ports: tuple[PortHeader, ...]
     dram_bytes: Count
     nodes: tuple[str, ...]
     layers: tuple[LayerHeader, ...]
@@ -104,17 +104,24 @@ class RegionHeader(_Section):
     sram_peak_bytes: Count
 
 
-class Header(_Section):
+class EntryHeader(_Section):
+    """One way into the model: shapes of inputs, what runs for them, and the integer graph. Constants are the file's."""
+
     name: str
-    machine: Span
-    machine_name: str
-    machine_digest: str
     inputs: tuple[IoHeader, ...]
     outputs: tuple[IoHeader, ...]
     segments: tuple[Annotated[IslandHeader | RegionHeader, Field(discriminator="kind")], ...]
     fallbacks: tuple[tuple[str, str, str], ...]
     graph: Span
-    arrays: Span
+
+
+class Header(_Section):
+    name: str
+    machine: Span
+    machine_name: str
+    machine_digest: str
+    entries: Annotated[list[EntryHeader], Field(min_length=1)]
+    blocks: tuple[Span, ...]
 
 
 def read_header(text: bytes, body_bytes: int) -> Header:
@@ -125,28 +132,44 @@ def read_header(text: bytes, body_bytes: int) -> Header:
         first = invalid.errors(include_url=False)[0]
         path = ".".join(str(part) for part in first["loc"] if part not in ("host", "npu"))
         raise ProgramError(f"header{f' key {path}' if path else ''}: {first['msg'].removeprefix('Value error, ')}") from None
+    _require_known(header)
     fault = next(_faults(header, body_bytes), None)
     if fault is not None:
         raise ProgramError(f"header: {fault}")
     return header
 
 
+def _require_known(header: Header) -> None:
+    """What the format has room for and no toolchain does yet. Raises NewerFileError."""
+    if len(header.entries) > 1:
+        names = ", ".join(repr(e.name) for e in header.entries)
+        raise NewerFileError(f"has the entries {names}; this toolchain runs files of one, a newer one wrote it")
+    for index, segment in enumerate(header.entries[0].segments):
+        for port in segment.ports if isinstance(segment, RegionHeader) else ():
+            if port.kind == "state":
+                raise NewerFileError(
+                    f"segment {index}: port {port.tensor!r} is of kind state, kept from one run to the next, which this "
+                    f"toolchain does not do; run the file with the newer one that wrote it"
+                )
+
+
 def _faults(header: Header, body_bytes: int) -> Iterator[str]:
-    spans = [header.machine, header.graph, header.arrays]
-    made = {t.name for t in header.inputs}
-    known = {t.name: t.shape for t in (*header.inputs, *header.outputs)}
-    for index, segment in enumerate(header.segments):
+    entry = header.entries[0]
+    spans = [header.machine, entry.graph, *header.blocks]
+    made = {t.name for t in entry.inputs}
+    known = {t.name: t.shape for t in (*entry.inputs, *entry.outputs)}
+    for index, segment in enumerate(entry.segments):
         where = f"segment {index}"
         if isinstance(segment, IslandHeader):
             spans.append(segment.model)
             needed, given = segment.inputs, segment.outputs
         else:
-            spans += [segment.program, segment.op_layers, *((start, size) for _, start, size in segment.constants)]
-            yield from _region_faults(segment, known, where)
-            needed, given = [p.model for p in segment.inputs], [p.model for p in segment.outputs]
+            spans += [segment.program, segment.op_layers]
+            yield from _region_faults(segment, header.blocks, known, where)
+            needed, given = ([p.model for p in segment.ports if p.kind == kind] for kind in ("input", "output"))
         yield from (f"{where} reads tensor {name!r}, which nothing before it makes" for name in needed if name not in made)
         made.update(given)
-    yield from (f"no segment makes the output {t.name!r}" for t in header.outputs if t.name not in made)
+    yield from (f"no segment makes the output {t.name!r}" for t in entry.outputs if t.name not in made)
     yield from _span_faults(spans, body_bytes)
 
 
@@ -158,13 +181,11 @@ def _span_faults(spans: Collection[Span], body_bytes: int) -> Iterator[str]:
         yield f"its sections have more bytes together than the {body_bytes} behind the header"
 
 
-def _region_faults(region: RegionHeader, known: dict[str, tuple[int, ...]], where: str) -> Iterator[str]:
+def _region_faults(region: RegionHeader, blocks: Sequence[Span], known: dict[str, tuple[int, ...]], where: str) -> Iterator[str]:
     if region.op_layers[1] % 4:
         yield f"{where}: its table of layers has {region.op_layers[1]} bytes, no multiple of 4"
-    for address, _, size in region.constants:
-        if address + size > region.dram_bytes:
-            yield f"{where}: constants of {size} bytes at {address:#x} lie outside the {region.dram_bytes} of its DRAM"
-    for port in (*region.inputs, *region.outputs):
+    yield from _constant_faults(region, blocks, where)
+    for port in region.ports:
         if port.address + port.size_bytes > region.dram_bytes:
             size, end = port.size_bytes, region.dram_bytes
             yield f"{where}: port {port.tensor!r} of {size} bytes at {port.address:#x} lies outside the {end} of its DRAM"
@@ -175,3 +196,18 @@ def _region_faults(region: RegionHeader, known: dict[str, tuple[int, ...]], wher
         limits = np.iinfo(port.dtype)
         if not limits.min <= port.zero_point <= limits.max:
             yield f"{where}: port {port.tensor!r} has zero point {port.zero_point}, no code of {port.dtype}"
+
+
+def _constant_faults(region: RegionHeader, blocks: Sequence[Span], where: str) -> Iterator[str]:
+    """In the order of addresses and apart, so that they are no more bytes than the DRAM, however often a block is named."""
+    end = 0
+    for address, block in region.constants:
+        if block >= len(blocks):
+            yield f"{where}: constants at {address:#x} are block {block}, the file has {len(blocks)}"
+            return
+        size = blocks[block][1]
+        if address + size > region.dram_bytes:
+            yield f"{where}: constants of {size} bytes at {address:#x} lie outside the {region.dram_bytes} of its DRAM"
+        if address < end:
+            yield f"{where}: constants at {address:#x} begin before those in front of them end, at {end:#x}"
+        end = address + size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from toolchain.codegen.container import Container, Island, Port, Region
+from toolchain.codegen.model import Container, Island, Port, Region
 from toolchain.isa import machine_digest
 
 PORTS = "ports.json"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 
 from toolchain.bounds import DRAM_BYTES
-from toolchain.codegen.container import LayerInfo, Port, Region, Result
 from toolchain.codegen.lower import Homes, lower_region
+from toolchain.codegen.model import LayerInfo, Port, Region, Result
 from toolchain.codegen.synchronise import synchronise
 from toolchain.errors import CompileError, InternalError
 from toolchain.ir.graph import Graph
@@ -76,7 +76,7 @@ def _layers(plan: RegionPlan, roots: Mapping[str, Spot]) -> Sequence[LayerInfo]:
         view = plan.views[node.outputs[0]]
         home = roots[view.root]
         result = Result(node.outputs[0], home.space.name.lower(), home.address + view.offset_bytes, view.strides)
-        found.append(LayerInfo(node.name, type(node.op).__name__.removeprefix("Integer"), node.sources, result))
+        found.append(LayerInfo(node.name, node.op.NAME, node.sources, result))
     return found
 
 
@@ -87,11 +87,14 @@ def _port(
     roots: Mapping[str, Spot],
     origins: Mapping[str, tuple[str, str]],
 ) -> Port:
-    kind = graph.types[name]
-    assert kind.quant is not None
     view = plan.views.get(name)
     home = roots[view.root if view else name]
-    address = home.address + (view.offset_bytes if view else 0)
+    return port_at(home.address + (view.offset_bytes if view else 0), name, graph, origins)
+
+
+def port_at(address: int, name: str, graph: Graph, origins: Mapping[str, tuple[str, str]]) -> Port:
+    kind = graph.types[name]
+    assert kind.quant is not None
     model, layout = origins.get(name, (name, INNER))
     if layout == INNER:  # what only regions exchange (a part rescaled for its Concat) is no tensor of the model
         model, layout = name, "plain"

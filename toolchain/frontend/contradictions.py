@@ -270,6 +270,6 @@ RULES: Mapping[str, Callable[[Said], None]] = {
     "Split": split,
     "Pad": pad,
     "Clip": clip,
-    "LayerNormalization": layer_norm,
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), layer_norm),
     "InstanceNormalization": instance_norm,
 }

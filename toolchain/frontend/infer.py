@@ -15,6 +15,7 @@ from toolchain.errors import CompileError, first_line
 from toolchain.frontend.contradictions import SAME, check
 from toolchain.frontend.convert import dtype_name, elem_type, node_to_proto, type_of, type_proto
 from toolchain.frontend.errors import refuse_node
+from toolchain.frontend.read import opset_with
 from toolchain.ir.graph import Node, TensorType
 
 MAX_DATA = 4096  # elements; larger constants never decide a shape
@@ -27,7 +28,7 @@ END_HERE = "end the model before this node and do the rest outside"
 
 def schema_of(node: Node, opset: int) -> onnx.defs.OpSchema:
     domain = node.op.domain
-    version = opset if domain == "" else onnx.defs.onnx_ml_opset_version()
+    version = opset_with([node.op.op_type], opset) if domain == "" else onnx.defs.onnx_ml_opset_version()
     try:
         return onnx.defs.get_schema(node.op.op_type, version, domain)
     except onnx.defs.SchemaError as fault:
@@ -46,10 +47,9 @@ def infer(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, n
     }
     input_types = {name: type_proto(types[name]) for name in node.inputs if name}
     rule = schema_of(node, max(opset, CEIL_OPSET)) if node.op.attributes.get("ceil_mode") else schema
+    imports = [helper.make_opsetid("", opset_with([node.op.op_type], opset))]
     try:
-        found = shape_inference.infer_node_outputs(
-            rule, node_to_proto(node), input_types, data, opset_imports=[helper.make_opsetid("", opset)]
-        )
+        found = shape_inference.infer_node_outputs(rule, node_to_proto(node), input_types, data, opset_imports=imports)
     except Exception as fault:
         raise refuse_node(node, f"its inputs do not fit it: {inference_fault(fault)}") from fault
     if not all(has_shape(found.get(n)) for n in node.outputs if n):
@@ -188,7 +188,7 @@ def constant_value(node: Node) -> np.ndarray:
 
 def model_of(graph: onnx.GraphProto, opset: int) -> onnx.ModelProto:
     """With the oldest IR version that this opset allows, at least 10 (four-bit types)."""
-    opsets = [helper.make_opsetid("", opset)]
+    opsets = [helper.make_opsetid("", opset_with((n.op_type for n in graph.node), opset))]
     if any(n.domain == "ai.onnx.ml" for n in graph.node):
         opsets.append(helper.make_opsetid("ai.onnx.ml", 5))
     ir_version = max(10, helper.find_min_ir_version_for(opsets, ignore_unknown=True))

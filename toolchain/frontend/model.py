@@ -75,7 +75,7 @@ def load_model(path: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]]
     opset = max(NORMAL_OPSET, opset_of(proto))
     names: dict[str, int] = {}
     nodes = tuple((unique_name(n, i, names), n.op_type) for i, n in enumerate(proto.graph.node))
-    source = source_of(Path(path), proto, inlined, bound, graph.types)
+    source = source_of(Path(path), proto, inlined, bound, graph)
     del proto
     return NormalModel(normal_form(graph, opset), opset, bound.notes, nodes, source)
 

@@ -11,14 +11,18 @@ from toolchain.frontend.rewrite import Scope, operand
 from toolchain.ir.graph import Node
 
 Sources = tuple[str, ...]
+Spread = tuple[str, tuple[int, ...], tuple[int, ...], bool, Sources]  # x, shape, axes, centred, sources
 
 
 @dataclass(frozen=True)
 class Root:
-    """sqrt(variance of x over axes + epsilon), or one over it."""
+    """sqrt(spread of x over axes + epsilon), or one over it. The spread is x's variance where centred, else its mean square, of x
+    as a tensor of `shape`."""
 
     x: str
+    shape: tuple[int, ...]
     axes: tuple[int, ...]
+    centred: bool
     epsilon: float
     inverse: bool
     sources: Sources
@@ -35,9 +39,17 @@ def peeled(name: str, scope: Scope) -> tuple[str, Sources]:
     return name, sources
 
 
+def bare(name: str, scope: Scope) -> tuple[str, Sources]:
+    """What `name` is but for Reshapes of any kind."""
+    sources: Sources = ()
+    while (n := scope.producer(name, "Reshape")) is not None:
+        name, sources = n.inputs[0], (*n.sources, *sources)
+    return name, sources
+
+
 def same(a: str, b: str, scope: Scope) -> bool:
     """Whether two tensors are one, Reshapes there and back between them or not."""
-    return a == b or (scope.shape(a) == scope.shape(b) and peeled(a, scope)[0] == peeled(b, scope)[0])
+    return scope.shape(a) == scope.shape(b) and bare(a, scope)[0] == bare(b, scope)[0]
 
 
 def producer(name: str, op_type: str, scope: Scope) -> tuple[Node, Sources] | None:
@@ -83,13 +95,14 @@ def is_mean(name: str, root: Root, scope: Scope) -> Sources | None:
 
 def stands_beside(name: str, root: Root, scope: Scope) -> bool:
     """Whether `name` broadcasts against x along the axes, and only there."""
-    kept = tuple(1 if axis in root.axes else d for axis, d in enumerate(scope.shape(root.x)))
+    kept = tuple(1 if axis in root.axes else d for axis, d in enumerate(root.shape))
     shape = scope.shape(name)
     return (1,) * (len(kept) - len(shape)) + shape == kept
 
 
-def root_of(name: str, scope: Scope) -> Root | None:
-    """Sqrt, Reciprocal of Sqrt and the other way round, Pow by -0.5, one by Sqrt, of variance + epsilon; beside x."""
+def roots_of(name: str, scope: Scope) -> Iterator[Root]:
+    """Sqrt, Reciprocal of Sqrt and the other way round, Pow by -0.5, one by Sqrt, of spread + epsilon; beside x. A variance is
+    a mean square as well: the variance comes first."""
     shifted, rooted, inverse, sources = name, False, False, list[str]()
     for _ in range(2):
         if not rooted and (found := producer(shifted, "Sqrt", scope)):
@@ -106,37 +119,40 @@ def root_of(name: str, scope: Scope) -> Root | None:
         sources[:0] = found[1]
     added = producer(shifted, "Add", scope) if rooted else None
     epsilon = scalar(added[0].inputs[1], scope) if added is not None else None
-    variance = variance_of(added[0].inputs[0], scope) if added is not None else None
-    if added is None or epsilon is None or epsilon <= 0 or variance is None:
-        return None
-    x, axes, inner = variance
-    root = Root(x, axes, epsilon, inverse, (*inner, *added[1], *sources))
-    return root if stands_beside(name, root, scope) else None
+    if added is None or epsilon is None or epsilon <= 0:
+        return
+    for x, shape, axes, centred, inner in spreads_of(added[0].inputs[0], scope):
+        root = Root(x, shape, axes, centred, epsilon, inverse, (*inner, *added[1], *sources))
+        if stands_beside(name, root, scope):
+            yield root
 
 
-def variance_of(name: str, scope: Scope) -> tuple[str, tuple[int, ...], Sources] | None:
-    """(x, axes, sources) of mean((x - mean)^2), or of mean(x^2) - mean^2, also kept from below zero."""
+def spreads_of(name: str, scope: Scope) -> Iterator[Spread]:
+    """mean((x - mean)^2), mean(x^2) - mean^2, mean(x^2), also kept from below zero."""
     positive = producer(name, "Relu", scope)
     if positive is not None:
-        found = variance_of(positive[0].inputs[0], scope)
-        return None if found is None else (*found[:2], (*found[2], *positive[1]))
-    return _of_squared_differences(name, scope) or _of_moments(name, scope)
+        for found in spreads_of(positive[0].inputs[0], scope):
+            yield (*found[:4], (*found[4], *positive[1]))
+    for way in (_of_squared_differences, _of_moments, _of_squares):
+        spread = way(name, scope)
+        if spread is not None:
+            yield spread
 
 
-def _of_squared_differences(name: str, scope: Scope) -> tuple[str, tuple[int, ...], Sources] | None:
+def _of_squared_differences(name: str, scope: Scope) -> Spread | None:
     outer = mean_of(name, scope)
     squared = square_of(outer[0], scope) if outer is not None else None
     less = producer(squared[0], "Sub", scope) or producer(squared[0], "Add", scope) if squared is not None else None
     if outer is None or squared is None or less is None:
         return None
     for x, mean, sources in differences(less[0], scope):
-        inner = is_mean(mean, Root(x, outer[1], 0.0, False, ()), scope)
+        inner = is_mean(mean, Root(x, scope.shape(x), outer[1], True, 0.0, False, ()), scope)
         if inner is not None and scope.shape(outer[0]) == scope.shape(x):
-            return x, outer[1], (*inner, *sources, *less[1], *squared[1], *outer[2])
+            return x, scope.shape(x), outer[1], True, (*inner, *sources, *less[1], *squared[1], *outer[2])
     return None
 
 
-def _of_moments(name: str, scope: Scope) -> tuple[str, tuple[int, ...], Sources] | None:
+def _of_moments(name: str, scope: Scope) -> Spread | None:
     found = producer(name, "Sub", scope) or producer(name, "Add", scope)
     for second, first, sources in differences(found[0], scope) if found is not None else ():
         of_squares, of_mean = mean_of(second, scope), square_of(first, scope)
@@ -148,8 +164,18 @@ def _of_moments(name: str, scope: Scope) -> tuple[str, tuple[int, ...], Sources]
         alike = prod(scope.shape(second)) == prod(scope.shape(first)) == prod(scope.shape(name))
         one = peeled(mean[0], scope)[0] == peeled(squared[0], scope)[0] and scope.shape(mean[0]) == scope.shape(of_squares[0])
         if alike and one and mean[1] == of_squares[1]:
-            return mean[0], mean[1], (*mean[2], *of_mean[1], *squared[1], *of_squares[2], *sources, *found[1])
+            steps = (*mean[2], *of_mean[1], *squared[1], *of_squares[2], *sources, *found[1])
+            return mean[0], scope.shape(mean[0]), mean[1], True, steps
     return None
+
+
+def _of_squares(name: str, scope: Scope) -> Spread | None:
+    outer = mean_of(name, scope)
+    product, passed = bare(outer[0], scope) if outer is not None else ("", ())
+    squared = square_of(product, scope)
+    if outer is None or squared is None:
+        return None
+    return squared[0], scope.shape(outer[0]), outer[1], False, (*squared[1], *passed, *outer[2])
 
 
 def square_of(name: str, scope: Scope) -> tuple[str, Sources] | None:

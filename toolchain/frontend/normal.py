@@ -22,7 +22,9 @@ def merged(*tables: Mapping[str, Sequence[Rule]]) -> dict[str, tuple[Rule, ...]]
 
 TABLES = (shaping, windows, linear, arithmetic, patterns, norms, softmax, reduction, sinking)
 RULES = merged(*(module.RULES for module in TABLES))
-FACTORS = frozenset(("Conv", "ConvTranspose", "Div", "Einsum", "Gemm", "LayerNormalization", "MatMul", "Mul", "PRelu"))
+FACTORS = frozenset(
+    ("Conv", "ConvTranspose", "Div", "Einsum", "Gemm", "LayerNormalization", "MatMul", "Mul", "PRelu", "RMSNormalization")
+)
 SMALL = 64  # elements; constants up to this size are compared by value
 
 

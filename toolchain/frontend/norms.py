@@ -1,4 +1,4 @@
-"""Rules that find a LayerNormalization written as means, a difference, a square root and a quotient."""
+"""Rules that find a LayerNormalization, or an RMSNormalization, written as means, a difference, a square root and a quotient."""
 
 from __future__ import annotations
 
@@ -8,37 +8,52 @@ from math import prod
 
 import numpy as np
 
-from toolchain.frontend.moments import Root, Sources, differences, is_mean, root_of, same
+from toolchain.frontend.moments import Root, Sources, bare, differences, is_mean, roots_of, same
+from toolchain.frontend.read import has_operator
 from toolchain.frontend.rewrite import Rewrite, Rule, Scope, node, operand
 from toolchain.ir.graph import Node
 
+LAYER_NORM, RMS_NORM = "LayerNormalization", "RMSNormalization"
 CHANNELS_LAST, CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 Scaled = tuple[str, str, Sources]  # a tensor, the constant that it is multiplied by or "", and the product's sources
 
 
 def quotient(n: Node, scope: Scope) -> Rewrite | None:
-    """(x - mean) / sqrt(variance + epsilon), the difference scaled or not."""
-    root = root_of(n.inputs[1], scope)
-    return None if root is None or root.inverse else of_difference(n, n.inputs[0], root, "", (), scope)
+    """(x - mean) / sqrt(variance + epsilon) or x / sqrt(mean square + epsilon), the dividend scaled or not."""
+    roots = (root for root in roots_of(n.inputs[1], scope) if not root.inverse)
+    return next(filter(None, (of_dividend(n, n.inputs[0], root, "", (), scope) for root in roots)), None)
 
 
 def product(n: Node, scope: Scope) -> Rewrite | None:
-    """(x - mean) * (1 / sqrt(variance + epsilon)), either of them scaled or not."""
-    for difference, other in (n.inputs, n.inputs[::-1]):
+    """The same by one over the root, either of the two scaled or not."""
+    for dividend, other in (n.inputs, n.inputs[::-1]):
         for inverse, scale, sources in scaled(other, scope):
-            root = root_of(inverse, scope)
-            if root is not None and root.inverse:
-                return of_difference(n, difference, root, scale, sources, scope)
+            for root in roots_of(inverse, scope):
+                found = of_dividend(n, dividend, root, scale, sources, scope) if root.inverse else None
+                if found is not None:
+                    return found
     return None
 
 
-def of_difference(n: Node, name: str, root: Root, scale: str, sources: Sources, scope: Scope) -> Rewrite | None:
-    for difference, own_scale, scaling in scaled(name, scope):
-        less = scope.producer(difference, "Sub") or scope.producer(difference, "Add")
-        for x, mean, own in differences(less, scope) if less is not None and not (scale and own_scale) else ():
-            inner = is_mean(mean, root, scope)
-            if same(x, root.x, scope) and inner is not None:
-                return normalised(n, root, scale or own_scale, "", (*sources, *inner, *own, *scaling), scope)
+def of_dividend(n: Node, name: str, root: Root, scale: str, sources: Sources, scope: Scope) -> Rewrite | None:
+    for dividend, own_scale, scaling in scaled(name, scope):
+        own = is_dividend(dividend, root, scope) if not (scale and own_scale) else None
+        if own is not None:
+            x, steps = own
+            return normalised(n, x, root, scale or own_scale, "", (*sources, *steps, *scaling), scope)
+    return None
+
+
+def is_dividend(name: str, root: Root, scope: Scope) -> tuple[str, Sources] | None:
+    """x and the sources of `name` where it is what belongs above `root`: x - mean, or x as it is."""
+    if not root.centred:
+        alike = scope.shape(name) == root.shape and bare(name, scope)[0] == bare(root.x, scope)[0]
+        return (name, ()) if alike else None
+    less = scope.producer(name, "Sub") or scope.producer(name, "Add")
+    for x, mean, own in differences(less, scope) if less is not None else ():
+        inner = is_mean(mean, root, scope)
+        if same(x, root.x, scope) and inner is not None:
+            return root.x, (*inner, *own)
     return None
 
 
@@ -49,11 +64,11 @@ def apart(n: Node, scope: Scope) -> Rewrite | None:
         for x, s in (left.inputs, left.inputs[::-1]) if left is not None and right is not None else ():
             other = [m for m, t in (right.inputs, right.inputs[::-1]) if t == s] if right is not None else []
             for inverse, scale, scaling in scaled(s, scope) if other else ():
-                root = root_of(inverse, scope)
-                inner = is_mean(other[0], root, scope) if root is not None and root.inverse and same(root.x, x, scope) else None
+                root = next((r for r in roots_of(inverse, scope) if r.centred and r.inverse and same(r.x, x, scope)), None)
+                inner = is_mean(other[0], root, scope) if root is not None else None
                 if root is not None and inner is not None and left is not None and right is not None:
                     steps = (*inner, *scaling, *left.sources, *right.sources, *sources)
-                    return normalised(n, root, scale, shift, steps, scope)
+                    return normalised(n, root.x, root, scale, shift, steps, scope)
     return None
 
 
@@ -76,13 +91,13 @@ def scaled(name: str, scope: Scope) -> Iterator[Scaled]:
         yield n.inputs[0], n.inputs[1], n.sources
 
 
-def normalised(n: Node, root: Root, scale: str, shift: str, sources: Sources, scope: Scope) -> Rewrite | None:
-    """The norm, then its scale and shift where there are any: rules of their own take them in."""
-    if not scope.is_float(root.x):
+def normalised(n: Node, x: str, root: Root, scale: str, shift: str, sources: Sources, scope: Scope) -> Rewrite | None:
+    """The norm of x, then its scale and shift where there are any: rules of their own take them in."""
+    if not scope.is_float(x) or not (root.centred or has_operator(RMS_NORM)):
         return None
     steps = [(op, constant) for op, constant in (("Mul", scale), ("Add", shift)) if constant]
     y = scope.tensor(f"{n.outputs[0]}/normalised") if steps else n.outputs[0]
-    norm = layer_norm(n, root, y, (*root.sources, *sources, *n.sources), scope)
+    norm = norm_of(n, x, root, y, (*root.sources, *sources, *n.sources), scope)
     if norm is None:
         return None
     nodes = list(norm)
@@ -94,34 +109,35 @@ def normalised(n: Node, root: Root, scale: str, shift: str, sources: Sources, sc
     return Rewrite(tuple(nodes))
 
 
-def layer_norm(n: Node, root: Root, y: str, sources: Sequence[str], scope: Scope) -> tuple[Node, ...] | None:
+def norm_of(n: Node, x: str, root: Root, y: str, sources: Sequence[str], scope: Scope) -> tuple[Node, ...] | None:
     """Over the last dimensions; over the channels of a feature map between two Transposes."""
-    x, axes, shape = root.x, root.axes, scope.shape(root.x)
+    axes, shape = root.axes, root.shape
     if not axes:
         return None
     if axes == tuple(i for i in range(axes[0], len(shape)) if shape[i] != 1):
-        return (norm_node(n.name, x, axes[0], y, shape[axes[0] :], root.epsilon, sources, scope),)
+        return (norm_node(n.name, x, axes[0], y, shape[axes[0] :], root, sources, scope),)
     if axes != (1,) or len(shape) != 4:
         return None
     last, done = scope.tensor(f"{x}/last"), scope.tensor(f"{n.outputs[0]}/last")
     return (
         node(f"{n.name}/to_last", "Transpose", (x,), last, n.sources, perm=CHANNELS_LAST),
-        norm_node(n.name, last, 3, done, shape[1:2], root.epsilon, sources, scope),
+        norm_node(n.name, last, 3, done, shape[1:2], root, sources, scope),
         node(f"{n.name}/from_last", "Transpose", (done,), y, n.sources, perm=CHANNELS_FIRST),
     )
 
 
 def norm_node(
-    name: str, x: str, axis: int, y: str, over: Sequence[int], epsilon: float, sources: Sequence[str], scope: Scope
+    name: str, x: str, axis: int, y: str, over: Sequence[int], root: Root, sources: Sequence[str], scope: Scope
 ) -> Node:
     ones = scope.constant(f"{name}/scale", np.ones(tuple(over), scope.types[x].dtype))
-    return node(name, "LayerNormalization", (x, ones), y, sources, axis=axis, epsilon=epsilon, stash_type=1)
+    kind = LAYER_NORM if root.centred else RMS_NORM
+    return node(name, kind, (x, ones), y, sources, axis=axis, epsilon=root.epsilon, stash_type=1)
 
 
 def scale_or_shift(n: Node, scope: Scope) -> Rewrite | None:
     """A Mul, then an Add, of one number for each place normalised over: the scale and the bias."""
     value = scope.constants.get(n.inputs[1])
-    before = scope.only_user(n.inputs[0], ("LayerNormalization",))
+    before = scope.only_user(n.inputs[0], (LAYER_NORM, RMS_NORM))
     if value is None or before is None or any(before.outputs[1:]) or scope.shape(n.inputs[0]) != scope.shape(n.outputs[0]):
         return None
     over = scope.shape(n.inputs[0])[before.op.attributes["axis"] :]
@@ -132,7 +148,7 @@ def scale_or_shift(n: Node, scope: Scope) -> Rewrite | None:
     sources = (*before.sources, *n.sources)
     if n.op.op_type == "Mul" and not has_bias:
         inputs = (before.inputs[0], scope.constant(before.inputs[1], scale * full))
-    elif n.op.op_type == "Add" and not has_bias:
+    elif n.op.op_type == "Add" and before.op.op_type == LAYER_NORM and not has_bias:
         inputs = (*before.inputs[:2], scope.constant(f"{before.name}/bias", full))
     else:
         return None

@@ -19,6 +19,7 @@ from toolchain.frontend.errors import refuse
 OLDEST_OPSET = 7  # also onnxruntime's; before it, operands were broadcast by attributes
 NORMAL_OPSET = 21  # the oldest opset whose spellings equal the newest one's; a newer model keeps its own
 DOMAINS = ("", "ai.onnx.ml")
+LATER = {"RMSNormalization": 23}  # operators of the normal form that NORMAL_OPSET has not -> the first opset that has them
 
 
 def read_model(path: str | os.PathLike[str]) -> tuple[onnx.ModelProto, bool]:
@@ -113,6 +114,16 @@ def newest_opset() -> int:
             continue
         return opset
     return NORMAL_OPSET
+
+
+def has_operator(op_type: str) -> bool:
+    """Whether the installed onnx and onnxruntime both read this one of LATER."""
+    return newest_opset() >= LATER[op_type]
+
+
+def opset_with(op_types: Iterable[str], opset: int) -> int:
+    """The oldest opset, `opset` or newer, that has these operators of the normal form."""
+    return max(opset, *(LATER.get(t, 0) for t in op_types))
 
 
 def check_size(proto: onnx.ModelProto, path: str | os.PathLike[str]) -> None:

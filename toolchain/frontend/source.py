@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import onnx
 from toolchain.frontend.bind import Bound
 from toolchain.frontend.convert import elem_type, value_info
 from toolchain.frontend.read import inline_functions, parse
+from toolchain.frontend.rounding import ROUNDED, RoundedElsewhere, round_elsewhere
 from toolchain.ir.graph import Graph, TensorType
 from toolchain.ir.part import Part
 
@@ -20,12 +21,14 @@ FIRST_CONSTANTS_IR = 4  # from this IR version on, an initializer that is an inp
 
 @dataclass(frozen=True)
 class Source:
-    """path: the ONNX file; inputs: their bound types; types: what its own nodes make; dims: the values of named dimensions.
-    rewritten: its bytes cannot be run as they are: functions to write out, inputs of size 0, initializers among the inputs."""
+    """path: the ONNX file; inputs: their bound types; types: what its own nodes make; constants: those of them that depend on no
+    input; dims: the values of named dimensions. rewritten: its bytes cannot be run as they are: functions to
+    write out, inputs of size 0, initializers among the inputs."""
 
     path: Path
     inputs: Mapping[str, TensorType]
     types: Mapping[str, TensorType]
+    constants: frozenset[str]
     outputs: frozenset[str]
     dims: tuple[tuple[str, int], ...]
     rewritten: bool
@@ -34,31 +37,48 @@ class Source:
         """The file's model with these tensors for outputs, beside those that it has."""
         inner = [n for n in names if n not in self.outputs]
         model = self.path if not self.rewritten and not inner else self._tapped(inner)
+        return self._part(model, names)
+
+    def rounded_elsewhere(self, names: Sequence[str], step: Callable[[str], float]) -> RoundedElsewhere:
+        """The same, every float tensor that nodes make of the inputs moved by a relative `step`, by element type."""
+        proto = self._proto()
+        computed = {n: t for n, t in self.types.items() if n not in self.constants and t.dtype in ROUNDED and t.elements}
+        noise, numbers = round_elsewhere(proto, computed, step)
+        part = self._part(proto.SerializeToString() + self._taps([n for n in names if n not in self.outputs]), names)
+        return RoundedElsewhere(replace(part, inputs=(*part.inputs, noise)), noise, numbers)
+
+    def _part(self, model: bytes | Path, names: Sequence[str]) -> Part:
         return Part(model, tuple(self.inputs), tuple(names), str(self.path.resolve().parent), self.dims)
 
-    def _tapped(self, names: Sequence[str]) -> bytes:
+    def _taps(self, names: Sequence[str]) -> bytes:
         taps = [onnx.helper.make_tensor_value_info(n, elem_type(self.types[n].dtype), None) for n in names]
-        more = onnx.ModelProto(graph=onnx.GraphProto(output=taps)).SerializeToString()
+        return onnx.ModelProto(graph=onnx.GraphProto(output=taps)).SerializeToString()
+
+    def _tapped(self, names: Sequence[str]) -> bytes:
+        more = self._taps(names)
         if self.rewritten:
-            return self._rewritten() + more
+            return self._proto().SerializeToString() + more
         # Messages of protobuf that stand one behind the other are one: their repeated fields go on.
         with self.path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as model:
             return b"".join((model, more))
 
-    def _rewritten(self) -> bytes:
+    def _proto(self) -> onnx.ModelProto:
+        """The file's model, without its external data; rewritten where it has to be."""
         proto = parse(self.path)
+        if not self.rewritten:
+            return proto
         if proto.functions:
             proto = inline_functions(proto, self.path)
         del proto.graph.input[:]
         proto.graph.input.extend(value_info(n, self.inputs) for n in self.inputs)
         proto.ir_version = max(proto.ir_version, FIRST_CONSTANTS_IR)
-        return proto.SerializeToString()
+        return proto
 
 
-def source_of(path: Path, proto: onnx.ModelProto, inlined: bool, bound: Bound, types: Mapping[str, TensorType]) -> Source:
-    """proto: as read, and whether functions were written out in it; types: of all tensors by the file's own names."""
+def source_of(path: Path, proto: onnx.ModelProto, inlined: bool, bound: Bound, static: Graph) -> Source:
+    """proto: as read, and whether functions were written out in it; static: its graph, tensors by the file's own names."""
     graph = proto.graph
-    made = [n for node in graph.node for n in node.output if n in types]
+    made = [n for node in graph.node for n in node.output if n in static.types]
     initializers = {i.name for i in graph.initializer}
     declared = {i.name: i.type.tensor_type.shape.dim for i in graph.input}
     empty = any(d.HasField("dim_value") and d.dim_value <= 0 for dims in declared.values() for d in dims)
@@ -67,7 +87,8 @@ def source_of(path: Path, proto: onnx.ModelProto, inlined: bool, bound: Bound, t
     return Source(
         path,
         dict(bound.types),
-        {n: types[n] for n in made},
+        {n: static.types[n] for n in made},
+        frozenset(n for n in made if n in static.constants),
         frozenset(o.name for o in graph.output),
         tuple(dims.items()),
         inlined or empty or fed,

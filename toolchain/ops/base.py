@@ -11,11 +11,12 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quant.repair.step import LayerParameters
 from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant, TensorType
@@ -136,7 +137,14 @@ class Layer:
 
 
 class NpuOp(Protocol):
-    """Integer operator. Its arrays are codes; scales live in its parameters."""
+    """Integer operator: a dataclass. Its arrays are codes; scales live in its parameters.
+
+    NAME, VERSION: how compiled files hold it. They outlast the class's own name and place; the version rises when its fields do
+    not mean what they meant.
+    """
+
+    NAME: ClassVar[str]
+    VERSION: ClassVar[int]
 
     def reference(self, inputs: Sequence[Array]) -> Array: ...
 
@@ -160,6 +168,10 @@ class QuantScope(Protocol):
     graph: Graph
 
     def quant(self, tensor: str) -> Quant: ...
+
+    def layer(self, node: Node) -> LayerParameters:
+        """What was chosen for a node with weights: empty where they are rounded as they are."""
+        ...
 
     def constant_quant(self, value: Array) -> Quant:
         """The scale of a constant operand, by its own range."""

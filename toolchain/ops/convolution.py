@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quant.parameters import bias_compensation, bias_quant, weight_quant
+from quant.parameters import bias_compensation, bias_quant, taken_weight, weight_quant
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.ops.base import QuantScope, clamp_codes
@@ -53,10 +53,16 @@ class Convolution:
         weights = scope.graph.constants[node.inputs[1]]
         bias_name = (*node.inputs, "", "")[2]
         bias = scope.graph.constants[bias_name] if bias_name else None
+        chosen = scope.layer(node)
+        bias = bias if chosen.bias is None else chosen.bias
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
         numerics, bits = scope.chip.numerics, scope.chip.array.accumulators.bits
         low, high = clamp_codes(self.activation, y, scope.code_range)
-        w = weight_quant(weights, 0, numerics, name=node.name)
+        if chosen.weight is None:
+            w = weight_quant(weights, 0, numerics, name=node.name)
+        else:
+            w = taken_weight(chosen.weight, weights, numerics, name=node.name)
+            weights = w.dequantized()
         b = bias_quant(bias, weights, w, x, numerics, accumulator_bits=bits, name=node.name)
         scale = x.scale * b.weight.scales / y.scale
         peak = b.peak if len(b.weight.scales) > 1 else b.peak.max()

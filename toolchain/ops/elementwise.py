@@ -123,6 +123,8 @@ def sum_requants(a: Quant, b: Quant, y: Quant, kind: str, low: int, high: int, s
 class IntegerBinary:
     """add, sub: out(a << s) +- out(b << s). mul: out((a - za)(b - zb)). prelu: a_requant where a >= za, else b_requant."""
 
+    NAME = "Binary"
+    VERSION = 1
     kind: Kind
     a_zero_point: int
     b_zero_point: int
@@ -250,6 +252,8 @@ def elementwise(
 class Rescale:
     """Codes of one scale to codes of another: out(x - x_zero_point)."""
 
+    NAME = "Rescale"
+    VERSION = 1
     x_zero_point: int
     requant: Requant
 

@@ -27,6 +27,8 @@ Pads = tuple[int, int, int, int]
 class IntegerConvolution:
     """Inputs x, weights int8[o, kh, kw, i / groups], bias int64[o] and, with `residual`, the tensor that is added."""
 
+    NAME = "Convolution"
+    VERSION = 1
     strides: tuple[int, int]
     pads: Pads
     dilations: tuple[int, int]

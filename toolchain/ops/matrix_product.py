@@ -48,6 +48,8 @@ class MatrixProduct:
 
 @dataclass(frozen=True, eq=False)
 class IntegerMatrixProduct:
+    NAME = "MatrixProduct"
+    VERSION = 1
     a_zero_point: int
     b_zero_point: int
     accumulator_bits: int

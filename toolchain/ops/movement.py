@@ -41,6 +41,8 @@ def _box_loops(shape: Shape) -> tuple[Loop, ...]:
 class Reshape(_Keeping):
     """The same bytes under another shape: costs nothing."""
 
+    NAME = "Reshape"
+    VERSION = 1
     shape: Shape
 
     def reference(self, inputs: Sequence[Array]) -> Array:
@@ -51,6 +53,8 @@ class Reshape(_Keeping):
 class Transpose(_Keeping):
     """y's dimension i is x's dimension perm[i]."""
 
+    NAME = "Transpose"
+    VERSION = 1
     perm: Shape
 
     def reference(self, inputs: Sequence[Array]) -> Array:
@@ -67,6 +71,8 @@ class Transpose(_Keeping):
 class Slice(_Keeping):
     """y[i] = x[starts + i steps] for i in `shape`, steps positive."""
 
+    NAME = "Slice"
+    VERSION = 1
     starts: Shape
     steps: Shape
     shape: Shape
@@ -109,6 +115,8 @@ class Pad(_Keeping):
 
 @dataclass(frozen=True)
 class IntegerPad:
+    NAME = "Pad"
+    VERSION = 1
     before: Shape
     after: Shape
     code: int
@@ -136,6 +144,8 @@ class IntegerPad:
 class ResizeNearest(_Keeping):
     """Every element repeated factors[d] times along dimension d (ONNX Resize nearest, asymmetric, whole factors)."""
 
+    NAME = "ResizeNearest"
+    VERSION = 1
     factors: Shape
 
     def reference(self, inputs: Sequence[Array]) -> Array:
@@ -192,6 +202,8 @@ class Concat(Stack):
 class Join:
     """Integer Concat: all parts have the output's scale."""
 
+    NAME = "Join"
+    VERSION = 1
     axis: int
 
     def reference(self, inputs: Sequence[Array]) -> Array:

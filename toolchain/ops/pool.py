@@ -252,6 +252,8 @@ class _Pooling:
 
 @dataclass(frozen=True)
 class IntegerMaxPool(_Pooling):
+    NAME = "MaxPool"
+    VERSION = 1
     geometry: Geometry
 
     def reference(self, inputs: Sequence[Array]) -> Array:
@@ -282,6 +284,8 @@ class IntegerMaxPool(_Pooling):
 class IntegerAveragePool(_Pooling):
     """`requants`: (elements counted, requantization) for every count that occurs."""
 
+    NAME = "AveragePool"
+    VERSION = 1
     geometry: Geometry
     count_padding: bool
     x_zero_point: int

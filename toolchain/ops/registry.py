@@ -1,6 +1,7 @@
 """Every operator's file in this folder, by what it holds: adding the file is enough.
 
-RULES: ONNX operator -> rule, from the files' own RULES. INTEGER_OPERATORS: the dataclasses with a `reference`, by name.
+RULES: ONNX operator -> rule, from the files' own RULES. INTEGER_OPERATORS: the dataclasses with a `reference`, by the NAME
+under which compiled files hold them.
 """
 
 from __future__ import annotations
@@ -31,8 +32,18 @@ def _rules(modules: list[ModuleType]) -> dict[str, Rule]:
 
 
 def _integer_operators(modules: list[ModuleType]) -> dict[str, type]:
+    """Raises InternalError where a class does not say how compiled files name it, or two say the same."""
     own = [c for m in modules for c in vars(m).values() if isinstance(c, type) and c.__module__ == m.__name__]
-    return {c.__name__: c for c in own if dataclasses.is_dataclass(c) and hasattr(c, "reference")}
+    found: dict[str, type] = {}
+    for operator in (c for c in own if dataclasses.is_dataclass(c) and hasattr(c, "reference")):
+        place = f"{operator.__module__}.{operator.__name__}"
+        name, version = vars(operator).get("NAME"), vars(operator).get("VERSION")  # an heir has its own
+        if not isinstance(name, str) or type(version) is not int or not name or version < 1:
+            raise InternalError(f"{place}: needs a NAME and a VERSION (1, 2, ...) of its own, by which compiled files hold it")
+        other = found.setdefault(name, operator)
+        if other is not operator:
+            raise InternalError(f"{place}: {other.__module__}.{other.__name__} is named {name} in compiled files already")
+    return found
 
 
 _MODULES = _modules()

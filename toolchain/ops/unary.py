@@ -247,6 +247,8 @@ def make_table(function: Function, x: Quant, y: Quant, chip: Chip) -> LookupTabl
 class Lookup:
     """y = table[x]: int8[256] by code from -128, or int16[513] interpolated."""
 
+    NAME = "Lookup"
+    VERSION = 1
     table: LookupTable
 
     def reference(self, inputs: Sequence[Array]) -> Array:

@@ -14,7 +14,8 @@ from quant.fixed_point.rounding import Rounding
 from quant.fixed_point.scale import ScaleForm
 from quant.observe import Range
 from quant.parameters import activation_quant, code_range, quant_range
-from toolchain.errors import CompileError
+from quant.repair.step import AS_IN_THE_MODEL, LayerParameters, Quantization
+from toolchain.errors import CompileError, InternalError
 from toolchain.hw.chip import Chip, Numerics
 from toolchain.ir.graph import Graph, Node, OnnxOp, Quant, TensorType
 from toolchain.ir.masks import MASK_LOW
@@ -33,11 +34,15 @@ class _Scope:
     graph: Graph
     chip: Chip
     quants: Mapping[str, Quant]
+    layers: Mapping[str, LayerParameters]
     constants: dict[str, np.ndarray] = field(default_factory=dict)
 
     def quant(self, tensor: str) -> Quant:
         value = self.graph.constants.get(tensor)
         return self.quants[tensor] if value is None else self.constant_quant(value)
+
+    def layer(self, node: Node) -> LayerParameters:
+        return self.layers.get(node.name, AS_IN_THE_MODEL)
 
     def constant_quant(self, value: np.ndarray) -> Quant:
         return activation_quant(Range.of(value), self.chip.numerics)
@@ -87,16 +92,18 @@ def _indistinguishable(real: np.ndarray, form: ScaleForm, zero_point: int, low: 
     return np.where((real > most) & np.isfinite(real) & saturates, most, real)
 
 
-def quantize(graph: Graph, chip: Chip, ranges: Mapping[str, Range | Quant], origins: Mapping[str, tuple[str, str]]) -> Graph:
-    """graph: as selected and clamped. ranges: by model tensor; `origins` maps chip tensors to them. Host nodes stay.
+def quantize(graph: Graph, chip: Chip, given: Quantization, origins: Mapping[str, tuple[str, str]]) -> Graph:
+    """graph: as selected and clamped; `origins` maps chip tensors to the model's. Host nodes stay.
 
     Where a requantization would need a larger scale than the machine has, the output takes a wider range. Raises CompileError:
     no scale that the machine has would do, or the tensor's scale is given.
     """
-    widened: dict[str, float] = {}
+    if given.factors or given.offsets:
+        raise InternalError("equalization and offsets of operators are not taken yet")
+    ranges, widened = given.ranges, dict[str, float]()
     while True:
         quants = assign_quants(graph, chip, ranges, origins, widened)
-        scope = _Scope(graph, chip, quants)
+        scope = _Scope(graph, chip, quants, given.layers)
         try:
             return _quantized(graph, scope)
         except _Widen as wider:

@@ -4,7 +4,6 @@ from toolchain.report.agreement import agreed
 from toolchain.report.explain import explained
 from toolchain.report.fidelity import fidelity
 from toolchain.report.figures import run_figures
-from toolchain.report.origin import origin
-from toolchain.report.warnings import calibration_notes, host_warnings
+from toolchain.report.warnings import calibration_warnings, host_warnings
 
-__all__ = ["agreed", "calibration_notes", "explained", "fidelity", "host_warnings", "origin", "run_figures"]
+__all__ = ["agreed", "calibration_warnings", "explained", "fidelity", "host_warnings", "run_figures"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from toolchain.codegen.container import Container, Region
+from toolchain.codegen import Container, Region
 from toolchain.hw.chip import Chip, ConvolutionLimits
 from toolchain.ir.graph import Graph, Node
 from toolchain.isa import decode

@@ -9,7 +9,7 @@ import numpy as np
 
 from quant.error import Compared, Fidelity
 from quant.float_session import FloatSession
-from toolchain.codegen.container import Container, Port
+from toolchain.codegen import Container, Port
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Graph
 from toolchain.ops.movement import Join
@@ -17,6 +17,13 @@ from toolchain.runtime import Run
 from toolchain.runtime.ports import to_real
 
 Sample = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Part(Fidelity):
+    """`tensor`: the model's, of which this is the figure."""
+
+    tensor: str
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,7 @@ def fidelity(
     container: Container,
     runs: Iterable[tuple[Sample, Run]],
     parts: Mapping[str, Sequence[tuple[str, str]]],
-) -> tuple[list[Fidelity], list[Fidelity]]:
+) -> tuple[list[Part], list[Part]]:
     """runs: samples with what the integer reference makes of them, read once, one held at a time; parts: Concat node ->
     (model tensor, layout) of each operand. -> (outputs, concat operands), over all samples."""
     outputs = [t.name for t in container.outputs if np.dtype(t.dtype).kind == "f"]
@@ -49,7 +56,12 @@ def fidelity(
             sums.update(values[name], run.outputs[name])
         for o in operands:
             part[o.label].update(values[o.tensor], real_values(run.codes[o.code], container.graph, o.code, o.layout))
-    return [sums.fidelity(n) for n, sums in whole.items()], [sums.fidelity(n) for n, sums in part.items()]
+    tensors = {o.label: o.tensor for o in operands}
+    return [_part(n, sums, n) for n, sums in whole.items()], [_part(n, sums, tensors[n]) for n, sums in part.items()]
+
+
+def _part(name: str, sums: Compared, tensor: str) -> Part:
+    return Part(**sums.fidelity(name).__dict__, tensor=tensor)
 
 
 def _operands(graph: Graph, parts: Mapping[str, Sequence[tuple[str, str]]]) -> list[_Operand]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from simulator import Simulation
-from toolchain.codegen.container import Container, Region
+from toolchain.codegen import Container, Region
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import KINDS
 from toolchain.isa import Decoded, decode

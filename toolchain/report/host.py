@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from toolchain.codegen.container import Container, Island, Region
+from toolchain.codegen import Container, Island, Region
 from toolchain.errors import ProgramError
 
 if TYPE_CHECKING:

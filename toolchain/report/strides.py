@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from toolchain.codegen.container import Container
+from toolchain.codegen import Container
 from toolchain.errors import counted
 from toolchain.ops.base import Layer
 from toolchain.ops.integer_convolution import IntegerConvolution

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from toolchain.errors import counted
+
+RANDOM: Final = "random inputs"  # what a build is judged on without data
+JUDGED_ON = {
+    RANDOM: "of RANDOM inputs (means nothing)",
+    "calibration": "of the data it was calibrated on",
+    "held out": "of --calib, held out of calibration",
+    "calib": "of --calib",
+    "judge": "of --judge",
+}
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> str:
@@ -26,7 +35,7 @@ def layers_text(figures: Mapping[str, Any], macs_per_cycle: float) -> str:
         return ""
     rows = [
         (
-            _cut(layer["name"], 44),
+            cut(layer["name"], 44),
             layer["op"],
             layer["engine"],
             f"{layer['cycles']:,}",
@@ -87,7 +96,7 @@ def _left_out(host: Mapping[str, Any]) -> str:
 
 def fallbacks_text(figures: Mapping[str, Any]) -> str:
     """What the host runs, and why; empty when it runs nothing."""
-    rows = [(_cut(f["node"], 44), f["op"], f["reason"]) for f in figures["fallbacks"]]
+    rows = [(cut(f["node"], 44), f["op"], f["reason"]) for f in figures["fallbacks"]]
     return (
         ""
         if not rows
@@ -98,34 +107,46 @@ def fallbacks_text(figures: Mapping[str, Any]) -> str:
 
 def fidelity_text(report: Mapping[str, Any], key: str, what: str) -> str:
     """The parts under `key`. Random inputs give figures, no verdict: they say nothing of the model's own data."""
-    judged = report["judged_on"] == "calibration"
-    samples = counted(report["judged_samples"], "sample")
-    of = f"{samples} of --calib" if report["calibration_samples"] is None else f"{samples} of the data it was calibrated on"
-    title = f"{what} against float, on {of if judged else 'RANDOM inputs (means nothing)'}:"
+    judged = report["judged_on"] != RANDOM
+    of = f"{counted(report['judged_samples'], 'sample')} {JUDGED_ON[report['judged_on']]}"
+    title = f"{what} against float, on {of}:"
     parts = report[key]
-    rows = [(_cut(p["name"], 60), _decibel(p), f"{p['cosine']:.6f}", "POOR" if judged and p["poor"] else "") for p in parts]
+    rows = [(cut(p["name"], 60), _decibel(p), f"{p['cosine']:.6f}", "POOR" if judged and p["poor"] else "") for p in parts]
     return "" if not rows else f"{title}\n" + table(("tensor", "SQNR dB", "cosine", ""), rows, (1, 2))
 
 
 def warnings_text(report: Mapping[str, Any]) -> list[str]:
     """One sentence for every part that is bad, however good the whole is; none where nothing was judged on real data."""
-    if report["judged_on"] != "calibration":
+    if report["judged_on"] == RANDOM:
         return []
-    said = [
+    return [
         f"warning: {kind} {p['name']}: SQNR {_decibel(p)} dB, cosine {p['cosine']:.4f} against float"
         for kind, key in (("output", "outputs"), ("concat operand", "concats"))
         for p in report.get(key, [])
         if p["poor"]
     ]
-    return [*said, f"warning: {_origin(report['origin'])}"] if said and report["origin"] else said
 
 
-def _origin(found: Mapping[str, Any]) -> str:
-    tensor = f"tensor {found['tensor']} with {found['sqnr_db']:.1f} dB"
-    if found["layer"] is None and found["op"] == "input":
-        return f"the error arises where {tensor} is quantized on its way to the NPU"
-    place = "on the host" if found["layer"] is None else f"in layer {found['layer']} ({found['op']})"
-    return f"the error arises first {place}: {tensor}, made of what has {found['before_db']:.1f} dB or more"
+def worst_text(report: Mapping[str, Any]) -> str:
+    """The layers that lose most by themselves, with cause and remedy; empty where nothing was judged on real data."""
+    worst = report["worst_layers"]
+    rows = [(cut(w["layer"] or "-", 40), cut(w["tensor"], 40), f"{_plain(w['alone_db'])}", w["cause"]) for w in worst]
+    if not rows:
+        return ""
+    title = f"layers that lose most, each fed with float's tensors of {counted(report['worst_samples'], 'sample')}:"
+    found = table(("layer", "tensor", "SQNR dB", "cause"), rows, (2,))
+    ways = [f"{w['layer'] or w['tensor']}: {w['why']}" + (f"; try {w['remedy']}" if w["remedy"] else "") for w in worst]
+    return "\n".join([title, found, *ways])
+
+
+def score_text(report: Mapping[str, Any]) -> str:
+    """What the user's own function said; empty where there is none."""
+    score = report["score"]
+    return "" if score is None else f"{score['function']}: {score['value']:g}, {'passed' if score['passed'] else 'did NOT pass'}"
+
+
+def _plain(value: float | None) -> str:
+    return "-inf" if value is None else f"{value:.1f}"
 
 
 def _decibel(part: Mapping[str, Any]) -> str:
@@ -141,7 +162,8 @@ def _ratio(value: float, bound: float) -> str:
     return f"{value / bound:.3f}" if bound else "-"
 
 
-def _cut(name: str, width: int) -> str:
+def cut(name: str, width: int) -> str:
+    """The end of a name is what tells it from others."""
     return name if len(name) <= width else "..." + name[-(width - 3) :]
 
 
@@ -151,6 +173,6 @@ def explain_text(figures: Mapping[str, Any]) -> str:
     rows: list[tuple[str, ...]] = []
     for n in figures["nodes"]:
         first, *more = n["reason"].split("; ")
-        rows.append((_cut(n["node"], 44), n["op"], n["engine"], "-" if n["cycles"] is None else f"{n['cycles']:,}", first))
+        rows.append((cut(n["node"], 44), n["op"], n["engine"], "-" if n["cycles"] is None else f"{n['cycles']:,}", first))
         rows += [("", "", "", "", sentence) for sentence in more]
     return table(("node", "operator", "engine", "cycles of its layer", "why"), rows, (3,))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from simulator import Simulation, chrome_trace
-from toolchain.codegen.container import Container, Region
+from toolchain.codegen import Container, Region
 from toolchain.isa import decode
 
 

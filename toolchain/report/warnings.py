@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from toolchain.errors import counted
+from toolchain.report.layer_errors import Measured
 
 MUCH = 0.05  # of a model's products; more of them on the host is worth a warning
 FEW_SAMPLES = 16
+MOST_CLIPPED = 0.5  # of a tensor's values
+SATURATED = 0.001  # of a tensor's values
+NAMED = 4  # in one warning
 QDQ = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 
 
@@ -24,8 +30,63 @@ def host_warnings(host: Mapping[str, Any], nodes: Sequence[tuple[str, str]]) -> 
     return []
 
 
-def calibration_notes(samples: int | None) -> list[str]:
+def calibration_warnings(samples: int | None) -> list[str]:
     """samples: of the user's own data, None where there were none."""
     if samples is None or samples >= FEW_SAMPLES:
         return []
     return [f"calibrated on {counted(samples, 'sample')}; ranges of fewer than {FEW_SAMPLES} may not hold for other data"]
+
+
+def layer_warnings(found: Measured, file: str | None) -> list[str]:
+    """What the figures of layers do not show: values beyond the codes, channels that say nothing. file: of --quant."""
+    lost = {} if file is None else _lost(found)
+    return [*(f"{file}: tensor {name!r}: {fault}" for name, fault in lost.items()), *_saturated(found, lost), *_dead(found)]
+
+
+def _lost(found: Measured) -> dict[str, str]:
+    """What becomes of tensors whose ranges people wrote: most of it clipped, or all of it one code."""
+    said = {}
+    for block in found.network.blocks:
+        own, name = found.sums[block.tensor].own, found.network.shown[block.tensor].model
+        span = f"[{own.low:.4g}, {own.high:.4g}]"
+        if own.clipped > MOST_CLIPPED * own.count:
+            said[name] = f"{own.clipped / own.count:.0%} of its values, in {span}, are clipped; widen its range"
+        elif own.one_code:
+            said[name] = f"its values, in {span}, all become one code; narrow its range"
+    return said
+
+
+def _saturated(found: Measured, told: Collection[str]) -> list[str]:
+    shares = {}
+    for block in found.network.blocks:
+        own = found.sums[block.tensor].own
+        if own.count and own.clipped / own.count > SATURATED and found.network.shown[block.tensor].model not in told:
+            shares[found.network.shown[block.tensor].model] = own.clipped / own.count
+    ranked = sorted(shares.items(), key=lambda s: -s[1])
+    named = ", ".join(f"{name} {100 * share:.2g} %" for name, share in ranked[:NAMED])
+    return (
+        [f"more than {100 * SATURATED:g} % of the values lie outside the codes of {_first(named, len(ranked))}"] if ranked else []
+    )
+
+
+def _dead(found: Measured) -> list[str]:
+    """Channels of convolutions that never change, where enough was seen to say so; else those whose weights are all zero."""
+    dead = {}
+    for block in found.network.blocks:
+        channels, node = found.sums[block.tensor].channels, block.layer
+        if channels is None or node is None:
+            continue
+        if found.samples >= FEW_SAMPLES:
+            count = int(np.count_nonzero(channels[0] == channels[1]))
+        else:
+            weights = found.network.integer.constants[node.inputs[1]]
+            count = int(np.count_nonzero(~weights.reshape(len(weights), -1).any(1)))
+        if count:
+            dead[node.name] = (count, len(channels[0]))
+    ranked = sorted(dead.items(), key=lambda d: -d[1][0] / d[1][1])
+    named = ", ".join(f"{name} {count} of {of}" for name, (count, of) in ranked[:NAMED])
+    return [f"dead channels, which give one value whatever comes: {_first(named, len(ranked))}"] if ranked else []
+
+
+def _first(named: str, count: int) -> str:
+    return named if count <= NAMED else f"{named} and {count - NAMED} more"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from toolchain.codegen.container import Port
+from toolchain.codegen import Port
 
 _TO_NHWC, _TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from quant.float_session import open_session
 from simulator import DramPart, Observe, PartKind, Simulation, simulate
-from toolchain.codegen.container import Container, IoType, Island, Port, Region, container_from_bytes, read_container
+from toolchain.codegen import Container, IoType, Island, Port, Region, container_from_bytes, read_container
 from toolchain.errors import CompileError, ProgramError, first_line
 from toolchain.frontend import island_fault
 from toolchain.ir.graph import Node

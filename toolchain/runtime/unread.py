@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from simulator import Unread
-from toolchain.codegen.container import Container, Region
+from toolchain.codegen import Container, Region
 from toolchain.errors import counted
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph

@@ -1,4 +1,4 @@
-"""A poor output is traced to the layer and tensor where the error arises."""
+"""The layers that lose most are named with the cause: each is judged by itself, fed with what float has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 from toolchain.api import BuildOptions, build
-from toolchain.report.text import warnings_text
+from toolchain.report.text import warnings_text, worst_text
 
 NAMES = ("one", "two", "three", "four")
 
@@ -40,14 +40,12 @@ def test_the_layer_where_the_error_arises_is_named(tensor: str, layer: str | Non
     (tmp_path / "p.yaml").write_text(f"version: 1\ntensors:\n{lines}\n")
     data = str(tmp_path / "data.npz")
     built = build(path, BuildOptions("edge16", calibration=data, parameters=str(tmp_path / "p.yaml")))
-    found = built.figures["origin"]
-    assert (found["tensor"], found["layer"]) == (tensor, layer)
-    assert found["sqnr_db"] < 10 < found["before_db"]
-    said = warnings_text(built.figures)[-1]
-    if layer is None:
-        assert said.startswith("warning: the error arises where tensor x with ")
-    else:
-        assert said.startswith(f"warning: the error arises first in layer {layer} (IntegerConvolution): tensor {tensor} with ")
+    found, *others = built.figures["worst_layers"]
+    assert (found["tensor"], found["layer"], found["cause"]) == (tensor, layer, "clipped tail")
+    assert found["alone_db"] < 10 < min(o["alone_db"] for o in others)
+    assert found["remedy"].startswith("low: ") and f"for {tensor} in the file of --quant" in found["remedy"]
+    assert [p["poor"] for p in built.figures["outputs"]] == [True]
+    assert f"{layer or tensor}: {found['why']}; try {found['remedy']}" in worst_text(built.figures)
 
 
 MADE_OF_SEVERAL = {  # nodes, tensor whose range is too small, layer that is to blame
@@ -80,13 +78,13 @@ def test_tensors_that_only_the_compiler_has_are_not_blamed(case: str, hw: str, t
     lines = "\n".join(f"  {name}: {text}" for name, text in ranges.items())
     (tmp_path / "p.yaml").write_text(f"version: 1\ntensors:\n{lines}\n")
     options = BuildOptions(hw, calibration=str(tmp_path / "data.npz"), parameters=str(tmp_path / "p.yaml"))
-    found = build(tmp_path / "m.onnx", options).figures["origin"]
-    assert (found["tensor"], found["layer"]) == (narrow, layer)
-    assert found["sqnr_db"] < 10 < found["before_db"]
+    found = build(tmp_path / "m.onnx", options).figures["worst_layers"][0]
+    assert (found["tensor"], found["layer"], found["cause"]) == (narrow, layer, "clipped tail")
+    assert found["alone_db"] < 10
 
 
-def test_what_the_host_makes_of_poor_tensors_is_no_fault_of_the_way_to_the_npu(tmp_path: Path) -> None:
-    """Rows of unlike size: one scale for all of them leaves nothing of the small ones, and the quotient shows it."""
+def test_what_a_tensor_does_to_the_outputs_tells_more_than_its_own_figure(tmp_path: Path) -> None:
+    """Rows of unlike size: one scale for all leaves nothing of the small ones. The whole has 40 dB and more, the quotient not."""
     proto = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17]> g (float[1,8,4,4] x) => (float y) { '
         "a = Mul(x, x) b = ReduceMean<axes=[2,3]>(a) c = Sqrt(b) d = Div(x, c) y = Relu(d) }"
@@ -94,16 +92,19 @@ def test_what_the_host_makes_of_poor_tensors_is_no_fault_of_the_way_to_the_npu(t
     onnx.save(proto, tmp_path / "m.onnx")
     sizes = 10.0 ** np.arange(-3, 5).reshape(8, 1, 1)
     np.savez(tmp_path / "data.npz", x=(sizes * np.random.default_rng(0).standard_normal((4, 8, 4, 4))).astype(np.float32))
-    built = build(tmp_path / "m.onnx", BuildOptions("edge16", calibration=str(tmp_path / "data.npz")))
-    found = built.figures["origin"]
-    assert (found["tensor"], found["layer"], found["op"]) == ("d", None, "host")
-    assert found["sqnr_db"] < 10 < found["before_db"] < 60
-    said = warnings_text(built.figures)[-1]
-    assert said.startswith("warning: the error arises first on the host: tensor d with ")
+    options = BuildOptions("edge16", calibration=str(tmp_path / "data.npz"), error_report=True)
+    report = build(tmp_path / "m.onnx", options).errors
+    assert report is not None
+    first = report.findings[0]
+    assert first.tensor in ("x", "a", "b", "c") and first.effect_db is not None and first.effect_db < 10 < first.alone_db
 
 
-def test_a_good_network_has_no_origin(tmp_path: Path) -> None:
+def test_a_good_network(tmp_path: Path) -> None:
     built = build(chain(tmp_path), BuildOptions("edge16", calibration=str(tmp_path / "data.npz")))
-    assert built.figures["origin"] is None and warnings_text(built.figures) == []
+    assert min(w["alone_db"] for w in built.figures["worst_layers"]) > 30 and warnings_text(built.figures) == []
+    assert [p["poor"] for p in built.figures["outputs"]] == [False]
     assert built.figures["calibration_samples"] == built.figures["judged_samples"] == 4
-    assert built.notes[-1] == "calibrated on 4 samples; ranges of fewer than 16 may not hold for other data"
+    assert built.warnings == (
+        "calibrated on 4 samples; ranges of fewer than 16 may not hold for other data",
+        "judged on the data it was calibrated on: others may do worse; give more than 16 samples, or --judge DATA",
+    )

@@ -1,0 +1,1 @@
+"""Repair of a quantized network: numerics that know arrays and machines' numbers, no graph passes (docs/repair.md)."""

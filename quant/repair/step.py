@@ -1,0 +1,77 @@
+"""What repair chooses, and what a step of it gives: data alone. `toolchain.repair` runs steps on a network (docs/repair.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from numpy.typing import NDArray
+
+from quant.observe import Range
+from quant.parameters import WeightQuant
+from toolchain.ir.graph import Quant
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class LayerParameters:
+    """Of one layer with weights: what the build takes instead of rounding the model's own.
+
+    weight: codes in the shape that the layer's weights have on the chip, [o, kh, kw, i / groups], and their scales along
+    axis 0; None: the model's weights rounded to nearest. bias: float64[o], real, in the model's place; None: the model's.
+    """
+
+    weight: WeightQuant | None = None
+    bias: Array | None = None
+
+
+NO_LAYERS: Mapping[str, LayerParameters] = MappingProxyType({})
+AS_IN_THE_MODEL = LayerParameters()
+
+
+@dataclass(frozen=True)
+class Offset:
+    """Of an operator without a bias (sum, average, change of scale): codes by which the zero points it is given for its
+    operands, and for its output, differ from those of the tensors. A machine that rounds down is set right by them."""
+
+    operands: tuple[int, ...]
+    output: int
+
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, eq=False)
+class Quantization:
+    """All that makes an integer network of a model and a machine; what the parameters file holds.
+
+    ranges: of each of the model's tensors that the chip holds. factors: model tensor -> float64[c], by which each of its
+    channels (axis 1 of the model's order, the last of two or three dimensions) is multiplied on the chip: equalization.
+    layers, offsets: by node of the selected graph (`Selection.graph` with its clamps fused).
+    """
+
+    ranges: Mapping[str, Range | Quant]
+    factors: Mapping[str, Array] = field(default_factory=lambda: _NONE)
+    layers: Mapping[str, LayerParameters] = field(default_factory=lambda: NO_LAYERS)
+    offsets: Mapping[str, Offset] = field(default_factory=lambda: _NONE)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Of one layer, on the samples that a step saw: mean squared error of its output over the mean square of float's."""
+
+    layer: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """Of one step. Whether it is kept is not its own to say: that is for samples it has not seen."""
+
+    quantization: Quantization
+    gains: tuple[Gain, ...] = ()
+    notes: tuple[str, ...] = ()

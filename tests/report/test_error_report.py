@@ -1,0 +1,182 @@
+"""`--error-report` measures every layer by itself, in the network, and on the outputs, and says why it loses what it loses."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from toolchain.api import BuildOptions, build
+from toolchain.isa import load_machine
+from toolchain.report.error_page import report_files
+from toolchain.report.error_report import ErrorReport
+
+SAMPLES = 24
+
+
+def saved(folder: Path, graph: str, weights: dict[str, np.ndarray], x: np.ndarray) -> Path:
+    """A model of one input of shape [1, 4, 8, 8] and data for it; nodes are named by their outputs."""
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g (float[1,4,8,8] x) => (float y) {{ {graph} }}')
+    for name, value in weights.items():
+        proto.graph.initializer.append(numpy_helper.from_array(np.asarray(value, np.float32), name))
+    for node in proto.graph.node:
+        node.name = f"node_{node.output[0]}"
+    onnx.save(onnx.shape_inference.infer_shapes(proto), folder / "m.onnx")
+    np.savez(folder / "data.npz", x=x.astype(np.float32))
+    return folder / "m.onnx"
+
+
+def drawn(*shape: int) -> np.ndarray:
+    return np.random.default_rng(len(shape)).standard_normal(shape)
+
+
+CHAIN = "a = Conv<pads=[1,1,1,1]>(x, w) b = Relu(a) c = Conv<pads=[1,1,1,1]>(b, v) d = Add(c, b) y = Conv(d, u)"
+WEIGHTS = {"w": drawn(4, 4, 3, 3) / 6, "v": drawn(4, 4, 3, 3) / 6, "u": drawn(4, 4, 1, 1) / 2}
+
+
+def reported(folder: Path, *, hw: str = "edge16", ranges: dict[str, tuple[float, float]] | None = None, **options) -> ErrorReport:
+    """Of the model and data in the folder. ranges: of some tensors in a --quant file; the others are [-8, 8]."""
+    if ranges is not None:
+        model = onnx.load(folder / "m.onnx")
+        names = ["x", *(o for n in model.graph.node for o in n.output)]
+        lines = [f"  {n}: {{low: {ranges.get(n, (-8.0, 8.0))[0]}, high: {ranges.get(n, (-8.0, 8.0))[1]}}}" for n in names]
+        (folder / "p.yaml").write_text("\n".join(["version: 1", "tensors:", *lines, ""]))
+        options["parameters"] = str(folder / "p.yaml")
+    found = build(folder / "m.onnx", BuildOptions(hw, calibration=str(folder / "data.npz"), error_report=True, **options)).errors
+    assert found is not None
+    return found
+
+
+def test_each_layer_alone_is_better_than_what_has_accumulated(tmp_path: Path) -> None:
+    saved(tmp_path, CHAIN, WEIGHTS, drawn(SAMPLES, 4, 8, 8))
+    report = reported(tmp_path)
+    assert report.samples == 1  # the one of 24 that is held out
+    rows = {r.tensor: r for r in report.rows}
+    assert sorted(rows) == ["b", "c", "d", "x", "y"]
+    last = rows["y"]
+    assert last.accumulated_db is not None and last.accumulated_db < last.alone_db < last.own_db
+    assert rows["x"].layer is None and rows["x"].alone_db == rows["x"].own_db == rows["x"].accumulated_db
+    for row in (rows["b"], rows["c"], rows["y"]):
+        assert row.weights_db is not None
+        parts = 10 ** (-row.weights_db / 10) + 10 ** (-row.activations_db / 10)
+        assert 10 ** (-row.alone_db / 10) == pytest.approx(parts, rel=1e-3)
+    assert last.effect_db == pytest.approx(last.alone_db, abs=0.01)  # it is the output
+
+
+def test_the_error_of_weights_is_that_of_the_float_model_with_rounded_weights(tmp_path: Path) -> None:
+    """Against numpy on the file: a 1x1 convolution with weights that int4 loses much of."""
+    x = drawn(SAMPLES, 4, 8, 8)
+    saved(tmp_path, "y = Conv(x, u)", {"u": WEIGHTS["u"]}, x)
+    machine = load_machine("wide32_w4a16")
+    built = build(tmp_path / "m.onnx", BuildOptions(machine, calibration=str(tmp_path / "data.npz"), error_report=True))
+    assert built.errors is not None
+    row = next(r for r in built.errors.rows if r.tensor == "y")
+    graph = built.container.graph
+    node = next(n for n in graph.nodes if n.name == "node_y")
+    quants = [graph.types[n].quant for n in (node.inputs[0], node.outputs[0])]
+    scales = node.op.requant.real_scale * quants[1].scale / quants[0].scale  # type: ignore[union-attr]
+    rounded = graph.constants[node.inputs[1]].reshape(4, 4) * scales.reshape(-1, 1)
+    real = WEIGHTS["u"].reshape(4, 4).astype(np.float32)
+    sample = x[16].reshape(4, 64).astype(np.float32)
+    lost = (rounded - real) @ sample
+    expected = 10 * np.log10(np.sum((real @ sample) ** 2) / np.sum(lost**2))
+    assert row.weights_db == pytest.approx(expected, abs=0.1)
+    assert row.cause == "weight rounding" and row.remedy.startswith("numerics.weight: int8 in the machine's file")
+
+
+CAUSES = {  # ranges in the file of --quant -> tensor to blame, cause
+    "clipped": ({"c": (-0.1, 0.1)}, "c", "clipped tail"),
+    "wide": ({"c": (-900.0, 900.0)}, "c", "range wider than its values"),
+    "wide input": ({"x": (-900.0, 900.0)}, "x", "range wider than its values"),
+}
+
+
+@pytest.mark.parametrize("case", CAUSES)
+def test_the_first_finding_names_layer_and_cause(case: str, tmp_path: Path) -> None:
+    ranges, tensor, cause = CAUSES[case]
+    saved(tmp_path, CHAIN, WEIGHTS, drawn(SAMPLES, 4, 8, 8))
+    first = reported(tmp_path, ranges=ranges).findings[0]
+    assert (first.tensor, first.cause) == (tensor, cause)
+    assert first.layer == (None if tensor == "x" else f"node_{tensor}")
+    assert f"for {tensor} in the file of --quant" in first.remedy
+
+
+def test_few_large_values_that_set_a_scale_are_named(tmp_path: Path) -> None:
+    x = drawn(SAMPLES, 4, 8, 8)
+    x[:, 0, 0, 0] = 3000.0
+    saved(tmp_path, "a = Relu(x) y = Add(a, k)", {"k": drawn(1, 4, 1, 1)}, x)
+    first = reported(tmp_path).findings[0]
+    assert first.cause == "range dominated by few values" and first.remedy.startswith("--observer mse")
+
+
+def test_operands_that_cancel_are_named(tmp_path: Path) -> None:
+    """x + 20 - (x + 20.1): both operands have 40 dB, their difference nothing."""
+    graph = "a = Mul(x, k) b = Add(a, h) c = Conv(b, e) d = Sub(c, b) y = Relu(d)"
+    eye = (np.eye(4) + 0.01 * drawn(4, 4)).reshape(4, 4, 1, 1)
+    weights = {"k": np.ones((1, 4, 1, 1)) * 1.01, "h": np.full((1, 4, 1, 1), 20.0), "e": eye}
+    saved(tmp_path, graph, weights, drawn(SAMPLES, 4, 8, 8))
+    first = reported(tmp_path).findings[0]
+    assert (first.layer, first.cause) == ("node_d", "cancelling operands")
+    assert "--host-node node_d" in first.remedy and "numerics.activation: int16" in first.remedy
+
+
+def test_accumulators_that_wrap_are_named(tmp_path: Path) -> None:
+    """A product of computed operands has no bound that quantization could keep; 24 bits hold 127 * 127 * 1040."""
+    graph = "a = Reshape(x, s) b = Relu(a) c = Transpose<perm=[0,2,1]>(b) y = MatMul(b, c)"
+    proto_shape = np.array([1, 1, 2048], np.int64)
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g (float[1,2048] x) => (float y) {{ {graph} }}')
+    proto.graph.initializer.append(numpy_helper.from_array(proto_shape, "s"))
+    for node in proto.graph.node:
+        node.name = f"node_{node.output[0]}"
+    onnx.save(onnx.shape_inference.infer_shapes(proto), tmp_path / "m.onnx")
+    np.savez(tmp_path / "data.npz", x=(3 + 0.1 * drawn(SAMPLES, 2048)).astype(np.float32))
+    machine = load_machine("edge16")
+    mac = machine.chip.array
+    narrow = mac.model_copy(update={"accumulators": mac.accumulators.model_copy(update={"bits": 24})})
+    chip = machine.chip.model_copy(update={"engines": {**machine.chip.engines, "mac": narrow}})
+    options = BuildOptions(replace(machine, chip=chip), calibration=str(tmp_path / "data.npz"), error_report=True)
+    report = build(tmp_path / "m.onnx", options).errors
+    assert report is not None
+    assert (report.findings[0].layer, report.findings[0].cause) == ("node_y", "accumulator overflow")
+    assert report.findings[0].remedy.startswith("engines.mac.accumulators.bits above 24 in the machine's file")
+
+
+class _Page(HTMLParser):
+    """Counts what the page holds, and what it would load from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.loaded: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.loaded += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+def test_the_files_hold_every_layer(tmp_path: Path) -> None:
+    path = saved(tmp_path, CHAIN.replace("x, w) b", "x, w) <b>").replace("<b>", "b"), WEIGHTS, drawn(SAMPLES, 4, 8, 8))
+    proto = onnx.load(path)
+    proto.graph.node[2].name = "<script>alert(1)</script>"
+    onnx.save(proto, path)
+    report = reported(tmp_path)
+    files = report_files(report, "m on edge16", "of --calib, held out of calibration")
+    assert sorted(files) == ["layers.html", "layers.json", "layers.txt"]
+    figures = json.loads(files["layers.json"])
+    assert [r["tensor"] for r in figures["layers"]] == [r.tensor for r in report.rows]
+    assert {"alone_db", "accumulated_db", "weights_db", "activations_db", "effect_db", "cause", "remedy"} <= figures["layers"][
+        0
+    ].keys()
+    page = _Page()
+    page.feed(files["layers.html"].decode())
+    assert page.tags.count("rect") == page.tags.count("tr") - 1 == len(report.rows)
+    assert page.loaded == [] and "script" not in page.tags
+    text = files["layers.txt"].decode()
+    assert text.startswith("m on edge16: error of each layer, on 1 samples (of --calib, held out of calibration)\n\n")
+    assert all(r.tensor in text for r in report.rows)

@@ -1,0 +1,64 @@
+"""From segments and what was made of them to a container; and one that has no programs, for the integer reference alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from toolchain.codegen.link import port_at
+from toolchain.codegen.model import Container, IoType, Island, Region
+from toolchain.frontend import NormalModel, extract
+from toolchain.ir.graph import Graph, Node, OnnxOp
+from toolchain.isa import Machine
+from toolchain.passes.segments import Segment, segments
+from toolchain.passes.select import Selection
+
+
+def container_of(
+    name: str,
+    model: NormalModel,
+    selection: Selection,
+    machine: Machine,
+    graph: Graph,
+    compiled: Sequence[Region | Island],
+) -> Container:
+    """graph: in integers; compiled: its segments in order."""
+    inputs, outputs = (
+        tuple(IoType(n, model.types[n].shape, model.types[n].dtype) for n in names)
+        for names in (model.graph.inputs, model.graph.outputs)
+    )
+    fallbacks = tuple((f.node, f.op, f.reason) for f in selection.fallbacks)
+    return Container(name, machine, inputs, outputs, tuple(compiled), fallbacks, _chip_graph(graph))
+
+
+def reference_container(model: NormalModel, selection: Selection, machine: Machine, graph: Graph) -> Container:
+    """What the integer reference needs, without programs: a Session of it runs with engine="reference" only."""
+    compiled = [
+        _unplaced(graph, s, selection.origins) if s.on_chip else island(model, s) for s in segments(graph, selection.origins)
+    ]
+    return container_of(graph.name, model, selection, machine, graph, compiled)
+
+
+def island(model: NormalModel, segment: Segment) -> Island:
+    proto = extract(model, segment.inputs, segment.outputs)
+    return Island(
+        proto.SerializeToString(deterministic=True), segment.inputs, segment.outputs, tuple(n.name for n in segment.nodes)
+    )
+
+
+def _unplaced(graph: Graph, segment: Segment, origins: Mapping[str, tuple[str, str]]) -> Region:
+    inputs, outputs = (tuple(port_at(0, n, graph, origins) for n in names) for names in (segment.inputs, segment.outputs))
+    return Region(b"", (), inputs, outputs, 0, tuple(n.name for n in segment.nodes), (), (), 0, 0)
+
+
+def _chip_graph(graph: Graph) -> Graph:
+    """Only what the chip runs: what the integer reference evaluates."""
+    nodes: list[Node] = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
+    named = {n for node in nodes for n in (*node.inputs, *node.outputs)}
+    return Graph(
+        graph.name,
+        tuple(nodes),
+        (),
+        (),
+        {n: t for n, t in graph.types.items() if n in named},
+        {n: c for n, c in graph.constants.items() if n in named},
+    )

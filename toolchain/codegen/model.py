@@ -1,0 +1,104 @@
+"""A compiled model: programs of the chip with their constants and ports, host islands, and the integer graph."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from toolchain.ir.graph import Graph
+from toolchain.isa import Machine
+
+_ORT_NAMES = {"float32": "float", "float64": "double"}
+
+
+@dataclass(frozen=True)
+class Port:
+    """A tensor in DRAM at a program's start or end. `tensor`: its chip name; `model`: the model's tensor."""
+
+    tensor: str
+    model: str
+    layout: str  # plain or nhwc
+    address: int
+    shape: tuple[int, ...]
+    dtype: str
+    scale: float
+    zero_point: int
+
+    @property
+    def size_bytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Result:
+    """Where a layer leaves its tensor: element i at address + sum(i_k strides_k), bytes, of space dram or sram."""
+
+    tensor: str
+    space: str
+    address: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LayerInfo:
+    """What reports and `npu-sim --verify` need of a layer: `sources` are the model's own nodes."""
+
+    name: str
+    op: str
+    sources: tuple[str, ...]
+    result: Result | None = None  # files of older builds do not say it
+
+
+@dataclass(frozen=True)
+class Region:
+    """A program of the chip. `constants`: (DRAM address, bytes). `op_layers[i]`: layer of operation i, -1 for none."""
+
+    program: bytes
+    constants: tuple[tuple[int, bytes], ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    dram_bytes: int
+    nodes: tuple[str, ...]
+    layers: tuple[LayerInfo, ...]
+    op_layers: tuple[int, ...]
+    sram_bound_bytes: int
+    sram_peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Island:
+    """An ONNX model that the host runs."""
+
+    model: bytes
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class IoType:
+    """An input or output of the whole model, in the model's own terms."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def type(self) -> str:
+        """In onnxruntime's words, for example tensor(float)."""
+        return f"tensor({_ORT_NAMES.get(self.dtype, self.dtype)})"
+
+
+@dataclass(frozen=True)
+class Container:
+    """A compiled model. `fallbacks`: (node, op, reason)."""
+
+    name: str
+    machine: Machine
+    inputs: tuple[IoType, ...]
+    outputs: tuple[IoType, ...]
+    segments: tuple[Region | Island, ...]
+    fallbacks: tuple[tuple[str, str, str], ...]
+    graph: Graph

@@ -1,0 +1,58 @@
+"""What the steps of a repair work on: a network in float, on its machine, and the integers that a quantization makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from quant.repair.step import Outcome, Quantization
+from quant.sample import Sample
+from toolchain.codegen import reference_container
+from toolchain.frontend import NormalModel
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph
+from toolchain.isa import Machine
+from toolchain.passes.fuse import fuse_clamps
+from toolchain.passes.quantize import quantize
+from toolchain.passes.select import Selection
+from toolchain.runtime import Session
+
+Progress = Callable[[str, int, int | None], None]  # step, done, total
+
+
+@dataclass(frozen=True)
+class Network:
+    """model: in float; selection: what of it the machine's chip runs."""
+
+    model: NormalModel
+    selection: Selection
+    machine: Machine
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The chip operators as selected, clamps fused, in float."""
+        return fuse_clamps(self.selection.graph)
+
+    @property
+    def origins(self) -> Mapping[str, tuple[str, str]]:
+        """As Selection has them."""
+        return self.selection.origins
+
+    @property
+    def chip(self) -> Chip:
+        return self.machine.chip
+
+    def integer(self, quantization: Quantization) -> Graph:
+        """The integer graph, nothing fused behind its layers: its bits are those of the program."""
+        return quantize(self.graph, self.chip, quantization, self.origins)
+
+    def session(self, quantization: Quantization) -> Session:
+        """The integer reference of the whole network, islands on the host among it; `run_detailed` gives every chip tensor's
+        codes."""
+        graph = self.integer(quantization)
+        return Session(reference_container(self.model, self.selection, self.machine, graph), engine="reference")
+
+
+# samples start afresh each time they are iterated, and are what this step may see.
+Step = Callable[[Network, Quantization, Iterable[Sample], Progress], Outcome]

@@ -1,0 +1,128 @@
+"""How accurate a compiled model is, on which data, which layers lose most, and whether that is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, Literal
+
+import numpy as np
+
+from quant.float_session import FloatSession
+from quant.sample import Sample
+from toolchain.codegen import Container
+from toolchain.frontend import NormalModel
+from toolchain.ir.graph import Graph
+from toolchain.report.diagnosis import LayerError, Quantized
+from toolchain.report.error_report import ErrorReport, Network, error_report, worst_layers
+from toolchain.report.fidelity import Part, fidelity
+from toolchain.report.gate import Gate, Score, evaluated, failures
+from toolchain.report.text import RANDOM
+from toolchain.runtime import Run, Session
+
+JudgedOn = Literal["random inputs", "calibration", "held out", "calib", "judge"]
+FEW = 4  # samples that a build is judged on where nobody asks for more
+REPORTED = 16  # samples of an error report
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is judged. reference: the integer network's session; parts: Concat node -> (model tensor, layout) of each operand;
+    samples: to judge on, which start afresh each time."""
+
+    model: NormalModel
+    container: Container
+    reference: Session
+    network: Network
+    quantized: Quantized
+    parts: Mapping[str, Sequence[tuple[str, str]]]
+    samples: Iterable[Sample]
+    on: JudgedOn
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """figures: as in the JSON; failures: of the gate, with what to do; errors: where a report was asked for."""
+
+    figures: dict[str, Any]
+    warnings: tuple[str, ...]
+    failures: tuple[str, ...]
+    errors: ErrorReport | None
+
+
+def judged(subject: Subject, first: tuple[Sample, Run], gate: Gate, reported: bool) -> Judgement:
+    """first: the first of the samples, with what the integer network makes of it; the others are run here."""
+    others = islice(subject.samples, 1, None if gate else FEW)
+    runs = _Kept(chain([first], ((s, subject.reference.run_detailed(s)) for s in others)), gate.evaluation is not None)
+    outputs, concats = fidelity(subject.model, subject.container, runs, subject.parts)
+    real = subject.on != RANDOM
+    worst = worst_layers(subject.network, subject.samples, subject.quantized) if real else None
+    errors = _errors(subject, REPORTED) if reported else None
+    score = _score(gate, subject, runs)
+    short = gate.shortfalls({"output": outputs, "concat operand": concats})
+    failed = bool(short) or (score is not None and not score.passed)
+    findings = (errors or _errors(subject, FEW)).findings if failed else ()
+    blamed = [(sentence, _blame(subject.model.graph, part.tensor, findings)) for sentence, part in short]
+    lost = worst.lost if worst is not None else frozenset[str]()
+    figures = {
+        "outputs": [_part(f, subject.model.graph, lost) for f in outputs],
+        "concats": [_part(f, subject.model.graph, lost) for f in concats],
+        "judged_on": subject.on,
+        "judged_samples": runs.taken,
+        "worst_layers": [] if worst is None else [w.as_json() for w in worst.layers],
+        "worst_samples": 0 if worst is None else worst.samples,
+        "score": None if score is None else {"function": score.function, "value": score.value, "passed": score.passed},
+    }
+    said = errors.warnings if errors is not None else worst.warnings if worst is not None else ()
+    return Judgement(figures, said, tuple(failures(blamed, score, findings[0] if findings else None)), errors)
+
+
+def _errors(subject: Subject, samples: int) -> ErrorReport:
+    taken = ((s, subject.reference.run_detailed(s).codes) for s in islice(subject.samples, samples))
+    return error_report(subject.network, taken, subject.quantized)
+
+
+class _Kept(Iterator[tuple[Sample, Run]]):
+    """Runs, how many of them have been taken, and, where asked for, samples and outputs."""
+
+    def __init__(self, runs: Iterator[tuple[Sample, Run]], keep: bool) -> None:
+        self._runs, self._keep, self.taken = runs, keep, 0
+        self.samples: list[Sample] = []
+        self.outputs: list[dict[str, np.ndarray]] = []
+
+    def __next__(self) -> tuple[Sample, Run]:
+        sample, run = next(self._runs)
+        self.taken += 1
+        if self._keep:
+            self.samples.append(sample)
+            self.outputs.append(run.outputs)
+        return sample, run
+
+
+def _score(gate: Gate, subject: Subject, runs: _Kept) -> Score | None:
+    if gate.evaluation is None:
+        return None
+    names = [t.name for t in subject.container.outputs]
+    session = FloatSession(subject.model, names)
+    real = [dict(zip(names, session.run(s))) for s in runs.samples]
+    return evaluated(gate.evaluation, real, runs.outputs, runs.samples)
+
+
+def _part(part: Part, graph: Graph, lost: frozenset[str]) -> dict[str, Any]:
+    """poor: it is far from float, and a layer on its way lost what 16 bits would keep."""
+    return {**part.as_json(), "poor": part.poor and not lost.isdisjoint(_behind(graph, part.tensor))}
+
+
+def _behind(graph: Graph, tensor: str) -> set[str]:
+    """The tensors that `tensor` is made of, and itself."""
+    found = {tensor}
+    for node in reversed(graph.nodes):
+        if found.intersection(node.outputs):
+            found.update(n for n in node.inputs if n)
+    return found
+
+
+def _blame(graph: Graph, tensor: str, findings: Sequence[LayerError]) -> LayerError | None:
+    behind = _behind(graph, tensor)
+    return next((f for f in findings if f.tensor in behind), None)

@@ -1,0 +1,142 @@
+"""The error report as files: a table, JSON, and one HTML page that needs nothing beside it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from toolchain.report.diagnosis import CEILING_DB, LayerError
+from toolchain.report.error_report import ErrorReport
+from toolchain.report.text import cut, table
+
+_FIRST = 10  # findings that are written out
+_HEIGHT, _LEFT, _BAR, _WIDEST = 260, 44, 12, 1800  # of the plot, in pixels
+_STYLE = """body{font:14px/1.5 system-ui,sans-serif;margin:2em;max-width:1200px;color:#222}
+table{border-collapse:collapse;font-size:13px}td,th{padding:3px 9px;text-align:left;border-bottom:1px solid #ddd}
+td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}li{margin:.5em 0}.key{font-size:12px}
+.alone{fill:#c0504d}.whole{stroke:#4f81bd;fill:none;stroke-width:1.5}.grid{stroke:#ddd}text{font:11px sans-serif;fill:#555}"""
+
+
+def report_files(report: ErrorReport, title: str, judged_on: str) -> dict[str, bytes]:
+    """File name -> what it holds."""
+    head = f"{title}: error of each layer, on {report.samples} samples ({judged_on})"
+    figures = {"model": title, "judged_on": judged_on, **report.as_json()}
+    return {
+        "layers.txt": f"{head}\n\n{findings_text(report.findings[:_FIRST])}\n\n{rows_text(report.rows)}\n".encode(
+            errors="backslashreplace"
+        ),
+        "layers.json": (json.dumps(figures, indent=1) + "\n").encode(),
+        "layers.html": page(report, head).encode(errors="backslashreplace"),
+    }
+
+
+def finding_text(found: Mapping[str, object] | LayerError) -> str:
+    """One finding in one line: layer, tensor, figures, cause, remedy. found: also as its JSON has it."""
+    f = found.as_json() if isinstance(found, LayerError) else found
+    place = f"layer {f['layer']} ({f['op']})" if f["layer"] is not None else f"{f['tensor']} on its way into the NPU ({f['op']})"
+    at_output = f", {_level(f['effect_db'])} dB of the output" if f["effect_db"] is not None else ""
+    ways = f"; try {f['remedy']}" if f["remedy"] else ""
+    return f"{place}, tensor {f['tensor']}: {f['cause']}, leaves {_level(f['alone_db'])} dB alone{at_output}: {f['why']}{ways}"
+
+
+def findings_text(findings: Sequence[LayerError]) -> str:
+    """Worst first, one a line."""
+    return "\n".join(finding_text(f) for f in findings)
+
+
+_HEADERS = (
+    "layer",
+    "operator",
+    "tensor",
+    "of output",
+    "alone",
+    "own",
+    "weights",
+    "activations",
+    "accumulated",
+    "clipped",
+    "cause",
+)
+
+
+def rows_text(rows: Sequence[LayerError]) -> str:
+    """A line a layer. In dB of signal over noise; see LayerError."""
+    return table(_HEADERS, [_cells(r, 40) for r in rows], tuple(range(3, 10)))
+
+
+def _cells(row: LayerError, width: int) -> tuple[str, ...]:
+    levels = (row.effect_db, row.alone_db, row.own_db, row.weights_db, row.activations_db, row.accumulated_db)
+    clipped = f"{100 * row.clipped_share:.2g} %" if row.clipped_share else ""
+    name = row.layer if row.layer is not None else "-"
+    return (cut(name, width), row.op, cut(row.tensor, width), *map(_level, levels), clipped, row.cause or "")
+
+
+def _level(value: object) -> str:
+    if not isinstance(value, float):
+        return "-"
+    return f"{value:.1f}" if math.isfinite(value) else "exact" if value > 0 else "-inf"
+
+
+# --- the page
+
+
+def page(report: ErrorReport, head: str) -> str:
+    """HTML: findings, plot, table. Names of the model are escaped; nothing is loaded from elsewhere."""
+    rows = "".join(_row(_cells(r, 200)) for r in report.rows)
+    titles = "".join(f"<th{_number(i)}>{escape(h)}</th>" for i, h in enumerate(_HEADERS))
+    found = "".join(f"<li>{escape(finding_text(f))}</li>" for f in report.findings[:_FIRST])
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(head)}</title><style>{_STYLE}</style>'
+        f"</head><body><h1>{escape(head)}</h1><h2>What to look at first</h2><ol>{found}</ol>"
+        f"<h2>From input to output</h2>{plot(report.rows)}"
+        '<p class="key">Bars: signal over noise that each layer leaves by itself, fed with float\'s tensors. Line: what is left '
+        "of the signal there in the integer network. Lower is worse.</p>"
+        f"<h2>All layers, worst first (dB)</h2><table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table>"
+        "</body></html>\n"
+    )
+
+
+def _number(column: int) -> str:
+    return ' class="n"' if 3 <= column <= 9 else ""
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "<tr>" + "".join(f"<td{_number(i)}>{escape(c)}</td>" for i, c in enumerate(cells)) + "</tr>"
+
+
+def plot(rows: Sequence[LayerError]) -> str:
+    """SVG: a bar a layer in the network's order, and the line of what has accumulated."""
+    ordered = sorted(rows, key=lambda r: r.position)
+    bar = min(_BAR, max(1.5, _WIDEST / max(len(ordered), 1)))
+    width = _LEFT + bar * len(ordered) + 10
+    most = 10 * math.ceil(max((_height(r.alone_db) for r in ordered), default=10.0) / 10) or 10
+    scale = _HEIGHT / most
+    parts = [
+        f'<line class="grid" x1="{_LEFT}" x2="{width:.0f}" y1="{_y(d, scale):.1f}" y2="{_y(d, scale):.1f}"/>'
+        f'<text x="4" y="{_y(d, scale) + 4:.1f}">{d} dB</text>'
+        for d in range(0, most + 1, 10)
+    ]
+    line = []
+    for i, row in enumerate(ordered):
+        x, level = _LEFT + i * bar, _height(row.alone_db)
+        said = escape(f"{row.layer or row.tensor}: {_level(row.alone_db)} dB alone, {row.cause or ''}")
+        parts.append(
+            f'<rect class="alone" x="{x:.1f}" y="{_y(level, scale):.1f}" width="{max(bar - 1.5, 1):.1f}" '
+            f'height="{level * scale:.1f}"><title>{said}</title></rect>'
+        )
+        if row.accumulated_db is not None:
+            line.append(f"{x + bar / 2:.1f},{_y(_height(row.accumulated_db), scale):.1f}")
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{_HEIGHT + 20}">{"".join(parts)}'
+        f'<polyline class="whole" points="{" ".join(line)}"/></svg>'
+    )
+
+
+def _y(level: float, scale: float) -> float:
+    return 10 + _HEIGHT - level * scale
+
+
+def _height(level: float) -> float:
+    return min(max(level, 0.0), CEILING_DB)

@@ -1,0 +1,105 @@
+"""What a build must reach before it is written, and what it says where it does not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quant.generator import USERS_FAULTS, load_function, users_cause
+from toolchain.errors import CompileError
+from toolchain.report.diagnosis import LayerError
+from toolchain.report.error_page import finding_text
+from toolchain.report.fidelity import Part
+
+Outputs = Sequence[Mapping[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Gate:
+    """min_cosine, min_sqnr (dB): of every part, None for any. evaluation: FILE.py:function, called with three lists of one
+    mapping a sample, {name: array}: float's outputs, the integers', the samples. It gives (number, whether it passes)."""
+
+    min_cosine: float | None = None
+    min_sqnr: float | None = None
+    evaluation: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises CompileError."""
+        if self.min_cosine is not None and not -1 <= self.min_cosine <= 1:
+            raise CompileError(f"min-cosine {self.min_cosine:g}: must be from -1 to 1, for example 0.99")
+        if self.min_sqnr is not None and not math.isfinite(self.min_sqnr):
+            raise CompileError(f"min-sqnr {self.min_sqnr:g}: must be a number of decibels, for example 20")
+        if self.evaluation is not None and not _file_and_function(self.evaluation)[0].endswith(".py"):
+            raise CompileError(f"eval {self.evaluation}: must be FILE.py:FUNCTION")
+
+    def __bool__(self) -> bool:
+        return self != OPEN
+
+    @property
+    def file(self) -> Path | None:
+        """Of the evaluation."""
+        return None if self.evaluation is None else Path(_file_and_function(self.evaluation)[0])
+
+    def shortfalls(self, parts: Mapping[str, Sequence[Part]]) -> list[tuple[str, Part]]:
+        """parts: by kind. -> what falls short, as a sentence, and the part."""
+        found = []
+        for kind, of_kind in parts.items():
+            for part in of_kind:
+                asked = []
+                if self.min_sqnr is not None and part.sqnr_db < self.min_sqnr:
+                    asked.append(f"SQNR {part.sqnr_db:.1f} dB, --min-sqnr asks for {self.min_sqnr:g}")
+                if self.min_cosine is not None and part.cosine < self.min_cosine:
+                    asked.append(f"cosine {part.cosine:.6f}, --min-cosine asks for {self.min_cosine:g}")
+                if asked:
+                    found.append((f"{kind} {part.name}: {'; '.join(asked)}", part))
+        return found
+
+
+OPEN = Gate()
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a user's function said."""
+
+    function: str
+    value: float
+    passed: bool
+
+
+def _file_and_function(spec: str) -> tuple[str, str]:
+    file, _, function = spec.rpartition(":")
+    return file, function
+
+
+def evaluated(spec: str, float_outputs: Outputs, integer_outputs: Outputs, samples: Outputs) -> Score:
+    """Raises CompileError: whatever the user's function raises, and what it gives that is no (number, bool)."""
+    file, name = _file_and_function(spec)
+    function = load_function(Path(file), name)
+    try:
+        given: Any = function(list(float_outputs), list(integer_outputs), list(samples))
+    except USERS_FAULTS as fault:
+        raise CompileError(f"{spec}: {users_cause(fault, Path(file))}; mend the function") from None
+    if not isinstance(given, tuple | list) or len(given) != 2 or not isinstance(given[1], bool | np.bool_):
+        raise CompileError(f"{spec}: gave {given!r:.80}; it must give (number, True or False)")
+    try:
+        return Score(spec, float(given[0]), bool(given[1]))
+    except (TypeError, ValueError):
+        raise CompileError(f"{spec}: gave {given[0]!r:.80} for a number; it must give (number, True or False)") from None
+
+
+def failures(shortfalls: Sequence[tuple[str, LayerError | None]], score: Score | None, worst: LayerError | None) -> list[str]:
+    """A line for each part that falls short and for a score that did not pass, with the layer to blame below it."""
+    said = [f"{sentence}{_blamed(finding)}" for sentence, finding in shortfalls]
+    if score is not None and not score.passed:
+        said.append(f"--eval {score.function}: {score.value:g} did not pass{_blamed(worst)}")
+    return said
+
+
+def _blamed(finding: LayerError | None) -> str:
+    return "" if finding is None else f"\n  {finding_text(finding)}"

@@ -1,0 +1,263 @@
+"""The error that each layer adds: its integers fed with float's tensors, rounded to its input codes, against float."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.calibrate import observe
+from quant.fixed_point.conv import conv2d
+from quant.sample import Sample
+from toolchain.errors import InternalError
+from toolchain.frontend import NormalModel
+from toolchain.ir.graph import Graph, Node, Quant
+from toolchain.ops.convolution import Convolution
+from toolchain.ops.integer_convolution import IntegerConvolution
+from toolchain.ops.layout import NHWC
+from toolchain.ops.matrix_product import IntegerMatrixProduct
+from toolchain.report.blocks import Block, Shown
+from toolchain.report.fidelity import real_values
+from toolchain.report.noise import Rounding, noise_energy
+
+Array = NDArray[Any]
+Codes = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Network:
+    """What is measured. integer: nothing fused behind its layers; chosen: the same in float, as selected; blocks, shown: of
+    the integer graph (report.blocks)."""
+
+    model: NormalModel
+    integer: Graph
+    chosen: Graph
+    shown: Mapping[str, Shown]
+    blocks: tuple[Block, ...]
+
+    def quant(self, name: str) -> Quant:
+        found = self.integer.types[name].quant
+        assert found is not None
+        return found
+
+
+@dataclass
+class Sums:
+    """Of one block, over the samples: its tensor's own rounding, and the noise of its integers alone and in the network.
+    channels: least and largest code of each, of a convolution."""
+
+    own: Rounding = field(default_factory=Rounding)
+    alone: float = 0.0
+    accumulated: float | None = None
+    channels: tuple[Array, Array] | None = None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A sample, with float's tensors as the codes that blocks are fed with; loud: the energy of the model's outputs on it."""
+
+    sample: Sample
+    codes: dict[str, Array]
+    loud: float = 0.0
+
+
+@dataclass
+class Measured:
+    """Sums by the blocks' tensors. kept: of the samples the one whose outputs hold most, for what is measured on one alone."""
+
+    network: Network
+    sums: dict[str, Sums]
+    samples: int = 0
+    kept: Kept = field(default_factory=lambda: Kept({}, {}))
+
+    def outputs(self, block: Block, nodes: Mapping[str, Node] | None = None) -> dict[str, Array]:
+        """The codes of what a block makes on the sample that is kept, fed with float's tensors; nodes: put in their places."""
+        taken = replace(block, nodes=tuple((nodes or {}).get(n.name, n) for n in block.nodes))
+        return evaluated(taken, self.network.integer, self.kept.codes)
+
+
+def evaluated(block: Block, graph: Graph, codes: Codes) -> dict[str, Array]:
+    """The codes of every tensor that the block makes of `codes`."""
+    made: dict[str, Array] = {}
+    for node in block.nodes:
+        inputs = [made[n] if n in made else codes[n] if n in codes else graph.constants[n] for n in node.inputs if n]
+        made[node.outputs[0]] = node.op.reference(inputs)
+    return made
+
+
+def measured(network: Network, samples: Iterable[tuple[Sample, Codes]]) -> Measured:
+    """samples: each with the codes that the network gives its tensors on it, or none. One sample is held at a time."""
+    found = Measured(network, {b.tensor: Sums() for b in network.blocks})
+    state = _Pass(found)
+    names = dict.fromkeys(network.shown[b.tensor].model for b in network.blocks)
+    sinks = {name: _Sink(name, state) for name in names}
+    observe(network.model.proto, state.told(samples), sinks, computed_by=network.model)
+    return found
+
+
+@dataclass(frozen=True)
+class _Sink:
+    name: str
+    state: _Pass
+
+    def update(self, x: Array) -> None:
+        self.state.seen(self.name, x)
+
+
+class _Pass:
+    """What is known of the sample at hand: float's tensors as codes, those of the network, and who waits for what."""
+
+    def __init__(self, found: Measured) -> None:
+        self._found, self._network = found, found.network
+        self._by_model: dict[str, list[Block]] = {}
+        for block in self._network.blocks:
+            self._by_model.setdefault(self._network.shown[block.tensor].model, []).append(block)
+        self._waiting: list[tuple[Block, Array]] = []
+        self._codes: dict[str, Array] = {}
+        self._ran: dict[str, Array] = {}
+        self._sample: Sample = {}
+        self._loud = 0.0
+
+    def told(self, samples: Iterable[tuple[Sample, Codes]]) -> Iterator[Sample]:
+        for sample, codes in samples:
+            self._sample, self._codes, self._ran, self._loud = sample, {}, dict(codes), 0.0
+            yield sample
+            self._finish()
+
+    def seen(self, name: str, x: Array) -> None:
+        if name in self._network.model.graph.outputs:
+            self._loud += float(np.sum(np.square(x), dtype=np.float64))
+        for block in self._by_model[name]:
+            shown, kind = self._network.shown[block.tensor], self._network.integer.types[block.tensor]
+            quant = self._network.quant(block.tensor)
+            codes = self._found.sums[block.tensor].own.codes(x, quant, kind.dtype)
+            self._codes[block.tensor] = _laid_out(codes, shown.layout).reshape(kind.shape)
+            self._waiting.append((block, x))
+        # A block's feeds are before its tensor in the order of the network, and mostly in float's.
+        left = []
+        for block, x in self._waiting:
+            if all(f in self._codes for f in block.feeds):
+                self._judge(block, x)
+            else:
+                left.append((block, x))
+        self._waiting = left
+
+    def _judge(self, block: Block, x: Array) -> None:
+        sums, graph = self._found.sums[block.tensor], self._network.integer
+        made = evaluated(block, graph, self._codes)
+        if made:
+            sums.alone += self._noise(block, made[block.tensor], x)
+            if block.layer is not None and isinstance(block.layer.op, IntegerConvolution):
+                sums.channels = _widened(sums.channels, made[block.layer.outputs[0]])
+        else:
+            sums.alone = sums.own.noise
+        if self._ran:
+            sums.accumulated = (sums.accumulated or 0.0) + self._noise(block, self._accumulated(block), x)
+
+    def _accumulated(self, block: Block) -> Array:
+        """What the network gives: tensors inside of what was fused are not among its codes, and are made again."""
+        if block.tensor not in self._ran:
+            self._ran |= evaluated(block, self._network.integer, self._ran)
+        return self._ran[block.tensor]
+
+    def _noise(self, block: Block, codes: Array, x: Array) -> float:
+        shown, quant = self._network.shown[block.tensor], self._network.quant(block.tensor)
+        straight = codes.transpose(0, 3, 1, 2) if shown.layout == "nhwc" else codes
+        return noise_energy(x, straight.reshape(x.shape), quant)
+
+    def _finish(self) -> None:
+        if self._waiting:
+            raise InternalError(f"tensors that nothing fed: {', '.join(b.tensor for b, _ in self._waiting)}")
+        if not self._found.samples or self._loud > self._found.kept.loud:
+            self._found.kept = Kept(self._sample, self._codes, self._loud)
+        self._found.samples += 1
+
+
+def _laid_out(codes: Array, layout: str) -> Array:
+    return np.ascontiguousarray(codes.transpose(NHWC)) if layout == "nhwc" else codes
+
+
+def _widened(known: tuple[Array, Array] | None, codes: Array) -> tuple[Array, Array]:
+    """codes: [..., c]."""
+    rows = codes.reshape(-1, codes.shape[-1])
+    low, high = rows.min(0), rows.max(0)
+    return (low, high) if known is None else (np.minimum(known[0], low), np.maximum(known[1], high))
+
+
+# --- what is measured of single blocks, on the sample that is kept
+
+
+def weight_noise(found: Measured, block: Block) -> float | None:
+    """The noise that rounded weights alone leave in the block's tensor, as a share of its signal; None without weights.
+
+    The errors of the weights are convolved as weights of their own, in 8 bits of the largest; what the layer clamps is let
+    out.
+    """
+    node = block.layer
+    if node is None or not isinstance(node.op, IntegerConvolution):
+        return None
+    given = next((n for n in found.network.chosen.nodes if n.name == node.name), None)
+    if given is None or not isinstance(given.op, Convolution):
+        return None
+    made = found.outputs(block)
+    x = made[node.inputs[0]] if node.inputs[0] in made else found.kept.codes[node.inputs[0]]
+    y = made[node.outputs[0]]
+    noise = _weight_error(found.network, node, given, x)
+    inside = (y > node.op.requant.low) & (y < node.op.requant.high)
+    quant = found.network.quant(node.outputs[0])
+    real = (y.astype(np.float32) - np.float32(quant.zero_point)) * np.float32(quant.scale)
+    signal = float(np.sum(real * real, dtype=np.float64))
+    energy = float(np.sum(noise * noise, where=inside, dtype=np.float64))
+    return energy / signal if signal else 0.0
+
+
+def _weight_error(network: Network, node: Node, given: Node, x: Array) -> Array:
+    """float64: x convolved with what rounding took from the weights, in the layer's order."""
+    op: IntegerConvolution = node.op
+    weights = network.chosen.constants[given.inputs[1]].astype(np.float64)
+    codes = network.integer.constants[node.inputs[1]]
+    quant = network.quant(node.inputs[0])
+    scales = op.requant.real_scale * network.quant(node.outputs[0]).scale / quant.scale
+    lost = codes * scales.reshape(-1, 1, 1, 1) - weights
+    steps = np.abs(lost).reshape(len(lost), -1).max(1, initial=0.0) / 127
+    steps = np.where(steps > 0, steps, 1.0)
+    rounded = np.rint(lost / steps.reshape(-1, 1, 1, 1)).astype(np.int8)
+    sums = conv2d(
+        x,
+        rounded,
+        strides=op.strides,
+        dilations=op.dilations,
+        pads=op.pads,
+        groups=op.groups,
+        x_zero_point=op.x_zero_point,
+        accumulator_bits=64,
+    )
+    return sums * (steps * quant.scale)
+
+
+def wrapped(found: Measured, block: Block) -> bool:
+    """Whether wider accumulators, or saturation, give the block other codes."""
+    wide: dict[str, Node] = {}
+    for node in block.nodes:
+        op: Any = node.op
+        if isinstance(op, IntegerConvolution | IntegerMatrixProduct):
+            wide[node.name] = replace(node, op=replace(op, accumulator_bits=64, requant=replace(op.requant, wrap=False)))
+        elif getattr(getattr(op, "out_requant", None), "wrap", False):
+            wide[node.name] = replace(node, op=replace(op, out_requant=replace(op.out_requant, wrap=False)))
+    if not wide:
+        return False
+    return not np.array_equal(found.outputs(block)[block.tensor], found.outputs(block, wide)[block.tensor])
+
+
+Substitute = Callable[[str, Array], float]
+
+
+def effect(found: Measured, block: Block, substituted: Substitute) -> float:
+    """dB: what is left of the worst output where the block's error alone is put into float."""
+    shown = found.network.shown[block.tensor]
+    codes = found.outputs(block).get(block.tensor, found.kept.codes[block.tensor])
+    shape = found.network.model.types[shown.model].shape
+    return substituted(shown.model, real_values(codes, found.network.integer, block.tensor, shown.layout).reshape(shape))

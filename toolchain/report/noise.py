@@ -1,0 +1,95 @@
+"""Energies of signal and noise of one tensor, gathered sample by sample."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain.ir.graph import Quant
+
+Array = NDArray[Any]
+_CHUNK = 1 << 16  # elements worked on at once: they stay in the cache
+
+
+@dataclass
+class Rounding:
+    """What rounding a tensor's float values to its codes does to them. Energies are sums of squares.
+
+    noise: all of it; clipped_noise: of values outside the codes, of which there are `clipped`; low, high: of the values.
+    """
+
+    signal: float = 0.0
+    noise: float = 0.0
+    clipped_noise: float = 0.0
+    clipped: int = 0
+    count: int = 0
+    magnitude: float = 0.0  # sum of the magnitudes
+    zeros: int = 0
+    low: float = math.inf
+    high: float = -math.inf
+    _first: float = math.inf
+    _last: float = -math.inf
+
+    def codes(self, x: Array, quant: Quant, dtype: str) -> Array:
+        """float32 x -> its codes, as the host makes them on the way into a region; adds what that costs."""
+        flat = np.ravel(x)
+        limits = np.iinfo(dtype)
+        made = np.empty(flat.size, dtype)
+        scale, zero = np.float32(quant.scale), np.float32(quant.zero_point)
+        for start in range(0, flat.size, _CHUNK):
+            part = flat[start : start + _CHUNK].astype(np.float32, copy=False)
+            steps = np.rint(part / scale) + zero
+            held = np.clip(steps, limits.min, limits.max)
+            made[start : start + _CHUNK] = held
+            error = (held - zero) * scale - part
+            self._add(part, error, steps != held)
+            self._first, self._last = min(self._first, float(held.min())), max(self._last, float(held.max()))
+        return made.reshape(x.shape)
+
+    def _add(self, part: Array, error: Array, outside: Array) -> None:
+        self.count += part.size
+        self.signal += float(part @ part)
+        self.noise += float(error @ error)
+        self.magnitude += float(np.abs(part).sum())
+        self.zeros += part.size - int(np.count_nonzero(part))
+        self.low, self.high = min(self.low, float(part.min())), max(self.high, float(part.max()))
+        clipped = int(np.count_nonzero(outside))
+        if clipped:
+            self.clipped += clipped
+            self.clipped_noise += float(error[outside] @ error[outside])
+
+    @property
+    def one_code(self) -> bool:
+        """True where unlike values all have the same code."""
+        return self._first == self._last and self.low < self.high
+
+    @property
+    def usual(self) -> float:
+        """Mean magnitude of the values that are not zero."""
+        return self.magnitude / (self.count - self.zeros) if self.count > self.zeros else 0.0
+
+    @property
+    def rms(self) -> float:
+        return math.sqrt(self.signal / self.count) if self.count else 0.0
+
+
+def noise_energy(x: Array, codes: Array, quant: Quant) -> float:
+    """Sum of squared differences of what the codes stand for from x, of the same shape."""
+    flat, other = np.ravel(x), np.ravel(codes)
+    scale, zero = np.float32(quant.scale), np.float32(quant.zero_point)
+    found = 0.0
+    for start in range(0, flat.size, _CHUNK):
+        error = (other[start : start + _CHUNK].astype(np.float32) - zero) * scale - flat[start : start + _CHUNK]
+        found += float(error @ error)
+    return found
+
+
+def decibels(signal: float, noise: float) -> float:
+    """inf where there is no noise, -inf where there is only noise."""
+    if noise == 0:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal > 0 and math.isfinite(noise) else -math.inf
