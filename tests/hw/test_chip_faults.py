@@ -247,8 +247,8 @@ ANCHORS = {
     "types twice": "{activation: int8, weight: int8}\n    accumulators",
     "rounding of an operation": "per_op:",
     "rounding of no operation": "per_op:",
-    "multiplier too wide for the rounding": "scale: {",
-    "shift too small for the rounding": "scale: {",
+    "multiplier too wide for the rounding": "scale: {kind",
+    "shift too small for the rounding": "scale: {kind",
 }
 
 
