@@ -12,6 +12,7 @@ from unittest.mock import patch
 import numpy as np
 import onnx
 
+from quant.fixed_point.rounding import Rounding
 from tests.frontend.same_outputs import largest_error
 from tests.meaning.recorder import Seen, operators
 from tests.meaning.rounded import Rounded, session
@@ -101,7 +102,9 @@ def judged(proto: onnx.ModelProto, machine: Machine, samples: Samples, folder: P
         built = build(model, BuildOptions(machine, calibration=str(data), level=level))
     selected, integer, origins = quantized[0]
     codes = with_views(proto, reported_codes(integer, origins))
-    rounded = Rounded(proto, codes, 16 if machine.chip.numerics.activation == "int16" else 8, with_constants(integer))
+    numerics = machine.chip.numerics
+    bits = 16 if numerics.activation == "int16" else 8
+    rounded = Rounded(proto, codes, bits, Rounding(numerics.rounding), with_constants(integer))
     expected = in_float(proto, samples)
     near = [rounded.run(s) for s in samples]
     chip = Session(built.container, engine="reference")

@@ -25,6 +25,9 @@ from toolchain.ops.pool import Geometry, MaxPool, all_windows_meet
 
 _WIDEST = 2.0**8  # more would leave an 8-bit tensor no codes
 _INT32 = (-(2**31), 2**31 - 1)
+# Rounding.DOUBLE_ROUND rounds a second time behind shifts above 31. Of scales near one, as pools and sums have them, that is off
+# by up to a quarter of a code, always away from zero: there the multiplier gives up its last bits, of which 26 are left.
+_ONCE, _COARSE, _CODES = 31, 2.0**-5, 1 << 16
 
 
 @dataclass
@@ -63,6 +66,8 @@ class _Scope:
         numerics = self.chip.numerics
         rounding = Rounding(numerics.per_op.get(operation, numerics.rounding))  # type: ignore[arg-type]
         form = ScaleForm(numerics.scale.kind, numerics.scale.multiplier_bits, numerics.scale.shift_min, numerics.scale.shift_max)
+        if rounding is Rounding.DOUBLE_ROUND and high - low < _CODES and np.min(real_scale) >= _COARSE:
+            form = replace(form, shift_max=min(form.shift_max, _ONCE))
         wrap = numerics.overflow == "wrap"
         if not wrap:
             real_scale = _indistinguishable(np.asarray(real_scale, np.float64), form, zero_point, low, high, peak)
