@@ -19,7 +19,8 @@ from simulator.order import NO_ENGINE, Order, issue_cycles, queue_depths
 from toolchain.hw.chip import Chip
 from toolchain.machine import Demand, MachineOp, Signal, Wait, demand
 
-BOUNDS = ("compute", "dram", "sram", "dispatch", "wait")
+BOUNDS = ("compute", "dram", "sram", "dispatch", "wait", "unknown")
+UNKNOWN_BOUND = BOUNDS.index("unknown")  # of times that were measured elsewhere
 _COMPUTE, _DRAM, _SRAM, _DISPATCH, _WAIT = range(5)
 _PORT_BOUND = (_DRAM, _DRAM, _SRAM, _SRAM)
 

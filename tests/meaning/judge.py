@@ -107,7 +107,7 @@ def judged(proto: onnx.ModelProto, machine: Machine, samples: Samples, folder: P
     rounded = Rounded(proto, codes, bits, Rounding(numerics.rounding), with_constants(integer))
     expected = in_float(proto, samples)
     near = [rounded.run(s) for s in samples]
-    chip = Session(built.container, engine="reference")
+    chip = Session(built.container, backend="reference")
     names = [o.name for o in proto.graph.output]
     got = [chip.run(names, s) for s in samples]
     found = []
