@@ -37,7 +37,7 @@ def test_means_of_few_are_not_biased(body: str, tmp_path: Path) -> None:
         feeds["z"] = rng.uniform(0, 3, (8, 1, 4, 23, 23)).astype(np.float32)
     np.savez(tmp_path / "c.npz", **feeds)  # pyright: ignore[reportArgumentType]
     built = build(tmp_path / "m.onnx", BuildOptions("edge16", calibration=str(tmp_path / "c.npz")))
-    session, exact = Session(built.data, engine="reference"), open_session(str(tmp_path / "m.onnx"))
+    session, exact = Session(built.data, backend="reference"), open_session(str(tmp_path / "m.onnx"))
     quant = built.container.graph.types["y"].quant
     assert quant is not None
     runs = [{n: v[i] for n, v in feeds.items()} for i in range(8)]
