@@ -25,7 +25,7 @@ def built(clamp: str, machine: Machine, folder: Path) -> tuple[Build, np.ndarray
     x = np.random.default_rng(0).uniform(-1, 1, (8, 1, 4, 16, 16)).astype(np.float32)
     np.savez(folder / "c.npz", x=x)
     made = build(folder / "m.onnx", BuildOptions(machine, calibration=str(folder / "c.npz")))
-    session, exact = Session(made.data, engine="reference"), open_session(str(folder / "m.onnx"))
+    session, exact = Session(made.data, backend="reference"), open_session(str(folder / "m.onnx"))
     quant = made.container.graph.types["r"].quant
     assert quant is not None
     return made, np.stack([(session.run(["r"], {"x": v})[0] - exact.run(["r"], {"x": v})[0]) / quant.scale for v in x])
