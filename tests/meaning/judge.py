@@ -28,8 +28,13 @@ Array = np.ndarray[Any, Any]
 Samples = Sequence[Mapping[str, Array]]
 EXACT_DB = 120.0  # what float32 leaves
 RESHAPED = ("/before_reshape", "/rows", "/2d", "/kept")  # how the frontend calls a tensor of the file under another shape
-VIEWS = frozenset(("Cast", "Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
-MEANS = frozenset(("GlobalAveragePool", "GlobalMaxPool", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"))  # of one: views
+VIEWS = frozenset(
+    ("Cast", "DepthToSpace", "Dropout", "Flatten", "Identity", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze")
+)
+# Where they leave the size as it is, views too: means of one, parts that are the whole, what is laid side by side once.
+SIZED = frozenset(
+    ("Expand", "GlobalAveragePool", "GlobalMaxPool", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Slice", "Tile")
+)
 
 
 @dataclass(frozen=True)
@@ -149,7 +154,7 @@ def with_views(proto: onnx.ModelProto, codes: Mapping[str, tuple[float, int]]) -
         for v in (*inferred.value_info, *inferred.input, *inferred.output)
     }
     for node in reversed(proto.graph.node):
-        of_one = node.op_type in MEANS and sizes.get(node.input[0]) == sizes.get(node.output[0])
+        of_one = node.op_type in SIZED and sizes.get(node.input[0]) == sizes.get(node.output[0])
         if (node.op_type in VIEWS or of_one) and node.output[0] in found:
             found.setdefault(node.input[0], found[node.output[0]])
     return found
