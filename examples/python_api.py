@@ -20,7 +20,7 @@ def main() -> None:
     with np.load(CLASSIFIER / "test.npz") as data:
         x = data["x"][:1, None].astype(np.float32) / np.float32(255)
 
-    session = Session("classifier.npu")  # engine="reference" evaluates the integer graph instead: the same bits, sooner
+    session = Session("classifier.npu")  # backend="reference" evaluates the integer graph instead: the same bits, sooner
     logits = session.run(None, {"x": x})[0]
     print(f"class: {CLASSES[int(logits.argmax())]}")
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from quant.fixed_point.scale import ScaleForm
 from quant.grid import rounding_error
 from quant.observe import Histogram, Range
 from toolchain.errors import CompileError, InternalError
@@ -28,6 +29,12 @@ _FLOAT32 = 2.0**-22  # of a ratio of two float32 numbers, each rounded
 def code_range(numerics: Numerics) -> tuple[int, int]:
     """Least and largest activation code."""
     return (-128, 127) if numerics.activation == "int8" else (-32768, 32767)
+
+
+def scale_form(numerics: Numerics) -> ScaleForm:
+    """What a requantization may multiply by."""
+    scale = numerics.scale
+    return ScaleForm(scale.kind, scale.multiplier_bits, scale.shift_min, scale.shift_max)
 
 
 def weight_code_range(numerics: Numerics) -> tuple[int, int]:

@@ -48,7 +48,7 @@ def check(path: str, shapes: Shapes, machine: str, level: int) -> dict:
     feeds = random_feeds(session.get_inputs(), seed=1)
     run = session.run_detailed(feeds)
     end = time.process_time()
-    expected = Session(built.data, engine="reference").run_detailed(feeds)
+    expected = Session(built.data, backend="reference").run_detailed(feeds)
     wrong = [n for n, v in expected.outputs.items() if not np.array_equal(v, run.outputs[n], equal_nan=True)]
     wrong += [n for n, v in expected.codes.items() if n in run.codes and not np.array_equal(v, run.codes[n])]
     figures = built.figures

@@ -58,7 +58,7 @@ def run(machine: str, images: int | None, simulate: int) -> Demo:
 
 def differences(built: Build, inputs: Sequence[Array]) -> tuple[int, ...]:
     """Which inputs give other output bits on the simulator, from the file's bytes, than in the integer reference."""
-    simulator, reference = Session(built.data), Session(built.container, engine="reference")
+    simulator, reference = Session(built.data), Session(built.container, backend="reference")
     name = built.container.inputs[0].name
     pairs = ((simulator.run(None, {name: x}), reference.run(None, {name: x})) for x in inputs)
     return tuple(i for i, (got, expected) in enumerate(pairs) if not all(map(np.array_equal, got, expected)))

@@ -153,7 +153,7 @@ def evaluate(
 ) -> list[Scores]:
     """One entry a machine of `builds`. Samples are read once."""
     name, in_float = float_runner(path)
-    sessions = {machine: Session(built.container, engine="reference") for machine, built in builds.items()}
+    sessions = {machine: Session(built.container, backend="reference") for machine, built in builds.items()}
     real: list[Array] = []
     got: dict[str, list[Array]] = {machine: [] for machine in sessions}
     accepted: list[tuple[int, ...]] = []

@@ -66,7 +66,7 @@ class Subject:
         self.program = Program(tuple(ops), region.op_layers)
         self.order = Ordered(container.machine.chip, self.program)
         self.inputs = {seed: random_feeds(container.inputs, seed) for seed in (0, *JUDGES)}
-        reference = Session(container, engine="reference")
+        reference = Session(container, backend="reference")
         self.expected = {seed: reference.run_detailed(feeds).outputs for seed, feeds in self.inputs.items()}
 
     def file(self, program: Program) -> bytes:
@@ -105,7 +105,7 @@ def judge(subject: Subject, kind: str, what: str, mutant: Program) -> Verdict:
     rules = rules_say(session, subject.inputs[0])
     reference = rules
     if rules is None:
-        difference = verify(session, Session(data, engine="reference"), subject.inputs[0])[1]
+        difference = verify(session, Session(data, backend="reference"), subject.inputs[0])[1]
         reference = None if difference is None else f"differs: {difference}"
     if kind in ORDER_KINDS:
         harmful = not subject.order.same(mutant)
@@ -137,7 +137,7 @@ def accusations(subject: Subject) -> Iterator[str]:
     data = subject.file(subject.program)
     for seed, feeds in subject.inputs.items():
         session = Session(data)
-        said = rules_say(session, feeds) or verify(session, Session(data, engine="reference"), feeds)[1]
+        said = rules_say(session, feeds) or verify(session, Session(data, backend="reference"), feeds)[1]
         if said is not None:
             yield f"{subject.container.name} on {subject.container.machine.chip.name}, input {seed}: {said}"
 

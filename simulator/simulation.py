@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,15 +10,15 @@ import numpy as np
 from quant.fixed_point import FixedPointError
 from simulator.check import PROGRESS_EVERY, Progress, check_program
 from simulator.execute import execute
-from simulator.order import Order, describe, program_order
+from simulator.order import NO_ENGINE, Order, describe, program_order
 from simulator.parts import DramPart
 from simulator.state import State
-from simulator.timeline import Timeline, demands, timeline
+from simulator.timeline import UNKNOWN_BOUND, Timeline, bound_names, demands, timeline
 from simulator.unread import Unread
 from simulator.values.context import Context
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
-from toolchain.machine import Access, Demand, MachineOp, Traffic, accesses
+from toolchain.machine import Access, Demand, MachineOp, Signal, Traffic, Wait, accesses
 
 Observe = Callable[[int, Sequence[np.ndarray]], None]  # index of the operation that ran, bytes of each memory
 
@@ -27,7 +27,8 @@ Observe = Callable[[int, Sequence[np.ndarray]], None]  # index of the operation 
 class Simulation:
     """What a run left behind. Arrays are per operation, in program order; times in cycles.
 
-    dram: uint8, the memory afterwards (values=False: as it was). start, end: int64; empty with timing=False.
+    memory: uint8 by the memory's name, afterwards (values=False: the DRAM as it was, and no other). start, end: int64; empty with
+    timing=False. An operation takes the cycles start .. end - 1: at `start` its engine takes it up, at `end` the next may begin.
     engine: index into `engines`, -1 for End. bound_by: 'compute' or a memory's name (what its end waited for), 'dispatch'
     (the front end or a full queue kept its engine idle for longer than it ran) or 'wait' (a semaphore).
     traffic: by memory, bytes the program moves, and the same in whole bursts, as charged to the bandwidth.
@@ -35,7 +36,7 @@ class Simulation:
     unread: bytes that are written, or constant, and never read (empty with check=False).
     """
 
-    dram: np.ndarray
+    memory: Mapping[str, np.ndarray]
     engines: tuple[str, ...]
     engine: np.ndarray
     cycles: int
@@ -47,6 +48,10 @@ class Simulation:
     peak_bytes: dict[str, int]
     busy_cycles: dict[str, int] = field(default_factory=dict)
     unread: tuple[Unread, ...] = ()
+
+    @property
+    def dram(self) -> np.ndarray:
+        return self.memory["dram"]
 
     @property
     def dram_read_bytes(self) -> int:
@@ -100,6 +105,7 @@ def simulate(
     timing: bool = True,
     check: bool = True,
     parts: Sequence[DramPart] = (),
+    until: int | None = None,
     observe: Observe | None = None,
     progress: Progress | None = None,
 ) -> Simulation:
@@ -107,7 +113,8 @@ def simulate(
 
     words: instruction words of each operation (None: one each). dram: uint8, the whole address space that the program
     may use. written: the ranges [first, last) of it that hold data and may be overwritten; parts: its constants and inputs,
-    which hold data too and may not, and its outputs. observe: called behind each operation, in the order in which values are
+    which hold data too and may not, and its outputs. until: values are computed as if the program ended behind this operation;
+    rules and times are the whole program's. observe: called behind each operation, in the order in which values are
     computed. progress: called as (stage, done, total).
     Raises ProgramError where the program breaks a rule of the machine, deadlocks, or holds parameters that describe no
     arithmetic (docs/simulator.md lists the rules). With check=False only deadlocks and such parameters are found.
@@ -123,8 +130,47 @@ def simulate(
     unread = check_program(chip, ops, order, touched, dram.size, written, parts, progress) if check else ()
     wanted = demands(chip, ops)
     times = timeline(chip, ops, order, wanted, words) if timing else None
-    after = _values(chip, ops, order, dram.copy(), check, observe, progress) if values else dram
+    legal = order.legal if until is None else _prefix(ops, order, until)
+    after = _values(chip, ops, order, legal, dram.copy(), check, observe, progress) if values else {"dram": dram}
     return _result(chip, order, after, touched, wanted, times, unread)
+
+
+def measured(
+    chip: Chip, ops: Sequence[MachineOp], memory: Mapping[str, np.ndarray], start: np.ndarray, end: np.ndarray
+) -> Simulation:
+    """What a run was whose times somebody else has taken: int64 cycles of each operation. What bounds them is not known."""
+    order = program_order(chip, ops)
+    lasted = [0] * len(order.names)
+    for i, queue in enumerate(order.engine):
+        if queue != NO_ENGINE and not isinstance(ops[i], Signal | Wait):
+            lasted[queue] += int(end[i] - start[i])
+    times = Timeline(
+        start,
+        end,
+        np.full(len(ops), UNKNOWN_BOUND, np.int8),
+        int(end.max(initial=0)),
+        dict(zip(order.names, lasted)),
+        bound_names(chip),
+    )
+    return _result(chip, order, memory, _accesses(chip, ops, order), demands(chip, ops), times, ())
+
+
+def _prefix(ops: Sequence[MachineOp], order: Order, until: int) -> list[int]:
+    """The operations up to `until`, in an order that can run. Raises ProgramError: there is no such operation, or one of them
+    waits for a later one."""
+    if not 0 <= until < len(ops):
+        raise ProgramError(f"op {until}: there is none; the program has operations 0 to {len(ops) - 1}")
+    late = {wait: signal for wait, signal in order.taken.items() if wait <= until < signal}
+    if late:
+        wait, signal = min(late.items())
+        last = until
+        while ahead := [s for w, s in order.taken.items() if w <= last < s]:
+            last = max(ahead)
+        raise ProgramError(
+            f"{describe(wait, ops[wait], order.chip)} waits for {describe(signal, ops[signal], order.chip)}: the program "
+            f"cannot stop behind op {until}; stop behind op {last} or later"
+        )
+    return [i for i in order.legal if i <= until]
 
 
 def _accesses(chip: Chip, ops: Sequence[MachineOp], order: Order) -> list[tuple[Access, ...]]:
@@ -141,16 +187,17 @@ def _values(
     chip: Chip,
     ops: Sequence[MachineOp],
     order: Order,
+    legal: Sequence[int],
     dram: np.ndarray,
     checked: bool,
     observe: Observe | None,
     progress: Progress | None,
-) -> np.ndarray:
-    """In an order that can run: a program without hazards gives the same values in any of them."""
+) -> dict[str, np.ndarray]:
+    """Of the operations `legal`, in an order that can run: a program without hazards gives the same values in any of them."""
     context = Context(chip, State(chip, dram))
     # numpy refuses views outside a memory; in a checked program that would be our fault
     faults = (FixedPointError,) if checked else (FixedPointError, ValueError, TypeError)
-    for done, index in enumerate(order.legal):
+    for done, index in enumerate(legal):
         try:
             execute(ops[index], context)
         except faults as fault:
@@ -158,14 +205,14 @@ def _values(
         if observe:
             observe(index, context.state.memory)
         if progress and not done % PROGRESS_EVERY:
-            progress("run", done, len(order.legal))
-    return dram
+            progress("run", done, len(legal))
+    return dict(zip((space.name for space in chip.spaces), context.state.memory))
 
 
 def _result(
     chip: Chip,
     order: Order,
-    dram: np.ndarray,
+    memory: Mapping[str, np.ndarray],
     touched: Sequence[Sequence[Access]],
     wanted: Sequence[Demand],
     times: Timeline | None,
@@ -177,7 +224,7 @@ def _result(
         peaks[access.space] = max(peaks[access.space], access.end)
     names = [space.name for space in chip.spaces]
     return Simulation(
-        dram=dram,
+        memory=memory,
         engines=order.names,
         engine=np.array(order.engine, np.int8),
         cycles=times.cycles if times else 0,

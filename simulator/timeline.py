@@ -19,8 +19,8 @@ from simulator.order import NO_ENGINE, Order, issue_cycles, queue_depths
 from toolchain.hw.chip import Chip
 from toolchain.machine import Demand, MachineOp, Signal, Space, Traffic, Wait, demand
 
-BOUNDS = ("compute", "dispatch", "wait")  # besides the memories, which follow
-_COMPUTE, _DISPATCH, _WAIT = range(len(BOUNDS))
+BOUNDS = ("compute", "dispatch", "wait", "unknown")  # besides the memories, which follow
+_COMPUTE, _DISPATCH, _WAIT, UNKNOWN_BOUND = range(len(BOUNDS))  # unknown: of times that were measured elsewhere
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,11 @@ class Timeline:
     cycles: int
     busy_cycles: dict[str, int]
     bounds: tuple[str, ...]
+
+
+def bound_names(chip: Chip) -> tuple[str, ...]:
+    """What an operation's end can have waited for."""
+    return (*BOUNDS, *(space.name for space in chip.spaces))
 
 
 def demands(chip: Chip, ops: Sequence[MachineOp]) -> list[Demand]:
@@ -203,5 +208,5 @@ def _finished(chip: Chip, ops: Sequence[MachineOp], order: Order, start: list[in
         np.array(bound, np.int8),
         cycles,
         dict(zip(order.names, busy)),
-        (*BOUNDS, *(space.name for space in chip.spaces)),
+        bound_names(chip),
     )

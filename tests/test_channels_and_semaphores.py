@@ -56,7 +56,7 @@ def test_random_networks_on_scarce_machines(
         return
     feeds = random_feeds(built.container.inputs, seed=7)
     got = Session(built.data, timing=True).run_detailed(feeds)
-    expected = Session(built.data, engine="reference").run_detailed(feeds)
+    expected = Session(built.data, backend="reference").run_detailed(feeds)
     for name, value in expected.outputs.items():
         np.testing.assert_array_equal(got.outputs[name], value)
 

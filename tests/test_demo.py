@@ -56,6 +56,6 @@ def test_every_cycle_is_accounted_for(demo: tuple[str, dict[str, Any], Path]) ->
 def test_the_kept_file_answers_as_the_demo_says(demo: tuple[str, dict[str, Any], Path]) -> None:
     with np.load(ROOT / "examples" / "classifier" / "test.npz") as data:
         x, y = data["x"][:IMAGES].astype(np.float32) / np.float32(255), data["y"][:IMAGES]
-    session = Session(demo[2], engine="reference")
+    session = Session(demo[2], backend="reference")
     classes = [int(session.run(None, {"x": image[None, None]})[0].argmax()) for image in x]
     assert np.mean(classes == y) == pytest.approx(demo[1]["scores"]["top1_int"])

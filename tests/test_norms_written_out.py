@@ -72,7 +72,7 @@ def test_a_norm_that_is_written_out_keeps_its_bits(graph: str, end: str, op: str
     np.savez(tmp_path / "c.npz", x=x)
     built = build(tmp_path / "m.onnx", BuildOptions("edge16", calibration=str(tmp_path / "c.npz")))
     assert [f["op"] for f in built.figures["fallbacks"]] == [op]
-    session, exact = Session(built.data, engine="reference"), open_session(str(tmp_path / "m.onnx"))
+    session, exact = Session(built.data, backend="reference"), open_session(str(tmp_path / "m.onnx"))
     expected = np.stack([exact.run(None, {"x": one})[0] for one in x])
     found = np.stack([session.run(None, {"x": one})[0] for one in x])
     assert sqnr_db(expected, found) > 25

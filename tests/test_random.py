@@ -52,7 +52,7 @@ def equal_on_drawn_case(folder: Path, model: DrawnModel, machine: DrawnMachine, 
         return
     assert not built.figures["warnings"], built.figures["warnings"]
     feeds = random_feeds(built.container.inputs, seed=7)
-    reference = Session(built.data, engine="reference")
+    reference = Session(built.data, backend="reference")
     got, difference = verify(Session(built.data, timing=True), reference, feeds)
     assert difference is None, difference
     expected = reference.run_detailed(feeds)

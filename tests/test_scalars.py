@@ -53,8 +53,8 @@ def test_an_input_without_dimensions_is_calibrated_and_fed(tmp_path: Path, hw: s
     built = build(path, BuildOptions(hw, calibration=str(tmp_path / "c.npz")))
     feeds = {name: np.asarray(value[3]) for name, value in data.items()}
     gate = 1 / (1 + np.exp(-feeds["s"]))
-    for engine in ("simulator", "reference"):
-        y, z = Session(built.data, engine=engine).run(None, feeds)
+    for backend in ("simulator", "reference"):
+        y, z = Session(built.data, backend=backend).run(None, feeds)
         assert y.shape == (1, 4) and z.shape == ()
         assert np.abs(y - feeds["a"] * gate).max() < 0.05
         assert abs(z - gate - feeds["s"]) < 0.05

@@ -328,7 +328,7 @@ def _check(
     """Runs the emitted bytes once against the integer reference; the reference on a few samples against float."""
     container = compiled.container
     simulator = Session(data, host=options.host, timing=True)  # type: ignore[arg-type]
-    reference = Session(container, engine="reference", host=options.host)  # type: ignore[arg-type]
+    reference = Session(container, backend="reference", host=options.host)  # type: ignore[arg-type]
     first = next(iter(samples))
     try:
         run = simulator.run_detailed(first, lambda stage, done, total: progress(stage, done, total))

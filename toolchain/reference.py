@@ -36,7 +36,7 @@ def _run(given: argparse.Namespace) -> None:
 
     require_host(given.host)
     require_writable({"--output": given.output}, {**_sources(given), "--input": given.input})
-    session = Session(_container(given), engine="reference", host=given.host)
+    session = Session(_container(given), backend="reference", host=given.host)
     outputs = session.run_detailed(read_feeds(given.input, session.get_inputs())).outputs
     write_whole(given.output, npz_bytes(outputs))
     random = "" if given.input else " of random inputs; give --input IN.npz"

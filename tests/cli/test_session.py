@@ -49,9 +49,9 @@ def test_type_names(dtype: str, name: str) -> None:
     assert IoType("x", (1,), dtype).type == name
 
 
-@pytest.mark.parametrize("engine", ["simulator", "reference"])
-def test_outputs_come_as_asked_for(engine, compiled: Path) -> None:
-    session = Session(compiled, engine=engine)
+@pytest.mark.parametrize("backend", ["simulator", "reference"])
+def test_outputs_come_as_asked_for(backend, compiled: Path) -> None:
+    session = Session(compiled, backend=backend)
     whole = session.run(None, feeds())
     assert [v.shape for v in whole] == [(1, 4, 8, 8), (1, 2, 8, 8), (2,)]
     assert [v.dtype.name for v in whole] == ["float32", "float32", "bool"]
@@ -64,7 +64,7 @@ def test_outputs_come_as_asked_for(engine, compiled: Path) -> None:
 
 def test_engines_agree_and_are_near_float(compiled: Path) -> None:
     mine = Session(compiled).run(None, feeds())
-    for a, b in zip(mine, Session(compiled, engine="reference").run(None, feeds()), strict=True):
+    for a, b in zip(mine, Session(compiled, backend="reference").run(None, feeds()), strict=True):
         assert np.array_equal(a, b)
     y = np.asarray(onnxruntime.InferenceSession(compiled.with_suffix(".onnx")).run(["y"], feeds())[0])
     assert (mine[0] * y).sum() / np.linalg.norm(mine[0]) / np.linalg.norm(y) > 0.998
@@ -134,7 +134,13 @@ def test_options_that_are_not(options, reason: str) -> None:
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [({"engine": "gpu"}, "engine gpu: must be simulator or reference"), ({"host": "tpu"}, "host tpu: must be cpu or cuda")],
+    [
+        (
+            {"backend": "gpu"},
+            "backend gpu: must be one of reference, simulator; a package adds one by an entry point of npu_toolchain.backends",
+        ),
+        ({"host": "tpu"}, "host tpu: must be cpu or cuda"),
+    ],
 )
 def test_sessions_that_are_not(options, reason: str, compiled: Path) -> None:
     with pytest.raises(CompileError) as fault:

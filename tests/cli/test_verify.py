@@ -40,7 +40,7 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> Build:
 def difference(data: bytes) -> str | None:
     session = Session(data)
     feeds = random_feeds(session.get_inputs(), seed=3)
-    return verify(session, Session(data, engine="reference"), feeds)[1]
+    return verify(session, Session(data, backend="reference"), feeds)[1]
 
 
 def changed(built: Build, index: int, **fields: Any) -> bytes:

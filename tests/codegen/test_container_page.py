@@ -16,8 +16,7 @@ from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.codegen.forms import field_types, form, records
 from toolchain.ops.registry import INTEGER_OPERATORS
-from toolchain.runtime import Session, random_feeds
-from toolchain.runtime.session import dram_image
+from toolchain.runtime import Session, dram_image, random_feeds
 
 PAGE = (Path(__file__).parents[2] / "docs" / "container.md").read_text()
 CONVOLUTIONS = "c = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, k) s = Softmax<axis=1>(c) y = Conv<kernel_shape=[1,1]>(s, v)"

@@ -20,7 +20,7 @@ def against_file(path: Path, machine: str = "edge16", least_db: float = 30.0, le
     names = [o.name for o in on_file.get_outputs()]
     on_floats = [np.asarray(value) for value in on_file.run(names, feeds)]
     program = Session(built.data).run(names, feeds)
-    reference = Session(built.data, engine="reference").run(names, feeds)
+    reference = Session(built.data, backend="reference").run(names, feeds)
     for name, wanted, got, bits in zip(names, on_floats, program, reference):
         assert got.shape == wanted.shape, f"{name}: {got.shape}, not {wanted.shape}"
         assert np.array_equal(got, bits), f"{name}: the program differs from the reference"

@@ -134,6 +134,29 @@ def test_refused(inputs: str, body: str, message: str, tmp_path: Path) -> None:
     assert (thing.startswith("node "), said) == (True, message)
 
 
+def test_all_are_told_at_once(tmp_path: Path) -> None:
+    """Two of one node, one of another, one in a branch; what comes of them has no type, and no sentence."""
+    text = """(float[1,3,8,8] x, float[4,3,3,3] w, float[3] w2) => (float[a] y) <bool i = {1}> {
+        a = Conv<kernel_shape = [5,5]>(x, w, w2)
+        b = Relu(a)
+        c = Transpose<perm = [0,0]>(x)
+        d = Conv<kernel_shape = [5,5]>(b, w, w2)
+        e = If (i) <then_branch = then () => (float[a] f) { f = Transpose<perm = [1]>(x) },
+          else_branch = other () => (float[a] g) { g = Relu(x) }>
+        y = Concat<axis = 0>(c, d, e)
+    }"""
+    proto = model(text)
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(CompileError) as fault:
+        load_model(save(proto, tmp_path))
+    assert str(fault.value).split("\n") == [
+        'node Conv_0 (Conv): kernel_shape=[5, 5], but its weights "w" are [3, 3] wide',
+        'node Conv_0 (Conv): its bias "w2" is [3]; it has 4 output channels',
+        "node Transpose_2 (Transpose): perm=[0, 0] is no order of the 4 dimensions of its input",
+        "node Transpose_0 (Transpose): perm=[1] is no order of the 4 dimensions of its input",
+    ]
+
+
 RIGHT = [
     (CONV, "y = Conv<auto_pad = 'VALID', kernel_shape = [3,3]>(x, w)"),
     (CONV, "y = Conv<dilations = [3,3], pads = [0,0,0,0]>(x, w)"),

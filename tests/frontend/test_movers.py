@@ -72,7 +72,7 @@ def same_bits(path: Path, machine: str = "edge16", least_db: float = 25.0) -> No
     session = Session(built.data)
     feeds = random_feeds(session.get_inputs(), seed=3)
     got = session.run(None, feeds)
-    expected = Session(built.data, engine="reference").run(None, feeds)
+    expected = Session(built.data, backend="reference").run(None, feeds)
     assert all(np.array_equal(a, b) for a, b in zip(got, expected))
 
 

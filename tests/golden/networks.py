@@ -31,7 +31,7 @@ from toolchain.codegen import Port, Region
 from toolchain.frontend import NormalModel, load_model, to_graph
 from toolchain.hw import shipped_names
 from toolchain.isa import decode, load_machine
-from toolchain.runtime.session import dram_image, dram_parts
+from toolchain.runtime import dram_image, dram_parts
 
 FOLDER = Path(__file__).parent
 EXAMPLES = FOLDER.parent.parent / "examples/networks"

@@ -12,6 +12,7 @@ from unittest.mock import patch
 import numpy as np
 import onnx
 
+from quant.fixed_point.rounding import Rounding
 from tests.frontend.same_outputs import largest_error
 from tests.meaning.recorder import Seen, operators
 from tests.meaning.rounded import Rounded, session
@@ -27,8 +28,13 @@ Array = np.ndarray[Any, Any]
 Samples = Sequence[Mapping[str, Array]]
 EXACT_DB = 120.0  # what float32 leaves
 RESHAPED = ("/before_reshape", "/rows", "/2d", "/kept")  # how the frontend calls a tensor of the file under another shape
-VIEWS = frozenset(("Cast", "Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
-MEANS = frozenset(("GlobalAveragePool", "GlobalMaxPool", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"))  # of one: views
+VIEWS = frozenset(
+    ("Cast", "DepthToSpace", "Dropout", "Flatten", "Identity", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze")
+)
+# Where they leave the size as it is, views too: means of one, parts that are the whole, what is laid side by side once.
+SIZED = frozenset(
+    ("Expand", "GlobalAveragePool", "GlobalMaxPool", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Slice", "Tile")
+)
 
 
 @dataclass(frozen=True)
@@ -101,10 +107,12 @@ def judged(proto: onnx.ModelProto, machine: Machine, samples: Samples, folder: P
         built = build(model, BuildOptions(machine, calibration=str(data), level=level))
     selected, integer, origins = quantized[0]
     codes = with_views(proto, reported_codes(integer, origins))
-    rounded = Rounded(proto, codes, 16 if machine.chip.numerics.activation == "int16" else 8, with_constants(integer))
+    numerics = machine.chip.numerics
+    bits = 16 if numerics.activation == "int16" else 8
+    rounded = Rounded(proto, codes, bits, Rounding(numerics.rounding), with_constants(integer))
     expected = in_float(proto, samples)
     near = [rounded.run(s) for s in samples]
-    chip = Session(built.container, engine="reference")
+    chip = Session(built.container, backend="reference")
     names = [o.name for o in proto.graph.output]
     got = [chip.run(names, s) for s in samples]
     found = []
@@ -146,7 +154,7 @@ def with_views(proto: onnx.ModelProto, codes: Mapping[str, tuple[float, int]]) -
         for v in (*inferred.value_info, *inferred.input, *inferred.output)
     }
     for node in reversed(proto.graph.node):
-        of_one = node.op_type in MEANS and sizes.get(node.input[0]) == sizes.get(node.output[0])
+        of_one = node.op_type in SIZED and sizes.get(node.input[0]) == sizes.get(node.output[0])
         if (node.op_type in VIEWS or of_one) and node.output[0] in found:
             found.setdefault(node.input[0], found[node.output[0]])
     return found

@@ -15,10 +15,7 @@ from toolchain.isa import Machine, load_machine
 
 @cache
 def int8_machine() -> Machine:
-    """edge16, but rounding once: asymmetric int8, weights per channel, tables and sums behind the array.
-
-    Double rounding, the shipped machine's, costs a mean of few elements up to 3.5 dB: real, but no meaning.
-    """
+    """edge16, but rounding once: asymmetric int8, weights per channel, tables and sums behind the array."""
     return _like_edge16("edge16_rounding_once", {"rounding": "single_half_up"})
 
 

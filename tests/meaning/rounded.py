@@ -7,7 +7,7 @@ its own holds between its product and its sum. What is left between this and the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,17 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
+from quant.fixed_point.rounding import Rounding
 from quant.float_session import WRONG_FUSIONS
 
 Array = np.ndarray[Any, Any]
 FACTORS = ("Mul", "PRelu")  # of these the error of a constant grows with what it multiplies
 Codes = Mapping[str, tuple[float, int]]  # tensor -> scale, zero point
+HALF = 0.5 + 1e-4  # what float32 leaves of one half is one half
+NEAREST: Mapping[Rounding, Callable[[Array], Array]] = {
+    Rounding.SINGLE_HALF_UP: lambda x: np.floor(x + HALF),
+    Rounding.DOUBLE_ROUND: lambda x: np.copysign(np.floor(np.abs(x) + HALF), x),
+}
 
 
 def session(proto: onnx.ModelProto, optimise: bool = True) -> onnxruntime.InferenceSession:
@@ -33,12 +39,15 @@ def session(proto: onnx.ModelProto, optimise: bool = True) -> onnxruntime.Infere
 
 
 class Rounded:
-    """`Rounded(file, codes, bits).run(feeds)`: every tensor of `codes` rounded to nearest and saturated, in float64.
+    """`Rounded(file, codes, bits, rounding).run(feeds)`: every tensor of `codes` rounded to nearest and saturated, in float64.
 
+    rounding: the machine's: where halves go. A mean over many of them, finer than they are, is off by what they all are.
     elementwise: the nodes of the file whose constant operand has codes of its own, over its range and zero."""
 
-    def __init__(self, proto: onnx.ModelProto, codes: Codes, bits: int, elementwise: frozenset[str] = frozenset()):
-        self._proto, self._codes, self._elementwise = proto, codes, elementwise
+    def __init__(
+        self, proto: onnx.ModelProto, codes: Codes, bits: int, rounding: Rounding, elementwise: frozenset[str] = frozenset()
+    ):
+        self._proto, self._codes, self._elementwise, self._nearest = proto, codes, elementwise, NEAREST[rounding]
         self._low, self._high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
         self._nodes: dict[int, onnxruntime.InferenceSession] = {}
 
@@ -59,7 +68,7 @@ class Rounded:
         if name not in self._codes:
             return value
         scale, zero_point = self._codes[name]
-        code = np.clip(np.rint(np.asarray(value, np.float64) / scale) + zero_point, self._low, self._high)
+        code = np.clip(self._nearest(np.asarray(value, np.float64) / scale) + zero_point, self._low, self._high)
         return np.asarray((code - zero_point) * scale, value.dtype)
 
     def _round_constant(self, value: Array) -> Array:

@@ -31,8 +31,8 @@ BELOW_DB = 3.0  # of an output on int8, below the file rounded where the chip ro
 QUOTIENT = "rounding errors of a dividend and its divisor may cancel in the file's order of rounding, not in the chip's"
 FEW = "of fewer than 64 numbers that are not zero the error is luck"
 FEW_NUMBERS = 64
-# Such numbers may be a few codes large. An int16 table is interpolated over 128 codes: beside the kink of a Relu that is a table
-# (its producer being read by others too) it is up to a quarter of that off, in steps that may be finer behind the table.
+# Such numbers may be a few codes large. An int16 table is interpolated over 128 codes: beside the kink of an Abs or a LeakyRelu
+# it is up to a quarter of that off, in steps that may be finer behind the table.
 FEW_CODES = 128.0
 LOOSE_DB = {QUOTIENT: 9.0, FEW: 9.0}
 

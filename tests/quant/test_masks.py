@@ -92,7 +92,7 @@ def quality(form: str, low: float, hw: str, folder: Path) -> float:
     onnx.save(masked(form, low), path)
     x = np.random.default_rng(5).normal(0, 1.5, (6, 1, 2, SIZE, SIZE)).astype(np.float32)
     np.savez(data, x=x)
-    session = Session(build(path, BuildOptions(hw, calibration=str(data))).data, engine="reference")
+    session = Session(build(path, BuildOptions(hw, calibration=str(data))).data, backend="reference")
     exact = open_session(str(path))
     pairs = [(exact.run(None, {"x": one})[0], session.run(None, {"x": one})[0]) for one in x]
     return sqnr_db(np.stack([a for a, _ in pairs]), np.stack([b for _, b in pairs]))

@@ -28,7 +28,7 @@ def test_memory_does_not_grow_with_the_samples(tmp_path: Path) -> None:
     proto.graph.initializer.append(numpy_helper.from_array(rng.standard_normal((4, 3, 3, 3)).astype(np.float32), "w"))
     onnx.save(proto, tmp_path / "m.onnx")
     container = build(tmp_path / "m.onnx", BuildOptions("edge16")).container
-    reference, model = Session(container, engine="reference"), load_model(tmp_path / "m.onnx")
+    reference, model = Session(container, backend="reference"), load_model(tmp_path / "m.onnx")
     inputs = [{"x": rng.standard_normal((1, 3, SIDE, SIDE)).astype(np.float32)}]
     given = [(inputs[0], reference.run_detailed(inputs[0]))] * 8
     tracemalloc.start()

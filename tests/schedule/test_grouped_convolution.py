@@ -127,7 +127,7 @@ def _built(folder: Path, body: str, machine: Machine) -> Any:
 def test_bits_are_those_of_the_reference(body: str, machine: str, tmp_path: Path) -> None:
     built = _built(tmp_path, body, _machine(**MACHINES[machine]))
     feeds = random_feeds(built.container.inputs, seed=2)
-    expected = Session(built.data, engine="reference").run_detailed(feeds)
+    expected = Session(built.data, backend="reference").run_detailed(feeds)
     got = Session(built.data, timing=True).run_detailed(feeds)
     np.testing.assert_array_equal(got.outputs["y"], expected.outputs["y"])
 

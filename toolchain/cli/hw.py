@@ -6,7 +6,8 @@ from pathlib import Path
 
 import typer
 
-from quant.fixed_point import FixedPointError, MachineNumerics, Rounding, ScaleForm, write_vectors
+from quant.fixed_point import FixedPointError, MachineNumerics, Rounding, write_vectors
+from quant.parameters import scale_form
 from toolchain.cli.application import application, reported
 from toolchain.errors import CompileError
 from toolchain.hw import Chip, chip_differences, chip_lines, chip_schema, shipped_names
@@ -107,12 +108,12 @@ _ROUNDED_AS |= {op: op for op in ("average_pool", "add", "sub", "mul", "rescale"
 
 def _machine_numerics(chip: Chip) -> MachineNumerics:
     """What `quant.fixed_point` knows of a chip. Vector operations that it lacks get no cases."""
-    numerics, scale = chip.numerics, chip.numerics.scale
+    numerics = chip.numerics
     roundings = {op: numerics.per_op[key] for op, key in _ROUNDED_AS.items() if key in numerics.per_op}
     return MachineNumerics(
         activation=numerics.activation,
         weight=numerics.weight,
-        form=ScaleForm(scale.kind, scale.multiplier_bits, scale.shift_min, scale.shift_max),
+        form=scale_form(numerics),
         rounding=Rounding(numerics.rounding),
         per_op={op: Rounding(rounding) for op, rounding in roundings.items()},
         per_channel=numerics.weights_per_channel,

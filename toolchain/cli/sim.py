@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolchain.cli import ended_at_once
-from toolchain.cli.application import application, reported, require_host, require_writable, warn
+from toolchain.cli.application import application, as_options, reported, require_host, require_writable, warn
 from toolchain.cli.inputs import machine_inputs
 from toolchain.cli.progress import shown
+from toolchain.errors import CompileError
 
 if TYPE_CHECKING:
     from toolchain.runtime import Run, Session
@@ -29,12 +30,13 @@ def sim_command(
     json_file: Annotated[Path | None, typer.Option("--json", help="The figures as JSON.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Chrome trace, opens in Perfetto.")] = None,
     host: Annotated[str, typer.Option(help="Where islands run: cpu or cuda.")] = "cpu",
+    backend: Annotated[str, typer.Option(help="What runs the programs: simulator, reference, or a package's.")] = "simulator",
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare with the integer reference; exit code 1 where a byte differs.")
     ] = False,
     hw: Annotated[str | None, typer.Option(help="Refuse a file that was built for another machine than this.")] = None,
 ) -> None:
-    """Runs MODEL on the simulator, islands in onnxruntime; prints where the cycles went and what ran where.
+    """Runs MODEL on the simulator, or another backend, islands in onnxruntime; prints where the cycles went and what ran where.
 
     Exit code 2 where the file or its program breaks a rule.
     """
@@ -44,7 +46,7 @@ def sim_command(
         require_host(host)
         outputs = {"--output": output, "--json": json_file, "--trace": trace}
         require_writable(outputs, {"the model": model, "--input": input_file, **machine_inputs(hw)})
-        _simulate(model, input_file, output, json_file, trace, host, hw, verify)
+        _simulate(model, input_file, output, json_file, trace, host, backend, hw, verify)
 
 
 def _simulate(
@@ -54,27 +56,32 @@ def _simulate(
     json_file: Path | None,
     trace: Path | None,
     host: str,
+    backend: str,
     hw: str | None,
     compare: bool,
 ) -> None:
     from toolchain.cli.arrays import npz_bytes, read_feeds
     from toolchain.files import write_files
-    from toolchain.report import run_figures
+    from toolchain.report import run_figures, untimed_figures
     from toolchain.report.trace import trace_json
     from toolchain.runtime import Session, verify
 
-    session = Session(model, host=host, timing=True)  # type: ignore[arg-type]
+    with as_options():
+        session = Session(model, backend=backend, host=host, timing=True)  # type: ignore[arg-type]
     if hw is not None:
         _require_machine(session, model, hw)
     feeds = read_feeds(input_file, session.get_inputs())
-    reference = Session(model, engine="reference", host=host) if compare else None  # type: ignore[arg-type]
+    reference = Session(model, backend="reference", host=host) if compare else None  # type: ignore[arg-type]
     with shown() as progress:
         if reference is None:
             run, difference = session.run_detailed(feeds, progress), None
         else:
             run, difference = verify(session, reference, feeds, progress)
     simulations = [s.simulation for s in run.segments]
-    figures = run_figures(session.container, simulations)
+    timed = all(s.simulation is not None for s in run.segments if s.where == f"npu ({backend})")
+    if trace is not None and not timed:
+        raise CompileError(f"--trace {trace}: backend {backend} gives no times; the simulator does")
+    figures = run_figures(session.container, simulations) if timed else untimed_figures(session.container)
     figures["segments"] = [{"where": s.where, "nodes": len(s.nodes)} for s in run.segments]
     figures["warnings"] = [w for s in run.segments for w in s.warnings]
     if compare:
@@ -102,9 +109,12 @@ def _report(session: Session, run: Run, figures: dict) -> str:
     from toolchain.errors import counted
     from toolchain.report import text
 
+    timed = "cycles" in figures
     sections = [
-        text.layers_text(figures, session.container.machine.chip.macs_per_cycle),
-        text.totals_text(figures),
+        text.layers_text(figures, session.container.machine.chip.macs_per_cycle) if timed else "",
+        text.totals_text(figures)
+        if timed
+        else f"{figures['name']} on {figures['machine']}: no cycles, the backend gives no times",
         text.fallbacks_text(figures),
         "ran: " + ", ".join(f"{counted(len(s.nodes), 'node')} on {s.where}" for s in run.segments),
     ]

@@ -31,7 +31,7 @@ def container_of(
 
 
 def reference_container(model: NormalModel, selection: Selection, machine: Machine, graph: Graph) -> Container:
-    """What the integer reference needs, without programs: a Session of it runs with engine="reference" only."""
+    """What the integer reference needs, without programs: a Session of it runs with backend="reference" only."""
     compiled = [
         _unplaced(graph, s, selection.origins) if s.on_chip else island(model, s) for s in segments(graph, selection.origins)
     ]
@@ -46,8 +46,14 @@ def island(model: NormalModel, segment: Segment) -> Island:
 
 
 def _unplaced(graph: Graph, segment: Segment, origins: Mapping[str, tuple[str, str]]) -> Region:
-    inputs, outputs = (tuple(port_at(0, n, graph, origins) for n in names) for names in (segment.inputs, segment.outputs))
-    return Region(b"", (), inputs, outputs, 0, tuple(n.name for n in segment.nodes), (), (), 0, 0)
+    """Its ports lie behind each other: the memory image that the reference reads and writes has nothing else."""
+    ports, end = {}, 0
+    for name in (*segment.inputs, *segment.outputs):
+        if name not in ports:
+            ports[name] = port_at(end, name, graph, origins)
+            end += ports[name].size_bytes
+    inputs, outputs = (tuple(ports[n] for n in names) for names in (segment.inputs, segment.outputs))
+    return Region(b"", (), inputs, outputs, end, tuple(n.name for n in segment.nodes), (), (), 0, 0)
 
 
 def _chip_graph(graph: Graph) -> Graph:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from toolchain.errors import CompileError
@@ -13,8 +15,22 @@ def refuse(thing: str, reason: str, way_out: str = "") -> CompileError:
     return CompileError(f"{thing}: {reason}" + (f"\n  help: {way_out}" if way_out else ""))
 
 
-def refuse_node(node: Node, reason: str, way_out: str = "") -> CompileError:
-    return refuse(f"node {node.name} ({node.op.op_type})", reason, way_out)
+class NodeFault(CompileError):
+    """What is wrong with one node or several: each fault, then each way out once."""
+
+    def __init__(self, faults: Iterable[tuple[str, str]]):
+        """faults: what is said, and the way out or ""."""
+        self.faults = tuple(dict.fromkeys(faults))
+        ways_out = dict.fromkeys(f"  help: {way_out}" for _, way_out in self.faults if way_out)
+        super().__init__("\n".join([*(said for said, _ in self.faults), *ways_out]))
+
+
+def refuse_node(node: Node, reason: str, way_out: str = "") -> NodeFault:
+    return NodeFault([(f"node {node.name} ({node.op.op_type}): {reason}", way_out)])
+
+
+def all_of(faults: Iterable[NodeFault]) -> NodeFault:
+    return NodeFault(said for fault in faults for said in fault.faults)
 
 
 def unusable(name: str, value: np.ndarray, bad: np.ndarray, kind: str) -> CompileError:

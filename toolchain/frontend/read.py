@@ -12,9 +12,9 @@ import onnx
 from onnx import external_data_helper
 
 from toolchain.bounds import ONNX_BYTES, ONNX_FUNCTIONS, ONNX_NODES
-from toolchain.errors import CompileError, first_line
+from toolchain.errors import first_line
 from toolchain.files import read_limited
-from toolchain.frontend.errors import refuse
+from toolchain.frontend.errors import NodeFault, refuse
 
 OLDEST_OPSET = 7  # also onnxruntime's; before it, operands were broadcast by attributes
 NORMAL_OPSET = 21  # the oldest opset whose spellings equal the newest one's; a newer model keeps its own
@@ -164,8 +164,7 @@ def check_operators(graph: onnx.GraphProto, opset: int) -> None:
     """CompileError with every node that no build can take, each way out once."""
     faults = [*operator_faults(graph, opset)]
     if faults:
-        ways_out = dict.fromkeys(f"  help: {way_out}" for _, way_out in faults if way_out)
-        raise CompileError("\n".join([*(said for said, _ in faults), *ways_out]))
+        raise NodeFault(faults)
 
 
 def operator_faults(graph: onnx.GraphProto, opset: int) -> Iterator[tuple[str, str]]:

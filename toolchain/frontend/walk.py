@@ -12,7 +12,7 @@ import onnx
 from toolchain.bounds import FOLDED_BYTES
 from toolchain.errors import CompileError
 from toolchain.frontend.convert import array_dtype, array_from_proto, dtype_name, node_from_proto, numpy_dtype, type_of
-from toolchain.frontend.errors import refuse, refuse_node, unusable
+from toolchain.frontend.errors import NodeFault, all_of, refuse, refuse_node, unusable
 from toolchain.frontend.infer import check_complete, evaluate, foldable, infer, schema_of
 from toolchain.frontend.read import NORMAL_OPSET, opset_of
 from toolchain.frontend.upgrade import upgrade
@@ -31,6 +31,8 @@ class Walk:
     nodes: list[Node] = field(default_factory=list)
     names: dict[str, int] = field(default_factory=dict)
     folded_bytes: int = 0
+    faults: list[NodeFault] = field(default_factory=list)
+    lost: set[str] = field(default_factory=set)  # tensors that nodes with faults would make, and what comes of them
 
     @property
     def normal_opset(self) -> int:
@@ -41,6 +43,8 @@ def static_graph(proto: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> Gr
     """CompileError on type errors, cycles, undefined tensors, data-dependent shapes and weights that are not finite."""
     walk = Walk(opset_of(proto), dict(inputs))
     visit_graph(proto.graph, walk)
+    if walk.faults:
+        raise all_of(walk.faults)
     for output in proto.graph.output:
         check_output(output, walk)
     outputs = tuple(o.name for o in proto.graph.output)
@@ -67,8 +71,15 @@ def visit_graph(graph: onnx.GraphProto, walk: Walk) -> None:
     for tensor in graph.initializer:
         if tensor.name in used:
             add_constant(tensor.name, array_from_proto(tensor, f"weight {tensor.name}"), walk)
-    for node in sorted_nodes(graph, set(walk.types), walk.names):
-        visit(node, walk)
+    for node in sorted_nodes(graph, walk.types.keys() | walk.lost, walk.names):
+        if not walk.lost.isdisjoint(node.inputs):
+            walk.lost.update(node.outputs)
+            continue
+        try:
+            visit(node, walk)
+        except NodeFault as fault:
+            walk.faults.append(fault)
+            walk.lost.update(node.outputs)
 
 
 def names_used(graph: onnx.GraphProto) -> set[str]:
@@ -214,7 +225,7 @@ def count_folded(node: Node, found: Mapping[str, TensorType], walk: Walk) -> Non
     walk.folded_bytes += max(0, made - sum(walk.constants[n].nbytes for n in set(node.inputs) if n))
     if walk.folded_bytes > FOLDED_BYTES:
         reason = f"makes {made:,} bytes of constants; {FOLDED_BYTES:,} more than the file holds are the most"
-        raise refuse_node(node, reason, "make it an input of the model")
+        raise refuse(f"node {node.name} ({node.op.op_type})", reason, "make it an input of the model")
 
 
 def shape_value(node: Node, walk: Walk) -> dict[str, np.ndarray]:
@@ -236,6 +247,9 @@ def visit_branch(node: Node, walk: Walk) -> None:
     proto.CopyFrom(branch)
     visit_graph(proto, walk)
     for inner, outer in zip(proto.output, node.outputs):
+        if inner.name in walk.lost:
+            walk.lost.add(outer)
+            continue
         if inner.name not in walk.types:
             raise refuse_node(node, f'its branch never makes "{inner.name}"')
         identity = Node(f"{node.name}/{outer}", OnnxOp("Identity"), (inner.name,), (outer,), node.sources)

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from quant.fixed_point.errors import ScaleRangeError
 from quant.fixed_point.real_functions import erf, sigmoid
+from quant.fixed_point.scale import choose_scale
 from quant.fixed_point.tables import build_table8, build_table16
+from quant.parameters import scale_form
 from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
@@ -65,6 +68,7 @@ PRIMITIVES: dict[str, Callable[..., Array]] = {
 }
 
 X: Function = ("x",)
+CODES_8 = 256  # entries of a table that has one for each code, so that nothing is interpolated
 
 
 def _leaky(x: Function, slope: float) -> Function:
@@ -213,10 +217,23 @@ class Unary:
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
-        if "table" not in scope.chip.functions:
+        if "table" not in scope.chip.functions or self._is_finer_as_clamp(x, y, scope):
             return [self._clamp(node, x, y, scope)]
         op = Lookup(make_table(self.function, x, y, scope.chip))
         return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
+
+    def _is_finer_as_clamp(self, x: Quant, y: Quant, scope: QuantScope) -> bool:
+        """An interpolated table bends between two of its entries; a clamp bends where it should, if the machine has the scale
+        to half a code."""
+        numerics, operations = scope.chip.numerics, scope.chip.functions
+        if numerics.table.entries == CODES_8 or "rescale" not in operations or clip_bounds(self.function) is None:
+            return False
+        low, high = scope.code_range
+        try:
+            error = choose_scale(x.scale / y.scale, scale_form(numerics)).relative_error
+        except ScaleRangeError:
+            return False
+        return abs(float(error[0])) * (high - low) <= 0.5
 
     def _clamp(self, node: Node, x: Quant, y: Quant, scope: QuantScope) -> Node:
         from toolchain.ops.base import clamp_codes
@@ -235,7 +252,7 @@ def make_table(function: Function, x: Quant, y: Quant, chip: Chip) -> LookupTabl
         return evaluate(function, real)
 
     form = chip.numerics.table
-    if form.entries == 256:
+    if form.entries == CODES_8:
         return LookupTable(build_table8(f, x.scale, x.zero_point, y.scale, y.zero_point), "none")
     # TFLite's table knows no output zero point; its samples differ from TOSA's, its interpolation does not.
     kind = "tflite" if form.interpolation == "tflite" and y.zero_point == 0 else "tosa"

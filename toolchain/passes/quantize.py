@@ -13,7 +13,7 @@ from quant.fixed_point.requant import Requant, make_requant
 from quant.fixed_point.rounding import Rounding
 from quant.fixed_point.scale import ScaleForm
 from quant.observe import Range
-from quant.parameters import activation_quant, code_range, quant_range
+from quant.parameters import activation_quant, code_range, quant_range, scale_form
 from quant.repair.step import AS_IN_THE_MODEL, LayerParameters, Quantization
 from toolchain.errors import CompileError, InternalError
 from toolchain.hw.chip import Chip, Numerics
@@ -25,6 +25,9 @@ from toolchain.ops.pool import Geometry, MaxPool, all_windows_meet
 
 _WIDEST = 2.0**8  # more would leave an 8-bit tensor no codes
 _INT32 = (-(2**31), 2**31 - 1)
+# Rounding.DOUBLE_ROUND rounds a second time behind shifts above 31. Of scales near one, as pools and sums have them, that is off
+# by up to a quarter of a code, always away from zero: there the multiplier gives up its last bits, of which 26 are left.
+_ONCE, _COARSE, _CODES = 31, 2.0**-5, 1 << 16
 
 
 @dataclass
@@ -62,7 +65,9 @@ class _Scope:
         (`peak`: the largest magnitude of each sum), or the least sum saturates already."""
         numerics = self.chip.numerics
         rounding = Rounding(numerics.per_op.get(operation, numerics.rounding))  # type: ignore[arg-type]
-        form = ScaleForm(numerics.scale.kind, numerics.scale.multiplier_bits, numerics.scale.shift_min, numerics.scale.shift_max)
+        form = scale_form(numerics)
+        if rounding is Rounding.DOUBLE_ROUND and high - low < _CODES and np.min(real_scale) >= _COARSE:
+            form = replace(form, shift_max=min(form.shift_max, _ONCE))
         wrap = numerics.overflow == "wrap"
         if not wrap:
             real_scale = _indistinguishable(np.asarray(real_scale, np.float64), form, zero_point, low, high, peak)

@@ -51,7 +51,7 @@ class Network:
         """The integer reference of the whole network, islands on the host among it; `run_detailed` gives every chip tensor's
         codes."""
         graph = self.integer(quantization)
-        return Session(reference_container(self.model, self.selection, self.machine, graph), engine="reference")
+        return Session(reference_container(self.model, self.selection, self.machine, graph), backend="reference")
 
 
 # samples start afresh each time they are iterated, and are what this step may see.

@@ -3,7 +3,7 @@
 from toolchain.report.agreement import agreed
 from toolchain.report.explain import explained
 from toolchain.report.fidelity import fidelity
-from toolchain.report.figures import run_figures
+from toolchain.report.figures import run_figures, untimed_figures
 from toolchain.report.warnings import calibration_warnings, host_warnings
 
-__all__ = ["agreed", "calibration_warnings", "explained", "fidelity", "host_warnings", "run_figures"]
+__all__ = ["agreed", "calibration_warnings", "explained", "fidelity", "host_warnings", "run_figures", "untimed_figures"]

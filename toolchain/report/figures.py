@@ -47,8 +47,17 @@ def run_figures(container: Container, simulations: Sequence[Simulation | None]) 
         "busy_cycles": _busy([r for _, r in regions]),
         "layers": layers,
         "host": host_figures(container, macs),
-        "fallbacks": [{"node": node, "op": op, "reason": reason} for node, op, reason in container.fallbacks],
+        "fallbacks": _fallbacks(container),
     }
+
+
+def untimed_figures(container: Container) -> dict[str, Any]:
+    """Of a run on a backend that gives no times: what is known without them."""
+    return {"name": container.name, "machine": container.machine.chip.name, "fallbacks": _fallbacks(container)}
+
+
+def _fallbacks(container: Container) -> list[dict[str, str]]:
+    return [{"node": node, "op": op, "reason": reason} for node, op, reason in container.fallbacks]
 
 
 def _busy(simulations: Sequence[Simulation]) -> dict[str, int]:

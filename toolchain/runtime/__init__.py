@@ -1,6 +1,25 @@
-"""Runs compiled models: chip regions on the simulator or the integer reference, islands in onnxruntime."""
+"""Runs compiled models: chip regions on a backend (the simulator, the integer reference, or others), islands in onnxruntime."""
 
+from toolchain.runtime.backend import GROUP, Backend, Execution, Loaded, Program
+from toolchain.runtime.builtin import dram_image, dram_parts, read_port, write_port
 from toolchain.runtime.session import Ran, Run, Session, check_feeds, host_providers, random_feeds
 from toolchain.runtime.verify import verify
 
-__all__ = ["Ran", "Run", "Session", "check_feeds", "host_providers", "random_feeds", "verify"]
+__all__ = [
+    "GROUP",
+    "Backend",
+    "Execution",
+    "Loaded",
+    "Program",
+    "Ran",
+    "Run",
+    "Session",
+    "check_feeds",
+    "dram_image",
+    "dram_parts",
+    "host_providers",
+    "random_feeds",
+    "read_port",
+    "verify",
+    "write_port",
+]

@@ -7,23 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
 from quant.float_session import open_session
-from simulator import DramPart, Observe, PartKind, Simulation, simulate
+from simulator import Observe, Simulation, measured
 from toolchain.codegen import Container, IoType, Island, Port, Region, container_from_bytes, read_container
 from toolchain.errors import CompileError, ProgramError, first_line
 from toolchain.frontend import island_fault
-from toolchain.ir.graph import Node
-from toolchain.isa import Decoded, decode
 from toolchain.machine import MachineOp
+from toolchain.runtime.backend import Backend, Foreign, Loaded, Program, Progress, backend_named
+from toolchain.runtime.builtin import BACKENDS, dram_image, read_port, write_port
 from toolchain.runtime.ports import to_codes, to_real
 from toolchain.runtime.unread import unread_warnings
 
-Engine = Literal["simulator", "reference"]
-Progress = Callable[[str, int, int], None]
 Watch = Callable[[Region, Sequence[MachineOp]], Observe]
 
 
@@ -31,7 +29,7 @@ Watch = Callable[[Region, Sequence[MachineOp]], Observe]
 class Ran:
     """Where a segment ran: "npu (simulator)", "npu (reference)", or the execution provider of onnxruntime.
 
-    warnings: what the simulator found that no rule forbids, in sentences.
+    simulation: cycles, where the backend has them. warnings: what the simulator found that no rule forbids, in sentences.
     """
 
     where: str
@@ -53,31 +51,37 @@ class Run:
 class Session:
     """`Session("model.npu").run(None, {"x": x})`.
 
-    engine: "simulator" decodes and runs the program's bytes; "reference" evaluates the integer graph with numpy.
-    host: where islands run. Raises ProgramError for a file that is not there or not sound, CompileError for an engine or a host
-    that is not there.
+    backend: what runs the programs: "simulator" decodes and runs their bytes, "reference" evaluates the integer graph with
+    numpy, others are found by name (docs/backends.md). timing, check: cycles, and the machine's rules, where the backend has
+    them. host: where islands run. Raises ProgramError for a file that is not there or not sound, CompileError for a backend or a
+    host that is not there.
     """
 
     def __init__(
         self,
         model: str | Path | bytes | Container,
         *,
-        engine: Engine = "simulator",
+        backend: str | Backend = "simulator",
         host: Literal["cpu", "cuda"] = "cpu",
         timing: bool = False,
         check: bool = True,
     ):
-        if engine not in get_args(Engine):
-            raise CompileError(f"engine {engine}: must be {' or '.join(get_args(Engine))}")
+        self.backend_name = backend if isinstance(backend, str) else type(backend).__name__
+        self._backend = backend_named(backend, BACKENDS) if isinstance(backend, str) else Foreign(self.backend_name, backend)
         self._own = isinstance(model, Container)  # made here, not read: what it cannot compute is our bug
         if isinstance(model, bytes):
             model = container_from_bytes(model, "model")
         self.container = model if isinstance(model, Container) else read_container(model)
-        self._engine, self._timing, self._check = engine, timing, check
+        self._timing, self._check = timing, check
         self._providers = host_providers(host)
         self._islands: dict[int, Any] = {}
-        self._decoded = cache(self._decode)
+        self._program, self._loaded = cache(self._programmed), cache(self._load)
         self._warnings: dict[int, tuple[str, ...]] = {}
+
+    @property
+    def observes(self) -> bool:
+        """Whether a run can be watched operation by operation."""
+        return self._backend.observes
 
     def get_inputs(self) -> tuple[IoType, ...]:
         return self.container.inputs
@@ -95,7 +99,9 @@ class Session:
         return [outputs[n] for n in names]
 
     def run_detailed(self, feeds: Mapping[str, np.ndarray], progress: Progress | None = None, watch: Watch | None = None) -> Run:
-        """watch: given each region with its operations, what is to observe its run on the simulator."""
+        """watch: given each region with its operations, what is to observe its run, on a backend that `observes`."""
+        if watch is not None and not self.observes:
+            raise CompileError(f"backend {self.backend_name}: tells nothing of its operations, so that none can be watched")
         check_feeds(self.container.inputs, feeds)
         real: dict[str, np.ndarray] = {n: np.asarray(feeds[n]) for n in feeds}
         codes: dict[str, np.ndarray] = {}
@@ -116,70 +122,36 @@ class Session:
         progress: Progress | None,
         watch: Watch | None,
     ) -> Ran:
+        program, dram = self._program(index), self._filled(region, real, codes)
+        observe = watch(region, program.decoded.ops) if watch else None
+        done = self._loaded(index).run(dram, observe=observe, progress=progress)
+        codes.update(done.tensors)
+        for port in region.outputs:
+            codes[port.tensor] = read_port(done.memory["dram"], port)
+            real[port.model] = to_real(codes[port.tensor], port)
+        simulation = done.simulation
+        if simulation is None and done.start.size:
+            simulation = measured(program.machine.chip, program.decoded.ops, done.memory, done.start, done.end)
+        if simulation is not None and index not in self._warnings:  # they do not depend on values
+            self._warnings[index] = unread_warnings(self.container, region, program.decoded.ops, simulation.unread)
+        return Ran(f"npu ({self.backend_name})", region.nodes, simulation, self._warnings.get(index, ()))
+
+    def _filled(self, region: Region, real: Mapping[str, np.ndarray], codes: dict[str, np.ndarray]) -> np.ndarray:
+        """The region's DRAM with constants and inputs in place; the codes of inputs are added."""
+        dram = dram_image(region)
         for port in region.inputs:
             if port.tensor not in codes:
                 codes[port.tensor] = to_codes(_fitting(real[port.model], port), port)
-        if self._engine == "reference":
-            self._evaluate(region, codes)
-            ran = Ran("npu (reference)", region.nodes, None)
-        else:
-            simulation = self._simulate(index, region, codes, progress, watch)
-            if index not in self._warnings:  # they do not depend on values
-                self._warnings[index] = unread_warnings(self.container, region, self._decoded(index).ops, simulation.unread)
-            ran = Ran("npu (simulator)", region.nodes, simulation, self._warnings[index])
-        for port in region.outputs:
-            real[port.model] = to_real(codes[port.tensor], port)
-        return ran
+            write_port(dram, port, codes[port.tensor])
+        return dram
 
-    def _evaluate(self, region: Region, codes: dict[str, np.ndarray]) -> None:
-        graph = self.container.graph
-        wanted = set(region.nodes)
-        for node in graph.nodes:
-            if node.name in wanted:
-                inputs = [codes[n] if n in codes else graph.constants[n] for n in node.inputs if n]
-                codes[node.outputs[0]] = self._computed(node, inputs)
-
-    def _computed(self, node: Node, inputs: list[np.ndarray]) -> np.ndarray:
-        try:
-            return node.op.reference(inputs)
-        except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as fault:
-            if self._own:
-                raise
-            raise ProgramError(f"graph: node {node.name!r} cannot be computed: {first_line(fault)}; build it again") from None
-
-    def _decode(self, index: int) -> Decoded:
+    def _programmed(self, index: int) -> Program:
         region = self.container.segments[index]
         assert isinstance(region, Region)
-        decoded = decode(region.program, self.container.machine.isa)
-        if len(decoded.ops) != len(region.op_layers):
-            raise ProgramError(f"the program has {len(decoded.ops)} operations, its layer table {len(region.op_layers)}")
-        return decoded
+        return Program(self.container.machine, region, self.container.graph, self._own)
 
-    def _simulate(
-        self, index: int, region: Region, codes: dict[str, np.ndarray], progress: Progress | None, watch: Watch | None
-    ) -> Simulation:
-        decoded = self._decoded(index)
-        dram = dram_image(region)
-        for port in region.inputs:
-            raw = codes[port.tensor].astype(np.dtype(port.dtype).newbyteorder("<")).tobytes()
-            dram[port.address : port.address + len(raw)] = np.frombuffer(raw, np.uint8)
-        done = simulate(
-            self.container.machine.chip,
-            decoded.ops,
-            decoded.words,
-            dram,
-            (),
-            timing=self._timing,
-            check=self._check,
-            parts=dram_parts(region),
-            observe=watch(region, decoded.ops) if watch else None,
-            progress=progress,
-        )
-        for port in region.outputs:
-            kind = np.dtype(port.dtype).newbyteorder("<")
-            found = done.dram[port.address : port.address + port.size_bytes].view(kind)
-            codes[port.tensor] = found.astype(port.dtype).reshape(port.shape)
-        return done
+    def _load(self, index: int) -> Loaded:
+        return self._backend.load(self._program(index), timing=self._timing, check=self._check)
 
     def _run_island(self, index: int, island: Island, real: dict[str, np.ndarray]) -> Ran:
         if index not in self._islands:
@@ -214,22 +186,6 @@ def _fitting(value: np.ndarray, port: Port) -> np.ndarray:
 def _island_name(island: Island) -> str:
     shown = ", ".join(island.nodes[:3])
     return f"host nodes {shown}{f' and {len(island.nodes) - 3} more' if len(island.nodes) > 3 else ''}"
-
-
-def dram_image(region: Region) -> np.ndarray:
-    """uint8: the region's DRAM with the constants in place."""
-    dram = np.zeros(region.dram_bytes, np.uint8)
-    for address, data in region.constants:
-        dram[address : address + len(data)] = np.frombuffer(data, np.uint8)
-    return dram
-
-
-def dram_parts(region: Region) -> list[DramPart]:
-    """What the program may only read, and what it must write."""
-    parts = [DramPart(PartKind.CONSTANT, "", address, address + len(data)) for address, data in region.constants]
-    for kind, ports in ((PartKind.INPUT, region.inputs), (PartKind.OUTPUT, region.outputs)):
-        parts += [DramPart(kind, p.model, p.address, p.address + p.size_bytes) for p in ports]
-    return parts
 
 
 def check_feeds(inputs: Sequence[IoType], feeds: Mapping[str, np.ndarray]) -> None:

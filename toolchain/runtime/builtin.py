@@ -1,0 +1,121 @@
+"""The project's own backends: the simulator, and the integer reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from simulator import DramPart, Observe, PartKind, simulate
+from toolchain.codegen import Port, Region
+from toolchain.errors import CompileError, ProgramError, first_line
+from toolchain.ir.graph import Node
+from toolchain.runtime.backend import Backend, Execution, Loaded, Program, Progress
+
+
+class Simulator:
+    """Decodes the program's bytes and runs them: bits, cycles, and refusal of what would depend on timing."""
+
+    observes = True
+
+    def load(self, program: Program, *, timing: bool, check: bool) -> Loaded:
+        return _Simulated(program, timing, check)
+
+
+class _Simulated:
+    def __init__(self, program: Program, timing: bool, check: bool):
+        self._program, self._timing, self._check = program, timing, check
+
+    def run(
+        self, dram: np.ndarray, *, until: int | None = None, observe: Observe | None = None, progress: Progress | None = None
+    ) -> Execution:
+        done = simulate(
+            self._program.machine.chip,
+            self._program.decoded.ops,
+            self._program.decoded.words,
+            dram,
+            (),
+            timing=self._timing,
+            check=self._check,
+            parts=dram_parts(self._program.region),
+            until=until,
+            observe=observe,
+            progress=progress,
+        )
+        return Execution(done.memory, done.start, done.end, {}, done)
+
+
+class Reference:
+    """Evaluates the integer graph with numpy: what the bits must be. It knows tensors, no operations, and takes no cycles."""
+
+    observes = False
+
+    def load(self, program: Program, *, timing: bool, check: bool) -> Loaded:
+        return _Evaluated(program)
+
+
+class _Evaluated:
+    def __init__(self, program: Program):
+        self._program = program
+        held = set(program.region.nodes)
+        self._nodes = [n for n in program.graph.nodes if n.name in held]
+
+    def run(
+        self, dram: np.ndarray, *, until: int | None = None, observe: Observe | None = None, progress: Progress | None = None
+    ) -> Execution:
+        if until is not None:
+            raise CompileError("backend reference: computes tensors, so that it stops behind no operation; take simulator")
+        region = self._program.region
+        codes = {p.tensor: read_port(dram, p) for p in region.inputs}
+        for node in self._nodes:
+            codes[node.outputs[0]] = self._computed(node, codes)
+        for port in region.outputs:
+            made = codes[port.tensor]
+            if made.size != math.prod(port.shape):
+                raise ProgramError(
+                    f"graph: makes {port.tensor!r} as {list(made.shape)}, its port has {list(port.shape)}; build it again"
+                )
+            write_port(dram, port, made)
+        return Execution({"dram": dram}, tensors=codes)
+
+    def _computed(self, node: Node, codes: Mapping[str, np.ndarray]) -> np.ndarray:
+        constants = self._program.graph.constants
+        try:
+            return node.op.reference([codes[n] if n in codes else constants[n] for n in node.inputs if n])
+        except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as fault:
+            if self._program.own:
+                raise
+            raise ProgramError(f"graph: node {node.name!r} cannot be computed: {first_line(fault)}; build it again") from None
+
+
+BACKENDS: Mapping[str, Backend] = MappingProxyType({"simulator": Simulator(), "reference": Reference()})
+
+
+def read_port(dram: np.ndarray, port: Port) -> np.ndarray:
+    """The codes of a port, a copy."""
+    kind = np.dtype(port.dtype).newbyteorder("<")
+    return dram[port.address : port.address + port.size_bytes].view(kind).astype(port.dtype).reshape(port.shape)
+
+
+def write_port(dram: np.ndarray, port: Port, codes: np.ndarray) -> None:
+    """Puts a port's codes where the program reads them."""
+    raw = codes.astype(np.dtype(port.dtype).newbyteorder("<")).tobytes()
+    dram[port.address : port.address + len(raw)] = np.frombuffer(raw, np.uint8)
+
+
+def dram_image(region: Region) -> np.ndarray:
+    """uint8: the region's DRAM with the constants in place."""
+    dram = np.zeros(region.dram_bytes, np.uint8)
+    for address, data in region.constants:
+        dram[address : address + len(data)] = np.frombuffer(data, np.uint8)
+    return dram
+
+
+def dram_parts(region: Region) -> list[DramPart]:
+    """What the program may only read, and what it must write."""
+    parts = [DramPart(PartKind.CONSTANT, "", address, address + len(data)) for address, data in region.constants]
+    for kind, ports in ((PartKind.INPUT, region.inputs), (PartKind.OUTPUT, region.outputs)):
+        parts += [DramPart(kind, p.model, p.address, p.address + p.size_bytes) for p in ports]
+    return parts
