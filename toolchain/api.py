@@ -25,10 +25,9 @@ from simulator import simulate
 from toolchain.codegen import Container, Island, Region, container_of, container_to_bytes, island, link_region
 from toolchain.errors import CompileError, InternalError, ProgramError
 from toolchain.frontend import NormalModel, load_model, to_graph
-from toolchain.ir.graph import Graph, Quant
+from toolchain.ir.graph import Graph, Quant, TensorType
 from toolchain.ir.text import print_graph
 from toolchain.isa import Machine, decode, disassemble, load_machine
-from toolchain.ops.movement import Concat
 from toolchain.passes.compose import compose
 from toolchain.passes.fuse import fuse_clamps, fuse_residuals, fuse_tables
 from toolchain.passes.named import named_nodes
@@ -38,8 +37,8 @@ from toolchain.passes.select import Selection, select
 from toolchain.report import agreed, calibration_warnings, explained, host_warnings, run_figures
 from toolchain.report.accuracy import JudgedOn, Judgement, Subject, judged
 from toolchain.report.diagnosis import Quantized
-from toolchain.report.error_report import ErrorReport, network_of
-from toolchain.report.gate import OPEN, Gate
+from toolchain.report.error_report import ErrorReport, concat_parts, network_of
+from toolchain.report.gate import OPEN, Evaluation, Gate, loaded
 from toolchain.report.strides import stride_warnings
 from toolchain.report.text import RANDOM
 from toolchain.runtime import Session, host_providers
@@ -86,7 +85,7 @@ class BuildOptions:
         if self.judge is not None and self.calibration is None and self.parameters is None:
             raise CompileError(f"judge {self.judge}: what was calibrated on random inputs means nothing; give --calib or --quant")
         if without_data and (self.gate or self.error_report):
-            asked = "gate" if self.gate else "error-report"
+            asked = "error-report" if self.error_report else self.gate.asked[0]
             raise CompileError(
                 f"{asked}: random inputs say nothing of accuracy; give --calib DATA, or --quant FILE and --judge DATA"
             )
@@ -126,6 +125,8 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
     model = load_model(path, options.shapes)
     selection = select_model(model, machine, dump, options.host_nodes)
     given = _samples(model, options)
+    others = None if options.judge is None else open_data(options.judge, _inputs(model))
+    evaluation = loaded(options.gate)
     samples = given if options.parameters is not None else to_calibrate_on(given)
     model, unread = agreed(model, islice(samples, _AGREEMENT_SAMPLES))
     calibrated = _ranges(model, selection, machine, options, samples, progress)
@@ -134,8 +135,8 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
     container = compiled.container
     data = container_to_bytes(container)
     progress("check", 0, None)
-    on, judging = _to_judge_on(model, options, given, calibrated.samples)
-    figures, judgement = _check(data, compiled, model, selection, calibrated, on, judging, options, progress)
+    on, judging = _to_judge_on(options, given, others, calibrated.samples)
+    figures, judgement = _check(data, compiled, model, selection, calibrated, (on, judging), evaluation, options, progress)
     hosted = _host_reasons(selection)
     figures = {**figures, "nodes": explained(model.nodes, figures["layers"], container, hosted)}
     figures["calibration_samples"] = calibrated.samples if options.calibration is not None else None
@@ -156,11 +157,11 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
 
 
 def _to_judge_on(
-    model: NormalModel, options: BuildOptions, given: Samples, calibrated_on: int | None
+    options: BuildOptions, given: Samples, others: Samples | None, calibrated_on: int | None
 ) -> tuple[JudgedOn, Samples]:
-    """What was not calibrated on, where there is any."""
-    if options.judge is not None:
-        return "judge", open_data(options.judge, {n: model.types[n] for n in to_graph(model).inputs})
+    """What was not calibrated on, where there is any. others: of --judge."""
+    if others is not None:
+        return "judge", others
     if options.calibration is None:
         return RANDOM, given
     if options.parameters is not None:
@@ -203,10 +204,13 @@ def select_model(model: NormalModel, machine: Machine, dump: Dump = silent, host
 
 
 def _samples(model: NormalModel, options: BuildOptions) -> Samples:
-    inputs = {n: model.types[n] for n in to_graph(model).inputs}
     if options.calibration is None:
-        return random_data(inputs)
-    return open_data(options.calibration, inputs, limit=options.samples)
+        return random_data(_inputs(model))
+    return open_data(options.calibration, _inputs(model), limit=options.samples)
+
+
+def _inputs(model: NormalModel) -> dict[str, TensorType]:
+    return {n: model.types[n] for n in to_graph(model).inputs}
 
 
 @dataclass(frozen=True)
@@ -320,13 +324,13 @@ def _check(
     model: NormalModel,
     selection: Selection,
     calibrated: _Calibrated,
-    on: JudgedOn,
-    samples: Samples,
+    judging: tuple[JudgedOn, Samples],
+    evaluation: Evaluation | None,
     options: BuildOptions,
     progress: Progress,
 ) -> tuple[dict[str, Any], Judgement]:
     """Runs the emitted bytes once against the integer reference; the reference on a few samples against float."""
-    container = compiled.container
+    container, (on, samples) = compiled.container, judging
     simulator = Session(data, host=options.host, timing=True)  # type: ignore[arg-type]
     reference = Session(container, backend="reference", host=options.host)  # type: ignore[arg-type]
     first = next(iter(samples))
@@ -342,15 +346,11 @@ def _check(
     figures["segments"] = [{"where": s.where, "nodes": len(s.nodes)} for s in run.segments]
     figures["warnings"] = [w for s in run.segments for w in s.warnings]
     del run, simulator
-    chip, parts = container.machine.chip, _concat_parts(selection)
+    chip, parts = container.machine.chip, concat_parts(selection.graph, selection.origins)
     network = network_of(model, compiled.unfused, fuse_clamps(selection.graph), selection.origins, parts)
     observer = options.observer or default_observer(chip.numerics)
     given = calibrated.ranges if options.parameters is not None else None
     quantized = Quantized(chip, observer, given, options.parameters)
     subject = Subject(model, container, reference, network, quantized, parts, samples, on)
-    judgement = judged(subject, (first, expected), options.gate, options.error_report)
+    judgement = judged(subject, (first, expected), options.gate, evaluation, options.error_report)
     return {**figures, **judgement.figures}, judgement
-
-
-def _concat_parts(selection: Selection) -> dict[str, Sequence[tuple[str, str]]]:
-    return {n.name: [selection.origins[name] for name in n.inputs] for n in selection.graph.nodes if isinstance(n.op, Concat)}
