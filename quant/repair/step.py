@@ -50,13 +50,15 @@ class Quantization:
 
     ranges: of each of the model's tensors that the chip holds. factors: model tensor -> float64[c], by which each of its
     channels (axis 1 of the model's order, the last of two or three dimensions) is multiplied on the chip: equalization.
-    layers, offsets: by node of the selected graph (`Selection.graph` with its clamps fused).
+    layers, offsets: by node of the selected graph (`Selection.graph` with its clamps fused). hosted: the model's nodes that
+    stay on the host because repair found their integers to be worse than the trip.
     """
 
     ranges: Mapping[str, Range | Quant]
     factors: Mapping[str, Array] = field(default_factory=lambda: _NONE)
     layers: Mapping[str, LayerParameters] = field(default_factory=lambda: NO_LAYERS)
     offsets: Mapping[str, Offset] = field(default_factory=lambda: _NONE)
+    hosted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

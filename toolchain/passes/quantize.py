@@ -98,13 +98,14 @@ def _indistinguishable(real: np.ndarray, form: ScaleForm, zero_point: int, low: 
 
 
 def quantize(graph: Graph, chip: Chip, given: Quantization, origins: Mapping[str, tuple[str, str]]) -> Graph:
-    """graph: as selected and clamped; `origins` maps chip tensors to the model's. Host nodes stay.
+    """graph: as selected and clamped, of a model that carries its factors already; `origins` maps chip tensors to the model's.
+    Host nodes stay.
 
     Where a requantization would need a larger scale than the machine has, the output takes a wider range. Raises CompileError:
     no scale that the machine has would do, or the tensor's scale is given.
     """
-    if given.factors or given.offsets:
-        raise InternalError("equalization and offsets of operators are not taken yet")
+    if given.offsets:
+        raise InternalError("offsets of operators are not taken yet")
     ranges, widened = given.ranges, dict[str, float]()
     while True:
         quants = assign_quants(graph, chip, ranges, origins, widened)
