@@ -54,8 +54,8 @@ def plain(net: Network, data: list[Sample]) -> Quantization:
 
 
 def convolutions(folder: Path, machine: str = "edge16", *, per_tensor: bool = False, clamp: float | None = None) -> Network:
-    """x -> Conv c -> Relu r (or Clip to `clamp`) -> depthwise d -> Relu e -> Conv y: c is UNEQUAL in its channels; the weights of y
-    make up for it, so that each counts alike."""
+    """x -> Conv c -> Relu r (or Clip to `clamp`) -> depthwise d -> Relu e -> Conv y: c is UNEQUAL in its channels; y's
+    weights make up for it, so that each counts alike."""
     rng = np.random.default_rng(0)
     sizes = UNEQUAL.reshape(8, 1, 1, 1)
     weights = {
