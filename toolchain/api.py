@@ -28,12 +28,12 @@ from toolchain.frontend import NormalModel, load_model, to_graph
 from toolchain.ir.graph import Graph, Quant, TensorType
 from toolchain.ir.text import print_graph
 from toolchain.isa import Machine, decode, disassemble, load_machine
-from toolchain.passes.compose import compose
-from toolchain.passes.fuse import fuse_clamps, fuse_residuals, fuse_tables
+from toolchain.passes.fuse import fuse_residuals, fuse_tables
+from toolchain.passes.given import clamped, selected
 from toolchain.passes.named import named_nodes
 from toolchain.passes.quantize import quantize
 from toolchain.passes.segments import Segment, segments
-from toolchain.passes.select import Selection, select
+from toolchain.passes.select import Selection
 from toolchain.report import agreed, calibration_warnings, explained, host_warnings, run_figures
 from toolchain.report.accuracy import JudgedOn, Judgement, Subject, judged
 from toolchain.report.diagnosis import Quantized
@@ -57,7 +57,7 @@ class BuildOptions:
     """What `npu-build` was asked for. hardware: a shipped name, a YAML file, or a machine already loaded. calibration None:
     random inputs; parameters: an edited file of calibrate.py; host_nodes: what stays on the host: nodes of the model, their
     operators, patterns of either; judge: data to judge on, None: what is held out of calibration; gate: what must be reached;
-    error_report: every layer's error is measured."""
+    error_report: every layer's error is measured; static_ranges: what the model quantizes by each run's range is calibrated."""
 
     hardware: str | Machine
     calibration: str | None = None
@@ -71,6 +71,7 @@ class BuildOptions:
     judge: str | None = None
     gate: Gate = OPEN
     error_report: bool = False
+    static_ranges: bool = False
 
     def __post_init__(self) -> None:
         """Raises CompileError: a level, a number of samples, an observer or a host that there is not."""
@@ -122,7 +123,7 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
     """path: an ONNX model. Raises ConfigError, CompileError. `dump` is told every stage, and may ask for its text."""
     machine = options.hardware if isinstance(options.hardware, Machine) else load_machine(options.hardware)
     progress("load", 0, None)
-    model = load_model(path, options.shapes)
+    model = load_model(path, options.shapes, static_ranges=options.static_ranges)
     selection = select_model(model, machine, dump, options.host_nodes)
     given = _samples(model, options)
     others = None if options.judge is None else open_data(options.judge, _inputs(model))
@@ -130,7 +131,7 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
     samples = given if options.parameters is not None else to_calibrate_on(given)
     model, unread = agreed(model, islice(samples, _AGREEMENT_SAMPLES))
     calibrated = _ranges(model, selection, machine, options, samples, progress)
-    quantization = Quantization(calibrated.ranges)
+    quantization = Quantization(calibrated.ranges, held=model.stored)
     compiled = compile_model(Path(path).stem, model, selection, machine, quantization, options.level, dump, progress)
     container = compiled.container
     data = container_to_bytes(container)
@@ -152,7 +153,7 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
     )
     folded = [n for n in options.host_nodes if hosted.keys().isdisjoint(named_nodes(model.nodes, (n,)))]
     idle = (f"--host-node {n}: is folded away, nothing of it is left to run" for n in folded)
-    notes = (*model.notes, *calibrated.notes, *idle)
+    notes = (*model.notes, *selection.notes, *calibrated.notes, *idle)
     return Build(container, data, figures, notes, warnings, judgement.failures, judgement.errors)
 
 
@@ -164,7 +165,7 @@ def _to_judge_on(
         return "judge", others
     if options.calibration is None:
         return RANDOM, given
-    if options.parameters is not None:
+    if options.parameters is not None or calibrated_on is None:  # a quantized model may give all ranges itself
         return "calib", given
     held = held_out(given)
     few = calibrated_on is not None and calibrated_on < HELD_FROM
@@ -196,9 +197,7 @@ def select_model(model: NormalModel, machine: Machine, dump: Dump = silent, host
     asked = named_nodes(model.nodes, host_nodes)
     graph = to_graph(model)
     dump("normal", partial(print_graph, graph))
-    composed = compose(graph)
-    dump("compose", partial(print_graph, composed))
-    selection = select(composed, machine.chip, asked)
+    selection = selected(graph, machine.chip, asked, lambda composed: dump("compose", partial(print_graph, composed)))
     dump("select", partial(print_graph, selection.graph))
     return selection
 
@@ -230,11 +229,11 @@ def _ranges(
     samples: Iterable[dict[str, np.ndarray]],
     progress: Progress,
 ) -> _Calibrated:
-    tensors = sorted({tensor for tensor, _ in selection.origins.values()})
+    tensors = sorted({tensor for tensor, _ in selection.origins.values()} - selection.given.keys())
     numerics = machine.chip.numerics
     if options.parameters is not None:
         given = read_parameters(Path(options.parameters), tensors=tensors, known=model.types, numerics=numerics).tensors
-        return _Calibrated({t: given[t] for t in tensors})
+        return _Calibrated({**{t: given[t] for t in tensors}, **selection.given})
     seen = 0
 
     def step(done: int, total: int | None) -> None:
@@ -242,6 +241,8 @@ def _ranges(
         seen = done
         progress("calibrate", done, total)
 
+    if not tensors:
+        return _Calibrated(selection.given)
     ranges = calibrate(
         model.proto,
         samples,
@@ -252,15 +253,15 @@ def _ranges(
         computed_by=model,
     )
     adjusted = adjust_ranges(model.proto, ranges)
-    return _Calibrated(adjusted.ranges, adjusted.notes, seen)
+    return _Calibrated({**adjusted.ranges, **selection.given}, adjusted.notes, seen)
 
 
 def _integer(selection: Selection, machine: Machine, level: Options, given: Quantization, dump: Dump) -> tuple[Graph, Graph]:
     """The integer graph as it runs, and before anything was fused in it: the bits are the same."""
     chip = machine.chip
-    clamped = fuse_clamps(selection.graph)
-    dump("clamps", partial(print_graph, clamped))
-    integer = quantize(clamped, chip, given, selection.origins)
+    float_graph = clamped(selection, chip)
+    dump("clamps", partial(print_graph, float_graph))
+    integer = quantize(float_graph, chip, given, selection.origins)
     dump("quantize", partial(print_graph, integer))
     fused = fuse_residuals(fuse_tables(integer, chip), chip) if level.fuse else integer
     dump("fuse", partial(print_graph, fused))
@@ -346,8 +347,8 @@ def _check(
     figures["segments"] = [{"where": s.where, "nodes": len(s.nodes)} for s in run.segments]
     figures["warnings"] = [w for s in run.segments for w in s.warnings]
     del run, simulator
-    chip, parts = container.machine.chip, concat_parts(selection.graph, selection.origins)
-    network = network_of(model, compiled.unfused, fuse_clamps(selection.graph), selection.origins, parts)
+    chip, parts = container.machine.chip, concat_parts(selection.graph, selection.shown)
+    network = network_of(model, compiled.unfused, clamped(selection, chip), selection.shown, parts)
     observer = options.observer or default_observer(chip.numerics)
     given = calibrated.ranges if options.parameters is not None else None
     quantized = Quantized(chip, observer, given, options.parameters)

@@ -13,10 +13,9 @@ from toolchain.frontend import NormalModel, to_graph
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph
 from toolchain.isa import Machine
-from toolchain.passes.compose import compose
-from toolchain.passes.fuse import fuse_clamps
+from toolchain.passes.given import clamped, selected
 from toolchain.passes.quantize import quantize
-from toolchain.passes.select import Selection, select
+from toolchain.passes.select import Selection
 from toolchain.repair.factors import scaled_model
 from toolchain.runtime import Session
 
@@ -35,7 +34,7 @@ class Network:
     @cached_property
     def graph(self) -> Graph:
         """The chip operators as selected, clamps fused, in float."""
-        return fuse_clamps(self.selection.graph)
+        return clamped(self.selection, self.chip)
 
     @property
     def origins(self) -> Mapping[str, tuple[str, str]]:
@@ -55,7 +54,7 @@ class Network:
             return self
         model, put_in = scaled_model(self.model, quantization.factors)
         hosted = (*self.host_nodes, *quantization.hosted, *put_in)
-        return replace(self, model=model, selection=select(compose(to_graph(model)), self.chip, hosted), host_nodes=hosted)
+        return replace(self, model=model, selection=selected(to_graph(model), self.chip, hosted), host_nodes=hosted)
 
     def integer(self, quantization: Quantization) -> Graph:
         """The integer graph, nothing fused behind its layers: its bits are those of the program."""
