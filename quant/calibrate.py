@@ -11,14 +11,15 @@ import onnx
 
 from quant.float_session import FloatModel, FloatSession, PlainModel
 from quant.masks import LOWEST, UnlessMasked, masked_tensors
-from quant.observe import Histogram, MinMax, Observer, Percentile, Range
+from quant.observe import COMMON_PERCENT, Histogram, MinMax, Observer, Percentile, Range, percentile_range
 from quant.parameters import least_error_range
 from quant.pieces import PiecewiseModel, tensor_bytes
 from quant.sample import Sample
 from quant.suggestion import suggestion
-from toolchain.errors import CompileError, first_line
+from toolchain.errors import CompileError, InternalError, first_line
 from toolchain.hw.chip import Numerics
 from toolchain.ir.graph import TensorType
+from toolchain.ir.masks import MASK_LOW
 
 ObserverName = Literal["minmax", "percentile", "mse"]
 Progress = Callable[[int, int | None], None]  # samples done, samples in all where known
@@ -52,7 +53,7 @@ def calibrate(
     *,
     observer: ObserverName = "minmax",
     numerics: Numerics | None = None,
-    percent: float = 99.99,
+    percent: float = COMMON_PERCENT,
     progress: Progress | None = None,
     session_threads: int = 1,
     held_bytes: int = HELD_BYTES,
@@ -73,6 +74,46 @@ def calibrate(
         model, data, observers, progress=progress, session_threads=session_threads, held_bytes=held_bytes, computed_by=computed_by
     )
     return {name: observers[name].range() for name in tensors}
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What was seen of each tensor; `masks`: those that mask, whose ends stay as they are."""
+
+    histograms: Mapping[str, Histogram]
+    masks: frozenset[str]
+
+    def ranges(self, observer: ObserverName, numerics: Numerics) -> dict[str, Range]:
+        found: dict[str, Range] = {}
+        for name, histogram in self.histograms.items():
+            ends = histogram.extremes
+            masks = name in self.masks and min(ends.low, -ends.high) <= MASK_LOW
+            found[name] = ends if masks else _range_by(observer, histogram, numerics)
+        return found
+
+
+def _range_by(observer: ObserverName, histogram: Histogram, numerics: Numerics) -> Range:
+    if observer == "minmax":
+        return histogram.extremes
+    if observer == "percentile":
+        return percentile_range(histogram)
+    if observer == "mse":
+        return least_error_range(histogram, numerics)
+    raise InternalError(f"observer {observer!r} has no range of a histogram")
+
+
+def observed(
+    model: onnx.ModelProto,
+    data: Iterable[Sample],
+    tensors: Sequence[str],
+    *,
+    progress: Progress | None = None,
+    computed_by: FloatModel | None = None,
+) -> Observed:
+    """Histograms of `tensors`, for every observer at once; all else as in `calibrate`."""
+    histograms = {name: Histogram() for name in tensors}
+    observe(model, data, histograms, progress=progress, computed_by=computed_by)
+    return Observed(histograms, masked_tensors(model))
 
 
 class Sink(Protocol):

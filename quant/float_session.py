@@ -53,8 +53,14 @@ def open_session(
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # what it logs it also raises
+    # Its rewriting of int8 to uint8 makes models of quantized ones that do not load (1.31).
+    options.add_session_config_entry("session.qdqisint8allowed", "1")
+    # Weights under a DequantizeLinear stay what they are; activations beside them are not rounded.
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     if few_runs:  # layouts and fusions for speed cost more than a run or two get back
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        # No saturated sums on processors without VNNI. At higher levels it rewrites int8 as well.
+        options.add_session_config_entry("session.x64quantprecision", "1")
     if lean:
         options.enable_cpu_mem_arena = options.enable_mem_pattern = False
         _return_large_blocks()

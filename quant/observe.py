@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from toolchain.errors import CompileError
 
 Array = NDArray[Any]
+COMMON_PERCENT = 99.99
 
 
 @dataclass(frozen=True)
@@ -132,12 +133,9 @@ def _upper_half_to_float(codes: Array) -> Array:
 
 
 class Percentile:
-    """The values below and above which (100 - percent) % of all seen lie, interpolated within a bin of 1/128 octave.
+    """`percentile_range` of all that is seen."""
 
-    Ends that touch 0 stay: a tensor without negatives keeps its low end.
-    """
-
-    def __init__(self, percent: float = 99.99) -> None:
+    def __init__(self, percent: float = COMMON_PERCENT) -> None:
         if not 50 < percent <= 100:
             raise CompileError(f"percentile {percent:g}: must be above 50 and at most 100, such as 99.99")
         self._percent = percent
@@ -147,16 +145,24 @@ class Percentile:
         self._histogram.update(x)
 
     def range(self) -> Range:
-        extremes = self._histogram.extremes
-        low, high, counts = self._histogram.bins()
-        if not counts.size:
-            return extremes
-        tail = (1 - self._percent / 100) * counts.sum()
-        above = _quantile(high[::-1], low[::-1], counts[::-1], tail)
-        below = _quantile(low, high, counts, tail)
-        lowest = min(below, 0.0) if extremes.low < 0 else extremes.low
-        highest = max(above, 0.0) if extremes.high > 0 else extremes.high
-        return Range(min(lowest, highest), max(lowest, highest))
+        return percentile_range(self._histogram, self._percent)
+
+
+def percentile_range(histogram: Histogram, percent: float = COMMON_PERCENT) -> Range:
+    """The values below and above which (100 - percent) % of all seen lie, interpolated within a bin of 1/128 octave.
+
+    Ends that touch 0 stay: a tensor without negatives keeps its low end.
+    """
+    extremes = histogram.extremes
+    low, high, counts = histogram.bins()
+    if not counts.size:
+        return extremes
+    tail = (1 - percent / 100) * counts.sum()
+    above = _quantile(high[::-1], low[::-1], counts[::-1], tail)
+    below = _quantile(low, high, counts, tail)
+    lowest = min(below, 0.0) if extremes.low < 0 else extremes.low
+    highest = max(above, 0.0) if extremes.high > 0 else extremes.high
+    return Range(min(lowest, highest), max(lowest, highest))
 
 
 def _quantile(outer: Array, inner: Array, counts: Array, tail: float) -> float:

@@ -257,6 +257,14 @@ def _best_scales(rows: Array, candidates: list[Array], first: int, last: int) ->
     return scales[np.argmin(errors * scales**2, 0), np.arange(rows.shape[0])]
 
 
+def product_scale(x: float, w: Any, y: float, numerics: Numerics) -> Array:
+    """What sums of products of codes at scales x and w are multiplied by for codes at scale y. In float32, step by step, where
+    the machine's scales are such, as onnxruntime's QLinearConv and QLinearMatMul have it."""
+    if numerics.scale.kind != "float32":
+        return np.asarray(x * w / y)
+    return np.asarray(np.float32(x) * np.asarray(w, np.float32) / np.float32(y)).astype(np.float64)
+
+
 # --- biases
 
 

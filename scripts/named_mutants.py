@@ -93,7 +93,7 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
     (
         "LayerNormalization's epsilon",
         f"{FRONT}/norms.py",
-        "axis=axis, epsilon=epsilon,",
+        "axis=axis, epsilon=root.epsilon,",
         "axis=axis, epsilon=1e-5,",
     ),
     (

@@ -25,21 +25,20 @@ from simulator import simulate
 from toolchain.codegen import Container, Island, Region, container_of, container_to_bytes, island, link_region
 from toolchain.errors import CompileError, InternalError, ProgramError
 from toolchain.frontend import NormalModel, load_model, to_graph
-from toolchain.ir.graph import Graph, Quant
+from toolchain.ir.graph import Graph, Quant, TensorType
 from toolchain.ir.text import print_graph
 from toolchain.isa import Machine, decode, disassemble, load_machine
-from toolchain.ops.movement import Concat
-from toolchain.passes.compose import compose
-from toolchain.passes.fuse import fuse_clamps, fuse_residuals, fuse_tables
+from toolchain.passes.fuse import fuse_residuals, fuse_tables
+from toolchain.passes.given import clamped, selected
 from toolchain.passes.named import named_nodes
 from toolchain.passes.quantize import quantize
 from toolchain.passes.segments import Segment, segments
-from toolchain.passes.select import Selection, select
+from toolchain.passes.select import Selection
 from toolchain.report import agreed, calibration_warnings, explained, host_warnings, run_figures
 from toolchain.report.accuracy import JudgedOn, Judgement, Subject, judged
 from toolchain.report.diagnosis import Quantized
-from toolchain.report.error_report import ErrorReport, network_of
-from toolchain.report.gate import OPEN, Gate
+from toolchain.report.error_report import ErrorReport, concat_parts, network_of
+from toolchain.report.gate import OPEN, Evaluation, Gate, loaded
 from toolchain.report.strides import stride_warnings
 from toolchain.report.text import RANDOM
 from toolchain.runtime import Session, host_providers
@@ -58,7 +57,7 @@ class BuildOptions:
     """What `npu-build` was asked for. hardware: a shipped name, a YAML file, or a machine already loaded. calibration None:
     random inputs; parameters: an edited file of calibrate.py; host_nodes: what stays on the host: nodes of the model, their
     operators, patterns of either; judge: data to judge on, None: what is held out of calibration; gate: what must be reached;
-    error_report: every layer's error is measured."""
+    error_report: every layer's error is measured; static_ranges: what the model quantizes by each run's range is calibrated."""
 
     hardware: str | Machine
     calibration: str | None = None
@@ -72,6 +71,7 @@ class BuildOptions:
     judge: str | None = None
     gate: Gate = OPEN
     error_report: bool = False
+    static_ranges: bool = False
 
     def __post_init__(self) -> None:
         """Raises CompileError: a level, a number of samples, an observer or a host that there is not."""
@@ -86,7 +86,7 @@ class BuildOptions:
         if self.judge is not None and self.calibration is None and self.parameters is None:
             raise CompileError(f"judge {self.judge}: what was calibrated on random inputs means nothing; give --calib or --quant")
         if without_data and (self.gate or self.error_report):
-            asked = "gate" if self.gate else "error-report"
+            asked = "error-report" if self.error_report else self.gate.asked[0]
             raise CompileError(
                 f"{asked}: random inputs say nothing of accuracy; give --calib DATA, or --quant FILE and --judge DATA"
             )
@@ -123,19 +123,21 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
     """path: an ONNX model. Raises ConfigError, CompileError. `dump` is told every stage, and may ask for its text."""
     machine = options.hardware if isinstance(options.hardware, Machine) else load_machine(options.hardware)
     progress("load", 0, None)
-    model = load_model(path, options.shapes)
+    model = load_model(path, options.shapes, static_ranges=options.static_ranges)
     selection = select_model(model, machine, dump, options.host_nodes)
     given = _samples(model, options)
+    others = None if options.judge is None else open_data(options.judge, _inputs(model))
+    evaluation = loaded(options.gate)
     samples = given if options.parameters is not None else to_calibrate_on(given)
     model, unread = agreed(model, islice(samples, _AGREEMENT_SAMPLES))
     calibrated = _ranges(model, selection, machine, options, samples, progress)
-    quantization = Quantization(calibrated.ranges)
+    quantization = Quantization(calibrated.ranges, held=model.stored)
     compiled = compile_model(Path(path).stem, model, selection, machine, quantization, options.level, dump, progress)
     container = compiled.container
     data = container_to_bytes(container)
     progress("check", 0, None)
-    on, judging = _to_judge_on(model, options, given, calibrated.samples)
-    figures, judgement = _check(data, compiled, model, selection, calibrated, on, judging, options, progress)
+    on, judging = _to_judge_on(options, given, others, calibrated.samples)
+    figures, judgement = _check(data, compiled, model, selection, calibrated, (on, judging), evaluation, options, progress)
     hosted = _host_reasons(selection)
     figures = {**figures, "nodes": explained(model.nodes, figures["layers"], container, hosted)}
     figures["calibration_samples"] = calibrated.samples if options.calibration is not None else None
@@ -151,19 +153,19 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
     )
     folded = [n for n in options.host_nodes if hosted.keys().isdisjoint(named_nodes(model.nodes, (n,)))]
     idle = (f"--host-node {n}: is folded away, nothing of it is left to run" for n in folded)
-    notes = (*model.notes, *calibrated.notes, *idle)
+    notes = (*model.notes, *selection.notes, *calibrated.notes, *idle)
     return Build(container, data, figures, notes, warnings, judgement.failures, judgement.errors)
 
 
 def _to_judge_on(
-    model: NormalModel, options: BuildOptions, given: Samples, calibrated_on: int | None
+    options: BuildOptions, given: Samples, others: Samples | None, calibrated_on: int | None
 ) -> tuple[JudgedOn, Samples]:
-    """What was not calibrated on, where there is any."""
-    if options.judge is not None:
-        return "judge", open_data(options.judge, {n: model.types[n] for n in to_graph(model).inputs})
+    """What was not calibrated on, where there is any. others: of --judge."""
+    if others is not None:
+        return "judge", others
     if options.calibration is None:
         return RANDOM, given
-    if options.parameters is not None:
+    if options.parameters is not None or calibrated_on is None:  # a quantized model may give all ranges itself
         return "calib", given
     held = held_out(given)
     few = calibrated_on is not None and calibrated_on < HELD_FROM
@@ -195,18 +197,19 @@ def select_model(model: NormalModel, machine: Machine, dump: Dump = silent, host
     asked = named_nodes(model.nodes, host_nodes)
     graph = to_graph(model)
     dump("normal", partial(print_graph, graph))
-    composed = compose(graph)
-    dump("compose", partial(print_graph, composed))
-    selection = select(composed, machine.chip, asked)
+    selection = selected(graph, machine.chip, asked, lambda composed: dump("compose", partial(print_graph, composed)))
     dump("select", partial(print_graph, selection.graph))
     return selection
 
 
 def _samples(model: NormalModel, options: BuildOptions) -> Samples:
-    inputs = {n: model.types[n] for n in to_graph(model).inputs}
     if options.calibration is None:
-        return random_data(inputs)
-    return open_data(options.calibration, inputs, limit=options.samples)
+        return random_data(_inputs(model))
+    return open_data(options.calibration, _inputs(model), limit=options.samples)
+
+
+def _inputs(model: NormalModel) -> dict[str, TensorType]:
+    return {n: model.types[n] for n in to_graph(model).inputs}
 
 
 @dataclass(frozen=True)
@@ -226,11 +229,11 @@ def _ranges(
     samples: Iterable[dict[str, np.ndarray]],
     progress: Progress,
 ) -> _Calibrated:
-    tensors = sorted({tensor for tensor, _ in selection.origins.values()})
+    tensors = sorted({tensor for tensor, _ in selection.origins.values()} - selection.given.keys())
     numerics = machine.chip.numerics
     if options.parameters is not None:
         given = read_parameters(Path(options.parameters), tensors=tensors, known=model.types, numerics=numerics).tensors
-        return _Calibrated({t: given[t] for t in tensors})
+        return _Calibrated({**{t: given[t] for t in tensors}, **selection.given})
     seen = 0
 
     def step(done: int, total: int | None) -> None:
@@ -238,6 +241,8 @@ def _ranges(
         seen = done
         progress("calibrate", done, total)
 
+    if not tensors:
+        return _Calibrated(selection.given)
     ranges = calibrate(
         model.proto,
         samples,
@@ -248,15 +253,15 @@ def _ranges(
         computed_by=model,
     )
     adjusted = adjust_ranges(model.proto, ranges)
-    return _Calibrated(adjusted.ranges, adjusted.notes, seen)
+    return _Calibrated({**adjusted.ranges, **selection.given}, adjusted.notes, seen)
 
 
 def _integer(selection: Selection, machine: Machine, level: Options, given: Quantization, dump: Dump) -> tuple[Graph, Graph]:
     """The integer graph as it runs, and before anything was fused in it: the bits are the same."""
     chip = machine.chip
-    clamped = fuse_clamps(selection.graph)
-    dump("clamps", partial(print_graph, clamped))
-    integer = quantize(clamped, chip, given, selection.origins)
+    float_graph = clamped(selection, chip)
+    dump("clamps", partial(print_graph, float_graph))
+    integer = quantize(float_graph, chip, given, selection.origins)
     dump("quantize", partial(print_graph, integer))
     fused = fuse_residuals(fuse_tables(integer, chip), chip) if level.fuse else integer
     dump("fuse", partial(print_graph, fused))
@@ -320,13 +325,13 @@ def _check(
     model: NormalModel,
     selection: Selection,
     calibrated: _Calibrated,
-    on: JudgedOn,
-    samples: Samples,
+    judging: tuple[JudgedOn, Samples],
+    evaluation: Evaluation | None,
     options: BuildOptions,
     progress: Progress,
 ) -> tuple[dict[str, Any], Judgement]:
     """Runs the emitted bytes once against the integer reference; the reference on a few samples against float."""
-    container = compiled.container
+    container, (on, samples) = compiled.container, judging
     simulator = Session(data, host=options.host, timing=True)  # type: ignore[arg-type]
     reference = Session(container, backend="reference", host=options.host)  # type: ignore[arg-type]
     first = next(iter(samples))
@@ -342,15 +347,11 @@ def _check(
     figures["segments"] = [{"where": s.where, "nodes": len(s.nodes)} for s in run.segments]
     figures["warnings"] = [w for s in run.segments for w in s.warnings]
     del run, simulator
-    chip, parts = container.machine.chip, _concat_parts(selection)
-    network = network_of(model, compiled.unfused, fuse_clamps(selection.graph), selection.origins, parts)
+    chip, parts = container.machine.chip, concat_parts(selection.graph, selection.shown)
+    network = network_of(model, compiled.unfused, clamped(selection, chip), selection.shown, parts)
     observer = options.observer or default_observer(chip.numerics)
     given = calibrated.ranges if options.parameters is not None else None
     quantized = Quantized(chip, observer, given, options.parameters)
     subject = Subject(model, container, reference, network, quantized, parts, samples, on)
-    judgement = judged(subject, (first, expected), options.gate, options.error_report)
+    judgement = judged(subject, (first, expected), options.gate, evaluation, options.error_report)
     return {**figures, **judgement.figures}, judgement
-
-
-def _concat_parts(selection: Selection) -> dict[str, Sequence[tuple[str, str]]]:
-    return {n.name: [selection.origins[name] for name in n.inputs] for n in selection.graph.nodes if isinstance(n.op, Concat)}

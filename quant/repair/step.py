@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from quant.observe import Range
 from quant.parameters import WeightQuant
 from toolchain.ir.graph import Quant
+from toolchain.ir.stored import Stored
 
 Array = NDArray[Any]
 
@@ -50,13 +51,17 @@ class Quantization:
 
     ranges: of each of the model's tensors that the chip holds. factors: model tensor -> float64[c], by which each of its
     channels (axis 1 of the model's order, the last of two or three dimensions) is multiplied on the chip: equalization.
-    layers, offsets: by node of the selected graph (`Selection.graph` with its clamps fused).
+    layers, offsets: by node of the selected graph (`Selection.graph` with its clamps fused). hosted: the model's nodes that
+    stay on the host because repair found their integers to be worse than the trip.
+    held: by node of the model, how the file of a model that is quantized already holds its constants.
     """
 
     ranges: Mapping[str, Range | Quant]
     factors: Mapping[str, Array] = field(default_factory=lambda: _NONE)
     layers: Mapping[str, LayerParameters] = field(default_factory=lambda: NO_LAYERS)
     offsets: Mapping[str, Offset] = field(default_factory=lambda: _NONE)
+    hosted: tuple[str, ...] = ()
+    held: Mapping[str, Stored] = field(default_factory=lambda: _NONE)
 
 
 @dataclass(frozen=True)

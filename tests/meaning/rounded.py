@@ -81,6 +81,8 @@ class Rounded:
     def _computed(self, index: int, node: onnx.NodeProto, values: dict[str, Array], constants: dict[str, Array]) -> list[Array]:
         if f"{node.output[0]}/scaled" in self._codes and node.op_type == "BatchNormalization":
             return [self._normalized(node, [values[n] for n in node.input])]
+        if node.op_type in ("Sum", "Mean"):
+            return [self._summed(node, [values[n] for n in node.input])]
         read = [n for n in dict.fromkeys(node.input) if n]
         given = {n: values[n] for n in read if n not in constants}
         if index not in self._nodes:
@@ -94,6 +96,15 @@ class Rounded:
             alone = helper.make_model(graph, opset_imports=self._proto.opset_import, ir_version=self._proto.ir_version)
             self._nodes[index] = session(alone, optimise=False)
         return [np.asarray(made) for made in self._nodes[index].run(None, given)]
+
+    def _summed(self, node: onnx.NodeProto, inputs: list[Array]) -> Array:
+        """Two by two, with codes between them, and before they are divided by their number."""
+        mean, total = node.op_type == "Mean", inputs[0]
+        name = f"{node.output[0]}/sum" if mean else node.output[0]
+        for i, x in enumerate(inputs[1:], 2):
+            total = np.asarray(total + x, x.dtype)
+            total = self._round(name if i == len(inputs) else f"{name}/{i - 2}", total)
+        return np.asarray(total / len(inputs), total.dtype) if mean else total
 
     def _normalized(self, node: onnx.NodeProto, inputs: list[Array]) -> Array:
         """A product and a sum, with codes between them."""

@@ -131,23 +131,20 @@ def test_unknown_nodes_are_refused_all_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_a_quantized_model_is_told_so(tmp_path: Path) -> None:
-    """As onnxruntime's quantize_static writes them, weights and activations behind QuantizeLinear and DequantizeLinear."""
-    pytest.importorskip("onnxruntime.quantization")
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+def test_ranges_of_each_run_are_told_so(tmp_path: Path) -> None:
+    """As onnxruntime's quantize_dynamic writes them: every product on the host, until its ranges are calibrated."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    class Data(CalibrationDataReader):
-        def __init__(self) -> None:
-            self._left = [{"x": np.random.default_rng(i).standard_normal((1, 3, 8, 8)).astype(np.float32)} for i in range(4)]
-
-        def get_next(self) -> dict | None:  # type: ignore[override]
-            return self._left.pop() if self._left else None
-
-    quantize_static(str(two_convolutions(tmp_path)), str(tmp_path / "q.onnx"), Data(), quant_format=QuantFormat.QDQ)
-    built = build(tmp_path / "q.onnx", BuildOptions("edge16"))
+    path = tmp_path / "q.onnx"
+    quantize_dynamic(str(two_convolutions(tmp_path)), str(path), weight_type=QuantType.QInt8)
+    built = build(path, BuildOptions("edge16"))
     assert built.figures["host"]["macs"] == CONVOLUTION_MACS * 7 // 3 and built.figures["host"]["mac_share"] == 1
-    found = [w for w in built.warnings if w.startswith("the model is quantized already (")]
-    assert "is not taken yet: 100.0 % of the model's MACs run on the HOST, and the cycles leave them out" in found[0]
+    assert any(
+        w
+        == "2 DynamicQuantizeLinear nodes of the model have a range that each run finds: 100.0 % of the model's MACs run on the "
+        "HOST, and the cycles leave them out; --static-ranges calibrates them"
+        for w in built.warnings
+    )
     assert "16,128 MACs" in totals_text(built.figures)
 
 
@@ -155,7 +152,8 @@ def test_a_little_on_the_host_is_no_warning() -> None:
     some = {"mac_share": 0.04, "nodes": 1}
     assert host_warnings(some, [("a", "MatMul")]) == []
     assert len(host_warnings({**some, "mac_share": 0.06}, [("a", "MatMul")])) == 1
-    assert len(host_warnings(some, [("a", "DequantizeLinear")])) == 1
+    assert host_warnings({**some, "macs": 0}, [("a", "DynamicQuantizeLinear")]) == []
+    assert len(host_warnings({**some, "macs": 9}, [("a", "DynamicQuantizeLinear")])) == 1
 
 
 def test_few_samples_are_said() -> None:

@@ -43,6 +43,9 @@ def build_command(
     host_node: Annotated[
         list[str] | None, typer.Option(help="Stays on the host: a node, an operator, or a pattern of either. Repeatable.")
     ] = None,
+    static_ranges: Annotated[
+        bool, typer.Option("--static-ranges", help="Calibrate what the model quantizes by a range of each run.")
+    ] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The compiled file; default MODEL.npu.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="The report as JSON.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="List every node: engine, cost, reason.")] = False,
@@ -85,6 +88,7 @@ def build_command(
                 judge,
                 Gate(min_cosine, min_sqnr, evaluation),
                 error_report is not None,
+                static_ranges,
             )
         _require_effect(options, dump_after, dump_dir, force)
         _require_source(model)

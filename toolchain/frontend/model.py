@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +12,7 @@ from types import MappingProxyType
 import onnx
 
 from toolchain.frontend.bind import bind_inputs
+from toolchain.frontend.dequantize import dequantized
 from toolchain.frontend.emit import subgraph, to_part, to_proto
 from toolchain.frontend.normal import normal_form
 from toolchain.frontend.promote import promote
@@ -20,6 +21,7 @@ from toolchain.frontend.source import Source, read_before, shared_tensors, sourc
 from toolchain.frontend.walk import static_graph, unique_name
 from toolchain.ir.graph import Graph, TensorType
 from toolchain.ir.part import Part
+from toolchain.ir.stored import Stored
 
 NO_SHAPES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 
@@ -28,13 +30,14 @@ NO_SHAPES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 class NormalModel:
     """A model in normal form (docs/frontend.md). `graph` holds OnnxOp nodes whose parameters are still constant inputs, as in
     ONNX; `notes` say what was assumed on the way in; `nodes` are (name, operator) of all nodes that the file has; `source` is
-    the file itself, None where onnxruntime does not run it."""
+    the file itself, None where onnxruntime does not run it; `stored`: of a quantized model, by node, how it holds constants."""
 
     graph: Graph
     opset: int
     notes: tuple[str, ...] = ()
     nodes: tuple[tuple[str, str], ...] = ()
     source: Source | None = None
+    stored: Mapping[str, Stored] = field(default_factory=dict[str, Stored])
 
     @cached_property
     def proto(self) -> onnx.ModelProto:
@@ -67,8 +70,11 @@ class NormalModel:
         return self.graph.types
 
 
-def load_model(path: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]] = NO_SHAPES) -> NormalModel:
-    """`shapes`: input name -> its whole shape. CompileError, in one message, when the model cannot be used."""
+def load_model(
+    path: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]] = NO_SHAPES, *, static_ranges: bool = False
+) -> NormalModel:
+    """`shapes`: input name -> its whole shape; static_ranges: as in `dequantized`. CompileError, in one message, when the model
+    cannot be used."""
     proto, inlined = read_model(path)
     bound = bind_inputs(proto.graph, shapes)
     graph = static_graph(proto, bound.types)
@@ -77,7 +83,8 @@ def load_model(path: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]]
     nodes = tuple((unique_name(n, i, names), n.op_type) for i, n in enumerate(proto.graph.node))
     source = source_of(Path(path), proto, inlined, bound, graph)
     del proto
-    return NormalModel(normal_form(graph, opset), opset, bound.notes, nodes, source)
+    real = dequantized(graph, opset, static_ranges)
+    return NormalModel(normal_form(real.graph, opset), opset, bound.notes, nodes, source, real.stored)
 
 
 def to_graph(model: NormalModel) -> Graph:

@@ -14,6 +14,7 @@ from onnx import external_data_helper
 from toolchain.bounds import ONNX_BYTES, ONNX_FUNCTIONS, ONNX_NODES
 from toolchain.errors import first_line
 from toolchain.files import read_limited
+from toolchain.frontend.contrib import RULES as WRITTEN_OUT
 from toolchain.frontend.errors import NodeFault, refuse
 
 OLDEST_OPSET = 7  # also onnxruntime's; before it, operands were broadcast by attributes
@@ -172,7 +173,9 @@ def operator_faults(graph: onnx.GraphProto, opset: int) -> Iterator[tuple[str, s
     for index, node in enumerate(graph.node):
         thing = f"node {node.name or f'{node.op_type}_{index}'} ({node.op_type})"
         domain = "" if node.domain == "ai.onnx" else node.domain
-        if domain not in DOMAINS:
+        if (domain, node.op_type) in WRITTEN_OUT and domain not in DOMAINS:
+            pass  # its schema is onnxruntime's; what it lacks is said where it is written out
+        elif domain not in DOMAINS:
             way_out = "export the model with standard operators only (no runtime's optimisations, no custom operators)"
             yield f'{thing}: domain "{domain}" is not known', way_out
         elif not onnx.defs.has(node.op_type, domain):

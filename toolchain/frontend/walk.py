@@ -11,6 +11,8 @@ import onnx
 
 from toolchain.bounds import FOLDED_BYTES
 from toolchain.errors import CompileError
+from toolchain.frontend.contrib import RULES as WRITTEN_OUT
+from toolchain.frontend.contrib import written_out
 from toolchain.frontend.convert import array_dtype, array_from_proto, dtype_name, node_from_proto, numpy_dtype, type_of
 from toolchain.frontend.errors import NodeFault, all_of, refuse, refuse_node, unusable
 from toolchain.frontend.infer import check_complete, evaluate, foldable, infer, schema_of
@@ -195,8 +197,11 @@ def visit(node: Node, walk: Walk) -> None:
     if op_type == "Constant":
         add_constant(node.outputs[0], evaluate(node, {}, walk.opset)[node.outputs[0]], walk)
         return
-    check_complete(node, schema_of(node, walk.opset))
-    upgraded = upgrade(node, walk.opset, walk.types)
+    if (node.op.domain, op_type) in WRITTEN_OUT:
+        upgraded = written_out(node, walk.types, walk.constants)
+    else:
+        check_complete(node, schema_of(node, walk.opset))
+        upgraded = upgrade(node, walk.opset, walk.types)
     for name, value in upgraded.constants.items():
         walk.constants[name] = value
         walk.types[name] = type_of(value)

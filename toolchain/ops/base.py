@@ -23,6 +23,7 @@ from toolchain.ir.graph import Graph, Node, Quant, TensorType
 from toolchain.machine import MachineOp
 
 if TYPE_CHECKING:
+    from toolchain.ir.stored import Stored
     from toolchain.ops.nest import Nest
 
 Array = NDArray[Any]
@@ -175,6 +176,10 @@ class QuantScope(Protocol):
 
     def constant_quant(self, value: Array) -> Quant:
         """The scale of a constant operand, by its own range."""
+        ...
+
+    def stored(self, node: Node) -> Stored | None:
+        """How a quantized model's file holds the node's constants; None where it says nothing."""
         ...
 
     def constant(self, name: str, value: Array) -> str:

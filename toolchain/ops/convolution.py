@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quant.parameters import bias_compensation, bias_quant, taken_weight, weight_quant
+from quant.given import stored_weights
+from quant.parameters import WeightQuant, bias_compensation, bias_quant, product_scale, taken_weight, weight_quant
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
-from toolchain.ops.base import QuantScope, clamp_codes
+from toolchain.ops.base import Array, QuantScope, clamp_codes
 from toolchain.ops.integer_convolution import IntegerConvolution, exceeds_max_pad
 from toolchain.ops.movement import Pad, Reshape
 from toolchain.ops.rule import Rule
@@ -59,12 +60,12 @@ class Convolution:
         numerics, bits = scope.chip.numerics, scope.chip.array.accumulators.bits
         low, high = clamp_codes(self.activation, y, scope.code_range)
         if chosen.weight is None:
-            w = weight_quant(weights, 0, numerics, name=node.name)
+            w, bias = _weights(node, weights, bias, scope)
         else:
             w = taken_weight(chosen.weight, weights, numerics, name=node.name)
             weights = w.dequantized()
         b = bias_quant(bias, weights, w, x, numerics, accumulator_bits=bits, name=node.name)
-        scale = x.scale * b.weight.scales / y.scale
+        scale = product_scale(x.scale, b.weight.scales, y.scale, numerics)
         peak = b.peak if len(b.weight.scales) > 1 else b.peak.max()
         requant = scope.requant(scale, "convolution", y.zero_point, low, high, where=node.name, peak=peak)
         offset = bias_compensation(
@@ -87,6 +88,15 @@ class Convolution:
             scope.constant(f"{node.name}.bias", b.codes.astype(np.int64) + offset.offsets),
         )
         return [Node(node.name, integer, names, node.outputs, node.sources)]
+
+
+def _weights(node: Node, weights: Array, bias: Array | None, scope: QuantScope) -> tuple[WeightQuant, Array | None]:
+    """Codes of the weights: the file's own where it has them. And the bias, in all its bits."""
+    numerics, how = scope.chip.numerics, scope.stored(node)
+    own = None if how is None else stored_weights(weights, 0, how, numerics, node.name)
+    if how is not None and how.bias is not None and bias is not None and np.array_equal(how.bias.astype(np.float32), bias):
+        bias = how.bias
+    return own or weight_quant(weights, 0, numerics, name=node.name), bias
 
 
 def convolution(scope: Scope) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from quant.fixed_point.matmul import matmul
 from quant.fixed_point.requant import Requant
 from quant.fixed_point.requantization import requantize
+from quant.parameters import product_scale
 from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
@@ -40,7 +41,8 @@ class MatrixProduct:
         a, b = (scope.quant(n) for n in node.inputs)
         y = scope.quant(node.outputs[0])
         low, high = scope.code_range
-        requant = scope.requant(a.scale * b.scale / y.scale, "matrix_product", y.zero_point, low, high, where=node.name)
+        scale = product_scale(a.scale, b.scale, y.scale, scope.chip.numerics)
+        requant = scope.requant(scale, "matrix_product", y.zero_point, low, high, where=node.name)
         bits = scope.chip.array.accumulators.bits
         op = IntegerMatrixProduct(a.zero_point, b.zero_point, bits, requant)
         return [Node(node.name, op, node.inputs, node.outputs, node.sources)]

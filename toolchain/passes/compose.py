@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import product
 
@@ -22,9 +23,11 @@ class _Value:
     nodes: tuple[Node, ...]
 
 
-def compose(graph: Graph) -> Graph:
-    """Replaces every maximal chain of pointwise nodes whose inner tensors nothing else uses by one Unary node."""
-    consumers = graph.consumers()
+def compose(graph: Graph, rounded: Collection[str] = ()) -> Graph:
+    """Replaces every maximal chain of pointwise nodes whose inner tensors nothing else uses by one Unary node.
+
+    rounded: tensors that the model itself rounds; no chain goes through them."""
+    consumers = {n: readers for n, readers in graph.consumers().items() if n not in rounded}
     values: dict[str, _Value] = {}
     made: dict[str, Node] = {}
     absorbed: set[str] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +14,10 @@ from toolchain.ops.residual import Residual
 from toolchain.ops.unary import Lookup, Unary, clip_bounds
 
 
-def fuse_clamps(graph: Graph) -> Graph:
-    """Relu and Clip behind a convolution, sum, product or average become its clamp."""
+def fuse_clamps(graph: Graph, apart: Callable[[str, str], bool] = lambda x, y: False) -> Graph:
+    """Relu and Clip behind a convolution, sum, product or average become its clamp.
+
+    apart: whether a clamp's input and output stay two tensors, each rounded to a scale of its own."""
     producers, consumers = graph.producers(), graph.consumers()
     fused: dict[str, Node] = {}
     gone: set[str] = set()
@@ -24,7 +27,7 @@ def fuse_clamps(graph: Graph) -> Graph:
         bounds, producer = clip_bounds(node.op.function), producers.get(node.inputs[0])
         if bounds is None or producer is None or not graph.read_once(producer.outputs[0], consumers):
             continue
-        if not can_clamp(producer.op) or producer.name in fused:
+        if not can_clamp(producer.op) or producer.name in fused or apart(node.inputs[0], node.outputs[0]):
             continue
         op = replace(producer.op, activation=bounds)
         fused[producer.name] = Node(producer.name, op, producer.inputs, node.outputs, (*producer.sources, *node.sources))

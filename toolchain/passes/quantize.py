@@ -19,6 +19,7 @@ from toolchain.errors import CompileError, InternalError
 from toolchain.hw.chip import Chip, Numerics
 from toolchain.ir.graph import Graph, Node, OnnxOp, Quant, TensorType
 from toolchain.ir.masks import MASK_LOW
+from toolchain.ir.stored import Stored
 from toolchain.ops.base import brought, same_scale
 from toolchain.ops.movement import Concat, Pad
 from toolchain.ops.pool import Geometry, MaxPool, all_windows_meet
@@ -38,6 +39,7 @@ class _Scope:
     chip: Chip
     quants: Mapping[str, Quant]
     layers: Mapping[str, LayerParameters]
+    held: Mapping[str, Stored]
     constants: dict[str, np.ndarray] = field(default_factory=dict)
 
     def quant(self, tensor: str) -> Quant:
@@ -49,6 +51,10 @@ class _Scope:
 
     def constant_quant(self, value: np.ndarray) -> Quant:
         return activation_quant(Range.of(value), self.chip.numerics)
+
+    def stored(self, node: Node) -> Stored | None:
+        found = [self.held[s] for s in node.sources or (node.name,) if s in self.held]
+        return found[0] if len(found) == 1 else None
 
     def constant(self, name: str, value: np.ndarray) -> str:
         self.constants[name] = value
@@ -98,17 +104,18 @@ def _indistinguishable(real: np.ndarray, form: ScaleForm, zero_point: int, low: 
 
 
 def quantize(graph: Graph, chip: Chip, given: Quantization, origins: Mapping[str, tuple[str, str]]) -> Graph:
-    """graph: as selected and clamped; `origins` maps chip tensors to the model's. Host nodes stay.
+    """graph: as selected and clamped, of a model that carries its factors already; `origins` maps chip tensors to the model's.
+    Host nodes stay.
 
     Where a requantization would need a larger scale than the machine has, the output takes a wider range. Raises CompileError:
     no scale that the machine has would do, or the tensor's scale is given.
     """
-    if given.factors or given.offsets:
-        raise InternalError("equalization and offsets of operators are not taken yet")
+    if given.offsets:
+        raise InternalError("offsets of operators are not taken yet")
     ranges, widened = given.ranges, dict[str, float]()
     while True:
         quants = assign_quants(graph, chip, ranges, origins, widened)
-        scope = _Scope(graph, chip, quants, given.layers)
+        scope = _Scope(graph, chip, quants, given.layers, given.held)
         try:
             return _quantized(graph, scope)
         except _Widen as wider:

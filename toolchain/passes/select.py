@@ -8,10 +8,11 @@ only dimensions of size one move. What the host makes is permuted on its way in,
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from quant.observe import Range
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node, OnnxOp
+from toolchain.ir.graph import Graph, Node, OnnxOp, Quant
 from toolchain.ops.convolution import Convolution
 from toolchain.ops.movement import Reshape, Transpose
 from toolchain.ops.registry import RULES
@@ -34,11 +35,20 @@ class Fallback:
 @dataclass(frozen=True)
 class Selection:
     """`graph`: chip nodes hold float operators, host nodes OnnxOp. `origins`: chip tensor -> (model tensor, layout);
-    the layout is `INNER` where the chip tensor is only calibrated as the model's."""
+    the layout is `INNER` where the chip tensor is only calibrated as the model's. `given`: what a quantized model says of its
+    tensors; `rounded`: its name of each of them behind their rounding."""
 
     graph: Graph
     origins: Mapping[str, tuple[str, str]]
     fallbacks: tuple[Fallback, ...]
+    given: Mapping[str, Quant | Range] = field(default_factory=dict[str, Quant | Range])
+    rounded: Mapping[str, str] = field(default_factory=dict[str, str])
+    notes: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> Mapping[str, tuple[str, str]]:
+        """`origins`, but for what the model rounds what it has behind its rounding: what codes are compared with."""
+        return {name: (self.rounded.get(tensor, tensor), layout) for name, (tensor, layout) in self.origins.items()}
 
 
 ASKED_FOR = "asked for by --host-node"

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from quant.repair.step import Outcome, Quantization
 from quant.sample import Sample
 from toolchain.codegen import reference_container
-from toolchain.frontend import NormalModel
+from toolchain.frontend import NormalModel, to_graph
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph
 from toolchain.isa import Machine
-from toolchain.passes.fuse import fuse_clamps
+from toolchain.passes.given import clamped, selected
 from toolchain.passes.quantize import quantize
 from toolchain.passes.select import Selection
+from toolchain.repair.factors import scaled_model
 from toolchain.runtime import Session
 
 Progress = Callable[[str, int, int | None], None]  # step, done, total
@@ -23,16 +24,17 @@ Progress = Callable[[str, int, int | None], None]  # step, done, total
 
 @dataclass(frozen=True)
 class Network:
-    """model: in float; selection: what of it the machine's chip runs."""
+    """model: in float; selection: what of it the machine's chip runs; host_nodes: of the model's, that were asked to stay."""
 
     model: NormalModel
     selection: Selection
     machine: Machine
+    host_nodes: tuple[str, ...] = ()
 
     @cached_property
     def graph(self) -> Graph:
         """The chip operators as selected, clamps fused, in float."""
-        return fuse_clamps(self.selection.graph)
+        return clamped(self.selection, self.chip)
 
     @property
     def origins(self) -> Mapping[str, tuple[str, str]]:
@@ -42,6 +44,17 @@ class Network:
     @property
     def chip(self) -> Chip:
         return self.machine.chip
+
+    def through(self, quantization: Quantization) -> Network:
+        """This network, as it comes from the model, with the factors of a quantization in it and its hosted nodes on the host.
+
+        Raises CompileError: factors that do not fit the model.
+        """
+        if not quantization.factors and not quantization.hosted:
+            return self
+        model, put_in = scaled_model(self.model, quantization.factors)
+        hosted = (*self.host_nodes, *quantization.hosted, *put_in)
+        return replace(self, model=model, selection=selected(to_graph(model), self.chip, hosted), host_nodes=hosted)
 
     def integer(self, quantization: Quantization) -> Graph:
         """The integer graph, nothing fused behind its layers: its bits are those of the program."""

@@ -17,7 +17,7 @@ from toolchain.ir.graph import Graph
 from toolchain.report.diagnosis import LayerError, Quantized
 from toolchain.report.error_report import ErrorReport, Network, error_report, worst_layers
 from toolchain.report.fidelity import Part, fidelity
-from toolchain.report.gate import Gate, Score, evaluated, failures
+from toolchain.report.gate import Evaluation, Gate, Score, evaluated, failures
 from toolchain.report.text import RANDOM
 from toolchain.runtime import Run, Session
 
@@ -51,15 +51,15 @@ class Judgement:
     errors: ErrorReport | None
 
 
-def judged(subject: Subject, first: tuple[Sample, Run], gate: Gate, reported: bool) -> Judgement:
+def judged(subject: Subject, first: tuple[Sample, Run], gate: Gate, evaluation: Evaluation | None, reported: bool) -> Judgement:
     """first: the first of the samples, with what the integer network makes of it; the others are run here."""
     others = islice(subject.samples, 1, None if gate else FEW)
-    runs = _Kept(chain([first], ((s, subject.reference.run_detailed(s)) for s in others)), gate.evaluation is not None)
+    runs = _Kept(chain([first], ((s, subject.reference.run_detailed(s)) for s in others)), evaluation is not None)
     outputs, concats = fidelity(subject.model, subject.container, runs, subject.parts)
     real = subject.on != RANDOM
     worst = worst_layers(subject.network, subject.samples, subject.quantized) if real else None
     errors = _errors(subject, REPORTED) if reported else None
-    score = _score(gate, subject, runs)
+    score = None if evaluation is None else _score(evaluation, subject, runs)
     short = gate.shortfalls({"output": outputs, "concat operand": concats})
     failed = bool(short) or (score is not None and not score.passed)
     findings = (errors or _errors(subject, FEW)).findings if failed else ()
@@ -100,13 +100,11 @@ class _Kept(Iterator[tuple[Sample, Run]]):
         return sample, run
 
 
-def _score(gate: Gate, subject: Subject, runs: _Kept) -> Score | None:
-    if gate.evaluation is None:
-        return None
+def _score(evaluation: Evaluation, subject: Subject, runs: _Kept) -> Score:
     names = [t.name for t in subject.container.outputs]
     session = FloatSession(subject.model, names)
     real = [dict(zip(names, session.run(s))) for s in runs.samples]
-    return evaluated(gate.evaluation, real, runs.outputs, runs.samples)
+    return evaluated(evaluation, real, runs.outputs, runs.samples)
 
 
 def _part(part: Part, graph: Graph, lost: frozenset[str]) -> dict[str, Any]:

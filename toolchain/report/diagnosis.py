@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from quant.observe import Range
 from quant.parameters import quant_range
 from toolchain.hw.chip import Chip
@@ -33,7 +35,7 @@ Cause = Literal[
 CEILING_DB = 90.0  # what is better, or exact, counts as this
 FINE_STEPS = 2.0**16  # by how much the noise of an 8-bit tensor falls at 16 bits
 MASK = -1000.0  # an additive mask says it with numbers below
-_CREST = 40.0  # span over mean magnitude: beyond, few values set the range (a normal distribution has about 10)
+_CREST = 64.0  # span over median magnitude: beyond, half the values have 4 codes (a normal distribution has about 12)
 _WIDE = 4.0  # span of the codes over that of the values
 _LOST_DB = 6.0  # a tensor that has so much more than what is made of it is not to blame
 
@@ -197,7 +199,7 @@ def _of_scale(sums: Sums, quant: Quant, clipped: bool, quantized: Quantized) -> 
         mask = "; values of a mask are among them" if own.low <= MASK else ""
         return (
             "range dominated by few values",
-            f"its codes cover {codes} for values of {own.usual:.3g} on average: few of them set its scale{mask}",
+            f"its codes cover {codes} for values of {own.usual:.3g} (median): few of them set its scale{mask}",
         )
     return "coarse output scale", f"a step of its codes is {quant.scale:.3g}, the rms of its values {own.rms:.3g}"
 
@@ -228,11 +230,17 @@ def to_blame(found: Measured, block: Block, row: LayerError) -> str | None:
     """The feed whose own rounding is all that this block loses; None where the block itself loses it."""
     feeds = _feed_levels(found, block)
     worst = min(feeds, key=lambda f: feeds[f], default=None)
-    if worst is None or feeds[worst] > row.alone_db + _LOST_DB:
+    if worst is None or not (block.moves or row.cause in ("cancelling operands", "steep function", "input rounding")):
         return None
-    if block.moves:
+    if feeds[worst] <= row.alone_db + _LOST_DB:
         return worst
-    return worst if row.cause in ("cancelling operands", "steep function", "input rounding") else None
+    return next((f for f in feeds if _few_set_it(found, f)), None)  # their energy hides what the others lose
+
+
+def _few_set_it(found: Measured, name: str) -> bool:
+    kind, own = found.network.integer.types[name], found.sums[name].own
+    span = found.network.quant(name).scale * float(np.iinfo(kind.dtype).max - np.iinfo(kind.dtype).min)
+    return span > _CREST * own.usual > 0 and span <= _WIDE * (max(own.high, 0.0) - min(own.low, 0.0))
 
 
 def _percent(share: float) -> str:

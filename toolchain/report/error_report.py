@@ -12,17 +12,20 @@ import numpy as np
 
 from quant.error import POOR_SQNR_DB, Compared
 from quant.float_session import FloatSession
+from quant.links import SHAPE_OPS
 from quant.sample import Sample
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Graph
 from toolchain.ir.part import Part
-from toolchain.report.blocks import blocks, shown_tensors
+from toolchain.ops.movement import Concat
+from toolchain.report.blocks import Block, blocks, shown_tensors
 from toolchain.report.diagnosis import LayerError, Quantized, diagnosed, to_blame, undiagnosed
-from toolchain.report.layer_errors import Codes, Measured, Network, effect, measured
+from toolchain.report.layer_errors import Codes, Measured, Network, alone_values, measured
 from toolchain.report.warnings import layer_warnings
 
 TRIED = 12  # of the worst layers: what each does to the outputs
-ALIKE_DB = 3.0
+ALIKE_DB = 10.0
+NO_SCORE = 0.05  # a Sigmoid's or Softmax's output that never passes it has found nothing
 WORST = 3
 SAMPLES = 4  # that the worst are looked for on, ...
 ELEMENTS = 16 << 20  # ... fewer where their tensors have more than this together
@@ -44,6 +47,11 @@ class ErrorReport:
             "findings": [f.as_json() for f in self.findings],
             "layers": [r.as_json() for r in self.rows],
         }
+
+
+def concat_parts(chosen: Graph, origins: Mapping[str, tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
+    """Concat node -> (model tensor, layout) of each operand. chosen: the graph as selected."""
+    return {n.name: [origins[name] for name in n.inputs] for n in chosen.nodes if isinstance(n.op, Concat)}
 
 
 def network_of(
@@ -84,8 +92,8 @@ def error_report(network: Network, samples: Iterable[tuple[Sample, Codes]], quan
     """samples: with the network's own codes. Every layer is diagnosed, and the worst are tried on the outputs."""
     found = measured(network, samples)
     rows = sorted((diagnosed(found, b, quantized) for b in network.blocks), key=_alone)
-    tried = _Outputs(network.model, found.kept.sample)
-    rows = [replace(r, effect_db=effect(found, r.block, tried.level)) for r in rows[:TRIED]] + rows[TRIED:]
+    outputs = _Outputs(found)
+    rows = [replace(r, effect_db=outputs.level(r.block)) for r in rows[:TRIED]] + rows[TRIED:]
     rows = [*_worst_first(rows[:TRIED]), *rows[TRIED:]]
     findings = tuple(_findings(found, rows, quantized, len(rows)))
     return ErrorReport(tuple(rows), findings, tuple(layer_warnings(found, quantized.file)), found.samples)
@@ -144,25 +152,48 @@ class _Behind:
         yield self.model.normal_part(self.inputs, names)
 
 
-class _Outputs:
-    """Float's outputs on one sample, and what is left of them where one tensor is another."""
-
-    def __init__(self, model: NormalModel, sample: Sample) -> None:
-        self._model, self._sample = model, sample
-        self._names = [n for n in model.graph.outputs if model.types[n].dtype.startswith("float")]
-        self._values = FloatSession(model, self._names).run(sample) if self._names else []
-
-    def level(self, tensor: str, value: np.ndarray) -> float:
-        """dB of the output that suffers most."""
-        if tensor in self._model.inputs:
-            got = FloatSession(self._model, self._names).run({**self._sample, tensor: value}) if self._names else []
+def _ends(graph: Graph) -> list[str]:
+    """The float tensors that the outputs hold, in parts where they are joined: a part cannot hide behind a larger one."""
+    producers, found, pending = graph.producers(), dict[str, None](), list(reversed(graph.outputs))
+    while pending:
+        name = pending.pop()
+        node = producers.get(name)
+        if node is None or node.op.op_type not in SHAPE_OPS:
+            found[name] = None
         else:
-            behind = FloatSession(_Behind(self._model, tensor), self._names, few_runs=True)
-            got = behind.run({**self._sample, tensor: value})
-        return min((_level(x, y) for x, y in zip(self._values, got)), default=math.inf)
+            pending += [n for n in reversed(node.inputs[: None if node.op.op_type == "Concat" else 1]) if n]
+    return [n for n in found if graph.types[n].dtype.startswith("float") and n not in graph.constants]
 
 
-def _level(x: np.ndarray, y: np.ndarray) -> float:
-    sums = Compared()
-    sums.update(x, y)
-    return sums.sqnr_db
+class _Outputs:
+    """What float's outputs hold on the samples that are kept, and what is left of it where one tensor is another."""
+
+    def __init__(self, found: Measured) -> None:
+        self._found, self._model = found, found.network.model
+        names = _ends(self._model.graph)
+        session = FloatSession(self._model, names) if names else None
+        values = [session.run(k.sample) if session else [] for k in found.kept]
+        told = [any(_tells(self._model.graph, n, v[i]) for v in values) for i, n in enumerate(names)]
+        chosen = [i for i, tells in enumerate(told) if tells or not any(told)]
+        self._names = [names[i] for i in chosen]
+        self._values = [[v[i] for i in chosen] for v in values]
+
+    def level(self, block: Block) -> float:
+        """dB of the output that suffers most where the block's error alone is put into float."""
+        tensor = self._found.network.shown[block.tensor].model
+        within = tensor in self._model.inputs
+        network = self._model if within else _Behind(self._model, tensor)
+        session = FloatSession(network, self._names, few_runs=True) if self._names else None
+        sums = [Compared() for _ in self._names]
+        for kept, values in zip(self._found.kept, self._values):
+            got = session.run({**kept.sample, tensor: alone_values(self._found, block, kept)}) if session else []
+            for total, x, y in zip(sums, values, got):
+                total.update(x, y)
+        return min((total.sqnr_db for total in sums), default=math.inf)
+
+
+def _tells(graph: Graph, name: str, value: np.ndarray) -> bool:
+    """False of the scores of what is not there."""
+    maker = graph.producers().get(name)
+    scores = maker is not None and maker.op.op_type in ("Sigmoid", "Softmax")
+    return not scores or bool(value.max(initial=0.0) > NO_SCORE)

@@ -14,6 +14,7 @@ from toolchain.ops.movement import IntegerPad, Reshape
 from toolchain.report.causes import causes
 
 Row = dict[str, Any]
+QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 
 
 def explained(
@@ -51,6 +52,8 @@ def _row(
         return {**row, "engine": layer["engine"], "layer": layer["name"], "cycles": layer["cycles"], "reason": said}
     if view:
         return {**row, "reason": "the same bytes under another shape"}
+    if op in QUANTIZERS:
+        return {**row, "reason": "says the scale of a tensor, which keeps it, or of a constant"}
     return {**row, "reason": "folded away: constant, without effect, or merged into another node"}
 
 

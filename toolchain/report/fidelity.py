@@ -36,32 +36,54 @@ class _Operand:
     code: str
 
 
+class Measured:
+    """Sums over samples of how far the integer network's outputs, and the operands of its Concats, are from float's.
+
+    container: of the integer network; parts: Concat node -> (model tensor, layout) of each operand that is to be looked at.
+    """
+
+    def __init__(self, container: Container, parts: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+        outputs = [t.name for t in container.outputs if np.dtype(t.dtype).kind == "f"]
+        self._graph = container.graph
+        self._operands = _operands(container.graph, parts)
+        self._whole = {name: Compared() for name in outputs}
+        self._part = {o.label: Compared() for o in self._operands}
+        self.wanted = tuple(dict.fromkeys([*outputs, *(o.tensor for o in self._operands)]))  # of the float network's tensors
+
+    def update(self, values: Mapping[str, np.ndarray], run: Run) -> None:
+        """values: float's, of the tensors that are wanted."""
+        for name, sums in self._whole.items():
+            sums.update(values[name], run.outputs[name])
+        for o in self._operands:
+            self._part[o.label].update(values[o.tensor], real_values(run.codes[o.code], self._graph, o.code, o.layout))
+
+    @property
+    def outputs(self) -> list[Part]:
+        return [_part(n, sums, n) for n, sums in self._whole.items()]
+
+    @property
+    def concats(self) -> list[Part]:
+        tensors = {o.label: o.tensor for o in self._operands}
+        return [_part(n, sums, tensors[n]) for n, sums in self._part.items()]
+
+
+def _part(name: str, sums: Compared, tensor: str) -> Part:
+    return Part(**sums.fidelity(name).__dict__, tensor=tensor)
+
+
 def fidelity(
     model: NormalModel,
     container: Container,
     runs: Iterable[tuple[Sample, Run]],
     parts: Mapping[str, Sequence[tuple[str, str]]],
 ) -> tuple[list[Part], list[Part]]:
-    """runs: samples with what the integer reference makes of them, read once, one held at a time; parts: Concat node ->
-    (model tensor, layout) of each operand. -> (outputs, concat operands), over all samples."""
-    outputs = [t.name for t in container.outputs if np.dtype(t.dtype).kind == "f"]
-    operands = _operands(container.graph, parts)
-    wanted = list(dict.fromkeys([*outputs, *(o.tensor for o in operands)]))
-    whole = {name: Compared() for name in outputs}
-    part = {o.label: Compared() for o in operands}
-    session = FloatSession(model, wanted)
+    """runs: samples with what the integer reference makes of them, read once, one held at a time. -> (outputs, concat
+    operands), over all samples."""
+    measured = Measured(container, parts)
+    session = FloatSession(model, measured.wanted)
     for sample, run in runs:
-        values = dict(zip(wanted, session.run(sample)))
-        for name, sums in whole.items():
-            sums.update(values[name], run.outputs[name])
-        for o in operands:
-            part[o.label].update(values[o.tensor], real_values(run.codes[o.code], container.graph, o.code, o.layout))
-    tensors = {o.label: o.tensor for o in operands}
-    return [_part(n, sums, n) for n, sums in whole.items()], [_part(n, sums, tensors[n]) for n, sums in part.items()]
-
-
-def _part(name: str, sums: Compared, tensor: str) -> Part:
-    return Part(**sums.fidelity(name).__dict__, tensor=tensor)
+        measured.update(dict(zip(measured.wanted, session.run(sample))), run)
+    return measured.outputs, measured.concats
 
 
 def _operands(graph: Graph, parts: Mapping[str, Sequence[tuple[str, str]]]) -> list[_Operand]:

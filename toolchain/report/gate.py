@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,12 @@ class Gate:
 
     def __bool__(self) -> bool:
         return self != OPEN
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The options that are given, without their dashes."""
+        given = {"min-cosine": self.min_cosine, "min-sqnr": self.min_sqnr, "eval": self.evaluation}
+        return tuple(name for name, value in given.items() if value is not None)
 
     @property
     def file(self) -> Path | None:
@@ -77,12 +83,27 @@ def _file_and_function(spec: str) -> tuple[str, str]:
     return file, function
 
 
-def evaluated(spec: str, float_outputs: Outputs, integer_outputs: Outputs, samples: Outputs) -> Score:
+@dataclass(frozen=True)
+class Evaluation:
+    """A user's function, whose file has been run. spec: as it was given."""
+
+    spec: str
+    function: Callable[..., Any]
+
+
+def loaded(gate: Gate) -> Evaluation | None:
+    """Raises CompileError: no such file or function, or it does not import."""
+    if gate.evaluation is None:
+        return None
+    file, name = _file_and_function(gate.evaluation)
+    return Evaluation(gate.evaluation, load_function(Path(file), name))
+
+
+def evaluated(evaluation: Evaluation, float_outputs: Outputs, integer_outputs: Outputs, samples: Outputs) -> Score:
     """Raises CompileError: whatever the user's function raises, and what it gives that is no (number, bool)."""
-    file, name = _file_and_function(spec)
-    function = load_function(Path(file), name)
+    spec, file = evaluation.spec, _file_and_function(evaluation.spec)[0]
     try:
-        given: Any = function(list(float_outputs), list(integer_outputs), list(samples))
+        given: Any = evaluation.function(list(float_outputs), list(integer_outputs), list(samples))
     except USERS_FAULTS as fault:
         raise CompileError(f"{spec}: {users_cause(fault, Path(file))}; mend the function") from None
     if not isinstance(given, tuple | list) or len(given) != 2 or not isinstance(given[1], bool | np.bool_):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from toolchain.report.noise import Rounding, noise_energy
 
 Array = NDArray[Any]
 Codes = Mapping[str, Array]
+KEPT = 3  # samples
 
 
 @dataclass(frozen=True)
@@ -66,17 +67,17 @@ class Kept:
 
 @dataclass
 class Measured:
-    """Sums by the blocks' tensors. kept: of the samples the one whose outputs hold most, for what is measured on one alone."""
+    """Sums by the blocks' tensors. kept: the samples whose outputs hold most, most first, for what is measured on few."""
 
     network: Network
     sums: dict[str, Sums]
     samples: int = 0
-    kept: Kept = field(default_factory=lambda: Kept({}, {}))
+    kept: list[Kept] = field(default_factory=list)
 
-    def outputs(self, block: Block, nodes: Mapping[str, Node] | None = None) -> dict[str, Array]:
-        """The codes of what a block makes on the sample that is kept, fed with float's tensors; nodes: put in their places."""
+    def outputs(self, block: Block, kept: Kept, nodes: Mapping[str, Node] | None = None) -> dict[str, Array]:
+        """The codes of what a block makes on a sample, fed with float's tensors; nodes: put in their places."""
         taken = replace(block, nodes=tuple((nodes or {}).get(n.name, n) for n in block.nodes))
-        return evaluated(taken, self.network.integer, self.kept.codes)
+        return evaluated(taken, self.network.integer, kept.codes)
 
 
 def evaluated(block: Block, graph: Graph, codes: Codes) -> dict[str, Array]:
@@ -171,8 +172,8 @@ class _Pass:
     def _finish(self) -> None:
         if self._waiting:
             raise InternalError(f"tensors that nothing fed: {', '.join(b.tensor for b, _ in self._waiting)}")
-        if not self._found.samples or self._loud > self._found.kept.loud:
-            self._found.kept = Kept(self._sample, self._codes, self._loud)
+        kept = [*self._found.kept, Kept(self._sample, self._codes, self._loud)]
+        self._found.kept = sorted(kept, key=lambda k: -k.loud)[:KEPT]
         self._found.samples += 1
 
 
@@ -187,7 +188,7 @@ def _widened(known: tuple[Array, Array] | None, codes: Array) -> tuple[Array, Ar
     return (low, high) if known is None else (np.minimum(known[0], low), np.maximum(known[1], high))
 
 
-# --- what is measured of single blocks, on the sample that is kept
+# --- what is measured of single blocks, on the samples that are kept
 
 
 def weight_noise(found: Measured, block: Block) -> float | None:
@@ -202,8 +203,9 @@ def weight_noise(found: Measured, block: Block) -> float | None:
     given = next((n for n in found.network.chosen.nodes if n.name == node.name), None)
     if given is None or not isinstance(given.op, Convolution):
         return None
-    made = found.outputs(block)
-    x = made[node.inputs[0]] if node.inputs[0] in made else found.kept.codes[node.inputs[0]]
+    kept = found.kept[0]
+    made = found.outputs(block, kept)
+    x = made[node.inputs[0]] if node.inputs[0] in made else kept.codes[node.inputs[0]]
     y = made[node.outputs[0]]
     noise = _weight_error(found.network, node, given, x)
     inside = (y > node.op.requant.low) & (y < node.op.requant.high)
@@ -249,15 +251,13 @@ def wrapped(found: Measured, block: Block) -> bool:
             wide[node.name] = replace(node, op=replace(op, out_requant=replace(op.out_requant, wrap=False)))
     if not wide:
         return False
-    return not np.array_equal(found.outputs(block)[block.tensor], found.outputs(block, wide)[block.tensor])
+    kept = found.kept[0]
+    return not np.array_equal(found.outputs(block, kept)[block.tensor], found.outputs(block, kept, wide)[block.tensor])
 
 
-Substitute = Callable[[str, Array], float]
-
-
-def effect(found: Measured, block: Block, substituted: Substitute) -> float:
-    """dB: what is left of the worst output where the block's error alone is put into float."""
+def alone_values(found: Measured, block: Block, kept: Kept) -> Array:
+    """What the codes of the block, fed with float's tensors, stand for: in the model's order and shape."""
     shown = found.network.shown[block.tensor]
-    codes = found.outputs(block).get(block.tensor, found.kept.codes[block.tensor])
+    codes = found.outputs(block, kept).get(block.tensor, kept.codes[block.tensor])
     shape = found.network.model.types[shown.model].shape
-    return substituted(shown.model, real_values(codes, found.network.integer, block.tensor, shown.layout).reshape(shape))
+    return real_values(codes, found.network.integer, block.tensor, shown.layout).reshape(shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from toolchain.ir.graph import Quant
 
 Array = NDArray[Any]
 _CHUNK = 1 << 16  # elements worked on at once: they stay in the cache
+_SOME = 1 << 11  # values of a sample that a median is taken of
 
 
 @dataclass
@@ -27,16 +28,17 @@ class Rounding:
     clipped_noise: float = 0.0
     clipped: int = 0
     count: int = 0
-    magnitude: float = 0.0  # sum of the magnitudes
-    zeros: int = 0
     low: float = math.inf
     high: float = -math.inf
     _first: float = math.inf
     _last: float = -math.inf
+    _some: list[Array] = field(default_factory=list)
 
     def codes(self, x: Array, quant: Quant, dtype: str) -> Array:
         """float32 x -> its codes, as the host makes them on the way into a region; adds what that costs."""
         flat = np.ravel(x)
+        some = np.abs(flat[:: -(-flat.size // _SOME) or 1])
+        self._some.append(some[some > 0])
         limits = np.iinfo(dtype)
         made = np.empty(flat.size, dtype)
         scale, zero = np.float32(quant.scale), np.float32(quant.zero_point)
@@ -54,8 +56,6 @@ class Rounding:
         self.count += part.size
         self.signal += float(part @ part)
         self.noise += float(error @ error)
-        self.magnitude += float(np.abs(part).sum())
-        self.zeros += part.size - int(np.count_nonzero(part))
         self.low, self.high = min(self.low, float(part.min())), max(self.high, float(part.max()))
         clipped = int(np.count_nonzero(outside))
         if clipped:
@@ -69,8 +69,8 @@ class Rounding:
 
     @property
     def usual(self) -> float:
-        """Mean magnitude of the values that are not zero."""
-        return self.magnitude / (self.count - self.zeros) if self.count > self.zeros else 0.0
+        """Median magnitude of the values that are not zero."""
+        return float(np.median(np.concatenate(self._some))) if any(s.size for s in self._some) else 0.0
 
     @property
     def rms(self) -> float:

@@ -15,16 +15,18 @@ FEW_SAMPLES = 16
 MOST_CLIPPED = 0.5  # of a tensor's values
 SATURATED = 0.001  # of a tensor's values
 NAMED = 4  # in one warning
-QDQ = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
+DYNAMIC = "DynamicQuantizeLinear"
 
 
 def host_warnings(host: Mapping[str, Any], nodes: Sequence[tuple[str, str]]) -> list[str]:
     """host: of the figures; nodes: (name, operator) of the model's own."""
     share = f"{100 * host['mac_share']:.1f} % of the model's MACs run on the HOST"
-    quantized = sum(op in QDQ for _, op in nodes)
-    if quantized and host["nodes"]:
-        what = f"the model is quantized already ({counted(quantized, 'QuantizeLinear or DequantizeLinear node')})"
-        return [f"{what}, which is not taken yet: {share}, and the cycles leave them out; build the float model it was made from"]
+    dynamic = sum(op == DYNAMIC for _, op in nodes)
+    if dynamic and host["macs"]:
+        what = (
+            f"{counted(dynamic, f'{DYNAMIC} node')} of the model {'has' if dynamic == 1 else 'have'} a range that each run finds"
+        )
+        return [f"{what}: {share}, and the cycles leave them out; --static-ranges calibrates them"]
     if host["mac_share"] > MUCH:
         return [f"{share}, and the cycles leave them out; --explain says why"]
     return []

@@ -1,0 +1,75 @@
+"""How a machine takes what a quantized model gives: scales of activations, and codes of weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.parameters import WeightQuant, along
+from toolchain.errors import CompileError, InternalError
+from toolchain.hw.chip import Numerics
+from toolchain.ir.stored import GivenQuant, Stored
+
+Array = NDArray[Any]
+_WHOLE = 2.0**-16  # steps from a whole number: scales that were folded twice in float32 are off by less
+
+
+def code_bits(numerics: Numerics) -> int:
+    """Of an activation."""
+    return 8 if numerics.activation == "int8" else 16
+
+
+def kept(given: GivenQuant, numerics: Numerics) -> bool:
+    """Whether a machine holds tensors at any such scale and zero point, in codes of that width."""
+    free = numerics.scale.kind != "pow2" and (not numerics.symmetric_activations or given.quant().zero_point == 0)
+    return free and given.bits == code_bits(numerics)
+
+
+def stored_weights(w: Array, axis: int, how: Stored, numerics: Numerics, name: str) -> WeightQuant | None:
+    """The file's own codes and scales of the weights `w`, which may have been arranged anew or scaled for each channel since.
+
+    None where the machine has no such scales, so that it takes its own. Raises CompileError: codes that do not fit its type.
+    """
+    channels = w.shape[axis]
+    if numerics.scale.kind == "pow2" or len(how.scales) not in (1, channels):
+        return None
+    if not numerics.weights_per_channel and np.ptp(how.scales):
+        return None
+    least, largest = int(how.least.min()), int(how.largest.max())
+    low, high = (-128, 127) if numerics.weight == "int8" else (-8, 7)
+    if least < low or largest > high:
+        if numerics.weight == "int4" and least >= -128 and largest <= 127:
+            return None  # coarser on this machine, as the weights of any float model
+        raise CompileError(
+            f"{name}: its weights less their zero points are {least}..{largest}; {numerics.weight} holds {low}..{high} "
+            "(numerics.weight)\n  help: quantize the weights symmetrically (zero point 0, or 128 of uint8)"
+        )
+    rows = np.moveaxis(np.asarray(w, np.float64), axis, 0).reshape(channels, -1)
+    scales = _scales(rows, how, name)
+    scales = scales if numerics.weights_per_channel else scales[:1]
+    codes = np.rint(np.asarray(w, np.float64) / along(scales, axis, w.ndim))
+    if codes.min(initial=0) < low or codes.max(initial=0) > high:
+        return None  # turned around: -128 became 128
+    return WeightQuant(codes.astype(np.int8), scales, axis)
+
+
+def _scales(rows: Array, how: Stored, name: str) -> Array:
+    """The file's, or what they became where a channel was multiplied by a number: what takes its largest code to its peak."""
+    given = np.broadcast_to(how.scales, (len(rows),)).astype(np.float64)
+    alike = len(how.peaks) == len(rows)  # else the channels were taken apart, and the largest of all is known
+    peaks = np.abs(rows).max(1, initial=0) if alike else np.full(len(rows), np.abs(rows).max(initial=0))
+    codes = how.peaks if alike else np.full(len(rows), how.peaks.max())
+    moved = np.where((peaks > 0) & (codes > 0), peaks / np.maximum(codes, 1), given)
+    scales = np.where(_whole(rows, given), given, moved)
+    if not _whole(rows, scales).all():
+        raise InternalError(f"{name}: its weights are no longer whole multiples of the scales that the model gives them")
+    return scales
+
+
+def _whole(rows: Array, scales: Array) -> Array:
+    """bool[n]: whether each row is whole multiples of its scale."""
+    steps = rows / scales[:, None]
+    near = np.abs(steps - np.rint(steps)) <= _WHOLE * np.maximum(1, np.abs(steps))
+    return np.asarray(near.all(1))

@@ -1,0 +1,99 @@
+"""Factors change no float output, move a clamp only where no data can reach it, and give unequal channels their codes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from networks import UNEQUAL, convolutions, normed, nothing, plain, residual, samples
+
+from quant.float_session import FloatSession
+from quant.repair.step import Quantization
+from toolchain.errors import CompileError
+from toolchain.repair.equalize import equalize, find_groups, free_ends
+from toolchain.repair.factors import scaled_model
+from toolchain.repair.judge import Judge
+from toolchain.repair.network import Network
+
+LARGEST = 1e-5  # of the largest magnitude: float's own rounding
+
+
+def largest_difference(before: Network, after: Network, data: list[dict[str, np.ndarray]]) -> float:
+    names = [n for n in before.model.graph.outputs if before.model.types[n].dtype == "float32"]
+    runs = [[FloatSession(net.model, names).run(sample) for sample in data] for net in (before, after)]
+    return max(float(np.abs(a - b).max() / np.abs(a).max()) for x, y in zip(*runs) for a, b in zip(x, y))
+
+
+def drawn(net: Network, seed: int = 0) -> dict[str, np.ndarray]:
+    """Factors for every group, whatever they are good for."""
+    rng, found = np.random.default_rng(seed), dict[str, np.ndarray]()
+    for group in find_groups(net):
+        if group.makers and not group.bounds:
+            shape = net.model.types[group.tensors[0]].shape
+            channels = shape[1] if len(shape) == 4 else shape[-1]
+            found |= dict.fromkeys(group.tensors, rng.uniform(0.1, 8, channels))
+    return found
+
+
+@pytest.mark.parametrize("make", [convolutions, residual, normed])
+def test_factors_change_no_float_output(make, tmp_path: Path) -> None:
+    net = make(tmp_path)
+    factors = drawn(net)
+    assert factors
+    through = net.through(Quantization({}, factors=factors))
+    shape = net.model.types["x"].shape
+    assert largest_difference(net, through, samples(shape, 4, seed=9)) < LARGEST
+
+
+def test_the_groups_of_a_residual_network(tmp_path: Path) -> None:
+    """The sum's operands carry what the sum carries; its readers take it out."""
+    groups = {frozenset(g.tensors): ([n.outputs[0] for n in g.makers], len(g.takers)) for g in find_groups(residual(tmp_path))}
+    assert groups[frozenset({"a", "b", "s", "r", "m"})] == (["a", "b"], 3)
+
+
+@pytest.mark.parametrize(("machine", "per_tensor", "gain_db"), [("edge16", True, 6.0), ("ws8_pow2", False, 4.0)])
+def test_unequal_channels_get_their_codes_back(machine: str, per_tensor: bool, gain_db: float, tmp_path: Path) -> None:
+    net = convolutions(tmp_path, machine, per_tensor=per_tensor)
+    data, held = samples((1, 3, 8, 8), 16), samples((1, 3, 8, 8), 8, seed=1)
+    before = plain(net, data)
+    after = equalize(net, before, data, nothing).quantization
+    through, judge = net.through(after), Judge(held)
+    assert largest_difference(net, through, held) < LARGEST
+    gained = judge.verdict(through, after).decibels - judge.verdict(net, before).decibels
+    assert gained > gain_db, gained
+
+
+def test_a_clamp_moves_only_where_no_data_reaches_it(tmp_path: Path) -> None:
+    """r is clamped at 1, whose input nothing bounds: its channels stay. e has a bounded input, but no clamp: its channels go."""
+    net = convolutions(tmp_path, per_tensor=True, clamp=1.0)
+    data = samples((1, 3, 8, 8), 16)
+    after = equalize(net, plain(net, data), data, nothing).quantization
+    assert "d" in after.factors and "r" not in after.factors
+    wild = [{"x": 100 * s["x"]} for s in samples((1, 3, 8, 8), 4, seed=5)]
+    assert largest_difference(net, net.through(after), wild) < LARGEST
+
+
+def test_what_only_the_host_reads_is_not_squeezed(tmp_path: Path) -> None:
+    net = normed(tmp_path)
+    data, held = samples((1, 16, 8), 16), samples((1, 16, 8), 8, seed=1)
+    before = plain(net, data)
+    outcome = free_ends(net, before, data, nothing)
+    after = outcome.quantization
+    assert len(after.hosted) == 1 and outcome.notes[-1].startswith("on the host, since only the host reads them: ")
+    end = next(f for f in after.factors.values())
+    assert end[0] / end[-1] == pytest.approx(UNEQUAL[-1], rel=0.9)  # the small channels are made large
+    through, judge = net.through(after), Judge(held)
+    assert largest_difference(net, through, held) < LARGEST
+    assert judge.verdict(through, after).decibels > judge.verdict(net, before).decibels + 3
+
+
+def test_factors_that_do_not_fit(tmp_path: Path) -> None:
+    net = convolutions(tmp_path)
+    with pytest.raises(CompileError) as caught:
+        scaled_model(net.model, {"cc": np.ones(8), "c": np.ones(7), "r": np.zeros(8)})
+    assert str(caught.value).split("\n") == [
+        "factors: the model has no tensor 'cc'; repair it again",
+        "factors of 'c': are 7 numbers; its 8 channels need one above 0 each",
+        "factors of 'r': are 8 numbers; its 8 channels need one above 0 each",
+    ]

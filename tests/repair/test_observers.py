@@ -1,0 +1,59 @@
+"""Which observer a tensor takes is decided by what comes of it at the outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from networks import network, nothing, plain, samples
+
+from toolchain.repair.judge import Judge
+from toolchain.repair.network import Network
+from toolchain.repair.observers import choose_observers
+
+
+def spiked(count: int, seed: int = 0) -> list[dict[str, np.ndarray]]:
+    """One number in each sample is 300 times as large as the others; nothing of it reaches the output."""
+    found = samples((1, 4, 64, 64), count, seed)
+    for sample in found:
+        sample["x"][0, 0, 0, 0] = 300.0
+    return found
+
+
+def cropped(folder: Path) -> Network:
+    """y is a convolution of x without its outer border, where the outlier is."""
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((4, 4, 1, 1)), "v": rng.standard_normal((4, 4, 1, 1))}
+    return network(
+        """g (float[1,4,64,64] x) => (float[1,4,56,56] y) <int64[2] b = {4,4}, int64[2] e = {60,60}, int64[2] axes = {2,3}> {
+            a = Conv(x, w)
+            s = Slice(a, b, e, axes)
+            y = Conv(s, v)
+        }""",
+        weights,
+        folder,
+    )
+
+
+def test_an_outlier_that_no_output_sees_is_clipped(tmp_path: Path) -> None:
+    net = cropped(tmp_path)
+    data, judge = spiked(16), Judge(spiked(8, seed=1))
+    before = plain(net, data)
+    assert before.ranges["x"].high == 300.0  # pyright: ignore[reportAttributeAccessIssue]
+    after = choose_observers(net, before, data, nothing).quantization
+    assert after.ranges["x"].high < 10  # pyright: ignore[reportAttributeAccessIssue]
+    assert judge.verdict(net, after).decibels > judge.verdict(net, before).decibels + 10
+
+
+def test_an_outlier_that_the_output_is_about_is_kept(tmp_path: Path) -> None:
+    weights = {"w": np.eye(4).reshape(4, 4, 1, 1), "v": np.eye(4).reshape(4, 4, 1, 1)}
+    text = """g (float[1,4,64,64] x) => (float[1,4,1,1] y) {
+        a = Conv(x, w)
+        m = GlobalMaxPool(a)
+        y = Conv(m, v)
+    }"""
+    net = network(text, weights, tmp_path)
+    data = spiked(16)
+    after = choose_observers(net, plain(net, data), data, nothing)
+    assert after.quantization.ranges["x"].high == pytest.approx(300, rel=0.01)  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,236 @@
+"""Operators on codes, and onnxruntime's own, written out: DequantizeLinear, the float operator, QuantizeLinear.
+
+Sources: ONNX QLinearConv, QLinearMatMul; onnxruntime docs/ContribOperators.md for com.microsoft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from toolchain.frontend.errors import refuse_node
+from toolchain.frontend.upgrade import Upgraded
+from toolchain.ir.graph import Node, OnnxOp, TensorType
+
+CONTRIB = "com.microsoft"
+NONE: Mapping[str, Any] = MappingProxyType({})
+CONSTANT = "export it with constant scales and zero points"
+
+
+@dataclass
+class Written:
+    """What stands for one node so far: nodes in order, and the constants they name."""
+
+    node: Node
+    types: Mapping[str, TensorType]
+    known: Mapping[str, np.ndarray]
+    nodes: list[Node] = field(default_factory=list)
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def input(self, index: int) -> str:
+        """The name of an input; '' when it is absent."""
+        return self.node.inputs[index] if index < len(self.node.inputs) else ""
+
+    def value(self, index: int, what: str) -> np.ndarray:
+        """A constant input. CompileError where it is absent or computed."""
+        value = self.known.get(self.input(index))
+        if value is None:
+            raise refuse_node(self.node, f"its {what} is computed or missing, not constant", CONSTANT)
+        return value
+
+    def attribute(self, name: str, default: Any) -> Any:
+        return self.node.op.attributes.get(name, default)
+
+    def constant(self, suffix: str, value: np.ndarray) -> str:
+        name = f"{self.node.name}/{suffix}"
+        self.constants[name] = value
+        return name
+
+    def add(
+        self, suffix: str, op_type: str, inputs: Sequence[str], output: str = "", attributes: Mapping[str, Any] = NONE
+    ) -> str:
+        """A node; the name of what it makes."""
+        name = f"{self.node.name}/{suffix}" if suffix else self.node.name
+        made = output or f"{name}_output"
+        self.nodes.append(Node(name, OnnxOp(op_type, dict(attributes)), tuple(inputs), (made,), self.node.sources))
+        return made
+
+    def real(self, index: int, axis: int = 0) -> str:
+        """What input `index` stands for, by the scale and zero point behind it, for each index of `axis` where they are many."""
+        scale = self.value(index + 1, f"scale (input {index + 1})")
+        triple = self.node.inputs[index : index + 3]
+        inputs = [n for n in triple if n]
+        if scale.ndim and scale.size == 1:  # one number, whatever its shape
+            inputs = [triple[0], self.constant(f"scale_{index}", scale.reshape(()))]
+            if self.input(index + 2):
+                inputs.append(self.constant(f"zero_point_{index}", self.value(index + 2, "zero point").reshape(())))
+            scale = scale.reshape(())
+        attributes = {"axis": axis % len(self.types[triple[0]].shape)} if scale.ndim else {}
+        return self.add(f"real_{index}", "DequantizeLinear", inputs, attributes=attributes)
+
+    def codes(self, y: str, index: int) -> None:
+        """The node's output: `y` in codes of the scale and zero point that are inputs `index` and the next."""
+        inputs = [y, self.constant("scale", self.value(index, "output's scale").reshape(()))]
+        if self.input(index + 1):
+            inputs.append(self.constant("zero_point", self.value(index + 1, "output's zero point").reshape(())))
+        self.add("codes", "QuantizeLinear", inputs, self.node.outputs[0])
+
+    def bias(self, name: str, scale: np.ndarray) -> str:
+        """int32 sums of products to real numbers."""
+        attributes = {"axis": 0} if scale.ndim else {}
+        return self.add("bias", "DequantizeLinear", [name, self.constant("bias_scale", scale)], attributes=attributes)
+
+    def product_scale(self, a: int, b: int) -> np.ndarray:
+        scale = np.asarray(self.value(a, "scale"), np.float32) * np.asarray(self.value(b, "scale"), np.float32)
+        return scale.reshape(()) if scale.size == 1 else scale.reshape(-1)
+
+
+def _convolution(w: Written) -> None:
+    """x, scale, zero point, w, scale, zero point, y's scale and zero point, bias."""
+    inputs = [w.real(0), w.real(3)]
+    if w.input(8):
+        inputs.append(w.bias(w.node.inputs[8], w.product_scale(1, 4)))
+    w.codes(w.add("", "Conv", inputs, attributes=_channels_first(w)), 6)
+
+
+def _channels_first(w: Written) -> dict[str, Any]:
+    """The attributes. CompileError where the node reads feature maps of another layout."""
+    if w.attribute("channels_last", 0):
+        raise refuse_node(w.node, "reads channels last", "export it with channels first")
+    return {k: v for k, v in w.node.op.attributes.items() if k != "channels_last"}
+
+
+def _matrix_product(w: Written) -> None:
+    if w.value(1, "scale").size > 1:
+        raise refuse_node(w.node, "has a scale for each row of its first operand", "export it with one scale for all")
+    w.codes(w.add("", "MatMul", [w.real(0), w.real(3, -1)]), 6)
+
+
+def _gemm(w: Written) -> None:
+    """A, scale, zero point, B, scale, zero point, C, y's scale and zero point; a float without those."""
+    a = {"alpha": w.attribute("alpha", 1.0), "transA": w.attribute("transA", 0), "transB": w.attribute("transB", 0)}
+    inputs = [w.real(0), w.real(3, 0 if a["transB"] else 1)]
+    if w.input(6):
+        inputs.append(w.bias(w.node.inputs[6], w.product_scale(1, 4) * np.float32(a["alpha"])))
+    if w.input(7):
+        w.codes(w.add("", "Gemm", inputs, attributes=a), 7)
+    else:
+        w.add("", "Gemm", inputs, w.node.outputs[0], a)
+
+
+def _binary(op_type: str) -> Callable[[Written], None]:
+    return lambda w: w.codes(w.add("", op_type, [w.real(0), w.real(3)]), 6)
+
+
+def _unary(op_type: str, *kept: str) -> Callable[[Written], None]:
+    def rule(w: Written) -> None:
+        attributes = {k: v for k, v in w.node.op.attributes.items() if k in kept}
+        w.codes(w.add("", op_type, [w.real(0)], attributes=attributes), 3)
+
+    return rule
+
+
+def _pool(op_type: str) -> Callable[[Written], None]:
+    return lambda w: w.codes(w.add("", op_type, [w.real(0)], attributes=_channels_first(w)), 3)
+
+
+def _softmax(w: Written) -> None:
+    axis, rank = w.attribute("axis", -1), len(w.types[w.node.inputs[0]].shape)
+    if w.attribute("opset", 13) < 13 and axis % rank != rank - 1:
+        raise refuse_node(w.node, f"normalises the dimensions from {axis} on as one", "export it with opset 13 or newer")
+    w.codes(w.add("", "Softmax", [w.real(0)], attributes={"axis": axis}), 3)
+
+
+def _mean(w: Written) -> None:
+    inputs = [w.real(0)]
+    if w.attribute("axes", None) is not None:
+        inputs.append(w.constant("axes", np.asarray(w.attribute("axes", ()), np.int64)))
+    w.codes(w.add("", "ReduceMean", inputs, attributes={"keepdims": w.attribute("keepdims", 1)}), 3)
+
+
+def _concat(w: Written) -> None:
+    """y's scale and zero point, then each part with its own."""
+    parts = [w.real(i) for i in range(2, len(w.node.inputs), 3)]
+    w.codes(w.add("", "Concat", parts, attributes={"axis": w.attribute("axis", 1)}), 0)
+
+
+def _linear(w: Written) -> None:
+    """com.microsoft's QuantizeLinear and DequantizeLinear: ONNX's, of all widths at any opset."""
+    axis = {"axis": w.attribute("axis", 1)} if len(w.types[w.node.inputs[1]].shape) else {}
+    w.add("", w.node.op.op_type, w.node.inputs, w.node.outputs[0], axis)
+
+
+def _n_bits(w: Written) -> None:
+    """MatMulNBits: y = A B^T + bias, B of few bits with a scale for each block of K. It becomes a MatMul by B's real values."""
+    bits, size = w.attribute("bits", 4), w.attribute("block_size", 0)
+    n, k = w.attribute("N", 0), w.attribute("K", 0)
+    if w.input(4):
+        raise refuse_node(w.node, "reorders its rows (input g_idx)", "export it without reordering")
+    if bits not in (2, 4, 8) or size < 1 or n < 1 or k < 1:
+        raise refuse_node(w.node, f"has bits={bits}, block_size={size}, N={n}, K={k}; bits of 2, 4 or 8 are read")
+    blocks = -(-k // size)
+    codes = _unpacked(w.value(1, "weights"), bits, n * blocks, size, w.node).reshape(n, blocks, size)
+    scales = w.value(2, "scales").astype(np.float32)
+    if scales.size != n * blocks:
+        raise refuse_node(w.node, f"has {scales.size} scales; {n} x {blocks} are needed")
+    points = np.full(n * blocks, 1 << (bits - 1), np.float32)
+    if w.input(3):
+        given = w.value(3, "zero points")
+        packed = given.dtype == np.uint8
+        points = (_unpacked(given, bits, n, blocks, w.node) if packed else given).astype(np.float32)
+    real = (codes.astype(np.float32) - points.reshape(n, blocks, 1)) * scales.reshape(n, blocks, 1)
+    weight = w.constant("weights", np.ascontiguousarray(real.reshape(n, -1)[:, :k].T))
+    bias = w.input(5)
+    y = w.add("", "MatMul", [w.node.inputs[0], weight], "" if bias else w.node.outputs[0])
+    if bias:
+        w.add("bias", "Add", [y, bias], w.node.outputs[0])
+
+
+def _unpacked(packed: np.ndarray, bits: int, rows: int, columns: int, node: Node) -> np.ndarray:
+    """uint8 -> uint8[rows, columns], low bits first, each row in bytes of its own."""
+    a_byte = 8 // bits
+    row_bytes = -(-columns // a_byte)
+    if packed.size != rows * row_bytes:
+        raise refuse_node(node, f"has {packed.size} bytes of codes; {rows} x {row_bytes} are needed")
+    flat = packed.reshape(rows, row_bytes, 1).astype(np.uint8)
+    parts = (flat >> (np.arange(a_byte, dtype=np.uint8) * bits)) & ((1 << bits) - 1)
+    return parts.reshape(rows, -1)[:, :columns]
+
+
+RULES: Mapping[tuple[str, str], Callable[[Written], None]] = {
+    ("", "QLinearConv"): _convolution,
+    ("", "QLinearMatMul"): _matrix_product,
+    **{
+        (CONTRIB, name): rule
+        for name, rule in {
+            "QLinearConv": _convolution,
+            "QGemm": _gemm,
+            "QLinearAdd": _binary("Add"),
+            "QLinearMul": _binary("Mul"),
+            "QLinearSigmoid": _unary("Sigmoid"),
+            "QLinearLeakyRelu": _unary("LeakyRelu", "alpha"),
+            "QLinearAveragePool": _pool("AveragePool"),
+            "QLinearGlobalAveragePool": _pool("GlobalAveragePool"),
+            "QLinearReduceMean": _mean,
+            "QLinearSoftmax": _softmax,
+            "QLinearConcat": _concat,
+            "QuantizeLinear": _linear,
+            "DequantizeLinear": _linear,
+            "MatMulNBits": _n_bits,
+        }.items()
+    },
+}
+
+
+def written_out(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> Upgraded:
+    """A node of RULES as nodes of ONNX (opset 21), and the constants they name. CompileError: scales that are not constant."""
+    written = Written(node, types, constants)
+    missing = [n for n in node.inputs if n and n not in types]
+    if missing or not node.outputs or len(node.inputs) < 2:
+        raise refuse_node(node, f"has {len(node.inputs)} inputs and {len(node.outputs)} outputs, which do not fit it")
+    RULES[node.op.domain, node.op.op_type](written)
+    return Upgraded(written.nodes, written.constants)

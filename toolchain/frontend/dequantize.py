@@ -1,0 +1,359 @@
+"""A quantized model as a float network: constants in real numbers, computation on codes as computation on what they stand for.
+
+What is left of its quantization are pairs of QuantizeLinear and DequantizeLinear on activations, one behind the other, and
+for each node how the file stores its constants (quant.given).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from toolchain.frontend.convert import type_of
+from toolchain.frontend.errors import refuse_node
+from toolchain.frontend.infer import evaluate, foldable, infer
+from toolchain.frontend.rewrite import operand
+from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType
+from toolchain.ir.stored import GivenQuant, Stored, stored
+
+# Operators of which codes of their outputs mean what codes of their first input do.
+MOVES = frozenset(
+    (
+        *("DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Reshape", "Slice", "SpaceToDepth", "Split"),
+        *("Squeeze", "Tile", "Transpose", "Unsqueeze"),
+    )
+)
+WEIGHTED: Mapping[str, int] = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": -1}  # the output channels' axis of input 1
+PRODUCTS: Mapping[str, str] = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
+QUANTIZERS = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"))
+CODES = frozenset(("int8", "uint8", "int16", "uint16"))
+
+
+@dataclass(frozen=True)
+class Meant:
+    """A tensor of codes: `real` is the float tensor of what they stand for ("" until something reads it), by scale and zero
+    point; of sums of products the scale of one input is known and the weights' is not, so they have no dtype of CODES."""
+
+    real: str
+    scale: float
+    zero_point: int
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A constant: codes less their zero points, the scales along `axis`, and the type that the file has it in."""
+
+    codes: np.ndarray
+    scale: np.ndarray
+    axis: int
+    zero_point: int
+    dtype: str
+
+    def stored(self, axis: int) -> Stored | None:
+        """As a node reads it whose channels are along `axis`; None where its scales are along another."""
+        if self.scale.size > 1 and axis % self.codes.ndim != self.axis:
+            return None
+        one = self.scale.size == 1 and self.dtype in CODES
+        quant = GivenQuant(float(self.scale.reshape(-1)[0]), self.zero_point, self.dtype) if one else None
+        return stored(self.codes, self.scale, axis, quant)
+
+    def real(self) -> np.ndarray:
+        """float64, of a bias."""
+        return self.codes.reshape(-1) * self.scale.astype(np.float64).reshape(-1)
+
+
+@dataclass
+class _Walk:
+    graph: Graph
+    opset: int
+    static: bool
+    types: dict[str, TensorType]
+    constants: dict[str, np.ndarray]
+    same: dict[str, str] = field(default_factory=dict)
+    meant: dict[str, Meant] = field(default_factory=dict)
+    made: set[str] = field(default_factory=set)  # tensors that a node emitted so far makes
+    held: dict[str, Held] = field(default_factory=dict)  # by constant
+    nodes: list[Node] = field(default_factory=list)
+    stored: dict[str, Stored] = field(default_factory=dict)  # by node
+
+    def emit(self, node: Node) -> None:
+        node = replace(node, inputs=tuple(self.same.get(n, n) for n in node.inputs))
+        if foldable(node, self.constants):
+            self.constants.update(evaluate(node, self.constants, self.opset))
+            self.types.update((n, type_of(self.constants[n])) for n in node.outputs if n)
+            return
+        self.types.update(infer(node, self.types, self.constants, self.opset))
+        self.nodes.append(node)
+        self.made.update(node.outputs)
+
+    def fresh(self, base: str) -> str:
+        name, suffix = base, 2
+        while name in self.types:
+            name, suffix = f"{base}_{suffix}", suffix + 1
+        return name
+
+    def constant(self, base: str, value: np.ndarray) -> str:
+        name = self.fresh(base)
+        self.constants[name] = value
+        self.types[name] = type_of(value)
+        return name
+
+    def scalar(self, name: str) -> float | None:
+        """A constant of one number, as of a scale or zero point."""
+        value = self.constants.get(self.same.get(name, name))
+        return None if value is None or value.size != 1 else float(value.reshape(-1)[0])
+
+
+@dataclass(frozen=True)
+class Dequantized:
+    """`stored`: by node, how the file holds its constants."""
+
+    graph: Graph
+    stored: Mapping[str, Stored]
+
+
+def dequantized(graph: Graph, opset: int, static: bool = False) -> Dequantized:
+    """static: what quantizes by each run's own range (DynamicQuantizeLinear) has a range that calibration finds.
+
+    Raises CompileError: scales that are not finite and positive.
+    """
+    walk = _Walk(graph, opset, static, dict(graph.types), dict(graph.constants))
+    if not any(n.op.op_type in QUANTIZERS for n in graph.nodes):
+        return Dequantized(graph, {})
+    for node in graph.nodes:
+        rule = None if node.op.domain else _RULES.get(node.op.op_type)
+        if rule is not None and rule(node, walk):
+            continue
+        if not _moved(node, walk):
+            _plain(node, walk)
+    for name in graph.outputs:
+        _needed(name, walk)
+        if name in walk.same:
+            walk.emit(Node(f"{name}/identity", OnnxOp("Identity"), (name,), (name,), ()))
+            del walk.same[name]
+    done = replace(graph, nodes=tuple(walk.nodes), types=walk.types, constants=walk.constants)
+    return Dequantized(done, walk.stored)
+
+
+def _parameters(node: Node, walk: _Walk) -> tuple[np.ndarray, np.ndarray, str] | None:
+    """Scale, zero point and type of the codes of a QuantizeLinear or DequantizeLinear; None where they are computed."""
+    scale = walk.constants.get(operand(node, 1))
+    quantizes = node.op.op_type == "QuantizeLinear"
+    dtype = walk.types[node.outputs[0] if quantizes else node.inputs[0]].dtype
+    point = walk.constants.get(operand(node, 2)) if operand(node, 2) else np.zeros((), np.int32)
+    if scale is None or point is None:
+        return None
+    if not (np.isfinite(scale) & (scale > 0)).all():
+        bad = scale[~(np.isfinite(scale) & (scale > 0))].reshape(-1)[0]
+        raise refuse_node(node, f"has the scale {bad:g}; scales are finite and above zero", "quantize the model again")
+    return scale, point, dtype
+
+
+def _quantize(node: Node, walk: _Walk) -> bool:
+    found, x = _parameters(node, walk), node.inputs[0]
+    if x in walk.constants and found is not None:
+        made = evaluate(replace(node, inputs=tuple(walk.same.get(n, n) for n in node.inputs)), walk.constants, walk.opset)
+        walk.constants.update(made)
+        walk.types.update((n, type_of(v)) for n, v in made.items())
+        return True
+    if found is None or found[0].size != 1 or found[2] not in CODES:
+        return False
+    walk.emit(node)
+    walk.meant[node.outputs[0]] = Meant("", float(found[0].reshape(-1)[0]), int(found[1].reshape(-1)[0]), found[2])
+    return True
+
+
+def _dequantize(node: Node, walk: _Walk) -> bool:
+    found, q, y = _parameters(node, walk), node.inputs[0], node.outputs[0]
+    if found is None:
+        return False
+    if q in walk.constants:
+        _dequantized_constant(node, *found[:2], walk)
+        return True
+    if found[0].size != 1:
+        return False
+    meant = Meant("", float(found[0].reshape(-1)[0]), int(found[1].reshape(-1)[0]), found[2])
+    known = walk.meant.get(q, meant)
+    if replace(known, real="") != meant:
+        return False  # other scales than those that made it
+    if known.real:
+        walk.same[y] = walk.same.get(known.real, known.real)
+        return True
+    walk.emit(node)
+    walk.meant[q] = replace(known, real=y)
+    return True
+
+
+def _dequantized_constant(node: Node, scale: np.ndarray, point: np.ndarray, walk: _Walk) -> None:
+    codes = walk.constants[node.inputs[0]]
+    axis = int(node.op.attributes.get("axis", 1)) % max(codes.ndim, 1)
+    whole = codes.astype(np.int64)
+    if scale.size == 1:
+        spread, zero = scale.reshape(()), point.astype(np.int64).reshape(()) if point.size == 1 else point.astype(np.int64)
+    elif scale.ndim == 1 and not node.op.attributes.get("block_size"):
+        shape = [1] * codes.ndim
+        shape[axis] = -1
+        spread, zero = scale.reshape(shape), point.astype(np.int64).reshape(shape if point.size > 1 else ())
+    else:
+        block = int(node.op.attributes.get("block_size") or 1)
+        spread, zero = (np.repeat(v, block, axis) if v.ndim else v for v in (scale, point.astype(np.int64)))
+        spread, zero = (v[(slice(None),) * axis + (slice(codes.shape[axis]),)] if v.ndim else v for v in (spread, zero))
+    y = node.outputs[0]
+    value = ((whole - zero).astype(np.float32) * spread.astype(np.float32)).astype(np.float32)
+    walk.constants[y] = value
+    walk.types[y] = type_of(value)
+    if scale.ndim > 1 and scale.size > 1:
+        return  # a scale for each block: what the machine computes with is its own
+    walk.held[y] = Held(whole - zero, scale, axis, int(point.reshape(-1)[0]), codes.dtype.name)
+
+
+def _dynamic(node: Node, walk: _Walk) -> bool:
+    """y, scale, zero point of a range that each run has anew. To calibrate it, it stays as a pair, and what reads its codes reads
+    the real numbers instead: codes of scale 1."""
+    if not walk.static:
+        return False
+    y, scale, point = node.outputs
+    real = walk.fresh(f"{y}/real")
+    walk.emit(node)
+    walk.emit(Node(f"{node.name}/real", OnnxOp("DequantizeLinear", {"axis": 1}), (y, scale, point), (real,), node.sources))
+    walk.same[scale] = walk.constant(f"{scale}/one", np.ones((), np.float32))
+    walk.same[point] = walk.constant(f"{point}/none", np.zeros((), np.uint8))
+    walk.meant[y] = Meant(real, 1.0, 0, "uint8")
+    return True
+
+
+def _product(node: Node, walk: _Walk) -> bool:
+    """ConvInteger, MatMulInteger: sum (a - za) (b - zb), where a is of codes that are known and b constant or such."""
+    a, b = node.inputs[:2]
+    x = walk.meant.get(a)
+    if x is None or not _zero_point(node, 2, x, walk):
+        return False
+    name = walk.fresh(f"{node.outputs[0]}/real")
+    scale, held = x.scale, None
+    if b in walk.constants:
+        codes = walk.constants[b].astype(np.int64)
+        point = walk.constants.get(operand(node, 3)) if operand(node, 3) else np.zeros((), np.int64)
+        if point is None:
+            return False
+        axis = 0 if node.op.op_type == "ConvInteger" else codes.ndim - 1
+        shape = [1] * codes.ndim
+        shape[axis] = -1
+        codes = codes - (point.astype(np.int64).reshape(shape) if point.size > 1 else point.astype(np.int64).reshape(()))
+        weights = walk.constant(f"{b}/real", codes.astype(np.float32))
+        held = stored(codes, np.ones(1), axis)
+    else:
+        w = walk.meant.get(b)
+        if w is None or not _zero_point(node, 3, w, walk):
+            return False
+        weights, scale = _real(b, walk), scale * w.scale
+    real = _real(a, walk)
+    op = replace(node.op, op_type=PRODUCTS[node.op.op_type])
+    walk.emit(replace(node, op=op, inputs=(real, weights), outputs=(name,)))
+    if held is not None:
+        walk.stored[node.name] = held
+    walk.meant[node.outputs[0]] = Meant(name, scale, 0, "int32")
+    return True
+
+
+def _zero_point(node: Node, index: int, codes: Meant, walk: _Walk) -> bool:
+    """Whether the node takes off the zero point that the codes have."""
+    point = walk.scalar(operand(node, index)) if operand(node, index) else 0.0
+    return point is not None and point == codes.zero_point
+
+
+def _cast(node: Node, walk: _Walk) -> bool:
+    """Codes as float numbers: what they stand for over their scale."""
+    codes = walk.meant.get(node.inputs[0])
+    y = node.outputs[0]
+    if codes is None or walk.types[y].dtype != "float32":
+        return False
+    real = _real(node.inputs[0], walk)
+    factor = walk.constant(f"{node.name}/factor", np.asarray(1 / codes.scale, np.float32))
+    scaled = y if codes.zero_point == 0 else walk.fresh(f"{y}/scaled")
+    walk.emit(Node(node.name, OnnxOp("Mul"), (real, factor), (scaled,), node.sources))
+    if scaled != y:
+        point = walk.constant(f"{node.name}/zero_point", np.asarray(codes.zero_point, np.float32))
+        walk.emit(Node(f"{node.name}/add", OnnxOp("Add"), (scaled, point), (y,), node.sources))
+    return True
+
+
+def _moved(node: Node, walk: _Walk) -> bool:
+    """Moves of codes become moves of what they stand for; a MaxPool too, for larger codes stand for larger numbers."""
+    if node.op.domain or not node.inputs:
+        return False
+    parts = node.inputs if node.op.op_type == "Concat" else node.inputs[:1]
+    codes = [walk.meant.get(n) for n in parts]
+    first = codes[0]
+    several = any(node.outputs[1:]) and node.op.op_type == "MaxPool"
+    if first is None or several or (node.op.op_type not in MOVES and node.op.op_type != "Concat"):
+        return False
+    if any(c is None or replace(c, real="") != replace(first, real="") for c in codes):
+        return False
+    reals = [_real(n, walk) for n in parts]
+    outputs = tuple(walk.fresh(f"{n}/real") if n else "" for n in node.outputs)
+    walk.emit(replace(node, inputs=(*reals, *node.inputs[len(parts) :]), outputs=outputs))
+    walk.meant.update((n, replace(first, real=real)) for n, real in zip(node.outputs, outputs) if n)
+    return True
+
+
+def _plain(node: Node, walk: _Walk) -> None:
+    """A node that means what it says. Codes that it reads are made, where only what they stand for is there."""
+    for name in node.inputs:
+        _needed(name, walk)
+    how = _how(node, walk)
+    if how is not None:
+        walk.stored[node.name] = how
+    walk.emit(node)
+
+
+def _how(node: Node, walk: _Walk) -> Stored | None:
+    """How the file holds the constants of a node."""
+    weights = walk.held.get(operand(node, 1))
+    if node.op.op_type not in WEIGHTED:
+        constant = weights or walk.held.get(operand(node, 0))
+        return None if constant is None else constant.stored(0)
+    if weights is None:
+        return None
+    transposed = node.op.op_type == "Gemm" and node.op.attributes.get("transB", 0)
+    how = weights.stored(0 if transposed else WEIGHTED[node.op.op_type])
+    bias = walk.held.get(operand(node, 2))
+    return how if how is None or bias is None or bias.dtype != "int32" else replace(how, bias=bias.real())
+
+
+def _real(name: str, walk: _Walk) -> str:
+    """The float tensor that codes stand for."""
+    codes = walk.meant[name]
+    if codes.real:
+        return walk.same.get(codes.real, codes.real)
+    made = walk.fresh(f"{name}/real")
+    walk.emit(_conversion("DequantizeLinear", name, made, codes, walk))
+    walk.meant[name] = replace(codes, real=made)
+    return made
+
+
+def _needed(name: str, walk: _Walk) -> None:
+    codes = walk.meant.get(name)
+    if codes is None or name in walk.made or name in walk.graph.inputs or codes.dtype not in CODES:
+        return
+    walk.emit(_conversion("QuantizeLinear", codes.real, name, codes, walk))
+
+
+def _conversion(op_type: str, x: str, y: str, codes: Meant, walk: _Walk) -> Node:
+    scale = walk.constant(f"{y}/scale", np.asarray(codes.scale, np.float32))
+    point = walk.constant(f"{y}/zero_point", np.asarray(codes.zero_point, codes.dtype))
+    attributes: dict[str, Any] = {"axis": 1}
+    return Node(f"{y}/{op_type}", OnnxOp(op_type, attributes), (x, scale, point), (y,), ())
+
+
+_RULES = {
+    "QuantizeLinear": _quantize,
+    "DequantizeLinear": _dequantize,
+    "DynamicQuantizeLinear": _dynamic,
+    "ConvInteger": _product,
+    "MatMulInteger": _product,
+    "Cast": _cast,
+}

@@ -1,0 +1,63 @@
+"""What a quantized model says: the scales of its activations, and how its file holds constants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain.ir.graph import Quant
+
+Array = NDArray[Any]
+BITS = {"int8": 8, "uint8": 8, "int16": 16, "uint16": 16}
+
+
+@dataclass(frozen=True)
+class GivenQuant:
+    """real = scale (code - zero_point), codes of `dtype`, saturated."""
+
+    scale: float
+    zero_point: int
+    dtype: str
+
+    @property
+    def bits(self) -> int:
+        return BITS[self.dtype]
+
+    def quant(self) -> Quant:
+        """The same in signed codes: an unsigned type moves by half of its codes, exactly."""
+        return Quant(self.scale, self.zero_point - (2 ** (self.bits - 1) if self.dtype.startswith("u") else 0))
+
+    def ends(self) -> tuple[float, float]:
+        """The real values of the least and the largest code."""
+        half, q = 2 ** (self.bits - 1), self.quant()
+        return q.scale * (-half - q.zero_point), q.scale * (half - 1 - q.zero_point)
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """A constant as its file holds it: real = scales (float64, one for all, or for each channel) x codes, codes less their zero
+    points.
+
+    least, largest: of the codes, for each channel. quant: scale and zero point, where they are one for all and the type is an
+    activation's. bias: float64[channels] or None, the real numbers of the int32 bias added to its products."""
+
+    scales: Array
+    least: Array
+    largest: Array
+    quant: GivenQuant | None = None
+    bias: Array | None = None
+
+    @property
+    def peaks(self) -> Array:
+        """The largest magnitude of a code, for each channel."""
+        return np.maximum(np.abs(self.least), np.abs(self.largest))
+
+
+def stored(codes: Array, scales: Array, axis: int, quant: GivenQuant | None = None, bias: Array | None = None) -> Stored:
+    """codes: integers less their zero points; scales: one, or one for each index of `axis`, which counts channels."""
+    rows = np.moveaxis(codes, axis, 0).reshape(codes.shape[axis], -1) if codes.ndim else codes.reshape(1, 1)
+    least, largest = rows.min(1, initial=0), rows.max(1, initial=0)
+    return Stored(scales.astype(np.float64).reshape(-1), least, largest, quant, bias)

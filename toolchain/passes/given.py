@@ -1,0 +1,199 @@
+"""Pairs of QuantizeLinear and DequantizeLinear on activations become the scales of the tensors that they round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+
+from quant.given import code_bits, kept
+from quant.observe import Range
+from toolchain.errors import CompileError, counted
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node, OnnxOp, Quant
+from toolchain.ir.stored import BITS, GivenQuant
+from toolchain.passes.compose import compose
+from toolchain.passes.fuse import fuse_clamps
+from toolchain.passes.select import Selection, select
+
+# What the chip makes of its input's codes by moving or choosing among them.
+MOVES = frozenset(("DepthToSpace", "MaxPool", "Reshape", "Slice", "SpaceToDepth", "Transpose"))
+WHOLE = frozenset(("DepthToSpace", "Reshape", "SpaceToDepth", "Transpose"))  # those that keep every element
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A float graph; `given`: what the model says of its tensors, a range where the machine cannot keep its scales; `rounded`: by
+    tensor, the one that the file has of it behind its rounding."""
+
+    graph: Graph
+    given: Mapping[str, Quant | Range]
+    rounded: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+
+def take_given(graph: Graph, chip: Chip) -> Taken:
+    """graph: the frontend's. A tensor that is rounded twice, at different scales, or at one that the machine cannot keep, gets a
+    Clip: its output has the other scale, and ends where the codes end.
+
+    Raises CompileError: codes of a width that the machine has not, with every node.
+    """
+    pairs = [n for n in graph.nodes if _given(n, graph) is not None]
+    _refuse_widths(pairs, graph, chip)
+    taking = _Taking(graph, chip)
+    for node in graph.nodes:
+        taking.take(node)
+    return taking.done()
+
+
+class _Taking:
+    def __init__(self, graph: Graph, chip: Chip) -> None:
+        self._graph, self._chip = graph, chip
+        self._producers, self._consumers = graph.producers(), graph.consumers()
+        self._same: dict[str, str] = {}
+        self._given: dict[str, Quant | Range] = {}
+        self._nodes: list[Node] = []
+        self._changed = 0
+
+    def take(self, node: Node) -> None:
+        node = replace(node, inputs=tuple(self._same.get(n, n) for n in node.inputs))
+        found = _given(node, self._graph)
+        dynamic = self._producers.get(node.inputs[0]) if node.op.op_type == "DequantizeLinear" else None
+        if dynamic is not None and dynamic.op.op_type == "DynamicQuantizeLinear":
+            self._same[node.outputs[0]] = self._same.get(dynamic.inputs[0], dynamic.inputs[0])  # calibration finds its range
+            return
+        if found is None:
+            self._nodes.append(node)
+            return
+        if node.op.op_type == "DequantizeLinear":
+            self._dequantize(node, found)
+        else:
+            self._quantize(node, found)
+
+    def _dequantize(self, node: Node, found: GivenQuant) -> None:
+        """Of codes that come into the model: on the host, exactly."""
+        if node.outputs[0] in self._same:
+            return
+        self._nodes.append(node)
+        if kept(found, self._chip.numerics):
+            self._given[node.outputs[0]] = found.quant()
+
+    def _quantize(self, node: Node, found: GivenQuant) -> None:
+        x, q = node.inputs[0], node.outputs[0]
+        readers = self._consumers.get(q, [])
+        reals = [n.outputs[0] for n in readers if _given(n, self._graph) == found]
+        wanted = q in self._graph.outputs or len(reals) < len(readers)
+        rounded = self._rounded(x, found, node, reals)
+        self._same.update((y, rounded) for y in reals if y != rounded)
+        if wanted:
+            self._nodes.append(replace(node, inputs=(rounded, *node.inputs[1:])))
+
+    def _rounded(self, x: str, found: GivenQuant, node: Node, reals: list[str]) -> str:
+        """The tensor that holds `x` rounded: x itself, with a scale that it has or takes, or a Clip's output."""
+        if kept(found, self._chip.numerics) and self._takes(x, found.quant(), set()):
+            self._given.setdefault(x, found.quant())
+            return x
+        if not reals:
+            return x
+        bounds, y = Range(*found.ends()), reals[0]
+        self._given[y] = found.quant() if kept(found, self._chip.numerics) else bounds
+        self._changed += not kept(found, self._chip.numerics)
+        if x in self._graph.inputs and not kept(found, self._chip.numerics):
+            self._given[x] = bounds
+        clip = OnnxOp("Clip", {"min": bounds.low, "max": bounds.high})
+        self._nodes.append(Node(node.name, clip, (x,), (y,), node.sources))
+        return y
+
+    def _takes(self, x: str, quant: Quant, seen: set[str]) -> bool:
+        """Whether `x` can have this scale; what it is moved from then has it too."""
+        if x in self._given:
+            return self._given[x] == quant
+        node = self._producers.get(x)
+        if node is None or node.op.domain or node.op.op_type not in MOVES:
+            self._given[x] = quant
+            return True
+        before = self._same.get(node.inputs[0], node.inputs[0])
+        alone = node.op.op_type in WHOLE or self._graph.read_once(node.inputs[0], self._consumers)
+        if (before in self._given or alone) and self._takes(before, quant, seen):
+            self._given[x] = quant
+            return True
+        return False
+
+    def _alive(self) -> list[Node]:
+        """Without the DynamicQuantizeLinear that nothing reads any more."""
+        read = {i for n in self._nodes for i in n.inputs} | set(self._graph.outputs)
+        return [n for n in self._nodes if n.op.op_type != "DynamicQuantizeLinear" or not read.isdisjoint(n.outputs)]
+
+    def done(self) -> Taken:
+        outputs = {y: x for y, x in self._same.items() if y in self._graph.outputs}
+        outputs_of = {x: y for y, x in outputs.items()}
+        nodes, given = _renamed(self._alive(), outputs, self._graph, self._given)
+        notes: tuple[str, ...] = ()
+        if self._changed:
+            what = counted(self._changed, "tensor")
+            notes = (f"{what} have scales that numerics of {self._chip.name} cannot keep: it takes its own for the same ranges",)
+        rounded = {outputs_of.get(x, x): y for y, x in reversed(self._same.items()) if x not in self._graph.inputs}
+        return Taken(self._graph.with_nodes(nodes), given, rounded, notes)
+
+
+def selected(
+    graph: Graph, chip: Chip, host_nodes: Collection[str] = (), seen: Callable[[Graph], None] = lambda composed: None
+) -> Selection:
+    """What of the frontend's graph runs where, with the scales that the model gives. seen: is shown the composed graph."""
+    taken = take_given(graph, chip)
+    composed = compose(taken.graph, taken.given)
+    seen(composed)
+    return replace(select(composed, chip, host_nodes), given=taken.given, rounded=taken.rounded, notes=taken.notes)
+
+
+def clamped(selection: Selection, chip: Chip) -> Graph:
+    """The selected graph with its clamps fused, but those whose input and output have two given scales. A machine that has no
+    table to go from one to the other fuses them as well: what is lost is one rounding."""
+
+    def apart(x: str, y: str) -> bool:
+        before, after = (selection.given.get(selection.origins[n][0]) for n in (x, y))
+        return isinstance(before, Quant) and before != after and "table" in chip.functions
+
+    return fuse_clamps(selection.graph, apart)
+
+
+def _given(node: Node, graph: Graph) -> GivenQuant | None:
+    """What a QuantizeLinear or DequantizeLinear of one scale says."""
+    if not isinstance(node.op, OnnxOp) or node.op.domain or node.op.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+        return None
+    numbers = [graph.constants.get(n) for n in node.inputs[1:]]
+    scale, point = (*numbers, None)[:2]
+    codes = node.outputs if node.op.op_type == "QuantizeLinear" else node.inputs
+    dtype = graph.types[codes[0]].dtype
+    if scale is None or scale.size != 1 or (len(numbers) > 1 and point is None) or dtype not in BITS:
+        return None
+    return GivenQuant(float(scale.reshape(-1)[0]), 0 if point is None else int(point.reshape(-1)[0]), dtype)
+
+
+def _refuse_widths(pairs: list[Node], graph: Graph, chip: Chip) -> None:
+    wide = code_bits(chip.numerics)
+    found = [(n.name, graph.types[n.outputs[0]].dtype) for n in pairs if n.op.op_type == "QuantizeLinear"]
+    wider = [f"node {name} (QuantizeLinear): rounds to {dtype}" for name, dtype in found if BITS[dtype] > wide]
+    if not wider:
+        return
+    shown = [*wider[:20], *([f"and {len(wider) - 20} more"] if len(wider) > 20 else [])]
+    reason = f"{chip.name} computes with {chip.numerics.activation} (numerics.activation)"
+    way_out = f"  help: {reason}: quantize to 8 bits, or build for a machine with int16 activations"
+    raise CompileError("\n".join([*shown, way_out]))
+
+
+def _renamed(
+    nodes: list[Node], outputs: Mapping[str, str], graph: Graph, given: Mapping[str, Quant | Range]
+) -> tuple[list[Node], dict[str, Quant | Range]]:
+    """An output of the model that is another tensor rounded gives that its name; where it cannot, it is a copy."""
+    names: dict[str, str] = {}
+    copies: list[Node] = []
+    for y, x in outputs.items():
+        if x in graph.inputs or x in graph.outputs or x in names or any(x in n.inputs for n in nodes):
+            copies.append(Node(f"{y}/copy", OnnxOp("Identity"), (x,), (y,), ()))
+        else:
+            names[x] = y
+    moved = [
+        replace(n, inputs=tuple(names.get(i, i) for i in n.inputs), outputs=tuple(names.get(o, o) for o in n.outputs))
+        for n in nodes
+    ]
+    return [*moved, *copies], {names.get(n, n): q for n, q in given.items()}

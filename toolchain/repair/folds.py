@@ -1,0 +1,57 @@
+"""Calibration samples dealt into those that steps may see and those that judge them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from quant.sample import Sample
+
+HELD_OUT = 16  # samples that judge, at most
+EVERY = 4  # one of so many judges
+KEPT_BYTES = 64 << 20  # of samples that stay in memory instead of being read again
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """Some of a stream's samples, the same each time it is iterated. `count`: how many, where that is known.
+
+    Read again each time, but where all of them take at most KEPT_BYTES.
+    """
+
+    start: Callable[[], Iterator[Sample]]
+    count: int | None
+    random: bool = False
+    _kept: list[Sample] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Sample]:
+        if self._kept:
+            yield from self._kept
+            return
+        found: list[Sample] | None = []
+        room = KEPT_BYTES
+        for sample in self.start():
+            room -= sum(x.nbytes for x in sample.values())
+            found = None if found is None or room < 0 else [*found, sample]
+            yield sample
+        self._kept.extend(found or ())
+
+
+def folds(samples: Iterable[Sample]) -> tuple[Fold, Fold]:
+    """(seen, held out): every fourth sample is held out, the first of each four seen, until HELD_OUT are.
+
+    The samples that judge are spread over the whole where their number is known: data often lies in the order of its kinds.
+    """
+    count = getattr(samples, "count", None)
+    every = EVERY if count is None else max(EVERY, count // HELD_OUT)
+
+    def held(index: int) -> bool:
+        return index % every == every - 1 and index < every * HELD_OUT
+
+    def those(wanted: bool) -> Callable[[], Iterator[Sample]]:
+        return lambda: (sample for index, sample in enumerate(samples) if held(index) is wanted)
+
+    judging = None if count is None else sum(map(held, range(count)))
+    seen = None if count is None or judging is None else count - judging
+    random = bool(getattr(samples, "random", False))
+    return Fold(those(False), seen, random), Fold(those(True), judging, random)

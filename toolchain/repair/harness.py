@@ -1,0 +1,109 @@
+"""The steps of a repair in their fixed order, each kept only where samples that no step saw gain by it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from quant.repair.step import Gain, Outcome, Quantization
+from quant.sample import Sample
+from toolchain.errors import CompileError
+from toolchain.repair.judge import Judge, Verdict
+from toolchain.repair.network import Network, Progress, Step
+from toolchain.repair.observers import choose_observers
+
+Effort = Literal["none", "fast", "full"]
+EFFORTS: tuple[Effort, ...] = ("none", "fast", "full")
+LEAST_SAMPLES = 16  # of fewer, a quarter says too little
+
+
+@dataclass(frozen=True)
+class NamedStep:
+    """efforts: those that run it."""
+
+    name: str
+    run: Step
+    efforts: tuple[Effort, ...] = ("fast", "full")
+
+
+OBSERVERS_STEP = NamedStep("observers", choose_observers)
+STEPS: tuple[NamedStep, ...] = (OBSERVERS_STEP,)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One step: SQNR of the held-out samples' outputs (mean over the parts, dB) before it and with it; `why` it was kept or
+    not; `gains` of the layers it chose for, on the samples it saw."""
+
+    step: str
+    before_db: float
+    after_db: float | None
+    kept: bool
+    why: str
+    gains: tuple[Gain, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        gains = [{"layer": g.layer, "before": g.before, "after": g.after} for g in self.gains]
+        levels = {"before_db": round(self.before_db, 3), "after_db": None if self.after_db is None else round(self.after_db, 3)}
+        return {"step": self.step, "kept": self.kept, "why": self.why, **levels, "notes": list(self.notes), "layers": gains}
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """network: gone through what `quantization` changes in it."""
+
+    network: Network
+    quantization: Quantization
+    tried: tuple[Tried, ...]
+    held_out: int
+
+
+def repaired(
+    network: Network,
+    quantization: Quantization,
+    seen: Iterable[Sample],
+    held_out: Sequence[Sample] | Iterable[Sample],
+    steps: Sequence[NamedStep],
+    progress: Progress,
+) -> Repaired:
+    """quantization: plain, of ranges that `held_out` had no part in. Same samples, same result."""
+    base, judge, tried = network, Judge(held_out), list[Tried]()
+    best = judge.verdict(network, quantization)
+    spent_s, started = dict[str, float](), time.monotonic()
+    for at, step in enumerate(steps):
+        progress(f"repair {at + 1} of {len(steps)}: {step.name}", 0, None)
+        outcome, found, reason = _attempt(base, network, quantization, step, seen, judge, progress)
+        objection = reason if found is None else found.objection(best)
+        after = None if found is None else found.decibels
+        notes, gains = ((), ()) if outcome is None else (outcome.notes, outcome.gains)
+        kept = objection is None and outcome is not None and found is not None
+        why = objection or f"the outputs gain {(after or 0.0) - best.decibels:.2f} dB"
+        tried.append(Tried(step.name, best.decibels, after, kept, why, gains if kept else (), notes))
+        if outcome is not None and found is not None and kept:
+            quantization, best = outcome.quantization, found
+            network = base.through(quantization)
+        spent_s[step.name] = time.monotonic() - started
+    return Repaired(network, quantization, tuple(tried), sum(1 for _ in held_out))
+
+
+def _attempt(
+    base: Network,
+    network: Network,
+    before: Quantization,
+    step: NamedStep,
+    seen: Iterable[Sample],
+    judge: Judge,
+    progress: Progress,
+) -> tuple[Outcome | None, Verdict | None, str | None]:
+    """What a step gives, how it is judged, and why it cannot be where the machine refuses it."""
+    try:
+        outcome = step.run(network, before, seen, progress)
+        if outcome.quantization is before:
+            return outcome, None, "it finds nothing to change"
+        progress(f"judge {step.name}", 0, None)
+        return outcome, judge.verdict(base.through(outcome.quantization), outcome.quantization), None
+    except CompileError as fault:
+        return None, None, f"the machine cannot express it: {fault}"

@@ -1,0 +1,111 @@
+"""Which observer's range each tensor takes: tried by what comes of it at the network's outputs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from quant.calibrate import OBSERVERS, Observed, ObserverName, observed
+from quant.observe import Range
+from quant.repair.step import Outcome, Quantization
+from quant.sample import Sample
+from quant.structure import adjust_ranges
+from toolchain.errors import CompileError
+from toolchain.repair.judge import EVERY, LEAST_GAIN_DB, TRIED_ON, Judge
+from toolchain.repair.network import Network, Progress
+
+TRIALS = 24  # ways to choose that are looked at
+_ALIKE = 0.02  # ranges whose ends differ by less of their span are one
+
+Choice = dict[str, ObserverName]
+
+
+def choose_observers(network: Network, before: Quantization, samples: Iterable[Sample], progress: Progress) -> Outcome:
+    """Ranges that all observers find in one pass over the samples; which of them a tensor takes is searched.
+
+    The best observer for all tensors comes first; then the others' ranges are taken for half of the tensors that they would
+    change, a quarter, an eighth, where the outputs of a few samples gain.
+    """
+    tensors = sorted({tensor for tensor, _ in network.origins.values()})
+    numerics, model = network.chip.numerics, network.model
+    seen = observed(
+        model.proto, samples, tensors, progress=lambda done, total: progress("observe", done, total), computed_by=model
+    )
+    search = _Search(network, before, seen, Judge(list(islice(samples, 0, EVERY * TRIED_ON, EVERY))), progress)
+    chosen = search.run()
+    ranges = _mixed({o: seen.ranges(o, numerics) for o in set(chosen.values())}, chosen)
+    adjusted = adjust_ranges(model.proto, ranges)
+    counts = {o: sum(c == o for c in chosen.values()) for o in OBSERVERS}
+    said = ", ".join(f"{o} {n}" for o, n in counts.items() if n)
+    return Outcome(replace(before, ranges=adjusted.ranges), notes=(f"ranges of tensors: {said}", *adjusted.notes))
+
+
+def _mixed(ranges: Mapping[ObserverName, Mapping[str, Range]], chosen: Choice) -> dict[str, Range]:
+    return {name: ranges[observer][name] for name, observer in chosen.items()}
+
+
+@dataclass
+class _Search:
+    network: Network
+    before: Quantization
+    seen: Observed
+    judge: Judge
+    progress: Progress
+    _trials: int = 0
+
+    def run(self) -> Choice:
+        numerics = self.network.chip.numerics
+        ranges: dict[ObserverName, dict[str, Range]] = {o: self.seen.ranges(o, numerics) for o in OBSERVERS}
+        uniform: dict[ObserverName, Choice] = {o: dict.fromkeys(ranges[o], o) for o in OBSERVERS}
+        levels = {o: self._decibels(ranges, uniform[o]) for o in OBSERVERS}
+        order = sorted(OBSERVERS, key=lambda o: -levels[o])
+        chosen, level = uniform[order[0]], levels[order[0]]
+        for other in order[1:]:
+            room = TRIALS - self._trials if other == order[-1] else (TRIALS - self._trials + 1) // 2
+            chosen, level = self._flipped(ranges, chosen, level, other, self._trials + room)
+        return chosen
+
+    def _flipped(
+        self,
+        ranges: Mapping[ObserverName, Mapping[str, Range]],
+        chosen: Choice,
+        level: float,
+        other: ObserverName,
+        limit: int,
+    ) -> tuple[Choice, float]:
+        """Groups of tensors, in the model's order, take the other observer's range where that gains; larger ones first."""
+        order = {name: i for i, name in enumerate(self.network.model.types)}
+        differing = sorted(
+            (n for n, o in chosen.items() if not _alike(ranges[o][n], ranges[other][n])), key=lambda n: (order[n], n)
+        )
+        groups = deque(_halves(differing))  # the whole was tried already
+        while groups and self._trials < limit:
+            group = groups.popleft()
+            trial: Choice = {**chosen, **dict.fromkeys(group, other)}
+            found = self._decibels(ranges, trial)
+            if found > level + LEAST_GAIN_DB:
+                chosen, level = trial, found
+            else:
+                groups.extend(_halves(group))
+        return chosen, level
+
+    def _decibels(self, ranges: Mapping[ObserverName, Mapping[str, Range]], chosen: Choice) -> float:
+        self._trials += 1
+        self.progress("choose ranges", self._trials, TRIALS)
+        adjusted = adjust_ranges(self.network.model.proto, _mixed(ranges, chosen)).ranges
+        try:
+            return self.judge.verdict(self.network, replace(self.before, ranges=adjusted)).decibels
+        except CompileError:  # the machine cannot express these
+            return float("-inf")
+
+
+def _halves(names: list[str]) -> list[list[str]]:
+    middle = len(names) // 2
+    return [names[:middle], names[middle:]] if middle else []
+
+
+def _alike(a: Range, b: Range) -> bool:
+    span = max(a.span, b.span)
+    return abs(a.low - b.low) <= _ALIKE * span and abs(a.high - b.high) <= _ALIKE * span
