@@ -345,6 +345,45 @@ RUN = [
         "npu-sim good.npu --host cuda",
         "--host cuda: onnxruntime has no CUDAExecutionProvider here; install the extra 'cuda', or use cpu",
     ),
+    (
+        "npu-sim good.npu --backend gpu",
+        "--backend gpu: must be one of reference, simulator; a package adds one by an entry point of npu_toolchain.backends",
+    ),
+    ("npu-sim good.npu --out dump", "--out dump: goes with --dump-memory AFTER, which says where to stop"),
+    ("npu-sim good.npu --dump-memory 3", "--dump-memory 3: needs --out DIR, a new folder for the memories"),
+    (
+        "npu-sim good.npu --dump-memory 3 --out dump --verify",
+        "--verify: does not go with --dump-memory 3, which stops the program there",
+    ),
+    (
+        "npu-sim good.npu --dump-memory 3 --out dump --output y.npz",
+        "--output: does not go with --dump-memory 3, which stops the program there",
+    ),
+    ("npu-sim good.npu --dump-memory 3 --out plain_file", "--out plain_file: plain_file is not a directory"),
+    (
+        "npu-sim good.npu --dump-memory last --out dump",
+        ("--dump-memory last: must be an operation's index, or end; npu-dis shows indices; SEGMENT:INDEX names the program"),
+    ),
+    (
+        "npu-sim good.npu --dump-memory -1 --out dump",
+        "--dump-memory -1: must be an operation's index, or end; npu-dis shows indices; SEGMENT:INDEX names the program",
+    ),
+    (
+        "npu-sim good.npu --dump-memory 99999 --out dump",
+        "--dump-memory 99999: there is no operation 99999; the program has 0 to 8",
+    ),
+    (
+        "npu-sim island.npu --dump-memory 3 --out dump",
+        "--dump-memory 3: the model has 2 programs; say of which, one of 0:3, 2:3",
+    ),
+    (
+        "npu-sim island.npu --dump-memory 1:3 --out dump",
+        "--dump-memory 1:3: segment 1 has no program; those with one are 0, 2",
+    ),
+    (
+        "npu-sim good.npu --dump-memory 3 --out dump --backend reference",
+        "backend reference: computes tensors, so that it stops behind no operation; take simulator",
+    ),
     ("npu-sim good.npu --output none/out.npz", "--output none/out.npz: there is no directory none; make it first"),
     ("npu-sim good.npu --output folder", "--output folder: is a directory, give the name of a file"),
     ("npu-sim good.npu --json folder", "--json folder: is a directory, give the name of a file"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -121,13 +122,13 @@ def test_a_network_that_only_the_host_runs(in_workshop: Path, tmp_path: Path) ->
 
 
 EXPLAINED = """\
-node   operator           engine  cycles of its layer  why
-conv   Conv               mac                       N
-relu   Relu               mac                       N  part of conv
+node   operator           engine  cycles of its layer  ops  why
+conv   Conv               mac                       N  I:I-I
+relu   Relu               mac                       N  I:I-I  part of conv
 same   Identity           none                      0  folded away: constant, without effect, or merged into another node
 log    LogSoftmax         host                      -  no operator of the chip computes LogSoftmax
 prelu  PRelu              host                      -  engines.vector.functions has no prelu
-pool   GlobalAveragePool  vector                    N
+pool   GlobalAveragePool  vector                    N  I:I-I
 shape  Flatten            none                      0  the same bytes under another shape"""
 
 
@@ -150,8 +151,8 @@ def test_explain_lists_every_node(in_workshop: Path, tmp_path: Path) -> None:
 
 
 def shape_of(table: str) -> list[list[str]]:
-    """Words of each line; rules and cycles left out, for they follow from widths and schedules."""
-    lines = [line.split() for line in table.splitlines()]
+    """Words of each line; rules, cycles and indices left out, for they follow from widths and schedules."""
+    lines = [re.sub(r"\b\d+:\d+-\d+\b", "I:I-I", line).split() for line in table.splitlines()]
     return [["N" if w.replace(",", "").isdigit() and w != "0" else w for w in words] for words in lines if words[0][0] != "-"]
 
 

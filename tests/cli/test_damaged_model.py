@@ -269,7 +269,7 @@ def test_a_graph_that_computes_nothing_sensible(data: bytes) -> None:
     """Its kinds are right, its numbers do not fit each other: seen when the reference runs it."""
     broken = graph_changed(data, lambda g: g["nodes"][0]["fields"].update(groups=7))
     session = Session(broken, backend="reference")
-    with pytest.raises(ProgramError, match=r"^graph: node 'Conv_0' cannot be computed: .*; build it again$"):
+    with pytest.raises(ProgramError, match=r"^segment 0: graph: node 'Conv_0' cannot be computed: .*; build it again$"):
         session.run(None, random_feeds(session.get_inputs()))
 
 

@@ -131,3 +131,19 @@ def _unwritable(path: Path) -> str | None:
     if not folder.is_dir():
         return f"{path.parent} is not a directory"
     return None if os.access(folder, os.W_OK | os.X_OK) else f"the directory {path.parent} cannot be written to"
+
+
+def require_new_folder(option: str, directory: Path | None) -> None:
+    """A folder that can be made, or is empty. Raises CompileError."""
+    if directory is None:
+        return
+    require_folder(option, directory)
+    if directory.is_dir() and any(directory.iterdir()):
+        raise CompileError(f"{option} {directory}: is not empty, and nothing in it is overwritten; give a new folder")
+
+
+def require_folder(option: str, directory: Path) -> None:
+    """One that is there, or can be made. Raises CompileError."""
+    there = next(d for d in (directory, *directory.absolute().parents) if d.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise CompileError(f"{option} {directory}: {there} is {'not writable' if there.is_dir() else 'not a directory'}")

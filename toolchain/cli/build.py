@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolchain.cli import ended_at_once
-from toolchain.cli.application import application, as_options, reported, require_apart, require_writable, warn
+from toolchain.cli.application import (
+    application,
+    as_options,
+    reported,
+    require_apart,
+    require_folder,
+    require_new_folder,
+    require_writable,
+    warn,
+)
 from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
 from toolchain.cli.progress import shown
 from toolchain.errors import CompileError
@@ -226,23 +234,8 @@ def dump_files(stage: str | None, directory: Path) -> dict[str, Path]:
         return {}
     if stage not in (*STAGES, "all"):
         raise CompileError(f"--dump-after {stage}: no such stage; stages are {', '.join(STAGES)}, or all")
-    _require_folder("--dump-dir", directory)
+    require_folder("--dump-dir", directory)
     return {name: directory / f"{i:02d}-{name}.txt" for i, name in enumerate(STAGES) if stage in (name, "all")}
-
-
-def require_new_folder(option: str, directory: Path | None) -> None:
-    """A folder that can be made, or is empty. Raises CompileError."""
-    if directory is None:
-        return
-    _require_folder(option, directory)
-    if directory.is_dir() and any(directory.iterdir()):
-        raise CompileError(f"{option} {directory}: is not empty, and nothing in it is overwritten; give a new folder")
-
-
-def _require_folder(option: str, directory: Path) -> None:
-    there = next(d for d in (directory, *directory.absolute().parents) if d.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise CompileError(f"{option} {directory}: {there} is {'not writable' if there.is_dir() else 'not a directory'}")
 
 
 def dumper(files: Mapping[str, Path]) -> Dump:

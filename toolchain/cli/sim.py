@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolchain.cli import ended_at_once
-from toolchain.cli.application import application, as_options, reported, require_host, require_writable, warn
+from toolchain.cli.application import application, as_options, reported, require_host, require_new_folder, require_writable, warn
 from toolchain.cli.inputs import machine_inputs
 from toolchain.cli.progress import shown
 from toolchain.errors import CompileError
@@ -34,6 +34,11 @@ def sim_command(
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare with the integer reference; exit code 1 where a byte differs.")
     ] = False,
+    dump_memory: Annotated[
+        str | None,
+        typer.Option(metavar="AFTER", help="Stop behind an operation (its index, SEGMENT:INDEX, end); memories go to --out."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="A new folder for the memories and what they hold.")] = None,
     hw: Annotated[str | None, typer.Option(help="Refuse a file that was built for another machine than this.")] = None,
 ) -> None:
     """Runs MODEL on the simulator, or another backend, islands in onnxruntime; prints where the cycles went and what ran where.
@@ -46,7 +51,50 @@ def sim_command(
         require_host(host)
         outputs = {"--output": output, "--json": json_file, "--trace": trace}
         require_writable(outputs, {"the model": model, "--input": input_file, **machine_inputs(hw)})
-        _simulate(model, input_file, output, json_file, trace, host, backend, hw, verify)
+        if dump_memory is None and out is None:
+            return _simulate(model, input_file, output, json_file, trace, host, backend, hw, verify)
+        if dump_memory is None:
+            raise CompileError(f"--out {out}: goes with --dump-memory AFTER, which says where to stop")
+        if out is None:
+            raise CompileError(f"--dump-memory {dump_memory}: needs --out DIR, a new folder for the memories")
+        unused = next((name for name, value in {**outputs, "--verify": verify or None}.items() if value is not None), None)
+        if unused is not None:
+            raise CompileError(f"{unused}: does not go with --dump-memory {dump_memory}, which stops the program there")
+        require_new_folder("--out", out)
+        return _dump(model, input_file, host, backend, hw, dump_memory, out)
+
+
+def _dump(model: Path, input_file: Path | None, host: str, backend: str, hw: str | None, after: str, out: Path) -> None:
+    from toolchain.cli.arrays import read_feeds
+    from toolchain.files import naming, write_files
+    from toolchain.runtime import memory_files, parse_stop
+
+    session = _session(model, backend, host, hw, timing=False)
+    try:
+        stop = parse_stop(after, session)
+    except CompileError as fault:
+        raise CompileError(f"--dump-memory {fault}") from None
+    feeds = read_feeds(input_file, session.get_inputs())
+    with shown() as progress:
+        files = memory_files(session, stop, feeds, progress)
+    with naming(out):
+        out.mkdir(parents=True, exist_ok=True)
+    write_files({out / name: data for name, data in files.items()})
+    print(f"wrote {out}: {', '.join(f'{name} {len(data):,} bytes' for name, data in files.items())}")
+    print(f"behind op {stop.index} of segment {stop.segment}, on {backend}")
+    if input_file is None:
+        print("\nnote: ran on random inputs; give --input IN.npz")
+
+
+def _session(model: Path, backend: str, host: str, hw: str | None, timing: bool) -> Session:
+    """Raises CompileError for a backend that is not there, ProgramError for a file of another machine than --hw."""
+    from toolchain.runtime import Session
+
+    with as_options():
+        session = Session(model, backend=backend, host=host, timing=timing)  # type: ignore[arg-type]
+    if hw is not None:
+        _require_machine(session, model, hw)
+    return session
 
 
 def _simulate(
@@ -66,10 +114,7 @@ def _simulate(
     from toolchain.report.trace import trace_json
     from toolchain.runtime import Session, verify
 
-    with as_options():
-        session = Session(model, backend=backend, host=host, timing=True)  # type: ignore[arg-type]
-    if hw is not None:
-        _require_machine(session, model, hw)
+    session = _session(model, backend, host, hw, timing=True)
     feeds = read_feeds(input_file, session.get_inputs())
     reference = Session(model, backend="reference", host=host) if compare else None  # type: ignore[arg-type]
     with shown() as progress:

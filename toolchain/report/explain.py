@@ -22,8 +22,8 @@ def explained(
 ) -> list[Row]:
     """nodes: (name, operator) of the model's own nodes, in its order; layers: of the report; host: node -> why it runs there.
 
-    Gives node, op, engine, layer, cycles (of the whole layer), reason, and `made_by`: "model", or "compiler" for a layer that
-    the model does not have, which stands before the node that it serves.
+    Gives node, op, engine, layer, cycles (of the whole layer), segment and operations of the layer (first and last), reason, and
+    `made_by`: "model", or "compiler" for a layer that the model does not have, which stands before the node that it serves.
     """
     layers = list(layers)
     why = causes(container, dict(nodes))
@@ -42,6 +42,7 @@ def _row(
     why: Mapping[str, Sequence[str]],
 ) -> Row:
     row = {"node": name, "op": op, "engine": "none", "layer": None, "cycles": 0, "reason": "", "made_by": "model"}
+    row |= {"segment": None, "operations": None}
     if refusal is not None and layer is None:
         return {**row, "engine": "host", "cycles": None, "reason": refusal}
     if layer is not None:
@@ -49,12 +50,16 @@ def _row(
         part = () if layer["name"] == name else (f"part of {layer['name']}",)
         apart = () if refusal is None else (f"in part on the host: {refusal}",)
         said = "; ".join([*part, *apart, *(why.get(layer["name"], ()) if first else ())])
-        return {**row, "engine": layer["engine"], "layer": layer["name"], "cycles": layer["cycles"], "reason": said}
+        return {**row, **_figures(layer), "layer": layer["name"], "reason": said}
     if view:
         return {**row, "reason": "the same bytes under another shape"}
     if op in QUANTIZERS:
         return {**row, "reason": "says the scale of a tensor, which keeps it, or of a constant"}
     return {**row, "reason": "folded away: constant, without effect, or merged into another node"}
+
+
+def _figures(layer: Mapping[str, Any]) -> Row:
+    return {key: layer[key] for key in ("engine", "cycles", "segment", "operations")}
 
 
 def _with_made(
@@ -69,8 +74,8 @@ def _with_made(
             waiting = []
             continue
         said = "; ".join([_purpose(layer["name"], container), *why.get(layer["name"], ())])
-        made = {"node": layer["name"], "op": layer["op"], "engine": layer["engine"], "layer": layer["name"]}
-        waiting.append({**made, "cycles": layer["cycles"], "reason": f"made by the compiler: {said}", "made_by": "compiler"})
+        made = {"node": layer["name"], "op": layer["op"], "layer": layer["name"], **_figures(layer)}
+        waiting.append({**made, "reason": f"made by the compiler: {said}", "made_by": "compiler"})
     return [row for own in rows for row in (*before.get(own["node"], ()), own)] + waiting
 
 

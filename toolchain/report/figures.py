@@ -23,7 +23,12 @@ def run_figures(container: Container, simulations: Sequence[Simulation | None]) 
     """simulations: one a segment (None for islands), with timing. Keys are those of the JSON files."""
     chip = container.machine.chip
     regions = [(s, r) for s, r in zip(container.segments, simulations) if isinstance(s, Region) and r is not None]
-    layers = [layer for region, simulation in regions for layer in _layers(region, simulation, container)]
+    layers = [
+        layer
+        for index, (segment, run) in enumerate(zip(container.segments, simulations))
+        if isinstance(segment, Region) and run is not None
+        for layer in _layers(index, segment, run, container)
+    ]
     cycles = sum(r.cycles for _, r in regions)
     macs = sum(layer["macs"] for layer in layers)
     compulsory = [_compulsory_bytes(region) for region, _ in regions]
@@ -90,7 +95,7 @@ def _compulsory_bytes(region: Region) -> tuple[int, int]:
     return read + sum(len(data) for _, data in region.constants), written
 
 
-def _layers(region: Region, simulation: Simulation, container: Container) -> list[dict[str, Any]]:
+def _layers(segment: int, region: Region, simulation: Simulation, container: Container) -> list[dict[str, Any]]:
     """A layer's cycles end with its last operation and begin where the layers before it have ended: they sum to the total."""
     decoded: Decoded = decode(region.program, container.machine.isa)
     count, most = len(region.layers), _most_macs(container)
@@ -98,10 +103,12 @@ def _layers(region: Region, simulation: Simulation, container: Container) -> lis
     busy = np.zeros((count, len(simulation.engines)), np.int64)
     macs = np.zeros(count, np.int64)
     owners = np.asarray(region.op_layers)
+    places: dict[int, list[int]] = {}  # first and last operation of each layer
     for index, op in enumerate(decoded.ops):
         layer = int(owners[index])
         if layer < 0:
             continue
+        places.setdefault(layer, [index, index])[1] = index
         ends[layer] = max(ends[layer], simulation.end[index])
         if not isinstance(op, Signal | Wait):
             busy[layer, simulation.engine[index]] += simulation.end[index] - simulation.start[index]
@@ -121,6 +128,8 @@ def _layers(region: Region, simulation: Simulation, container: Container) -> lis
                 "cycles": after - before,
                 "macs": int(macs[layer]),
                 "bound_by": _bound_by(container.machine.chip, busy[layer]),
+                "segment": segment,
+                "operations": places.get(layer),
             }
         )
     return rows

@@ -173,6 +173,12 @@ def explain_text(figures: Mapping[str, Any]) -> str:
     rows: list[tuple[str, ...]] = []
     for n in figures["nodes"]:
         first, *more = n["reason"].split("; ")
-        rows.append((cut(n["node"], 44), n["op"], n["engine"], "-" if n["cycles"] is None else f"{n['cycles']:,}", first))
-        rows += [("", "", "", "", sentence) for sentence in more]
-    return table(("node", "operator", "engine", "cycles of its layer", "why"), rows, (3,))
+        cycles = "-" if n["cycles"] is None else f"{n['cycles']:,}"
+        rows.append((cut(n["node"], 44), n["op"], n["engine"], cycles, _operations(n), first))
+        rows += [("", "", "", "", "", sentence) for sentence in more]
+    return table(("node", "operator", "engine", "cycles of its layer", "ops", "why"), rows, (3, 4))
+
+
+def _operations(row: Mapping[str, Any]) -> str:
+    """`0:15-40`: segment, first and last operation of the layer, as npu-dis counts them."""
+    return "" if row["operations"] is None else f"{row['segment']}:{row['operations'][0]}-{row['operations'][1]}"

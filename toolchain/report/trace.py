@@ -17,15 +17,23 @@ def trace_json(container: Container, simulations: Sequence[Simulation | None]) -
     events: list[dict[str, Any]] = []
     start = 0
     rest: dict[str, Any] = {}
-    for segment, simulation in zip(container.segments, simulations):
+    for index, (segment, simulation) in enumerate(zip(container.segments, simulations)):
         if not isinstance(segment, Region) or simulation is None:
             continue
         ops = decode(segment.program, container.machine.isa).ops
         labels = [segment.layers[i].name if i >= 0 else op.NAME for i, op in zip(segment.op_layers, ops)]
         trace = chrome_trace(chip, ops, simulation, labels)
         rest = {k: v for k, v in trace.items() if k != "traceEvents"}
-        later = [{**e, "ts": e["ts"] + start} if "ts" in e else e for e in trace["traceEvents"]]
+        later = [_placed(e, index, start) for e in trace["traceEvents"]]
         events += [e for e in later if not (e["ph"] == "M" and e in events)]
         start += simulation.cycles
     lines = ",\n".join(json.dumps(event, sort_keys=True) for event in events)
     return f'{{"traceEvents": [\n{lines}\n], {json.dumps(rest, sort_keys=True)[1:]}\n'.encode()
+
+
+def _placed(event: dict[str, Any], segment: int, start: int) -> dict[str, Any]:
+    """The event behind the regions before it; an operation's index is that of its segment's program."""
+    if "ts" not in event:
+        return event
+    told = {"args": {**event["args"], "segment": segment}} if event["ph"] == "X" else {}
+    return {**event, "ts": event["ts"] + start, **told}

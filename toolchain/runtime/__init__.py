@@ -2,6 +2,7 @@
 
 from toolchain.runtime.backend import GROUP, Backend, Execution, Loaded, Program
 from toolchain.runtime.builtin import dram_image, dram_parts, read_port, write_port
+from toolchain.runtime.dump import Stop, memory_files, parse_stop
 from toolchain.runtime.session import Ran, Run, Session, check_feeds, host_providers, random_feeds
 from toolchain.runtime.verify import verify
 
@@ -14,10 +15,13 @@ __all__ = [
     "Ran",
     "Run",
     "Session",
+    "Stop",
     "check_feeds",
     "dram_image",
     "dram_parts",
     "host_providers",
+    "memory_files",
+    "parse_stop",
     "random_feeds",
     "read_port",
     "verify",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -75,7 +76,7 @@ class Session:
         self._timing, self._check = timing, check
         self._providers = host_providers(host)
         self._islands: dict[int, Any] = {}
-        self._program, self._loaded = cache(self._programmed), cache(self._load)
+        self.program, self._loaded = cache(self._program), cache(self._load)
         self._warnings: dict[int, tuple[str, ...]] = {}
 
     @property
@@ -103,15 +104,51 @@ class Session:
         if watch is not None and not self.observes:
             raise CompileError(f"backend {self.backend_name}: tells nothing of its operations, so that none can be watched")
         check_feeds(self.container.inputs, feeds)
-        real: dict[str, np.ndarray] = {n: np.asarray(feeds[n]) for n in feeds}
-        codes: dict[str, np.ndarray] = {}
+        real, codes = {n: np.asarray(feeds[n]) for n in feeds}, {}
+        ran = self._run_segments(len(self.container.segments), real, codes, progress, watch)
+        return Run({t.name: real[t.name] for t in self.container.outputs}, tuple(ran), codes, real)
+
+    def memory_behind(
+        self, index: int, until: int, feeds: Mapping[str, np.ndarray], progress: Progress | None = None
+    ) -> Mapping[str, np.ndarray]:
+        """uint8 by the memory's name, where the program of segment `index` has run to operation `until` and no further. Raises
+        CompileError where the backend cannot stop there."""
+        check_feeds(self.container.inputs, feeds)
+        real, codes = {n: np.asarray(feeds[n]) for n in feeds}, {}
+        self._run_segments(index, real, codes, progress, None)
+        dram = self._filled(self.program(index).region, real, codes)
+        with self._naming(index):
+            return self._loaded(index).run(dram, until=until, progress=progress).memory
+
+    def place(self, index: int) -> str:
+        """`segment 2: ` in front of an operation's index, where the model has several programs."""
+        several = sum(isinstance(s, Region) for s in self.container.segments) > 1
+        return f"segment {index}: " if several else ""
+
+    @contextmanager
+    def _naming(self, index: int) -> Iterator[None]:
+        """A fault of the program inside says which one."""
+        try:
+            yield
+        except ProgramError as fault:
+            raise ProgramError(f"{self.place(index)}{fault}") from fault.__cause__
+
+    def _run_segments(
+        self,
+        count: int,
+        real: dict[str, np.ndarray],
+        codes: dict[str, np.ndarray],
+        progress: Progress | None,
+        watch: Watch | None,
+    ) -> list[Ran]:
+        """The first `count` of them; what they make is added to `real` and `codes`."""
         ran: list[Ran] = []
-        for index, segment in enumerate(self.container.segments):
+        for index, segment in enumerate(self.container.segments[:count]):
             if isinstance(segment, Island):
                 ran.append(self._run_island(index, segment, real))
             else:
                 ran.append(self._run_region(index, segment, real, codes, progress, watch))
-        return Run({t.name: real[t.name] for t in self.container.outputs}, tuple(ran), codes, real)
+        return ran
 
     def _run_region(
         self,
@@ -122,9 +159,10 @@ class Session:
         progress: Progress | None,
         watch: Watch | None,
     ) -> Ran:
-        program, dram = self._program(index), self._filled(region, real, codes)
+        program, dram = self.program(index), self._filled(region, real, codes)
         observe = watch(region, program.decoded.ops) if watch else None
-        done = self._loaded(index).run(dram, observe=observe, progress=progress)
+        with self._naming(index):
+            done = self._loaded(index).run(dram, observe=observe, progress=progress)
         codes.update(done.tensors)
         for port in region.outputs:
             codes[port.tensor] = read_port(done.memory["dram"], port)
@@ -133,7 +171,8 @@ class Session:
         if simulation is None and done.start.size:
             simulation = measured(program.machine.chip, program.decoded.ops, done.memory, done.start, done.end)
         if simulation is not None and index not in self._warnings:  # they do not depend on values
-            self._warnings[index] = unread_warnings(self.container, region, program.decoded.ops, simulation.unread)
+            unread = unread_warnings(self.container, region, program.decoded.ops, simulation.unread)
+            self._warnings[index] = tuple(f"{self.place(index)}{sentence}" for sentence in unread)
         return Ran(f"npu ({self.backend_name})", region.nodes, simulation, self._warnings.get(index, ()))
 
     def _filled(self, region: Region, real: Mapping[str, np.ndarray], codes: dict[str, np.ndarray]) -> np.ndarray:
@@ -145,13 +184,14 @@ class Session:
             write_port(dram, port, codes[port.tensor])
         return dram
 
-    def _programmed(self, index: int) -> Program:
+    def _program(self, index: int) -> Program:
+        """A region as a backend is given it."""
         region = self.container.segments[index]
         assert isinstance(region, Region)
         return Program(self.container.machine, region, self.container.graph, self._own)
 
     def _load(self, index: int) -> Loaded:
-        return self._backend.load(self._program(index), timing=self._timing, check=self._check)
+        return self._backend.load(self.program(index), timing=self._timing, check=self._check)
 
     def _run_island(self, index: int, island: Island, real: dict[str, np.ndarray]) -> Ran:
         if index not in self._islands:

@@ -36,7 +36,8 @@ def verify(
     regions: list[_RegionWatch] = []
 
     def watch(region: Region, ops: Sequence[MachineOp]) -> Observe:
-        regions.append(_RegionWatch(container, region, ops, expected.codes))
+        place = simulator.place(next(i for i, s in enumerate(container.segments) if s is region))
+        regions.append(_RegionWatch(container, region, ops, expected.codes, place))
         return regions[-1].observe
 
     run = simulator.run_detailed(feeds, progress, watch)
@@ -78,9 +79,18 @@ class _Difference:
 
 
 class _RegionWatch:
-    def __init__(self, container: Container, region: Region, ops: Sequence[MachineOp], codes: Mapping[str, np.ndarray]):
+    """segment: what stands in front of an operation's index."""
+
+    def __init__(
+        self,
+        container: Container,
+        region: Region,
+        ops: Sequence[MachineOp],
+        codes: Mapping[str, np.ndarray],
+        segment: str,
+    ):
         self._chip, self._graph = container.machine.chip, container.graph
-        self._region, self._ops, self._codes = region, ops, codes
+        self._region, self._ops, self._codes, self._segment = region, ops, codes, segment
         self._left = Counter(layer for op, layer in zip(ops, region.op_layers) if not isinstance(op, Signal | Wait))
         self._targets: dict[int, _Target] = {}
         self._ran: list[int] = []
@@ -112,7 +122,7 @@ class _RegionWatch:
         first = min(self._found, key=lambda d: d.position)
         sources = ", ".join(first.layer.sources)
         of = f"layer {first.layer.name} ({first.layer.op}{f' of {sources}' if sources else ''})"
-        return f"{self._name(first.index)} of {of}: {first.text}"
+        return f"{self._segment}{self._name(first.index)} of {of}: {first.text}"
 
     def _target(self, layer: int, result: Result) -> _Target:
         space, whole = Space[result.space.upper()], self._place(result)

@@ -1,0 +1,214 @@
+"""npu-sim --dump-memory: the memories behind an operation, what they hold, and the one index by which operations are named."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from commands import run
+from onnx import numpy_helper, parser
+from test_backends import installed  # noqa: F401
+
+from simulator import simulate
+from toolchain.api import BuildOptions, build
+from toolchain.codegen import Container, Region, read_container
+from toolchain.errors import CompileError, ProgramError
+from toolchain.isa import decode, load_machine
+from toolchain.machine import MachineOp, Signal, Wait
+from toolchain.runtime import Session, Stop, dram_image, memory_files, parse_stop, random_feeds, write_port
+
+BRANCHES = (
+    "a = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, k) b = Conv<kernel_shape=[1,1]>(a, v) c = Add(a, b) "
+    "d = Concat<axis=1>(b, c) s = Softmax<axis=1>(d) y = MaxPool<kernel_shape=[3,3], strides=[2,2]>(s)"
+)
+MACHINES = ["edge16", "ethos_u55_256", "wide32_w4a16"]
+
+
+@pytest.fixture(scope="module", params=MACHINES)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two programs with an island between; a Concat made in place."""
+    folder = tmp_path_factory.mktemp("dump")
+    proto = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> g (float[1,8,12,12] x) => (float[1,16,5,5] y) {{ {BRANCHES} }}'
+    )
+    rng = np.random.default_rng(0)
+    for name, shape in (("k", (8, 8, 3, 3)), ("v", (8, 8, 1, 1))):
+        proto.graph.initializer.append(numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name))
+    onnx.save(proto, folder / "m.onnx")
+    (folder / "m.npu").write_bytes(build(folder / "m.onnx", BuildOptions(request.param)).data)
+    return folder / "m.npu"
+
+
+def dumped(session: Session, stop: Stop, feeds: dict[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    files = memory_files(session, stop, feeds)
+    said = json.loads(files["memory.json"])
+    return said, {n: np.frombuffer(files[m["file"]], np.uint8) for n, m in said["memories"].items()}
+
+
+def programs(container: Container) -> list[tuple[int, Region, tuple[MachineOp, ...]]]:
+    regions = [(i, s) for i, s in enumerate(container.segments) if isinstance(s, Region)]
+    return [(i, s, tuple(decode(s.program, container.machine.isa).ops)) for i, s in regions]
+
+
+def test_tensors_that_are_whole_hold_what_the_reference_says(model: Path) -> None:
+    """Behind every operation; each layer's tensor is whole behind some, but none in front of its first."""
+    session = Session(model)
+    feeds = random_feeds(session.get_inputs(), seed=1)
+    codes = Session(model, backend="reference").run_detailed(feeds).codes
+    for segment, region, ops in programs(session.container):
+        whole: set[str] = set()
+        for index in range(len(ops)):
+            said, memory = dumped(session, Stop(segment, index), feeds)
+            assert said["after"]["operation"] == ops[index].NAME
+            for item in said["contents"]:
+                held = memory[item["memory"]]
+                assert item["address"] + item["bytes"] <= held.size or item["kind"] == "tensor"
+                if item["kind"] == "input":
+                    port = next(p for p in region.inputs if p.model == item["tensor"])
+                    assert np.array_equal(
+                        held[item["address"] :][: item["bytes"]].view(item["dtype"]), codes[port.tensor].ravel()
+                    )
+                if item["kind"] == "tensor" and item["written_bytes"] == item["bytes"]:
+                    found = np.ndarray(item["shape"], item["dtype"], held, item["address"], item["strides"])
+                    assert np.array_equal(found, codes[item["tensor"]])
+                    whole.add(item["layer"])
+            begun = {region.layers[i].name for i in region.op_layers[: index + 1] if i >= 0}
+            assert whole - {"Concat_3"} <= begun  # which other layers make in place
+        assert whole == {info.name for info in region.layers}
+
+
+def test_memories_are_those_of_a_program_that_ends_there(model: Path) -> None:
+    session = Session(model)
+    feeds = random_feeds(session.get_inputs(), seed=1)
+    codes = session.run_detailed(feeds).codes
+    segment, region, ops = programs(session.container)[0]
+    dram = dram_image(region)
+    for port in region.inputs:
+        write_port(dram, port, codes[port.tensor])
+    for index in range(0, len(ops), 3):
+        ended = simulate(session.container.machine.chip, ops[: index + 1], None, dram, (), check=False, timing=False)
+        _, memory = dumped(session, Stop(segment, index), feeds)
+        assert np.array_equal(memory["dram"], ended.memory["dram"])
+        assert np.array_equal(memory["sram"], ended.memory["sram"])
+
+
+def test_the_end_holds_the_outputs(model: Path, tmp_path: Path) -> None:
+    session = Session(model)
+    feeds = random_feeds(session.get_inputs(), seed=1)
+    np.savez(tmp_path / "x.npz", **feeds)  # pyright: ignore[reportArgumentType]
+    printed = run(f"npu-sim {model} --input {tmp_path}/x.npz --dump-memory 2:end --out {tmp_path}/made/dump")
+    last = len(programs(session.container)[1][2]) - 1
+    assert (printed.code, printed.err) == (0, "")
+    assert printed.out.endswith(f"\nbehind op {last} of segment 2, on simulator\n")
+    said = json.loads((tmp_path / "made/dump/memory.json").read_text())
+    (item,) = [c for c in said["contents"] if c["kind"] == "output"]
+    assert item["written_bytes"] == item["bytes"]
+    dram = np.fromfile(tmp_path / "made/dump/dram.bin", np.uint8)
+    codes = dram[item["address"] :][: item["bytes"]].view(item["dtype"]).reshape(item["shape"])
+    real = (codes.astype(np.float32) - np.float32(item["zero_point"])) * np.float32(item["scale"])
+    assert np.array_equal(real.transpose(0, 3, 1, 2), session.run(None, feeds)[0])
+
+
+def test_nothing_is_overwritten(in_workshop: Path, tmp_path: Path) -> None:
+    assert run(f"npu-sim good.npu --dump-memory 3 --out {tmp_path}/d").code == 0
+    before = (tmp_path / "d/memory.json").read_bytes()
+    printed = run(f"npu-sim good.npu --dump-memory 4 --out {tmp_path}/d")
+    reason = f"--out {tmp_path}/d: is not empty, and nothing in it is overwritten; give a new folder\n"
+    assert (printed.code, printed.out, printed.err) == (2, "", reason)
+    assert (tmp_path / "d/memory.json").read_bytes() == before
+
+
+def test_another_backend_gives_the_same_bytes(installed: None, in_workshop: Path, tmp_path: Path) -> None:  # noqa: F811
+    for after in ("0:2", "2:5", "2:end"):
+        for backend in ("simulator", "toy"):
+            line = f"--input good.npz --dump-memory {after} --out {tmp_path}/{after}{backend} --backend {backend}"
+            assert run(f"npu-sim island.npu {line}").code == 0
+        ours, theirs = (tmp_path / f"{after}{backend}" for backend in ("simulator", "toy"))
+        assert sorted(p.name for p in ours.iterdir()) == ["dram.bin", "memory.json", "sram.bin"]
+        for name in ("dram.bin", "sram.bin"):
+            assert (ours / name).read_bytes() == (theirs / name).read_bytes()
+        told = json.loads((theirs / "memory.json").read_text())
+        assert told["backend"] == "toy"
+        assert told | {"backend": "simulator"} == json.loads((ours / "memory.json").read_text())
+
+
+def test_a_program_cannot_stop_in_front_of_a_signal_that_is_waited_for() -> None:
+    chip = load_machine("edge16").chip
+    ops = (Wait(engine=1, semaphore=0), Signal(engine=0, semaphore=0))
+    simulate(chip, ops, None, np.zeros(16, np.uint8), (), until=1)
+    with pytest.raises(ProgramError) as refused:
+        simulate(chip, ops, None, np.zeros(16, np.uint8), (), until=0)
+    assert str(refused.value) == (
+        "op 0 wait semaphore 0 (vector) waits for op 1 signal semaphore 0 (mac): the program cannot stop behind op 0; stop "
+        "behind op 1 or later"
+    )
+
+
+def test_a_model_without_programs(in_workshop: Path) -> None:
+    session = Session("good.npu")
+    object.__setattr__(session.container, "segments", ())
+    with pytest.raises(CompileError, match=r"^end: the model has no program, the host runs all of it$"):
+        parse_stop("end", session)
+
+
+# --- one index everywhere
+
+
+def test_listing_trace_report_and_explanation_count_alike(model: Path, tmp_path: Path) -> None:
+    container = read_container(model)
+    line = f"--json {tmp_path}/s.json --trace {tmp_path}/t.json"
+    assert run(f"npu-sim {model} {line}").code == 0
+    figures = json.loads((tmp_path / "s.json").read_text())
+    listed = _listed(run(f"npu-dis {model}").out)
+    assert len(listed) == len(programs(container)) == 2
+    events = [
+        e["args"] | {"label": e["name"]} for e in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if e["ph"] == "X"
+    ]
+    for (segment, region, ops), listing in zip(programs(container), listed, strict=True):
+        names = {i: op.NAME for i, op in enumerate(ops)}
+        assert listing == names
+        traced = [e for e in events if e["segment"] == segment]
+        assert all(names[e["op"]] == e["operation"] for e in traced)
+        moved = {i for i, op in enumerate(ops) if not isinstance(op, Signal | Wait) and op.ENGINE is not None}
+        assert moved <= {e["op"] for e in traced}
+        for layer, row in enumerate(r for r in figures["layers"] if r["segment"] == segment):
+            own = [i for i, owner in enumerate(region.op_layers) if owner == layer]
+            assert row["operations"] == ([own[0], own[-1]] if own else None)
+
+
+def _listed(text: str) -> list[dict[int, str]]:
+    """Operation by index of each program of a listing, as its comments count."""
+    found: list[dict[int, str]] = []
+    for line in text.splitlines():
+        if line.startswith("isa "):
+            found.append({})
+        match = re.match(r"\d+: (?:start )?(\w+)([^;]*)  ; op (\d+)(?:-(\d+))?", line)
+        if match:
+            name, fields, first, _ = match.groups()
+            whole = ["wait"] * (" wait=" in fields) + [name] + ["signal"] * (" signal=" in fields)
+            found[-1] |= dict(zip(count(int(first)), whole))
+    return found
+
+
+def test_explanations_have_the_report_s_operations(model: Path, tmp_path: Path) -> None:
+    built = build(model.with_suffix(".onnx"), BuildOptions(read_container(model).machine))
+    layers = {row["name"]: row for row in built.figures["layers"]}
+    rows = [row for row in built.figures["nodes"] if row["layer"] is not None]
+    assert rows
+    for row in rows:
+        assert (row["segment"], row["operations"]) == tuple(layers[row["layer"]][k] for k in ("segment", "operations"))
+
+
+def test_faults_of_several_programs_say_which(in_workshop: Path) -> None:
+    session = Session("island.npu")
+    region = session.container.segments[2]
+    assert isinstance(region, Region)
+    object.__setattr__(region, "constants", ())
+    with pytest.raises(ProgramError, match=r"^segment 2: op \d+ copy \(dma\d\) reads dram\["):
+        session.run(None, random_feeds(session.get_inputs()))

@@ -1,0 +1,190 @@
+"""The memories behind an operation: their bytes, and what they hold. docs/backends.md describes every field of memory.json."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simulator.order import program_order
+from toolchain.codegen import Container, Port, Region, Result
+from toolchain.errors import CompileError
+from toolchain.isa import machine_digest
+from toolchain.machine import Access, MachineOp, Space, accesses, engine_index, engine_names
+from toolchain.ops.movement import Join
+from toolchain.runtime.session import Progress, Session
+
+CONTENTS = "memory.json"
+_NEVER = -1  # written by no operation
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Behind which operation of which segment. index: counted from 0; the last one is the program's end."""
+
+    segment: int
+    index: int
+
+
+def parse_stop(text: str, session: Session) -> Stop:
+    """INDEX or `end`, with SEGMENT: in front where the model has several programs. Raises CompileError."""
+    match = re.fullmatch(r"(?:([0-9]{1,9}):)?([0-9]{1,12}|end)", text)
+    if match is None:
+        raise CompileError(
+            f"{text}: must be an operation's index, or end; npu-dis shows indices; SEGMENT:INDEX names the program"
+        )
+    regions = [i for i, s in enumerate(session.container.segments) if isinstance(s, Region)]
+    if not regions:
+        raise CompileError(f"{text}: the model has no program, the host runs all of it")
+    said, after = match.groups()
+    if said is None and len(regions) > 1:
+        examples = ", ".join(f"{i}:{after}" for i in regions)
+        raise CompileError(f"{text}: the model has {len(regions)} programs; say of which, one of {examples}")
+    segment = regions[0] if said is None else int(said)
+    if segment not in regions:
+        raise CompileError(f"{text}: segment {segment} has no program; those with one are {', '.join(map(str, regions))}")
+    count = len(session.program(segment).decoded.ops)
+    index = count - 1 if after == "end" else int(after)
+    if not 0 <= index < count:
+        raise CompileError(f"{text}: there is no operation {index}; the program has 0 to {count - 1}")
+    return Stop(segment, index)
+
+
+def memory_files(
+    session: Session, stop: Stop, feeds: Mapping[str, np.ndarray], progress: Progress | None = None
+) -> dict[str, bytes]:
+    """Name -> bytes: NAME.bin of each memory that the backend can read, and memory.json. Raises CompileError where the backend
+    cannot stop there."""
+    memory = session.memory_behind(stop.segment, stop.index, feeds, progress)
+    container, program = session.container, session.program(stop.segment)
+    ops, region = program.decoded.ops, program.region
+    op, layer = ops[stop.index], region.op_layers[stop.index]
+    engine = engine_index(op)
+    said = {
+        "version": 1,
+        "model": container.name,
+        "machine": container.machine.chip.name,
+        "machine_digest": machine_digest(container.machine),
+        "backend": session.backend_name,
+        "segment": stop.segment,
+        "operations": len(ops),
+        "after": {
+            "index": stop.index,
+            "operation": op.NAME,
+            "engine": None if engine is None else engine_names(container.machine.chip.engines.dma.channels)[engine],
+            "layer": region.layers[layer].name if layer >= 0 else None,
+        },
+        "memories": {name: {"file": f"{name}.bin", "bytes": data.size} for name, data in sorted(memory.items())},
+        "contents": [c for c in _Contents(container, region, ops, stop.index).all() if c["memory"] in memory],
+    }
+    files = {f"{name}.bin": data.tobytes() for name, data in sorted(memory.items())}
+    return {CONTENTS: (json.dumps(said, indent=1) + "\n").encode(), **files}
+
+
+class _Contents:
+    """What lies where, from what the operations write: for each byte, the layer whose operation wrote it last."""
+
+    def __init__(self, container: Container, region: Region, ops: Sequence[MachineOp], last: int):
+        self._container, self._region = container, region
+        self._unknown = len(region.layers)
+        self._nodes = {n.name: n for n in container.graph.nodes}
+        chip = container.machine.chip
+        found = [(i, a) for i in program_order(chip, ops).legal if i <= last for a in accesses(ops[i], chip) if a.write]
+        self._owners = {
+            space: np.full(max((a.end for _, a in found if a.space == space), default=0), _NEVER, np.int32) for space in Space
+        }
+        for index, access in found:
+            layer = region.op_layers[index]
+            self._bytes(access)[...] = layer if layer >= 0 else self._unknown
+
+    def all(self) -> Iterator[dict[str, Any]]:
+        for address, data in self._region.constants:
+            yield {"kind": "constant", "memory": "dram", "address": address, "bytes": len(data)}
+        for kind, ports in (("input", self._region.inputs), ("output", self._region.outputs)):
+            yield from (self._port(kind, p) for p in ports)
+        tensors = [self._tensor(i, info.result) for i, info in enumerate(self._region.layers) if info.result is not None]
+        yield from tensors
+        yield from self._buffers()
+
+    def _port(self, kind: str, port: Port) -> dict[str, Any]:
+        held = self._owners[Space.DRAM][port.address : port.address + port.size_bytes]
+        written = {"written_bytes": int((held != _NEVER).sum())} if kind == "output" else {}
+        return {
+            "kind": kind,
+            "memory": "dram",
+            "address": port.address,
+            "bytes": port.size_bytes,
+            "tensor": port.model,
+            "shape": list(port.shape),
+            "dtype": port.dtype,
+            "layout": port.layout,
+            "scale": port.scale,
+            "zero_point": port.zero_point,
+            **written,
+        }
+
+    def _tensor(self, layer: int, result: Result) -> dict[str, Any]:
+        kind = self._container.graph.types[result.tensor]
+        held = self._bytes(self._place(result))
+        return {
+            "kind": "tensor",
+            "memory": result.space,
+            "address": result.address,
+            "bytes": kind.size_bytes,
+            "tensor": result.tensor,
+            "layer": self._region.layers[layer].name,
+            "shape": list(kind.shape),
+            "dtype": kind.dtype,
+            "strides": list(result.strides),
+            "written_bytes": int(np.isin(held, self._makers(layer)).sum()),
+        }
+
+    def _makers(self, layer: int) -> list[int]:
+        """The layer, and of a Concat those that make parts of its tensor where they belong."""
+        node, whole = self._nodes[self._region.layers[layer].name], self._region.layers[layer].result
+        if not isinstance(node.op, Join) or whole is None:
+            return [layer]
+        found, span = [layer], self._place(whole)
+        for part, info in enumerate(self._region.layers[:layer]):
+            if info.result is not None and info.result.tensor in node.inputs and info.result.space == whole.space:
+                place = self._place(info.result)
+                found += self._makers(part) if span.address <= place.address and place.end <= span.end else ()
+        return found
+
+    def _buffers(self) -> Iterator[dict[str, Any]]:
+        """What is no layer's tensor: a span for each layer and memory."""
+        for info in self._region.layers:
+            if info.result is not None:
+                self._bytes(self._place(info.result))[...] = _NEVER
+        for space, owners in self._owners.items():
+            places = np.flatnonzero(owners != _NEVER)
+            for layer in np.unique(owners[places]).tolist():
+                own = places[owners[places] == layer]
+                first, end = int(own[0]), int(own[-1]) + 1
+                yield {
+                    "kind": "buffer",
+                    "memory": space.name.lower(),
+                    "address": first,
+                    "bytes": end - first,
+                    "layer": self._region.layers[layer].name if layer != self._unknown else None,
+                    "written_bytes": int(own.size),
+                }
+
+    def _place(self, result: Result) -> Access:
+        kind = self._container.graph.types[result.tensor]
+        size = np.dtype(kind.dtype).itemsize
+        return Access(Space[result.space.upper()], result.address, kind.shape, result.strides, size, True)
+
+    def _bytes(self, access: Access) -> np.ndarray:
+        """Who wrote the bytes of an access: a view, as far as anything was written there."""
+        owners = self._owners[access.space]
+        if access.end > owners.size:
+            grown = np.full(access.end, _NEVER, np.int32)
+            grown[: owners.size] = owners
+            owners = self._owners[access.space] = grown
+        shape, strides = (*access.counts, access.inner_bytes), (*access.strides, 1)
+        return np.ndarray(shape, np.int32, owners, access.address * 4, tuple(s * 4 for s in strides))
