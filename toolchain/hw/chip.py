@@ -154,6 +154,10 @@ class Chip(Section):
         """The memories that programs address, in order of their codes: dram 0, sram 1, the others by name."""
         return spaces_of(self.memories, self.engines)
 
+    def space_code(self, name: str) -> int:
+        """The code of the memory of this name."""
+        return next(i for i, space in enumerate(self.spaces) if space.name == name)
+
     @cached_property
     def units(self) -> tuple[Unit, ...]:
         """What runs operations, each an in-order queue: arrays, vector engines, DMA channels, each kind by name."""

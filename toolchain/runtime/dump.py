@@ -14,7 +14,7 @@ from simulator.order import program_order
 from toolchain.codegen import Container, Port, Region, Result
 from toolchain.errors import CompileError
 from toolchain.isa import machine_digest
-from toolchain.machine import Access, MachineOp, Space, accesses, engine_index, engine_names
+from toolchain.machine import Access, MachineOp, Space, accesses
 from toolchain.ops.movement import Join
 from toolchain.runtime.session import Progress, Session
 
@@ -63,7 +63,8 @@ def memory_files(
     container, program = session.container, session.program(stop.segment)
     ops, region = program.decoded.ops, program.region
     op, layer = ops[stop.index], region.op_layers[stop.index]
-    engine = engine_index(op)
+    chip = container.machine.chip
+    engine = op.queue(chip)
     said = {
         "version": 1,
         "model": container.name,
@@ -75,7 +76,7 @@ def memory_files(
         "after": {
             "index": stop.index,
             "operation": op.NAME,
-            "engine": None if engine is None else engine_names(container.machine.chip.engines.dma.channels)[engine],
+            "engine": None if engine is None else chip.units[engine].name,
             "layer": region.layers[layer].name if layer >= 0 else None,
         },
         "memories": {name: {"file": f"{name}.bin", "bytes": data.size} for name, data in sorted(memory.items())},
@@ -94,9 +95,8 @@ class _Contents:
         self._nodes = {n.name: n for n in container.graph.nodes}
         chip = container.machine.chip
         found = [(i, a) for i in program_order(chip, ops).legal if i <= last for a in accesses(ops[i], chip) if a.write]
-        self._owners = {
-            space: np.full(max((a.end for _, a in found if a.space == space), default=0), _NEVER, np.int32) for space in Space
-        }
+        ends = [max((a.end for _, a in found if a.space == space), default=0) for space in range(len(chip.spaces))]
+        self._owners = [np.full(end, _NEVER, np.int32) for end in ends]
         for index, access in found:
             layer = region.op_layers[index]
             self._bytes(access)[...] = layer if layer >= 0 else self._unknown
@@ -160,14 +160,14 @@ class _Contents:
         for info in self._region.layers:
             if info.result is not None:
                 self._bytes(self._place(info.result))[...] = _NEVER
-        for space, owners in self._owners.items():
+        for space, owners in enumerate(self._owners):
             places = np.flatnonzero(owners != _NEVER)
             for layer in np.unique(owners[places]).tolist():
                 own = places[owners[places] == layer]
                 first, end = int(own[0]), int(own[-1]) + 1
                 yield {
                     "kind": "buffer",
-                    "memory": space.name.lower(),
+                    "memory": self._container.machine.chip.spaces[space].name,
                     "address": first,
                     "bytes": end - first,
                     "layer": self._region.layers[layer].name if layer != self._unknown else None,
@@ -177,7 +177,9 @@ class _Contents:
     def _place(self, result: Result) -> Access:
         kind = self._container.graph.types[result.tensor]
         size = np.dtype(kind.dtype).itemsize
-        return Access(Space[result.space.upper()], result.address, kind.shape, result.strides, size, True)
+        return Access(
+            self._container.machine.chip.space_code(result.space), result.address, kind.shape, result.strides, size, True
+        )
 
     def _bytes(self, access: Access) -> np.ndarray:
         """Who wrote the bytes of an access: a view, as far as anything was written there."""

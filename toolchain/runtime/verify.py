@@ -17,7 +17,7 @@ from simulator.order import describe
 from simulator.overlap import byte_view, moved
 from toolchain.codegen import Container, LayerInfo, Region, Result
 from toolchain.errors import counted
-from toolchain.machine import Access, Copy, MachineOp, Signal, Space, Wait, accesses
+from toolchain.machine import Access, Copy, MachineOp, Signal, Wait, accesses
 from toolchain.runtime.backend import Progress
 from toolchain.runtime.session import Run, Session
 
@@ -59,7 +59,7 @@ def _differing_output(expected: Run, run: Run, but: str) -> str | None:
 class _Target:
     """The span of memory that a layer's tensor lies in: what it should hold, and what the layer's operations wrote."""
 
-    space: Space
+    space: int
     base: int
     want: np.ndarray  # uint8
     held: np.ndarray  # bool: bytes of the tensor that the layer itself writes
@@ -125,7 +125,7 @@ class _RegionWatch:
         return f"{self._segment}{self._name(first.index)} of {of}: {first.text}"
 
     def _target(self, layer: int, result: Result) -> _Target:
-        space, whole = Space[result.space.upper()], self._place(result)
+        space, whole = self._chip.space_code(result.space), self._place(result)
         size = whole.end - whole.address
         held, written, wrong = (np.zeros(size, np.bool_) for _ in range(3))
         target = _Target(space, whole.address, np.zeros(size, np.uint8), held, written, wrong, [])
@@ -150,7 +150,7 @@ class _RegionWatch:
     def _place(self, result: Result) -> Access:
         kind = self._graph.types[result.tensor]
         size = np.dtype(kind.dtype).itemsize
-        return Access(Space[result.space.upper()], result.address, kind.shape, result.strides, size, True)
+        return Access(self._chip.space_code(result.space), result.address, kind.shape, result.strides, size, True)
 
     def _finish(self, layer: int, result: Result, target: _Target, memory: Sequence[np.ndarray]) -> None:
         """Every operation of the layer has run."""
