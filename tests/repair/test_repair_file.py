@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from networks import convolutions, normed, samples
+from unequal_networks import convolutions, normed, samples
 
 from quant.file import Parameters, array_file, read_parameters, write_parameters
 from quant.observe import Range
