@@ -14,7 +14,7 @@ from simulator.order import program_order
 from toolchain.codegen import Container, Port, Region, Result
 from toolchain.errors import CompileError
 from toolchain.isa import machine_digest
-from toolchain.machine import Access, MachineOp, Space, accesses, engine_index, engine_names
+from toolchain.machine import Access, MachineOp, Space, accesses
 from toolchain.ops.movement import Join
 from toolchain.runtime.session import Progress, Session
 
@@ -63,7 +63,8 @@ def memory_files(
     container, program = session.container, session.program(stop.segment)
     ops, region = program.decoded.ops, program.region
     op, layer = ops[stop.index], region.op_layers[stop.index]
-    engine = engine_index(op)
+    chip = container.machine.chip
+    engine = op.queue(chip)
     said = {
         "version": 1,
         "model": container.name,
@@ -75,7 +76,7 @@ def memory_files(
         "after": {
             "index": stop.index,
             "operation": op.NAME,
-            "engine": None if engine is None else engine_names(container.machine.chip.engines.dma.channels)[engine],
+            "engine": None if engine is None else chip.units[engine].name,
             "layer": region.layers[layer].name if layer >= 0 else None,
         },
         "memories": {name: {"file": f"{name}.bin", "bytes": data.size} for name, data in sorted(memory.items())},
