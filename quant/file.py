@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -15,9 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from quant.observe import Range
 from quant.parameters import SMALLEST_SCALE, activation_quant, code_range
+from quant.repair.file import Repair, RepairSection, array_file, packed_layers, repair_of, section_of
+from quant.repair.step import Quantization
 from quant.suggestion import suggestion
 from toolchain.errors import ConfigError
-from toolchain.files import write_whole
+from toolchain.files import write_files, write_whole
 from toolchain.hw import Source, read_yaml, validate
 from toolchain.hw.chip import Numerics
 from toolchain.ir.graph import Quant
@@ -39,6 +41,12 @@ class Parameters:
     model: str = ""
     hardware: str = ""
     sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    repair: Repair | None = None
+
+    @property
+    def quantization(self) -> Quantization:
+        """All of it: ranges and what was repaired."""
+        return replace(Quantization({}) if self.repair is None else self.repair.quantization, ranges=self.tensors)
 
     def quant(self, name: str, numerics: Numerics) -> Quant:
         """Scale and zero point of a tensor on a machine."""
@@ -71,14 +79,16 @@ class _File(BaseModel):
     observer: str = "minmax"
     samples: Annotated[int, Field(ge=0)] = 0
     data: str = ""
+    repair: RepairSection | None = None
     tensors: dict[str, _Entry]
 
 
 # --- writing
 
 
-def render_parameters(parameters: Parameters) -> str:
-    """The file's text; reading it back gives the same parameters, every float to the last bit."""
+def render_parameters(parameters: Parameters, arrays: tuple[str, bytes] | None = None) -> str:
+    """The file's text; reading it back gives the same parameters, every float to the last bit. arrays: name and bytes of the
+    file with the codes that repair chose."""
     lines = [
         "# Quantization parameters. Edit them and give the file back with --quant.",
         "# A tensor has either low and high, the real values to be covered (the build chooses the scale that its machine can",
@@ -89,6 +99,7 @@ def render_parameters(parameters: Parameters) -> str:
         f"observer: {_text(parameters.observer)}",
         f"samples: {parameters.samples}",
         f"data: {_text(parameters.data)}",
+        *(() if parameters.repair is None else _repair_lines(section_of(parameters.repair, arrays))),
         "tensors:" if parameters.tensors else "tensors: {}",
     ]
     for name, entry in parameters.tensors.items():
@@ -102,8 +113,43 @@ def render_parameters(parameters: Parameters) -> str:
 
 
 def write_parameters(path: Path, parameters: Parameters) -> None:
-    """Whole or not at all: a file that is there stays until the new one is complete."""
-    write_whole(path, render_parameters(parameters).encode())
+    """Whole or not at all: a file that is there stays until the new one is complete. Codes of weights, where repair chose
+    some, go to a second file beside it."""
+    repair = parameters.repair
+    if repair is None or not repair.quantization.layers:
+        write_whole(path, render_parameters(parameters).encode())
+        return
+    beside, data = array_file(path), packed_layers(repair.quantization.layers)
+    write_files({beside: data, path: render_parameters(parameters, (beside.name, data)).encode()})
+
+
+def _repair_lines(section: Mapping[str, Any]) -> list[str]:
+    """One line for each entry of its lists and mappings."""
+    lines = [
+        "# What repair changed (docs/repair.md): edit or remove steps' choices by their keys; `steps` are only read.",
+        "repair:",
+    ]
+    for key, value in section.items():
+        if isinstance(value, dict) and key != "arrays":
+            lines += [f"  {key}:", *(f"    {_text(name)}: {_flow(entry)}" for name, entry in value.items())]
+        elif key == "steps":
+            lines += [f"  {key}:" if value else f"  {key}: []", *(f"    - {_flow(entry)}" for entry in value)]
+        else:
+            lines.append(f"  {key}: {_flow(value)}")
+    return lines
+
+
+def _flow(value: Any) -> str:
+    """YAML in flow style, floats to the last bit."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, int | float):
+        return _number(value) if isinstance(value, float) else str(value)
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_flow(entry)}" for key, entry in value.items()) + "}"
+    return "[" + ", ".join(map(_flow, value)) + "]"
 
 
 def _number(value: float) -> str:
@@ -126,19 +172,23 @@ def _text(value: str) -> str:
 def read_parameters(
     path: Path,
     *,
-    tensors: Collection[str] | None = None,
+    tensors: Collection[str] | Callable[[Quantization], Collection[str]] | None = None,
     known: Collection[str] | None = None,
     numerics: Numerics | None = None,
 ) -> Parameters:
-    """tensors: those that must have an entry; known: those that may have one (default: no others); numerics: the machine that
-    must be able to express the scales. Raises ConfigError with every fault as `file:line: path: reason`."""
+    """tensors: those that must have an entry, which may hang on what was repaired; known: those that may have one (default: no
+    others); numerics: the machine that must be able to express the scales. Raises ConfigError with every fault as
+    `file:line: path: reason`; CompileError where what was repaired is not of this model."""
     source = _numbers(read_yaml(path, str(path)))
     if isinstance(source.data, dict) and not {"version", "tensors"}.intersection(source.data):
         raise ConfigError([f"{path}:1: is no parameters file: no version, no tensors; scripts/calibrate.py writes one"])
     file, faults = validate(_File, source)
     if file is None:
         raise ConfigError(faults)
+    repair = None if file.repair is None else repair_of(file.repair, path)
     faults = []
+    if callable(tensors):
+        tensors = tensors(Quantization({}) if repair is None else repair.quantization)
     if tensors is not None:
         faults += _name_faults(file, source, tensors, tensors if known is None else known)
     if numerics is not None:
@@ -150,7 +200,7 @@ def read_parameters(
     if faults:
         raise ConfigError(faults)
     entries = {name: _value(entry) for name, entry in file.tensors.items()}
-    return Parameters(entries, file.observer, file.samples, file.data, file.model, file.hardware)
+    return Parameters(entries, file.observer, file.samples, file.data, file.model, file.hardware, repair=repair)
 
 
 def _numbers(source: Source) -> Source:

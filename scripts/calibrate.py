@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Finds a model's quantization parameters and writes them to a file that `npu-build --quant` takes back.
 
-    python scripts/calibrate.py MODEL.onnx --data DATA [--hw NAME|FILE] [--observer minmax|percentile|mse] -o params.yaml
+    python scripts/calibrate.py MODEL.onnx --data DATA [--hw NAME|FILE] [--observer minmax|percentile|mse|auto]
+        [--repair none|fast|full] -o params.yaml
 
 DATA is an .npz (arrays under the input names), a directory of .npy or of images (with a preprocess.yaml: mean, std, fit,
 layout), or FILE.py:FUNCTION, a generator of samples. Edit the file before giving it back: each tensor has low and high,
-or scale and zero_point.
+or scale and zero_point. With --repair the file is for one machine: it says what was changed for the answer's sake as well, and
+what each change gained on samples that were held out.
 """
 
 from __future__ import annotations
@@ -13,15 +15,29 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from quant.calibrate import OBSERVERS, calibrate, calibrated_tensors, default_observer, tensor_sources
-from quant.data import open_data
+from quant.data import Samples, open_data
 from quant.file import Parameters, write_parameters
-from quant.structure import adjust_ranges, joined_parts
+from quant.observe import Range
+from quant.structure import JoinedPart, adjust_ranges, joined_parts
+from toolchain.api import select_model
 from toolchain.cli.application import reported, require_writable
 from toolchain.cli.build import input_shapes
 from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
+from toolchain.errors import CompileError
+from toolchain.frontend import NormalModel, load_model
+from toolchain.hw import load_chip
+from toolchain.hw.chip import Chip
+from toolchain.isa import load_machine
+from toolchain.repair.harness import EFFORTS
+from toolchain.repair.network import Network
+from toolchain.repair.prepare import AUTO, effort_of, prepared
+
+Found = tuple[Parameters, Sequence[str], Sequence[JoinedPart]]  # with notes, and operands of Concats with too few codes
 
 
 def arguments() -> argparse.Namespace:
@@ -30,7 +46,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("model", type=Path)
     parser.add_argument("--data", required=True, help=".npz, directory of .npy or images, or file.py:function")
     parser.add_argument("--hw", help="machine: name or YAML file; needed by observer mse, and to judge concatenations")
-    parser.add_argument("--observer", choices=OBSERVERS, help="default: mse where scales are powers of two, else minmax")
+    parser.add_argument("--observer", choices=(*OBSERVERS, AUTO), help="default: mse where scales are powers of two, else minmax")
+    parser.add_argument("--repair", choices=EFFORTS, default="none", help="what is done for the answer (default none)")
     parser.add_argument("--percent", type=float, default=99.99, help="of observer percentile (default 99.99)")
     parser.add_argument("--samples", type=int, help="use the first so many samples")
     parser.add_argument("--shape", action="append", default=[], metavar="NAME=1,3,640,640", help="binds dynamic dimensions")
@@ -38,33 +55,56 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def show_progress(done: int, total: int | None) -> None:
+def show_progress(stage: str, done: int, total: int | None) -> None:
     if sys.stderr.isatty():
-        print(f"\rcalibrating: {done}{f' of {total}' if total else ''} samples ", end="", file=sys.stderr, flush=True)
+        print(f"\r\x1b[K{stage}: {done}{f' of {total}' if total else ''} ", end="", file=sys.stderr, flush=True)
 
 
 def run(options: argparse.Namespace) -> None:
-    from toolchain.frontend import load_model
-    from toolchain.hw import load_chip
-
     shapes = input_shapes(options.shape)
     inputs = {**model_inputs(options.model), **data_inputs("--data", options.data), **machine_inputs(options.hw)}
     require_writable({"-o": options.output}, inputs)
-    chip = load_chip(options.hw) if options.hw else None
-    numerics = chip.numerics if chip else None
-    observer = options.observer or (default_observer(numerics) if numerics else "minmax")
+    _require_machine(options)
     model = load_model(options.model, shapes)
     types = {i.name: model.types[i.name] for i in model.proto.graph.input if i.name in model.types}
     data = open_data(options.data, types, limit=options.samples)
+    started = time.process_time()
+    if options.repair != "none" or options.observer == AUTO:
+        parameters, notes, poor = _repaired(options, model, data)
+    else:
+        parameters, notes, poor = _calibrated(options, model, data, load_chip(options.hw) if options.hw else None)
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    write_parameters(options.output, parameters)
+    for note in notes:
+        print(f"note: {note}")
+    for part in poor:
+        print(f"warning: {part}")
+    print(
+        f"{options.output}: {len(parameters.tensors)} tensors from {parameters.samples} samples, observer {parameters.observer}, "
+        f"{time.process_time() - started:.1f} CPU s"
+    )
+
+
+def _require_machine(options: argparse.Namespace) -> None:
+    """Raises CompileError: a machine is needed and there is none, an option that would do nothing."""
+    asked = f"--repair {options.repair}" if options.repair != "none" else "--observer auto" if options.observer == AUTO else None
+    if asked and not options.hw:
+        raise CompileError(f"{asked}: is judged on a machine's integers, and no machine was named; give --hw")
+
+
+def _calibrated(options: argparse.Namespace, model: NormalModel, data: Samples, chip: Chip | None) -> Found:
+    """Of every float tensor, so that the file serves several machines."""
+    numerics = chip.numerics if chip else None
+    observer = options.observer or (default_observer(numerics) if numerics else "minmax")
     samples = 0
 
     def progress(done: int, total: int | None) -> None:
         nonlocal samples
         samples = done
-        show_progress(done, total)
+        show_progress("calibrating", done, total)
 
-    started = time.process_time()
-    found = calibrate(
+    ranges = calibrate(
         model.proto,
         data,
         calibrated_tensors(model.proto, model.types),
@@ -74,29 +114,30 @@ def run(options: argparse.Namespace) -> None:
         progress=progress,
         computed_by=model,
     )
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
-    adjusted = adjust_ranges(model.proto, found)
+    adjusted = adjust_ranges(model.proto, ranges)
     label = f"percentile {options.percent:g}" if observer == "percentile" else observer
-    parameters = Parameters(
-        adjusted.ranges,
-        label,
-        samples,
-        str(options.data),
-        options.model.name,
-        chip.name if chip else "",
-        tensor_sources(model.proto),
-    )
-    write_parameters(options.output, parameters)
-    for note in adjusted.notes:
-        print(f"note: {note}")
+    parameters = Parameters(adjusted.ranges, label, samples, **_of(options, model), hardware=chip.name if chip else "")
     poor = [p for p in joined_parts(model.proto, adjusted.ranges, numerics) if p.poor] if numerics else []
-    for part in poor:
-        print(f"warning: {part}")
-    print(
-        f"{options.output}: {len(found)} tensors from {samples} samples, observer {label}, "
-        f"{time.process_time() - started:.1f} CPU s"
+    return parameters, adjusted.notes, poor
+
+
+def _repaired(options: argparse.Namespace, model: NormalModel, data: Samples) -> Found:
+    """Of the tensors that one machine holds."""
+    machine = load_machine(options.hw)
+    network = Network(model, select_model(model, machine), machine)
+    effort = effort_of(options.repair, network, data, real=True)
+    found = prepared(network, data, options.observer, effort, show_progress)
+    numerics, ranges = machine.chip.numerics, found.quantization.ranges
+    parameters = Parameters(
+        ranges, found.label, found.samples or 0, **_of(options, model), hardware=machine.chip.name, repair=found.repair
     )
+    kept = {name: r for name, r in ranges.items() if isinstance(r, Range)}
+    said = [f"{t.step}: {'kept' if t.kept else 'left out'}, {t.why}" for t in found.tried]
+    return parameters, (*found.notes, *said), [p for p in joined_parts(found.network.model.proto, kept, numerics) if p.poor]
+
+
+def _of(options: argparse.Namespace, model: NormalModel) -> dict[str, Any]:
+    return {"data": str(options.data), "model": options.model.name, "sources": tensor_sources(model.proto)}
 
 
 def main() -> None:

@@ -6,26 +6,24 @@ model.onnx -> normal form -> composed functions -> chip operators on their layou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from quant.calibrate import OBSERVERS, ObserverName, calibrate, default_observer
+from quant.calibrate import OBSERVERS, ObserverName, default_observer
 from quant.data import HELD_FROM, Samples, held_out, open_data, random_data, to_calibrate_on
 from quant.file import read_parameters
-from quant.observe import Range
 from quant.repair.step import Quantization
-from quant.structure import adjust_ranges
 from simulator import simulate
 from toolchain.codegen import Container, Island, Region, container_of, container_to_bytes, island, link_region
 from toolchain.errors import CompileError, InternalError, ProgramError
 from toolchain.frontend import NormalModel, load_model, to_graph
-from toolchain.ir.graph import Graph, Quant, TensorType
+from toolchain.ir.graph import Graph, TensorType
 from toolchain.ir.text import print_graph
 from toolchain.isa import Machine, decode, disassemble, load_machine
 from toolchain.passes.fuse import fuse_residuals, fuse_tables
@@ -34,6 +32,9 @@ from toolchain.passes.named import named_nodes
 from toolchain.passes.quantize import quantize
 from toolchain.passes.segments import Segment, segments
 from toolchain.passes.select import Selection
+from toolchain.repair.harness import EFFORTS, Effort
+from toolchain.repair.network import Network
+from toolchain.repair.prepare import AUTO, Prepared, effort_of, prepared
 from toolchain.report import agreed, calibration_warnings, explained, host_warnings, run_figures
 from toolchain.report.accuracy import JudgedOn, Judgement, Subject, judged
 from toolchain.report.diagnosis import Quantized
@@ -57,7 +58,8 @@ class BuildOptions:
     """What `npu-build` was asked for. hardware: a shipped name, a YAML file, or a machine already loaded. calibration None:
     random inputs; parameters: an edited file of calibrate.py; host_nodes: what stays on the host: nodes of the model, their
     operators, patterns of either; judge: data to judge on, None: what is held out of calibration; gate: what must be reached;
-    error_report: every layer's error is measured; static_ranges: what the model quantizes by each run's range is calibrated."""
+    error_report: every layer's error is measured; static_ranges: what the model quantizes by each run's range is calibrated;
+    repair: what is done for the answer beyond calibration, None: nothing yet."""
 
     hardware: str | Machine
     calibration: str | None = None
@@ -66,12 +68,13 @@ class BuildOptions:
     host: str = "cpu"
     level: int = 2
     samples: int | None = None
-    observer: ObserverName | None = None
+    observer: ObserverName | Literal["auto"] | None = None
     host_nodes: tuple[str, ...] = ()
     judge: str | None = None
     gate: Gate = OPEN
     error_report: bool = False
     static_ranges: bool = False
+    repair: Effort | None = None
 
     def __post_init__(self) -> None:
         """Raises CompileError: a level, a number of samples, an observer or a host that there is not."""
@@ -79,8 +82,12 @@ class BuildOptions:
             raise CompileError(f"level {self.level!r}: must be a whole number from 0 to {len(LEVELS) - 1}")
         if self.samples is not None and self.samples < 1:
             raise CompileError(f"samples {self.samples}: must be 1 or more")
-        if self.observer not in (*OBSERVERS, None):
-            raise CompileError(f"observer {self.observer}: must be one of {', '.join(OBSERVERS)}")
+        if self.observer not in (*OBSERVERS, AUTO, None):
+            raise CompileError(f"observer {self.observer}: must be one of {', '.join((*OBSERVERS, AUTO))}")
+        if self.repair not in (*EFFORTS, None):
+            raise CompileError(f"repair {self.repair}: must be one of {', '.join(EFFORTS)}")
+        if self.repair not in (None, "none") and self.parameters is not None:
+            raise CompileError(f"repair {self.repair}: {self.parameters} holds what is built already; give one of them")
         host_providers(self.host)
         without_data = self.calibration is None and self.judge is None
         if self.judge is not None and self.calibration is None and self.parameters is None:
@@ -130,9 +137,10 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
     evaluation = loaded(options.gate)
     samples = given if options.parameters is not None else to_calibrate_on(given)
     model, unread = agreed(model, islice(samples, _AGREEMENT_SAMPLES))
-    calibrated = _ranges(model, selection, machine, options, samples, progress)
-    quantization = Quantization(calibrated.ranges, held=model.stored)
-    compiled = compile_model(Path(path).stem, model, selection, machine, quantization, options.level, dump, progress)
+    asked = named_nodes(model.nodes, options.host_nodes)
+    calibrated = _prepared(Network(model, selection, machine, asked), options, samples, progress)
+    model, selection = calibrated.network.model, calibrated.network.selection
+    compiled = compile_model(Path(path).stem, model, selection, machine, calibrated.quantization, options.level, dump, progress)
     container = compiled.container
     data = container_to_bytes(container)
     progress("check", 0, None)
@@ -140,6 +148,7 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
     figures, judgement = _check(data, compiled, model, selection, calibrated, (on, judging), evaluation, options, progress)
     hosted = _host_reasons(selection)
     figures = {**figures, "nodes": explained(model.nodes, figures["layers"], container, hosted)}
+    figures["repair"] = calibrated.figures()
     figures["calibration_samples"] = calibrated.samples if options.calibration is not None else None
     warnings = (
         *unread,
@@ -212,48 +221,23 @@ def _inputs(model: NormalModel) -> dict[str, TensorType]:
     return {n: model.types[n] for n in to_graph(model).inputs}
 
 
-@dataclass(frozen=True)
-class _Calibrated:
-    """By model tensor: from the parameters file, or calibrated on so many samples; and what was changed in them."""
+def _prepared(network: Network, options: BuildOptions, samples: Samples, progress: Progress) -> Prepared:
+    """As the parameters file says, or calibrated and repaired."""
+    if options.parameters is None:
+        effort = effort_of(options.repair, network, samples, real=options.calibration is not None)
+        return prepared(network, samples, options.observer, effort, progress)
+    changed, tensors = network, list[str]()
 
-    ranges: Mapping[str, Range | Quant]
-    notes: tuple[str, ...] = ()
-    samples: int | None = None
+    def needed(repair: Quantization) -> list[str]:
+        nonlocal changed, tensors
+        changed = network.through(repair)
+        tensors = changed.tensors
+        return tensors
 
-
-def _ranges(
-    model: NormalModel,
-    selection: Selection,
-    machine: Machine,
-    options: BuildOptions,
-    samples: Iterable[dict[str, np.ndarray]],
-    progress: Progress,
-) -> _Calibrated:
-    tensors = sorted({tensor for tensor, _ in selection.origins.values()} - selection.given.keys())
-    numerics = machine.chip.numerics
-    if options.parameters is not None:
-        given = read_parameters(Path(options.parameters), tensors=tensors, known=model.types, numerics=numerics).tensors
-        return _Calibrated({**{t: given[t] for t in tensors}, **selection.given})
-    seen = 0
-
-    def step(done: int, total: int | None) -> None:
-        nonlocal seen
-        seen = done
-        progress("calibrate", done, total)
-
-    if not tensors:
-        return _Calibrated(selection.given)
-    ranges = calibrate(
-        model.proto,
-        samples,
-        tensors,
-        observer=options.observer or default_observer(numerics),
-        numerics=numerics,
-        progress=step,
-        computed_by=model,
-    )
-    adjusted = adjust_ranges(model.proto, ranges)
-    return _Calibrated({**adjusted.ranges, **selection.given}, adjusted.notes, seen)
+    file = Path(options.parameters)
+    found = read_parameters(file, tensors=needed, known=network.model.types, numerics=network.chip.numerics).quantization
+    ranges = {**{name: found.ranges[name] for name in tensors}, **changed.selection.given}
+    return Prepared(changed, replace(found, ranges=ranges, held=changed.model.stored))
 
 
 def _integer(selection: Selection, machine: Machine, level: Options, given: Quantization, dump: Dump) -> tuple[Graph, Graph]:
@@ -324,7 +308,7 @@ def _check(
     compiled: Compiled,
     model: NormalModel,
     selection: Selection,
-    calibrated: _Calibrated,
+    calibrated: Prepared,
     judging: tuple[JudgedOn, Samples],
     evaluation: Evaluation | None,
     options: BuildOptions,
@@ -349,8 +333,8 @@ def _check(
     del run, simulator
     chip, parts = container.machine.chip, concat_parts(selection.graph, selection.shown)
     network = network_of(model, compiled.unfused, clamped(selection, chip), selection.shown, parts)
-    observer = options.observer or default_observer(chip.numerics)
-    given = calibrated.ranges if options.parameters is not None else None
+    observer = calibrated.label or default_observer(chip.numerics)
+    given = calibrated.quantization.ranges if options.parameters is not None else None
     quantized = Quantized(chip, observer, given, options.parameters)
     subject = Subject(model, container, reference, network, quantized, parts, samples, on)
     judgement = judged(subject, (first, expected), options.gate, evaluation, options.error_report)

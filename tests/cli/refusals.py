@@ -197,7 +197,7 @@ BUILD = [
         "npu-build good.onnx --hw edge16 --host cuda",
         "--host cuda: onnxruntime has no CUDAExecutionProvider here; install the extra 'cuda', or use cpu",
     ),
-    ("npu-build good.onnx --hw edge16 --observer best", "--observer best: must be one of minmax, percentile, mse"),
+    ("npu-build good.onnx --hw edge16 --observer best", "--observer best: must be one of minmax, percentile, mse, auto"),
     (
         "npu-build good.onnx --hw edge16 --samples 2 -o z.npu",
         "--samples 2: goes with --calib DATA; without it the inputs are random",

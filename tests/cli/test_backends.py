@@ -17,6 +17,7 @@ from toolchain.runtime import Session, random_feeds, verify
 
 PACKAGES = {
     "toys": {"toy": "TOY", "wrong": "WRONG", "broken": "BROKEN", "untimed": "UNTIMED", "short": "SHORT", "one-time": "ONE_TIME"},
+    "odd": {"backwards": "BACKWARDS", "wide": "WIDE", "nothing": "NOTHING"},
     "others": {"empty": "EMPTY", "gone": "GONE", "twice": "TOY"},
     "more": {"twice": "WRONG"},
 }
@@ -96,11 +97,14 @@ MUST = "docs/backends.md says what it must"
 @pytest.mark.parametrize(
     ("backend", "reason"),
     [
-        ("nobody", "--backend nobody: must be one of broken, empty, gone, one-time, reference, short, simulator, toy, twice, "
-                   "untimed, wrong; a package adds one by an entry point of npu_toolchain.backends"),
+        ("nobody", "--backend nobody: must be one of backwards, broken, empty, gone, nothing, one-time, reference, short, "
+                   "simulator, toy, twice, untimed, wide, wrong; a package adds one by an entry point of npu_toolchain.backends"),
         ("broken", "backend broken: TimeoutError: the board does not answer"),
         ("short", f"backend short: gives {{less}} bytes of dram, the program has {{dram}}; {MUST} give"),
         ("one-time", f"backend one-time: gives times that are not int64[{{ops}}], one for each operation; {MUST} give"),
+        ("backwards", f"backend backwards: gives an operation that ends before it starts, or starts before cycle 0; {MUST} give"),
+        ("wide", f"backend wide: gives memory sram that is no uint8 array of one dimension; {MUST} give"),
+        ("nothing", f"backend nothing: gives ndarray, not an Execution; {MUST} give"),
         ("empty", f"--backend empty: has no load; {MUST} have"),
         ("gone", "--backend gone: others cannot be loaded: AttributeError: module 'toy_backend' has no attribute 'GONE'"),
         ("twice", "--backend twice: more and others both have one of this name; uninstall one of them"),

@@ -138,6 +138,11 @@ def test_the_unchanged_file_seals_to_itself(data: bytes) -> None:
             "header key entries.0.segments.0.ports.0.scale: Input should be greater than 0",
         ),
         ("entries.0.segments.0.dram_bytes", 1 << 40, "header: 1099511627776 bytes of DRAM, edge16 has 1073741824"),
+        (
+            "entries.0.segments.0.constants.0.1",
+            99,
+            "header: segment 0: constants at {address:#x} are block 99, the file has {blocks}",
+        ),
         ("entries.0.segments.0.layers", [], "layer table: names a layer outside the 0 of its region"),
         ("entries.0.segments.0.nodes", ["ghost"], "graph: has no node 'ghost', which a region holds"),
         ("entries.0.segments.1.inputs", ["ghost"], "header: segment 1 reads tensor 'ghost', which nothing before it makes"),
@@ -155,6 +160,7 @@ def test_a_header_changed_by_hand(path: str, value: Any, reason: str, data: byte
         "constants": header["blocks"][region["constants"][0][1]][1],
         "dram": f"{region['dram_bytes']} of its DRAM",
     }
+    sizes |= {"address": region["constants"][0][0], "blocks": len(header["blocks"])}
     assert refusal(changed(data, path, value)) == f"model: is not sound: {reason.format(**sizes)}; build it again"
 
 

@@ -122,7 +122,7 @@ def test_refused(names, changes, reason: str, compiled: Path) -> None:
         ({"level": -1}, "level -1: must be a whole number from 0 to 3"),
         ({"level": "2"}, "level '2': must be a whole number from 0 to 3"),
         ({"samples": 0}, "samples 0: must be 1 or more"),
-        ({"observer": "best"}, "observer best: must be one of minmax, percentile, mse"),
+        ({"observer": "best"}, "observer best: must be one of minmax, percentile, mse, auto"),
         ({"host": "tpu"}, "host tpu: must be cpu or cuda"),
     ],
 )

@@ -73,10 +73,27 @@ class Short(Toy):
         return Execution({"dram": dram[1:]})
 
 
+class Backwards(Toy):
+    def run(self, dram: np.ndarray, *, until: int | None = None, observe: Any = None, progress: Any = None) -> Execution:
+        found = super().run(dram, until=until)
+        return Execution(found.memory, found.end, found.start)
+
+
+class Wide(Toy):
+    def run(self, dram: np.ndarray, *, until: int | None = None, observe: Any = None, progress: Any = None) -> Execution:
+        return Execution({"dram": dram, "sram": np.zeros(4, np.int16)})
+
+
+class Nothing(Toy):
+    def run(self, dram: np.ndarray, *, until: int | None = None, observe: Any = None, progress: Any = None) -> Any:
+        return dram
+
+
 class OneTime(Toy):
     def run(self, dram: np.ndarray, *, until: int | None = None, observe: Any = None, progress: Any = None) -> Execution:
         return Execution({"dram": dram}, np.zeros(1, np.int64), np.zeros(1, np.int64))
 
 
 TOY, WRONG, BROKEN, UNTIMED, SHORT, ONE_TIME = Toy(), Wrong(), Broken(), Untimed(), Short(), OneTime()
+BACKWARDS, WIDE, NOTHING = Backwards(), Wide(), Nothing()
 EMPTY = object()

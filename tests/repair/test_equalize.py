@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from networks import UNEQUAL, convolutions, normed, nothing, plain, residual, samples
+from unequal_networks import UNEQUAL, convolutions, normed, nothing, plain, residual, samples
 
 from quant.float_session import FloatSession
 from quant.repair.step import Quantization

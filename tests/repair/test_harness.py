@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from networks import convolutions, nothing, plain, samples
+from unequal_networks import convolutions, nothing, plain, samples
 
 from quant.data import Samples
 from quant.observe import Range

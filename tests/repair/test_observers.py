@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from networks import network, nothing, plain, samples
+from unequal_networks import network, nothing, plain, samples
 
 from toolchain.repair.judge import Judge
 from toolchain.repair.network import Network

@@ -60,7 +60,8 @@ def build_command(
     dump_after: Annotated[str | None, typer.Option(help="A stage, or all: its text goes to --dump-dir.")] = None,
     dump_dir: Annotated[Path | None, typer.Option(help="Where dumps go, made where it is not there; default dumps.")] = None,
     image: Annotated[Path | None, typer.Option(help="A new folder for words, constants and ports as plain files.")] = None,
-    observer: Annotated[str | None, typer.Option(help="minmax, percentile or mse; default by the machine.")] = None,
+    repair: Annotated[str | None, typer.Option(help="none, fast or full: parameters chosen for the answer.")] = None,
+    observer: Annotated[str | None, typer.Option(help="minmax, percentile, mse or auto; default by the machine.")] = None,
     samples: Annotated[int | None, typer.Option(help="Use at most so many calibration samples.")] = None,
     judge: Annotated[str | None, typer.Option(help="Data to judge on; else what is held out of --calib.")] = None,
     error_report: Annotated[Path | None, typer.Option(help="A new folder for what each layer loses: table, JSON, HTML.")] = None,
@@ -97,6 +98,7 @@ def build_command(
                 Gate(min_cosine, min_sqnr, evaluation),
                 error_report is not None,
                 static_ranges,
+                repair,  # type: ignore[arg-type]
             )
         _require_effect(options, dump_after, dump_dir, force)
         _require_source(model)
@@ -202,6 +204,7 @@ def report(built: Build, explain: bool) -> str:
         text.layers_text(built.figures, built.container.machine.chip.macs_per_cycle),
         text.totals_text(built.figures),
         text.fallbacks_text(built.figures),
+        text.repair_text(built.figures),
         text.fidelity_text(built.figures, "outputs", "outputs"),
         text.fidelity_text(built.figures, "concats", "concat operands"),
         text.worst_text(built.figures),

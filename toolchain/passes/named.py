@@ -9,16 +9,16 @@ from quant.suggestion import suggestion
 from toolchain.errors import CompileError
 
 
-def named_nodes(nodes: Sequence[tuple[str, str]], asked: Sequence[str]) -> tuple[str, ...]:
+def named_nodes(nodes: Sequence[tuple[str, str]], asked: Sequence[str], *, option: str = "--host-node") -> tuple[str, ...]:
     """nodes: (name, operator) of the model's own. A name counts before an operator, either before a pattern of * and ?; names
-    may hold these. Raises CompileError: one that fits nothing."""
+    may hold these. option: where they were asked for. Raises CompileError: one that fits nothing."""
     found: dict[str, None] = {}
     faults = []
     for what in asked:
         meant = _meant(nodes, what)
         if not meant:
             known = [n for n, _ in nodes] + [op for _, op in nodes]
-            faults.append(f"--host-node {what}: the model has no such node or operator{suggestion(what, known)}")
+            faults.append(f"{option} {what}: the model has no such node or operator{suggestion(what, known)}")
         found |= dict.fromkeys(meant)
     if faults:
         raise CompileError("\n".join([*faults, "  help: --explain lists the nodes of the model"]))

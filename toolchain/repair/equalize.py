@@ -99,7 +99,7 @@ def _with_factors(
         return Outcome(before)
     scaled = network.through(Quantization({}, factors=factors, hosted=(*before.hosted, *hosted)))
     numerics = network.chip.numerics
-    tensors = sorted({tensor for tensor, _ in scaled.origins.values()})
+    tensors = scaled.tensors
     ranges = calibrate(
         scaled.model.proto,
         samples,

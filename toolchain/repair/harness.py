@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,13 +9,13 @@ from typing import Any, Literal
 from quant.repair.step import Gain, Outcome, Quantization
 from quant.sample import Sample
 from toolchain.errors import CompileError
+from toolchain.repair.equalize import equalize, free_ends
 from toolchain.repair.judge import Judge, Verdict
 from toolchain.repair.network import Network, Progress, Step
 from toolchain.repair.observers import choose_observers
 
 Effort = Literal["none", "fast", "full"]
 EFFORTS: tuple[Effort, ...] = ("none", "fast", "full")
-LEAST_SAMPLES = 16  # of fewer, a quarter says too little
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class NamedStep:
 
 
 OBSERVERS_STEP = NamedStep("observers", choose_observers)
-STEPS: tuple[NamedStep, ...] = (OBSERVERS_STEP,)
+STEPS: tuple[NamedStep, ...] = (NamedStep("region ends", free_ends), NamedStep("equalization", equalize), OBSERVERS_STEP)
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,6 @@ def repaired(
     """quantization: plain, of ranges that `held_out` had no part in. Same samples, same result."""
     base, judge, tried = network, Judge(held_out), list[Tried]()
     best = judge.verdict(network, quantization)
-    spent_s, started = dict[str, float](), time.monotonic()
     for at, step in enumerate(steps):
         progress(f"repair {at + 1} of {len(steps)}: {step.name}", 0, None)
         outcome, found, reason = _attempt(base, network, quantization, step, seen, judge, progress)
@@ -85,7 +83,6 @@ def repaired(
         if outcome is not None and found is not None and kept:
             quantization, best = outcome.quantization, found
             network = base.through(quantization)
-        spent_s[step.name] = time.monotonic() - started
     return Repaired(network, quantization, tuple(tried), sum(1 for _ in held_out))
 
 

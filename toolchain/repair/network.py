@@ -14,11 +14,13 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph
 from toolchain.isa import Machine
 from toolchain.passes.given import clamped, selected
+from toolchain.passes.named import named_nodes
 from toolchain.passes.quantize import quantize
 from toolchain.passes.select import Selection
 from toolchain.repair.factors import scaled_model
 from toolchain.runtime import Session
 
+BY_REPAIR = "left to the host by repair: its integers would cost more than they save"
 Progress = Callable[[str, int, int | None], None]  # step, done, total
 
 
@@ -42,6 +44,11 @@ class Network:
         return self.selection.origins
 
     @property
+    def tensors(self) -> list[str]:
+        """The model's tensors whose ranges are to be found: those on the chip that a quantized model says no scale of."""
+        return sorted({tensor for tensor, _ in self.origins.values()} - self.selection.given.keys())
+
+    @property
     def chip(self) -> Chip:
         return self.machine.chip
 
@@ -53,8 +60,13 @@ class Network:
         if not quantization.factors and not quantization.hosted:
             return self
         model, put_in = scaled_model(self.model, quantization.factors)
-        hosted = (*self.host_nodes, *quantization.hosted, *put_in)
-        return replace(self, model=model, selection=selected(to_graph(model), self.chip, hosted), host_nodes=hosted)
+        repaired = {*named_nodes(model.nodes, quantization.hosted, option="repair.hosted"), *put_in}
+        hosted = tuple(dict.fromkeys((*self.host_nodes, *sorted(repaired))))
+        selection = selected(to_graph(model), self.chip, hosted)
+        ours = repaired.difference(self.host_nodes)
+        sources = {n.name: ours.intersection((n.name, *n.sources)) for n in selection.graph.nodes}
+        told = tuple(replace(f, reason=BY_REPAIR) if sources.get(f.node) else f for f in selection.fallbacks)
+        return replace(self, model=model, selection=replace(selection, fallbacks=told), host_nodes=hosted)
 
     def integer(self, quantization: Quantization) -> Graph:
         """The integer graph, nothing fused behind its layers: its bits are those of the program."""

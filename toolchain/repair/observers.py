@@ -28,7 +28,7 @@ def choose_observers(network: Network, before: Quantization, samples: Iterable[S
     The best observer for all tensors comes first; then the others' ranges are taken for half of the tensors that they would
     change, a quarter, an eighth, where the outputs of a few samples gain.
     """
-    tensors = sorted({tensor for tensor, _ in network.origins.values()})
+    tensors = network.tensors
     numerics, model = network.chip.numerics, network.model
     seen = observed(
         model.proto, samples, tensors, progress=lambda done, total: progress("observe", done, total), computed_by=model

@@ -105,6 +105,23 @@ def fallbacks_text(figures: Mapping[str, Any]) -> str:
     )
 
 
+def repair_text(report: Mapping[str, Any]) -> str:
+    """What each step of a repair gained on samples that it did not see; empty where nothing was repaired."""
+    repair = report["repair"]
+    if repair is None:
+        return ""
+    title = f"repair ({repair['effort']}), judged on {counted(repair['held_out'], 'sample')} that no step saw:"
+    rows = [
+        (s["step"], _level(s["before_db"]), _level(s["after_db"]), "kept" if s["kept"] else "left out", cut(s["why"], 80))
+        for s in repair["steps"]
+    ]
+    return f"{title}\n" + table(("step", "before dB", "with it dB", "", "since"), rows, (1, 2))
+
+
+def _level(decibels: float | None) -> str:
+    return "-" if decibels is None else f"{decibels:.2f}"
+
+
 def fidelity_text(report: Mapping[str, Any], key: str, what: str) -> str:
     """The parts under `key`. Random inputs give figures, no verdict: they say nothing of the model's own data."""
     judged = report["judged_on"] != RANDOM

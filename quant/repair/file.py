@@ -1,0 +1,170 @@
+"""What repair chose, in the parameters file: a section for people, and beside it an array file with the codes of weights."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, PositiveInt
+
+from quant.arrays import stored_arrays
+from quant.parameters import WeightQuant
+from quant.repair.step import LayerParameters, Offset, Quantization
+from toolchain.bounds import ARRAY_BYTES
+from toolchain.errors import CompileError, InternalError
+from toolchain.files import read_limited
+
+Positive = Annotated[FiniteFloat, Field(gt=0)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class _Offset(_Strict):
+    operands: list[int]
+    output: int
+
+
+class _Layer(_Strict):
+    """How much of the array file is this layer's; no weights: the model's, no bias: the model's."""
+
+    weights: list[PositiveInt] = []
+    scales: NonNegativeInt = 0
+    bias: NonNegativeInt = 0
+
+
+class _Arrays(_Strict):
+    file: str
+    sha256: str
+
+
+class RepairSection(_Strict):
+    """`steps`: what was tried, for people to read; nothing hangs on it."""
+
+    effort: str
+    held_out: NonNegativeInt = 0
+    steps: list[dict[str, Any]] = []
+    hosted: list[str] = []
+    factors: dict[str, list[Positive]] = {}
+    offsets: dict[str, _Offset] = {}
+    arrays: _Arrays | None = None
+    layers: dict[str, _Layer] = {}
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What was repaired, and how: `quantization` without its ranges."""
+
+    quantization: Quantization
+    effort: str
+    held_out: int = 0
+    steps: Sequence[Mapping[str, Any]] = ()
+
+
+# --- writing
+
+
+def array_file(parameters: Path) -> Path:
+    """Beside the parameters file."""
+    return parameters.with_name(f"{parameters.stem}.weights.npz")
+
+
+def packed_layers(layers: Mapping[str, LayerParameters]) -> bytes:
+    """All codes, scales and biases, one layer behind the other in the order of their names."""
+    found = [layers[name] for name in sorted(layers)]
+    weights = [p.weight for p in found if p.weight is not None]
+    if any(w.axis != 0 for w in weights):
+        raise InternalError("codes of weights whose scales do not lie along axis 0")
+    arrays: dict[str, Any] = {
+        "codes": _joined([w.codes for w in weights], np.int8),
+        "scales": _joined([w.scales for w in weights], np.float64),
+        "biases": _joined([p.bias for p in found if p.bias is not None], np.float64),
+    }
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def _joined(arrays: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
+    return np.concatenate([np.zeros(0, dtype), *(np.ascontiguousarray(a, dtype).ravel() for a in arrays)])
+
+
+def section_of(repair: Repair, arrays: tuple[str, bytes] | None) -> dict[str, Any]:
+    """As it stands in the file. arrays: name and bytes of the array file, where layers were chosen."""
+    q = repair.quantization
+    layers = {
+        name: {
+            "weights": [] if p.weight is None else [int(n) for n in p.weight.codes.shape],
+            "scales": 0 if p.weight is None else int(p.weight.scales.size),
+            "bias": 0 if p.bias is None else int(p.bias.size),
+        }
+        for name, p in sorted(q.layers.items())
+    }
+    found: dict[str, Any] = {"effort": repair.effort, "held_out": repair.held_out, "steps": [dict(s) for s in repair.steps]}
+    found |= {"hosted": list(q.hosted)} if q.hosted else {}
+    found |= {"factors": {n: [float(v) for v in f] for n, f in sorted(q.factors.items())}} if q.factors else {}
+    offsets = {n: {"operands": list(o.operands), "output": o.output} for n, o in sorted(q.offsets.items())}
+    found |= {"offsets": offsets} if offsets else {}
+    if layers and arrays is not None:
+        name, data = arrays
+        found |= {"arrays": {"file": name, "sha256": hashlib.sha256(data).hexdigest()}, "layers": layers}
+    return found
+
+
+# --- reading
+
+
+def repair_of(section: RepairSection, path: Path) -> Repair:
+    """path: of the parameters file. Raises CompileError: the array file is not there, or not the one that was written with it."""
+    layers = _layers(section, path) if section.layers else {}
+    offsets = {n: Offset(tuple(o.operands), o.output) for n, o in section.offsets.items()}
+    factors = {n: np.array(f, np.float64) for n, f in section.factors.items()}
+    quantization = Quantization({}, factors, layers, offsets, tuple(section.hosted))
+    return Repair(quantization, section.effort, section.held_out, section.steps)
+
+
+def _layers(section: RepairSection, path: Path) -> dict[str, LayerParameters]:
+    if section.arrays is None:
+        raise CompileError(f"{path}: repair.layers: their codes lie in an array file, and repair.arrays names none")
+    file = path.with_name(Path(section.arrays.file).name)
+    if not file.is_file():
+        raise CompileError(f"{file}: is not there; {path} takes the codes of its weights from it, keep the two together")
+    if hashlib.sha256(read_limited(file, ARRAY_BYTES)).hexdigest() != section.arrays.sha256:
+        raise CompileError(f"{file}: is not the file that {path} was written with (repair.arrays.sha256); repair again")
+    stored = stored_arrays(file, lone=False)
+    arrays = {name: stored[name].read() for name in ("codes", "scales", "biases") if name in stored}
+    asked = {
+        "codes": sum(int(np.prod(e.weights)) for e in section.layers.values() if e.weights),
+        "scales": sum(e.scales for e in section.layers.values()),
+        "biases": sum(e.bias for e in section.layers.values()),
+    }
+    for name, size in asked.items():
+        held = arrays[name].size if name in arrays else 0
+        if held != size:
+            raise CompileError(
+                f"{path}: repair.layers: ask for {size} {name}, {file} holds {held}; leave them as they were written"
+            )
+    return _unpacked(section.layers, arrays)
+
+
+def _unpacked(layers: Mapping[str, _Layer], arrays: Mapping[str, np.ndarray]) -> dict[str, LayerParameters]:
+    at = dict.fromkeys(arrays, 0)
+
+    def take(name: str, size: int) -> np.ndarray:
+        at[name] += size
+        return arrays[name][at[name] - size : at[name]]
+
+    found = {}
+    for name in sorted(layers):
+        entry, weight = layers[name], None
+        if entry.weights:
+            codes = take("codes", int(np.prod(entry.weights))).reshape(entry.weights).astype(np.int8)
+            weight = WeightQuant(codes, take("scales", entry.scales).astype(np.float64), 0)
+        found[name] = LayerParameters(weight, take("biases", entry.bias).astype(np.float64) if entry.bias else None)
+    return found

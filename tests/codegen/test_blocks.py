@@ -1,0 +1,82 @@
+"""Arrays as pieces of the blocks that programs load: whatever is shared, they come back bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolchain.codegen.blocks import BlockReader, BlockWriter
+
+
+def stored(blocks: list[bytes], arrays: list[np.ndarray]) -> tuple[list[list], list[bytes]]:
+    """What is said of the arrays, and all blocks; each array is read back as it was."""
+    writer = BlockWriter()
+    for block in blocks:
+        writer.block(block)
+    said = [writer.array(a) for a in arrays]
+    reader = BlockReader(writer.blocks())
+    for array, told in zip(arrays, said, strict=True):
+        found = reader.array(told)
+        assert found.dtype == array.dtype
+        assert np.array_equal(found, array)
+    return said, writer.blocks()
+
+
+def weights(seed: int, shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-128, 128, shape).astype(np.int8)
+
+
+def test_tiles_with_parameters_behind_them() -> None:
+    array = weights(0, (8, 3, 3, 16))
+    tiles = [array[i : i + 2].tobytes() + bytes([i]) * 32 for i in range(0, 8, 2)]
+    ((_, _, pieces),), blocks = stored(tiles, [array])
+    assert pieces == [[i, 0, 288] for i in range(4)]
+    assert blocks[-1] == b""
+
+
+def test_parameters_that_happen_to_go_on_like_the_weights() -> None:
+    """Three bytes behind the first tile are what the next tile begins with: the next is found all the same."""
+    array = weights(0, (4, 512))
+    tiles = [array[:2].tobytes() + array[2, :3].tobytes() + bytes(29), array[2:].tobytes() + bytes(32)]
+    ((_, _, pieces),), _ = stored(tiles, [array])
+    assert pieces == [[0, 0, 1024], [1, 0, 1024]]
+
+
+def test_what_no_program_loads_stands_in_the_last_block() -> None:
+    array = weights(0, (2, 512))
+    ((_, _, pieces),), blocks = stored([array[0].tobytes()], [array])
+    assert pieces == [[0, 0, 512], [1, 0, 512]]
+    assert blocks[1] == array[1].tobytes()
+
+
+def test_a_second_array_of_the_same_bytes_has_bytes_of_its_own() -> None:
+    array = weights(0, (2, 512))
+    said, blocks = stored([array.tobytes()], [array, array])
+    assert [pieces for *_, pieces in said] == [[[0, 0, 1024]], [[1, 0, 1024]]]
+    assert len(blocks) == 2
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_any_blocks_and_arrays_come_back(data: st.DataObject) -> None:
+    """Of few different bytes, so that everything looks like everything else."""
+    size = st.integers(0, 900)
+    few = st.builds(lambda n, seed: np.random.default_rng(seed).integers(0, 2, n).astype(np.int8), size, st.integers(0, 3))
+    arrays = data.draw(st.lists(few, max_size=4))
+    cuts = [
+        a[i:j].tobytes() + bytes(k) for a in arrays for i, j, k in data.draw(st.lists(st.tuples(size, size, size), max_size=3))
+    ]
+    stored(cuts, arrays)
+    stored(cuts, [a[: a.size // 8 * 8].view(np.int64) for a in arrays])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [["int8", [4], [[0, 0, 5]]], ["int8", [4], [[0, -1, 4]]], ["int8", [-1], []], ["object", [1], [[0, 0, 8]]],
+     [">i2", [1], [[0, 0, 2]]]],
+)  # fmt: skip
+def test_arrays_that_are_none(said: list) -> None:
+    with pytest.raises(ValueError, match=r"^(array of|a piece of)"):
+        BlockReader([bytes(16)]).array(said)

@@ -1,0 +1,156 @@
+"""What was repaired stands in the parameters file, reads back to the last bit, and builds the same program without data."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from unequal_networks import convolutions, normed, samples
+
+from quant.file import Parameters, array_file, read_parameters, write_parameters
+from quant.observe import Range
+from quant.parameters import WeightQuant
+from quant.repair.file import Repair
+from quant.repair.step import LayerParameters, Offset, Quantization
+from toolchain.api import BuildOptions, build
+from toolchain.errors import CompileError, ConfigError
+from toolchain.repair.folds import folds
+from toolchain.repair.network import Network
+from toolchain.repair.prepare import prepared
+
+SCRIPT = Path(__file__).parents[2] / "scripts/calibrate.py"
+
+
+def everything() -> Quantization:
+    rng = np.random.default_rng(0)
+    weight = WeightQuant(rng.integers(-127, 127, (4, 3, 3, 2)).astype(np.int8), rng.random(4), 0)
+    layers = {
+        "b/conv": LayerParameters(weight, rng.standard_normal(4)),
+        "a": LayerParameters(None, rng.standard_normal(2)),
+        "c": LayerParameters(WeightQuant(np.array([[[[3]]]], np.int8), np.array([0.5]), 0)),
+    }
+    return Quantization(
+        {"t": Range(-1.5, 2.25)}, {"t": rng.random(3) + 1e-7}, layers, {"sum": Offset((0, -1), 2)}, ("Add_1", 'odd "name"')
+    )
+
+
+def test_everything_reads_back(tmp_path: Path) -> None:
+    path, given = tmp_path / "p.yaml", everything()
+    step = {
+        "step": "rounding",
+        "kept": True,
+        "why": "it gains: 1 %",
+        "before_db": 1e-5,
+        "after_db": None,
+        "notes": [],
+        "layers": [],
+    }
+    write_parameters(path, Parameters(given.ranges, repair=Repair(given, "fast", 4, [step])))
+    found = read_parameters(path)
+    assert found.repair is not None and (found.repair.effort, found.repair.held_out) == ("fast", 4)
+    assert list(found.repair.steps) == [step]
+    back = found.quantization
+    assert back.ranges == given.ranges and back.offsets == given.offsets and back.hosted == given.hosted
+    assert np.array_equal(back.factors["t"], given.factors["t"])
+    for name, layer in given.layers.items():
+        other = back.layers[name]
+        for a, b in ((layer.bias, other.bias), (layer.weight, other.weight)):
+            assert (a is None) == (b is None)
+        if layer.bias is not None:
+            assert np.array_equal(layer.bias, other.bias)  # pyright: ignore[reportArgumentType]
+        if layer.weight is not None and other.weight is not None:
+            assert np.array_equal(layer.weight.codes, other.weight.codes) and other.weight.codes.dtype == np.int8
+            assert np.array_equal(layer.weight.scales, other.weight.scales)
+    before = path.read_bytes(), array_file(path).read_bytes()
+    write_parameters(path, Parameters(given.ranges, repair=Repair(given, "fast", 4, [step])))
+    assert (path.read_bytes(), array_file(path).read_bytes()) == before
+
+
+def test_the_array_file_belongs_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    write_parameters(path, Parameters({"t": Range(0, 1)}, repair=Repair(everything(), "fast")))
+    beside = array_file(path)
+    data = beside.read_bytes()
+    beside.write_bytes(data[:-1] + b"x")
+    with pytest.raises(CompileError) as caught:
+        read_parameters(path, known=["t"])
+    said = f"{beside}: is not the file that {path} was written with (repair.arrays.sha256); repair again"
+    assert str(caught.value) == said
+    beside.unlink()
+    with pytest.raises(CompileError) as caught:
+        read_parameters(path, known=["t"])
+    assert str(caught.value) == f"{beside}: is not there; {path} takes the codes of its weights from it, keep the two together"
+    beside.write_bytes(data)
+    path.write_text(path.read_text().replace("weights: [4, 3, 3, 2]", "weights: [5, 3, 3, 2]"))
+    with pytest.raises(CompileError) as caught:
+        read_parameters(path, known=["t"])
+    assert str(caught.value) == f"{path}: repair.layers: ask for 91 codes, {beside} holds 73; leave them as they were written"
+
+
+def test_factors_of_people_are_checked(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text('version: 1\nrepair:\n  effort: "fast"\n  factors:\n    "t": [1.0, -2.0]\ntensors: {}\n')
+    with pytest.raises(ConfigError) as caught:
+        read_parameters(path)
+    assert str(caught.value) == f"{path}:5: repair.factors.t[1]: must be more than 0, got -2.0"
+
+
+@pytest.mark.parametrize("make", [convolutions, normed])
+def test_the_file_builds_what_was_repaired(make, tmp_path: Path) -> None:
+    net: Network = make(tmp_path) if make is normed else make(tmp_path, "ws8_pow2")
+    shape, name = net.model.types["x"].shape, net.machine.chip.name
+    np.savez(tmp_path / "c.npz", x=np.concatenate([s["x"] for s in samples(shape, 24)]))
+    line = [sys.executable, str(SCRIPT), "net.onnx", "--data", "c.npz", "--hw", name, "--repair", "fast", "-o", "p.yaml"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "equalization: kept" in done.stdout or "region ends: kept" in done.stdout
+    again = build(tmp_path / "net.onnx", BuildOptions(name, str(tmp_path / "c.npz"), str(tmp_path / "p.yaml")))
+    held = folds(_stream(tmp_path))[1]
+    plain = build(tmp_path / "net.onnx", BuildOptions(name, str(tmp_path / "c.npz")))
+    assert again.figures["outputs"][0]["sqnr_db"] > plain.figures["outputs"][0]["sqnr_db"] + 2
+    found = prepared(net, _stream(tmp_path), None, "fast", lambda *_: None)
+    session = found.network.session(found.quantization)
+    from toolchain.runtime import Session
+
+    other = Session(again.container, backend="reference")
+    for sample in held:
+        assert np.array_equal(session.run(None, sample)[0], other.run(None, sample)[0])
+
+
+def _stream(folder: Path):
+    from quant.data import open_data
+    from toolchain.frontend import load_model
+
+    model = load_model(folder / "net.onnx")
+    return open_data(folder / "c.npz", {"x": model.types["x"]})
+
+
+RANDOM = "repair fast: random inputs say nothing of accuracy; give --calib DATA, or --repair none"
+REFUSED = [
+    ({"repair": "fastest"}, "repair fastest: must be one of none, fast, full"),
+    (
+        {"repair": "fast", "calibration": None},
+        "repair fast: random inputs say nothing of accuracy; give --calib DATA, or --repair none",
+    ),
+    ({"repair": "fast"}, "repair fast: takes 16 calibration samples or more, there are 8"),
+    ({"observer": "auto"}, "observer auto: takes 16 calibration samples or more, there are 8"),
+    ({"repair": "fast", "parameters": "p.yaml"}, "repair fast: p.yaml holds what is built already; give one of them"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), REFUSED)
+def test_refusals(options: dict, said: str, tmp_path: Path) -> None:
+    convolutions(tmp_path)
+    np.savez(tmp_path / "c.npz", x=np.concatenate([s["x"] for s in samples((1, 3, 8, 8), 8)]))
+    with pytest.raises(CompileError) as caught:
+        build(tmp_path / "net.onnx", BuildOptions("edge16", **{"calibration": str(tmp_path / "c.npz"), **options}))
+    assert str(caught.value) == said
+
+
+def test_nothing_repaired_says_nothing(tmp_path: Path) -> None:
+    net = convolutions(tmp_path)
+    found = prepared(net, samples((1, 3, 8, 8), 16), None, "none", lambda *_: None)
+    assert found.repair is None and found.figures() is None and found.network is net

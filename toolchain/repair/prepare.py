@@ -1,0 +1,123 @@
+"""From a network and samples to its quantization: calibrated, and repaired as far as was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Literal
+
+from quant.calibrate import ObserverName, calibrate, default_observer
+from quant.repair.file import Repair
+from quant.repair.step import Quantization
+from quant.sample import Sample
+from quant.structure import adjust_ranges
+from toolchain.errors import CompileError, InternalError
+from toolchain.repair.folds import folds
+from toolchain.repair.harness import EFFORTS, OBSERVERS_STEP, STEPS, Effort, NamedStep, Tried, repaired
+from toolchain.repair.network import Network, Progress
+from toolchain.report import agreed
+
+AUTO: Literal["auto"] = "auto"  # the observer that each tensor's own is chosen by
+LEAST_SAMPLES = 16  # to repair with: a quarter of them judge
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """network: gone through what `quantization` changes in it. samples: that were calibrated on, None where a file gave it.
+    label: of the observers."""
+
+    network: Network
+    quantization: Quantization
+    samples: int | None = None
+    notes: tuple[str, ...] = ()
+    label: str = ""
+    effort: Effort = "none"
+    held_out: int = 0
+    tried: tuple[Tried, ...] = ()
+
+    @property
+    def repair(self) -> Repair | None:
+        """For the parameters file; None where nothing was to be repaired."""
+        if not self.tried:
+            return None
+        return Repair(self.quantization, self.effort, self.held_out, [t.as_json() for t in self.tried])
+
+    def figures(self) -> dict[str, Any] | None:
+        """For the report."""
+        if not self.tried:
+            return None
+        return {"effort": self.effort, "held_out": self.held_out, "steps": [t.as_json() for t in self.tried]}
+
+
+def steps_of(effort: Effort, observer: ObserverName | Literal["auto"] | None) -> list[NamedStep]:
+    """observer: asked for; where it is one of the three, none other is tried."""
+    if effort == "none":
+        return [OBSERVERS_STEP] if observer == AUTO else []
+    return [s for s in STEPS if effort in s.efforts and (s is not OBSERVERS_STEP or observer in (None, AUTO))]
+
+
+def effort_of(asked: Effort | None, network: Network, samples: Iterable[Sample], *, real: bool) -> Effort:
+    """What is done where nothing was asked for: nothing yet. real: data of the user's own.
+
+    Raises CompileError: asked for where there are no samples to repair with.
+    """
+    if asked is None or asked == "none":
+        return "none"
+    if not real:
+        raise CompileError(f"repair {asked}: random inputs say nothing of accuracy; give --calib DATA, or --repair none")
+    if network.selection.given or network.model.stored:
+        raise CompileError(f"repair {asked}: the model is quantized already, and its codes are taken as they are; leave it out")
+    _require_samples(f"repair {asked}", samples)
+    return asked
+
+
+def _require_samples(what: str, samples: Iterable[Sample]) -> None:
+    count = getattr(samples, "count", None)
+    count = sum(1 for _ in islice(samples, LEAST_SAMPLES)) if count is None else count
+    if count < LEAST_SAMPLES:
+        raise CompileError(f"{what}: takes {LEAST_SAMPLES} calibration samples or more, there are {count}")
+
+
+def prepared(
+    network: Network,
+    samples: Iterable[Sample],
+    observer: ObserverName | Literal["auto"] | None,
+    effort: Effort,
+    progress: Progress,
+) -> Prepared:
+    """Ranges of what the samples show, and repaired by `effort`; then a part of the samples is held out from all of it."""
+    if effort not in EFFORTS:
+        raise InternalError(f"effort {effort!r}")
+    steps = steps_of(effort, observer)
+    if not steps:
+        return _calibrated(network, samples, observer, progress)
+    if observer == AUTO:
+        _require_samples("observer auto", samples)
+    seen, held = folds(samples)
+    plain = _calibrated(network, seen, observer, progress)
+    found = repaired(network, plain.quantization, seen, held, steps, progress)
+    if found.network is not network:  # the user's file must still say the same
+        agreed(replace(found.network.model, source=network.model.source), islice(seen, 1))
+    notes = tuple(dict.fromkeys((*plain.notes, *(n for t in found.tried if t.kept for n in t.notes))))
+    done = replace(plain, network=found.network, quantization=found.quantization, notes=notes)
+    return replace(done, effort=effort, held_out=found.held_out, tried=found.tried)
+
+
+def _calibrated(
+    network: Network, samples: Iterable[Sample], observer: ObserverName | Literal["auto"] | None, progress: Progress
+) -> Prepared:
+    numerics, seen, given = network.chip.numerics, 0, network.selection.given
+
+    def step(done: int, total: int | None) -> None:
+        nonlocal seen
+        seen = done
+        progress("calibrate", done, total)
+
+    chosen: ObserverName = default_observer(numerics) if observer is None or observer == AUTO else observer
+    model, tensors = network.model, network.tensors
+    if not tensors:
+        return Prepared(network, Quantization(given, held=model.stored))
+    ranges = calibrate(model.proto, samples, tensors, observer=chosen, numerics=numerics, progress=step, computed_by=model)
+    adjusted = adjust_ranges(model.proto, ranges)
+    return Prepared(network, Quantization({**adjusted.ranges, **given}, held=model.stored), seen, adjusted.notes, chosen)
