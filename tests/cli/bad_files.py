@@ -61,7 +61,7 @@ def make_machines(folder: Path) -> None:
         "small": ("size: 512 KiB", "size: 1 KiB"),
         "accumulators": ("entries: 4096", "entries: 8"),
         "table": ("file: isa/descriptors1024.yaml", "file: overlap.yaml"),
-        "without_prelu": ("rescale, prelu, table", "rescale, table"),
+        "without_prelu": ("      prelu: {lanes: 16, startup: 8}\n", ""),
         "lost": ("file: isa/descriptors1024.yaml", "file: isa/none.yaml"),
         "own": ("file: isa/descriptors1024.yaml", "file: own_table.yaml"),
     }
