@@ -132,6 +132,14 @@ class _Widen(CompileError):
         self.tensor, self.factor = tensor, float(2.0 ** np.ceil(np.log2(fault.excess)))
 
 
+def node_scope(
+    graph: Graph, chip: Chip, quants: Mapping[str, Quant], given: Quantization, node: Node, chosen: LayerParameters
+) -> _Scope:
+    """What one chip node of `quantize`'s graph sees where its tensors have these scales and it has these parameters: its
+    `quantize` then makes what that makes, with the new constants in `constants`."""
+    return _Scope(graph, chip, quants, {node.name: chosen}, given.held)
+
+
 def _quantized(graph: Graph, scope: _Scope) -> Graph:
     quants, dtype = scope.quants, scope.chip.numerics.activation
     adopted = _adopted([n for n in graph.nodes if not isinstance(n.op, OnnxOp)], graph)
