@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,7 @@ from toolchain.passes.fuse import fuse_clamps
 from toolchain.passes.select import Selection, select
 
 # What the chip makes of its input's codes by moving or choosing among them.
-MOVES = frozenset(("DepthToSpace", "MaxPool", "Reshape", "Slice", "SpaceToDepth", "Transpose"))
+MOVES = frozenset(("DepthToSpace", "Expand", "MaxPool", "Pad", "Reshape", "Slice", "SpaceToDepth", "Transpose"))
 WHOLE = frozenset(("DepthToSpace", "Reshape", "SpaceToDepth", "Transpose"))  # those that keep every element
 
 
@@ -110,7 +111,7 @@ class _Taking:
         """What is given of the tensor that `x` is moved from."""
         while x not in self._given:
             node = self._producers.get(x)
-            if node is None or node.op.domain or node.op.op_type not in MOVES:
+            if node is None or not _moves(node):
                 return None
             x = self._same.get(node.inputs[0], node.inputs[0])
         return self._given[x]
@@ -120,7 +121,7 @@ class _Taking:
         if x in self._given:
             return self._given[x] == quant
         node = self._producers.get(x)
-        if node is None or node.op.domain or node.op.op_type not in MOVES:
+        if node is None or not _moves(node):
             self._given[x] = quant
             return True
         before = self._same.get(node.inputs[0], node.inputs[0])
@@ -168,6 +169,11 @@ def clamped(selection: Selection, chip: Chip) -> Graph:
     return fuse_clamps(selection.graph, apart)
 
 
+def _moves(node: Node) -> bool:
+    nearest = node.op.op_type == "Resize" and node.op.attributes.get("mode") == "nearest"
+    return not node.op.domain and (nearest or node.op.op_type in MOVES)
+
+
 def _given(node: Node, graph: Graph) -> GivenQuant | None:
     """What a QuantizeLinear or DequantizeLinear of one scale says."""
     if not isinstance(node.op, OnnxOp) or node.op.domain or node.op.op_type not in ("QuantizeLinear", "DequantizeLinear"):
@@ -199,8 +205,9 @@ def _renamed(
     """An output of the model that is another tensor rounded gives that its name; where it cannot, it is a copy."""
     names: dict[str, str] = {}
     copies: list[Node] = []
+    wanted = Counter(outputs.values())
     for y, x in outputs.items():
-        if x in graph.inputs or x in graph.outputs or x in names or any(x in n.inputs for n in nodes):
+        if x in graph.inputs or x in graph.outputs or wanted[x] > 1 or any(x in n.inputs for n in nodes):
             copies.append(Node(f"{y}/copy", OnnxOp("Identity"), (x,), (y,), ()))
         else:
             names[x] = y

@@ -178,7 +178,7 @@ def assign_quants(
     widened: Mapping[str, float],
 ) -> dict[str, Quant]:
     """Scale and zero point of every tensor of the chip. Movers keep their input's, where it holds the numbers that they bring;
-    parts of a Concat take the whole's.
+    parts of a Concat take the whole's, but those whose scale is given.
 
     widened: factors of ranges, where the machine has no requantization to the scale that would just cover them.
     """
@@ -203,7 +203,8 @@ def assign_quants(
             elif same_scale(node.op):
                 quants[name] = quants[node.inputs[0]]
             else:
-                quants[name] = calibrated(adopted.get(name, name))
+                own = isinstance(ranges.get(origins[name][0]), Quant)
+                quants[name] = calibrated(name if own else adopted.get(name, name))
     return quants
 
 
