@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
+from quant.encodings import SUFFIXES, read_encodings
 from quant.observe import Range
 from quant.parameters import SMALLEST_SCALE, activation_quant, code_range
 from quant.repair.file import Repair, RepairSection, array_file, packed_layers, repair_of, section_of
@@ -176,9 +177,13 @@ def read_parameters(
     known: Collection[str] | None = None,
     numerics: Numerics | None = None,
 ) -> Parameters:
-    """tensors: those that must have an entry, which may hang on what was repaired; known: those that may have one (default: no
-    others); numerics: the machine that must be able to express the scales. Raises ConfigError with every fault as
-    `file:line: path: reason`; CompileError where what was repaired is not of this model."""
+    """Of a file of ours, or of AIMET's encodings by its suffix. tensors: those that must have an entry, which may hang on what
+    was repaired; known: those that may have one (default: no others); numerics: the machine that must be able to express the
+    scales. Raises ConfigError with every fault as `file:line: path: reason`; CompileError where what was repaired is not of
+    this model."""
+    if path.suffix in SUFFIXES:
+        wanted = tensors(Quantization({})) if callable(tensors) else tensors
+        return _encoded(path, wanted or (), numerics)
     source = _numbers(read_yaml(path, str(path)))
     if isinstance(source.data, dict) and not {"version", "tensors"}.intersection(source.data):
         raise ConfigError([f"{path}:1: is no parameters file: no version, no tensors; scripts/calibrate.py writes one"])
@@ -201,6 +206,21 @@ def read_parameters(
         raise ConfigError(faults)
     entries = {name: _value(entry) for name, entry in file.tensors.items()}
     return Parameters(entries, file.observer, file.samples, file.data, file.model, file.hardware, repair=repair)
+
+
+def _encoded(path: Path, tensors: Collection[str], numerics: Numerics | None) -> Parameters:
+    """An AIMET file names the tensors of the framework's graph as well: those that nobody asks for are passed over."""
+    given = read_encodings(path, numerics)
+    absent = [n for n in tensors if n not in given]
+    if absent:
+        raise ConfigError(
+            [
+                f"{path}: tensor {n!r} of the model has no activation encoding{suggestion(n, given)}; add it, or calibrate with "
+                "scripts/calibrate.py"
+                for n in absent
+            ]
+        )
+    return Parameters({n: e for n, e in given.items() if not tensors or n in tensors})
 
 
 def _numbers(source: Source) -> Source:

@@ -20,11 +20,12 @@ USERS_FAULTS = (Exception, SystemExit)  # a user's sys.exit() must not end the b
 
 
 def generator_samples(path: Path, function: str, inputs: Mapping[str, TensorType]) -> Iterator[Sample]:
-    """What FUNCTION of the file yields, called without arguments. Whatever the user's code raises is a CompileError."""
+    """What FUNCTION of the file yields, called without arguments; or what a class, made without arguments, gives by
+    `get_next` (onnxruntime's CalibrationDataReader). Whatever the user's code raises is a CompileError."""
     where = f"{path}:{function}"
     produce = load_function(path, function)
     try:
-        stream = iter(produce())
+        stream = iter(_iterable(produce()))
     except USERS_FAULTS as fault:
         raise CompileError(f"{where}: {users_cause(fault, path)}; it must return an iterable of samples") from None
     count = 0
@@ -39,6 +40,11 @@ def generator_samples(path: Path, function: str, inputs: Mapping[str, TensorType
         count += 1
     if count == 0:
         raise CompileError(f"{where}: yields 0 samples; calibration needs at least 1")
+
+
+def _iterable(given: Any) -> Any:
+    """A calibration data reader of onnxruntime, also one of no base class, as the samples that it gives until there are none."""
+    return iter(given.get_next, None) if hasattr(given, "get_next") else given
 
 
 def load_function(path: Path, function: str) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from quant.parameters import WeightQuant, along
 from toolchain.errors import CompileError, InternalError
 from toolchain.hw.chip import Numerics
+from toolchain.ir.graph import Quant
 from toolchain.ir.stored import GivenQuant, Stored
 
 Array = NDArray[Any]
@@ -25,6 +26,20 @@ def kept(given: GivenQuant, numerics: Numerics) -> bool:
     """Whether a machine holds tensors at any such scale and zero point, in codes of that width."""
     free = numerics.scale.kind != "pow2" and (not numerics.symmetric_activations or given.quant().zero_point == 0)
     return free and given.bits == code_bits(numerics)
+
+
+def stored_codes(value: Array, how: Stored | None, numerics: Numerics) -> tuple[Array, Quant] | None:
+    """The file's own codes, scale and zero point of a constant activation; None where it has none, or the machine cannot keep
+    them, or the constant is another by now."""
+    if how is None or how.quant is None or not kept(how.quant, numerics):
+        return None
+    quant = how.quant.quant()
+    codes = np.asarray(value, np.float64) / quant.scale + quant.zero_point
+    half = 2 ** (code_bits(numerics) - 1)
+    whole = np.rint(codes)
+    if (np.abs(codes - whole) > _WHOLE).any() or whole.min(initial=0) < -half or whole.max(initial=0) >= half:
+        return None
+    return whole, quant
 
 
 def stored_weights(w: Array, axis: int, how: Stored, numerics: Numerics, name: str) -> WeightQuant | None:

@@ -5,9 +5,10 @@
         [--repair none|fast|full] -o params.yaml
 
 DATA is an .npz (arrays under the input names), a directory of .npy or of images (with a preprocess.yaml: mean, std, fit,
-layout), or FILE.py:FUNCTION, a generator of samples. Edit the file before giving it back: each tensor has low and high,
-or scale and zero_point. With --repair the file is for one machine: it says what was changed for the answer's sake as well, and
-what each change gained on samples that were held out.
+layout), or FILE.py:FUNCTION, a generator of samples, or a CalibrationDataReader of onnxruntime. Edit the file before giving
+it back: each tensor has low and high, or scale and zero_point. With --repair the file is for one machine: it says what was
+changed for the answer's sake as well, and what each change gained on samples that were held out. A file that ends in .encodings
+or .json is written in AIMET's form (0.6.1), with the scales of --hw.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 from quant.calibrate import OBSERVERS, calibrate, calibrated_tensors, default_observer, tensor_sources
 from quant.data import Samples, open_data
+from quant.encodings import SUFFIXES, render_encodings
 from quant.file import Parameters, write_parameters
 from quant.observe import Range
 from quant.structure import JoinedPart, adjust_ranges, joined_parts
@@ -29,6 +31,7 @@ from toolchain.cli.application import reported, require_writable
 from toolchain.cli.build import input_shapes
 from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
 from toolchain.errors import CompileError
+from toolchain.files import write_whole
 from toolchain.frontend import NormalModel, load_model
 from toolchain.hw import load_chip
 from toolchain.hw.chip import Chip
@@ -75,7 +78,11 @@ def run(options: argparse.Namespace) -> None:
         parameters, notes, poor = _calibrated(options, model, data, load_chip(options.hw) if options.hw else None)
     if sys.stderr.isatty():
         print(file=sys.stderr)
-    write_parameters(options.output, parameters)
+    if options.output.suffix in SUFFIXES:
+        text = render_encodings(parameters.tensors, load_chip(options.hw).numerics)
+        write_whole(options.output, text.encode())
+    else:
+        write_parameters(options.output, parameters)
     for note in notes:
         print(f"note: {note}")
     for part in poor:
@@ -91,6 +98,10 @@ def _require_machine(options: argparse.Namespace) -> None:
     asked = f"--repair {options.repair}" if options.repair != "none" else "--observer auto" if options.observer == AUTO else None
     if asked and not options.hw:
         raise CompileError(f"{asked}: is judged on a machine's integers, and no machine was named; give --hw")
+    if options.output.suffix in SUFFIXES and not options.hw:
+        raise CompileError(f"-o {options.output}: encodings hold the scales of a machine; give --hw")
+    if options.output.suffix in SUFFIXES and options.repair != "none":
+        raise CompileError(f"-o {options.output}: encodings cannot say what was repaired; give -o params.yaml")
 
 
 def _calibrated(options: argparse.Namespace, model: NormalModel, data: Samples, chip: Chip | None) -> Found:

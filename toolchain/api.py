@@ -22,6 +22,7 @@ from quant.repair.step import Quantization
 from simulator import simulate
 from toolchain.codegen import Container, Island, Region, container_of, container_to_bytes, island, link_region
 from toolchain.errors import CompileError, InternalError, ProgramError
+from toolchain.export.qdq import qdq_model
 from toolchain.frontend import NormalModel, load_model, to_graph
 from toolchain.ir.graph import Graph, TensorType
 from toolchain.ir.text import print_graph
@@ -59,7 +60,8 @@ class BuildOptions:
     random inputs; parameters: an edited file of calibrate.py; host_nodes: what stays on the host: nodes of the model, their
     operators, patterns of either; judge: data to judge on, None: what is held out of calibration; gate: what must be reached;
     error_report: every layer's error is measured; static_ranges: what the model quantizes by each run's range is calibrated;
-    repair: what is done for the answer beyond calibration, None: nothing yet."""
+    repair: what is done for the answer beyond calibration, None: nothing yet;
+    export_qdq: the integers are also made an ONNX model."""
 
     hardware: str | Machine
     calibration: str | None = None
@@ -75,6 +77,7 @@ class BuildOptions:
     error_report: bool = False
     static_ranges: bool = False
     repair: Effort | None = None
+    export_qdq: bool = False
 
     def __post_init__(self) -> None:
         """Raises CompileError: a level, a number of samples, an observer or a host that there is not."""
@@ -102,7 +105,7 @@ class BuildOptions:
 @dataclass(frozen=True)
 class Build:
     """The file's bytes, what the report says of them, what was assumed, and what must not be overlooked. failures: of the gate;
-    errors: every layer's, where they were asked for."""
+    errors: every layer's, qdq: an ONNX model, where they were asked for."""
 
     container: Container
     data: bytes
@@ -111,6 +114,7 @@ class Build:
     warnings: tuple[str, ...]
     failures: tuple[str, ...] = ()
     errors: ErrorReport | None = None
+    qdq: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,9 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
     folded = [n for n in options.host_nodes if hosted.keys().isdisjoint(named_nodes(model.nodes, (n,)))]
     idle = (f"--host-node {n}: is folded away, nothing of it is left to run" for n in folded)
     notes = (*model.notes, *selection.notes, *calibrated.notes, *idle)
-    return Build(container, data, figures, notes, warnings, judgement.failures, judgement.errors)
+    chosen = clamped(selection, machine.chip)
+    qdq = qdq_model(model, compiled.unfused, chosen, selection.shown, machine.chip) if options.export_qdq else None
+    return Build(container, data, figures, notes, warnings, judgement.failures, judgement.errors, qdq)
 
 
 def _to_judge_on(

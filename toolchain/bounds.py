@@ -14,6 +14,7 @@ STREAM_BYTES = 1 << 28  # of a pipe or a device, whatever it is read as
 
 # YAML: machines, instruction tables, parameters files, preprocess.yaml
 YAML_BYTES = 4 << 20
+ENCODINGS_BYTES = 1 << 26  # of weights too, a scale a channel
 YAML_NODES = 100_000  # keys, values and sections, an alias counted as what it stands for
 YAML_DEPTH = 32
 NUMBER_CHARACTERS = 64  # of a number written in YAML, a listing or a buffer file

@@ -65,6 +65,7 @@ def build_command(
     samples: Annotated[int | None, typer.Option(help="Use at most so many calibration samples.")] = None,
     judge: Annotated[str | None, typer.Option(help="Data to judge on; else what is held out of --calib.")] = None,
     error_report: Annotated[Path | None, typer.Option(help="A new folder for what each layer loses: table, JSON, HTML.")] = None,
+    export_qdq: Annotated[Path | None, typer.Option(help="The result as ONNX with Q and DQ, for onnxruntime.")] = None,
     min_cosine: Annotated[float | None, typer.Option(help="Every part must have it, or nothing is written: exit code 3.")] = None,
     min_sqnr: Annotated[float | None, typer.Option(help="The same in dB.")] = None,
     evaluation: Annotated[str | None, typer.Option("--eval", help="FILE.py:FUNCTION that says whether it is enough.")] = None,
@@ -99,25 +100,29 @@ def build_command(
                 error_report is not None,
                 static_ranges,
                 repair,  # type: ignore[arg-type]
+                export_qdq is not None,
             )
         _require_effect(options, dump_after, dump_dir, force)
         _require_source(model)
         inputs = {**model_inputs(model), **machine_inputs(hw), **data_inputs("--calib", calib), "--quant": quant}
         inputs |= {**data_inputs("--judge", judge), "the file of --eval": options.gate.file}
-        outputs = {"-o": output or model.with_suffix(".npu"), "--json": json_file}
+        outputs = {"-o": output or model.with_suffix(".npu"), "--json": json_file, "--export-qdq": export_qdq}
         require_writable(outputs, inputs)
         require_new_folder("--image", image)
         require_new_folder("--error-report", error_report)
         dumps = dump_files(dump_after, dump_dir or Path("dumps"))
         require_apart({f"the dump of {stage}": file for stage, file in dumps.items()}, {**inputs, **outputs})
-        folders = Folders(image, error_report)
-        _build(model, options, outputs["-o"], json_file, folders, explain, force, dumper(dumps))
+        wanted = Wanted(outputs["-o"], json_file, export_qdq, image, error_report)
+        _build(model, options, wanted, explain, force, dumper(dumps))
 
 
 @dataclass(frozen=True)
-class Folders:
-    """New ones, with several files each; None: not asked for."""
+class Wanted:
+    """What is to be written, None: not asked for; the last two are folders."""
 
+    target: Path
+    json_file: Path | None
+    qdq: Path | None
     image: Path | None
     error_report: Path | None
 
@@ -150,9 +155,7 @@ def _require_source(model: Path) -> None:
 def _build(
     model: Path,
     options: BuildOptions,
-    target: Path,
-    json_file: Path | None,
-    folders: Folders,
+    wanted: Wanted,
     explain: bool,
     force: bool,
     dump: Dump,
@@ -171,19 +174,21 @@ def _build(
         refused = "nothing was written; mend it, ask for less, or take it as it is with --force"
         print("\n".join(["NOT ACCURATE ENOUGH", *built.failures, refused]), file=sys.stderr)
         raise SystemExit(NOT_ACCURATE)
-    files: dict[str | Path, bytes] = {target: built.data}
-    if json_file is not None:
+    files: dict[str | Path, bytes] = {wanted.target: built.data}
+    if wanted.qdq is not None and built.qdq is not None:
+        files[wanted.qdq] = built.qdq
+    if wanted.json_file is not None:
         figures = {**built.figures, "notes": built.notes, "warnings": built.warnings, "failures": built.failures}
-        files[json_file] = (json.dumps(figures, indent=1) + "\n").encode()
-    files |= _folder(folders.image, lambda: image_files(built.container))
+        files[wanted.json_file] = (json.dumps(figures, indent=1) + "\n").encode()
+    files |= _folder(wanted.image, lambda: image_files(built.container))
     if built.errors is not None:
         errors, judged_on = built.errors, JUDGED_ON[built.figures["judged_on"]]
         title = f"{model.stem} on {built.container.machine.chip.name}"
-        files |= _folder(folders.error_report, lambda: report_files(errors, title, judged_on))
+        files |= _folder(wanted.error_report, lambda: report_files(errors, title, judged_on))
     write_files(files)
     print(report(built, explain))
     checked = "the emitted program equals the integer reference bit for bit" if built.figures["layers"] else "no program"
-    print(f"\nwrote {target}: {len(built.data):,} bytes; {checked}")
+    print(f"\nwrote {wanted.target}: {len(built.data):,} bytes; {checked}")
     warn((*built.warnings, *(f"NOT ACCURATE ENOUGH, written because of --force: {f}" for f in built.failures)))
 
 

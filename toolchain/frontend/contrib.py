@@ -134,8 +134,15 @@ def _unary(op_type: str, *kept: str) -> Callable[[Written], None]:
     return rule
 
 
-def _pool(op_type: str) -> Callable[[Written], None]:
-    return lambda w: w.codes(w.add("", op_type, [w.real(0)], attributes=_channels_first(w)), 3)
+def _global_pool(w: Written) -> None:
+    w.codes(w.add("", "GlobalAveragePool", [w.real(0)], attributes=_channels_first(w)), 3)
+
+
+def _pool(w: Written) -> None:
+    if w.attribute("ceil_mode", 0) and w.attribute("count_include_pad", 0):
+        reason = "counts padding in windows that ceil_mode cuts, which onnxruntime does otherwise than ONNX says"
+        raise refuse_node(w.node, reason, "export it with ceil_mode = 0 or count_include_pad = 0")
+    w.codes(w.add("", "AveragePool", [w.real(0)], attributes=_channels_first(w)), 3)
 
 
 def _softmax(w: Written) -> None:
@@ -213,8 +220,8 @@ RULES: Mapping[tuple[str, str], Callable[[Written], None]] = {
             "QLinearMul": _binary("Mul"),
             "QLinearSigmoid": _unary("Sigmoid"),
             "QLinearLeakyRelu": _unary("LeakyRelu", "alpha"),
-            "QLinearAveragePool": _pool("AveragePool"),
-            "QLinearGlobalAveragePool": _pool("GlobalAveragePool"),
+            "QLinearAveragePool": _pool,
+            "QLinearGlobalAveragePool": _global_pool,
             "QLinearReduceMean": _mean,
             "QLinearSoftmax": _softmax,
             "QLinearConcat": _concat,

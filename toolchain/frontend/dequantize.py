@@ -288,16 +288,30 @@ def _moved(node: Node, walk: _Walk) -> bool:
     parts = node.inputs if node.op.op_type == "Concat" else node.inputs[:1]
     codes = [walk.meant.get(n) for n in parts]
     first = codes[0]
-    several = any(node.outputs[1:]) and node.op.op_type == "MaxPool"
-    if first is None or several or (node.op.op_type not in MOVES and node.op.op_type != "Concat"):
+    if first is None or not _only_moves(node):
         return False
     if any(c is None or replace(c, real="") != replace(first, real="") for c in codes):
         return False
     reals = [_real(n, walk) for n in parts]
+    others = node.inputs[len(parts) :]
+    if node.op.op_type == "Pad":
+        pads, code, *axes = (*others, "")
+        value = walk.scalar(code) if code else 0.0
+        if value is None:
+            return False
+        around = np.asarray((value - first.zero_point) * first.scale, np.float32)
+        others = (pads, walk.constant(f"{node.name}/value", around), *(n for n in axes if n))
     outputs = tuple(walk.fresh(f"{n}/real") if n else "" for n in node.outputs)
-    walk.emit(replace(node, inputs=(*reals, *node.inputs[len(parts) :]), outputs=outputs))
+    walk.emit(replace(node, inputs=(*reals, *others), outputs=outputs))
     walk.meant.update((n, replace(first, real=real)) for n, real in zip(node.outputs, outputs) if n)
     return True
+
+
+def _only_moves(node: Node) -> bool:
+    kind, mode = node.op.op_type, node.op.attributes.get("mode", "")
+    if kind == "MaxPool":
+        return not any(node.outputs[1:])  # places, which codes have not
+    return kind in MOVES or kind in ("Concat", "Pad") or (kind == "Resize" and mode == "nearest")
 
 
 def _plain(node: Node, walk: _Walk) -> None:

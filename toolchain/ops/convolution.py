@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from quant.given import stored_weights
-from quant.parameters import WeightQuant, bias_compensation, bias_quant, product_scale, taken_weight, weight_quant
+from quant.parameters import BiasQuant, WeightQuant, bias_compensation, bias_quant, product_scale, taken_weight, weight_quant
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.ops.base import Array, QuantScope, clamp_codes
@@ -50,21 +50,24 @@ class Convolution:
             return f"{chip.key('mac_array')}.types has no {pair[0]} x {pair[1]}"
         return None
 
-    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
-        weights = scope.graph.constants[node.inputs[1]]
+    def weights(self, node: Node, scope: QuantScope) -> BiasQuant:
+        """Its weights and bias in integers: as chosen, or the file's own codes, or rounded to nearest."""
+        weights, chosen, numerics = scope.graph.constants[node.inputs[1]], scope.layer(node), scope.chip.numerics
         bias_name = (*node.inputs, "", "")[2]
-        bias = scope.graph.constants[bias_name] if bias_name else None
-        chosen = scope.layer(node)
-        bias = bias if chosen.bias is None else chosen.bias
-        x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
-        numerics, bits = scope.chip.numerics, scope.chip.array.accumulators.bits
-        low, high = clamp_codes(self.activation, y, scope.code_range)
+        bias = chosen.bias if chosen.bias is not None or not bias_name else scope.graph.constants[bias_name]
         if chosen.weight is None:
             w, bias = _weights(node, weights, bias, scope)
         else:
             w = taken_weight(chosen.weight, weights, numerics, name=node.name)
             weights = w.dequantized()
-        b = bias_quant(bias, weights, w, x, numerics, accumulator_bits=bits, name=node.name)
+        bits = scope.chip.array.accumulators.bits
+        return bias_quant(bias, weights, w, scope.quant(node.inputs[0]), numerics, accumulator_bits=bits, name=node.name)
+
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+        x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
+        numerics, bits = scope.chip.numerics, scope.chip.array.accumulators.bits
+        low, high = clamp_codes(self.activation, y, scope.code_range)
+        b = self.weights(node, scope)
         scale = product_scale(x.scale, b.weight.scales, y.scale, numerics)
         peak = b.peak if len(b.weight.scales) > 1 else b.peak.max()
         requant = scope.requant(scale, "convolution", y.zero_point, low, high, where=node.name, peak=peak)

@@ -13,6 +13,7 @@ import numpy as np
 
 from quant.fixed_point.elementwise import add, mul, prelu, rescale
 from quant.fixed_point.requant import Requant
+from quant.given import stored_codes
 from quant.parameters import quant_range
 from toolchain import machine
 from toolchain.hw.chip import Chip
@@ -79,20 +80,24 @@ class Binary:
         return [Node(node.name, op, names, node.outputs, node.sources)]
 
     def _operand(self, index: int, node: Node, scope: QuantScope) -> tuple[str, Quant]:
-        """An activation as it is; a constant quantized by its own range."""
+        """An activation as it is; a constant in its file's codes, or quantized by its own range."""
         name = node.inputs[index]
         value = scope.graph.constants.get(name)
         if value is None:
             return name, scope.quant(name)
-        if self.kind in ("add", "sub"):
-            value = self._telling(value, index, node, scope)
-        quant = scope.constant_quant(value)
-        low, high = scope.code_range
-        codes = np.clip(np.rint(value.astype(np.float64) / quant.scale) + quant.zero_point, low, high)
+        own = stored_codes(value, scope.stored(node), scope.chip.numerics)
+        codes, quant = own or self._codes(value, index, node, scope)
         shape = scope.graph.types[node.outputs[0]].shape
         if not scope.chip.limits.elementwise.broadcast:
             codes = np.broadcast_to(codes, shape)
         return scope.constant(f"{node.name}.{name}", codes.astype(scope.chip.numerics.activation)), quant
+
+    def _codes(self, value: Array, index: int, node: Node, scope: QuantScope) -> tuple[Array, Quant]:
+        """Of a constant, by its own range."""
+        if self.kind in ("add", "sub"):
+            value = self._telling(value, index, node, scope)
+        quant = scope.constant_quant(value)
+        return np.clip(np.rint(value.astype(np.float64) / quant.scale) + quant.zero_point, *scope.code_range), quant
 
     def _telling(self, value: Array, index: int, node: Node, scope: QuantScope) -> Array:
         """A constant operand of a sum, without what no output can tell: beyond it every sum saturates. A mask's minus

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,7 @@ from toolchain.passes.fuse import fuse_clamps
 from toolchain.passes.select import Selection, select
 
 # What the chip makes of its input's codes by moving or choosing among them.
-MOVES = frozenset(("DepthToSpace", "MaxPool", "Reshape", "Slice", "SpaceToDepth", "Transpose"))
+MOVES = frozenset(("DepthToSpace", "Expand", "MaxPool", "Pad", "Reshape", "Slice", "SpaceToDepth", "Transpose"))
 WHOLE = frozenset(("DepthToSpace", "Reshape", "SpaceToDepth", "Transpose"))  # those that keep every element
 
 
@@ -52,6 +53,7 @@ class _Taking:
         self._same: dict[str, str] = {}
         self._given: dict[str, Quant | Range] = {}
         self._nodes: list[Node] = []
+        self._read: set[str] = set()  # what DequantizeLinears made of codes that are no more
         self._changed = 0
 
     def take(self, node: Node) -> None:
@@ -71,7 +73,7 @@ class _Taking:
 
     def _dequantize(self, node: Node, found: GivenQuant) -> None:
         """Of codes that come into the model: on the host, exactly."""
-        if node.outputs[0] in self._same:
+        if node.outputs[0] in self._read:
             return
         self._nodes.append(node)
         if kept(found, self._chip.numerics):
@@ -83,37 +85,48 @@ class _Taking:
         reals = [n.outputs[0] for n in readers if _given(n, self._graph) == found]
         wanted = q in self._graph.outputs or len(reals) < len(readers)
         rounded = self._rounded(x, found, node, reals)
+        self._read.update(reals)
         self._same.update((y, rounded) for y in reals if y != rounded)
         if wanted:
             self._nodes.append(replace(node, inputs=(rounded, *node.inputs[1:])))
 
     def _rounded(self, x: str, found: GivenQuant, node: Node, reals: list[str]) -> str:
         """The tensor that holds `x` rounded: x itself, with a scale that it has or takes, or a Clip's output."""
-        if kept(found, self._chip.numerics) and self._takes(x, found.quant(), set()):
-            self._given.setdefault(x, found.quant())
+        keeps, bounds = kept(found, self._chip.numerics), Range(*found.ends())
+        self._changed += not keeps
+        if keeps and self._takes(x, found.quant()):
+            return x
+        if not keeps and (x in self._graph.inputs or self._moved_from(x) == bounds):
+            self._given[x] = bounds
             return x
         if not reals:
             return x
-        bounds, y = Range(*found.ends()), reals[0]
-        self._given[y] = found.quant() if kept(found, self._chip.numerics) else bounds
-        self._changed += not kept(found, self._chip.numerics)
-        if x in self._graph.inputs and not kept(found, self._chip.numerics):
-            self._given[x] = bounds
+        y = reals[0]
+        self._given[y] = found.quant() if keeps else bounds
         clip = OnnxOp("Clip", {"min": bounds.low, "max": bounds.high})
         self._nodes.append(Node(node.name, clip, (x,), (y,), node.sources))
         return y
 
-    def _takes(self, x: str, quant: Quant, seen: set[str]) -> bool:
+    def _moved_from(self, x: str) -> Quant | Range | None:
+        """What is given of the tensor that `x` is moved from."""
+        while x not in self._given:
+            node = self._producers.get(x)
+            if node is None or not _moves(node):
+                return None
+            x = self._same.get(node.inputs[0], node.inputs[0])
+        return self._given[x]
+
+    def _takes(self, x: str, quant: Quant) -> bool:
         """Whether `x` can have this scale; what it is moved from then has it too."""
         if x in self._given:
             return self._given[x] == quant
         node = self._producers.get(x)
-        if node is None or node.op.domain or node.op.op_type not in MOVES:
+        if node is None or not _moves(node):
             self._given[x] = quant
             return True
         before = self._same.get(node.inputs[0], node.inputs[0])
         alone = node.op.op_type in WHOLE or self._graph.read_once(node.inputs[0], self._consumers)
-        if (before in self._given or alone) and self._takes(before, quant, seen):
+        if (before in self._given or alone) and self._takes(before, quant):
             self._given[x] = quant
             return True
         return False
@@ -156,6 +169,11 @@ def clamped(selection: Selection, chip: Chip) -> Graph:
     return fuse_clamps(selection.graph, apart)
 
 
+def _moves(node: Node) -> bool:
+    nearest = node.op.op_type == "Resize" and node.op.attributes.get("mode") == "nearest"
+    return not node.op.domain and (nearest or node.op.op_type in MOVES)
+
+
 def _given(node: Node, graph: Graph) -> GivenQuant | None:
     """What a QuantizeLinear or DequantizeLinear of one scale says."""
     if not isinstance(node.op, OnnxOp) or node.op.domain or node.op.op_type not in ("QuantizeLinear", "DequantizeLinear"):
@@ -187,8 +205,9 @@ def _renamed(
     """An output of the model that is another tensor rounded gives that its name; where it cannot, it is a copy."""
     names: dict[str, str] = {}
     copies: list[Node] = []
+    wanted = Counter(outputs.values())
     for y, x in outputs.items():
-        if x in graph.inputs or x in graph.outputs or x in names or any(x in n.inputs for n in nodes):
+        if x in graph.inputs or x in graph.outputs or wanted[x] > 1 or any(x in n.inputs for n in nodes):
             copies.append(Node(f"{y}/copy", OnnxOp("Identity"), (x,), (y,), ()))
         else:
             names[x] = y

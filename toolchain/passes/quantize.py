@@ -132,6 +132,14 @@ class _Widen(CompileError):
         self.tensor, self.factor = tensor, float(2.0 ** np.ceil(np.log2(fault.excess)))
 
 
+def node_scope(
+    graph: Graph, chip: Chip, quants: Mapping[str, Quant], given: Quantization, node: Node, chosen: LayerParameters
+) -> _Scope:
+    """What one chip node of `quantize`'s graph sees where its tensors have these scales and it has these parameters: its
+    `quantize` then makes what that makes, with the new constants in `constants`."""
+    return _Scope(graph, chip, quants, {node.name: chosen}, given.held)
+
+
 def _quantized(graph: Graph, scope: _Scope) -> Graph:
     quants, dtype = scope.quants, scope.chip.numerics.activation
     adopted = _adopted([n for n in graph.nodes if not isinstance(n.op, OnnxOp)], graph)
@@ -170,7 +178,7 @@ def assign_quants(
     widened: Mapping[str, float],
 ) -> dict[str, Quant]:
     """Scale and zero point of every tensor of the chip. Movers keep their input's, where it holds the numbers that they bring;
-    parts of a Concat take the whole's.
+    parts of a Concat take the whole's, but those whose scale is given.
 
     widened: factors of ranges, where the machine has no requantization to the scale that would just cover them.
     """
@@ -195,7 +203,8 @@ def assign_quants(
             elif same_scale(node.op):
                 quants[name] = quants[node.inputs[0]]
             else:
-                quants[name] = calibrated(adopted.get(name, name))
+                own = isinstance(ranges.get(origins[name][0]), Quant)
+                quants[name] = calibrated(name if own else adopted.get(name, name))
     return quants
 
 

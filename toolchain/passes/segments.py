@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from toolchain.errors import InternalError
 from toolchain.ir.graph import Graph, Node, OnnxOp
 from toolchain.ops.movement import Concat, Pad, Reshape, ResizeNearest, Slice, Transpose
 
@@ -32,7 +33,10 @@ def segments(graph: Graph, origins: Mapping[str, tuple[str, str]]) -> list[Segme
     waiting = list(graph.nodes)
     groups: list[tuple[bool, list[Node]]] = []
     on_chip = True
+    idle = 0
     while waiting:
+        if idle > 1:
+            raise InternalError(f"{waiting[0].name}: reads what nothing makes: {', '.join(waiting[0].inputs)}")
         taken: list[Node] = []
         rest: list[Node] = []
         for node in waiting:
@@ -42,6 +46,7 @@ def segments(graph: Graph, origins: Mapping[str, tuple[str, str]]) -> list[Segme
                 done.update(node.outputs)
             else:
                 rest.append(node)
+        idle = 0 if taken else idle + 1
         if taken:
             groups.append((on_chip, taken))
         waiting, on_chip = rest, not on_chip

@@ -13,6 +13,7 @@ from toolchain.repair.equalize import equalize, free_ends
 from toolchain.repair.judge import Judge, Verdict
 from toolchain.repair.network import Network, Progress, Step
 from toolchain.repair.observers import choose_observers
+from toolchain.repair.rounding import answering_weights, corrected_biases, rounded_weights
 
 Effort = Literal["none", "fast", "full"]
 EFFORTS: tuple[Effort, ...] = ("none", "fast", "full")
@@ -28,7 +29,14 @@ class NamedStep:
 
 
 OBSERVERS_STEP = NamedStep("observers", choose_observers)
-STEPS: tuple[NamedStep, ...] = (NamedStep("region ends", free_ends), NamedStep("equalization", equalize), OBSERVERS_STEP)
+STEPS: tuple[NamedStep, ...] = (
+    NamedStep("region ends", free_ends),
+    NamedStep("equalization", equalize),
+    OBSERVERS_STEP,
+    NamedStep("bias", corrected_biases),
+    NamedStep("rounding", rounded_weights),
+    NamedStep("answering", answering_weights),
+)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from toolchain.runtime import Run, Session
 
 JudgedOn = Literal["random inputs", "calibration", "held out", "calib", "judge"]
 FEW = 4  # samples that a build is judged on where nobody asks for more
-REPORTED = 16  # samples of an error report
 
 
 @dataclass(frozen=True)
@@ -58,11 +57,11 @@ def judged(subject: Subject, first: tuple[Sample, Run], gate: Gate, evaluation: 
     outputs, concats = fidelity(subject.model, subject.container, runs, subject.parts)
     real = subject.on != RANDOM
     worst = worst_layers(subject.network, subject.samples, subject.quantized) if real else None
-    errors = _errors(subject, REPORTED) if reported else None
+    errors = _errors(subject) if reported else None
     score = None if evaluation is None else _score(evaluation, subject, runs)
     short = gate.shortfalls({"output": outputs, "concat operand": concats})
     failed = bool(short) or (score is not None and not score.passed)
-    findings = (errors or _errors(subject, FEW)).findings if failed else ()
+    findings = (errors or _errors(subject)).findings if failed else ()
     blamed = [(sentence, _blame(subject.model.graph, part.tensor, findings)) for sentence, part in short]
     lost = worst.lost if worst is not None else frozenset[str]()
     figures = {
@@ -78,8 +77,8 @@ def judged(subject: Subject, first: tuple[Sample, Run], gate: Gate, evaluation: 
     return Judgement(figures, said, tuple(failures(blamed, score, findings[0] if findings else None)), errors)
 
 
-def _errors(subject: Subject, samples: int) -> ErrorReport:
-    taken = ((s, subject.reference.run_detailed(s).codes) for s in islice(subject.samples, samples))
+def _errors(subject: Subject) -> ErrorReport:
+    taken = ((s, subject.reference.run_detailed(s).codes) for s in subject.samples)
     return error_report(subject.network, taken, subject.quantized)
 
 

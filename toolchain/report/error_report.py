@@ -20,15 +20,32 @@ from toolchain.ir.part import Part
 from toolchain.ops.movement import Concat
 from toolchain.report.blocks import Block, blocks, shown_tensors
 from toolchain.report.diagnosis import LayerError, Quantized, diagnosed, to_blame, undiagnosed
-from toolchain.report.layer_errors import Codes, Measured, Network, alone_values, measured
+from toolchain.report.layer_errors import KEPT, Codes, Kept, Measured, Network, alone_values, measured
 from toolchain.report.warnings import layer_warnings
 
-TRIED = 12  # of the worst layers: what each does to the outputs
 ALIKE_DB = 10.0
 NO_SCORE = 0.05  # a Sigmoid's or Softmax's output that never passes it has found nothing
 WORST = 3
-SAMPLES = 4  # that the worst are looked for on, ...
-ELEMENTS = 16 << 20  # ... fewer where their tensors have more than this together
+_M = 1 << 20
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured of a network, by its elements, so that a report takes about as long as calibration does.
+
+    looked_at: samples for the worst layers of a build; samples: of a report; tried: of its worst layers, what each does to the
+    outputs, on so many samples that are kept."""
+
+    looked_at: int
+    samples: int
+    tried: int
+    kept: int
+
+    @classmethod
+    def of(cls, network: Network) -> Effort:
+        elements = max(1, sum(network.integer.types[b.tensor].elements for b in network.blocks))
+        bounded = (min(max(budget * _M // elements, low), high) for budget, low, high in ((16, 1, 4), (40, 3, 16), (60, 4, 12)))
+        return cls(*bounded, kept=1 if elements > 8 * _M else KEPT)
 
 
 @dataclass(frozen=True)
@@ -79,8 +96,7 @@ class Worst:
 
 def worst_layers(network: Network, samples: Iterable[Sample], quantized: Quantized) -> Worst:
     """The worst three."""
-    most = max(1, min(SAMPLES, ELEMENTS // max(1, sum(network.integer.types[b.tensor].elements for b in network.blocks))))
-    found = measured(network, ((sample, {}) for sample in islice(samples, most)))
+    found = measured(network, ((sample, {}) for sample in islice(samples, Effort.of(network).looked_at)))
     rows = sorted((undiagnosed(found, b) for b in network.blocks), key=_alone)
     lost = frozenset(r.tensor for r in rows if r.alone_db < POOR_SQNR_DB <= r.at_int16_db)
     return Worst(
@@ -90,11 +106,12 @@ def worst_layers(network: Network, samples: Iterable[Sample], quantized: Quantiz
 
 def error_report(network: Network, samples: Iterable[tuple[Sample, Codes]], quantized: Quantized) -> ErrorReport:
     """samples: with the network's own codes. Every layer is diagnosed, and the worst are tried on the outputs."""
-    found = measured(network, samples)
+    effort = Effort.of(network)
+    found = measured(network, islice(samples, effort.samples))
     rows = sorted((diagnosed(found, b, quantized) for b in network.blocks), key=_alone)
-    outputs = _Outputs(found)
-    rows = [replace(r, effect_db=outputs.level(r.block)) for r in rows[:TRIED]] + rows[TRIED:]
-    rows = [*_worst_first(rows[:TRIED]), *rows[TRIED:]]
+    outputs = _Outputs(found, found.kept[: effort.kept])
+    tried = [replace(r, effect_db=outputs.level(r.block)) for r in rows[: effort.tried]]
+    rows = [*_worst_first(tried), *rows[effort.tried :]]
     findings = tuple(_findings(found, rows, quantized, len(rows)))
     return ErrorReport(tuple(rows), findings, tuple(layer_warnings(found, quantized.file)), found.samples)
 
@@ -168,11 +185,11 @@ def _ends(graph: Graph) -> list[str]:
 class _Outputs:
     """What float's outputs hold on the samples that are kept, and what is left of it where one tensor is another."""
 
-    def __init__(self, found: Measured) -> None:
-        self._found, self._model = found, found.network.model
+    def __init__(self, found: Measured, kept: Sequence[Kept]) -> None:
+        self._found, self._kept, self._model = found, kept, found.network.model
         names = _ends(self._model.graph)
         session = FloatSession(self._model, names) if names else None
-        values = [session.run(k.sample) if session else [] for k in found.kept]
+        values = [session.run(k.sample) if session else [] for k in kept]
         told = [any(_tells(self._model.graph, n, v[i]) for v in values) for i, n in enumerate(names)]
         chosen = [i for i, tells in enumerate(told) if tells or not any(told)]
         self._names = [names[i] for i in chosen]
@@ -185,7 +202,7 @@ class _Outputs:
         network = self._model if within else _Behind(self._model, tensor)
         session = FloatSession(network, self._names, few_runs=True) if self._names else None
         sums = [Compared() for _ in self._names]
-        for kept, values in zip(self._found.kept, self._values):
+        for kept, values in zip(self._kept, self._values):
             got = session.run({**kept.sample, tensor: alone_values(self._found, block, kept)}) if session else []
             for total, x, y in zip(sums, values, got):
                 total.update(x, y)

@@ -1,0 +1,111 @@
+"""AIMET's encodings file: scales and offsets of activations as JSON, versions 0.6.1 and 1.0.0.
+
+real = scale (q + offset) for q from 0 to 2^bitwidth - 1; ours is scale (code - zero_point) for signed codes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from quant.observe import Range
+from quant.parameters import activation_quant, code_range, quant_range
+from toolchain.bounds import ENCODINGS_BYTES
+from toolchain.errors import ConfigError
+from toolchain.files import read_limited
+from toolchain.hw.chip import Numerics
+from toolchain.ir.graph import Quant
+
+SUFFIXES = (".encodings", ".json")
+VERSIONS = ("0.6.1", "1.0.0")
+_BITS = {"int8": 8, "int16": 16}
+
+
+def render_encodings(tensors: Mapping[str, Range | Quant], numerics: Numerics) -> str:
+    """Version 0.6.1, the weights left to whoever reads it."""
+    bits = _BITS[numerics.activation]
+    found = {}
+    for name, entry in tensors.items():
+        quant = entry if isinstance(entry, Quant) else activation_quant(entry, numerics)
+        held = quant_range(quant, numerics)
+        found[name] = [
+            {
+                "bitwidth": bits,
+                "dtype": "int",
+                "is_symmetric": str(numerics.symmetric_activations),
+                "max": held.high,
+                "min": held.low,
+                "offset": code_range(numerics)[0] - quant.zero_point,
+                "scale": quant.scale,
+            }
+        ]
+    file = {"version": VERSIONS[0], "activation_encodings": found, "param_encodings": {}}
+    return json.dumps(file, indent=1, sort_keys=True) + "\n"
+
+
+def read_encodings(path: Path, numerics: Numerics | None) -> dict[str, Range | Quant]:
+    """By tensor: the scale where the machine has it, else the range that it covers. Encodings of weights are passed over.
+
+    Raises ConfigError with every fault.
+    """
+    try:
+        data = json.loads(read_limited(path, ENCODINGS_BYTES))
+    except (UnicodeDecodeError, ValueError, RecursionError) as fault:
+        raise ConfigError(
+            [f"{path}: is no JSON: {fault}; give an encodings file of AIMET, or one of scripts/calibrate.py"]
+        ) from None
+    version = data.get("version") if isinstance(data, dict) else None
+    if version not in VERSIONS:
+        known = " or ".join(VERSIONS)
+        raise ConfigError([f"{path}: version {version!r} is no encodings file that is known; export one of version {known}"])
+    entries, faults = _entries(data.get("activation_encodings"), path)
+    found: dict[str, Range | Quant] = {}
+    for name, entry in entries.items():
+        try:
+            found[name] = _value(entry, numerics)
+        except (ArithmeticError, KeyError, LookupError, TypeError, ValueError) as fault:
+            reason = f"lacks {fault}" if isinstance(fault, KeyError) else str(fault)
+            faults.append(f"{path}: activation_encodings.{name}: {reason}; it needs bitwidth, scale and offset of integers")
+    if faults:
+        raise ConfigError(faults)
+    return found
+
+
+def _entries(given: Any, path: Path) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
+    """One encoding a tensor, in the keys of version 1.0.0."""
+    if isinstance(given, list):
+        named = {e.get("name", i) if isinstance(e, dict) else i: [e] for i, e in enumerate(given)}
+    elif isinstance(given, dict):
+        named = given
+    else:
+        raise ConfigError([f"{path}: activation_encodings: must be a mapping (0.6.1) or a list (1.0.0)"])
+    found, faults = {}, []
+    for name, encodings in named.items():
+        if not isinstance(encodings, list) or len(encodings) != 1 or not isinstance(encodings[0], dict):
+            faults.append(f"{path}: activation_encodings.{name}: must have one encoding; a scale a channel is for weights alone")
+            continue
+        found[str(name)] = encodings[0]
+    return found, faults
+
+
+def _value(entry: Mapping[str, Any], numerics: Numerics | None) -> Range | Quant:
+    if str(entry.get("dtype", "int")).lower() != "int":
+        raise ValueError(f"dtype {entry['dtype']!r} is no integer")
+    bits = int(entry["bw"] if "bw" in entry else entry["bitwidth"])
+    scale, offset = (_number(entry[key]) for key in ("scale", "offset"))
+    if not 2 <= bits <= 32 or not 0 < scale < float("inf") or offset != int(offset) or not -(2**bits) < offset <= 0:
+        raise ValueError(f"bitwidth {bits}, scale {scale:g}, offset {offset:g}")
+    covered = Range(scale * offset, scale * (offset + 2**bits - 1))
+    if numerics is None or bits != _BITS[numerics.activation] or numerics.scale.kind == "pow2":
+        return covered
+    zero_point = code_range(numerics)[0] - int(offset)
+    return covered if numerics.symmetric_activations and zero_point else Quant(scale, zero_point)
+
+
+def _number(value: Any) -> float:
+    """Version 1.0.0 has lists of one."""
+    if isinstance(value, list):
+        (value,) = value
+    return float(value)

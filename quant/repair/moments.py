@@ -1,0 +1,59 @@
+"""Second moments of what a layer reads: the Hessian of its output's squared error in its weights, and float's beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.fixed_point.windows import Pads, Pair, pad_spatial, slide_over, windows
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Window:
+    """How a convolution reads [n, h, w, c]: for each place of its output, groups of kh kw (c / groups) values."""
+
+    kernel: Pair
+    strides: Pair
+    pads: Pads
+    dilations: Pair
+    groups: int
+
+    def rows(self, x: Array, most: int, seed: tuple[int, ...], zero: int) -> Array:
+        """What the layer reads at some places of its output, less `zero`, which is also what padding holds: float32[groups,
+        places, k]. At most `most` places, drawn without repetition: the same for the same seed and shape."""
+        slide = slide_over(x, self.kernel, self.strides, self.dilations, self.pads, "rows")
+        view = windows(pad_spatial(x, self.pads, zero), self.kernel, slide)
+        places = view.shape[:3]
+        total = int(np.prod(places))
+        if most < total:
+            picked = np.sort(np.random.default_rng(seed).choice(total, most, replace=False, shuffle=False))
+            view = view[np.unravel_index(picked, places)]
+        taps, inner = self.kernel[0] * self.kernel[1], x.shape[3] // self.groups
+        rows = view.reshape(-1, taps, self.groups, inner).transpose(2, 0, 1, 3).reshape(self.groups, -1, taps * inner)
+        found = rows.astype(np.float32)
+        found -= np.float32(zero)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """hessian: float64[g, k, k], sum of x x^T over `rows` rows; cross: sum of (x of float - x) x^T, None where float's x is not
+    known."""
+
+    hessian: Array
+    cross: Array | None
+    rows: int
+
+
+def moments(rows: Array, real: Array | None) -> Moments:
+    """rows: float32[g, n, k], what the layer reads in integers; real: what it reads in float, at the same places and scale."""
+    turned = np.ascontiguousarray(rows.transpose(0, 2, 1))
+    hessian = np.matmul(turned, rows).astype(np.float64)
+    if real is None:
+        return Moments(hessian, None, rows.shape[1])
+    return Moments(hessian, np.matmul((real - rows).transpose(0, 2, 1), rows).astype(np.float64), rows.shape[1])

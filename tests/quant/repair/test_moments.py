@@ -1,0 +1,50 @@
+"""The rows that a layer is looked at by are what its convolution sums."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from quant.fixed_point.conv import conv2d
+from quant.repair.moments import Window, moments
+
+
+@pytest.mark.parametrize(
+    ("kernel", "strides", "pads", "dilations", "groups"),
+    [
+        ((1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1),
+        ((3, 3), (2, 1), (1, 0, 1, 2), (1, 2), 1),
+        ((3, 2), (1, 1), (1, 1, 1, 0), (1, 1), 8),
+        ((1, 3), (1, 2), (0, 1, 0, 1), (1, 1), 2),
+    ],
+    ids=["product", "dense", "depthwise", "grouped"],
+)
+def test_rows_times_weights_are_sums(kernel, strides, pads, dilations, groups) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(-128, 128, (2, 7, 8, 8)).astype(np.int8)
+    w = rng.integers(-127, 128, (16, *kernel, 8 // groups)).astype(np.int8)
+    sums = conv2d(x, w, strides=strides, pads=pads, dilations=dilations, groups=groups, x_zero_point=5)
+    window = Window(kernel, strides, pads, dilations, groups)
+    rows = window.rows(x, 10**9, (0,), 5)
+    made = np.matmul(rows, w.reshape(groups, 16 // groups, -1).transpose(0, 2, 1).astype(np.float64))
+    assert np.array_equal(made.transpose(1, 0, 2).reshape(sums.shape), sums)
+
+
+def test_places_are_drawn_once_each_and_the_same_for_integers_and_float() -> None:
+    x = np.arange(2 * 5 * 5, dtype=np.int16).reshape(2, 5, 5, 1)
+    window = Window((1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1)
+    some = window.rows(x, 20, (3, 1), 0)
+    assert some.shape == (1, 20, 1) and len(np.unique(some)) == 20
+    assert np.array_equal(some, window.rows(x.astype(np.float32), 20, (3, 1), 0))
+    assert not np.array_equal(some, window.rows(x, 20, (3, 2), 0))
+
+
+def test_moments() -> None:
+    rng = np.random.default_rng(0)
+    rows, real = (rng.standard_normal((2, 30, 3)).astype(np.float32) for _ in range(2))
+    found = moments(rows, real)
+    assert found.cross is not None and found.rows == 30
+    for g in range(2):
+        np.testing.assert_allclose(found.hessian[g], rows[g].T @ rows[g], rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(found.cross[g], (real[g] - rows[g]).T @ rows[g], rtol=1e-5, atol=1e-4)
+    assert moments(rows, None).cross is None

@@ -1,0 +1,97 @@
+"""Second-order rounding against all codes there are, against the nearest, and against what float's inputs ask for."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from quant.repair.moments import moments
+from quant.repair.rounding import output_error, round_weights, toward_float
+
+FIRST, LAST = -2, 1
+EVERY = np.array(list(product(range(FIRST, LAST + 1), repeat=4)), np.float64)
+
+
+def correlated(rng: np.random.Generator, groups: int, rows: int, k: int) -> np.ndarray:
+    """float32[groups, rows, k] whose columns have much in common."""
+    mixed = rng.standard_normal((groups, k, k)) + 2
+    return (rng.standard_normal((groups, rows, k)) @ mixed).astype(np.float32)
+
+
+def test_against_every_code() -> None:
+    rng = np.random.default_rng(0)
+    hessian = moments(correlated(rng, 200, 64, 4), None).hessian
+    w = rng.uniform(FIRST - 0.5, LAST + 0.5, (200, 1, 4)) * 0.3
+    scales = np.full((1, 1, 1), 0.3)
+    found = output_error(w - round_weights(w, scales, hessian, FIRST, LAST) * scales, hessian)[:, 0]
+    least = np.array([output_error(w[i : i + 1] - EVERY * 0.3, hessian[i : i + 1]).min() for i in range(200)])
+    nearest = output_error(w - np.clip(np.rint(w / scales), FIRST, LAST) * scales, hessian)[:, 0]
+    assert (found >= least * (1 - 1e-9)).all()  # or the brute force is none
+    assert (found <= nearest).all()
+    assert np.mean(found <= least * (1 + 1e-9)) > 0.5 > 0.35 > np.mean(nearest <= least * (1 + 1e-9))
+    assert found.sum() < 1.7 * least.sum() < 0.4 * nearest.sum()
+
+
+@pytest.mark.parametrize(
+    ("groups", "outputs", "k"), [(1, 12, 150), (16, 1, 9), (4, 3, 18)], ids=["dense", "depthwise", "grouped"]
+)
+def test_no_output_is_worse_than_nearest_and_most_are_much_better(groups: int, outputs: int, k: int) -> None:
+    rng = np.random.default_rng(1)
+    hessian = moments(correlated(rng, groups, 8 * k, k), None).hessian
+    w = rng.standard_normal((groups, outputs, k))
+    scales = np.abs(w).max(2, keepdims=True) / 7
+    codes = round_weights(w, scales, hessian, -8, 7)
+    assert codes.min() >= -8 and codes.max() <= 7 and (codes == np.rint(codes)).all()
+    found, nearest = (output_error(w - c * scales, hessian) for c in (codes, np.clip(np.rint(w / scales), -8, 7)))
+    assert (found <= nearest).all() and found.sum() < 0.3 * nearest.sum()
+
+
+def test_wide_layers_are_rounded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(2)
+    hessian = moments(correlated(rng, 1, 400, 40), None).hessian
+    w = rng.standard_normal((1, 3, 40))
+    monkeypatch.setattr("quant.repair.rounding.WIDEST", 16)
+    codes = round_weights(w, np.full((1, 1, 1), 0.3), hessian, -8, 7)
+    parts = [
+        round_weights(w[:, :, s], np.full((1, 1, 1), 0.3), hessian[:, s, s], -8, 7) for s in map(slice, (0, 16, 32), (16, 32, 40))
+    ]
+    assert np.array_equal(codes, np.concatenate(parts, 2))
+
+
+def test_inputs_that_are_always_zero_keep_the_nearest_codes() -> None:
+    rows = np.zeros((2, 10, 3), np.float32)
+    rows[1, :, 1] = 1.0
+    w = np.array([[[0.26, 0.5, -0.74]], [[0.26, 0.74, -0.26]]])
+    codes = round_weights(w, np.full((1, 1, 1), 0.5), moments(rows, None).hessian, -8, 7)
+    assert np.array_equal(codes, [[[1, 1, -1]], [[1, 1, -1]]])
+
+
+def test_weights_answer_for_the_error_of_their_inputs() -> None:
+    """What the machine reads is a mixture of what float reads: other weights give float's output from it."""
+    rng = np.random.default_rng(3)
+    real = rng.standard_normal((1, 4000, 6)).astype(np.float32)
+    read = (real @ (np.eye(6) + 0.2 * rng.standard_normal((6, 6)))).astype(np.float32)
+    w = rng.standard_normal((1, 5, 6))
+    seen = moments(read, real)
+    assert seen.cross is not None
+    moved = toward_float(w, seen.hessian, seen.cross, seen.rows)
+    wanted = real @ w.transpose(0, 2, 1)
+    before, after = (np.square(read @ v.transpose(0, 2, 1) - wanted).mean() for v in (w, moved))
+    assert after < 0.1 * before
+
+
+def test_few_rows_move_weights_little() -> None:
+    """Eight rows of 64 inputs can be fitted exactly, noise and all: what they ask for is followed in part."""
+    rng = np.random.default_rng(4)
+    real = rng.standard_normal((1, 8, 64)).astype(np.float32)
+    read = real + rng.standard_normal(real.shape).astype(np.float32)
+    w = rng.standard_normal((1, 5, 64))
+    seen = moments(read, real)
+    assert seen.cross is not None
+    moved = toward_float(w, seen.hessian, seen.cross, seen.rows)
+    fresh = rng.standard_normal((1, 1000, 64))
+    noisy = fresh + rng.standard_normal(fresh.shape)
+    before, after = (np.square((noisy @ v.transpose(0, 2, 1)) - fresh @ w.transpose(0, 2, 1)).mean() for v in (w, moved))
+    assert after < 1.02 * before

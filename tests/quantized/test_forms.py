@@ -1,0 +1,144 @@
+"""A small network in every form that exporters write: the same bits as onnxruntime's kernels, every product on the chip."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.meaning.machines import int16_machine
+from tests.quantized.forms import float32_machine, on_kernels, script
+from toolchain.api import Build, BuildOptions, build
+from toolchain.errors import CompileError
+from toolchain.isa import Machine
+from toolchain.runtime import Session
+
+SAMPLES = 8
+Samples = list[dict[str, np.ndarray]]
+EXACT = [f"{kind}_{sign}_{scales}" for kind in ("qdq", "qop") for sign in ("s8", "u8") for scales in ("channel", "tensor")]
+
+
+def small_network() -> tuple[onnx.ModelProto, Samples]:
+    """Convolutions (one grouped, one with a shortcut), a pool, a mean, a product: 5,128 MACs and some."""
+    rng = np.random.default_rng(3)
+    shapes = {"w0": (8, 3, 3, 3), "w1": (8, 1, 3, 3), "w2": (8, 8, 1, 1), "w3": (5, 8)}
+    values = {n: np.asarray(rng.normal(0, 0.4, s), np.float32) for n, s in shapes.items()}
+    values |= {f"b{i}": np.asarray(rng.normal(0, 0.2, v.shape[0]), np.float32) for i, v in enumerate(list(values.values()))}
+    nodes = [
+        helper.make_node("Conv", ["x", "w0", "b0"], ["c0"], "c0", pads=[1] * 4),
+        helper.make_node("Relu", ["c0"], ["r0"], "r0"),
+        helper.make_node("Conv", ["r0", "w1", "b1"], ["c1"], "c1", pads=[1] * 4, group=8),
+        helper.make_node("Relu", ["c1"], ["r1"], "r1"),
+        helper.make_node("Conv", ["r1", "w2", "b2"], ["c2"], "c2"),
+        helper.make_node("Add", ["c2", "r0"], ["a"], "a"),
+        helper.make_node("MaxPool", ["a"], ["p"], "p", kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("GlobalAveragePool", ["p"], ["g"], "g"),
+        helper.make_node("Flatten", ["g"], ["f"], "f"),
+        helper.make_node("Gemm", ["f", "w3", "b3"], ["y"], "fc", transB=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5])],
+        [numpy_helper.from_array(v, n) for n, v in values.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return model, [{"x": np.asarray(rng.normal(size=(1, 3, 8, 8)), np.float32)} for _ in range(SAMPLES)]
+
+
+def built_form(
+    form: str, folder: Path, machine: Machine | str, static_ranges: bool = False
+) -> tuple[Build, onnx.ModelProto, Samples]:
+    model, samples = small_network()
+    quantized = script().quantized(model, samples, form)
+    onnx.save(quantized, folder / f"{form}.onnx")
+    np.savez(folder / "calib.npz", x=np.concatenate([s["x"] for s in samples]))
+    wanted = BuildOptions(machine, calibration=str(folder / "calib.npz"), static_ranges=static_ranges)
+    return build(folder / f"{form}.onnx", wanted), quantized, samples
+
+
+def outputs(built: Build, samples: Samples) -> np.ndarray:
+    session = Session(built.data, backend="reference")
+    return np.stack([session.run(["y"], s)[0] for s in samples])
+
+
+def by_onnxruntime(model: onnx.ModelProto, samples: Samples) -> np.ndarray:
+    return np.stack([on_kernels(model, s)[0] for s in samples])
+
+
+def db(wanted: np.ndarray, got: np.ndarray) -> float:
+    noise = float(np.square(wanted - got, dtype=np.float64).sum())
+    return 99.0 if noise == 0 else float(10 * np.log10(np.square(wanted, dtype=np.float64).sum() / noise))
+
+
+@pytest.mark.parametrize("form", [*EXACT, "ms_qdq_s8", "tensorflow", "integer"])
+def test_the_bits_of_onnxruntime(form: str, tmp_path: Path) -> None:
+    built, quantized, samples = built_form(form, tmp_path, float32_machine())
+    assert built.figures["host"]["macs"] == 0 and built.figures["host"]["nodes"] == 0
+    wanted = by_onnxruntime(quantized, samples)
+    np.testing.assert_array_equal(outputs(built, samples), wanted)
+    assert len(np.unique(wanted)) > 20  # codes that tell
+
+
+@pytest.mark.parametrize(
+    "form, least",
+    [("pytorch", 35), ("tensorrt", 35), ("matmul_nbits", 30), ("blocked", 30)],
+)
+def test_what_is_not_said_is_calibrated(form: str, least: float, tmp_path: Path) -> None:
+    built, quantized, samples = built_form(form, tmp_path, float32_machine())
+    assert built.figures["host"]["macs"] == 0 and built.figures["host"]["nodes"] == 0
+    assert db(by_onnxruntime(quantized, samples), outputs(built, samples)) >= least
+
+
+@pytest.mark.parametrize("machine", ["edge16", "ethos_u55_256", "ws8_pow2", "wide32_w4a16"])
+def test_every_machine_takes_eight_bits(machine: str, tmp_path: Path) -> None:
+    built, quantized, samples = built_form("qdq_u8_channel", tmp_path, machine)
+    assert built.figures["host"]["macs"] == 0 and built.figures["host"]["nodes"] == 0
+    least = {"edge16": 35, "ethos_u55_256": 35, "ws8_pow2": 15, "wide32_w4a16": 12}[machine]
+    assert db(by_onnxruntime(quantized, samples), outputs(built, samples)) >= least
+    cannot = any("have scales that numerics of" in note for note in built.notes)
+    assert cannot == (machine in ("ws8_pow2", "wide32_w4a16"))
+
+
+def test_the_weights_and_scales_are_the_files(tmp_path: Path) -> None:
+    built, quantized, _ = built_form("qdq_s8_channel", tmp_path, "edge16")
+    values = {i.name: numpy_helper.to_array(i) for i in quantized.graph.initializer}
+    graph = built.container.graph
+    node = next(n for n in graph.nodes if n.name == "c0")
+    np.testing.assert_array_equal(graph.constants[node.inputs[1]], values["w0_quantized"].transpose(0, 2, 3, 1))
+    np.testing.assert_array_equal(graph.constants[node.inputs[2]], values["b0_quantized"])
+    kind = graph.types[node.outputs[0]].quant
+    assert kind is not None
+    assert (kind.scale, kind.zero_point) == (float(values["r0_scale"]), int(values["r0_zero_point"]))
+
+
+@pytest.mark.parametrize("form", ["ms_qdq_s16", "qdq_s16_w4"])
+def test_sixteen_bits_need_a_machine_that_has_them(form: str, tmp_path: Path) -> None:
+    with pytest.raises(CompileError) as caught:
+        built_form(form, tmp_path, "edge16")
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "node x_QuantizeLinear (QuantizeLinear): rounds to int16"
+    why = "edge16 computes with int8 (numerics.activation)"
+    assert lines[-1] == f"  help: {why}: quantize to 8 bits, or build for a machine with int16 activations"
+    built, quantized, samples = built_form(form, tmp_path, int16_machine())
+    assert built.figures["host"]["macs"] == 0
+    assert db(by_onnxruntime(quantized, samples), outputs(built, samples)) >= 60
+
+
+@pytest.mark.parametrize("form", ["qdq_u8_u8", "qop_u8_u8"])
+def test_weights_that_do_not_fit_less_their_zero_points_are_refused(form: str, tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match=r"c0.*: its weights less their zero points are -\d+..\d+; int8 holds -128..127"):
+        built_form(form, tmp_path, "edge16")
+
+
+def test_ranges_of_each_run_are_calibrated_on_request(tmp_path: Path) -> None:
+    built, quantized, samples = built_form("dynamic", tmp_path, "edge16", static_ranges=True)
+    assert built.figures["host"]["macs"] == 0 and built.figures["host"]["nodes"] == 0
+    assert db(by_onnxruntime(quantized, samples), outputs(built, samples)) >= 30
+    hosted, _, _ = built_form("dynamic", tmp_path, "edge16")
+    assert hosted.figures["host"]["mac_share"] == 1
+    assert any(w.endswith("--static-ranges calibrates them") for w in hosted.warnings)

@@ -1,0 +1,107 @@
+"""Random networks that onnxruntime's quantize_static has quantized: within one step of its kernels, all products on the chip."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import HealthCheck, Phase, assume, event, given, seed, settings
+from hypothesis import strategies as st
+
+from tests.quantized.forms import float32_machine, on_kernels, script
+from tests.random_cases import DrawnModel, networks
+from toolchain.api import BuildOptions, build
+from toolchain.errors import CompileError
+from toolchain.runtime import Session
+
+CASES = int(os.environ.get("QUANT_CASES", "50"))
+SAMPLES = 4
+LEAST_DB = 10.0  # of networks that onnxruntime leaves in float in part; the chip rounds those parts as well
+FORMS = ("qdq_s8_channel", "qdq_u8_tensor", "qop_u8_channel", "qop_s8_tensor", "qdq_s8_tensor")
+MOVES = ("Flatten", "MaxPool", "Reshape", "Slice", "Split", "Transpose")  # of codes, in QOperator files
+CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
+
+
+def test_within_one_step_of_onnxruntime(tmp_path: Path) -> None:
+    """The same cases each time; with QUANT_CASES others each time."""
+    check = within_one_step if "QUANT_CASES" in os.environ else seed(0)(within_one_step)
+    logging.disable(logging.WARNING)  # the quantizer advises
+    try:
+        check(tmp_path)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+@settings(
+    max_examples=CASES,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+@given(model=networks(), form=st.sampled_from(FORMS))
+def within_one_step(folder: Path, model: DrawnModel, form: str) -> None:
+    rng = np.random.default_rng(5)
+    shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.proto.graph.input}
+    samples = [{n: np.asarray(rng.normal(size=s), np.float32) for n, s in shapes.items()} for _ in range(SAMPLES)]
+    try:
+        quantized = script().quantized(model.proto, samples, form)
+        expected = on_kernels(quantized, samples[0])
+    except Exception as fault:  # of the quantizer or of onnxruntime, whose errors share no base class
+        event(f"onnxruntime: {type(fault).__name__}")
+        assume(False)
+        raise AssertionError from fault
+    path = folder / "quantized.onnx"
+    onnx.save(quantized, path)
+    try:
+        built = build(path, BuildOptions(float32_machine()))
+    except CompileError as fault:
+        assert "counts padding in windows that ceil_mode cuts" in str(fault), fault
+        event("refused: an average that onnxruntime computes otherwise")
+        return
+    assert built.figures["host"]["macs"] == 0
+    names = [o.name for o in quantized.graph.output]
+    got = Session(built.data, backend="reference").run(names, samples[0])
+    steps = output_steps(quantized)
+    for name, wanted, found in zip(names, expected, got, strict=True):
+        error = np.abs(np.asarray(wanted, np.float64) - found)
+        if name in steps and rounded_throughout(quantized):
+            event("rounded throughout")
+            assert error.max(initial=0) <= 1.01 * steps[name], f"{form} {name}: {error.max() / steps[name]:.2f} steps"
+        else:
+            event("in float in part")
+            noise, signal = float(np.square(error).sum()), float(np.square(wanted, dtype=np.float64).sum())
+            assert noise <= 10 ** (-LEAST_DB / 10) * signal, f"{form} {name}: {signal:.3g} with {noise:.3g} of noise"
+
+
+def output_steps(proto: onnx.ModelProto) -> dict[str, float]:
+    """The scale of each tensor that a DequantizeLinear makes."""
+    values = {i.name: onnx.numpy_helper.to_array(i) for i in proto.graph.initializer}
+    made = [n for n in proto.graph.node if n.op_type == "DequantizeLinear" and n.input[1] in values]
+    return {n.output[0]: float(values[n.input[1]].reshape(-1)[0]) for n in made}
+
+
+def rounded_throughout(proto: onnx.ModelProto) -> bool:
+    """Whether every float tensor is read rounded, but the model's inputs and outputs."""
+    said = {n.output[0] for n in proto.graph.node if n.op_type == "DequantizeLinear"} | {i.name for i in proto.graph.initializer}
+    for node in proto.graph.node:
+        if node.op_type.startswith("Q") or (node.input and node.input[0] in said and node.op_type in MOVES):
+            said.update(node.output)
+    computing = [n for n in proto.graph.node if n.op_type not in CONVERSIONS]
+    return all(name in said or not name for n in computing for name in n.input)
+
+
+def test_what_is_drawn_is_rounded_throughout_at_times(tmp_path: Path) -> None:
+    """quantize_static leaves Relu, Clip and Softmax in codes where it can; a plain chain is codes all through."""
+    from tests.quantized.test_forms import small_network
+
+    model, samples = small_network()
+    assert rounded_throughout(script().quantized(model, samples, "qop_u8_channel"))
+
+
+if __name__ == "__main__":
+    pytest.main([__file__])

@@ -1,0 +1,138 @@
+"""Codes and biases chosen layer by layer: nearer to float on samples not seen, right on average, and the same in the build."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from unequal_networks import convolutions, network, normed, nothing, plain, residual, samples
+
+from quant.float_session import FloatSession
+from quant.repair.step import AS_IN_THE_MODEL, LayerParameters, Quantization
+from toolchain.ops.base import Array
+from toolchain.ops.convolution import Convolution
+from toolchain.repair.network import Network, Step
+from toolchain.repair.rounding import answering_weights, corrected_biases, rounded_weights
+from toolchain.repair.walk import walk
+
+Sample = dict[str, np.ndarray]
+CONV_SHAPE = (1, 3, 8, 8)
+
+
+def grouped(folder: Path, machine: str = "wide32_w4a16") -> Network:
+    """Dense with stride and padding, grouped, transposed and depthwise convolutions, a sum, and a product of rows."""
+    rng = np.random.default_rng(5)
+    shapes = {
+        "w1": (8, 3, 3, 3),
+        "b1": (8,),
+        "w2": (8, 4, 3, 3),
+        "w3": (8, 8, 2, 2),
+        "w4": (8, 1, 3, 3),
+        "w5": (8, 10),
+        "b5": (10,),
+    }
+    return network(
+        """g (float[1,3,8,8] x) => (float[1,10] y) {
+            a = Conv <pads=[1,1,1,1], strides=[2,2]> (x, w1, b1)
+            b = Relu(a)
+            c = Conv <pads=[1,1,1,1], group=2> (b, w2)
+            s = Add(c, b)
+            t = ConvTranspose <strides=[2,2]> (s, w3)
+            u = Relu(t)
+            v = Conv <pads=[1,1,1,1], group=8> (u, w4)
+            p = GlobalAveragePool(v)
+            f = Flatten(p)
+            y = Gemm(f, w5, b5)
+        }""",
+        {n: rng.standard_normal(s) / np.sqrt(max(1, np.prod(s[1:]))) for n, s in shapes.items()},
+        folder,
+        machine,
+    )
+
+
+def with_rounding(net: Network, rounding: str) -> Network:
+    numerics = net.machine.chip.numerics.model_copy(update={"rounding": rounding, "per_op": {}})
+    machine = replace(net.machine, chip=net.machine.chip.model_copy(update={"numerics": numerics}))
+    return Network(net.model, net.selection, machine)
+
+
+def noise(net: Network, given: Quantization, data: list[Sample]) -> float:
+    """Mean squared error of the first output over the mean square of float's."""
+    name, session = net.model.graph.outputs[0], net.session(given)
+    real = np.concatenate([FloatSession(net.model, [name]).run(s)[0] for s in data])
+    made = np.concatenate([session.run([name], s)[0] for s in data])
+    return float(np.square(made - real).mean() / np.square(real).mean())
+
+
+@pytest.mark.parametrize("machine", ["wide32_w4a16", "ws8_pow2", "edge16"])
+@pytest.mark.parametrize("step", [rounded_weights, answering_weights])
+def test_rounding_brings_outputs_nearer_on_samples_not_seen(tmp_path: Path, step: Step, machine: str) -> None:
+    net, seen = grouped(tmp_path, machine), samples(CONV_SHAPE, 48)
+    given = plain(net, seen)
+    outcome = step(net, given, seen, nothing)
+    assert {g.layer for g in outcome.gains} == {n.name for n in net.graph.nodes if isinstance(n.op, Convolution)}
+    assert sum(g.after for g in outcome.gains) < sum(g.before for g in outcome.gains)
+    before, after = (noise(net, q, samples(CONV_SHAPE, 32, 1)) for q in (given, outcome.quantization))
+    assert after < (1.0 if machine == "edge16" else 0.6) * before
+
+
+@pytest.mark.parametrize("make", [residual, normed], ids=["residual", "host"])
+def test_what_else_a_network_may_hold(tmp_path: Path, make) -> None:
+    net = make(tmp_path)
+    shape = (1, 3, 4, 4) if make is residual else (1, 16, 8)
+    given = plain(net, samples(shape))
+    outcome = rounded_weights(net, given, samples(shape), nothing)
+    before, after = (noise(net, q, samples(shape, 16, 1)) for q in (given, outcome.quantization))
+    assert after < 1.05 * before and outcome.gains
+
+
+@pytest.mark.parametrize("rounding", ["floor", "truncate", "double_round"])
+def test_means_are_float_s_on_the_integer_reference(tmp_path: Path, rounding: str) -> None:
+    """Of every channel that a convolution makes, over all that was seen, in steps of the tensor."""
+    net, seen = with_rounding(convolutions(tmp_path), rounding), samples(CONV_SHAPE, 16)
+    given = plain(net, seen)
+
+    def errors(quantization: Quantization) -> float:
+        graph, session, names = net.integer(quantization), net.session(quantization), ["r", "e", "y"]
+        runs = [session.run_detailed(s).codes for s in seen]
+        real = FloatSession(net.model, names)
+        sums = [real.run(s) for s in seen]
+        found = []
+        for i, name in enumerate(names):
+            q = graph.types[name].quant
+            assert q is not None
+            codes = np.concatenate([r[name] for r in runs]).mean((0, 1, 2)) - q.zero_point
+            found.append(np.abs(codes - np.concatenate([s[i] for s in sums]).mean((0, 2, 3)) / q.scale).max())
+        return max(found)
+
+    assert errors(corrected_biases(net, given, seen, nothing).quantization) < min(0.1, 0.25 * errors(given))
+
+
+def test_the_build_makes_what_the_walk_saw(tmp_path: Path) -> None:
+    net, seen = grouped(tmp_path), samples(CONV_SHAPE, 16)
+    given = plain(net, seen)
+    outcome = rounded_weights(net, given, seen, nothing)
+    read: dict[str, list[Array]] = {}
+
+    def look(node, codes) -> LayerParameters:
+        read[node.inputs[0]] = list(codes)
+        return outcome.quantization.layers.get(node.name, AS_IN_THE_MODEL)
+
+    walk(net, given, seen, look)
+    session = net.session(outcome.quantization)
+    for i, sample in enumerate(seen):
+        codes = session.run_detailed(sample).codes
+        assert all(np.array_equal(codes[name], held[i]) for name, held in read.items())
+
+
+def test_the_same_twice(tmp_path: Path) -> None:
+    net, seen = grouped(tmp_path), samples(CONV_SHAPE, 16)
+    first, second = (rounded_weights(net, plain(net, seen), seen, nothing).quantization for _ in range(2))
+    assert first.layers.keys() == second.layers.keys()
+    for name, layer in first.layers.items():
+        other = second.layers[name]
+        assert layer.weight is not None and other.weight is not None
+        assert layer.bias is not None and other.bias is not None
+        assert np.array_equal(layer.weight.codes, other.weight.codes) and np.array_equal(layer.bias, other.bias)

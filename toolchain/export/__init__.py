@@ -1,0 +1,1 @@
+"""What was quantized, in formats of others."""

@@ -1,0 +1,229 @@
+"""The quantized network as ONNX that others run: QuantizeLinear and DequantizeLinear at every tensor that the chip holds.
+
+Weights are the chip's codes with their scales, biases int32 where a runtime's products take them. Functions, averages and
+resizings stay operators of floats between two roundings, as the chip's tables and sums round once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.fixed_point.requant import Requant
+from toolchain.frontend import NormalModel
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node, OnnxOp, Quant, TensorType
+from toolchain.ops.elementwise import IntegerBinary
+from toolchain.ops.integer_convolution import IntegerConvolution
+from toolchain.ops.layout import INNER, NCHW
+
+Array = NDArray[Any]
+_LOST_HALF = ("floor", "truncate")  # roundings that biases make up for, which no other runtime does
+_ULPS = 8  # that a weight's scale is looked for in
+
+
+@dataclass(frozen=True)
+class _Coded:
+    """Of a model tensor: what its codes are, and whether the chip makes them (or only reads them)."""
+
+    quant: Quant
+    dtype: str
+    made: bool
+
+
+def qdq_model(model: NormalModel, integer: Graph, chosen: Graph, origins: Mapping[str, tuple[str, str]], chip: Chip) -> bytes:
+    """The same as the bytes of an ONNX file; see `qdq_graph`."""
+    from toolchain.frontend.emit import to_proto
+
+    graph = qdq_graph(model, integer, chosen, origins, chip)
+    return to_proto(graph, model.opset).SerializeToString(deterministic=True)
+
+
+def qdq_graph(model: NormalModel, integer: Graph, chosen: Graph, origins: Mapping[str, tuple[str, str]], chip: Chip) -> Graph:
+    """integer: nothing fused behind its layers; chosen: the same in float, clamps fused; origins: chip tensor -> (model tensor,
+    layout)."""
+    coded = _coded(integer, origins, model)
+    host = {s for n in integer.nodes if isinstance(n.op, OnnxOp) for s in (n.sources or (n.name,))}
+    writer = _Writer(model.graph, coded, {n.name: n for n in integer.nodes}, integer, chosen, chip)
+    for name in model.graph.inputs:
+        if name in coded:
+            writer.rounded(name, name, f"{name}/dequantized", coded[name])
+    for node in model.graph.nodes:
+        writer.take(node, not host.isdisjoint(node.sources or (node.name,)))
+    types = {**model.graph.types, **writer.types}
+    base = replace(model.graph, types=types, constants={**model.graph.constants, **writer.constants})
+    return base.with_nodes(writer.nodes)
+
+
+def _coded(integer: Graph, origins: Mapping[str, tuple[str, str]], model: NormalModel) -> dict[str, _Coded]:
+    made = {n for node in integer.nodes if not isinstance(node.op, OnnxOp) for n in node.outputs}
+    found: dict[str, _Coded] = {}
+    for name, (tensor, layout) in origins.items():
+        kind = integer.types.get(name)
+        if kind is None or kind.quant is None or layout == INNER or model.types[tensor].dtype != "float32":
+            continue
+        # of a tensor that the chip holds in both orders, and reads from the host in none, the codes are the same
+        if tensor not in found or name == tensor:
+            made_here = name in made or (tensor in found and found[tensor].made)
+            found[tensor] = _Coded(kind.quant, kind.dtype, made_here)
+    return found
+
+
+@dataclass
+class _Writer:
+    """The nodes written so far."""
+
+    source: Graph
+    coded: Mapping[str, _Coded]
+    layers: Mapping[str, Node]
+    integer: Graph
+    chosen: Graph
+    chip: Chip
+    nodes: list[Node] = field(default_factory=list)
+    types: dict[str, TensorType] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict)
+    _dequantized: dict[str, str] = field(default_factory=dict)
+
+    def take(self, node: Node, on_host: bool) -> None:
+        inputs = [self._read(n, on_host) for n in node.inputs]
+        if not on_host and node.name in self.layers:
+            self._codes_of(node, self.layers[node.name], inputs)
+        outputs = [f"{n}/exact" if n in self.coded and self.coded[n].made and not on_host else n for n in node.outputs]
+        self.nodes.append(replace(node, inputs=tuple(inputs), outputs=tuple(outputs)))
+        for name, made in zip(node.outputs, outputs):
+            if name not in self.coded:
+                continue
+            if made != name:
+                self.types[made] = self.source.types[name]
+                self.rounded(name, made, name, self.coded[name])
+            else:  # the host's: it goes on as it is, and the chip reads its codes
+                self.rounded(name, name, f"{name}/dequantized", self.coded[name])
+
+    def _read(self, name: str, on_host: bool) -> str:
+        return name if on_host else self._dequantized.get(name, name)
+
+    def rounded(self, name: str, source: str, target: str, coded: _Coded) -> None:
+        """source, rounded to codes and back, is `target`: what the chip's nodes read for `name`."""
+        parameters = self._parameters(name, coded.quant.scale, coded.quant.zero_point, coded.dtype)
+        codes, shape = f"{name}/codes", self.source.types[name].shape
+        self.types[codes] = TensorType(shape, coded.dtype)
+        self.types[target] = self.source.types[name]
+        self.nodes.append(Node(f"{name}/quantize", OnnxOp("QuantizeLinear"), (source, *parameters), (codes,)))
+        self.nodes.append(Node(f"{name}/dequantize", OnnxOp("DequantizeLinear"), (codes, *parameters), (target,)))
+        self._dequantized[name] = target
+
+    def _parameters(self, name: str, scale: Any, zero_point: Any, dtype: str) -> tuple[str, str]:
+        return (
+            self._constant(f"{name}/scale", np.asarray(scale, np.float32)),
+            self._constant(f"{name}/zero_point", np.asarray(zero_point, dtype)),
+        )
+
+    def _constant(self, name: str, value: Array) -> str:
+        self.constants[name] = value
+        self.types[name] = TensorType(value.shape, str(value.dtype))
+        return name
+
+    def _stored(self, name: str, codes: Array, scale: Array, zero_point: Array, axis: int | None = None) -> str:
+        """A constant as codes that are dequantized."""
+        stored = self._constant(f"{name}/codes", codes)
+        parameters = self._parameters(name, scale, zero_point, str(codes.dtype))
+        self.types[name] = TensorType(codes.shape, "float32")
+        attributes = {} if axis is None else {"axis": axis}
+        self.nodes.append(Node(f"{name}/dequantize", OnnxOp("DequantizeLinear", attributes), (stored, *parameters), (name,)))
+        return name
+
+    # --- constants of layers
+
+    def _codes_of(self, node: Node, layer: Node, inputs: list[str]) -> None:
+        """Puts the chip's codes in the place of the constants that a layer has on the chip."""
+        if isinstance(layer.op, IntegerConvolution) and node.op.op_type in ("Conv", "Gemm"):
+            self._weights(node, layer, inputs)
+        elif isinstance(layer.op, IntegerBinary):
+            self._operand(node, layer, inputs)
+
+    def _weights(self, node: Node, layer: Node, inputs: list[str]) -> None:
+        op: IntegerConvolution = layer.op
+        codes, bias = (self.integer.constants[n] for n in layer.inputs[1:3])
+        x, y = self._quant(layer.inputs[0]), self._quant(layer.outputs[0])
+        scales = weight_scales(op.requant, x.scale, y.scale)
+        axis = 0
+        if node.op.op_type == "Gemm":
+            codes = codes.reshape(codes.shape[0], -1)
+            if not self._attribute(node, "transB"):
+                codes, axis = codes.T, 1
+        else:
+            codes = codes.transpose(NCHW).reshape(self.source.types[node.inputs[1]].shape)
+        each = scales.size > 1
+        zero = np.zeros(scales.size if each else (), codes.dtype)
+        name = f"{node.name}/weights"
+        scale = scales if each else scales.reshape(())
+        inputs[1] = self._stored(name, np.ascontiguousarray(codes), scale, zero, axis if each else None)
+        if len(inputs) > 2 and inputs[2]:
+            inputs[2] = self._bias(node, bias, x.scale, np.broadcast_to(scales, bias.shape))
+
+    def _bias(self, node: Node, codes: Array, x_scale: float, scales: Array) -> str:
+        """int32 codes where products of 8 bits take them; else a bias of floats."""
+        steps = np.float32(x_scale) * scales
+        numerics = self.chip.numerics
+        if numerics.per_op.get("convolution", numerics.rounding) in _LOST_HALF:
+            given = next(n for n in self.chosen.nodes if n.name == node.name)
+            codes = np.rint(self.chosen.constants[given.inputs[2]].astype(np.float64) / steps)
+        name = f"{node.name}/bias"
+        if numerics.activation != "int8" or np.abs(codes).max(initial=0) > np.iinfo(np.int32).max:
+            return self._constant(name, (codes * steps).astype(np.float32))
+        return self._stored(name, codes.astype(np.int32), steps, np.zeros(steps.shape, np.int32), 0)
+
+    def _operand(self, node: Node, layer: Node, inputs: list[str]) -> None:
+        """The constant operand of a sum or product, by the codes and the scale that the chip has it in."""
+        at = next((i for i, n in enumerate(layer.inputs) if n in self.integer.constants), None)
+        where = next((i for i, n in enumerate(node.inputs) if n in self.source.constants), None)
+        if at is None or where is None:
+            return
+        codes, shape = self.integer.constants[layer.inputs[at]], self.source.types[node.outputs[0]].shape
+        held = self.integer.types[layer.outputs[0]].shape
+        if held != shape and len(shape) == 4:  # channels last
+            codes = codes.reshape((1,) * (4 - codes.ndim) + codes.shape).transpose(NCHW)
+        scale = operand_scale(layer.op, at, self._quant(layer.inputs[1 - at]).scale, self._quant(layer.outputs[0]).scale)
+        zero = layer.op.a_zero_point if at == 0 else layer.op.b_zero_point
+        stored = np.ascontiguousarray(codes)
+        inputs[where] = self._stored(f"{node.name}/constant", stored, np.asarray(scale), np.asarray(zero))
+
+    def _quant(self, name: str) -> Quant:
+        found = self.integer.types[name].quant
+        assert found is not None, name
+        return found
+
+    def _attribute(self, node: Node, name: str) -> Any:
+        return node.op.attributes.get(name, 0)
+
+
+def weight_scales(requant: Requant, x_scale: float, y_scale: float) -> Array:
+    """float32[1] or [c]: of weights, so that x_scale * scale / y_scale is the requantization. Where that is a float32, a
+    runtime that computes it so in float32 gets the same to the last bit, as far as any scale gives it."""
+    x, y = np.float32(x_scale), np.float32(y_scale)
+    wanted = requant.real_scale
+    near = (wanted * float(y) / float(x)).astype(np.float32)
+    if requant.kind != "float32":
+        return near
+    found, tried = near.copy(), near.copy()
+    for step in range(-_ULPS, _ULPS + 1):
+        tried = (near.view(np.int32) + step).view(np.float32)
+        right = (x * tried / y).astype(np.float32) == wanted.astype(np.float32)
+        found = np.where(right & ((x * found / y) != wanted.astype(np.float32)), tried, found)
+    return found
+
+
+def operand_scale(op: IntegerBinary, at: int, other_scale: float, y_scale: float) -> float:
+    """Of the constant operand number `at`, from the requantizations that it has led to."""
+    if op.kind == "mul":
+        return float(op.out_requant.real_scale[0]) * y_scale / other_scale
+    assert op.a_requant is not None and op.b_requant is not None
+    if op.kind == "prelu":
+        return float(op.b_requant.real_scale[0]) * y_scale / other_scale
+    mine, others = (op.a_requant, op.b_requant) if at == 0 else (op.b_requant, op.a_requant)
+    # both are brought to twice the larger scale: the ratio of what they are multiplied by is that of the scales
+    return other_scale * float(mine.real_scale[0]) / float(others.real_scale[0])

@@ -1,0 +1,127 @@
+"""What layers read in float, at the places where they are looked at: some of the output's, drawn by layer and sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from quant.float_session import FloatSession
+from quant.repair.moments import Window
+from quant.repair.step import Quantization
+from quant.sample import Sample
+from toolchain.ir.graph import Graph, Node
+from toolchain.ops.base import Array
+from toolchain.ops.convolution import Convolution
+from toolchain.ops.layout import INNER, NHWC
+from toolchain.ops.movement import Pad, Reshape, Slice, Transpose
+from toolchain.repair.network import Network
+
+HELD_BYTES = 192 << 20  # of float rows at once
+_FEWEST_ROWS = 8192
+_ROWS_EACH = 8  # for each input of an output, that its Hessian be more than noise
+_LAYER_BYTES = 96 << 20
+
+
+@dataclass(frozen=True)
+class Place:
+    """A layer and how it is looked at. tensor, moves: what it reads, as made from the model's tensor; None: by no way we know."""
+
+    node: Node
+    window: Window
+    seed: int
+    most: int  # places of each sample
+    size_bytes: int  # of the rows of all samples
+    tensor: str | None
+    moves: tuple[Callable[[Array], Array], ...]
+
+    def rows(self, x: Array, sample: int, zero: int) -> Array:
+        """x: what the layer reads, as the chip has it, in codes or real -> float32[groups, places, k], less `zero`."""
+        return self.window.rows(x, self.most, (self.seed, sample), zero)
+
+
+def places(network: Network, given: Quantization, samples: int) -> dict[str, Place]:
+    """By convolution, in the graph's order. Those whose codes the model's file holds have none: they are taken as they are."""
+    graph, found = network.graph, dict[str, Place]()
+    for seed, node in enumerate(graph.nodes):
+        stored = given.held.keys() & set(node.sources or (node.name,))
+        if isinstance(node.op, Convolution) and not stored:
+            found[node.name] = _place(node, node.op, seed, network, samples)
+    return found
+
+
+def _place(node: Node, op: Convolution, seed: int, network: Network, samples: int) -> Place:
+    _, kh, kw, inner = network.graph.constants[node.inputs[1]].shape
+    row_bytes = 4 * kh * kw * inner * op.groups
+    rows = max(1, min(max(_FEWEST_ROWS, _ROWS_EACH * kh * kw * inner), _LAYER_BYTES // row_bytes))
+    n, oh, ow, _ = network.graph.types[node.outputs[0]].shape
+    most = min(-(-rows // samples), n * oh * ow)
+    window = Window((kh, kw), op.strides, op.pads, op.dilations, op.groups)
+    tensor, moves = _way(node.inputs[0], network.graph, network.origins)
+    return Place(node, window, seed, most, most * samples * row_bytes, tensor, moves)
+
+
+def _way(
+    tensor: str, graph: Graph, origins: Mapping[str, tuple[str, str]]
+) -> tuple[str | None, tuple[Callable[[Array], Array], ...]]:
+    """The model's tensor that a chip tensor is made of by moves alone, and these."""
+    producers = graph.producers()
+    moves: list[Callable[[Array], Array]] = []
+    while origins[tensor][1] == INNER:
+        node = producers[tensor]
+        if isinstance(node.op, Reshape | Transpose | Slice):
+            moves.append(_moved(node.op))
+        elif isinstance(node.op, Pad):
+            moves.append(_padded(node.op))
+        else:
+            return None, ()
+        tensor = node.inputs[0]
+    model, layout = origins[tensor]
+    first: list[Callable[[Array], Array]] = [lambda x: x.transpose(NHWC)] if layout == "nhwc" else []
+    return model, (*first, *reversed(moves))
+
+
+def _moved(op: Any) -> Callable[[Array], Array]:
+    return lambda x: op.reference([x])
+
+
+def _padded(op: Pad) -> Callable[[Array], Array]:
+    return lambda x: np.pad(x, tuple(zip(op.before, op.after)), constant_values=op.value)
+
+
+class FloatRows:
+    """The float rows of one layer after the other, computed for as many of the next ones as memory holds."""
+
+    def __init__(self, network: Network, samples: Sequence[Sample], found: Mapping[str, Place]):
+        self._network, self._samples = network, samples
+        self._waiting = [p for p in found.values() if p.tensor is not None]
+        self._held: dict[str, Array] = {}
+
+    def take(self, place: Place) -> Array | None:
+        """float32[groups, rows, k] over all samples, in their order; None where float's input is not known. Once for each."""
+        if place.tensor is None:
+            return None
+        if place.node.name not in self._held:
+            self._compute()
+        return self._held.pop(place.node.name)
+
+    def _compute(self) -> None:
+        group = [self._waiting.pop(0)]
+        room = HELD_BYTES - group[0].size_bytes
+        while self._waiting and self._waiting[0].size_bytes <= room:
+            room -= self._waiting[0].size_bytes
+            group.append(self._waiting.pop(0))
+        names = list(dict.fromkeys(p.tensor for p in group if p.tensor is not None))
+        session = FloatSession(self._network.model, names)
+        rows: dict[str, list[Array]] = {p.node.name: [] for p in group}
+        for index, sample in enumerate(self._samples):
+            values = dict(zip(names, session.run(sample)))
+            for place in group:
+                assert place.tensor is not None
+                x = values[place.tensor]
+                for move in place.moves:
+                    x = move(x)
+                rows[place.node.name].append(place.rows(np.ascontiguousarray(x, np.float32), index, 0))
+        self._held |= {name: np.concatenate(parts, 1) for name, parts in rows.items()}

@@ -1,0 +1,147 @@
+"""Codes of weights and biases chosen layer by layer: each layer reads what the repaired layers before it give in integers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from quant.fixed_point.requantization import requantize
+from quant.parameters import WeightQuant, weight_code_range
+from quant.repair.bias import bias_shift
+from quant.repair.moments import moments
+from quant.repair.rounding import round_weights, toward_float
+from quant.repair.step import AS_IN_THE_MODEL, Gain, LayerParameters, Outcome, Quantization
+from quant.sample import Sample
+from toolchain.ir.graph import Graph, Node
+from toolchain.ops.base import Array
+from toolchain.ops.convolution import Convolution
+from toolchain.ops.integer_convolution import IntegerConvolution
+from toolchain.passes.quantize import node_scope
+from toolchain.repair.network import Network, Progress
+from toolchain.repair.places import FloatRows, Place, places
+from toolchain.repair.walk import held_samples, walk
+
+Codes = Literal["keep", "round", "answer"]  # what becomes of a layer's codes
+
+
+def rounded_weights(network: Network, given: Quantization, samples: Iterable[Sample], progress: Progress) -> Outcome:
+    """Second-order rounding of every layer's weights, then its bias, so that the next layer reads what is right on average."""
+    return _layer_by_layer("rounding", network, given, samples, progress, "round")
+
+
+def answering_weights(network: Network, given: Quantization, samples: Iterable[Sample], progress: Progress) -> Outcome:
+    """The same for weights that first were moved to answer for what is wrong with their layer's inputs: `toward_float`. That pays
+    where codes are few; where they are many, it may follow the samples more than the network."""
+    return _layer_by_layer("answering", network, given, samples, progress, "answer")
+
+
+def corrected_biases(network: Network, given: Quantization, samples: Iterable[Sample], progress: Progress) -> Outcome:
+    """Every layer's bias alone."""
+    return _layer_by_layer("bias", network, given, samples, progress, "keep")
+
+
+def _layer_by_layer(
+    name: str, network: Network, given: Quantization, samples: Iterable[Sample], progress: Progress, codes: Codes
+) -> Outcome:
+    held = held_samples(network, given, samples)
+    found = places(network, given, len(held))
+    integer = network.integer(given)
+    float_rows, gains = FloatRows(network, held, found), list[Gain]()
+
+    def choose(node: Node, read: Sequence[Array]) -> LayerParameters:
+        if node.name not in found:
+            return given.layers.get(node.name, AS_IN_THE_MODEL)
+        progress(name, len(gains), len(found))
+        layer = _Layer(network, given, integer, found[node.name], read, float_rows)
+        chosen, gain = layer.chosen(given.layers.get(node.name, AS_IN_THE_MODEL), codes)
+        gains.append(gain)
+        return chosen
+
+    layers = walk(network, given, held, choose)
+    return Outcome(replace(given, layers=layers), tuple(gains), (f"{name}: on {len(held)} samples",))
+
+
+@dataclass(frozen=True, eq=False)
+class _Made:
+    """A layer under some parameters: its operator, weights with their scales, int64[rows, o] of sums with the bias and
+    float64[rows, o] of output at its places."""
+
+    op: IntegerConvolution
+    weight: WeightQuant
+    sums: Array
+    output: Array
+
+
+class _Layer:
+    """One convolution with what it reads, at its places over all samples, in integers and in float."""
+
+    def __init__(
+        self, network: Network, given: Quantization, integer: Graph, place: Place, read: Sequence[Array], float_rows: FloatRows
+    ):
+        self._network, self._given, self._place = network, given, place
+        node = place.node
+        self._op: Convolution = node.op
+        x, y = integer.types[node.inputs[0]], integer.types[node.outputs[0]]
+        assert x.quant is not None and y.quant is not None
+        self._x, self._y, self._dtype = x.quant, y.quant, np.dtype(y.dtype)
+        self._w = network.graph.constants[node.inputs[1]].astype(np.float64)
+        bias = (*node.inputs, "", "")[2]
+        self._bias = network.graph.constants[bias].astype(np.float64).reshape(-1) if bias else np.zeros(len(self._w))
+        self._rows = np.concatenate([place.rows(c, i, self._x.zero_point) for i, c in enumerate(read)], 1)
+        real = float_rows.take(place)
+        self._real = None if real is None else np.divide(real, np.float32(self._x.scale), out=real)
+        self._target = self._float_output()
+
+    def chosen(self, given: LayerParameters, codes: Codes) -> tuple[LayerParameters, Gain]:
+        made = before = self._made(given)
+        chosen = given
+        if codes != "keep":
+            chosen = LayerParameters(self._rounded(before.weight.scales, codes == "answer"), given.bias)
+            made = self._made(chosen)
+        chosen = replace(chosen, bias=self._corrected(chosen, made))
+        return chosen, Gain(self._place.node.name, self._error(before), self._error(self._made(chosen)))
+
+    def _float_output(self) -> Array:
+        """float64[rows, o]: what float makes of what it reads; where that is not known, of what the integers read."""
+        rows = self._rows if self._real is None else self._real
+        sums = self._products(rows, self._w) * self._x.scale + self._bias
+        low, high = self._op.activation
+        return sums if low is None and high is None else np.clip(sums, low, high)
+
+    def _products(self, rows: Array, w: Array) -> Array:
+        groups, count, k = rows.shape
+        each = np.matmul(rows.astype(np.float64), w.reshape(groups, -1, k).transpose(0, 2, 1))
+        return each.transpose(1, 0, 2).reshape(count, -1)
+
+    def _made(self, chosen: LayerParameters) -> _Made:
+        node, network = self._place.node, self._network
+        quants = {node.inputs[0]: self._x, node.outputs[0]: self._y}
+        scope = node_scope(network.graph, network.chip, quants, self._given, node, chosen)
+        weight = self._op.weights(node, scope).weight
+        made = self._op.quantize(node, scope)[0]
+        sums = np.rint(self._products(self._rows, weight.codes.astype(np.float64))).astype(np.int64)
+        sums += scope.constants[made.inputs[2]]
+        output = requantize(sums, made.op.requant, self._dtype).astype(np.float64)
+        return _Made(made.op, weight, sums, (output - self._y.zero_point) * self._y.scale)
+
+    def _error(self, made: _Made) -> float:
+        return float(np.mean((made.output - self._target) ** 2) / max(np.mean(self._target**2), np.finfo(np.float64).tiny))
+
+    def _rounded(self, scales: Array, answering: bool) -> WeightQuant:
+        groups, _, k = self._rows.shape
+        w = self._w.reshape(groups, -1, k)
+        seen = moments(self._rows, self._real if answering else None)
+        wanted = w if seen.cross is None else toward_float(w, seen.hessian, seen.cross, seen.rows)
+        each = np.broadcast_to(scales, (len(self._w),)).reshape(groups, -1, 1)
+        codes = round_weights(wanted, each, seen.hessian, *weight_code_range(self._network.chip.numerics))
+        return WeightQuant(codes.reshape(self._w.shape).astype(np.int8), scales, 0)
+
+    def _corrected(self, chosen: LayerParameters, made: _Made) -> Array:
+        """float64[o]: the bias under which the mean of each channel is float's."""
+        wanted = self._target.mean(0) / self._y.scale
+        shift = bias_shift(made.sums, made.op.requant, self._dtype, self._y.zero_point, wanted)
+        bias = self._bias if chosen.bias is None else chosen.bias
+        return bias + shift * self._x.scale * made.weight.scales
