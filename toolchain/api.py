@@ -341,7 +341,7 @@ def _check(
     network = network_of(model, compiled.unfused, clamped(selection, chip), selection.shown, parts)
     observer = calibrated.label or default_observer(chip.numerics)
     given = calibrated.quantization.ranges if options.parameters is not None else None
-    quantized = Quantized(chip, observer, given, options.parameters)
+    quantized = Quantized(chip, observer, given, options.parameters, options.repair)
     subject = Subject(model, container, reference, network, quantized, parts, samples, on)
     judgement = judged(subject, (first, expected), options.gate, evaluation, options.error_report)
     return {**figures, **judgement.figures}, judgement

@@ -178,5 +178,5 @@ def test_the_files_hold_every_layer(tmp_path: Path) -> None:
     assert page.tags.count("rect") == page.tags.count("tr") - 1 == len(report.rows)
     assert page.loaded == [] and "script" not in page.tags
     text = files["layers.txt"].decode()
-    assert text.startswith("m on edge16: error of each layer, on 1 samples (of --calib, held out of calibration)\n\n")
+    assert text.startswith("m on edge16: error of each layer, on 1 sample of --calib, held out of calibration\n\n")
     assert all(r.tensor in text for r in report.rows)

@@ -43,12 +43,13 @@ _LOST_DB = 6.0  # a tensor that has so much more than what is made of it is not 
 @dataclass(frozen=True)
 class Quantized:
     """What the remedies turn on. given: model tensor -> its scale or range in --quant, the file; observer: that chose those
-    of calibration."""
+    of calibration; repair: of --repair, what was done beyond it."""
 
     chip: Chip
     observer: str
     given: Mapping[str, Range | Quant] | None = None
     file: str | None = None
+    repair: str | None = None
 
 
 @dataclass(frozen=True)
@@ -259,6 +260,7 @@ def _remedy(row: LayerError, cause: Cause, found: Measured, quantized: Quantized
             ways.append("numerics.weight: int8 in the machine's file")
         elif not numerics.weights_per_channel:
             ways.append("numerics.weights_per_channel: true in the machine's file")
+        ways += ["--repair full"] if quantized.given is None and quantized.repair != "full" else []
     elif cause == "accumulator overflow":
         bits = quantized.chip.array.accumulators.bits
         ways.append(f"engines.mac.accumulators.bits above {bits} in the machine's file")

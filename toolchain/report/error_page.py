@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from toolchain.errors import counted
 from toolchain.report.diagnosis import CEILING_DB, LayerError
 from toolchain.report.error_report import ErrorReport
 from toolchain.report.text import cut, table
@@ -15,13 +16,15 @@ _FIRST = 10  # findings that are written out
 _HEIGHT, _LEFT, _BAR, _WIDEST = 260, 44, 12, 1800  # of the plot, in pixels
 _STYLE = """body{font:14px/1.5 system-ui,sans-serif;margin:2em;max-width:1200px;color:#222}
 table{border-collapse:collapse;font-size:13px}td,th{padding:3px 9px;text-align:left;border-bottom:1px solid #ddd}
-td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}li{margin:.5em 0}.key{font-size:12px}
-.alone{fill:#c0504d}.whole{stroke:#4f81bd;fill:none;stroke-width:1.5}.grid{stroke:#ddd}text{font:11px sans-serif;fill:#555}"""
+td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}li{margin:.5em 0}.key{font-size:12px}"""
+_COLOURS = (
+    ".alone{fill:#c0504d}.whole{stroke:#4f81bd;fill:none;stroke-width:1.5}.grid{stroke:#ddd}text{font:11px sans-serif;fill:#555}"
+)
 
 
 def report_files(report: ErrorReport, title: str, judged_on: str) -> dict[str, bytes]:
     """File name -> what it holds."""
-    head = f"{title}: error of each layer, on {report.samples} samples ({judged_on})"
+    head = f"{title}: error of each layer, on {counted(report.samples, 'sample')} {judged_on}"
     figures = {"model": title, "judged_on": judged_on, **report.as_json()}
     return {
         "layers.txt": f"{head}\n\n{findings_text(report.findings[:_FIRST])}\n\n{rows_text(report.rows)}\n".encode(
@@ -129,7 +132,8 @@ def plot(rows: Sequence[LayerError]) -> str:
         if row.accumulated_db is not None:
             line.append(f"{x + bar / 2:.1f},{_y(_height(row.accumulated_db), scale):.1f}")
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{_HEIGHT + 20}">{"".join(parts)}'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{_HEIGHT + 20}"><style>{_COLOURS}</style>'
+        f"{''.join(parts)}"
         f'<polyline class="whole" points="{" ".join(line)}"/></svg>'
     )
 

@@ -1,0 +1,34 @@
+"""A few faults of scripts/plant_faults.py in the shipped classifier: the report's first line names the layer and the cause."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CLASSIFIER = ROOT / "examples" / "classifier"
+
+
+@pytest.fixture(scope="module")
+def planting():  # type: ignore[no-untyped-def]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [str(ROOT / "scripts"), *sys.path])
+        import plant_faults
+
+        yield plant_faults
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("fault", ["wide", "clipped", "three bits", "uncalibrated"])
+def test_the_first_line_names_what_was_spoiled(fault: str, seed: int, planting) -> None:  # type: ignore[no-untyped-def]
+    from toolchain.isa import load_machine
+
+    with np.load(CLASSIFIER / "calib.npz") as data:
+        samples = [{"x": x[None].astype(np.float32)} for x in data["x"][:20]]
+    subject = planting.Subject(CLASSIFIER / "classifier.onnx", {"x": (1, 1, 28, 28)}, samples[:16], samples[16:])
+    planted = planting.FAULTS[fault](subject, load_machine("edge16"), np.random.default_rng(seed))
+    first = planting.report_of(planted, subject.others).findings[0]
+    assert planting.named(planted, first), (sorted(planted.layers), first.layer, first.cause)
