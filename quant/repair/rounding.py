@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 DAMPING = 0.01  # of the mean diagonal, as GPTQ has it: rows not seen are no news of what a weight does
-PULL, PULL_ROWS = 0.1, 1.0  # the same for weights that answer for inputs: of the mean, and for each input over the rows seen
+PULL, PULL_ROWS = 1.0, 1.0  # the same for weights that answer for inputs: of the mean, and for each input over the rows seen
 WIDEST = 4096  # inputs that are rounded together: a Hessian of 128 MiB
 _BLOCK = 64
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from quant.repair.step import LayerParameters
+from quant.repair.step import LayerParameters, Offset
 from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant, TensorType
@@ -172,6 +172,10 @@ class QuantScope(Protocol):
 
     def layer(self, node: Node) -> LayerParameters:
         """What was chosen for a node with weights: empty where they are rounded as they are."""
+        ...
+
+    def offset(self, node: Node) -> Offset:
+        """By what a sum's zero points differ from its tensors'."""
         ...
 
     def constant_quant(self, value: Array) -> Quant:

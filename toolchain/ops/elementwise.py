@@ -6,7 +6,7 @@ Integer forms: TFLite ADD, SUB, MUL (see quant.fixed_point.elementwise), roundin
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ from quant.fixed_point.requant import Requant
 from quant.given import stored_codes
 from quant.parameters import quant_range
 from toolchain import machine
+from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.machine import ElementwiseKind
@@ -69,7 +70,9 @@ class Binary:
         out = {"zero_point": y.zero_point, "low": low, "high": high, "where": node.name}
         if self.kind in ("add", "sub"):
             r = sum_requants(a, b, y, self.kind, low, high, scope, node.name)
-            op = IntegerBinary(self.kind, a.zero_point, b.zero_point, r.left_shift, r.q_requant, r.r_requant, r.out_requant)
+            zeros = _zero_points((a.zero_point, b.zero_point, y.zero_point), node, scope)
+            requants = r.q_requant, r.r_requant, replace(r.out_requant, zero_point=zeros[2])
+            op = IntegerBinary(self.kind, zeros[0], zeros[1], r.left_shift, *requants)
         elif self.kind == "mul":
             requant = scope.requant(a.scale * b.scale / y.scale, "mul", **out)
             op = IntegerBinary("mul", a.zero_point, b.zero_point, 0, None, None, requant)
@@ -112,6 +115,19 @@ class Binary:
         else:
             low, high = x.low - y.high, x.high - y.low
         return np.clip(value.astype(np.float64), low, high)
+
+
+def _zero_points(own: tuple[int, int, int], node: Node, scope: QuantScope) -> tuple[int, int, int]:
+    """Of operands and output of a sum, with its offset. Raises CompileError: no codes that the machine has."""
+    chosen, (low, high) = scope.offset(node), scope.code_range
+    moves = (*chosen.operands, chosen.output)
+    if len(moves) != 3 or not all(low <= z + m <= high for z, m in zip(own, moves)):
+        raise CompileError(
+            f"{node.name}: offsets {list(chosen.operands)} and {chosen.output} of zero points {own[0]}, {own[1]} and {own[2]}: "
+            f"two operands and an output, each moved within {low}..{high}; mend or remove the entry, or repair again"
+        )
+    a, b, y = (z + m for z, m in zip(own, moves))
+    return a, b, y
 
 
 def sum_requants(a: Quant, b: Quant, y: Quant, kind: str, low: int, high: int, scope: QuantScope, where: str) -> Residual:

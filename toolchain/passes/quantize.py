@@ -14,8 +14,8 @@ from quant.fixed_point.rounding import Rounding
 from quant.fixed_point.scale import ScaleForm
 from quant.observe import Range
 from quant.parameters import activation_quant, code_range, quant_range, scale_form
-from quant.repair.step import AS_IN_THE_MODEL, LayerParameters, Quantization
-from toolchain.errors import CompileError, InternalError
+from quant.repair.step import AS_IN_THE_MODEL, NO_OFFSET, LayerParameters, Offset, Quantization
+from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip, Numerics
 from toolchain.ir.graph import Graph, Node, OnnxOp, Quant, TensorType
 from toolchain.ir.masks import MASK_LOW
@@ -39,6 +39,7 @@ class _Scope:
     chip: Chip
     quants: Mapping[str, Quant]
     layers: Mapping[str, LayerParameters]
+    offsets: Mapping[str, Offset]
     held: Mapping[str, Stored]
     constants: dict[str, np.ndarray] = field(default_factory=dict)
 
@@ -48,6 +49,9 @@ class _Scope:
 
     def layer(self, node: Node) -> LayerParameters:
         return self.layers.get(node.name, AS_IN_THE_MODEL)
+
+    def offset(self, node: Node) -> Offset:
+        return self.offsets.get(node.name, NO_OFFSET)
 
     def constant_quant(self, value: np.ndarray) -> Quant:
         return activation_quant(Range.of(value), self.chip.numerics)
@@ -110,12 +114,10 @@ def quantize(graph: Graph, chip: Chip, given: Quantization, origins: Mapping[str
     Where a requantization would need a larger scale than the machine has, the output takes a wider range. Raises CompileError:
     no scale that the machine has would do, or the tensor's scale is given.
     """
-    if given.offsets:
-        raise InternalError("offsets of operators are not taken yet")
     ranges, widened = given.ranges, dict[str, float]()
     while True:
         quants = assign_quants(graph, chip, ranges, origins, widened)
-        scope = _Scope(graph, chip, quants, given.layers, given.held)
+        scope = _Scope(graph, chip, quants, given.layers, given.offsets, given.held)
         try:
             return _quantized(graph, scope)
         except _Widen as wider:
@@ -137,7 +139,7 @@ def node_scope(
 ) -> _Scope:
     """What one chip node of `quantize`'s graph sees where its tensors have these scales and it has these parameters: its
     `quantize` then makes what that makes, with the new constants in `constants`."""
-    return _Scope(graph, chip, quants, {node.name: chosen}, given.held)
+    return _Scope(graph, chip, quants, {node.name: chosen}, given.offsets, given.held)
 
 
 def _quantized(graph: Graph, scope: _Scope) -> Graph:

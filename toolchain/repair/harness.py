@@ -13,6 +13,7 @@ from toolchain.repair.equalize import equalize, free_ends
 from toolchain.repair.judge import Judge, Verdict
 from toolchain.repair.network import Network, Progress, Step
 from toolchain.repair.observers import choose_observers
+from toolchain.repair.offsets import offset_sums
 from toolchain.repair.rounding import answering_weights, corrected_biases, rounded_weights
 
 Effort = Literal["none", "fast", "full"]
@@ -33,6 +34,7 @@ STEPS: tuple[NamedStep, ...] = (
     NamedStep("region ends", free_ends),
     NamedStep("equalization", equalize),
     OBSERVERS_STEP,
+    NamedStep("offsets", offset_sums),
     NamedStep("bias", corrected_biases),
     NamedStep("rounding", rounded_weights),
     NamedStep("answering", answering_weights),

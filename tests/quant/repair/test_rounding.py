@@ -79,7 +79,7 @@ def test_weights_answer_for_the_error_of_their_inputs() -> None:
     moved = toward_float(w, seen.hessian, seen.cross, seen.rows)
     wanted = real @ w.transpose(0, 2, 1)
     before, after = (np.square(read @ v.transpose(0, 2, 1) - wanted).mean() for v in (w, moved))
-    assert after < 0.1 * before
+    assert after < 0.5 * before  # the pull keeps the rest
 
 
 def test_few_rows_move_weights_little() -> None:
