@@ -134,14 +134,14 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
     (
         "accesses of a product's second matrix: half of it",
         f"{MACHINE}/matrix_product.py",
-        "sram_access(self.b_address, (self.inner, self.columns)",
-        "sram_access(self.b_address, (self.inner // 2, self.columns)",
+        '"weights", self.b_address, (self.inner, self.columns)',
+        '"weights", self.b_address, (self.inner // 2, self.columns)',
     ),
     (
         "accesses of a fused table dropped",
         f"{MACHINE}/window.py",
-        "sram_access(self.table_address, (), (), looked_up * table_bytes(chip))",
-        "sram_access(self.table_address, (), (), 0)",
+        '"parameters", self.table_address, (), (), looked_up * table_bytes(chip))',
+        '"parameters", self.table_address, (), (), 0)',
     ),
 )
 
