@@ -12,11 +12,16 @@ from hypothesis import strategies as st
 from tests.random_exports import EXPORTS
 from tests.random_layers import LAYERS, convolution
 from tests.random_network import DrawnModel, Network, Shape
+from tests.random_units import draw_units
 from toolchain.frontend.read import newest_opset
+from toolchain.hw import read_source
 from toolchain.hw.chip import Chip
 from toolchain.hw.rules import broken_rules
 from toolchain.isa import Machine, load_machine
+from toolchain.isa.machine import read_table
 from toolchain.isa.needs import broken_needs
+from toolchain.isa.plan import Isa
+from toolchain.isa.starter import starter_table
 
 _machine = cache(load_machine)  # reading YAML would take longer than a case
 
@@ -98,11 +103,19 @@ def machines(draw: Any) -> DrawnMachine:
     data["memories"]["sram"]["size"] = draw(st.sampled_from([8, 16, 64])) * 1024
     _numerics(draw, data["numerics"])
     _limits(draw, data["limits"])
+    draw_units(draw, data)
     chip = Chip.model_validate_json(json.dumps(data))
     assert not broken_rules(chip), broken_rules(chip)
     # An instruction table that cannot hold what the drawn chip needs gives way to one that can.
-    isa = _machine("edge16").isa if broken_needs(chip, base.isa) else base.isa
+    tables = (isa for isa in (base.isa, _machine("edge16").isa) if not broken_needs(chip, isa))
+    isa = next(tables, None) or _first_table(chip, draw(st.sampled_from(["descriptors", "registers"])))
     return DrawnMachine(replace(base, chip=chip, isa=isa))
+
+
+def _first_table(chip: Chip, kind: str) -> Isa:
+    table, faults = read_table(read_source(starter_table(chip, kind), "starter.yaml"))
+    assert table is not None, faults
+    return Isa(table)
 
 
 def _numerics(draw: Any, numerics: dict[str, Any]) -> None:

@@ -72,9 +72,9 @@ def test_the_classifier_on_three_engines(semaphores: int, count: int) -> None:
 
 def test_channels_without_semaphores_of_their_own_stay_idle() -> None:
     one, few, many = (with_sync(load_machine("edge16"), c, semaphores=n).chip for c, n in ((1, 64), (3, 12), (3, 20)))
-    assert [chip.used_channels for chip in (one, few, many)] == [1, 2, 3]
-    assert with_sync(load_machine("edge16"), 3, semaphores=11).chip.used_channels == 1
-    assert with_sync(load_machine("edge16"), 3, semaphores=24, max_count=1).chip.used_channels == 2
+    assert [len(chip.channels) for chip in (one, few, many)] == [1, 2, 3]
+    assert len(with_sync(load_machine("edge16"), 3, semaphores=11).chip.channels) == 1
+    assert len(with_sync(load_machine("edge16"), 3, semaphores=24, max_count=1).chip.channels) == 2
 
 
 def _region(container: Container) -> Region:

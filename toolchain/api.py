@@ -27,6 +27,7 @@ from toolchain.frontend import NormalModel, load_model, to_graph
 from toolchain.ir.graph import Graph, TensorType
 from toolchain.ir.text import print_graph
 from toolchain.isa import Machine, decode, disassemble, load_machine
+from toolchain.ops.arrays import require_workers
 from toolchain.passes.fuse import fuse_residuals, fuse_tables
 from toolchain.passes.given import clamped, selected
 from toolchain.passes.named import named_nodes
@@ -210,6 +211,7 @@ def _host_reasons(selection: Selection) -> dict[str, str]:
 def select_model(model: NormalModel, machine: Machine, dump: Dump = silent, host_nodes: Sequence[str] = ()) -> Selection:
     """What runs where, and why: enough for --explain without calibration. Raises CompileError: no such node or operator."""
     asked = named_nodes(model.nodes, host_nodes)
+    require_workers(machine.chip)
     graph = to_graph(model)
     dump("normal", partial(print_graph, graph))
     selection = selected(graph, machine.chip, asked, lambda composed: dump("compose", partial(print_graph, composed)))

@@ -31,8 +31,8 @@ def test_there_are_machines_of_every_kind():
     assert len(chips) >= 5
     assert {c.array.dataflow for c in chips} >= {"os", "ws"}
     assert {c.array.depthwise for c in chips} >= {"diagonal", "column"}
-    assert {c.dma.dimensions for c in chips} >= {2, 3}
-    assert {c.dma.channels for c in chips} >= {1, 2}
+    assert {c.dma_dimensions for c in chips} >= {2, 3}
+    assert {len(c.of_kind("dma")) for c in chips} >= {1, 2}
     assert {c.array.post for c in chips} >= {(), ("table",), ("table", "add")}
     assert {c.numerics.activation for c in chips} == {"int8", "int16"}
     assert {c.numerics.weight for c in chips} == {"int4", "int8"}

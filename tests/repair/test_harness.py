@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -103,3 +104,14 @@ def test_the_same_samples_give_the_same(tmp_path: Path) -> None:
     one, two = (repaired(net, plain(net, data), data, held, steps, nothing) for _ in range(2))
     assert one.tried == two.tried and dict(one.quantization.ranges) == dict(two.quantization.ranges)
     assert all(np.array_equal(f, two.quantization.factors[n]) for n, f in one.quantization.factors.items())
+
+
+def test_the_time_left_is_said_before_it_starts_and_with_each_step(tmp_path: Path) -> None:
+    net = convolutions(tmp_path, per_tensor=True)
+    data, held = samples((1, 3, 8, 8), 16), samples((1, 3, 8, 8), 8, seed=1)
+    said: list[str] = []
+    steps = [NamedStep("halved", halved), NamedStep("equalization", equalize)]
+    repaired(net, plain(net, data), data, held, steps, lambda stage, done, total: said.append(stage))
+    assert re.fullmatch(r"repair: 2 steps, about \d+ s", said[0])
+    assert re.fullmatch(r"repair 1 of 2, halved, about \d+ s left", said[1])
+    assert any(re.fullmatch(r"repair 2 of 2, equalization, about \d+ s left: channels", stage) for stage in said)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 
 from toolchain.hw.chip import Chip
+from toolchain.hw.units import Unit
 from toolchain.machine import Access, Copy, MachineOp, Space, accesses
 from toolchain.ops.base import Block, Layer, Region, Site, Work, dense_strides
 from toolchain.schedule.copies import Spot, Stride, copies, fills
 from toolchain.schedule.places import View
-from toolchain.schedule.region import PlannedLayer, RegionPlan
-from toolchain.schedule.staging import Ring, region_strides
+from toolchain.schedule.region import RegionPlan
+from toolchain.schedule.staging import PlannedLayer, Ring, region_strides
+from toolchain.schedule.units import on_unit
 
 
 @dataclass(frozen=True)
@@ -52,18 +55,22 @@ def lower_region(plan: RegionPlan, homes: Homes, chip: Chip) -> list[Placed]:
 
 
 class _LoadChannels:
-    """Deals copies out to the channels that load: each to the one that was given the least work so far."""
+    """Deals copies out to the channels that load: each to the one that ends it first, by the work it was given so far."""
 
     def __init__(self, chip: Chip):
-        self._dram, self._bytes_per_cycle = chip.dram, chip.dma.bytes_per_cycle
-        self._busy_cycles = [0.0] * max(1, chip.used_channels - 1)
+        self._latency_cycles = chip.dram.latency_cycles
+        self._busy_cycles = dict.fromkeys(chip.channels[:-1] or chip.channels, 0.0)
 
     def deal(self, loads: Iterable[Copy]) -> Iterator[Copy]:
         for load in loads:
-            channel = min(range(len(self._busy_cycles)), key=self._busy_cycles.__getitem__)
             size_bytes = load.inner_bytes * load.count0 * load.count1 * load.count2
-            self._busy_cycles[channel] += self._dram.latency_cycles + size_bytes / self._bytes_per_cycle
-            yield replace(load, channel=channel) if channel else load
+            ends = {
+                channel: busy + self._latency_cycles + size_bytes / channel.dma.bytes_per_cycle
+                for channel, busy in self._busy_cycles.items()
+            }
+            channel = min(ends, key=ends.__getitem__)
+            self._busy_cycles[channel] = ends[channel]
+            yield replace(load, channel=channel.number) if channel.number else load
 
 
 class _LayerLowering:
@@ -71,8 +78,8 @@ class _LayerLowering:
         self.channels = channels
         self.plan, self.planned, self.index, self.homes, self.chip = plan, planned, index, homes, chip
         self.item = chip.activation_bytes
-        self.dimensions = chip.dma.dimensions
-        self.store_channel = chip.used_channels - 1
+        self.dimensions = chip.dma_dimensions
+        self.store_channel = chip.channels[-1].number
 
     @property
     def layer(self) -> Layer:
@@ -95,18 +102,20 @@ class _LayerLowering:
         plan = self.planned.plan
         assert plan is not None
         self.rings = {s.role: Ring(s.copies) for s in plan.slots}
-        return [self._tile(work) for work in self.layer.node.op.nest(self.layer, plan.tiling).works()]
+        works, units = self.layer.node.op.nest(self.layer, plan.tiling).works(), self.planned.units
+        return [self._tile(work, unit) for work, unit in (zip(works, units, strict=True) if units else zip(works, repeat(None)))]
 
     def _slot(self, role: str, index: int) -> int:
         return self.plan.sram[f"{self.index}:{role}:{index}"]
 
-    def _tile(self, work: Work) -> Group:
+    def _tile(self, work: Work, unit: Unit | None) -> Group:
         loads: list[MachineOp] = []
         sites = [self._read(f"r{i}", region, loads) for i, region in enumerate(work.reads)]
         addresses = [self._block(f"b{i}", block, loads) for i, block in enumerate(work.blocks)]
         stores: list[MachineOp] = []
         out = self._write(work.write, stores) if work.write is not None else None
-        return Group(tuple(loads), work.emit(sites, addresses, out), tuple(stores), self.index)
+        computes = work.emit(sites, addresses, out)
+        return Group(tuple(loads), on_unit(computes, unit) if unit else computes, tuple(stores), self.index)
 
     def _read(self, role: str, region: Region, loads: list[MachineOp]) -> Site:
         if self.resident(region.tensor):

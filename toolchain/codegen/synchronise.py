@@ -12,7 +12,7 @@ waits for that answer. Every signal stands before its wait in program order, so 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
@@ -24,6 +24,8 @@ from toolchain.hw.chip import Chip
 from toolchain.machine import Access, End, MachineOp, Signal, Space, Wait
 
 Pair = tuple[int, int]  # engine that signals, engine that waits
+_MOST_PERMUTED = 7  # engines whose rings are all compared
+_MOST_TRIED = 16  # sets of links that are tried before the ring alone
 _DRAM_GRANULE_BYTES, _GRANULE_BYTES = 64, 16  # of dram; of the memories on the chip
 
 
@@ -95,18 +97,35 @@ def synchronise(placed: Sequence[Placed], chip: Chip, mutable_dram_bytes: int) -
 def _scarce_links(order: _Order, semaphores: int) -> Iterator[frozenset[Pair]]:
     """Pairs that suffice to reach every engine from every other, the most used ones first; ever fewer, a ring at last."""
     counts = order.pairs
-    used = sorted({e for pair in counts for e in pair})
-    rings = [[*zip((used[0], *rest), (*rest, used[0]))] for rest in permutations(used[1:])]
-    ring = max(rings, key=lambda links: sum(counts[link] for link in links))
+    ring = _ring(counts, sorted({e for pair in counts for e in pair}))
     others = [pair for pair, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if pair not in ring]
-    for spare in range(max(0, min(semaphores - len(ring), len(others))), -1, -1):
+    most = max(0, min(semaphores - len(ring), len(others)))
+    for spare in (*range(most, 0, -max(1, most // _MOST_TRIED)), 0):
         yield frozenset([*ring, *others[:spare]])
+
+
+def _ring(counts: Counter[Pair], engines: Sequence[int]) -> list[Pair]:
+    """A way through all engines and back by much used pairs: the best of all ways, or of many engines from each to the one
+    that it signals most."""
+    if len(engines) <= _MOST_PERMUTED:
+        ways = ((engines[0], *rest) for rest in permutations(engines[1:]))
+        return max((_closed(way) for way in ways), key=lambda links: sum(counts[link] for link in links))
+    way, left = [engines[0]], list(engines[1:])
+    while left:
+        way.append(max(left, key=lambda e: counts[way[-1], e]))
+        left.remove(way[-1])
+    return _closed(way)
+
+
+def _closed(way: Sequence[int]) -> list[Pair]:
+    return list(zip(way, (*way[1:], way[0])))
 
 
 def _ordered(placed: Sequence[Placed], chip: Chip, mutable_dram_bytes: int, links: frozenset[Pair] | None) -> _Order:
     """What each operation must wait for by semaphore. links: the pairs of engines that have one (None: all)."""
     engines = len(chip.units)
-    history = _History(chip, engines, mutable_dram_bytes)
+    queues = [p.op.queue(chip) for p in placed]
+    history = _History(chip, [q for q in queues if q is not None], mutable_dram_bytes)
     clocks = np.full((engines, engines), -1, np.int64)  # clocks[e][p]: last event of p that e knows to be over
     known: list[np.ndarray] = []
     events: list[_Event] = []
@@ -120,8 +139,7 @@ def _ordered(placed: Sequence[Placed], chip: Chip, mutable_dram_bytes: int, link
         events.append(_Event(engine, item, relay, tuple(sorted(waits))))
         return len(events) - 1
 
-    for index, (op, touched) in enumerate((p.op, p.accesses) for p in placed):
-        engine = op.queue(chip)
+    for index, (engine, touched) in enumerate(zip(queues, (p.accesses for p in placed))):
         assert engine is not None
         latest = history.latest(touched)
         seen, waits = clocks[engine].copy(), dict[int, int]()  # waits: one event an engine
@@ -171,17 +189,18 @@ def _answers(events: Sequence[_Event], known: Sequence[np.ndarray], limit: int) 
 
 
 class _History:
-    """The last operation of each engine that wrote or read each granule of memory."""
+    """The last operation of each engine in use that wrote or read each granule of memory."""
 
-    def __init__(self, chip: Chip, engines: int, mutable_dram_bytes: int):
+    def __init__(self, chip: Chip, engines: Iterable[int], mutable_dram_bytes: int):
         sizes = [mutable_dram_bytes, *(space.memory.size for space in chip.spaces[1:])]
-        self._engines, self._mutable_dram_bytes = engines, mutable_dram_bytes
+        self._rows = {engine: row for row, engine in enumerate(sorted(set(engines)))}
+        self._mutable_dram_bytes = mutable_dram_bytes
         self._granules = [_DRAM_GRANULE_BYTES, *[_GRANULE_BYTES] * (len(sizes) - 1)]
         self._writes = [self._table(n, g) for n, g in zip(sizes, self._granules)]
         self._reads = [self._table(n, g) for n, g in zip(sizes, self._granules)]
 
     def _table(self, size_bytes: int, granule: int) -> np.ndarray:
-        return np.full((self._engines, size_bytes // granule + 2), -1, np.int32)
+        return np.full((len(self._rows), size_bytes // granule + 2), -1, np.int32)
 
     def _span(self, access: Access) -> slice | None:
         if access.space == Space.DRAM and access.address >= self._mutable_dram_bytes:
@@ -190,8 +209,8 @@ class _History:
         return slice(access.address // granule, (access.end - 1) // granule + 1)
 
     def latest(self, touched: Sequence[Access]) -> np.ndarray:
-        """int[engines]: the latest operation of each that conflicts, -1 for none."""
-        found = np.full(self._engines, -1, np.int32)
+        """int[engines in use]: the latest operation of each that conflicts, -1 for none."""
+        found = np.full(len(self._rows), -1, np.int32)
         for access in touched:
             span = self._span(access)
             if span is None:
@@ -205,7 +224,7 @@ class _History:
         for access in touched:
             span = self._span(access)
             if span is not None:
-                (self._writes if access.write else self._reads)[access.space][engine, span] = index
+                (self._writes if access.write else self._reads)[access.space][self._rows[engine], span] = index
 
 
 def _assemble(placed: Sequence[Placed], order: _Order) -> Synchronised:

@@ -11,10 +11,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field
 
-from toolchain.hw.engines import Dma, Engine, MacArray, Memory, Name, Vector
+from toolchain.hw.engines import Engine, MacArray, Memory, Name
 from toolchain.hw.quantities import Hertz
 from toolchain.hw.section import NonNegative, Positive, PositiveFloat, Section
-from toolchain.hw.units import KINDS, Space, Unit, spaces_of, units_of
+from toolchain.hw.units import KINDS, Space, Unit, out_of_reach, spaces_of, units_of
 
 Rounding = Literal[
     "single_half_up",
@@ -145,7 +145,7 @@ class Chip(Section):
     def __copy__(self) -> Self:
         """Without what follows from fields that the copy may have changed."""
         copied = super().__copy__()
-        for name in ("spaces", "units", "_by_kind"):
+        for name in ("spaces", "units", "_by_kind", "_workers", "channels"):
             vars(copied).pop(name, None)
         return copied
 
@@ -171,6 +171,20 @@ class Chip(Section):
     def _by_kind(self) -> dict[str, tuple[Unit, ...]]:
         return {kind: tuple(u for u in self.units if u.kind == kind) for kind in KINDS}
 
+    def workers(self, kind: str) -> tuple[Unit, ...]:
+        """Units of one kind that programs use: their operands lie in the sram, or they move between it and dram."""
+        return self._workers[kind]
+
+    @cached_property
+    def _workers(self) -> dict[str, tuple[Unit, ...]]:
+        return {kind: tuple(u for u in units if out_of_reach(u, self.spaces) is None) for kind, units in self._by_kind.items()}
+
+    @property
+    def unused(self) -> dict[str, str]:
+        """Engines that compiled programs do not use -> why."""
+        reasons = {u.engine: out_of_reach(u, self.spaces) for u in self.units}
+        return {engine: reason for engine, reason in reasons.items() if reason is not None}
+
     @property
     def dram(self) -> Memory:
         return self.memories["dram"]
@@ -181,24 +195,19 @@ class Chip(Section):
 
     @property
     def array(self) -> MacArray:
-        """The first MAC array."""
-        return self.of_kind("mac_array")[0].array
+        """The MAC array of most multipliers that programs use, the first among equal ones."""
+        return max(self.workers("mac_array") or self.of_kind("mac_array"), key=lambda u: u.array.multipliers).array
 
     @property
     def functions(self) -> frozenset[str]:
-        """What the vector engines can do."""
-        return frozenset(f for e in self.engines.values() if isinstance(e, Vector) for f in e.functions)
+        """What the vector engines that programs use can do."""
+        return frozenset(f for u in self.workers("vector") for f in u.vector.functions)
 
     @property
     def lanes(self) -> int:
         """Elements a cycle of the fastest vector function; 1 where there is none."""
-        rates = [r.lanes for e in self.engines.values() if isinstance(e, Vector) for r in e.functions.values()]
+        rates = [r.lanes for u in self.workers("vector") for r in u.vector.functions.values()]
         return max(rates, default=1)
-
-    @property
-    def dma(self) -> Dma:
-        """The first DMA engine."""
-        return self.of_kind("dma")[0].dma
 
     def key(self, kind: str) -> str:
         """The keys of the engines of a kind, as faults name them: 'engines.vector', or 'engines.vector, engines.pooler'."""
@@ -214,18 +223,23 @@ class Chip(Section):
         ]
         return sum(mac.rows * mac.columns * mac.depth * rate for mac, rate in rates)
 
-    @property
-    def used_channels(self) -> int:
-        """DMA channels that programs use: as many as leave a semaphore for each ordered pair of engines; one at least.
+    @cached_property
+    def channels(self) -> tuple[Unit, ...]:
+        """DMA channels that programs use, the fastest first; the last one stores. As many as leave a semaphore for each
+        ordered pair of engines; one at least.
 
         Where counts are small, each pair may need a second semaphore for answers.
         """
-        idle = 0 if self.functions else len(self.of_kind("vector"))
-        others, each = len(self.units) - len(self.of_kind("dma")) - idle, 2 if self.sync.max_count < 4 else 1
-        fitting = (
-            c for c in range(2, len(self.of_kind("dma")) + 1) if each * (others + c) * (others + c - 1) <= self.sync.semaphores
-        )
-        return max(fitting, default=1)
+        known = sorted(self.workers("dma"), key=lambda u: -u.dma.bytes_per_cycle)
+        others = len(self.workers("mac_array")) + (len(self.workers("vector")) if self.functions else 0)
+        each = 2 if self.sync.max_count < 4 else 1
+        fitting = (c for c in range(2, len(known) + 1) if each * (others + c) * (others + c - 1) <= self.sync.semaphores)
+        return tuple(known[: max(fitting, default=1)])
+
+    @property
+    def dma_dimensions(self) -> int:
+        """Strided counts that every channel in use can take."""
+        return min(u.dma.dimensions for u in self.channels)
 
     @property
     def activation_bytes(self) -> int:

@@ -76,6 +76,10 @@ class MacArray(Section):
     queue_depth: Positive = 4
     issue_cycles: NonNegative = 1
 
+    @property
+    def multipliers(self) -> int:
+        return self.rows * self.columns * self.depth
+
 
 class FunctionRate(Section):
     """What one function of a vector engine takes: startup + ceil(elements / lanes) cycles an operation."""

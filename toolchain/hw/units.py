@@ -20,7 +20,7 @@ class Space:
     owner: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Unit:
     """What runs operations, one after another. number: among the units of its kind; queue: among all; roles: the code of
     the memory that each kind of operand lies in; reach: codes of all memories that it touches."""
@@ -85,6 +85,15 @@ def units_of(engines: Mapping[str, Engine], spaces: Sequence[Space]) -> tuple[Un
                 found.append(Unit(unit, name, engine, number, len(found), roles, reach))
                 number += 1
     return tuple(found)
+
+
+def out_of_reach(unit: Unit, spaces: Sequence[Space]) -> str | None:
+    """Why compiled programs do not use the unit: an operand that lies elsewhere than they put it; or None."""
+    for role, code in unit.roles.items():
+        if spaces[code].name != "sram":
+            return f"{unit.key}.memories.{role} is {spaces[code].key}, compiled programs have it in sram"
+    missing = [name for code, name in enumerate(("dram", "sram")) if code not in unit.reach] if unit.kind == "dma" else []
+    return f"{unit.key}.memories has no {missing[0]}: compiled programs move between dram and sram" if missing else None
 
 
 def unit_names(name: str, engine: Engine) -> list[str]:

@@ -31,7 +31,7 @@ def grouped_tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
     if not together:
         return
     inner = together * layer.input_type(0).shape[3] // op.groups
-    entries = layer.chip.array.accumulators.entries // (together * own)
+    entries = op.array(layer).accumulators.entries // (together * own)
     columns = min(width, entries, op.most_columns(layer))
     for groups in halvings(op.groups, together):
         if groups == 1:
@@ -49,7 +49,8 @@ def grouped_tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
 def _groups_together(op: IntegerConvolution, layer: Layer) -> int:
     """Groups of one instruction: the fewest cycles a group, of array and weights; 0 where the limits forbid even one."""
     chip, limits = layer.chip, op.limits(layer)
-    mac, dram, rate = chip.array, chip.dram, operand_rate(chip.array, chip, chip.numerics.weight)
+    mac, dram = op.array(layer), chip.dram
+    rate = operand_rate(mac, chip, chip.numerics.weight)
     _, height, width, outputs = layer.output.shape
     _, kh, kw, inputs = layer.constants[layer.node.inputs[1]].shape
     own = outputs // op.groups

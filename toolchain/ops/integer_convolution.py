@@ -12,7 +12,9 @@ from quant.fixed_point.conv import conv2d
 from quant.fixed_point.requant import Requant
 from quant.fixed_point.requantization import requantize
 from toolchain.hw.chip import Chip, ConvolutionLimits
+from toolchain.hw.engines import MacArray
 from toolchain.machine.parameter import OPEN_LIMIT
+from toolchain.ops.arrays import able_arrays, main_array
 from toolchain.ops.base import Array, Layer, Tiling, halvings
 from toolchain.ops.convolution_tiles import Dense, Depthwise, Lowering
 from toolchain.ops.grouped_convolution import Grouped, grouped_tilings
@@ -56,6 +58,20 @@ class IntegerConvolution:
         if self.table is not None:
             y = self.table.apply(y)
         return y if self.residual is None else self.residual.add(y, inputs[3])
+
+    @property
+    def post(self) -> frozenset[str]:
+        """What an array must do to its outputs on their way to memory."""
+        wanted = (("table", self.table), ("add", self.residual))
+        return frozenset(name for name, part in wanted if part is not None)
+
+    def array(self, layer: Layer) -> MacArray:
+        """The largest array that can run it."""
+        return main_array(able_arrays(layer.chip, self.post, self.depthwise(layer)))
+
+    def can_have(self, post: str, layer: Layer) -> bool:
+        """True where an array that can run the convolution as it is has this `post` too."""
+        return bool(able_arrays(layer.chip, self.post | {post}, self.depthwise(layer)))
 
     def depthwise(self, layer: Layer) -> bool:
         """True when machine.Depthwise runs it."""
@@ -121,7 +137,7 @@ def _lowering(op: IntegerConvolution, layer: Layer, tiling: Tiling) -> Lowering:
 def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
     """Rows x columns x channels within accumulators and limits; whole reductions first, cut ones where they must be."""
     _, height, width, channels = layer.output.shape
-    mac, limits = layer.chip.array, op.limits(layer)
+    mac, limits = op.array(layer), op.limits(layer)
     if op.depthwise(layer):
         reduction, step = 1, mac.columns
     else:
@@ -147,8 +163,8 @@ def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
 
 
 def is_depthwise(groups: int, inputs: int, outputs: int, chip: Chip) -> bool:
-    """One weight plane a channel, and the array has a mode for it."""
-    return groups == inputs == outputs and inputs > 1 and chip.array.depthwise != "none"
+    """One weight plane a channel, and an array has a mode for it."""
+    return groups == inputs == outputs and inputs > 1 and bool(able_arrays(chip, depthwise=True))
 
 
 def stated(limits: ConvolutionLimits) -> ConvolutionLimits:

@@ -8,6 +8,7 @@ from typing import Any
 
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
+from toolchain.ops.base import Layer
 from toolchain.ops.elementwise import IntegerBinary
 from toolchain.ops.integer_convolution import IntegerConvolution
 from toolchain.ops.residual import Residual
@@ -42,8 +43,6 @@ def can_clamp(op: Any) -> bool:
 
 def fuse_tables(graph: Graph, chip: Chip) -> Graph:
     """A Lookup behind a convolution rides on its way out, where `engines.mac.post` has table."""
-    if "table" not in chip.array.post:
-        return graph
     producers, consumers = graph.producers(), graph.consumers()
     fused: dict[str, Node] = {}
     gone: set[str] = set()
@@ -53,7 +52,7 @@ def fuse_tables(graph: Graph, chip: Chip) -> Graph:
         producer = producers.get(node.inputs[0])
         if producer is None or not isinstance(producer.op, IntegerConvolution) or producer.op.table is not None:
             continue
-        if not graph.read_once(producer.outputs[0], consumers):
+        if not graph.read_once(producer.outputs[0], consumers) or not _can_have("table", producer, graph, chip):
             continue
         op = replace(producer.op, table=node.op.table)
         fused[producer.name] = Node(producer.name, op, producer.inputs, node.outputs, (*producer.sources, *node.sources))
@@ -63,8 +62,6 @@ def fuse_tables(graph: Graph, chip: Chip) -> Graph:
 
 def fuse_residuals(graph: Graph, chip: Chip) -> Graph:
     """A sum of a convolution and a tensor of the same shape is made as the convolution leaves the array."""
-    if "add" not in chip.array.post:
-        return graph
     producers, consumers = graph.producers(), graph.consumers()
     position = {n.name: i for i, n in enumerate(graph.nodes)}
     fused: dict[str, Node] = {}
@@ -75,7 +72,7 @@ def fuse_residuals(graph: Graph, chip: Chip) -> Graph:
         choices = [
             (producers[n], i)
             for i, n in enumerate(node.inputs)
-            if n in producers and _takes_residual(producers[n], graph) and graph.read_once(n, consumers)
+            if n in producers and _takes_residual(producers[n], graph, chip) and graph.read_once(n, consumers)
         ]
         choices = [c for c in choices if _same_shape(node, graph) and c[0].name not in gone]
         if not choices:
@@ -89,11 +86,15 @@ def fuse_residuals(graph: Graph, chip: Chip) -> Graph:
     return graph.with_nodes(fused.get(n.name, n) for n in graph.nodes if n.name not in gone)
 
 
-def _takes_residual(node: Node, graph: Graph) -> bool:
+def _can_have(post: str, node: Node, graph: Graph, chip: Chip) -> bool:
+    return node.op.can_have(post, Layer(node, graph.types, graph.constants, chip))
+
+
+def _takes_residual(node: Node, graph: Graph, chip: Chip) -> bool:
     op = node.op
     if not isinstance(op, IntegerConvolution) or op.residual is not None:
         return False
-    return op.groups == 1 and len(graph.types[node.outputs[0]].shape) == 4
+    return op.groups == 1 and len(graph.types[node.outputs[0]].shape) == 4 and _can_have("add", node, graph, chip)
 
 
 def _same_shape(node: Node, graph: Graph) -> bool:

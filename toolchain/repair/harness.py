@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -22,22 +23,23 @@ EFFORTS: tuple[Effort, ...] = ("none", "fast", "full")
 
 @dataclass(frozen=True)
 class NamedStep:
-    """efforts: those that run it."""
+    """verdicts: about how many judgings of the held-out samples it takes as long as; efforts: those that run it."""
 
     name: str
     run: Step
+    verdicts: int = 10
     efforts: tuple[Effort, ...] = ("fast", "full")
 
 
-OBSERVERS_STEP = NamedStep("observers", choose_observers)
+OBSERVERS_STEP = NamedStep("observers", choose_observers, 20)
 STEPS: tuple[NamedStep, ...] = (
-    NamedStep("region ends", free_ends),
-    NamedStep("equalization", equalize),
+    NamedStep("region ends", free_ends, 2),
+    NamedStep("equalization", equalize, 6),
     OBSERVERS_STEP,
-    NamedStep("offsets", offset_sums),
-    NamedStep("bias", corrected_biases),
-    NamedStep("rounding", rounded_weights),
-    NamedStep("answering", answering_weights),
+    NamedStep("offsets", offset_sums, 4),
+    NamedStep("bias", corrected_biases, 15),
+    NamedStep("rounding", rounded_weights, 40),
+    NamedStep("answering", answering_weights, 40),
 )
 
 
@@ -80,10 +82,11 @@ def repaired(
 ) -> Repaired:
     """quantization: plain, of ranges that `held_out` had no part in. Same samples, same result."""
     base, judge, tried = network, Judge(held_out), list[Tried]()
+    clock = _Clock(steps, progress)
     best = judge.verdict(network, quantization)
+    clock.start()
     for at, step in enumerate(steps):
-        progress(f"repair {at + 1} of {len(steps)}: {step.name}", 0, None)
-        outcome, found, reason = _attempt(base, network, quantization, step, seen, judge, progress)
+        outcome, found, reason = _attempt(base, network, quantization, step, seen, judge, clock.within(at))
         objection = reason if found is None else found.objection(best)
         after = None if found is None else found.decibels
         notes, gains = ((), ()) if outcome is None else (outcome.notes, outcome.gains)
@@ -94,6 +97,28 @@ def repaired(
             quantization, best = outcome.quantization, found
             network = base.through(quantization)
     return Repaired(network, quantization, tuple(tried), sum(1 for _ in held_out))
+
+
+class _Clock:
+    """Tells a progress which step runs and about how long all that is left takes: by the first verdict before anything has run,
+    then by what the steps took."""
+
+    def __init__(self, steps: Sequence[NamedStep], progress: Progress) -> None:
+        self._steps, self._progress = steps, progress
+        self._began = time.monotonic()
+        self._verdict_s = 0.0
+
+    def start(self) -> None:
+        self._verdict_s, self._began = time.monotonic() - self._began, time.monotonic()
+        left_s = self._verdict_s * sum(s.verdicts for s in self._steps)
+        self._progress(f"repair: {len(self._steps)} steps, about {left_s:.0f} s", 0, None)
+
+    def within(self, at: int) -> Progress:
+        done, left = (sum(s.verdicts for s in part) for part in (self._steps[:at], self._steps[at:]))
+        each_s = (time.monotonic() - self._began) / done if done else self._verdict_s
+        label = f"repair {at + 1} of {len(self._steps)}, {self._steps[at].name}, about {each_s * left:.0f} s left"
+        self._progress(label, 0, None)
+        return lambda stage, count, total: self._progress(f"{label}: {stage}", count, total)
 
 
 def _attempt(

@@ -14,6 +14,7 @@ import numpy as np
 
 from toolchain.codegen import Container, Region
 from toolchain.hw.chip import Chip, ConvolutionLimits
+from toolchain.hw.engines import MacArray
 from toolchain.ir.graph import Graph, Node
 from toolchain.isa import decode
 from toolchain.machine import Convolution, Copy, Depthwise, MachineOp, MatrixProduct, Signal, Space, Wait
@@ -71,18 +72,20 @@ def _convolution(node: Node, graph: Graph, chip: Chip, ops: Sequence[Any]) -> li
     section = "depthwise" if isinstance(ops[0], Depthwise) else "convolution"
     limits: ConvolutionLimits = getattr(chip.limits, section)
     _, height, width, _ = graph.types[node.outputs[0]].shape
-    said = [*_kernel(op, (kh, kw), f"limits.{section}", limits), *_kernel_rows(op, (kh, kw), outputs, limits, ops, chip)]
-    strided = op.stride_cut(Layer(node, graph.types, graph.constants, chip))
+    layer = Layer(node, graph.types, graph.constants, chip)
+    mac = op.array(layer)
+    said = [*_kernel(op, (kh, kw), f"limits.{section}", limits), *_kernel_rows(op, (kh, kw), outputs, limits, ops, layer)]
+    strided = op.stride_cut(layer)
     said += [strided] if strided else []
     if section == "convolution":
         widest, key = max(o.input_channels for o in ops), "limits.convolution.max_input_channels"
-        each_bytes = kh * kw * (chip.activation_bytes + min(outputs // op.groups, chip.array.columns))
+        each_bytes = kh * kw * (chip.activation_bytes + min(outputs // op.groups, mac.columns))
         said += _cut("channels of a sum", reduction, widest, key, limits.max_input_channels, each_bytes, chip)
         channels = outputs // op.groups
     else:
         channels = outputs
     together = max(1, max(o.input_channels for o in ops) // reduction) if section == "convolution" else 1
-    said += _grouped(op, section, reduction, outputs, together, chip)
+    said += _grouped(op, section, reduction, outputs, together, layer)
     for what, size, key, limit in (
         ("output channels", channels, "max_output_channels", limits.max_output_channels),
         ("output columns", width, "max_width", limits.max_width),
@@ -91,7 +94,7 @@ def _convolution(node: Node, graph: Graph, chip: Chip, ops: Sequence[Any]) -> li
             said.append(f"limits.{section}.{key}={limit}: {size} {what} in parts")
     if strided:
         return said
-    return [*said, *_tiles(height * width, channels, node, graph, chip, [o for o in ops if o.emit])]
+    return [*said, *_tiles(height * width, channels, node, graph, mac, chip, [o for o in ops if o.emit])]
 
 
 def _kernel(op: IntegerConvolution, kernel: tuple[int, int], section: str, limits: ConvolutionLimits) -> list[str]:
@@ -109,7 +112,7 @@ def _kernel(op: IntegerConvolution, kernel: tuple[int, int], section: str, limit
 
 
 def _kernel_rows(
-    op: IntegerConvolution, kernel: tuple[int, int], outputs: int, limits: ConvolutionLimits, ops: Sequence[Any], chip: Chip
+    op: IntegerConvolution, kernel: tuple[int, int], outputs: int, limits: ConvolutionLimits, ops: Sequence[Any], layer: Layer
 ) -> list[str]:
     """Why the rows of the kernel are in more parts than the limits ask for."""
     high, wide = (min(k, m) for k, m in zip(kernel, limits.max_kernel or kernel))
@@ -117,7 +120,7 @@ def _kernel_rows(
     one_by_one = limits.max_dilation and op.dilations[0] > limits.max_dilation[0]
     if one_by_one or -(-kernel[0] // taken) <= -(-kernel[0] // high):
         return []
-    columns = chip.array.columns
+    columns, chip = op.array(layer).columns, layer.chip
     if isinstance(ops[0], Depthwise):
         channels = weights = min(outputs, columns)
     else:
@@ -142,9 +145,9 @@ def _cut(what: str, size: int, taken: int, key: str, limit: int | None, each_byt
     return [*said, _less(what, size, taken, whole * each_bytes, chip)] if taken < whole else said
 
 
-def _grouped(op: IntegerConvolution, section: str, reduction: int, outputs: int, together: int, chip: Chip) -> list[str]:
+def _grouped(op: IntegerConvolution, section: str, reduction: int, outputs: int, together: int, layer: Layer) -> list[str]:
     """together: groups of one instruction."""
-    mode = chip.array.depthwise
+    chip, mode = layer.chip, op.array(layer).depthwise
     if section == "depthwise":
         return [f"{chip.key('mac_array')}.depthwise=column: the array works on one channel at a time"] if mode == "column" else []
     if op.groups == 1:
@@ -158,11 +161,13 @@ def _grouped(op: IntegerConvolution, section: str, reduction: int, outputs: int,
     return [f"{op.groups} groups one after the other, each with {outputs // op.groups} columns of the array"]
 
 
-def _tiles(pixels: int, channels: int, node: Node, graph: Graph, chip: Chip, ops: Sequence[MachineOp]) -> list[str]:
+def _tiles(
+    pixels: int, channels: int, node: Node, graph: Graph, mac: MacArray, chip: Chip, ops: Sequence[MachineOp]
+) -> list[str]:
     """Why the output is made in several pieces."""
     if len(ops) < 2:
         return []
-    entries, sram = chip.array.accumulators.entries, chip.sram.size
+    entries, sram = mac.accumulators.entries, chip.sram.size
     said = []
     if pixels * channels > entries:
         said.append(
@@ -193,15 +198,19 @@ def _apart(
     node: Node, graph: Graph, chip: Chip, producers: Mapping[str, Node], consumers: Mapping[str, Sequence[Node]]
 ) -> list[str]:
     """Why a function or sum behind a convolution does not ride on its way out."""
-    post = chip.array.post
     kind = {"Lookup": "table", "IntegerBinary": "add"}.get(type(node.op).__name__)
-    if kind is None or kind in post or (kind == "add" and node.op.kind != "add"):
+    if kind is None or (kind == "add" and node.op.kind != "add"):
         return []
     behind = [n for n in node.inputs if n in producers and isinstance(producers[n].op, IntegerConvolution)]
-    if not any(graph.read_once(n, consumers) for n in behind):
+    behind = [n for n in behind if graph.read_once(n, consumers)]
+    layers = [Layer(producers[n], graph.types, graph.constants, chip) for n in behind]
+    if not layers or any(layer.node.op.can_have(kind, layer) for layer in layers):
         return []
     what = "function" if kind == "table" else "sum"
-    return [f"{chip.key('mac_array')}.post has no {kind}: the {what} is a pass of its own over the convolution's output"]
+    lacking = f"{chip.key('mac_array')}.post has no {kind}"
+    if any(kind in unit.array.post for unit in chip.workers("mac_array")):
+        lacking += " on an array that can do the rest"
+    return [f"{lacking}: the {what} is a pass of its own over the convolution's output"]
 
 
 def _averages(kinds: Sequence[str], node: Node, graph: Graph, chip: Chip) -> list[str]:

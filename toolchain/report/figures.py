@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,6 +51,8 @@ def run_figures(container: Container, simulations: Sequence[Simulation | None]) 
         "sram_bound_bytes": max((region.sram_bound_bytes for region, _ in regions), default=0),
         "sram_size_bytes": chip.sram.size,
         "busy_cycles": _busy([r for _, r in regions]),
+        "arrays_overlap": _arrays_overlap(chip, regions, container),
+        "unused_engines": [{"engine": engine, "reason": reason} for engine, reason in chip.unused.items()],
         "layers": layers,
         "host": host_figures(container, macs),
         "fallbacks": _fallbacks(container),
@@ -71,6 +74,24 @@ def _busy(simulations: Sequence[Simulation]) -> dict[str, int]:
         for engine, cycles in simulation.busy_cycles.items():
             total[engine] = total.get(engine, 0) + int(cycles)
     return total
+
+
+def _arrays_overlap(chip: Chip, regions: Sequence[tuple[Region, Simulation]], container: Container) -> float:
+    """Of the time in which an array is busy, the share in which two or more are."""
+    arrays = [unit.queue for unit in chip.of_kind("mac_array")]
+    if len(arrays) < 2:
+        return 0.0
+    busy = shared = 0
+    for region, simulation in regions:
+        ops = decode(region.program, container.machine.isa).ops
+        runs = np.isin(simulation.engine, arrays) & np.array([not isinstance(op, Signal | Wait) for op in ops])
+        times = np.concatenate([simulation.start[runs], simulation.end[runs]])
+        steps = np.repeat([1, -1], [runs.sum(), runs.sum()])
+        order = np.argsort(times, kind="stable")
+        running, lasting = np.cumsum(steps[order])[:-1], np.diff(times[order])
+        busy += int(lasting[running > 0].sum())
+        shared += int(lasting[running > 1].sum())
+    return shared / busy if busy else 0.0
 
 
 def roofline(chip: Chip, macs: int, read_bytes: int, write_bytes: int) -> int:
@@ -143,11 +164,11 @@ def _most_macs(container: Container) -> dict[str, int]:
 
 
 def _engine(chip: Chip, busy: np.ndarray) -> str:
-    """The engines that worked for a layer: of the arrays if any did, else of the vector engines, else the DMA."""
+    """The engines that worked for a layer, with the number of their units: arrays if any did, else vector engines, else DMA."""
     for kind in KINDS:
-        names = dict.fromkeys(u.engine for u in chip.of_kind(kind) if busy[u.queue])
+        names = Counter(u.engine for u in chip.of_kind(kind) if busy[u.queue])
         if names:
-            return "+".join(names)
+            return "+".join(name if kind == "dma" or n == 1 else f"{name} x{n}" for name, n in names.items())
     return chip.of_kind("dma")[0].engine
 
 

@@ -78,8 +78,17 @@ def totals_text(figures: Mapping[str, Any]) -> str:
     )
     if figures["host"]["macs"]:
         head += f"; {100 * figures['host']['mac_share']:.1f} % of the model's MACs run on the HOST"
-    left_out = _left_out(figures["host"])
-    return head + "\n" + table(("total", "value", "bound", "ratio", "bound is"), rows, (1, 2, 3)) + left_out
+    totals = table(("total", "value", "bound", "ratio", "bound is"), rows, (1, 2, 3))
+    return head + "\n" + totals + _left_out(figures["host"]) + _units(figures)
+
+
+def _units(figures: Mapping[str, Any]) -> str:
+    """How arrays share their work, and the engines that have none."""
+    said = [f"engine {unused['engine']} is not used: {unused['reason']}" for unused in figures["unused_engines"]]
+    if figures["arrays_overlap"]:
+        busy = ", ".join(f"{unit} {100 * cycles / figures['cycles']:.1f} %" for unit, cycles in figures["busy_cycles"].items())
+        said.insert(0, f"two or more arrays at once in {100 * figures['arrays_overlap']:.1f} % of array time; busy: {busy}")
+    return "".join(f"\n{line}" for line in said)
 
 
 def _left_out(host: Mapping[str, Any]) -> str:

@@ -136,7 +136,7 @@ class _Held:
     ) -> Execution:
         size = dram.size
         with _named(self._name):
-            found = self._loaded.run(dram, until=until, observe=observe, progress=progress)
+            found = self._loaded.run(dram.copy(), until=until, observe=observe, progress=progress)
         reason = _fault(found, size, len(self._program.decoded.ops))
         if reason is not None:
             raise CompileError(f"backend {self._name}: {reason}; docs/backends.md says what it must give")

@@ -77,6 +77,7 @@ class Session:
         self._providers = host_providers(host)
         self._islands: dict[int, Any] = {}
         self.program, self._loaded = cache(self._program), cache(self._load)
+        self._image = cache(lambda index: dram_image(self.program(index).region))
         self._warnings: dict[int, tuple[str, ...]] = {}
 
     @property
@@ -116,7 +117,7 @@ class Session:
         check_feeds(self.container.inputs, feeds)
         real, codes = {n: np.asarray(feeds[n]) for n in feeds}, {}
         self._run_segments(index, real, codes, progress, None)
-        dram = self._filled(self.program(index).region, real, codes)
+        dram = self._filled(index, real, codes)
         with self._naming(index):
             return self._loaded(index).run(dram, until=until, progress=progress).memory
 
@@ -159,7 +160,7 @@ class Session:
         progress: Progress | None,
         watch: Watch | None,
     ) -> Ran:
-        program, dram = self.program(index), self._filled(region, real, codes)
+        program, dram = self.program(index), self._filled(index, real, codes)
         observe = watch(region, program.decoded.ops) if watch else None
         with self._naming(index):
             done = self._loaded(index).run(dram, observe=observe, progress=progress)
@@ -175,9 +176,12 @@ class Session:
             self._warnings[index] = tuple(f"{self.place(index)}{sentence}" for sentence in unread)
         return Ran(f"npu ({self.backend_name})", region.nodes, simulation, self._warnings.get(index, ()))
 
-    def _filled(self, region: Region, real: Mapping[str, np.ndarray], codes: dict[str, np.ndarray]) -> np.ndarray:
-        """The region's DRAM with constants and inputs in place; the codes of inputs are added."""
-        dram = dram_image(region)
+    def _filled(self, index: int, real: Mapping[str, np.ndarray], codes: dict[str, np.ndarray]) -> np.ndarray:
+        """The region's DRAM with constants and inputs in place; the codes of inputs are added.
+
+        One image serves all runs: programs leave constants and inputs as they are, and the reference writes outputs only.
+        """
+        region, dram = self.program(index).region, self._image(index)
         for port in region.inputs:
             if port.tensor not in codes:
                 codes[port.tensor] = to_codes(_fitting(real[port.model], port), port)

@@ -7,39 +7,44 @@ long as the last of those.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
+from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
+from toolchain.hw.units import Unit
 from toolchain.machine import MachineOp, Space, demand
-from toolchain.ops.base import Layer, Region, Site, Work, dense_strides
+from toolchain.ops.base import Layer, Region, Work, dense_strides
 from toolchain.ops.nest import Axis
 from toolchain.schedule.copies import Spot, Stride, copies
 from toolchain.schedule.places import View
 from toolchain.schedule.staging import Ring, Slot, region_strides, staged_regions
+from toolchain.schedule.units import Clocks, able_units, chain_of, emitted, on_unit
 
 _SEEN, _SEEN_INNERMOST = 2, 3  # of equal steps: the pipeline is in its stride after two works
 
-# A point of a nest; BEGIN before the last of the steps that are looked at, and behind it how often it is repeated.
+# A point of a nest; BEGIN before the last of the steps that are looked at, and behind them how many steps they stand for.
 Visit = tuple[Any, ...] | int
 BEGIN = -1
+Runs = Mapping[Unit, float]  # cycles on each unit that can run a work
 
 
-def visits(axes: Sequence[Axis], point: tuple[Any, ...] = ()) -> Iterator[Visit]:
-    """The points that stand for all, in order, with what is to be repeated."""
+def visits(axes: Sequence[Axis], period: int = 1, point: tuple[Any, ...] = ()) -> Iterator[Visit]:
+    """The points that stand for all, in order, with what is to be repeated: the last `period` steps that are looked at,
+    as many of which keep all units busy once."""
     if not axes:
         yield point
         return
     axis, deeper = axes[0], axes[1:]
-    most = _SEEN if any(len(a.steps) > 1 for a in deeper) else _SEEN_INNERMOST
+    most = (_SEEN if any(len(a.steps) > 1 for a in deeper) else _SEEN_INNERMOST) + period - 1
     for start, count in axis.runs:
         seen = min(count, most)
         for i in range(start, start + seen):
-            repeats = count - seen if i == start + seen - 1 else 0
-            if repeats:
+            if count > seen and i == start + seen - period:
                 yield BEGIN
-            yield from visits(deeper, (*point, axis.steps[i]))
-            if repeats:
-                yield repeats
+            yield from visits(deeper, period, (*point, axis.steps[i]))
+        if count > seen:
+            yield count - seen
 
 
 class CostModel:
@@ -48,7 +53,12 @@ class CostModel:
     def __init__(self, chip: Chip):
         self._chip = chip
         self._loads: dict[Hashable, float] = {}
-        self._runs: dict[Hashable, float] = {}
+        self._runs: dict[Hashable, Runs] = {}
+
+    @property
+    def choice(self) -> bool:
+        """Whether programs name another unit than the first of its kind."""
+        return any(unit.number for kind in ("mac_array", "vector") for unit in self._chip.workers(kind))
 
     def region_cycles(self, region: Region, view: View, write: bool) -> float:
         """Cycles to bring a region in, or take it away."""
@@ -68,19 +78,19 @@ class CostModel:
         return self._loads[key]
 
     def _copy_cycles(self, source: Spot, target: Spot, strides: list[Stride], item_bytes: int) -> float:
-        dimensions = self._chip.dma.dimensions
-        return sum(self._alone_cycles(op, Space.DRAM) for op in copies(source, target, strides, item_bytes, dimensions, 0))
+        channel, dimensions = self._chip.channels[0].number, self._chip.dma_dimensions
+        return sum(self._alone_cycles(op, Space.DRAM) for op in copies(source, target, strides, item_bytes, dimensions, channel))
 
-    def run_cycles(self, layer: Layer, work: Work, views: Mapping[str, View]) -> float:
-        """Cycles of a work's instructions, with its operands in SRAM."""
+    def run_cycles(self, layer: Layer, work: Work, views: Mapping[str, View]) -> Runs:
+        """Cycles of a work's instructions on each unit that can run it, with its operands in SRAM."""
         write = work.write.size if work.write else None
         starts = tuple(tuple(s > 0 for s in r.start) for r in work.reads)
         key = (layer.node.name, tuple(r.size for r in work.reads), starts, tuple(b.size_bytes for b in work.blocks), write)
         if key not in self._runs:
-            item = self._chip.activation_bytes
-            sites = [Site(0, dense_strides(r.size, item)) for r in work.reads]
-            out = Site(0, dense_strides(work.write.size, item)) if work.write else None
-            self._runs[key] = sum(self._alone_cycles(op) for op in work.emit(sites, [0] * len(work.blocks), out))
+            ops = emitted(work, self._chip)
+            self._runs[key] = {
+                unit: sum(self._alone_cycles(op) for op in on_unit(ops, unit)) for unit in able_units(ops, self._chip)
+            }
         return self._runs[key]
 
     def _alone_cycles(self, op: MachineOp, only: int | None = None) -> float:
@@ -98,41 +108,79 @@ class CostModel:
 
 
 class Pipeline:
-    """Loads, computes and stores of successive works, overlapped as far as the rings allow; one DMA queue."""
+    """Loads, computes and stores of successive works, overlapped as far as the rings allow; one DMA queue.
+
+    A chain of works that add to the same sums runs on the unit on which it ends first. clocks: when DMA and units are free.
+    ready: when the layer's operands are there. `units`: that of each work.
+    """
 
     def __init__(
-        self, layer: Layer, slots: Sequence[Slot], resident: Collection[str], views: Mapping[str, View], model: CostModel
+        self,
+        layer: Layer,
+        slots: Sequence[Slot],
+        resident: Collection[str],
+        views: Mapping[str, View],
+        model: CostModel,
+        clocks: Clocks | None = None,
+        ready: float = 0.0,
     ):
         self._layer, self._resident, self._views, self._model = layer, resident, views, model
         self._rings = {s.role: Ring(s.copies) for s in slots}
         self._depth = max((s.copies for s in slots), default=1)
-        self._dma = self._engine = 0.0
+        self._clocks, self._ready = clocks or Clocks(), ready
         self._finished = [0.0] * self._depth  # when the latest works ended
-        self._works = 0
-        self._marks: list[tuple[float, float, int]] = []
+        self._works = 0.0
+        self._marks: list[tuple[float, list[float], float]] = []
+        self.units: list[Unit] = []
 
-    def run(self, visited: Iterable[Sequence[Work] | int]) -> tuple[float, int]:
-        """(cycles, works). `visited`: works in the place of the points of `visits`."""
-        for works in visited:
+    def run(self, visited: Sequence[Sequence[Work] | int], period: int = 1) -> tuple[float, int]:
+        """(cycles, works). visited: works in the place of the points of `visits`, with its period."""
+        units, begun = self._able(visited), False
+        for at, works in enumerate(visited):
             if not isinstance(works, int):
-                for work in works:
-                    self._add(work)
+                for i, work in enumerate(works):
+                    self._load(work)
+                    self._compute(work, self.units[-1] if begun else self._choose(units, visited[at:], i))
+                    begun = work.write is None
             elif works == BEGIN:
-                self._marks.append((self._dma, self._engine, self._works))
+                self._marks.append((self._clocks.dma, [self._clocks.at(u) for u in units], self._works))
             else:
-                self._repeat(works)
-        return max(self._engine, self._dma), self._works
+                self._repeat(works, period, units)
+        return max(self._clocks.latest(units), self._clocks.dma), round(self._works)
 
-    def _repeat(self, times: int) -> None:
-        """What happened since the last mark happens `times` more."""
-        dma, engine, works = self._marks.pop()
-        later = times * (self._engine - engine)
-        self._dma += times * (self._dma - dma)
-        self._engine += later
-        self._finished = [at + later for at in self._finished]
+    def _able(self, visited: Iterable[Sequence[Work] | int]) -> tuple[Unit, ...]:
+        """The units that can run every work of the layer, so that each of them can take any chain."""
+        found: list[Unit] | None = None
+        for work in (work for works in visited if not isinstance(works, int) for work in works):
+            runs = self._model.run_cycles(self._layer, work, self._views)
+            found = list(runs) if found is None else [u for u in found if u in runs]
+            if len(found) < 2:
+                break
+        if not found:
+            raise InternalError(f"{self._layer.node.name}: no unit can run all of its tiles")
+        return tuple(found)
+
+    def _choose(self, units: Sequence[Unit], visited: Sequence[Sequence[Work] | int], first: int) -> Unit:
+        """The unit on which the chain that begins with work `first` of visited[0] ends first."""
+        if len(units) == 1:
+            return units[0]
+        following = (work for works in visited if not isinstance(works, int) for work in works)
+        chain = chain_of(islice(following, first, None))
+        runs = self._model.run_cycles(self._layer, chain[0], self._views)
+        return self._clocks.earliest({u: len(chain) * runs[u] for u in units}, max(self._ready, self._clocks.dma))
+
+    def _repeat(self, steps: int, period: int, units: Sequence[Unit]) -> None:
+        """What happened since the last mark, in `period` steps, goes on for so many more."""
+        dma, free, works = self._marks.pop()
+        times = steps if period == 1 else steps / period
+        later = [times * (self._clocks.at(u) - at) for u, at in zip(units, free)]
+        self._clocks.dma += times * (self._clocks.dma - dma)
+        for unit, cycles in zip(units, later):
+            self._clocks.free[unit.queue] = self._clocks.at(unit) + cycles
+        self._finished = [at + max(later) for at in self._finished]
         self._works += times * (self._works - works)
 
-    def _add(self, work: Work) -> None:
+    def _load(self, work: Work) -> None:
         load = 0.0
         for role, region in staged_regions(work, self._resident):
             if not self._rings[role].take(region)[1]:
@@ -141,10 +189,14 @@ class Pipeline:
             if not self._rings[f"b{i}"].take(block.key)[1]:
                 load += self._model.block_cycles(block.size_bytes)
         if load:
-            self._dma = max(self._dma, self._finished[0]) + load
-        self._engine = max(self._engine, self._dma) + self._model.run_cycles(self._layer, work, self._views)
-        self._finished = [*self._finished[1:], self._engine]
+            self._clocks.dma = max(self._clocks.dma, self._finished[0]) + load
+
+    def _compute(self, work: Work, unit: Unit) -> None:
+        cycles = self._model.run_cycles(self._layer, work, self._views)[unit]
+        end = self._clocks.run(unit, max(self._clocks.dma, self._ready), cycles)
+        self.units.append(unit)
+        self._finished = [*self._finished[1:], end]
         self._works += 1
         if work.write is not None and work.write.tensor not in self._resident:
             # The store leaves while the next work computes; its time is spent on the same queue.
-            self._dma += self._model.region_cycles(work.write, self._views[work.write.tensor], True)
+            self._clocks.dma += self._model.region_cycles(work.write, self._views[work.write.tensor], True)

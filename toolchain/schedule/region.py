@@ -13,9 +13,10 @@ from toolchain.ops.base import Layer, tiling_key
 from toolchain.ops.movement import Reshape
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.options import Options
+from toolchain.schedule.placement import place_works
 from toolchain.schedule.places import View, find_views
 from toolchain.schedule.refusal import too_many, too_small
-from toolchain.schedule.staging import LayerPlan
+from toolchain.schedule.staging import PlannedLayer
 from toolchain.schedule.tilings import LayerTilings, SmallestTile, smallest_tile
 
 _PLACING_NODES = 2_000  # effort of one placement: another attempt, with less resident, costs less than a longer search
@@ -31,14 +32,6 @@ class Storage:
     start: int
     end: int
     touches: int  # nodes that write or read it
-
-
-@dataclass(frozen=True)
-class PlannedLayer:
-    """A node and its tiling; None for movers, which copy between the homes of their tensors."""
-
-    layer: Layer
-    plan: LayerPlan | None
 
 
 @dataclass(frozen=True)
@@ -113,7 +106,8 @@ class _Planner:
         refusal = too_many([p.layer for p in best.layers], [p.plan.works if p.plan else 0 for p in best.layers], self.chip)
         if refusal is not None:
             raise CompileError(refusal)
-        return best
+        names = {n for n, v in self.views.items() if v.root in best.resident}
+        return replace(best, layers=place_works(best.layers, names, self.views, self.model))
 
     def _try(self, least: Sequence[int], share: float) -> RegionPlan | None:
         """A plan with `share` of the SRAM kept for staging; less and less is resident until it can be placed."""
@@ -189,9 +183,11 @@ class _Planner:
     def _place(self, planned: Sequence[PlannedLayer], resident: frozenset[str]) -> RegionPlan | None:
         align = self.chip.sram.alignment_bytes
         homes = [Buffer(s.name, s.start, s.end, s.size_bytes, align) for n, s in self.storages.items() if n in resident]
-        for early in (1, 0) if self.options.double_buffer else (0,):
+        # Where works have a choice of units, the next layer may run beside this one: it should not wait for the bytes.
+        apart = [(1, 1)] if self.model.choice else []
+        for early, late in (*apart, (1, 0), (0, 0)) if self.options.double_buffer else (*apart, (0, 0)):
             slots = [
-                Buffer(f"{step}:{slot.role}:{i}", _since(step, slot.role, early), step + 1, slot.size_bytes, align)
+                Buffer(f"{step}:{slot.role}:{i}", _since(step, slot.role, early), step + 1 + late, slot.size_bytes, align)
                 for step, p in enumerate(planned)
                 if p.plan is not None
                 for slot in p.plan.slots

@@ -10,7 +10,8 @@ import math
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 
-from toolchain.ops.base import Region, Tiling, Work, aligned
+from toolchain.hw.units import Unit
+from toolchain.ops.base import Layer, Region, Tiling, Work, aligned
 from toolchain.schedule.copies import Stride
 
 
@@ -32,6 +33,16 @@ class LayerPlan:
     staging_bytes: int
     works: int
     cycles: float
+
+
+@dataclass(frozen=True)
+class PlannedLayer:
+    """A node and its tiling; None for movers, which copy between the homes of their tensors. units: that run its works one by
+    one; none where the machine leaves no choice."""
+
+    layer: Layer
+    plan: LayerPlan | None
+    units: tuple[Unit, ...] = ()
 
 
 @dataclass

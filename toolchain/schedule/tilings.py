@@ -6,13 +6,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from toolchain.hw.units import Unit
 from toolchain.ops.base import Layer, Tiling, Work
 from toolchain.schedule.cost import CostModel, Pipeline, visits
 from toolchain.schedule.places import View
 from toolchain.schedule.staging import LayerPlan, Sizes, Slot, staging_bytes
+from toolchain.schedule.units import emitted, speed, units_for
 
 _ENOUGH_TILES = 4096
 _ENOUGH_WORKS = 20_000  # works looked at for one layer, over all of its tilings
+_LONGEST_PERIOD = 8  # works after which all units had a turn
 _FEW, _FINER = 3, 4  # after so many tilings, those with so many times the tiles of the best are passed over
 
 
@@ -69,7 +72,7 @@ class LayerTilings:
         return [(tiles, tiling) for tiles, _, tiling in counted]
 
     def evaluate(self, tiling: Tiling, budget_bytes: int) -> LayerPlan | None:
-        """With as many slots (at most `depth`) as fit the budget; None when not even one does."""
+        """With as many slots as fit the budget, or fewer that are as fast; None when not even one does."""
         known = self._known.setdefault(tiling, _Known())
         if known.single_bytes > budget_bytes:
             return None
@@ -77,17 +80,38 @@ class LayerTilings:
         if known.sizes is None and not self._measure(tiling, known, budget_bytes, visited):
             return None
         assert known.sizes is not None
-        for copies in range(self._depth, 0, -1):
+        found: list[LayerPlan] = []
+        for copies in self._depths:
             slots = known.sizes.slots(copies)
             size = staging_bytes(slots, self._align)
             if size > budget_bytes:
                 continue
             if copies not in known.costs:
                 pipeline = Pipeline(self._layer, slots, self._resident, self._views, self._model)
-                cycles, works = pipeline.run(visited or self._visit(tiling))
+                cycles, works = pipeline.run(visited or list(self._visit(tiling)), self._period)
                 known.costs[copies] = LayerPlan(tiling, slots, size, works, cycles)
-            return known.costs[copies]
-        return None
+            found.append(known.costs[copies])
+            if copies <= self._depth:
+                break
+        return min(reversed(found), key=lambda plan: plan.cycles, default=None)
+
+    @cached_property
+    def _depths(self) -> tuple[int, ...]:
+        """Slots a ring that are tried, most first: where several units take turns, as many for each of them."""
+        units = len(self._units)
+        return (*((units * self._depth,) if units > 1 else ()), *range(self._depth, 0, -1))
+
+    @cached_property
+    def _period(self) -> int:
+        """Works after which every unit has had its turn; where they are very unequal, the slow ones may have none."""
+        rates = [speed(unit) for unit in self._units]
+        return min(_LONGEST_PERIOD, round(sum(rates) / min(rates)))
+
+    @cached_property
+    def _units(self) -> tuple[Unit, ...]:
+        """That the layer's works may be shared out to."""
+        nest = self._layer.node.op.nest(self._layer, self._candidates[0][1])
+        return units_for(emitted(next(nest.works()), self._layer.chip), self._layer.chip)
 
     def _measure(self, tiling: Tiling, known: _Known, budget_bytes: int, visited: list[Sequence[Work] | int]) -> bool:
         """Finds the sizes of the tiling's slots and fills `visited`; False as soon as they are beyond the budget."""
@@ -108,7 +132,7 @@ class LayerTilings:
     def _visit(self, tiling: Tiling) -> Iterator[Sequence[Work] | int]:
         """The works that stand for all, and how often what is repeated."""
         nest = self._layer.node.op.nest(self._layer, tiling)
-        return (visit if isinstance(visit, int) else nest.body(visit) for visit in visits(nest.axes))
+        return (visit if isinstance(visit, int) else nest.body(visit) for visit in visits(nest.axes, self._period))
 
 
 def _tiles(layer: Layer, tiling: Tiling) -> int:

@@ -1,0 +1,75 @@
+"""Random engines and memories beside those of a shipped machine: more of a kind, others of it, some that no program uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+_POSTS: Sequence[list[str]] = ([], ["table"], ["add"], ["table", "add"])
+
+
+def draw_units(draw: Any, data: dict[str, Any]) -> None:
+    """data: a chip as JSON, whose engines are mac, vector and dma. Every second machine has one unit of each kind."""
+    engines = data["engines"]
+    if draw(st.booleans()):
+        return
+    engines["mac"]["count"] = draw(st.sampled_from([1, 1, 2, 3]))
+    engines["vector"]["count"] = draw(st.sampled_from([1, 1, 2, 3]))
+    # One sorts before `mac`, one behind it.
+    other = draw(st.sampled_from([None, "array", "second"]))
+    if other:
+        engines[other] = _array(draw, engines["mac"])
+    if draw(st.integers(0, 2)) == 0:
+        engines["pooler"] = _vector(draw, engines["vector"])
+    if draw(st.integers(0, 2)) == 0:
+        engines["mover"] = _mover(draw, engines["dma"])
+    if draw(st.integers(0, 3)) == 0:
+        _apart(draw, data)
+    # A ring of all units, and an answer to each of its signals where counts are small.
+    least = 2 * (sum(e["count"] for e in engines.values() if e["kind"] != "dma") + 1)
+    data["sync"]["semaphores"] = max(data["sync"]["semaphores"], least)
+
+
+def _array(draw: Any, mac: dict[str, Any]) -> dict[str, Any]:
+    rows, columns = draw(st.sampled_from([1, 4, 8, 16])), draw(st.sampled_from([1, 3, 8, 16]))
+    entries = max(rows * columns, draw(st.sampled_from([64, 256, 1024, 8192])))
+    return {
+        **mac,
+        "count": draw(st.sampled_from([1, 1, 2])),
+        "rows": rows,
+        "columns": columns,
+        "dataflow": draw(st.sampled_from(["os", "ws", "is"])),
+        "depthwise": draw(st.sampled_from(["diagonal", "column", "none"])),
+        "accumulators": {**mac["accumulators"], "entries": entries},
+        "post": draw(st.sampled_from(_POSTS)),
+        "queue_depth": draw(st.sampled_from([1, 4])),
+    }
+
+
+def _vector(draw: Any, vector: dict[str, Any]) -> dict[str, Any]:
+    """Some of the functions of the other one, at another rate."""
+    lanes = draw(st.sampled_from([1, 4, 16]))
+    functions = {f: {"lanes": lanes, "startup": 2} for f in vector["functions"] if draw(st.booleans())}
+    return {**vector, "count": draw(st.sampled_from([1, 1, 2])), "functions": functions}
+
+
+def _mover(draw: Any, dma: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **dma,
+        "channels": draw(st.integers(1, 2)),
+        "dimensions": draw(st.integers(1, 3)),
+        "bytes_per_cycle": draw(st.sampled_from([0.5, 8.0, 64.0])),
+        "memories": draw(st.sampled_from([None, ["dram", "sram"], ["sram"]])),
+    }
+
+
+def _apart(draw: Any, data: dict[str, Any]) -> None:
+    """An engine that works on a memory of its own, which compiled programs leave alone."""
+    kind = draw(st.sampled_from(["mac", "vector"]))
+    role = draw(st.sampled_from(["input", "output"]))
+    engines, memory = data["engines"], {**data["memories"]["sram"], "size": 4096}
+    private = draw(st.booleans())
+    engines["apart"] = {**engines[kind], "memories": {**engines[kind]["memories"], role: "buffer"}, "count": 1}
+    data["memories"]["buffer"] = {**memory, "private_to": "apart" if private else None}

@@ -1,0 +1,54 @@
+"""The rows that layers are looked at by: of float and of integers the same numbers, but for rounding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from unequal_networks import network, plain, samples
+
+from toolchain.ir.stored import stored
+from toolchain.repair import places as places_of
+from toolchain.repair.places import FloatRows, places
+
+SHAPE = (1, 3, 8, 8)
+
+
+@pytest.mark.parametrize("held_bytes", [places_of.HELD_BYTES, 1], ids=["at once", "one layer at a time"])
+def test_rows_of_float_are_those_of_the_integers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_bytes: int) -> None:
+    """Behind padding that is written into memory, a transposed convolution, and rows of a product."""
+    monkeypatch.setattr(places_of, "HELD_BYTES", held_bytes)
+    rng = np.random.default_rng(0)
+    shapes = {"w1": (4, 3, 12, 12), "w2": (4, 4, 2, 2), "w3": (1840, 5), "b3": (5,)}
+    net = network(
+        """g (float[1,3,8,8] x) => (float[1,5] y) {
+            a = Conv <pads=[16,17,16,17], strides=[3,4]> (x, w1)
+            b = ConvTranspose <strides=[2,3]> (a, w2)
+            f = Flatten(b)
+            y = Gemm(f, w3, b3)
+        }""",
+        {n: rng.standard_normal(s) for n, s in shapes.items()},
+        tmp_path,
+        "ws8_pow2",
+    )
+    seen = samples(SHAPE, 4)
+    given = plain(net, seen)
+    graph, session, found = net.integer(given), net.session(given), places(net, given, 4)
+    rows, codes = FloatRows(net, seen, found), [session.run_detailed(s).codes for s in seen]
+    assert len(found) == 3 and len(next(iter(found.values())).moves) == 2
+    for place in found.values():
+        kind, real = graph.types[place.node.inputs[0]].quant, rows.take(place)
+        assert kind is not None and real is not None
+        read = [place.rows(c[place.node.inputs[0]], i, kind.zero_point) for i, c in enumerate(codes)]
+        held = np.concatenate(read, 1) * kind.scale
+        assert real.shape == held.shape and np.square(real - held).mean() < 0.02 * np.square(real).mean()
+
+
+def test_layers_whose_codes_the_file_holds_are_left_alone(tmp_path: Path) -> None:
+    net = network("g (float[1,3,8,8] x) => (float[1,4,8,8] y) { y = Conv(x, w) }", {"w": np.ones((4, 3, 1, 1))}, tmp_path)
+    given, node = plain(net, samples(SHAPE, 4)), net.graph.nodes[-1]
+    held = {node.sources[0]: stored(np.ones((4, 1)), np.ones(1), 0)}
+    assert list(places(net, given, 4)) == [node.name]
+    assert not places(net, replace(given, held=held), 4)

@@ -1,0 +1,219 @@
+"""Works on several arrays, vector engines and DMA engines: where they go, that they overlap, and what is left unused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from toolchain.api import Build, BuildOptions, build
+from toolchain.codegen import Region
+from toolchain.errors import CompileError
+from toolchain.hw.rules import broken_rules
+from toolchain.isa import Machine, decode, load_machine
+from toolchain.isa.needs import broken_needs
+from toolchain.machine import Convolution, Copy, MachineOp, Space
+from toolchain.report.text import totals_text
+from toolchain.runtime import Session, random_feeds, verify
+from toolchain.schedule.units import Clocks
+
+
+def edge16(engines: Mapping[str, Mapping[str, Any]], **sections: Mapping[str, Any]) -> Machine:
+    """With two DMA channels and keys of engines and sections changed; an engine that it does not have starts as a copy of
+    the one of its kind."""
+    machine = load_machine("edge16")
+    chip = machine.chip
+    first = {e.kind: e for e in chip.engines.values()}
+    changes = {"dma": {"channels": 2}, **engines}
+    made = {n: chip.engines.get(n, first[c.get("kind", "mac_array")]).model_copy(update=dict(c)) for n, c in changes.items()}
+    update: dict[str, Any] = {"engines": {**chip.engines, **made}}
+    for name, keys in sections.items():
+        update[name] = {**getattr(chip, name), **keys} if name == "memories" else getattr(chip, name).model_copy(update=keys)
+    chip = chip.model_copy(update=update)
+    assert not broken_rules(chip), broken_rules(chip)
+    return replace(machine, chip=chip)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return tmp_path / "model.onnx"
+
+
+def save(path: Path, nodes: Sequence[onnx.NodeProto], inputs: Sequence[str], outputs: Sequence[str], **weights: tuple) -> None:
+    rng = np.random.default_rng(1)
+    constants = [numpy_helper.from_array(rng.normal(size=s).astype(np.float32), n) for n, s in weights.items()]
+    given = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 32, 16, 16]) for n in inputs]
+    made = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 32, 16, 16]) for n in outputs]
+    graph = helper.make_graph(list(nodes), "graph", given, made, constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+
+
+def convolution(x: str, w: str, y: str) -> onnx.NodeProto:
+    return helper.make_node("Conv", [x, w], [y], name=y, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+
+
+def built(path: Path, machine: Machine, level: int = 2) -> tuple[Build, list[MachineOp]]:
+    """Compiled, and once more held against the reference; with the operations of its one region."""
+    made = build(path, BuildOptions(machine, level=level))
+    (region,) = made.container.segments
+    assert isinstance(region, Region)
+    _, difference = verify(
+        Session(made.data, timing=True), Session(made.data, backend="reference"), random_feeds(made.container.inputs, seed=5)
+    )
+    assert difference is None
+    return made, list(decode(region.program, machine.isa).ops)
+
+
+def of_layer(made: Build, ops: Sequence[MachineOp], name: str) -> list[Convolution]:
+    region = made.container.segments[0]
+    assert isinstance(region, Region)
+    layer = next(i for i, info in enumerate(region.layers) if name in info.sources)
+    return [op for op, owner in zip(ops, region.op_layers) if owner == layer and isinstance(op, Convolution)]
+
+
+def test_two_arrays_share_the_tiles_of_one_layer(model: Path) -> None:
+    save(model, [convolution("x", "w", "y")], ["x"], ["y"], w=(32, 32, 3, 3))
+    one, _ = built(model, edge16({}))
+    two, ops = built(model, edge16({"mac": {"count": 2}}))
+    assert {op.unit for op in ops if isinstance(op, Convolution)} == {0, 1}
+    assert two.figures["cycles"] < 0.75 * one.figures["cycles"]
+    assert (one.figures["arrays_overlap"], one.figures["layers"][0]["engine"]) == (0, "mac")
+    assert two.figures["arrays_overlap"] > 0.6 and two.figures["layers"][0]["engine"] == "mac x2"
+    assert {"mac0", "mac1"} <= {unit for unit, cycles in two.figures["busy_cycles"].items() if cycles}
+    assert "two or more arrays at once in " in totals_text(two.figures)
+    assert two.figures["roofline_cycles"] <= one.figures["roofline_cycles"]
+
+
+def test_convolutions_that_need_nothing_of_each_other_run_at_once(model: Path) -> None:
+    """Each is one tile, so what overlaps is layers."""
+    save(model, [convolution("x", "w", "y"), convolution("x", "v", "z")], ["x"], ["y", "z"], w=(32, 32, 3, 3), v=(32, 32, 3, 3))
+    entries = load_machine("edge16").chip.array.accumulators.model_copy(update={"entries": 8192})
+    limits = {"convolution": load_machine("edge16").chip.limits.convolution.model_copy(update={"max_width": 16})}
+    made, ops = built(model, edge16({"mac": {"count": 2, "accumulators": entries}}, limits=limits), level=0)
+    y, z = (of_layer(made, ops, name) for name in ("y", "z"))
+    assert [len(y), len(z)] == [1, 1] and {y[0].unit, z[0].unit} == {0, 1}
+    assert made.figures["arrays_overlap"] > 0.3
+
+
+@pytest.mark.parametrize("level", [2, 3])
+def test_works_that_add_to_the_same_sums_stay_on_one_array(model: Path, level: int) -> None:
+    save(model, [convolution("x", "w", "y"), convolution("y", "w", "z")], ["x"], ["z"], w=(32, 32, 3, 3))
+    chip = load_machine("edge16").chip
+    limits = {"convolution": chip.limits.convolution.model_copy(update={"max_input_channels": 8})}
+    entries = chip.array.accumulators.model_copy(update={"entries": 1024})
+    machine = edge16({"mac": {"accumulators": entries}, "second": {"rows": 8, "accumulators": entries}}, limits=limits)
+    _, ops = built(model, machine, level)
+    held: dict[int, int] = {}  # by array: works of its open chain
+    for op in (op for op in ops if isinstance(op, Convolution)):
+        assert op.accumulate == (held.get(op.unit, 0) > 0)
+        held[op.unit] = 0 if op.emit else held.get(op.unit, 0) + 1
+    assert held == {0: 0, 1: 0}
+
+
+def test_an_array_without_a_post_never_gets_what_needs_it(model: Path) -> None:
+    sigmoid = helper.make_node("Sigmoid", ["y"], ["s"], name="s")
+    save(model, [convolution("x", "w", "y"), sigmoid, convolution("s", "w", "z")], ["x"], ["z"], w=(32, 32, 3, 3))
+    _, ops = built(model, edge16({"second": {"post": ()}}))
+    used = {(op.use_table, op.unit) for op in ops if isinstance(op, Convolution)}
+    assert used == {(1, 0), (0, 0), (0, 1)}
+
+
+def test_what_only_a_smaller_array_can_do_goes_there(model: Path) -> None:
+    """Post and depthwise modes of no array are taken together: the table runs on the second, the sum apart."""
+    relu = helper.make_node("Sigmoid", ["y"], ["s"], name="s")
+    add = helper.make_node("Add", ["s", "x"], ["z"], name="z")
+    save(model, [convolution("x", "w", "y"), relu, add], ["x"], ["z"], w=(32, 32, 3, 3))
+    made, ops = built(model, edge16({"mac": {"post": ("add",)}, "second": {"rows": 8, "columns": 8, "post": ("table",)}}))
+    assert {(op.use_table, op.use_add, op.unit) for op in ops if isinstance(op, Convolution)} == {(1, 0, 1)}
+    assert [layer["op"] for layer in made.figures["layers"]] == ["Convolution", "Binary"]
+    reasons = [row["reason"] for row in made.figures["nodes"] if row["node"] == "z"]
+    assert "engines.mac, engines.second.post has no add on an array that can do the rest" in reasons[0]
+
+
+def test_a_vector_engine_gets_what_it_has_a_function_for(model: Path) -> None:
+    nodes = [helper.make_node("Mul", ["x", "u"], ["m"], name="m"), helper.make_node("Sigmoid", ["m"], ["y"], name="y")]
+    save(model, nodes, ["x", "u"], ["y"])
+    functions = load_machine("edge16").chip.of_kind("vector")[0].vector.functions
+    tables = {"kind": "vector", "functions": {"table": functions["table"]}}
+    _, ops = built(model, edge16({"tables": tables}))
+    used = {(op.NAME, op.unit_in(edge16({"tables": tables}).chip).name) for op in ops if op.ENGINE == "vector"}
+    assert used == {("elementwise", "vector"), ("table", "tables")}
+
+
+def test_a_work_goes_where_it_ends_first() -> None:
+    fast, slow = edge16({"second": {"rows": 4}}).chip.of_kind("mac_array")
+    clocks, wanted = Clocks(), {fast: 10.0, slow: 40.0}
+    placed = []
+    for _ in range(5):
+        unit = clocks.earliest(wanted, 0.0)
+        clocks.run(unit, 0.0, wanted[unit])
+        placed.append(unit.name)
+    assert placed == ["mac", "mac", "mac", "mac", "second"]
+    assert clocks.earliest(wanted, 100.0) is fast  # both are free by then
+
+
+def test_engines_that_programs_cannot_use_are_named(model: Path) -> None:
+    save(model, [convolution("x", "w", "y")], ["x"], ["y"], w=(32, 32, 3, 3))
+    memories = load_machine("edge16").chip.memories
+    array = load_machine("edge16").chip.array
+    own = memories["sram"].model_copy(update={"private_to": "core"})
+    core = {"count": 2, "memories": array.memories.model_copy(update={"input": "tile"})}
+    with_core = edge16({"core": core}, memories={"tile": own})
+    chip = with_core.chip
+    assert [u.name for u in chip.workers("mac_array")] == ["mac"] and [u.number for u in chip.workers("mac_array")] == [2]
+    reason = "engines.core.memories.input is tile, compiled programs have it in sram"
+    assert chip.unused == {"core": reason}
+    alone = {k: v for k, v in chip.engines.items() if k != "mac"}
+    with pytest.raises(CompileError, match=f"^edge16: nothing that multiplies can be used: {reason}$"):
+        build(model, BuildOptions(replace(with_core, chip=chip.model_copy(update={"engines": alone}))))
+
+
+def test_channels_of_unequal_rate_are_dealt_loads_by_rate(model: Path) -> None:
+    """The fastest first; the slowest stores; one that does not reach the dram has nothing to do."""
+    save(model, [convolution("x", "w", "y")], ["x"], ["y"], w=(256, 32, 3, 3))
+    dma = {"kind": "dma", "channels": 1}
+    machine = edge16(
+        {
+            "dma": {"channels": 2, "bytes_per_cycle": 2.0},
+            "quick": {**dma, "bytes_per_cycle": 8.0},
+            "inner": {**dma, "memories": ("sram",)},
+            "mac": {"rows": 1},
+        }
+    )
+    assert [u.name for u in machine.chip.channels] == ["quick0", "dma0", "dma1"]
+    assert machine.chip.unused == {"inner": "engines.inner.memories has no dram: compiled programs move between dram and sram"}
+    onnx_model = onnx.load(model)
+    onnx_model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 256
+    onnx.save(onnx_model, model)
+    made, ops = built(model, machine)
+    names = [u.name for u in machine.chip.of_kind("dma")]
+    moved: dict[str, int] = {}
+    for op in ops:
+        if isinstance(op, Copy) and op.source_space == Space.DRAM:
+            moved[names[op.channel]] = moved.get(names[op.channel], 0) + op.inner_bytes * op.count0 * op.count1 * op.count2
+    assert moved.keys() == {"quick0", "dma0"} and moved["quick0"] > 2 * moved["dma0"]
+    assert {names[op.channel] for op in ops if isinstance(op, Copy) and op.destination_space == Space.DRAM} == {"dma1"}
+    assert "engine inner is not used: engines.inner.memories has no dram" in totals_text(made.figures)
+
+
+@pytest.mark.parametrize("semaphores", [64, 14])
+def test_many_units_of_few_semaphores(model: Path, semaphores: int) -> None:
+    """12 queues: not all of their rings can be compared."""
+    nodes = [convolution("x", "w", "y"), helper.make_node("Sigmoid", ["x"], ["s"], name="s")]
+    save(model, nodes, ["x"], ["y", "s"], w=(32, 32, 3, 3))
+    machine = edge16({"mac": {"count": 6}, "vector": {"count": 4}}, sync={"semaphores": semaphores})
+    made, ops = built(model, machine)
+    assert len({op.unit for op in ops if isinstance(op, Convolution)}) > 2
+    assert made.figures["arrays_overlap"] > 0
+
+
+def test_a_table_without_bits_for_the_unit_is_named() -> None:
+    machine = edge16({"mac": {"count": 2}})
+    faults = broken_needs(machine.chip, load_machine("ethos_u55_256").isa)
+    assert any("has no bits for unit, but this chip uses 0 to 1 (units mac0, mac1)" in reason for _, reason in faults)

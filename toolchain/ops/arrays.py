@@ -1,0 +1,35 @@
+"""Which of a machine's arrays can run an operator: they may differ in what they do on the way out, and in depthwise modes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from toolchain.errors import CompileError, InternalError
+from toolchain.hw.chip import Chip
+from toolchain.hw.engines import MacArray
+from toolchain.hw.units import Unit
+
+
+def able_arrays(chip: Chip, post: Collection[str] = (), depthwise: bool = False) -> tuple[Unit, ...]:
+    """Those that programs use and that have all of `post`, and a mode for depthwise convolutions where one is asked for."""
+    return tuple(
+        unit
+        for unit in chip.workers("mac_array")
+        if set(post) <= set(unit.array.post) and (not depthwise or unit.array.depthwise != "none")
+    )
+
+
+def main_array(units: Sequence[Unit]) -> MacArray:
+    """The one of most multipliers, the first among equal ones: tilings are made for it."""
+    if not units:
+        raise InternalError("an operator that no array can run")
+    return max(units, key=lambda unit: unit.array.multipliers).array
+
+
+def require_workers(chip: Chip) -> None:
+    """Raises CompileError where programs can use no array or no DMA of the machine."""
+    for kind, what in (("mac_array", "multiplies"), ("dma", "moves data")):
+        if not chip.workers(kind):
+            engines = dict.fromkeys(unit.engine for unit in chip.of_kind(kind))
+            reasons = "; ".join(chip.unused[engine] for engine in engines)
+            raise CompileError(f"{chip.name}: nothing that {what} can be used: {reasons}")

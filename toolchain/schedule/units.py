@@ -1,0 +1,81 @@
+"""The units that can run the operations of a work, and when each of them is free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from toolchain.errors import InternalError
+from toolchain.hw.chip import Chip
+from toolchain.hw.units import Unit
+from toolchain.machine import MachineOp, broken_capability
+from toolchain.ops.base import Site, Work, dense_strides
+
+
+def emitted(work: Work, chip: Chip) -> tuple[MachineOp, ...]:
+    """The operations of a work whose operands lie dense at address 0: what its time depends on is all there."""
+    item = chip.activation_bytes
+    sites = [Site(0, dense_strides(r.size, item)) for r in work.reads]
+    out = Site(0, dense_strides(work.write.size, item)) if work.write else None
+    return work.emit(sites, [0] * len(work.blocks), out)
+
+
+def units_for(ops: Sequence[MachineOp], chip: Chip) -> tuple[Unit, ...]:
+    """Those of the kind that runs the operations of one work."""
+    kinds = {op.ENGINE for op in ops}
+    if len(kinds) != 1:
+        raise InternalError(f"one work has operations of {', '.join(sorted(map(str, kinds)))}")
+    return chip.workers(kinds.pop() or "")
+
+
+def able_units(ops: Sequence[MachineOp], chip: Chip) -> tuple[Unit, ...]:
+    """Those on which no operation breaks a rule; the only one there is, whatever it lacks: the program's check says that."""
+    units = units_for(ops, chip)
+    if len(units) == 1:
+        return units
+    return tuple(u for u in units if all(broken_capability(op, chip) is None for op in on_unit(ops, u)))
+
+
+def on_unit(ops: Sequence[MachineOp], unit: Unit) -> tuple[MachineOp, ...]:
+    """The operations as this unit runs them."""
+    return tuple(replace(op, unit=unit.number) for op in ops) if unit.number else tuple(ops)  # type: ignore[call-arg]
+
+
+def speed(unit: Unit) -> int:
+    """To compare units of one kind: multipliers of an array, elements a cycle of a vector engine's fastest function."""
+    if unit.kind == "mac_array":
+        return unit.array.multipliers
+    return max((rate.lanes for rate in unit.vector.functions.values()), default=1)
+
+
+@dataclass
+class Clocks:
+    """When the DMA and each unit, by its queue, are free again, as far as the plan foresees."""
+
+    dma: float = 0.0
+    free: dict[int, float] = field(default_factory=dict)
+
+    def latest(self, units: Iterable[Unit]) -> float:
+        return max(self.at(u) for u in units)
+
+    def at(self, unit: Unit) -> float:
+        return self.free.get(unit.queue, 0.0)
+
+    def run(self, unit: Unit, ready: float, cycles: float) -> float:
+        """The end of a work that begins when the unit is free and its operands are there."""
+        self.free[unit.queue] = max(self.at(unit), ready) + cycles
+        return self.free[unit.queue]
+
+    def earliest(self, cycles: Mapping[Unit, float], ready: float) -> Unit:
+        """The unit on which a work of so many cycles ends first; the first of equal ones."""
+        return min(cycles, key=lambda u: max(self.at(u), ready) + cycles[u])
+
+
+def chain_of(works: Iterable[Work]) -> list[Work]:
+    """The first works, until sums leave their array: those that follow a first one stay where it is."""
+    chain: list[Work] = []
+    for work in works:
+        chain.append(work)
+        if work.write is not None:
+            break
+    return chain
