@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -108,3 +109,46 @@ def test_a_good_network(tmp_path: Path) -> None:
         "calibrated on 4 samples; ranges of fewer than 16 may not hold for other data",
         "judged on the data it was calibrated on: others may do worse; give more than 16 samples, or --judge DATA",
     )
+
+
+def saved(folder: Path, graph: str, constants: dict[str, np.ndarray]) -> BuildOptions:
+    """A model of input [1, 4, 8, 8] with constants, and data for it."""
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g (float[1,4,8,8] x) => (float y) {{ {graph} }}')
+    for name, value in constants.items():
+        proto.graph.initializer.append(numpy_helper.from_array(value.astype(np.float32), name))
+    for node in proto.graph.node:
+        node.name = f"node_{node.output[0]}"
+    onnx.save(onnx.shape_inference.infer_shapes(proto), folder / "m.onnx")
+    np.savez(folder / "data.npz", x=np.random.default_rng(0).standard_normal((24, 4, 8, 8)).astype(np.float32))
+    return BuildOptions("edge16", calibration=str(folder / "data.npz"))
+
+
+def test_scores_of_what_is_not_there_are_not_poor(tmp_path: Path) -> None:
+    """Sigmoid of -30: the output is far from float, and 16 bits would not hold it either."""
+    options = saved(tmp_path, "a = Add(x, k) y = Sigmoid(a)", {"k": np.full((1, 4, 1, 1), -30.0)})
+    built = build(tmp_path / "m.onnx", options)
+    (part,) = built.figures["outputs"]
+    assert part["sqnr_db"] is None or part["sqnr_db"] < 1
+    assert part["poor"] is False and warnings_text(built.figures) == []
+
+
+def test_values_beyond_the_codes_are_warned_of(tmp_path: Path) -> None:
+    options = saved(tmp_path, "a = Add(x, x) y = Mul(a, x)", {})
+    (tmp_path / "p.yaml").write_text(
+        "version: 1\ntensors:\n  x: {low: -2, high: 2}\n  a: {low: -4, high: 4}\n  y: {low: -40, high: 40}\n"
+    )
+    warnings = build(tmp_path / "m.onnx", replace(options, parameters=str(tmp_path / "p.yaml"))).warnings
+    (said,) = [w for w in warnings if "outside the codes" in w]
+    assert said.startswith("more than 0.1 % of the values lie outside the codes of x ") and said.endswith(" %")
+
+
+@pytest.mark.parametrize("samples", [None, 4])
+def test_dead_channels_are_warned_of(samples: int | None, tmp_path: Path) -> None:
+    """By weights of zeros; by values, where enough is seen, also those that a Relu never lets through."""
+    weights = np.random.default_rng(0).standard_normal((4, 4, 1, 1))
+    weights[1] = 0
+    options = saved(tmp_path, "a = Conv(x, w, b) y = Relu(a)", {"w": weights, "b": np.array([0, 1, -99, 0])})
+    judged = replace(options, judge=options.calibration, error_report=True, samples=samples)
+    expected = "dead channels, which give one value whatever comes: node_a {} of 4"
+    assert expected.format(1) in build(tmp_path / "m.onnx", replace(judged, error_report=False)).warnings
+    assert expected.format(2) in build(tmp_path / "m.onnx", judged).warnings

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.fixed_point.requant import Requant
+from toolchain.errors import InternalError
 from toolchain.frontend import NormalModel
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, OnnxOp, Quant, TensorType
@@ -23,7 +24,6 @@ from toolchain.ops.layout import INNER, NCHW
 
 Array = NDArray[Any]
 _LOST_HALF = ("floor", "truncate")  # roundings that biases make up for, which no other runtime does
-_ULPS = 8  # that a weight's scale is looked for in
 
 
 @dataclass(frozen=True)
@@ -150,18 +150,17 @@ class _Writer:
         codes, bias = (self.integer.constants[n] for n in layer.inputs[1:3])
         x, y = self._quant(layer.inputs[0]), self._quant(layer.outputs[0])
         scales = weight_scales(op.requant, x.scale, y.scale)
-        axis = 0
         if node.op.op_type == "Gemm":
+            if not node.op.attributes["transB"]:
+                raise InternalError(f"{node.name}: a Gemm of the normal form has its weights as [n, k]")
             codes = codes.reshape(codes.shape[0], -1)
-            if not self._attribute(node, "transB"):
-                codes, axis = codes.T, 1
         else:
             codes = codes.transpose(NCHW).reshape(self.source.types[node.inputs[1]].shape)
         each = scales.size > 1
         zero = np.zeros(scales.size if each else (), codes.dtype)
         name = f"{node.name}/weights"
         scale = scales if each else scales.reshape(())
-        inputs[1] = self._stored(name, np.ascontiguousarray(codes), scale, zero, axis if each else None)
+        inputs[1] = self._stored(name, np.ascontiguousarray(codes), scale, zero, 0 if each else None)
         if len(inputs) > 2 and inputs[2]:
             inputs[2] = self._bias(node, bias, x.scale, np.broadcast_to(scales, bias.shape))
 
@@ -197,24 +196,10 @@ class _Writer:
         assert found is not None, name
         return found
 
-    def _attribute(self, node: Node, name: str) -> Any:
-        return node.op.attributes.get(name, 0)
-
 
 def weight_scales(requant: Requant, x_scale: float, y_scale: float) -> Array:
-    """float32[1] or [c]: of weights, so that x_scale * scale / y_scale is the requantization. Where that is a float32, a
-    runtime that computes it so in float32 gets the same to the last bit, as far as any scale gives it."""
-    x, y = np.float32(x_scale), np.float32(y_scale)
-    wanted = requant.real_scale
-    near = (wanted * float(y) / float(x)).astype(np.float32)
-    if requant.kind != "float32":
-        return near
-    found, tried = near.copy(), near.copy()
-    for step in range(-_ULPS, _ULPS + 1):
-        tried = (near.view(np.int32) + step).view(np.float32)
-        right = (x * tried / y).astype(np.float32) == wanted.astype(np.float32)
-        found = np.where(right & ((x * found / y) != wanted.astype(np.float32)), tried, found)
-    return found
+    """float32[1] or [c]: of weights, so that x_scale * scale / y_scale is the requantization, to a unit in the last place."""
+    return (requant.real_scale * float(np.float32(y_scale)) / float(np.float32(x_scale))).astype(np.float32)
 
 
 def operand_scale(op: IntegerBinary, at: int, other_scale: float, y_scale: float) -> float:
