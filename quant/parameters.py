@@ -23,6 +23,7 @@ SMALLEST_SCALE = 2.0**-40
 # A channel this much below the largest cannot reach one step of the output they share, at 16 bits either.
 SMALLEST_CHANNEL = 2.0**-32
 _BLOCK = 1 << 14
+_COARSE_STEPS = 2.0**10  # multipliers below this round a scale by more than 2**-11
 _FLOAT32 = 2.0**-22  # of a ratio of two float32 numbers, each rounded
 
 
@@ -255,6 +256,22 @@ def _best_scales(rows: Array, candidates: list[Array], first: int, last: int) ->
                 steps -= np.clip(np.rint(steps), first, last)
                 errors[i, top : top + height] += np.einsum("rc,rc->r", steps, steps)
     return scales[np.argmin(errors * scales**2, 0), np.arange(rows.shape[0])]
+
+
+def expressible_weight(w: Array, weight: WeightQuant, ratio: float, numerics: Numerics) -> WeightQuant:
+    """`weight` at scales that make ratio x scale a requantization of the machine, where that is coarse among those it has: near
+    its shift_max few are left, and rounding to one of them would scale a whole channel wrongly.
+
+    ratio: the input's scale over the output's. Scales grow; where that would cost more than half of the weights' bits they stay.
+    """
+    form = scale_form(numerics)
+    if form.kind == "float32":
+        return weight
+    steps = weight.scales * ratio / form.extremes[0]
+    grown = np.ceil(steps) / steps
+    bits = 8 if numerics.weight == "int8" else 4
+    wanted = (steps < _COARSE_STEPS) & (grown <= 2.0 ** (bits / 2)) & (grown > 1)
+    return requantized(w, weight, np.where(wanted, weight.scales * grown, weight.scales), numerics) if wanted.any() else weight
 
 
 def product_scale(x: float, w: Any, y: float, numerics: Numerics) -> Array:

@@ -56,3 +56,30 @@ def test_scales_are_widened_until_the_machine_has_them(
     expected = open_session(str(tmp_path / "m.onnx")).run(None, one)
     for real, found in zip(expected, Session(built.data).run(None, one), strict=True):
         assert sqnr_db(real, found) > least_db
+
+
+CONVOLUTION = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,8,6,6] x) => (float[1,8,6,6] y) { y = Conv(x, w) }
+"""
+
+
+@pytest.mark.parametrize(("shift_max", "weight", "least_db"), [(12, 1.0, 28), (9, 1.0, 24), (9, 0.2, 20)])
+def test_scales_near_the_largest_shift_are_met_by_those_of_the_weights(
+    shift_max: int, weight: float, least_db: float, tmp_path: Path
+) -> None:
+    """At 9 the requantizations of edge16 that remain are 1, 2, 3 ... / 512, and those that this needs are about 1 of them."""
+    machine = load_machine("edge16")
+    data = json.loads(machine.chip.model_dump_json())
+    data["numerics"]["scale"] |= {"multiplier_bits": 8, "shift_max": shift_max}
+    narrow = replace(machine, chip=Chip.model_validate_json(json.dumps(data)))
+    rng = np.random.default_rng(0)
+    model = parser.parse_model(CONVOLUTION)
+    w = (weight * rng.standard_normal((8, 8, 1, 1)) * np.linspace(0.3, 1, 8).reshape(8, 1, 1, 1)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    onnx.save(model, tmp_path / "m.onnx")
+    feeds = rng.normal(0, 1, (16, 8, 6, 6)).astype(np.float32)
+    np.savez(tmp_path / "c.npz", x=feeds)
+    built = build(tmp_path / "m.onnx", BuildOptions(narrow, calibration=str(tmp_path / "c.npz")))
+    expected = open_session(str(tmp_path / "m.onnx")).run(None, {"x": feeds[:1]})[0]
+    assert sqnr_db(expected, Session(built.data).run(None, {"x": feeds[:1]})[0]) > least_db

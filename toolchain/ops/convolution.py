@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from quant.given import stored_weights
-from quant.parameters import BiasQuant, WeightQuant, bias_compensation, bias_quant, product_scale, taken_weight, weight_quant
+from quant.parameters import (
+    BiasQuant,
+    WeightQuant,
+    bias_compensation,
+    bias_quant,
+    expressible_weight,
+    product_scale,
+    taken_weight,
+    weight_quant,
+)
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.ops.base import Array, QuantScope, clamp_codes
@@ -99,7 +108,10 @@ def _weights(node: Node, weights: Array, bias: Array | None, scope: QuantScope) 
     own = None if how is None else stored_weights(weights, 0, how, numerics, node.name)
     if how is not None and how.bias is not None and bias is not None and np.array_equal(how.bias.astype(np.float32), bias):
         bias = how.bias
-    return own or weight_quant(weights, 0, numerics, name=node.name), bias
+    if own is not None:
+        return own, bias
+    ratio = scope.quant(node.inputs[0]).scale / scope.quant(node.outputs[0]).scale
+    return expressible_weight(weights, weight_quant(weights, 0, numerics, name=node.name), ratio, numerics), bias
 
 
 def convolution(scope: Scope) -> None:
