@@ -359,7 +359,7 @@ ARITHMETIC = [
 ]
 
 OLDER = [
-    (19, "(float[2,5] x, double[3] w) => (double[a,b] y) { a = CastLike(x, w) y = Exp(a) }", "Cast Exp"),
+    (19, "(float[2,5] x, double[3] w) => (double[a,b] y) { a = CastLike(x, w) y = Exp(a) }", "Exp Cast"),
     (19, "(float[2,5] x, float[3] w) => (float[a,b] y) { a = CastLike(x, w) y = Exp(a) }", "Exp"),
     (9, f"{IMAGE}) => (float[n,m,a,b] y) {{ y = Clip<min = -0.5, max = 0.5>(x) }}", "Clip"),
     (9, f"{IMAGE}) => (float[n,m,a,b] y) {{ y = Clip<min = 0.0>(x) }}", "Relu"),

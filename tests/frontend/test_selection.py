@@ -139,15 +139,18 @@ def test_transposed_weights_that_are_computed(tmp_path: Path) -> None:
     assert fallback.reason == "its weights or bias are computed, not constant"
 
 
-HALF = "tensor a is float16, not float32"
+WHOLE = "tensor a is int32, not float32"
 
 
 @pytest.mark.parametrize(
     ("graph", "reason"),
     [
-        ("(float16[1,3,4,4] a, float16[2,3,1,1] w) => (float16[p,q,r,s] y) { y = Conv(a, w) }", HALF),
-        ("(float16[1,3,4,4] a) => (float16[p,q,r,s] y) { y = Relu(a) }", HALF),
-        ("(float16[1,3,4,4] a) => (float16[p,q,r,s] y) { y = Softmax(a) }", "no operator of the chip computes Softmax"),
+        ("(int32[3,4] a, int32[4,2] w) => (int32[p,q] y) { y = MatMul(a, w) }", WHOLE),
+        ("(int32[1,3,4,4] a) => (int32[p,q,r,s] y) { y = Relu(a) }", WHOLE),
+        (
+            "(int32[3,4] a) => (int32[p,q] y) { y = CumSum(a, axis) axis = Constant<value_int = 1>() }",
+            "no operator of the chip computes CumSum",
+        ),
         ("(float[1,3,4,4] a, float low) => (float[p,q,r,s] y) { y = Clip(a, low) }", "no operator of the chip computes Clip"),
     ],
 )

@@ -142,3 +142,22 @@ def test_ranges_of_each_run_are_calibrated_on_request(tmp_path: Path) -> None:
     hosted, _, _ = built_form("dynamic", tmp_path, "edge16")
     assert hosted.figures["host"]["mac_share"] == 1
     assert any(w.endswith("--static-ranges calibrates them") for w in hosted.warnings)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_other_floats_are_float32_on_the_chip(dtype: type, tmp_path: Path) -> None:
+    model, samples = small_network()
+    for value in model.graph.initializer:
+        value.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(value).astype(dtype), value.name))
+    for port in (*model.graph.input, *model.graph.output):
+        port.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "calib.npz", x=np.concatenate([s["x"] for s in samples]).astype(dtype))
+    built = build(tmp_path / "m.onnx", BuildOptions("edge16", calibration=str(tmp_path / "calib.npz")))
+    assert built.figures["host"]["macs"] == 0
+    assert f"the model computes in {np.dtype(dtype).name}, which is taken as float32" in built.notes
+    assert [r["op"] for r in built.figures["nodes"] if r["engine"] == "host"] == []
+    (given,) = Session(built.data, backend="reference").run(["y"], {"x": samples[0]["x"].astype(dtype)})
+    assert given.dtype == dtype
+    wanted = by_onnxruntime(small_network()[0], samples[:1])[0]
+    assert db(wanted, np.asarray(given, np.float32)) >= 25

@@ -19,6 +19,7 @@ from toolchain.frontend.promote import promote
 from toolchain.frontend.read import NORMAL_OPSET, opset_of, read_model
 from toolchain.frontend.source import Source, read_before, shared_tensors, source_of
 from toolchain.frontend.walk import static_graph, unique_name
+from toolchain.frontend.widen import in_float32
 from toolchain.ir.graph import Graph, TensorType
 from toolchain.ir.part import Part
 from toolchain.ir.stored import Stored
@@ -83,8 +84,9 @@ def load_model(
     nodes = tuple((unique_name(n, i, names), n.op_type) for i, n in enumerate(proto.graph.node))
     source = source_of(Path(path), proto, inlined, bound, graph)
     del proto
-    real = dequantized(graph, opset, static_ranges)
-    return NormalModel(normal_form(real.graph, opset), opset, bound.notes, nodes, source, real.stored)
+    wide, notes = in_float32(graph, opset)
+    real = dequantized(wide, opset, static_ranges)
+    return NormalModel(normal_form(real.graph, opset), opset, (*bound.notes, *notes), nodes, source, real.stored)
 
 
 def to_graph(model: NormalModel) -> Graph:

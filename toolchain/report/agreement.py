@@ -114,7 +114,10 @@ def _rounding(model: NormalModel, name: str, sample: Sample, value: np.ndarray) 
     it is ill-conditioned or takes decisions, and where it draws random numbers. For inputs, elsewhere is where the coarsest type
     within the model rounds."""
     assert model.source is not None
-    rounded, step = model.source.rounded_elsewhere([name], _step), max(_step(t.dtype) for t in model.types.values())
+    rounded, step = (
+        model.source.rounded_elsewhere([name], _step),
+        max(_step(t.dtype) for t in (*model.types.values(), *model.source.types.values())),
+    )
     session, rng = FloatSession(_Alone(model.inputs, lambda _: rounded.part), [name], few_runs=True), np.random.default_rng(0)
 
     def draw() -> np.ndarray:
