@@ -33,6 +33,7 @@ class Negate(MachineOp):
     """y = -x."""
     NAME = "negate"
     ENGINE = "vector"
+    FUNCTIONS = ("negate",)
     input_address: int = operand_address("input")
 
     @classmethod
@@ -51,6 +52,7 @@ class Negate(MachineOp):
 LEFT_OUT = {
     'NAME = "negate"': "NAME",
     'ENGINE = "vector"': "ENGINE",
+    'FUNCTIONS = ("negate",)': "FUNCTIONS",
     "def needed(": "needed",
     "def ranges(": "ranges",
     "def demand(": "demand",

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
 from toolchain.hw.chip import Chip
-from toolchain.hw.engines import Function
 from toolchain.machine import Copy, End, MachineOp, Signal, Space, Wait
+from toolchain.machine.registry import FUNCTIONS
 
-ALL_FUNCTIONS: tuple[str, ...] = get_args(Function)
+ALL_FUNCTIONS = tuple(FUNCTIONS)
 MAC, VECTOR, DMA0, DMA1 = 0, 1, 2, 3
 
 

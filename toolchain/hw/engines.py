@@ -13,7 +13,6 @@ from toolchain.hw.quantities import Bytes
 from toolchain.hw.section import NonNegative, Positive, PositiveFloat, Section
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
-Function = Literal["add", "sub", "mul", "rescale", "prelu", "table", "max_pool", "average_pool"]
 
 
 class Memory(Section):
@@ -100,7 +99,8 @@ class Vector(Section):
     kind: Literal["vector"]
     count: Positive = 1  # engines like this
     functions: Annotated[
-        dict[Function, FunctionRate], Field(examples=[{"add": {"lanes": 16, "startup": 4}, "table": {"lanes": 16}}])
+        dict[Name, FunctionRate],  # by the names that machine operations give theirs (toolchain.machine.registry.FUNCTIONS)
+        Field(examples=[{"add": {"lanes": 16, "startup": 4}, "table": {"lanes": 16}}]),
     ]
     memories: VectorMemories = VectorMemories()
     queue_depth: Positive = 4

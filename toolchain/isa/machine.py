@@ -11,7 +11,7 @@ from typing import Any
 from toolchain.errors import ConfigError, ProgramError
 from toolchain.hw import Chip, ChipFile, Source, broken_rules, read_chip_file, read_yaml, render_path, table_name_fault, validate
 from toolchain.isa.layout import broken_layout
-from toolchain.isa.needs import broken_needs
+from toolchain.isa.needs import broken_needs, unknown_functions
 from toolchain.isa.plan import Isa
 from toolchain.isa.table import TABLES, RegisterTable, Table
 
@@ -35,7 +35,8 @@ def load_machine(name_or_path: str) -> Machine:
     """
     chip_file = read_chip_file(name_or_path)
     isa, faults = _read_isa(chip_file)
-    faults = [*chip_file.faults, *faults]
+    unknown = [] if chip_file.chip is None else unknown_functions(chip_file.chip)
+    faults = [*chip_file.faults, *(chip_file.source.fault(path, reason, at_key=True) for path, reason in unknown), *faults]
     if chip_file.chip is None or isa is None or faults:
         raise ConfigError(faults)
     return Machine(chip_file.chip, isa)
@@ -103,7 +104,7 @@ def machine_from_json(text: str) -> Machine:
         table = TABLES[data["isa"]["kind"]].model_validate_json(json.dumps(data["isa"]))
     except (ValueError, KeyError, TypeError, RecursionError) as fault:
         raise ProgramError(f"embedded machine is damaged: {str(fault).splitlines()[0]}") from None
-    broken = [*broken_rules(chip), *broken_layout(table)]
+    broken = [*broken_rules(chip), *unknown_functions(chip), *broken_layout(table)]
     isa = None if broken else Isa(table, chip)
     broken = broken if isa is None else broken_needs(chip, isa)
     if isa is None or broken:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from toolchain.hw import Chip, KeyPath
+from toolchain.hw import Chip, KeyPath, suggest
 from toolchain.isa.plan import Isa, OperationPlan
 from toolchain.machine import Need
-from toolchain.machine.registry import OPERATIONS
+from toolchain.machine.registry import FUNCTIONS, OPERATIONS
 
 _FEW = 3  # so many fields that one key outgrows are reported one by one
 
@@ -33,6 +33,16 @@ def broken_needs(chip: Chip, isa: Isa) -> list[tuple[KeyPath, str]]:
     for key, fields in short.items():
         found += [(f.path, f.reason) for f in fields] if len(fields) <= _FEW else [_together(key, fields)]
     return [*found, *_folded_semaphores(chip, isa)]
+
+
+def unknown_functions(chip: Chip) -> list[tuple[KeyPath, str]]:
+    """Functions of vector engines that no machine operation does."""
+    return [
+        (("engines", unit.engine, "functions", name), f"no such function{suggest(name, FUNCTIONS)}")
+        for unit in chip.of_kind("vector")
+        for name in unit.vector.functions
+        if name not in FUNCTIONS
+    ]
 
 
 @dataclass(frozen=True)

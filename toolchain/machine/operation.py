@@ -122,6 +122,7 @@ class MachineOp:
 
     NAME: ClassVar[str]  # the key in instruction tables, and of the section of `limits`
     ENGINE: ClassVar[str | None]  # the kind of unit that runs it; None: the unit that its parameter names, or none
+    FUNCTIONS: ClassVar[tuple[str, ...]] = ()  # what it does of a vector engine's `functions`
     ABSTRACT: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
@@ -132,6 +133,7 @@ class MachineOp:
         bases = [c for c in cls.__mro__ if c not in (MachineOp, object)]
         missing = [m for m in MEMBERS if not any(m in c.__dict__ for c in bases)]
         missing += [] if cls.__doc__ else ["a docstring"]
+        missing += ["FUNCTIONS"] if cls.__dict__.get("ENGINE") == "vector" and not cls.FUNCTIONS else []
         for name, kind in inspect.get_annotations(cls).items():
             value = cls.__dict__.get(name)
             if not str(kind).startswith("ClassVar") and not (isinstance(value, Field) and "parameter" in value.metadata):

@@ -26,4 +26,16 @@ def _operations() -> dict[str, type[MachineOp]]:
     return names
 
 
+def _functions() -> dict[str, type[MachineOp]]:
+    """The functions of vector engines, in the order of their operations."""
+    found: dict[str, type[MachineOp]] = {}
+    for operation in OPERATIONS.values():
+        for name in operation.FUNCTIONS:
+            if name in found:
+                raise TypeError(f"{operation.NAME}: {found[name].NAME} has the function {name} already")
+            found[name] = operation
+    return found
+
+
 OPERATIONS = _operations()
+FUNCTIONS = _functions()

@@ -47,6 +47,7 @@ class Elementwise(MachineOp):
 
     NAME = "elementwise"
     ENGINE = "vector"
+    FUNCTIONS = tuple(ELEMENTWISE)
     kind: ElementwiseKind = function(ElementwiseKind, ELEMENTWISE)
     height: int = extent()
     width: int = extent()
@@ -78,7 +79,7 @@ class Elementwise(MachineOp):
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:
-        return needed_functions(ELEMENTWISE, chip)
+        return needed_functions(cls.FUNCTIONS, chip)
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         size, roles = chip.activation_bytes, self.unit_in(chip).roles
@@ -104,7 +105,7 @@ class Elementwise(MachineOp):
         a, b, written = self.ranges(chip)
         unit = self.unit_in(chip)
         moved = traffic(unit, ("input", a.bytes + b.bytes, 0), ("output", 0, written.bytes))
-        rate = rate_of(unit, tuple(ELEMENTWISE), self.kind)
+        rate = rate_of(unit, self.FUNCTIONS, self.kind)
         return vector_demand(unit, chip, rate, self.height * self.width * self.channels, moved)
 
     def broken(self, chip: Chip) -> Iterator[str]:

@@ -30,6 +30,7 @@ class Pool(WindowOp):
 
     NAME = "pool"
     ENGINE = "vector"
+    FUNCTIONS = tuple(POOLS)
     kind: PoolKind = function(PoolKind, POOLS)
     channels: int = extent()
     multiplier: int = multiplier()
@@ -38,7 +39,7 @@ class Pool(WindowOp):
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:
-        return needed_functions(POOLS, chip)
+        return needed_functions(cls.FUNCTIONS, chip)
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         return (*self.input_accesses(self.channels, chip), self.output_access(self.channels, chip))
@@ -48,7 +49,7 @@ class Pool(WindowOp):
         unit, elements = self.unit_in(chip), self.pixels() * self.channels
         read, written = self.window_bytes(self.channels, chip), elements * chip.activation_bytes
         moved = traffic(unit, ("input", read, 0), ("output", 0, written))
-        return vector_demand(unit, chip, rate_of(unit, tuple(POOLS), self.kind), elements, moved, self.taps())
+        return vector_demand(unit, chip, rate_of(unit, self.FUNCTIONS, self.kind), elements, moved, self.taps())
 
     def broken(self, chip: Chip) -> Iterator[str]:
         yield from WindowOp.broken(self, chip)

@@ -20,6 +20,7 @@ class Table(MachineOp):
 
     NAME = "table"
     ENGINE = "vector"
+    FUNCTIONS = ("table",)
     height: int = extent()
     width: int = extent()
     channels: int = extent()
@@ -34,7 +35,7 @@ class Table(MachineOp):
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:
-        return needed_functions(("table",), chip)
+        return needed_functions(cls.FUNCTIONS, chip)
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         unit = self.unit_in(chip)
@@ -50,7 +51,7 @@ class Table(MachineOp):
         unit, elements = self.unit_in(chip), self.height * self.width * self.channels
         size_bytes = elements * chip.activation_bytes
         moved = traffic(unit, ("input", size_bytes, 0), ("tables", table_bytes(chip), 0), ("output", 0, size_bytes))
-        return vector_demand(unit, chip, rate_of(unit, ("table",)), elements, moved)
+        return vector_demand(unit, chip, rate_of(unit, self.FUNCTIONS), elements, moved)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         unit = self.unit_in(chip)
