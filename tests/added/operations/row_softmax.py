@@ -1,0 +1,56 @@
+"""Softmax of rows: a machine operation that the tests add."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from toolchain.hw.chip import Chip
+from toolchain.machine.operation import Access, Demand, MachineOp, traffic
+from toolchain.machine.parameter import extent, multiplier, operand_address, operand_stride, shift, unit_number
+from toolchain.machine.units.vector import needed_functions, rate_of, vector_demand
+
+PASSES = 3  # over a row: its maximum, the sum of exponentials, the quotients
+
+
+@dataclass(frozen=True, slots=True)
+class RowSoftmax(MachineOp):
+    """out[r, :] = softmax(in[r, :]), in int8 of scale multiplier 2**(-shift - 26), out of scale 1/256 and zero point -128;
+    integers only, as TFLite's SOFTMAX has them.
+    """
+
+    NAME = "row_softmax"
+    ENGINE = "vector"
+    FUNCTIONS = ("row_softmax",)
+    rows: int = extent()
+    columns: int = extent()
+    input_address: int = operand_address("input")
+    input_row_stride: int = operand_stride("input")
+    output_address: int = operand_address("output")
+    output_row_stride: int = operand_stride("output")
+    multiplier: int = multiplier()
+    shift: int = shift()
+    unit: int = unit_number()
+
+    @classmethod
+    def needed(cls, chip: Chip) -> str | None:
+        return needed_functions(cls.FUNCTIONS, chip)
+
+    def ranges(self, chip: Chip) -> tuple[Access, ...]:
+        roles, counts = self.unit_in(chip).roles, (self.rows,)
+        return (
+            Access(roles["input"], self.input_address, counts, (self.input_row_stride,), self.columns, False),
+            Access(roles["output"], self.output_address, counts, (self.output_row_stride,), self.columns, True),
+        )
+
+    def demand(self, chip: Chip) -> Demand:
+        unit, elements = self.unit_in(chip), self.rows * self.columns
+        moved = traffic(unit, ("input", PASSES * elements, 0), ("output", 0, elements))
+        return vector_demand(unit, chip, rate_of(unit, self.FUNCTIONS), elements, moved, PASSES)
+
+    def broken(self, chip: Chip) -> Iterator[str]:
+        unit = self.unit_in(chip)
+        if "row_softmax" not in unit.vector.functions:
+            yield f"{unit.key}.functions has no row_softmax"
+        if chip.activation_bytes != 1:
+            yield f"row_softmax takes int8, numerics.activation is {chip.numerics.activation}"

@@ -1,0 +1,112 @@
+"""A machine operation is a file for what it is, one for its values, an operator, a row of the table, a line of the machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+ADDED = Path(__file__).parent / "added"
+MODEL = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[48,10] x) => (float[48,10] y) {
+    a = Relu(x)
+    y = Softmax(a)
+}
+"""
+ROW = """\
+  row_softmax:
+    opcode: 12
+    fields:
+      rows: {bits: [55, 32], bias: 1}
+      columns: {bits: [79, 56], bias: 1}
+      input_address: {bits: [103, 80]}
+      input_row_stride: {bits: [127, 104]}
+      output_address: {bits: [151, 128]}
+      output_row_stride: {bits: [175, 152]}
+      multiplier: {bits: [206, 176]}
+      shift: {bits: [212, 207]}
+    reserved: [[31, 26], [1023, 213]]
+"""
+SCRIPT = """
+import json, sys
+from pathlib import Path
+import simulator.values, toolchain.machine.operations, toolchain.ops
+folder, added = sys.argv[1], sys.argv[2]
+toolchain.machine.operations.__path__.append(added + "/operations")
+simulator.values.__path__.append(added + "/values")
+toolchain.ops.__path__.append(added + "/operators")
+import numpy as np
+from toolchain.api import BuildOptions, build
+from toolchain.isa import c_header, disassemble, load_machine, manual
+from toolchain.runtime import Session
+built = build(folder + "/m.onnx", BuildOptions(folder + "/own.yaml", calibration=folder + "/x.npz"))
+session = Session(built.data)
+y = session.run(None, dict(np.load(folder + "/x.npz")))[0]
+np.save(folder + "/y.npy", y)
+same = Session(built.data, backend="reference").run(None, dict(np.load(folder + "/x.npz")))[0]
+machine = load_machine(folder + "/own.yaml")
+rows = {row["name"]: row for row in built.figures["layers"]}
+print(json.dumps({
+    "fallbacks": built.figures["fallbacks"],
+    "equal": bool((y == same).all()),
+    "manual": "row_softmax" in manual(machine) and "row_softmax" in c_header(machine).lower(),
+    "layers": [[row["op"], row["engine"], row["cycles"]] for row in rows.values()],
+}))
+"""
+
+
+def make_machine(folder: Path, rate: str) -> None:
+    """edge16 with one function more, and its table with one row more."""
+    shipped = files("hw_configs")
+    text = shipped.joinpath("edge16.yaml").read_text().replace("isa/descriptors1024.yaml", "own_table.yaml")
+    (folder / "own.yaml").write_text(text.replace("    functions:\n", f"    functions:\n      row_softmax: {rate}\n"))
+    table = shipped.joinpath("isa/descriptors1024.yaml").read_text()
+    (folder / "own_table.yaml").write_text(table.replace("  signal:\n", f"{ROW}  signal:\n", 1))
+
+
+def ran(folder: Path, added: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", SCRIPT, str(folder), str(added)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ADDED.parents[1])
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    onnx.save(parser.parse_model(MODEL), tmp_path / "m.onnx")
+    np.savez(tmp_path / "x.npz", x=np.random.default_rng(5).normal(0, 3, (48, 10)).astype(np.float32))
+    return tmp_path
+
+
+def test_files_are_an_operation(folder: Path) -> None:
+    cycles = []
+    for rate in ("{lanes: 16, startup: 8}", "{lanes: 1, startup: 8}"):
+        make_machine(folder, rate)
+        done = ran(folder, ADDED)
+        assert done.returncode == 0, done.stderr
+        said = json.loads(done.stdout)
+        assert (said["fallbacks"], said["equal"], said["manual"]) == ([], True, True)
+        own = next(layer for layer in said["layers"] if layer[0] == "RowSoftmax")
+        assert own[1] == "vector"
+        cycles.append(own[2])
+        error = np.load(folder / "y.npy") - softmax(np.maximum(np.load(folder / "x.npz")["x"], 0))
+        assert np.abs(error).max() <= 3 / 256 and abs(error.mean()) <= 1 / 1024
+    # three passes over 480 elements, on one lane rather than on 16
+    assert cycles[1] - cycles[0] >= 0.9 * 3 * (480 - 30)
+
+
+def test_a_machine_without_the_files_names_the_function(folder: Path) -> None:
+    make_machine(folder, "{lanes: 16}")
+    said = ran(folder, folder).stderr
+    assert "own.yaml:38: engines.vector.functions.row_softmax: no such function; known: add, average_pool, max_pool" in said
