@@ -37,9 +37,9 @@ STEPS: tuple[NamedStep, ...] = (
     NamedStep("equalization", equalize, 6),
     OBSERVERS_STEP,
     NamedStep("offsets", offset_sums, 4),
-    NamedStep("bias", corrected_biases, 15),
     NamedStep("rounding", rounded_weights, 40),
     NamedStep("answering", answering_weights, 40),
+    NamedStep("bias", corrected_biases, 15),
 )
 
 
