@@ -31,7 +31,7 @@ class NamedStep:
     efforts: tuple[Effort, ...] = ("fast", "full")
 
 
-OBSERVERS_STEP = NamedStep("observers", choose_observers, 20)
+OBSERVERS_STEP = NamedStep("observers", choose_observers, 10)
 STEPS: tuple[NamedStep, ...] = (
     NamedStep("region ends", free_ends, 2),
     NamedStep("equalization", equalize, 6),
