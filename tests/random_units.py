@@ -21,11 +21,11 @@ def draw_units(draw: Any, data: dict[str, Any]) -> None:
     other = draw(st.sampled_from([None, "array", "second"]))
     if other:
         engines[other] = _array(draw, engines["mac"])
-    if draw(st.integers(0, 2)) == 0:
+    if draw(st.booleans()):
         engines["pooler"] = _vector(draw, engines["vector"])
     if draw(st.integers(0, 2)) == 0:
         engines["mover"] = _mover(draw, engines["dma"])
-    if draw(st.integers(0, 3)) == 0:
+    if draw(st.booleans()):
         _apart(draw, data)
     # A ring of all units, and an answer to each of its signals where counts are small.
     least = 2 * (sum(e["count"] for e in engines.values() if e["kind"] != "dma") + 1)

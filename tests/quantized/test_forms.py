@@ -105,7 +105,13 @@ def test_every_machine_takes_eight_bits(machine: str, tmp_path: Path) -> None:
 
 
 def test_the_weights_and_scales_are_the_files(tmp_path: Path) -> None:
-    built, quantized, _ = built_form("qdq_s8_channel", tmp_path, "edge16")
+    """Codes that reach half as far as they could: the machine's own rounding would take finer scales."""
+    model, samples = small_network()
+    quantized = script().quantized(model, samples, "qdq_s8_channel")
+    codes = next(i for i in quantized.graph.initializer if i.name == "w0_quantized")
+    codes.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(codes) // 2, codes.name))
+    onnx.save(quantized, tmp_path / "half.onnx")
+    built = build(tmp_path / "half.onnx", BuildOptions("edge16"))
     values = {i.name: numpy_helper.to_array(i) for i in quantized.graph.initializer}
     graph = built.container.graph
     node = next(n for n in graph.nodes if n.name == "c0")

@@ -136,3 +136,9 @@ def test_the_same_twice(tmp_path: Path) -> None:
         assert layer.weight is not None and other.weight is not None
         assert layer.bias is not None and other.bias is not None
         assert np.array_equal(layer.weight.codes, other.weight.codes) and np.array_equal(layer.bias, other.bias)
+
+
+def test_biases_that_came_with_their_codes_are_not_corrected_again(tmp_path: Path) -> None:
+    net, seen = grouped(tmp_path), samples(CONV_SHAPE, 16)
+    rounded = rounded_weights(net, plain(net, seen), seen, nothing).quantization
+    assert corrected_biases(net, rounded, seen, nothing).quantization is rounded

@@ -217,3 +217,12 @@ def test_a_table_without_bits_for_the_unit_is_named() -> None:
     machine = edge16({"mac": {"count": 2}})
     faults = broken_needs(machine.chip, load_machine("ethos_u55_256").isa)
     assert any("has no bits for unit, but this chip uses 0 to 1 (units mac0, mac1)" in reason for _, reason in faults)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engines", [{"mac": {"count": 2}}, {"small": {"rows": 8, "columns": 8}}])
+def test_a_second_array_helps_a_real_network(engines: Mapping[str, Mapping[str, Any]]) -> None:
+    path = Path(onnx.__file__).parent / "backend/test/data/light/light_inception_v1.onnx"
+    one = build(path, BuildOptions(edge16({}))).figures
+    more = build(path, BuildOptions(edge16(engines))).figures
+    assert more["cycles"] <= one["cycles"] and more["arrays_overlap"] >= 0.1

@@ -31,15 +31,15 @@ class NamedStep:
     efforts: tuple[Effort, ...] = ("fast", "full")
 
 
-OBSERVERS_STEP = NamedStep("observers", choose_observers, 20)
+OBSERVERS_STEP = NamedStep("observers", choose_observers, 10)
 STEPS: tuple[NamedStep, ...] = (
     NamedStep("region ends", free_ends, 2),
     NamedStep("equalization", equalize, 6),
     OBSERVERS_STEP,
     NamedStep("offsets", offset_sums, 4),
-    NamedStep("bias", corrected_biases, 15),
     NamedStep("rounding", rounded_weights, 40),
     NamedStep("answering", answering_weights, 40),
+    NamedStep("bias", corrected_biases, 15),
 )
 
 

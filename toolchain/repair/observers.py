@@ -16,7 +16,7 @@ from toolchain.errors import CompileError
 from toolchain.repair.judge import EVERY, LEAST_GAIN_DB, TRIED_ON, Judge
 from toolchain.repair.network import Network, Progress
 
-TRIALS = 24  # ways to choose that are looked at
+TRIALS = 12  # ways to choose that are looked at
 _ALIKE = 0.02  # ranges whose ends differ by less of their span are one
 
 Choice = dict[str, ObserverName]

@@ -39,7 +39,10 @@ def answering_weights(network: Network, given: Quantization, samples: Iterable[S
 
 
 def corrected_biases(network: Network, given: Quantization, samples: Iterable[Sample], progress: Progress) -> Outcome:
-    """Every layer's bias alone."""
+    """Every layer's bias alone; nothing where all were corrected with the codes already."""
+    convolutions = [n.name for n in network.graph.nodes if isinstance(n.op, Convolution)]
+    if all(given.layers.get(name, AS_IN_THE_MODEL).bias is not None for name in convolutions):
+        return Outcome(given)
     return _layer_by_layer("bias", network, given, samples, progress, "keep")
 
 
@@ -101,8 +104,12 @@ class _Layer:
         if codes != "keep":
             chosen = LayerParameters(self._rounded(before.weight.scales, codes == "answer"), given.bias)
             made = self._made(chosen)
-        chosen = replace(chosen, bias=self._corrected(chosen, made))
-        return chosen, Gain(self._place.node.name, self._error(before), self._error(self._made(chosen)))
+        wanted = self._target.mean(0) / self._y.scale
+        shift = bias_shift(made.sums, made.op.requant, self._dtype, self._y.zero_point, wanted)
+        bias = self._bias if chosen.bias is None else chosen.bias
+        chosen = replace(chosen, bias=bias + shift * self._x.scale * made.weight.scales)
+        after = self._error(self._output(made.sums + shift, made.op))
+        return chosen, Gain(self._place.node.name, self._error(before.output), after)
 
     def _float_output(self) -> Array:
         """float64[rows, o]: what float makes of what it reads; where that is not known, of what the integers read."""
@@ -124,11 +131,14 @@ class _Layer:
         made = self._op.quantize(node, scope)[0]
         sums = np.rint(self._products(self._rows, weight.codes.astype(np.float64))).astype(np.int64)
         sums += scope.constants[made.inputs[2]]
-        output = requantize(sums, made.op.requant, self._dtype).astype(np.float64)
-        return _Made(made.op, weight, sums, (output - self._y.zero_point) * self._y.scale)
+        return _Made(made.op, weight, sums, self._output(sums, made.op))
 
-    def _error(self, made: _Made) -> float:
-        return float(np.mean((made.output - self._target) ** 2) / max(np.mean(self._target**2), np.finfo(np.float64).tiny))
+    def _output(self, sums: Array, op: IntegerConvolution) -> Array:
+        codes = requantize(sums, op.requant, self._dtype).astype(np.float64)
+        return (codes - self._y.zero_point) * self._y.scale
+
+    def _error(self, output: Array) -> float:
+        return float(np.mean((output - self._target) ** 2) / max(np.mean(self._target**2), np.finfo(np.float64).tiny))
 
     def _rounded(self, scales: Array, answering: bool) -> WeightQuant:
         groups, _, k = self._rows.shape
@@ -138,10 +148,3 @@ class _Layer:
         each = np.broadcast_to(scales, (len(self._w),)).reshape(groups, -1, 1)
         codes = round_weights(wanted, each, seen.hessian, *weight_code_range(self._network.chip.numerics))
         return WeightQuant(codes.reshape(self._w.shape).astype(np.int8), scales, 0)
-
-    def _corrected(self, chosen: LayerParameters, made: _Made) -> Array:
-        """float64[o]: the bias under which the mean of each channel is float's."""
-        wanted = self._target.mean(0) / self._y.scale
-        shift = bias_shift(made.sums, made.op.requant, self._dtype, self._y.zero_point, wanted)
-        bias = self._bias if chosen.bias is None else chosen.bias
-        return bias + shift * self._x.scale * made.weight.scales

@@ -31,6 +31,7 @@ Cause = Literal[
     "steep function",
     "accumulator overflow",
     "input rounding",
+    "nothing lost",
 ]
 CEILING_DB = 90.0  # what is better, or exact, counts as this
 FINE_STEPS = 2.0**16  # by how much the noise of an 8-bit tensor falls at 16 bits
@@ -176,6 +177,8 @@ def _at_int16(found: Measured, block: Block, shares: _Shares) -> float:
 
 def _cause(found: Measured, block: Block, weights: float | None, quantized: Quantized) -> tuple[Cause, str]:
     sums = found.sums[block.tensor]
+    if sums.alone == 0:
+        return "nothing lost", "its codes hold what float has"
     shares = _shares(sums, weights)
     quant = found.network.quant(block.tensor)
     if shares.largest in ("clipped", "rounded"):
@@ -254,6 +257,8 @@ def _percent(share: float) -> str:
 def _remedy(row: LayerError, cause: Cause, found: Measured, quantized: Quantized) -> str:
     numerics, own = quantized.chip.numerics, found.sums[row.block.tensor].own
     host = " and ".join(f"--host-node {n}" for n in row.nodes[:2])
+    if cause == "nothing lost":
+        return ""
     ways: list[str] = []
     if cause == "weight rounding":
         if numerics.weight == "int4":
