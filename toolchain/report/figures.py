@@ -50,7 +50,7 @@ def run_figures(container: Container, simulations: Sequence[Simulation | None]) 
         "sram_bound_bytes": max((region.sram_bound_bytes for region, _ in regions), default=0),
         "sram_size_bytes": chip.sram.size,
         "busy_cycles": _busy([r for _, r in regions]),
-        "arrays_overlap": _arrays_overlap(chip, regions, container),
+        "arrays_overlap": _arrays_overlap(chip, [r for _, r in regions]),
         "unused_engines": [{"engine": engine, "reason": reason} for engine, reason in chip.unused.items()],
         "layers": layers,
         "host": host_figures(container, macs),
@@ -75,15 +75,14 @@ def _busy(simulations: Sequence[Simulation]) -> dict[str, int]:
     return total
 
 
-def _arrays_overlap(chip: Chip, regions: Sequence[tuple[Region, Simulation]], container: Container) -> float:
+def _arrays_overlap(chip: Chip, simulations: Sequence[Simulation]) -> float:
     """Of the time in which an array is busy, the share in which two or more are."""
     arrays = [unit.queue for unit in chip.of_kind("mac_array")]
     if len(arrays) < 2:
         return 0.0
     busy = shared = 0
-    for region, simulation in regions:
-        ops = decode(region.program, container.machine.isa).ops
-        runs = np.isin(simulation.engine, arrays) & np.array([not isinstance(op, Signal | Wait) for op in ops])
+    for simulation in simulations:
+        runs = np.isin(simulation.engine, arrays) & np.array([not isinstance(op, Signal | Wait) for op in simulation.flow])
         times = np.concatenate([simulation.start[runs], simulation.end[runs]])
         steps = np.repeat([1, -1], [runs.sum(), runs.sum()])
         order = np.argsort(times, kind="stable")
