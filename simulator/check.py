@@ -13,7 +13,7 @@ from simulator.parts import DramPart, Kept, given, overwrite_text, unwritten
 from simulator.unread import Unread, UnreadMarks
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
-from toolchain.machine import Access, MachineOp, Signal, Space, Wait, broken_capability
+from toolchain.machine import Access, MachineOp, Signal, Space, Wait, broken_capability, op_number
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
 PROGRESS_EVERY = 512
@@ -41,7 +41,7 @@ def check_counts(ops: Sequence[MachineOp], order: Order) -> None:
         waited = waits[semaphore]
         if len(indexes) > waited:
             raise ProgramError(
-                f"{describe(indexes[-1], ops[indexes[-1]], order.chip)}: the semaphore is signalled {len(indexes)} times and "
+                f"{describe(indexes[-1], ops, order.chip)}: the semaphore is signalled {len(indexes)} times and "
                 f"waited for {waited} times; it must end at 0, the next run starts from it"
             )
 
@@ -49,13 +49,14 @@ def check_counts(ops: Sequence[MachineOp], order: Order) -> None:
 def _one_engine(indexes: list[int], index: int, what: str, ops: Sequence[MachineOp], order: Order) -> None:
     if indexes and order.engine[indexes[0]] != order.engine[index]:
         raise ProgramError(
-            f"{describe(index, ops[index], order.chip)}: the semaphore is {what} on {order.names[order.engine[indexes[0]]]} too "
-            f"(op {indexes[0]}), so which Wait takes which Signal depends on timing; use a semaphore for each pair of engines"
+            f"{describe(index, ops, order.chip)}: the semaphore is {what} on {order.names[order.engine[indexes[0]]]} too "
+            f"({op_number(ops, indexes[0])}), so which Wait takes which Signal depends on timing; use a semaphore for each "
+            f"pair of engines"
         )
     indexes.append(index)
 
 
-def check_addresses(index: int, op: MachineOp, found: Sequence[Access], sizes: Sequence[int], chip: Chip) -> None:
+def check_addresses(index: int, ops: Sequence[MachineOp], found: Sequence[Access], sizes: Sequence[int], chip: Chip) -> None:
     """Accesses inside their memory; what an operation writes neither overlaps itself nor what the operation reads.
 
     In place is allowed: a write of exactly the bytes, in exactly the shape, of a read that goes element by element.
@@ -63,25 +64,25 @@ def check_addresses(index: int, op: MachineOp, found: Sequence[Access], sizes: S
     for access in found:
         if access.address < 0 or min(access.strides, default=0) < 0:
             raise ProgramError(
-                f"{describe(index, op, chip)}: address {access.address} with strides {access.strides}; none may be negative"
+                f"{describe(index, ops, chip)}: address {access.address} with strides {access.strides}; none may be negative"
             )
         size = sizes[access.space]
         if access.end > size:
             raise ProgramError(
-                f"{describe(index, op, chip)} {'writes' if access.write else 'reads'} {range_text(access)}, "
+                f"{describe(index, ops, chip)} {'writes' if access.write else 'reads'} {range_text(access)}, "
                 f"outside {Space(access.space).name.lower()} of {size:#x} bytes"
             )
     if not found or not found[-1].write:
         return
     write = found[-1]
     if repeats_itself(write):
-        raise ProgramError(f"{describe(index, op, chip)} writes {range_text(write)}: its elements overlap one another")
+        raise ProgramError(f"{describe(index, ops, chip)} writes {range_text(write)}: its elements overlap one another")
     for read in found[:-1]:
         if read.space != write.space or read.end <= write.address or write.end <= read.address:
             continue
         in_place = read.in_step and read.block == write.block
         if not in_place and overlap(read, write):
-            raise ProgramError(f"{describe(index, op, chip)} writes {range_text(write)} over {range_text(read)}, which it reads")
+            raise ProgramError(f"{describe(index, ops, chip)} writes {range_text(write)} over {range_text(read)}, which it reads")
 
 
 def check_program(
@@ -139,7 +140,7 @@ class _Checks:
         if fault:
             raise ProgramError(f"{self._name(index)}: {fault}")
         found = self.touched[index]
-        check_addresses(index, op, found, self.sizes, self.chip)
+        check_addresses(index, self.ops, found, self.sizes, self.chip)
         for access in found:
             self.hazards.touch(index, access, access.address, access.end)
             if access.write:
@@ -171,4 +172,4 @@ class _Checks:
         return self.accumulators[self.order.engine[index]]
 
     def _name(self, index: int) -> str:
-        return describe(index, self.ops[index], self.order.chip)
+        return describe(index, self.ops, self.order.chip)

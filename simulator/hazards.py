@@ -68,7 +68,7 @@ class Hazards:
         seen = self.waits_done[queue] if waiter == queue else self.waits_known[queue][waiter]
         if len(waits) < needed or waits[needed - 1] > seen:
             raise ProgramError(
-                f"{describe(index, op, self.order.chip)}: the count may reach {self.max_count + 1}, "
+                f"{describe(index, self.ops, self.order.chip)}: the count may reach {self.max_count + 1}, "
                 f"above sync.max_count={self.max_count}; nothing orders this Signal after Wait number {needed} of the semaphore"
             )
 
@@ -104,8 +104,8 @@ class Hazards:
     def _unordered(self, index: int, access: Access, other: int, before: Access) -> str:
         chip = self.order.chip
         return (
-            f"{describe(index, self.ops[index], chip)} {_verb(access)} {range_text(access)} and "
-            f"{describe(other, self.ops[other], chip)} {_verb(before)} {range_text(before)}: nothing orders the two; "
+            f"{describe(index, self.ops, chip)} {_verb(access)} {range_text(access)} and "
+            f"{describe(other, self.ops, chip)} {_verb(before)} {range_text(before)}: nothing orders the two; "
             f"put a Signal after the one that comes first and a Wait for it before the other"
         )
 

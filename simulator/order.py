@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
-from toolchain.machine import End, MachineOp, Signal, Wait
+from toolchain.machine import End, MachineOp, Signal, Wait, op_number
 
 NO_ENGINE = -1
 
@@ -37,12 +37,13 @@ def issue_cycles(chip: Chip) -> list[int]:
     return [unit.spec.issue_cycles for unit in chip.units]
 
 
-def describe(index: int, op: MachineOp, chip: Chip) -> str:
-    """`op 12 convolution (mac)`, for messages."""
+def describe(index: int, ops: Sequence[MachineOp], chip: Chip) -> str:
+    """`op 12 convolution (mac)`, for messages; of a repeat `op 12, iteration 3 of 8 convolution (mac)`."""
+    op = ops[index]
     engine = op.queue(chip)
     where = "" if engine is None else f" ({chip.units[engine].name})"
     detail = f" semaphore {op.semaphore}" if isinstance(op, Signal | Wait) else ""
-    return f"op {index} {op.NAME}{detail}{where}"
+    return f"{op_number(ops, index)} {op.NAME}{detail}{where}"
 
 
 def program_order(chip: Chip, ops: Sequence[MachineOp]) -> Order:
@@ -69,17 +70,21 @@ def engines_of(chip: Chip, ops: Sequence[MachineOp], names: Sequence[str]) -> li
     for index, op in enumerate(ops):
         if isinstance(op, Signal | Wait) and not 0 <= op.semaphore < semaphores:
             raise ProgramError(
-                f"{describe(index, op, chip)}: the machine has semaphores 0..{semaphores - 1} (sync.semaphores={semaphores})"
+                f"{describe(index, ops, chip)}: the machine has semaphores 0..{semaphores - 1} (sync.semaphores={semaphores})"
             )
         if isinstance(op, End):
             if index != len(ops) - 1:
-                raise ProgramError(f"op {index} end: {len(ops) - 1 - index} operations follow it; end must be the last")
+                raise ProgramError(
+                    f"{describe(index, ops, chip)}: {len(ops) - 1 - index} operations follow it; end must be the last"
+                )
             engine.append(NO_ENGINE)
             continue
         queue = op.queue(chip)
         if queue is None:
             given = op.engine if isinstance(op, Signal | Wait) else op.number()
-            raise ProgramError(f"op {index} {op.NAME}: names engine or channel {given}; the machine has {', '.join(names)}")
+            raise ProgramError(
+                f"{op_number(ops, index)} {op.NAME}: names engine or channel {given}; the machine has {', '.join(names)}"
+            )
         engine.append(queue)
     return engine
 
@@ -144,9 +149,9 @@ class _Queues:
 
 
 def _deadlock(ops: Sequence[MachineOp], chip: Chip, blocked: Sequence[int], front: int | None) -> str:
-    stuck = [describe(i, ops[i], chip) for i in blocked if i >= 0]
+    stuck = [describe(i, ops, chip) for i in blocked if i >= 0]
     if front is not None:
-        stuck.append(f"{describe(front, ops[front], chip)} (not dispatched: its queue is full)")
+        stuck.append(f"{describe(front, ops, chip)} (not dispatched: its queue is full)")
     said = f"deadlock: {'; '.join(stuck)} can never go on; each Wait needs a Signal that runs without it"
     return said + next(
         _lacking(ops, chip, {op.semaphore for op in (ops[i] for i in blocked if i >= 0) if isinstance(op, Wait)}), ""
@@ -163,5 +168,5 @@ def _lacking(ops: Sequence[MachineOp], chip: Chip, semaphores: set[int]) -> Iter
         first = next(w for w, s in zip(waits, [*signals, *waits[len(signals) :]]) if s >= w)
         yield (
             f"; semaphore {semaphore} is signalled {len(signals)} times and waited for {len(waits)} times: "
-            f"{describe(first, ops[first], chip)} is the first without a Signal of its own before it"
+            f"{describe(first, ops, chip)} is the first without a Signal of its own before it"
         )

@@ -18,14 +18,15 @@ from simulator.unread import Unread
 from simulator.values.context import Context
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
-from toolchain.machine import Access, Demand, MachineOp, Signal, Traffic, Wait, accesses
+from toolchain.machine import Access, Demand, Flow, MachineOp, Signal, Traffic, Wait, accesses, dispatched
 
-Observe = Callable[[int, Sequence[np.ndarray]], None]  # index of the operation that ran, bytes of each memory
+Observe = Callable[[int, Sequence[np.ndarray]], None]  # index in the flow of the operation that ran, bytes of each memory
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """What a run left behind. Arrays are per operation, in program order; times in cycles.
+    """What a run left behind. Arrays are per operation of `flow`, the program with repeats and calls written out, in the order
+    of dispatch; times in cycles.
 
     memory: uint8 by the memory's name, afterwards (values=False: the DRAM as it was, and no other). start, end: int64; empty with
     timing=False. An operation takes the cycles start .. end - 1: at `start` its engine takes it up, at `end` the next may begin.
@@ -46,6 +47,7 @@ class Simulation:
     macs: int
     traffic: dict[str, Traffic]
     peak_bytes: dict[str, int]
+    flow: Flow
     busy_cycles: dict[str, int] = field(default_factory=dict)
     unread: tuple[Unread, ...] = ()
 
@@ -109,7 +111,7 @@ def simulate(
     observe: Observe | None = None,
     progress: Progress | None = None,
 ) -> Simulation:
-    """Runs `ops` on the machine; `dram` is not changed.
+    """Runs the program `ops` on the machine, repeats and calls included; `dram` is not changed.
 
     words: instruction words of each operation (None: one each). dram: uint8, the whole address space that the program
     may use. written: the ranges [first, last) of it that hold data and may be overwritten; parts: its constants and inputs,
@@ -125,34 +127,36 @@ def simulate(
         raise ProgramError(
             f"dram image is {dram.dtype}{list(dram.shape)}; must be uint8 of at most {chip.dram.size} bytes (memories.dram.size)"
         )
-    order = program_order(chip, ops)
-    touched = _accesses(chip, ops, order)
-    unread = check_program(chip, ops, order, touched, dram.size, written, parts, progress) if check else ()
-    wanted = demands(chip, ops)
-    times = timeline(chip, ops, order, wanted, words) if timing else None
-    legal = order.legal if until is None else _prefix(ops, order, until)
-    after = _values(chip, ops, order, legal, dram.copy(), check, observe, progress) if values else {"dram": dram}
-    return _result(chip, order, after, touched, wanted, times, unread)
+    flow = dispatched(chip, ops, words)
+    order = program_order(chip, flow)
+    touched = _accesses(chip, flow, order)
+    unread = check_program(chip, flow, order, touched, dram.size, written, parts, progress) if check else ()
+    wanted = demands(chip, flow)
+    times = timeline(chip, flow, order, wanted, flow.words) if timing else None
+    legal = order.legal if until is None else _prefix(flow, order, until)
+    after = _values(chip, flow, order, legal, dram.copy(), check, observe, progress) if values else {"dram": dram}
+    return _result(chip, flow, order, after, touched, wanted, times, unread)
 
 
 def measured(
     chip: Chip, ops: Sequence[MachineOp], memory: Mapping[str, np.ndarray], start: np.ndarray, end: np.ndarray
 ) -> Simulation:
     """What a run was whose times somebody else has taken: int64 cycles of each operation. What bounds them is not known."""
-    order = program_order(chip, ops)
+    flow = dispatched(chip, ops)
+    order = program_order(chip, flow)
     lasted = [0] * len(order.names)
     for i, queue in enumerate(order.engine):
-        if queue != NO_ENGINE and not isinstance(ops[i], Signal | Wait):
+        if queue != NO_ENGINE and not isinstance(flow[i], Signal | Wait):
             lasted[queue] += int(end[i] - start[i])
     times = Timeline(
         start,
         end,
-        np.full(len(ops), UNKNOWN_BOUND, np.int8),
+        np.full(len(flow), UNKNOWN_BOUND, np.int8),
         int(end.max(initial=0)),
         dict(zip(order.names, lasted)),
         bound_names(chip),
     )
-    return _result(chip, order, memory, _accesses(chip, ops, order), demands(chip, ops), times, ())
+    return _result(chip, flow, order, memory, _accesses(chip, flow, order), demands(chip, flow), times, ())
 
 
 def _prefix(ops: Sequence[MachineOp], order: Order, until: int) -> list[int]:
@@ -167,7 +171,7 @@ def _prefix(ops: Sequence[MachineOp], order: Order, until: int) -> list[int]:
         while ahead := [s for w, s in order.taken.items() if w <= last < s]:
             last = max(ahead)
         raise ProgramError(
-            f"{describe(wait, ops[wait], order.chip)} waits for {describe(signal, ops[signal], order.chip)}: the program "
+            f"{describe(wait, ops, order.chip)} waits for {describe(signal, ops, order.chip)}: the program "
             f"cannot stop behind op {until}; stop behind op {last} or later"
         )
     return [i for i in order.legal if i <= until]
@@ -179,7 +183,7 @@ def _accesses(chip: Chip, ops: Sequence[MachineOp], order: Order) -> list[tuple[
         try:
             found.append(accesses(op, chip))
         except ValueError as fault:  # an address space that is none
-            raise ProgramError(f"{describe(index, op, order.chip)}: {fault}") from fault
+            raise ProgramError(f"{describe(index, ops, order.chip)}: {fault}") from fault
     return found
 
 
@@ -201,7 +205,7 @@ def _values(
         try:
             execute(ops[index], context)
         except faults as fault:
-            raise ProgramError(f"{describe(index, ops[index], order.chip)}: {fault}") from fault
+            raise ProgramError(f"{describe(index, ops, order.chip)}: {fault}") from fault
         if observe:
             observe(index, context.state.memory)
         if progress and not done % PROGRESS_EVERY:
@@ -211,6 +215,7 @@ def _values(
 
 def _result(
     chip: Chip,
+    flow: Flow,
     order: Order,
     memory: Mapping[str, np.ndarray],
     touched: Sequence[Sequence[Access]],
@@ -235,5 +240,6 @@ def _result(
         traffic=_traffic(names, wanted),
         peak_bytes=dict(zip(names, peaks)),
         busy_cycles=times.busy_cycles if times else {},
+        flow=flow,
         unread=unread,
     )

@@ -22,7 +22,7 @@ _PROCESS = 1
 
 
 def chrome_trace(chip: Chip, ops: Sequence[MachineOp], run: Simulation, labels: Sequence[str] | None = None) -> dict[str, Any]:
-    """The trace of a run that was simulated with timing. labels: a name of each operation, say its layer."""
+    """The trace of a run that was simulated with timing. ops: as dispatched. labels: a name of each, say its layer."""
     if len(run.start) != len(ops):
         raise InternalError(f"a trace of {len(ops)} operations needs a simulation with timing=True, has {len(run.start)} times")
     events: list[dict[str, Any]] = [_metadata("process_name", 0, chip.name)]
@@ -32,7 +32,9 @@ def chrome_trace(chip: Chip, ops: Sequence[MachineOp], run: Simulation, labels: 
         if engine < 0 or (isinstance(op, Signal | Wait) and end == start):
             continue
         label = labels[i] if labels is not None else op.NAME
-        arguments: dict[str, Any] = {"op": i, "operation": op.NAME, "bound_by": run.bound_by[i]}
+        arguments: dict[str, Any] = {"op": run.flow.sources[i], "operation": op.NAME, "bound_by": run.bound_by[i]}
+        if run.flow.iterations[i]:
+            arguments["iterations"] = [step + 1 for step, _ in run.flow.iterations[i]]
         if isinstance(op, Signal | Wait):
             label = f"{op.NAME} {op.semaphore}"
         events.append(

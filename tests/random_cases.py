@@ -33,9 +33,7 @@ class DrawnMachine:
         self.machine = machine
 
     def __repr__(self) -> str:
-        chip = self.machine.chip
-        parts = [chip.name, chip.engines, chip.memories, chip.numerics, chip.limits]
-        return " ".join(p if isinstance(p, str) else p.model_dump_json(exclude_none=True) for p in parts)
+        return self.machine.chip.model_dump_json(exclude={"description", "clock", "isa", "energy"}, exclude_none=True)
 
 
 OPSETS = (7, 8, 9, 10, 11, 12, 13, 15, 17, 18, 20, 21, newest_opset())
@@ -104,6 +102,7 @@ def machines(draw: Any) -> DrawnMachine:
     _numerics(draw, data["numerics"])
     _limits(draw, data["limits"])
     draw_units(draw, data)
+    data["control"] = draw(st.sampled_from(_CONTROLS))
     chip = Chip.model_validate_json(json.dumps(data))
     assert not broken_rules(chip), broken_rules(chip)
     # An instruction table that cannot hold what the drawn chip needs gives way to one that can.
@@ -116,6 +115,14 @@ def _first_table(chip: Chip, kind: str) -> Isa:
     table, faults = read_table(read_source(starter_table(chip, kind), "starter.yaml"))
     assert table is not None, faults
     return Isa(table)
+
+
+_CONTROLS: tuple[dict[str, Any], ...] = (
+    {},
+    {},
+    {"bases": 4, "repeat": {}},
+    {"bases": 5, "repeat": {"depth": 2, "max_count": 9, "buffer_words": 40}, "call": {"blocks": 3, "depth": 2}},
+)
 
 
 def _numerics(draw: Any, numerics: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ model.onnx -> normal form -> composed functions -> chip operators on their layou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,6 +33,7 @@ from toolchain.passes.fuse import fuse_residuals, fuse_tables
 from toolchain.passes.given import clamped, selected
 from toolchain.passes.named import named_nodes
 from toolchain.passes.quantize import quantize
+from toolchain.passes.samples import OneSample, one_sample
 from toolchain.passes.segments import Segment, segments
 from toolchain.passes.select import Selection
 from toolchain.repair.harness import EFFORTS, Effort
@@ -291,10 +293,24 @@ def compile_model(
 def _region(graph: Graph, segment: Segment, selection: Selection, machine: Machine, level: int) -> tuple[RegionPlan, Region]:
     """The plan of a level and its program. The highest also takes the plans of the levels below it into the race and keeps
     the fewest simulated cycles, so that more search never costs any."""
+    samples = one_sample(graph, segment, machine.chip) if machine.chip.control.repeat else None
+
+    def linked(options: Options, samples: OneSample | None) -> tuple[RegionPlan, Region]:
+        source, part = (graph, segment) if samples is None else (samples.graph, samples.segment)
+        plan = plan_region(source, part.nodes, part.inputs, part.outputs, machine.chip, options)
+        return plan, link_region(graph, segment, plan, selection.origins, machine, samples)
 
     def made(options: Options) -> tuple[RegionPlan, Region]:
-        plan = plan_region(graph, segment.nodes, segment.inputs, segment.outputs, machine.chip, options)
-        return plan, link_region(graph, segment, plan, selection.origins, machine)
+        if samples is None:
+            return linked(options, None)
+        try:
+            repeated = linked(options, samples)
+        except CompileError:  # its control or its semaphores are too few for the repeat, or a sample fits no more than a batch
+            return linked(options, None)
+        if options.repeat_cycles == math.inf:
+            return repeated
+        flat = linked(options, None)
+        return repeated if cycles(repeated[1]) <= options.repeat_cycles * cycles(flat[1]) else flat
 
     def cycles(region: Region) -> int:
         found = decode(region.program, machine.isa)

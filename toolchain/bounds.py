@@ -36,6 +36,7 @@ IMAGE_PIXELS = 1 << 26  # of the file, and of the picture scaled to the input
 
 # Compiled models
 PROGRAM_FILE_BYTES = 1 << 32
+DISPATCHED_OPERATIONS = 1 << 22  # of one region's program, with repeats and calls written out
 DRAM_BYTES = 1 << 31  # of the image that one region runs on
 SRAM_BYTES = 1 << 30  # of a machine: the simulator holds all of it
 HEADER_RANK = 32  # dimensions of an input, an output or a port

@@ -15,11 +15,12 @@ import pytest
 from simulator.execute import computed, execute
 from simulator.state import State
 from simulator.values.context import Context
+from tests.controlled import with_control
 from toolchain.errors import InternalError
 from toolchain.hw import load_chip, shipped_names
 from toolchain.isa import Machine, c_header, decode, encode, load_machine, manual, starter_table, verilog_package
 from toolchain.isa.needs import needed_operations
-from toolchain.machine import Demand, MachineOp, Space, accesses, broken_capability, columns_of, demand
+from toolchain.machine import ControlOp, Demand, End, MachineOp, Space, accesses, broken_capability, columns_of, demand
 from toolchain.machine.registry import OPERATIONS
 
 WHOLE = '''
@@ -95,10 +96,24 @@ def test_values_of_all_operations_and_no_others() -> None:
     assert {*computed()} == {*OPERATIONS.values()}
 
 
-@pytest.mark.parametrize("name", shipped_names())
+CONTROLLED = {"edge16, control": "descriptors", "ws8_pow2, control": "registers"}
+
+
+def machine_of(name: str) -> Machine:
+    """A shipped one, or one of these with repeats and calls."""
+    base = load_machine(name.partition(",")[0])
+    return with_control(base, CONTROLLED[name]) if name in CONTROLLED else base
+
+
+def test_every_operation_is_one_of_some_machine() -> None:
+    used = {name for machine in (*shipped_names(), *CONTROLLED) for name in needed_operations(machine_of(machine).chip)}
+    assert used == {*OPERATIONS}
+
+
+@pytest.mark.parametrize("name", [*shipped_names(), *CONTROLLED])
 def test_every_consumer_knows_every_operation(name: str) -> None:
     """Encodings, manual, header, package and first table hold each operation that the machine's programs use."""
-    machine = load_machine(name)
+    machine = machine_of(name)
     chip, isa = machine.chip, machine.isa
     texts = manual(machine), c_header(machine).lower(), verilog_package(machine).lower()
     first = starter_table(chip)
@@ -109,7 +124,7 @@ def test_every_consumer_knows_every_operation(name: str) -> None:
     for op in ops:
         touched, asked = accesses(op, chip), demand(op, chip)
         assert broken_capability(op, chip) is None, op
-        assert (op.queue(chip) is None) == (op.NAME == "end")
+        assert (op.queue(chip) is None) == isinstance(op, End | ControlOp)
         works = op.ENGINE is not None
         assert works == bool(touched) == (asked.compute_cycles > 0), op.NAME
         written = sum(a.bytes for a in touched if a.write)

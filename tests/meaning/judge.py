@@ -13,7 +13,6 @@ import numpy as np
 import onnx
 
 from quant.fixed_point.rounding import Rounding
-from tests.frontend.same_outputs import largest_error
 from tests.meaning.recorder import Seen, operators
 from tests.meaning.rounded import Rounded, session
 from toolchain import api
@@ -22,6 +21,7 @@ from toolchain.frontend import load_model
 from toolchain.ir.graph import Graph
 from toolchain.isa import Machine
 from toolchain.ops.elementwise import IntegerBinary
+from toolchain.report.agreement import distance, same_but_for_rounding
 from toolchain.runtime import Session
 
 Array = np.ndarray[Any, Any]
@@ -75,13 +75,18 @@ def in_float(proto: onnx.ModelProto, samples: Samples) -> list[list[Array]]:
     return [runner.run(None, dict(s)) for s in samples]  # type: ignore[misc]
 
 
-def normal_form_error(model: Path, samples: Samples, expected: Sequence[Sequence[Array]]) -> float:
-    """Largest difference of the normal form from the file, in units of each output's largest magnitude. Where that is what
-    rounding to float32 leaves of numbers around one that cancel, such as the mean of a norm, in hundredths."""
+def changed_outputs(model: Path, samples: Samples, expected: Sequence[Sequence[Array]]) -> list[tuple[str, float]]:
+    """The outputs that the normal form computes otherwise than the file, by the build's rule, but on every sample and by
+    onnxruntime as it comes; and how far they are off, in units of their largest magnitude."""
     normal = load_model(model)
-    runner = session(normal.proto)
-    found = [runner.run(None, {n: s[n] for n in normal.graph.inputs}) for s in samples]
-    return max(largest_error(e, f, least=1e-2) for e, f in zip(expected, found))  # type: ignore[arg-type]
+    runner, names = session(normal.proto), normal.graph.outputs
+    changed = []
+    for sample, values in zip(samples, expected, strict=True):
+        found = runner.run(None, {n: sample[n] for n in normal.graph.inputs})
+        for name, value, got in zip(names, values, found, strict=True):
+            if not same_but_for_rounding(normal, name, sample, value, np.asarray(got)):
+                changed.append((name, distance(value, np.asarray(got))))
+    return changed
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,7 @@ class ResultHeader(_Section):
     space: Literal["dram", "sram"]
     address: Count
     strides: tuple[Count, ...]
+    turns: Annotated[int, Field(ge=1, le=1 << 62)] = 1
 
 
 class LayerHeader(_Section):

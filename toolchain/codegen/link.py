@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from toolchain.bounds import DRAM_BYTES
 from toolchain.codegen.lower import Homes, lower_region
 from toolchain.codegen.model import LayerInfo, Port, Region, Result
+from toolchain.codegen.repeat import Stepping, based, repeated
 from toolchain.codegen.synchronise import synchronise
 from toolchain.errors import CompileError, InternalError
 from toolchain.ir.graph import Graph
@@ -15,23 +16,33 @@ from toolchain.machine import MachineOp, Space
 from toolchain.memory import Buffer, place
 from toolchain.ops.base import Block, aligned
 from toolchain.ops.layout import INNER
+from toolchain.passes.samples import OneSample
 from toolchain.passes.segments import Segment
 from toolchain.schedule.copies import Spot
 from toolchain.schedule.region import RegionPlan
 
 
 def link_region(
-    graph: Graph, segment: Segment, plan: RegionPlan, origins: Mapping[str, tuple[str, str]], machine: Machine
+    graph: Graph,
+    segment: Segment,
+    plan: RegionPlan,
+    origins: Mapping[str, tuple[str, str]],
+    machine: Machine,
+    samples: OneSample | None = None,
 ) -> Region:
-    """Ports first, then spilled tensors, then constants in the order of their first use."""
+    """Ports first, then spilled tensors, then constants in the order of their first use. samples: plan is of one sample, the
+    program runs it for each. Raises CompileError."""
     chip = machine.chip
     align = max(chip.dram.alignment_bytes, 16)
     roots = {name: Spot(Space.SRAM, plan.sram[name]) for name in plan.resident}
+    stepping: dict[str, Stepping] = {}
     at = 0
     for name in dict.fromkeys((*segment.inputs, *segment.outputs)):
         root = plan.views[name].root if name in plan.views else name
         if root not in roots:
             roots[root] = Spot(Space.DRAM, at)
+            if samples is not None and root in samples.counted:
+                stepping[root] = Stepping(at, at + samples.graph.types[root].size_bytes)
             at += aligned(graph.types[root].size_bytes, align)
     if plan.spilled:
         # DRAM is plentiful: any plan that fits will do.
@@ -41,7 +52,10 @@ def link_region(
         at += aligned(spilled.peak_bytes, align)
     constants = _Constants(at, align)
     placed = lower_region(plan, Homes(roots, constants.address), chip)
-    program = synchronise(placed, chip, at)
+    repeat = repeated(samples.count, stepping.values(), chip) if samples is not None else None
+    if repeat is not None:
+        placed = based(placed, repeat, tuple(stepping.values()))
+    program = synchronise(placed, chip, at, repeat)
     if constants.end > chip.dram.size:
         raise CompileError(
             f"{chip.name}: the network needs {constants.end} bytes of DRAM, memories.dram.size is {chip.dram.size}"
@@ -55,7 +69,7 @@ def link_region(
         outputs=tuple(_port(n, graph, plan, roots, origins) for n in segment.outputs),
         dram_bytes=constants.end,
         nodes=tuple(n.name for n in segment.nodes),
-        layers=tuple(_layers(plan, roots)),
+        layers=tuple(_layers(plan, roots, 1 if samples is None else samples.count, stepping)),
         op_layers=program.layers,
         sram_bound_bytes=plan.placement.bound_bytes,
         sram_peak_bytes=plan.placement.peak_bytes,
@@ -70,12 +84,14 @@ def _encoded(ops: Sequence[MachineOp], machine: Machine) -> bytes:
         raise InternalError(f"{machine.chip.name}: an operation was emitted that it cannot say: {fault}") from fault
 
 
-def _layers(plan: RegionPlan, roots: Mapping[str, Spot]) -> Sequence[LayerInfo]:
+def _layers(plan: RegionPlan, roots: Mapping[str, Spot], count: int, stepping: Collection[str]) -> Sequence[LayerInfo]:
+    """count: of samples, one an iteration, which take turns in all roots but the stepping ones."""
     found = []
     for node in (p.layer.node for p in plan.layers):
         view = plan.views[node.outputs[0]]
         home = roots[view.root]
-        result = Result(node.outputs[0], home.space.name.lower(), home.address + view.offset_bytes, view.strides)
+        turns = 1 if view.root in stepping else count
+        result = Result(node.outputs[0], home.space.name.lower(), home.address + view.offset_bytes, view.strides, turns)
         found.append(LayerInfo(node.name, node.op.NAME, node.sources, result))
     return found
 

@@ -33,12 +33,14 @@ class Port:
 
 @dataclass(frozen=True)
 class Result:
-    """Where a layer leaves its tensor: element i at address + sum(i_k strides_k), bytes, of space dram or sram."""
+    """Where a layer leaves its tensor: element i at address + sum(i_k strides_k), bytes, of space dram or sram. turns: of a batch
+    that is repeated, the samples that lie there one after another, one an iteration."""
 
     tensor: str
     space: str
     address: int
     strides: tuple[int, ...]
+    turns: int = 1
 
 
 @dataclass(frozen=True)

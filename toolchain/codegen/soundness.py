@@ -10,7 +10,7 @@ from toolchain.codegen.model import Island, Region
 from toolchain.errors import ProgramError
 from toolchain.ir.graph import Graph
 from toolchain.isa import Machine
-from toolchain.ops.base import Layer
+from toolchain.ops.base import Layer, of_sample
 from toolchain.ops.integer_convolution import IntegerConvolution
 
 
@@ -68,6 +68,10 @@ def _check_results(segments: Sequence[Region | Island], graph: Graph, machine: M
             kind = graph.types[result.tensor]
             if len(result.strides) != len(kind.shape):
                 raise ProgramError(f"layer {layer!r}: {len(result.strides)} strides for {len(kind.shape)} dimensions")
-            reach = sum((n - 1) * stride for n, stride in zip(kind.shape, result.strides))
+            try:
+                shape = kind.shape if result.turns == 1 else of_sample(kind.shape, result.turns)
+            except ValueError as fault:
+                raise ProgramError(f"layer {layer!r}: {fault}") from None
+            reach = sum((n - 1) * stride for n, stride in zip(shape, result.strides))
             if result.address + reach + np.dtype(kind.dtype).itemsize > sizes[result.space]:
                 raise ProgramError(f"layer {layer!r}: its result at {result.address:#x} reaches outside {result.space}")

@@ -7,6 +7,9 @@ serves one pair of engines, so that its k-th wait answers its k-th signal.
 On machines of few semaphores only some pairs have one; the others are ordered by relays, a wait and a signal on engines in
 between. Where a count could pass `sync.max_count`, the waiting engine answers by a semaphore of its own, and the next signal
 waits for that answer. Every signal stands before its wait in program order, so nothing of this can block for good.
+
+A program that is repeated ends with a barrier: one engine hears that the last operation of every other is over, and then
+all hear of it. Nothing of an iteration runs beside anything of the next.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from itertools import permutations
 import numpy as np
 
 from toolchain.codegen.lower import Placed
+from toolchain.codegen.repeat import Repeated, framed
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.machine import Access, End, MachineOp, Signal, Space, Wait
@@ -73,15 +77,17 @@ class _Order:
         return len(self.pairs) + len(self.answers)
 
 
-def synchronise(placed: Sequence[Placed], chip: Chip, mutable_dram_bytes: int) -> Synchronised:
+def synchronise(placed: Sequence[Placed], chip: Chip, mutable_dram_bytes: int, repeat: Repeated | None = None) -> Synchronised:
     """placed: in program order, which defines what the program means. DRAM from `mutable_dram_bytes` on is only read.
 
     Raises CompileError where even the fewest semaphores that can order the engines are more than the machine has.
     """
-    order = _ordered(placed, chip, mutable_dram_bytes, None)
+    if repeat is not None and chip.sync.max_count < 2:
+        raise CompileError(f"{chip.name}: a repeat needs sync.max_count=2, for its barrier leaves a signal to the next iteration")
+    order = _ordered(placed, chip, mutable_dram_bytes, None, repeat is not None)
     links = _scarce_links(order, chip.sync.semaphores) if order.semaphores > chip.sync.semaphores else ()
     for some in links:
-        order = _ordered(placed, chip, mutable_dram_bytes, some)
+        order = _ordered(placed, chip, mutable_dram_bytes, some, repeat is not None)
         if order.semaphores <= chip.sync.semaphores:
             break
     if order.semaphores > chip.sync.semaphores:
@@ -91,7 +97,7 @@ def synchronise(placed: Sequence[Placed], chip: Chip, mutable_dram_bytes: int) -
             f"{chip.name}: to order {used} takes at least {len(order.pairs)} semaphores{answers}; "
             f"sync.semaphores is {chip.sync.semaphores}: raise it to {order.semaphores}"
         )
-    return _assemble(placed, order)
+    return _assemble(placed, order, repeat)
 
 
 def _scarce_links(order: _Order, semaphores: int) -> Iterator[frozenset[Pair]]:
@@ -121,8 +127,11 @@ def _closed(way: Sequence[int]) -> list[Pair]:
     return list(zip(way, (*way[1:], way[0])))
 
 
-def _ordered(placed: Sequence[Placed], chip: Chip, mutable_dram_bytes: int, links: frozenset[Pair] | None) -> _Order:
-    """What each operation must wait for by semaphore. links: the pairs of engines that have one (None: all)."""
+def _ordered(
+    placed: Sequence[Placed], chip: Chip, mutable_dram_bytes: int, links: frozenset[Pair] | None, closed: bool
+) -> _Order:
+    """What each operation must wait for by semaphore. links: the pairs of engines that have one (None: all). closed: with a
+    barrier at the end."""
     engines = len(chip.units)
     queues = [p.op.queue(chip) for p in placed]
     history = _History(chip, [q for q in queues if q is not None], mutable_dram_bytes)
@@ -139,9 +148,8 @@ def _ordered(placed: Sequence[Placed], chip: Chip, mutable_dram_bytes: int, link
         events.append(_Event(engine, item, relay, tuple(sorted(waits))))
         return len(events) - 1
 
-    for index, (engine, touched) in enumerate(zip(queues, (p.accesses for p in placed))):
-        assert engine is not None
-        latest = history.latest(touched)
+    def waits_for(engine: int, index: int, latest: Iterable[int]) -> list[int]:
+        """The events to wait for, so that all of `latest` are known to be over (-1: nothing)."""
         seen, waits = clocks[engine].copy(), dict[int, int]()  # waits: one event an engine
         # The latest first: what it knows may make the others needless.
         for source in sorted((int(s) for s in latest), reverse=True):
@@ -152,8 +160,23 @@ def _ordered(placed: Sequence[Placed], chip: Chip, mutable_dram_bytes: int, link
                 source = int(clocks[hop][hop]) if told else happen(hop, index, True, (source,))
             np.maximum(seen, known[source], out=seen)
             waits[events[source].engine] = max(source, waits.get(events[source].engine, -1))
-        history.record(touched, engine, happen(engine, index, False, list(waits.values())))
-    return _Order(tuple(events), _answers(events, known, chip.sync.max_count))
+        return list(waits.values())
+
+    for index, (engine, touched) in enumerate(zip(queues, (p.accesses for p in placed))):
+        assert engine is not None
+        history.record(touched, engine, happen(engine, index, False, waits_for(engine, index, history.latest(touched))))
+    if closed and placed:
+        # The engine of the last operation knows most.
+        end, hub = len(placed) - 1, events[-1].engine
+        others = [e for e in range(engines) if e != hub and clocks[e][e] >= 0]
+        heard = waits_for(hub, end, [clocks[e][e] for e in others])
+        last = happen(hub, end, True, heard) if heard else len(events) - 1
+        for engine in others:
+            told = waits_for(engine, end, [last])
+            if told:
+                happen(engine, end, True, told)
+    # The barrier's own signals may still stand when the next iteration begins, one of each pair.
+    return _Order(tuple(events), _answers(events, known, chip.sync.max_count - closed))
 
 
 def _hops(links: frozenset[Pair] | None, engines: int) -> dict[Pair, tuple[int, ...]]:
@@ -227,7 +250,7 @@ class _History:
                 (self._writes if access.write else self._reads)[access.space][self._rows[engine], span] = index
 
 
-def _assemble(placed: Sequence[Placed], order: _Order) -> Synchronised:
+def _assemble(placed: Sequence[Placed], order: _Order, repeat: Repeated | None) -> Synchronised:
     events = order.events
     number = {pair: i for i, pair in enumerate(sorted(order.pairs))}
     answer_number = {pair: len(number) + i for i, pair in enumerate(order.answers)}
@@ -257,4 +280,6 @@ def _assemble(placed: Sequence[Placed], order: _Order) -> Synchronised:
         made = [*before, *([] if event.relay else [item.op]), *after.get(index, [])]
         ops += made
         layers += [item.layer] * len(made)
+    if repeat is not None:
+        return Synchronised(*framed(ops, layers, repeat))
     return Synchronised((*ops, End()), (*layers, -1))

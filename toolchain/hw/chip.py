@@ -124,6 +124,29 @@ class Sync(Section):
     max_count: Positive = 255
 
 
+class Repeats(Section):
+    """Operations between `repeat` and `again` run several times."""
+
+    depth: Annotated[int, Field(ge=1, le=16)] = 1  # repeats inside one another
+    max_count: Annotated[int, Field(ge=1, le=(1 << 32) - 1)] = (1 << 16) - 1
+    buffer_words: NonNegative = 0  # a body of at most so many words is read once, not for each iteration
+
+
+class Calls(Section):
+    """Operations between `block` and `return` run again at each `call`."""
+
+    blocks: Annotated[int, Field(ge=1, le=1 << 16)]  # addresses that the front end keeps
+    depth: Annotated[int, Field(ge=1, le=16)] = 1  # blocks inside one another, those that are called included
+
+
+class Control(Section):
+    """What the front end does besides reading words in order. bases: registers that moves may add to an address, from 1 on."""
+
+    bases: Annotated[int, Field(ge=0, le=255)] = 0
+    repeat: Repeats | None = None
+    call: Calls | None = None
+
+
 class Energy(Section):
     pj_per_mac: PositiveFloat
     pj_per_sram_byte: PositiveFloat
@@ -140,6 +163,7 @@ class Chip(Section):
     limits: Limits = Limits()
     isa: Isa
     sync: Sync
+    control: Control = Control()
     energy: Energy | None = None
 
     def __copy__(self) -> Self:

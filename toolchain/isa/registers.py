@@ -72,12 +72,14 @@ def register_table(isa: Isa) -> RegisterTable:
 
 
 def pack(ops: Sequence[MachineOp], isa: Isa) -> bytes:
-    """Start words, each after writes of the registers whose values changed (all of them at their first use).
+    """Start words, each after writes of the registers whose values changed (all of them at their first use, and at their first
+    use behind an operation that jumps: there they hold nothing).
 
     Raises CompileError for an operation or value that the table lacks.
     """
     table = register_table(isa)
     starts = np.zeros((len(ops), limbs_of(table.word_bits)), np.uint64)
+    jumped = np.cumsum([0, *(op.JUMPS for op in ops)])[: len(ops)]
     used: dict[int, list[tuple[Indices, Words]]] = {}
     for name, indices in indices_by_name(ops).items():
         plan = isa.plans.get(name)
@@ -92,7 +94,7 @@ def pack(ops: Sequence[MachineOp], isa: Isa) -> bytes:
                 used.setdefault(part.address, []).append((where, get_bits(values, part.low, width_of(table.write.value))))
     owners, orders, words = [np.arange(len(ops))], [np.full(len(ops), 1 << 40, np.int64)], [starts]
     for address, pieces in sorted(used.items()):
-        where, values = _changes(pieces)
+        where, values = _changes(pieces, jumped)
         owners.append(where)
         orders.append(np.full(len(where), address, np.int64))
         words.append(write_words(np.full(len(where), address, np.uint64), values, table))
@@ -100,14 +102,14 @@ def pack(ops: Sequence[MachineOp], isa: Isa) -> bytes:
     return words_to_bytes(np.concatenate(words)[order], isa.word_bytes)
 
 
-def _changes(pieces: list[tuple[Indices, Words]]) -> tuple[Indices, Words]:
-    """Of all uses of one part, in program order, those that find another value there."""
+def _changes(pieces: list[tuple[Indices, Words]], jumped: Indices) -> tuple[Indices, Words]:
+    """Of all uses of one part, in program order, those that find another value there. jumped: jumps before each operation."""
     where = np.concatenate([w for w, _ in pieces])
     values = np.concatenate([v for _, v in pieces])
     order = np.argsort(where, kind="stable")
     where, values = where[order], values[order]
     changed = np.ones(len(where), bool)
-    changed[1:] = values[1:] != values[:-1]
+    changed[1:] = (values[1:] != values[:-1]) | (jumped[where[1:]] != jumped[where[:-1]])
     return where[changed], values[changed]
 
 
@@ -193,18 +195,19 @@ def unpack(program: bytes, isa: Isa) -> tuple[list[MachineOp], list[int]]:
         raise ProgramError(f"instruction word {total - 1}: the program ends in register writes that no operation uses")
     opcodes = get_bits(written.starts, table.start.opcode[1], width_of(table.start.opcode))
     ops: list[MachineOp | None] = [None] * len(ends)
+    jumps = written.start_places[np.isin(opcodes, [plan.opcode for plan in isa.plans.values() if plan.operation.JUMPS])]
     for opcode in sorted(set(opcodes.tolist())):
         chosen = np.flatnonzero(opcodes == opcode)
         plan = isa.by_opcode.get(opcode)
         if plan is None:
             place = written.start_places[chosen[0]]
             raise ProgramError(f"instruction word {place}: opcode {opcode} is unknown (instruction set {isa.name})")
-        for index, op in zip(chosen.tolist(), _operations(plan, chosen, written, table)):
+        for index, op in zip(chosen.tolist(), _operations(plan, chosen, written, jumps, table)):
             ops[index] = op
     return [op for op in ops if op is not None], np.diff(ends, prepend=0).tolist()
 
 
-def _operations(plan: OperationPlan, chosen: Indices, written: Written, table: RegisterTable) -> list[MachineOp]:
+def _operations(plan: OperationPlan, chosen: Indices, written: Written, jumps: Indices, table: RegisterTable) -> list[MachineOp]:
     name = plan.operation.NAME
     places = written.start_places[chosen]
     starts = written.starts[chosen]
@@ -212,7 +215,7 @@ def _operations(plan: OperationPlan, chosen: Indices, written: Written, table: R
         bad = any_set(starts, low, high)
         if bad.any():
             raise ProgramError(f"instruction word {places[np.argmax(bad)]}: {name} has reserved bits [{high}, {low}] set")
-    held = {register: _held(register, places, written, table, name) for register in plan.registers}
+    held = {register: _held(register, places, written, jumps, table, name) for register in plan.registers}
     for slot, value in plan.constants:
         bad = get(held[slot.register or ""], slot) != value
         if bad.any():
@@ -221,16 +224,22 @@ def _operations(plan: OperationPlan, chosen: Indices, written: Written, table: R
     return build(plan, columns, len(chosen), places.tolist())
 
 
-def _held(register: str, places: Indices, written: Written, table: RegisterTable, name: str) -> Words:
-    """uint64[n, limbs], what `register` holds at each of the word `places`: its latest writes before them."""
+def _held(register: str, places: Indices, written: Written, jumps: Indices, table: RegisterTable, name: str) -> Words:
+    """uint64[n, limbs], what `register` holds at each of the words `places`: the latest writes before them."""
     width = width_of(table.write.value)
     words = np.zeros((len(places), width * table.registers[register].words // 64 + 2), np.uint64)
+    behind = np.concatenate([[-1], jumps])[np.searchsorted(jumps, places)]
     for part in parts_of(table, register):
         mine = written.addresses == part.address
         before = np.searchsorted(written.write_places[mine], places) - 1
         if (before < 0).any():
             place = places[np.argmax(before < 0)]
             raise ProgramError(f"instruction word {place}: {name} uses {part_name(part, table)}, which nothing has written")
+        lost = written.write_places[mine][before] < behind
+        if lost.any():
+            place, jump = places[np.argmax(lost)], behind[np.argmax(lost)]
+            reason = f"which nothing has written behind word {jump}, where registers hold nothing (control)"
+            raise ProgramError(f"instruction word {place}: {name} uses {part_name(part, table)}, {reason}")
         put_bits(words, part.low, width, written.values[mine][before])
     return words
 

@@ -1,5 +1,6 @@
 """What a chip can be asked to do: its operations, each with its parameters, bytes, time and limits."""
 
+from toolchain.machine.flow import Flow, dispatched, op_number
 from toolchain.machine.operation import (
     NOTHING,
     Access,
@@ -11,6 +12,7 @@ from toolchain.machine.operation import (
     columns_of,
     demand,
 )
+from toolchain.machine.operations.control import Again, Block, Call, ControlOp, Repeat, Return, SetBase
 from toolchain.machine.operations.convolution import Convolution
 from toolchain.machine.operations.copy import Copy
 from toolchain.machine.operations.depthwise import Depthwise
@@ -27,6 +29,10 @@ __all__ = [
     "NOTHING",
     "PARAMETER_BYTES",
     "Access",
+    "Again",
+    "Block",
+    "Call",
+    "ControlOp",
     "Convolution",
     "Copy",
     "Demand",
@@ -35,12 +41,16 @@ __all__ = [
     "ElementwiseKind",
     "End",
     "Fill",
+    "Flow",
     "MachineOp",
     "MatrixProduct",
     "Need",
     "Parameter",
     "Pool",
     "PoolKind",
+    "Repeat",
+    "Return",
+    "SetBase",
     "Signal",
     "Space",
     "Table",
@@ -52,6 +62,8 @@ __all__ = [
     "broken_capability",
     "columns_of",
     "demand",
+    "dispatched",
+    "op_number",
     "table_bytes",
     "weight_bytes",
 ]

@@ -124,6 +124,7 @@ class MachineOp:
     ENGINE: ClassVar[str | None]  # the kind of unit that runs it; None: the unit that its parameter names, or none
     FUNCTIONS: ClassVar[tuple[str, ...]] = ()  # what it does of a vector engine's `functions`
     ABSTRACT: ClassVar[bool] = True
+    JUMPS: ClassVar[bool] = False  # operations beside it in the program need not run one behind the other
 
     def __init_subclass__(cls) -> None:
         if "__slots__" in cls.__dict__ or cls.__dict__.get("ABSTRACT", False):
@@ -167,6 +168,12 @@ class MachineOp:
             if known.limit is not None:
                 found[known.limit.key] = (*found.get(known.limit.key, ()), (name, known.limit))
         return found
+
+    @classmethod
+    @cache
+    def based(cls) -> tuple[tuple[str, str], ...]:
+        """Parameters that name a base register, each with the address that it is added to."""
+        return tuple((name, p.adds_to) for name, p in cls.described().items() if p.adds_to is not None)
 
     @classmethod
     def need(cls, parameter: str, chip: Chip) -> Need:

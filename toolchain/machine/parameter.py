@@ -85,7 +85,7 @@ class Limit:
 @dataclass(frozen=True)
 class Parameter:
     """unit: bytes, elements, bits, codes or none. least: checked in every program. kinds: the enumeration of its codes.
-    choice: tables of machines where it has one value, 0, may leave it out."""
+    choice: tables of machines where it has one value, 0, may leave it out. adds_to: the address that this base is added to."""
 
     unit: str
     values: Values
@@ -93,6 +93,7 @@ class Parameter:
     limit: Limit | None = None
     kinds: type[IntEnum] | None = None
     choice: bool = False
+    adds_to: str | None = None
 
 
 def parameter(unit: str, values: Values, **more: Any) -> Any:
@@ -306,6 +307,46 @@ def unit_number() -> Any:
         return Need(0, max(0, len(units) - 1), f"units {', '.join(u.name for u in units)}")
 
     return field(default=0, metadata={"parameter": Parameter("", values, choice=True)})
+
+
+def base_of(address: str) -> Any:
+    """The base register that the front end adds to this address, a parameter: 0 for none, and no bits where there are none."""
+    return field(default=0, metadata={"parameter": Parameter("", _bases, choice=True, adds_to=address)})
+
+
+def base_number(least: int) -> Any:
+    """Of a base register; 0 holds 0."""
+    return parameter("", lambda operation, chip: Need(least, max(least, chip.control.bases), "control.bases"))
+
+
+def _bases(operation: Any, chip: Chip) -> Need:
+    return Need(0, chip.control.bases, "control.bases")
+
+
+def base_offset() -> Any:
+    """Bytes by which addresses of any memory may lie apart."""
+
+    def values(operation: Any, chip: Chip) -> Need:
+        most = _any_memory(operation, chip)
+        return Need(-most.high, most.high, most.reason)
+
+    return parameter("bytes", values)
+
+
+def repeat_count() -> Any:
+    def values(operation: Any, chip: Chip) -> Need:
+        repeat = chip.control.repeat
+        return Need(1, repeat.max_count if repeat else 1, "control.repeat.max_count")
+
+    return parameter("", values, least=1)
+
+
+def block_number() -> Any:
+    def values(operation: Any, chip: Chip) -> Need:
+        call = chip.control.call
+        return Need(0, call.blocks - 1 if call else 0, "control.call.blocks")
+
+    return parameter("", values)
 
 
 def dma_channel() -> Any:

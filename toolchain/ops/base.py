@@ -137,6 +137,13 @@ class Layer:
         return self.types[self.node.outputs[0]]
 
 
+class PerSample(NamedTuple):
+    """The operator on one sample of a batch, and the inputs that have each sample's own values."""
+
+    op: Any
+    inputs: tuple[str, ...]
+
+
 class NpuOp(Protocol):
     """Integer operator: a dataclass. Its arrays are codes; scales live in its parameters.
 
@@ -146,6 +153,8 @@ class NpuOp(Protocol):
 
     NAME: ClassVar[str]
     VERSION: ClassVar[int]
+
+    # A class may have a method `per_sample` too: see the function.
 
     def reference(self, inputs: Sequence[Array]) -> Array: ...
 
@@ -210,6 +219,33 @@ class FloatOp(Protocol):
         ...
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]: ...
+
+
+def sample_axis(shape: tuple[int, ...]) -> int | None:
+    """The dimension along which a tensor may hold samples, each a run of its own: the first of more than one element."""
+    return next((i for i, n in enumerate(shape) if n > 1), None)
+
+
+def of_sample(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """The shape of one of the `count` samples that a tensor holds. Raises ValueError where it holds no such number."""
+    axis = sample_axis(shape)
+    if axis is None or shape[axis] % count:
+        raise ValueError(f"a tensor of shape {shape} does not hold {count} samples")
+    return (*shape[:axis], shape[axis] // count, *shape[axis + 1 :])
+
+
+def per_sample(layer: Layer, count: int) -> PerSample | None:
+    """The layer on one of the `count` samples that its output holds; None where these are not made one by one, each from its
+    own, or the class has no method `per_sample(layer, axis, count)` to say so. axis: of the output's samples."""
+    made, axis = getattr(layer.node.op, "per_sample", None), sample_axis(layer.output.shape)
+    return made(layer, axis, count) if made is not None and axis is not None and layer.output.shape[axis] % count == 0 else None
+
+
+def alike_per_sample(op: Any, layer: Layer, axis: int, source_axis: int | None = None) -> PerSample | None:
+    """Of operators whose activations all have the output's length along the samples, at `source_axis` where that is another."""
+    size, where = layer.output.shape[axis], axis if source_axis is None else source_axis
+    shapes = [layer.types[n].shape for n in layer.activations]
+    return PerSample(op, layer.activations) if all(sample_axis(s) == where and s[where] == size for s in shapes) else None
 
 
 def same_scale(op: Any) -> bool:

@@ -20,7 +20,20 @@ from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.machine import ElementwiseKind
-from toolchain.ops.base import Array, Block, Layer, QuantScope, Region, Site, Tiling, Work, clamp_codes, dense_strides
+from toolchain.ops.base import (
+    Array,
+    Block,
+    Layer,
+    PerSample,
+    QuantScope,
+    Region,
+    Site,
+    Tiling,
+    Work,
+    alike_per_sample,
+    clamp_codes,
+    dense_strides,
+)
 from toolchain.ops.boxes import (
     box_nest,
     box_tilings,
@@ -181,6 +194,16 @@ class IntegerBinary:
             **zero,
         )
 
+    def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
+        """An operand with one element along the samples, or without that dimension, serves them all."""
+        counted: list[str] = []
+        for name in layer.node.inputs:
+            shape = layer.types[name].shape
+            own = axis - (len(layer.output.shape) - len(shape))
+            if own >= 0 and shape[own] > 1:
+                counted.append(name)
+        return None if any(n in layer.constants for n in counted) else PerSample(self, tuple(counted))
+
     def tiling_key(self) -> Hashable:
         return self.kind
 
@@ -280,6 +303,9 @@ class Rescale:
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         return rescale(inputs[0], self.requant, x_zero_point=self.x_zero_point, dtype=inputs[0].dtype)
+
+    def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
+        return alike_per_sample(self, layer, axis)
 
     def tiling_key(self) -> Hashable:
         return ()

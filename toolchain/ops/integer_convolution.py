@@ -15,7 +15,7 @@ from toolchain.hw.chip import Chip, ConvolutionLimits
 from toolchain.hw.engines import MacArray
 from toolchain.machine.parameter import OPEN_LIMIT
 from toolchain.ops.arrays import able_arrays, main_array
-from toolchain.ops.base import Array, Layer, Tiling, halvings
+from toolchain.ops.base import Array, Layer, PerSample, Tiling, alike_per_sample, halvings
 from toolchain.ops.convolution_tiles import Dense, Depthwise, Lowering
 from toolchain.ops.grouped_convolution import Grouped, grouped_tilings
 from toolchain.ops.nest import Nest
@@ -72,6 +72,12 @@ class IntegerConvolution:
     def can_have(self, post: str, layer: Layer) -> bool:
         """True where an array that can run the convolution as it is has this `post` too."""
         return bool(able_arrays(layer.chip, self.post | {post}, self.depthwise(layer)))
+
+    def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
+        """Pixels are samples too where each is made from one."""
+        _, kh, kw, _ = layer.constants[layer.node.inputs[1]].shape
+        pointwise = (kh, kw) == self.strides == (1, 1) and not any(self.pads)
+        return alike_per_sample(self, layer, axis) if axis == 0 or (axis < 3 and pointwise) else None
 
     def depthwise(self, layer: Layer) -> bool:
         """True when machine.Depthwise runs it."""

@@ -13,7 +13,7 @@ from quant.parameters import product_scale
 from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
-from toolchain.ops.base import Array, Layer, QuantScope, Region, Site, Tiling, Work, halvings
+from toolchain.ops.base import Array, Layer, PerSample, QuantScope, Region, Site, Tiling, Work, halvings
 from toolchain.ops.nest import Nest, alike, cut_axis, reduction_axis
 from toolchain.ops.requants import pair
 from toolchain.ops.rule import Rule
@@ -61,6 +61,17 @@ class IntegerMatrixProduct:
         a, b = inputs
         acc = matmul(a, b, a_zero_point=self.a_zero_point, b_zero_point=self.b_zero_point, accumulator_bits=self.accumulator_bits)
         return requantize(acc, self.requant, a.dtype)
+
+    def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
+        """Rows are samples too; a second operand without that dimension, or with one element along it, serves them all."""
+        a, b = layer.node.inputs
+        rank, shape = len(layer.output.shape), layer.types[b].shape
+        own = axis - (rank - len(shape))
+        shared = axis == rank - 2 or own < 0 or shape[own] == 1
+        if axis == rank - 1 or len(layer.types[a].shape) != rank or (shared and a == b):
+            return None
+        counted = (a,) if shared else (a, b)
+        return None if any(n in layer.constants for n in counted) else PerSample(self, counted)
 
     def tiling_key(self) -> Hashable:
         return ()

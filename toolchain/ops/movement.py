@@ -10,7 +10,18 @@ import numpy as np
 
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import MAX_PARTS, Graph, Node
-from toolchain.ops.base import Array, FillBox, Layer, Loop, Move, QuantScope
+from toolchain.ops.base import (
+    Array,
+    FillBox,
+    Layer,
+    Loop,
+    Move,
+    PerSample,
+    QuantScope,
+    alike_per_sample,
+    of_sample,
+    sample_axis,
+)
 from toolchain.ops.elementwise import rescaled
 from toolchain.ops.layout import NHWC, arranged, axis_in
 from toolchain.ops.rule import Rule
@@ -45,6 +56,13 @@ class Reshape(_Keeping):
     VERSION = 1
     shape: Shape
 
+    def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
+        """A sample is a run of its own on both sides."""
+        source = layer.input_type(0).shape
+        where = sample_axis(source)
+        held = where is not None and source[where] % count == 0
+        return PerSample(Reshape(of_sample(self.shape, count)), layer.activations) if held else None
+
     def reference(self, inputs: Sequence[Array]) -> Array:
         return inputs[0].reshape(self.shape)
 
@@ -56,6 +74,9 @@ class Transpose(_Keeping):
     NAME = "Transpose"
     VERSION = 1
     perm: Shape
+
+    def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
+        return alike_per_sample(self, layer, axis, self.perm[axis])
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         return np.asarray(inputs[0].transpose(self.perm), order="C")
@@ -76,6 +97,9 @@ class Slice(_Keeping):
     starts: Shape
     steps: Shape
     shape: Shape
+
+    def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
+        return alike_per_sample(Slice(self.starts, self.steps, of_sample(self.shape, count)), layer, axis)
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         index = tuple(slice(s, s + n * k, k) for s, n, k in zip(self.starts, self.shape, self.steps))
@@ -122,6 +146,9 @@ class IntegerPad:
     code: int
     keeps_scale = True
 
+    def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
+        return alike_per_sample(self, layer, axis)
+
     def reference(self, inputs: Sequence[Array]) -> Array:
         return np.pad(inputs[0], tuple(zip(self.before, self.after)), constant_values=self.code)
 
@@ -147,6 +174,9 @@ class ResizeNearest(_Keeping):
     NAME = "ResizeNearest"
     VERSION = 1
     factors: Shape
+
+    def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
+        return alike_per_sample(self, layer, axis)
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         x = inputs[0]
@@ -205,6 +235,9 @@ class Join:
     NAME = "Join"
     VERSION = 1
     axis: int
+
+    def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
+        return alike_per_sample(self, layer, axis) if self.axis != axis else None
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         return np.concatenate(inputs, self.axis)

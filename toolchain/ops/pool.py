@@ -20,7 +20,20 @@ from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.machine.parameter import OPEN_LIMIT
-from toolchain.ops.base import Array, Layer, QuantScope, Region, Site, Tiling, Work, clamp_codes, halvings, spans
+from toolchain.ops.base import (
+    Array,
+    Layer,
+    PerSample,
+    QuantScope,
+    Region,
+    Site,
+    Tiling,
+    Work,
+    alike_per_sample,
+    clamp_codes,
+    halvings,
+    spans,
+)
 from toolchain.ops.division import divides, mean_weight
 from toolchain.ops.integer_convolution import IntegerConvolution, exceeds_max_pad
 from toolchain.ops.nest import Nest, alike, cut_axis, window_axis
@@ -183,6 +196,9 @@ class _Pooling:
     """Tiles of both pools: boxes of rows, columns and channels."""
 
     geometry: Geometry
+
+    def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
+        return alike_per_sample(self, layer, axis) if axis == 0 else None
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         _, height, width, channels = layer.output.shape

@@ -20,7 +20,7 @@ from quant.parameters import scale_form
 from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
-from toolchain.ops.base import Array, Block, Layer, QuantScope, Region, Site, Tiling, Work
+from toolchain.ops.base import Array, Block, Layer, PerSample, QuantScope, Region, Site, Tiling, Work, alike_per_sample
 from toolchain.ops.boxes import box_nest, box_tilings, row_column, three
 from toolchain.ops.nest import Nest
 from toolchain.ops.requants import LookupTable
@@ -270,6 +270,9 @@ class Lookup:
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         return self.table.apply(inputs[0])
+
+    def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
+        return alike_per_sample(self, layer, axis)
 
     def tiling_key(self) -> Hashable:
         return ()

@@ -13,7 +13,6 @@ from simulator import Simulation
 from toolchain.codegen import Container, Region
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import KINDS
-from toolchain.isa import Decoded, decode
 from toolchain.machine import Signal, Wait, demand
 from toolchain.ops.base import Layer
 from toolchain.ops.integer_convolution import IntegerConvolution
@@ -51,7 +50,7 @@ def run_figures(container: Container, simulations: Sequence[Simulation | None]) 
         "sram_bound_bytes": max((region.sram_bound_bytes for region, _ in regions), default=0),
         "sram_size_bytes": chip.sram.size,
         "busy_cycles": _busy([r for _, r in regions]),
-        "arrays_overlap": _arrays_overlap(chip, regions, container),
+        "arrays_overlap": _arrays_overlap(chip, [r for _, r in regions]),
         "unused_engines": [{"engine": engine, "reason": reason} for engine, reason in chip.unused.items()],
         "layers": layers,
         "host": host_figures(container, macs),
@@ -76,15 +75,14 @@ def _busy(simulations: Sequence[Simulation]) -> dict[str, int]:
     return total
 
 
-def _arrays_overlap(chip: Chip, regions: Sequence[tuple[Region, Simulation]], container: Container) -> float:
+def _arrays_overlap(chip: Chip, simulations: Sequence[Simulation]) -> float:
     """Of the time in which an array is busy, the share in which two or more are."""
     arrays = [unit.queue for unit in chip.of_kind("mac_array")]
     if len(arrays) < 2:
         return 0.0
     busy = shared = 0
-    for region, simulation in regions:
-        ops = decode(region.program, container.machine.isa).ops
-        runs = np.isin(simulation.engine, arrays) & np.array([not isinstance(op, Signal | Wait) for op in ops])
+    for simulation in simulations:
+        runs = np.isin(simulation.engine, arrays) & np.array([not isinstance(op, Signal | Wait) for op in simulation.flow])
         times = np.concatenate([simulation.start[runs], simulation.end[runs]])
         steps = np.repeat([1, -1], [runs.sum(), runs.sum()])
         order = np.argsort(times, kind="stable")
@@ -117,36 +115,42 @@ def _compulsory_bytes(region: Region) -> tuple[int, int]:
 
 
 def _layers(segment: int, region: Region, simulation: Simulation, container: Container) -> list[dict[str, Any]]:
-    """A layer's cycles end with its last operation and begin where the layers before it have ended: they sum to the total."""
-    decoded: Decoded = decode(region.program, container.machine.isa)
-    count, most = len(region.layers), _most_macs(container)
-    ends = np.zeros(count, np.int64)
+    """A layer's cycles end with its last operation and begin where the layers before it have ended: they sum to the total.
+    Of a repeat, those of all iterations together.
+    """
+    flow, count, most = simulation.flow, len(region.layers), _most_macs(container)
+    ends: dict[tuple[int, int], int] = {}  # by iteration of the outermost repeat, and layer
     busy = np.zeros((count, len(simulation.engines)), np.int64)
     macs = np.zeros(count, np.int64)
-    owners = np.asarray(region.op_layers)
     places: dict[int, list[int]] = {}  # first and last operation of each layer
-    for index, op in enumerate(decoded.ops):
-        layer = int(owners[index])
+    for index, op in enumerate(flow):
+        source, turn = flow.sources[index], flow.round(index)
+        layer = region.op_layers[source]
         if layer < 0:
             continue
-        places.setdefault(layer, [index, index])[1] = index
-        ends[layer] = max(ends[layer], simulation.end[index])
+        first, last = places.setdefault(layer, [source, source])
+        places[layer] = [min(first, source), max(last, source)]
+        ends[turn, layer] = max(ends.get((turn, layer), 0), int(simulation.end[index]))
         if not isinstance(op, Signal | Wait):
             busy[layer, simulation.engine[index]] += simulation.end[index] - simulation.start[index]
             macs[layer] += demand(op, container.machine.chip).macs
     macs = np.array([min(int(n), most.get(info.name, int(n))) for n, info in zip(macs, region.layers)], np.int64)
-    finished = np.maximum.accumulate(ends) if count else ends
+    cycles = np.zeros(count, np.int64)
+    finished = 0
+    for (_, layer), end in sorted(ends.items()):
+        cycles[layer] += max(0, end - finished)
+        finished = max(finished, end)
+    if count:
+        cycles[-1] += simulation.cycles - finished
     rows = []
     for layer, info in enumerate(region.layers):
-        before = int(finished[layer - 1]) if layer else 0
-        after = simulation.cycles if layer == count - 1 else int(finished[layer])
         rows.append(
             {
                 "name": info.name,
                 "op": info.op,
                 "sources": list(info.sources),
                 "engine": _engine(container.machine.chip, busy[layer]),
-                "cycles": after - before,
+                "cycles": int(cycles[layer]),
                 "macs": int(macs[layer]),
                 "bound_by": _bound_by(container.machine.chip, busy[layer]),
                 "segment": segment,

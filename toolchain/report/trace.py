@@ -8,7 +8,6 @@ from typing import Any
 
 from simulator import Simulation, chrome_trace
 from toolchain.codegen import Container, Region
-from toolchain.isa import decode
 
 
 def trace_json(container: Container, simulations: Sequence[Simulation | None]) -> bytes:
@@ -20,9 +19,10 @@ def trace_json(container: Container, simulations: Sequence[Simulation | None]) -
     for index, (segment, simulation) in enumerate(zip(container.segments, simulations)):
         if not isinstance(segment, Region) or simulation is None:
             continue
-        ops = decode(segment.program, container.machine.isa).ops
-        labels = [segment.layers[i].name if i >= 0 else op.NAME for i, op in zip(segment.op_layers, ops)]
-        trace = chrome_trace(chip, ops, simulation, labels)
+        flow = simulation.flow
+        owners = (segment.op_layers[i] for i in flow.sources)
+        labels = [segment.layers[i].name if i >= 0 else op.NAME for i, op in zip(owners, flow)]
+        trace = chrome_trace(chip, flow, simulation, labels)
         rest = {k: v for k, v in trace.items() if k != "traceEvents"}
         later = [_placed(e, index, start) for e in trace["traceEvents"]]
         events += [e for e in later if not (e["ph"] == "M" and e in events)]

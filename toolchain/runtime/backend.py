@@ -16,6 +16,7 @@ from toolchain.codegen import Region
 from toolchain.errors import CompileError, ProgramError, ToolchainError, first_line
 from toolchain.ir.graph import Graph
 from toolchain.isa import Decoded, Machine, decode
+from toolchain.machine import Flow, dispatched
 
 GROUP = "npu_toolchain.backends"
 Progress = Callable[[str, int, int], None]  # stage, done, total
@@ -36,11 +37,16 @@ class Program:
 
     @cached_property
     def decoded(self) -> Decoded:
-        """The operations, by the one index that everything has of them. Raises ProgramError."""
+        """The operations as their words say, repeats and calls among them. Raises ProgramError."""
         found, layers = decode(self.region.program, self.machine.isa), self.region.op_layers
         if len(found.ops) != len(layers):
             raise ProgramError(f"the program has {len(found.ops)} operations, its layer table {len(layers)}")
         return found
+
+    @cached_property
+    def flow(self) -> Flow:
+        """The operations as the front end dispatches them, by the one index that everything has of them. Raises ProgramError."""
+        return dispatched(self.machine.chip, self.decoded.ops, self.decoded.words)
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,8 @@ class Execution:
     """What a run left behind.
 
     memory: uint8 by the memory's name; `dram` always, others where the backend can read them.
-    start, end: int64 cycles of each operation, by its index; empty where the backend measures none, or was not asked to.
+    start, end: int64 cycles of each operation of `Program.flow`, by its index; empty where the backend measures none, or was not
+    asked to.
     tensors: codes by tensor of the integer graph, where the backend knows others than the ports.
     simulation: what the simulator says besides.
     """
@@ -137,7 +144,7 @@ class _Held:
         size = dram.size
         with _named(self._name):
             found = self._loaded.run(dram.copy(), until=until, observe=observe, progress=progress)
-        reason = _fault(found, size, len(self._program.decoded.ops))
+        reason = _fault(found, size, len(self._program.flow))
         if reason is not None:
             raise CompileError(f"backend {self._name}: {reason}; docs/backends.md says what it must give")
         return found

@@ -33,8 +33,8 @@ class _Simulated:
     ) -> Execution:
         done = simulate(
             self._program.machine.chip,
-            self._program.decoded.ops,
-            self._program.decoded.words,
+            self._program.flow,
+            self._program.flow.words,
             dram,
             (),
             timing=self._timing,

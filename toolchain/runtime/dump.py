@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ from simulator.order import program_order
 from toolchain.codegen import Container, Port, Region, Result
 from toolchain.errors import CompileError
 from toolchain.isa import machine_digest
-from toolchain.machine import Access, MachineOp, Space, accesses
+from toolchain.machine import Access, Flow, Space, accesses
+from toolchain.ops.base import of_sample
 from toolchain.ops.movement import Join
 from toolchain.runtime.session import Progress, Session
 
@@ -24,7 +25,7 @@ _NEVER = -1  # written by no operation
 
 @dataclass(frozen=True)
 class Stop:
-    """Behind which operation of which segment. index: counted from 0; the last one is the program's end."""
+    """Behind which operation of which segment. index: of the program's flow; the last one is the program's end."""
 
     segment: int
     index: int
@@ -47,11 +48,16 @@ def parse_stop(text: str, session: Session) -> Stop:
     segment = regions[0] if said is None else int(said)
     if segment not in regions:
         raise CompileError(f"{text}: segment {segment} has no program; those with one are {', '.join(map(str, regions))}")
-    count = len(session.program(segment).decoded.ops)
+    program = session.program(segment)
+    count = len(program.decoded.ops)
     index = count - 1 if after == "end" else int(after)
     if not 0 <= index < count:
         raise CompileError(f"{text}: there is no operation {index}; the program has 0 to {count - 1}")
-    return Stop(segment, index)
+    runs = [i for i, source in enumerate(program.flow.sources) if source == index]
+    if not runs:
+        name = program.decoded.ops[index].NAME
+        raise CompileError(f"{text}: operation {index} is {name}, which the front end carries out and no engine runs")
+    return Stop(segment, runs[-1])
 
 
 def memory_files(
@@ -61,8 +67,8 @@ def memory_files(
     cannot stop there."""
     memory = session.memory_behind(stop.segment, stop.index, feeds, progress)
     container, program = session.container, session.program(stop.segment)
-    ops, region = program.decoded.ops, program.region
-    op, layer = ops[stop.index], region.op_layers[stop.index]
+    ops, region = program.flow, program.region
+    op, layer = ops[stop.index], region.op_layers[ops.sources[stop.index]]
     chip = container.machine.chip
     engine = op.queue(chip)
     said = {
@@ -72,9 +78,9 @@ def memory_files(
         "machine_digest": machine_digest(container.machine),
         "backend": session.backend_name,
         "segment": stop.segment,
-        "operations": len(ops),
+        "operations": len(program.decoded.ops),
         "after": {
-            "index": stop.index,
+            "index": ops.sources[stop.index],
             "operation": op.NAME,
             "engine": None if engine is None else chip.units[engine].name,
             "layer": region.layers[layer].name if layer >= 0 else None,
@@ -89,7 +95,7 @@ def memory_files(
 class _Contents:
     """What lies where, from what the operations write: for each byte, the layer whose operation wrote it last."""
 
-    def __init__(self, container: Container, region: Region, ops: Sequence[MachineOp], last: int):
+    def __init__(self, container: Container, region: Region, ops: Flow, last: int):
         self._container, self._region = container, region
         self._unknown = len(region.layers)
         self._nodes = {n.name: n for n in container.graph.nodes}
@@ -98,7 +104,7 @@ class _Contents:
         ends = [max((a.end for _, a in found if a.space == space), default=0) for space in range(len(chip.spaces))]
         self._owners = [np.full(end, _NEVER, np.int32) for end in ends]
         for index, access in found:
-            layer = region.op_layers[index]
+            layer = region.op_layers[ops.sources[index]]
             self._bytes(access)[...] = layer if layer >= 0 else self._unknown
 
     def all(self) -> Iterator[dict[str, Any]]:
@@ -177,9 +183,8 @@ class _Contents:
     def _place(self, result: Result) -> Access:
         kind = self._container.graph.types[result.tensor]
         size = np.dtype(kind.dtype).itemsize
-        return Access(
-            self._container.machine.chip.space_code(result.space), result.address, kind.shape, result.strides, size, True
-        )
+        shape = kind.shape if result.turns == 1 else of_sample(kind.shape, result.turns)
+        return Access(self._container.machine.chip.space_code(result.space), result.address, shape, result.strides, size, True)
 
     def _bytes(self, access: Access) -> np.ndarray:
         """Who wrote the bytes of an access: a view, as far as anything was written there."""

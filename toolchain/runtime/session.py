@@ -17,13 +17,13 @@ from simulator import Observe, Simulation, measured
 from toolchain.codegen import Container, IoType, Island, Port, Region, container_from_bytes, read_container
 from toolchain.errors import CompileError, ProgramError, first_line
 from toolchain.frontend import island_fault
-from toolchain.machine import MachineOp
+from toolchain.machine import Flow
 from toolchain.runtime.backend import Backend, Foreign, Loaded, Program, Progress, backend_named
 from toolchain.runtime.builtin import BACKENDS, dram_image, read_port, write_port
 from toolchain.runtime.ports import to_codes, to_real
 from toolchain.runtime.unread import unread_warnings
 
-Watch = Callable[[Region, Sequence[MachineOp]], Observe]
+Watch = Callable[[Region, Flow], Observe]
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,8 @@ class Session:
         return [outputs[n] for n in names]
 
     def run_detailed(self, feeds: Mapping[str, np.ndarray], progress: Progress | None = None, watch: Watch | None = None) -> Run:
-        """watch: given each region with its operations, what is to observe its run, on a backend that `observes`."""
+        """watch: given each region with its operations in the order of dispatch, what is to observe its run, on a backend
+        that `observes`."""
         if watch is not None and not self.observes:
             raise CompileError(f"backend {self.backend_name}: tells nothing of its operations, so that none can be watched")
         check_feeds(self.container.inputs, feeds)
@@ -161,7 +162,7 @@ class Session:
         watch: Watch | None,
     ) -> Ran:
         program, dram = self.program(index), self._filled(index, real, codes)
-        observe = watch(region, program.decoded.ops) if watch else None
+        observe = watch(region, program.flow) if watch else None
         with self._naming(index):
             done = self._loaded(index).run(dram, observe=observe, progress=progress)
         codes.update(done.tensors)
@@ -170,9 +171,9 @@ class Session:
             real[port.model] = to_real(codes[port.tensor], port)
         simulation = done.simulation
         if simulation is None and done.start.size:
-            simulation = measured(program.machine.chip, program.decoded.ops, done.memory, done.start, done.end)
+            simulation = measured(program.machine.chip, program.flow, done.memory, done.start, done.end)
         if simulation is not None and index not in self._warnings:  # they do not depend on values
-            unread = unread_warnings(self.container, region, program.decoded.ops, simulation.unread)
+            unread = unread_warnings(self.container, region, program.flow, simulation.unread)
             self._warnings[index] = tuple(f"{self.place(index)}{sentence}" for sentence in unread)
         return Ran(f"npu ({self.backend_name})", region.nodes, simulation, self._warnings.get(index, ()))
 

@@ -15,7 +15,7 @@ from toolchain.codegen import Container, Region
 from toolchain.errors import counted
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph
-from toolchain.machine import Copy, MachineOp, Space
+from toolchain.machine import Copy, Flow, MachineOp, Space, op_number
 from toolchain.ops.base import Layer, Move
 from toolchain.ops.integer_convolution import IntegerConvolution
 from toolchain.ops.movement import Join, Reshape, Slice
@@ -25,7 +25,7 @@ from toolchain.ops.window import Window
 Masks = dict[str, np.ndarray]  # by tensor: True for the elements that a layer reads or a port takes
 
 
-def unread_warnings(container: Container, region: Region, ops: Sequence[MachineOp], found: Sequence[Unread]) -> tuple[str, ...]:
+def unread_warnings(container: Container, region: Region, ops: Flow, found: Sequence[Unread]) -> tuple[str, ...]:
     """A sentence for each layer with bytes that nothing reads, beyond those that the network itself drops."""
     if not found:
         return ()
@@ -34,27 +34,27 @@ def unread_warnings(container: Container, region: Region, ops: Sequence[MachineO
     layers: dict[int, list[Unread]] = {}
     for u in found:
         if u.index >= 0:
-            layers.setdefault(region.op_layers[u.index], []).append(u)
+            layers.setdefault(region.op_layers[ops.sources[u.index]], []).append(u)
     unknown = layers.pop(-1, [])  # of an edited listing
     if sum(u.bytes for u in unknown) > network.all_dropped_bytes:
         warnings.append(_sentence(unknown, ops, "no known layer"))
-    for number, unread in sorted(layers.items()):
-        name = region.layers[number].name
+    for layer, unread in sorted(layers.items()):
+        name = region.layers[layer].name
         faulty = [u for u in unread if not network.drops(name, ops[u.index])]
         results = [u for u in faulty if not network.is_load(name, ops[u.index])]
         if sum(u.bytes for u in results) <= network.dropped_bytes(name):
             faulty = [u for u in faulty if u not in results]
         if faulty:
-            warnings.append(_sentence(faulty, ops, f"layer {name} ({region.layers[number].op})"))
+            warnings.append(_sentence(faulty, ops, f"layer {name} ({region.layers[layer].op})"))
     return tuple(warnings)
 
 
-def _sentence(unread: Sequence[Unread], ops: Sequence[MachineOp], layer: str) -> str:
+def _sentence(unread: Sequence[Unread], ops: Flow, layer: str) -> str:
     first = unread[0]
     more = f", as {counted(len(unread) - 1, 'other operation')} of it" if len(unread) > 1 else ""
     return (
-        f"op {first.index} {ops[first.index].NAME} of {layer} writes {first.text} that nothing reads before they are overwritten "
-        f"or the program ends{more}"
+        f"{op_number(ops, first.index)} {ops[first.index].NAME} of {layer} writes {first.text} that nothing reads before they "
+        f"are overwritten or the program ends{more}"
     )
 
 

@@ -17,7 +17,8 @@ from simulator.order import describe
 from simulator.overlap import byte_view, moved
 from toolchain.codegen import Container, LayerInfo, Region, Result
 from toolchain.errors import counted
-from toolchain.machine import Access, Copy, MachineOp, Signal, Wait, accesses
+from toolchain.machine import Access, Copy, Flow, Signal, Wait, accesses
+from toolchain.ops.base import of_sample, sample_axis
 from toolchain.runtime.backend import Progress
 from toolchain.runtime.session import Run, Session
 
@@ -35,7 +36,7 @@ def verify(
         )
     regions: list[_RegionWatch] = []
 
-    def watch(region: Region, ops: Sequence[MachineOp]) -> Observe:
+    def watch(region: Region, ops: Flow) -> Observe:
         place = simulator.place(next(i for i, s in enumerate(container.segments) if s is region))
         regions.append(_RegionWatch(container, region, ops, expected.codes, place))
         return regions[-1].observe
@@ -68,6 +69,9 @@ class _Target:
     writes: list[tuple[int, Access]]
 
 
+_Owner = tuple[int, int | None]  # layer, and sample of a batch where these take turns
+
+
 @dataclass(frozen=True)
 class _Difference:
     """position: in the order in which values were computed."""
@@ -81,23 +85,26 @@ class _Difference:
 class _RegionWatch:
     """segment: what stands in front of an operation's index."""
 
-    def __init__(
-        self,
-        container: Container,
-        region: Region,
-        ops: Sequence[MachineOp],
-        codes: Mapping[str, np.ndarray],
-        segment: str,
-    ):
+    def __init__(self, container: Container, region: Region, ops: Flow, codes: Mapping[str, np.ndarray], segment: str):
         self._chip, self._graph = container.machine.chip, container.graph
         self._region, self._ops, self._codes, self._segment = region, ops, codes, segment
-        self._left = Counter(layer for op, layer in zip(ops, region.op_layers) if not isinstance(op, Signal | Wait))
-        self._targets: dict[int, _Target] = {}
+        self._owners = [self._owner(i) for i in range(len(ops))]
+        self._left = Counter(owner for op, owner in zip(ops, self._owners) if not isinstance(op, Signal | Wait))
+        self._targets: dict[_Owner, _Target] = {}
         self._ran: list[int] = []
         self._found: list[_Difference] = []
 
+    def _owner(self, index: int) -> _Owner:
+        """The layer of an operation, and the sample of a batch whose tensor it makes where samples take turns in one place."""
+        layer = self._region.op_layers[self._ops.sources[index]]
+        result = self._region.layers[layer].result if layer >= 0 else None
+        if result is None or result.turns == 1:
+            return layer, None
+        return layer, min(self._ops.round(index), result.turns - 1)
+
     def observe(self, index: int, memory: Sequence[np.ndarray]) -> None:
-        op, layer = self._ops[index], self._region.op_layers[index]
+        op, owner = self._ops[index], self._owners[index]
+        layer = owner[0]
         if isinstance(op, Signal | Wait):
             return
         self._ran.append(index)
@@ -106,15 +113,15 @@ class _RegionWatch:
         result = self._region.layers[layer].result
         if result is None:
             return
-        if layer not in self._targets:
-            self._targets[layer] = self._target(layer, result)
-        target = self._targets[layer]
+        if owner not in self._targets:
+            self._targets[owner] = self._target(owner, result)
+        target = self._targets[owner]
         for access in accesses(op, self._chip):
             if access.write and access.space == target.space:
                 _compare(index, access, target, memory[access.space])
-        self._left[layer] -= 1
-        if not self._left[layer]:
-            self._finish(layer, result, self._targets.pop(layer), memory)
+        self._left[owner] -= 1
+        if not self._left[owner]:
+            self._finish(owner, result, self._targets.pop(owner), memory)
 
     def first_difference(self) -> str | None:
         if not self._found:
@@ -124,12 +131,15 @@ class _RegionWatch:
         of = f"layer {first.layer.name} ({first.layer.op}{f' of {sources}' if sources else ''})"
         return f"{self._segment}{self._name(first.index)} of {of}: {first.text}"
 
-    def _target(self, layer: int, result: Result) -> _Target:
+    def _target(self, owner: _Owner, result: Result) -> _Target:
+        layer, sample = owner
         space, whole = self._chip.space_code(result.space), self._place(result)
         size = whole.end - whole.address
         held, written, wrong = (np.zeros(size, np.bool_) for _ in range(3))
         target = _Target(space, whole.address, np.zeros(size, np.uint8), held, written, wrong, [])
         codes = np.ascontiguousarray(self._codes[result.tensor])
+        if sample is not None:  # each is a run of its own
+            codes = codes.reshape(result.turns, -1)[sample]
         raw = codes.astype(codes.dtype.newbyteorder("<")).view(np.uint8).reshape(-1)
         here = moved(whole, whole.address)
         view = byte_view(target.want, here)
@@ -150,11 +160,12 @@ class _RegionWatch:
     def _place(self, result: Result) -> Access:
         kind = self._graph.types[result.tensor]
         size = np.dtype(kind.dtype).itemsize
-        return Access(self._chip.space_code(result.space), result.address, kind.shape, result.strides, size, True)
+        shape = kind.shape if result.turns == 1 else of_sample(kind.shape, result.turns)
+        return Access(self._chip.space_code(result.space), result.address, shape, result.strides, size, True)
 
-    def _finish(self, layer: int, result: Result, target: _Target, memory: Sequence[np.ndarray]) -> None:
+    def _finish(self, owner: _Owner, result: Result, target: _Target, memory: Sequence[np.ndarray]) -> None:
         """Every operation of the layer has run."""
-        info = self._region.layers[layer]
+        info = self._region.layers[owner[0]]
         wrong = target.wrong
         for index, access in reversed(target.writes):  # the last that wrote a byte answers for it
             own = wrong & _cover(access, target.base, wrong.size)
@@ -182,7 +193,7 @@ class _RegionWatch:
     ) -> str:
         at = int(wrong.argmax())
         address = target.base + at
-        place = f"{result.space}[{address:#x}], element {self._element(result, address)} of {result.tensor!r}"
+        place = f"{result.space}[{address:#x}], element {self._element(index, result, address)} of {result.tensor!r}"
         said = (
             f"writes {memory[access.space][address]:#04x} to {place}; the integer reference has {target.want[at]:#04x} "
             f"({int(wrong.sum()):,} of its {access.bytes:,} bytes differ)"
@@ -190,12 +201,15 @@ class _RegionWatch:
         maker = self._maker(index, access, address)
         return said if maker is None else f"{said}; it copies what {self._name(maker)} made"
 
-    def _element(self, result: Result, address: int) -> list[int]:
+    def _element(self, index: int, result: Result, address: int) -> list[int]:
         shape, left = self._graph.types[result.tensor].shape, address - result.address
-        element = [0] * len(shape)
+        element, (_, sample) = [0] * len(shape), self._owners[index]
         for k in sorted(range(len(shape)), key=lambda k: -result.strides[k]):
             if result.strides[k] and shape[k] > 1:
                 element[k], left = divmod(left, result.strides[k])
+        axis = sample_axis(shape)
+        if sample is not None and axis is not None:
+            element[axis] += sample * (shape[axis] // result.turns)
         return element
 
     def _maker(self, index: int, access: Access, address: int) -> int | None:
@@ -219,7 +233,7 @@ class _RegionWatch:
         return None
 
     def _name(self, index: int) -> str:
-        return describe(index, self._ops[index], self._chip)
+        return describe(index, self._ops, self._chip)
 
 
 def _compare(index: int, access: Access, target: _Target, memory: np.ndarray) -> None:

@@ -10,6 +10,7 @@ from toolchain.machine.operation import Access, Demand
 from toolchain.machine.operations.move import Move
 from toolchain.machine.parameter import (
     Space,
+    base_of,
     dma_channel,
     extent,
     memory_address,
@@ -25,7 +26,8 @@ from toolchain.machine.units.dma import End, move_demand
 class Copy(Move):
     """dst[i0, i1, i2, :inner] = src[i0, i1, i2, :inner] for i0 < count0, i1 < count1, i2 < count2; runs on DMA queue `channel`.
 
-    Machines of fewer DMA dimensions use count0 = 1 (2-D) or count0 = count1 = 1 (1-D).
+    On machines with base registers `source_base` and `destination_base`, where not 0, name those that are added to the
+    addresses. Machines of fewer DMA dimensions use count0 = 1 (2-D) or count0 = count1 = 1 (1-D).
     """
 
     NAME = "copy"
@@ -44,6 +46,8 @@ class Copy(Move):
     destination_stride0: int = move_stride(0)
     destination_stride1: int = move_stride(1)
     destination_stride2: int = move_stride(2)
+    source_base: int = base_of("source_address")
+    destination_base: int = base_of("destination_address")
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         source, target, counts = space_of(self.source_space, chip), space_of(self.destination_space, chip), self.counts()

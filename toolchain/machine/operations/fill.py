@@ -10,6 +10,7 @@ from toolchain.machine.operation import Access, Demand
 from toolchain.machine.operations.move import Move
 from toolchain.machine.parameter import (
     Space,
+    base_of,
     code,
     code_limit,
     dma_channel,
@@ -25,7 +26,10 @@ from toolchain.machine.units.dma import End, move_demand
 
 @dataclass(frozen=True, slots=True)
 class Fill(Move):
-    """dst[i0, i1, i2, :inner_elements] = value (activation type); any memory; runs on DMA queue `channel`."""
+    """dst[i0, i1, i2, :inner_elements] = value (activation type); any memory; runs on DMA queue `channel`.
+
+    On machines with base registers `destination_base`, where not 0, names the one that is added to the address.
+    """
 
     NAME = "fill"
     channel: int = dma_channel()
@@ -39,6 +43,7 @@ class Fill(Move):
     destination_stride1: int = move_stride(1)
     destination_stride2: int = move_stride(2)
     value: int = code()
+    destination_base: int = base_of("destination_address")
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         target, inner_bytes = space_of(self.destination_space, chip), self.inner_elements * chip.activation_bytes

@@ -33,6 +33,9 @@ class Move(MachineOp):
 
     def broken(self, chip: Chip) -> Iterator[str]:
         unit = self.unit_in(chip)
+        for name, _ in self.based():
+            if not 0 <= getattr(self, name) <= chip.control.bases:
+                yield f"{name}={getattr(self, name)}, the machine has control.bases={chip.control.bases}"
         if any(n > 1 for n in (self.count0, self.count1)[: 3 - unit.dma.dimensions]):
             counts = f"{self.count0}x{self.count1}x{self.count2}"
             yield f"counts {counts}, the machine has {unit.key}.dimensions={unit.dma.dimensions}"

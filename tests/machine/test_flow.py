@@ -1,0 +1,144 @@
+"""What a front end dispatches: repeats, base registers, blocks, the loop buffer, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.controlled import CONTROL, with_control
+from toolchain import bounds
+from toolchain.errors import ProgramError
+from toolchain.isa import load_machine
+from toolchain.machine import (
+    Again,
+    Block,
+    Call,
+    Copy,
+    End,
+    Fill,
+    Flow,
+    MachineOp,
+    Repeat,
+    Return,
+    SetBase,
+    Space,
+    broken_capability,
+    dispatched,
+    flow,
+)
+
+CHIP = with_control(load_machine("edge16")).chip
+
+
+def fill(address: int, base: int = 0) -> Fill:
+    return Fill(0, Space.SRAM, address, 8, 1, 1, 1, 0, 0, 0, 5, base)
+
+
+def flowing(*ops: MachineOp, buffer_words: int = 0) -> Flow:
+    control = {**CONTROL, "repeat": {**CONTROL["repeat"], "buffer_words": buffer_words}}
+    return dispatched(with_control(load_machine("edge16"), control=control).chip, ops)
+
+
+def addresses(found: Flow) -> list[int]:
+    return [op.destination_address for op in found if isinstance(op, Fill)]
+
+
+def test_a_program_without_control_is_itself():
+    ops = (fill(0), fill(64, 1), End())
+    found = dispatched(CHIP, ops, (3, 2, 1))
+    assert (tuple(found), found.words, [*found.sources], found.name(1)) == (ops, (3, 2, 1), [0, 1, 2], "op 1")
+    assert dispatched(CHIP, found) is found
+
+
+def test_repeats_inside_one_another_step_their_addresses():
+    body = (fill(0, 1), SetBase(1, 1, 16), Again(), SetBase(1, 0, 256), Again(), End())
+    found = flowing(Repeat(2), Repeat(3), *body)
+    assert addresses(found) == [0, 16, 32, 256, 272, 288]
+    assert [found.name(i) for i in (0, 4)] == [
+        "op 2, iteration 1 of 2, iteration 1 of 3",
+        "op 2, iteration 2 of 2, iteration 2 of 3",
+    ]
+    assert [found.round(i) for i in range(7)] == [0, 0, 0, 1, 1, 1, 0]
+    # Every iteration reads its words again: the step and the end of the inner repeat, at last those of both.
+    assert [*found.words] == [3, 3, 3, 3 + 3, 3, 3, 2 + 2 + 1]
+    assert [*found.sources] == [2] * 6 + [7]
+
+
+def test_a_base_is_what_it_is_at_dispatch():
+    copy = Copy(0, Space.DRAM, 1000, Space.SRAM, 64, 8, 1, 1, 1, 0, 0, 0, 0, 0, 0, 2, 1)
+    found = flowing(SetBase(1, 0, 32), SetBase(2, 1, -8), copy, SetBase(1, 0, 0), copy)
+    assert [(op.source_address, op.destination_address) for op in found if isinstance(op, Copy)] == [(1024, 96), (1024, 64)]
+
+
+def test_a_block_runs_where_it_is_met_and_at_each_call():
+    block = (Block(1), fill(0, 1), fill(8, 1), Return())
+    found = flowing(*block, SetBase(1, 0, 64), Repeat(2), Call(1), SetBase(1, 1, 64), Again(), fill(4), End())
+    assert addresses(found) == [0, 8, 64, 72, 128, 136, 4]
+    assert [found.name(i) for i in (1, 2, 5)] == ["op 2", "op 1, iteration 1 of 2", "op 2, iteration 2 of 2"]
+
+
+def test_a_loop_buffer_keeps_a_body_that_fits():
+    body = (fill(0), fill(8), Again())
+    # What follows the first `again` waits for its word: that is read but once.
+    assert [*flowing(Repeat(3), *body, End(), buffer_words=3).words] == [2, 1, 1, 0, 0, 0, 1]
+    assert [*flowing(Repeat(3), *body, End(), buffer_words=2).words] == [2, 1, 2, 1, 2, 1, 2]
+
+
+def test_a_loop_buffer_holds_the_outer_of_two_repeats_or_each_inner_one_anew():
+    program = (Repeat(2), Repeat(2), fill(0), Again(), Again(), End())
+    # The inner body is 2 words, the outer 4: 1 + 1 + 1 are read before the first fill.
+    assert [*flowing(*program, buffer_words=4).words] == [3, 1, 1, 0, 1]
+    assert [*flowing(*program, buffer_words=2).words] == [3, 1, 1 + 1 + 1, 1, 1 + 1]
+
+
+def test_the_words_of_a_block_that_is_called_are_not_in_the_buffer():
+    program = (Block(0), fill(0), Return(), Repeat(3), Call(0), Again(), End())
+    words = [*flowing(*program, buffer_words=64).words]
+    assert words == [2, 1 + 1 + 1 + 1, 1 + 1 + 1, 1 + 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("program", "fault"),
+    [
+        ([Again(), End()], "op 0 again: ends no repeat"),
+        ([Block(0), Again(), End()], "op 1 again: ends no repeat; the innermost is a block"),
+        ([Return(), End()], "op 0 return: ends no block"),
+        ([Repeat(2), Return()], "op 1, iteration 1 of 2 return: ends no block; a repeat is open"),
+        ([Repeat(2), fill(0), End()], "op 0: the repeat is not ended before the program is"),
+        ([Block(1), fill(0), End()], "op 0: the block is not ended before the program is"),
+        ([Repeat(101)], "op 0 repeat: count=101, must be 1 to 100 (control.repeat.max_count)"),
+        ([Repeat(0)], "op 0 repeat: count=0, must be 1 to 100 (control.repeat.max_count)"),
+        (
+            [Repeat(2)] * 3,
+            "op 2, iteration 1 of 2, iteration 1 of 2 repeat: more than control.repeat.depth=2 repeats inside one another",
+        ),
+        ([Call(0)], "op 0 call: block 0 was not met before"),
+        ([Call(2)], "op 0 call: block=2, must be 0 to 1 (control.call.blocks)"),
+        ([Block(0), Call(0)], "op 1 call: more than control.call.depth=2 blocks inside one another"),
+        ([SetBase(0, 0, 4)], "op 0 set_base: base=0, must be 1 to 3 (control.bases)"),
+        ([SetBase(1, 4, 4)], "op 0 set_base: source=4, must be 0 to 3 (control.bases)"),
+    ],
+)
+def test_what_the_front_end_refuses(program: list[MachineOp], fault: str):
+    with pytest.raises(ProgramError) as caught:
+        flowing(*program)
+    assert str(caught.value) == fault
+
+
+def test_a_machine_without_control_has_none_of_it():
+    chip = load_machine("edge16").chip
+    for op, fault in (
+        (Repeat(2), "repeat: the machine has no control.repeat"),
+        (Block(0), "block: the machine has no control.call"),
+        (SetBase(1, 0, 0), "set_base: base=1, must be 1 to 0 (control.bases)"),
+    ):
+        with pytest.raises(ProgramError) as caught:
+            dispatched(chip, [op])
+        assert str(caught.value) == f"op 0 {fault}"
+    assert broken_capability(fill(0, 1), chip) == "destination_base=1, the machine has control.bases=0"
+
+
+def test_a_program_of_a_stranger_does_not_run_for_ever(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(flow, "DISPATCHED_OPERATIONS", 1000)
+    assert bounds.DISPATCHED_OPERATIONS > 1 << 20
+    with pytest.raises(ProgramError, match=r"^op \d again: the program runs more than 1,000 operations$"):
+        flowing(Repeat(100), Repeat(100), Again(), Again(), End())

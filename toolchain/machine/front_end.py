@@ -1,0 +1,114 @@
+"""The state of a front end: where it reads, its base registers, the repeats and blocks that are open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from toolchain.hw.chip import Control
+
+
+@dataclass
+class Open:
+    """A repeat or a block that is open. first: its first operation. resume: where a call goes on (None: behind its return).
+
+    iteration: from 0; words: of its body, known when it has run once (-1 before).
+    """
+
+    first: int
+    opened_by: str
+    count: int = 1
+    iteration: int = 0
+    resume: int | None = None
+    words: int = -1
+
+    @property
+    def repeats(self) -> bool:
+        return self.opened_by == "repeat"
+
+
+@dataclass
+class FrontEnd:
+    """at: the operation that it carries out; next: the one that it reads then. Refusals are ValueErrors."""
+
+    control: Control
+    words_before: list[int]  # instruction words in front of each operation of the program, and of its end
+    at: int = 0
+    next: int = 0
+    bases: list[int] = field(default_factory=list[int])
+    open: list[Open] = field(default_factory=list[Open])
+    blocks: dict[int, int] = field(default_factory=dict[int, int])  # number -> first operation
+
+    def __post_init__(self) -> None:
+        self.bases = [0] * (self.control.bases + 1)
+
+    def set_base(self, base: int, source: int, offset: int) -> None:
+        for name, value, least in (("base", base, 1), ("source", source, 0)):
+            if not least <= value <= self.control.bases:
+                raise ValueError(f"{name}={value}, must be {least} to {self.control.bases} (control.bases)")
+        self.bases[base] = self.bases[source] + offset
+
+    def repeat(self, count: int) -> None:
+        allowed = self.control.repeat
+        if allowed is None:
+            raise ValueError("the machine has no control.repeat")
+        if not 1 <= count <= allowed.max_count:
+            raise ValueError(f"count={count}, must be 1 to {allowed.max_count} (control.repeat.max_count)")
+        if sum(o.repeats for o in self.open) == allowed.depth:
+            raise ValueError(f"more than control.repeat.depth={allowed.depth} repeats inside one another")
+        self.open.append(Open(self.next, "repeat", count))
+
+    def again(self) -> None:
+        frame = self.open[-1] if self.open else None
+        if frame is None or not frame.repeats:
+            raise ValueError("ends no repeat" + ("" if frame is None else f"; the innermost is a {frame.opened_by}"))
+        frame.words = self.words_before[self.at + 1] - self.words_before[frame.first]
+        frame.iteration += 1
+        if frame.iteration < frame.count:
+            self.next = frame.first
+        else:
+            self.open.pop()
+
+    def open_block(self, number: int) -> None:
+        self._enter(number, "block")
+        self.blocks[number] = self.next
+        self.open.append(Open(self.next, "block"))
+
+    def call(self, number: int) -> None:
+        self._enter(number, "call")
+        if number not in self.blocks:
+            raise ValueError(f"block {number} was not met before")
+        self.open.append(Open(self.blocks[number], "call", resume=self.next))
+        self.next = self.blocks[number]
+
+    def leave(self) -> None:
+        frame = self.open[-1] if self.open else None
+        if frame is None or frame.repeats:
+            raise ValueError("ends no block" + ("" if frame is None else "; a repeat is open"))
+        self.open.pop()
+        if frame.resume is not None:
+            self.next = frame.resume
+
+    def _enter(self, number: int, what: str) -> None:
+        allowed = self.control.call
+        if allowed is None:
+            raise ValueError("the machine has no control.call")
+        if not 0 <= number < allowed.blocks:
+            raise ValueError(f"block={number}, must be 0 to {allowed.blocks - 1} (control.call.blocks)")
+        if sum(not o.repeats for o in self.open) == allowed.depth:
+            raise ValueError(f"more than control.call.depth={allowed.depth} blocks inside one another")
+
+    @property
+    def buffered(self) -> bool:
+        """Whether the words that it reads now lie in the loop buffer: a repeat whose whole body does is past its first
+        iteration. What a block that is called holds lies elsewhere."""
+        held = self.control.repeat.buffer_words if self.control.repeat else 0
+        for frame in reversed(self.open):
+            if frame.opened_by == "call":
+                return False
+            if frame.repeats and frame.iteration > 0 and frame.words <= held:
+                return True
+        return False
+
+    def iterations(self) -> tuple[tuple[int, int], ...]:
+        """(iteration, count) of each open repeat, the outermost first."""
+        return tuple((o.iteration, o.count) for o in self.open if o.repeats)

@@ -1,0 +1,43 @@
+"""A batch as one sample, repeated: where no node of a region mixes the samples that its tensors hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node
+from toolchain.ops.base import Layer, of_sample, per_sample
+from toolchain.passes.segments import Segment
+
+
+@dataclass(frozen=True)
+class OneSample:
+    """count: of the batch. graph, segment: of one sample. counted: the tensors that have each sample's own values."""
+
+    count: int
+    graph: Graph
+    segment: Segment
+    counted: frozenset[str]
+
+
+def one_sample(graph: Graph, segment: Segment, chip: Chip) -> OneSample | None:
+    """graph: integer. None where the region has no batch, or a node to which the samples are not all the same."""
+    shapes = {graph.types[n].shape[:1] for n in segment.outputs}
+    if len(shapes) != 1 or min(shapes) <= (1,):
+        return None
+    (count,) = min(shapes)
+    counted: set[str] = set()
+    shared: set[str] = set()
+    nodes: list[Node] = []
+    for node in segment.nodes:
+        found = per_sample(Layer(node, graph.types, graph.constants, chip), count)
+        if found is None:
+            return None
+        counted.update((*found.inputs, *node.outputs))
+        shared.update(n for n in node.inputs if n and n not in found.inputs)
+        nodes.append(replace(node, op=found.op))
+    if counted & shared:
+        return None
+    single = {n: replace(graph.types[n], shape=of_sample(graph.types[n].shape, count)) for n in sorted(counted)}
+    types = {**graph.types, **single}
+    return OneSample(count, replace(graph, types=types), replace(segment, nodes=tuple(nodes)), frozenset(counted))
