@@ -139,7 +139,7 @@ def test_without_its_barrier_two_iterations_race(folder: Path):
 
 def text_model(folder: Path, inputs: str, outputs: str, body: str) -> Path:
     rng = np.random.default_rng(4)
-    constants = {"w": (5, 3, 3, 3), "v": (4, 3, 1, 1), "g": (3, 5)}
+    constants = {"w": (5, 3, 3, 3), "v": (4, 3, 1, 1), "g": (3, 5), "k": (1, 1, 3, 3)}
     declared = ", ".join(f"float{list(shape)} {n}" for n, shape in constants.items() if f"{n})" in body or f"{n}," in body)
     model = onnx.parser.parse_model(
         f'<ir_version: 8, opset_import: ["": 17]> g ({inputs}) => ({outputs}) <{declared}> {{ {body} }}'
@@ -201,6 +201,17 @@ CASES = {
     ),
     "a constant for each sample": ("float[4,3,8,8] x", "float[4,3,8,8] y", "y = Mul(x, v)", False),
     "an operand that is counted and shared": ("float[4,4] x", "float[4,4] y", "y = MatMul(x, x)", False),
+    "a result that is counted and shared": ("float[4,4] x", "float[4,4] y", "r = Sigmoid(x)\n y = MatMul(x, r)", False),
+    "samples that become neighbouring rows": (
+        "float[4,6] x",
+        "float[4,6] y",
+        """s = Constant<value_ints=[1,1,4,6]>()
+        a = Reshape(x, s)
+        b = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(a, k)
+        z = Constant<value_ints=[4,6]>()
+        y = Reshape(b, z)""",
+        False,
+    ),
     "joined samples": ("float[2,3,8,8] x, float[2,3,8,8] z", "float[4,3,8,8] y", "y = Concat<axis=0>(x, z)", False),
     "a batch that the count does not hold": ("float[9,3] x", "float[9,5] y", "y = Gemm(x, g)", False),
     "more steps than bases": (
