@@ -22,6 +22,7 @@ Array = np.ndarray[Any, Any]
 FACTORS = ("Mul", "PRelu")  # of these the error of a constant grows with what it multiplies
 Codes = Mapping[str, tuple[float, int]]  # tensor -> scale, zero point
 HALF = 0.5 + 1e-4  # what float32 leaves of one half is one half
+# Where halves go on machines of these; on the others the ideal is the even code.
 NEAREST: Mapping[Rounding, Callable[[Array], Array]] = {
     Rounding.SINGLE_HALF_UP: lambda x: np.floor(x + HALF),
     Rounding.DOUBLE_ROUND: lambda x: np.copysign(np.floor(np.abs(x) + HALF), x),
@@ -47,7 +48,7 @@ class Rounded:
     def __init__(
         self, proto: onnx.ModelProto, codes: Codes, bits: int, rounding: Rounding, elementwise: frozenset[str] = frozenset()
     ):
-        self._proto, self._codes, self._elementwise, self._nearest = proto, codes, elementwise, NEAREST[rounding]
+        self._proto, self._codes, self._elementwise, self._nearest = proto, codes, elementwise, NEAREST.get(rounding, np.rint)
         self._low, self._high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
         self._nodes: dict[int, onnxruntime.InferenceSession] = {}
 
