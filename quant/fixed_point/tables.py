@@ -86,21 +86,43 @@ def build_table16(
     by half the error of the interpolation at the midpoint, values scaled by 65536 / 65535; no output zero point.
     Both saturate to int16; inf and nan saturate (see the module).
     """
+    t = entries16(
+        f,
+        input_scale,
+        output_scale,
+        form=form,
+        input_zero_point=input_zero_point,
+        output_zero_point=output_zero_point,
+        precision=precision,
+    )
+    return _saturate(t, _INT16_LOW, _INT16_HIGH, np.dtype(np.int16))
+
+
+def entries16(
+    f: RealFunction,
+    input_scale: float,
+    output_scale: float,
+    *,
+    form: TableForm,
+    input_zero_point: int = 0,
+    output_zero_point: int = 0,
+    precision: type[np.floating] = np.float32,
+) -> Array:
+    """What `build_table16` saturates: whole numbers [513], or inf or nan."""
     _check_scale("input_scale", input_scale)
     _check_scale("output_scale", output_scale)
     if form == "tflite":
         if output_zero_point != 0:
             raise FixedPointError(f"output_zero_point={output_zero_point}: TFLite's 16-bit table has none; use 0 or 'tosa'")
-        return _build_table16_tflite(f, input_scale, output_scale, input_zero_point, precision)
+        return _entries16_tflite(f, input_scale, output_scale, input_zero_point, precision)
     if form != "tosa":
         raise FixedPointError(f"form={form!r}: no such 16-bit table; use 'tosa' or 'tflite'")
     codes = (np.arange(TABLE16_ENTRIES, dtype=np.float64) - 256) * (1 << TABLE16_STEP_BITS)
     real = _evaluate(f, float(input_scale) * (codes - input_zero_point))
-    t = round_half_away(real / float(output_scale)) + output_zero_point
-    return _saturate(t, _INT16_LOW, _INT16_HIGH, np.dtype(np.int16))
+    return round_half_away(real / float(output_scale)) + output_zero_point
 
 
-def _build_table16_tflite(
+def _entries16_tflite(
     f: RealFunction, input_scale: float, output_scale: float, input_zero_point: int, precision: type[np.floating]
 ) -> Array:
     """LUTPopulateInt16 of tensorflow/lite/kernels/internal/common.h, step by step in `precision`."""
@@ -122,7 +144,13 @@ def _build_table16_tflite(
         # Beside an infinite sample the midpoint has no meaning: the sample alone counts.
         corrected = np.where(np.isfinite(bias), here - bias, here)
     last = round_half_away(sample(np.array([high])))
-    return _saturate(np.concatenate([corrected, last]), _INT16_LOW, _INT16_HIGH, np.dtype(np.int16))
+    return np.concatenate([corrected, last])
+
+
+def around16(code: int) -> Array:
+    """Indices of the entries between which a code is interpolated; one where it is an entry's own."""
+    position, step = code + 32768, 1 << TABLE16_STEP_BITS
+    return np.unique([position // step, -(-position // step)])
 
 
 def interpolate16(x: Array, table: Array) -> Array:

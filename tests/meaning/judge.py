@@ -50,13 +50,14 @@ class Judged:
 
 
 def sqnr_db(expected: Array, got: Array) -> float:
-    """inf where nothing differs, -inf where the expected is zero and something differs, and where a number is none."""
+    """inf where nothing differs; -inf where the expected is zero and something differs, and where a number is none or infinite,
+    as of a file that divides by a zero of its codes."""
     assert expected.shape == got.shape, (expected.shape, got.shape)
     a, b = expected.astype(np.float64), got.astype(np.float64)
     signal, noise = float((a**2).sum()), float(((a - b) ** 2).sum())
     if noise == 0:
         return math.inf
-    if math.isnan(noise):
+    if not math.isfinite(noise):
         return -math.inf
     return 10 * math.log10(signal / noise) if signal else -math.inf
 

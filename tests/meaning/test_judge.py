@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
 from tests.meaning.case import Case
-from tests.meaning.judge import changed_outputs, in_float
+from tests.meaning.judge import changed_outputs, in_float, sqnr_db
 from toolchain.frontend import linear
 
 # Its deviations are what rounding leaves of the mean of three equal numbers; the eps under the root makes them larger.
@@ -25,6 +26,11 @@ SCALED = Case("scaled", "x 1,3,8,8; w 4,3,3,3; wb 4; k 1,4,1,1", "a = Conv(x, w,
 def changed(case: Case, folder: Path) -> list[tuple[str, float]]:
     onnx.save(case.proto, folder / "model.onnx")
     return changed_outputs(folder / "model.onnx", case.samples, in_float(case.proto, case.samples))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_no_number_is_as_bad_as_can_be(value: float) -> None:
+    assert sqnr_db(np.ones(2, np.float32), np.array([1, value], np.float32)) == -np.inf
 
 
 def test_rounding_changes_nothing(tmp_path: Path) -> None:

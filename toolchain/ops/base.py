@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from quant.observe import Range
 from quant.repair.step import LayerParameters, Offset
 from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
@@ -178,6 +179,14 @@ class QuantScope(Protocol):
     graph: Graph
 
     def quant(self, tensor: str) -> Quant: ...
+
+    def seen(self, tensor: str) -> Range | None:
+        """The range that calibration found; None where the scale is given, or calibration did not see the tensor."""
+        ...
+
+    def widen(self, tensor: str, values: Range) -> None:
+        """Asks that the codes of an operator's output hold these values too."""
+        ...
 
     def layer(self, node: Node) -> LayerParameters:
         """What was chosen for a node with weights: empty where they are rounded as they are."""

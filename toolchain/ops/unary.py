@@ -15,7 +15,8 @@ import numpy as np
 from quant.fixed_point.errors import ScaleRangeError
 from quant.fixed_point.real_functions import erf, sigmoid
 from quant.fixed_point.scale import choose_scale
-from quant.fixed_point.tables import build_table8, build_table16
+from quant.fixed_point.tables import TableForm, around16, build_table8, build_table16, entries16
+from quant.observe import Range
 from quant.parameters import scale_form
 from toolchain import machine
 from toolchain.hw.chip import Chip
@@ -68,6 +69,10 @@ PRIMITIVES: dict[str, Callable[..., Array]] = {
 }
 
 X: Function = ("x",)
+# What an entry may saturate by, in codes, and of the output at the end of the range in use. Less than this is left: tensors
+# that share a scale would part, and be rescaled, for the last few numbers of one.
+BENT_CODES, BENT = 2.0, 2.0**-7
+FARTHEST = 16.0  # times an output's range: what a wider one would cost is more than an end that is bent
 CODES_8 = 256  # entries of a table that has one for each code, so that nothing is interpolated
 
 
@@ -219,8 +224,34 @@ class Unary:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
         if "table" not in scope.chip.functions or self._is_finer_as_clamp(x, y, scope):
             return [self._clamp(node, x, y, scope)]
+        if scope.chip.numerics.table.entries != CODES_8:
+            self._hold_ends(node, x, y, scope)
         op = Lookup(make_table(self.function, x, y, scope.chip))
         return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
+
+    def _hold_ends(self, node: Node, x: Quant, y: Quant, scope: QuantScope) -> None:
+        """The first and the last code in use lie between entries of which one is beyond the range in use: an entry that
+        saturates there bends what is interpolated. So the output's codes hold it, where it is a number and not far off."""
+        seen, held = scope.seen(node.inputs[0]), scope.seen(node.outputs[0])
+        if seen is None or held is None:
+            return
+        (least, most), zero = scope.code_range, y.zero_point
+        form = _form(y, scope.chip)
+        entries = entries16(self._at, x.scale, y.scale, form=form, input_zero_point=x.zero_point, output_zero_point=zero)
+        wanted, span = held.with_zero(), held.with_zero().span
+        for end in (seen.low, seen.high):
+            code = int(np.clip(np.rint(end / x.scale) + x.zero_point, least, most))
+            with np.errstate(all="ignore"):
+                bent = max(BENT_CODES, BENT * abs(float(self._at(np.array(end))) / y.scale))
+            beside = [float(t) for t in entries[around16(code)] if np.isfinite(t) and not least - bent <= t <= most + bent]
+            for value in (y.scale * (t - zero) for t in beside):
+                wider = wanted.union(Range(value, value))
+                wanted = wider if wider.span <= FARTHEST * span else wanted
+        if wanted != held.with_zero():
+            scope.widen(node.outputs[0], wanted)
+
+    def _at(self, real: Array) -> Array:
+        return evaluate(self.function, real)
 
     def _is_finer_as_clamp(self, x: Quant, y: Quant, scope: QuantScope) -> bool:
         """An interpolated table bends between two of its entries; a clamp bends where it should, if the machine has the scale
@@ -254,10 +285,15 @@ def make_table(function: Function, x: Quant, y: Quant, chip: Chip) -> LookupTabl
     form = chip.numerics.table
     if form.entries == CODES_8:
         return LookupTable(build_table8(f, x.scale, x.zero_point, y.scale, y.zero_point), "none")
-    # TFLite's table knows no output zero point; its samples differ from TOSA's, its interpolation does not.
-    kind = "tflite" if form.interpolation == "tflite" and y.zero_point == 0 else "tosa"
-    entries = build_table16(f, x.scale, y.scale, form=kind, input_zero_point=x.zero_point, output_zero_point=y.zero_point)
+    entries = build_table16(
+        f, x.scale, y.scale, form=_form(y, chip), input_zero_point=x.zero_point, output_zero_point=y.zero_point
+    )
     return LookupTable(entries, form.interpolation)
+
+
+def _form(y: Quant, chip: Chip) -> TableForm:
+    """TFLite's table knows no output zero point; its samples differ from TOSA's, its interpolation does not."""
+    return "tflite" if chip.numerics.table.interpolation == "tflite" and y.zero_point == 0 else "tosa"
 
 
 @dataclass(frozen=True, eq=False)

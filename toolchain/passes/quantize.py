@@ -41,11 +41,19 @@ class _Scope:
     layers: Mapping[str, LayerParameters]
     offsets: Mapping[str, Offset]
     held: Mapping[str, Stored]
+    ranges: Mapping[str, Range] = field(default_factory=dict)  # of the chip's tensors whose scale is not given
     constants: dict[str, np.ndarray] = field(default_factory=dict)
+    wider: dict[str, Range] = field(default_factory=dict)
 
     def quant(self, tensor: str) -> Quant:
         value = self.graph.constants.get(tensor)
         return self.quants[tensor] if value is None else self.constant_quant(value)
+
+    def seen(self, tensor: str) -> Range | None:
+        return self.ranges.get(tensor)
+
+    def widen(self, tensor: str, values: Range) -> None:
+        self.wider[tensor] = values
 
     def layer(self, node: Node) -> LayerParameters:
         return self.layers.get(node.name, AS_IN_THE_MODEL)
@@ -111,19 +119,37 @@ def quantize(graph: Graph, chip: Chip, given: Quantization, origins: Mapping[str
     """graph: as selected and clamped, of a model that carries its factors already; `origins` maps chip tensors to the model's.
     Host nodes stay.
 
-    Where a requantization would need a larger scale than the machine has, the output takes a wider range. Raises CompileError:
-    no scale that the machine has would do, or the tensor's scale is given.
+    Where a requantization would need a larger scale than the machine has, or an operator asks for it, the output takes a wider
+    range. Raises CompileError: no scale that the machine has would do, or the tensor's scale is given.
     """
-    ranges, widened = given.ranges, dict[str, float]()
+    calibrated = {n: r for n, (own, _) in origins.items() if isinstance(r := given.ranges.get(own), Range)}
+    adopted = _adopted([n for n in graph.nodes if not isinstance(n.op, OnnxOp)], graph)
+    factors, asked = dict[str, float](), dict[str, Range]()
     while True:
-        quants = assign_quants(graph, chip, ranges, origins, widened)
-        scope = _Scope(graph, chip, quants, given.layers, given.offsets, given.held)
+        quants = assign_quants(graph, chip, given.ranges, origins, _widened(calibrated, factors, asked))
+        scope = _Scope(graph, chip, quants, given.layers, given.offsets, given.held, calibrated)
         try:
-            return _quantized(graph, scope)
+            integer = _quantized(graph, scope)
         except _Widen as wider:
-            widened[wider.tensor] = widened.get(wider.tensor, 1.0) * wider.factor
-            if widened[wider.tensor] > _WIDEST or isinstance(ranges[origins[wider.tensor][0]], Quant):
+            factors[wider.tensor] = factors.get(wider.tensor, 1.0) * wider.factor
+            if factors[wider.tensor] > _WIDEST or wider.tensor not in calibrated:
                 raise CompileError(str(wider)) from None
+            continue
+        before = dict(asked)
+        for name, values in scope.wider.items():
+            whole = adopted.get(name, name)
+            if whole in calibrated:
+                asked[whole] = asked.get(whole, calibrated[whole]).union(values)
+        if asked == before:
+            return integer
+
+
+def _widened(calibrated: Mapping[str, Range], factors: Mapping[str, float], asked: Mapping[str, Range]) -> dict[str, Range]:
+    found = dict(asked)
+    for name, factor in factors.items():
+        r = found.get(name, calibrated[name])
+        found[name] = Range(r.low * factor, r.high * factor)
+    return found
 
 
 class _Widen(CompileError):
@@ -177,18 +203,18 @@ def assign_quants(
     chip: Chip,
     ranges: Mapping[str, Range | Quant],
     origins: Mapping[str, tuple[str, str]],
-    widened: Mapping[str, float],
+    widened: Mapping[str, Range],
 ) -> dict[str, Quant]:
     """Scale and zero point of every tensor of the chip. Movers keep their input's, where it holds the numbers that they bring;
     parts of a Concat take the whole's, but those whose scale is given.
 
-    widened: factors of ranges, where the machine has no requantization to the scale that would just cover them.
+    widened: what tensors without a given scale take in place of their ranges.
     """
     numerics = chip.numerics
 
     def calibrated(name: str) -> Quant:
-        given, factor = ranges[origins[name][0]], widened.get(name, 1.0)
-        return given if isinstance(given, Quant) else activation_quant(Range(given.low * factor, given.high * factor), numerics)
+        given = ranges[origins[name][0]]
+        return given if isinstance(given, Quant) else activation_quant(widened.get(name, given), numerics)
 
     chip_nodes = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
     adopted, consumers = _adopted(chip_nodes, graph), graph.consumers()

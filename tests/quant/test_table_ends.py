@@ -1,0 +1,96 @@
+"""An interpolated table's entries beside the range in use are held by the output's codes, so that its ends are not bent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from quant.fixed_point.tables import around16
+from toolchain.api import Build, BuildOptions, build
+from toolchain.hw.chip import Chip
+from toolchain.isa import Machine, load_machine
+from toolchain.ops.unary import BENT
+from toolchain.runtime import Session
+
+ROUNDED = (
+    1.6  # of a step of the input and one of the output: half of each, and TFLite's entries, which part up to a code from 128s
+)
+# With its slope and curvature.
+EXACT: dict[str, tuple[Callable, Callable, Callable]] = {
+    "Log": (np.log, lambda x: 1 / x, lambda x: 1 / x**2),
+    "Sin": (np.sin, np.cos, np.sin),
+    "Reciprocal": (np.reciprocal, lambda x: 1 / x**2, lambda x: 2 / x**3),
+    "Sqrt": (np.sqrt, lambda x: 0.5 * x**-0.5, lambda x: 0.25 * x**-1.5),
+    "Exp": (np.exp, np.exp, np.exp),
+}
+
+
+def wide(symmetric: bool) -> Machine:
+    machine = load_machine("wide32_w4a16")
+    data = json.loads(machine.chip.model_dump_json())
+    data["numerics"]["symmetric_activations"] = symmetric
+    return replace(machine, chip=Chip.model_validate_json(json.dumps(data)))
+
+
+def built(machine: Machine, function: str, low: float, high: float, folder: Path) -> tuple[Build, np.ndarray]:
+    """Of y = function(x); x from low to high."""
+    text = f'<ir_version: 8, opset_import: ["": 17]> g (float[1,8,16,16] x) => (float[1,8,16,16] y) {{ y = {function}(x) }}'
+    onnx.save(parser.parse_model(text), folder / "m.onnx")
+    x = np.linspace(low, high, 2048, dtype=np.float32).reshape(1, 8, 16, 16)
+    np.savez(folder / "c.npz", x=x[None])
+    return build(folder / "m.onnx", BuildOptions(machine, calibration=str(folder / "c.npz"))), x
+
+
+def scales(found: Build) -> tuple[float, float]:
+    quants = {name.partition("@")[0]: t.quant for name, t in found.container.graph.types.items()}
+    x, y = quants["x"], quants["y"]
+    assert x is not None and y is not None
+    return x.scale, y.scale
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize(
+    ("function", "low", "high"),
+    [
+        ("Log", 1.0005, 1.015),  # the entry below is a negative number
+        ("Log", 0.99, 0.9995),  # the one above a positive
+        ("Sin", 3.0, 3.14),
+        ("Reciprocal", 0.05, 1.0),  # the entry below is above the largest number in use
+    ],
+)
+def test_codes_at_the_ends_of_the_range_are_interpolated_as_others(
+    symmetric: bool, function: str, low: float, high: float, tmp_path: Path
+) -> None:
+    found, x = built(wide(symmetric), function, low, high, tmp_path)
+    x_scale, y_scale = scales(found)
+    (y,) = Session(found.container, backend="reference").run(["y"], {"x": x})
+    f, slope, curvature = EXACT[function]
+    real, segment = x.astype(np.float64), 128 * x_scale
+    nearest = real - segment  # a line's error is that of the steepest curve that it spans
+    allowed = (
+        ROUNDED * (np.abs(slope(nearest)) * x_scale + y_scale)
+        + np.abs(curvature(nearest)) * segment**2 / 8
+        + BENT * np.abs(f(real))
+    )
+    assert (np.abs(np.asarray(y, np.float64) - f(real)) <= allowed).all()
+
+
+@pytest.mark.parametrize(
+    ("function", "low"), [("Log", 0.001), ("Sqrt", 0.0), ("Sqrt", 0.001), ("Reciprocal", 0.002), ("Exp", -1.0)]
+)
+def test_an_end_whose_neighbour_is_none_or_far_off_or_held_costs_no_codes(function: str, low: float, tmp_path: Path) -> None:
+    """Below the least number lie a logarithm of zero, a square root of a negative number, one over half a code."""
+    found, _ = built(wide(True), function, low, 1.0, tmp_path)
+    largest = max(abs(float(EXACT[function][0](v))) for v in (low, 1.0))
+    assert scales(found)[1] == pytest.approx(largest / 32767, rel=1e-3)
+
+
+def test_a_code_that_is_an_entry_needs_no_other() -> None:
+    assert [around16(c).tolist() for c in (-32768, -32767, -128, 127, 32767)] == [[0], [0, 1], [255], [256, 257], [511, 512]]
