@@ -14,6 +14,7 @@ from toolchain.hw.validation import suggest
 
 Broken = tuple[KeyPath, str]
 
+MOST_SPACES = 16  # of Space in toolchain.machine.parameter
 _MOST_UNITS = 64  # queues of a machine
 _LARGEST_SIDE = 1 << 14  # of the array: far above any that was built
 
@@ -76,6 +77,8 @@ def _maps(chip: Chip) -> Iterator[Broken]:
         keys: list[str | int] = list(range(len(given))) if isinstance(engine, Dma) else list(engine.memories.model_dump())
         for key, memory_name in zip(keys, given):
             memory = chip.memories.get(memory_name)
+            if memory is None and memory_name in ("dram", "sram"):
+                continue  # said above
             if memory is None:
                 yield (*path, key), f"no memory {memory_name!r}{suggest(memory_name, chip.memories)}"
             elif memory.private_to not in (None, name) and not isinstance(engine, Dma):
@@ -119,8 +122,20 @@ def _arrays(chip: Chip) -> Iterator[Broken]:
             yield (*path, "accumulators", "bits"), reason
 
 
+def _copies(owner: str | None, chip: Chip) -> int:
+    """How many memories one entry of the map is."""
+    engine = chip.engines.get(owner or "")
+    return 1 if engine is None else len(unit_names(owner or "", engine))
+
+
 def _units(chip: Chip) -> Iterator[Broken]:
     counted = sum(len(unit_names(name, e)) for name, e in chip.engines.items())
+    spaces = sum(_copies(memory.private_to, chip) for memory in chip.memories.values())
+    if spaces > MOST_SPACES:
+        yield (
+            ("memories",),
+            f"{spaces} address spaces (private ones of each unit together) are more than the {MOST_SPACES} there are codes for",
+        )
     if counted > _MOST_UNITS:
         yield ("engines",), f"{counted} units (counts and channels together) are more than the {_MOST_UNITS} that are planned for"
 

@@ -1,0 +1,124 @@
+"""Every fault of the maps of memories and engines: one line each, with file, line, path, value and way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from machine_files import line_of, shipped_text, write_changed
+
+from toolchain.errors import ConfigError
+from toolchain.hw import load_chip
+from toolchain.hw.rules import MOST_SPACES
+from toolchain.isa import load_machine
+from toolchain.machine import Space
+
+MAC, DMA = "    kind: mac_array\n", "    kind: dma\n"
+BUFFER = "  buffer: {{size: 16 KiB, read_bytes_per_cycle: 8.0, write_bytes_per_cycle: 8.0{more}}}\nengines:\n"
+SECOND = (
+    "  mac0: {kind: mac_array, rows: 4, columns: 4, dataflow: os, accumulators: {entries: 64BITS}, types: [TYPES]}\n  vector:\n"
+)
+
+
+def buffer(more: str = "") -> str:
+    return BUFFER.format(more=more)
+
+
+def second(types: str = "{activation: int8, weight: int8}", bits: str = "") -> str:
+    return SECOND.replace("TYPES", types).replace("BITS", bits)
+
+
+# what is replaced by what, where the fault stands, the fault
+CASES = {
+    "no kind": ([(DMA, "")], "  dma:", "engines.dma.kind: is missing"),
+    "a kind that is none": (
+        [(DMA, "    kind: mover\n")],
+        "    kind: mover",
+        "engines.dma.kind: must be one of 'mac_array', 'vector', 'dma'; got 'mover'",
+    ),
+    "a key of another kind": (
+        [(DMA, f"{DMA}    rows: 3\n")],
+        "    rows: 3",
+        "engines.dma.rows: no such key; known: bytes_per_cycle, channels, dimensions, issue_cycles, kind, memories, queue_depth",
+    ),
+    "a name with capitals": (
+        [("  dma:\n", "  Dma:\n")],
+        "  Dma:",
+        "engines.Dma: 'Dma' does not match ^[a-z][a-z0-9_]*$",
+    ),
+    "no sram": ([("  sram:\n", "  sbuf:\n")], "memories:", "memories.sram: is missing"),
+    "the old form of functions": (
+        [("    functions:\n", "    lanes: 16\n    functions:\n")],
+        "    lanes: 16",
+        "engines.vector.lanes: no such key; known: count, functions, issue_cycles, kind, memories, queue_depth",
+    ),
+    "a function that is none": (
+        [("      prelu:", "      prelux:")],
+        "      prelux:",
+        'engines.vector.functions.prelux: no such function; did you mean "prelu"?',
+    ),
+    "a memory that is none": (
+        [(MAC, f"{MAC}    memories: {{weights: sran}}\n")],
+        "    memories: {weights",
+        "engines.mac.memories.weights: no memory 'sran'; did you mean \"sram\"?",
+    ),
+    "computing on dram": (
+        [(MAC, f"{MAC}    memories: {{weights: dram}}\n")],
+        "    memories: {weights",
+        "engines.mac.memories.weights: dram is reached by DMA only; name an on-chip memory",
+    ),
+    "private to nobody": (
+        [("engines:\n", buffer(", private_to: vektor"))],
+        "  buffer:",
+        "memories.buffer.private_to: no array or vector engine 'vektor'; did you mean \"vector\"?",
+    ),
+    "private to another": (
+        [("engines:\n", buffer(", private_to: vector")), (MAC, f"{MAC}    memories: {{weights: buffer}}\n")],
+        "    memories: {weights",
+        "engines.mac.memories.weights: buffer is private to vector",
+    ),
+    "two of one name": (
+        [(MAC, f"{MAC}    count: 2\n"), ("  vector:\n", second())],
+        "engines:",
+        "engines: two units would be named mac0; rename an engine",
+    ),
+    "accumulators of two widths": (
+        [("  vector:\n", second(bits=", bits: 24"))],
+        "  mac0:",
+        "engines.mac0.accumulators.bits: 24, and those of mac have 32: a sum must not depend on the array that makes it",
+    ),
+    "an array of other types": (
+        [("  vector:\n", second("{activation: int16, weight: int8}"))],
+        "  mac0:",
+        "engines.mac0.types: has no {activation: int8, weight: int8}, the types of numerics",
+    ),
+    "too many spaces": (
+        [("engines:\n", buffer(", private_to: mac")), (MAC, f"{MAC}    count: 15\n")],
+        "memories:",
+        "memories: 17 address spaces (private ones of each unit together) are more than the 16 there are codes for",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_fault_is_one_exact_line(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    changes, anchor, said = CASES[case]
+    write_changed(tmp_path, "edge16.yaml", changes)
+    with pytest.raises(ConfigError) as caught:
+        load_machine("mine.yaml")
+    assert caught.value.faults == [f"mine.yaml:{line_of(tmp_path / 'mine.yaml', anchor)}: {said}"]
+
+
+@pytest.mark.parametrize(("kind", "what"), [("mac_array", "multiplies"), ("dma", "moves data")])
+def test_a_machine_has_an_array_and_a_mover(kind: str, what: str, tmp_path: Path) -> None:
+    lines = shipped_text("edge16.yaml").split("\n")
+    start = next(i for i, line in enumerate(lines) if line == f"    kind: {kind}") - 1
+    end = next(i for i in range(start + 1, len(lines)) if not lines[i].startswith("    "))
+    (tmp_path / "mine.yaml").write_text("\n".join(lines[:start] + lines[end:]))
+    with pytest.raises(ConfigError, match=rf"engines: has no engine of kind {kind}: nothing {what}$"):
+        load_chip(str(tmp_path / "mine.yaml"))
+
+
+def test_every_space_has_a_code() -> None:
+    assert len(Space) == MOST_SPACES
