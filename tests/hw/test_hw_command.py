@@ -90,6 +90,23 @@ def test_diff():
     assert "memories.sram.size: 2 MiB -> 384 KiB\n" in out
 
 
+def test_diff_of_one_key(tmp_path, monkeypatch):
+    """One table for both: nothing is said of it."""
+    monkeypatch.chdir(tmp_path)
+    write_changed(tmp_path, "edge16.yaml", [("frequency: 500 MHz", "frequency: 600 MHz")])
+    assert run("diff", "edge16", "mine.yaml")[:2] == (1, "clock.frequency: 500 MHz -> 600 MHz\n")
+
+
+def test_check_names_engines_that_programs_cannot_use(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_changed(tmp_path, "edge16.yaml", [("    kind: dma\n", "    kind: dma\n    memories: [sram]\n")])
+    code, out, _ = run("check", "mine.yaml")
+    assert (code, out.splitlines()[1:]) == (
+        0,
+        ["engines.dma is not used by compiled programs: engines.dma.memories has no dram"],
+    )
+
+
 def test_manual_and_header():
     assert run("manual", "ws8_pow2")[1].startswith("# ws8_pow2: instruction set\n")
     assert run("manual", "--c-header", "ws8_pow2")[1].startswith("/* Instruction set registers32.")

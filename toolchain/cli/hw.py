@@ -23,6 +23,8 @@ def check(file: str = _MACHINE) -> None:
     with reported():
         machine = load_machine(file)
         print(f"{machine.chip.name}: no faults; instruction table {machine.isa.name} ({machine.isa.kind})")
+        for engine, reason in machine.chip.unused.items():
+            print(f"engines.{engine} is not used by compiled programs: {reason}")
 
 
 @app.command()
@@ -56,7 +58,7 @@ def diff(a: str = _MACHINE, b: str = _MACHINE) -> None:
             found.append(("operations", old_operations, new_operations))
         for key, old, new in found:
             print(f"{key}: {old} -> {new}")
-        if left.isa != right.isa and left.isa.name == right.isa.name:
+        if left.isa.table != right.isa.table and left.isa.name == right.isa.name:
             found.append(("instruction table", left.isa.name, "another of this name"))
             print(f"instruction table: both are named {left.isa.name}, their contents differ")
         if not found:

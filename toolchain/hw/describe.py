@@ -10,6 +10,9 @@ from toolchain.hw.chip import Chip
 from toolchain.hw.quantities import write_bytes, write_hertz
 from toolchain.hw.source import KeyPath, render_path
 
+# What keys other than limits mean where they are not given.
+_ABSENT = {"energy": "not given", "private_to": "shared", "memories": "all", "repeat": "none", "call": "none"}
+
 
 def chip_lines(chip: Chip) -> list[str]:
     """The whole chip as YAML that loads again, one key a line, and the figures that follow from it as comments."""
@@ -62,7 +65,7 @@ def _yaml(data: dict[str, Any], depth: int) -> Iterator[str]:
         elif key == "description":
             yield f"{'  ' * depth}{key}: {json.dumps(value)}"
         elif value is None:
-            yield f"{'  ' * depth}{key}: null  # {'not given' if key == 'energy' else 'no limit'}"
+            yield f"{'  ' * depth}{key}: null  # {_ABSENT.get(key, 'no limit')}"
         else:
             yield f"{'  ' * depth}{key}: {_value((key,), value)}"
 

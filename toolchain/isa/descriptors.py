@@ -120,6 +120,9 @@ def unpack(program: bytes, isa: Isa) -> list[Descriptor]:
     signals = _semaphores(words, table.sync.signal, table.sync.signal_semaphore, "signal")
     for place, op in enumerate(decoded):
         hostless = isinstance(op, Wait | Signal) or isa.queue_of(op) is None
+        if hostless and op.ENGINE is not None and isa.chip is not None:
+            units = [unit.name for unit in isa.chip.of_kind(op.ENGINE)]
+            raise ProgramError(f"instruction word {place}: {op.NAME} on unit {op.number()}; the machine has {', '.join(units)}")
         if hostless and not (waits[place] is None and signals[place] is None):
             raise ProgramError(f"instruction word {place}: {op.NAME} cannot carry a wait or a signal of its own")
     return [Descriptor(*row) for row in zip(decoded, waits, signals)]
