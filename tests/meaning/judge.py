@@ -40,13 +40,15 @@ SIZED = frozenset(
 @dataclass(frozen=True)
 class Judged:
     """One output. sqnr_db: of the chip; rounded_db: of the file rounded where the chip rounds; both against the file in float.
-    numbers: those that are not zero, over all samples; error_codes: the largest error, in steps of its codes."""
+    numbers: those that are not zero, over all samples; error_codes: the largest error, in steps of its codes. codes_db: what the
+    rounding of the output itself leaves, a twelfth of a squared step a number (inf where the chip does not hold it)."""
 
     output: str
     numbers: int
     sqnr_db: float
     rounded_db: float
     error_codes: float
+    codes_db: float
 
 
 def sqnr_db(expected: Array, got: Array) -> float:
@@ -60,6 +62,12 @@ def sqnr_db(expected: Array, got: Array) -> float:
     if not math.isfinite(noise):
         return -math.inf
     return 10 * math.log10(signal / noise) if signal else -math.inf
+
+
+def codes_db(expected: Array, codes: tuple[float, int] | None) -> float:
+    """codes: scale and zero point of the output."""
+    power = float((expected.astype(np.float64) ** 2).mean()) if expected.size else 0.0
+    return math.inf if codes is None or not power else 10 * math.log10(12 * power / codes[0] ** 2)
 
 
 def save(proto: onnx.ModelProto, samples: Samples, folder: Path) -> tuple[Path, Path]:
@@ -126,7 +134,9 @@ def judged(proto: onnx.ModelProto, machine: Machine, samples: Samples, folder: P
         a, b, c = (np.stack([run[i] for run in runs]) for runs in (expected, got, near))
         if a.dtype.kind == "f":
             error = float(np.abs(a - b).max(initial=0)) / codes[name][0] if name in codes else math.inf
-            found.append(Judged(name, int(np.count_nonzero(a)), sqnr_db(a, b), sqnr_db(a, c), error))
+            found.append(
+                Judged(name, int(np.count_nonzero(a)), sqnr_db(a, b), sqnr_db(a, c), error, codes_db(a, codes.get(name)))
+            )
     return Verdict(built, tuple(found), operators(selected, built.container.graph))
 
 

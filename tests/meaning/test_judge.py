@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import onnx
 import pytest
 
 from tests.meaning.case import Case
-from tests.meaning.judge import changed_outputs, in_float, sqnr_db
+from tests.meaning.judge import changed_outputs, codes_db, in_float, sqnr_db
 from toolchain.frontend import linear
 
 # Its deviations are what rounding leaves of the mean of three equal numbers; the eps under the root makes them larger.
@@ -48,3 +49,12 @@ def test_a_factor_that_misses_the_bias_changes_the_output(tmp_path: Path, monkey
     monkeypatch.setattr(linear, "folded_inputs", faulty)
     ((name, error), *_) = changed(SCALED, tmp_path)
     assert name == "y" and error > 1e-2
+
+
+def test_a_code_of_one_number_is_within_the_rounding_of_few_and_a_code_of_all_is_not() -> None:
+    expected, step = np.linspace(-1, 1, 48), 2 / 255
+    one, all_of_them = expected.copy(), expected + step
+    one[7] += step
+    most = codes_db(expected, (step, 0))
+    assert sqnr_db(expected, one) > most > sqnr_db(expected, all_of_them) + 10
+    assert codes_db(expected, None) == math.inf
