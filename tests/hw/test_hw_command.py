@@ -101,10 +101,8 @@ def test_check_names_engines_that_programs_cannot_use(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_changed(tmp_path, "edge16.yaml", [("    kind: dma\n", "    kind: dma\n    memories: [sram]\n")])
     code, out, _ = run("check", "mine.yaml")
-    assert (code, out.splitlines()[1:]) == (
-        0,
-        ["engines.dma is not used by compiled programs: engines.dma.memories has no dram"],
-    )
+    said = "engines.dma.memories has no dram: compiled programs move between dram and sram"
+    assert (code, out.splitlines()[1:]) == (0, [f"engines.dma is not used by compiled programs: {said}"])
 
 
 def test_manual_and_header():
