@@ -17,6 +17,7 @@ from toolchain.machine import (
     MatrixProduct,
     Pool,
     PoolKind,
+    Space,
     Table,
     broken_capability,
 )
@@ -120,6 +121,15 @@ def test_copies_have_the_dimensions_of_the_dma(dimensions: int, fits: tuple[int,
         for kind in (Copy, Fill):
             refused = broken_capability(make(kind, **{**SIZED[kind], **counts}), chip)
             assert (refused is None) == (sum(n > 1 for n in wanted) <= sum(n > 1 for n in fits)), (kind, wanted)
+
+
+def test_movers_reach_the_memories_that_they_name() -> None:
+    chip = small_chip(engines__dma__memories=("sram",))
+    for kind, end in ((Copy, "source_space"), (Copy, "destination_space"), (Fill, "destination_space")):
+        spaces = {n: Space.SRAM for n in ("source_space", "destination_space") if n in kind.parameters()}
+        assert broken_capability(make(kind, **{**SIZED[kind], **spaces}), chip) is None
+        refused = broken_capability(make(kind, **{**SIZED[kind], **spaces, end: Space.DRAM}), chip)
+        assert refused == "dma0 does not reach dram (engines.dma.memories)", (kind, end)
 
 
 @pytest.mark.parametrize("name", ["a", "b"])

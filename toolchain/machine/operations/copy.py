@@ -49,6 +49,9 @@ class Copy(Move):
     source_base: int = base_of("source_address")
     destination_base: int = base_of("destination_address")
 
+    def spaces(self) -> tuple[int, ...]:
+        return self.source_space, self.destination_space
+
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         source, target, counts = space_of(self.source_space, chip), space_of(self.destination_space, chip), self.counts()
         return (

@@ -45,6 +45,9 @@ class Fill(Move):
     value: int = code()
     destination_base: int = base_of("destination_address")
 
+    def spaces(self) -> tuple[int, ...]:
+        return (self.destination_space,)
+
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         target, inner_bytes = space_of(self.destination_space, chip), self.inner_elements * chip.activation_bytes
         return (Access(target, self.destination_address, self.counts(), self.destination_strides(), inner_bytes, True),)

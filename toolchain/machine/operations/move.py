@@ -8,6 +8,7 @@ from typing import ClassVar
 from toolchain.hw.chip import Chip
 from toolchain.machine.columns import Whole
 from toolchain.machine.operation import MachineOp
+from toolchain.machine.parameter import space_of
 
 
 class Move(MachineOp):
@@ -39,9 +40,13 @@ class Move(MachineOp):
         if any(n > 1 for n in (self.count0, self.count1)[: 3 - unit.dma.dimensions]):
             counts = f"{self.count0}x{self.count1}x{self.count2}"
             yield f"counts {counts}, the machine has {unit.key}.dimensions={unit.dma.dimensions}"
-        for access in self.ranges(chip):
-            if access.space not in unit.reach:
-                yield f"{unit.name} does not reach {chip.spaces[access.space].name} ({unit.key}.memories)"
+        for space in self.spaces():
+            if space not in unit.reach:
+                yield f"{unit.name} does not reach {chip.spaces[int(space_of(space, chip))].name} ({unit.key}.memories)"
+
+    def spaces(self) -> tuple[int, ...]:
+        """Codes of the memories that it reads and writes."""
+        raise NotImplementedError
 
     def counts(self) -> tuple[Whole, Whole, Whole]:
         """Contiguous runs along each dimension, the outermost first."""
