@@ -15,7 +15,7 @@ import numpy as np
 from toolchain.frontend.convert import type_of
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.infer import evaluate, foldable, infer
-from toolchain.frontend.rewrite import operand
+from toolchain.frontend.rewrite import fresh_name, operand
 from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType
 from toolchain.ir.stored import GivenQuant, Stored, stored
 
@@ -91,10 +91,7 @@ class _Walk:
         self.made.update(node.outputs)
 
     def fresh(self, base: str) -> str:
-        name, suffix = base, 2
-        while name in self.types:
-            name, suffix = f"{base}_{suffix}", suffix + 1
-        return name
+        return fresh_name(base, self.types)
 
     def constant(self, base: str, value: np.ndarray) -> str:
         name = self.fresh(base)

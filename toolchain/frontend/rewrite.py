@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -55,10 +55,7 @@ class Scope:
         return node if node is not None and node.op.op_type == op_type and not node.op.domain else None
 
     def fresh(self, base: str) -> str:
-        name, suffix = base, 2
-        while name in self.types:
-            name, suffix = f"{base}_{suffix}", suffix + 1
-        return name
+        return fresh_name(base, self.types)
 
     def constant(self, base: str, value: np.ndarray) -> str:
         """A new constant, contiguous; its name."""
@@ -76,6 +73,14 @@ class Scope:
         name = self.fresh(base)
         self.types[name] = TensorType((), "float32")
         return name
+
+
+def fresh_name(base: str, taken: Container[str]) -> str:
+    """`base`, or the first of base_2, base_3, ... that is not taken."""
+    name, suffix = base, 2
+    while name in taken:
+        name, suffix = f"{base}_{suffix}", suffix + 1
+    return name
 
 
 def operand(n: Node, index: int) -> str:
