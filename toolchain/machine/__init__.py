@@ -12,16 +12,24 @@ from toolchain.machine.operation import (
     columns_of,
     demand,
 )
-from toolchain.machine.operations.control import Again, Block, Call, ControlOp, Repeat, Return, SetBase
+from toolchain.machine.operations.again import Again
+from toolchain.machine.operations.block import Block
+from toolchain.machine.operations.call import Call
+from toolchain.machine.operations.control import ControlOp
 from toolchain.machine.operations.convolution import Convolution
 from toolchain.machine.operations.copy import Copy
 from toolchain.machine.operations.depthwise import Depthwise
 from toolchain.machine.operations.elementwise import Elementwise, ElementwiseKind
+from toolchain.machine.operations.end import End
 from toolchain.machine.operations.fill import Fill
 from toolchain.machine.operations.matrix_product import MatrixProduct
 from toolchain.machine.operations.pool import Pool, PoolKind
-from toolchain.machine.operations.synchronisation import End, Signal, Wait
+from toolchain.machine.operations.repeat import Repeat
+from toolchain.machine.operations.return_ import Return
+from toolchain.machine.operations.set_base import SetBase
+from toolchain.machine.operations.signal import Signal
 from toolchain.machine.operations.table import Table
+from toolchain.machine.operations.wait import Wait
 from toolchain.machine.operations.window import PARAMETER_BYTES, WeightedWindowOp, WindowOp, table_bytes, weight_bytes
 from toolchain.machine.parameter import Need, Parameter, Space
 
