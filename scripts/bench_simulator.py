@@ -19,10 +19,10 @@ import numpy as np
 from simulator import simulate
 from simulator.check import check_program
 from simulator.order import program_order
-from simulator.timeline import demands, timeline
+from simulator.timeline import timeline
 from toolchain.cli.application import reported
 from toolchain.hw import Chip, load_chip
-from toolchain.machine import Convolution, Copy, End, MachineOp, Signal, Space, Wait, accesses
+from toolchain.machine import Convolution, Copy, End, MachineOp, Signal, Space, Wait, accesses, demands
 
 MAC, DMA = 0, 2
 LOADED, DONE, STORED = range(3)
@@ -263,7 +263,7 @@ def main() -> None:
     check_program(chip, ops, order, touched, dram.size, written)
     seconds["check"] = time.process_time() - begin
     begin = time.process_time()
-    timeline(chip, ops, order, demands(chip, ops), None)
+    timeline(chip, ops, order, demands(ops, chip), None)
     seconds["timing"] = time.process_time() - begin
     begin = time.process_time()
     run = simulate(chip, ops, None, dram, written)

@@ -13,12 +13,12 @@ from simulator.execute import execute
 from simulator.order import NO_ENGINE, Order, describe, program_order
 from simulator.parts import DramPart
 from simulator.state import State
-from simulator.timeline import UNKNOWN_BOUND, Timeline, bound_names, demands, timeline
+from simulator.timeline import UNKNOWN_BOUND, Timeline, bound_names, timeline
 from simulator.unread import Unread
 from simulator.values.context import Context
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
-from toolchain.machine import Access, Demand, Flow, MachineOp, Signal, Traffic, Wait, accesses, dispatched
+from toolchain.machine import Access, Demands, Flow, MachineOp, Signal, Traffic, Wait, accesses, demands, dispatched
 
 Observe = Callable[[int, Sequence[np.ndarray]], None]  # index in the flow of the operation that ran, bytes of each memory
 
@@ -32,6 +32,7 @@ class Simulation:
     timing=False. An operation takes the cycles start .. end - 1: at `start` its engine takes it up, at `end` the next may begin.
     engine: index into `engines`, -1 for End. bound_by: 'compute' or a memory's name (what its end waited for), 'dispatch'
     (the front end or a full queue kept its engine idle for longer than it ran) or 'wait' (a semaphore).
+    op_macs: int64, products of each operation, those with padding included.
     traffic: by memory, bytes the program moves, and the same in whole bursts, as charged to the bandwidth.
     peak_bytes: by memory, one past the highest byte touched. busy_cycles: per engine, without signals and waits.
     unread: bytes that are written, or constant, and never read (empty with check=False).
@@ -44,12 +45,16 @@ class Simulation:
     start: np.ndarray
     end: np.ndarray
     bound_by: tuple[str, ...]
-    macs: int
+    op_macs: np.ndarray
     traffic: dict[str, Traffic]
     peak_bytes: dict[str, int]
     flow: Flow
     busy_cycles: dict[str, int] = field(default_factory=dict)
     unread: tuple[Unread, ...] = ()
+
+    @property
+    def macs(self) -> int:
+        return int(self.op_macs.sum())
 
     @property
     def dram(self) -> np.ndarray:
@@ -84,16 +89,6 @@ class Simulation:
     @property
     def sram_peak_bytes(self) -> int:
         return self.peak_bytes["sram"]
-
-
-def _traffic(names: Sequence[str], wanted: Sequence[Demand]) -> dict[str, Traffic]:
-    sums = [[0, 0, 0, 0] for _ in names]
-    for found in wanted:
-        for t in found.traffic:
-            total = sums[t.space]
-            for i, size_bytes in enumerate(t[1:]):
-                total[i] += size_bytes
-    return {name: Traffic(i, *sums[i]) for i, name in enumerate(names)}
 
 
 def simulate(
@@ -131,7 +126,7 @@ def simulate(
     order = program_order(chip, flow)
     touched = _accesses(chip, flow, order)
     unread = check_program(chip, flow, order, touched, dram.size, written, parts, progress) if check else ()
-    wanted = demands(chip, flow)
+    wanted = demands(flow, chip)
     times = timeline(chip, flow, order, wanted, flow.words) if timing else None
     legal = order.legal if until is None else _prefix(flow, order, until)
     after = _values(chip, flow, order, legal, dram.copy(), check, observe, progress) if values else {"dram": dram}
@@ -156,7 +151,7 @@ def measured(
         dict(zip(order.names, lasted)),
         bound_names(chip),
     )
-    return _result(chip, flow, order, memory, _accesses(chip, flow, order), demands(chip, flow), times, ())
+    return _result(chip, flow, order, memory, _accesses(chip, flow, order), demands(flow, chip), times, ())
 
 
 def _prefix(ops: Sequence[MachineOp], order: Order, until: int) -> list[int]:
@@ -219,7 +214,7 @@ def _result(
     order: Order,
     memory: Mapping[str, np.ndarray],
     touched: Sequence[Sequence[Access]],
-    wanted: Sequence[Demand],
+    wanted: Demands,
     times: Timeline | None,
     unread: tuple[Unread, ...],
 ) -> Simulation:
@@ -236,8 +231,8 @@ def _result(
         start=times.start if times else nothing,
         end=times.end if times else nothing,
         bound_by=tuple(times.bounds[b] for b in times.bound) if times else (),
-        macs=sum(d.macs for d in wanted),
-        traffic=_traffic(names, wanted),
+        op_macs=wanted.macs,
+        traffic={name: wanted.traffic(i) for i, name in enumerate(names)},
         peak_bytes=dict(zip(names, peaks)),
         busy_cycles=times.busy_cycles if times else {},
         flow=flow,

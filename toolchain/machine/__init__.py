@@ -1,5 +1,6 @@
 """What a chip can be asked to do: its operations, each with its parameters, bytes, time and limits."""
 
+from toolchain.machine.demands import Demands, demands
 from toolchain.machine.flow import Flow, dispatched, op_number
 from toolchain.machine.operation import (
     NOTHING,
@@ -44,6 +45,7 @@ __all__ = [
     "Convolution",
     "Copy",
     "Demand",
+    "Demands",
     "Depthwise",
     "Elementwise",
     "ElementwiseKind",
@@ -70,6 +72,7 @@ __all__ = [
     "broken_capability",
     "columns_of",
     "demand",
+    "demands",
     "dispatched",
     "op_number",
     "table_bytes",

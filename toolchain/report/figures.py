@@ -13,7 +13,7 @@ from simulator import Simulation
 from toolchain.codegen import Container, Region
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import KINDS
-from toolchain.machine import Signal, Wait, demand
+from toolchain.machine import Signal, Wait
 from toolchain.ops.base import Layer
 from toolchain.ops.integer_convolution import IntegerConvolution
 from toolchain.report.host import host_figures
@@ -133,7 +133,7 @@ def _layers(segment: int, region: Region, simulation: Simulation, container: Con
         ends[turn, layer] = max(ends.get((turn, layer), 0), int(simulation.end[index]))
         if not isinstance(op, Signal | Wait):
             busy[layer, simulation.engine[index]] += simulation.end[index] - simulation.start[index]
-            macs[layer] += demand(op, container.machine.chip).macs
+            macs[layer] += simulation.op_macs[index]
     macs = np.array([min(int(n), most.get(info.name, int(n))) for n, info in zip(macs, region.layers)], np.int64)
     cycles = np.zeros(count, np.int64)
     finished = 0

@@ -10,7 +10,7 @@ import numpy as np
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import FunctionRate
 from toolchain.hw.units import Unit
-from toolchain.machine.columns import Whole, ceil_div, is_column
+from toolchain.machine.columns import Whole, ceil_div, is_column, where
 from toolchain.machine.operation import Demand, Traffic, latency_cycles
 
 _LACKING = FunctionRate(lanes=1, startup=0)  # a program that uses what its machine lacks is refused before it is timed
@@ -27,12 +27,11 @@ def vector_demand(
 def rate_of(unit: Unit, names: Sequence[str], kind: Whole = 0) -> tuple[Whole, Whole]:
     """Lanes and startup cycles of the function names[kind]; of a column of kinds, columns."""
     functions = cast(Mapping[str, FunctionRate], unit.vector.functions)
-    rates = [functions.get(name, _LACKING) for name in names]
-    if is_column(kind):
-        return np.array([r.lanes for r in rates], np.int64)[kind], np.array([r.startup for r in rates], np.int64)[kind]
-    chosen = int(kind)
-    rate = rates[chosen] if 0 <= chosen < len(rates) else _LACKING
-    return rate.lanes, rate.startup
+    rates = [*(functions.get(name, _LACKING) for name in names), _LACKING]
+    chosen = where((kind >= 0) & (kind < len(names)), kind, len(names))
+    if is_column(chosen):
+        return np.array([r.lanes for r in rates], np.int64)[chosen], np.array([r.startup for r in rates], np.int64)[chosen]
+    return rates[int(chosen)].lanes, rates[int(chosen)].startup
 
 
 def needed_functions(names: Collection[str], chip: Chip) -> str | None:

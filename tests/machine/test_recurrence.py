@@ -1,0 +1,111 @@
+"""The one recurrence of times: closed forms, and that it does not matter in how many parts a program is given."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from toolchain.hw import load_chip, shipped_names
+from toolchain.machine import Copy, Demand, MachineOp, Signal, Space, demand, demands
+from toolchain.machine.recurrence import COMPUTED, Asked, Recurrence, services
+from toolchain.machine.registry import OPERATIONS
+
+
+def asked(
+    queue: int, cycles: int, *after: int, fetch: float = 0, latency: int = 0, ports: tuple[tuple[int, int], ...] = ()
+) -> Asked:
+    return Asked(queue, fetch, after, latency, cycles, ports)
+
+
+def run(
+    *ops: Asked, issue: tuple[int, ...] = (0, 0), depths: tuple[int, ...] = (8, 8), order: list[int] | None = None
+) -> Recurrence:
+    found = Recurrence(issue, depths, 2)
+    found.run(ops, order)
+    return found
+
+
+def test_a_queue_runs_one_after_another_and_queues_beside_each_other() -> None:
+    found = run(asked(0, 5), asked(1, 7), asked(0, 3))
+    assert (found.start, found.end) == ([0, 0, 5], [5, 7, 8])
+    assert found.free == [8, 7]
+
+
+def test_issue_latency_and_what_it_comes_after() -> None:
+    """Issued in 2, waits until 30, latency 10, computes 4."""
+    found = run(asked(0, 30), asked(1, 4, 0, latency=10), issue=(0, 2))
+    assert (found.start[1], found.end[1]) == (0, 44)
+    assert run(asked(0, 1), asked(1, 4, 0, latency=10), issue=(0, 2)).end[1] == 16
+
+
+def test_a_port_serves_one_after_another_and_names_what_ended_an_operation() -> None:
+    found = run(asked(0, 5, ports=((0, 20),)), asked(1, 5, ports=((0, 10),)), asked(1, 50, ports=((1, 3),)))
+    assert (found.end, found.ended_by) == ([20, 30, 80], [0, 0, COMPUTED])
+
+
+def test_ports_serve_in_the_order_of_the_sequence() -> None:
+    ops = asked(0, 5, ports=((0, 20),)), asked(1, 5, ports=((0, 10),))
+    assert run(*ops, order=[1, 0]).end == [30, 10]
+
+
+def test_the_front_end_reads_in_order_and_stops_at_a_full_queue() -> None:
+    """One operation runs and one waits; the third is dispatched when the first is over, and the fourth after it."""
+    found = run(*(asked(0, 100, fetch=1.5) for _ in range(3)), asked(1, 1, fetch=1.5), depths=(1, 1))
+    assert found.start == [2, 102, 202, 104]
+
+
+@pytest.mark.parametrize("parts", [2, 3, 7])
+def test_parts_of_a_program_give_the_times_of_the_whole(parts: int) -> None:
+    rng = random.Random(parts)
+    ops = [
+        asked(
+            rng.randrange(3),
+            rng.randrange(9),
+            *rng.sample(range(i), min(i, 2)),
+            fetch=1.25,
+            latency=rng.randrange(3),
+            ports=((i % 2, 4),),
+        )
+        for i in range(60)
+    ]
+    whole, pieces = Recurrence((0, 1, 2), (2, 3, 1), 2), Recurrence((0, 1, 2), (2, 3, 1), 2)
+    whole.run(ops)
+    for i in range(0, len(ops), parts):
+        pieces.run(ops[i : i + parts])
+    assert (whole.start, whole.end, whole.ended_by) == (pieces.start, pieces.end, pieces.ended_by)
+
+
+def lone(operation: type[MachineOp], rng: random.Random) -> MachineOp:
+    return operation(**{name: 0 if name == "unit" else rng.randrange(1, 9) for name in operation.parameters()})
+
+
+def moved(address: int, size_bytes: int) -> Copy:
+    """From dram to sram."""
+    names = (n for n in Copy.parameters() if n.startswith(("count", "source_stride", "destination_stride")))
+    return Copy(0, Space.DRAM, address, Space.SRAM, 0, size_bytes, **dict.fromkeys(names, 1), source_base=0, destination_base=0)
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_columns_of_a_program_are_the_demands_of_its_operations(name: str) -> None:
+    chip, rng = load_chip(name), random.Random(3)
+    kinds = [o for o in OPERATIONS.values() if o.ENGINE != "dma"]
+    ops = [lone(rng.choice(kinds), rng) for _ in range(200)]
+    assert any(op.ENGINE == "mac_array" for op in ops)
+    ops.append(moved(0, 0))
+    found = demands(ops, chip)
+    for i, one in enumerate(demand(op, chip) for op in ops):
+        assert (found.compute_cycles[i], found.latency_cycles[i], found.macs[i]) == one[:3]
+        for space in range(len(chip.spaces)):
+            columns = found.read_bytes, found.write_bytes, found.read_burst_bytes, found.write_burst_bytes
+            assert tuple(c[space, i] for c in columns) == one.at(space)[1:]
+
+
+def test_services_are_of_the_ports_that_move_bytes() -> None:
+    """edge16: dram has one port of 8 bytes a cycle for both, sram reads 64 and writes 32."""
+    chip = load_chip("edge16")
+    wanted = demands([moved(0, 1024), Signal(0, 0)], chip)
+    assert [*services(chip, wanted)] == [((0, 128), (3, 32)), ()]
+    assert demand(Signal(0, 0), chip) == Demand()
+    assert np.array_equal(wanted.macs, [0, 0])

@@ -1,0 +1,50 @@
+"""What the operations of a program ask for, as columns: operations of one class on one unit are looked at together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from toolchain.hw.chip import Chip
+from toolchain.machine.columns import Column
+from toolchain.machine.operation import MachineOp, Traffic, columns_of
+
+
+@dataclass(frozen=True)
+class Demands:
+    """`Demand` of each operation: int64[op]; bytes int64[space, op], spaces in the order of `chip.spaces`."""
+
+    compute_cycles: Column
+    latency_cycles: Column
+    macs: Column
+    read_bytes: Column
+    write_bytes: Column
+    read_burst_bytes: Column
+    write_burst_bytes: Column
+
+    def traffic(self, space: int) -> Traffic:
+        """What all operations together move at one memory."""
+        moved = (self.read_bytes, self.write_bytes, self.read_burst_bytes, self.write_burst_bytes)
+        return Traffic(space, *(int(column[space].sum()) for column in moved))
+
+
+def demands(ops: Sequence[MachineOp], chip: Chip) -> Demands:
+    """Raises IndexError where an operation names a unit that the machine has not."""
+    found = Demands(*np.zeros((3, len(ops)), np.int64), *np.zeros((4, len(chip.spaces), len(ops)), np.int64))
+    alike: dict[tuple[type[MachineOp], int], list[int]] = {}
+    for index, op in enumerate(ops):
+        alike.setdefault((type(op), op.number()), []).append(index)
+    for members in alike.values():
+        at = np.array(members)
+        asked = columns_of([ops[i] for i in members]).demand(chip)
+        found.compute_cycles[at] = asked.compute_cycles
+        found.latency_cycles[at] = asked.latency_cycles
+        found.macs[at] = asked.macs
+        for t in asked.traffic:
+            found.read_bytes[t.space, at] = t.read_bytes
+            found.write_bytes[t.space, at] = t.write_bytes
+            found.read_burst_bytes[t.space, at] = t.read_burst_bytes
+            found.write_burst_bytes[t.space, at] = t.write_burst_bytes
+    return found

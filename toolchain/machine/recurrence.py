@@ -1,0 +1,130 @@
+"""When operations run: in-order queues, a front end, what each waits for, and memory ports that serve one after another.
+
+This is the only place that turns demands into times: the simulator runs it over a decoded program, the cost model over the
+operations that a tiling would have. Every time is a maximum of sums of durations that shrink when anything gets faster (a
+max-plus system), as long as the order in which the ports serve does not depend on times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+
+from toolchain.hw.chip import Chip
+from toolchain.machine.columns import Column
+from toolchain.machine.demands import Demands
+
+Service = tuple[int, int]  # a memory port, and cycles for which it serves one operation
+
+
+class Asked(NamedTuple):
+    """What one operation asks of time, in whole cycles but for those of the front end.
+
+    queue: index in `chip.units`. fetch_cycles: of the front end. after: operations, by their numbers, that must be over
+    before this one may do more than be issued.
+    """
+
+    queue: int
+    fetch_cycles: float
+    after: tuple[int, ...]
+    latency_cycles: int
+    compute_cycles: int
+    services: tuple[Service, ...]
+
+
+COMPUTED = -1  # in the place of a port: the operation ended when its unit had computed
+
+
+class Recurrence:
+    """Runs operations on queues and ports that are free at first; each takes the number of those that came before it.
+
+    start, end: cycles of each operation by its number. ended_by: the port that served it last, or COMPUTED. free: when each
+    queue may begin its next one.
+
+    An operation begins when its queue is free and the front end has dispatched it, which stops at a full queue. It is issued,
+    waits for what it comes after, and is ready behind its latency; then its unit computes while each of its ports serves it
+    as soon as it has served the one before.
+    """
+
+    def __init__(self, issue_cycles: Sequence[int], depths: Sequence[int], ports: int):
+        """issue_cycles, depths: of each queue; depth: operations that wait beside the one that runs."""
+        self._issue, self._back = issue_cycles, [depth + 1 for depth in depths]
+        self._ports, self._fetched = [0] * ports, 0.0
+        self._queued: list[list[int]] = [[] for _ in depths]
+        self.free = [0] * len(depths)
+        self.start: list[int] = []
+        self.end: list[int] = []
+        self.ended_by: list[int] = []
+
+    def run(self, asked: Sequence[Asked], sequence: Iterable[int] | None = None) -> None:
+        """asked: in the order of dispatch. sequence: their places in the order in which ports serve them, which can run."""
+        base, count = len(self.end), len(asked)
+        start, end, ended_by = self.start, self.end, self.ended_by
+        for column in (start, end, ended_by):
+            column.extend([0] * count)
+        room, dispatched = self._room(asked, base), [0] * count
+        free, ports, issue, fetched, front = self.free, self._ports, self._issue, self._fetched, 0
+        for i in range(count) if sequence is None else sequence:
+            while front <= i:
+                fetched += asked[front].fetch_cycles
+                if room[front] >= 0 and end[room[front]] > fetched:
+                    fetched = end[room[front]]
+                dispatched[front] = ceil(fetched)
+                front += 1
+            queue, _, after, latency, compute, services = asked[i]
+            begin = dispatched[i] if dispatched[i] > free[queue] else free[queue]
+            ready = begin + issue[queue]
+            for other in after:
+                if end[other] > ready:
+                    ready = end[other]
+            ready += latency
+            done, last = ready + compute, COMPUTED
+            for port, cycles in services:
+                served = (ports[port] if ports[port] > ready else ready) + cycles
+                ports[port] = served
+                if served > done:
+                    done, last = served, port
+            number = base + i
+            start[number], end[number], ended_by[number], free[queue] = begin, done, last, done
+        self._fetched = fetched
+
+    def _room(self, asked: Sequence[Asked], base: int) -> list[int]:
+        """For each operation the one whose end makes room for it in its queue: `depth` + 1 places before it; -1: none."""
+        room: list[int] = []
+        for number, entry in enumerate(asked, base):
+            entries, back = self._queued[entry.queue], self._back[entry.queue]
+            room.append(entries[-back] if len(entries) >= back else -1)
+            entries.append(number)
+        return room
+
+
+def recurrence(chip: Chip) -> Recurrence:
+    """The queues and ports of a machine."""
+    specs = [unit.spec for unit in chip.units]
+    return Recurrence([s.issue_cycles for s in specs], [s.queue_depth for s in specs], 2 * len(chip.spaces))
+
+
+def services(chip: Chip, wanted: Demands) -> Iterator[tuple[Service, ...]]:
+    """Of each operation, memory by memory. The ports of memory m are 2 m, which reads, and 2 m + 1; shared ones are 2 m."""
+    columns = [cycles for space in range(len(chip.spaces)) for cycles in _served(chip, wanted, space)]
+    known: dict[tuple[int, ...], tuple[Service, ...]] = {}
+    for row in zip(*(column.tolist() for column in columns)):
+        if row not in known:
+            known[row] = tuple((port, cycles) for port, cycles in enumerate(row) if cycles)
+        yield known[row]
+
+
+def _served(chip: Chip, wanted: Demands, space: int) -> tuple[Column, Column]:
+    """Cycles of the two ports of a memory."""
+    memory, read, written = chip.spaces[space].memory, wanted.read_burst_bytes[space], wanted.write_burst_bytes[space]
+    if memory.shared_ports:
+        rate = max(memory.read_bytes_per_cycle, memory.write_bytes_per_cycle)
+        return _cycles(read, rate) + _cycles(written, rate), np.zeros_like(read)
+    return _cycles(read, memory.read_bytes_per_cycle), _cycles(written, memory.write_bytes_per_cycle)
+
+
+def _cycles(size_bytes: Column, rate: float) -> Column:
+    return np.ceil(size_bytes / rate).astype(np.int64)
