@@ -13,8 +13,10 @@ import numpy as np
 import onnx
 
 from quant.fixed_point.rounding import Rounding
+from quant.float_session import FloatSession, PlainModel
+from tests.meaning.held import Codes, held_codes
 from tests.meaning.recorder import Seen, operators
-from tests.meaning.rounded import Rounded, session
+from tests.meaning.rounded import Rounded, nearest, session
 from toolchain import api
 from toolchain.api import Build, BuildOptions, build
 from toolchain.frontend import load_model
@@ -27,21 +29,14 @@ from toolchain.runtime import Session
 Array = np.ndarray[Any, Any]
 Samples = Sequence[Mapping[str, Array]]
 EXACT_DB = 120.0  # what float32 leaves
-RESHAPED = ("/before_reshape", "/rows", "/2d", "/kept")  # how the frontend calls a tensor of the file under another shape
-VIEWS = frozenset(
-    ("Cast", "DepthToSpace", "Dropout", "Flatten", "Identity", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze")
-)
-# Where they leave the size as it is, views too: means of one, parts that are the whole, what is laid side by side once.
-SIZED = frozenset(
-    ("Expand", "GlobalAveragePool", "GlobalMaxPool", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Slice", "Tile")
-)
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One output. sqnr_db: of the chip; rounded_db: of the file rounded where the chip rounds; both against the file in float.
-    numbers: those that are not zero, over all samples; error_codes: the largest error, in steps of its codes. codes_db: what the
-    rounding of the output itself leaves, a twelfth of a squared step a number (inf where the chip does not hold it)."""
+    """One output. sqnr_db: of the chip; rounded_db: of the file rounded where the chip rounds, its halves in the way that serves
+    it least; both against the file in float. numbers: those that are not zero, over all samples; error_codes: the largest error,
+    in steps of its codes. codes_db: what the rounding of the output itself leaves, a twelfth of a squared step a number (inf
+    where the chip does not hold it)."""
 
     output: str
     numbers: int
@@ -120,34 +115,39 @@ def judged(proto: onnx.ModelProto, machine: Machine, samples: Samples, folder: P
     with patch.object(api, "quantize", seen):
         built = build(model, BuildOptions(machine, calibration=str(data), level=level))
     selected, integer, origins = quantized[0]
-    codes = with_views(proto, reported_codes(integer, origins))
+    codes = held(proto, model, samples, reported_codes(integer, origins))
     numerics = machine.chip.numerics
     bits = 16 if numerics.activation == "int16" else 8
-    rounded = Rounded(proto, codes, bits, Rounding(numerics.rounding), with_constants(integer))
+    constants, ways = with_constants(integer), nearest(Rounding(numerics.rounding))
     expected = in_float(proto, samples)
-    near = [rounded.run(s) for s in samples]
+    near = [[rounded.run(s) for s in samples] for rounded in (Rounded(proto, codes, bits, way, constants) for way in ways)]
     chip = Session(built.container, backend="reference")
     names = [o.name for o in proto.graph.output]
     got = [chip.run(names, s) for s in samples]
     found = []
     for i, name in enumerate(names):
-        a, b, c = (np.stack([run[i] for run in runs]) for runs in (expected, got, near))
+        a, b, *c = (np.stack([run[i] for run in runs]) for runs in (expected, got, *near))
         if a.dtype.kind == "f":
+            worst = min(sqnr_db(a, rounded) for rounded in c)
             error = float(np.abs(a - b).max(initial=0)) / codes[name][0] if name in codes else math.inf
-            found.append(
-                Judged(name, int(np.count_nonzero(a)), sqnr_db(a, b), sqnr_db(a, c), error, codes_db(a, codes.get(name)))
-            )
+            found.append(Judged(name, int(np.count_nonzero(a)), sqnr_db(a, b), worst, error, codes_db(a, codes.get(name))))
     return Verdict(built, tuple(found), operators(selected, built.container.graph))
 
 
+def held(proto: onnx.ModelProto, model: Path, samples: Samples, codes: Codes) -> dict[str, tuple[float, int]]:
+    """The codes, those of a tensor of the normal form also for the ones of the file that have its numbers."""
+    normal = FloatSession(PlainModel(load_model(model).proto), list(codes))
+    exact = Rounded(proto, {}, 16)
+    return held_codes([exact.tensors(s) for s in samples], [dict(zip(codes, normal.run(s))) for s in samples], codes)
+
+
 def reported_codes(integer: Graph, origins: Mapping[str, tuple[str, str]]) -> dict[str, tuple[float, int]]:
-    """Scale and zero point of the model's own tensors, where the chip holds them, be it under another shape."""
+    """Scale and zero point of the tensors of the normal form that the chip holds."""
     found: dict[str, tuple[float, int]] = {}
     for name, kind in integer.types.items():
         tensor, _ = origins.get(name, ("", ""))
-        own = tensor.partition("/")[0] if tensor.endswith(RESHAPED) else tensor
-        if kind.quant is not None and name.partition("@")[0] == tensor and (name == own or own not in found):
-            found[own] = (kind.quant.scale, kind.quant.zero_point)
+        if kind.quant is not None and name.partition("@")[0] == tensor and (name == tensor or tensor not in found):
+            found[tensor] = (kind.quant.scale, kind.quant.zero_point)
     return found
 
 
@@ -155,22 +155,3 @@ def with_constants(integer: Graph) -> frozenset[str]:
     """The nodes of the file that became an operator on single elements with a constant operand."""
     binary = [n for n in integer.nodes if isinstance(n.op, IntegerBinary) and integer.constants.keys() & set(n.inputs)]
     return frozenset(source for n in binary for source in n.sources)
-
-
-def with_views(proto: onnx.ModelProto, codes: Mapping[str, tuple[float, int]]) -> dict[str, tuple[float, int]]:
-    """The codes, those of a tensor also for the one whose numbers it shows: the chip may hold the two under either name.
-    What Softmax of old gives over flattened dimensions is called after the node."""
-    found = dict(codes)
-    for node in proto.graph.node:
-        if node.op_type == "Softmax" and f"{node.name}/normalised" in found:
-            found.setdefault(node.output[0], found[f"{node.name}/normalised"])
-    inferred = onnx.shape_inference.infer_shapes(proto).graph
-    sizes = {
-        v.name: math.prod(d.dim_value for d in v.type.tensor_type.shape.dim)
-        for v in (*inferred.value_info, *inferred.input, *inferred.output)
-    }
-    for node in reversed(proto.graph.node):
-        of_one = node.op_type in SIZED and sizes.get(node.input[0]) == sizes.get(node.output[0])
-        if (node.op_type in VIEWS or of_one) and node.output[0] in found:
-            found.setdefault(node.input[0], found[node.output[0]])
-    return found

@@ -21,12 +21,28 @@ from quant.float_session import WRONG_FUSIONS
 Array = np.ndarray[Any, Any]
 FACTORS = ("Mul", "PRelu")  # of these the error of a constant grows with what it multiplies
 Codes = Mapping[str, tuple[float, int]]  # tensor -> scale, zero point
+Nearest = Callable[[Array], Array]
 HALF = 0.5 + 1e-4  # what float32 leaves of one half is one half
-# Where halves go on machines of these; on the others the ideal is the even code.
-NEAREST: Mapping[Rounding, Callable[[Array], Array]] = {
-    Rounding.SINGLE_HALF_UP: lambda x: np.floor(x + HALF),
-    Rounding.DOUBLE_ROUND: lambda x: np.copysign(np.floor(np.abs(x) + HALF), x),
-}
+
+
+def half_up(x: Array) -> Array:
+    return np.floor(x + HALF)
+
+
+def half_away(x: Array) -> Array:
+    return np.copysign(np.floor(np.abs(x) + HALF), x)
+
+
+def half_toward_zero(x: Array) -> Array:
+    return np.copysign(np.ceil(np.abs(x) - HALF), x)
+
+
+def nearest(rounding: Rounding) -> tuple[Nearest, ...]:
+    """The ways to the nearest code on a machine of this rounding, which differ in where halves go: as it says, by the even code
+    where it names none; and either way, since a ratio of scales such as 1 / 254 is no multiplier over a power of two: the least
+    that is left of it moves all halves of a tensor toward zero, or all away from it."""
+    own = {Rounding.SINGLE_HALF_UP: half_up, Rounding.DOUBLE_ROUND: half_away}
+    return tuple(dict.fromkeys((own.get(rounding, np.rint), half_toward_zero, half_away)))
 
 
 def session(proto: onnx.ModelProto, optimise: bool = True) -> onnxruntime.InferenceSession:
@@ -40,30 +56,42 @@ def session(proto: onnx.ModelProto, optimise: bool = True) -> onnxruntime.Infere
 
 
 class Rounded:
-    """`Rounded(file, codes, bits, rounding).run(feeds)`: every tensor of `codes` rounded to nearest and saturated, in float64.
+    """`Rounded(file, codes, bits, nearest).run(feeds)`: every tensor of `codes` rounded to nearest and saturated, in float64.
 
-    rounding: the machine's: where halves go. A mean over many of them, finer than they are, is off by what they all are.
+    nearest: where halves go. A mean over many of them, finer than they are, is off by what they all are.
     elementwise: the nodes of the file whose constant operand has codes of its own, over its range and zero."""
 
     def __init__(
-        self, proto: onnx.ModelProto, codes: Codes, bits: int, rounding: Rounding, elementwise: frozenset[str] = frozenset()
+        self,
+        proto: onnx.ModelProto,
+        codes: Codes,
+        bits: int,
+        nearest: Nearest = np.rint,
+        elementwise: frozenset[str] = frozenset(),
     ):
-        self._proto, self._codes, self._elementwise, self._nearest = proto, codes, elementwise, NEAREST.get(rounding, np.rint)
+        self._proto, self._codes, self._elementwise, self._nearest = proto, codes, elementwise, nearest
         self._low, self._high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
         self._nodes: dict[int, onnxruntime.InferenceSession] = {}
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """The outputs of the file."""
+        made, constants = self._values(feeds)
+        return [(made | constants)[o.name] for o in self._proto.graph.output]
+
+    def tensors(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """All that depends on the inputs, by name."""
+        return self._values(feeds)[0]
+
+    def _values(self, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
+        """What depends on the inputs, and constants."""
         constants = {w.name: numpy_helper.to_array(w) for w in self._proto.graph.initializer}
         values: dict[str, Array] = {**constants, **{name: self._round(name, value) for name, value in feeds.items()}}
-        held: dict[tuple[object, ...], Array] = {}  # a tensor computed once more, which the chip reads where it is
         for index, node in enumerate(self._proto.graph.node):
             for name, value in zip([n for n in node.output if n], self._computed(index, node, values, constants)):
-                key = (value.dtype, value.shape, value.tobytes())
-                values[name] = self._round(name, value if name in self._codes else held.get(key, value))
-                held[key] = values[name]
+                values[name] = self._round(name, value)
             if node.op_type == "Constant":
                 constants[node.output[0]] = values[node.output[0]]
-        return [values[o.name] for o in self._proto.graph.output]
+        return {name: value for name, value in values.items() if name not in constants}, constants
 
     def _round(self, name: str, value: Array) -> Array:
         if name not in self._codes:

@@ -9,8 +9,12 @@ import numpy as np
 import onnx
 import pytest
 
+from quant.fixed_point.rounding import Rounding
 from tests.meaning.case import Case
-from tests.meaning.judge import changed_outputs, codes_db, in_float, sqnr_db
+from tests.meaning.held import held_codes
+from tests.meaning.judge import changed_outputs, codes_db, in_float, judged, sqnr_db
+from tests.meaning.machines import int8_machine
+from tests.meaning.rounded import nearest
 from toolchain.frontend import linear
 
 # Its deviations are what rounding leaves of the mean of three equal numbers; the eps under the root makes them larger.
@@ -22,6 +26,22 @@ NORM_OF_EQUALS = Case(
     e = Constant<value_float=0.001>() a = Add(v, e) s = Sqrt(a) n = Div(d, s) y = Mul(n, w)""",
 )
 SCALED = Case("scaled", "x 1,3,8,8; w 4,3,3,3; wb 4; k 1,4,1,1", "a = Conv(x, w, wb) y = Mul(a, k)")
+# What the chip holds under another name than the file: without the batch in front, and behind a Pad of nothing.
+NARROWED = Case("narrowed", "x 2,3,8,8; k 1,1,1,1,1", "a = Add(k, x) y = Tanh(a) z = Sigmoid(a)", "y z")
+PADDED_BY_NOTHING = Case(
+    "padded_by_nothing",
+    "x 2,3,8,8; w 4,3,3,3",
+    """a = Conv(x, w) y = Relu(a) p = Constant<value_ints=[0,0,0,0,0,0,0,0]>() v = Constant<value_float=0.5>()
+    z = Pad(a, p, v)""",
+    "y z",
+)
+# h is all of 0..1, a twice all of +-127/256: each odd code of h is a half there. Upward they cancel in y, toward zero they add.
+HALVES = Case(
+    "halves",
+    "x 4,3,8,1; w 1,2",
+    "h = HardSigmoid(x) a = MatMul(h, w) v = Constant<value_floats=[1.0,-1.0]>() y = MatMul(a, v)",
+    ranges={"x": (-4.0, 4.0)},
+)
 
 
 def changed(case: Case, folder: Path) -> list[tuple[str, float]]:
@@ -58,3 +78,44 @@ def test_a_code_of_one_number_is_within_the_rounding_of_few_and_a_code_of_all_is
     most = codes_db(expected, (step, 0))
     assert sqnr_db(expected, one) > most > sqnr_db(expected, all_of_them) + 10
     assert codes_db(expected, None) == math.inf
+
+
+@pytest.mark.parametrize("case", [NARROWED, PADDED_BY_NOTHING], ids=lambda c: c.name)
+def test_the_rounded_file_rounds_what_the_chip_holds_under_another_name(case: Case, tmp_path: Path) -> None:
+    for output in judged(case.proto, int8_machine(), case.samples, tmp_path).outputs:
+        assert output.sqnr_db == pytest.approx(output.rounded_db, abs=0.1), output
+
+
+def test_a_tensor_is_held_where_its_numbers_are_and_nowhere_else() -> None:
+    runs = [{"held": np.random.default_rng(i).uniform(-1, 2, (3, 4)).astype(np.float32)} for i in range(2)]
+
+    def others(run):
+        x = run["held"]
+        alike = {"turned": x.T, "flat": x.reshape(-1), "float": x * (1 + 1e-6)}
+        return alike | {"negative": -x, "clipped": np.maximum(x, -0.99), "half": x[:2], "whole": x.astype(np.int32)}
+
+    codes = {"held": (0.5, 3), "inner": (0.25, 1)}
+    normal = [run | {"inner": run["held"] + 1} for run in runs]
+    assert held_codes([others(r) for r in runs], normal, codes) == codes | dict.fromkeys(("turned", "flat", "float"), (0.5, 3))
+    own = [{"inner": r["held"], "zero": 0 * r["held"]} for r in runs]
+    assert held_codes(own, [r | {"none": 0 * r["held"]} for r in normal], {**codes, "none": (1e-9, 0)})["inner"] == (0.25, 1)
+    assert "zero" not in held_codes(own, [r | {"none": 0 * r["held"]} for r in normal], {**codes, "none": (1e-9, 0)})
+
+
+def test_numbers_that_part_in_one_sample_are_not_the_same() -> None:
+    x = np.arange(6.0)
+    assert not held_codes([{"a": x}, {"a": x + 0.1}], [{"b": x}, {"b": x}], {"b": (1.0, 0)}).keys() - {"b"}
+
+
+def test_halves_go_where_the_machine_says_or_either_way() -> None:
+    x = np.array([-1.5, -0.5, 0.5, 1.5, 2.5, 0.49, -0.49, 1.51])
+    found = [way(x).tolist() for way in nearest(Rounding.SINGLE_HALF_UP)]
+    up, toward, away = [-1, 0, 1, 2, 3, 0, 0, 2], [-1, 0, 0, 1, 2, 0, 0, 2], [-2, -1, 1, 2, 3, 0, 0, 2]
+    assert found == [up, toward, away]
+    assert [way(x).tolist() for way in nearest(Rounding.DOUBLE_ROUND)] == [away, toward]
+    assert nearest(Rounding.FLOOR)[0](x).tolist() == [-2, 0, 0, 2, 2, 0, 0, 2]
+
+
+def test_halves_that_add_up_cost_the_rounded_file_what_they_cost_the_chip(tmp_path: Path) -> None:
+    (output,) = judged(HALVES.proto, int8_machine(), HALVES.samples, tmp_path).outputs
+    assert output.sqnr_db == pytest.approx(output.rounded_db, abs=0.5), output
