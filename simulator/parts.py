@@ -20,6 +20,7 @@ class PartKind(Enum):
     CONSTANT = "constant"
     INPUT = "input"
     OUTPUT = "output"
+    FOREIGN = "memory that is none of the program's,"
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,12 @@ class DramPart:
 
 def given(parts: Iterable[DramPart]) -> list[tuple[int, int]]:
     """The ranges that hold data before the program runs."""
-    return [(p.first, p.last) for p in parts if p.kind is not PartKind.OUTPUT]
+    return [(p.first, p.last) for p in parts if p.kind in (PartKind.CONSTANT, PartKind.INPUT)]
 
 
 class Kept:
-    """Constants and inputs: a program that overwrites one is right once and wrong when it runs again on the same memory."""
+    """Constants and inputs: a program that overwrites one is right once and wrong when it runs again on the same memory. And what
+    belongs to others."""
 
     def __init__(self, parts: Sequence[DramPart]):
         kept = [p for p in parts if p.kind is not PartKind.OUTPUT and p.first < p.last]
@@ -69,7 +71,9 @@ def _whole(part: DramPart) -> Access:
 
 
 def overwrite_text(write: Access, part: DramPart) -> str:
-    """What is said of an operation that overwrites a constant or an input."""
+    """What is said of an operation that overwrites what it may not."""
+    if part.kind is PartKind.FOREIGN:
+        return f"writes {range_text(write)} over {part.label}: its areas lie elsewhere; an address lacks its base register"
     return (
         f"writes {range_text(write)} over {part.label}: the program would be wrong the next time it runs on the same memory; "
         f"give its results a place of their own"

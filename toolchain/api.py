@@ -28,6 +28,7 @@ from toolchain.frontend import NormalModel, load_model, to_graph
 from toolchain.ir.graph import Graph, TensorType
 from toolchain.ir.text import print_graph
 from toolchain.isa import Machine, decode, disassemble, load_machine
+from toolchain.machine import dispatched
 from toolchain.ops.arrays import require_workers
 from toolchain.passes.fuse import fuse_residuals, fuse_tables
 from toolchain.passes.given import clamped, selected
@@ -314,8 +315,9 @@ def _region(graph: Graph, segment: Segment, selection: Selection, machine: Machi
 
     def cycles(region: Region) -> int:
         found = decode(region.program, machine.isa)
+        flow = dispatched(machine.chip, found.ops, found.words, region.bases)
         dram = np.zeros(region.dram_bytes, np.uint8)
-        return simulate(machine.chip, found.ops, found.words, dram, (), values=False, check=False).cycles
+        return simulate(machine.chip, flow, flow.words, dram, (), values=False, check=False).cycles
 
     if level < len(LEVELS) - 1:
         return made(LEVELS[level])

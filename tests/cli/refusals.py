@@ -293,6 +293,17 @@ RUN = [
         ),
     ),
     ("npu-sim good.npu --hw edge61", "no machine named 'edge61'; did you mean \"edge16\"? (or give the path of a YAML file)"),
+    ("npu-sim good.npu --base constants", "--base constants: must be NAME=ADDRESS, for example --base constants=0x100000"),
+    (
+        "npu-sim good.npu --base constants=-64",
+        "--base constants=-64: must be NAME=ADDRESS, for example --base constants=0x100000",
+    ),
+    ("npu-sim good.npu --base constants=64 --base constants=128", "--base constants=128: 'constants' is given twice"),
+    (
+        "npu-sim good.npu --base constants=0x10000",
+        "--base constants=0x10000: programs of edge16 hold absolute addresses; build for a machine with control.host_bases, "
+        "base registers that the host sets",
+    ),
     ("npu-sim good.npu --input missing.npz", "missing.npz: no such file; --input takes an .npz with an array for each input"),
     ("npu-sim good.npu --input folder", "folder: is a directory; --input takes an .npz with an array for each input"),
     ("npu-sim good.npu --input shape.npz", "shape.npz: input 'x' has shape [1, 3, 4, 8]; the model takes [1, 3, 8, 8]"),

@@ -144,6 +144,17 @@ def test_the_unchanged_file_seals_to_itself(data: bytes) -> None:
             "header: segment 0: constants at {address:#x} are block 99, the file has {blocks}",
         ),
         ("entries.0.segments.0.layers", [], "layer table: names a layer outside the 0 of its region"),
+        (
+            "entries.0.segments.0.areas.1.base",
+            0,
+            "header: segment 0: the area at 0x0 begins before the one in front of it ends, at {first_area:#x}",
+        ),
+        (
+            "entries.0.segments.0.areas.2.size_bytes",
+            1 << 20,
+            "header: segment 0: its areas end at {far:#x}, outside the {dram}",
+        ),
+        ("entries.0.segments.0.areas.0.base_register", 1, "header: an area with base register 1, edge16 has 0 of them"),
         ("entries.0.segments.0.nodes", ["ghost"], "graph: has no node 'ghost', which a region holds"),
         ("entries.0.segments.1.inputs", ["ghost"], "header: segment 1 reads tensor 'ghost', which nothing before it makes"),
         ("entries.0.outputs.0.name", "ghost", "header: no segment makes the output 'ghost'"),
@@ -160,6 +171,8 @@ def test_a_header_changed_by_hand(path: str, value: Any, reason: str, data: byte
         "constants": header["blocks"][region["constants"][0][1]][1],
         "dram": f"{region['dram_bytes']} of its DRAM",
     }
+    areas = region["areas"]
+    sizes |= {"first_area": areas[0]["size_bytes"], "far": areas[2]["base"] + (1 << 20)}
     sizes |= {"address": region["constants"][0][0], "blocks": len(header["blocks"])}
     assert refusal(changed(data, path, value)) == f"model: is not sound: {reason.format(**sizes)}; build it again"
 

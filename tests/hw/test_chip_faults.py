@@ -144,6 +144,11 @@ CASES = {
         "banks: 7",
         "mine.yaml:{line}: memories.sram.banks: 7 banks do not divide 524288 bytes evenly",
     ),
+    "more bases of the host than there are": (
+        "sync: {semaphores: 64}",
+        "sync: {semaphores: 64}\ncontrol: {bases: 3, host_bases: 4}",
+        "mine.yaml:{line}: control.host_bases: 4 are more than the machine's control.bases=3",
+    ),
     "alignment that does not divide": (
         "alignment_bytes: 16",
         "alignment_bytes: 24",
@@ -237,6 +242,7 @@ CASES = {
 
 
 ANCHORS = {
+    "more bases of the host than there are": "control:",
     "unknown section": "registers:",
     "missing key": "  mac:",
     "pair of one": "limits:",

@@ -69,6 +69,13 @@ def test_a_base_is_what_it_is_at_dispatch():
     assert [(op.source_address, op.destination_address) for op in found if isinstance(op, Copy)] == [(1024, 96), (1024, 64)]
 
 
+def test_what_the_host_has_set_is_there_at_the_start():
+    found = dispatched(CHIP, [fill(8, 1), SetBase(2, 1, 16), fill(0, 2), fill(4, 3), End()], bases={1: 1024})
+    assert addresses(found) == [1032, 1040, 4]
+    alone = dispatched(CHIP, [fill(8, 1), End()], (2, 1), {1: 1024})
+    assert (addresses(alone), [*alone.words]) == ([1032], [2, 1])
+
+
 def test_a_block_runs_where_it_is_met_and_at_each_call():
     block = (Block(1), fill(0, 1), fill(8, 1), Return())
     found = flowing(*block, SetBase(1, 0, 64), Repeat(2), Call(1), SetBase(1, 1, 64), Again(), fill(4), End())

@@ -63,6 +63,9 @@ def listing(container: Container) -> str:
         parts.append(f"\n; segment {index}: npu, {counted(words, 'word')}, {counted(constants, 'byte')} of constants\n")
         for kind, ports in (("input", segment.inputs), ("output", segment.outputs)):
             parts += [f"; {kind} {' '.join(p.model.split())} {list(p.shape)} {p.dtype} at DRAM {p.address:#x}\n" for p in ports]
+        for area in segment.areas:
+            held = " ".join(area.label.split())
+            parts += [f"; base {area.base_register}: {held} at DRAM {area.base:#x}\n"] if area.base_register else []
         names = [segment.layers[layer].name if layer >= 0 else "" for layer in segment.op_layers]
         parts.append(disassemble(segment.program, machine.isa, names))
     return "".join(parts)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,6 +42,10 @@ def sim_command(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="A new folder for the memories and what they hold.")] = None,
     hw: Annotated[str | None, typer.Option(help="Refuse a file that was built for another machine than this.")] = None,
+    base: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=ADDRESS: where an area of DRAM lies, as constants=0x100000 or input:x=0x8000. Repeatable."),
+    ] = None,
 ) -> None:
     """Runs MODEL on the simulator, or another backend, islands in onnxruntime; prints where the cycles went and what ran where.
 
@@ -49,10 +55,11 @@ def sim_command(
         with ended_at_once():
             import toolchain.runtime  # noqa: F401
         require_host(host)
+        bases = area_bases(base or [])
         outputs = {"--output": output, "--json": json_file, "--trace": trace}
         require_writable(outputs, {"the model": model, "--input": input_file, **machine_inputs(hw)})
         if dump_memory is None and out is None:
-            return _simulate(model, input_file, output, json_file, trace, host, backend, hw, verify)
+            return _simulate(model, input_file, output, json_file, trace, host, backend, hw, verify, bases)
         if dump_memory is None:
             raise CompileError(f"--out {out}: goes with --dump-memory AFTER, which says where to stop")
         if out is None:
@@ -61,15 +68,37 @@ def sim_command(
         if unused is not None:
             raise CompileError(f"{unused}: does not go with --dump-memory {dump_memory}, which stops the program there")
         require_new_folder("--out", out)
-        return _dump(model, input_file, host, backend, hw, dump_memory, out)
+        return _dump(model, input_file, host, backend, hw, dump_memory, out, bases)
 
 
-def _dump(model: Path, input_file: Path | None, host: str, backend: str, hw: str | None, after: str, out: Path) -> None:
+def area_bases(given: Sequence[str]) -> dict[str, int]:
+    """NAME=ADDRESS of each --base; names may hold '='. Raises CompileError."""
+    bases: dict[str, int] = {}
+    for text in given:
+        name, _, address = text.rpartition("=")
+        if not name or not re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,19}", address, re.ASCII):
+            raise CompileError(f"--base {text}: must be NAME=ADDRESS, for example --base constants=0x100000")
+        if name in bases:
+            raise CompileError(f"--base {text}: {name!r} is given twice")
+        bases[name] = int(address, 0 if address[1:2] in ("x", "X") else 10)
+    return bases
+
+
+def _dump(
+    model: Path,
+    input_file: Path | None,
+    host: str,
+    backend: str,
+    hw: str | None,
+    after: str,
+    out: Path,
+    bases: Mapping[str, int],
+) -> None:
     from toolchain.cli.arrays import read_feeds
     from toolchain.files import naming, write_files
     from toolchain.runtime import memory_files, parse_stop
 
-    session = _session(model, backend, host, hw, timing=False)
+    session = _session(model, backend, host, hw, bases, timing=False)
     try:
         stop = parse_stop(after, session)
     except CompileError as fault:
@@ -86,12 +115,12 @@ def _dump(model: Path, input_file: Path | None, host: str, backend: str, hw: str
         print("\nnote: ran on random inputs; give --input IN.npz")
 
 
-def _session(model: Path, backend: str, host: str, hw: str | None, timing: bool) -> Session:
+def _session(model: Path, backend: str, host: str, hw: str | None, bases: Mapping[str, int], timing: bool) -> Session:
     """Raises CompileError for a backend that is not there, ProgramError for a file of another machine than --hw."""
     from toolchain.runtime import Session
 
     with as_options():
-        session = Session(model, backend=backend, host=host, timing=timing)  # type: ignore[arg-type]
+        session = Session(model, backend=backend, host=host, timing=timing, bases=bases)  # type: ignore[arg-type]
     if hw is not None:
         _require_machine(session, model, hw)
     return session
@@ -107,6 +136,7 @@ def _simulate(
     backend: str,
     hw: str | None,
     compare: bool,
+    bases: Mapping[str, int],
 ) -> None:
     from toolchain.cli.arrays import npz_bytes, read_feeds
     from toolchain.files import write_files
@@ -114,7 +144,7 @@ def _simulate(
     from toolchain.report.trace import trace_json
     from toolchain.runtime import Session, verify
 
-    session = _session(model, backend, host, hw, timing=True)
+    session = _session(model, backend, host, hw, bases, timing=True)
     feeds = read_feeds(input_file, session.get_inputs())
     reference = Session(model, backend="reference", host=host) if compare else None  # type: ignore[arg-type]
     with shown() as progress:

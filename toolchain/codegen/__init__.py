@@ -4,11 +4,14 @@ from toolchain.codegen.assemble import container_of, island, reference_container
 from toolchain.codegen.container import MAGIC, container_from_bytes, container_to_bytes, read_container
 from toolchain.codegen.image import image_files
 from toolchain.codegen.link import link_region
-from toolchain.codegen.model import Container, IoType, Island, LayerInfo, Port, Region, Result
+from toolchain.codegen.model import Container, DramArea, Held, IoType, Island, LayerInfo, Port, Region, Result
+from toolchain.codegen.relocate import relocated
 
 __all__ = [
     "MAGIC",
     "Container",
+    "DramArea",
+    "Held",
     "IoType",
     "Island",
     "LayerInfo",
@@ -23,4 +26,5 @@ __all__ = [
     "link_region",
     "read_container",
     "reference_container",
+    "relocated",
 ]

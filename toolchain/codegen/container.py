@@ -17,7 +17,7 @@ from typing import Any
 from toolchain.bounds import DRAM_BYTES, PROGRAM_FILE_BYTES
 from toolchain.codegen.blocks import BlockReader, BlockWriter
 from toolchain.codegen.header import IslandHeader, PortHeader, RegionHeader, Span, read_header
-from toolchain.codegen.model import Container, IoType, Island, LayerInfo, Port, Region, Result
+from toolchain.codegen.model import Container, DramArea, Held, IoType, Island, LayerInfo, Port, Region, Result
 from toolchain.codegen.serial import graph_from_text, graph_to_text
 from toolchain.codegen.soundness import check_soundness
 from toolchain.errors import NewerFileError, ProgramError
@@ -91,6 +91,7 @@ def _segment_header(segment: Region | Island, sections: _Sections, blocks: Block
         "op_layers": sections.put(struct.pack(f"<{len(segment.op_layers)}i", *segment.op_layers)),
         "sram_bound_bytes": segment.sram_bound_bytes,
         "sram_peak_bytes": segment.sram_peak_bytes,
+        "areas": [asdict(area) for area in segment.areas],
     }
 
 
@@ -166,6 +167,12 @@ def _segment(
     op_layers = struct.unpack(f"<{len(packed) // 4}i", packed)
     if op_layers and not -1 <= min(op_layers) <= max(op_layers) < len(header.layers):
         raise ProgramError(f"layer table: names a layer outside the {len(header.layers)} of its region")
+    host_bases = machine.chip.control.host_bases
+    for area in header.areas:
+        if area.base_register > host_bases:
+            raise ProgramError(
+                f"header: an area with base register {area.base_register}, {machine.chip.name} has {host_bases} of them"
+            )
     return Region(
         program=get(header.program),
         constants=tuple((address, blocks[block]) for address, block in header.constants),
@@ -179,6 +186,9 @@ def _segment(
         op_layers=op_layers,
         sram_bound_bytes=header.sram_bound_bytes,
         sram_peak_bytes=header.sram_peak_bytes,
+        areas=tuple(
+            DramArea(tuple(Held(h.kind, h.tensor) for h in a.holds), a.base, a.size_bytes, a.base_register) for a in header.areas
+        ),
     )
 
 

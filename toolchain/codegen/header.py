@@ -84,6 +84,18 @@ class LayerHeader(_Section):
     result: ResultHeader | None
 
 
+class HeldHeader(_Section):
+    kind: Literal["constants", "activations", "input", "output", "state"]
+    tensor: str = ""
+
+
+class AreaHeader(_Section):
+    holds: tuple[HeldHeader, ...]
+    base: Count
+    size_bytes: Annotated[int, Field(ge=1, le=1 << 62)]
+    base_register: Annotated[int, Field(ge=0, le=255)]
+
+
 class IslandHeader(_Section):
     kind: Literal["host"]
     model: Span
@@ -103,6 +115,7 @@ class RegionHeader(_Section):
     op_layers: Span  # int32 each
     sram_bound_bytes: Count
     sram_peak_bytes: Count
+    areas: tuple[AreaHeader, ...] = ()
 
 
 class EntryHeader(_Section):
@@ -152,6 +165,11 @@ def _require_known(header: Header) -> None:
                     f"segment {index}: port {port.tensor!r} is of kind state, kept from one run to the next, which this "
                     f"toolchain does not do; run the file with the newer one that wrote it"
                 )
+        if isinstance(segment, RegionHeader) and any(h.kind == "state" for area in segment.areas for h in area.holds):
+            raise NewerFileError(
+                f"segment {index}: has an area of kind state, kept from one run to the next, which this toolchain does not do; "
+                f"run the file with the newer one that wrote it"
+            )
 
 
 def _faults(header: Header, body_bytes: int) -> Iterator[str]:
@@ -197,6 +215,7 @@ def _region_faults(region: RegionHeader, blocks: Sequence[Span], known: dict[str
         limits = np.iinfo(port.dtype)
         if not limits.min <= port.zero_point <= limits.max:
             yield f"{where}: port {port.tensor!r} has zero point {port.zero_point}, no code of {port.dtype}"
+    yield from _area_faults(region, blocks, where)
 
 
 def _constant_faults(region: RegionHeader, blocks: Sequence[Span], where: str) -> Iterator[str]:
@@ -212,3 +231,26 @@ def _constant_faults(region: RegionHeader, blocks: Sequence[Span], where: str) -
         if address < end:
             yield f"{where}: constants at {address:#x} begin before those in front of them end, at {end:#x}"
         end = address + size
+
+
+def _area_faults(region: RegionHeader, blocks: Sequence[Span], where: str) -> Iterator[str]:
+    """In the order of addresses and apart, each with a register of its own; where they have any, all has a place in one."""
+    end = 0
+    for area in region.areas:
+        if area.base < end:
+            yield f"{where}: the area at {area.base:#x} begins before the one in front of it ends, at {end:#x}"
+        end = area.base + area.size_bytes
+    if end > region.dram_bytes:
+        yield f"{where}: its areas end at {end:#x}, outside the {region.dram_bytes} of its DRAM"
+    registers = [a.base_register for a in region.areas if a.base_register]
+    if len({*registers}) < len(registers):
+        yield f"{where}: two areas have one base register"
+    if not registers:
+        return
+    results = [i.result for i in region.layers if i.result is not None and i.result.space == "dram"]
+    places = [(f"port {p.tensor!r}", p.address, p.size_bytes) for p in region.ports]
+    places += [("a block of constants", address, blocks[block][1]) for address, block in region.constants if block < len(blocks)]
+    places += [(f"the result {r.tensor!r}", r.address, 1) for r in results]
+    for what, address, size in places:
+        if not any(a.base <= address and address + size <= a.base + a.size_bytes for a in region.areas):
+            yield f"{where}: {what} at {address:#x} lies in none of its areas"

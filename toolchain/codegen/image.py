@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from toolchain.codegen.model import Container, Island, Port, Region
+from toolchain.codegen.model import Container, DramArea, Island, Port, Region
 from toolchain.isa import machine_digest
 
 PORTS = "ports.json"
@@ -47,8 +47,18 @@ def _segment(index: int, segment: Region | Island, container: Container, files: 
         "program": {"file": program, "words": len(segment.program) // container.machine.isa.word_bytes},
         "constants": {"file": constants, "blocks": blocks},
         "dram_bytes": segment.dram_bytes,
+        "areas": [_area(a) for a in segment.areas],
         "inputs": [_port(p) for p in segment.inputs],
         "outputs": [_port(p) for p in segment.outputs],
+    }
+
+
+def _area(area: DramArea) -> dict[str, Any]:
+    return {
+        "holds": [{"kind": h.kind, **({"tensor": h.tensor} if h.tensor else {})} for h in area.holds],
+        "base": area.base,
+        "bytes": area.size_bytes,
+        "base_register": area.base_register or None,
     }
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from toolchain.bounds import DRAM_BYTES
+from toolchain.codegen.areas import Piece, areas_of, based
 from toolchain.codegen.lower import Homes, lower_region
-from toolchain.codegen.model import LayerInfo, Port, Region, Result
-from toolchain.codegen.repeat import Stepping, based, repeated
+from toolchain.codegen.model import Held, LayerInfo, Port, Region, Result
+from toolchain.codegen.repeat import Stepping
 from toolchain.codegen.synchronise import synchronise
 from toolchain.errors import CompileError, InternalError
+from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph
 from toolchain.isa import Machine, encode
 from toolchain.machine import MachineOp, Space
@@ -33,29 +35,16 @@ def link_region(
     """Ports first, then spilled tensors, then constants in the order of their first use. samples: plan is of one sample, the
     program runs it for each. Raises CompileError."""
     chip = machine.chip
-    align = max(chip.dram.alignment_bytes, 16)
-    roots = {name: Spot(Space.SRAM, plan.sram[name]) for name in plan.resident}
-    stepping: dict[str, Stepping] = {}
-    at = 0
-    for name in dict.fromkeys((*segment.inputs, *segment.outputs)):
-        root = plan.views[name].root if name in plan.views else name
-        if root not in roots:
-            roots[root] = Spot(Space.DRAM, at)
-            if samples is not None and root in samples.counted:
-                stepping[root] = Stepping(at, at + samples.graph.types[root].size_bytes)
-            at += aligned(graph.types[root].size_bytes, align)
-    if plan.spilled:
-        # DRAM is plentiful: any plan that fits will do.
-        spilled = place([Buffer(s.name, s.start, s.end, s.size_bytes, align) for s in plan.spilled], chip.dram.size)
-        for name, address in spilled.addresses.items():
-            roots[name] = Spot(Space.DRAM, at + address)
-        at += aligned(spilled.peak_bytes, align)
-    constants = _Constants(at, align)
-    placed = lower_region(plan, Homes(roots, constants.address), chip)
-    repeat = repeated(samples.count, stepping.values(), chip) if samples is not None else None
-    if repeat is not None:
-        placed = based(placed, repeat, tuple(stepping.values()))
-    program = synchronise(placed, chip, at, repeat)
+    layout = _Layout(graph, segment, plan, samples, max(chip.dram.alignment_bytes, 16), chip)
+    constants = _Constants(layout.end, layout.align)
+    placed = lower_region(plan, Homes(layout.roots, constants.address), chip)
+    inputs, outputs = (
+        tuple(_port(n, graph, plan, layout.roots, origins) for n in names) for names in (segment.inputs, segment.outputs)
+    )
+    stepping = tuple(layout.stepping.values())
+    pieces = layout.pieces(inputs, outputs, constants.end)
+    areas, repeat = areas_of(pieces, chip, stepping, samples.count if samples is not None else None)
+    program = synchronise(based(placed, areas, repeat, stepping), chip, layout.end, repeat)
     if constants.end > chip.dram.size:
         raise CompileError(
             f"{chip.name}: the network needs {constants.end} bytes of DRAM, memories.dram.size is {chip.dram.size}"
@@ -65,15 +54,56 @@ def link_region(
     return Region(
         program=_encoded(program.ops, machine),
         constants=tuple(constants.blocks),
-        inputs=tuple(_port(n, graph, plan, roots, origins) for n in segment.inputs),
-        outputs=tuple(_port(n, graph, plan, roots, origins) for n in segment.outputs),
+        inputs=inputs,
+        outputs=outputs,
         dram_bytes=constants.end,
         nodes=tuple(n.name for n in segment.nodes),
-        layers=tuple(_layers(plan, roots, 1 if samples is None else samples.count, stepping)),
+        layers=tuple(_layers(plan, layout.roots, 1 if samples is None else samples.count, layout.stepping)),
         op_layers=program.layers,
         sram_bound_bytes=plan.placement.bound_bytes,
         sram_peak_bytes=plan.placement.peak_bytes,
+        areas=areas,
     )
+
+
+class _Layout:
+    """Where ports and spilled tensors lie in DRAM. roots: by tensor, those in SRAM too. stepping: of a batch that is repeated."""
+
+    def __init__(
+        self, graph: Graph, segment: Segment, plan: RegionPlan, samples: OneSample | None, align: int, chip: Chip
+    ) -> None:
+        self.align = align
+        self.roots = {name: Spot(Space.SRAM, plan.sram[name]) for name in plan.resident}
+        self.stepping: dict[str, Stepping] = {}
+        self._ports: list[tuple[int, int]] = []
+        at = 0
+        for name in dict.fromkeys((*segment.inputs, *segment.outputs)):
+            root = plan.views[name].root if name in plan.views else name
+            if root not in self.roots:
+                self.roots[root] = Spot(Space.DRAM, at)
+                if samples is not None and root in samples.counted:
+                    self.stepping[root] = Stepping(at, at + samples.graph.types[root].size_bytes)
+                end = at + aligned(graph.types[root].size_bytes, align)
+                self._ports.append((at, end))
+                at = end
+        self._spilled = at
+        if plan.spilled:
+            # DRAM is plentiful: any plan that fits will do.
+            spilled = place([Buffer(s.name, s.start, s.end, s.size_bytes, align) for s in plan.spilled], chip.dram.size)
+            for name, address in spilled.addresses.items():
+                self.roots[name] = Spot(Space.DRAM, at + address)
+            at += aligned(spilled.peak_bytes, align)
+        self.end = at
+
+    def pieces(self, inputs: Sequence[Port], outputs: Sequence[Port], end: int) -> list[Piece]:
+        """What lies in DRAM, in the order of addresses; end: of the constants behind it all."""
+        kinds = [*(("input", p) for p in inputs), *(("output", p) for p in outputs)]
+        found = [
+            Piece(tuple(Held(kind, p.model) for kind, p in kinds if first <= p.address < last), first, last)
+            for first, last in self._ports
+        ]
+        found += [Piece((Held("activations"),), self._spilled, self.end), Piece((Held("constants"),), self.end, end)]
+        return [piece for piece in found if piece.first < piece.last]
 
 
 def _encoded(ops: Sequence[MachineOp], machine: Machine) -> bytes:

@@ -32,6 +32,39 @@ class Port:
 
 
 @dataclass(frozen=True)
+class Held:
+    """What lies in an area of DRAM. kind: constants, activations (what a program keeps between layers), input or output; state is
+    reserved. tensor: of a port, the model's."""
+
+    kind: str
+    tensor: str = ""
+
+    @property
+    def label(self) -> str:
+        """As options name it: `constants`, `input:x`."""
+        return f"{self.kind}:{self.tensor}" if self.tensor else self.kind
+
+
+@dataclass(frozen=True)
+class DramArea:
+    """DRAM bytes base .. base + size_bytes. base_register: the one that holds `base` when the program starts, by which it reaches
+    what lies here; 0: its addresses are absolute."""
+
+    holds: tuple[Held, ...]
+    base: int
+    size_bytes: int
+    base_register: int
+
+    @property
+    def end(self) -> int:
+        return self.base + self.size_bytes
+
+    @property
+    def label(self) -> str:
+        return ", ".join(h.label for h in self.holds)
+
+
+@dataclass(frozen=True)
 class Result:
     """Where a layer leaves its tensor: element i at address + sum(i_k strides_k), bytes, of space dram or sram. turns: of a batch
     that is repeated, the samples that lie there one after another, one an iteration."""
@@ -55,7 +88,9 @@ class LayerInfo:
 
 @dataclass(frozen=True)
 class Region:
-    """A program of the chip. `constants`: (DRAM address, bytes). `op_layers[i]`: layer of operation i, -1 for none."""
+    """A program of the chip. `constants`: (DRAM address, bytes). `op_layers[i]`: layer of operation i, -1 for none.
+
+    Addresses of ports, constants and results are those that they have with every area at its base."""
 
     program: bytes
     constants: tuple[tuple[int, bytes], ...]
@@ -67,6 +102,12 @@ class Region:
     op_layers: tuple[int, ...]
     sram_bound_bytes: int
     sram_peak_bytes: int
+    areas: tuple[DramArea, ...] = ()  # files of older builds do not say them
+
+    @property
+    def bases(self) -> dict[int, int]:
+        """What the base registers of areas hold when the program starts."""
+        return {area.base_register: area.base for area in self.areas if area.base_register}
 
 
 @dataclass(frozen=True)

@@ -140,9 +140,12 @@ class Calls(Section):
 
 
 class Control(Section):
-    """What the front end does besides reading words in order. bases: registers that moves may add to an address, from 1 on."""
+    """What the front end does besides reading words in order."""
 
-    bases: Annotated[int, Field(ge=0, le=255)] = 0
+    bases: Annotated[int, Field(ge=0, le=255)] = 0  # registers that moves may add to an address, from 1 on
+    host_bases: Annotated[int, Field(ge=0, le=255)] = (
+        0  # the first of them: set before a start, each to where an area of dram lies
+    )
     repeat: Repeats | None = None
     call: Calls | None = None
 

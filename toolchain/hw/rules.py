@@ -28,8 +28,14 @@ _ROUNDINGS = {
 
 def broken_rules(chip: Chip) -> list[Broken]:
     """Every rule that `chip` breaks, as (path of the value, reason)."""
-    found = [*_maps(chip), *_memories(chip), *_arrays(chip), *_units(chip), *_numerics(chip)]
+    found = [*_maps(chip), *_memories(chip), *_arrays(chip), *_units(chip), *_numerics(chip), *_control(chip)]
     return found or list(_sync(chip))
+
+
+def _control(chip: Chip) -> Iterator[Broken]:
+    control = chip.control
+    if control.host_bases > control.bases:
+        yield ("control", "host_bases"), f"{control.host_bases} are more than the machine's control.bases={control.bases}"
 
 
 def _memories(chip: Chip) -> Iterator[Broken]:

@@ -6,7 +6,7 @@ an operation there. `name` says which operation of the program that is, and whic
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from toolchain.bounds import DISPATCHED_OPERATIONS
@@ -45,16 +45,19 @@ def op_number(ops: Sequence[MachineOp], index: int) -> str:
     return ops.name(index) if isinstance(ops, Flow) else f"op {index}"
 
 
-def dispatched(chip: Chip, ops: Sequence[MachineOp], words: Sequence[int] | None = None) -> Flow:
-    """words: of each operation of the program (None: one each). Raises ProgramError for a front end that cannot go on, a repeat
-    or block that stays open, and more operations than `DISPATCHED_OPERATIONS`.
+def dispatched(
+    chip: Chip, ops: Sequence[MachineOp], words: Sequence[int] | None = None, bases: Mapping[int, int] | None = None
+) -> Flow:
+    """words: of each operation of the program (None: one each). bases: what base registers hold at its start (None: 0).
+    Raises ProgramError for a front end that cannot go on, a repeat or block that stays open, and more operations than
+    `DISPATCHED_OPERATIONS`.
     """
     if isinstance(ops, Flow):
         return ops
     words = [1] * len(ops) if words is None else words
-    if not any(isinstance(op, ControlOp) for op in ops):
+    if not bases and not any(isinstance(op, ControlOp) for op in ops):
         return _flow(ops, words, range(len(ops)), [()] * len(ops))
-    return _Dispatch(chip, ops, words).run()
+    return _Dispatch(chip, ops, words, bases or {}).run()
 
 
 def _flow(ops: Sequence[MachineOp], words: Sequence[int], sources: Sequence[int], iterations: Sequence[Iterations]) -> Flow:
@@ -64,12 +67,12 @@ def _flow(ops: Sequence[MachineOp], words: Sequence[int], sources: Sequence[int]
 
 
 class _Dispatch:
-    def __init__(self, chip: Chip, ops: Sequence[MachineOp], words: Sequence[int]):
+    def __init__(self, chip: Chip, ops: Sequence[MachineOp], words: Sequence[int], bases: Mapping[int, int]):
         self.program, self.words = ops, words
         before = [0]
         for n in words:
             before.append(before[-1] + n)
-        self.front = FrontEnd(chip.control, before)
+        self.front = FrontEnd(chip.control, before, set_by_host=bases)
         self.resolved: dict[tuple[int, ...], MachineOp] = {}
 
     def run(self) -> Flow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from toolchain.hw.chip import Control
@@ -28,18 +29,20 @@ class Open:
 
 @dataclass
 class FrontEnd:
-    """at: the operation that it carries out; next: the one that it reads then. Refusals are ValueErrors."""
+    """at: the operation that it carries out; next: the one that it reads then. set_by_host: what base registers hold at the
+    start, by number. Refusals are ValueErrors."""
 
     control: Control
     words_before: list[int]  # instruction words in front of each operation of the program, and of its end
     at: int = 0
     next: int = 0
-    bases: list[int] = field(default_factory=list[int])
+    set_by_host: Mapping[int, int] = field(default_factory=dict[int, int])
+    bases: list[int] = field(init=False)
     open: list[Open] = field(default_factory=list[Open])
     blocks: dict[int, int] = field(default_factory=dict[int, int])  # number -> first operation
 
     def __post_init__(self) -> None:
-        self.bases = [0] * (self.control.bases + 1)
+        self.bases = [self.set_by_host.get(number, 0) for number in range(self.control.bases + 1)]
 
     def set_base(self, base: int, source: int, offset: int) -> None:
         for name, value, least in (("base", base, 1), ("source", source, 0)):

@@ -46,7 +46,7 @@ class Program:
     @cached_property
     def flow(self) -> Flow:
         """The operations as the front end dispatches them, by the one index that everything has of them. Raises ProgramError."""
-        return dispatched(self.machine.chip, self.decoded.ops, self.decoded.words)
+        return dispatched(self.machine.chip, self.decoded.ops, self.decoded.words, self.region.bases)
 
 
 @dataclass(frozen=True)

@@ -114,8 +114,12 @@ def dram_image(region: Region) -> np.ndarray:
 
 
 def dram_parts(region: Region) -> list[DramPart]:
-    """What the program may only read, and what it must write."""
+    """What the program may only read, what it must write, and what lies between its areas."""
     parts = [DramPart(PartKind.CONSTANT, "", address, address + len(data)) for address, data in region.constants]
     for kind, ports in ((PartKind.INPUT, region.inputs), (PartKind.OUTPUT, region.outputs)):
         parts += [DramPart(kind, p.model, p.address, p.address + p.size_bytes) for p in ports]
+    if region.bases:
+        ends = [0, *(area.end for area in sorted(region.areas, key=lambda a: a.base))]
+        starts = [*(area.base for area in sorted(region.areas, key=lambda a: a.base)), region.dram_bytes]
+        parts += [DramPart(PartKind.FOREIGN, "", end, start) for end, start in zip(ends, starts) if end < start]
     return parts

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 
 from quant.float_session import open_session
 from simulator import Observe, Simulation, measured
-from toolchain.codegen import Container, IoType, Island, Port, Region, container_from_bytes, read_container
+from toolchain.codegen import Container, IoType, Island, Port, Region, container_from_bytes, read_container, relocated
 from toolchain.errors import CompileError, ProgramError, first_line
 from toolchain.frontend import island_fault
 from toolchain.machine import Flow
@@ -54,8 +55,9 @@ class Session:
 
     backend: what runs the programs: "simulator" decodes and runs their bytes, "reference" evaluates the integer graph with
     numpy, others are found by name (docs/backends.md). timing, check: cycles, and the machine's rules, where the backend has
-    them. host: where islands run. Raises ProgramError for a file that is not there or not sound, CompileError for a backend or a
-    host that is not there.
+    them. host: where islands run. bases: addresses of areas of DRAM, where the machine's host sets them
+    (`{"constants": 0x100000, "input:x": 0x8000}`, docs/image.md). Raises ProgramError for a file that is not there or not sound,
+    CompileError for a backend or a host that is not there, and for bases that cannot be.
     """
 
     def __init__(
@@ -66,13 +68,14 @@ class Session:
         host: Literal["cpu", "cuda"] = "cpu",
         timing: bool = False,
         check: bool = True,
+        bases: Mapping[str, int] = MappingProxyType({}),
     ):
         self.backend_name = backend if isinstance(backend, str) else type(backend).__name__
         self._backend = backend_named(backend, BACKENDS) if isinstance(backend, str) else Foreign(self.backend_name, backend)
         self._own = isinstance(model, Container)  # made here, not read: what it cannot compute is our bug
         if isinstance(model, bytes):
             model = container_from_bytes(model, "model")
-        self.container = model if isinstance(model, Container) else read_container(model)
+        self.container = relocated(model if isinstance(model, Container) else read_container(model), bases)
         self._timing, self._check = timing, check
         self._providers = host_providers(host)
         self._islands: dict[int, Any] = {}

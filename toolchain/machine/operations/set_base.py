@@ -12,7 +12,8 @@ from toolchain.machine.parameter import base_number, base_offset
 
 @dataclass(frozen=True, slots=True)
 class SetBase(ControlOp):
-    """base[base] = base[source] + offset; base[0] is 0 and cannot be set. All bases are 0 where a program starts.
+    """base[base] = base[source] + offset; base[0] is 0 and cannot be set. All bases are 0 where a program starts, but for
+    those that the host has set (`control.host_bases`).
 
     An operation that names a base takes the value of the moment at which the front end dispatches it.
     """

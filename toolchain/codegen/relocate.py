@@ -1,0 +1,108 @@
+"""A compiled model with areas of DRAM at other places: the programs are the same words, their base registers hold others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import pairwise
+
+from toolchain.bounds import DRAM_BYTES
+from toolchain.codegen.areas import area_at
+from toolchain.codegen.model import Container, DramArea, LayerInfo, Port, Region
+from toolchain.errors import CompileError
+from toolchain.hw.chip import Chip
+
+
+def relocated(container: Container, bases: Mapping[str, int]) -> Container:
+    """bases: new address of the area that holds `constants`, `activations`, `input:TENSOR` or `output:TENSOR`; with `SEGMENT:` in
+    front where several programs have such a one. Raises CompileError with every fault."""
+    if not bases:
+        return container
+    faults: list[str] = []
+    moves: dict[int, dict[int, int]] = {}  # segment -> register -> base
+    for name, base in bases.items():
+        found = _found(container, name)
+        if isinstance(found, str):
+            faults.append(f"base {name}={base:#x}: {found}")
+            continue
+        segment, area = found
+        moved = moves.setdefault(segment, {})
+        if moved.setdefault(area.base_register, base) != base:
+            faults.append(
+                f"base {name}={base:#x}: {area.label} lie in one area, which is to be at {moved[area.base_register]:#x}"
+            )
+    segments = list(container.segments)
+    for index, moved in moves.items():
+        region = segments[index]
+        assert isinstance(region, Region)
+        areas = tuple(replace(a, base=moved.get(a.base_register, a.base)) for a in region.areas)
+        faults += _faults(areas, container.machine.chip)
+        segments[index] = _moved(region, areas)
+    if faults:
+        raise CompileError("\n".join(faults))
+    return replace(container, segments=tuple(segments))
+
+
+def _found(container: Container, name: str) -> tuple[int, DramArea] | str:
+    """The segment and the area that a name means, or why there is none."""
+    said, label = re.fullmatch(r"(?:([0-9]{1,9}):)?(.*)", name, re.S).groups()  # type: ignore[union-attr]
+    regions = {i: s for i, s in enumerate(container.segments) if isinstance(s, Region)}
+    areas = [(i, a) for i, region in regions.items() for a in region.areas if any(h.label == label for h in a.holds)]
+    chosen = [(i, a) for i, a in areas if said is None or i == int(said)]
+    if not chosen:
+        known = {h.label for region in regions.values() for a in region.areas for h in a.holds}
+        return f"no program has such an area; there are {', '.join(sorted(known)) or 'none'}"
+    if len(chosen) > 1:
+        return f"several programs have one; say of which: {', '.join(f'{i}:{label}' for i, _ in chosen)}"
+    ((_, area),) = chosen
+    if not area.base_register:
+        return (
+            f"programs of {container.machine.chip.name} hold absolute addresses; build for a machine with "
+            f"control.host_bases, base registers that the host sets"
+        )
+    return chosen[0]
+
+
+def _faults(areas: tuple[DramArea, ...], chip: Chip) -> Iterator[str]:
+    step = chip.dram.alignment_bytes
+    for area in areas:
+        said = f"base {area.label}={area.base:#x}"
+        if area.base < 0 or area.base % step:
+            yield f"{said}: must be a multiple of {step} from 0 on (memories.dram.alignment_bytes)"
+        elif area.end > chip.dram.size:
+            yield f"{said}: ends at {area.end:#x}, outside of the {chip.dram.size:#x} bytes of dram (memories.dram.size)"
+        elif area.end > DRAM_BYTES:
+            yield f"{said}: ends at {area.end:#x}; the simulator holds {DRAM_BYTES:#x} bytes of dram"
+    for before, after in pairwise(sorted(areas, key=lambda a: a.base)):
+        if after.base < before.end:
+            yield (
+                f"base {after.label}={after.base:#x}: lies over {before.label}, which is at {before.base:#x} to "
+                f"{before.end:#x}; give one of them another place"
+            )
+
+
+def _moved(region: Region, areas: tuple[DramArea, ...]) -> Region:
+    def place(address: int) -> int:
+        old = area_at(region.areas, address)
+        assert old is not None  # what a file says of its areas holds all of its addresses
+        new = areas[region.areas.index(old)]
+        return address - old.base + new.base
+
+    def port(found: Port) -> Port:
+        return replace(found, address=place(found.address))
+
+    def layer(info: LayerInfo) -> LayerInfo:
+        if info.result is None or info.result.space != "dram":
+            return info
+        return replace(info, result=replace(info.result, address=place(info.result.address)))
+
+    return replace(
+        region,
+        constants=tuple(sorted((place(address), data) for address, data in region.constants)),
+        inputs=tuple(map(port, region.inputs)),
+        outputs=tuple(map(port, region.outputs)),
+        layers=tuple(map(layer, region.layers)),
+        dram_bytes=max((area.end for area in areas), default=0),
+        areas=areas,
+    )
