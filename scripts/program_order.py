@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from program_mutations import Program
 
-from simulator.overlap import overlap
 from toolchain.hw.chip import Chip
-from toolchain.machine import Access, End, MachineOp, Signal, Wait, accesses
+from toolchain.machine import Access, End, MachineOp, Signal, Wait, accesses, overlap
 
 Place = tuple[int | None, int]  # engine, and how many operations of work ran there before
 

@@ -8,12 +8,22 @@ from collections.abc import Callable, Sequence
 from simulator.accumulators import AccumulatorState
 from simulator.hazards import Hazards, Written
 from simulator.order import Order, describe
-from simulator.overlap import overlap, range_text, repeats_itself
 from simulator.parts import DramPart, Kept, given, overwrite_text, unwritten
 from simulator.unread import Unread, UnreadMarks
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
-from toolchain.machine import Access, MachineOp, Signal, Space, Wait, broken_capability, op_number
+from toolchain.machine import (
+    Access,
+    MachineOp,
+    Signal,
+    Space,
+    Wait,
+    broken_capability,
+    op_number,
+    overlap,
+    range_text,
+    repeats_itself,
+)
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
 PROGRESS_EVERY = 512

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from simulator.order import Order, describe
-from simulator.overlap import byte_view, overlap, range_text
 from toolchain.errors import ProgramError
-from toolchain.machine import Access, MachineOp, Signal, Wait
+from toolchain.machine import Access, MachineOp, Signal, Wait, byte_view, overlap, range_text
 
 _SHORT = 16  # below this many candidates a plain loop is faster than numpy
 

@@ -9,9 +9,8 @@ from enum import Enum
 
 import numpy as np
 
-from simulator.overlap import overlap, range_text
 from toolchain.errors import counted
-from toolchain.machine import Access, Space
+from toolchain.machine import Access, Space, overlap, range_text
 
 
 class PartKind(Enum):

@@ -11,10 +11,9 @@ from functools import cached_property
 
 import numpy as np
 
-from simulator.overlap import byte_view, moved
 from simulator.parts import DramPart, PartKind
 from toolchain.errors import counted
-from toolchain.machine import PARAMETER_BYTES, Access, MachineOp, Space, WeightedWindowOp
+from toolchain.machine import PARAMETER_BYTES, Access, MachineOp, Space, WeightedWindowOp, byte_view, moved
 
 Range = tuple[int, int]
 

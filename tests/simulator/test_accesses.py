@@ -20,7 +20,6 @@ from random_operations import Draw
 from test_operations import CHIPS, KINDS
 
 from simulator.execute import execute
-from simulator.overlap import byte_view
 from simulator.state import State
 from simulator.values.context import Context
 from toolchain.hw.chip import Chip
@@ -37,6 +36,7 @@ from toolchain.machine import (
     Space,
     WeightedWindowOp,
     accesses,
+    byte_view,
     demand,
 )
 from toolchain.machine.registry import OPERATIONS

@@ -11,7 +11,6 @@ from machine_programs import DMA0, DMA1, MAC, VECTOR, functions, load, make, sma
 from pipelines import INPUT, OUTPUT, pipeline, rescale, signal_of, without
 
 from simulator import simulate
-from simulator.overlap import overlap, repeats_itself
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
 from toolchain.machine import (
@@ -30,6 +29,8 @@ from toolchain.machine import (
     Space,
     Table,
     Wait,
+    overlap,
+    repeats_itself,
 )
 
 CHIP = small_chip()
@@ -349,10 +350,13 @@ def test_images_and_lengths():
 
 
 def random_access(rng: np.random.Generator) -> Access:
-    dimensions = int(rng.integers(0, 3))
-    counts = tuple(int(n) for n in rng.integers(1, 6, dimensions))
+    dimensions = int(rng.integers(0, 4))
+    counts = rng.integers(1, 6, dimensions)
     strides = tuple(int(n) for n in rng.integers(0, 14, dimensions))
-    return Access(Space.SRAM, int(rng.integers(0, 30)), counts, strides, int(rng.integers(1, 7)), False)
+    address, inner_bytes = rng.integers(0, 30), int(rng.integers(1, 7))
+    if dimensions and rng.random() < 0.3:
+        counts[0], address, inner_bytes = rng.integers(1, 200), rng.integers(0, 200), 1
+    return Access(Space.SRAM, int(address), tuple(counts.tolist()), strides, inner_bytes, False)
 
 
 def touched(access: Access) -> list[int]:
@@ -372,7 +376,17 @@ def test_overlap_is_exact():
         found += expected
         if not repeats_itself(a):
             assert len(touched(a)) == len(set(touched(a))), a
-    assert 1000 < found < 3500
+    assert 1500 < found < 3500
+
+
+def test_overlap_of_many_parts_is_exact():
+    longer = Access(Space.SRAM, 500, (200,), (14,), 1, False)
+    starts = range(0, 1000, 7)
+    others = [Access(Space.SRAM, start, (9, 250), (42, 6), 1, False) for start in starts]
+    expected = [bool(set(touched(longer)) & set(touched(other))) for other in others]
+    assert [overlap(longer, other) for other in others] == expected
+    assert [overlap(other, longer) for other in others] == expected
+    assert sum(expected) == len(starts) // 2 + 1
 
 
 def test_written_output_can_be_read_back():

@@ -8,7 +8,7 @@ from itertools import repeat
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
-from toolchain.machine import Access, Copy, MachineOp, Space, accesses
+from toolchain.machine import Access, Copy, MachineOp, Space, accesses, overlap
 from toolchain.ops.base import Block, Layer, Region, Site, Work, dense_strides
 from toolchain.schedule.copies import Spot, Stride, copies, fills
 from toolchain.schedule.places import View
@@ -198,7 +198,5 @@ def _overlapped(groups: Sequence[Group], chip: Chip) -> Iterator[Placed]:
 
 
 def conflict(a: Access, b: Access) -> bool:
-    """True when the spans of two accesses meet and one of them writes."""
-    if a.space != b.space or not (a.write or b.write):
-        return False
-    return a.address < b.end and b.address < a.end
+    """True when two accesses touch a common byte and one of them writes."""
+    return a.space == b.space and (a.write or b.write) and overlap(a, b)

@@ -21,16 +21,16 @@ from itertools import permutations
 
 import numpy as np
 
+from toolchain.codegen.history import History
 from toolchain.codegen.lower import Placed
 from toolchain.codegen.repeat import Repeated, framed
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
-from toolchain.machine import Access, End, MachineOp, Signal, Space, Wait
+from toolchain.machine import End, MachineOp, Signal, Wait
 
 Pair = tuple[int, int]  # engine that signals, engine that waits
 _MOST_PERMUTED = 7  # engines whose rings are all compared
 _MOST_TRIED = 16  # sets of links that are tried before the ring alone
-_DRAM_GRANULE_BYTES, _GRANULE_BYTES = 64, 16  # of dram; of the memories on the chip
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def _ordered(
     barrier at the end."""
     engines = len(chip.units)
     queues = [p.op.queue(chip) for p in placed]
-    history = _History(chip, [q for q in queues if q is not None], mutable_dram_bytes)
+    history = History([mutable_dram_bytes, *(space.memory.size for space in chip.spaces[1:])], engines)
     clocks = np.full((engines, engines), -1, np.int64)  # clocks[e][p]: last event of p that e knows to be over
     known: list[np.ndarray] = []
     events: list[_Event] = []
@@ -164,7 +164,8 @@ def _ordered(
 
     for index, (engine, touched) in enumerate(zip(queues, (p.accesses for p in placed))):
         assert engine is not None
-        history.record(touched, engine, happen(engine, index, False, waits_for(engine, index, history.latest(touched))))
+        waits = waits_for(engine, index, history.latest(touched, clocks[engine].tolist()))
+        history.record(touched, engine, happen(engine, index, False, waits))
     if closed and placed:
         # The engine of the last operation knows most.
         end, hub = len(placed) - 1, events[-1].engine
@@ -209,45 +210,6 @@ def _answers(events: Sequence[_Event], known: Sequence[np.ndarray], limit: int) 
         for pair, signals in sorted(sent.items())
     }
     return {pair: found for pair, found in answers.items() if found}
-
-
-class _History:
-    """The last operation of each engine in use that wrote or read each granule of memory."""
-
-    def __init__(self, chip: Chip, engines: Iterable[int], mutable_dram_bytes: int):
-        sizes = [mutable_dram_bytes, *(space.memory.size for space in chip.spaces[1:])]
-        self._rows = {engine: row for row, engine in enumerate(sorted(set(engines)))}
-        self._mutable_dram_bytes = mutable_dram_bytes
-        self._granules = [_DRAM_GRANULE_BYTES, *[_GRANULE_BYTES] * (len(sizes) - 1)]
-        self._writes = [self._table(n, g) for n, g in zip(sizes, self._granules)]
-        self._reads = [self._table(n, g) for n, g in zip(sizes, self._granules)]
-
-    def _table(self, size_bytes: int, granule: int) -> np.ndarray:
-        return np.full((len(self._rows), size_bytes // granule + 2), -1, np.int32)
-
-    def _span(self, access: Access) -> slice | None:
-        if access.space == Space.DRAM and access.address >= self._mutable_dram_bytes:
-            return None
-        granule = self._granules[access.space]
-        return slice(access.address // granule, (access.end - 1) // granule + 1)
-
-    def latest(self, touched: Sequence[Access]) -> np.ndarray:
-        """int[engines in use]: the latest operation of each that conflicts, -1 for none."""
-        found = np.full(len(self._rows), -1, np.int32)
-        for access in touched:
-            span = self._span(access)
-            if span is None:
-                continue
-            np.maximum(found, self._writes[access.space][:, span].max(1), out=found)
-            if access.write:
-                np.maximum(found, self._reads[access.space][:, span].max(1), out=found)
-        return found
-
-    def record(self, touched: Sequence[Access], engine: int, index: int) -> None:
-        for access in touched:
-            span = self._span(access)
-            if span is not None:
-                (self._writes if access.write else self._reads)[access.space][self._rows[engine], span] = index
 
 
 def _assemble(placed: Sequence[Placed], order: _Order, repeat: Repeated | None) -> Synchronised:

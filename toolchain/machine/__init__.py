@@ -33,6 +33,7 @@ from toolchain.machine.operations.table import Table
 from toolchain.machine.operations.wait import Wait
 from toolchain.machine.operations.window import PARAMETER_BYTES, WeightedWindowOp, WindowOp, table_bytes, weight_bytes
 from toolchain.machine.parameter import Need, Parameter, Space
+from toolchain.machine.strided import Residues, byte_view, moved, overlap, range_text, repeats_itself, residues
 
 __all__ = [
     "NOTHING",
@@ -59,6 +60,7 @@ __all__ = [
     "Pool",
     "PoolKind",
     "Repeat",
+    "Residues",
     "Return",
     "SetBase",
     "Signal",
@@ -70,11 +72,17 @@ __all__ = [
     "WindowOp",
     "accesses",
     "broken_capability",
+    "byte_view",
     "columns_of",
     "demand",
     "demands",
     "dispatched",
+    "moved",
     "op_number",
+    "overlap",
+    "range_text",
+    "repeats_itself",
+    "residues",
     "table_bytes",
     "weight_bytes",
 ]
