@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from quant.fixed_point.scale import ScaleForm
+from quant.fixed_point.core.scale import ScaleForm
 from quant.grid import rounding_error
 from quant.observe import Histogram, Range
 from toolchain.errors import CompileError, InternalError

@@ -34,7 +34,7 @@ from toolchain.cli.application import reported
 from toolchain.frontend import load_model
 from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.isa import Machine, load_machine
-from toolchain.ops.convolution import Convolution
+from toolchain.ops.convolution.rules import Convolution
 from toolchain.repair.network import Network
 from toolchain.report.diagnosis import LayerError, Quantized
 from toolchain.report.error_report import ErrorReport, concat_parts, error_report, network_of

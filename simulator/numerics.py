@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.fixed_point import ConvWeights, Requant, Rounding
-from quant.fixed_point.scale import ScaleKind
-from quant.fixed_point.tables import TableForm, lookup8, lookup16
+from quant.fixed_point.core.scale import ScaleKind
+from quant.fixed_point.pointwise.tables import TableForm, lookup8, lookup16
 from simulator.state import PARAMETERS
 from toolchain.hw.chip import Chip
 

@@ -12,7 +12,7 @@ import pytest
 from onnx import parser
 
 from toolchain.errors import InternalError
-from toolchain.ops import registry
+from toolchain.ops.kit import registry
 from toolchain.ops.pool import RULES
 
 OPERATORS = Path(__file__).parent / "operators"

@@ -3,15 +3,26 @@
 `compare.compare` and `softmax.softmax` bear the names of their modules: import them from there.
 """
 
-from quant.fixed_point.activations import HardSwish, hard_swish8, hard_swish_parameters, logistic16, tanh16
-from quant.fixed_point.compare import Relation, arg_max, arg_min, compare_scaled, tflite_compare8, top_k
-from quant.fixed_point.conv import ConvWeights, conv1d, conv2d, conv_transpose2d, finish_sums
-from quant.fixed_point.curve_tables import CurveTable, exp_quantized, reciprocal_quantized, rsqrt_quantized
-from quant.fixed_point.elementwise import add, add_direct, concatenate, leaky_relu, mul, prelu, rescale
-from quant.fixed_point.errors import FixedPointError, ScaleRangeError
-from quant.fixed_point.matmul import matmul
-from quant.fixed_point.norms import NormUnit, layer_norm, rms_norm
-from quant.fixed_point.onnx_float import (
+from quant.fixed_point.core.errors import FixedPointError, ScaleRangeError
+from quant.fixed_point.core.requant import Requant, identity_requant, make_requant
+from quant.fixed_point.core.requantization import requantize
+from quant.fixed_point.core.rounding import Rounding, round_shift, round_shift_wide
+from quant.fixed_point.core.scale import Scale, ScaleForm, choose_scale, float32_bits, float32_from_bits
+from quant.fixed_point.core.widths import type_limits, wrap_to_bits
+from quant.fixed_point.curves.curve_tables import CurveTable, exp_quantized, reciprocal_quantized, rsqrt_quantized
+from quant.fixed_point.curves.norms import NormUnit, layer_norm, rms_norm
+from quant.fixed_point.curves.polynomials import Polynomial, exp_polynomial, gelu_polynomial
+from quant.fixed_point.curves.roots import divide, divide_quantized, integer_sqrt, rsqrt8, sqrt_quantized
+from quant.fixed_point.curves.softmax import (
+    SoftmaxUnit,
+    log_softmax,
+    log_softmax8,
+    qlinear_softmax,
+    softmax8,
+    softmax16,
+)
+from quant.fixed_point.foreign.activations import HardSwish, hard_swish8, hard_swish_parameters, logistic16, tanh16
+from quant.fixed_point.foreign.onnx_float import (
     dequantize_linear,
     qlinear_add,
     qlinear_average_pool,
@@ -21,22 +32,12 @@ from quant.fixed_point.onnx_float import (
     qlinear_table,
     quantize_linear,
 )
-from quant.fixed_point.pad import PadMode, pad
-from quant.fixed_point.polynomials import Polynomial, exp_polynomial, gelu_polynomial
-from quant.fixed_point.pool import (
-    average_pool_tflite,
-    average_pool_tosa,
-    max_pool,
-    mean_sum,
-    pool_counts,
-    pool_sum,
-    tflite_mean_requant,
-    tosa_reciprocal,
-)
-from quant.fixed_point.products import Matrix, ProductMethod, choose_method, product
-from quant.fixed_point.requant import Requant, identity_requant, make_requant
-from quant.fixed_point.requantization import requantize
-from quant.fixed_point.resize import (
+from quant.fixed_point.kit.numerics import MachineNumerics
+from quant.fixed_point.kit.vectors import VectorCase, make_vectors, read_vectors, replay, write_vectors
+from quant.fixed_point.pointwise.compare import Relation, arg_max, arg_min, compare_scaled, tflite_compare8, top_k
+from quant.fixed_point.pointwise.elementwise import add, add_direct, concatenate, leaky_relu, mul, prelu, rescale
+from quant.fixed_point.pointwise.pad import PadMode, pad
+from quant.fixed_point.pointwise.resize import (
     CoordinateMode,
     LinearAxis,
     NearestMode,
@@ -51,21 +52,20 @@ from quant.fixed_point.resize import (
     resize_nearest,
     upsample_nearest,
 )
-from quant.fixed_point.roots import divide, divide_quantized, integer_sqrt, rsqrt8, sqrt_quantized
-from quant.fixed_point.rounding import Rounding, round_shift, round_shift_wide
-from quant.fixed_point.scale import Scale, ScaleForm, choose_scale, float32_bits, float32_from_bits
-from quant.fixed_point.softmax import (
-    SoftmaxUnit,
-    log_softmax,
-    log_softmax8,
-    qlinear_softmax,
-    softmax8,
-    softmax16,
+from quant.fixed_point.pointwise.tables import TableForm, build_table8, build_table16, interpolate16, lookup8, lookup16
+from quant.fixed_point.sums.conv import ConvWeights, conv1d, conv2d, conv_transpose2d, finish_sums
+from quant.fixed_point.sums.matmul import matmul
+from quant.fixed_point.sums.pool import (
+    average_pool_tflite,
+    average_pool_tosa,
+    max_pool,
+    mean_sum,
+    pool_counts,
+    pool_sum,
+    tflite_mean_requant,
+    tosa_reciprocal,
 )
-from quant.fixed_point.tables import TableForm, build_table8, build_table16, interpolate16, lookup8, lookup16
-from quant.fixed_point.vector_numerics import MachineNumerics
-from quant.fixed_point.vectors import VectorCase, make_vectors, read_vectors, replay, write_vectors
-from quant.fixed_point.widths import type_limits, wrap_to_bits
+from quant.fixed_point.sums.products import Matrix, ProductMethod, choose_method, product
 
 __all__ = [
     "ConvWeights",

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quant.fixed_point.requant import Requant
-from quant.fixed_point.requantization import requantize
+from quant.fixed_point.core.requant import Requant
+from quant.fixed_point.core.requantization import requantize
 
 Array = NDArray[Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quant.fixed_point.windows import Pads, Pair, pad_spatial, slide_over, windows
+from quant.fixed_point.sums.windows import Pads, Pair, pad_spatial, slide_over, windows
 
 Array = NDArray[Any]
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.fixed_point import Requant, conv2d, requantize
-from quant.fixed_point.conv import finish_sums
+from quant.fixed_point.sums.conv import finish_sums
 from simulator.numerics import Arithmetic
 from simulator.state import PARAMETERS, State
 from toolchain.hw.chip import Chip

@@ -15,7 +15,7 @@ from onnx import numpy_helper, parser
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.codegen.forms import field_types, form, records
-from toolchain.ops.registry import INTEGER_OPERATORS
+from toolchain.ops.kit.registry import INTEGER_OPERATORS
 from toolchain.runtime import Session, dram_image, random_feeds
 
 PAGE = (Path(__file__).parents[2] / "docs" / "container.md").read_text()

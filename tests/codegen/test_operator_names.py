@@ -11,15 +11,15 @@ from types import ModuleType
 import pytest
 from test_container_page import CONVOLUTIONS, compiled
 
-from quant.fixed_point.requant import Requant
+from quant.fixed_point.core.requant import Requant
 from toolchain.codegen import container_to_bytes
 from toolchain.codegen.forms import records
 from toolchain.codegen.serial import graph_to_text
 from toolchain.errors import InternalError
 from toolchain.ir.graph import Graph, Node
-from toolchain.ops import registry
-from toolchain.ops.base import Array
-from toolchain.ops.integer_convolution import IntegerConvolution
+from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.kit import registry
+from toolchain.ops.kit.operator import Array
 
 
 def module(*operators: type) -> ModuleType:

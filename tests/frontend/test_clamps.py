@@ -11,7 +11,7 @@ from onnx_text import model, save
 
 from toolchain.errors import InternalError
 from toolchain.ir.graph import Quant
-from toolchain.ops.base import clamp_codes
+from toolchain.ops.kit.operator import clamp_codes
 from toolchain.ops.unary import X, clip_bounds
 
 MACHINES = ["edge16", "ws8_pow2", "wide32_w4a16"]

@@ -14,7 +14,7 @@ from onnx_text import model, save
 from toolchain.api import BuildOptions, build
 from toolchain.frontend import load_model, to_graph
 from toolchain.hw import load_chip
-from toolchain.ops.movement import Transpose
+from toolchain.ops.permutation import Transpose
 from toolchain.passes.compose import compose
 from toolchain.passes.movers import Factors
 from toolchain.passes.select import Selection, select

@@ -10,7 +10,7 @@ from machine_files import write_changed
 from typer.testing import CliRunner
 
 from quant.fixed_point import read_vectors, replay
-from quant.fixed_point.vectors import VectorCase
+from quant.fixed_point.kit.vectors import VectorCase
 from toolchain.cli.hw import app
 from toolchain.hw import shipped_names
 

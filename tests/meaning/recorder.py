@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from toolchain.frontend import normal, upgrade
 from toolchain.ir.graph import Graph, OnnxOp
-from toolchain.ops import registry
+from toolchain.ops.kit import registry
 from toolchain.ops.unary import ONNX_UNARY, PRIMITIVES, Unary
 from toolchain.passes import compose, select
 

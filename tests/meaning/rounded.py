@@ -15,7 +15,7 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-from quant.fixed_point.rounding import Rounding
+from quant.fixed_point.core.rounding import Rounding
 from quant.float_session import WRONG_FUSIONS
 
 Array = np.ndarray[Any, Any]

@@ -10,13 +10,13 @@ import pytest
 from exhaustive import smallest_peak_by_stacking
 
 from toolchain.memory import Buffer, place, read_csv, validate
-from toolchain.memory.core_first import CoreFirst, large_orders
-from toolchain.memory.greedy import first_fit
-from toolchain.memory.items import Item, make_items
-from toolchain.memory.place import lower_bound
-from toolchain.memory.plain_fit import Fitter
-from toolchain.memory.search import compiled_kernel
-from toolchain.memory.windows import columns_of, lower_by_windows
+from toolchain.memory.place.allocations import Item, make_items
+from toolchain.memory.place.compiled_fit import Fitter
+from toolchain.memory.place.core_first import CoreFirst, large_orders
+from toolchain.memory.place.greedy import first_fit
+from toolchain.memory.place.placement import lower_bound
+from toolchain.memory.place.search import compiled_kernel
+from toolchain.memory.place.windows import columns_of, lower_by_windows
 
 DATA = Path(__file__).parent / "data"
 
@@ -78,7 +78,7 @@ def test_a_core_without_a_plan_raises_the_bound(unit: int) -> None:
 def test_large_method_reaches_the_bound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if compiled_kernel() is None:
         pytest.skip("needs the extra `fast`: minutes otherwise")
-    monkeypatch.setattr(importlib.import_module("toolchain.memory.place"), "SEARCH_ITEMS", 100)
+    monkeypatch.setattr(importlib.import_module("toolchain.memory.place.placement"), "SEARCH_ITEMS", 100)
     buffers = read_csv(DATA / f"{name}.1048576.csv")
     plan = place(buffers)
     assert not validate(buffers, plan)

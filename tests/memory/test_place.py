@@ -8,8 +8,8 @@ import pytest
 from exhaustive import smallest_peak_by_address, smallest_peak_by_stacking
 
 from toolchain.memory import Buffer, DoesNotFit, InvalidBuffers, Placement, place, read_csv, validate
-from toolchain.memory.items import make_items
-from toolchain.memory.search import ALL_STRATEGIES, Decider, compiled_kernel, draw_strategy
+from toolchain.memory.place.allocations import make_items
+from toolchain.memory.place.search import ALL_STRATEGIES, Decider, compiled_kernel, draw_strategy
 
 DATA = Path(__file__).parent / "data"
 CAPACITY = 1_048_576

@@ -10,11 +10,12 @@ import numpy as np
 
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
-from toolchain.ops.base import Array, FillBox, Layer, Loop, Move, QuantScope
-from toolchain.ops.rule import Rule
+from toolchain.ops.kit.operator import Array, Layer, QuantScope
+from toolchain.ops.kit.rule import Rule
+from toolchain.ops.kit.tile import FillBox, Loop, Move
 
 if TYPE_CHECKING:
-    from toolchain.ops.scope import Scope
+    from toolchain.ops.kit.scope import Scope
 
 
 @dataclass(frozen=True)

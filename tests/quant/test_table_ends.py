@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from quant.fixed_point.tables import around16
+from quant.fixed_point.pointwise.tables import around16
 from toolchain.api import Build, BuildOptions, build
 from toolchain.hw.chip import Chip
 from toolchain.isa import Machine, load_machine

@@ -57,7 +57,7 @@ def test_a_buffer_file_that_never_ends() -> None:
 
 
 def test_too_many_buffers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolchain.memory.csv_format.MOST_BUFFERS", 3)
+    monkeypatch.setattr("toolchain.memory.io.csv_format.MOST_BUFFERS", 3)
     path = tmp_path / "b.csv"
     path.write_text("id,lower,upper,size\n" + "".join(f"b{i},0,1,1\n" for i in range(4)))
     assert refusal(path) == f"{path}:5: 3 buffers are the most"

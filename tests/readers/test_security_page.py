@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from toolchain import bounds
-from toolchain.memory import csv_format
+from toolchain.memory.io import csv_format
 
 PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
 

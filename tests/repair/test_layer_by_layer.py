@@ -11,8 +11,8 @@ from unequal_networks import convolutions, network, normed, nothing, plain, resi
 
 from quant.float_session import FloatSession
 from quant.repair.step import AS_IN_THE_MODEL, LayerParameters, Quantization
-from toolchain.ops.base import Array
-from toolchain.ops.convolution import Convolution
+from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.kit.operator import Array
 from toolchain.repair.network import Network, Step
 from toolchain.repair.rounding import answering_weights, corrected_biases, rounded_weights
 from toolchain.repair.walk import walk

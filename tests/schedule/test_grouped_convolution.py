@@ -11,14 +11,15 @@ import numpy as np
 import onnx
 import pytest
 
-from quant.fixed_point.requant import Requant
+from quant.fixed_point.core.requant import Requant
 from toolchain.api import BuildOptions, build
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Node, TensorType
 from toolchain.isa import Machine, load_machine
 from toolchain.machine import Convolution
-from toolchain.ops.base import Layer, Site, Tiling, dense_strides
-from toolchain.ops.integer_convolution import IntegerConvolution
+from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.kit.operator import Layer
+from toolchain.ops.kit.tile import Site, Tiling, dense_strides
 from toolchain.runtime import Session, random_feeds
 
 REQUANT = Requant(np.array([1 << 30]), np.array([38]), "single_half_up", 0, -128, 127)  # type: ignore[arg-type]

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quant.fixed_point.requant import Requant
-from quant.fixed_point.rounding import Rounding
+from quant.fixed_point.core.requant import Requant
+from quant.fixed_point.core.rounding import Rounding
 from toolchain.hw import load_chip
 from toolchain.ir.graph import Graph, Node, TensorType
-from toolchain.ops.base import Layer, Tiling, tiling_key
 from toolchain.ops.elementwise import Rescale
-from toolchain.ops.registry import INTEGER_OPERATORS
+from toolchain.ops.kit.operator import Layer, tiling_key
+from toolchain.ops.kit.registry import INTEGER_OPERATORS
+from toolchain.ops.kit.tile import Tiling
 from toolchain.schedule.options import LEVELS
 from toolchain.schedule.region import RegionPlan, plan_region
 

@@ -11,15 +11,16 @@ import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from quant.fixed_point.requant import Requant
+from quant.fixed_point.core.requant import Requant
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Node, TensorType
 from toolchain.isa import load_machine
-from toolchain.ops.base import Layer, Tiling, halvings
+from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.elementwise import Rescale
-from toolchain.ops.integer_convolution import IntegerConvolution
+from toolchain.ops.kit.nest import Axis, Nest
+from toolchain.ops.kit.operator import Layer
+from toolchain.ops.kit.tile import Tiling, halvings
 from toolchain.ops.matrix_product import IntegerMatrixProduct
-from toolchain.ops.nest import Axis, Nest
 from toolchain.ops.pool import Geometry, IntegerMaxPool
 from toolchain.schedule.cost import BEGIN, CostModel, Pipeline, visits
 from toolchain.schedule.places import View, dense_strides

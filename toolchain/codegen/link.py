@@ -16,8 +16,8 @@ from toolchain.ir.graph import Graph
 from toolchain.isa import Machine, encode
 from toolchain.machine import MachineOp, Space
 from toolchain.memory import Buffer, place
-from toolchain.ops.base import Block, aligned
-from toolchain.ops.layout import INNER
+from toolchain.ops.kit.layout import INNER
+from toolchain.ops.kit.tile import Block, aligned
 from toolchain.passes.samples import OneSample
 from toolchain.passes.segments import Segment
 from toolchain.schedule.copies import Spot

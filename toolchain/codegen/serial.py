@@ -11,7 +11,7 @@ import numpy as np
 from toolchain.codegen.forms import packed, records, unpacked, unpacked_fields
 from toolchain.errors import InternalError, NewerFileError, ProgramError, ToolchainError
 from toolchain.ir.graph import Graph, Node, TensorType
-from toolchain.ops.registry import INTEGER_OPERATORS
+from toolchain.ops.kit.registry import INTEGER_OPERATORS
 
 _NODE_KEYS = ("fields", "inputs", "name", "operator", "outputs", "sources", "version")
 

@@ -10,8 +10,8 @@ from toolchain.codegen.model import Island, Region
 from toolchain.errors import ProgramError
 from toolchain.ir.graph import Graph
 from toolchain.isa import Machine
-from toolchain.ops.base import Layer, of_sample
-from toolchain.ops.integer_convolution import IntegerConvolution
+from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.kit.operator import Layer, of_sample
 
 
 def check_soundness(segments: Sequence[Region | Island], graph: Graph, machine: Machine) -> None:

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quant.fixed_point.requant import Requant
+from quant.fixed_point.core.requant import Requant
 from toolchain.errors import InternalError
 from toolchain.frontend import NormalModel
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, OnnxOp, Quant, TensorType
+from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.elementwise import IntegerBinary
-from toolchain.ops.integer_convolution import IntegerConvolution
-from toolchain.ops.layout import INNER, NCHW
+from toolchain.ops.kit.layout import INNER, NCHW
 
 Array = NDArray[Any]
 _LOST_HALF = ("floor", "truncate")  # roundings that biases make up for, which no other runtime does

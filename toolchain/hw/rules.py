@@ -18,7 +18,7 @@ MOST_SPACES = 16  # of Space in toolchain.machine.parameter
 _MOST_UNITS = 64  # queues of a machine
 _LARGEST_SIDE = 1 << 14  # of the array: far above any that was built
 
-# The scale forms each rounding is defined on (quant.fixed_point.requant refuses the rest).
+# The scale forms each rounding is defined on (quant.fixed_point.core.requant refuses the rest).
 _ROUNDINGS = {
     "multiplier": ("single_half_up", "double_round", "half_away", "half_even", "truncate", "floor", "scale16", "reduced16"),
     "pow2": ("pow2", "single_half_up", "half_away", "half_even", "truncate", "floor"),

@@ -6,12 +6,13 @@ stays in SRAM; each answer carries its bound and whether it is proved. `validate
 
 from toolchain.memory.buffer import Buffer, DoesNotFit, InvalidBuffers, Placement
 from toolchain.memory.check import live_at_peak, validate
-from toolchain.memory.csv_format import InvalidCsv, read_csv
-from toolchain.memory.draw import draw
-from toolchain.memory.graph import InvalidGraph, Operator
-from toolchain.memory.order import Order, live_ranges, order_operators, peak_of_order
-from toolchain.memory.place import place
-from toolchain.memory.residency import (
+from toolchain.memory.io.csv_format import InvalidCsv, read_csv
+from toolchain.memory.io.draw import draw
+from toolchain.memory.order.graph import InvalidGraph, Operator
+from toolchain.memory.order.rewrite import Rewritten, concat_by_view, drop_no_ops, split_by_view
+from toolchain.memory.order.search import Order, live_ranges, order_operators, peak_of_order
+from toolchain.memory.place.placement import place
+from toolchain.memory.residency.choice import (
     InvalidTensors,
     Residency,
     ResidentTensor,
@@ -20,8 +21,7 @@ from toolchain.memory.residency import (
     choose_residents,
     choose_spills,
 )
-from toolchain.memory.rewrite import Rewritten, concat_by_view, drop_no_ops, split_by_view
-from toolchain.memory.settle import Settled, settle_residents
+from toolchain.memory.residency.placed import Settled, settle_residents
 
 __all__ = [
     "Buffer",

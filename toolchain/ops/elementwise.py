@@ -1,18 +1,18 @@
 """Add, Sub, Mul and PRelu of two tensors with broadcasting, and the change of scale of one, on the vector engine.
 
-Integer forms: TFLite ADD, SUB, MUL (see quant.fixed_point.elementwise), roundings as `numerics.per_op`.
+Integer forms: TFLite ADD, SUB, MUL (see quant.fixed_point.pointwise.elementwise), roundings as `numerics.per_op`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
-from quant.fixed_point.elementwise import add, mul, prelu, rescale
-from quant.fixed_point.requant import Requant
+from quant.fixed_point.core.requant import Requant
+from quant.fixed_point.pointwise.elementwise import add, mul, prelu, rescale
 from quant.given import stored_codes
 from quant.parameters import quant_range
 from toolchain import machine
@@ -20,21 +20,7 @@ from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.machine import ElementwiseKind
-from toolchain.ops.base import (
-    Array,
-    Block,
-    Layer,
-    PerSample,
-    QuantScope,
-    Region,
-    Site,
-    Tiling,
-    Work,
-    alike_per_sample,
-    clamp_codes,
-    dense_strides,
-)
-from toolchain.ops.boxes import (
+from toolchain.ops.kit.box import (
     box_nest,
     box_tilings,
     broadcast_strides,
@@ -43,14 +29,14 @@ from toolchain.ops.boxes import (
     row_column,
     three,
 )
-from toolchain.ops.layout import NHWC
-from toolchain.ops.nest import Nest
-from toolchain.ops.requants import pair
-from toolchain.ops.residual import Residual
-from toolchain.ops.rule import Rule
-
-if TYPE_CHECKING:
-    from toolchain.ops.scope import Scope
+from toolchain.ops.kit.layout import NHWC
+from toolchain.ops.kit.nest import Nest
+from toolchain.ops.kit.operator import Array, Layer, PerSample, QuantScope, alike_per_sample, clamp_codes
+from toolchain.ops.kit.requants import pair
+from toolchain.ops.kit.residual import Residual
+from toolchain.ops.kit.rule import Rule
+from toolchain.ops.kit.scope import Scope
+from toolchain.ops.kit.tile import Block, Region, Site, Tiling, Work, dense_strides
 
 Kind = Literal["add", "sub", "mul", "prelu"]
 Bounds = tuple[float | None, float | None]

@@ -7,17 +7,15 @@ They run as one convolution with s x s times the channels, whose output is inter
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from toolchain.ops.convolution import Convolution
-from toolchain.ops.integer_convolution import exceeds_max_pad
-from toolchain.ops.movement import Pad, Reshape, Slice, permutation
-from toolchain.ops.rule import Rule
-
-if TYPE_CHECKING:
-    from toolchain.ops.scope import Scope
+from toolchain.ops.convolution.integer import exceeds_max_pad
+from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.kit.rule import Rule
+from toolchain.ops.kit.scope import Scope
+from toolchain.ops.movement import Pad, Slice
+from toolchain.ops.permutation import Reshape, permutation
 
 Shape = tuple[int, ...]
 

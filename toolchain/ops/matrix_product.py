@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from quant.fixed_point.matmul import matmul
-from quant.fixed_point.requant import Requant
-from quant.fixed_point.requantization import requantize
+from quant.fixed_point.core.requant import Requant
+from quant.fixed_point.core.requantization import requantize
+from quant.fixed_point.sums.matmul import matmul
 from quant.parameters import product_scale
 from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
-from toolchain.ops.base import Array, Layer, PerSample, QuantScope, Region, Site, Tiling, Work, halvings
-from toolchain.ops.nest import Nest, alike, cut_axis, reduction_axis
-from toolchain.ops.requants import pair
-from toolchain.ops.rule import Rule
-
-if TYPE_CHECKING:
-    from toolchain.ops.scope import Scope
+from toolchain.ops.kit.nest import Nest, alike, cut_axis, reduction_axis
+from toolchain.ops.kit.operator import Array, Layer, PerSample, QuantScope
+from toolchain.ops.kit.requants import pair
+from toolchain.ops.kit.rule import Rule
+from toolchain.ops.kit.scope import Scope
+from toolchain.ops.kit.tile import Region, Site, Tiling, Work, halvings
 
 
 @dataclass(frozen=True)

@@ -1,47 +1,23 @@
-"""Operators that only move codes: Concat, Slice, Pad, Transpose, Resize by whole factors, Reshape. DMA does them."""
+"""Operators that only move codes: Concat, Slice, Pad, Resize by whole factors, and the rules of those and of permutations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import MAX_PARTS, Graph, Node
-from toolchain.ops.base import (
-    Array,
-    FillBox,
-    Layer,
-    Loop,
-    Move,
-    PerSample,
-    QuantScope,
-    alike_per_sample,
-    of_sample,
-    sample_axis,
-)
 from toolchain.ops.elementwise import rescaled
-from toolchain.ops.layout import NHWC, arranged, axis_in
-from toolchain.ops.rule import Rule
-
-if TYPE_CHECKING:
-    from toolchain.ops.scope import Scope
+from toolchain.ops.kit.layout import NHWC, arranged, axis_in
+from toolchain.ops.kit.operator import Array, Layer, PerSample, QuantScope, alike_per_sample, of_sample
+from toolchain.ops.kit.rule import Rule
+from toolchain.ops.kit.scope import Scope
+from toolchain.ops.kit.tile import FillBox, Loop, Move
+from toolchain.ops.permutation import Keeping, Reshape, permutation
 
 Shape = tuple[int, ...]
-
-
-class _Keeping:
-    """Float and integer form are one: codes move, scales stay."""
-
-    keeps_scale = True
-
-    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
-        return None
-
-    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
-        return [node]
 
 
 def _box_loops(shape: Shape) -> tuple[Loop, ...]:
@@ -49,47 +25,7 @@ def _box_loops(shape: Shape) -> tuple[Loop, ...]:
 
 
 @dataclass(frozen=True)
-class Reshape(_Keeping):
-    """The same bytes under another shape: costs nothing."""
-
-    NAME = "Reshape"
-    VERSION = 1
-    shape: Shape
-
-    def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
-        """A sample is a run of its own on both sides."""
-        source = layer.input_type(0).shape
-        where = sample_axis(source)
-        held = where is not None and source[where] % count == 0
-        return PerSample(Reshape(of_sample(self.shape, count)), layer.activations) if held else None
-
-    def reference(self, inputs: Sequence[Array]) -> Array:
-        return inputs[0].reshape(self.shape)
-
-
-@dataclass(frozen=True)
-class Transpose(_Keeping):
-    """y's dimension i is x's dimension perm[i]."""
-
-    NAME = "Transpose"
-    VERSION = 1
-    perm: Shape
-
-    def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
-        return alike_per_sample(self, layer, axis, self.perm[axis])
-
-    def reference(self, inputs: Sequence[Array]) -> Array:
-        return np.asarray(inputs[0].transpose(self.perm), order="C")
-
-    def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
-        shape = layer.output.shape
-        loops = tuple(Loop(n, p, 1, i, 1) for i, (n, p) in enumerate(zip(shape, self.perm)))
-        zero = (0,) * len(shape)
-        return [], [Move(0, zero, zero, loops)]
-
-
-@dataclass(frozen=True)
-class Slice(_Keeping):
+class Slice(Keeping):
     """y[i] = x[starts + i steps] for i in `shape`, steps positive."""
 
     NAME = "Slice"
@@ -111,7 +47,7 @@ class Slice(_Keeping):
 
 
 @dataclass(frozen=True)
-class Pad(_Keeping):
+class Pad(Keeping):
     """Puts `value` (a real number) around x, which is brought to the output's scale first where x's does not hold it."""
 
     before: Shape
@@ -168,7 +104,7 @@ class IntegerPad:
 
 
 @dataclass(frozen=True)
-class ResizeNearest(_Keeping):
+class ResizeNearest(Keeping):
     """Every element repeated factors[d] times along dimension d (ONNX Resize nearest, asymmetric, whole factors)."""
 
     NAME = "ResizeNearest"
@@ -251,14 +187,6 @@ class Join:
             found.append(Move(i, (0,) * rank, target, _box_loops(shape)))
             at += shape[self.axis]
         return [], found
-
-
-def permutation(shape: tuple[int, ...], perm: tuple[int, ...]) -> Reshape | Transpose:
-    """A Transpose, or the Reshape it amounts to when only dimensions of size one move."""
-    kept = [p for p in perm if shape[p] != 1]
-    if kept == sorted(kept):
-        return Reshape(tuple(shape[p] for p in perm))
-    return Transpose(perm)
 
 
 def concat(scope: Scope) -> None:

@@ -9,40 +9,25 @@ import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quant.fixed_point import pool as fixed_point
-from quant.fixed_point.requant import Requant
-from quant.fixed_point.requantization import requantize
+from quant.fixed_point.core.requant import Requant
+from quant.fixed_point.core.requantization import requantize
+from quant.fixed_point.sums import pool as fixed_point
 from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.machine.parameter import OPEN_LIMIT
-from toolchain.ops.base import (
-    Array,
-    Layer,
-    PerSample,
-    QuantScope,
-    Region,
-    Site,
-    Tiling,
-    Work,
-    alike_per_sample,
-    clamp_codes,
-    halvings,
-    spans,
-)
-from toolchain.ops.division import divides, mean_weight
-from toolchain.ops.integer_convolution import IntegerConvolution, exceeds_max_pad
-from toolchain.ops.nest import Nest, alike, cut_axis, window_axis
-from toolchain.ops.requants import pair
-from toolchain.ops.rule import Rule
-from toolchain.ops.window import Window, output_size, pair_of
-
-if TYPE_CHECKING:
-    from toolchain.ops.scope import Scope
+from toolchain.ops.convolution.integer import IntegerConvolution, exceeds_max_pad
+from toolchain.ops.kit.division import divides, mean_weight
+from toolchain.ops.kit.nest import Nest, alike, cut_axis, window_axis
+from toolchain.ops.kit.operator import Array, Layer, PerSample, QuantScope, alike_per_sample, clamp_codes
+from toolchain.ops.kit.requants import pair
+from toolchain.ops.kit.rule import Rule
+from toolchain.ops.kit.scope import Scope
+from toolchain.ops.kit.tile import Region, Site, Tiling, Work, halvings, spans
+from toolchain.ops.kit.window import Window, output_size, pair_of
 
 Pair = tuple[int, int]
 Pads = tuple[int, int, int, int]

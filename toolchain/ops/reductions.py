@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from toolchain.ops.convolution import Convolution
-from toolchain.ops.layout import arranged, axis_in
-from toolchain.ops.movement import Reshape, Transpose
+from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.kit.layout import arranged, axis_in
+from toolchain.ops.kit.rule import Rule
+from toolchain.ops.kit.scope import Scope
+from toolchain.ops.permutation import Reshape, Transpose
 from toolchain.ops.pool import AveragePool, Geometry, MaxPool, mean_over_space
-from toolchain.ops.rule import Rule
-
-if TYPE_CHECKING:
-    from toolchain.ops.scope import Scope
 
 Shape = tuple[int, ...]
 Step = Reshape | Transpose | AveragePool | MaxPool | Convolution

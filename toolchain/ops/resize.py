@@ -3,19 +3,14 @@
 What is made for the places is then interleaved.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from toolchain.ops.convolution import Convolution
-from toolchain.ops.layout import arranged
-from toolchain.ops.movement import Reshape, ResizeNearest, Slice, Stack
-from toolchain.ops.rule import Rule
-
-if TYPE_CHECKING:
-    from toolchain.ops.scope import Scope
+from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.kit.layout import arranged
+from toolchain.ops.kit.rule import Rule
+from toolchain.ops.kit.scope import Scope
+from toolchain.ops.movement import ResizeNearest, Slice, Stack
+from toolchain.ops.permutation import Reshape
 
 Shape = tuple[int, ...]
 MAX_FACTOR = 4

@@ -8,27 +8,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from quant.fixed_point.errors import ScaleRangeError
-from quant.fixed_point.real_functions import erf, sigmoid
-from quant.fixed_point.scale import choose_scale
-from quant.fixed_point.tables import TableForm, around16, build_table8, build_table16, entries16
+from quant.fixed_point.core.errors import ScaleRangeError
+from quant.fixed_point.core.scale import choose_scale
+from quant.fixed_point.pointwise.real_functions import erf, sigmoid
+from quant.fixed_point.pointwise.tables import TableForm, around16, build_table8, build_table16, entries16
 from quant.observe import Range
 from quant.parameters import scale_form
 from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
-from toolchain.ops.base import Array, Block, Layer, PerSample, QuantScope, Region, Site, Tiling, Work, alike_per_sample
-from toolchain.ops.boxes import box_nest, box_tilings, row_column, three
-from toolchain.ops.nest import Nest
-from toolchain.ops.requants import LookupTable
-from toolchain.ops.rule import Rule
-
-if TYPE_CHECKING:
-    from toolchain.ops.scope import Scope
+from toolchain.ops.elementwise import Rescale
+from toolchain.ops.kit.box import box_nest, box_tilings, row_column, three
+from toolchain.ops.kit.nest import Nest
+from toolchain.ops.kit.operator import Array, Layer, PerSample, QuantScope, alike_per_sample, clamp_codes
+from toolchain.ops.kit.requants import LookupTable
+from toolchain.ops.kit.rule import Rule
+from toolchain.ops.kit.scope import Scope
+from toolchain.ops.kit.tile import Block, Region, Site, Tiling, Work
 
 Function = Any  # ("x",) | float | (name, Function, ...)
 Attributes = Mapping[str, Any]
@@ -267,9 +267,6 @@ class Unary:
         return abs(float(error[0])) * (high - low) <= 0.5
 
     def _clamp(self, node: Node, x: Quant, y: Quant, scope: QuantScope) -> Node:
-        from toolchain.ops.base import clamp_codes
-        from toolchain.ops.elementwise import Rescale
-
         bounds = clip_bounds(self.function) or (None, None)
         low, high = clamp_codes(bounds, y, scope.code_range)
         requant = scope.requant(x.scale / y.scale, "rescale", y.zero_point, low, high, where=node.name)

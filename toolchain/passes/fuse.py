@@ -8,10 +8,10 @@ from typing import Any
 
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
-from toolchain.ops.base import Layer
+from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.elementwise import IntegerBinary
-from toolchain.ops.integer_convolution import IntegerConvolution
-from toolchain.ops.residual import Residual
+from toolchain.ops.kit.operator import Layer
+from toolchain.ops.kit.residual import Residual
 from toolchain.ops.unary import Lookup, Unary, clip_bounds
 
 

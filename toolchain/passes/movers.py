@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from toolchain.ir.graph import Graph, Node, TensorType
-from toolchain.ops.convolution import Convolution
-from toolchain.ops.layout import INNER
-from toolchain.ops.movement import Reshape, Slice, Transpose
+from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.kit.layout import INNER
+from toolchain.ops.movement import Slice
+from toolchain.ops.permutation import Reshape, Transpose
 from toolchain.ops.unary import Unary
 
 Shape = tuple[int, ...]

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from quant.fixed_point.errors import FixedPointError
-from quant.fixed_point.requant import Requant, make_requant
-from quant.fixed_point.rounding import Rounding
-from quant.fixed_point.scale import ScaleForm
+from quant.fixed_point.core.errors import FixedPointError
+from quant.fixed_point.core.requant import Requant, make_requant
+from quant.fixed_point.core.rounding import Rounding
+from quant.fixed_point.core.scale import ScaleForm
 from quant.observe import Range
 from quant.parameters import activation_quant, code_range, quant_range, scale_form
 from quant.repair.step import AS_IN_THE_MODEL, NO_OFFSET, LayerParameters, Offset, Quantization
@@ -20,7 +20,7 @@ from toolchain.hw.chip import Chip, Numerics
 from toolchain.ir.graph import Graph, Node, OnnxOp, Quant, TensorType
 from toolchain.ir.masks import MASK_LOW
 from toolchain.ir.stored import Stored
-from toolchain.ops.base import brought, same_scale
+from toolchain.ops.kit.operator import brought, same_scale
 from toolchain.ops.movement import Concat, Pad
 from toolchain.ops.pool import Geometry, MaxPool, all_windows_meet
 

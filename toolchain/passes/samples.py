@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
-from toolchain.ops.base import Layer, of_sample, per_sample
+from toolchain.ops.kit.operator import Layer, of_sample, per_sample
 from toolchain.passes.segments import Segment
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from toolchain.errors import InternalError
 from toolchain.ir.graph import Graph, Node, OnnxOp
-from toolchain.ops.movement import Concat, Pad, Reshape, ResizeNearest, Slice, Transpose
+from toolchain.ops.movement import Concat, Pad, ResizeNearest, Slice
+from toolchain.ops.permutation import Reshape, Transpose
 
 _MOVES = (Concat, Pad, Reshape, ResizeNearest, Slice, Transpose)
 

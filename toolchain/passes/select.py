@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from quant.observe import Range
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, OnnxOp, Quant
-from toolchain.ops.convolution import Convolution
-from toolchain.ops.movement import Reshape, Transpose
-from toolchain.ops.registry import RULES
-from toolchain.ops.scope import Refused, Scope
+from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.kit.registry import RULES
+from toolchain.ops.kit.scope import Refused, Scope
+from toolchain.ops.permutation import Reshape, Transpose
 from toolchain.ops.unary import ONNX_UNARY, Unary, clip_bounds
 from toolchain.passes.fuse import can_clamp
 from toolchain.passes.movers import lift_functions, merge_moves

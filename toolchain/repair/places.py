@@ -13,10 +13,11 @@ from quant.repair.moments import Window
 from quant.repair.step import Quantization
 from quant.sample import Sample
 from toolchain.ir.graph import Graph, Node
-from toolchain.ops.base import Array
-from toolchain.ops.convolution import Convolution
-from toolchain.ops.layout import INNER, NHWC
-from toolchain.ops.movement import Pad, Reshape, Slice, Transpose
+from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.kit.layout import INNER, NHWC
+from toolchain.ops.kit.operator import Array
+from toolchain.ops.movement import Pad, Slice
+from toolchain.ops.permutation import Reshape, Transpose
 from toolchain.repair.network import Network
 
 HELD_BYTES = 192 << 20  # of float rows at once

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from quant.fixed_point.requantization import requantize
+from quant.fixed_point.core.requantization import requantize
 from quant.parameters import WeightQuant, weight_code_range
 from quant.repair.bias import bias_shift
 from quant.repair.moments import moments
@@ -16,9 +16,9 @@ from quant.repair.rounding import round_weights, toward_float
 from quant.repair.step import AS_IN_THE_MODEL, Gain, LayerParameters, Outcome, Quantization
 from quant.sample import Sample
 from toolchain.ir.graph import Graph, Node
-from toolchain.ops.base import Array
-from toolchain.ops.convolution import Convolution
-from toolchain.ops.integer_convolution import IntegerConvolution
+from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.kit.operator import Array
 from toolchain.passes.quantize import node_scope
 from toolchain.repair.network import Network, Progress
 from toolchain.repair.places import FloatRows, Place, places

@@ -11,7 +11,7 @@ from quant.sample import Sample
 from toolchain.codegen import Port, island
 from toolchain.codegen.link import port_at
 from toolchain.ir.graph import Graph, Node, Quant
-from toolchain.ops.base import Array
+from toolchain.ops.kit.operator import Array
 from toolchain.passes.quantize import node_scope
 from toolchain.passes.segments import Segment, segments
 from toolchain.repair.network import Network

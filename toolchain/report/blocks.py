@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType
-from toolchain.ops.base import same_scale
 from toolchain.ops.elementwise import Rescale
-from toolchain.ops.layout import INNER
+from toolchain.ops.kit.layout import INNER
+from toolchain.ops.kit.operator import same_scale
 from toolchain.ops.movement import Join
 from toolchain.ops.pool import IntegerMaxPool
 

@@ -18,8 +18,8 @@ from toolchain.hw.engines import MacArray
 from toolchain.ir.graph import Graph, Node
 from toolchain.isa import decode
 from toolchain.machine import Convolution, Copy, Depthwise, MachineOp, MatrixProduct, Signal, Space, Wait
-from toolchain.ops.base import Layer
-from toolchain.ops.integer_convolution import IntegerConvolution
+from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.kit.operator import Layer
 from toolchain.ops.pool import IntegerMaxPool
 
 _POOLS = ("AveragePool", "GlobalAveragePool", "ReduceMean")

@@ -13,8 +13,8 @@ from quant.observe import Range
 from quant.parameters import quant_range
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Quant
+from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.elementwise import IntegerBinary
-from toolchain.ops.integer_convolution import IntegerConvolution
 from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.ops.unary import Lookup
 from toolchain.report.blocks import Block

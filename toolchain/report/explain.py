@@ -9,8 +9,9 @@ from toolchain.codegen import Container
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.machine.parameter import OPEN_LIMIT
-from toolchain.ops.integer_convolution import is_depthwise
-from toolchain.ops.movement import IntegerPad, Reshape
+from toolchain.ops.convolution.integer import is_depthwise
+from toolchain.ops.movement import IntegerPad
+from toolchain.ops.permutation import Reshape
 from toolchain.report.causes import causes
 
 Row = dict[str, Any]

@@ -14,8 +14,8 @@ from toolchain.codegen import Container, Region
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import KINDS
 from toolchain.machine import Signal, Wait
-from toolchain.ops.base import Layer
-from toolchain.ops.integer_convolution import IntegerConvolution
+from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.kit.operator import Layer
 from toolchain.report.host import host_figures
 
 

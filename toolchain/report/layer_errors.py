@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.calibrate import observe
-from quant.fixed_point.conv import conv2d
+from quant.fixed_point.sums.conv import conv2d
 from quant.sample import Sample
 from toolchain.errors import InternalError
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Graph, Node, Quant
-from toolchain.ops.convolution import Convolution
-from toolchain.ops.integer_convolution import IntegerConvolution
-from toolchain.ops.layout import NHWC
+from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.kit.layout import NHWC
 from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.report.blocks import Block, Shown
 from toolchain.report.fidelity import real_values

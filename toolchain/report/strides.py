@@ -7,8 +7,8 @@ from typing import Any
 
 from toolchain.codegen import Container
 from toolchain.errors import counted
-from toolchain.ops.base import Layer
-from toolchain.ops.integer_convolution import IntegerConvolution
+from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.kit.operator import Layer
 
 _WORTH_SAYING = 0.05  # of all cycles
 

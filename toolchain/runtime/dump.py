@@ -15,7 +15,7 @@ from toolchain.codegen import Container, Port, Region, Result
 from toolchain.errors import CompileError
 from toolchain.isa import machine_digest
 from toolchain.machine import Access, Flow, Space, accesses
-from toolchain.ops.base import of_sample
+from toolchain.ops.kit.operator import of_sample
 from toolchain.ops.movement import Join
 from toolchain.runtime.session import Progress, Session
 

@@ -16,11 +16,13 @@ from toolchain.errors import counted
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph
 from toolchain.machine import Copy, Flow, MachineOp, Space, op_number
-from toolchain.ops.base import Layer, Move
-from toolchain.ops.integer_convolution import IntegerConvolution
-from toolchain.ops.movement import Join, Reshape, Slice
+from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.kit.operator import Layer
+from toolchain.ops.kit.tile import Move
+from toolchain.ops.kit.window import Window
+from toolchain.ops.movement import Join, Slice
+from toolchain.ops.permutation import Reshape
 from toolchain.ops.pool import IntegerAveragePool, IntegerMaxPool
-from toolchain.ops.window import Window
 
 Masks = dict[str, np.ndarray]  # by tensor: True for the elements that a layer reads or a port takes
 

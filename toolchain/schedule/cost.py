@@ -14,8 +14,9 @@ from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
 from toolchain.machine import MachineOp, Space, demand
-from toolchain.ops.base import Layer, Region, Work, dense_strides
-from toolchain.ops.nest import Axis
+from toolchain.ops.kit.nest import Axis
+from toolchain.ops.kit.operator import Layer
+from toolchain.ops.kit.tile import Region, Work, dense_strides
 from toolchain.schedule.copies import Spot, Stride, copies
 from toolchain.schedule.places import View
 from toolchain.schedule.staging import Ring, Slot, region_strides, staged_regions

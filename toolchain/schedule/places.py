@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from toolchain.ir.graph import Node, TensorType
-from toolchain.ops.base import dense_strides
-from toolchain.ops.movement import Join, Reshape, Slice
+from toolchain.ops.kit.tile import dense_strides
+from toolchain.ops.movement import Join, Slice
+from toolchain.ops.permutation import Reshape
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolchain.hw.chip import Chip
-from toolchain.ops.base import Layer
-from toolchain.ops.integer_convolution import IntegerConvolution
+from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.kit.operator import Layer
 from toolchain.schedule.staging import Slot
 from toolchain.schedule.tilings import SmallestTile
 

@@ -9,8 +9,8 @@ from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.memory import Buffer, DoesNotFit, Placement, ResidentTensor, choose_residents, place
-from toolchain.ops.base import Layer, tiling_key
-from toolchain.ops.movement import Reshape
+from toolchain.ops.kit.operator import Layer, tiling_key
+from toolchain.ops.permutation import Reshape
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.options import Options
 from toolchain.schedule.placement import place_works

@@ -11,7 +11,8 @@ from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from toolchain.hw.units import Unit
-from toolchain.ops.base import Layer, Region, Tiling, Work, aligned
+from toolchain.ops.kit.operator import Layer
+from toolchain.ops.kit.tile import Region, Tiling, Work, aligned
 from toolchain.schedule.copies import Stride
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from toolchain.hw.units import Unit
-from toolchain.ops.base import Layer, Tiling, Work
+from toolchain.ops.kit.operator import Layer
+from toolchain.ops.kit.tile import Tiling, Work
 from toolchain.schedule.cost import CostModel, Pipeline, visits
 from toolchain.schedule.places import View
 from toolchain.schedule.staging import LayerPlan, Sizes, Slot, staging_bytes

@@ -9,7 +9,7 @@ from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
 from toolchain.machine import MachineOp, broken_capability
-from toolchain.ops.base import Site, Work, dense_strides
+from toolchain.ops.kit.tile import Site, Work, dense_strides
 
 
 def emitted(work: Work, chip: Chip) -> tuple[MachineOp, ...]:

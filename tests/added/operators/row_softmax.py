@@ -10,19 +10,20 @@ import numpy as np
 from toolchain.machine.operations.row_softmax import RowSoftmax  # type: ignore[import-not-found]
 
 from quant.fixed_point import softmax8
-from quant.fixed_point.q31 import Q31_MULTIPLIER
-from quant.fixed_point.scale import choose_scale
+from quant.fixed_point.core.q31 import Q31_MULTIPLIER
+from quant.fixed_point.core.scale import choose_scale
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.machine import MachineOp
-from toolchain.ops.base import Array, Layer, QuantScope, Region, Site, Tiling, Work, halvings
-from toolchain.ops.boxes import box_nest
 from toolchain.ops.elementwise import Rescale
-from toolchain.ops.nest import Nest
-from toolchain.ops.rule import Rule
+from toolchain.ops.kit.box import box_nest
+from toolchain.ops.kit.nest import Nest
+from toolchain.ops.kit.operator import Array, Layer, QuantScope
+from toolchain.ops.kit.rule import Rule
+from toolchain.ops.kit.tile import Region, Site, Tiling, Work, halvings
 
 if TYPE_CHECKING:
-    from toolchain.ops.scope import Scope
+    from toolchain.ops.kit.scope import Scope
 
 
 @dataclass(frozen=True)

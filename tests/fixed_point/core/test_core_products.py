@@ -19,7 +19,7 @@ from quant.fixed_point import (
     conv_transpose2d,
     matmul,
 )
-from quant.fixed_point import products as products_module
+from quant.fixed_point.sums import products as products_module
 
 SEEDS = st.integers(0, 2**32 - 1)
 ACTIVATIONS = st.sampled_from([np.int8, np.uint8, np.int16])

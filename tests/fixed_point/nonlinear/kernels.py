@@ -11,9 +11,11 @@ import tflite_model as tfl
 import tosa_model
 from tflite_model import Tensor, constant, single_operator
 
-from quant.fixed_point import activations, roots, softmax, tables
-from quant.fixed_point.compare import Relation, arg_max, arg_min, tflite_compare8, top_k
-from quant.fixed_point.real_functions import gelu, gelu_tanh, sigmoid
+from quant.fixed_point.curves import roots, softmax
+from quant.fixed_point.foreign import activations
+from quant.fixed_point.pointwise import tables
+from quant.fixed_point.pointwise.compare import Relation, arg_max, arg_min, tflite_compare8, top_k
+from quant.fixed_point.pointwise.real_functions import gelu, gelu_tanh, sigmoid
 
 Array = np.ndarray
 Params = dict[str, Any]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quant.fixed_point import FixedPointError
-from quant.fixed_point.compare import Relation, arg_max, arg_min, compare, compare_scaled, top_k
+from quant.fixed_point.pointwise.compare import Relation, arg_max, arg_min, compare, compare_scaled, top_k
 
 OPERATORS = {
     Relation.EQUAL: operator.eq,

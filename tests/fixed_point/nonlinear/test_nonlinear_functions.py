@@ -11,10 +11,9 @@ from errors import log_uniform, measure
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quant.fixed_point import FixedPointError, Requant, Rounding, ScaleForm, make_requant, q31, requantize
-from quant.fixed_point.activations import hard_swish8, hard_swish_parameters, logistic16, tanh16
-from quant.fixed_point.polynomials import exp_polynomial, gelu_polynomial
-from quant.fixed_point.q31 import (
+from quant.fixed_point import FixedPointError, Requant, Rounding, ScaleForm, make_requant, requantize
+from quant.fixed_point.core import q31
+from quant.fixed_point.core.q31 import (
     count_leading_zeros32,
     divide_by_power,
     exp_q31,
@@ -26,8 +25,10 @@ from quant.fixed_point.q31 import (
     reciprocal_q31,
     shift_q31,
 )
-from quant.fixed_point.real_functions import gelu, sigmoid
-from quant.fixed_point.roots import divide, divide_quantized, integer_sqrt, rsqrt8, sqrt_quantized
+from quant.fixed_point.curves.polynomials import exp_polynomial, gelu_polynomial
+from quant.fixed_point.curves.roots import divide, divide_quantized, integer_sqrt, rsqrt8, sqrt_quantized
+from quant.fixed_point.foreign.activations import hard_swish8, hard_swish_parameters, logistic16, tanh16
+from quant.fixed_point.pointwise.real_functions import gelu, sigmoid
 
 INT8 = np.arange(-128, 128).astype(np.int8)
 INT16 = np.arange(-32768, 32768).astype(np.int16)

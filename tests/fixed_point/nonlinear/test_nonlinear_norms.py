@@ -7,8 +7,8 @@ import pytest
 from errors import Error, log_uniform, measure
 
 from quant.fixed_point import FixedPointError, Requant, Rounding, ScaleForm, make_requant
-from quant.fixed_point.curve_tables import CurveTable
-from quant.fixed_point.norms import NormUnit, layer_norm, rms_norm
+from quant.fixed_point.curves.curve_tables import CurveTable
+from quant.fixed_point.curves.norms import NormUnit, layer_norm, rms_norm
 
 FORM = ScaleForm()
 

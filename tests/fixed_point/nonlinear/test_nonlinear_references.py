@@ -13,9 +13,10 @@ import onnxruntime
 import pytest
 from kernels import KERNELS, Kernel
 
-from quant.fixed_point import real_functions, softmax, tables
-from quant.fixed_point.compare import arg_max, top_k
-from quant.fixed_point.rounding import Rounding
+from quant.fixed_point.core.rounding import Rounding
+from quant.fixed_point.curves import softmax
+from quant.fixed_point.pointwise import real_functions, tables
+from quant.fixed_point.pointwise.compare import arg_max, top_k
 
 DATA = Path(__file__).resolve().parent / "data"
 CASES = 60

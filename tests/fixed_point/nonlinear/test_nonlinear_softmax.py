@@ -9,8 +9,8 @@ import pytest
 from errors import Error, log_uniform, measure
 
 from quant.fixed_point import FixedPointError
-from quant.fixed_point.curve_tables import CurveTable
-from quant.fixed_point.softmax import SoftmaxUnit, log_softmax, log_softmax8, softmax, softmax8, softmax16
+from quant.fixed_point.curves.curve_tables import CurveTable
+from quant.fixed_point.curves.softmax import SoftmaxUnit, log_softmax, log_softmax8, softmax, softmax8, softmax16
 
 SMALL = SoftmaxUnit(CurveTable(4, 12, 8), CurveTable(4, 12, 8), CurveTable(4, 12, 8))
 PLAIN = SoftmaxUnit(CurveTable(8, 16, 0), CurveTable(8, 16, 0), CurveTable(8, 16, 0))

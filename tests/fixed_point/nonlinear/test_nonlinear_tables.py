@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quant.fixed_point import FixedPointError, Rounding, ScaleForm
-from quant.fixed_point.curve_tables import (
+from quant.fixed_point.curves.curve_tables import (
     CurveTable,
     exp2_negative,
     exp_quantized,
@@ -22,8 +22,8 @@ from quant.fixed_point.curve_tables import (
     reciprocal_quantized,
     rsqrt_quantized,
 )
-from quant.fixed_point.real_functions import gelu, gelu_tanh, round_half_away, sigmoid, silu
-from quant.fixed_point.tables import build_table8, build_table16, interpolate16, lookup8, lookup16
+from quant.fixed_point.pointwise.real_functions import gelu, gelu_tanh, round_half_away, sigmoid, silu
+from quant.fixed_point.pointwise.tables import build_table8, build_table16, interpolate16, lookup8, lookup16
 
 INT8 = np.arange(-128, 128).astype(np.int8)
 UINT8 = np.arange(256).astype(np.uint8)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quant.fixed_point.requant import Requant, make_requant
-from quant.fixed_point.requantization import requantize
-from quant.fixed_point.rounding import Rounding
-from quant.fixed_point.scale import ScaleForm
+from quant.fixed_point.core.requant import Requant, make_requant
+from quant.fixed_point.core.requantization import requantize
+from quant.fixed_point.core.rounding import Rounding
+from quant.fixed_point.core.scale import ScaleForm
 from quant.repair.bias import bias_shift
 
 ROWS = 4000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quant.fixed_point.conv import conv2d
+from quant.fixed_point.sums.conv import conv2d
 from quant.repair.moments import Window, moments
 
 

@@ -1,0 +1,169 @@
+"""Arithmetic on Q0.31 and its neighbours, as TFLite and gemmlowp do it: products, shifts, exp, log, reciprocal, 1 / sqrt.
+
+Qm.n is an int32 with m integer bits and n = 31 - m fraction bits. All take and give int64 arrays that hold such values,
+unless a type is named.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.fixed_point.core.errors import FixedPointError
+from quant.fixed_point.core.rounding import Rounding, round_shift
+from quant.fixed_point.core.scale import ScaleForm
+
+Array = NDArray[Any]
+INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
+Q31_MULTIPLIER = ScaleForm("multiplier", 31, 0, 62)  # what TFLite's QuantizeMultiplier gives
+
+
+def _q31(real: float) -> int:
+    """A constant as Q0.31."""
+    return round(real * 2**31)
+
+
+# gemmlowp's fixedpoint.h and TFLite's common.h list these as integers; they are the nearest to what is written here.
+_EXP_MINUS_EIGHTH, _THIRD, _SQRT_HALF = _q31(math.exp(-1 / 8)), _q31(1 / 3), _q31(math.sqrt(0.5))
+_EXP_MINUS_POWERS = tuple((k, _q31(math.exp(-(2.0**k)))) for k in range(-2, 5))
+_48_OVER_17_Q2, _MINUS_32_OVER_17_Q2 = _q31(48 / 17 / 4), _q31(-32 / 17 / 4)
+_ROOT4_2 = 2**0.25
+_LOG_2, _ROOT4_HALF = _q31(math.log(2)), _q31(1 / _ROOT4_2)
+_LOG_N, _LOG_D = _q31(11 / 240 * _ROOT4_2), _q31(_ROOT4_2 / 20)
+_LOG_I, _LOG_F = _q31(2 / _ROOT4_2 - _ROOT4_2), _q31(_ROOT4_2 / 4)
+
+
+def multiply_q31(a: Array, b: Array | int) -> Array:
+    """Q(m).x times Q(n).y -> Q(m + n): a b / 2**31 rounded half up; only min times min saturates.
+
+    Source: gemmlowp SaturatingRoundingDoublingHighMul, Arm SQRDMULH.
+    """
+    product = np.asarray(a, np.int64) * b
+    return np.minimum(round_shift(product, np.asarray(31), Rounding.SINGLE_HALF_UP), INT32_MAX)
+
+
+def shift_q31(x: Array, exponent: int) -> Array:
+    """x * 2**exponent: left saturating to int32, right rounded half away. gemmlowp SaturatingRoundingMultiplyByPOT."""
+    x = np.asarray(x, np.int64)
+    if exponent >= 0:
+        return np.clip(x << exponent, INT32_MIN, INT32_MAX)
+    return divide_by_power(x, np.asarray(-exponent))
+
+
+def divide_by_power(x: Array, exponent: Array) -> Array:
+    """x / 2**exponent, half away from zero. gemmlowp RoundingDivideByPOT."""
+    return round_shift(np.asarray(x, np.int64), np.asarray(exponent, np.int64), Rounding.HALF_AWAY)
+
+
+def exp_q31(x: Array, integer_bits: int = 5) -> Array:
+    """x: Q(integer_bits) <= 0 -> Q0.31 exp(x); 0 gives 2**31 - 1. Largest error 1e-7. gemmlowp exp_on_negative_values.
+
+    x modulo 1/4 by a fourth-order polynomial around -1/8, the rest by products with exp(-2**k), k = -2..4.
+    """
+    if not 0 <= integer_bits <= 5:
+        raise FixedPointError(f"integer_bits={integer_bits}: exp_q31 takes Q0 to Q5")
+    x = np.asarray(x, np.int64)
+    fraction_bits = 31 - integer_bits
+    quarter = 1 << (fraction_bits - 2)
+    low = (x & (quarter - 1)) - quarter
+    a = shift_q31(low, integer_bits) + (1 << 28)
+    a2 = multiply_q31(a, a)
+    a3, a4 = multiply_q31(a2, a), multiply_q31(a2, a2)
+    series = shift_q31(multiply_q31(shift_q31(a4, -2) + a3, _THIRD) + a2, -1)
+    result = _EXP_MINUS_EIGHTH + multiply_q31(a + series, _EXP_MINUS_EIGHTH)
+    remainder = low - x
+    for power, factor in _EXP_MINUS_POWERS:
+        if power < integer_bits:
+            taken = (remainder >> (fraction_bits + power)) & 1
+            result = np.where(taken == 1, multiply_q31(result, factor), result)
+    return np.where(x == 0, INT32_MAX, result)
+
+
+def one_over_one_plus_q31(x: Array) -> Array:
+    """x: Q0.31 in [0, 1) -> Q0.31 1 / (1 + x), three Newton steps. gemmlowp one_over_one_plus_x_for_x_in_0_1."""
+    half_denominator = divide_by_power(np.asarray(x, np.int64) + INT32_MAX, np.asarray(1))
+    y = _48_OVER_17_Q2 + multiply_q31(half_denominator, _MINUS_32_OVER_17_Q2)
+    for _ in range(3):
+        error = (1 << 29) - multiply_q31(half_denominator, y)
+        y = y + shift_q31(multiply_q31(y, error), 2)
+    return shift_q31(y, 1)
+
+
+def reciprocal_q31(x: Array, integer_bits: int) -> tuple[Array, Array]:
+    """x: Q(integer_bits) > 0 -> (mantissa Q0.31, bits): 1 / x = mantissa / 2**31 / 2**bits. TFLite GetReciprocal."""
+    x = np.asarray(x, np.int64)
+    headroom = count_leading_zeros32(x)
+    return one_over_one_plus_q31(np.left_shift(x, headroom) - (1 << 31)), integer_bits - headroom
+
+
+def count_leading_zeros32(x: Array) -> Array:
+    """x: int64[...], 0 <= x < 2**32 -> int64[...], leading zeros of 32 bits; 32 for 0."""
+    return 32 - np.frexp(np.asarray(x, np.float64))[1].astype(np.int64)
+
+
+def log_q31(x: Array, input_integer_bits: int = 12, output_integer_bits: int = 5) -> Array:
+    """x: Q(input) >= 1 -> Q(output) log(x). Largest error 1e-6. TFLite log_x_for_x_greater_than_or_equal_to_1.
+
+    x is brought to [2**-0.5, 1) in two ways, the closer taken, then a rational function of its distance to 2**-0.25.
+    """
+    accumulator_bits = output_integer_bits + 1
+    quarter = shift_q31(np.asarray(1 << 29), -accumulator_bits)
+    x = np.asarray(x, np.int64)
+    headroom_a = count_leading_zeros32(x)
+    scaled_a = np.clip(np.left_shift(x, headroom_a - 1), INT32_MIN, INT32_MAX)
+    r_a = shift_q31(multiply_q31(scaled_a, _SQRT_HALF), 1)
+    power_a = np.clip(_q(input_integer_bits - headroom_a, accumulator_bits) + quarter, INT32_MIN, INT32_MAX)
+    headroom_b = count_leading_zeros32(multiply_q31(x, _SQRT_HALF)) - 1
+    r_b = np.clip(np.left_shift(x, headroom_b), INT32_MIN, INT32_MAX)
+    power_b = np.clip(_q(input_integer_bits - headroom_b, accumulator_bits) - quarter, INT32_MIN, INT32_MAX)
+    r, power = np.minimum(r_a, r_b), np.maximum(power_a, power_b)
+    p = divide_by_power(r + _ROOT4_HALF, np.asarray(1))
+    q = 2 * (r - _ROOT4_HALF)
+    q2 = multiply_q31(q, q)
+    numerator = multiply_q31(q, r) + multiply_q31(multiply_q31(q, q2), _LOG_N)
+    denominator = multiply_q31(p, _LOG_I + q + multiply_q31(q2, _LOG_D)) + multiply_q31(q, _LOG_F)
+    ratio = multiply_q31(shift_q31(numerator, -accumulator_bits), one_over_one_plus_q31(denominator))
+    return shift_q31(multiply_q31(power, _LOG_2) + ratio, accumulator_bits - output_integer_bits)
+
+
+def _q(x: Array, integer_bits: int) -> Array:
+    """A whole number as Q(integer_bits), saturated."""
+    return shift_q31(x, 31 - integer_bits)
+
+
+def inverse_sqrt_multiplier(x: Array) -> tuple[Array, Array]:
+    """x: int64[...], 0 <= x < 2**31 -> (multiplier Q0.31, shift): 1 / sqrt(x) = multiplier / 2**31 * 2**shift.
+
+    x is normalised to [2**27, 2**29), five Newton steps from 1, times sqrt(1/2); 0 and 1 give 2**31 - 1, shift 0.
+    Relative error 4e-8. Source: TFLite GetInvSqrtQuantizedMultiplierExp with reverse_shift -1.
+    """
+    x = np.asarray(x, np.int64)
+    wide = (x >= 1 << 29).astype(np.int64)
+    y = np.maximum(x >> (2 * wide), 2)
+    pairs = (count_leading_zeros32(y) - 1) // 2 - 1
+    y = np.left_shift(y, 2 * pairs)
+    shift = 11 + wide - pairs
+    value = y >> 1
+    half = shift_q31(value, -1)
+    three_halves = (1 << 28) + (1 << 27)
+    z = np.full_like(y, 1 << 28)
+    for _ in range(5):
+        cube = shift_q31(multiply_q31(multiply_q31(z, z), z), 6)
+        z = shift_q31(multiply_q31(z, three_halves) - multiply_q31(half, cube), 3)
+    z = multiply_q31(z, _SQRT_HALF)
+    left = np.maximum(-shift, 0)
+    multiplier = np.where(x <= 1, INT32_MAX, np.left_shift(z, left))
+    return multiplier, np.where(x <= 1, 0, -np.maximum(shift, 0))
+
+
+def multiply_by_multiplier(x: Array, multiplier: Array, shift: Array) -> Array:
+    """x: int32 values, multiplier Q0.31 and shift one a value -> x * multiplier / 2**31 * 2**shift.
+
+    Left shift first, then two roundings. Source: TFLite MultiplyByQuantizedMultiplier (double rounding), for multipliers
+    that are data; constant ones go through `requantize` with Rounding.DOUBLE_ROUND, the same numbers.
+    """
+    product = multiply_q31(np.left_shift(np.asarray(x, np.int64), np.maximum(shift, 0)), multiplier)
+    return divide_by_power(product, np.maximum(-np.asarray(shift, np.int64), 0))

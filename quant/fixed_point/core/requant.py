@@ -1,0 +1,183 @@
+"""The parameters of a requantization, y = clamp(round(acc * m / 2**s) + zero_point), as a machine is programmed with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from quant.fixed_point.core.errors import FixedPointError
+from quant.fixed_point.core.rounding import HALF_UP_RULES, Rounding, reduced_multiplier
+from quant.fixed_point.core.scale import ScaleForm, ScaleKind, choose_scale, float32_from_bits
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Requant:
+    """The requantization of one operator, as a machine is programmed.
+
+    multiplier, shift: int64[1] (per tensor) or int64[c] (per channel). The real scale is multiplier / 2**shift; with
+    kind 'float32' multiplier holds IEEE bits and shift is 0; with kind 'pow2' multiplier is 1.
+    zero_point: of the output. low, high: final clamp, inclusive, in the output's integers (fused ReLU, Clip: narrower).
+    wrap: overflow wraps to width_bits (None: the output type's) instead of saturating, before the clamp.
+    """
+
+    multiplier: Array
+    shift: Array
+    rounding: Rounding
+    zero_point: int
+    low: int
+    high: int
+    wrap: bool = False
+    kind: ScaleKind = "multiplier"
+    width_bits: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "multiplier", np.atleast_1d(np.asarray(self.multiplier, np.int64)))
+        object.__setattr__(self, "shift", np.atleast_1d(np.asarray(self.shift, np.int64)))
+        object.__setattr__(self, "rounding", Rounding(self.rounding))
+        fault = _fault(self)
+        if fault:
+            raise FixedPointError(f"Requant: {fault}")
+
+    @cached_property
+    def channels(self) -> int:
+        """How many channels have multipliers or shifts of their own; 1: per tensor."""
+        return max(self.multiplier.size, self.shift.size)
+
+    @cached_property
+    def real_scale(self) -> Array:
+        """float64[1] or [c]: what the accumulator is multiplied by."""
+        if self.kind == "float32":
+            return float32_from_bits(self.multiplier).astype(np.float64)
+        if self.rounding is Rounding.REDUCED16:
+            return np.ldexp(reduced_multiplier(self.multiplier).astype(np.float64), 16 - self.shift)
+        return np.ldexp(self.multiplier.astype(np.float64), -self.shift)
+
+    @cached_property
+    def integer_form(self) -> tuple[Array, Array]:
+        """int64[1] or [c] each: multiplier and right shift (0..62) that the exact integer form uses."""
+        if self.kind == "float32":
+            return _mantissa_and_shift(float32_from_bits(self.multiplier))
+        multiplier, shift = np.broadcast_arrays(self.multiplier, self.shift)
+        if self.rounding is Rounding.REDUCED16:
+            return reduced_multiplier(multiplier), shift - 16
+        left = np.maximum(-shift, 0)
+        return np.left_shift(multiplier, left), np.maximum(shift, 0)
+
+    @cached_property
+    def _clamp_bits(self) -> int:
+        """Bits, sign included, of a result that lands inside the clamp or two beside it, before the zero point is added."""
+        bound = max(abs(self.low - self.zero_point), abs(self.high - self.zero_point), abs(self.zero_point)) + 2
+        return bound.bit_length() + 1
+
+    @cached_property
+    def float64_is_exact(self) -> bool:
+        """True where float64 arithmetic gives the exact result for any int32 or int64 accumulator.
+
+        A product that lands inside the clamp has at most bits(clamp) + shift significant bits; beyond 53 it would be
+        rounded. Products outside the clamp stay outside, for rounding is monotonic.
+        """
+        if self.wrap or self.rounding in (Rounding.SCALE16, Rounding.FP32_RNE):
+            return False
+        return self._clamp_bits + int(self.integer_form[1].max()) <= 53
+
+    @cached_property
+    def float64_guard(self) -> float | None:
+        """How near to an integer a float64 result before the floor may lie and still need the exact form; None: never use.
+
+        For half up and DOUBLE_ROUND with shifts too large for `float64_is_exact`: product, offset and nudge each round
+        by at most 2**-53 of the clamp's range, so results farther off than this are certain.
+        """
+        rules = self.rounding is Rounding.DOUBLE_ROUND or self.rounding in HALF_UP_RULES
+        if self.wrap or not rules or self.rounding is Rounding.SCALE16:
+            return None
+        return 2.0 ** (self._clamp_bits - 50) if self._clamp_bits <= 30 else None
+
+    @cached_property
+    def float64_parameters(self) -> tuple[Array, ...]:
+        """float64[1] or [c] each: scale; where rounding is an offset before a floor, that offset (moved by zero point
+        and low); where DOUBLE_ROUND has a second rounding, its nudge."""
+        multiplier, shift = self.integer_form
+        scale = np.ldexp(multiplier.astype(np.float64), -shift)
+        if self.rounding not in HALF_UP_RULES and self.rounding is not Rounding.DOUBLE_ROUND:
+            return (scale,)
+        offset = np.where(shift > 0, 0.5, 0.0) + (self.zero_point - self.low)
+        offset = offset if np.ptp(offset) else offset[:1]
+        if self.rounding is Rounding.DOUBLE_ROUND and (shift > 31).any():
+            return scale, offset, np.where(shift > 31, np.ldexp(1.0, 30 - shift), 0.0)
+        return scale, offset
+
+
+def _fault(r: Requant) -> str | None:
+    if r.multiplier.ndim != 1 or r.shift.ndim != 1:
+        return f"multiplier and shift must be one-dimensional, have shapes {r.multiplier.shape} and {r.shift.shape}"
+    if 1 not in (r.multiplier.size, r.shift.size) and r.multiplier.size != r.shift.size:
+        return f"{r.multiplier.size} multipliers and {r.shift.size} shifts; give one, or one for each channel"
+    if r.low > r.high:
+        return f"clamp low={r.low} is above high={r.high}"
+    if r.width_bits is not None and not 2 <= r.width_bits <= 32:
+        return f"width_bits={r.width_bits}; must be 2..32"
+    if r.kind == "float32":
+        return _float32_fault(r)
+    if r.rounding is Rounding.FP32_RNE:
+        return "rounding fp32_rne needs kind='float32'"
+    if r.multiplier.min() < 0 or r.multiplier.max() >= 1 << 31:
+        return f"multipliers {r.multiplier.min()}..{r.multiplier.max()}; must be 0..2147483647"
+    if (r.kind == "pow2" or r.rounding is Rounding.POW2) and (r.multiplier != 1).any():
+        return f"multiplier {r.multiplier[r.multiplier != 1][0]} with powers of two; must be 1"
+    if r.rounding is Rounding.SCALE16 and r.multiplier.max() >= 1 << 15:
+        return f"multiplier {r.multiplier.max()} with rounding scale16; must be below 32768 (multiplier_bits=15)"
+    lowest = {Rounding.POW2: -31, Rounding.REDUCED16: 17}.get(r.rounding, -31 if r.kind == "pow2" else 0)
+    if r.shift.min() < lowest or r.shift.max() > 62:
+        return f"shifts {r.shift.min()}..{r.shift.max()}; must be {lowest}..62 for rounding {r.rounding.value}"
+    return None
+
+
+def _float32_fault(r: Requant) -> str | None:
+    if r.rounding in (Rounding.DOUBLE_ROUND, Rounding.SCALE16, Rounding.REDUCED16, Rounding.POW2):
+        return f"rounding {r.rounding.value} is defined on integer multipliers; kind is 'float32'"
+    if r.shift.any():
+        return "shift must be 0 with kind='float32'"
+    scale = float32_from_bits(r.multiplier)
+    if not np.isfinite(scale).all() or (scale < 0).any():
+        return "a float32 scale is negative or not finite"
+    shift = _mantissa_and_shift(scale)[1]
+    if r.rounding is not Rounding.FP32_RNE and (shift.min() < 0 or shift.max() > 62):
+        return f"float32 scales {scale.min()}..{scale.max()} with rounding {r.rounding.value}; must be 2**-39..2**24"
+    return None
+
+
+def _mantissa_and_shift(scale: Array) -> tuple[Array, Array]:
+    """float32[c] -> int64[c] each: 24-bit mantissa and right shift, exactly; 0 gives (0, 0)."""
+    q, e = np.frexp(scale.astype(np.float64))
+    mantissa = np.ldexp(q, 24).astype(np.int64)
+    return mantissa, np.where(mantissa == 0, 0, 24 - e.astype(np.int64))
+
+
+def make_requant(
+    real_scale: ArrayLike,
+    form: ScaleForm,
+    rounding: Rounding,
+    *,
+    zero_point: int = 0,
+    low: int,
+    high: int,
+    wrap: bool = False,
+    width_bits: int | None = None,
+) -> Requant:
+    """real_scale: float or float[c] (S_in S_w / S_out) -> Requant with the nearest scale that `form` expresses.
+
+    Raises ScaleRangeError as `choose_scale`.
+    """
+    s = choose_scale(real_scale, form)
+    return Requant(s.multiplier, s.shift, rounding, zero_point, low, high, wrap, form.kind, width_bits)
+
+
+def identity_requant(zero_point: int, low: int, high: int) -> Requant:
+    """acc + zero_point, clamped: a Requant of scale 1."""
+    return Requant(np.array([1]), np.array([0]), Rounding.FLOOR, zero_point, low, high)

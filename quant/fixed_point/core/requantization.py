@@ -1,0 +1,228 @@
+"""Requantization: accumulators to the integers of the next layer, y = clamp(round(acc * m / 2**s) + zero_point).
+
+One result, several ways to it: float64 where that is exact, float64 with the doubtful few in integers, int64, two limbs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from quant.fixed_point.core.errors import FixedPointError
+from quant.fixed_point.core.requant import Requant
+from quant.fixed_point.core.rounding import Rounding, round_shift, round_shift_wide
+from quant.fixed_point.core.scale import float32_from_bits
+from quant.fixed_point.core.widths import type_limits, wrap_to_bits
+
+Array = NDArray[Any]
+_BLOCK_ELEMENTS = 1 << 15  # float64 blocks of 256 KiB stay in a core's L2
+_BROADCAST_CHANNELS = 256  # from here on an inner loop of c elements costs no more than a longer one
+_SMALL = 4096
+_SIGN_BIT = np.uint64(1 << 63)
+_HALF = np.array([0.5])
+_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+def requantize(acc: Array, r: Requant, dtype: DTypeLike = np.int8, axis: int = -1) -> Array:
+    """acc: int32 or int64[..., c, ...] -> dtype[same shape]; channels lie on `axis`. Exact by r.rounding for any value.
+
+    acc beyond int64's product with the multiplier is kept in two limbs. int8 and int16 accumulators are taken as int32.
+    Raises FixedPointError where c disagrees with the multipliers, or [low, high] lies outside dtype.
+    Source: TOSA 1.0 RESCALE; TFLite `MultiplyByQuantizedMultiplier`; ONNX QLinearConv (kind 'float32').
+    """
+    dtype = np.dtype(dtype)
+    acc = _accumulators(acc, r, dtype, axis)
+    if r.channels > 1 and axis not in (-1, acc.ndim - 1):
+        moved = np.ascontiguousarray(np.moveaxis(acc, axis, -1))
+        return np.ascontiguousarray(np.moveaxis(_requantize_last(moved, r, dtype), -1, axis))
+    if acc.flags.c_contiguous:
+        return _requantize_last(acc, r, dtype)
+    return _requantize_last(np.ascontiguousarray(acc), r, dtype).reshape(acc.shape)
+
+
+def _accumulators(acc: Array, r: Requant, dtype: np.dtype, axis: int) -> Array:
+    acc = np.asarray(acc)
+    if acc.dtype.kind not in "iu" or acc.dtype == np.uint64:
+        raise FixedPointError(f"requantize: accumulators are {acc.dtype}; must be int32 or int64")
+    if acc.dtype != np.int32 and acc.dtype != np.int64:
+        acc = acc.astype(np.int32 if acc.dtype.itemsize < 4 else np.int64)
+    lowest, highest = type_limits(dtype)
+    if r.low < lowest or r.high > highest:
+        raise FixedPointError(
+            f"requantize: clamp {r.low}..{r.high} lies outside {dtype.name} ({lowest}..{highest}); "
+            f"narrow low and high, or ask for a wider dtype"
+        )
+    channels = r.channels
+    if channels > 1 and (acc.ndim == 0 or acc.shape[axis] != channels):
+        raise FixedPointError(
+            f"requantize: {channels} multipliers for shape {acc.shape}, axis {axis}; give one, or one for each channel"
+        )
+    return acc
+
+
+def _requantize_last(acc: Array, r: Requant, dtype: np.dtype) -> Array:
+    """acc: contiguous int32 or int64[..., c], channels last. Blocks of a size that stays in cache."""
+    out = np.empty(acc.shape, dtype)
+    if acc.size == 0:
+        return out
+    step, parameters = _step(acc, r)
+    channels = r.channels
+    if channels == 1 or acc.size <= _BLOCK_ELEMENTS or channels >= _BROADCAST_CHANNELS:
+        shape = (-1,) if channels == 1 else (-1, channels)
+        rows = max(1, _BLOCK_ELEMENTS // channels)
+    else:
+        # few channels: repeat the parameters, so that the inner loops are long
+        repeats = _BLOCK_ELEMENTS // channels
+        parameters = tuple(np.tile(p, repeats) if p.size > 1 else p for p in parameters)
+        shape, rows = (-1,), repeats * channels
+    source, target = acc.reshape(shape), out.reshape(shape)
+    total = source.shape[0]
+    work = np.empty((2, min(rows, total), *source.shape[1:]))
+    for start in range(0, total, rows):
+        part = source[start : start + rows]
+        if source.ndim == 1 and part.size < rows:
+            parameters = tuple(p[: part.size] if p.size > 1 else p for p in parameters)
+        step(r, part, parameters, target[start : start + rows], work[:, : part.shape[0]])
+    return out
+
+
+# requant, accumulators, parameters, output, float64[2, accumulators' shape] to work in
+Step = Callable[[Requant, Array, tuple[Array, ...], Array, Array], None]
+
+
+def _step(acc: Array, r: Requant) -> tuple[Step, tuple[Array, ...]]:
+    """The cheapest exact form for these accumulators, and its parameters, each [1] or [c]."""
+    if r.rounding is Rounding.FP32_RNE:
+        return _float32_step, (float32_from_bits(r.multiplier),)
+    if r.float64_is_exact:
+        return _float64_step, r.float64_parameters
+    if r.float64_guard is not None:
+        return _guarded_float64_step, (*r.float64_parameters, *r.integer_form)
+    multiplier, shift = r.integer_form
+    if r.rounding is Rounding.SCALE16:
+        return _scale16_step, (multiplier, shift)
+    wide = acc.dtype == np.int64 and _exceeds_int64(acc, int(multiplier.max()))
+    return (_wide_step if wide else _integer_step), (multiplier, shift)
+
+
+def _exceeds_int64(acc: Array, multiplier: int) -> bool:
+    largest = max(abs(int(acc.min())), abs(int(acc.max())))
+    return multiplier >= 1 << 31 or largest * max(multiplier, 1) >= 1 << 61
+
+
+def _float64_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, work: Array) -> None:
+    """Exact in float64 (see Requant.float64_is_exact): product, offset, clamp, and a cast that is a floor from 0 up.
+
+    Values are moved so that `low` lies at 0; the cast goes to the unsigned type, and `low` is added modulo its width.
+    """
+    v = _product_float64(x, p[0], work[0])
+    if len(p) == 3:
+        v += _with_sign_of(v, p[2], work[1])
+    if len(p) >= 2:
+        v += p[1]
+    else:
+        _round_float64(v, r.rounding, work[1])
+        v += r.zero_point - r.low
+    _store_clamped(v, r, out)
+
+
+def _product_float64(x: Array, scale: Array, work: Array) -> Array:
+    """x: integers, scale: float64 -> x scale in work. Converting first spares numpy its buffered mixed loop."""
+    np.copyto(work, x)
+    return np.multiply(work, scale, out=work)
+
+
+def _with_sign_of(v: Array, magnitude: Array, work: Array) -> Array:
+    """magnitude >= 0 with the signs of v, in work: copysign by bits, three times as fast as numpy's."""
+    bits = work.view(np.uint64)
+    np.bitwise_and(v.view(np.uint64), _SIGN_BIT, out=bits)
+    np.bitwise_or(bits, magnitude.view(np.uint64), out=bits)
+    return work
+
+
+def _store_clamped(v: Array, r: Requant, out: Array) -> None:
+    """v: float64 counted from r.low, changed in place; floor, clamp, store."""
+    if v.size > _SMALL:
+        np.clip(v, 0.0, float(r.high - r.low), out=v)
+    else:  # np.clip is one pass of two, after 4 us of Python
+        np.maximum(v, 0.0, out=v)
+        np.minimum(v, float(r.high - r.low), out=v)
+    u = out.view(_UNSIGNED[out.dtype.itemsize])
+    np.copyto(u, v, casting="unsafe")
+    if r.low:
+        np.add(u, u.dtype.type(r.low % (1 << 8 * out.dtype.itemsize)), out=u)
+
+
+def _guarded_float64_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, work: Array) -> None:
+    """As `_float64_step` where float64 is not always exact: the few results beside a tie are computed in integers."""
+    multiplier, shift = p[-2:]
+    v = _product_float64(x, p[0], work[0])
+    if len(p) == 5:
+        v += _with_sign_of(v, p[2], work[1])
+    v += p[1]
+    distance = np.rint(v, out=work[1])
+    distance -= v
+    np.abs(distance, out=distance)
+    guard: float = r.float64_guard  # type: ignore[assignment]
+    doubtful = distance < guard if distance.min() < guard else None
+    _store_clamped(v, r, out)
+    if doubtful is None:
+        return
+    at = np.nonzero(doubtful)
+    m, s = (np.broadcast_to(q, x.shape)[at] for q in (multiplier, shift))
+    exact = np.empty(m.shape, out.dtype)
+    _wide_step(r, x[at].astype(np.int64), (m, s), exact, work)
+    out[at] = exact
+
+
+def _round_float64(v: Array, rounding: Rounding, work: Array) -> None:
+    """In place, to an integer: FLOOR, TRUNCATE, HALF_EVEN or HALF_AWAY. v + 1/2 must be exact where it matters."""
+    if rounding is Rounding.FLOOR:
+        np.floor(v, out=v)
+    elif rounding is Rounding.TRUNCATE:
+        np.trunc(v, out=v)
+    elif rounding is Rounding.HALF_EVEN:
+        np.rint(v, out=v)
+    else:
+        v += _with_sign_of(v, _HALF, work)
+        np.trunc(v, out=v)
+
+
+def _float32_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, work: Array) -> None:
+    """rint(float32(acc) * float32(scale)), then zero point and clamp. ONNX QLinearConv."""
+    v: Array = x.astype(np.float32)
+    v *= p[0]
+    np.rint(v, out=v)
+    _finish(np.clip(v, -(2.0**62), 2.0**62).astype(np.int64), r, out)
+
+
+def _integer_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, work: Array) -> None:
+    x = x.astype(np.int64)
+    _finish(round_shift(x * p[0], p[1], r.rounding, x), r, out)
+
+
+def _wide_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, work: Array) -> None:
+    _finish(round_shift_wide(x, p[0], p[1], r.rounding), r, out)
+
+
+def _scale16_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, work: Array) -> None:
+    x = wrap_to_bits(x.astype(np.int64), 48)
+    # a product of 48 and 15 bits has no room for the rounding offset: two limbs where it is large
+    large = int(np.abs(x).max()) * int(p[0].max()) >= 1 << 61
+    rounded = round_shift_wide(x, p[0], p[1], r.rounding) if large else round_shift(x * p[0], p[1], r.rounding)
+    _finish(rounded, r, out)
+
+
+def _finish(y: Array, r: Requant, out: Array) -> None:
+    """Zero point, wrap or saturation, clamp. y: int64, changed in place where it helps."""
+    if r.wrap:
+        bits = r.width_bits or out.dtype.itemsize * 8
+        y = wrap_to_bits(y + r.zero_point, bits, signed=r.low < 0 or out.dtype.kind == "i")
+    else:
+        # the zero point is far below 2**62: clamping first keeps its addition from overflowing
+        y = np.clip(y, -(1 << 62), 1 << 62) + r.zero_point
+    np.clip(y, r.low, r.high, out=y)
+    np.copyto(out, y, casting="unsafe")

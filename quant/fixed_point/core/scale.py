@@ -1,0 +1,161 @@
+"""From a real scale to what a machine can express: multiplier and right shift, a power of two, or a float32."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from quant.fixed_point.core.errors import FixedPointError, ScaleRangeError
+
+Array = NDArray[Any]
+ScaleKind = Literal["multiplier", "pow2", "float32"]
+
+
+@dataclass(frozen=True)
+class ScaleForm:
+    """The scales a machine can express: multiplier / 2**shift, 1 / 2**shift, or any float32.
+
+    multiplier_bits: magnitude bits, 1..31; multipliers are normalised to [2**(bits-1), 2**bits).
+    shift_min, shift_max: right shift, inclusive. A negative shift_min (left shift) only with kind 'pow2'.
+    """
+
+    kind: ScaleKind = "multiplier"
+    multiplier_bits: int = 31
+    shift_min: int = 0
+    shift_max: int = 62
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("multiplier", "pow2", "float32"):
+            raise FixedPointError(f"scale kind {self.kind!r}: must be 'multiplier', 'pow2' or 'float32'")
+        if not 1 <= self.multiplier_bits <= 31:
+            raise FixedPointError(f"multiplier_bits {self.multiplier_bits}: must be 1..31")
+        lowest = -31 if self.kind == "pow2" else 0
+        if not lowest <= self.shift_min <= self.shift_max <= 62:
+            raise FixedPointError(
+                f"shift range {self.shift_min}..{self.shift_max}: must lie within {lowest}..62 for kind {self.kind!r}"
+            )
+
+    @property
+    def extremes(self) -> tuple[float, float]:
+        """The smallest and the largest scale above 0."""
+        if self.kind == "float32":
+            return float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+        largest = 1 if self.kind == "pow2" else (1 << self.multiplier_bits) - 1
+        return 2.0**-self.shift_max, largest * 2.0**-self.shift_min
+
+
+@dataclass(frozen=True, eq=False)
+class Scale:
+    """multiplier, shift: int64[c]; the value is multiplier / 2**shift (kind 'float32': multiplier holds its bits).
+
+    relative_error: float64[c], (value - real) / real.
+    """
+
+    kind: ScaleKind
+    multiplier: Array
+    shift: Array
+    relative_error: Array
+
+
+def float32_bits(scale: ArrayLike) -> Array:
+    """float[...] -> int64[...], the IEEE bits of the nearest float32."""
+    return np.asarray(scale, np.float32).view(np.int32).astype(np.int64)
+
+
+def float32_from_bits(bits: ArrayLike) -> Array:
+    """int64[...] -> float32[...]; the inverse of `float32_bits`."""
+    return np.asarray(bits, np.int64).astype(np.int32).view(np.float32)
+
+
+def choose_scale(real_scale: ArrayLike, form: ScaleForm) -> Scale:
+    """real_scale: float[c] or scalar, each finite and >= 0 -> the nearest scale that `form` expresses, per channel.
+
+    The multiplier is round_half_away(q 2**bits) with q, e = frexp(real) (TFLite `QuantizeMultiplier` at 31 bits).
+    Where the shift would exceed shift_max the multiplier loses significant bits instead. Powers of two: nearest in
+    log2 (the two neighbours' geometric mean rounds up). A scale of 0 gives multiplier 0 and no error.
+    Raises ScaleRangeError where no multiplier but 0 is left, or the scale is larger than the form's largest.
+    """
+    real = np.atleast_1d(np.asarray(real_scale, np.float64))
+    bad = ~np.isfinite(real) | (real < 0)
+    if bad.any():
+        i = int(np.argmax(bad))
+        raise ScaleRangeError(f"scale {float(real[i])!r} (channel {i}): must be finite and >= 0")
+    if form.kind == "float32":
+        return _choose_float32(real)
+    if form.kind == "pow2":
+        return _choose_pow2(real, form)
+    return _choose_multiplier(real, form)
+
+
+def _choose_multiplier(real: Array, form: ScaleForm) -> Scale:
+    bits = form.multiplier_bits
+    q, e = np.frexp(real)
+    multiplier = np.floor(np.ldexp(q, bits) + 0.5).astype(np.int64)
+    carried = multiplier == 1 << bits
+    multiplier = np.where(carried, multiplier >> 1, multiplier)
+    shift = bits - (e.astype(np.int64) + carried)
+    zero = real == 0
+    _refuse(
+        (shift < form.shift_min) & ~zero,
+        real,
+        f"is above {float((1 << bits) - 1) * 2.0**-form.shift_min:.9g}, the largest that {bits} multiplier bits and "
+        f"shift_min={form.shift_min} express",
+        "lower shift_min, or choose a larger output scale",
+    )
+    beyond = shift > form.shift_max
+    denormal = np.floor(np.ldexp(real, form.shift_max) + 0.5)
+    multiplier = np.where(beyond, np.where(beyond, denormal, 0).astype(np.int64), multiplier)
+    shift = np.where(beyond, form.shift_max, shift)
+    _refuse(
+        (multiplier == 0) & ~zero,
+        real,
+        f"is below {2.0 ** -(form.shift_max + 1):.9g}, half the smallest that shift_max={form.shift_max} expresses",
+        "raise shift_max, or choose a smaller output scale",
+    )
+    shift = np.where(zero, form.shift_min, shift)
+    return _scale("multiplier", multiplier, shift, real, np.ldexp(multiplier.astype(np.float64), -shift))
+
+
+def _choose_pow2(real: Array, form: ScaleForm) -> Scale:
+    zero = real == 0
+    q, e = np.frexp(real)
+    shift = np.where(q * q >= 0.5, -e, 1 - e).astype(np.int64)
+    _refuse(
+        (shift < form.shift_min) & ~zero,
+        real,
+        f"needs 2**{-int(shift.min())}, above 2**{-form.shift_min}, the largest that shift_min={form.shift_min} gives",
+        "lower shift_min, or choose a larger output scale",
+    )
+    _refuse(
+        (shift > form.shift_max) & ~zero,
+        real,
+        f"needs 2**{-int(shift.max())}, below 2**{-form.shift_max}, the smallest that shift_max={form.shift_max} gives",
+        "raise shift_max, or choose a smaller output scale",
+    )
+    _refuse(zero, real, "is 0, and powers of two have no zero", "drop the channel, or give it any scale")
+    multiplier = np.ones(real.shape, np.int64)
+    return _scale("pow2", multiplier, shift, real, np.ldexp(1.0, -shift))
+
+
+def _choose_float32(real: Array) -> Scale:
+    with np.errstate(over="ignore"):
+        value = real.astype(np.float32)
+    _refuse(~np.isfinite(value), real, "is above 3.4028235e38, the largest float32", "choose a larger output scale")
+    _refuse((value == 0) & (real != 0), real, "is below the smallest float32", "choose a smaller output scale")
+    bits = float32_bits(value)
+    return _scale("float32", bits, np.zeros(real.shape, np.int64), real, value.astype(np.float64))
+
+
+def _refuse(bad: Array, real: Array, reason: str, way_out: str) -> None:
+    if bad.any():
+        i = int(np.argmax(bad))
+        raise ScaleRangeError(f"scale {float(real[i]):.9g} (channel {i}) {reason}; {way_out}")
+
+
+def _scale(kind: ScaleKind, multiplier: Array, shift: Array, real: Array, value: Array) -> Scale:
+    safe = np.where(real == 0, 1.0, real)
+    error = np.where(real == 0, 0.0, (value - real) / safe)
+    return Scale(kind, multiplier, shift.astype(np.int64), error)

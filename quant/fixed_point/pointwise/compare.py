@@ -1,0 +1,119 @@
+"""Comparisons, argmax and top-k on quantized values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.fixed_point.core.errors import FixedPointError
+from quant.fixed_point.core.q31 import multiply_by_multiplier
+from quant.fixed_point.core.scale import ScaleForm, choose_scale
+
+Array = NDArray[Any]
+
+
+class Relation(StrEnum):
+    """A comparison of two values."""
+
+    EQUAL = "equal"
+    NOT_EQUAL = "not_equal"
+    LESS = "less"
+    LESS_EQUAL = "less_equal"
+    GREATER = "greater"
+    GREATER_EQUAL = "greater_equal"
+
+
+_UFUNCS = {
+    Relation.EQUAL: np.equal,
+    Relation.NOT_EQUAL: np.not_equal,
+    Relation.LESS: np.less,
+    Relation.LESS_EQUAL: np.less_equal,
+    Relation.GREATER: np.greater,
+    Relation.GREATER_EQUAL: np.greater_equal,
+}
+_MULTIPLIER = ScaleForm("multiplier", 31, 31, 62)
+_LEFT_SHIFT = 8
+
+
+def compare(a: Array, b: Array, relation: Relation) -> Array:
+    """a, b: integers of one scale and zero point, broadcast -> bool[...]. Exact: the order of codes is that of values."""
+    if a.dtype != b.dtype:
+        raise FixedPointError(f"compare: {a.dtype} with {b.dtype}; codes of one scale have one type")
+    return _UFUNCS[relation](a, b)
+
+
+def compare_scaled(
+    a: Array,
+    b: Array,
+    relation: Relation,
+    a_scale: float,
+    a_zero_point: int,
+    b_scale: float,
+    b_zero_point: int,
+) -> Array:
+    """a, b: int8, uint8 or int16[...] of different scales, broadcast -> bool[...]. Exact for float32 scales.
+
+    S (q - z) has at most 24 + 17 bits, so float64 holds both sides.
+    """
+    for name, x in (("a", a), ("b", b)):
+        if x.dtype.itemsize > 2:
+            raise FixedPointError(f"compare_scaled: {name} is {x.dtype}; must be int8, uint8 or int16")
+    left = float(np.float32(a_scale)) * (a.astype(np.float64) - a_zero_point)
+    right = float(np.float32(b_scale)) * (b.astype(np.float64) - b_zero_point)
+    return _UFUNCS[relation](left, right)
+
+
+def tflite_compare8(
+    a: Array,
+    b: Array,
+    relation: Relation,
+    a_scale: float,
+    a_zero_point: int,
+    b_scale: float,
+    b_zero_point: int,
+) -> Array:
+    """a, b: int8 or uint8[...], broadcast -> bool[...], both sides as round((q - z) 2**8 S). Scales below 1.
+
+    Not exact: values that differ by less than 2**-8 may count as equal. Source: TFLite EQUAL, LESS, ... with int8 inputs.
+    """
+
+    def scaled(x: Array, scale: float, zero_point: int) -> Array:
+        s = choose_scale(float(np.float32(scale)), _MULTIPLIER)
+        value = (x.astype(np.int64) - zero_point) << _LEFT_SHIFT
+        return multiply_by_multiplier(value, s.multiplier[0], 31 - s.shift[0])
+
+    return _UFUNCS[relation](scaled(a, a_scale, a_zero_point), scaled(b, b_scale, b_zero_point))
+
+
+def arg_max(x: Array, axis: int = -1, *, keep_dims: bool = False, last_index: bool = False) -> Array:
+    """x: integers[...] -> int64, the index of the largest along axis; the first of equals, or the last. ONNX, TFLite."""
+    return _arg(x, axis, keep_dims, last_index, np.argmax)
+
+
+def arg_min(x: Array, axis: int = -1, *, keep_dims: bool = False, last_index: bool = False) -> Array:
+    """x: integers[...] -> int64, the index of the smallest along axis; the first of equals, or the last. ONNX, TFLite."""
+    return _arg(x, axis, keep_dims, last_index, np.argmin)
+
+
+def _arg(x: Array, axis: int, keep_dims: bool, last_index: bool, find: Callable[..., Any]) -> Array:
+    if x.shape[axis] == 0:
+        raise FixedPointError(f"argmax: shape {x.shape} has no elements on axis {axis}")
+    if not last_index:
+        return find(x, axis=axis, keepdims=keep_dims).astype(np.int64)
+    return x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis, keepdims=keep_dims).astype(np.int64)
+
+
+def top_k(x: Array, k: int, axis: int = -1, *, largest: bool = True) -> tuple[Array, Array]:
+    """x: integers[...] -> (values, int64 indices), k on axis, sorted; of equals the lower index first. ONNX, TFLite."""
+    n = x.shape[axis]
+    if not 1 <= k <= n:
+        raise FixedPointError(f"top_k: k={k}; must be 1..{n}, the size of axis {axis}")
+    # ~x turns the order of any integer type around without overflow
+    key = np.moveaxis(~x if largest else x, axis, -1)
+    indices = np.argsort(key, axis=-1, kind="stable")[..., :k]
+    values = np.take_along_axis(np.moveaxis(x, axis, -1), indices, axis=-1)
+    return np.moveaxis(values, -1, axis), np.moveaxis(indices, -1, axis).astype(np.int64)

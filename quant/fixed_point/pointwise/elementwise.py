@@ -1,0 +1,177 @@
+"""Element by element: add, sub, mul, rescale, leaky and parametric ReLU, concatenation. numpy broadcasting throughout.
+
+Every operand is taken relative to its zero point first; all products and shifts are exact in int64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from quant.fixed_point.core.errors import FixedPointError
+from quant.fixed_point.core.requant import Requant
+from quant.fixed_point.core.requantization import requantize
+
+Array = NDArray[Any]
+
+
+def _centred(x: Array, zero_point: int) -> Array:
+    """int32[...]: x - zero_point (int64 for wider x)."""
+    if x.dtype.itemsize <= 2:
+        return np.subtract(x, np.int32(zero_point), dtype=np.int32)
+    return x.astype(np.int64) - zero_point
+
+
+def add(
+    a: Array,
+    b: Array,
+    a_requant: Requant,
+    b_requant: Requant,
+    out_requant: Requant,
+    *,
+    a_zero_point: int = 0,
+    b_zero_point: int = 0,
+    left_shift: int = 0,
+    subtract: bool = False,
+    dtype: DTypeLike = np.int8,
+) -> Array:
+    """a, b: integers, broadcastable -> dtype. The two operands meet at a common scale S2 in int32, then are rescaled.
+
+    t = a_requant((a - a_zero_point) << left_shift) +- b_requant((b - b_zero_point) << left_shift)
+    y = out_requant(t). TFLite ADD and SUB: S2 = 2 max(S_a, S_b), a_requant of S_a / S2, out_requant of
+    S2 / (2**left_shift S_out), left_shift 20 (int8, uint8) or 15 (int16). A left_shift of 0 adds at the machine's own
+    precision. a_requant and b_requant give int32 (low, high up to its limits; zero_point 0).
+    """
+    if not 0 <= left_shift <= 30:
+        raise FixedPointError(f"add: left_shift={left_shift}; must be 0..30")
+    ta = _rescaled(a, a_zero_point, left_shift, a_requant, np.int32)
+    tb = _rescaled(b, b_zero_point, left_shift, b_requant, np.int32)
+    total = np.subtract(ta, tb, dtype=np.int64) if subtract else np.add(ta, tb, dtype=np.int64)
+    return requantize(_narrow(total), out_requant, dtype)
+
+
+def _rescaled(x: Array, zero_point: int, left_shift: int, r: Requant, dtype: DTypeLike, axis: int = -1) -> Array:
+    """requantize((x - zero_point) << left_shift); many 8-bit codes per tensor go through a table of all 256 of them."""
+    if x.dtype.itemsize > 1 or x.size < 4 * 256 or r.channels > 1:
+        return requantize(_shifted(x, zero_point, left_shift), r, dtype, axis)
+    codes = np.arange(256, dtype=np.uint8).view(x.dtype)
+    table = requantize(_shifted(codes, zero_point, left_shift), r, dtype)
+    return np.take(table, np.asarray(x, order="C").view(np.uint8))
+
+
+def _shifted(x: Array, zero_point: int, left_shift: int) -> Array:
+    centred = _centred(x, zero_point)
+    if (x.dtype.itemsize == 1 and left_shift <= 22) or left_shift == 0:
+        return centred << np.int32(left_shift) if left_shift else centred
+    return _narrow(centred.astype(np.int64) << left_shift)
+
+
+def _narrow(x: Array) -> Array:
+    """int64 -> int32 where every value fits (requantization is faster on int32), else unchanged."""
+    if x.size == 0:
+        return x.astype(np.int32)
+    limits = np.iinfo(np.int32)
+    fits = limits.min <= int(x.min()) and int(x.max()) <= limits.max
+    return x.astype(np.int32) if fits else x
+
+
+def add_direct(
+    a: Array,
+    b: Array,
+    a_multiplier: int,
+    b_multiplier: int,
+    out_requant: Requant,
+    *,
+    a_zero_point: int = 0,
+    b_zero_point: int = 0,
+    dtype: DTypeLike = np.int8,
+) -> Array:
+    """y = out_requant((a - a_zero_point) a_multiplier + (b - b_zero_point) b_multiplier): one rounding in all.
+
+    For machines that scale both operands by small integers into one accumulator (a_multiplier, b_multiplier below 2**31
+    in magnitude, negative to subtract) and shift once; a_multiplier = b_multiplier = 1 adds operands of one scale.
+    """
+    if max(abs(a_multiplier), abs(b_multiplier)) >= 1 << 31:
+        raise FixedPointError(f"add_direct: multipliers {a_multiplier}, {b_multiplier}; must be below 2**31")
+    left = _centred(a, a_zero_point).astype(np.int64) * a_multiplier
+    right = _centred(b, b_zero_point).astype(np.int64) * b_multiplier
+    return requantize(_narrow(left + right), out_requant, dtype)
+
+
+def mul(
+    a: Array,
+    b: Array,
+    requant: Requant,
+    *,
+    a_zero_point: int = 0,
+    b_zero_point: int = 0,
+    dtype: DTypeLike = np.int8,
+) -> Array:
+    """y = requant((a - a_zero_point) (b - b_zero_point)), requant of S_a S_b / S_out. TFLite MUL; TOSA 1.0 MUL."""
+    left, right = _centred(a, a_zero_point), _centred(b, b_zero_point)
+    if a.dtype.itemsize == 1 and b.dtype.itemsize <= 2:
+        return requantize(left * right, requant, dtype)
+    return requantize(_narrow(left.astype(np.int64) * right), requant, dtype)
+
+
+def rescale(x: Array, requant: Requant, *, x_zero_point: int = 0, dtype: DTypeLike = np.int8, axis: int = -1) -> Array:
+    """y = requant(x - x_zero_point), requant of S_in / S_out; per channel on `axis`. TOSA 1.0 RESCALE."""
+    return _rescaled(x, x_zero_point, 0, requant, dtype, axis)
+
+
+def leaky_relu(
+    x: Array,
+    positive: Requant,
+    negative: Requant,
+    *,
+    x_zero_point: int = 0,
+    dtype: DTypeLike = np.int8,
+) -> Array:
+    """v = x - x_zero_point; y = positive(v) where v >= 0, else negative(v). TFLite LEAKY_RELU.
+
+    positive of S_in / S_out, negative of alpha S_in / S_out (alpha >= 0).
+    """
+    up = _rescaled(x, x_zero_point, 0, positive, dtype)
+    return np.where(x >= x_zero_point, up, _rescaled(x, x_zero_point, 0, negative, dtype))
+
+
+def prelu(
+    x: Array,
+    alpha: Array,
+    positive: Requant,
+    negative: Requant,
+    *,
+    x_zero_point: int = 0,
+    alpha_zero_point: int = 0,
+    dtype: DTypeLike = np.int8,
+) -> Array:
+    """v = x - x_zero_point; y = positive(v) where v >= 0, else negative(v (alpha - alpha_zero_point)). TFLite PRELU.
+
+    alpha: integers broadcastable to x; positive of S_in / S_out, negative of S_in S_alpha / S_out.
+    """
+    v = _centred(x, x_zero_point)
+    product = _narrow(v.astype(np.int64) * _centred(alpha, alpha_zero_point))
+    return np.where(v >= 0, requantize(v, positive, dtype), requantize(product, negative, dtype))
+
+
+def concatenate(
+    parts: Sequence[Array],
+    requants: Sequence[Requant | None],
+    *,
+    zero_points: Sequence[int],
+    axis: int = -1,
+    dtype: DTypeLike = np.int8,
+) -> Array:
+    """Each part rescaled to the common scale, then joined on `axis`; None leaves a part as it is (same scale)."""
+    if not len(parts) == len(requants) == len(zero_points):
+        raise FixedPointError(
+            f"concatenate: {len(parts)} parts, {len(requants)} requants, {len(zero_points)} zero points; give one each"
+        )
+    scaled = [
+        part if r is None else rescale(part, r, x_zero_point=zero, dtype=dtype)
+        for part, r, zero in zip(parts, requants, zero_points, strict=True)
+    ]
+    return np.concatenate(scaled, axis=axis)

@@ -1,0 +1,53 @@
+"""Integer matrix products with two zero points."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from quant.fixed_point.core.errors import FixedPointError
+from quant.fixed_point.sums.conv import as_zero_point, finish_sums
+from quant.fixed_point.sums.products import Matrix, ProductMethod, product
+
+Array = NDArray[Any]
+
+
+def matmul(
+    a: Array,
+    b: Array | Matrix,
+    *,
+    a_zero_point: int = 0,
+    b_zero_point: ArrayLike = 0,
+    bias: Array | None = None,
+    accumulator_bits: int = 32,
+    method: ProductMethod | None = None,
+) -> Array:
+    """a: int8, uint8 or int16 [..., m, k]; b: [..., k, n] -> int32, or int64 if accumulator_bits > 32, [..., m, n].
+
+    sum over k of (a - a_zero_point) (b - b_zero_point) + bias, exact, then wrapped to accumulator_bits (2..64).
+    b_zero_point: scalar or [n]; bias: int [n]. Leading axes broadcast as in numpy. A `Matrix` (its zero point inside)
+    keeps what is prepared of b between calls. Sources: ONNX MatMulInteger, QLinearMatMul; TFLite FULLY_CONNECTED,
+    BATCH_MATMUL; TOSA 1.0 MATMUL. Raises FixedPointError where shapes disagree.
+    """
+    values = b.values if isinstance(b, Matrix) else b
+    if a.ndim < 2 or values.ndim < 2 or a.shape[-1] != values.shape[-2]:
+        raise FixedPointError(f"matmul: a {a.shape} by b {values.shape}; must be [..., m, k] by [..., k, n]")
+    wide = accumulator_bits > 32
+    n = values.shape[-1]
+    zero = b.zero_point if isinstance(b, Matrix) else as_zero_point(b_zero_point, n, "matmul: b_zero_point")
+    if values.ndim == 2:
+        matrix = b if isinstance(b, Matrix) else Matrix(np.ascontiguousarray(b), zero)
+        flat = a if a.ndim == 2 else a.reshape(-1, a.shape[-1])
+        sums = product(np.ascontiguousarray(flat), matrix, a_zero_point=a_zero_point, wide=wide, method=method)
+        return finish_sums(sums, bias, accumulator_bits).reshape(*a.shape[:-1], n)
+    lead = np.broadcast_shapes(a.shape[:-2], values.shape[:-2])
+    left = np.broadcast_to(a, (*lead, *a.shape[-2:])).reshape(-1, *a.shape[-2:])
+    right = np.broadcast_to(values, (*lead, *values.shape[-2:])).reshape(-1, *values.shape[-2:])
+    out = np.empty((left.shape[0], a.shape[-2], n), np.int64 if wide else np.int32)
+    for i in range(left.shape[0]):
+        matrix = Matrix(np.ascontiguousarray(right[i]), zero)
+        part = np.ascontiguousarray(left[i])
+        out[i] = product(part, matrix, a_zero_point=a_zero_point, wide=wide, method=method)
+    return finish_sums(out, bias, accumulator_bits).reshape(*lead, a.shape[-2], n)

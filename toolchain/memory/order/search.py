@@ -1,0 +1,176 @@
+"""The order of operators with the smallest peak of live bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from toolchain.memory.buffer import Buffer
+from toolchain.memory.order.best_first import search_order
+from toolchain.memory.order.graph import InvalidGraph, Operator, transient_bytes
+
+DEFAULT_EFFORT_STATES = 20_000
+
+
+@dataclass(frozen=True)
+class Order:
+    """Operator names in the order to run them, and the certificate.
+
+    peak_bytes   most bytes live at once; bound_bytes: no order needs fewer; proved: they are equal
+    states       search states used, the same on every machine
+    """
+
+    order: tuple[str, ...]
+    peak_bytes: int
+    bound_bytes: int
+    proved: bool
+    states: int
+
+
+def order_operators(
+    operators: Sequence[Operator],
+    tensor_sizes: Mapping[str, int],
+    graph_inputs: Iterable[str],
+    graph_outputs: Iterable[str],
+    effort_states: int = DEFAULT_EFFORT_STATES,
+) -> Order:
+    """The topological order with the smallest peak.
+
+    Graph inputs are live from the start to their last use; graph outputs stay to the end (so does an input that is
+    listed among the outputs). `tensor_sizes` in bytes. Raises InvalidGraph.
+    """
+    graph_inputs, graph_outputs = tuple(graph_inputs), tuple(graph_outputs)
+    check_graph(operators, tensor_sizes, graph_inputs, graph_outputs)
+    found = search_order(operators, tensor_sizes, graph_inputs, graph_outputs, effort_states)
+    order = [operators[k].name for k in found.order]
+    given = ready_order(operators, graph_inputs)
+    peak, known = (peak_of_order(operators, names, tensor_sizes, graph_inputs, graph_outputs) for names in (order, given))
+    if known < peak:
+        order, peak = given, known
+    return Order(tuple(order), peak, min(found.bound_bytes, peak), peak <= found.bound_bytes, found.states)
+
+
+def check_graph(
+    operators: Sequence[Operator],
+    tensor_sizes: Mapping[str, int],
+    graph_inputs: Sequence[str],
+    graph_outputs: Sequence[str],
+) -> None:
+    """Raises InvalidGraph with one sentence at the first fault."""
+    made = dict.fromkeys(graph_inputs, "the graph's inputs")
+    names = set()
+    for op in operators:
+        if op.name in names:
+            raise InvalidGraph(f"operator {op.name}: the name is given twice")
+        names.add(op.name)
+        for t in op.outputs:
+            if t in made:
+                raise InvalidGraph(f"tensor {t}: made by {made[t]} and by {op.name}")
+            made[t] = op.name
+        if op.workspace_bytes < 0:
+            raise InvalidGraph(f"operator {op.name}: workspace {op.workspace_bytes} is negative")
+    for op in operators:
+        for t in op.inputs:
+            if t not in made:
+                raise InvalidGraph(f"operator {op.name}: input {t} is made by no operator and is no graph input")
+        for out, old in op.in_place:
+            if out not in op.outputs or old not in op.inputs:
+                raise InvalidGraph(f"operator {op.name}: in-place pair ({out}, {old}) is not (output, input) of it")
+    for t in graph_outputs:
+        if t not in made:
+            raise InvalidGraph(f"graph output {t}: made by no operator")
+    for t in made:
+        if t not in tensor_sizes:
+            raise InvalidGraph(f"tensor {t}: has no size")
+        if tensor_sizes[t] < 0:
+            raise InvalidGraph(f"tensor {t}: size {tensor_sizes[t]} is negative")
+    ready_order(operators, graph_inputs)
+
+
+def peak_of_order(
+    operators: Sequence[Operator],
+    order: Sequence[str],
+    tensor_sizes: Mapping[str, int],
+    graph_inputs: Iterable[str],
+    graph_outputs: Iterable[str],
+) -> int:
+    """Most bytes live at once when the operators run in this order. Independent of the search."""
+    by_name = {op.name: op for op in operators}
+    uses: dict[str, int] = {}
+    for op in operators:
+        for t in set(op.inputs):
+            uses[t] = uses.get(t, 0) + 1
+    kept = set(graph_outputs)
+    live = peak = sum(tensor_sizes[t] for t in set(graph_inputs) if t in uses or t in kept)
+    for name in order:
+        op = by_name[name]
+        dying = set()
+        for t in set(op.inputs):
+            uses[t] -= 1
+            if not uses[t] and t not in kept:
+                dying.add(t)
+        peak = max(peak, live + transient_bytes(op, dying, tensor_sizes))
+        live += sum(tensor_sizes[t] for t in op.outputs if t in uses or t in kept)
+        live -= sum(tensor_sizes[t] for t in dying)
+    return peak
+
+
+def live_ranges(
+    operators: Sequence[Operator],
+    order: Sequence[str],
+    tensor_sizes: Mapping[str, int],
+    graph_inputs: Iterable[str],
+    graph_outputs: Iterable[str],
+    alignment_bytes: int = 1,
+) -> list[Buffer]:
+    """The buffers of an order, one step per operator, ready for `place`. In-place rights become `in_place_of`."""
+    by_name = {op.name: op for op in operators}
+    start = dict.fromkeys(graph_inputs, 0)
+    end: dict[str, int] = dict.fromkeys(start, 1)
+    rights: dict[str, str] = {}
+    out = []
+    for step, name in enumerate(order):
+        op = by_name[name]
+        for t in op.outputs:
+            start[t], end[t] = step, step + 1
+        for t in op.inputs:
+            end[t] = step + 1
+        if op.workspace_bytes:
+            out.append(Buffer(f"{name}.workspace", step, step + 1, op.workspace_bytes, alignment_bytes))
+    for t in graph_outputs:
+        end[t] = max(len(order), 1)
+    for step, name in enumerate(order):
+        for new, old in by_name[name].in_place:
+            if end[old] == step + 1 and new not in rights and old not in rights.values():
+                rights[new] = old
+    for t in start:
+        out.append(Buffer(t, start[t], end[t], tensor_sizes[t], alignment_bytes, in_place_of=rights.get(t)))
+    return out
+
+
+def ready_order(operators: Sequence[Operator], graph_inputs: Iterable[str]) -> list[str]:
+    """A topological order that keeps the given one where it can. Raises InvalidGraph at a cycle."""
+    made = set(graph_inputs)
+    waiting_for: dict[str, list[int]] = {}
+    missing = []
+    for n, op in enumerate(operators):
+        needs = {t for t in op.inputs if t not in made}
+        missing.append(len(needs))
+        for t in needs:
+            waiting_for.setdefault(t, []).append(n)
+    ready = [n for n, count in enumerate(missing) if not count]
+    order = []
+    while ready:
+        n = heappop(ready)
+        order.append(operators[n].name)
+        for t in operators[n].outputs:
+            for k in waiting_for.get(t, ()):
+                missing[k] -= 1
+                if not missing[k]:
+                    heappush(ready, k)
+    if len(order) < len(operators):
+        stuck = sorted(set(range(len(operators))) - {n for n, count in enumerate(missing) if not count})
+        names = ", ".join(operators[n].name for n in stuck[:8])
+        raise InvalidGraph(f"operators in a cycle, or behind one: {names}")
+    return order

@@ -1,0 +1,100 @@
+"""First fit for thousands of plain items: the same plans as `greedy.first_fit`, compiled where numba is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from toolchain.memory.place.allocations import Item
+from toolchain.memory.place.compiling import compiler
+from toolchain.memory.place.greedy import first_fit
+
+Ints = np.ndarray  # int64[...]
+
+
+class Fitter:
+    """Items as columns, prepared once for many orders. Items that are not plain go the slow way."""
+
+    def __init__(self, items: Sequence[Item], compiled: bool | None = None) -> None:
+        self.items = items
+        self.plain = all(item.plain for item in items)
+        fast = _compiled() if compiled is not False else None
+        self._run: Callable[..., None] = _fit_by_columns if fast is None else fast
+        rows = [(item.start, item.end, item.size_bytes, item.alignment_bytes) for item in items]
+        self._columns = np.array(rows, dtype=np.int64).reshape(-1, 4).T.copy()
+
+    def fit(self, order: Sequence[int] | Ints, fixed_bases: Mapping[int, int] | None = None) -> Ints:
+        """int64[n]: base of each item; those in `fixed_bases` keep theirs, the rest follow in this order.
+
+        Raises NoRoom where a bound item finds its place taken.
+        """
+        fixed = dict(fixed_bases or {})
+        if not self.plain:
+            return np.array(first_fit(self.items, list(order), fixed), dtype=np.int64)
+        bases = np.zeros(len(self.items), dtype=np.int64)
+        kept = np.array(sorted(fixed, key=lambda n: (fixed[n], n)), dtype=np.int64)
+        bases[kept] = [fixed[int(n)] for n in kept]
+        free = np.asarray(order, dtype=np.int64)
+        free = free[~np.isin(free, kept)]
+        self._run(*self._columns, np.concatenate([kept, free]), len(kept), bases)
+        return bases
+
+
+def _fit_by_addresses(start: Any, end: Any, size: Any, align: Any, order: Any, n_fixed: int, bases: Any) -> None:
+    """Fills int64[n] bases; the first n_fixed of the order have theirs. What is placed is kept sorted by address."""
+    n = len(order)
+    starts = np.empty(n, np.int64)
+    ends = np.empty(n, np.int64)
+    lows = np.empty(n, np.int64)
+    highs = np.empty(n, np.int64)
+    for placed in range(n):
+        i = order[placed]
+        base = bases[i]
+        if placed >= n_fixed:
+            base = 0
+            for q in range(placed):
+                if starts[q] < end[i] and ends[q] > start[i]:
+                    if lows[q] >= base + size[i]:
+                        break
+                    if highs[q] > base:
+                        base = highs[q] + -highs[q] % align[i]
+        at = placed
+        while at > 0 and lows[at - 1] > base:
+            starts[at] = starts[at - 1]
+            ends[at] = ends[at - 1]
+            lows[at] = lows[at - 1]
+            highs[at] = highs[at - 1]
+            at -= 1
+        bases[i] = base
+        starts[at] = start[i]
+        ends[at] = end[i]
+        lows[at] = base
+        highs[at] = base + size[i]
+
+
+def _fit_by_columns(start: Ints, end: Ints, size: Ints, align: Ints, order: Ints, n_fixed: int, bases: Ints) -> None:
+    """The same in numpy, a few operations on columns an item."""
+    starts, ends = start[order], end[order]
+    lows, highs = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
+    lows[:n_fixed] = bases[order[:n_fixed]]
+    highs[:n_fixed] = lows[:n_fixed] + size[order[:n_fixed]]
+    for placed in range(n_fixed, len(order)):
+        i = order[placed]
+        met = np.nonzero((starts[:placed] < end[i]) & (ends[:placed] > start[i]))[0]
+        met = met[np.argsort(lows[met])]
+        # tops[k]: above the k lowest of them, aligned; the first gap that holds the item begins at one of these
+        tops = np.maximum.accumulate(np.concatenate([[0], highs[met]]))
+        tops += -tops % align[i]
+        gap = np.nonzero(lows[met] >= tops[:-1] + size[i])[0]
+        base = tops[gap[0]] if len(gap) else tops[-1]
+        bases[i] = lows[placed] = base
+        highs[placed] = base + size[i]
+
+
+@cache
+def _compiled() -> Callable[..., None] | None:
+    compiled = compiler()
+    return None if compiled is None else compiled(_fit_by_addresses)

@@ -1,0 +1,98 @@
+"""Greedy placement: items one by one, each at the lowest address that is free for its whole life."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from toolchain.memory.place.allocations import Item
+
+
+class NoRoom(Exception):
+    """A bound item (fixed, or in a region) found no room in this order."""
+
+
+def orders(items: Sequence[Item]) -> list[list[int]]:
+    """Orders worth trying, best first by experience: bound items lead; then by size, area, life, and start."""
+    keys = [
+        lambda i: (-i.size_bytes, i.start - i.end, i.start),
+        lambda i: (-i.size_bytes * (i.end - i.start), -i.size_bytes, i.start),
+        lambda i: (i.start - i.end, -i.size_bytes, i.start),
+        lambda i: (i.start, -i.size_bytes, i.end),
+        lambda i: (-i.end, -i.size_bytes, i.start),
+    ]
+    out = []
+    for key in keys:
+        bound_first = [(not it.fixed, it.high is None, *key(it), n) for n, it in enumerate(items)]
+        out.append([t[-1] for t in sorted(bound_first)])
+    return out
+
+
+def first_fit(items: Sequence[Item], order: Sequence[int], fixed_bases: dict[int, int] | None = None) -> list[int]:
+    """Base of each item; those in `fixed_bases` keep theirs. Raises NoRoom where a bound item finds its place taken."""
+    fixed_bases = fixed_bases or {}
+    bases = [0] * len(items)
+    placed = _Placed(sum(len(item.parts) for item in items))
+    for n, base in fixed_bases.items():
+        bases[n] = base
+        placed.add(items, n, base)
+    banked = any(item.bank_bytes for item in items)
+    for n in order:
+        if n in fixed_bases:
+            continue
+        item = items[n]
+        base = item.settle(0)
+        for low, high in placed.forbidden(items, item, banked):
+            if low >= base:
+                break
+            if base < high:
+                base = item.settle(high)
+        if item.high is not None and base + item.size_bytes > item.high:
+            raise NoRoom(item.members[0][0])
+        bases[n] = base
+        placed.add(items, n, base)
+    return bases
+
+
+def peak_of(items: Sequence[Item], bases: Sequence[int]) -> int:
+    """The highest address in use."""
+    return max((base + item.size_bytes for item, base in zip(items, bases)), default=0)
+
+
+class _Placed:
+    """Parts placed so far, as columns: start, end, first byte, end byte, item."""
+
+    def __init__(self, room: int) -> None:
+        self.columns = np.zeros((5, room), dtype=np.int64)
+        self.n = 0
+
+    def add(self, items: Sequence[Item], n: int, base: int) -> None:
+        for start, end, low, high in items[n].parts:
+            self.columns[:, self.n] = (start, end, base + low, base + high, n)
+            self.n += 1
+
+    def forbidden(self, items: Sequence[Item], item: Item, banked: bool) -> list[tuple[int, int]]:
+        """Open intervals (low, high) that the base must not lie in, by rising low."""
+        out: list[tuple[int, int]] = []
+        starts, ends, lows, highs, owners = self.columns[:, : self.n]
+        for start, end, first, last in item.parts:
+            at = np.nonzero((starts < end) & (ends > start))[0]
+            if not banked:
+                out += zip((lows[at] - last).tolist(), (highs[at] - first).tolist())
+                continue
+            for k in at.tolist():
+                bank = bank_between(item, items[owners[k]])
+                low, high = int(lows[k]), int(highs[k])
+                out.append((low - (low % bank if bank else 0) - last, high + (-high % bank if bank else 0) - first))
+        out.sort()
+        return out
+
+
+def bank_between(a: Item, b: Item) -> int:
+    """The bank size that keeps two items apart, 0 where nothing does."""
+    if any(name in a.apart for name, _ in b.members):
+        return a.bank_bytes
+    if any(name in b.apart for name, _ in a.members):
+        return b.bank_bytes
+    return 0

@@ -1,0 +1,227 @@
+"""Placement: normalise, greedy orders, then the decision search against targets; a plan with its certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from toolchain.memory.buffer import Buffer, DoesNotFit, Placement, check_buffers
+from toolchain.memory.check import live_at_peak
+from toolchain.memory.place.allocations import Item, make_items
+from toolchain.memory.place.core_first import CoreFirst
+from toolchain.memory.place.greedy import NoRoom, first_fit, orders, peak_of
+from toolchain.memory.place.search import Decider, Plan, Strategy, Verdict, draw_strategy
+from toolchain.memory.place.skyline import skyline
+
+DEFAULT_EFFORT_NODES = 20_000
+SEARCH_ITEMS = 3_000  # above this the tables of the search outgrow the memory: only the fullest part is searched
+FLOOR_NODES = 100_000  # at most, for the bound itself, before the way down from the best plan
+SHORT_NODES_AN_ITEM = 6  # of one search on the way down: what is found, is found in one to seven
+FAVOURITES = 6  # strategies that last found a plan on the way down; every other search jitters one of them
+# Steps down tried in turn, in 64ths of the way from the plan to its bound. Large ones succeed rarely, but gain most.
+SHARES = (48, 22, 9, 35, 15, 6, 27, 41, 12, 19, 7, 31, 2)
+
+
+def place(buffers: Iterable[Buffer], capacity_bytes: int | None = None, effort_nodes: int = DEFAULT_EFFORT_NODES) -> Placement:
+    """Addresses for all buffers.
+
+    capacity_bytes  given: the first plan found within it (packing). None: the smallest peak found.
+    effort_nodes    how long to search, in nodes; the answer depends on it and on nothing else. 0: greedy only.
+
+    Raises InvalidBuffers, or DoesNotFit where no plan within the capacity was found.
+    """
+    by_name = check_buffers(buffers)
+    items = make_items(by_name, take_rights=True)
+    plain = all(item.plain for item in items)
+    rigid = any(b.in_place_of or b.view_of for b in by_name.values())
+    bound = lower_bound(make_items(by_name, take_rights=True, legal=False) if rigid else items)
+    if capacity_bytes is not None and plain and bound <= capacity_bytes:
+        bases = skyline(items, capacity_bytes)
+        if bases is not None:
+            peak = peak_of(items, bases)
+            return Placement(_addresses(by_name, items, bases), peak, bound, peak == bound, 0)
+    plan = _place_pieces(items, bound, capacity_bytes, effort_nodes)
+    # With rights to share not all of which need be taken, what the search refutes is no proof.
+    bound = bound if rigid else max(bound, plan.bound_bytes)
+    peak = peak_of(items, plan.bases) if plan.bases is not None else None
+    if peak is None or (capacity_bytes is not None and peak > capacity_bytes):
+        limit = capacity_bytes if capacity_bytes is not None else max(b.size_bytes for b in by_name.values())
+        step, live, _ = live_at_peak(by_name.values())
+        proved = bound > limit or (capacity_bytes is None and plan.nodes > 0)
+        raise DoesNotFit(limit, bound, peak, step, live, proved, plan.nodes)
+    assert plan.bases is not None
+    return Placement(_addresses(by_name, items, plan.bases), peak, min(bound, peak), peak <= bound, plan.nodes)
+
+
+def lower_bound(items: Sequence[Item]) -> int:
+    """The largest sum of live bytes over all steps; all but one of the live are counted up to their alignment."""
+    changes: dict[int, int] = {}
+    grain = min((item.alignment_bytes for item in items), default=1)
+    same_grain = grain > 1 and all(item.alignment_bytes % grain == 0 for item in items)
+    for item in items:
+        for start, end, low, high in item.parts:
+            padded = high - low
+            if same_grain and len(item.parts) == 1:
+                padded += -padded % grain
+            changes[start] = changes.get(start, 0) + padded
+            changes[end] = changes.get(end, 0) - padded
+    live = most = 0
+    for step in sorted(changes):
+        live += changes[step]
+        most = max(most, live)
+    if same_grain and most:
+        most -= max(-item.size_bytes % grain for item in items)
+    return max([most, *(item.settle(0) + item.size_bytes for item in items)], default=0)
+
+
+def _place_pieces(items: Sequence[Item], bound: int, capacity: int | None, effort: int) -> Plan:
+    """Pieces of time that no item crosses, the fullest first; the peak of one is the target of the next."""
+    pieces = [(lower_bound([items[n] for n in piece]), piece) for piece in _pieces(items)]
+    pieces.sort(key=lambda piece: (-piece[0], piece[1]))
+    bases = [0] * len(items)
+    nodes = 0
+    target = bound
+    known = bound
+    for piece_bound, piece in pieces:
+        some = [items[n] for n in piece]
+        if capacity is None:
+            plan = _minimize(some, piece_bound, target, max(effort - nodes, 0))
+        else:
+            plan = _pack(some, piece_bound, capacity, max(effort - nodes, 0))
+        nodes += plan.nodes
+        known = max(known, plan.bound_bytes)
+        if plan.bases is None:
+            return Plan(None, known, nodes)
+        for n, base in zip(piece, plan.bases):
+            bases[n] = base
+        target = max(target, peak_of(some, plan.bases))
+    return Plan(bases, known, nodes)
+
+
+def _pieces(items: Sequence[Item]) -> list[list[int]]:
+    pieces: list[list[int]] = []
+    until = None
+    for n in sorted(range(len(items)), key=lambda n: (items[n].start, n)):
+        if until is None or items[n].start >= until:
+            pieces.append([])
+            until = items[n].end
+        pieces[-1].append(n)
+        until = max(until, items[n].end)
+    return pieces
+
+
+def _greedy(items: Sequence[Item], target: int) -> list[int] | None:
+    best = None
+    for order in orders(items):
+        try:
+            bases = first_fit(items, order)
+        except NoRoom:
+            continue
+        if best is None or peak_of(items, bases) < peak_of(items, best):
+            best = bases
+        if peak_of(items, best) <= target:
+            break
+    return best
+
+
+def _pack(items: Sequence[Item], bound: int, capacity: int, effort: int) -> Plan:
+    if len(items) > SEARCH_ITEMS:
+        return CoreFirst(items, bound, effort if bound <= capacity else 0).run(capacity, minimize=False)
+    plan = Plan(_greedy(items, capacity), bound)
+    fits = plan.bases is not None and peak_of(items, plan.bases) <= capacity
+    if fits or bound > capacity:
+        return plan
+    decider = Decider(items)
+    verdict = decider.attempts(capacity, effort)
+    plan.nodes = verdict.nodes
+    if verdict.bases is not None:
+        plan.bases = list(verdict.bases)
+    elif verdict.refuted:
+        plan.bound_bytes = decider.next_peak(capacity)
+    return plan
+
+
+def _minimize(items: Sequence[Item], bound: int, target: int, effort: int) -> Plan:
+    """Decides at the target first; then goes down from the best plan.
+
+    Plans are found in few nodes or hardly at all, so a step down costs less than one up from the bound.
+    """
+    if len(items) > SEARCH_ITEMS:
+        return CoreFirst(items, bound, effort).run(target, minimize=True)
+    plan = Plan(_greedy(items, target), bound)
+    if plan.bases is not None and peak_of(items, plan.bases) <= target:
+        return plan
+    decider = Decider(items)
+    if plan.bases is None:  # bound items in each other's way: any plan at all
+        _try(plan, decider, sum(i.size_bytes + i.alignment_bytes for i in items) + target, effort // 2)
+        if plan.bases is None:
+            return plan
+    floor = max(target, plan.bound_bytes)
+    _try(plan, decider, floor, min(effort // 4, FLOOR_NODES, effort - plan.nodes))
+    _go_down(plan, decider, target, effort)
+    return plan
+
+
+def _go_down(plan: Plan, decider: Decider, target: int, effort: int) -> None:
+    """Lowers the plan and raises its bound until they meet, or the effort is used up.
+
+    Many short searches, each by another strategy and for another target between plan and bound: one in a few hundred
+    finds a plan far below, nearly without backtracking. Every other one is a jittered form of what last found one. An
+    eighth of the nodes goes to long searches, at the bound and just below the plan, which also prove.
+    """
+    began, deep_nodes = plan.nodes, 0
+    deep_cap = SHORT_NODES_AN_ITEM * len(decider.items) + 200
+    short_cap = deep_cap
+    short = deep = idle = 0
+    found: list[Strategy] = []
+    while plan.nodes < effort and idle < 2 * len(SHARES):
+        peak, floor = peak_of(decider.items, plan.bases or ()), max(target, plan.bound_bytes)
+        if peak <= floor:
+            return
+        go_deep = 8 * deep_nodes < plan.nodes - began
+        if go_deep:
+            aim = floor if deep % 2 else max(floor, peak - decider.unit)
+            strategy, cap = draw_strategy(deep // 2), deep_cap
+            deep, deep_cap = deep + 1, deep_cap + deep_cap // 8
+        else:
+            step = max((peak - floor) * SHARES[short % len(SHARES)] // 64, decider.unit)
+            aim = max(floor, (peak - step) // decider.unit * decider.unit)
+            strategy, cap = draw_strategy(short), short_cap
+            if short % 2 and found:
+                strategy = found[short // 2 % len(found)]._replace(jitter=short)
+            short += 1
+        verdict = decider.decide(aim, strategy, min(cap, effort - plan.nodes))
+        deep_nodes += verdict.nodes if go_deep else 0
+        idle = 0 if verdict.nodes else idle + 1
+        if _take(plan, decider, aim, verdict):
+            found = [*found, strategy][-FAVOURITES:]
+
+
+def _try(plan: Plan, decider: Decider, target: int, nodes: int) -> bool:
+    """One decision; improves the plan or its bound. True where a plan within the target is known."""
+    if plan.bases is not None and peak_of(decider.items, plan.bases) <= target:
+        return True
+    if plan.bound_bytes > target:
+        return False
+    return _take(plan, decider, target, decider.attempts(target, nodes))
+
+
+def _take(plan: Plan, decider: Decider, target: int, verdict: Verdict) -> bool:
+    plan.nodes += verdict.nodes
+    if verdict.refuted:
+        plan.bound_bytes = max(plan.bound_bytes, decider.next_peak(target))
+    if verdict.bases is None:
+        return False
+    plan.bases = list(verdict.bases)
+    return True
+
+
+def _addresses(by_name: Mapping[str, Buffer], items: Sequence[Item], bases: Sequence[int]) -> dict[str, int]:
+    at = {name: base + offset for item, base in zip(items, bases) for name, offset in item.members}
+    for name, b in by_name.items():  # those of no bytes
+        if name not in at:
+            low = b.region[0] if b.region is not None else 0
+            at[name] = b.fixed_address if b.fixed_address is not None else low + -low % b.alignment_bytes
+    for name, b in by_name.items():
+        if not b.size_bytes and b.view_of is not None:
+            at[name] = at[b.view_of] + b.offset_bytes
+    return {name: at[name] for name in by_name}

@@ -1,0 +1,176 @@
+"""Items as arrays for the decision search: addresses in units, time in sections, items numbered by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from toolchain.memory.place.allocations import Item
+
+Ints = Any  # int64[...] for numba, list[int] for Python: the search runs on both
+
+NO_LIMIT = 1 << 62
+LARGEST_POOL = 64_000_000  # numbers; pages are only taken when used
+BLOCK = 1024
+
+Pairs = tuple[np.ndarray, np.ndarray]
+
+
+class Problem(NamedTuple):
+    """What the search is given. Arrays over items, unless said otherwise.
+
+    first, last   the item lives in sections [first, last)
+    size, align, bank, low   in units; low is legal by itself; bank 0: none
+    ov_*          items it overlaps in time, item i at [ov_ptr[i], ov_ptr[i + 1]), with the bank that keeps them apart
+    same_*        other items of the same life;  twin: the equal item that goes first, or -1
+    """
+
+    n: int
+    n_sections: int
+    first: Ints
+    last: Ints
+    size: Ints
+    align: Ints
+    bank: Ints
+    low: Ints
+    ov_ptr: Ints
+    ov_item: Ints
+    ov_bank: Ints
+    same_ptr: Ints
+    same_item: Ints
+    twin: Ints
+
+
+class Work(NamedTuple):
+    """Scratch of the search; `address` holds the plan when one is found, `top` the largest address of each item."""
+
+    address: Ints
+    top: Ints
+    raw: Ints
+    eff: Ints
+    flag: Ints
+    value: Ints
+    rem: Ints
+    floor: Ints
+    load: Ints
+    cross: Ints
+    weight: Ints
+    pool: Ints
+    frames: Ints
+    trail: Ints
+    pending: Ints
+    count: Ints
+
+
+def sections_of(items: Sequence[Item]) -> tuple[list[int], list[int], int]:
+    """(first, last, sections): time cut to the stretches whose live set is contained in no other's.
+
+    Such a stretch begins where an item starts and ends at the next end of an item.
+    """
+    starts = {item.start for item in items}
+    ends = {item.end for item in items}
+    times = sorted(starts | ends)
+    before: dict[int, int] = {}
+    sections = 0
+    for n, time in enumerate(times):
+        before[time] = sections
+        if time in starts and n + 1 < len(times) and times[n + 1] in ends:
+            sections += 1
+    return [before[item.start] for item in items], [before[item.end] for item in items], sections
+
+
+def unit_of(items: Sequence[Item]) -> int:
+    """Bytes per unit: every address in question is a multiple of it."""
+    unit = gcd(*(item.alignment_bytes for item in items))
+    if unit > 1:
+        return gcd(unit, *(x for item in items for x in (item.low, item.bank_bytes)))
+    return gcd(*(x for item in items for x in (item.size_bytes, item.low, item.bank_bytes)))
+
+
+def build_problem(items: Sequence[Item], unit: int, banks: dict[tuple[int, int], int]) -> Problem:
+    """Items in rank order. banks: (i, j) -> bank bytes that keep items i and j apart."""
+    first, last, sections = sections_of(items)
+    f, e = np.array(first), np.array(last)
+    size = np.array([-(-item.size_bytes // unit) for item in items], dtype=np.int64)
+    align = np.array([item.alignment_bytes // gcd(unit, item.alignment_bytes) for item in items], dtype=np.int64)
+    plain = np.array([not banks and item.plain and item.alignment_bytes <= unit for item in items], dtype=bool)
+    meets, same = _meetings(f, e, plain)
+    ov_bank = np.zeros(len(meets[1]), dtype=np.int64)
+    if banks:
+        ov_bank[:] = [banks.get((int(i), int(j)), 0) // unit for i, j in zip(*meets)]
+    return Problem(
+        n=len(items),
+        n_sections=sections,
+        first=f.astype(np.int64),
+        last=e.astype(np.int64),
+        size=size,
+        align=align,
+        bank=np.array([item.bank_bytes // unit for item in items], dtype=np.int64),
+        low=np.array([item.settle(0) // unit for item in items], dtype=np.int64),
+        ov_ptr=_pointers(meets[0], len(items)),
+        ov_item=meets[1],
+        ov_bank=ov_bank,
+        same_ptr=_pointers(same[0], len(items)),
+        same_item=same[1],
+        twin=_twins(size, same),
+    )
+
+
+def _pointers(rows: np.ndarray, n: int) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))]).astype(np.int64)
+
+
+def _meetings(first: np.ndarray, last: np.ndarray, plain: np.ndarray) -> tuple[Pairs, Pairs]:
+    """Pairs of items that overlap in time, and pairs of plain items of the same life; in blocks, to bound the memory."""
+    meets, same = [], []
+    n = len(first)
+    for low in range(0, n, BLOCK):
+        rows = slice(low, min(low + BLOCK, n))
+        block = (first[rows, None] < last[None, :]) & (first[None, :] < last[rows, None])
+        block[np.arange(rows.stop - low), np.arange(low, rows.stop)] = False
+        meets.append(np.nonzero(block))
+        block &= (first[rows, None] == first[None, :]) & (last[rows, None] == last[None, :])
+        block &= plain[rows, None] & plain[None, :]
+        same.append(np.nonzero(block))
+    return _joined(meets), _joined(same)
+
+
+def _joined(blocks: Sequence[Pairs]) -> Pairs:
+    rows = [block[0] + k * BLOCK for k, block in enumerate(blocks)]
+    return np.concatenate(rows).astype(np.int64), np.concatenate([block[1] for block in blocks]).astype(np.int64)
+
+
+def _twins(size: np.ndarray, same: Pairs) -> np.ndarray:
+    twin = np.full(len(size), -1, dtype=np.int64)
+    rows, cols = same
+    equal = (cols < rows) & (size[rows] == size[cols])
+    np.maximum.at(twin, rows[equal], cols[equal])
+    return twin
+
+
+def build_work(problem: Problem) -> Work:
+    """Scratch for one search. Too small a pool makes the search give up, never err."""
+    n, sections = problem.n, problem.n_sections
+
+    def ints(length: int) -> np.ndarray:
+        return np.zeros(length, dtype=np.int64)
+
+    depth = 4 * n + 100
+    pool = min(4 * n * n + 20 * n + 200, LARGEST_POOL)
+    return Work(
+        *(ints(n) for _ in range(6)),
+        *(ints(sections) for _ in range(5)),
+        pool=ints(pool),
+        frames=ints(10 * depth),
+        trail=ints(2 * (min(n * n, LARGEST_POOL) + 20 * n + 1000)),
+        pending=ints(4 * (2 * depth)),
+        count=ints(4),
+    )
+
+
+def as_lists(arrays: Any) -> Any:
+    """The same named tuple over Python lists: several times faster than arrays where nothing is compiled."""
+    return type(arrays)(*(x.tolist() if isinstance(x, np.ndarray) else x for x in arrays))

@@ -1,0 +1,244 @@
+"""The decision search over items: several rules in turn, effort in nodes doubling, so that no rule can get stuck."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from types import ModuleType
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from toolchain.memory.place import kernel
+from toolchain.memory.place.allocations import Item
+from toolchain.memory.place.compiling import compiler
+from toolchain.memory.place.greedy import bank_between
+from toolchain.memory.place.problem import NO_LIMIT, Problem, as_lists, build_problem, build_work, sections_of, unit_of
+
+TOTAL_SIZE, TOTAL_LIFE, TOTAL_AREA = "total, size", "total, life, area", "total, area, life"
+
+
+# Nodes x items below which the search runs uncompiled: loading numba takes as long as this (about half a second).
+PLAIN_WORK = 300_000
+
+
+class Strategy(NamedTuple):
+    """How to rank the items, which section to branch at, in which order to try the candidates.
+
+    mirrored  time runs backwards: other ties, and pieces are worked on in the opposite order
+    jitter    0: none. Else the seed by which ranks are changed by up to 1 or 3 %; items of equal rank stay together
+    """
+
+    rank: str
+    rule: int
+    order: int
+    mirrored: bool = False
+    jitter: int = 0
+
+
+# Measured on MiniMalloc's A to K: what solves most of them first comes first.
+STRATEGIES = (
+    Strategy(TOTAL_SIZE, kernel.FULLEST, kernel.BY_RANK),
+    Strategy(TOTAL_SIZE, kernel.LOWEST, kernel.BY_RANK),
+    Strategy(TOTAL_LIFE, kernel.LOW_AND_TIGHT, kernel.BY_RANK),
+    Strategy(TOTAL_SIZE, kernel.FULLEST, kernel.BY_NEED),
+    Strategy(TOTAL_LIFE, kernel.LOWEST, kernel.BY_RANK),
+    Strategy(TOTAL_AREA, kernel.FULLEST, kernel.BY_WASTE),
+    Strategy(TOTAL_LIFE, kernel.LOW_TIGHT_FAILING, kernel.BY_RANK),
+    Strategy(TOTAL_SIZE, kernel.LOWEST, kernel.BY_NEED),
+    Strategy(TOTAL_AREA, kernel.LOW_AND_TIGHT, kernel.BY_NEED),
+    Strategy(TOTAL_AREA, kernel.LOWEST, kernel.BY_RANK),
+    Strategy(TOTAL_LIFE, kernel.FULLEST, kernel.BY_WASTE),
+    Strategy(TOTAL_SIZE, kernel.LOW_TIGHT_FAILING, kernel.BY_WASTE),
+    Strategy(TOTAL_AREA, kernel.LOW_TIGHT_FAILING, kernel.BY_WASTE),
+    Strategy(TOTAL_LIFE, kernel.TIGHT_FAILING, kernel.BY_NEED),
+    Strategy(TOTAL_SIZE, kernel.TIGHT_FAILING, kernel.BY_WASTE),
+    Strategy(TOTAL_AREA, kernel.TIGHT_FAILING, kernel.BY_RANK),
+)
+ALL_STRATEGIES = STRATEGIES + tuple(
+    strategy
+    for rank in (TOTAL_SIZE, TOTAL_LIFE, TOTAL_AREA)
+    for rule in range(kernel.TIGHT_FAILING + 1)
+    for order in range(kernel.BY_WASTE + 1)
+    if (strategy := Strategy(rank, rule, order)) not in STRATEGIES
+)
+
+
+def draw_strategy(k: int) -> Strategy:
+    """The k-th of an endless row: every strategy as it is and mirrored; later rounds jitter two times out of three."""
+    lap, n = divmod(k, len(ALL_STRATEGIES))
+    jitter = 0 if lap // 2 % 3 == 0 else k
+    return ALL_STRATEGIES[n]._replace(mirrored=(lap + n) % 2 == 1, jitter=jitter)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """bases: a plan within the target. refuted: proved that there is none. Neither: the effort ran out."""
+
+    bases: tuple[int, ...] | None
+    refuted: bool
+    nodes: int
+
+
+@dataclass
+class Plan:
+    """The best known of one piece while it is worked on."""
+
+    bases: list[int] | None
+    bound_bytes: int
+    nodes: int = 0
+
+
+class Decider:
+    """Items prepared once for many targets. Holds only what is derived from the items."""
+
+    def __init__(self, items: Sequence[Item], compiled: bool | None = None) -> None:
+        self.items = list(items)
+        self.unit = unit_of(self.items)
+        self.exact = all(len(item.parts) == 1 for item in items)
+        self._compiled = compiled
+        self._nodes = 0
+        self._most = _most_live(self.items)
+        self._ranked: dict[tuple[str, bool], tuple[list[int], Problem]] = {}
+        self._lists: dict[tuple[str, bool], Problem] = {}
+
+    def decide(self, target_bytes: int, strategy: Strategy, node_limit: int) -> Verdict:
+        """Is there a plan with peak <= target_bytes?"""
+        ranked, problem = self._problem(strategy)
+        work = build_work(problem)
+        for i, n in enumerate(ranked):
+            item = self.items[n]
+            limit = target_bytes if item.high is None else min(target_bytes, item.high)
+            top = (limit - item.size_bytes) // self.unit
+            work.top[i] = min(top, item.low // self.unit) if item.fixed else top
+        fast = compiled_kernel() if self._worth_compiling(node_limit) else None
+        run: Callable[..., tuple[int, int]] = kernel.decide if fast is None else fast.decide
+        if fast is None:
+            problem, work = self._as_lists(strategy, problem), as_lists(work)
+        target = min(-(-target_bytes // self.unit), NO_LIMIT)
+        found, nodes = run(problem, work, target, node_limit, strategy.rule, strategy.order)
+        self._nodes += int(nodes)
+        if found != kernel.FOUND:
+            return Verdict(None, bool(found == kernel.REFUTED and self.exact), int(nodes))
+        bases = [0] * len(ranked)
+        for i, n in enumerate(ranked):
+            bases[n] = int(work.address[i]) * self.unit
+        return Verdict(tuple(bases), False, int(nodes))
+
+    def attempts(self, target_bytes: int, node_limit: int) -> Verdict:
+        """Every strategy in turn, with a node cap that doubles, until one decides or the nodes are used up."""
+        return self._run(target_bytes, node_limit, _doubling(2 * len(self.items) + 200))
+
+    def next_peak(self, refuted_bytes: int) -> int:
+        """The smallest peak above a refuted one that some item could reach."""
+        return min(refuted_bytes + 1 + (item.size_bytes - refuted_bytes - 1) % self.unit for item in self.items)
+
+    def _run(self, target_bytes: int, node_limit: int, schedule: Iterable[tuple[Strategy, int]]) -> Verdict:
+        used = 0
+        for strategy, cap in schedule:
+            cap = min(cap, node_limit - used)
+            if cap <= 0:
+                break
+            verdict = self.decide(target_bytes, strategy, cap)
+            used += verdict.nodes
+            if verdict.bases is not None or verdict.refuted:
+                return Verdict(verdict.bases, verdict.refuted, used)
+            if verdict.nodes == 0:  # shapes the search cannot prove anything about
+                break
+        return Verdict(None, False, used)
+
+    def _worth_compiling(self, node_limit: int) -> bool:
+        if self._compiled is not None:
+            return self._compiled
+        return _loaded() or (self._nodes + node_limit) * len(self.items) > PLAIN_WORK
+
+    def _problem(self, strategy: Strategy) -> tuple[list[int], Problem]:
+        key = strategy.rank, strategy.mirrored
+        if not strategy.jitter and key in self._ranked:
+            return self._ranked[key]
+        order = _rank(self.items, self._most, strategy)
+        items = [self.items[n] for n in order]
+        if strategy.mirrored:
+            items = [replace(item, start=-item.end, end=-item.start) for item in items]
+        problem = build_problem(items, self.unit, _banks(items))
+        if not strategy.jitter:
+            self._ranked[key] = order, problem
+        return order, problem
+
+    def _as_lists(self, strategy: Strategy, problem: Problem) -> Problem:
+        if strategy.jitter:
+            return as_lists(problem)
+        key = strategy.rank, strategy.mirrored
+        if key not in self._lists:
+            self._lists[key] = as_lists(problem)
+        return self._lists[key]
+
+
+def _loaded() -> bool:
+    return compiled_kernel.cache_info().currsize > 0
+
+
+def _doubling(cap: int) -> Iterator[tuple[Strategy, int]]:
+    while True:
+        for strategy in STRATEGIES:
+            yield strategy, cap
+        cap *= 2
+
+
+def _most_live(items: Sequence[Item]) -> list[int]:
+    """For each item the largest sum of live bytes over its life."""
+    first, last, sections = sections_of(items)
+    total = np.zeros(sections, dtype=np.int64)
+    for n, item in enumerate(items):
+        total[first[n] : last[n]] += item.size_bytes
+    return [int(total[first[n] : last[n]].max()) for n in range(len(items))]
+
+
+def _rank(items: Sequence[Item], most: Sequence[int], strategy: Strategy) -> list[int]:
+    def key(n: int) -> tuple[int, ...]:
+        life, size = items[n].end - items[n].start, items[n].size_bytes
+        if strategy.rank == TOTAL_SIZE:
+            return (-most[n], -_jittered(size, strategy.jitter), -life, n)
+        if strategy.rank == TOTAL_LIFE:
+            return (-most[n], -_jittered(life, strategy.jitter), -life * size, n)
+        return (-most[n], -_jittered(life * size, strategy.jitter), -life, n)
+
+    return sorted(range(len(items)), key=key)
+
+
+def _jittered(value: int, seed: int) -> int:
+    """About 1000 x the value, up to 1 % (even seeds) or 3 % (odd ones) off. Equal values stay equal."""
+    if not seed:
+        return 1000 * value
+    most = 30 if seed % 2 else 10
+    return value * (1000 - most + crc32(b"%d %d" % (seed, value)) % (2 * most + 1))
+
+
+def _banks(items: Sequence[Item]) -> dict[tuple[int, int], int]:
+    banked = [n for n, item in enumerate(items) if item.apart]
+    out = {}
+    for a in banked:
+        for b in range(len(items)):
+            bank = bank_between(items[a], items[b]) if a != b else 0
+            if bank:
+                out[a, b] = out[b, a] = bank
+    return out
+
+
+@cache
+def compiled_kernel() -> ModuleType | None:
+    """The kernel compiled by numba, where the extra `fast` is installed; its functions are compiled on first use."""
+    compiled = compiler()
+    # A second instance of the module, so that the plain one stays callable from Python.
+    spec = importlib.util.find_spec(kernel.__name__)
+    if compiled is None or spec is None or spec.loader is None:
+        return None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    vars(module).update(_pile=module._pile_array, _level=module._level_array)
+    for name in kernel.COMPILED:
+        setattr(module, name, compiled(getattr(module, name)))
+    return module

@@ -1,0 +1,75 @@
+"""Residency confirmed by placement: what is chosen to stay is placed with everything else, or less is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from toolchain.memory.buffer import Buffer, DoesNotFit, Placement
+from toolchain.memory.place.placement import DEFAULT_EFFORT_NODES, place
+from toolchain.memory.residency.choice import DEFAULT_EFFORT_LABELS, Residency, ResidentTensor, choose_residents
+
+ROUNDS = 8
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A residency with addresses for the residents and the other buffers.
+
+    hot_steps  steps at which fragmentation cost a resident: the bytes of the choice fitted, its placement did not
+    """
+
+    residency: Residency
+    placement: Placement
+    hot_steps: tuple[int, ...]
+
+
+def settle_residents(
+    tensors: Sequence[ResidentTensor],
+    others: Sequence[Buffer],
+    capacity_bytes: int,
+    alignment_bytes: int = 1,
+    effort_labels: int = DEFAULT_EFFORT_LABELS,
+    effort_nodes: int = DEFAULT_EFFORT_NODES,
+) -> Settled:
+    """Chooses residents beside `others`, which must be placed, and places all of them.
+
+    Where a choice does not place, a sixteenth of the capacity more is withheld at the step that is fullest, and it is
+    chosen anew; `residency.proved` then no longer speaks of the capacity given. Raises DoesNotFit where the others
+    alone do not fit, InvalidTensors, InvalidBuffers.
+    """
+    steps = max([t.end for t in tensors] + [b.end for b in others], default=0)
+    reserved = [0] * steps
+    for b in others:
+        for step in range(b.start, b.end):
+            reserved[step] += b.size_bytes + -b.size_bytes % alignment_bytes
+    padded = [_padded(t, alignment_bytes) for t in tensors]
+    hot: list[int] = []
+    bound = None
+    for _ in range(ROUNDS):
+        chosen = choose_residents(padded, reserved, capacity_bytes, effort_labels)
+        bound = chosen.bound_saved_bytes if bound is None else bound
+        stay = [t for t in tensors if t.name in chosen.resident]
+        try:
+            placement = place([*others, *_buffers(stay, alignment_bytes)], capacity_bytes, effort_nodes)
+        except DoesNotFit as fault:
+            hot.append(fault.step)
+            for step in {s for b in fault.live for s in range(b.start, b.end)}:
+                reserved[step] += max(capacity_bytes // 16, 1)
+            continue
+        return Settled(_against(chosen, bound), placement, tuple(hot))
+    none = Residency(frozenset(), 0, bound or 0, not bound, 0)
+    return Settled(none, place(others, capacity_bytes, effort_nodes), tuple(hot))
+
+
+def _padded(t: ResidentTensor, alignment: int) -> ResidentTensor:
+    return ResidentTensor(t.name, t.start, t.end, t.size_bytes + -t.size_bytes % alignment, t.saving_bytes)
+
+
+def _buffers(tensors: Sequence[ResidentTensor], alignment: int) -> list[Buffer]:
+    return [Buffer(t.name, t.start, t.end, t.size_bytes, alignment) for t in tensors]
+
+
+def _against(chosen: Residency, bound: int) -> Residency:
+    proved = chosen.saved_bytes == bound
+    return Residency(chosen.resident, chosen.saved_bytes, max(bound, chosen.saved_bytes), proved, chosen.nodes)

@@ -1,0 +1,148 @@
+"""Neighbouring groups of a convolution at once, where the array has no mode for them.
+
+Channels of one group alone are short runs in memory, each charged whole bursts, and few columns of the array. So tiles
+take neighbouring groups together, loaded and stored as one box, and an instruction takes as many of them as pays: as a
+dense convolution whose weights between groups are 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from toolchain import machine
+from toolchain.machine import PARAMETER_BYTES, weight_bytes
+from toolchain.machine.units.array import operand_rate, product_cycles
+from toolchain.ops.convolution.parameters import ConvolutionParameters
+from toolchain.ops.convolution.tiles import Lowering, Pair, Part, Tile, cut
+from toolchain.ops.kit.operator import Array, Layer
+from toolchain.ops.kit.requants import channel_slice, pack_weights, parameter_block
+from toolchain.ops.kit.residual import no_residual_fields
+from toolchain.ops.kit.tile import Block, Site, Tiling, Work, aligned, halvings, spans
+
+
+def grouped_tilings(op: ConvolutionParameters, layer: Layer) -> Iterable[Tiling]:
+    """`channels`: outputs of neighbouring groups; `inner`: input channels of one instruction, whose sums are whole."""
+    _, height, width, outputs = layer.output.shape
+    own, together = outputs // op.groups, _groups_together(op, layer)
+    if not together:
+        return
+    inner = together * layer.input_type(0).shape[3] // op.groups
+    entries = op.array(layer).accumulators.entries // (together * own)
+    columns = min(width, entries, op.most_columns(layer))
+    for groups in halvings(op.groups, together):
+        if groups == 1:
+            continue
+        for rows in halvings(height):
+            if rows * columns > entries and rows > 1:
+                continue
+            yield Tiling(rows, columns, groups * own, inner, False)
+            if groups < op.groups and (rows < height or columns < width):
+                yield Tiling(rows, columns, groups * own, inner, True)
+        for part in halvings(columns)[1:]:
+            yield Tiling(1, part, groups * own, inner, False)
+
+
+def _groups_together(op: ConvolutionParameters, layer: Layer) -> int:
+    """Groups of one instruction: the fewest cycles a group, of array and weights; 0 where the limits forbid even one."""
+    chip, limits = layer.chip, op.limits(layer)
+    mac, dram = op.array(layer), chip.dram
+    rate = operand_rate(mac, chip, chip.numerics.weight)
+    _, height, width, outputs = layer.output.shape
+    _, kh, kw, inputs = layer.constants[layer.node.inputs[1]].shape
+    own = outputs // op.groups
+    most = min(
+        op.groups,
+        (limits.max_input_channels or inputs * op.groups) // inputs,
+        (limits.max_output_channels or outputs) // own,
+        mac.accumulators.entries // own,
+    )
+    best, least = 0, float("inf")
+    for count in range(1, min(most, max(1, mac.columns // own)) + 1):
+        array = product_cycles(mac, height * width, kh * kw * count * inputs, count * own, rate) / count
+        loads = own * weight_bytes(kh * kw * count * inputs, chip) / dram.read_bytes_per_cycle
+        if array + loads <= least:
+            best, least = count, array + loads
+    return best
+
+
+class Grouped(Lowering):
+    """A work has the instructions of all its groups and parts of the kernel, so that its box is brought and taken once."""
+
+    def __init__(self, op: ConvolutionParameters, layer: Layer, tiling: Tiling):
+        self.groups, self.reduction, self.outputs = 1, tiling.inner, layer.output.shape[3]
+        self.own = self.outputs // op.groups
+        self.inputs = layer.input_type(0).shape[3] // op.groups
+        self.together = tiling.inner // self.inputs
+        super().__init__(op, layer, tiling)
+
+    def _works(self, point: tuple[Any, ...], taps: list[tuple[Pair, Pair]]) -> list[Work]:
+        tile, _ = self._tile(point)
+        start, count = tile.channels[0] // self.own, tile.channels[1] // self.own
+        met = [taps.index(part) for part in self._met(tile, taps)] or [0]
+        region = self.read(tile, Part(*taps[0], tile.channels), (start * self.inputs, count * self.inputs))
+        write = self.write(tile)
+        pieces = spans(count, self.together)
+        block, offsets, parameters = self._packed(tile, taps, pieces)
+
+        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
+            found: list[machine.MachineOp] = []
+            for index, piece in enumerate(pieces):
+                site, parameter = _beside(sites[0], piece[0] * self.inputs), parameters + PARAMETER_BYTES * piece[0] * self.own
+                for at in met:
+                    last, weight = at == met[-1], offsets[index * len(taps) + at]
+                    found.append(
+                        machine.Convolution(
+                            **self.window_fields(tile, Part(*taps[at], piece), region, site),
+                            **self.array_fields((blocks[0] + weight, *blocks[1:]), parameter - weight, at != met[0], last),
+                            **self._results(piece, out if last else None),
+                        )
+                    )
+            return tuple(found)
+
+        return [Work((region,), (block, *self.table_blocks), write, emit)]
+
+    def _results(self, piece: Pair, out: Site | None) -> dict[str, int]:
+        """What becomes of the sums of a piece of the groups, and how many channels they have."""
+        return {
+            **self.output_fields(_beside(out, piece[0] * self.own) if out else None),
+            **no_residual_fields(),
+            "input_channels": piece[1] * self.inputs,
+            "output_channels": piece[1] * self.own,
+        }
+
+    def _packed(self, tile: Tile, taps: list[tuple[Pair, Pair]], pieces: list[Pair]) -> tuple[Block, tuple[int, ...], int]:
+        """Weights of every piece and kernel part, then all parameters; where each of the weights and those begin."""
+        chip, (start, size) = self.layer.chip, tile.channels
+        offsets, end = [], 0
+        for _, count in pieces:
+            for ky, kx in taps:
+                offsets.append(end)
+                end += count * self.own * weight_bytes(ky[1] * kx[1] * count * self.inputs, chip)
+        parameters = aligned(end, PARAMETER_BYTES)
+
+        def data() -> bytes:
+            wide = [self._diagonal(start + first * self.own, count) for first, count in pieces]
+            rows = [w[:, cut(ky), cut(kx)].reshape(len(w), -1) for w in wide for ky, kx in taps]
+            packed = b"".join(pack_weights(r, chip.numerics) for r in rows)
+            bias = self.layer.constants[self.bias][start : start + size]
+            return packed.ljust(parameters, b"\0") + parameter_block(bias, channel_slice(self.op.requant, start, size))
+
+        key = (self.layer.node.name, tile.channels, self.together)
+        return Block(key, parameters + PARAMETER_BYTES * size, data), tuple(offsets), parameters
+
+    def _diagonal(self, channel: int, count: int) -> Array:
+        """Weights of `count` groups from output `channel`: [count * own, kh, kw, count * inputs], 0 between groups."""
+        weights = self.layer.constants[self.weights]
+        wide = np.zeros((count * self.own, self.kh, self.kw, count * self.inputs), weights.dtype)
+        for i in range(count):
+            rows, columns = (i * self.own, self.own), (i * self.inputs, self.inputs)
+            wide[cut(rows), :, :, cut(columns)] = weights[cut((channel + i * self.own, self.own))]
+        return wide
+
+
+def _beside(site: Site, channels: int) -> Site:
+    """The site `channels` further along the last dimension."""
+    return Site(site.address + channels * site.strides[-1], site.strides)

@@ -1,0 +1,110 @@
+"""Convolution on codes: what it computes and the tiles it may be cut into.
+
+Accumulators are requantized per output channel, clamped, taken through a table, and a residual is added (each optional).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+from quant.fixed_point.core.requantization import requantize
+from quant.fixed_point.sums.conv import conv2d
+from toolchain.hw.chip import Chip
+from toolchain.ops.convolution.grouped import Grouped, grouped_tilings
+from toolchain.ops.convolution.parameters import ConvolutionParameters, Pads, is_depthwise, stated
+from toolchain.ops.convolution.tiles import Dense, Depthwise, Lowering
+from toolchain.ops.kit.nest import Nest
+from toolchain.ops.kit.operator import Array, Layer, PerSample, alike_per_sample
+from toolchain.ops.kit.tile import Tiling, halvings
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerConvolution(ConvolutionParameters):
+    """Inputs x, weights int8[o, kh, kw, i / groups], bias int64[o] and, with `residual`, the tensor that is added."""
+
+    NAME = "Convolution"
+    VERSION = 1
+
+    def reference(self, inputs: Sequence[Array]) -> Array:
+        x, weights, bias = inputs[:3]
+        acc = conv2d(
+            x,
+            weights,
+            strides=self.strides,
+            dilations=self.dilations,
+            pads=self.pads,
+            groups=self.groups,
+            x_zero_point=self.x_zero_point,
+            bias=bias,
+            accumulator_bits=self.accumulator_bits,
+        )
+        y = requantize(acc, self.requant, x.dtype)
+        if self.table is not None:
+            y = self.table.apply(y)
+        return y if self.residual is None else self.residual.add(y, inputs[3])
+
+    def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
+        """Pixels are samples too where each is made from one."""
+        _, kh, kw, _ = layer.constants[layer.node.inputs[1]].shape
+        pointwise = (kh, kw) == self.strides == (1, 1) and not any(self.pads)
+        return alike_per_sample(self, layer, axis) if axis == 0 or (axis < 3 and pointwise) else None
+
+    def tiling_key(self) -> Hashable:
+        return (
+            (self.strides, self.pads, self.dilations, self.groups),
+            self.table is not None,
+            self.residual is not None,
+        )
+
+    def tilings(self, layer: Layer) -> Iterable[Tiling]:
+        """Neighbouring groups together, then each group alone: a small SRAM may hold no more."""
+        if self.groups > 1 and self.residual is None and not self.depthwise(layer):
+            yield from grouped_tilings(self, layer)
+        yield from _tilings(self, layer)
+
+    def nest(self, layer: Layer, tiling: Tiling) -> Nest:
+        return _lowering(self, layer, tiling).nest()
+
+
+def _lowering(op: IntegerConvolution, layer: Layer, tiling: Tiling) -> Lowering:
+    if op.depthwise(layer):
+        return Depthwise(op, layer, tiling)
+    # More output channels than a group has: the tiling takes neighbouring groups together.
+    together = tiling.channels > layer.output.shape[3] // op.groups
+    return (Grouped if together else Dense)(op, layer, tiling)
+
+
+def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
+    """Rows x columns x channels within accumulators and limits; whole reductions first, cut ones where they must be."""
+    _, height, width, channels = layer.output.shape
+    mac, limits = op.array(layer), op.limits(layer)
+    if op.depthwise(layer):
+        reduction, step = 1, mac.columns
+    else:
+        reduction, channels, step = layer.input_type(0).shape[3] // op.groups, channels // op.groups, mac.columns
+    entries = mac.accumulators.entries
+    most_inner = min(reduction, limits.max_input_channels or reduction)
+    most_channels = min(channels, limits.max_output_channels or channels, entries)
+    for inner in halvings(most_inner, mac.rows * mac.depth):
+        for tile_channels in halvings(most_channels, step):
+            columns = min(width, entries // tile_channels, op.most_columns(layer))
+            for rows in halvings(height):
+                if rows * columns * tile_channels > entries and rows > 1:
+                    continue
+                yield Tiling(rows, columns, tile_channels, inner, False)
+                if tile_channels < channels and (rows < height or columns < width):
+                    yield Tiling(rows, columns, tile_channels, inner, True)
+        for part in halvings(columns)[1:]:
+            yield Tiling(1, part, tile_channels, inner, False)
+    kernel_rows = layer.constants[layer.node.inputs[1]].shape[1]
+    for tile_channels in halvings(most_channels, step):
+        for taps in halvings(kernel_rows)[1:]:
+            yield Tiling(1, 1, tile_channels, inner, False, taps)
+
+
+def exceeds_max_pad(pads: Pads, groups: int, inputs: int, outputs: int, chip: Chip) -> bool:
+    """True when the padding must be written into memory first."""
+    depthwise = is_depthwise(groups, inputs, outputs, chip)
+    limit = stated(chip.limits.depthwise if depthwise else chip.limits.convolution).max_pad
+    return limit is not None and (max(pads[0], pads[2]) > limit[0] or max(pads[1], pads[3]) > limit[1])

@@ -1,0 +1,92 @@
+"""What a convolution on codes is told by, and what of a machine runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quant.fixed_point.core.requant import Requant
+from toolchain.hw.chip import Chip, ConvolutionLimits
+from toolchain.hw.engines import MacArray
+from toolchain.machine.parameter import OPEN_LIMIT
+from toolchain.ops.kit.arrays import able_arrays, main_array
+from toolchain.ops.kit.operator import Layer
+from toolchain.ops.kit.requants import LookupTable
+from toolchain.ops.kit.residual import Residual
+
+Pads = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class ConvolutionParameters:
+    """Of a layer's inputs: x, weights int8[o, kh, kw, i / groups], bias int64[o] and, with `residual`, the addend."""
+
+    strides: tuple[int, int]
+    pads: Pads
+    dilations: tuple[int, int]
+    groups: int
+    x_zero_point: int
+    accumulator_bits: int
+    requant: Requant
+    table: LookupTable | None
+    residual: Residual | None
+
+    @property
+    def post(self) -> frozenset[str]:
+        """What an array must do to its outputs on their way to memory."""
+        wanted = (("table", self.table), ("add", self.residual))
+        return frozenset(name for name, part in wanted if part is not None)
+
+    def array(self, layer: Layer) -> MacArray:
+        """The largest array that can run it."""
+        return main_array(able_arrays(layer.chip, self.post, self.depthwise(layer)))
+
+    def can_have(self, post: str, layer: Layer) -> bool:
+        """True where an array that can run the convolution as it is has this `post` too."""
+        return bool(able_arrays(layer.chip, self.post | {post}, self.depthwise(layer)))
+
+    def depthwise(self, layer: Layer) -> bool:
+        """True when machine.Depthwise runs it."""
+        outputs = layer.constants[layer.node.inputs[1]].shape[0]
+        return self.residual is None and is_depthwise(self.groups, layer.input_type(0).shape[3], outputs, layer.chip)
+
+    def limits(self, layer: Layer) -> ConvolutionLimits:
+        """Those of the machine operation that runs it."""
+        return stated(getattr(layer.chip.limits, self.section(layer)))
+
+    def section(self, layer: Layer) -> str:
+        """Where `limits` has those of the machine operation that runs it."""
+        return "depthwise" if self.depthwise(layer) else "convolution"
+
+    def stride_cut(self, layer: Layer) -> str | None:
+        """What a stride beyond the machine's limit costs: outputs apart from each other take an instruction each."""
+        section = self.section(layer)
+        limit = getattr(layer.chip.limits, section).max_stride
+        apart = [axis for axis, s, most in zip(("row", "column"), self.strides, limit or self.strides) if s > most]
+        if limit is None or not apart:
+            return None
+        stride, each = "x".join(map(str, self.strides)), " and one ".join(apart)
+        return f"limits.{section}.max_stride={list(limit)}: stride {stride}, so one output {each} an instruction"
+
+    def most_columns(self, layer: Layer) -> int:
+        """Output columns of one instruction."""
+        limits = self.limits(layer)
+        if limits.max_stride and self.strides[1] > limits.max_stride[1]:
+            return 1
+        return limits.max_width or layer.output.shape[2]
+
+    def macs(self, layer: Layer) -> int:
+        """Products that the convolution takes, those with padding included."""
+        _, kh, kw, inputs = layer.constants[layer.node.inputs[1]].shape
+        n, height, width, channels = layer.output.shape
+        return n * height * width * channels * kh * kw * inputs
+
+
+def is_depthwise(groups: int, inputs: int, outputs: int, chip: Chip) -> bool:
+    """One weight plane a channel, and an array has a mode for it."""
+    return groups == inputs == outputs and inputs > 1 and bool(able_arrays(chip, depthwise=True))
+
+
+def stated(limits: ConvolutionLimits) -> ConvolutionLimits:
+    """With what an instruction can say of a window at most, where the machine sets no limit."""
+    names = ("max_kernel", "max_stride", "max_dilation", "max_pad")
+    return limits.model_copy(update={n: (OPEN_LIMIT, OPEN_LIMIT) for n in names if getattr(limits, n) is None})

@@ -1,0 +1,171 @@
+"""Convolution of any group, stride, dilation and padding on the MAC array; fully connected layers are its 1x1 case.
+
+y[n, h, w, o] = act(bias[o] + sum x[n, h sh + ky dh - top, w sw + kx dw - left, i] w[o, ky, kx, i]).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from quant.given import stored_weights
+from quant.parameters import (
+    BiasQuant,
+    WeightQuant,
+    bias_compensation,
+    bias_quant,
+    expressible_weight,
+    product_scale,
+    taken_weight,
+    weight_quant,
+)
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node
+from toolchain.ops.convolution.integer import IntegerConvolution, exceeds_max_pad
+from toolchain.ops.kit.operator import Array, QuantScope, clamp_codes
+from toolchain.ops.kit.rule import Rule
+from toolchain.ops.kit.scope import Scope
+from toolchain.ops.kit.window import pair_of
+from toolchain.ops.movement import Pad
+from toolchain.ops.permutation import Reshape
+
+Bounds = tuple[float | None, float | None]
+Pads = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """x[n, h, w, i], w[o, kh, kw, i / groups] and bias[o] (or ''). `pads` are top, left, bottom, right."""
+
+    strides: tuple[int, int]
+    pads: Pads
+    dilations: tuple[int, int]
+    groups: int
+    activation: Bounds = (None, None)
+
+    @property
+    def takes_clamp(self) -> bool:
+        return self.activation == (None, None)
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        if node.inputs[1] not in graph.constants:
+            return "its weights are computed, not constant"
+        mac = chip.array
+        pair = (chip.numerics.activation, chip.numerics.weight)
+        if not any((t.activation, t.weight) == pair for t in mac.types):
+            return f"{chip.key('mac_array')}.types has no {pair[0]} x {pair[1]}"
+        return None
+
+    def weights(self, node: Node, scope: QuantScope) -> BiasQuant:
+        """Its weights and bias in integers: as chosen, or the file's own codes, or rounded to nearest."""
+        weights, chosen, numerics = scope.graph.constants[node.inputs[1]], scope.layer(node), scope.chip.numerics
+        bias_name = (*node.inputs, "", "")[2]
+        bias = chosen.bias if chosen.bias is not None or not bias_name else scope.graph.constants[bias_name]
+        if chosen.weight is None:
+            w, bias = _weights(node, weights, bias, scope)
+        else:
+            w = taken_weight(chosen.weight, weights, numerics, name=node.name)
+            weights = w.dequantized()
+        bits = scope.chip.array.accumulators.bits
+        return bias_quant(bias, weights, w, scope.quant(node.inputs[0]), numerics, accumulator_bits=bits, name=node.name)
+
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+        x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
+        numerics, bits = scope.chip.numerics, scope.chip.array.accumulators.bits
+        low, high = clamp_codes(self.activation, y, scope.code_range)
+        b = self.weights(node, scope)
+        scale = product_scale(x.scale, b.weight.scales, y.scale, numerics)
+        peak = b.peak if len(b.weight.scales) > 1 else b.peak.max()
+        requant = scope.requant(scale, "convolution", y.zero_point, low, high, where=node.name, peak=peak)
+        offset = bias_compensation(
+            requant.real_scale, y, numerics, clamp_low=low, peak=b.peak, accumulator_bits=bits, name=node.name
+        )
+        integer = IntegerConvolution(
+            self.strides,
+            self.pads,
+            self.dilations,
+            self.groups,
+            x.zero_point,
+            bits,
+            replace(requant, zero_point=offset.output_zero_point),
+            None,
+            None,
+        )
+        names = (
+            node.inputs[0],
+            scope.constant(f"{node.name}.weights", b.weight.codes),
+            scope.constant(f"{node.name}.bias", b.codes.astype(np.int64) + offset.offsets),
+        )
+        return [Node(node.name, integer, names, node.outputs, node.sources)]
+
+
+def _weights(node: Node, weights: Array, bias: Array | None, scope: QuantScope) -> tuple[WeightQuant, Array | None]:
+    """Codes of the weights: the file's own where it has them. And the bias, in all its bits."""
+    numerics, how = scope.chip.numerics, scope.stored(node)
+    own = None if how is None else stored_weights(weights, 0, how, numerics, node.name)
+    if how is not None and how.bias is not None and bias is not None and np.array_equal(how.bias.astype(np.float32), bias):
+        bias = how.bias
+    if own is not None:
+        return own, bias
+    ratio = scope.quant(node.inputs[0]).scale / scope.quant(node.outputs[0]).scale
+    return expressible_weight(weights, weight_quant(weights, 0, numerics, name=node.name), ratio, numerics), bias
+
+
+def convolution(scope: Scope) -> None:
+    x, w = scope.node.inputs[:2]
+    bias = scope.node.inputs[2] if len(scope.node.inputs) > 2 else ""
+    weights = scope.value(w)
+    if weights is None or (bias and scope.value(bias) is None):
+        return scope.refuse("its weights or bias are computed, not constant")
+    if weights.ndim != 4:
+        return scope.refuse(f"{weights.ndim - 2}-dimensional windows; the chip has rows and columns")
+    a = scope.attributes
+    pads = tuple(int(p) for p in a.get("pads", (0, 0, 0, 0)))
+    op = Convolution(pair_of(a, "strides"), (pads[0], pads[1], pads[2], pads[3]), pair_of(a, "dilations"), int(a.get("group", 1)))
+    source = scope.read(x, "nhwc")
+    if exceeds_max_pad(op.pads, op.groups, scope.shape(x)[1], weights.shape[0], scope.chip):
+        source, op = _padded(scope, source, op)
+    names = (source, scope.constant(f"{w}@nhwc", np.ascontiguousarray(weights.transpose(0, 2, 3, 1))), bias)
+    return scope.emit(op, names, "nhwc")
+
+
+def _padded(scope: Scope, source: str, op: Convolution) -> tuple[str, Convolution]:
+    """Padding beyond the limit is written into memory first."""
+    top, left, bottom, right = op.pads
+    n, h, w, c = scope.types[source].shape
+    around = Pad((0, top, left, 0), (0, bottom, right, 0), 0.0)
+    shape = (n, h + top + bottom, w + left + right, c)
+    padded = scope.step("padded", around, (source,), shape, like=source, sources=())
+    return padded, Convolution(op.strides, (0, 0, 0, 0), op.dilations, op.groups)
+
+
+def gemm(scope: Scope) -> None:
+    """x[m, k] w[n, k]^T + b: a 1x1 convolution over m columns."""
+    x, w = scope.node.inputs[:2]
+    bias = scope.node.inputs[2] if len(scope.node.inputs) > 2 else ""
+    weights, values = scope.value(w), scope.value(bias) if bias else None
+    if weights is None or (bias and values is None):
+        return scope.refuse("its weights or bias are computed, not constant")
+    a = scope.attributes
+    if a.get("transA", 0) or float(a.get("alpha", 1.0)) != 1.0 or float(a.get("beta", 1.0)) != 1.0:
+        return scope.refuse("alpha, beta or transA is not the default")
+    if not a.get("transB", 0):
+        weights = weights.T
+    n, k = weights.shape
+    m = scope.shape(x)[0]
+    source = scope.read(x, "plain")
+    rows = Reshape((1, 1, m, k))
+    wide = scope.step("rows", rows, (source,), (1, 1, m, k), like=source, sources=())
+    names = [wide, scope.constant(f"{w}@nhwc", np.ascontiguousarray(weights.reshape(n, 1, 1, k))), ""]
+    if values is not None:
+        names[2] = scope.constant(f"{bias}@row", np.broadcast_to(values.reshape(-1), (n,)).copy())
+    product = scope.inner("product", (1, 1, m, n))
+    op = Convolution((1, 1), (0, 0, 0, 0), (1, 1), 1)
+    sources = scope.node.sources or (scope.node.name,)
+    scope.nodes.append(Node(f"{scope.node.name}", op, tuple(names), (product,), sources))
+    scope.node = Node(f"{scope.node.name}@shape", scope.node.op, scope.node.inputs, scope.node.outputs, sources)
+    return scope.emit(Reshape((m, n)), (product,), "plain")
+
+
+RULES = {"Conv": Rule(convolution, "nhwc"), "Gemm": Rule(gemm)}

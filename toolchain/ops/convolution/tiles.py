@@ -1,0 +1,263 @@
+"""The instructions of a convolution's tiles: what dense and depthwise ones share, and what tells them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+from toolchain import machine
+from toolchain.machine import PARAMETER_BYTES, weight_bytes
+from toolchain.ops.convolution.parameters import ConvolutionParameters
+from toolchain.ops.kit.nest import Nest, alike, cut_axis, reduction_axis, window_axis
+from toolchain.ops.kit.operator import Array, Layer
+from toolchain.ops.kit.requants import channel_slice, pack_weights, parameter_block
+from toolchain.ops.kit.residual import no_residual_fields, residual_fields
+from toolchain.ops.kit.tile import Block, Region, Site, Tiling, Work, aligned, spans
+from toolchain.ops.kit.window import Window
+
+Pair = tuple[int, int]
+
+
+class Tile(NamedTuple):
+    """Output elements of one tile."""
+
+    group: int
+    n: int
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+    channels: tuple[int, int]
+
+
+class Part(NamedTuple):
+    """Kernel elements and reduction channels of one instruction."""
+
+    ky: tuple[int, int]
+    kx: tuple[int, int]
+    inner: tuple[int, int]
+
+
+class Lowering:
+    """What dense and depthwise instructions share: windows, tiles, parts and the common fields.
+
+    Groups, tiles of a group, pieces of the reduction and parts of the kernel are the loops, parts that meet only padding
+    left out. The last work of a tile has the results, those before it leave partial sums.
+    """
+
+    groups: int  # that run one after another
+    reduction: int  # input channels that one output channel of the works sees
+    outputs: int  # output channels of a group
+
+    def __init__(self, op: ConvolutionParameters, layer: Layer, tiling: Tiling):
+        self.op, self.layer, self.tiling = op, layer, tiling
+        self.x, self.weights, self.bias = layer.node.inputs[:3]
+        _, height, width, _ = layer.input_type(0).shape
+        _, self.kh, self.kw, _ = layer.constants[self.weights].shape
+        self.vertical = Window(height, self.kh, op.strides[0], op.dilations[0], op.pads[0])
+        self.horizontal = Window(width, self.kw, op.strides[1], op.dilations[1], op.pads[1])
+        self.limits = op.limits(layer)
+        self.high, self.wide = self._kernel_part()
+        self.table_blocks = () if op.table is None else (op.table.block(layer.node.name),)
+
+    def _kernel_part(self) -> tuple[int, int]:
+        """Kernel rows and columns of one instruction."""
+        kernel, dilation = self.limits.max_kernel or (self.kh, self.kw), self.limits.max_dilation
+        high = 1 if dilation and self.op.dilations[0] > dilation[0] else min(kernel[0], self.tiling.taps or kernel[0])
+        wide = 1 if dilation and self.op.dilations[1] > dilation[1] else kernel[1]
+        return min(high, self.kh), min(wide, self.kw)
+
+    def nest(self) -> Nest:
+        batch, height, width, _ = self.layer.output.shape
+        tile_rows = 1 if self.limits.max_stride and self.op.strides[0] > self.limits.max_stride[0] else self.tiling.rows
+        ky, kx = tuple(spans(self.kh, self.high)), tuple(spans(self.kw, self.wide))
+        rows = window_axis(self.vertical, tuple(spans(height, tile_rows)), ky)
+        columns = window_axis(self.horizontal, tuple(spans(width, self.tiling.columns)), kx)
+        inner = reduction_axis(self.reduction, self.tiling.inner)
+        places, channels = (alike(batch), rows, columns), cut_axis(self.outputs, self.tiling.channels)
+        order = (*places, channels) if self.tiling.rows_outer else (channels, *places)
+        taps = list(product(ky, kx))
+        return Nest((alike(self.groups), *order, inner), lambda point: self._works(point, taps))
+
+    def _works(self, point: tuple[Any, ...], taps: list[tuple[Pair, Pair]]) -> list[Work]:
+        """One tile and one piece of the reduction: a work for each part of the kernel that meets more than padding."""
+        tile, inner = self._tile(point)
+        met = self._met(tile, taps)
+        first, final = inner[0] == 0, inner[0] + inner[1] == self.reduction
+        if not met:
+            return [self.work(tile, Part(*taps[0], inner), False, True)] if first else []
+        ends = len(met) - 1
+        return [self.work(tile, Part(ky, kx, inner), i > 0 or not first, final and i == ends) for i, (ky, kx) in enumerate(met)]
+
+    def _tile(self, point: tuple[Any, ...]) -> tuple[Tile, Pair]:
+        """The tile of a point of the nest, and its piece of the reduction."""
+        if self.tiling.rows_outer:
+            group, n, rows, columns, (channel, size), inner = point
+        else:
+            group, (channel, size), n, rows, columns, inner = point
+        return Tile(group, n, rows, columns, (group * self.outputs + channel, size)), inner
+
+    def _met(self, tile: Tile, taps: list[tuple[Pair, Pair]]) -> list[tuple[Pair, Pair]]:
+        """The parts of the kernel that meet more than padding."""
+        return [(ky, kx) for ky, kx in taps if self._meets(tile, ky, kx)] if len(taps) > 1 else taps
+
+    def _meets(self, tile: Tile, ky: Pair, kx: Pair) -> bool:
+        return self.vertical.part(ky).meets(*tile.rows) and self.horizontal.part(kx).meets(*tile.columns)
+
+    def work(self, tile: Tile, part: Part, accumulate: bool, last: bool) -> Work:
+        """The work of one instruction."""
+        raise NotImplementedError
+
+    def read(self, tile: Tile, part: Part, channels: tuple[int, int]) -> Region:
+        """What the tile reads; of the kernel rows of this part alone where the tiling cuts them to save memory."""
+        vertical = self.vertical.part(part.ky) if self.tiling.taps else self.vertical
+        top, rows = vertical.needed(*tile.rows)
+        left, columns = self.horizontal.needed(*tile.columns)
+        return Region(self.x, (tile.n, top, left, channels[0]), (1, rows, columns, channels[1]))
+
+    def write(self, tile: Tile) -> Region:
+        start = (tile.n, tile.rows[0], tile.columns[0], tile.channels[0])
+        return Region(self.layer.node.outputs[0], start, (1, tile.rows[1], tile.columns[1], tile.channels[1]))
+
+    def window_fields(self, tile: Tile, part: Part, region: Region, site: Site) -> dict[str, int]:
+        """Addresses, sizes and padding of the input as this part of the kernel sees it."""
+        op = self.op
+        vertical, horizontal = self.vertical.part(part.ky), self.horizontal.part(part.kx)
+        skip_rows, pad_top = vertical.offset(tile.rows[0], region.start[1])
+        skip_columns, pad_left = horizontal.offset(tile.columns[0], region.start[2])
+        return {
+            "input_address": site.address + skip_rows * site.strides[1] + skip_columns * site.strides[2],
+            "input_row_stride": site.strides[1],
+            "input_column_stride": site.strides[2],
+            "input_height": max(0, region.size[1] - skip_rows),
+            "input_width": max(0, region.size[2] - skip_columns),
+            "pad_top": pad_top,
+            "pad_left": pad_left,
+            "kernel_height": part.ky[1],
+            "kernel_width": part.kx[1],
+            "stride_height": op.strides[0] if tile.rows[1] > 1 else 1,
+            "stride_width": op.strides[1] if tile.columns[1] > 1 else 1,
+            "dilation_height": op.dilations[0] if part.ky[1] > 1 else 1,
+            "dilation_width": op.dilations[1] if part.kx[1] > 1 else 1,
+            "output_height": tile.rows[1],
+            "output_width": tile.columns[1],
+            "input_zero_point": op.x_zero_point,
+        }
+
+    def array_fields(self, blocks: Sequence[int], parameters: int, accumulate: bool, last: bool) -> dict[str, int]:
+        """Weights, parameters behind them, table, and what becomes of the sums; blocks: addresses of weights and table."""
+        table = last and self.op.table is not None
+        return {
+            "weight_address": blocks[0],
+            "parameter_address": blocks[0] + parameters if last else 0,
+            "accumulate": int(accumulate),
+            "emit": int(last),
+            "use_table": int(table),
+            "table_address": blocks[1] if table else 0,
+        }
+
+    def output_fields(self, site: Site | None) -> dict[str, int]:
+        r = self.op.requant
+        return {
+            "output_address": site.address if site else 0,
+            "output_row_stride": site.strides[1] if site else 0,
+            "output_column_stride": site.strides[2] if site else 0,
+            "output_zero_point": r.zero_point,
+            "clamp_low": r.low,
+            "clamp_high": r.high,
+        }
+
+    def block(self, tile: Tile, part: Part, shape: tuple[int, int], last: bool) -> tuple[Block, int]:
+        """Weights of one instruction and, for the last of a tile, its parameters behind them; and where those begin.
+
+        shape: rows x row length of the weights, which are packed row by row.
+        """
+        numerics = self.layer.chip.numerics
+        start, size = tile.channels
+        packed_bytes = shape[0] * weight_bytes(shape[1], self.layer.chip)
+        parameters = aligned(packed_bytes, PARAMETER_BYTES)
+
+        def data() -> bytes:
+            packed = pack_weights(self.rows(tile, part).reshape(shape), numerics)
+            if not last:
+                return packed
+            bias = self.layer.constants[self.bias][start : start + size]
+            return packed.ljust(parameters, b"\0") + parameter_block(bias, channel_slice(self.op.requant, start, size))
+
+        key = (self.layer.node.name, tile.channels, part.ky, part.kx, part.inner, last)
+        total = parameters + PARAMETER_BYTES * size if last else packed_bytes
+        return Block(key, total, data), parameters
+
+    def rows(self, tile: Tile, part: Part) -> Array:
+        """The weights of one instruction in the order of memory."""
+        raise NotImplementedError
+
+
+class Dense(Lowering):
+    """One group: every output channel sees every input channel of the group."""
+
+    def __init__(self, op: ConvolutionParameters, layer: Layer, tiling: Tiling):
+        self.groups = op.groups
+        self.reduction, self.outputs = layer.input_type(0).shape[3] // op.groups, layer.output.shape[3] // op.groups
+        super().__init__(op, layer, tiling)
+
+    def work(self, tile: Tile, part: Part, accumulate: bool, last: bool) -> Work:
+        region = self.read(tile, part, (tile.group * self.reduction + part.inner[0], part.inner[1]))
+        write = self.write(tile) if last else None
+        reads = [region]
+        if last and self.op.residual is not None:
+            reads.append(self.write(tile)._replace(tensor=self.layer.node.inputs[3]))
+        shape = (tile.channels[1], part.ky[1] * part.kx[1] * part.inner[1])
+        block, parameters = self.block(tile, part, shape, last)
+
+        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
+            residual = self.op.residual if len(sites) > 1 else None
+            return (
+                machine.Convolution(
+                    **self.window_fields(tile, part, region, sites[0]),
+                    **self.array_fields(blocks, parameters, accumulate, last),
+                    **self.output_fields(out),
+                    **(no_residual_fields() if residual is None else residual_fields(residual, sites[1])),
+                    input_channels=part.inner[1],
+                    output_channels=tile.channels[1],
+                ),
+            )
+
+        blocks = (block, *(self.table_blocks if last else ()))
+        return Work(tuple(reads), blocks, write, emit)
+
+    def rows(self, tile: Tile, part: Part) -> Array:
+        return self.layer.constants[self.weights][cut(tile.channels), cut(part.ky), cut(part.kx), cut(part.inner)]
+
+
+def cut(span: Pair) -> slice:
+    """(start, size) as a slice."""
+    return slice(span[0], span[0] + span[1])
+
+
+class Depthwise(Lowering):
+    """One weight plane a channel: w[ky, kx, c] in memory."""
+
+    def __init__(self, op: ConvolutionParameters, layer: Layer, tiling: Tiling):
+        self.groups, self.reduction, self.outputs = 1, 1, layer.output.shape[3]
+        super().__init__(op, layer, tiling)
+
+    def work(self, tile: Tile, part: Part, accumulate: bool, last: bool) -> Work:
+        region = self.read(tile, part, tile.channels)
+        block, parameters = self.block(tile, part, (part.ky[1] * part.kx[1], tile.channels[1]), last)
+
+        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
+            return (
+                machine.Depthwise(
+                    **self.window_fields(tile, part, region, sites[0]),
+                    **self.array_fields(blocks, parameters, accumulate, last),
+                    **self.output_fields(out),
+                    channels=tile.channels[1],
+                ),
+            )
+
+        blocks = (block, *(self.table_blocks if last else ()))
+        return Work((region,), blocks, self.write(tile) if last else None, emit)
+
+    def rows(self, tile: Tile, part: Part) -> Array:
+        planes = self.layer.constants[self.weights][cut(tile.channels), cut(part.ky), cut(part.kx), 0]
+        return planes.transpose(1, 2, 0)

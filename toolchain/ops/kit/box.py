@@ -1,0 +1,76 @@
+"""Tiles of operators that work element by element: boxes over the last three dimensions, one by one over the rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from toolchain.ops.kit.nest import Nest, alike, cut_axis
+from toolchain.ops.kit.operator import Layer
+from toolchain.ops.kit.tile import Block, Region, Site, Tiling, Work, halvings
+
+Shape = tuple[int, ...]
+
+
+def three(shape: Shape) -> Shape:
+    """The shape with at least three dimensions, ones in front."""
+    return (1,) * (3 - len(shape)) + shape
+
+
+def box_tilings(layer: Layer, multiple: int) -> Iterable[Tiling]:
+    """Whole rows first, then fewer rows, columns, channels."""
+    height, width, channels = three(layer.output.shape)[-3:]
+    for rows in halvings(height):
+        yield Tiling(rows, width, channels, 0)
+    for columns in halvings(width)[1:]:
+        yield Tiling(1, columns, channels, 0)
+    for part in halvings(channels, multiple)[1:]:
+        yield Tiling(1, 1, part, 0)
+
+
+def box_nest(shape: Shape, tiling: Tiling, work: Callable[[Shape, Shape], Work]) -> Nest:
+    """One work for every tile of a tensor of this shape; `work` is given its start and size."""
+    padded = three(shape)
+    lead, drop = len(padded) - 3, len(padded) - len(shape)
+    cuts = zip(padded[-3:], (tiling.rows, tiling.columns, tiling.channels))
+    axes = (*(alike(n) for n in padded[:-3]), *(cut_axis(total, tile) for total, tile in cuts))
+
+    def body(point: tuple[Any, ...]) -> tuple[Work]:
+        start = (*point[:lead], *(s for s, _ in point[lead:]))
+        size = (*(1 for _ in point[:lead]), *(n for _, n in point[lead:]))
+        return (work(start[drop:], size[drop:]),)
+
+    return Nest(axes, body)
+
+
+def operand_region(name: str, shape: Shape, start: Shape, size: Shape) -> Region:
+    """The part of a (broadcast) operand that an output box needs."""
+    skip = len(start) - len(shape)
+    own_start = tuple(0 if n == 1 else s for n, s in zip(shape, start[skip:]))
+    own_size = tuple(1 if n == 1 else k for n, k in zip(shape, size[skip:]))
+    return Region(name, own_start, own_size)
+
+
+def constant_block(layer: Layer, region: Region) -> Block:
+    """The bytes of a constant operand's region, dense."""
+    values = layer.constants[region.tensor]
+    cut = tuple(slice(s, s + n) for s, n in zip(region.start, region.size))
+
+    def data() -> bytes:
+        return np.ascontiguousarray(values[cut]).astype(values.dtype.newbyteorder("<")).tobytes()
+
+    return Block((layer.node.name, region), math.prod(region.size) * values.dtype.itemsize, data)
+
+
+def broadcast_strides(region: Region, site: Site, rank: int) -> Shape:
+    """(row, column, channel) bytes for an operand inside a box of `rank` dimensions; 0 where it is broadcast."""
+    strides = tuple(0 if n == 1 else s for n, s in zip(region.size, site.strides))
+    return ((0,) * (max(rank, 3) - len(strides)) + strides)[-3:]
+
+
+def row_column(site: Site) -> Shape:
+    """(row, column) bytes of a site of any rank."""
+    return (0, 0, 0, *site.strides)[-3:-1]

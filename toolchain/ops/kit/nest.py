@@ -1,0 +1,85 @@
+"""The works of a layer as nested loops, so that a tiling can be costed without walking every tile.
+
+A step of a loop has a kind. Steps of one kind read, write and compute alike wherever they stand (the first and last rows
+of a padded image differ from those between them, which are all one kind), so few of them need be looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import groupby, product
+from typing import Any
+
+from toolchain.ops.kit.tile import Work, spans
+from toolchain.ops.kit.window import Window
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One loop: its steps in order, and the kind of each."""
+
+    steps: tuple[Any, ...]
+    kinds: tuple[Hashable, ...]
+
+    @cached_property
+    def runs(self) -> tuple[Span, ...]:
+        """(first, count) of neighbouring steps of one kind."""
+        found, start = [], 0
+        for _, group in groupby(self.kinds):
+            count = sum(1 for _ in group)
+            found.append((start, count))
+            start += count
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Nest:
+    """Loops, outermost first, and the works at one point: `body` is given the step of every loop."""
+
+    axes: tuple[Axis, ...]
+    body: Callable[[tuple[Any, ...]], Sequence[Work]]
+
+    def works(self) -> Iterator[Work]:
+        """All works in the order in which they run."""
+        for point in product(*(axis.steps for axis in self.axes)):
+            yield from self.body(point)
+
+
+@lru_cache(maxsize=4096)
+def alike(count: int) -> Axis:
+    """The steps 0, 1, ... count - 1, all of one kind."""
+    return Axis(tuple(range(count)), (0,) * count)
+
+
+@lru_cache(maxsize=4096)
+def cut_axis(total: int, tile: int) -> Axis:
+    """[0, total) in (start, size) pieces of at most `tile`; pieces of equal size are of one kind."""
+    steps = tuple(spans(total, tile))
+    return Axis(steps, tuple(size for _, size in steps))
+
+
+@lru_cache(maxsize=4096)
+def reduction_axis(total: int, tile: int) -> Axis:
+    """As `cut_axis`, with the first and last piece of kinds of their own."""
+    steps = tuple(spans(total, tile))
+    return Axis(steps, tuple((size, start == 0, start + size == total) for start, size in steps))
+
+
+@lru_cache(maxsize=4096)
+def window_axis(window: Window, steps: tuple[Span, ...], taps: tuple[Span, ...] = ()) -> Axis:
+    """Output spans of a sliding window, told apart by what they read and pad, for each part `taps` of the kernel too."""
+    parts = tuple(window.part(t) for t in taps)
+    return Axis(steps, tuple(_window_kind(window, parts, step) for step in steps))
+
+
+def _window_kind(window: Window, parts: Iterable[Window], step: Span) -> Hashable:
+    first, size = window.needed(*step)
+    kind: list[Hashable] = [step[1], size, window.offset(step[0], first)]
+    for part in parts:
+        own, own_size = part.needed(*step)
+        kind += [part.meets(*step), own_size, part.offset(step[0], own), part.offset(step[0], first)]
+    return tuple(kind)

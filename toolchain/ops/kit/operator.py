@@ -1,0 +1,222 @@
+"""What every operator is made of: the float form that is selected and quantized, the integer form that is tiled and run.
+
+A float operator (`FloatOp`) is what a node of the model means on the chip's layout; `quantize` turns it into integer
+nodes. An integer operator (`NpuOp`) has a numpy `reference` that defines its bits, and either a tile space
+(`tilings`, `nest`) or a list of strided moves (`moves`). Feature maps are channels-last: [n, h, w, c].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.observe import Range
+from quant.repair.step import LayerParameters, Offset
+from toolchain.errors import InternalError
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node, Quant, TensorType
+from toolchain.ops.kit.nest import Nest
+from toolchain.ops.kit.tile import FillBox, Move, Tiling
+
+if TYPE_CHECKING:
+    from toolchain.ir.stored import Stored
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """An integer node with what is known of its tensors: what tilings and works are computed from."""
+
+    node: Node
+    types: Mapping[str, TensorType]
+    constants: Mapping[str, Array]
+    chip: Chip
+
+    @cached_property
+    def activations(self) -> tuple[str, ...]:
+        """The inputs that are not constants, in order."""
+        return tuple(n for n in self.node.inputs if n and n not in self.constants)
+
+    def input_type(self, index: int) -> TensorType:
+        return self.types[self.node.inputs[index]]
+
+    @property
+    def output(self) -> TensorType:
+        return self.types[self.node.outputs[0]]
+
+
+class PerSample(NamedTuple):
+    """The operator on one sample of a batch, and the inputs that have each sample's own values."""
+
+    op: Any
+    inputs: tuple[str, ...]
+
+
+class NpuOp(Protocol):
+    """Integer operator: a dataclass. Its arrays are codes; scales live in its parameters.
+
+    NAME, VERSION: how compiled files hold it. They outlast the class's own name and place; the version rises when its fields do
+    not mean what they meant.
+    """
+
+    NAME: ClassVar[str]
+    VERSION: ClassVar[int]
+
+    # A class may have a method `per_sample` too: see the function.
+
+    def reference(self, inputs: Sequence[Array]) -> Array: ...
+
+
+class TiledOp(NpuOp, Protocol):
+    def tilings(self, layer: Layer) -> Iterable[Tiling]: ...
+
+    def nest(self, layer: Layer, tiling: Tiling) -> Nest: ...
+
+    # A class may have a method `tiling_key` too: see the function.
+
+
+class MoveOp(NpuOp, Protocol):
+    def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]: ...
+
+
+class QuantScope(Protocol):
+    """What quantization knows: types, float constants, the scale of every activation; and where results go."""
+
+    chip: Chip
+    graph: Graph
+
+    def quant(self, tensor: str) -> Quant: ...
+
+    def seen(self, tensor: str) -> Range | None:
+        """The range that calibration found; None where the scale is given, or calibration did not see the tensor."""
+        ...
+
+    def widen(self, tensor: str, values: Range) -> None:
+        """Asks that the codes of an operator's output hold these values too."""
+        ...
+
+    def layer(self, node: Node) -> LayerParameters:
+        """What was chosen for a node with weights: empty where they are rounded as they are."""
+        ...
+
+    def offset(self, node: Node) -> Offset:
+        """By what a sum's zero points differ from its tensors'."""
+        ...
+
+    def constant_quant(self, value: Array) -> Quant:
+        """The scale of a constant operand, by its own range."""
+        ...
+
+    def stored(self, node: Node) -> Stored | None:
+        """How a quantized model's file holds the node's constants; None where it says nothing."""
+        ...
+
+    def constant(self, name: str, value: Array) -> str:
+        """Registers an integer constant and gives its name."""
+        ...
+
+    def requant(
+        self, real_scale: Any, operation: str, zero_point: int, low: int, high: int, *, where: str, peak: Any = None
+    ) -> Any: ...
+
+    def inner_requant(self, real_scale: Any, operation: str, *, where: str) -> Any:
+        """A requantization inside an operator, to int32: no zero point, no clamp."""
+        ...
+
+    @property
+    def code_range(self) -> tuple[int, int]: ...
+
+
+class FloatOp(Protocol):
+    """Float operator on the chip's layout."""
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        """The reason why this chip cannot run the node, or None. Names the key of the YAML that would change it."""
+        ...
+
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]: ...
+
+
+def sample_axis(shape: tuple[int, ...]) -> int | None:
+    """The dimension along which a tensor may hold samples, each a run of its own: the first of more than one element."""
+    return next((i for i, n in enumerate(shape) if n > 1), None)
+
+
+def of_sample(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """The shape of one of the `count` samples that a tensor holds. Raises ValueError where it holds no such number."""
+    axis = sample_axis(shape)
+    if axis is None or shape[axis] % count:
+        raise ValueError(f"a tensor of shape {shape} does not hold {count} samples")
+    return (*shape[:axis], shape[axis] // count, *shape[axis + 1 :])
+
+
+def per_sample(layer: Layer, count: int) -> PerSample | None:
+    """The layer on one of the `count` samples that its output holds; None where these are not made one by one, each from its
+    own, or the class has no method `per_sample(layer, axis, count)` to say so. axis: of the output's samples."""
+    made, axis = getattr(layer.node.op, "per_sample", None), sample_axis(layer.output.shape)
+    return made(layer, axis, count) if made is not None and axis is not None and layer.output.shape[axis] % count == 0 else None
+
+
+def alike_per_sample(op: Any, layer: Layer, axis: int, source_axis: int | None = None) -> PerSample | None:
+    """Of operators whose activations all have the output's length along the samples, at `source_axis` where that is another."""
+    size, where = layer.output.shape[axis], axis if source_axis is None else source_axis
+    shapes = [layer.types[n].shape for n in layer.activations]
+    return PerSample(op, layer.activations) if all(sample_axis(s) == where and s[where] == size for s in shapes) else None
+
+
+def same_scale(op: Any) -> bool:
+    """True for operators whose output has the codes of their input."""
+    return bool(getattr(op, "keeps_scale", False))
+
+
+def brought(op: Any) -> tuple[float, ...]:
+    """The real numbers that an operator whose output has its input's codes puts among them: its `brings`."""
+    return tuple(getattr(op, "brings", ()))
+
+
+def tiling_key(layer: Layer) -> Hashable:
+    """Layers of equal keys, whose tensors are alike, share tilings and their costs.
+
+    A class that has a method `tiling_key` of its own says in it which of its parameters, and nothing of its constants but
+    their shapes, tilings, works and cycles depend on. Of others, heirs too, all parameters count, and which constants.
+    """
+    op = layer.node.op
+    if "tiling_key" in vars(type(op)):
+        return type(op), op.tiling_key()
+    return type(op), _by_value(op), tuple(n for n in layer.node.inputs if n in layer.constants)
+
+
+def _by_value(value: Any) -> Hashable:
+    """Equal for equal values; what cannot be compared is equal to itself alone."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, tuple | list):
+        return type(value), *(_by_value(v) for v in value)
+    if is_dataclass(value):
+        return type(value), *(_by_value(getattr(value, f.name)) for f in fields(value))
+    if value is None or isinstance(value, bool | int | float | str | bytes | Enum):
+        return type(value), repr(value)
+    return id(value)
+
+
+def clamp_codes(bounds: tuple[float | None, float | None], quant: Quant, code_range: tuple[int, int]) -> tuple[int, int]:
+    """Real bounds of a fused Relu or Clip, low not above high -> (low, high) codes within the type's range."""
+    low, high = code_range
+    if bounds[0] is not None and bounds[1] is not None and bounds[0] > bounds[1]:
+        raise InternalError(f"a clamp from {bounds[0]:g} to {bounds[1]:g}")
+
+    def code(real: float) -> int:
+        return int(np.clip(np.rint(real / quant.scale) + quant.zero_point, *code_range))
+
+    if bounds[0] is not None:
+        low = max(low, code(bounds[0]))
+    if bounds[1] is not None:
+        high = min(high, code(bounds[1]))
+    return low, high

@@ -1,0 +1,53 @@
+"""Every operator's file in `toolchain/ops`, by what it holds: adding the file is enough, there or in a family's folder.
+
+RULES: ONNX operator -> rule, from the files' own RULES. INTEGER_OPERATORS: the dataclasses with a `reference`, by the NAME
+under which compiled files hold them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pkgutil
+from types import ModuleType
+
+import toolchain.ops
+from toolchain.errors import InternalError
+from toolchain.ops.kit.rule import Rule
+
+KIT = "toolchain.ops.kit"  # what operators are made of
+
+
+def _modules() -> list[ModuleType]:
+    found = pkgutil.walk_packages(toolchain.ops.__path__, "toolchain.ops.")
+    return [importlib.import_module(name) for name in sorted(m.name for m in found) if not name.startswith(KIT)]
+
+
+def _rules(modules: list[ModuleType]) -> dict[str, Rule]:
+    found: dict[str, Rule] = {}
+    for module in modules:
+        for name, rule in getattr(module, "RULES", {}).items():
+            if name in found:
+                raise InternalError(f"{module.__name__}: another file has a rule for {name}")
+            found[name] = rule
+    return found
+
+
+def _integer_operators(modules: list[ModuleType]) -> dict[str, type]:
+    """Raises InternalError where a class does not say how compiled files name it, or two say the same."""
+    own = [c for m in modules for c in vars(m).values() if isinstance(c, type) and c.__module__ == m.__name__]
+    found: dict[str, type] = {}
+    for operator in (c for c in own if dataclasses.is_dataclass(c) and hasattr(c, "reference")):
+        place = f"{operator.__module__}.{operator.__name__}"
+        name, version = vars(operator).get("NAME"), vars(operator).get("VERSION")  # an heir has its own
+        if not isinstance(name, str) or type(version) is not int or not name or version < 1:
+            raise InternalError(f"{place}: needs a NAME and a VERSION (1, 2, ...) of its own, by which compiled files hold it")
+        other = found.setdefault(name, operator)
+        if other is not operator:
+            raise InternalError(f"{place}: {other.__module__}.{other.__name__} is named {name} in compiled files already")
+    return found
+
+
+_MODULES = _modules()
+RULES = _rules(_MODULES)
+INTEGER_OPERATORS = _integer_operators(_MODULES)

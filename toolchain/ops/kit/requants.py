@@ -1,0 +1,66 @@
+"""Requantization parameters as instructions carry them: fields of an instruction, or a block in SRAM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.fixed_point.core.requant import Requant
+from quant.fixed_point.pointwise.tables import lookup8, lookup16
+from toolchain.hw.chip import Numerics
+from toolchain.ops.kit.tile import Block
+
+Array = NDArray[Any]
+
+
+def pair(r: Requant) -> tuple[int, int]:
+    """(multiplier, shift) of a requantization with one scale for all channels."""
+    return int(r.multiplier[0]), int(r.shift[0])
+
+
+def parameter_block(bias: Array, r: Requant) -> bytes:
+    """bias int64[c] and a Requant of 1 or c scales -> c entries of bias int64, multiplier int32, shift int32."""
+    entries = np.zeros(bias.size, dtype=[("bias", "<i8"), ("multiplier", "<i4"), ("shift", "<i4")])
+    entries["bias"] = bias
+    entries["multiplier"] = r.multiplier
+    entries["shift"] = r.shift
+    return entries.tobytes()
+
+
+def channel_slice(r: Requant, start: int, size: int) -> Requant:
+    """The requantization of channels [start, start + size)."""
+    if r.multiplier.size == 1 and r.shift.size == 1:
+        return r
+    multiplier, shift = np.broadcast_arrays(r.multiplier, r.shift)
+    cut = slice(start, start + size)
+    return Requant(multiplier[cut], shift[cut], r.rounding, r.zero_point, r.low, r.high, r.wrap, r.kind, r.width_bits)
+
+
+def pack_weights(rows: Array, numerics: Numerics) -> bytes:
+    """int8[rows, n] -> bytes; int4: two a byte, low nibble first, each row on a byte of its own."""
+    if numerics.weight == "int8":
+        return np.ascontiguousarray(rows, dtype=np.int8).tobytes()
+    if rows.shape[1] % 2:
+        rows = np.pad(rows, ((0, 0), (0, 1)))
+    nibbles = rows.astype(np.uint8) & 15
+    return (nibbles[:, 0::2] | (nibbles[:, 1::2] << 4)).tobytes()
+
+
+@dataclass(frozen=True, eq=False)
+class LookupTable:
+    """int8[256], or int16[513] interpolated as `numerics.table.interpolation` says."""
+
+    entries: Array
+    form: Literal["none", "tosa", "tflite"]
+
+    def apply(self, x: Array) -> Array:
+        if self.form == "none":
+            return lookup8(x, self.entries)
+        return lookup16(x, self.entries, self.form)
+
+    def block(self, owner: str) -> Block:
+        data = np.ascontiguousarray(self.entries).astype(self.entries.dtype.newbyteorder("<")).tobytes()
+        return Block((owner, "table"), len(data), lambda: data)

@@ -1,0 +1,73 @@
+"""A residual sum fused behind a convolution: exactly the elementwise ADD, its first operand never leaving the array."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from quant.fixed_point.core.requant import Requant
+from quant.fixed_point.pointwise.elementwise import add
+from toolchain.ops.kit.requants import pair
+from toolchain.ops.kit.tile import Site
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Residual:
+    """y = clamp(out(a((q - q_zero_point) << left_shift) + b((r - r_zero_point) << left_shift)) + zero point)."""
+
+    q_zero_point: int
+    r_zero_point: int
+    left_shift: int
+    q_requant: Requant
+    r_requant: Requant
+    out_requant: Requant
+
+    def add(self, q: Array, r: Array) -> Array:
+        return add(
+            q,
+            r,
+            self.q_requant,
+            self.r_requant,
+            self.out_requant,
+            a_zero_point=self.q_zero_point,
+            b_zero_point=self.r_zero_point,
+            left_shift=self.left_shift,
+            dtype=q.dtype,
+        )
+
+
+def residual_fields(residual: Residual, site: Site) -> dict[str, int]:
+    """The `add_*` parameters of machine.Convolution."""
+    q, r, out = pair(residual.q_requant), pair(residual.r_requant), pair(residual.out_requant)
+    return {
+        "use_add": 1,
+        "addend_address": site.address,
+        "addend_row_stride": site.strides[1],
+        "addend_column_stride": site.strides[2],
+        "add_input_zero_point": residual.q_zero_point,
+        "add_addend_zero_point": residual.r_zero_point,
+        "add_output_zero_point": residual.out_requant.zero_point,
+        "add_left_shift": residual.left_shift,
+        "add_input_multiplier": q[0],
+        "add_input_shift": q[1],
+        "add_addend_multiplier": r[0],
+        "add_addend_shift": r[1],
+        "add_output_multiplier": out[0],
+        "add_output_shift": out[1],
+        "add_clamp_low": residual.out_requant.low,
+        "add_clamp_high": residual.out_requant.high,
+    }
+
+
+def no_residual_fields() -> dict[str, int]:
+    """`add_*` parameters when nothing is added."""
+    names = (
+        "use_add addend_address addend_row_stride addend_column_stride add_input_zero_point add_addend_zero_point "
+        "add_output_zero_point add_left_shift add_input_multiplier add_input_shift add_addend_multiplier add_addend_shift "
+        "add_output_multiplier add_output_shift add_clamp_low add_clamp_high"
+    )
+    return dict.fromkeys(names.split(), 0)

@@ -1,0 +1,21 @@
+"""How an operator's file declares which ONNX operator it takes, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from toolchain.ops.kit.scope import Scope
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How one ONNX operator becomes operators of the chip.
+
+    select: emits the nodes, or refuses. layout: on which the operator works: "nhwc" where it slides over rows and columns,
+    "any" where it takes its operands as they lie, "plain" where it needs the model's order.
+    """
+
+    select: Callable[[Scope], None]
+    layout: Literal["nhwc", "any", "plain"] = "plain"

@@ -1,0 +1,117 @@
+"""What a rule sees while it turns one ONNX operator into the chip's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node, TensorType
+from toolchain.ops.kit.layout import INNER, NCHW, NHWC, arranged
+from toolchain.ops.permutation import permutation
+
+
+class Refused(Exception):
+    """A rule's reason why a node cannot be selected."""
+
+
+@dataclass
+class Scope:
+    """What a rule sees while it turns one OnnxOp into chip nodes. Discarded when the rule refuses."""
+
+    graph: Graph
+    chip: Chip
+    node: Node
+    origins: dict[str, tuple[str, str]]
+    layouts: dict[str, str]  # model tensors that the chip makes -> their layout
+    types: dict[str, TensorType]
+    constants: dict[str, np.ndarray]
+    spatial: frozenset[str]  # model tensors that end in an operator which slides over space
+    nodes: list[Node] = field(default_factory=list)
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        return self.node.op.attributes
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape in the model's order."""
+        return self.graph.types[name].shape
+
+    def refuse(self, reason: str) -> None:
+        raise Refused(reason)
+
+    def value(self, name: str) -> np.ndarray | None:
+        return self.graph.constants.get(name)
+
+    def layout(self, *names: str) -> str:
+        """nhwc when a four-dimensional operand is so already or comes from the host, else plain."""
+        computed = [n for n in names if n not in self.graph.constants]
+        if any(len(self.shape(n)) != 4 for n in computed):
+            return "plain"
+        known = [self.layouts.get(n) for n in computed]
+        return "plain" if known and all(k == "plain" for k in known) else "nhwc"
+
+    def read(self, name: str, layout: str) -> str:
+        """The chip tensor that holds model tensor `name` in `layout`, transposed if need be."""
+        if name not in self.layouts:
+            alias = name if layout == "plain" else f"{name}@nhwc"
+            shape = self.shape(name)
+            self._define(alias, arranged(shape, layout), (name, layout))
+            return alias
+        if self.layouts[name] == layout:
+            return name
+        alias = f"{name}@{layout}"
+        if alias not in self.types:
+            perm = NHWC if layout == "nhwc" else NCHW
+            self._transpose(name, alias, perm, (name, layout))
+        return alias
+
+    def _transpose(self, source: str, target: str, perm: tuple[int, ...], origin: tuple[str, str]) -> None:
+        shape = tuple(self.types[source].shape[p] for p in perm)
+        self._define(target, shape, origin)
+        self.nodes.append(Node(target, permutation(self.types[source].shape, perm), (source,), (target,), ()))
+
+    def _define(self, name: str, shape: tuple[int, ...], origin: tuple[str, str]) -> None:
+        self.types[name] = TensorType(shape, "float32")
+        self.origins[name] = origin
+
+    def constant(self, name: str, value: np.ndarray) -> str:
+        self.constants[name] = value
+        self.types[name] = TensorType(value.shape, str(value.dtype))
+        return name
+
+    def inner(self, suffix: str, shape: tuple[int, ...], like: str = "") -> str:
+        """A tensor between two chip nodes of this rule, calibrated as the node's output, or as the chip tensor `like`."""
+        name = f"{self.node.outputs[0]}@{suffix}"
+        self._define(name, shape, (self.origins[like][0] if like else self.node.outputs[0], INNER))
+        return name
+
+    def step(
+        self,
+        suffix: str,
+        op: Any,
+        inputs: tuple[str, ...],
+        shape: tuple[int, ...],
+        *,
+        like: str = "",
+        sources: tuple[str, ...] | None = None,
+    ) -> str:
+        """A chip node in front of the one that makes the model node's output; gives its output's name.
+
+        The output is calibrated as the model node's output, or as the chip tensor `like`.
+        sources: the model's nodes that it stands for, by default this one's; () for what the compiler adds.
+        """
+        name = self.inner(suffix, shape, like)
+        self.nodes.append(Node(name, op, inputs, (name,), self.node.sources if sources is None else sources))
+        return name
+
+    def emit(self, op: Any, inputs: tuple[str, ...], layout: str) -> None:
+        """The chip node that makes the model node's output, in `layout`."""
+        name = self.node.outputs[0]
+        shape = self.shape(name)
+        self._define(name, arranged(shape, layout), (name, layout))
+        self.layouts[name] = layout
+        self.nodes.append(Node(self.node.name, op, inputs, (name,), self.node.sources or (self.node.name,)))

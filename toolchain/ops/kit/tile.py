@@ -1,0 +1,135 @@
+"""Tiles: what one brings, runs and takes away, and the sizes worth trying; moves of boxes and fills."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from toolchain.machine import MachineOp
+
+if TYPE_CHECKING:
+    pass
+
+
+class Region(NamedTuple):
+    """A box of a tensor: elements start[i] .. start[i] + size[i] of each dimension."""
+
+    tensor: str
+    start: tuple[int, ...]
+    size: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a region's first element lies in SRAM, and the bytes between neighbours along each dimension."""
+
+    address: int
+    strides: tuple[int, ...]
+
+
+class Block(NamedTuple):
+    """Constant bytes an instruction needs in SRAM (weights, parameters, a table). Equal keys hold equal bytes."""
+
+    key: tuple[Any, ...]
+    size_bytes: int
+    data: Callable[[], bytes]  # made when the program is emitted, not while tilings are compared
+
+
+Emit = Callable[[Sequence[Site], Sequence[int], Site | None], tuple[MachineOp, ...]]
+
+
+class Work(NamedTuple):
+    """One tile: bring `reads` and `blocks` into SRAM, run what `emit` gives, take `write` away (None: partial sums)."""
+
+    reads: tuple[Region, ...]
+    blocks: tuple[Block, ...]
+    write: Region | None
+    emit: Emit
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Tile sizes in output rows, columns and channels, and reduction channels; `rows_outer` keeps inputs, else weights.
+
+    `taps`: kernel rows of one instruction, 0 for all that the machine's limits allow.
+    """
+
+    rows: int
+    columns: int
+    channels: int
+    inner: int
+    rows_outer: bool = True  # nothing to an operation without weights
+    taps: int = 0
+
+    @property
+    def volume(self) -> int:
+        """Grows with what a tile reads and writes."""
+        return self.rows * self.columns * self.channels * max(1, self.inner) * (self.taps or 1 << 16)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One dimension of a strided move; dimension -1 stays in place (replicates or broadcasts)."""
+
+    count: int
+    source_dim: int
+    source_step: int
+    target_dim: int
+    target_step: int
+
+
+@dataclass(frozen=True)
+class Move:
+    """Copies `loops` elements of input number `source` from `source_start` to `target_start` of the output."""
+
+    source: int
+    source_start: tuple[int, ...]
+    target_start: tuple[int, ...]
+    loops: tuple[Loop, ...]
+
+
+@dataclass(frozen=True)
+class FillBox:
+    """Sets a box of the output to one code."""
+
+    start: tuple[int, ...]
+    size: tuple[int, ...]
+    value: int
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def aligned(size: int, multiple: int) -> int:
+    """The least multiple of `multiple` that holds `size`."""
+    return ceil_div(size, multiple) * multiple
+
+
+def dense_strides(shape: tuple[int, ...], item_bytes: int) -> tuple[int, ...]:
+    """Bytes between neighbours along each dimension of a tensor without gaps."""
+    strides: list[int] = []
+    step = item_bytes
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))
+
+
+def spans(total: int, tile: int) -> list[tuple[int, int]]:
+    """[0, total) cut into (start, size) pieces of at most `tile`."""
+    return [(i, min(tile, total - i)) for i in range(0, total, tile)]
+
+
+def halvings(total: int, multiple: int = 1) -> list[int]:
+    """Tile sizes worth trying along a dimension: the whole, then even cuts into 2, 3, 4, 6, 8, ... rounded to `multiple`."""
+    sizes: list[int] = []
+    pieces = 1
+    while True:
+        size = min(total, aligned(ceil_div(total, pieces), multiple))
+        if not sizes or size < sizes[-1]:
+            sizes.append(size)
+        if size <= multiple:
+            return sizes
+        pieces = pieces + max(1, pieces // 2)
