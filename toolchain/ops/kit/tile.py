@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from toolchain.machine import MachineOp
-
-if TYPE_CHECKING:
-    pass
 
 
 class Region(NamedTuple):
