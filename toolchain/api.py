@@ -29,7 +29,7 @@ from toolchain.ir.graph import Graph, TensorType
 from toolchain.ir.text import print_graph
 from toolchain.isa import Machine, decode, disassemble, load_machine
 from toolchain.machine import dispatched
-from toolchain.ops.arrays import require_workers
+from toolchain.ops.kit.arrays import require_workers
 from toolchain.passes.fuse import fuse_residuals, fuse_tables
 from toolchain.passes.given import clamped, selected
 from toolchain.passes.named import named_nodes

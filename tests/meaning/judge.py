@@ -12,7 +12,7 @@ from unittest.mock import patch
 import numpy as np
 import onnx
 
-from quant.fixed_point.rounding import Rounding
+from quant.fixed_point.core.rounding import Rounding
 from quant.float_session import FloatSession, PlainModel
 from tests.meaning.held import Codes, held_codes
 from tests.meaning.recorder import Seen, operators

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from quant.fixed_point.rounding import Rounding
+from quant.fixed_point.core.rounding import Rounding
 from tests.meaning.case import Case
 from tests.meaning.held import held_codes
 from tests.meaning.judge import changed_outputs, codes_db, in_float, judged, sqnr_db

@@ -9,7 +9,7 @@ from toolchain.codegen import Container
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.machine.parameter import OPEN_LIMIT
-from toolchain.ops.convolution.integer import is_depthwise
+from toolchain.ops.convolution.parameters import is_depthwise
 from toolchain.ops.movement import IntegerPad
 from toolchain.ops.permutation import Reshape
 from toolchain.report.causes import causes
