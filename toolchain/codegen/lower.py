@@ -9,7 +9,8 @@ from itertools import repeat
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
 from toolchain.machine import Access, Copy, MachineOp, Space, accesses, overlap
-from toolchain.ops.base import Block, Layer, Region, Site, Work, dense_strides
+from toolchain.ops.kit.operator import Layer
+from toolchain.ops.kit.tile import Block, Region, Site, Work, dense_strides
 from toolchain.schedule.copies import Spot, Stride, copies, fills
 from toolchain.schedule.places import View
 from toolchain.schedule.region import RegionPlan

@@ -17,7 +17,7 @@ from simulator.order import describe
 from toolchain.codegen import Container, LayerInfo, Region, Result
 from toolchain.errors import counted
 from toolchain.machine import Access, Copy, Flow, Signal, Wait, accesses, byte_view, moved
-from toolchain.ops.base import of_sample, sample_axis
+from toolchain.ops.kit.operator import of_sample, sample_axis
 from toolchain.runtime.backend import Progress
 from toolchain.runtime.session import Run, Session
 
