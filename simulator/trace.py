@@ -16,7 +16,7 @@ import numpy as np
 from simulator.simulation import Simulation
 from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
-from toolchain.machine import Access, MachineOp, Signal, Space, Wait, accesses
+from toolchain.machine import Access, MachineOp, Signal, Space, Table, Wait, accesses
 
 _PROCESS = 1
 
@@ -33,6 +33,8 @@ def chrome_trace(chip: Chip, ops: Sequence[MachineOp], run: Simulation, labels: 
             continue
         label = labels[i] if labels is not None else op.NAME
         arguments: dict[str, Any] = {"op": run.flow.sources[i], "operation": op.NAME, "bound_by": run.bound_by[i]}
+        if isinstance(op, Table) and op.function:
+            arguments["function"] = op.function.name.lower()
         if run.flow.iterations[i]:
             arguments["iterations"] = [step + 1 for step, _ in run.flow.iterations[i]]
         if isinstance(op, Signal | Wait):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.random_exports import EXPORTS
 from tests.random_layers import LAYERS, convolution
 from tests.random_network import DrawnModel, Network, Shape
-from tests.random_units import draw_units
+from tests.random_units import draw_single_functions, draw_units
 from toolchain.frontend.read import newest_opset
 from toolchain.hw import read_source
 from toolchain.hw.chip import Chip
@@ -89,7 +89,7 @@ def machines(draw: Any) -> DrawnMachine:
     mac["post"] = draw(st.sampled_from([[], ["table"], ["add"], ["table", "add"]]))
     lanes, startup = draw(st.sampled_from([1, 4, 16])), draw(st.sampled_from([0, 4, 12]))
     kept = [f for f in vector["functions"] if draw(st.booleans())] if draw(st.integers(0, 3)) == 0 else vector["functions"]
-    vector["functions"] = {f: {"lanes": lanes, "startup": startup} for f in kept}
+    vector["functions"] = {f: {"lanes": lanes, "startup": startup} for f in kept} | draw_single_functions(draw)
     dma["dimensions"], dma["channels"] = draw(st.integers(1, 3)), draw(st.sampled_from([1, 1, 2, 3, 4]))
     data["sync"]["semaphores"] = draw(st.sampled_from([6, 9, 32]))
     data["sync"]["max_count"] = draw(st.sampled_from([1, 2, 15]))

@@ -7,6 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from toolchain.machine import TABLE_FUNCTIONS
+
 _POSTS: Sequence[list[str]] = ([], ["table"], ["add"], ["table", "add"])
 
 
@@ -30,6 +32,18 @@ def draw_units(draw: Any, data: dict[str, Any]) -> None:
     # A ring of all units, and an answer to each of its signals where counts are small.
     least = 2 * (sum(e["count"] for e in engines.values() if e["kind"] != "dma") + 1)
     data["sync"]["semaphores"] = max(data["sync"]["semaphores"], least)
+
+
+_SINGLE = sorted(TABLE_FUNCTIONS.keys() - {"table"})
+
+
+def draw_single_functions(draw: Any) -> dict[str, Any]:
+    """Rates of single functions, on every second machine; so that some have these and no `table`."""
+    if draw(st.booleans()):
+        return {}
+    names = draw(st.sampled_from([_SINGLE, _SINGLE[::2], _SINGLE[1::2], ["exp", "sigmoid"]]))
+    rate = {"lanes": draw(st.sampled_from([1, 2, 32])), "startup": draw(st.sampled_from([0, 20]))}
+    return dict.fromkeys(names, rate)
 
 
 def _array(draw: Any, mac: dict[str, Any]) -> dict[str, Any]:

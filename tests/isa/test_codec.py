@@ -334,7 +334,8 @@ LISTINGS = {
     "a semaphore too large": (
         "edge16",
         "isa descriptors1024\ntable wait=256 height=1 width=1 channels=1 input_address=0 input_row_stride=0\n"
-        "  input_column_stride=0 output_address=0 output_row_stride=0 output_column_stride=0 table_address=0 unit=0\n",
+        "  input_column_stride=0 output_address=0 output_row_stride=0 output_column_stride=0 table_address=0\n"
+        "  function=0 unit=0\n",
         "listing line 2: wait=256 does not fit (0 to 255)",
     ),
 }

@@ -12,6 +12,7 @@ from toolchain.cli.application import application, reported
 from toolchain.errors import CompileError
 from toolchain.hw import Chip, chip_differences, chip_lines, chip_schema, shipped_names
 from toolchain.isa import c_header, load_machine, machine_digest, manual, table_schema, verilog_package
+from toolchain.machine import TABLE_FUNCTIONS
 
 app = application(no_args_is_help=True, help="Machine descriptions: one YAML each, with an instruction table.")
 _MACHINE = typer.Argument(metavar="MACHINE", help="A shipped machine's name, or the path of a YAML file.")
@@ -112,6 +113,7 @@ def _machine_numerics(chip: Chip) -> MachineNumerics:
     """What `quant.fixed_point` knows of a chip. Vector operations that it lacks get no cases."""
     numerics = chip.numerics
     roundings = {op: numerics.per_op[key] for op, key in _ROUNDED_AS.items() if key in numerics.per_op}
+    functions = {"table" if name in TABLE_FUNCTIONS else name for name in chip.functions}
     return MachineNumerics(
         activation=numerics.activation,
         weight=numerics.weight,
@@ -124,7 +126,7 @@ def _machine_numerics(chip: Chip) -> MachineNumerics:
         left_shift=numerics.add_left_shift,
         symmetric=numerics.symmetric_activations,
         interpolation="tflite" if numerics.table.interpolation == "tflite" else "tosa",
-        operators=("requantize", "conv2d", "conv_transpose2d", "matmul", *sorted(chip.functions)),
+        operators=("requantize", "conv2d", "conv_transpose2d", "matmul", *sorted(functions)),
     )
 
 

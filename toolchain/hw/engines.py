@@ -100,7 +100,7 @@ class Vector(Section):
     count: Positive = 1  # engines like this
     functions: Annotated[
         dict[Name, FunctionRate],  # by the names that machine operations give theirs (toolchain.machine.registry.FUNCTIONS)
-        Field(examples=[{"add": {"lanes": 16, "startup": 4}, "table": {"lanes": 16}}]),
+        Field(examples=[{"add": {"lanes": 16, "startup": 4}, "table": {"lanes": 16}, "exp": {"lanes": 4}}]),
     ]
     memories: VectorMemories = VectorMemories()
     queue_depth: Positive = 4

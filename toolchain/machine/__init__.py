@@ -29,7 +29,7 @@ from toolchain.machine.operations.repeat import Repeat
 from toolchain.machine.operations.return_ import Return
 from toolchain.machine.operations.set_base import SetBase
 from toolchain.machine.operations.signal import Signal
-from toolchain.machine.operations.table import Table
+from toolchain.machine.operations.table import TABLE_FUNCTIONS, Table, TableFunction, lacking, rated_as
 from toolchain.machine.operations.wait import Wait
 from toolchain.machine.operations.window import PARAMETER_BYTES, WeightedWindowOp, WindowOp, table_bytes, weight_bytes
 from toolchain.machine.parameter import Need, Parameter, Space
@@ -38,6 +38,7 @@ from toolchain.machine.strided import Residues, byte_view, moved, overlap, range
 __all__ = [
     "NOTHING",
     "PARAMETER_BYTES",
+    "TABLE_FUNCTIONS",
     "Access",
     "Again",
     "Block",
@@ -66,6 +67,7 @@ __all__ = [
     "Signal",
     "Space",
     "Table",
+    "TableFunction",
     "Traffic",
     "Wait",
     "WeightedWindowOp",
@@ -77,10 +79,12 @@ __all__ = [
     "demand",
     "demands",
     "dispatched",
+    "lacking",
     "moved",
     "op_number",
     "overlap",
     "range_text",
+    "rated_as",
     "repeats_itself",
     "residues",
     "table_bytes",

@@ -289,14 +289,15 @@ def _posted(post: str, chip: Chip) -> bool:
     return any(post in unit.array.post for unit in chip.of_kind("mac_array"))
 
 
-def function(kinds: type[IntEnum], names: Mapping[str, IntEnum]) -> Any:
-    """Which of the vector engines' functions; names: of `functions`."""
+def function(kinds: type[IntEnum], names: Mapping[str, IntEnum], choice: bool = False) -> Any:
+    """Which of the vector engines' functions; names: of `functions`. choice: 0 where not given; no bits where it is always 0."""
 
     def values(operation: Any, chip: Chip) -> Need:
         used = [int(names[name]) for name in chip.functions if name in names] or [0]
         return Need(min(used), max(used), f"{chip.key('vector')}.functions")
 
-    return parameter("", values, kinds=kinds)
+    described = {"parameter": Parameter("", values, kinds=kinds, choice=choice)}
+    return field(default=kinds(0), metadata=described) if choice else field(metadata=described)
 
 
 def unit_number() -> Any:

@@ -148,8 +148,12 @@ ONNX_UNARY: dict[str, Callable[[Function, Attributes], Function]] = {
     "ThresholdedRelu": lambda x, a: ("where_positive", ("sub", x, float(a.get("alpha", 1.0))), x, 0.0),
     "Mish": lambda x, a: ("mul", x, ("tanh", ("softplus", x))),
     "Gelu": lambda x, a: _gelu(x, str(a.get("approximate", "none"))),
-    "Swish": lambda x, a: ("mul", x, ("sigmoid", ("mul", x, float(a.get("alpha", 1.0))))),
+    "Swish": lambda x, a: ("mul", x, ("sigmoid", _times(x, float(a.get("alpha", 1.0))))),
 }
+
+
+def _times(x: Function, factor: float) -> Function:
+    return x if factor == 1.0 else ("mul", x, factor)
 
 
 def _elu_celu(x: Function, alpha: float) -> Function:
@@ -208,25 +212,26 @@ def clip_bounds(function: Function) -> tuple[float | None, float | None] | None:
 
 @dataclass(frozen=True)
 class Unary:
-    """y = function(x), element by element."""
+    """y = function(x), element by element. name: of the machine's functions, None where no single one is meant."""
 
     function: Function
+    name: str | None = None
 
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if clip_bounds(self.function) is not None and "rescale" in chip.functions:
             return None
-        if "table" in chip.functions:
+        if machine.rated_as(self.name, chip.functions):
             return None
-        clamp = clip_bounds(self.function) is not None
-        return f"{chip.key('vector')}.functions has {'neither rescale nor table' if clamp else 'no table'}"
+        missing = machine.lacking("rescale" if clip_bounds(self.function) is not None else self.name)
+        return f"{chip.key('vector')}.functions has {missing}"
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
-        if "table" not in scope.chip.functions or self._is_finer_as_clamp(x, y, scope):
+        if not machine.rated_as(self.name, scope.chip.functions) or self._is_finer_as_clamp(x, y, scope):
             return [self._clamp(node, x, y, scope)]
         if scope.chip.numerics.table.entries != CODES_8:
             self._hold_ends(node, x, y, scope)
-        op = Lookup(make_table(self.function, x, y, scope.chip))
+        op = Lookup(make_table(self.function, x, y, scope.chip), self.name)
         return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
 
     def _hold_ends(self, node: Node, x: Quant, y: Quant, scope: QuantScope) -> None:
@@ -295,11 +300,12 @@ def _form(y: Quant, chip: Chip) -> TableForm:
 
 @dataclass(frozen=True, eq=False)
 class Lookup:
-    """y = table[x]: int8[256] by code from -128, or int16[513] interpolated."""
+    """y = table[x]: int8[256] by code from -128, or int16[513] interpolated. function: as of `Unary`, for its rate only."""
 
     NAME = "Lookup"
-    VERSION = 1
+    VERSION = 2
     table: LookupTable
+    function: str | None = None
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         return self.table.apply(inputs[0])
@@ -308,7 +314,7 @@ class Lookup:
         return alike_per_sample(self, layer, axis)
 
     def tiling_key(self) -> Hashable:
-        return ()
+        return self.function
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         return box_tilings(layer, layer.chip.lanes)
@@ -318,6 +324,9 @@ class Lookup:
         return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size, block))
 
     def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...], block: Block) -> Work:
+        rate = machine.rated_as(self.function, layer.chip.functions)
+        assert rate is not None, layer.node.name
+
         def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
             assert out is not None
             height, width, channels = three(size)[-3:]
@@ -335,6 +344,7 @@ class Lookup:
                     output_row_stride=y_row,
                     output_column_stride=y_column,
                     table_address=blocks[0],
+                    function=machine.TABLE_FUNCTIONS[rate],
                 ),
             )
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
 from toolchain.ir.graph import Graph, Node, OnnxOp
+from toolchain.ops.function_names import FUNCTION_NAMES, spelled_out
 from toolchain.ops.unary import ONNX_UNARY, Function, Unary, X, substitute
 
+_SHORT = 4  # nodes of a chain that may be one of ONNX's functions, spelled out
 _BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Pow": "pow", "Min": "min", "Max": "max"}
 
 
@@ -22,57 +24,71 @@ class _Value:
     function: Function
     nodes: tuple[Node, ...]
 
+    @property
+    def name(self) -> str | None:
+        """Of the single function that this is, by its node or spelled out."""
+        kinds = [node.op.op_type for node in self.nodes]
+        if len(kinds) == 1 and kinds[0] in FUNCTION_NAMES:
+            return FUNCTION_NAMES[kinds[0]]
+        return spelled_out(self.function) if len(kinds) <= _SHORT else None
 
-def compose(graph: Graph, rounded: Collection[str] = ()) -> Graph:
+
+def compose(
+    graph: Graph, rounded: Collection[str] = (), one_for_all: Callable[[Function, str | None], bool] = lambda function, name: True
+) -> Graph:
     """Replaces every maximal chain of pointwise nodes whose inner tensors nothing else uses by one Unary node.
 
-    rounded: tensors that the model itself rounds; no chain goes through them."""
+    rounded: tensors that the model itself rounds; no chain goes through them. one_for_all: whether the nodes of a chain may
+    become this function, given with its name."""
     consumers = {n: readers for n, readers in graph.consumers().items() if n not in rounded}
     values: dict[str, _Value] = {}
     made: dict[str, Node] = {}
     absorbed: set[str] = set()
     for node in graph.nodes:
-        value = _value(node, graph, values, consumers)
+        found = list(_values(node, graph, values, consumers))
+        if not found:
+            continue
+        values[node.outputs[0]] = found[0]
+        value = next((v for v in found if len(v.nodes) == 1 or one_for_all(v.function, v.name)), None)
         if value is None:
             continue
-        values[node.outputs[0]] = value
         sources = tuple(dict.fromkeys(s for n in value.nodes for s in n.sources or (n.name,)))
-        made[node.name] = Node(node.name, Unary(value.function), (value.root,), node.outputs, sources)
+        made[node.name] = Node(node.name, Unary(value.function, value.name), (value.root,), node.outputs, sources)
         absorbed.update(n.name for n in value.nodes[:-1])
     return graph.with_nodes(made.get(n.name, n) for n in graph.nodes if n.name not in absorbed)
 
 
-def _value(node: Node, graph: Graph, values: dict[str, _Value], consumers: dict[str, list[Node]]) -> _Value | None:
+def _values(node: Node, graph: Graph, values: dict[str, _Value], consumers: dict[str, list[Node]]) -> Iterator[_Value]:
+    """The longest chain that ends in the node first."""
     if not isinstance(node.op, OnnxOp) or node.op.domain not in ("", "ai.onnx"):
-        return None
+        return
     if any(graph.types[n].dtype != "float32" for n in (*node.inputs, *node.outputs) if n):
-        return None
+        return
     kind = node.op.op_type
     if kind in ONNX_UNARY and len(node.inputs) == 1:
-        inner = _choices(node.inputs[0], node, graph, values, consumers)[0]
-        function = substitute(ONNX_UNARY[kind](X, node.op.attributes), inner.function)
-        return _Value(inner.root, function, (*inner.nodes, node))
+        for inner in _choices(node.inputs[0], node, graph, values, consumers):
+            function = substitute(ONNX_UNARY[kind](X, node.op.attributes), inner.function)
+            yield _Value(inner.root, function, (*inner.nodes, node))
     if kind in _BINARY and len(node.inputs) == 2:
-        return _binary(node, _BINARY[kind], graph, values, consumers)
-    return None
+        yield from _binary(node, _BINARY[kind], graph, values, consumers)
 
 
-def _binary(node: Node, kind: str, graph: Graph, values: dict[str, _Value], consumers: dict[str, list[Node]]) -> _Value | None:
+def _binary(node: Node, kind: str, graph: Graph, values: dict[str, _Value], consumers: dict[str, list[Node]]) -> Iterator[_Value]:
     a, b = (_scalar(n, other, node, graph) for n, other in (node.inputs, node.inputs[::-1]))
     if a is not None and b is not None:
-        return None
+        return
     if a is not None or b is not None:
-        inner = _choices(node.inputs[1 if a is not None else 0], node, graph, values, consumers)[0]
-        function = (kind, a, inner.function) if a is not None else (kind, inner.function, b)
-        return _Value(inner.root, function, (*inner.nodes, node))
+        for inner in _choices(node.inputs[1 if a is not None else 0], node, graph, values, consumers):
+            function = (kind, a, inner.function) if a is not None else (kind, inner.function, b)
+            yield _Value(inner.root, function, (*inner.nodes, node))
+        return
     if any(n in graph.constants for n in node.inputs):
-        return None
+        return
     options = [_choices(n, node, graph, values, consumers) for n in node.inputs]
     for left, right in product(*options):
         if left.root == right.root:
             nodes = tuple({n.name: n for n in (*left.nodes, *right.nodes)}.values())
-            return _Value(left.root, (kind, left.function, right.function), (*nodes, node))
-    return None
+            yield _Value(left.root, (kind, left.function, right.function), (*nodes, node))
 
 
 def _choices(name: str, node: Node, graph: Graph, values: dict[str, _Value], consumers: dict[str, list[Node]]) -> list[_Value]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from quant.given import code_bits, kept
 from quant.observe import Range
@@ -12,6 +13,7 @@ from toolchain.errors import CompileError, counted
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, OnnxOp, Quant
 from toolchain.ir.stored import BITS, GivenQuant
+from toolchain.ops.function_names import one_for_all
 from toolchain.passes.compose import compose
 from toolchain.passes.fuse import fuse_clamps
 from toolchain.passes.select import Selection, select
@@ -153,7 +155,7 @@ def selected(
 ) -> Selection:
     """What of the frontend's graph runs where, with the scales that the model gives. seen: is shown the composed graph."""
     taken = take_given(graph, chip)
-    composed = compose(taken.graph, taken.given)
+    composed = compose(taken.graph, taken.given, partial(one_for_all, chip=chip))
     seen(composed)
     return replace(select(composed, chip, host_nodes), given=taken.given, rounded=taken.rounded, notes=taken.notes)
 

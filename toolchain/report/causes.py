@@ -17,7 +17,19 @@ from toolchain.hw.chip import Chip, ConvolutionLimits
 from toolchain.hw.engines import MacArray
 from toolchain.ir.graph import Graph, Node
 from toolchain.isa import decode
-from toolchain.machine import Convolution, Copy, Depthwise, MachineOp, MatrixProduct, Signal, Space, Wait
+from toolchain.machine import (
+    TABLE_FUNCTIONS,
+    Convolution,
+    Copy,
+    Depthwise,
+    MachineOp,
+    MatrixProduct,
+    Signal,
+    Space,
+    Table,
+    Wait,
+    rated_as,
+)
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.pool import IntegerMaxPool
@@ -61,6 +73,8 @@ def _of_operator(node: Node, graph: Graph, chip: Chip, ops: Sequence[MachineOp])
         return _convolution(node, graph, chip, deep or dense)
     if products:
         return _product(node, graph, chip, products)
+    if any(isinstance(op, Table) for op in ops):
+        return _rates(chip, [op for op in ops if isinstance(op, Table)])
     if isinstance(node.op, IntegerMaxPool) and ("@stage" in node.name or f"{node.name}@stage0" in (n.name for n in graph.nodes)):
         return [f"limits.pool.max_kernel={_pair(chip.limits.pool.max_kernel)}: a chain of smaller windows"]
     return []
@@ -191,6 +205,22 @@ def _product(node: Node, graph: Graph, chip: Chip, ops: Sequence[MatrixProduct])
         said.append(
             f"{chip.key('mac_array')}.accumulators.entries={chip.array.accumulators.entries}: {rows} x {columns} in tiles"
         )
+    return said
+
+
+def _rates(chip: Chip, ops: Sequence[Table]) -> list[str]:
+    """At which of several rates tables run."""
+    if chip.functions.isdisjoint(TABLE_FUNCTIONS.keys() - {"table"}):
+        return []
+    said = []
+    for op in ops:
+        unit = op.unit_in(chip)
+        name = rated_as(op.function.name.lower(), unit.vector.functions)
+        if name is None:
+            continue  # the program's check refuses it
+        rate = unit.vector.functions[name]
+        what = "no single function with a rate of its own" if name == "table" else "the rate of this function"
+        said.append(f"{unit.key}.functions.{name}={{lanes: {rate.lanes}, startup: {rate.startup}}}: {what}")
     return said
 
 

@@ -2,25 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from enum import IntEnum
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.operation import Access, Demand, MachineOp, traffic
 from toolchain.machine.operations.window import broken_table, read_of, table_bytes
-from toolchain.machine.parameter import extent, operand_address, operand_stride, unit_number
+from toolchain.machine.parameter import extent, function, operand_address, operand_stride, unit_number
 from toolchain.machine.units.vector import needed_functions, rate_of, vector_demand
+
+
+class TableFunction(IntEnum):
+    """What a table holds: any function, or that of one ONNX operator, in snake case."""
+
+    TABLE = 0
+    ABS = 1
+    ACOS = 2
+    ACOSH = 3
+    ASIN = 4
+    ASINH = 5
+    ATAN = 6
+    ATANH = 7
+    CEIL = 8
+    CELU = 9
+    CLIP = 10
+    COS = 11
+    COSH = 12
+    ELU = 13
+    ERF = 14
+    EXP = 15
+    FLOOR = 16
+    GELU = 17
+    HARD_SIGMOID = 18
+    HARD_SWISH = 19
+    LEAKY_RELU = 20
+    LOG = 21
+    MISH = 22
+    NEG = 23
+    RECIPROCAL = 24
+    RELU = 25
+    ROUND = 26
+    SELU = 27
+    SIGMOID = 28
+    SIGN = 29
+    SIN = 30
+    SINH = 31
+    SOFTPLUS = 32
+    SOFTSIGN = 33
+    SQRT = 34
+    SWISH = 35
+    TAN = 36
+    TANH = 37
+    THRESHOLDED_RELU = 38
+
+
+# By the names of a vector engine's functions, in the order of their codes.
+TABLE_FUNCTIONS = {function.name.lower(): function for function in TableFunction}
+ANY = "table"  # the function that does all others
+
+
+def rated_as(function: str | None, names: Collection[str]) -> str | None:
+    """Which of a vector engine's functions runs a table of this one (None: of a chain): its own, else `table`; None: none."""
+    return function if function in names else ANY if ANY in names else None
+
+
+def lacking(function: str | None) -> str:
+    """What a machine lacks that cannot run a table of this function."""
+    return f"no {ANY}" if function in (None, ANY) else f"neither {function} nor {ANY}"
 
 
 @dataclass(frozen=True, slots=True)
 class Table(MachineOp):
     """out[y, x, c] = table[in[y, x, c]]; the table of `chip.numerics.table`: int8[256], the entry for code -128
-    first, or int16[513].
+    first, or int16[513]. function: what the table holds, on machines that have rates for single functions; it changes no value.
     """
 
     NAME = "table"
     ENGINE = "vector"
-    FUNCTIONS = ("table",)
+    FUNCTIONS = tuple(TABLE_FUNCTIONS)
     height: int = extent()
     width: int = extent()
     channels: int = extent()
@@ -31,6 +91,7 @@ class Table(MachineOp):
     output_row_stride: int = operand_stride("output")
     output_column_stride: int = operand_stride("output")
     table_address: int = operand_address("tables", 1)
+    function: TableFunction = function(TableFunction, TABLE_FUNCTIONS, choice=True)
     unit: int = unit_number()
 
     @classmethod
@@ -51,10 +112,13 @@ class Table(MachineOp):
         unit, elements = self.unit_in(chip), self.height * self.width * self.channels
         size_bytes = elements * chip.activation_bytes
         moved = traffic(unit, ("input", size_bytes, 0), ("tables", table_bytes(chip), 0), ("output", 0, size_bytes))
-        return vector_demand(unit, chip, rate_of(unit, self.FUNCTIONS), elements, moved)
+        return vector_demand(unit, chip, rate_of(unit, self.FUNCTIONS, self.function, ANY), elements, moved)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         unit = self.unit_in(chip)
-        if "table" not in unit.vector.functions:
-            yield f"{unit.key}.functions has no table"
+        name = next((name for name, code in TABLE_FUNCTIONS.items() if code == self.function), None)
+        if name is None:
+            yield f"function={self.function} is no function of a table"
+        elif rated_as(name, unit.vector.functions) is None:
+            yield f"{unit.key}.functions has {lacking(name)}"
         yield from broken_table(chip)

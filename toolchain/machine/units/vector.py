@@ -24,10 +24,11 @@ def vector_demand(
     return Demand(startup + passes * ceil_div(elements, lanes), latency_cycles(unit, chip), 0, moved)
 
 
-def rate_of(unit: Unit, names: Sequence[str], kind: Whole = 0) -> tuple[Whole, Whole]:
-    """Lanes and startup cycles of the function names[kind]; of a column of kinds, columns."""
+def rate_of(unit: Unit, names: Sequence[str], kind: Whole = 0, otherwise: str = "") -> tuple[Whole, Whole]:
+    """Lanes and startup cycles of the function names[kind], where the unit has none those of `otherwise`; of a column of kinds,
+    columns."""
     functions = cast(Mapping[str, FunctionRate], unit.vector.functions)
-    rates = [*(functions.get(name, _LACKING) for name in names), _LACKING]
+    rates = [*(functions.get(name, functions.get(otherwise, _LACKING)) for name in names), _LACKING]
     chosen = where((kind >= 0) & (kind < len(names)), kind, len(names))
     if is_column(chosen):
         return np.array([r.lanes for r in rates], np.int64)[chosen], np.array([r.startup for r in rates], np.int64)[chosen]

@@ -1,0 +1,37 @@
+"""The names by which a machine may have a rate for a single function of one number: those of ONNX, in snake case."""
+
+from __future__ import annotations
+
+import re
+
+from toolchain.hw.chip import Chip
+from toolchain.machine import TABLE_FUNCTIONS
+from toolchain.ops.unary import ONNX_UNARY, Function, X, clip_bounds
+
+FUNCTION_NAMES = {op: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", op).lower() for op in ONNX_UNARY}
+_COMMUTE = ("add", "mul", "min", "max")
+
+
+def _ordered(function: Function) -> Function:
+    """The same function, with the operands of sums and products in one order."""
+    if isinstance(function, float | int):
+        return float(function)
+    arguments = [_ordered(argument) for argument in function[1:]]
+    return (function[0], *(sorted(arguments, key=repr) if function[0] in _COMMUTE else arguments))
+
+
+# Clip without bounds is no function.
+_SPELLED = {_ordered(make(X, {})): FUNCTION_NAMES[op] for op, make in ONNX_UNARY.items() if make(X, {}) != X}
+
+
+def spelled_out(function: Function) -> str | None:
+    """The name of the ONNX operator, its attributes not given, that a short chain computes: x * sigmoid(x) is `swish`."""
+    return _SPELLED.get(_ordered(function))
+
+
+def one_for_all(function: Function, name: str | None, chip: Chip) -> bool:
+    """Whether a chain of functions should become this one. A machine that has rates for single functions and no `table` runs
+    those apart."""
+    functions = chip.functions
+    general = "table" in functions or functions.isdisjoint(TABLE_FUNCTIONS)
+    return general or name in functions or clip_bounds(function) is not None
