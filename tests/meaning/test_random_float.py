@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -48,11 +47,14 @@ def test_every_operator_of_the_chip_is_drawn() -> None:
     assert not [(what, name) for what, name in sorted(everything() - seen) if what in kinds]
 
 
-@dataclass
 class Notes:
     """What cases went through; not shown when one fails."""
 
-    seen: Seen = field(repr=False)
+    def __init__(self, seen: Seen):
+        self.seen = seen
+
+    def __repr__(self) -> str:
+        return "Notes"
 
 
 @cache
@@ -69,6 +71,7 @@ def drawn(part: int) -> Seen:
     deadline=None,
     database=None,
     report_multiple_bugs=False,
+    print_blob=True,  # @reproduce_failure draws the weights as well, which the text of a case leaves out
     phases=[Phase.generate],  # shrinking takes minutes; a case is small
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
