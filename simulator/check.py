@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from simulator.accumulators import AccumulatorState
 from simulator.hazards import Hazards, Written
-from simulator.order import Order, describe
+from simulator.order import RunOrder, describe
 from simulator.parts import DramPart, Kept, given, overwrite_text, unwritten
 from simulator.unread import Unread, UnreadMarks
 from toolchain.errors import ProgramError
@@ -29,7 +29,7 @@ Progress = Callable[[str, int, int], None]  # stage, done, total
 PROGRESS_EVERY = 512
 
 
-def check_semaphores(ops: Sequence[MachineOp], order: Order) -> None:
+def check_semaphores(ops: Sequence[MachineOp], order: RunOrder) -> None:
     """Each semaphore has one signalling and one waiting engine."""
     signalled: dict[int, list[int]] = {}
     waited: dict[int, list[int]] = {}
@@ -40,7 +40,7 @@ def check_semaphores(ops: Sequence[MachineOp], order: Order) -> None:
             _one_engine(waited.setdefault(op.semaphore, []), index, "waited for", ops, order)
 
 
-def check_counts(ops: Sequence[MachineOp], order: Order) -> None:
+def check_counts(ops: Sequence[MachineOp], order: RunOrder) -> None:
     """Each semaphore ends at zero: the next run starts from it. After everything else, for a dropped Wait is a race first."""
     signalled: dict[int, list[int]] = {}
     for index, op in enumerate(ops):
@@ -56,7 +56,7 @@ def check_counts(ops: Sequence[MachineOp], order: Order) -> None:
             )
 
 
-def _one_engine(indexes: list[int], index: int, what: str, ops: Sequence[MachineOp], order: Order) -> None:
+def _one_engine(indexes: list[int], index: int, what: str, ops: Sequence[MachineOp], order: RunOrder) -> None:
     if indexes and order.engine[indexes[0]] != order.engine[index]:
         raise ProgramError(
             f"{describe(index, ops, order.chip)}: the semaphore is {what} on {order.names[order.engine[indexes[0]]]} too "
@@ -98,7 +98,7 @@ def check_addresses(index: int, ops: Sequence[MachineOp], found: Sequence[Access
 def check_program(
     chip: Chip,
     ops: Sequence[MachineOp],
-    order: Order,
+    order: RunOrder,
     touched: Sequence[Sequence[Access]],
     dram_bytes: int,
     written: Sequence[tuple[int, int]],
@@ -129,7 +129,7 @@ class _Checks:
         self,
         chip: Chip,
         ops: Sequence[MachineOp],
-        order: Order,
+        order: RunOrder,
         touched: Sequence[Sequence[Access]],
         sizes: Sequence[int],
         written: Sequence[tuple[int, int]],

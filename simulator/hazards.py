@@ -1,6 +1,6 @@
 """Accesses to the same bytes that the program's own synchronisation leaves unordered, and reads of bytes never written.
 
-Order: an engine runs its queue in order; a Wait comes after the Signal it takes. Each engine keeps how much of every other
+RunOrder: an engine runs its queue in order; a Wait comes after the Signal it takes. Each engine keeps how much of every other
 engine's history is known to have happened (a vector clock over its lists of accesses). A new access is compared with the
 part of each list that is not yet known: every pair of unordered accesses is met once, by the later of the two.
 """
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from simulator.order import Order, describe
+from simulator.order import RunOrder, describe
 from toolchain.errors import ProgramError
 from toolchain.machine import Access, MachineOp, Signal, Wait, byte_view, overlap, range_text
 
@@ -23,7 +23,7 @@ _SHORT = 16  # below this many candidates a plain loop is faster than numpy
 class Hazards:
     """One pass over a program in an order that can run."""
 
-    def __init__(self, ops: Sequence[MachineOp], order: Order, max_count: int, spaces: int):
+    def __init__(self, ops: Sequence[MachineOp], order: RunOrder, max_count: int, spaces: int):
         self.ops, self.order, self.max_count = ops, order, max_count
         engines = len(order.names)
         self.lists = 2 * spaces  # of an engine: reads and writes of each memory

@@ -14,7 +14,7 @@ NO_ENGINE = -1
 
 
 @dataclass(frozen=True)
-class Order:
+class RunOrder:
     """engine: queue of each operation (NO_ENGINE: End). legal: every operation but Ends, in an order that can run.
 
     taken: for each Wait by index, the index of the Signal it takes: the k-th Wait takes the k-th Signal.
@@ -46,7 +46,7 @@ def describe(index: int, ops: Sequence[MachineOp], chip: Chip) -> str:
     return f"{op_number(ops, index)} {op.NAME}{detail}{where}"
 
 
-def program_order(chip: Chip, ops: Sequence[MachineOp]) -> Order:
+def program_order(chip: Chip, ops: Sequence[MachineOp]) -> RunOrder:
     """Runs the queues without times: in-order engines, a front end that stops at a full queue, counting semaphores.
 
     Whether a program can finish does not depend on times: each Wait takes a fixed Signal, each queue a fixed order.
@@ -61,7 +61,7 @@ def program_order(chip: Chip, ops: Sequence[MachineOp]) -> Order:
             raise ProgramError(_deadlock(ops, chip, run.blocked, index))
     if any(head >= 0 for head in run.blocked):
         raise ProgramError(_deadlock(ops, chip, run.blocked, None))
-    return Order(chip, names, engine, run.legal, run.taken)
+    return RunOrder(chip, names, engine, run.legal, run.taken)
 
 
 def engines_of(chip: Chip, ops: Sequence[MachineOp], names: Sequence[str]) -> list[int]:

@@ -10,7 +10,7 @@ import numpy as np
 from quant.fixed_point import FixedPointError
 from simulator.check import PROGRESS_EVERY, Progress, check_program
 from simulator.execute import execute
-from simulator.order import NO_ENGINE, Order, describe, program_order
+from simulator.order import NO_ENGINE, RunOrder, describe, program_order
 from simulator.parts import DramPart
 from simulator.state import State
 from simulator.timeline import UNKNOWN_BOUND, Timeline, bound_names, timeline
@@ -154,7 +154,7 @@ def measured(
     return _result(chip, flow, order, memory, _accesses(chip, flow, order), demands(flow, chip), times, ())
 
 
-def _prefix(ops: Sequence[MachineOp], order: Order, until: int) -> list[int]:
+def _prefix(ops: Sequence[MachineOp], order: RunOrder, until: int) -> list[int]:
     """The operations up to `until`, in an order that can run. Raises ProgramError: there is no such operation, or one of them
     waits for a later one."""
     if not 0 <= until < len(ops):
@@ -172,7 +172,7 @@ def _prefix(ops: Sequence[MachineOp], order: Order, until: int) -> list[int]:
     return [i for i in order.legal if i <= until]
 
 
-def _accesses(chip: Chip, ops: Sequence[MachineOp], order: Order) -> list[tuple[Access, ...]]:
+def _accesses(chip: Chip, ops: Sequence[MachineOp], order: RunOrder) -> list[tuple[Access, ...]]:
     found = []
     for index, op in enumerate(ops):
         try:
@@ -185,7 +185,7 @@ def _accesses(chip: Chip, ops: Sequence[MachineOp], order: Order) -> list[tuple[
 def _values(
     chip: Chip,
     ops: Sequence[MachineOp],
-    order: Order,
+    order: RunOrder,
     legal: Sequence[int],
     dram: np.ndarray,
     checked: bool,
@@ -211,7 +211,7 @@ def _values(
 def _result(
     chip: Chip,
     flow: Flow,
-    order: Order,
+    order: RunOrder,
     memory: Mapping[str, np.ndarray],
     touched: Sequence[Sequence[Access]],
     wanted: Demands,

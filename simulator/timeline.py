@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.order import NO_ENGINE, Order, issue_cycles, queue_depths
+from simulator.order import NO_ENGINE, RunOrder, issue_cycles, queue_depths
 from toolchain.hw.chip import Chip
 from toolchain.machine import MachineOp, Signal, Space, Wait
 from toolchain.machine.columns import Column
@@ -41,7 +41,7 @@ def bound_names(chip: Chip) -> tuple[str, ...]:
     return (*BOUNDS, *(space.name for space in chip.spaces))
 
 
-def timeline(chip: Chip, ops: Sequence[MachineOp], order: Order, wanted: Demands, words: Sequence[int] | None) -> Timeline:
+def timeline(chip: Chip, ops: Sequence[MachineOp], order: RunOrder, wanted: Demands, words: Sequence[int] | None) -> Timeline:
     """Times of every operation. words: instruction words of each operation, which the front end reads (None: one each)."""
     count = len(order.legal)  # an End is the last of all operations
     after = [(order.taken[i],) if i in order.taken else () for i in range(count)]
@@ -53,7 +53,7 @@ def timeline(chip: Chip, ops: Sequence[MachineOp], order: Order, wanted: Demands
 
 
 def _sequence(
-    chip: Chip, ops: Sequence[MachineOp], order: Order, durations: Sequence[int], after: Sequence[tuple[int, ...]]
+    chip: Chip, ops: Sequence[MachineOp], order: RunOrder, durations: Sequence[int], after: Sequence[tuple[int, ...]]
 ) -> list[int]:
     """The operations as they would start with memories of no limit and a front end that takes no time but stops at a full
     queue. A Wait counts from its end: that is when its Signal has run."""
@@ -63,7 +63,7 @@ def _sequence(
     return sorted(order.legal, key=keys.__getitem__)  # stable: ties stay in legal order
 
 
-def _balanced_cycles(chip: Chip, order: Order, wanted: Demands) -> list[int]:
+def _balanced_cycles(chip: Chip, order: RunOrder, wanted: Demands) -> list[int]:
     """Durations on a machine of unlimited memories, its DMA as fast as its busiest other unit needs over the whole program."""
     engine = np.array(order.engine, np.int64)
     moves = np.array([unit.kind == "dma" for unit in chip.units])[engine] | (engine == NO_ENGINE)
@@ -81,7 +81,7 @@ def _moved(wanted: Demands) -> Column:
     return there.max(axis=0)
 
 
-def _finished(chip: Chip, ops: Sequence[MachineOp], order: Order, run: Recurrence) -> Timeline:
+def _finished(chip: Chip, ops: Sequence[MachineOp], order: RunOrder, run: Recurrence) -> Timeline:
     count = len(run.end)
     start, end = np.array(run.start, np.int64), np.array(run.end, np.int64)
     engine, ended_by = np.array(order.engine[:count], np.int64), np.array(run.ended_by, np.int64)

@@ -8,7 +8,7 @@ import pytest
 from exhaustive import smallest_peak_by_address, smallest_peak_by_stacking
 
 from toolchain.memory import Buffer, DoesNotFit, InvalidBuffers, Placement, place, read_csv, validate
-from toolchain.memory.place.allocations import make_items
+from toolchain.memory.place.allocations import make_allocations
 from toolchain.memory.place.search import ALL_STRATEGIES, Decider, compiled_kernel, draw_strategy
 
 DATA = Path(__file__).parent / "data"
@@ -92,7 +92,7 @@ def every_strategy_decides(count: int, seed: int) -> None:
     rng = random.Random(seed)
     for k in range(count):
         buffers = random_buffers(rng, rng.randint(1, 7), rng.choice([3, 6, 12]), rng.choice([3, 9]))
-        decider = Decider(make_items({b.name: b for b in buffers}, True), compiled=False)
+        decider = Decider(make_allocations({b.name: b for b in buffers}, True), compiled=False)
         best = smallest_peak_by_stacking(buffers)
         strategy = draw_strategy(7 * k)  # mirrored and jittered ones too
         assert decider.decide(best, strategy, 10**6).bases is not None, (buffers, strategy)
@@ -133,7 +133,7 @@ def test_minimalloc_at_capacity() -> None:
 def test_same_plan_compiled_or_not(name: str) -> None:
     if compiled_kernel() is None:
         pytest.skip("needs the extra `fast`")
-    items = make_items({b.name: b for b in read_csv(DATA / f"{name}.1048576.csv")}, True)
+    items = make_allocations({b.name: b for b in read_csv(DATA / f"{name}.1048576.csv")}, True)
     fast = Decider(items, compiled=True).attempts(CAPACITY, 600)
     plain = Decider(items, compiled=False).attempts(CAPACITY, 600)
     assert fast == plain
@@ -142,7 +142,7 @@ def test_same_plan_compiled_or_not(name: str) -> None:
 
 def test_minimalloc_proved_at_the_bound_without_numba() -> None:
     buffers = read_csv(DATA / "B.1048576.csv")
-    decider = Decider(make_items({b.name: b for b in buffers}, True), compiled=False)
+    decider = Decider(make_allocations({b.name: b for b in buffers}, True), compiled=False)
     verdict = decider.attempts(CAPACITY, 1000)
     assert verdict.bases is not None
 

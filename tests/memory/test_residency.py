@@ -12,7 +12,7 @@ from toolchain.memory import (
     UsedTensor,
     choose_residents,
     choose_spills,
-    settle_residents,
+    place_residents,
     validate,
 )
 
@@ -76,7 +76,7 @@ def test_placement_confirms_the_choice() -> None:
         for k in range(10):
             start = rng.randrange(10)
             tensors.append(ResidentTensor(f"t{k}", start, start + rng.randint(1, 4), rng.randint(1, 30), 10))
-        settled = settle_residents(tensors, others, 64, alignment_bytes=4)
+        settled = place_residents(tensors, others, 64, alignment_bytes=4)
         stay = [Buffer(t.name, t.start, t.end, t.size_bytes, 4) for t in tensors if t.name in settled.residency.resident]
         assert not validate([*others, *stay], settled.placement, 64)
         assert settled.residency.saved_bytes == 10 * len(stay) <= settled.residency.bound_saved_bytes

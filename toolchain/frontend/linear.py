@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from toolchain.frontend.rewrite import Rewrite, Rule, Scope, node, operand, reshape
+from toolchain.frontend.rewrite import Rewrite, RewriteScope, Rule, node, operand, reshape
 from toolchain.ir.graph import Node
 from toolchain.ir.masks import is_mask
 
@@ -16,7 +16,7 @@ GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1}
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm")
 
 
-def gemm(n: Node, scope: Scope) -> Rewrite | None:
+def gemm(n: Node, scope: RewriteScope) -> Rewrite | None:
     """Constant weights: `Gemm` with weights [n, k] and at most a bias [n]. Computed ones: MatMul."""
     a = dict(n.op.attributes)
     if not scope.is_float(n.inputs[0]):
@@ -46,7 +46,7 @@ def gemm(n: Node, scope: Scope) -> Rewrite | None:
     return Rewrite(tuple(nodes))
 
 
-def as_matmul(n: Node, scope: Scope) -> tuple[Node, ...]:
+def as_matmul(n: Node, scope: RewriteScope) -> tuple[Node, ...]:
     """alpha A' B' + beta C by MatMul, Mul and Add."""
     a, nodes, operands = n.op.attributes, [], []
     for index, key in enumerate(("transA", "transB")):
@@ -68,7 +68,7 @@ def as_matmul(n: Node, scope: Scope) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
-def plus(n: Node, x: str, c: str, beta: float, scope: Scope) -> list[Node]:
+def plus(n: Node, x: str, c: str, beta: float, scope: RewriteScope) -> list[Node]:
     nodes = []
     if beta != 1:
         factor = scope.constant(f"{n.name}/beta", np.asarray(beta, scope.types[c].dtype))
@@ -78,7 +78,7 @@ def plus(n: Node, x: str, c: str, beta: float, scope: Scope) -> list[Node]:
     return [*nodes, node(f"{n.name}/add", "Add", (x, c), n.outputs[0], n.sources)]
 
 
-def matmul(n: Node, scope: Scope) -> Rewrite | None:
+def matmul(n: Node, scope: RewriteScope) -> Rewrite | None:
     """x[..., k] times constant [k, n]: Gemm over the flattened rows between two Reshapes."""
     weights, x = scope.constants.get(n.inputs[1]), n.inputs[0]
     if weights is None or not scope.is_float(x) or weights.ndim == 0 or prod(weights.shape[:-2]) != 1:
@@ -96,7 +96,7 @@ def matmul(n: Node, scope: Scope) -> Rewrite | None:
     )
 
 
-def fold_constant(n: Node, scope: Scope) -> Rewrite | None:
+def fold_constant(n: Node, scope: RewriteScope) -> Rewrite | None:
     """Conv, ConvTranspose or Gemm, then Mul or Add of one number a channel: into the weights and the bias.
 
     A mask stays a step of its own: as a bias, minus infinity would take the weights' bits.
@@ -125,7 +125,7 @@ def fold_constant(n: Node, scope: Scope) -> Rewrite | None:
     return Rewrite((replace(weighted, inputs=inputs, outputs=(product,), sources=sources), after))
 
 
-def producer_through_reshape(x: str, scope: Scope) -> tuple[Node | None, Node | None]:
+def producer_through_reshape(x: str, scope: RewriteScope) -> tuple[Node | None, Node | None]:
     """The weighted operator that makes `x`, and the Reshape between when it keeps a Gemm's last axis."""
     if weighted := scope.only_user(x, WEIGHTED):
         return weighted, None
@@ -143,7 +143,7 @@ def per_channel(value: np.ndarray, shape: Sequence[int], axis: int, channels: in
     return np.broadcast_to(aligned.reshape(-1), (channels,))
 
 
-def folded_inputs(n: Node, weighted: Node, row: np.ndarray, scope: Scope) -> tuple[str, ...]:
+def folded_inputs(n: Node, weighted: Node, row: np.ndarray, scope: RewriteScope) -> tuple[str, ...]:
     w = scope.constants[weighted.inputs[1]]
     row = row.astype(np.float64)
     b = scope.constants.get(operand(weighted, 2))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isclose, prod
 
 from toolchain.frontend.arithmetic import scalar
-from toolchain.frontend.rewrite import Scope, operand
+from toolchain.frontend.rewrite import RewriteScope, operand
 from toolchain.ir.graph import Node
 
 Sources = tuple[str, ...]
@@ -28,7 +28,7 @@ class Root:
     sources: Sources
 
 
-def peeled(name: str, scope: Scope) -> tuple[str, Sources]:
+def peeled(name: str, scope: RewriteScope) -> tuple[str, Sources]:
     """What `name` is but for Reshapes that only add or drop dimensions of one."""
     sources: Sources = ()
     while (n := scope.producer(name, "Reshape")) is not None:
@@ -39,7 +39,7 @@ def peeled(name: str, scope: Scope) -> tuple[str, Sources]:
     return name, sources
 
 
-def bare(name: str, scope: Scope) -> tuple[str, Sources]:
+def bare(name: str, scope: RewriteScope) -> tuple[str, Sources]:
     """What `name` is but for Reshapes of any kind."""
     sources: Sources = ()
     while (n := scope.producer(name, "Reshape")) is not None:
@@ -47,19 +47,19 @@ def bare(name: str, scope: Scope) -> tuple[str, Sources]:
     return name, sources
 
 
-def same(a: str, b: str, scope: Scope) -> bool:
+def same(a: str, b: str, scope: RewriteScope) -> bool:
     """Whether two tensors are one, Reshapes there and back between them or not."""
     return scope.shape(a) == scope.shape(b) and bare(a, scope)[0] == bare(b, scope)[0]
 
 
-def producer(name: str, op_type: str, scope: Scope) -> tuple[Node, Sources] | None:
+def producer(name: str, op_type: str, scope: RewriteScope) -> tuple[Node, Sources] | None:
     """The operator that makes `name` but for such Reshapes, and the sources of all."""
     bare, passed = peeled(name, scope)
     n = scope.producer(bare, op_type)
     return None if n is None else (n, (*n.sources, *passed))
 
 
-def differences(n: Node, scope: Scope) -> Iterator[tuple[str, str, Sources]]:
+def differences(n: Node, scope: RewriteScope) -> Iterator[tuple[str, str, Sources]]:
     """(a, b, sources) for each way to read `n` as a - b."""
     if n.op.op_type == "Sub":
         yield n.inputs[0], n.inputs[1], n.sources
@@ -70,7 +70,7 @@ def differences(n: Node, scope: Scope) -> Iterator[tuple[str, str, Sources]]:
             yield a, negative.inputs[0], (*n.sources, *negative.sources)
 
 
-def mean_of(name: str, scope: Scope) -> tuple[str, tuple[int, ...], Sources] | None:
+def mean_of(name: str, scope: RewriteScope) -> tuple[str, tuple[int, ...], Sources] | None:
     """(x, axes, sources) where `name` is the mean of x over axes; a sum over their number is one."""
     found, passed = producer(name, "ReduceMean", scope), ()
     if found is None:
@@ -85,7 +85,7 @@ def mean_of(name: str, scope: Scope) -> tuple[str, tuple[int, ...], Sources] | N
     return None if axes is None else (found[0].inputs[0], tuple(axes.tolist()), (*found[1], *passed))
 
 
-def is_mean(name: str, root: Root, scope: Scope) -> Sources | None:
+def is_mean(name: str, root: Root, scope: RewriteScope) -> Sources | None:
     """The sources of `name` where it is the mean that belongs to `root`, shaped to stand beside x."""
     found = mean_of(name, scope)
     if found is None or not same(found[0], root.x, scope) or found[1] != root.axes or not stands_beside(name, root, scope):
@@ -93,14 +93,14 @@ def is_mean(name: str, root: Root, scope: Scope) -> Sources | None:
     return found[2]
 
 
-def stands_beside(name: str, root: Root, scope: Scope) -> bool:
+def stands_beside(name: str, root: Root, scope: RewriteScope) -> bool:
     """Whether `name` broadcasts against x along the axes, and only there."""
     kept = tuple(1 if axis in root.axes else d for axis, d in enumerate(root.shape))
     shape = scope.shape(name)
     return (1,) * (len(kept) - len(shape)) + shape == kept
 
 
-def roots_of(name: str, scope: Scope) -> Iterator[Root]:
+def roots_of(name: str, scope: RewriteScope) -> Iterator[Root]:
     """Sqrt, Reciprocal of Sqrt and the other way round, Pow by -0.5, one by Sqrt, of spread + epsilon; beside x. A variance is
     a mean square as well: the variance comes first."""
     shifted, rooted, inverse, sources = name, False, False, list[str]()
@@ -127,7 +127,7 @@ def roots_of(name: str, scope: Scope) -> Iterator[Root]:
             yield root
 
 
-def spreads_of(name: str, scope: Scope) -> Iterator[Spread]:
+def spreads_of(name: str, scope: RewriteScope) -> Iterator[Spread]:
     """mean((x - mean)^2), mean(x^2) - mean^2, mean(x^2), also kept from below zero."""
     positive = producer(name, "Relu", scope)
     if positive is not None:
@@ -139,7 +139,7 @@ def spreads_of(name: str, scope: Scope) -> Iterator[Spread]:
             yield spread
 
 
-def _of_squared_differences(name: str, scope: Scope) -> Spread | None:
+def _of_squared_differences(name: str, scope: RewriteScope) -> Spread | None:
     outer = mean_of(name, scope)
     squared = square_of(outer[0], scope) if outer is not None else None
     less = producer(squared[0], "Sub", scope) or producer(squared[0], "Add", scope) if squared is not None else None
@@ -152,7 +152,7 @@ def _of_squared_differences(name: str, scope: Scope) -> Spread | None:
     return None
 
 
-def _of_moments(name: str, scope: Scope) -> Spread | None:
+def _of_moments(name: str, scope: RewriteScope) -> Spread | None:
     found = producer(name, "Sub", scope) or producer(name, "Add", scope)
     for second, first, sources in differences(found[0], scope) if found is not None else ():
         of_squares, of_mean = mean_of(second, scope), square_of(first, scope)
@@ -169,7 +169,7 @@ def _of_moments(name: str, scope: Scope) -> Spread | None:
     return None
 
 
-def _of_squares(name: str, scope: Scope) -> Spread | None:
+def _of_squares(name: str, scope: RewriteScope) -> Spread | None:
     outer = mean_of(name, scope)
     product, passed = bare(outer[0], scope) if outer is not None else ("", ())
     squared = square_of(product, scope)
@@ -178,6 +178,6 @@ def _of_squares(name: str, scope: Scope) -> Spread | None:
     return squared[0], scope.shape(outer[0]), outer[1], False, (*squared[1], *passed, *outer[2])
 
 
-def square_of(name: str, scope: Scope) -> tuple[str, Sources] | None:
+def square_of(name: str, scope: RewriteScope) -> tuple[str, Sources] | None:
     n = producer(name, "Mul", scope)
     return (n[0].inputs[0], n[1]) if n is not None and n[0].inputs[0] == n[0].inputs[1] else None

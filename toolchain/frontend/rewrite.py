@@ -27,7 +27,7 @@ class Rewrite:
 
 
 @dataclass
-class Scope:
+class RewriteScope:
     """What a rule may ask of the graph, and where it puts new names and constants."""
 
     opset: int
@@ -88,14 +88,14 @@ def operand(n: Node, index: int) -> str:
     return n.inputs[index] if index < len(n.inputs) else ""
 
 
-Rule = Callable[[Node, Scope], Rewrite | None]
+Rule = Callable[[Node, RewriteScope], Rewrite | None]
 
 
 def node(name: str, op_type: str, inputs: Sequence[str], output: str, sources: Sequence[str], **attributes: Any) -> Node:
     return Node(name, OnnxOp(op_type, attributes), tuple(inputs), (output,), tuple(dict.fromkeys(sources)))
 
 
-def reshape(like: Node, suffix: str, x: str, shape: Sequence[int], output: str, scope: Scope) -> Node:
+def reshape(like: Node, suffix: str, x: str, shape: Sequence[int], output: str, scope: RewriteScope) -> Node:
     name = f"{like.name}/{suffix}" if suffix else like.name
     return node(name, "Reshape", (x, scope.ints(f"{name}/shape", shape)), output, like.sources, allowzero=0)
 
@@ -112,7 +112,7 @@ def rewrite(graph: Graph, rules: Mapping[str, Sequence[Rule]], opset: int) -> Gr
 
 def sweep(graph: Graph, rules: Mapping[str, Sequence[Rule]], opset: int) -> tuple[Graph, bool]:
     uses = Counter(n for node in graph.nodes for n in node.inputs if n)
-    scope = Scope(opset, dict(graph.types), dict(graph.constants), frozenset(graph.outputs), uses)
+    scope = RewriteScope(opset, dict(graph.types), dict(graph.constants), frozenset(graph.outputs), uses)
     same: dict[str, str] = {}
     renamed: dict[str, str] = {}
     done: list[Node] = []
@@ -136,7 +136,7 @@ def sweep(graph: Graph, rules: Mapping[str, Sequence[Rule]], opset: int) -> tupl
     return replace(graph, nodes=tuple(done), types=scope.types, constants=scope.constants), changed
 
 
-def first_match(anchor: Node, rules: Mapping[str, Sequence[Rule]], scope: Scope) -> Rewrite | None:
+def first_match(anchor: Node, rules: Mapping[str, Sequence[Rule]], scope: RewriteScope) -> Rewrite | None:
     if anchor.op.domain:
         return None
     for rule in rules.get(anchor.op.op_type, ()):
@@ -146,12 +146,12 @@ def first_match(anchor: Node, rules: Mapping[str, Sequence[Rule]], scope: Scope)
     return None
 
 
-def emit(node: Node, done: list[Node], scope: Scope) -> None:
+def emit(node: Node, done: list[Node], scope: RewriteScope) -> None:
     done.append(node)
     scope.producers.update((n, node) for n in node.outputs if n)
 
 
-def place(new: Node, done: list[Node], scope: Scope) -> None:
+def place(new: Node, done: list[Node], scope: RewriteScope) -> None:
     """Types a new node; its values instead, when all its inputs are constant."""
     new = replace(new, sources=tuple(dict.fromkeys(new.sources)))
     scope.types.update(infer(new, scope.types, scope.constants, scope.opset))
@@ -161,7 +161,9 @@ def place(new: Node, done: list[Node], scope: Scope) -> None:
     emit(new, done, scope)
 
 
-def keep_output(anchor: Node, value: str, same: dict[str, str], renamed: dict[str, str], done: list[Node], scope: Scope) -> bool:
+def keep_output(
+    anchor: Node, value: str, same: dict[str, str], renamed: dict[str, str], done: list[Node], scope: RewriteScope
+) -> bool:
     """The anchor's output is `value`: its readers take that; an output of the graph gives its name to the producer.
 
     False when nothing changes: an Identity stays where two outputs, or an input and an output, are one tensor.

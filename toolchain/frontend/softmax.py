@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from toolchain.frontend.arithmetic import scalar
-from toolchain.frontend.rewrite import Rewrite, Rule, Scope, node, operand
+from toolchain.frontend.rewrite import Rewrite, RewriteScope, Rule, node, operand
 from toolchain.ir.graph import Node
 
 
-def quotient(n: Node, scope: Scope) -> Rewrite | None:
+def quotient(n: Node, scope: RewriteScope) -> Rewrite | None:
     """exp(x - max) / sum(exp(x - max)) = Softmax(x)."""
     e, total = n.inputs
     exponential, summed = scope.producer(e, "Exp"), sum_of(total, scope)
@@ -18,7 +18,7 @@ def quotient(n: Node, scope: Scope) -> Rewrite | None:
     return normalised(n, "Softmax", exponential.inputs[0], summed[1], (*exponential.sources, *summed[2], *n.sources), scope)
 
 
-def difference(n: Node, scope: Scope) -> Rewrite | None:
+def difference(n: Node, scope: RewriteScope) -> Rewrite | None:
     """(x - max) - log(sum(exp(x - max))) = LogSoftmax(x)."""
     shifted, logarithm = n.inputs[0], scope.producer(n.inputs[1], "Log")
     summed = sum_of(logarithm.inputs[0], scope) if logarithm is not None else None
@@ -29,7 +29,7 @@ def difference(n: Node, scope: Scope) -> Rewrite | None:
     return normalised(n, "LogSoftmax", shifted, summed[1], sources, scope)
 
 
-def sum_of(name: str, scope: Scope) -> tuple[str, int, tuple[str, ...]] | None:
+def sum_of(name: str, scope: RewriteScope) -> tuple[str, int, tuple[str, ...]] | None:
     """The summand, its axis and the sources of a sum over one axis: in normal form a mean and a factor."""
     factor = scope.producer(name, "Mul")
     mean = scope.producer(factor.inputs[0], "ReduceMean") if factor is not None else None
@@ -40,12 +40,12 @@ def sum_of(name: str, scope: Scope) -> tuple[str, int, tuple[str, ...]] | None:
     return (x, axis, (*mean.sources, *factor.sources)) if scalar(factor.inputs[1], scope) == scope.shape(x)[axis] else None
 
 
-def only_axis(reduction: Node, scope: Scope) -> int | None:
+def only_axis(reduction: Node, scope: RewriteScope) -> int | None:
     axes = scope.constants.get(operand(reduction, 1))
     return int(axes[0]) if axes is not None and axes.size == 1 else None
 
 
-def normalised(n: Node, op_type: str, shifted: str, axis: int, sources: Sequence[str], scope: Scope) -> Rewrite | None:
+def normalised(n: Node, op_type: str, shifted: str, axis: int, sources: Sequence[str], scope: RewriteScope) -> Rewrite | None:
     """Over `axis` of x, where `shifted` is x - max(x) over it; of `shifted` itself, where it is anything else."""
     if not scope.is_float(shifted):
         return None

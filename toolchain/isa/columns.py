@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain.errors import CompileError, ProgramError
-from toolchain.isa.plan import OperationPlan, Slot
+from toolchain.isa.plan import BitField, OperationPlan
 from toolchain.machine import MachineOp
 
 Words = NDArray[np.uint64]
@@ -52,7 +52,7 @@ def gather(ops: Sequence[MachineOp], indices: Sequence[int], plan: OperationPlan
     return columns
 
 
-def _misfit(index: int, plan: OperationPlan, slot: Slot, value: int) -> str:
+def _misfit(index: int, plan: OperationPlan, slot: BitField, value: int) -> str:
     text = f"instruction {index} ({plan.operation.NAME}): {slot.name}={value} does not fit its {slot.width} bits"
     steps = f", in steps of {slot.step}" if slot.step > 1 else ""
     return f"{text} ({slot.lowest} to {slot.highest}{steps})"
@@ -70,7 +70,7 @@ def _refuse_odd(rows: Iterable[Any], names: tuple[str, ...], indices: Sequence[i
                 raise CompileError(f"instruction {index} ({plan.operation.NAME}): {name}={value} does not fit 64 bits")
 
 
-def put(words: Words, slot: Slot, column: Column) -> None:
+def put(words: Words, slot: BitField, column: Column) -> None:
     """Sets the slot's bits of words: uint64[n, limbs] to the column's values, which fit."""
     stored = (((column - slot.bias) // slot.step).astype(np.uint64)) & np.uint64(slot.mask)
     put_bits(words, slot.low, slot.width, stored)
@@ -117,7 +117,7 @@ def any_set(words: Words, low: int, high: int) -> NDArray[np.bool_]:
     return found
 
 
-def get(words: Words, slot: Slot) -> Column:
+def get(words: Words, slot: BitField) -> Column:
     """int64[n], the slot's values."""
     stored = get_bits(words, slot.low, slot.width).astype(np.int64)
     if slot.signed:

@@ -25,7 +25,7 @@ from toolchain.errors import CompileError, ProgramError
 from toolchain.isa import descriptors, registers
 from toolchain.isa.columns import Words, any_set, get, get_bits, words_to_bytes
 from toolchain.isa.descriptors import Descriptor
-from toolchain.isa.plan import Isa, OperationPlan, Slot, slot
+from toolchain.isa.plan import BitField, Isa, OperationPlan, slot
 from toolchain.isa.registers import Part, part_name, register_table
 from toolchain.isa.table import Bits, DescriptorTable, RegisterTable, width_of
 from toolchain.machine.registry import OPERATIONS
@@ -257,7 +257,7 @@ def _number(line: int, text: str) -> int:
         raise ProgramError(f"listing line {line}: {text!r} is not a whole number") from None
 
 
-def _refuse_unfit(line: int, plan: OperationPlan, values: dict[str, int], slots: Sequence[Slot]) -> None:
+def _refuse_unfit(line: int, plan: OperationPlan, values: dict[str, int], slots: Sequence[BitField]) -> None:
     name = plan.operation.NAME
     by_name = {s.name: s for s in slots}
     for key, value in values.items():

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from toolchain.hw import write_bytes, write_hertz
 from toolchain.isa.machine import Machine
-from toolchain.isa.plan import Isa, OperationPlan, Slot, slot
+from toolchain.isa.plan import BitField, Isa, OperationPlan, slot
 from toolchain.isa.table import DescriptorTable, RegisterTable
 from toolchain.machine.registry import OPERATIONS
 
@@ -117,7 +117,7 @@ def _range(bits: tuple[int, int]) -> str:
     return f"{bits[0]}:{bits[1]}" if bits[0] != bits[1] else f"{bits[0]}"
 
 
-def _formula(s: Slot) -> str:
+def _formula(s: BitField) -> str:
     text = "signed" if s.signed else "stored"
     text += f" * {s.step}" if s.step != 1 else ""
     return f"{text} {'+' if s.bias > 0 else '-'} {abs(s.bias)}" if s.bias else text
@@ -162,7 +162,7 @@ def _register_header(table: RegisterTable) -> Iterator[str]:
             yield from _field_header(f"NPU_{name}_{field.upper()}", slot(field, bits))
 
 
-def _field_header(prefix: str, s: Slot) -> Iterator[str]:
+def _field_header(prefix: str, s: BitField) -> Iterator[str]:
     yield f"#define {prefix}_SHIFT {s.low}"
     yield f"#define {prefix}_WIDTH {s.width}"
     if s.bias:

@@ -16,7 +16,7 @@ WIDEST_VALUE = 64  # of a register, in one write word
 
 
 @dataclass(frozen=True)
-class Slot:
+class BitField:
     """Bits low .. low + width - 1 of the instruction word or of `register`; value = stored * step + bias."""
 
     name: str
@@ -53,9 +53,9 @@ class Slot:
         return stored * self.step + self.bias
 
 
-def slot(name: str, field: FieldBits, register: str | None = None) -> Slot:
+def slot(name: str, field: FieldBits, register: str | None = None) -> BitField:
     high, low = field.bits
-    return Slot(name, low, high - low + 1, field.signed, field.bias, field.step, register)
+    return BitField(name, low, high - low + 1, field.signed, field.bias, field.step, register)
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,13 @@ class OperationPlan:
 
     operation: type[MachineOp]
     opcode: int
-    slots: tuple[Slot, ...]
+    slots: tuple[BitField, ...]
     fixed: tuple[tuple[str, int], ...]
-    constants: tuple[tuple[Slot, int], ...]
+    constants: tuple[tuple[BitField, int], ...]
     registers: tuple[str, ...]
 
     @cached_property
-    def slot_of(self) -> dict[str, Slot]:
+    def slot_of(self) -> dict[str, BitField]:
         return {slot.name: slot for slot in self.slots}
 
 
@@ -116,7 +116,7 @@ class Isa:
 def _plan(name: str, row: Row, table: Table) -> OperationPlan:
     operation = OPERATIONS[name]
     slots = {parameter: slot(parameter, field) for parameter, field in row.fields.items()}
-    constants: list[tuple[Slot, int]] = []
+    constants: list[tuple[BitField, int]] = []
     used: set[str] = set()
     if isinstance(table, RegisterTable):
         for parameter, target in getattr(row, "bind", {}).items():
@@ -134,7 +134,7 @@ def _plan(name: str, row: Row, table: Table) -> OperationPlan:
     )
 
 
-def register_slot(table: RegisterTable, target: str, name: str | None = None) -> Slot:
+def register_slot(table: RegisterTable, target: str, name: str | None = None) -> BitField:
     """The slot of 'REGISTER.field'."""
     register, _, field = target.partition(".")
     return slot(name or target, table.registers[register].fields[field], register)

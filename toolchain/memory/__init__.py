@@ -21,7 +21,7 @@ from toolchain.memory.residency.choice import (
     choose_residents,
     choose_spills,
 )
-from toolchain.memory.residency.placed import Settled, settle_residents
+from toolchain.memory.residency.placed import PlacedResidents, place_residents
 
 __all__ = [
     "Buffer",
@@ -32,11 +32,11 @@ __all__ = [
     "InvalidTensors",
     "Operator",
     "Order",
+    "PlacedResidents",
     "Placement",
     "Residency",
     "ResidentTensor",
     "Rewritten",
-    "Settled",
     "Spilling",
     "UsedTensor",
     "choose_residents",
@@ -49,8 +49,8 @@ __all__ = [
     "order_operators",
     "peak_of_order",
     "place",
+    "place_residents",
     "read_csv",
-    "settle_residents",
     "split_by_view",
     "validate",
 ]

@@ -17,7 +17,7 @@ Part = tuple[int, int, int, int]
 
 
 @dataclass(slots=True)
-class Item:
+class Allocation:
     """What is placed as one: `members` are (name, offset from the base), `parts` the bytes they cover when.
 
     base = remainder modulo alignment; low <= base; base + size <= high. `start`, `end` and `size_bytes` are the hull's.
@@ -40,7 +40,7 @@ class Item:
         """One rectangle that may lie anywhere its alignment allows."""
         return len(self.parts) == 1 and not (self.low or self.fixed or self.bank_bytes) and self.high is None
 
-    def settle(self, address: int) -> int:
+    def lowest_base(self, address: int) -> int:
         """The lowest address from `address` on that alignment, region and bank allow (its end is not looked at)."""
         if self.fixed:
             return max(address, self.low)
@@ -53,7 +53,7 @@ class Item:
         return at
 
 
-def make_items(by_name: Mapping[str, Buffer], take_rights: bool, legal: bool = True) -> list[Item]:
+def make_allocations(by_name: Mapping[str, Buffer], take_rights: bool, legal: bool = True) -> list[Allocation]:
     """Items in the order of their first buffer. Buffers of no bytes are left out: any legal address will do.
 
     take_rights  in-place rights are taken, each where nothing else would be overlapped;
@@ -123,8 +123,8 @@ def _may_join(ours: Mapping[str, int], theirs: Mapping[str, int], shift: int, b:
     return True
 
 
-def _single(b: Buffer) -> Item:
-    item = Item(
+def _single(b: Buffer) -> Allocation:
+    item = Allocation(
         b.start,
         b.end,
         b.size_bytes,
@@ -142,13 +142,13 @@ def _single(b: Buffer) -> Item:
     return item
 
 
-def _join(members: Sequence[tuple[str, int]], by_name: Mapping[str, Buffer]) -> Item:
+def _join(members: Sequence[tuple[str, int]], by_name: Mapping[str, Buffer]) -> Allocation:
     if len(members) == 1 and members[0][1] == 0:
         return _single(by_name[members[0][0]])
     lowest = min(offset for _, offset in members)
     shifted = tuple((name, offset - lowest) for name, offset in members)
     parts = tuple((by_name[n].start, by_name[n].end, o, o + by_name[n].size_bytes) for n, o in shifted)
-    item = Item(
+    item = Allocation(
         min(p[0] for p in parts),
         max(p[1] for p in parts),
         max(p[3] for p in parts),
@@ -179,7 +179,7 @@ def _join(members: Sequence[tuple[str, int]], by_name: Mapping[str, Buffer]) -> 
     return item
 
 
-def _merge_parts(item: Item) -> tuple[Part, ...]:
+def _merge_parts(item: Allocation) -> tuple[Part, ...]:
     """The same bytes at the same steps, without overlaps: at each stretch of time the union of the bytes in use."""
     times = sorted({t for p in item.parts for t in p[:2]})
     merged: list[Part] = []

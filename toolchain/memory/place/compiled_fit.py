@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from toolchain.memory.place.allocations import Item
+from toolchain.memory.place.allocations import Allocation
 from toolchain.memory.place.compiling import compiler
 from toolchain.memory.place.greedy import first_fit
 
@@ -18,7 +18,7 @@ Ints = np.ndarray  # int64[...]
 class Fitter:
     """Items as columns, prepared once for many orders. Items that are not plain go the slow way."""
 
-    def __init__(self, items: Sequence[Item], compiled: bool | None = None) -> None:
+    def __init__(self, items: Sequence[Allocation], compiled: bool | None = None) -> None:
         self.items = items
         self.plain = all(item.plain for item in items)
         fast = _compiled() if compiled is not False else None

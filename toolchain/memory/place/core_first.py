@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from toolchain.memory.place.allocations import Item
+from toolchain.memory.place.allocations import Allocation
 from toolchain.memory.place.compiled_fit import Fitter
 from toolchain.memory.place.greedy import NoRoom
 from toolchain.memory.place.search import Decider, Plan
@@ -31,7 +31,7 @@ STEPS = (2, 3, 5, 7, 9)  # steps down from the best plan: these shares (2^-k) of
 class CoreFirst:
     """A large piece prepared once: its sections, their live bytes, its columns for first fit."""
 
-    def __init__(self, items: Sequence[Item], bound: int, effort: int) -> None:
+    def __init__(self, items: Sequence[Allocation], bound: int, effort: int) -> None:
         self.items = items
         self.effort = effort
         self.plan = Plan(None, bound)
@@ -166,7 +166,7 @@ class CoreFirst:
         return fewest
 
 
-def large_orders(items: Sequence[Item]) -> list[np.ndarray]:
+def large_orders(items: Sequence[Allocation]) -> list[np.ndarray]:
     """Orders for first fit, best first by experience; bound items lead. Ties matter: equal sizes go by start."""
     start = np.array([item.start for item in items])
     end = np.array([item.end for item in items])

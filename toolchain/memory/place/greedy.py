@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from toolchain.memory.place.allocations import Item
+from toolchain.memory.place.allocations import Allocation
 
 
 class NoRoom(Exception):
     """A bound item (fixed, or in a region) found no room in this order."""
 
 
-def orders(items: Sequence[Item]) -> list[list[int]]:
+def orders(items: Sequence[Allocation]) -> list[list[int]]:
     """Orders worth trying, best first by experience: bound items lead; then by size, area, life, and start."""
     keys = [
         lambda i: (-i.size_bytes, i.start - i.end, i.start),
@@ -29,7 +29,7 @@ def orders(items: Sequence[Item]) -> list[list[int]]:
     return out
 
 
-def first_fit(items: Sequence[Item], order: Sequence[int], fixed_bases: dict[int, int] | None = None) -> list[int]:
+def first_fit(items: Sequence[Allocation], order: Sequence[int], fixed_bases: dict[int, int] | None = None) -> list[int]:
     """Base of each item; those in `fixed_bases` keep theirs. Raises NoRoom where a bound item finds its place taken."""
     fixed_bases = fixed_bases or {}
     bases = [0] * len(items)
@@ -42,12 +42,12 @@ def first_fit(items: Sequence[Item], order: Sequence[int], fixed_bases: dict[int
         if n in fixed_bases:
             continue
         item = items[n]
-        base = item.settle(0)
+        base = item.lowest_base(0)
         for low, high in placed.forbidden(items, item, banked):
             if low >= base:
                 break
             if base < high:
-                base = item.settle(high)
+                base = item.lowest_base(high)
         if item.high is not None and base + item.size_bytes > item.high:
             raise NoRoom(item.members[0][0])
         bases[n] = base
@@ -55,7 +55,7 @@ def first_fit(items: Sequence[Item], order: Sequence[int], fixed_bases: dict[int
     return bases
 
 
-def peak_of(items: Sequence[Item], bases: Sequence[int]) -> int:
+def peak_of(items: Sequence[Allocation], bases: Sequence[int]) -> int:
     """The highest address in use."""
     return max((base + item.size_bytes for item, base in zip(items, bases)), default=0)
 
@@ -67,12 +67,12 @@ class _Placed:
         self.columns = np.zeros((5, room), dtype=np.int64)
         self.n = 0
 
-    def add(self, items: Sequence[Item], n: int, base: int) -> None:
+    def add(self, items: Sequence[Allocation], n: int, base: int) -> None:
         for start, end, low, high in items[n].parts:
             self.columns[:, self.n] = (start, end, base + low, base + high, n)
             self.n += 1
 
-    def forbidden(self, items: Sequence[Item], item: Item, banked: bool) -> list[tuple[int, int]]:
+    def forbidden(self, items: Sequence[Allocation], item: Allocation, banked: bool) -> list[tuple[int, int]]:
         """Open intervals (low, high) that the base must not lie in, by rising low."""
         out: list[tuple[int, int]] = []
         starts, ends, lows, highs, owners = self.columns[:, : self.n]
@@ -89,7 +89,7 @@ class _Placed:
         return out
 
 
-def bank_between(a: Item, b: Item) -> int:
+def bank_between(a: Allocation, b: Allocation) -> int:
     """The bank size that keeps two items apart, 0 where nothing does."""
     if any(name in a.apart for name, _ in b.members):
         return a.bank_bytes

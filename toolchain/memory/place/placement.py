@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from toolchain.memory.buffer import Buffer, DoesNotFit, Placement, check_buffers
 from toolchain.memory.check import live_at_peak
-from toolchain.memory.place.allocations import Item, make_items
+from toolchain.memory.place.allocations import Allocation, make_allocations
 from toolchain.memory.place.core_first import CoreFirst
 from toolchain.memory.place.greedy import NoRoom, first_fit, orders, peak_of
 from toolchain.memory.place.search import Decider, Plan, Strategy, Verdict, draw_strategy
 from toolchain.memory.place.skyline import skyline
 
 DEFAULT_EFFORT_NODES = 20_000
-SEARCH_ITEMS = 3_000  # above this the tables of the search outgrow the memory: only the fullest part is searched
+SEARCH_ALLOCATIONS = 3_000  # above this the tables of the search outgrow the memory: only the fullest part is searched
 FLOOR_NODES = 100_000  # at most, for the bound itself, before the way down from the best plan
 SHORT_NODES_AN_ITEM = 6  # of one search on the way down: what is found, is found in one to seven
 FAVOURITES = 6  # strategies that last found a plan on the way down; every other search jitters one of them
@@ -30,10 +30,10 @@ def place(buffers: Iterable[Buffer], capacity_bytes: int | None = None, effort_n
     Raises InvalidBuffers, or DoesNotFit where no plan within the capacity was found.
     """
     by_name = check_buffers(buffers)
-    items = make_items(by_name, take_rights=True)
+    items = make_allocations(by_name, take_rights=True)
     plain = all(item.plain for item in items)
     rigid = any(b.in_place_of or b.view_of for b in by_name.values())
-    bound = lower_bound(make_items(by_name, take_rights=True, legal=False) if rigid else items)
+    bound = lower_bound(make_allocations(by_name, take_rights=True, legal=False) if rigid else items)
     if capacity_bytes is not None and plain and bound <= capacity_bytes:
         bases = skyline(items, capacity_bytes)
         if bases is not None:
@@ -52,7 +52,7 @@ def place(buffers: Iterable[Buffer], capacity_bytes: int | None = None, effort_n
     return Placement(_addresses(by_name, items, plan.bases), peak, min(bound, peak), peak <= bound, plan.nodes)
 
 
-def lower_bound(items: Sequence[Item]) -> int:
+def lower_bound(items: Sequence[Allocation]) -> int:
     """The largest sum of live bytes over all steps; all but one of the live are counted up to their alignment."""
     changes: dict[int, int] = {}
     grain = min((item.alignment_bytes for item in items), default=1)
@@ -70,10 +70,10 @@ def lower_bound(items: Sequence[Item]) -> int:
         most = max(most, live)
     if same_grain and most:
         most -= max(-item.size_bytes % grain for item in items)
-    return max([most, *(item.settle(0) + item.size_bytes for item in items)], default=0)
+    return max([most, *(item.lowest_base(0) + item.size_bytes for item in items)], default=0)
 
 
-def _place_pieces(items: Sequence[Item], bound: int, capacity: int | None, effort: int) -> Plan:
+def _place_pieces(items: Sequence[Allocation], bound: int, capacity: int | None, effort: int) -> Plan:
     """Pieces of time that no item crosses, the fullest first; the peak of one is the target of the next."""
     pieces = [(lower_bound([items[n] for n in piece]), piece) for piece in _pieces(items)]
     pieces.sort(key=lambda piece: (-piece[0], piece[1]))
@@ -97,7 +97,7 @@ def _place_pieces(items: Sequence[Item], bound: int, capacity: int | None, effor
     return Plan(bases, known, nodes)
 
 
-def _pieces(items: Sequence[Item]) -> list[list[int]]:
+def _pieces(items: Sequence[Allocation]) -> list[list[int]]:
     pieces: list[list[int]] = []
     until = None
     for n in sorted(range(len(items)), key=lambda n: (items[n].start, n)):
@@ -109,7 +109,7 @@ def _pieces(items: Sequence[Item]) -> list[list[int]]:
     return pieces
 
 
-def _greedy(items: Sequence[Item], target: int) -> list[int] | None:
+def _greedy(items: Sequence[Allocation], target: int) -> list[int] | None:
     best = None
     for order in orders(items):
         try:
@@ -123,8 +123,8 @@ def _greedy(items: Sequence[Item], target: int) -> list[int] | None:
     return best
 
 
-def _pack(items: Sequence[Item], bound: int, capacity: int, effort: int) -> Plan:
-    if len(items) > SEARCH_ITEMS:
+def _pack(items: Sequence[Allocation], bound: int, capacity: int, effort: int) -> Plan:
+    if len(items) > SEARCH_ALLOCATIONS:
         return CoreFirst(items, bound, effort if bound <= capacity else 0).run(capacity, minimize=False)
     plan = Plan(_greedy(items, capacity), bound)
     fits = plan.bases is not None and peak_of(items, plan.bases) <= capacity
@@ -140,12 +140,12 @@ def _pack(items: Sequence[Item], bound: int, capacity: int, effort: int) -> Plan
     return plan
 
 
-def _minimize(items: Sequence[Item], bound: int, target: int, effort: int) -> Plan:
+def _minimize(items: Sequence[Allocation], bound: int, target: int, effort: int) -> Plan:
     """Decides at the target first; then goes down from the best plan.
 
     Plans are found in few nodes or hardly at all, so a step down costs less than one up from the bound.
     """
-    if len(items) > SEARCH_ITEMS:
+    if len(items) > SEARCH_ALLOCATIONS:
         return CoreFirst(items, bound, effort).run(target, minimize=True)
     plan = Plan(_greedy(items, target), bound)
     if plan.bases is not None and peak_of(items, plan.bases) <= target:
@@ -215,7 +215,7 @@ def _take(plan: Plan, decider: Decider, target: int, verdict: Verdict) -> bool:
     return True
 
 
-def _addresses(by_name: Mapping[str, Buffer], items: Sequence[Item], bases: Sequence[int]) -> dict[str, int]:
+def _addresses(by_name: Mapping[str, Buffer], items: Sequence[Allocation], bases: Sequence[int]) -> dict[str, int]:
     at = {name: base + offset for item, base in zip(items, bases) for name, offset in item.members}
     for name, b in by_name.items():  # those of no bytes
         if name not in at:

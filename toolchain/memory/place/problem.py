@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toolchain.memory.place.allocations import Item
+from toolchain.memory.place.allocations import Allocation
 
 Ints = Any  # int64[...] for numba, list[int] for Python: the search runs on both
 
@@ -65,7 +65,7 @@ class Work(NamedTuple):
     count: Ints
 
 
-def sections_of(items: Sequence[Item]) -> tuple[list[int], list[int], int]:
+def sections_of(items: Sequence[Allocation]) -> tuple[list[int], list[int], int]:
     """(first, last, sections): time cut to the stretches whose live set is contained in no other's.
 
     Such a stretch begins where an item starts and ends at the next end of an item.
@@ -82,7 +82,7 @@ def sections_of(items: Sequence[Item]) -> tuple[list[int], list[int], int]:
     return [before[item.start] for item in items], [before[item.end] for item in items], sections
 
 
-def unit_of(items: Sequence[Item]) -> int:
+def unit_of(items: Sequence[Allocation]) -> int:
     """Bytes per unit: every address in question is a multiple of it."""
     unit = gcd(*(item.alignment_bytes for item in items))
     if unit > 1:
@@ -90,7 +90,7 @@ def unit_of(items: Sequence[Item]) -> int:
     return gcd(*(x for item in items for x in (item.size_bytes, item.low, item.bank_bytes)))
 
 
-def build_problem(items: Sequence[Item], unit: int, banks: dict[tuple[int, int], int]) -> Problem:
+def build_problem(items: Sequence[Allocation], unit: int, banks: dict[tuple[int, int], int]) -> Problem:
     """Items in rank order. banks: (i, j) -> bank bytes that keep items i and j apart."""
     first, last, sections = sections_of(items)
     f, e = np.array(first), np.array(last)
@@ -109,7 +109,7 @@ def build_problem(items: Sequence[Item], unit: int, banks: dict[tuple[int, int],
         size=size,
         align=align,
         bank=np.array([item.bank_bytes // unit for item in items], dtype=np.int64),
-        low=np.array([item.settle(0) // unit for item in items], dtype=np.int64),
+        low=np.array([item.lowest_base(0) // unit for item in items], dtype=np.int64),
         ov_ptr=_pointers(meets[0], len(items)),
         ov_item=meets[1],
         ov_bank=ov_bank,

@@ -13,7 +13,7 @@ from zlib import crc32
 import numpy as np
 
 from toolchain.memory.place import kernel
-from toolchain.memory.place.allocations import Item
+from toolchain.memory.place.allocations import Allocation
 from toolchain.memory.place.compiling import compiler
 from toolchain.memory.place.greedy import bank_between
 from toolchain.memory.place.problem import NO_LIMIT, Problem, as_lists, build_problem, build_work, sections_of, unit_of
@@ -95,7 +95,7 @@ class Plan:
 class Decider:
     """Items prepared once for many targets. Holds only what is derived from the items."""
 
-    def __init__(self, items: Sequence[Item], compiled: bool | None = None) -> None:
+    def __init__(self, items: Sequence[Allocation], compiled: bool | None = None) -> None:
         self.items = list(items)
         self.unit = unit_of(self.items)
         self.exact = all(len(item.parts) == 1 for item in items)
@@ -188,7 +188,7 @@ def _doubling(cap: int) -> Iterator[tuple[Strategy, int]]:
         cap *= 2
 
 
-def _most_live(items: Sequence[Item]) -> list[int]:
+def _most_live(items: Sequence[Allocation]) -> list[int]:
     """For each item the largest sum of live bytes over its life."""
     first, last, sections = sections_of(items)
     total = np.zeros(sections, dtype=np.int64)
@@ -197,7 +197,7 @@ def _most_live(items: Sequence[Item]) -> list[int]:
     return [int(total[first[n] : last[n]].max()) for n in range(len(items))]
 
 
-def _rank(items: Sequence[Item], most: Sequence[int], strategy: Strategy) -> list[int]:
+def _rank(items: Sequence[Allocation], most: Sequence[int], strategy: Strategy) -> list[int]:
     def key(n: int) -> tuple[int, ...]:
         life, size = items[n].end - items[n].start, items[n].size_bytes
         if strategy.rank == TOTAL_SIZE:
@@ -217,7 +217,7 @@ def _jittered(value: int, seed: int) -> int:
     return value * (1000 - most + crc32(b"%d %d" % (seed, value)) % (2 * most + 1))
 
 
-def _banks(items: Sequence[Item]) -> dict[tuple[int, int], int]:
+def _banks(items: Sequence[Allocation]) -> dict[tuple[int, int], int]:
     banked = [n for n, item in enumerate(items) if item.apart]
     out = {}
     for a in banked:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolchain.memory.place.allocations import Item
+from toolchain.memory.place.allocations import Allocation
 from toolchain.memory.place.problem import sections_of
 
 
-def skyline(items: Sequence[Item], limit_bytes: int) -> list[int] | None:
+def skyline(items: Sequence[Allocation], limit_bytes: int) -> list[int] | None:
     """A plan with peak <= limit_bytes, or None where none of a few orders gives one. Plain items only."""
     first, last, sections = sections_of(items)
     spans = [last[n] - first[n] for n in range(len(items))]
@@ -21,7 +21,7 @@ def skyline(items: Sequence[Item], limit_bytes: int) -> list[int] | None:
 
 
 def _stack(
-    items: Sequence[Item],
+    items: Sequence[Allocation],
     first: Sequence[int],
     last: Sequence[int],
     sections: int,

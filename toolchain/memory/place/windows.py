@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from toolchain.memory.place.allocations import Item
+from toolchain.memory.place.allocations import Allocation
 from toolchain.memory.place.problem import sections_of
 from toolchain.memory.place.search import Decider
 
@@ -39,7 +39,7 @@ class Columns:
         return (self.first < high) & (self.last > low)
 
 
-def columns_of(items: Sequence[Item]) -> Columns:
+def columns_of(items: Sequence[Allocation]) -> Columns:
     """Hulls of the items."""
     first, last, sections = sections_of(items)
     start, end, size = np.array([(i.start, i.end, i.size_bytes) for i in items], dtype=np.int64).T
@@ -50,7 +50,7 @@ def columns_of(items: Sequence[Item]) -> Columns:
 
 
 def lower_by_windows(
-    items: Sequence[Item], columns: Columns, bases: np.ndarray, target: int, effort_nodes: int, factor: int = 1
+    items: Sequence[Allocation], columns: Columns, bases: np.ndarray, target: int, effort_nodes: int, factor: int = 1
 ) -> tuple[np.ndarray, int]:
     """(bases, nodes): items above the target brought below it, one window after another, until one cannot be."""
     bases, used, moved = bases.copy(), 0, None
@@ -70,7 +70,7 @@ def lower_by_windows(
 
 
 def _window(columns: Columns, n: int, most: int) -> np.ndarray:
-    """Item n, then at most so many live in the sections around its fullest one, the shortest-lived first."""
+    """Allocation n, then at most so many live in the sections around its fullest one, the shortest-lived first."""
     section, width = columns.fullest_section(n), 1
     chosen = columns.live_in(section, section + 1)
     while width < len(columns.live_bytes):
@@ -85,7 +85,7 @@ def _window(columns: Columns, n: int, most: int) -> np.ndarray:
 
 
 def _solve(
-    items: Sequence[Item], columns: Columns, bases: np.ndarray, free: np.ndarray, target: int, nodes: int
+    items: Sequence[Allocation], columns: Columns, bases: np.ndarray, free: np.ndarray, target: int, nodes: int
 ) -> tuple[np.ndarray | None, int]:
     """(bases with the free items within the target or None, nodes)."""
     fixed = _fixed(columns, bases, free, target)
@@ -100,7 +100,7 @@ def _solve(
     return moved, verdict.nodes
 
 
-def _fixed(columns: Columns, bases: np.ndarray, free: np.ndarray, target: int) -> list[Item]:
+def _fixed(columns: Columns, bases: np.ndarray, free: np.ndarray, target: int) -> list[Allocation]:
     """What the others occupy while a free item lives, below the target; rectangles that touch are one."""
     begin, until = columns.start[free].min(), columns.end[free].max()
     others = (columns.start < until) & (columns.end > begin) & (bases < target)
@@ -115,4 +115,4 @@ def _fixed(columns: Columns, bases: np.ndarray, free: np.ndarray, target: int) -
             merged[-1][3] = row[3]
         else:
             merged.append(row)
-    return [Item(s, e, h - b, 1, (("", 0),), ((s, e, 0, h - b),), b, h, True) for s, e, b, h in merged]
+    return [Allocation(s, e, h - b, 1, (("", 0),), ((s, e, 0, h - b),), b, h, True) for s, e, b, h in merged]

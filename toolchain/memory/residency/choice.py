@@ -224,7 +224,7 @@ def _still_live(live: int, items: Sequence[_Item], start: int) -> int:
 
 
 def _fits(items: Sequence[_Item], live: int, n: int, free: Sequence[int]) -> bool:
-    """Item n besides the live ones, at every step of its own. All of them are live at its start, and only end."""
+    """Allocation n besides the live ones, at every step of its own. All of them are live at its start, and only end."""
     item = items[n]
     if not item.size:
         return True

@@ -13,7 +13,7 @@ ROUNDS = 8
 
 
 @dataclass(frozen=True)
-class Settled:
+class PlacedResidents:
     """A residency with addresses for the residents and the other buffers.
 
     hot_steps  steps at which fragmentation cost a resident: the bytes of the choice fitted, its placement did not
@@ -24,14 +24,14 @@ class Settled:
     hot_steps: tuple[int, ...]
 
 
-def settle_residents(
+def place_residents(
     tensors: Sequence[ResidentTensor],
     others: Sequence[Buffer],
     capacity_bytes: int,
     alignment_bytes: int = 1,
     effort_labels: int = DEFAULT_EFFORT_LABELS,
     effort_nodes: int = DEFAULT_EFFORT_NODES,
-) -> Settled:
+) -> PlacedResidents:
     """Chooses residents beside `others`, which must be placed, and places all of them.
 
     Where a choice does not place, a sixteenth of the capacity more is withheld at the step that is fullest, and it is
@@ -57,9 +57,9 @@ def settle_residents(
             for step in {s for b in fault.live for s in range(b.start, b.end)}:
                 reserved[step] += max(capacity_bytes // 16, 1)
             continue
-        return Settled(_against(chosen, bound), placement, tuple(hot))
+        return PlacedResidents(_against(chosen, bound), placement, tuple(hot))
     none = Residency(frozenset(), 0, bound or 0, not bound, 0)
-    return Settled(none, place(others, capacity_bytes, effort_nodes), tuple(hot))
+    return PlacedResidents(none, place(others, capacity_bytes, effort_nodes), tuple(hot))
 
 
 def _padded(t: ResidentTensor, alignment: int) -> ResidentTensor:
