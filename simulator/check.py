@@ -14,10 +14,12 @@ from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
 from toolchain.machine import (
     Access,
+    Flow,
     MachineOp,
     Signal,
     Space,
     Wait,
+    accesses,
     broken_capability,
     op_number,
     overlap,
@@ -80,12 +82,13 @@ def check_addresses(index: int, ops: Sequence[MachineOp], found: Sequence[Access
         if access.end > size:
             raise ProgramError(
                 f"{describe(index, ops, chip)} {'writes' if access.write else 'reads'} {range_text(access)}, "
-                f"outside {Space(access.space).name.lower()} of {size:#x} bytes"
+                f"outside {Space(access.space).name.lower()} of {size:#x} bytes{_loaded(index, ops)}"
             )
     if not found or not found[-1].write:
         return
     write = found[-1]
-    if repeats_itself(write):
+    own = write if write.exact else accesses(ops[index], chip)[-1]
+    if repeats_itself(own):
         raise ProgramError(f"{describe(index, ops, chip)} writes {range_text(write)}: its elements overlap one another")
     for read in found[:-1]:
         if read.space != write.space or read.end <= write.address or write.end <= read.address:
@@ -93,6 +96,14 @@ def check_addresses(index: int, ops: Sequence[MachineOp], found: Sequence[Access
         in_place = read.in_step and read.block == write.block
         if not in_place and overlap(read, write):
             raise ProgramError(f"{describe(index, ops, chip)} writes {range_text(write)} over {range_text(read)}, which it reads")
+
+
+def _loaded(index: int, ops: Sequence[MachineOp]) -> str:
+    """Of an operation whose address is read from memory by which others: its range is all that it can be."""
+    numbers = ops.indirect.get(index, {}) if isinstance(ops, Flow) else {}
+    loads = sorted({n.load: n.limit for found in numbers.values() for n in found}.items())
+    said = " and ".join(f"{op_number(ops, load)} ({ops[load].NAME}) reads, 0 to {limit}," for load, limit in loads)
+    return f", with the number that {said} at its largest or smallest" if loads else ""
 
 
 def check_program(
@@ -143,6 +154,7 @@ class _Checks:
 
     def step(self, index: int) -> None:
         op = self.ops[index]
+        self.hazards.begin(index)
         if isinstance(op, Signal | Wait):
             self.hazards.synchronise(index)
             return
@@ -157,20 +169,23 @@ class _Checks:
                 self._write(index, access)
             else:
                 self._read(index, access)
+        if op.STALLS:
+            self.hazards.stall(index)
 
     def _write(self, index: int, access: Access) -> None:
         part = self.kept.overwritten(access)
         if part is not None:
             raise ProgramError(f"{self._name(index)} {overwrite_text(access, part)}")
-        self.memories[access.space].write(access, access.address, access.end)
-        self.unread.write(index, access)
+        if access.exact:  # of a box nobody knows which bytes are written
+            self.memories[access.space].write(access, access.address, access.end)
+            self.unread.write(index, access)
 
     def _read(self, index: int, access: Access) -> None:
         gap = self.memories[access.space].missing(access, access.address, access.end)
         if gap is None:
             self.unread.read(access)
             return
-        fault = f"{self._name(index)} reads {range_text(access)}, but byte {gap:#x} was never written"
+        fault = f"{self._name(index)} reads {range_text(access)}, but byte {gap:#x} was never written{_loaded(index, self.ops)}"
         byte = Access(access.space, gap, (), (), 1, False)
         for other, found in enumerate(self.touched[:index]):
             if any(a.write and a.space == byte.space and overlap(a, byte) for a in found):

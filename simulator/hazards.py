@@ -37,21 +37,42 @@ class Hazards:
         self.waits: dict[int, list[int]] = {}  # semaphore -> its Waits so far, as counts on their engine
         self.waiter: dict[int, int] = {}
         self.signals: dict[int, int] = {}
+        self.stalls: list[tuple[int, list[int], list[int]]] = []  # what is known behind each operation that stalls the front end
+        self.stalls_known = [0] * engines
+
+    def begin(self, index: int) -> None:
+        """Before anything else of an operation: what is dispatched behind a stall comes after it."""
+        queue = self.order.engine[index]
+        for stall, clock, waits in self.stalls[self.stalls_known[queue] :]:
+            if index < stall:
+                break
+            self._join(queue, clock, waits)
+            self.stalls_known[queue] += 1
+
+    def stall(self, index: int) -> None:
+        """Behind the operation for which the front end waits."""
+        self.stalls.append((index, *self._clock(self.order.engine[index])))
+
+    def _clock(self, queue: int) -> tuple[list[int], list[int]]:
+        """What is known to have happened by one who comes after all that the engine has done."""
+        clock, waits = list(self.known[queue]), list(self.waits_known[queue])
+        for k in range(self.lists * queue, self.lists * (queue + 1)):
+            clock[k] = len(self.made[k])
+        waits[queue] = self.waits_done[queue]
+        return clock, waits
+
+    def _join(self, queue: int, clock: list[int], waits: list[int]) -> None:
+        self.known[queue] = list(map(max, self.known[queue], clock))
+        self.waits_known[queue] = list(map(max, self.waits_known[queue], waits))
 
     def synchronise(self, index: int) -> None:
         """A Signal or a Wait. Raises ProgramError where a semaphore may go above its largest count."""
         op, queue = self.ops[index], self.order.engine[index]
         if isinstance(op, Signal):
             self._count(index, op, queue)
-            clock, waits = list(self.known[queue]), list(self.waits_known[queue])
-            for k in range(self.lists * queue, self.lists * (queue + 1)):
-                clock[k] = len(self.made[k])
-            waits[queue] = self.waits_done[queue]
-            self.sent[index] = (clock, waits)
+            self.sent[index] = self._clock(queue)
         elif isinstance(op, Wait):
-            clock, waits = self.sent.pop(self.order.taken[index])
-            self.known[queue] = list(map(max, self.known[queue], clock))
-            self.waits_known[queue] = list(map(max, self.waits_known[queue], waits))
+            self._join(queue, *self.sent.pop(self.order.taken[index]))
             self.waits_done[queue] += 1
             self.waits.setdefault(op.semaphore, []).append(self.waits_done[queue])
             self.waiter[op.semaphore] = queue

@@ -102,11 +102,12 @@ class _Queues:
         self.taken: dict[int, int] = {}
 
     def dispatch(self, index: int, queue: int) -> bool:
-        """False where the queue is full for good: everything that could run has run."""
+        """False where the queue is full for good, or the front end waits for an operation that is: everything that could run has
+        run."""
         if self.blocked[queue] < 0:
             self._run(index, queue)
             return True
-        if len(self.queues[queue]) >= self.depths[queue]:
+        if len(self.queues[queue]) >= self.depths[queue] or self.ops[index].STALLS:
             return False
         self.queues[queue].append(index)
         return True
@@ -151,7 +152,8 @@ class _Queues:
 def _deadlock(ops: Sequence[MachineOp], chip: Chip, blocked: Sequence[int], front: int | None) -> str:
     stuck = [describe(i, ops, chip) for i in blocked if i >= 0]
     if front is not None:
-        stuck.append(f"{describe(front, ops, chip)} (not dispatched: its queue is full)")
+        reason = "the front end waits for it" if ops[front].STALLS else "not dispatched: its queue is full"
+        stuck.append(f"{describe(front, ops, chip)} ({reason})")
     said = f"deadlock: {'; '.join(stuck)} can never go on; each Wait needs a Signal that runs without it"
     return said + next(
         _lacking(ops, chip, {op.semaphore for op in (ops[i] for i in blocked if i >= 0) if isinstance(op, Wait)}), ""

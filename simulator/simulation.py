@@ -18,7 +18,7 @@ from simulator.unread import Unread
 from simulator.values.context import Context
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
-from toolchain.machine import Access, Demands, Flow, MachineOp, Signal, Traffic, Wait, accesses, demands, dispatched
+from toolchain.machine import Access, Demands, Flow, MachineOp, Signal, Traffic, Wait, accesses_at, demands, dispatched, reached
 
 Observe = Callable[[int, Sequence[np.ndarray]], None]  # index in the flow of the operation that ran, bytes of each memory
 
@@ -174,9 +174,9 @@ def _prefix(ops: Sequence[MachineOp], order: RunOrder, until: int) -> list[int]:
 
 def _accesses(chip: Chip, ops: Sequence[MachineOp], order: RunOrder) -> list[tuple[Access, ...]]:
     found = []
-    for index, op in enumerate(ops):
+    for index in range(len(ops)):
         try:
-            found.append(accesses(op, chip))
+            found.append(accesses_at(ops, index, chip))
         except ValueError as fault:  # an address space that is none
             raise ProgramError(f"{describe(index, ops, order.chip)}: {fault}") from fault
     return found
@@ -184,7 +184,7 @@ def _accesses(chip: Chip, ops: Sequence[MachineOp], order: RunOrder) -> list[tup
 
 def _values(
     chip: Chip,
-    ops: Sequence[MachineOp],
+    flow: Flow,
     order: RunOrder,
     legal: Sequence[int],
     dram: np.ndarray,
@@ -196,11 +196,15 @@ def _values(
     context = Context(chip, State(chip, dram))
     # numpy refuses views outside a memory; in a checked program that would be our fault
     faults = (FixedPointError,) if checked else (FixedPointError, ValueError, TypeError)
+    numbers: dict[int, int] = {}
     for done, index in enumerate(legal):
+        op = reached(flow, index, numbers)
         try:
-            execute(ops[index], context)
+            execute(op, context)
         except faults as fault:
-            raise ProgramError(f"{describe(index, ops, order.chip)}: {fault}") from fault
+            raise ProgramError(f"{describe(index, flow, order.chip)}: {fault}") from fault
+        if op.STALLS:
+            numbers[index] = context.state.number
         if observe:
             observe(index, context.state.memory)
         if progress and not done % PROGRESS_EVERY:

@@ -20,6 +20,7 @@ class State:
     def __init__(self, chip: Chip, dram: Array):
         self.memory = (dram, *(np.zeros(s.memory.size, np.uint8) for s in chip.spaces[1:]))
         self.accumulators: dict[int, Array] = {}
+        self.number = 0  # that the front end has read last, within its limit
         self.activation = np.dtype("<i2") if chip.numerics.activation == "int16" else np.dtype(np.int8)
 
     def feature_map(self, space: int, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:

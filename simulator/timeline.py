@@ -47,7 +47,8 @@ def timeline(chip: Chip, ops: Sequence[MachineOp], order: RunOrder, wanted: Dema
     after = [(order.taken[i],) if i in order.taken else () for i in range(count)]
     costs = [chip.isa.word_cycles * n for n in words] if words is not None else [chip.isa.word_cycles] * len(ops)
     run, columns = recurrence(chip), (wanted.latency_cycles.tolist(), wanted.compute_cycles.tolist(), services(chip, wanted))
-    asked = [Asked(*row) for row in zip(order.engine[:count], costs, after, *columns)]
+    stalls = [op.STALLS for op in ops[:count]]
+    asked = [Asked(*row) for row in zip(order.engine[:count], costs, after, *columns, stalls)]
     run.run(asked, _sequence(chip, ops, order, _balanced_cycles(chip, order, wanted), after))
     return _finished(chip, ops, order, run)
 
@@ -58,7 +59,8 @@ def _sequence(
     """The operations as they would start with memories of no limit and a front end that takes no time but stops at a full
     queue. A Wait counts from its end: that is when its Signal has run."""
     run = Recurrence([0] * len(issue_cycles(chip)), queue_depths(chip), 0)
-    run.run([Asked(q, 0, after[i], 0, durations[i], ()) for i, q in enumerate(order.engine[: len(after)])], order.legal)
+    asked = [Asked(q, 0, after[i], 0, durations[i], (), ops[i].STALLS) for i, q in enumerate(order.engine[: len(after)])]
+    run.run(asked, order.legal)
     keys = [end if isinstance(op, Wait) else start for op, start, end in zip(ops, run.start, run.end)]
     return sorted(order.legal, key=keys.__getitem__)  # stable: ties stay in legal order
 

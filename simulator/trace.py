@@ -16,7 +16,7 @@ import numpy as np
 from simulator.simulation import Simulation
 from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
-from toolchain.machine import Access, MachineOp, Signal, Space, Table, Wait, accesses
+from toolchain.machine import Access, MachineOp, Signal, Space, Table, Wait, accesses_at
 
 _PROCESS = 1
 
@@ -81,7 +81,7 @@ def sram_occupancy(chip: Chip, ops: Sequence[MachineOp], run: Simulation) -> tup
     born, last_read = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
     lives: dict[int, int] = {}
     for when, i in enumerate(begun.tolist()):
-        found = [a for a in accesses(ops[i], chip) if a.space == Space.SRAM and a.bytes]
+        found = [a for a in accesses_at(ops, i, chip) if a.space == Space.SRAM and a.bytes]
         for access in found:
             reads = _of(last_read, access)
             if not access.write:

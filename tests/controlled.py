@@ -10,7 +10,12 @@ from toolchain.hw.chip import Chip
 from toolchain.isa import Isa, Machine, starter_table
 from toolchain.isa.machine import read_table
 
-CONTROL: dict[str, Any] = {"bases": 3, "repeat": {"depth": 2, "max_count": 100}, "call": {"blocks": 2, "depth": 2}}
+CONTROL: dict[str, Any] = {
+    "bases": 3,
+    "repeat": {"depth": 2, "max_count": 100},
+    "call": {"blocks": 2, "depth": 2},
+    "indirect": {"max_index": 1000},
+}
 
 
 def with_control(machine: Machine, kind: str = "descriptors", bits: int | None = None, control: Any = None) -> Machine:

@@ -149,6 +149,11 @@ CASES = {
         "sync: {semaphores: 64}\ncontrol: {bases: 3, host_bases: 4}",
         "mine.yaml:{line}: control.host_bases: 4 are more than the machine's control.bases=3",
     ),
+    "indices without bases": (
+        "sync: {semaphores: 64}",
+        "sync: {semaphores: 64}\ncontrol: {indirect: {max_index: 9}}",
+        "mine.yaml:{line}: control.indirect: reads base registers from memory, and control.bases is 0",
+    ),
     "alignment that does not divide": (
         "alignment_bytes: 16",
         "alignment_bytes: 24",
@@ -242,6 +247,7 @@ CASES = {
 
 
 ANCHORS = {
+    "indices without bases": "control:",
     "more bases of the host than there are": "control:",
     "unknown section": "registers:",
     "missing key": "  mac:",

@@ -7,7 +7,7 @@ import pytest
 from tests.controlled import with_control
 from toolchain.errors import ProgramError
 from toolchain.isa import Machine, assemble, c_header, decode, disassemble, encode, load_machine, manual, verilog_package
-from toolchain.machine import Again, Block, Call, End, Fill, MachineOp, Repeat, Return, SetBase, Signal, Space, Wait
+from toolchain.machine import Again, Block, Call, End, Fill, LoadBase, MachineOp, Repeat, Return, SetBase, Signal, Space, Wait
 
 MACHINES = {
     "descriptors": with_control(load_machine("edge16")),
@@ -22,7 +22,8 @@ def fill(address: int = 0, base: int = 0) -> Fill:
 
 PROGRAM: list[MachineOp] = [
     *(Wait(2, 1), Repeat(5), Wait(2, 1), fill(0, 1), Signal(2, 1), fill(0, 1), SetBase(1, 1, 48), Again(), Signal(2, 1)),
-    *(Block(1), fill(0, 2), SetBase(2, 2, -1024), Return(), fill(0, 2), Call(1), fill(0, 2), End()),
+    *(Block(1), fill(0, 2), SetBase(2, 2, -1024), Return(), fill(0, 2), Call(1), fill(0, 2)),
+    *(LoadBase(0, 1, 2, -4, 64, 9, Space.DRAM, 40, 4, 3), End()),
 ]
 
 
@@ -38,7 +39,7 @@ def test_control_survives_bits_and_text(name: str):
 def test_manual_header_and_package_know_control(name: str):
     machine = MACHINES[name]
     texts = manual(machine), c_header(machine).lower(), verilog_package(machine).lower()
-    for operation in ("repeat", "again", "set_base", "block", "call", "return"):
+    for operation in ("repeat", "again", "set_base", "block", "call", "return", "load_base"):
         assert all(operation in text for text in texts), operation
     assert "all bases are 0 where a program starts" in texts[0].lower()
 

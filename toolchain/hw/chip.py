@@ -139,6 +139,12 @@ class Calls(Section):
     depth: Annotated[int, Field(ge=1, le=16)] = 1  # blocks inside one another, those that are called included
 
 
+class Indirect(Section):
+    """`load_base` adds a number that lies in a memory, from 0 to `max_index`, times a size to a base register."""
+
+    max_index: Annotated[int, Field(ge=1, le=(1 << 31) - 1)] = (1 << 16) - 1
+
+
 class Control(Section):
     """What the front end does besides reading words in order."""
 
@@ -148,6 +154,7 @@ class Control(Section):
     )
     repeat: Repeats | None = None
     call: Calls | None = None
+    indirect: Indirect | None = None
 
 
 class Energy(Section):

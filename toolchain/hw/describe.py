@@ -11,7 +11,7 @@ from toolchain.hw.quantities import write_bytes, write_hertz
 from toolchain.hw.source import KeyPath, render_path
 
 # What keys other than limits mean where they are not given.
-_ABSENT = {"energy": "not given", "private_to": "shared", "memories": "all", "repeat": "none", "call": "none"}
+_ABSENT = {"energy": "not given", "private_to": "shared", "memories": "all", "repeat": "none", "call": "none", "indirect": "none"}
 
 
 def chip_lines(chip: Chip) -> list[str]:

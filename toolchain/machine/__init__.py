@@ -1,7 +1,7 @@
 """What a chip can be asked to do: its operations, each with its parameters, bytes, time and limits."""
 
 from toolchain.machine.demands import Demands, demands
-from toolchain.machine.flow import Flow, dispatched, op_number
+from toolchain.machine.flow import Flow, accesses_at, dispatched, op_number, reached
 from toolchain.machine.operation import (
     NOTHING,
     Access,
@@ -23,6 +23,7 @@ from toolchain.machine.operations.depthwise import Depthwise
 from toolchain.machine.operations.elementwise import Elementwise, ElementwiseKind
 from toolchain.machine.operations.end import End
 from toolchain.machine.operations.fill import Fill
+from toolchain.machine.operations.load_base import LoadBase
 from toolchain.machine.operations.matrix_product import MatrixProduct
 from toolchain.machine.operations.pool import Pool, PoolKind
 from toolchain.machine.operations.repeat import Repeat
@@ -54,6 +55,7 @@ __all__ = [
     "End",
     "Fill",
     "Flow",
+    "LoadBase",
     "MachineOp",
     "MatrixProduct",
     "Need",
@@ -73,6 +75,7 @@ __all__ = [
     "WeightedWindowOp",
     "WindowOp",
     "accesses",
+    "accesses_at",
     "broken_capability",
     "byte_view",
     "columns_of",
@@ -85,6 +88,7 @@ __all__ = [
     "overlap",
     "range_text",
     "rated_as",
+    "reached",
     "repeats_itself",
     "residues",
     "table_bytes",

@@ -6,15 +6,16 @@ an operation there. `name` says which operation of the program that is, and whic
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from toolchain.bounds import DISPATCHED_OPERATIONS
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
-from toolchain.machine.front_end import FrontEnd
-from toolchain.machine.operation import MachineOp
+from toolchain.machine.front_end import FrontEnd, Index
+from toolchain.machine.operation import Access, MachineOp, accesses
 from toolchain.machine.operations.control import ControlOp
+from toolchain.machine.operations.load_base import LoadBase
 
 Iterations = tuple[tuple[int, int], ...]
 
@@ -23,12 +24,14 @@ class Flow(tuple[MachineOp, ...]):
     """The operations in the order of their dispatch, with plain addresses.
 
     words: that the front end reads before each can start. sources: the index in the program of each. iterations: (iteration,
-    count) of each open repeat, the outermost first.
+    count) of each open repeat, the outermost first. indirect: by operation its addresses, parameters, to which numbers from
+    memory are added; the operations here have 0 in their place.
     """
 
     words: Sequence[int]
     sources: Sequence[int]
     iterations: Sequence[Iterations]
+    indirect: Mapping[int, Mapping[str, tuple[Index, ...]]]
 
     def name(self, index: int) -> str:
         """`op 12`, or `op 12, iteration 3 of 8` (the outermost repeat first)."""
@@ -45,6 +48,40 @@ def op_number(ops: Sequence[MachineOp], index: int) -> str:
     return ops.name(index) if isinstance(ops, Flow) else f"op {index}"
 
 
+def accesses_at(ops: Sequence[MachineOp], index: int, chip: Chip) -> tuple[Access, ...]:
+    """Every byte range that an operation may touch, reads first. An address read from memory makes a range a box of all that
+    it can be."""
+    op = ops[index]
+    found = accesses(op, chip)
+    if not isinstance(ops, Flow):
+        return found
+    for address, numbers in ops.indirect.get(index, {}).items():
+        beside = accesses(replace(op, **{address: getattr(op, address) + 1}), chip)
+        found = tuple(_box(a, numbers) if a.address != b.address else a for a, b in zip(found, beside))
+    return found
+
+
+def _box(access: Access, numbers: Sequence[Index]) -> Access:
+    """Where its places meet, all that lies between the first byte and the last."""
+    several = [n for n in numbers if n.limit and n.scale]
+    if not several:
+        return access
+    counts, strides = tuple(n.limit + 1 for n in several), tuple(n.scale for n in several)
+    box = replace(access, counts=(*counts, *access.counts), strides=(*strides, *access.strides), exact=False)
+    span = box.end - box.address
+    return box if box.bytes <= span else replace(box, counts=(), strides=(), inner_bytes=span)
+
+
+def reached(flow: Flow, index: int, numbers: Mapping[int, int]) -> MachineOp:
+    """The operation with the addresses of one run. numbers: what each operation that read one has read, within its limit."""
+    op = flow[index]
+    added = {
+        address: getattr(op, address) + sum(n.scale * numbers[n.load] for n in found)
+        for address, found in flow.indirect.get(index, {}).items()
+    }
+    return replace(op, **added) if added else op
+
+
 def dispatched(
     chip: Chip, ops: Sequence[MachineOp], words: Sequence[int] | None = None, bases: Mapping[int, int] | None = None
 ) -> Flow:
@@ -55,14 +92,20 @@ def dispatched(
     if isinstance(ops, Flow):
         return ops
     words = [1] * len(ops) if words is None else words
-    if not bases and not any(isinstance(op, ControlOp) for op in ops):
-        return _flow(ops, words, range(len(ops)), [()] * len(ops))
+    if not bases and not any(isinstance(op, ControlOp | LoadBase) for op in ops):
+        return _flow(ops, words, range(len(ops)), [()] * len(ops), {})
     return _Dispatch(chip, ops, words, bases or {}).run()
 
 
-def _flow(ops: Sequence[MachineOp], words: Sequence[int], sources: Sequence[int], iterations: Sequence[Iterations]) -> Flow:
+def _flow(
+    ops: Sequence[MachineOp],
+    words: Sequence[int],
+    sources: Sequence[int],
+    iterations: Sequence[Iterations],
+    indirect: Mapping[int, Mapping[str, tuple[Index, ...]]],
+) -> Flow:
     found = Flow(ops)
-    found.words, found.sources, found.iterations = words, sources, iterations
+    found.words, found.sources, found.iterations, found.indirect = words, sources, iterations, indirect
     return found
 
 
@@ -81,6 +124,7 @@ class _Dispatch:
         words: list[int] = []
         sources: list[int] = []
         iterations: list[Iterations] = []
+        indirect: dict[int, Mapping[str, tuple[Index, ...]]] = {}
         fetched = steps = 0
         inside: Iterations = ()
         while front.next < len(program):
@@ -91,13 +135,15 @@ class _Dispatch:
             op = program[at]
             fetched += 0 if front.buffered else self.words[at]
             if isinstance(op, ControlOp):
-                try:
-                    op.steer(front)
-                except ValueError as fault:
-                    raise ProgramError(f"{_name(at, inside)} {op.NAME}: {fault}") from None
+                self._steered(op, lambda op=op: op.steer(front), inside)
                 inside = front.iterations()
                 continue
+            numbers = self._numbers(op)
+            if numbers:
+                indirect[len(ops)] = numbers
             ops.append(self._resolved(at, op))
+            if isinstance(op, LoadBase):
+                self._steered(op, lambda op=op: op.steer(front, len(ops) - 1), inside)
             words.append(fetched)
             sources.append(at)
             iterations.append(inside)
@@ -105,7 +151,19 @@ class _Dispatch:
         if front.open:
             frame = front.open[-1]
             raise ProgramError(f"op {frame.first - 1}: the {frame.opened_by} is not ended before the program is")
-        return _flow(ops, words, sources, iterations)
+        return _flow(ops, words, sources, iterations, indirect)
+
+    def _steered(self, op: MachineOp, steer: Callable[[], None], inside: Iterations) -> None:
+        try:
+            steer()
+        except ValueError as fault:
+            raise ProgramError(f"{_name(self.front.at, inside)} {op.NAME}: {fault}") from None
+
+    def _numbers(self, op: MachineOp) -> dict[str, tuple[Index, ...]]:
+        """What is added to its addresses that is read from memory."""
+        known = self.front.indices
+        named = ((address, getattr(op, base)) for base, address in op.based())
+        return {address: known[n] for address, n in named if 0 <= n < len(known) and known[n]}
 
     def _resolved(self, at: int, op: MachineOp) -> MachineOp:
         """With bases added to its addresses; which bases it named stays to be seen."""

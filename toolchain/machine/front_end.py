@@ -8,6 +8,16 @@ from dataclasses import dataclass, field
 from toolchain.hw.chip import Control
 
 
+@dataclass(frozen=True)
+class Index:
+    """What a word of memory adds to a base register: scale times a number of 0 to limit. load: the operation that reads it, by
+    its place among those that are dispatched."""
+
+    load: int
+    scale: int
+    limit: int
+
+
 @dataclass
 class Open:
     """A repeat or a block that is open. first: its first operation. resume: where a call goes on (None: behind its return).
@@ -38,17 +48,25 @@ class FrontEnd:
     next: int = 0
     set_by_host: Mapping[int, int] = field(default_factory=dict[int, int])
     bases: list[int] = field(init=False)
+    indices: list[tuple[Index, ...]] = field(init=False)  # of each base: what is added that no one knows before a run
     open: list[Open] = field(default_factory=list[Open])
     blocks: dict[int, int] = field(default_factory=dict[int, int])  # number -> first operation
 
     def __post_init__(self) -> None:
         self.bases = [self.set_by_host.get(number, 0) for number in range(self.control.bases + 1)]
+        self.indices = [()] * len(self.bases)
 
     def set_base(self, base: int, source: int, offset: int) -> None:
         for name, value, least in (("base", base, 1), ("source", source, 0)):
             if not least <= value <= self.control.bases:
                 raise ValueError(f"{name}={value}, must be {least} to {self.control.bases} (control.bases)")
-        self.bases[base] = self.bases[source] + offset
+        self.bases[base], self.indices[base] = self.bases[source] + offset, self.indices[source]
+
+    def load_base(self, base: int, source: int, offset: int, load: int, scale: int, limit: int) -> None:
+        if self.control.indirect is None:
+            raise ValueError("the machine has no control.indirect")
+        self.set_base(base, source, offset)
+        self.indices[base] = (*self.indices[base], Index(load, scale, limit))
 
     def repeat(self, count: int) -> None:
         allowed = self.control.repeat

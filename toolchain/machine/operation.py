@@ -125,6 +125,7 @@ class MachineOp:
     FUNCTIONS: ClassVar[tuple[str, ...]] = ()  # what it does of a vector engine's `functions`
     ABSTRACT: ClassVar[bool] = True
     JUMPS: ClassVar[bool] = False  # operations beside it in the program need not run one behind the other
+    STALLS: ClassVar[bool] = False  # the front end dispatches nothing behind it before it is over
 
     def __init_subclass__(cls) -> None:
         if "__slots__" in cls.__dict__ or cls.__dict__.get("ABSTRACT", False):

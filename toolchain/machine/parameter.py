@@ -334,6 +334,26 @@ def base_offset() -> Any:
     return parameter("bytes", values)
 
 
+def base_scale() -> Any:
+    """Bytes that an index which is read from memory counts."""
+    return parameter("bytes", _any_memory)
+
+
+def index_limit() -> Any:
+    """The largest index that a program takes from memory."""
+
+    def values(operation: Any, chip: Chip) -> Need:
+        indirect = chip.control.indirect
+        return Need(0, indirect.max_index if indirect else 0, "control.indirect.max_index")
+
+    return parameter("", values)
+
+
+def word_size() -> Any:
+    """Of a number in memory."""
+    return parameter("bytes", lambda operation, chip: Need(1, 4, "words of 1, 2 and 4 bytes"))
+
+
 def repeat_count() -> Any:
     def values(operation: Any, chip: Chip) -> Need:
         repeat = chip.control.repeat

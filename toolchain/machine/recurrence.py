@@ -24,7 +24,7 @@ class Asked(NamedTuple):
     """What one operation asks of time, in whole cycles but for those of the front end.
 
     queue: index in `chip.units`. fetch_cycles: of the front end. after: operations, by their numbers, that must be over
-    before this one may do more than be issued.
+    before this one may do more than be issued. stalls: the front end dispatches nothing behind it before it is over.
     """
 
     queue: int
@@ -33,6 +33,7 @@ class Asked(NamedTuple):
     latency_cycles: int
     compute_cycles: int
     services: tuple[Service, ...]
+    stalls: bool = False
 
 
 COMPUTED = -1  # in the place of a port: the operation ended when its unit had computed
@@ -52,7 +53,7 @@ class Recurrence:
     def __init__(self, issue_cycles: Sequence[int], depths: Sequence[int], ports: int):
         """issue_cycles, depths: of each queue; depth: operations that wait beside the one that runs."""
         self._issue, self._back = issue_cycles, [depth + 1 for depth in depths]
-        self._ports, self._fetched = [0] * ports, 0.0
+        self._ports, self._fetched, self._stalled = [0] * ports, 0.0, -1
         self._queued: list[list[int]] = [[] for _ in depths]
         self.free = [0] * len(depths)
         self.start: list[int] = []
@@ -70,11 +71,15 @@ class Recurrence:
         for i in range(count) if sequence is None else sequence:
             while front <= i:
                 fetched += asked[front].fetch_cycles
+                if self._stalled >= 0 and end[self._stalled] > fetched:
+                    fetched = end[self._stalled]
                 if room[front] >= 0 and end[room[front]] > fetched:
                     fetched = end[room[front]]
                 dispatched[front] = ceil(fetched)
+                if asked[front].stalls:
+                    self._stalled = base + front
                 front += 1
-            queue, _, after, latency, compute, services = asked[i]
+            queue, _, after, latency, compute, services, _ = asked[i]
             begin = dispatched[i] if dispatched[i] > free[queue] else free[queue]
             ready = begin + issue[queue]
             for other in after:

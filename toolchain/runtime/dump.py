@@ -14,7 +14,7 @@ from simulator.order import program_order
 from toolchain.codegen import Container, Port, Region, Result
 from toolchain.errors import CompileError
 from toolchain.isa import machine_digest
-from toolchain.machine import Access, Flow, Space, accesses
+from toolchain.machine import Access, Flow, Space, accesses_at
 from toolchain.ops.kit.operator import of_sample
 from toolchain.ops.movement import Join
 from toolchain.runtime.session import Progress, Session
@@ -100,7 +100,8 @@ class _Contents:
         self._unknown = len(region.layers)
         self._nodes = {n.name: n for n in container.graph.nodes}
         chip = container.machine.chip
-        found = [(i, a) for i in program_order(chip, ops).legal if i <= last for a in accesses(ops[i], chip) if a.write]
+        run = [i for i in program_order(chip, ops).legal if i <= last]
+        found = [(i, a) for i in run for a in accesses_at(ops, i, chip) if a.write and a.exact]
         ends = [max((a.end for _, a in found if a.space == space), default=0) for space in range(len(chip.spaces))]
         self._owners = [np.full(end, _NEVER, np.int32) for end in ends]
         for index, access in found:

@@ -16,7 +16,7 @@ from simulator import Observe
 from simulator.order import describe
 from toolchain.codegen import Container, LayerInfo, Region, Result
 from toolchain.errors import counted
-from toolchain.machine import Access, Copy, Flow, Signal, Wait, accesses, byte_view, moved
+from toolchain.machine import Access, Copy, Flow, Signal, Wait, accesses_at, byte_view, moved
 from toolchain.ops.kit.operator import of_sample, sample_axis
 from toolchain.runtime.backend import Progress
 from toolchain.runtime.session import Run, Session
@@ -115,8 +115,8 @@ class _RegionWatch:
         if owner not in self._targets:
             self._targets[owner] = self._target(owner, result)
         target = self._targets[owner]
-        for access in accesses(op, self._chip):
-            if access.write and access.space == target.space:
+        for access in accesses_at(self._ops, index, self._chip):
+            if access.write and access.space == target.space and access.exact:
                 _compare(index, access, target, memory[access.space])
         self._left[owner] -= 1
         if not self._left[owner]:
@@ -216,7 +216,9 @@ class _RegionWatch:
         op = self._ops[index]
         if not isinstance(op, Copy):
             return None
-        source, target = accesses(op, self._chip)
+        source, target = accesses_at(self._ops, index, self._chip)
+        if not (source.exact and target.exact):  # addresses of one run
+            return None
         places = np.ndarray((*target.counts, target.inner_bytes), np.int64)
         places[...] = sum(
             np.arange(n).reshape([-1 if i == k else 1 for i in range(places.ndim)]) * stride
@@ -226,8 +228,8 @@ class _RegionWatch:
         byte = source.address + int(sum(i * s for i, s in zip(where, (*source.strides, 1))))
         before = self._ran[: self._ran.index(index)]
         for other in reversed(before):
-            for found in accesses(self._ops[other], self._chip):
-                if found.write and found.space == source.space and _cover(found, byte, 1)[0]:
+            for found in accesses_at(self._ops, other, self._chip):
+                if found.write and found.exact and found.space == source.space and _cover(found, byte, 1)[0]:
                     return other
         return None
 

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from toolchain.hw.chip import Chip
+from toolchain.hw.units import Unit
 from toolchain.machine.columns import Whole
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.parameter import space_of
+
+
+def unknown_bases(op: MachineOp, chip: Chip) -> Iterator[str]:
+    """Base registers that an operation names and the machine has not."""
+    for name, _ in op.based():
+        if not 0 <= getattr(op, name) <= chip.control.bases:
+            yield f"{name}={getattr(op, name)}, the machine has control.bases={chip.control.bases}"
+
+
+def unreached(unit: Unit, spaces: Iterable[int], chip: Chip) -> Iterator[str]:
+    """Memories that a channel cannot reach."""
+    for space in spaces:
+        if space not in unit.reach:
+            yield f"{unit.name} does not reach {chip.spaces[int(space_of(space, chip))].name} ({unit.key}.memories)"
 
 
 class Move(MachineOp):
@@ -34,15 +49,11 @@ class Move(MachineOp):
 
     def broken(self, chip: Chip) -> Iterator[str]:
         unit = self.unit_in(chip)
-        for name, _ in self.based():
-            if not 0 <= getattr(self, name) <= chip.control.bases:
-                yield f"{name}={getattr(self, name)}, the machine has control.bases={chip.control.bases}"
+        yield from unknown_bases(self, chip)
         if any(n > 1 for n in (self.count0, self.count1)[: 3 - unit.dma.dimensions]):
             counts = f"{self.count0}x{self.count1}x{self.count2}"
             yield f"counts {counts}, the machine has {unit.key}.dimensions={unit.dma.dimensions}"
-        for space in self.spaces():
-            if space not in unit.reach:
-                yield f"{unit.name} does not reach {chip.spaces[int(space_of(space, chip))].name} ({unit.key}.memories)"
+        yield from unreached(unit, self.spaces(), chip)
 
     def spaces(self) -> tuple[int, ...]:
         """Codes of the memories that it reads and writes."""

@@ -22,7 +22,9 @@ class End(NamedTuple):
     strides: tuple[Whole, ...]
 
 
-def move_demand(unit: Unit, chip: Chip, inner_bytes: Whole, counts: tuple[Whole, ...], read: End | None, write: End) -> Demand:
+def move_demand(
+    unit: Unit, chip: Chip, inner_bytes: Whole, counts: tuple[Whole, ...], read: End | None, write: End | None
+) -> Demand:
     """ceil(bytes / channel rate) cycles; each contiguous run is charged as the whole bursts it touches."""
     total_bytes = inner_bytes
     for n in counts:
@@ -34,10 +36,10 @@ def move_demand(unit: Unit, chip: Chip, inner_bytes: Whole, counts: tuple[Whole,
     for space in touched:
         memory = chip.spaces[space].memory
         reads = 0 if read is None else where(read.space == space, 1, 0)
-        writes = where(write.space == space, 1, 0)
+        writes = 0 if write is None else where(write.space == space, 1, 0)
         latency = latency + reads * memory.latency_cycles + writes * memory.write_latency_cycles
         charged_read = 0 if read is None else _charged(read, reads, inner_bytes, counts, memory)
-        charged_write = _charged(write, writes, inner_bytes, counts, memory)
+        charged_write = 0 if write is None else _charged(write, writes, inner_bytes, counts, memory)
         moved.append(Traffic(space, reads * total_bytes, writes * total_bytes, charged_read, charged_write))
     return Demand(at_rate(total_bytes, unit.dma.bytes_per_cycle), latency, 0, tuple(moved))
 

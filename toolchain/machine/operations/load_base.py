@@ -1,0 +1,79 @@
+"""Base registers that are read from memory: addresses that a program computes, or its host decides for each run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from toolchain.hw.chip import Chip
+from toolchain.machine.columns import Whole
+from toolchain.machine.front_end import FrontEnd
+from toolchain.machine.operation import Access, Demand, MachineOp
+from toolchain.machine.operations.move import unknown_bases, unreached
+from toolchain.machine.parameter import (
+    Space,
+    base_number,
+    base_of,
+    base_offset,
+    base_scale,
+    dma_channel,
+    index_limit,
+    memory_address,
+    memory_space,
+    space_of,
+    word_size,
+)
+from toolchain.machine.units.dma import End, move_demand
+
+
+@dataclass(frozen=True, slots=True)
+class LoadBase(MachineOp):
+    """base[base] = base[source] + offset + scale * min(max(word, 0), limit), where word is the signed number, least
+    significant byte first, in the `word_bytes` (1, 2 or 4) at `address` of `space`; runs on DMA queue `channel`.
+
+    The front end dispatches nothing behind it before it is over. `address_base`, where not 0, names the base register that is
+    added to the address.
+    """
+
+    NAME = "load_base"
+    ENGINE = "dma"
+    STALLS: ClassVar[bool] = True
+    channel: int = dma_channel()
+    base: int = base_number(1)
+    source: int = base_number(0)
+    offset: int = base_offset()
+    scale: int = base_scale()
+    limit: int = index_limit()
+    space: Space = memory_space()
+    address: int = memory_address()
+    word_bytes: int = word_size()
+    address_base: int = base_of("address")
+
+    @classmethod
+    def needed(cls, chip: Chip) -> str | None:
+        return "control.indirect" if chip.control.indirect else None
+
+    def number(self) -> Whole:
+        return self.channel
+
+    def steer(self, front: FrontEnd, index: int) -> None:
+        """index: of this among the operations that are dispatched. Raises ValueError as operations of the front end do."""
+        front.load_base(self.base, self.source, self.offset, index, self.scale, self.limit)
+
+    def ranges(self, chip: Chip) -> tuple[Access, ...]:
+        return (Access(space_of(self.space, chip), self.address, (), (), self.word_bytes, False),)
+
+    def demand(self, chip: Chip) -> Demand:
+        return move_demand(self.unit_in(chip), chip, self.word_bytes, (), End(self.space, self.address, ()), None)
+
+    def broken(self, chip: Chip) -> Iterator[str]:
+        yield from unknown_bases(self, chip)
+        if self.word_bytes not in (1, 2, 4):
+            yield f"word_bytes={self.word_bytes}, must be 1, 2 or 4"
+        if self.scale < 0:
+            yield f"scale={self.scale}, must be at least 0"
+        most = chip.control.indirect.max_index if chip.control.indirect else 0
+        if not 0 <= self.limit <= most:
+            yield f"limit={self.limit}, must be 0 to {most} (control.indirect.max_index)"
+        yield from unreached(self.unit_in(chip), (self.space,), chip)
