@@ -12,7 +12,8 @@ import pytest
 
 from tests.controlled import CONTROL, with_control
 from toolchain.api import Build, BuildOptions, build
-from toolchain.cli.dis import assembled, listing
+from toolchain.cli import dis
+from toolchain.cli.dis import listing
 from toolchain.codegen import Region, container_to_bytes
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Control
@@ -65,7 +66,7 @@ def with_program(built: Build, ops: list[MachineOp], sources: list[int] | None =
 
 
 def edited(built: Build, text: str) -> bytes:
-    return container_to_bytes(assembled(built.container, text))
+    return container_to_bytes(dis.edited(built.container, text))
 
 
 @pytest.fixture(scope="module")

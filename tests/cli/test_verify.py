@@ -12,9 +12,13 @@ from edited import edited, model, operations, region_of
 from typer.testing import CliRunner
 
 from toolchain.api import Build, BuildOptions, build
+from toolchain.cli import dis
 from toolchain.cli.application import application
+from toolchain.cli.dis import listing
 from toolchain.cli.sim import sim_command
+from toolchain.codegen import container_from_bytes, container_to_bytes
 from toolchain.machine import Copy, MachineOp, Space
+from toolchain.report import run_figures
 from toolchain.runtime import Session, random_feeds, verify
 
 BODY = """h2 = Conv<kernel_shape=[1,1]>(h, v)
@@ -62,6 +66,33 @@ def test_a_changed_parameter_is_named(built):
         found = difference(changed(built, index, clamp_low=17, clamp_high=18))
         assert found is not None and found.startswith(f"op {index} convolution (mac) of layer "), found
         assert "the integer reference has" in found
+
+
+def test_an_edited_listing_keeps_its_layers(built):
+    """Operations added at both ends: those between keep the layers that figures and comparison go by."""
+    index = indexes(built, "convolution")[0]
+    semaphore = built.container.machine.chip.sync.semaphores - 1
+    start = "start " if built.container.machine.isa.kind == "registers" else ""
+    sync = [f"{start}{name} engine=2 semaphore={semaphore}" for name in ("signal", "wait")]
+
+    def added(data: bytes) -> bytes:
+        lines = listing(container_from_bytes(data, "m")).splitlines()
+        first, last = (next(i for i, line in enumerate(lines) if line.startswith(what)) for what in ("isa ", "00000"))
+        end = max(i for i, line in enumerate(lines) if line[:5].isdigit() and "end" in line)
+        text = "\n".join((*lines[: first + 1], *sync, *lines[last:end], *sync, *lines[end:]))
+        return container_to_bytes(dis.edited(container_from_bytes(data, "m"), text))
+
+    def macs(data: bytes) -> list[int]:
+        session = Session(data, timing=True)
+        run = session.run_detailed(random_feeds(session.get_inputs(), seed=3))
+        return [layer["macs"] for layer in run_figures(session.container, [s.simulation for s in run.segments])["layers"]]
+
+    assert difference(added(built.data)) is None
+    assert macs(added(built.data)) == macs(built.data) and sum(macs(built.data)) > 0
+    wrong = changed(built, index, clamp_low=17, clamp_high=18)
+    said, before = difference(added(wrong)), difference(wrong)
+    assert said is not None and before is not None
+    assert said == before.replace(f"op {index} ", f"op {index + 2} ")
 
 
 def test_a_changed_tile_is_named_where_it_is_stored(staged):

@@ -12,7 +12,7 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from toolchain.errors import CompileError, ProgramError
-from toolchain.isa import assemble, decode, disassemble, encode
+from toolchain.isa import Assembled, assemble, assembled, decode, disassemble, encode
 from toolchain.machine import Copy, End, Fill, MachineOp, Pool, PoolKind, Signal, Space, Table, Wait
 
 CASES = settings(
@@ -51,9 +51,10 @@ def test_assemble_is_the_inverse_of_disassemble(name, data):
     isa = machine_of(name).isa
     ops = data.draw(programs(name))
     program = encode(ops, isa)
-    comments = [f"node/{i} = a;b\nc" for i in range(len(ops))]
+    layers = data.draw(st.lists(st.integers(-1, 3), min_size=len(ops), max_size=len(ops)))
+    names = [f"node/{i} = a;b\nc" for i in range(4)]
     assert assemble(disassemble(program, isa), isa) == program
-    assert assemble(disassemble(program, isa, comments), isa) == program
+    assert assembled(disassemble(program, isa, layers, names), isa, 4) == Assembled(program, tuple(layers))
 
 
 @MACHINE
@@ -197,14 +198,14 @@ def test_a_descriptor_carries_no_wait_of_another_engine():
 
 def test_a_comment_is_at_its_operation():
     isa = machine_of("edge16").isa
-    text = disassemble(encode([Wait(2, 6), fill(), End()], isa), isa, ["the wait", "the fill", "the end"])
-    assert "00000: fill wait=6  ; op 0-1 the fill\n" in text
-    assert "00001: end  ; op 2 the end\n" in text
+    text = disassemble(encode([Wait(2, 6), fill(), End()], isa), isa, [0, 1, 2], ["the wait", "the fill", "the end"])
+    assert "00000: fill wait=6 layer=0/1  ; op 0-1 the fill\n" in text
+    assert "00001: end layer=2  ; op 2 the end\n" in text
 
 
 def test_a_register_machine_numbers_its_operations_beside_their_start_words():
     isa = machine_of("ethos_u65_512").isa
-    text = disassemble(encode([Wait(2, 6), fill(), fill(), End()], isa), isa, ["", "the fill", "again"])
+    text = disassemble(encode([Wait(2, 6), fill(), fill(), End()], isa), isa, [-1, 0, 1], ["the fill", "again"])
     starts = [line for line in text.splitlines() if ": start " in line]
     assert [line.partition("  ; ")[2] for line in starts] == ["op 0", "op 1 the fill", "op 2 again", "op 3"]
     assert [line[:5] for line in starts] == ["00000", "00007", "00008", "00009"]

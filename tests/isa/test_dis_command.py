@@ -8,8 +8,9 @@ from typer.testing import CliRunner
 
 from toolchain.cli.dis import app
 from toolchain.codegen import Container, Region, container_to_bytes
+from toolchain.errors import ProgramError
 from toolchain.ir.graph import Graph
-from toolchain.isa import encode
+from toolchain.isa import Assembled, assembled, disassemble, encode
 from toolchain.machine import End, Fill, Signal, Space, Wait
 
 OPS = [Wait(2, 1), Fill(0, Space.SRAM, 64, 32, 1, 4, 8, 0, 128, 32, -7), Signal(2, 3), End()]
@@ -69,3 +70,41 @@ def test_faults(tmp_path):
     )
     assert run("a.npu", "--assemble", "odd.txt", "-o", "b.npu") == (2, "", f"listing line {line}: 'x' is not a whole number\n")
     assert not (tmp_path / "b.npu").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "fault"),
+    [
+        ("edge16", "layer=2", "listing line {line}: layer=2: the program has 2 layers, from 0 on; - or nothing is for none"),
+        ("edge16", "layer=-7", "listing line {line}: layer=-7: the program has 2 layers, from 0 on; - or nothing is for none"),
+        ("edge16", "layer=0/1", "listing line {line}: layer= names 2 layers for 3 operations"),
+        ("edge16", "layer=0 layer=0", "listing line {line}: 'layer=0' is given twice"),
+        ("edge16", "layer=conv", "listing line {line}: 'conv' is not a whole number"),
+        ("ws8_pow2", "layer=0/1", "listing line {line}: layer= names 2 layers for 1 operation"),
+    ],
+)
+def test_layers_that_cannot_be(name: str, field: str, fault: str) -> None:
+    isa = machine_of(name).isa
+    text = disassemble(encode(OPS, isa), isa)
+    at = next(i for i, line in enumerate(text.splitlines()) if "fill" in line)
+    lines = text.splitlines()
+    lines[at] = lines[at].replace("  ;", f" {field}  ;")
+    with pytest.raises(ProgramError) as caught:
+        assembled("\n".join(lines), isa, 2)
+    assert str(caught.value) == fault.format(line=at + 1)
+
+
+def test_a_write_belongs_to_no_layer() -> None:
+    isa = machine_of("ws8_pow2").isa
+    text = disassemble(encode(OPS, isa), isa).replace("  ; value", " layer=0  ; value", 1)
+    with pytest.raises(ProgramError, match=r"^listing line \d+: a write belongs to no layer; give it at the start word "):
+        assembled(text, isa, 2)
+
+
+@pytest.mark.parametrize("name", ["edge16", "ws8_pow2"])
+@pytest.mark.parametrize("layers", [(0, 1, 1, -1), (1, 1, 1, 1), (-1, -1, -1, -1), (-1, 0, 1, 0)])
+def test_every_operation_keeps_its_layer(name: str, layers: tuple[int, ...]) -> None:
+    """Those of the wait and the signal that a descriptor carries too."""
+    isa = machine_of(name).isa
+    text = disassemble(encode(OPS, isa), isa, layers, ("stem", "two\nlines; layer=9"))
+    assert assembled(text, isa, 2) == Assembled(encode(OPS, isa), layers)

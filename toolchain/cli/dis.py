@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +12,7 @@ from toolchain.cli.application import application, reported, require_writable
 from toolchain.codegen import Container, Region, container_to_bytes, read_container
 from toolchain.errors import ProgramError, counted
 from toolchain.files import read_limited, write_whole
-from toolchain.isa import assemble, decode, disassemble, split_listings
-from toolchain.machine import MachineOp
+from toolchain.isa import Assembled, assembled, disassemble, split_listings
 
 _MODEL = typer.Argument(metavar="MODEL", help="A compiled model, model.npu.")
 _OUTPUT = typer.Option(None, "-o", "--output", help="Write here instead of printing.")
@@ -34,7 +32,7 @@ def run(
         container = read_container(model)
         if assemble_from is not None:
             assert output is not None
-            write_whole(output, container_to_bytes(assembled(container, _text(assemble_from))))
+            write_whole(output, container_to_bytes(edited(container, _text(assemble_from))))
             return
         text = listing(container)
         if output is None:
@@ -66,36 +64,22 @@ def listing(container: Container) -> str:
         for area in segment.areas:
             held = " ".join(area.label.split())
             parts += [f"; base {area.base_register}: {held} at DRAM {area.base:#x}\n"] if area.base_register else []
-        names = [segment.layers[layer].name if layer >= 0 else "" for layer in segment.op_layers]
-        parts.append(disassemble(segment.program, machine.isa, names))
+        parts.append(disassemble(segment.program, machine.isa, segment.op_layers, [layer.name for layer in segment.layers]))
     return "".join(parts)
 
 
-def assembled(container: Container, text: str) -> Container:
+def edited(container: Container, text: str) -> Container:
     """The model with the programs of a listing. Raises ProgramError when it has another number of programs."""
     texts = split_listings(text)
     regions = [s for s in container.segments if isinstance(s, Region)]
     if len(texts) != len(regions):
         raise ProgramError(f"the listing has {counted(len(texts), 'program')} (lines 'isa NAME'), the model {len(regions)}")
-    programs = iter([_region(s, assemble(t, container.machine.isa), container) for s, t in zip(regions, texts)])
+    programs = iter([_region(s, assembled(t, container.machine.isa, len(s.layers))) for s, t in zip(regions, texts)])
     return replace(container, segments=tuple(next(programs) if isinstance(s, Region) else s for s in container.segments))
 
 
-def _region(region: Region, program: bytes, container: Container) -> Region:
-    isa = container.machine.isa
-    layers = _layers(region.op_layers, decode(region.program, isa).ops, decode(program, isa).ops)
-    return replace(region, program=program, op_layers=layers)
-
-
-def _layers(layers: Sequence[int], before: Sequence[MachineOp], after: Sequence[MachineOp]) -> tuple[int, ...]:
-    """Where operations came or went between those that are as they were, nobody knows whose they are: -1."""
-    if len(before) == len(after):
-        return tuple(layers)
-    most = min(len(before), len(after))
-    head = next((i for i, (a, b) in enumerate(zip(before, after)) if a != b), most)
-    tail = next((i for i, (a, b) in enumerate(zip(reversed(before), reversed(after))) if a != b), most)
-    tail = min(tail, most - head)
-    return (*layers[:head], *[-1] * (len(after) - head - tail), *layers[len(before) - tail :])
+def _region(region: Region, made: Assembled) -> Region:
+    return replace(region, program=made.program, op_layers=made.layers)
 
 
 app = application(run)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from toolchain.isa.assembler import Assembled, assemble, assembled, split_listings
 from toolchain.isa.codec import Decoded, decode, encode
-from toolchain.isa.listing import assemble, disassemble, split_listings
+from toolchain.isa.listing import disassemble
 from toolchain.isa.machine import Machine, load_machine, machine_digest, machine_from_json, machine_to_json
 from toolchain.isa.manual import c_header, manual
 from toolchain.isa.plan import Isa
@@ -12,10 +13,12 @@ from toolchain.isa.table import table_schema
 from toolchain.isa.verilog import verilog_package
 
 __all__ = [
+    "Assembled",
     "Decoded",
     "Isa",
     "Machine",
     "assemble",
+    "assembled",
     "c_header",
     "decode",
     "disassemble",

@@ -1,0 +1,232 @@
+"""Listings to programs, word for word: `toolchain.isa.listing` says how they read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from toolchain.bounds import LISTING_LINES, NUMBER_CHARACTERS
+from toolchain.errors import CompileError, ProgramError, counted
+from toolchain.isa import descriptors, registers
+from toolchain.isa.columns import words_to_bytes
+from toolchain.isa.descriptors import Descriptor
+from toolchain.isa.plan import BitField, Isa, OperationPlan
+from toolchain.isa.registers import Part, part_name, register_table
+from toolchain.isa.table import Bits, DescriptorTable, RegisterTable, width_of
+from toolchain.machine.registry import OPERATIONS
+
+_LABEL = re.compile(r"^\s*[0-9]+:")
+_WRITE = re.compile(r"^write\s+([A-Z][A-Z0-9_]*(?:\.[0-9]+)?)\s*=\s*(\S+)$")
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """layers: of each operation, -1 where the listing says none."""
+
+    program: bytes
+    layers: tuple[int, ...]
+
+
+def assemble(text: str, isa: Isa) -> bytes:
+    """The program of a listing; assemble(disassemble(p)) == p. Raises ProgramError naming the line."""
+    return assembled(text, isa, None).program
+
+
+def assembled(text: str, isa: Isa, layers: int | None) -> Assembled:
+    """The program of a listing and what it says of layers, of which there are so many (None: any number). Raises ProgramError
+    naming the line."""
+    found: list[int] = []
+    if isinstance(isa.table, DescriptorTable):
+        made: list[Descriptor] = []
+        for line, statement in _statements(text, isa):
+            rest, said = _layer(line, statement, layers)
+            made.append(_descriptor(line, rest, isa))
+            found += _spread(line, said, len(made[-1].unfolded(isa)))
+        try:
+            return Assembled(descriptors.pack(made, isa), tuple(found))
+        except CompileError as fault:
+            raise ProgramError(f"listing: {fault}") from None
+    targets = _write_targets(isa)
+    words: list[int] = []
+    for line, statement in _statements(text, isa):
+        rest, said = _layer(line, statement, layers)
+        words.append(_register_word(line, rest, isa, targets))
+        if rest.split()[0] == "start":
+            found += _spread(line, said, 1)
+        elif said:
+            raise ProgramError(f"listing line {line}: a write belongs to no layer; give it at the start word behind it")
+    return Assembled(b"".join(word.to_bytes(isa.word_bytes, "little") for word in words), tuple(found))
+
+
+def _layer(line: int, statement: str, layers: int | None) -> tuple[str, list[int]]:
+    """The statement without its `layer=`, and what that says."""
+    said = [word for word in statement.split() if word.startswith("layer=")]
+    if not said:
+        return statement, []
+    if len(said) > 1:
+        raise ProgramError(f"listing line {line}: {said[1]!r} is given twice")
+    found = [-1 if part == "-" else _number(line, part) for part in said[0].removeprefix("layer=").split("/")]
+    for layer in found:
+        if layer < -1 or (layers is not None and layer >= layers):
+            known = f"the program has {counted(layers, 'layer')}, from 0 on" if layers is not None else "layers count from 0"
+            raise ProgramError(f"listing line {line}: layer={layer}: {known}; - or nothing is for none")
+    return " ".join(word for word in statement.split() if word != said[0]), found
+
+
+def _spread(line: int, layers: list[int], operations: int) -> list[int]:
+    """One for each operation of a word: the wait and the signal that it carries count."""
+    if len(layers) == operations:
+        return layers
+    if len(layers) > 1:
+        raise ProgramError(f"listing line {line}: layer= names {len(layers)} layers for {counted(operations, 'operation')}")
+    return (layers or [-1]) * operations
+
+
+def split_listings(text: str) -> list[str]:
+    """The listings of a text that holds several, each from its line `isa NAME` on, with its place in the whole kept.
+
+    Raises ProgramError where it is too long."""
+    count = text.count("\n")
+    if count > LISTING_LINES:
+        raise ProgramError(f"listing: has {count:,} lines, {LISTING_LINES:,} are the most")
+    lines = text.splitlines(keepends=True)
+    starts = [i for i, line in enumerate(lines) if line.split()[:1] == ["isa"]]
+    # Empty lines stand for what comes before, so that a fault names the line of the whole text.
+    return ["\n" * start + "".join(lines[start:end]) for start, end in zip(starts, [*starts[1:], len(lines)])]
+
+
+def _write_targets(isa: Isa) -> dict[str, tuple[int, Part]]:
+    """By the name a listing uses: the write word of value 0, and the register's part."""
+    table = register_table(isa)
+    parts = registers.all_parts(isa).values()
+    addresses = np.array([part.address for part in parts], np.uint64)
+    words = words_to_bytes(registers.write_words(addresses, np.zeros(len(addresses), np.uint64), table), isa.word_bytes)
+    size = isa.word_bytes
+    return {
+        part_name(part, table): (int.from_bytes(words[i * size : (i + 1) * size], "little"), part) for i, part in enumerate(parts)
+    }
+
+
+def _statements(text: str, isa: Isa) -> Iterator[tuple[int, str]]:
+    """(line number, statement) with comments and labels off and continued lines joined."""
+    pending: tuple[int, str] | None = None
+    named = False
+    for number, raw in enumerate(text.splitlines(), 1):
+        body = raw.partition(";")[0].rstrip()
+        if not body.strip():
+            continue
+        if not named:
+            if body.split() != ["isa", isa.name]:
+                raise ProgramError(f"listing line {number}: must be 'isa {isa.name}', got {body.strip()[:40]!r}")
+            named = True
+        elif body[0].isspace() and pending and not _LABEL.match(body):
+            pending = (pending[0], f"{pending[1]} {body.strip()}")
+        else:
+            if pending:
+                yield pending
+            pending = (number, _LABEL.sub("", body).strip())
+    if not named:
+        raise ProgramError(f"listing: is empty; its first line must be 'isa {isa.name}'")
+    if pending:
+        yield pending
+
+
+def _descriptor(line: int, statement: str, isa: Isa) -> Descriptor:
+    name, *words = statement.split() or [""]
+    plan = _known_plan(line, name, isa)
+    values = _assignments(line, words)
+    wait, signal = values.pop("wait", None), values.pop("signal", None)
+    _refuse_unfit(line, plan, values, plan.slots)
+    sync = isa.table.sync if isinstance(isa.table, DescriptorTable) else None
+    for key, semaphore, bits in (
+        ("wait", wait, sync and sync.wait_semaphore),
+        ("signal", signal, sync and sync.signal_semaphore),
+    ):
+        if semaphore is not None:
+            _refuse_semaphore(line, name, key, semaphore, bits)
+    return Descriptor(OPERATIONS[name](**values, **dict(plan.fixed)), wait, signal)
+
+
+def _refuse_semaphore(line: int, name: str, key: str, semaphore: int, bits: Bits | None) -> None:
+    if bits is None or OPERATIONS[name].ENGINE is None:
+        raise ProgramError(f"listing line {line}: {name} cannot carry a {key}")
+    largest = (1 << width_of(bits)) - 1
+    if not 0 <= semaphore <= largest:
+        raise ProgramError(f"listing line {line}: {key}={semaphore} does not fit (0 to {largest})")
+
+
+def _register_word(line: int, statement: str, isa: Isa, targets: dict[str, tuple[int, Part]]) -> int:
+    table = register_table(isa)
+    match = _WRITE.match(statement)
+    if match:
+        return _write_word(line, match.group(1), match.group(2), table, targets)
+    verb, *words = statement.split()
+    if verb != "start" or not words:
+        raise ProgramError(
+            f"listing line {line}: must be 'write REGISTER = VALUE' or 'start OPERATION ...', got {statement[:40]!r}"
+        )
+    plan = _known_plan(line, words[0], isa)
+    direct = tuple(s for s in plan.slots if s.register is None)
+    values = _assignments(line, words[1:])
+    _refuse_unfit(line, plan, values, direct)
+    word = table.start.tag.value << table.start.tag.bits[1] | plan.opcode << table.start.opcode[1]
+    for s in direct:
+        word |= s.stored(values[s.name]) << s.low
+    return word
+
+
+def _write_word(line: int, name: str, value_text: str, table: RegisterTable, targets: dict[str, tuple[int, Part]]) -> int:
+    if name not in targets:
+        known = [n for n in targets if n.partition(".")[0] == name.partition(".")[0]]
+        raise ProgramError(f"listing line {line}: there is no register {name}{'; it has ' if known else ''}{', '.join(known)}")
+    word, part = targets[name]
+    value = _number(line, value_text)
+    high, low = table.write.value
+    if not 0 <= value < 1 << (high - low + 1):
+        raise ProgramError(f"listing line {line}: {name} = {value} does not fit (0 to {(1 << (high - low + 1)) - 1})")
+    if value & part.reserved_mask:
+        raise ProgramError(f"listing line {line}: reserved bits of {name} are set")
+    return word | value << low
+
+
+def _known_plan(line: int, name: str, isa: Isa) -> OperationPlan:
+    plan = isa.plans.get(name)
+    if plan is None:
+        raise ProgramError(f"listing line {line}: no operation {name!r}; {isa.name} has {', '.join(isa.plans)}")
+    return plan
+
+
+def _assignments(line: int, words: list[str]) -> dict[str, int]:
+    values: dict[str, int] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or name in values:
+            raise ProgramError(f"listing line {line}: {word!r} {'is given twice' if equals else 'is not NAME=VALUE'}")
+        values[name] = _number(line, text)
+    return values
+
+
+def _number(line: int, text: str) -> int:
+    if len(text) > NUMBER_CHARACTERS:
+        raise ProgramError(f"listing line {line}: a number of {len(text):,} characters; {NUMBER_CHARACTERS} are the most")
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise ProgramError(f"listing line {line}: {text!r} is not a whole number") from None
+
+
+def _refuse_unfit(line: int, plan: OperationPlan, values: dict[str, int], slots: Sequence[BitField]) -> None:
+    name = plan.operation.NAME
+    by_name = {s.name: s for s in slots}
+    for key, value in values.items():
+        if key not in by_name:
+            raise ProgramError(f"listing line {line}: {name} has no field {key}")
+        s = by_name[key]
+        if not s.holds(value):
+            raise ProgramError(f"listing line {line}: {key}={value} does not fit its {s.width} bits ({s.lowest} to {s.highest})")
+    missing = [key for key in by_name if key not in values]
+    if missing:
+        raise ProgramError(f"listing line {line}: {name} lacks {', '.join(missing)}")
