@@ -19,7 +19,7 @@ from toolchain.errors import InternalError
 from toolchain.ir.graph import Graph, Node
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.kit import registry
-from toolchain.ops.kit.operator import Array
+from toolchain.ops.kit.operator import Array, NpuOp
 
 
 def module(*operators: type) -> ModuleType:
@@ -34,7 +34,7 @@ def operator(name: str, **members: object) -> type:
     def reference(self: object, inputs: Sequence[Array]) -> Array:
         return inputs[0]
 
-    return dataclass(frozen=True)(type(name, (), {"reference": reference, "__annotations__": {}, **members}))
+    return dataclass(frozen=True)(type(name, (NpuOp,), {"reference": reference, "__annotations__": {}, **members}))
 
 
 WAY_OUT = "needs a NAME and a VERSION (1, 2, ...) of its own, by which compiled files hold it"

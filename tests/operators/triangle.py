@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
-from toolchain.ops.kit.operator import Array, Layer, QuantScope
+from toolchain.ops.kit.operator import Array, FloatOp, Layer, MoveOp, QuantScope
 from toolchain.ops.kit.rule import Rule
+from toolchain.ops.kit.scope import Scope
 from toolchain.ops.kit.tile import FillBox, Loop, Move
-
-if TYPE_CHECKING:
-    from toolchain.ops.kit.scope import Scope
 
 
 @dataclass(frozen=True)
-class Triangle:
+class Triangle(FloatOp):
     """y[i, j] = x[i, j] where j >= i, else 0."""
 
     keeps_scale = True
@@ -33,7 +30,7 @@ class Triangle:
 
 
 @dataclass(frozen=True)
-class IntegerTriangle:
+class IntegerTriangle(MoveOp):
     """The same on codes; `code` is that of zero."""
 
     NAME = "Triangle"

@@ -11,6 +11,7 @@ import numpy as np
 from toolchain.codegen.forms import packed, records, unpacked, unpacked_fields
 from toolchain.errors import InternalError, NewerFileError, ProgramError, ToolchainError
 from toolchain.ir.graph import Graph, Node, TensorType
+from toolchain.ops.kit.operator import NpuOp
 from toolchain.ops.kit.registry import INTEGER_OPERATORS
 
 _NODE_KEYS = ("fields", "inputs", "name", "operator", "outputs", "sources", "version")
@@ -31,14 +32,14 @@ def graph_to_text(graph: Graph, array: Callable[[np.ndarray], Any]) -> str:
 
 
 def _packed_node(node: Node, array: Callable[[np.ndarray], Any]) -> dict[str, Any]:
-    kind = type(node.op)
-    if INTEGER_OPERATORS.get(getattr(kind, "NAME", "")) is not kind:
-        raise InternalError(f"node {node.name}: {kind.__name__} is no integer operator of toolchain.ops")
+    op = node.op
+    if not isinstance(op, NpuOp) or INTEGER_OPERATORS.get(op.NAME) is not type(op):
+        raise InternalError(f"node {node.name}: {type(op).__name__} is no integer operator of toolchain.ops")
     return {
         "name": node.name,
-        "operator": node.op.NAME,
-        "version": node.op.VERSION,
-        "fields": packed(node.op, array),
+        "operator": op.NAME,
+        "version": op.VERSION,
+        "fields": packed(op, array),
         "inputs": list(node.inputs),
         "outputs": list(node.outputs),
         "sources": list(node.sources),

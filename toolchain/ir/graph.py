@@ -37,8 +37,12 @@ class TensorType:
         return self.elements * np.dtype(self.dtype).itemsize
 
 
+class Operator:
+    """What a node computes: `OnnxOp` as the frontend leaves it; the chip's own are in `toolchain.ops`."""
+
+
 @dataclass(frozen=True)
-class OnnxOp:
+class OnnxOp(Operator):
     """A node as the frontend leaves it: one spelling, constant parameters promoted to attributes (see toolchain.frontend)."""
 
     op_type: str

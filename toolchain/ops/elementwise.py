@@ -31,7 +31,7 @@ from toolchain.ops.kit.box import (
 )
 from toolchain.ops.kit.layout import NHWC
 from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.operator import Array, Layer, PerSample, QuantScope, alike_per_sample, clamp_codes
+from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, QuantScope, TiledOp, alike_per_sample, clamp_codes
 from toolchain.ops.kit.requants import pair
 from toolchain.ops.kit.residual import Residual
 from toolchain.ops.kit.rule import Rule
@@ -43,7 +43,7 @@ Bounds = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True)
-class Binary:
+class Binary(FloatOp):
     """y = act(a kind b), numpy broadcasting. PRelu: b holds the slopes."""
 
     kind: Kind
@@ -140,7 +140,7 @@ def sum_requants(a: Quant, b: Quant, y: Quant, kind: str, low: int, high: int, s
 
 
 @dataclass(frozen=True, eq=False)
-class IntegerBinary:
+class IntegerBinary(TiledOp):
     """add, sub: out(a << s) +- out(b << s). mul: out((a - za)(b - zb)). prelu: a_requant where a >= za, else b_requant."""
 
     NAME = "Binary"
@@ -279,7 +279,7 @@ def elementwise(
 
 
 @dataclass(frozen=True, eq=False)
-class Rescale:
+class Rescale(TiledOp):
     """Codes of one scale to codes of another: out(x - x_zero_point)."""
 
     NAME = "Rescale"

@@ -14,7 +14,7 @@ from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.ops.kit.nest import Nest, alike, cut_axis, reduction_axis
-from toolchain.ops.kit.operator import Array, Layer, PerSample, QuantScope
+from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, QuantScope, TiledOp
 from toolchain.ops.kit.requants import pair
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
@@ -22,7 +22,7 @@ from toolchain.ops.kit.tile import Region, Site, Tiling, Work, halvings
 
 
 @dataclass(frozen=True)
-class MatrixProduct:
+class MatrixProduct(FloatOp):
     """a[..., m, k] b[..., k, n], at least two dimensions each."""
 
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
@@ -48,7 +48,7 @@ class MatrixProduct:
 
 
 @dataclass(frozen=True, eq=False)
-class IntegerMatrixProduct:
+class IntegerMatrixProduct(TiledOp):
     NAME = "MatrixProduct"
     VERSION = 1
     a_zero_point: int

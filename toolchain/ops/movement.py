@@ -11,7 +11,7 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import MAX_PARTS, Graph, Node
 from toolchain.ops.elementwise import rescaled
 from toolchain.ops.kit.layout import NHWC, arranged, axis_in
-from toolchain.ops.kit.operator import Array, Layer, PerSample, QuantScope, alike_per_sample, of_sample
+from toolchain.ops.kit.operator import Array, FloatOp, Layer, MoveOp, PerSample, QuantScope, alike_per_sample, of_sample
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
 from toolchain.ops.kit.tile import FillBox, Loop, Move
@@ -25,7 +25,7 @@ def _box_loops(shape: Shape) -> tuple[Loop, ...]:
 
 
 @dataclass(frozen=True)
-class Slice(Keeping):
+class Slice(Keeping, MoveOp):
     """y[i] = x[starts + i steps] for i in `shape`, steps positive."""
 
     NAME = "Slice"
@@ -47,12 +47,13 @@ class Slice(Keeping):
 
 
 @dataclass(frozen=True)
-class Pad(Keeping):
+class Pad(FloatOp):
     """Puts `value` (a real number) around x, which is brought to the output's scale first where x's does not hold it."""
 
     before: Shape
     after: Shape
     value: float
+    keeps_scale = True
 
     @property
     def brings(self) -> tuple[float, ...]:
@@ -74,7 +75,7 @@ class Pad(Keeping):
 
 
 @dataclass(frozen=True)
-class IntegerPad:
+class IntegerPad(MoveOp):
     NAME = "Pad"
     VERSION = 1
     before: Shape
@@ -104,7 +105,7 @@ class IntegerPad:
 
 
 @dataclass(frozen=True)
-class ResizeNearest(Keeping):
+class ResizeNearest(Keeping, MoveOp):
     """Every element repeated factors[d] times along dimension d (ONNX Resize nearest, asymmetric, whole factors)."""
 
     NAME = "ResizeNearest"
@@ -132,7 +133,7 @@ class ResizeNearest(Keeping):
 
 
 @dataclass(frozen=True)
-class Stack:
+class Stack(FloatOp):
     """Parts behind each other along `axis`; each is brought to the common scale first."""
 
     axis: int
@@ -165,7 +166,7 @@ class Concat(Stack):
 
 
 @dataclass(frozen=True)
-class Join:
+class Join(MoveOp):
     """Integer Concat: all parts have the output's scale."""
 
     NAME = "Join"

@@ -9,13 +9,24 @@ import numpy as np
 
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
-from toolchain.ops.kit.operator import Array, Layer, PerSample, QuantScope, alike_per_sample, of_sample, sample_axis
+from toolchain.ops.kit.operator import (
+    Array,
+    FloatOp,
+    Layer,
+    MoveOp,
+    NpuOp,
+    PerSample,
+    QuantScope,
+    alike_per_sample,
+    of_sample,
+    sample_axis,
+)
 from toolchain.ops.kit.tile import FillBox, Loop, Move
 
 Shape = tuple[int, ...]
 
 
-class Keeping:
+class Keeping(FloatOp, NpuOp):
     """Float and integer form are one: codes move, scales stay."""
 
     keeps_scale = True
@@ -47,7 +58,7 @@ class Reshape(Keeping):
 
 
 @dataclass(frozen=True)
-class Transpose(Keeping):
+class Transpose(Keeping, MoveOp):
     """y's dimension i is x's dimension perm[i]."""
 
     NAME = "Transpose"

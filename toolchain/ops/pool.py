@@ -22,7 +22,7 @@ from toolchain.machine.parameter import OPEN_LIMIT
 from toolchain.ops.convolution.integer import IntegerConvolution, exceeds_max_pad
 from toolchain.ops.kit.division import divides, mean_weight
 from toolchain.ops.kit.nest import Nest, alike, cut_axis, window_axis
-from toolchain.ops.kit.operator import Array, Layer, PerSample, QuantScope, alike_per_sample, clamp_codes
+from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, QuantScope, TiledOp, alike_per_sample, clamp_codes
 from toolchain.ops.kit.requants import pair
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
@@ -65,7 +65,7 @@ def _beyond(geometry: Geometry, channels: int, chip: Chip) -> str | None:
 
 
 @dataclass(frozen=True)
-class MaxPool:
+class MaxPool(FloatOp):
     """Largest code of each window; padding never wins."""
 
     geometry: Geometry
@@ -81,7 +81,7 @@ class MaxPool:
 
 
 @dataclass(frozen=True)
-class AveragePool:
+class AveragePool(FloatOp):
     """Mean of each window. `count_padding`: padding counts as zeros."""
 
     geometry: Geometry
@@ -177,7 +177,7 @@ def _met(geometry: Geometry, axis: int, size: int, start: int, count: int) -> Ar
     return ((taps >= start) & (taps < start + count)).sum(1)
 
 
-class _Pooling:
+class _Pooling(TiledOp):
     """Tiles of both pools: boxes of rows, columns and channels."""
 
     geometry: Geometry

@@ -24,7 +24,7 @@ from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.ops.elementwise import Rescale
 from toolchain.ops.kit.box import box_nest, box_tilings, row_column, three
 from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.operator import Array, Layer, PerSample, QuantScope, alike_per_sample, clamp_codes
+from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, QuantScope, TiledOp, alike_per_sample, clamp_codes
 from toolchain.ops.kit.requants import LookupTable
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
@@ -211,7 +211,7 @@ def clip_bounds(function: Function) -> tuple[float | None, float | None] | None:
 
 
 @dataclass(frozen=True)
-class Unary:
+class Unary(FloatOp):
     """y = function(x), element by element. name: of the machine's functions, None where no single one is meant."""
 
     function: Function
@@ -299,7 +299,7 @@ def _form(y: Quant, chip: Chip) -> TableForm:
 
 
 @dataclass(frozen=True, eq=False)
-class Lookup:
+class Lookup(TiledOp):
     """y = table[x]: int8[256] by code from -128, or int16[513] interpolated. function: as of `Unary`, for its rate only."""
 
     NAME = "Lookup"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node
+from toolchain.ir.graph import Graph, Node, Operator
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.elementwise import IntegerBinary
-from toolchain.ops.kit.operator import Layer
+from toolchain.ops.kit.operator import FloatOp, Layer
 from toolchain.ops.kit.residual import Residual
 from toolchain.ops.unary import Lookup, Unary, clip_bounds
 
@@ -36,9 +35,9 @@ def fuse_clamps(graph: Graph, apart: Callable[[str, str], bool] = lambda x, y: F
     return graph.with_nodes(fused.get(n.name, n) for n in graph.nodes if n.name not in gone)
 
 
-def can_clamp(op: Any) -> bool:
+def can_clamp(op: Operator) -> bool:
     """True when bounds can ride on the operator's own output."""
-    return bool(getattr(op, "takes_clamp", False))
+    return isinstance(op, FloatOp) and op.takes_clamp
 
 
 def fuse_tables(graph: Graph, chip: Chip) -> Graph:

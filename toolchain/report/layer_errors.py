@@ -17,6 +17,7 @@ from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.elementwise import IntegerBinary
 from toolchain.ops.kit.layout import NHWC
 from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.report.blocks import Block, Shown
@@ -247,7 +248,7 @@ def wrapped(found: Measured, block: Block) -> bool:
         op: Any = node.op
         if isinstance(op, IntegerConvolution | IntegerMatrixProduct):
             wide[node.name] = replace(node, op=replace(op, accumulator_bits=64, requant=replace(op.requant, wrap=False)))
-        elif getattr(getattr(op, "out_requant", None), "wrap", False):
+        elif isinstance(op, IntegerBinary) and op.out_requant.wrap:
             wide[node.name] = replace(node, op=replace(op, out_requant=replace(op.out_requant, wrap=False)))
     if not wide:
         return False

@@ -17,7 +17,7 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph
 from toolchain.machine import Copy, Flow, MachineOp, Space, op_number
 from toolchain.ops.convolution.integer import IntegerConvolution
-from toolchain.ops.kit.operator import Layer
+from toolchain.ops.kit.operator import Layer, TiledOp
 from toolchain.ops.kit.tile import Move
 from toolchain.ops.kit.window import Window
 from toolchain.ops.movement import Join, Slice
@@ -77,7 +77,7 @@ class _Network:
 
     def is_load(self, name: str, op: MachineOp) -> bool:
         """Brings an operand of a tiled layer into SRAM; movers copy their results alone."""
-        tiled = hasattr(self._layers[name].node.op, "nest")
+        tiled = isinstance(self._layers[name].node.op, TiledOp)
         return tiled and isinstance(op, Copy) and op.destination_space == Space.SRAM
 
     def drops(self, name: str, op: MachineOp) -> bool:
@@ -117,7 +117,7 @@ def _mark(layer: Layer, read: Masks) -> None:
     if isinstance(node.op, Reshape):
         source = read[node.inputs[0]]
         source |= read[node.outputs[0]].reshape(source.shape)
-    elif hasattr(node.op, "nest"):
+    elif isinstance(node.op, TiledOp):
         _mark_tiled(layer, read)
     else:
         for move in node.op.moves(layer)[1]:

@@ -9,7 +9,7 @@ from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.memory import Buffer, DoesNotFit, Placement, ResidentTensor, choose_residents, place
-from toolchain.ops.kit.operator import Layer, tiling_key
+from toolchain.ops.kit.operator import Layer, TiledOp, tiling_key
 from toolchain.ops.permutation import Reshape
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.options import Options
@@ -88,7 +88,7 @@ class _Planner:
         return found
 
     def plan(self) -> RegionPlan:
-        tiles = [smallest_tile(n, ()) if hasattr(n.node.op, "nest") else SmallestTile() for n in self.layers]
+        tiles = [smallest_tile(n, ()) if isinstance(n.node.op, TiledOp) else SmallestTile() for n in self.layers]
         refusal = too_small(self.layers, tiles, self.chip)
         if refusal is not None:
             raise CompileError(refusal)
@@ -146,7 +146,7 @@ class _Planner:
                 live[step] += -(-s.size_bytes // align) * align
         planned = []
         for layer, used in zip(self.layers, live):
-            if not hasattr(layer.node.op, "nest"):
+            if not isinstance(layer.node.op, TiledOp):
                 planned.append(PlannedLayer(layer, None))
                 continue
             budget = int((self.capacity - used) * usable)

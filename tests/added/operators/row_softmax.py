@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from toolchain.machine.operations.row_softmax import RowSoftmax  # type: ignore[import-not-found]
@@ -18,16 +17,14 @@ from toolchain.machine import MachineOp
 from toolchain.ops.elementwise import Rescale
 from toolchain.ops.kit.box import box_nest
 from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.operator import Array, Layer, QuantScope
+from toolchain.ops.kit.operator import Array, FloatOp, Layer, QuantScope, TiledOp
 from toolchain.ops.kit.rule import Rule
+from toolchain.ops.kit.scope import Scope
 from toolchain.ops.kit.tile import Region, Site, Tiling, Work, halvings
-
-if TYPE_CHECKING:
-    from toolchain.ops.kit.scope import Scope
 
 
 @dataclass(frozen=True)
-class Softmax:
+class Softmax(FloatOp):
     """y[r, :] = softmax(x[r, :])."""
 
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
@@ -46,7 +43,7 @@ class Softmax:
 
 
 @dataclass(frozen=True)
-class IntegerSoftmax:
+class IntegerSoftmax(TiledOp):
     """int8[r, c] -> int8[r, c], scale 1/256, zero point -128; scale of the input: multiplier 2**(-shift - 26)."""
 
     NAME = "RowSoftmax"

@@ -9,7 +9,7 @@ from toolchain.hw.chip import Chip, ConvolutionLimits
 from toolchain.hw.engines import MacArray
 from toolchain.machine.parameter import OPEN_LIMIT
 from toolchain.ops.kit.arrays import able_arrays, main_array
-from toolchain.ops.kit.operator import Layer
+from toolchain.ops.kit.operator import Layer, TiledOp
 from toolchain.ops.kit.requants import LookupTable
 from toolchain.ops.kit.residual import Residual
 
@@ -17,7 +17,7 @@ Pads = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, eq=False)
-class ConvolutionParameters:
+class ConvolutionParameters(TiledOp):
     """Of a layer's inputs: x, weights int8[o, kh, kw, i / groups], bias int64[o] and, with `residual`, the addend."""
 
     strides: tuple[int, int]

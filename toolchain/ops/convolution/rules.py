@@ -23,7 +23,7 @@ from quant.parameters import (
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.ops.convolution.integer import IntegerConvolution, exceeds_max_pad
-from toolchain.ops.kit.operator import Array, QuantScope, clamp_codes
+from toolchain.ops.kit.operator import Array, FloatOp, QuantScope, clamp_codes
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
 from toolchain.ops.kit.window import pair_of
@@ -35,7 +35,7 @@ Pads = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
-class Convolution:
+class Convolution(FloatOp):
     """x[n, h, w, i], w[o, kh, kw, i / groups] and bias[o] (or ''). `pads` are top, left, bottom, right."""
 
     strides: tuple[int, int]

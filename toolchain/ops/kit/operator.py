@@ -7,6 +7,7 @@ nodes. An integer operator (`NpuOp`) has a numpy `reference` that defines its bi
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
@@ -20,7 +21,7 @@ from quant.observe import Range
 from quant.repair.step import LayerParameters, Offset
 from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node, Quant, TensorType
+from toolchain.ir.graph import Graph, Node, Operator, Quant, TensorType
 from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.tile import FillBox, Move, Tiling
 
@@ -55,34 +56,45 @@ class Layer:
 class PerSample(NamedTuple):
     """The operator on one sample of a batch, and the inputs that have each sample's own values."""
 
-    op: Any
+    op: NpuOp
     inputs: tuple[str, ...]
 
 
-class NpuOp(Protocol):
+class NpuOp(Operator, ABC):
     """Integer operator: a dataclass. Its arrays are codes; scales live in its parameters.
 
     NAME, VERSION: how compiled files hold it. They outlast the class's own name and place; the version rises when its fields do
-    not mean what they meant.
+    not mean what they meant. keeps_scale: its output has the codes of its input.
     """
 
     NAME: ClassVar[str]
     VERSION: ClassVar[int]
+    keeps_scale: ClassVar[bool] = False
 
-    # A class may have a method `per_sample` too: see the function.
+    @abstractmethod
+    def reference(self, inputs: Sequence[Array]) -> Array:
+        """Its bits: codes of the inputs, in the node's order, to codes of the output."""
 
-    def reference(self, inputs: Sequence[Array]) -> Array: ...
+    def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
+        """The operator on one of the `count` samples that its output holds along `axis`; None where they are not made one by
+        one, each from its own."""
+        return None
 
 
-class TiledOp(NpuOp, Protocol):
+class TiledOp(NpuOp):
+    """Cut into tiles that pass through SRAM. A class may have a method `tiling_key` too: see the function."""
+
+    @abstractmethod
     def tilings(self, layer: Layer) -> Iterable[Tiling]: ...
 
+    @abstractmethod
     def nest(self, layer: Layer, tiling: Tiling) -> Nest: ...
 
-    # A class may have a method `tiling_key` too: see the function.
 
+class MoveOp(NpuOp):
+    """Fills and strided copies between where its tensors lie."""
 
-class MoveOp(NpuOp, Protocol):
+    @abstractmethod
     def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]: ...
 
 
@@ -134,14 +146,28 @@ class QuantScope(Protocol):
     def code_range(self) -> tuple[int, int]: ...
 
 
-class FloatOp(Protocol):
-    """Float operator on the chip's layout."""
+class FloatOp(Operator, ABC):
+    """Float operator on the chip's layout. keeps_scale: its output has the codes of its input."""
 
+    keeps_scale: ClassVar[bool] = False
+
+    @property
+    def takes_clamp(self) -> bool:
+        """True when bounds can ride on its own output: it has a field `activation`."""
+        return False
+
+    @property
+    def brings(self) -> tuple[float, ...]:
+        """The real numbers that it puts among its input's codes where it keeps their scale."""
+        return ()
+
+    @abstractmethod
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         """The reason why this chip cannot run the node, or None. Names the key of the YAML that would change it."""
-        ...
 
-    def quantize(self, node: Node, scope: QuantScope) -> list[Node]: ...
+    @abstractmethod
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+        """The integer nodes in its place."""
 
 
 def sample_axis(shape: tuple[int, ...]) -> int | None:
@@ -160,25 +186,27 @@ def of_sample(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
 def per_sample(layer: Layer, count: int) -> PerSample | None:
     """The layer on one of the `count` samples that its output holds; None where these are not made one by one, each from its
     own, or the class has no method `per_sample(layer, axis, count)` to say so. axis: of the output's samples."""
-    made, axis = getattr(layer.node.op, "per_sample", None), sample_axis(layer.output.shape)
-    return made(layer, axis, count) if made is not None and axis is not None and layer.output.shape[axis] % count == 0 else None
+    op, axis = layer.node.op, sample_axis(layer.output.shape)
+    if not isinstance(op, NpuOp) or axis is None or layer.output.shape[axis] % count:
+        return None
+    return op.per_sample(layer, axis, count)
 
 
-def alike_per_sample(op: Any, layer: Layer, axis: int, source_axis: int | None = None) -> PerSample | None:
+def alike_per_sample(op: NpuOp, layer: Layer, axis: int, source_axis: int | None = None) -> PerSample | None:
     """Of operators whose activations all have the output's length along the samples, at `source_axis` where that is another."""
     size, where = layer.output.shape[axis], axis if source_axis is None else source_axis
     shapes = [layer.types[n].shape for n in layer.activations]
     return PerSample(op, layer.activations) if all(sample_axis(s) == where and s[where] == size for s in shapes) else None
 
 
-def same_scale(op: Any) -> bool:
+def same_scale(op: Operator) -> bool:
     """True for operators whose output has the codes of their input."""
-    return bool(getattr(op, "keeps_scale", False))
+    return isinstance(op, FloatOp | NpuOp) and op.keeps_scale
 
 
-def brought(op: Any) -> tuple[float, ...]:
-    """The real numbers that an operator whose output has its input's codes puts among them: its `brings`."""
-    return tuple(getattr(op, "brings", ()))
+def brought(op: Operator) -> tuple[float, ...]:
+    """The real numbers that an operator whose output has its input's codes puts among them."""
+    return op.brings if isinstance(op, FloatOp) else ()
 
 
 def tiling_key(layer: Layer) -> Hashable:

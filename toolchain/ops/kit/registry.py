@@ -1,18 +1,19 @@
 """Every operator's file in `toolchain/ops`, by what it holds: adding the file is enough, there or in a family's folder.
 
-RULES: ONNX operator -> rule, from the files' own RULES. INTEGER_OPERATORS: the dataclasses with a `reference`, by the NAME
+RULES: ONNX operator -> rule, from the files' own RULES. INTEGER_OPERATORS: the classes of integer operators, by the NAME
 under which compiled files hold them.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
+import inspect
 import pkgutil
 from types import ModuleType
 
 import toolchain.ops
 from toolchain.errors import InternalError
+from toolchain.ops.kit.operator import NpuOp
 from toolchain.ops.kit.rule import Rule
 
 KIT = "toolchain.ops.kit"  # what operators are made of
@@ -33,11 +34,11 @@ def _rules(modules: list[ModuleType]) -> dict[str, Rule]:
     return found
 
 
-def _integer_operators(modules: list[ModuleType]) -> dict[str, type]:
+def _integer_operators(modules: list[ModuleType]) -> dict[str, type[NpuOp]]:
     """Raises InternalError where a class does not say how compiled files name it, or two say the same."""
     own = [c for m in modules for c in vars(m).values() if isinstance(c, type) and c.__module__ == m.__name__]
-    found: dict[str, type] = {}
-    for operator in (c for c in own if dataclasses.is_dataclass(c) and hasattr(c, "reference")):
+    found: dict[str, type[NpuOp]] = {}
+    for operator in (c for c in own if issubclass(c, NpuOp) and not inspect.isabstract(c)):
         place = f"{operator.__module__}.{operator.__name__}"
         name, version = vars(operator).get("NAME"), vars(operator).get("VERSION")  # an heir has its own
         if not isinstance(name, str) or type(version) is not int or not name or version < 1:
