@@ -66,18 +66,21 @@ class Binary(FloatOp):
         a, b = quants
         y = scope.quant(node.outputs[0])
         low, high = clamp_codes(self.activation, y, scope.code_range)
-        out = {"zero_point": y.zero_point, "low": low, "high": high, "where": node.name}
+
+        def requantized(scale: float, operation: str) -> Requant:
+            return scope.requant(scale, operation, y.zero_point, low, high, where=node.name)
+
         if self.kind in ("add", "sub"):
             r = sum_requants(a, b, y, self.kind, low, high, scope, node.name)
             zeros = _zero_points((a.zero_point, b.zero_point, y.zero_point), node, scope)
             requants = r.q_requant, r.r_requant, replace(r.out_requant, zero_point=zeros[2])
             op = IntegerBinary(self.kind, zeros[0], zeros[1], r.left_shift, *requants)
         elif self.kind == "mul":
-            requant = scope.requant(a.scale * b.scale / y.scale, "mul", **out)
+            requant = requantized(a.scale * b.scale / y.scale, "mul")
             op = IntegerBinary("mul", a.zero_point, b.zero_point, 0, None, None, requant)
         else:
-            positive = scope.requant(a.scale / y.scale, "prelu", **out)
-            negative = scope.requant(a.scale * b.scale / y.scale, "prelu", **out)
+            positive = requantized(a.scale / y.scale, "prelu")
+            negative = requantized(a.scale * b.scale / y.scale, "prelu")
             op = IntegerBinary("prelu", a.zero_point, b.zero_point, 0, positive, negative, positive)
         return [Node(node.name, op, names, node.outputs, node.sources)]
 
@@ -155,9 +158,9 @@ class IntegerBinary(TiledOp):
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         a, b = inputs
-        zero = {"a_zero_point": self.a_zero_point, "b_zero_point": self.b_zero_point, "dtype": a.dtype}
+        za, zb = self.a_zero_point, self.b_zero_point
         if self.kind == "mul":
-            return mul(a, b, self.out_requant, **zero)
+            return mul(a, b, self.out_requant, a_zero_point=za, b_zero_point=zb, dtype=a.dtype)
         assert self.a_requant is not None and self.b_requant is not None
         if self.kind == "prelu":
             return prelu(
@@ -165,8 +168,8 @@ class IntegerBinary(TiledOp):
                 b,
                 self.a_requant,
                 self.b_requant,
-                x_zero_point=self.a_zero_point,
-                alpha_zero_point=self.b_zero_point,
+                x_zero_point=za,
+                alpha_zero_point=zb,
                 dtype=a.dtype,
             )
         return add(
@@ -177,7 +180,9 @@ class IntegerBinary(TiledOp):
             self.out_requant,
             left_shift=self.left_shift,
             subtract=self.kind == "sub",
-            **zero,
+            a_zero_point=za,
+            b_zero_point=zb,
+            dtype=a.dtype,
         )
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:

@@ -91,7 +91,7 @@ class IntegerPad(MoveOp):
 
     def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
         inner, shape = layer.input_type(0).shape, layer.output.shape
-        fills = []
+        fills: list[FillBox] = []
         for d, (before, after) in enumerate(zip(self.before, self.after)):
             # Dimensions before d are cut to the data, so that no byte is written twice.
             start = [self.before[i] if i < d else 0 for i in range(len(shape))]
@@ -180,7 +180,8 @@ class Join(MoveOp):
         return np.concatenate(inputs, self.axis)
 
     def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
-        found, at = [], 0
+        found: list[Move] = []
+        at = 0
         rank = len(layer.output.shape)
         for i, name in enumerate(layer.node.inputs):
             shape = layer.types[name].shape

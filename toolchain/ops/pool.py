@@ -9,6 +9,7 @@ import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
@@ -247,7 +248,7 @@ class _Pooling(TiledOp):
 
         return Work((region,), (), write, emit)
 
-    def _numbers(self, layer: Layer, row: int, column: int) -> dict:
+    def _numbers(self, layer: Layer, row: int, column: int) -> dict[str, Any]:
         raise NotImplementedError
 
 
@@ -268,7 +269,7 @@ class IntegerMaxPool(_Pooling):
         _, height, width, _ = layer.output.shape
         return self._nest(layer, tiling, [(0, height)], [(0, width)])
 
-    def _numbers(self, layer: Layer, row: int, column: int) -> dict:
+    def _numbers(self, layer: Layer, row: int, column: int) -> dict[str, Any]:
         limits = np.iinfo(layer.output.dtype)
         return {
             "kind": machine.PoolKind.MAX,
@@ -315,7 +316,7 @@ class IntegerAveragePool(_Pooling):
         rows = _runs(_axis_counts(self.geometry, 0, in_height))
         return self._nest(layer, tiling, rows, _runs(_axis_counts(self.geometry, 1, in_width)))
 
-    def _numbers(self, layer: Layer, row: int, column: int) -> dict:
+    def _numbers(self, layer: Layer, row: int, column: int) -> dict[str, Any]:
         _, height, width, _ = layer.input_type(0).shape
         counts = _counts(self.geometry, height, width, self.count_padding)
         count = int(counts[min(row, counts.shape[0] - 1), min(column, counts.shape[1] - 1)])
@@ -334,7 +335,8 @@ class IntegerAveragePool(_Pooling):
 
 def _runs(counts: Array) -> list[Pair]:
     """(start, size) of neighbours that count alike."""
-    found, start = [], 0
+    found: list[Pair] = []
+    start = 0
     for _, group in groupby(counts.tolist()):
         size = len(list(group))
         found.append((start, size))
@@ -349,7 +351,8 @@ def split_max_pool(geometry: Geometry, limit: Pair) -> list[Geometry] | None:
     """
     if geometry.dilations != (1, 1) or min(limit) < 2:
         return None
-    chain, (kh, kw) = [], geometry.kernel
+    chain: list[Geometry] = []
+    kh, kw = geometry.kernel
     while kh > limit[0] or kw > limit[1]:
         step = (min(kh, limit[0]), min(kw, limit[1]))
         chain.append(Geometry(step, (1, 1), (0, 0, 0, 0)))

@@ -3,6 +3,9 @@
 What is made for the places is then interleaved.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from toolchain.ops.convolution.rules import Convolution
@@ -31,10 +34,10 @@ def resize(scope: Scope) -> None:
     return scope.emit(ResizeNearest(arranged(factors, layout)), (scope.read(x, layout),), layout)
 
 
-def _repeats(a: object, factor: int) -> bool:
+def _repeats(a: Mapping[str, Any], factor: int) -> bool:
     """True when output i comes from input i // factor for every i (ONNX Resize, nearest)."""
-    get = a.get  # type: ignore[attr-defined]
-    how, rounding = get("coordinate_transformation_mode", "half_pixel"), get("nearest_mode", "round_prefer_floor")
+    how = a.get("coordinate_transformation_mode", "half_pixel")
+    rounding = a.get("nearest_mode", "round_prefer_floor")
     out = np.arange(4 * factor, dtype=np.float64)
     if how in ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric"):
         at = (out + 0.5) / factor - 0.5
@@ -64,7 +67,7 @@ def _linear(scope: Scope) -> None:
         )
     source = _with_edges(scope, scope.read(x, "nhwc"), rows > 1, columns > 1)
     n, c, h, w = before
-    made = []
+    made: list[str] = []
     for r in range(rows):
         parts = [_phase(scope, source, (r, s), (rows, columns), (n, h, w, c)) for s in range(columns)]
         made.append(_stacked(scope, f"row{r}", parts, (n * h, w, 1, c), (n, h, 1, w * columns * c)))
@@ -89,7 +92,7 @@ def _with_edges(scope: Scope, source: str, rows: bool, columns: bool) -> str:
             continue
         shape = scope.types[source].shape
         line = tuple(1 if i == axis else d for i, d in enumerate(shape))
-        ends = []
+        ends: list[str] = []
         for side, at in (("first", 0), ("last", shape[axis] - 1)):
             starts = tuple(at if i == axis else 0 for i in range(4))
             ends.append(scope.step(f"{side}{axis}", Slice(starts, (1, 1, 1, 1), line), (source,), line, like=source))

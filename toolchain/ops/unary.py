@@ -33,6 +33,15 @@ from toolchain.ops.kit.tile import Block, Region, Site, Tiling, Work
 Function = Any  # ("x",) | float | (name, Function, ...)
 Attributes = Mapping[str, Any]
 
+
+def _softplus(x: Array) -> Array:
+    return np.logaddexp(0, x)
+
+
+def _where_positive(x: Array, yes: Array, no: Array) -> Array:
+    return np.where(x > 0, yes, no)
+
+
 PRIMITIVES: dict[str, Callable[..., Array]] = {
     "add": np.add,
     "sub": np.subtract,
@@ -64,8 +73,8 @@ PRIMITIVES: dict[str, Callable[..., Array]] = {
     "ceil": np.ceil,
     "round": np.rint,
     "sign": np.sign,
-    "softplus": lambda x: np.logaddexp(0, x),
-    "where_positive": lambda x, yes, no: np.where(x > 0, yes, no),
+    "softplus": _softplus,
+    "where_positive": _where_positive,
 }
 
 X: Function = ("x",)

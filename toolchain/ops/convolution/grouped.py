@@ -116,7 +116,8 @@ class Grouped(Lowering):
     def _packed(self, tile: Tile, taps: list[tuple[Pair, Pair]], pieces: list[Pair]) -> tuple[Block, tuple[int, ...], int]:
         """Weights of every piece and kernel part, then all parameters; where each of the weights and those begin."""
         chip, (start, size) = self.layer.chip, tile.channels
-        offsets, end = [], 0
+        offsets: list[int] = []
+        end = 0
         for _, count in pieces:
             for ky, kx in taps:
                 offsets.append(end)

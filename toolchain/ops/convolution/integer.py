@@ -86,21 +86,27 @@ def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
     entries = mac.accumulators.entries
     most_inner = min(reduction, limits.max_input_channels or reduction)
     most_channels = min(channels, limits.max_output_channels or channels, entries)
-    for inner in halvings(most_inner, mac.rows * mac.depth):
-        for tile_channels in halvings(most_channels, step):
-            columns = min(width, entries // tile_channels, op.most_columns(layer))
+
+    def most_columns(tile_channels: int) -> int:
+        return min(width, entries // tile_channels, op.most_columns(layer))
+
+    all_channels, inners = halvings(most_channels, step), halvings(most_inner, mac.rows * mac.depth)
+    least = all_channels[-1]
+    for inner in inners:
+        for tile_channels in all_channels:
+            columns = most_columns(tile_channels)
             for rows in halvings(height):
                 if rows * columns * tile_channels > entries and rows > 1:
                     continue
                 yield Tiling(rows, columns, tile_channels, inner, False)
                 if tile_channels < channels and (rows < height or columns < width):
                     yield Tiling(rows, columns, tile_channels, inner, True)
-        for part in halvings(columns)[1:]:
-            yield Tiling(1, part, tile_channels, inner, False)
+        for part in halvings(most_columns(least))[1:]:
+            yield Tiling(1, part, least, inner, False)
     kernel_rows = layer.constants[layer.node.inputs[1]].shape[1]
-    for tile_channels in halvings(most_channels, step):
+    for tile_channels in all_channels:
         for taps in halvings(kernel_rows)[1:]:
-            yield Tiling(1, 1, tile_channels, inner, False, taps)
+            yield Tiling(1, 1, tile_channels, inners[-1], False, taps)
 
 
 def exceeds_max_pad(pads: Pads, groups: int, inputs: int, outputs: int, chip: Chip) -> bool:

@@ -28,7 +28,8 @@ class Axis:
     @cached_property
     def runs(self) -> tuple[Span, ...]:
         """(first, count) of neighbouring steps of one kind."""
-        found, start = [], 0
+        found: list[Span] = []
+        start = 0
         for _, group in groupby(self.kinds):
             count = sum(1 for _ in group)
             found.append((start, count))

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -215,18 +215,21 @@ def tiling_key(layer: Layer) -> Hashable:
     A class that has a method `tiling_key` of its own says in it which of its parameters, and nothing of its constants but
     their shapes, tilings, works and cycles depend on. Of others, heirs too, all parameters count, and which constants.
     """
-    op = layer.node.op
-    if "tiling_key" in vars(type(op)):
-        return type(op), op.tiling_key()
-    return type(op), _by_value(op), tuple(n for n in layer.node.inputs if n in layer.constants)
+    op = cast(Any, layer.node.op)
+    kind: type[Operator] = type(layer.node.op)
+    if "tiling_key" in vars(kind):
+        return kind, op.tiling_key()
+    return kind, _by_value(op), tuple(n for n in layer.node.inputs if n in layer.constants)
 
 
 def _by_value(value: Any) -> Hashable:
     """Equal for equal values; what cannot be compared is equal to itself alone."""
+    kind = cast(Hashable, type(value))
     if isinstance(value, np.ndarray):
-        return value.dtype.str, value.shape, value.tobytes()
+        array = cast(Array, value)
+        return array.dtype.str, array.shape, array.tobytes()
     if isinstance(value, tuple | list):
-        return type(value), *(_by_value(v) for v in value)
+        return kind, *(_by_value(v) for v in cast(Sequence[Any], value))
     if is_dataclass(value):
         return type(value), *(_by_value(getattr(value, f.name)) for f in fields(value))
     if value is None or isinstance(value, bool | int | float | str | bytes | Enum):

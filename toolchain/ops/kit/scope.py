@@ -30,7 +30,7 @@ class Scope:
     types: dict[str, TensorType]
     constants: dict[str, np.ndarray]
     spatial: frozenset[str]  # model tensors that end in an operator which slides over space
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list[Node])
 
     @property
     def attributes(self) -> Mapping[str, Any]:
