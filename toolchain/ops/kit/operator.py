@@ -215,8 +215,8 @@ def tiling_key(layer: Layer) -> Hashable:
     A class that has a method `tiling_key` of its own says in it which of its parameters, and nothing of its constants but
     their shapes, tilings, works and cycles depend on. Of others, heirs too, all parameters count, and which constants.
     """
-    op = cast(Any, layer.node.op)
-    kind: type[Operator] = type(layer.node.op)
+    op: Any = layer.node.op
+    kind: Any = type(op)
     if "tiling_key" in vars(kind):
         return kind, op.tiling_key()
     return kind, _by_value(op), tuple(n for n in layer.node.inputs if n in layer.constants)
