@@ -2,7 +2,7 @@
 
 from simulator.parts import DramPart, PartKind
 from simulator.simulation import Observe, Simulation, measured, simulate
-from simulator.trace import chrome_trace, sram_occupancy, write_trace
+from simulator.trace import chrome_trace, occupancy, write_trace
 from simulator.unread import Unread
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "Unread",
     "chrome_trace",
     "measured",
+    "occupancy",
     "simulate",
-    "sram_occupancy",
     "write_trace",
 ]

@@ -1,4 +1,5 @@
-"""A run as a Chrome trace (opens in Perfetto and chrome://tracing): one track an engine, a counter of live sram bytes.
+"""A run as a Chrome trace (opens in Perfetto and chrome://tracing): one track an engine, a counter of live bytes for each
+memory on the chip.
 
 One cycle is one microsecond of trace time, so the viewer's times read as cycles.
 Format: Trace Event Format, Google, "X" (complete), "C" (counter) and "M" (metadata) events.
@@ -51,8 +52,12 @@ def chrome_trace(chip: Chip, ops: Sequence[MachineOp], run: Simulation, labels: 
                 "args": arguments,
             }
         )
-    for cycle, live in zip(*(column.tolist() for column in sram_occupancy(chip, ops, run))):
-        events.append({"ph": "C", "pid": _PROCESS, "tid": 0, "ts": cycle, "name": "sram live bytes", "args": {"bytes": live}})
+    for code, space in enumerate(chip.spaces):
+        if code == Space.DRAM or not run.peak_bytes[space.name]:
+            continue
+        name = f"{space.name} live bytes"
+        for cycle, live in zip(*(column.tolist() for column in occupancy(chip, ops, run, code))):
+            events.append({"ph": "C", "pid": _PROCESS, "tid": 0, "ts": cycle, "name": name, "args": {"bytes": live}})
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"machine": chip.name, "unit": "1 us = 1 cycle"}}
 
 
@@ -67,13 +72,13 @@ def _metadata(kind: str, track: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "pid": _PROCESS, "tid": track, "name": kind, "args": {"name": name}}
 
 
-def sram_occupancy(chip: Chip, ops: Sequence[MachineOp], run: Simulation) -> tuple[np.ndarray, np.ndarray]:
-    """(int64 cycles, int64 bytes): from each cycle on, the bytes of sram that hold a value still to be read.
+def occupancy(chip: Chip, ops: Sequence[MachineOp], run: Simulation, space: int) -> tuple[np.ndarray, np.ndarray]:
+    """(int64 cycles, int64 bytes): from each cycle on, the bytes of a memory that hold a value still to be read.
 
     A byte lives from the start of the operation that writes it to the end of the last that reads it before it is
     written again.
     """
-    size, count = chip.sram.size, len(ops)
+    size, count = chip.spaces[space].memory.size, len(ops)
     # per byte, the operation that wrote it and the one that read it last, by their places in these orders
     begun, ended = np.argsort(run.start, kind="stable"), np.argsort(run.end, kind="stable")
     place = np.empty(count, np.int64)
@@ -81,7 +86,7 @@ def sram_occupancy(chip: Chip, ops: Sequence[MachineOp], run: Simulation) -> tup
     born, last_read = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
     lives: dict[int, int] = {}
     for when, i in enumerate(begun.tolist()):
-        found = [a for a in accesses_at(ops, i, chip) if a.space == Space.SRAM and a.bytes]
+        found = [a for a in accesses_at(ops, i, chip) if a.space == space and a.bytes]
         for access in found:
             reads = _of(last_read, access)
             if not access.write:

@@ -14,9 +14,14 @@ _POSTS: Sequence[list[str]] = ([], ["table"], ["add"], ["table", "add"])
 
 def draw_units(draw: Any, data: dict[str, Any]) -> None:
     """data: a chip as JSON, whose engines are mac, vector and dma. Every second machine has one unit of each kind."""
-    engines = data["engines"]
     if draw(st.booleans()):
-        return
+        _more_units(draw, data)
+    if draw(st.booleans()):
+        _buffers(draw, data)
+
+
+def _more_units(draw: Any, data: dict[str, Any]) -> None:
+    engines = data["engines"]
     engines["mac"]["count"] = draw(st.sampled_from([1, 1, 2, 3]))
     engines["vector"]["count"] = draw(st.sampled_from([1, 1, 2, 3]))
     # One sorts before `mac`, one behind it.
@@ -76,6 +81,38 @@ def _mover(draw: Any, dma: dict[str, Any]) -> dict[str, Any]:
         "dimensions": draw(st.integers(1, 3)),
         "bytes_per_cycle": draw(st.sampled_from([0.5, 8.0, 64.0])),
         "memories": draw(st.sampled_from([None, ["dram", "sram"], ["sram"]])),
+    }
+
+
+def _buffers(draw: Any, data: dict[str, Any]) -> None:
+    """Memories beside the SRAM that programs fill with constants: one for all units or one each, filled by any DMA engine or by
+    one of their own."""
+    engines, memories = data["engines"], data["memories"]
+    arrays = sorted(name for name, e in engines.items() if e["kind"] == "mac_array" and name != "apart")
+    owner = draw(st.sampled_from(arrays))
+    private = draw(st.booleans())
+    memories["wbuf"] = _buffer(draw, memories["sram"], owner if private else None)
+    for name in [owner] if private else [n for n in arrays if n == owner or draw(st.booleans())]:
+        roles = draw(st.sampled_from([["weights"], ["weights", "parameters"], ["weights", "parameters"], ["parameters"]]))
+        engines[name]["memories"] = {**engines[name]["memories"], **dict.fromkeys(roles, "wbuf")}
+    if draw(st.integers(0, 2)) == 0:
+        memories["tables"] = _buffer(draw, memories["sram"], draw(st.sampled_from([None, "vector"])))
+        engines["vector"]["memories"] = {**engines["vector"]["memories"], "tables": "tables"}
+    if draw(st.integers(0, 3)) == 0:
+        engines["filler"] = {**engines["dma"], "channels": 1, "memories": ["dram", "wbuf"]}
+        if draw(st.booleans()):
+            engines["dma"]["memories"] = [name for name in memories if name != "wbuf"]
+
+
+def _buffer(draw: Any, sram: dict[str, Any], private_to: str | None) -> dict[str, Any]:
+    return {
+        **sram,
+        "size": draw(st.sampled_from([2, 4, 16, 64])) * 1024,
+        "read_bytes_per_cycle": draw(st.sampled_from([1.0, 16.0])),
+        "write_bytes_per_cycle": draw(st.sampled_from([2.0, 16.0])),
+        "latency_cycles": draw(st.sampled_from([0, 3])),
+        "alignment_bytes": max(2, draw(st.sampled_from([1, 4, 64]))),
+        "private_to": private_to,
     }
 
 

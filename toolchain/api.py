@@ -325,7 +325,7 @@ def _region(graph: Graph, segment: Segment, selection: Selection, machine: Machi
 
 
 def _dump_region(index: int, plan: RegionPlan, region: Region, machine: Machine, dump: Dump) -> None:
-    dump("schedule", lambda: f"region {index}\n" + print_plan(plan))
+    dump("schedule", lambda: f"region {index}\n" + print_plan(plan, machine.chip))
     dump("program", lambda: f"region {index}\n" + disassemble(region.program, machine.isa))
 
 

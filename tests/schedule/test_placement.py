@@ -151,11 +151,12 @@ def test_a_work_goes_where_it_ends_first() -> None:
     clocks, wanted = Clocks(), {fast: 10.0, slow: 40.0}
     placed = []
     for _ in range(5):
-        unit = clocks.earliest(wanted, 0.0)
+        unit = clocks.earliest(wanted, dict.fromkeys(wanted, 0.0))
         clocks.run(unit, 0.0, wanted[unit])
         placed.append(unit.name)
     assert placed == ["mac", "mac", "mac", "mac", "second"]
-    assert clocks.earliest(wanted, 100.0) is fast  # both are free by then
+    assert clocks.earliest(wanted, dict.fromkeys(wanted, 100.0)) is fast  # both are free by then
+    assert clocks.earliest({fast: 10.0, slow: 40.0}, {fast: 100.0, slow: 0.0}) is slow  # it has what it needs
 
 
 def test_engines_that_programs_cannot_use_are_named(model: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from quant.fixed_point.core.requant import Requant
 from toolchain.hw.chip import Chip
+from toolchain.hw.units import SRAM
 from toolchain.ir.graph import Node, TensorType
 from toolchain.isa import load_machine
 from toolchain.ops.convolution.integer import IntegerConvolution
@@ -29,6 +30,7 @@ from toolchain.schedule.staging import LayerPlan, Sizes
 from toolchain.schedule.tilings import LayerTilings
 
 CASES = settings(max_examples=150, deadline=None, derandomize=True, database=None, phases=[Phase.generate, Phase.shrink])
+UNBOUNDED = {SRAM: 1 << 40}
 REQUANT = Requant(np.array([1 << 30]), np.array([38]), "single_half_up", 0, -128, 127)  # type: ignore[arg-type]
 
 
@@ -104,16 +106,19 @@ def test_a_few_tiles_of_each_kind_stand_for_all(data: Any, layer: Layer) -> None
     depth = data.draw(st.integers(1, 2))
     views, model = _views(layer), CostModel(layer.chip)
     for tiling in _some_tilings(data.draw, layer):
-        works = list(layer.node.op.nest(layer, tiling).works())
-        sizes = Sizes(layer.chip.activation_bytes)
+        nest = layer.node.op.nest(layer, tiling)
+        works = list(nest.works())
+        plan = LayerTilings(layer, resident, views, model, depth).evaluate(tiling, UNBOUNDED)
+        assert plan is not None
+        sizes = Sizes(layer.chip.activation_bytes, plan.units)
         for work in works:
             sizes.add(work, resident)
-        plan = LayerTilings(layer, resident, views, model, depth).evaluate(tiling, 1 << 40)
-        assert plan is not None
-        assert plan.slots == sizes.slots(depth)
+        assert plan.slots == sizes.slots(depth, plan.units)
         assert plan.works == len(works)
-        cycles, _ = Pipeline(layer, plan.slots, resident, views, model).run([works])
-        assert plan.cycles == pytest.approx(cycles, rel=0.005)
+        cycles, _ = Pipeline(layer, plan.slots, plan.units, resident, views, model).run([works])
+        # Steps that are passed over may leave other tiles in their rings: two loads for each turn of the innermost loop.
+        turns = len(works) // next((len(a.steps) for a in reversed(nest.axes) if len(a.steps) > 1), 1)
+        assert plan.cycles == pytest.approx(cycles, rel=0.005, abs=320 * turns)
 
 
 @settings(CASES, max_examples=40)
@@ -125,14 +130,15 @@ def test_what_is_known_of_a_tiling_holds_at_other_budgets(data: Any, layer: Laye
         return LayerTilings(layer, (), _views(layer), CostModel(layer.chip), 2)
 
     for tiling in _some_tilings(data.draw, layer):
-        sizes = [s.staging_bytes for depth in (1, 2) if (s := _at_depth(layer, tiling, depth))]
+        sizes = [s.staging_bytes[SRAM] for depth in (1, 2) if (s := _at_depth(layer, tiling, depth))]
         remembering = fresh()
         for budget in (*sizes[::-1], *(s - 1 for s in sizes), *sizes):
-            assert remembering.evaluate(tiling, budget) == fresh().evaluate(tiling, budget), (tiling, budget)
+            room = {SRAM: budget}
+            assert remembering.evaluate(tiling, room) == fresh().evaluate(tiling, room), (tiling, budget)
 
 
 def _at_depth(layer: Layer, tiling: Tiling, depth: int) -> LayerPlan | None:
-    return LayerTilings(layer, (), _views(layer), CostModel(layer.chip), depth).evaluate(tiling, 1 << 40)
+    return LayerTilings(layer, (), _views(layer), CostModel(layer.chip), depth).evaluate(tiling, UNBOUNDED)
 
 
 @CASES
@@ -177,7 +183,8 @@ def test_layers_of_many_tiles_take_few_visits() -> None:
     op = IntegerConvolution((1, 1), (0, 0, 0, 0), (1, 1), 1, 0, 32, REQUANT, None, None)
     shape, constants = (1, 1000, 1000, 16), {"w": np.zeros((16, 1, 1, 16), np.int8), "b": np.zeros(16, np.int64)}
     layer = _layer(op, {"x": shape, "w": (16, 1, 1, 16), "b": (16,)}, shape, load_machine("edge16").chip, constants)
-    plan = LayerTilings(layer, (), _views(layer), CostModel(layer.chip), 2).evaluate(Tiling(1, 1, 16, 16, False), 4096)
+    tilings, tiling = LayerTilings(layer, (), _views(layer), CostModel(layer.chip), 2), Tiling(1, 1, 16, 16, False)
+    plan = tilings.evaluate(tiling, {SRAM: 4096})
     assert plan is not None and plan.works == 1_000_000
     points = [v for v in visits(op.nest(layer, plan.tiling).axes) if not isinstance(v, int)]
     assert len(points) == 6
@@ -190,12 +197,13 @@ def test_the_best_of_a_budget_fits_it() -> None:
     remembering = LayerTilings(layer, (), _views(layer), CostModel(layer.chip), 2)
     costs = []
     for budget in (1 << 18, 1 << 16, 1 << 15, 1 << 13, 1 << 10):
-        plan = remembering.best(budget, 12)
-        assert plan == LayerTilings(layer, (), _views(layer), CostModel(layer.chip), 2).best(budget, 12)
+        room = {SRAM: budget}
+        plan = remembering.best(room, 12)
+        assert plan == LayerTilings(layer, (), _views(layer), CostModel(layer.chip), 2).best(room, 12)
         if plan is not None:
             align = layer.chip.sram.alignment_bytes
             rings = sum(s.copies * -(-s.size_bytes // align) * align for s in plan.slots)
-            assert plan.staging_bytes == rings <= budget
+            assert plan.staging_bytes == {SRAM: rings} and rings <= budget
         costs.append(plan.cycles if plan is not None else float("inf"))
     assert costs == sorted(costs) and costs[0] < costs[3] < costs[4] == float("inf")
 

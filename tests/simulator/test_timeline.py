@@ -9,7 +9,7 @@ import pytest
 from machine_programs import DMA0, VECTOR, functions, load, small_chip, store
 from pipelines import pipeline, random_program, rescale
 
-from simulator import Simulation, chrome_trace, simulate, sram_occupancy, write_trace
+from simulator import Simulation, chrome_trace, occupancy, simulate, write_trace
 from simulator.order import program_order
 from toolchain.hw.chip import Chip
 from toolchain.machine import Copy, End, MachineOp, Signal, Space, Wait, accesses, demand
@@ -238,7 +238,7 @@ def test_occupancy(tiles):
     """Against every byte by itself; the last load is never read, so it never counts."""
     ops = [*pipeline(tiles)[:-1], Signal(VECTOR, 9), Wait(DMA0, 9), load(0, 0, 64), End()]
     found = run(small_chip(), ops)
-    cycles, live = sram_occupancy(small_chip(), ops, found)
+    cycles, live = occupancy(small_chip(), ops, found, Space.SRAM)
     changes = dict(zip(cycles.tolist(), np.diff(live, prepend=0).tolist()))
     assert {cycle: change for cycle, change in changes.items() if change} == occupancy_byte_by_byte(small_chip(), ops, found)
     assert live[-1] == 0

@@ -4,7 +4,7 @@ from toolchain.codegen.assemble import container_of, island, reference_container
 from toolchain.codegen.container import MAGIC, container_from_bytes, container_to_bytes, read_container
 from toolchain.codegen.image import image_files
 from toolchain.codegen.link import link_region
-from toolchain.codegen.model import Container, DramArea, Held, IoType, Island, LayerInfo, Port, Region, Result
+from toolchain.codegen.model import Container, DramArea, Held, IoType, Island, LayerInfo, Occupied, Port, Region, Result
 from toolchain.codegen.relocate import relocated
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "IoType",
     "Island",
     "LayerInfo",
+    "Occupied",
     "Port",
     "Region",
     "Result",

@@ -17,7 +17,7 @@ from typing import Any
 from toolchain.bounds import DRAM_BYTES, PROGRAM_FILE_BYTES
 from toolchain.codegen.blocks import BlockReader, BlockWriter
 from toolchain.codegen.header import IslandHeader, PortHeader, RegionHeader, Span, read_header
-from toolchain.codegen.model import Container, DramArea, Held, IoType, Island, LayerInfo, Port, Region, Result
+from toolchain.codegen.model import Container, DramArea, Held, IoType, Island, LayerInfo, Occupied, Port, Region, Result
 from toolchain.codegen.serial import graph_from_text, graph_to_text
 from toolchain.codegen.soundness import check_soundness
 from toolchain.errors import NewerFileError, ProgramError
@@ -92,6 +92,7 @@ def _segment_header(segment: Region | Island, sections: _Sections, blocks: Block
         "sram_bound_bytes": segment.sram_bound_bytes,
         "sram_peak_bytes": segment.sram_peak_bytes,
         "areas": [asdict(area) for area in segment.areas],
+        "buffers": [asdict(buffer) for buffer in segment.buffers],
     }
 
 
@@ -173,6 +174,10 @@ def _segment(
             raise ProgramError(
                 f"header: an area with base register {area.base_register}, {machine.chip.name} has {host_bases} of them"
             )
+    names = {space.name for space in machine.chip.spaces}
+    unknown = next((b.memory for b in header.buffers if b.memory not in names), None)
+    if unknown is not None:
+        raise ProgramError(f"header: says what it takes of {unknown!r}, {machine.chip.name} has no such memory")
     return Region(
         program=get(header.program),
         constants=tuple((address, blocks[block]) for address, block in header.constants),
@@ -189,6 +194,7 @@ def _segment(
         areas=tuple(
             DramArea(tuple(Held(h.kind, h.tensor) for h in a.holds), a.base, a.size_bytes, a.base_register) for a in header.areas
         ),
+        buffers=tuple(Occupied(b.memory, b.peak_bytes, b.bound_bytes) for b in header.buffers),
     )
 
 

@@ -96,6 +96,12 @@ class AreaHeader(_Section):
     base_register: Annotated[int, Field(ge=0, le=255)]
 
 
+class OccupiedHeader(_Section):
+    memory: str
+    peak_bytes: Count
+    bound_bytes: Count
+
+
 class IslandHeader(_Section):
     kind: Literal["host"]
     model: Span
@@ -116,6 +122,7 @@ class RegionHeader(_Section):
     sram_bound_bytes: Count
     sram_peak_bytes: Count
     areas: tuple[AreaHeader, ...] = ()
+    buffers: tuple[OccupiedHeader, ...] = ()
 
 
 class EntryHeader(_Section):

@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from toolchain.bounds import DRAM_BYTES
 from toolchain.codegen.areas import Piece, areas_of, based
 from toolchain.codegen.lower import Homes, lower_region
-from toolchain.codegen.model import Held, LayerInfo, Port, Region, Result
+from toolchain.codegen.model import Held, LayerInfo, Occupied, Port, Region, Result
 from toolchain.codegen.repeat import Stepping
 from toolchain.codegen.synchronise import synchronise
 from toolchain.errors import CompileError, InternalError
@@ -60,9 +60,14 @@ def link_region(
         nodes=tuple(n.name for n in segment.nodes),
         layers=tuple(_layers(plan, layout.roots, 1 if samples is None else samples.count, layout.stepping)),
         op_layers=program.layers,
-        sram_bound_bytes=plan.placement.bound_bytes,
-        sram_peak_bytes=plan.placement.peak_bytes,
+        sram_bound_bytes=plan.placements[Space.SRAM].bound_bytes,
+        sram_peak_bytes=plan.placements[Space.SRAM].peak_bytes,
         areas=areas,
+        buffers=tuple(
+            Occupied(chip.spaces[space].name, found.peak_bytes, found.bound_bytes)
+            for space, found in sorted(plan.placements.items())
+            if space != Space.SRAM
+        ),
     )
 
 
@@ -73,7 +78,7 @@ class _Layout:
         self, graph: Graph, segment: Segment, plan: RegionPlan, samples: OneSample | None, align: int, chip: Chip
     ) -> None:
         self.align = align
-        self.roots = {name: Spot(Space.SRAM, plan.sram[name]) for name in plan.resident}
+        self.roots = {name: plan.root(name) for name in plan.resident}
         self.stepping: dict[str, Stepping] = {}
         self._ports: list[tuple[int, int]] = []
         at = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 
@@ -14,7 +14,7 @@ from toolchain.ops.kit.tile import Block, Region, Site, Work, dense_strides
 from toolchain.schedule.copies import Spot, Stride, copies, fills
 from toolchain.schedule.places import View
 from toolchain.schedule.region import RegionPlan
-from toolchain.schedule.staging import PlannedLayer, Ring, region_strides
+from toolchain.schedule.staging import PlannedLayer, region_strides, rings, staged
 from toolchain.schedule.units import on_unit
 
 
@@ -56,18 +56,19 @@ def lower_region(plan: RegionPlan, homes: Homes, chip: Chip) -> list[Placed]:
 
 
 class _LoadChannels:
-    """Deals copies out to the channels that load: each to the one that ends it first, by the work it was given so far."""
+    """Deals copies out to the channels that load and reach their memories: each to the one that ends it first, by the work it was
+    given so far."""
 
     def __init__(self, chip: Chip):
-        self._latency_cycles = chip.dram.latency_cycles
-        self._busy_cycles = dict.fromkeys(chip.channels[:-1] or chip.channels, 0.0)
+        self._chip, self._latency_cycles = chip, chip.dram.latency_cycles
+        self._busy_cycles = dict.fromkeys(chip.channels, 0.0)
 
     def deal(self, loads: Iterable[Copy]) -> Iterator[Copy]:
         for load in loads:
             size_bytes = load.inner_bytes * load.count0 * load.count1 * load.count2
             ends = {
-                channel: busy + self._latency_cycles + size_bytes / channel.dma.bytes_per_cycle
-                for channel, busy in self._busy_cycles.items()
+                channel: self._busy_cycles[channel] + self._latency_cycles + size_bytes / channel.dma.bytes_per_cycle
+                for channel in self._chip.loaders(*load.spaces())
             }
             channel = min(ends, key=ends.__getitem__)
             self._busy_cycles[channel] = ends[channel]
@@ -96,56 +97,53 @@ class _LayerLowering:
     def view(self, name: str) -> View:
         return self.plan.views[name]
 
-    def resident(self, name: str) -> bool:
-        return self.plan.views[name].root in self.plan.resident
-
     def tiles(self) -> list[Group]:
         plan = self.planned.plan
         assert plan is not None
-        self.rings = {s.role: Ring(s.copies) for s in plan.slots}
-        works, units = self.layer.node.op.nest(self.layer, plan.tiling).works(), self.planned.units
-        return [self._tile(work, unit) for work, unit in (zip(works, units, strict=True) if units else zip(works, repeat(None)))]
+        self.rings = rings(plan.slots)
+        works = self.layer.node.op.nest(self.layer, plan.tiling).works()
+        units = self.planned.units or repeat(plan.units[0])
+        return [self._tile(work, unit) for work, unit in zip(works, units, strict=bool(self.planned.units))]
 
-    def _slot(self, role: str, index: int) -> int:
-        return self.plan.sram[f"{self.index}:{role}:{index}"]
+    def _take(self, role: str, space: int, key: Hashable) -> tuple[Spot, bool]:
+        """(the slot for it, whether it is there already)."""
+        index, held = self.rings[role, space].take(key)
+        return self.plan.slot(self.index, role, space, index), held
 
-    def _tile(self, work: Work, unit: Unit | None) -> Group:
+    def _tile(self, work: Work, unit: Unit) -> Group:
         loads: list[MachineOp] = []
-        sites = [self._read(f"r{i}", region, loads) for i, region in enumerate(work.reads)]
-        addresses = [self._block(f"b{i}", block, loads) for i, block in enumerate(work.blocks)]
+        sites = [self._read(f"r{i}", region, unit, loads) for i, region in enumerate(work.reads)]
+        addresses = [self._block(f"b{i}", block, unit, loads) for i, block in enumerate(work.blocks)]
         stores: list[MachineOp] = []
-        out = self._write(work.write, stores) if work.write is not None else None
-        computes = work.emit(sites, addresses, out)
-        return Group(tuple(loads), on_unit(computes, unit) if unit else computes, tuple(stores), self.index)
+        out = self._write(work.write, unit, stores) if work.write is not None else None
+        return Group(tuple(loads), on_unit(work.emit(sites, addresses, out), unit), tuple(stores), self.index)
 
-    def _read(self, role: str, region: Region, loads: list[MachineOp]) -> Site:
-        if self.resident(region.tensor):
-            return Site(self.spot(region.tensor, region.start).address, self.view(region.tensor).strides)
-        index, held = self.rings[role].take(region)
-        site = Site(self._slot(role, index), dense_strides(region.size, self.item))
+    def _read(self, role: str, region: Region, unit: Unit, loads: list[MachineOp]) -> Site:
+        home = self.spot(region.tensor, region.start)
+        if not staged(region, unit, self.plan.residents):
+            return Site(home.address, self.view(region.tensor).strides)
+        slot, held = self._take(role, unit.roles[region.role], region)
+        site = Site(slot.address, dense_strides(region.size, self.item))
         if not held:
             strides = region_strides(region, self.view(region.tensor).strides, site.strides)
-            source, target = self.spot(region.tensor, region.start), Spot(Space.SRAM, site.address)
-            loads += self.channels.deal(copies(source, target, strides, self.item, self.dimensions, 0))
+            loads += self.channels.deal(copies(home, slot, strides, self.item, self.dimensions, 0))
         return site
 
-    def _block(self, role: str, block: Block, loads: list[MachineOp]) -> int:
-        index, held = self.rings[role].take(block.key)
-        address = self._slot(role, index)
+    def _block(self, role: str, block: Block, unit: Unit, loads: list[MachineOp]) -> int:
+        slot, held = self._take(role, unit.roles[block.role], block.key)
         if not held:
             source = Spot(Space.DRAM, self.homes.block(block))
-            run = [Stride(block.size_bytes, 1, 1)]
-            loads += self.channels.deal(copies(source, Spot(Space.SRAM, address), run, 1, self.dimensions, 0))
-        return address
+            loads += self.channels.deal(copies(source, slot, [Stride(block.size_bytes, 1, 1)], 1, self.dimensions, 0))
+        return slot.address
 
-    def _write(self, region: Region, stores: list[MachineOp]) -> Site:
-        if self.resident(region.tensor):
-            return Site(self.spot(region.tensor, region.start).address, self.view(region.tensor).strides)
-        index, _ = self.rings["w"].take(region)
-        site = Site(self._slot("w", index), dense_strides(region.size, self.item))
+    def _write(self, region: Region, unit: Unit, stores: list[MachineOp]) -> Site:
+        home = self.spot(region.tensor, region.start)
+        if region.tensor in self.plan.residents:
+            return Site(home.address, self.view(region.tensor).strides)
+        slot, _ = self._take("w", unit.roles["output"], region)
+        site = Site(slot.address, dense_strides(region.size, self.item))
         strides = region_strides(region, site.strides, self.view(region.tensor).strides)
-        target = self.spot(region.tensor, region.start)
-        stores += copies(Spot(Space.SRAM, site.address), target, strides, self.item, self.dimensions, self.store_channel)
+        stores += copies(slot, home, strides, self.item, self.dimensions, self.store_channel)
         return site
 
     def moves(self) -> Group:

@@ -87,8 +87,18 @@ class LayerInfo:
 
 
 @dataclass(frozen=True)
+class Occupied:
+    """What a plan takes of a memory on the chip, by its name, and the least that any plan of the same live ranges could."""
+
+    memory: str
+    peak_bytes: int
+    bound_bytes: int
+
+
+@dataclass(frozen=True)
 class Region:
     """A program of the chip. `constants`: (DRAM address, bytes). `op_layers[i]`: layer of operation i, -1 for none.
+    `buffers`: what it takes of other memories on the chip than the SRAM.
 
     Addresses of ports, constants and results are those that they have with every area at its base."""
 
@@ -103,6 +113,7 @@ class Region:
     sram_bound_bytes: int
     sram_peak_bytes: int
     areas: tuple[DramArea, ...] = ()  # files of older builds do not say them
+    buffers: tuple[Occupied, ...] = ()
 
     @property
     def bases(self) -> dict[int, int]:

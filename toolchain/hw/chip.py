@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field
 from toolchain.hw.engines import Engine, MacArray, Memory, Name
 from toolchain.hw.quantities import Hertz
 from toolchain.hw.section import NonNegative, Positive, PositiveFloat, Section
-from toolchain.hw.units import KINDS, Space, Unit, out_of_reach, spaces_of, units_of
+from toolchain.hw.units import KINDS, SRAM, Space, Unit, out_of_reach, spaces_of, units_of
 
 Rounding = Literal[
     "single_half_up",
@@ -179,7 +179,7 @@ class Chip(Section):
     def __copy__(self) -> Self:
         """Without what follows from fields that the copy may have changed."""
         copied = super().__copy__()
-        for name in ("spaces", "units", "_by_kind", "_workers", "channels"):
+        for name in ("spaces", "units", "_by_kind", "_workers", "staging", "channels"):
             vars(copied).pop(name, None)
         return copied
 
@@ -206,18 +206,28 @@ class Chip(Section):
         return {kind: tuple(u for u in self.units if u.kind == kind) for kind in KINDS}
 
     def workers(self, kind: str) -> tuple[Unit, ...]:
-        """Units of one kind that programs use: their operands lie in the sram, or they move between it and dram."""
+        """Units of one kind that programs use: their feature maps lie in the sram, and what else they read in a memory that is
+        filled from dram; or they fill one."""
         return self._workers[kind]
 
     @cached_property
     def _workers(self) -> dict[str, tuple[Unit, ...]]:
-        return {kind: tuple(u for u in units if out_of_reach(u, self.spaces) is None) for kind, units in self._by_kind.items()}
+        return {kind: tuple(u for u in units if self._unreached(u) is None) for kind, units in self._by_kind.items()}
 
     @property
     def unused(self) -> dict[str, str]:
         """Engines that compiled programs do not use -> why."""
-        reasons = {u.engine: out_of_reach(u, self.spaces) for u in self.units}
+        reasons = {u.engine: self._unreached(u) for u in self.units}
         return {engine: reason for engine, reason in reasons.items() if reason is not None}
+
+    def _unreached(self, unit: Unit) -> str | None:
+        return out_of_reach(unit, self.spaces, self.units)
+
+    @cached_property
+    def staging(self) -> tuple[int, ...]:
+        """Codes of the memories in which programs have operands: the sram, then others that units read constants from."""
+        computing = (*self.workers("mac_array"), *self.workers("vector"))
+        return tuple(sorted({SRAM, *(space for unit in computing for space in unit.roles.values())}))
 
     @property
     def dram(self) -> Memory:
@@ -259,16 +269,29 @@ class Chip(Section):
 
     @cached_property
     def channels(self) -> tuple[Unit, ...]:
-        """DMA channels that programs use, the fastest first; the last one stores. As many as leave a semaphore for each
-        ordered pair of engines; one at least.
+        """DMA channels that programs use, the fastest first; the last one stores, and reaches the sram. As many as leave a
+        semaphore for each ordered pair of engines; one at least for each memory that is filled.
 
         Where counts are small, each pair may need a second semaphore for answers.
         """
         known = sorted(self.workers("dma"), key=lambda u: -u.dma.bytes_per_cycle)
+        needed: list[Unit] = []
+        for space in self.staging:
+            if not any(space in u.reach for u in needed):
+                needed += [u for u in known if space in u.reach][:1]
         others = len(self.workers("mac_array")) + (len(self.workers("vector")) if self.functions else 0)
         each = 2 if self.sync.max_count < 4 else 1
         fitting = (c for c in range(2, len(known) + 1) if each * (others + c) * (others + c - 1) <= self.sync.semaphores)
-        return tuple(known[: max(fitting, default=1)])
+        more = [u for u in known if u not in needed][: max(0, max(fitting, default=1) - len(needed))]
+        used = [u for u in known if u in needed or u in more]
+        store = [u for u in used if SRAM in u.reach][-1:]
+        return (*(u for u in used if u not in store), *store)
+
+    def loaders(self, *spaces: int) -> tuple[Unit, ...]:
+        """The channels in use that bring something from one of these memories to another: not the one that stores, where others
+        do. None where no channel reaches them all."""
+        able = [u for u in self.channels if u.reach.issuperset(spaces)]
+        return tuple(u for u in able if u is not self.channels[-1]) or tuple(able)
 
     @property
     def dma_dimensions(self) -> int:

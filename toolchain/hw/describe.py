@@ -9,6 +9,7 @@ from typing import Any
 from toolchain.hw.chip import Chip
 from toolchain.hw.quantities import write_bytes, write_hertz
 from toolchain.hw.source import KeyPath, render_path
+from toolchain.hw.units import DRAM, SRAM
 
 # What keys other than limits mean where they are not given.
 _ABSENT = {"energy": "not given", "private_to": "shared", "memories": "all", "repeat": "none", "call": "none", "indirect": "none"}
@@ -82,4 +83,16 @@ def _derived(chip: Chip) -> Iterator[str]:
     rate = rates[key]
     yield f"# peak: {macs:g} MAC a cycle, {macs * clock / 1e9:g} GMAC/s"
     yield f"# loads from DRAM: at most {rate:g} bytes a cycle, {rate * clock / 1e9:g} GB/s ({key})"
+    for code in chip.staging:
+        if code != SRAM:
+            yield f"# {_buffer(chip, code)}"
     yield f"# balance: {macs / rate:g} MAC for each byte loaded, to be bound by neither"
+
+
+def _buffer(chip: Chip, code: int) -> str:
+    """What a memory beside the sram is for, and how fast it is filled."""
+    space = chip.spaces[code]
+    held = [f"{role} of {u.name}" for u in chip.units for role, where in u.roles.items() if where == code]
+    movers = sum(u.dma.bytes_per_cycle for u in chip.of_kind("dma") if u.reach >= {DRAM, code})
+    rate = min(chip.dram.read_bytes_per_cycle, movers, space.memory.write_bytes_per_cycle)
+    return f"{space.name}: {write_bytes(space.memory.size)} for {', '.join(held)}, filled with at most {rate:g} bytes a cycle"

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from toolchain.hw.engines import Dma, Engine, MacArray, Memory, Vector
 
 KINDS = ("mac_array", "vector", "dma")  # in the order of their queues
+DRAM, SRAM = 0, 1  # codes of the memories that every machine has
+FEATURE_MAPS = ("input", "output")  # operands that compiled programs have in the sram
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +89,25 @@ def units_of(engines: Mapping[str, Engine], spaces: Sequence[Space]) -> tuple[Un
     return tuple(found)
 
 
-def out_of_reach(unit: Unit, spaces: Sequence[Space]) -> str | None:
-    """Why compiled programs do not use the unit: an operand that lies elsewhere than they put it; or None."""
+def out_of_reach(unit: Unit, spaces: Sequence[Space], units: Sequence[Unit]) -> str | None:
+    """Why compiled programs do not use the unit: feature maps that lie elsewhere than they put them, or a memory that nothing
+    fills; or None."""
+    movers = [u for u in units if u.kind == "dma" and DRAM in u.reach]
+    if unit.kind == "dma":
+        filled = {SRAM, *(code for u in units if _maps_in_sram(u) for code in u.roles.values())}
+        missing = "dram" if unit not in movers else "sram" if not unit.reach & filled else None
+        return f"{unit.key}.memories has no {missing}: compiled programs move between dram and sram" if missing else None
     for role, code in unit.roles.items():
-        if spaces[code].name != "sram":
+        if role in FEATURE_MAPS and code != SRAM:
             return f"{unit.key}.memories.{role} is {spaces[code].key}, compiled programs have it in sram"
-    missing = [name for code, name in enumerate(("dram", "sram")) if code not in unit.reach] if unit.kind == "dma" else []
-    return f"{unit.key}.memories has no {missing[0]}: compiled programs move between dram and sram" if missing else None
+        if code != SRAM and not any(code in u.reach for u in movers):
+            keys = ", ".join(sorted({u.key for u in units if u.kind == "dma"}))
+            return f"{unit.key}.memories.{role} is {spaces[code].key}, which {keys} does not fill from dram"
+    return None
+
+
+def _maps_in_sram(unit: Unit) -> bool:
+    return unit.kind != "dma" and all(unit.roles[role] == SRAM for role in FEATURE_MAPS)
 
 
 def unit_names(name: str, engine: Engine) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 
-from toolchain.hw import write_bytes, write_hertz
+from toolchain.hw import Chip, write_bytes, write_hertz
 from toolchain.isa.machine import Machine
 from toolchain.isa.plan import BitField, Isa, OperationPlan, slot
 from toolchain.isa.table import DescriptorTable, RegisterTable
@@ -21,13 +21,14 @@ def manual(machine: Machine) -> str:
         f"# {chip.name}: instruction set",
         "",
         f"{chip.description}. Clock {write_hertz(chip.clock.frequency)}, SRAM {write_bytes(chip.sram.size)}, "
-        f"DRAM {write_bytes(chip.dram.size)}.",
+        f"DRAM {write_bytes(chip.dram.size)}{_buffers(chip)}.",
         "",
         f"Instruction table `{isa.name}`, kind {isa.kind}: {isa.table.description}.",
         "",
         f"Words have {isa.table.word_bits} bits and are stored least significant byte first. The front end reads one in "
         f"{chip.isa.word_cycles:g} cycles. Bits are counted from 0, the least significant.",
         "",
+        *_memories(chip),
         *_engines(machine),
         *(_descriptor_forms(isa.table) if isinstance(isa.table, DescriptorTable) else _register_forms(isa.table)),
         "## Operations",
@@ -39,6 +40,25 @@ def manual(machine: Machine) -> str:
     if absent:
         lines += ["## Absent", "", f"This machine has no {', '.join(absent)}.", ""]
     return "\n".join(lines)
+
+
+def _buffers(chip: Chip) -> str:
+    """The other memories."""
+    return "".join(f", {space.name} {write_bytes(space.memory.size)}" for space in chip.spaces[2:])
+
+
+def _memories(chip: Chip) -> Iterator[str]:
+    """Codes of the memories and what engines have where, of machines with more than two."""
+    if len(chip.spaces) <= 2:
+        return
+    yield "## Memories"
+    yield ""
+    yield f"Codes: {', '.join(f'{i} {space.name}' for i, space in enumerate(chip.spaces))}."
+    for unit in chip.units:
+        if unit.roles:
+            held = ", ".join(f"{role} in {chip.spaces[code].name}" for role, code in unit.roles.items())
+            yield f"Operations on {unit.name} have {held}."
+    yield ""
 
 
 def _engines(machine: Machine) -> Iterator[str]:

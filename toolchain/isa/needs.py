@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from toolchain.hw import Chip, KeyPath, suggest
 from toolchain.isa.plan import Isa, OperationPlan
-from toolchain.machine import Need
+from toolchain.machine import Need, Space
 from toolchain.machine.registry import FUNCTIONS, OPERATIONS
 
 _FEW = 3  # so many fields that one key outgrows are reported one by one
@@ -17,6 +17,7 @@ def broken_needs(chip: Chip, isa: Isa) -> list[tuple[KeyPath, str]]:
     """Operations that the chip needs and the table lacks, and fields too small for the chip."""
     found = list(_missing_operations(chip, isa))
     short: dict[str, list[_Short]] = {}
+    advised = False
     for name, plan in isa.plans.items():
         for parameter in plan.operation.parameters():
             wanted = plan.operation.need(parameter, chip)
@@ -25,6 +26,8 @@ def broken_needs(chip: Chip, isa: Isa) -> list[tuple[KeyPath, str]]:
             if reason is None:
                 continue
             path = _path(plan, parameter, isa)
+            if plan.operation.described()[parameter].kinds is Space and not advised:
+                reason, advised = reason + _way_out(wanted, chip), True
             if slot is None or slot.lowest > wanted.low or slot.highest >= wanted.high:
                 found.append((path, reason))
             else:
@@ -65,6 +68,14 @@ def _together(key: str, fields: list[_Short]) -> tuple[KeyPath, str]:
     return fields[0].path, (
         f"holds at most {holds}, but this chip uses up to {uses} ({key}); widen this field and "
         f"{len(fields) - 1} others like it, or lower {key}: {names}"
+    )
+
+
+def _way_out(wanted: Need, chip: Chip) -> str:
+    """What to do where the table has no codes for the machine's memories."""
+    return (
+        f"; give it {wanted.high.bit_length()} bits, or let python -m toolchain.isa {chip.name}.yaml write a first table "
+        "(docs/machine.md, Memories beside the SRAM)"
     )
 
 

@@ -157,7 +157,7 @@ def move_count(dimension: int) -> Any:
     """Runs along dimension 0, 1 or 2 of a strided move; 1 where the DMA has fewer dimensions."""
 
     def values(operation: Any, chip: Chip) -> Need:
-        return _absent_dimension(dimension, 1, chip) or Need(1, chip.sram.size, "memories.sram.size")
+        return _absent_dimension(dimension, 1, chip) or Need(1, *_largest_on_chip(chip))
 
     return parameter("", values, least=1)
 
@@ -175,15 +175,21 @@ def memory_space() -> Any:
 
 
 def extent(limit: Limit | None = None, unit: str = "elements", least: int = 1) -> Any:
-    """A size of at least `least`, at most what the machine's limit says, or what fits the SRAM."""
+    """A size of at least `least`, at most what the machine's limit says, or what fits the largest memory on the chip."""
 
     def values(operation: Any, chip: Chip) -> Need:
         highest = limit.of(operation, chip) if limit else None
         if limit and highest is not None:
             return Need(1, highest, f"limits.{operation.NAME}.{limit.key}")
-        return Need(least, chip.sram.size, "memories.sram.size")
+        return Need(least, *_largest_on_chip(chip))
 
     return parameter(unit, values, least=least or None, limit=limit)
+
+
+def _largest_on_chip(chip: Chip) -> tuple[int, str]:
+    """Bytes of the largest memory beside the dram, and the key that says so."""
+    name = max((n for n in chip.memories if n != "dram"), key=lambda n: (chip.memories[n].size, n == "sram"))
+    return chip.memories[name].size, f"memories.{name}.size"
 
 
 def window_extent_of(name: str, index: int) -> Any:

@@ -12,6 +12,7 @@ from quant.fixed_point.sums.matmul import matmul
 from quant.parameters import product_scale
 from toolchain import machine
 from toolchain.hw.chip import Chip
+from toolchain.hw.units import SRAM
 from toolchain.ir.graph import Graph, Node
 from toolchain.ops.kit.nest import Nest, alike, cut_axis, reduction_axis
 from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, QuantScope, TiledOp
@@ -32,6 +33,10 @@ class MatrixProduct(FloatOp):
         shapes = [graph.types[n].shape for n in node.inputs]
         if min(len(s) for s in shapes) < 2:
             return f"a one-dimensional operand {shapes}; reshape it to two dimensions"
+        for unit in chip.workers("mac_array"):
+            code = unit.roles["weights"]
+            if code != SRAM and not chip.loaders(SRAM, code):
+                return f"{unit.key}.memories.weights is {chip.spaces[code].key}, which {chip.key('dma')} does not fill from sram"
         if not any(t.activation == chip.numerics.activation for t in chip.array.types):
             return f"{chip.key('mac_array')}.types has no {chip.numerics.activation} activations"
         return None
@@ -113,7 +118,7 @@ class IntegerMatrixProduct(TiledOp):
     ) -> Work:
         a, b = layer.node.inputs
         a_region = _matrix_region(a, layer.types[a].shape, lead, rows, inner)
-        b_region = _matrix_region(b, layer.types[b].shape, lead, inner, columns)
+        b_region = _matrix_region(b, layer.types[b].shape, lead, inner, columns)._replace(role="weights")
         write = _matrix_region(layer.node.outputs[0], layer.output.shape, lead, rows, columns) if last else None
         r = self.requant
 

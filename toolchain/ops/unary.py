@@ -329,7 +329,7 @@ class Lookup(TiledOp):
         return box_tilings(layer, layer.chip.lanes)
 
     def nest(self, layer: Layer, tiling: Tiling) -> Nest:
-        block = self.table.block(layer.node.name)
+        block = self.table.block(layer.node.name, "tables")
         return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size, block))
 
     def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...], block: Block) -> Work:

@@ -49,6 +49,7 @@ def run_figures(container: Container, simulations: Sequence[Simulation | None]) 
         "sram_peak_bytes": max((region.sram_peak_bytes for region, _ in regions), default=0),
         "sram_bound_bytes": max((region.sram_bound_bytes for region, _ in regions), default=0),
         "sram_size_bytes": chip.sram.size,
+        "buffers": _buffers(chip, [region for region, _ in regions]),
         "busy_cycles": _busy([r for _, r in regions]),
         "arrays_overlap": _arrays_overlap(chip, [r for _, r in regions]),
         "unused_engines": [{"engine": engine, "reason": reason} for engine, reason in chip.unused.items()],
@@ -56,6 +57,17 @@ def run_figures(container: Container, simulations: Sequence[Simulation | None]) 
         "host": host_figures(container, macs),
         "fallbacks": _fallbacks(container),
     }
+
+
+def _buffers(chip: Chip, regions: Sequence[Region]) -> list[dict[str, Any]]:
+    """What programs take of memories on the chip beside the SRAM, in the order of their codes."""
+    found = []
+    for space in chip.spaces:
+        taken = [b for region in regions for b in region.buffers if b.memory == space.name]
+        if taken:
+            peak, bound = max(b.peak_bytes for b in taken), max(b.bound_bytes for b in taken)
+            found.append({"memory": space.name, "peak_bytes": peak, "bound_bytes": bound, "size_bytes": space.memory.size})
+    return found
 
 
 def untimed_figures(container: Container) -> dict[str, Any]:

@@ -71,6 +71,16 @@ def totals_text(figures: Mapping[str, Any]) -> str:
             _ratio(figures["sram_peak_bytes"], figures["sram_bound_bytes"]),
             f"live bytes of this schedule; size {figures['sram_size_bytes']:,}",
         ),
+        *(
+            (
+                f"{b['memory']} peak bytes",
+                f"{b['peak_bytes']:,}",
+                f"{b['bound_bytes']:,}",
+                _ratio(b["peak_bytes"], b["bound_bytes"]),
+                f"live bytes of this schedule; size {b['size_bytes']:,}",
+            )
+            for b in figures["buffers"]
+        ),
     ]
     head = (
         f"{figures['name']} on {figures['machine']}: {cycles:,} cycles, {_time(figures['seconds'])} at "

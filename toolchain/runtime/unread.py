@@ -76,9 +76,9 @@ class _Network:
             _mark(layer, self._read)
 
     def is_load(self, name: str, op: MachineOp) -> bool:
-        """Brings an operand of a tiled layer into SRAM; movers copy their results alone."""
+        """Brings an operand of a tiled layer into a memory of the chip; movers copy their results alone."""
         tiled = isinstance(self._layers[name].node.op, TiledOp)
-        return tiled and isinstance(op, Copy) and op.destination_space == Space.SRAM
+        return tiled and isinstance(op, Copy) and op.destination_space != Space.DRAM
 
     def drops(self, name: str, op: MachineOp) -> bool:
         """Whether a load brings more than the layer reads for a reason: a box with gaps, or weights that meet padding."""

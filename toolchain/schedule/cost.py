@@ -16,10 +16,10 @@ from toolchain.hw.units import Unit
 from toolchain.machine import MachineOp, Space, demand
 from toolchain.ops.kit.nest import Axis
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Region, Work, dense_strides
+from toolchain.ops.kit.tile import Block, Region, Work, dense_strides
 from toolchain.schedule.copies import Spot, Stride, copies
 from toolchain.schedule.places import View
-from toolchain.schedule.staging import Ring, Slot, region_strides, staged_regions
+from toolchain.schedule.staging import Ring, Slot, region_strides, rings, staged
 from toolchain.schedule.units import Clocks, able_units, chain_of, emitted, on_unit
 
 _SEEN, _SEEN_INNERMOST = 2, 3  # of equal steps: the pipeline is in its stride after two works
@@ -61,26 +61,45 @@ class CostModel:
         """Whether programs name another unit than the first of its kind."""
         return any(unit.number for kind in ("mac_array", "vector") for unit in self._chip.workers(kind))
 
-    def region_cycles(self, region: Region, view: View, write: bool) -> float:
-        """Cycles to bring a region in, or take it away."""
-        key = (region.size, view.strides, write)
+    def load_cycles(self, region: Region, view: View, home: int, space: int) -> float:
+        """Cycles to bring a region from the memory `home` into the memory `space`."""
+        key = (region.size, view.strides, home, space)
         if key not in self._loads:
-            dense = dense_strides(region.size, self._chip.activation_bytes)
-            strides = region_strides(region, dense if write else view.strides, view.strides if write else dense)
-            ends = (Spot(Space.SRAM, 0), Spot(Space.DRAM, 0)) if write else (Spot(Space.DRAM, 0), Spot(Space.SRAM, 0))
-            self._loads[key] = self._copy_cycles(*ends, strides, self._chip.activation_bytes)
+            strides = region_strides(region, view.strides, dense_strides(region.size, self._chip.activation_bytes))
+            self._loads[key] = self._copy_cycles(home, space, strides, self._chip.activation_bytes)
         return self._loads[key]
 
-    def block_cycles(self, size_bytes: int) -> float:
-        key = ("block", size_bytes)
+    def store_cycles(self, region: Region, view: View) -> float:
+        """Cycles to take a region away."""
+        key = (region.size, view.strides, "store")
         if key not in self._loads:
-            ends = (Spot(Space.DRAM, 0), Spot(Space.SRAM, 0))
-            self._loads[key] = self._copy_cycles(*ends, [Stride(size_bytes, 1, 1)], 1)
+            strides = region_strides(region, dense_strides(region.size, self._chip.activation_bytes), view.strides)
+            self._loads[key] = self._copy_cycles(Space.SRAM, Space.DRAM, strides, self._chip.activation_bytes)
         return self._loads[key]
 
-    def _copy_cycles(self, source: Spot, target: Spot, strides: list[Stride], item_bytes: int) -> float:
-        channel, dimensions = self._chip.channels[0].number, self._chip.dma_dimensions
-        return sum(self._alone_cycles(op, Space.DRAM) for op in copies(source, target, strides, item_bytes, dimensions, channel))
+    def block_cycles(self, size_bytes: int, space: int) -> float:
+        """Cycles to bring constants into the memory `space`."""
+        key = ("block", size_bytes, space)
+        if key not in self._loads:
+            self._loads[key] = self._copy_cycles(Space.DRAM, space, [Stride(size_bytes, 1, 1)], 1)
+        return self._loads[key]
+
+    def _copy_cycles(self, source: int, target: int, strides: list[Stride], item_bytes: int) -> float:
+        channel = self._chip.loaders(source, target)[0].number
+        ends = Spot(Space(source), 0), Spot(Space(target), 0)
+        return sum(self._alone_cycles(op) for op in copies(*ends, strides, item_bytes, self._chip.dma_dimensions, channel))
+
+    def able(self, layer: Layer, visited: Iterable[Sequence[Work] | int], views: Mapping[str, View]) -> tuple[Unit, ...]:
+        """The units that can run every work of the layer, so that each of them can take any chain."""
+        found: list[Unit] | None = None
+        for work in (work for works in visited if not isinstance(works, int) for work in works):
+            runs = self.run_cycles(layer, work, views)
+            found = list(runs) if found is None else [u for u in found if u in runs]
+            if len(found) < 2:
+                break
+        if not found:
+            raise InternalError(f"{layer.node.name}: no unit can run all of its tiles")
+        return tuple(found)
 
     def run_cycles(self, layer: Layer, work: Work, views: Mapping[str, View]) -> Runs:
         """Cycles of a work's instructions on each unit that can run it, with its operands in SRAM."""
@@ -94,31 +113,31 @@ class CostModel:
             }
         return self._runs[key]
 
-    def _alone_cycles(self, op: MachineOp, only: int | None = None) -> float:
-        """Of one operation on an idle machine; only: the one memory whose ports count."""
+    def _alone_cycles(self, op: MachineOp) -> float:
+        """Of one operation on an idle machine."""
         d, longest = demand(op, self._chip), 0.0
         for t in d.traffic:
-            if only in (None, t.space):
-                memory = self._chip.spaces[t.space].memory
-                longest = max(
-                    longest,
-                    t.read_burst_bytes / memory.read_bytes_per_cycle,
-                    t.write_burst_bytes / memory.write_bytes_per_cycle,
-                )
+            memory = self._chip.spaces[t.space].memory
+            longest = max(
+                longest,
+                t.read_burst_bytes / memory.read_bytes_per_cycle,
+                t.write_burst_bytes / memory.write_bytes_per_cycle,
+            )
         return max(d.compute_cycles, longest) + d.latency_cycles
 
 
 class Pipeline:
     """Loads, computes and stores of successive works, overlapped as far as the rings allow; one DMA queue.
 
-    A chain of works that add to the same sums runs on the unit on which it ends first. clocks: when DMA and units are free.
-    ready: when the layer's operands are there. `units`: that of each work.
+    A chain of works that add to the same sums runs on the unit, of those given, on which it ends first. clocks: when DMA and
+    units are free. ready: when the layer's operands are there. `units`: that of each work.
     """
 
     def __init__(
         self,
         layer: Layer,
         slots: Sequence[Slot],
+        units: Sequence[Unit],
         resident: Collection[str],
         views: Mapping[str, View],
         model: CostModel,
@@ -126,7 +145,8 @@ class Pipeline:
         ready: float = 0.0,
     ):
         self._layer, self._resident, self._views, self._model = layer, resident, views, model
-        self._rings = {s.role: Ring(s.copies) for s in slots}
+        self._rings = rings(slots)
+        self._given = tuple(units)
         self._depth = max((s.copies for s in slots), default=1)
         self._clocks, self._ready = clocks or Clocks(), ready
         self._finished = [0.0] * self._depth  # when the latest works ended
@@ -136,30 +156,19 @@ class Pipeline:
 
     def run(self, visited: Sequence[Sequence[Work] | int], period: int = 1) -> tuple[float, int]:
         """(cycles, works). visited: works in the place of the points of `visits`, with its period."""
-        units, begun = self._able(visited), False
+        units, begun = self._given, False
         for at, works in enumerate(visited):
             if not isinstance(works, int):
                 for i, work in enumerate(works):
-                    self._load(work)
-                    self._compute(work, self.units[-1] if begun else self._choose(units, visited[at:], i))
+                    unit = self.units[-1] if begun else self._choose(units, visited[at:], i)
+                    self._load(work, unit)
+                    self._compute(work, unit)
                     begun = work.write is None
             elif works == BEGIN:
                 self._marks.append((self._clocks.dma, [self._clocks.at(u) for u in units], self._works))
             else:
                 self._repeat(works, period, units)
         return max(self._clocks.latest(units), self._clocks.dma), round(self._works)
-
-    def _able(self, visited: Iterable[Sequence[Work] | int]) -> tuple[Unit, ...]:
-        """The units that can run every work of the layer, so that each of them can take any chain."""
-        found: list[Unit] | None = None
-        for work in (work for works in visited if not isinstance(works, int) for work in works):
-            runs = self._model.run_cycles(self._layer, work, self._views)
-            found = list(runs) if found is None else [u for u in found if u in runs]
-            if len(found) < 2:
-                break
-        if not found:
-            raise InternalError(f"{self._layer.node.name}: no unit can run all of its tiles")
-        return tuple(found)
 
     def _choose(self, units: Sequence[Unit], visited: Sequence[Sequence[Work] | int], first: int) -> Unit:
         """The unit on which the chain that begins with work `first` of visited[0] ends first."""
@@ -168,7 +177,8 @@ class Pipeline:
         following = (work for works in visited if not isinstance(works, int) for work in works)
         chain = chain_of(islice(following, first, None))
         runs = self._model.run_cycles(self._layer, chain[0], self._views)
-        return self._clocks.earliest({u: len(chain) * runs[u] for u in units}, max(self._ready, self._clocks.dma))
+        ready = {u: max(self._ready, self._loaded(chain[0], u)) for u in units}
+        return self._clocks.earliest({u: len(chain) * runs[u] for u in units}, ready)
 
     def _repeat(self, steps: int, period: int, units: Sequence[Unit]) -> None:
         """What happened since the last mark, in `period` steps, goes on for so many more."""
@@ -181,16 +191,36 @@ class Pipeline:
         self._finished = [at + max(later) for at in self._finished]
         self._works += times * (self._works - works)
 
-    def _load(self, work: Work) -> None:
+    def _load(self, work: Work, unit: Unit) -> None:
         load = 0.0
-        for role, region in staged_regions(work, self._resident):
-            if not self._rings[role].take(region)[1]:
-                load += self._model.region_cycles(region, self._views[region.tensor], False)
+        for ring, key, item, space in self._passing(work, unit):
+            if not ring.take(key)[1]:
+                load += self._bring_cycles(item, space)
+        self._clocks.dma = self._behind(load)
+
+    def _loaded(self, work: Work, unit: Unit) -> float:
+        """When the DMA would have brought what the work needs on this unit."""
+        passing = self._passing(work, unit)
+        return self._behind(sum(self._bring_cycles(item, space) for ring, key, item, space in passing if not ring.holds(key)))
+
+    def _behind(self, load: float) -> float:
+        return max(self._clocks.dma, self._finished[0]) + load if load else self._clocks.dma
+
+    def _passing(self, work: Work, unit: Unit) -> Iterator[tuple[Ring, Hashable, Region | Block, int]]:
+        """What passes through rings: the ring, by which key it knows the thing, the thing, the ring's memory."""
+        for i, region in enumerate(work.reads):
+            if staged(region, unit, self._resident):
+                space = unit.roles[region.role]
+                yield self._rings[f"r{i}", space], region, region, space
         for i, block in enumerate(work.blocks):
-            if not self._rings[f"b{i}"].take(block.key)[1]:
-                load += self._model.block_cycles(block.size_bytes)
-        if load:
-            self._clocks.dma = max(self._clocks.dma, self._finished[0]) + load
+            space = unit.roles[block.role]
+            yield self._rings[f"b{i}", space], block.key, block, space
+
+    def _bring_cycles(self, item: Region | Block, space: int) -> float:
+        if isinstance(item, Block):
+            return self._model.block_cycles(item.size_bytes, space)
+        home = Space.SRAM if item.tensor in self._resident else Space.DRAM
+        return self._model.load_cycles(item, self._views[item.tensor], home, space)
 
     def _compute(self, work: Work, unit: Unit) -> None:
         cycles = self._model.run_cycles(self._layer, work, self._views)[unit]
@@ -200,4 +230,4 @@ class Pipeline:
         self._works += 1
         if work.write is not None and work.write.tensor not in self._resident:
             # The store leaves while the next work computes; its time is spent on the same queue.
-            self._clocks.dma += self._model.region_cycles(work.write, self._views[work.write.tensor], True)
+            self._clocks.dma += self._model.store_cycles(work.write, self._views[work.write.tensor])

@@ -27,7 +27,7 @@ def place_works(
         ready = max((made.get(views[n].root, 0.0) for n in layer.activations), default=0.0)
         end = max(ready, clocks.dma)
         if planned.plan is not None:
-            pipeline = Pipeline(layer, planned.plan.slots, resident, views, model, clocks, ready)
+            pipeline = Pipeline(layer, planned.plan.slots, planned.plan.units, resident, views, model, clocks, ready)
             pipeline.run([tuple(layer.node.op.nest(layer, planned.plan.tiling).works())])
             planned = replace(planned, units=tuple(pipeline.units))
             end = max(ready, clocks.latest(planned.units))

@@ -1,10 +1,11 @@
-"""Why a network cannot fit an SRAM: what its worst layer needs at once, as a picture, and what would do."""
+"""Why a network cannot fit a memory: what its worst layer needs at once, as a picture, and what would do."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from toolchain.hw.chip import Chip
+from toolchain.machine import Space
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.kit.operator import Layer
 from toolchain.schedule.staging import Slot
@@ -15,22 +16,29 @@ _WIDTH = 40  # characters of the picture's bars
 
 
 def too_small(layers: Sequence[Layer], needs: Sequence[SmallestTile], chip: Chip) -> str | None:
-    """The refusal of a network of which some layer's smallest tile, with nothing else in SRAM, is too large; or None.
+    """The refusal of a network of which some layer's smallest tile, with nothing else in a memory, is too large for it; or None.
 
-    Tensors that do not fit stay in DRAM, so the largest of these tiles is the least SRAM of the whole network.
+    Tensors that do not fit stay in DRAM, so the largest of these tiles is the least memory of the whole network.
     """
-    size, align = chip.sram.size, chip.sram.alignment_bytes
-    step = max(range(len(needs)), key=lambda i: needs[i].size_bytes, default=None)
-    if step is None or needs[step].size_bytes <= size:
+    said = (_too_small(layers, needs, chip, space) for space in chip.staging)
+    return "\n".join(s for s in said if s is not None) or None
+
+
+def _too_small(layers: Sequence[Layer], needs: Sequence[SmallestTile], chip: Chip, space: int) -> str | None:
+    """The same of one memory."""
+    memory, key = chip.spaces[space].memory, chip.spaces[space].key
+    size, align = memory.size, memory.alignment_bytes
+    step = max(range(len(needs)), key=lambda i: needs[i].sizes.get(space, 0), default=None)
+    if step is None or needs[step].sizes.get(space, 0) <= size:
         return None
-    need, layer = needs[step], layers[step]
+    need, layer, name = needs[step].sizes[space], layers[step], "SRAM" if space == Space.SRAM else key
     kind = type(layer.node.op).__name__.removeprefix("Integer")
     lines = [
-        f"{layer.node.name} ({kind}): its smallest tile needs {need.size_bytes} bytes of SRAM at once, "
-        f"{chip.name} has {size} (memories.sram.size)",
-        f"  live at step {step + 1} of {len(layers)}, the peak ('|' is the end of the SRAM):",
-        *_picture([(_label(slot, layer), _aligned(slot, align)) for slot in need.slots], size),
-        f"  help: the smallest SRAM that would do for the network is {need.size_bytes} bytes",
+        f"{layer.node.name} ({kind}): its smallest tile needs {need} bytes of {name} at once, "
+        f"{chip.name} has {size} (memories.{key}.size)",
+        f"  live at step {step + 1} of {len(layers)}, the peak ('|' is the end of the {name}):",
+        *_picture([(_label(slot, layer), _aligned(slot, align)) for slot in needs[step].slots if slot.space == space], size),
+        f"  help: the smallest {name} that would do for the network is {need} bytes",
     ]
     return "\n".join(lines)
 

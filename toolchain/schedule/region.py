@@ -1,16 +1,19 @@
-"""The plan of one region: what stays in SRAM, how each layer is tiled, where everything lies."""
+"""The plan of one region: what stays in SRAM, how each layer is tiled, where everything lies in each memory."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
+from toolchain.machine import Space
 from toolchain.memory import Buffer, DoesNotFit, Placement, ResidentTensor, choose_residents, place
 from toolchain.ops.kit.operator import Layer, TiledOp, tiling_key
 from toolchain.ops.permutation import Reshape
+from toolchain.schedule.copies import Spot
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.options import Options
 from toolchain.schedule.placement import place_works
@@ -36,15 +39,27 @@ class Storage:
 
 @dataclass(frozen=True)
 class RegionPlan:
-    """`resident`: roots in SRAM; `sram`: address of each root and slot ("INDEX:ROLE:COPY"); `spilled`: roots in DRAM."""
+    """`resident`: roots in SRAM; `spilled`: roots in DRAM; `placements`: by memory, the addresses of roots and slots."""
 
     layers: tuple[PlannedLayer, ...]
     views: Mapping[str, View]
     resident: frozenset[str]
-    sram: Mapping[str, int]
     spilled: tuple[Storage, ...]
-    placement: Placement
+    placements: Mapping[int, Placement]
     cycles: float
+
+    @cached_property
+    def residents(self) -> frozenset[str]:
+        """The tensors that lie in resident roots."""
+        return frozenset(name for name, view in self.views.items() if view.root in self.resident)
+
+    def root(self, name: str) -> Spot:
+        """Where a resident root begins."""
+        return Spot(Space.SRAM, self.placements[Space.SRAM].addresses[name])
+
+    def slot(self, layer: int, role: str, space: int, copy: int) -> Spot:
+        """Where a slot of a layer's ring begins."""
+        return Spot(Space(space), self.placements[space].addresses[_slot_name(layer, role, copy)])
 
 
 def plan_region(
@@ -73,6 +88,7 @@ class _Planner:
         self.storages = self._storages()
         self.model = CostModel(chip)
         self.capacity = chip.sram.size
+        self.sizes = {space: chip.spaces[space].memory.size for space in chip.staging}
         self.tilings: dict[object, LayerTilings] = {}  # by signature
 
     def _storages(self) -> dict[str, Storage]:
@@ -92,7 +108,7 @@ class _Planner:
         refusal = too_small(self.layers, tiles, self.chip)
         if refusal is not None:
             raise CompileError(refusal)
-        least = [tile.size_bytes for tile in tiles]
+        least = [tile.sizes.get(Space.SRAM, 0) for tile in tiles]
         best: RegionPlan | None = None
         reserves = _RESERVES if self.options.residency else (1.0,)
         for share in reserves:
@@ -106,8 +122,7 @@ class _Planner:
         refusal = too_many([p.layer for p in best.layers], [p.plan.works if p.plan else 0 for p in best.layers], self.chip)
         if refusal is not None:
             raise CompileError(refusal)
-        names = {n for n, v in self.views.items() if v.root in best.resident}
-        return replace(best, layers=place_works(best.layers, names, self.views, self.model))
+        return replace(best, layers=place_works(best.layers, best.residents, self.views, self.model))
 
     def _try(self, least: Sequence[int], share: float) -> RegionPlan | None:
         """A plan with `share` of the SRAM kept for staging; less and less is resident until it can be placed."""
@@ -149,8 +164,8 @@ class _Planner:
             if not isinstance(layer.node.op, TiledOp):
                 planned.append(PlannedLayer(layer, None))
                 continue
-            budget = int((self.capacity - used) * usable)
-            plan = self._tilings(layer, names).best(budget, self.options.tilings)
+            room = {**self.sizes, int(Space.SRAM): int((self.capacity - used) * usable)}
+            plan = self._tilings(layer, names).best(room, self.options.tilings)
             if plan is None:
                 return None
             planned.append(PlannedLayer(layer, plan))
@@ -181,26 +196,41 @@ class _Planner:
         return tiling_key(layer), operands
 
     def _place(self, planned: Sequence[PlannedLayer], resident: frozenset[str]) -> RegionPlan | None:
-        align = self.chip.sram.alignment_bytes
-        homes = [Buffer(s.name, s.start, s.end, s.size_bytes, align) for n, s in self.storages.items() if n in resident]
+        placements: dict[int, Placement] = {}
+        used = {slot.space for p in planned if p.plan is not None for slot in p.plan.slots}
+        for space in sorted({int(Space.SRAM), *used}):
+            placement = self._allocate(space, planned, resident)
+            if placement is None:
+                return None
+            placements[space] = placement
+        spilled = tuple(s for n, s in self.storages.items() if n not in resident and n not in self.port_roots)
+        cycles = sum(p.plan.cycles for p in planned if p.plan is not None)
+        return RegionPlan(tuple(planned), self.views, resident, spilled, placements, cycles)
+
+    def _allocate(self, space: int, planned: Sequence[PlannedLayer], resident: frozenset[str]) -> Placement | None:
+        """Addresses in one memory: of resident roots, which lie in the SRAM, and of the slots that layers have there."""
+        align, kept = self.chip.spaces[space].memory.alignment_bytes, resident if space == Space.SRAM else frozenset()
+        homes = [Buffer(s.name, s.start, s.end, s.size_bytes, align) for n, s in self.storages.items() if n in kept]
         # Where works have a choice of units, the next layer may run beside this one: it should not wait for the bytes.
         apart = [(1, 1)] if self.model.choice else []
         for early, late in (*apart, (1, 0), (0, 0)) if self.options.double_buffer else (*apart, (0, 0)):
             slots = [
-                Buffer(f"{step}:{slot.role}:{i}", _since(step, slot.role, early), step + 1 + late, slot.size_bytes, align)
+                Buffer(_slot_name(step, slot.role, i), _since(step, slot.role, early), step + 1 + late, slot.size_bytes, align)
                 for step, p in enumerate(planned)
                 if p.plan is not None
                 for slot in p.plan.slots
+                if slot.space == space
                 for i in range(slot.copies)
             ]
             try:
-                placement = place([*homes, *slots], self.capacity, _PLACING_NODES)
+                return place([*homes, *slots], self.sizes[space], _PLACING_NODES)
             except DoesNotFit:
                 continue
-            spilled = tuple(s for n, s in self.storages.items() if n not in resident and n not in self.port_roots)
-            cycles = sum(p.plan.cycles for p in planned if p.plan is not None)
-            return RegionPlan(tuple(planned), self.views, resident, placement.addresses, spilled, placement, cycles)
         return None
+
+
+def _slot_name(layer: int, role: str, copy: int) -> str:
+    return f"{layer}:{role}:{copy}"
 
 
 def _since(step: int, role: str, early: int) -> int:

@@ -1,39 +1,47 @@
-"""Staging: the SRAM slots through which a layer's tiles pass.
+"""Staging: the slots in memories of the chip through which a layer's tiles pass.
 
-Each operand that lives in DRAM, each constant block and a DRAM output has a ring of one or two slots; a region that is
-still in its ring is not loaded again. Codegen walks the same rings, so that what is costed is what is emitted.
+Each operand that lives elsewhere than a unit reads it, each constant block and a DRAM output has a ring of one or two slots in
+the memory of that operand; a region that is still in its ring is not loaded again. Units with memories of their own have rings
+of their own. Codegen walks the same rings, so that what is costed is what is emitted.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
+from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Region, Tiling, Work, aligned
 from toolchain.schedule.copies import Stride
 
+Room = Mapping[int, int]  # bytes by memory, a code of `chip.spaces`
+
 
 @dataclass(frozen=True)
 class Slot:
-    """`copies` buffers of this size; `role` is r0, r1, ... for reads, b0, ... for blocks, w for the output."""
+    """`copies` buffers of this size in one memory; `role` is r0, r1, ... for reads, b0, ... for blocks, w for the output."""
 
     role: str
     size_bytes: int
     copies: int
+    space: int  # a code of `chip.spaces`
 
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """A tiling with its slots, how many works it has, and what they are expected to cost."""
+    """A tiling with its slots and their bytes in each memory, how many works it has, and what they are expected to cost.
+    units: that may run them."""
 
     tiling: Tiling
     slots: tuple[Slot, ...]
-    staging_bytes: int
+    staging_bytes: Room
     works: int
     cycles: float
+    units: tuple[Unit, ...]
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,9 @@ class Ring:
     held: list[Hashable] = field(default_factory=list)
     order: list[int] = field(default_factory=list)
 
+    def holds(self, key: Hashable) -> bool:
+        return key in self.held
+
     def take(self, key: Hashable) -> tuple[int, bool]:
         """(slot, whether it holds `key` already)."""
         if key in self.held:
@@ -71,44 +82,94 @@ class Ring:
         return index, False
 
 
-def staged_regions(work: Work, resident: Collection[str]) -> list[tuple[str, Region]]:
-    """(role, region) of the reads that must be brought in."""
-    return [(f"r{i}", r) for i, r in enumerate(work.reads) if r.tensor not in resident]
+def rings(slots: Iterable[Slot]) -> dict[tuple[str, int], Ring]:
+    """Empty ones, by role and memory."""
+    return {(s.role, s.space): Ring(s.copies) for s in slots}
+
+
+def staged(region: Region, unit: Unit, resident: Collection[str]) -> bool:
+    """Whether what the unit reads must be brought in: its tensor does not lie in the memory that the unit reads it from."""
+    return region.tensor not in resident or unit.roles[region.role] != Space.SRAM
+
+
+@dataclass(frozen=True)
+class _Use:
+    """What passes through a ring: which of a unit's operands it is, and whether its tensor is resident."""
+
+    operand: str
+    resident: bool
 
 
 class Sizes:
     """The largest thing that passes through each role, and whether more than one does."""
 
-    def __init__(self, item_bytes: int):
+    def __init__(self, item_bytes: int, units: Sequence[Unit]):
+        """units: that may run the works."""
         self._item_bytes = item_bytes
+        self._in_place = {o for o in units[0].roles if all(u.roles[o] == Space.SRAM for u in units)}  # where tensors are resident
         self._sizes: dict[str, int] = {}
+        self._uses: dict[str, _Use] = {}
         self._keys: dict[str, Hashable] = {}  # the first thing of each role
         self._many: set[str] = set()
-        self.single_bytes = 0  # all roles with one slot each
+        self.total_bytes = 0  # all roles with one slot each, wherever they lie
 
     def add(self, work: Work, resident: Collection[str]) -> None:
-        for role, region in staged_regions(work, resident):
-            self._note(role, math.prod(region.size) * self._item_bytes, region)
+        for i, region in enumerate(work.reads):
+            kept = region.tensor in resident
+            if not (kept and region.role in self._in_place):
+                self._note(f"r{i}", math.prod(region.size) * self._item_bytes, region, _Use(region.role, kept))
         for i, block in enumerate(work.blocks):
-            self._note(f"b{i}", block.size_bytes, block.key)
+            self._note(f"b{i}", block.size_bytes, block.key, _Use(block.role, False))
         if work.write is not None and work.write.tensor not in resident:
-            self._note("w", math.prod(work.write.size) * self._item_bytes, work.write)
+            self._note("w", math.prod(work.write.size) * self._item_bytes, work.write, _Use("output", False))
 
-    def _note(self, role: str, size_bytes: int, key: Hashable) -> None:
+    def _note(self, role: str, size_bytes: int, key: Hashable, use: _Use) -> None:
         old = self._sizes.get(role, 0)
         if size_bytes > old:
             self._sizes[role] = size_bytes
-            self.single_bytes += size_bytes - old
+            self.total_bytes += size_bytes - old
+            self._uses[role] = use
         if role not in self._many and self._keys.setdefault(role, key) != key:
             self._many.add(role)
 
-    def slots(self, depth: int) -> tuple[Slot, ...]:
-        """The rings: `depth` slots where more than one thing passes through."""
-        return tuple(Slot(role, size, depth if role in self._many else 1) for role, size in sorted(self._sizes.items()))
+    def least(self, units: Iterable[Unit]) -> Room:
+        """Bytes of all roles with one slot each, by memory."""
+        found: dict[int, int] = {}
+        for role, space in self._rings(units):
+            found[space] = found.get(space, 0) + self._sizes[role]
+        return found
+
+    def slots(self, depth: int, units: Sequence[Unit], apart: bool = False) -> tuple[Slot, ...]:
+        """The rings of these units: `depth` slots where more than one thing passes through; apart: for each unit that has its
+        operands in that memory."""
+        found = []
+        for (role, space), sharing in sorted(self._rings(units).items()):
+            copies = depth * (sharing if apart else 1) if role in self._many else 1
+            found.append(Slot(role, self._sizes[role], copies, space))
+        return tuple(found)
+
+    def _rings(self, units: Iterable[Unit]) -> dict[tuple[str, int], int]:
+        """(role, memory) -> how many of the units use it."""
+        found: dict[tuple[str, int], int] = {}
+        for unit in units:
+            for role, use in self._uses.items():
+                space = unit.roles[use.operand]
+                if not (use.resident and space == Space.SRAM):
+                    found[role, space] = found.get((role, space), 0) + 1
+        return found
 
 
-def staging_bytes(slots: Sequence[Slot], alignment_bytes: int) -> int:
-    return sum(s.copies * aligned(s.size_bytes, alignment_bytes) for s in slots)
+def staging_bytes(slots: Iterable[Slot], chip: Chip) -> Room:
+    """What slots take of each memory."""
+    found: dict[int, int] = {}
+    for s in slots:
+        size = s.copies * aligned(s.size_bytes, chip.spaces[s.space].memory.alignment_bytes)
+        found[s.space] = found.get(s.space, 0) + size
+    return found
+
+
+def fits(needed: Room, room: Room) -> bool:
+    return all(size <= room.get(space, 0) for space, size in needed.items())
 
 
 def region_strides(region: Region, source: Sequence[int], target: Sequence[int]) -> list[Stride]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from toolchain.hw.chip import Chip
+from toolchain.machine import Space
 from toolchain.schedule.region import RegionPlan
 
 
-def print_plan(plan: RegionPlan) -> str:
+def print_plan(plan: RegionPlan, chip: Chip) -> str:
     """Resident tensors with address and live steps, then one line a layer with its tiling and slots."""
     lines = [
-        f"sram peak {plan.placement.peak_bytes} bytes, bound {plan.placement.bound_bytes}, proved {plan.placement.proved}",
-        f"expected cycles {plan.cycles:.0f}",
+        f"{chip.spaces[space].name} peak {found.peak_bytes} bytes, bound {found.bound_bytes}, proved {found.proved}"
+        for space, found in sorted(plan.placements.items())
     ]
-    lines += [f"resident {name} at {plan.sram[name]}" for name in sorted(plan.resident)]
+    lines += [f"expected cycles {plan.cycles:.0f}"]
+    lines += [f"resident {name} at {plan.root(name).address}" for name in sorted(plan.resident)]
     lines += [f"spilled {s.name} {s.size_bytes} bytes, steps {s.start}..{s.end - 1}" for s in plan.spilled]
     for step, planned in enumerate(plan.layers):
         name, kind = planned.layer.node.name, type(planned.layer.node.op).__name__
@@ -25,6 +28,7 @@ def print_plan(plan: RegionPlan) -> str:
             f"{planned.plan.works} tiles, {planned.plan.cycles:.0f} cycles"
         )
         for slot in planned.plan.slots:
-            at = ", ".join(str(plan.sram[f"{step}:{slot.role}:{i}"]) for i in range(slot.copies))
-            lines.append(f"       slot {slot.role}: {slot.copies} x {slot.size_bytes} bytes at {at}")
+            at = ", ".join(str(plan.slot(step, slot.role, slot.space, i).address) for i in range(slot.copies))
+            where = "" if slot.space == Space.SRAM else f"{chip.spaces[slot.space].name} "
+            lines.append(f"       slot {slot.role}: {slot.copies} x {slot.size_bytes} bytes at {where}{at}")
     return "\n".join(lines) + "\n"

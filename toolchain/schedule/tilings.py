@@ -1,4 +1,4 @@
-"""The tilings of a layer: which of them fits a budget of SRAM in the fewest cycles, and the least SRAM that will do."""
+"""The tilings of a layer: which of them fits the room in each memory in the fewest cycles, and the least that will do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Tiling, Work
 from toolchain.schedule.cost import CostModel, Pipeline, visits
 from toolchain.schedule.places import View
-from toolchain.schedule.staging import LayerPlan, Sizes, Slot, staging_bytes
+from toolchain.schedule.staging import LayerPlan, Room, Sizes, Slot, fits, staging_bytes
 from toolchain.schedule.units import emitted, speed, units_for
 
 _ENOUGH_TILES = 4096
@@ -22,11 +22,12 @@ _FEW, _FINER = 3, 4  # after so many tilings, those with so many times the tiles
 
 @dataclass
 class _Known:
-    """What is known of one tiling. single_bytes: with one slot a role; a lower bound until `sizes` is there."""
+    """What is known of one tiling. sizes: of the works seen so far, all of them where `whole`. able: units that can run them."""
 
-    single_bytes: int = 0
-    sizes: Sizes | None = None
-    costs: dict[int, LayerPlan] = field(default_factory=dict)  # by slots a ring
+    sizes: Sizes
+    whole: bool = False
+    able: tuple[Unit, ...] | None = None
+    costs: dict[tuple[int, bool, tuple[Unit, ...]], LayerPlan] = field(default_factory=dict)
 
 
 class LayerTilings:
@@ -37,23 +38,22 @@ class LayerTilings:
 
     def __init__(self, layer: Layer, resident: Collection[str], views: Mapping[str, View], model: CostModel, depth: int):
         self._layer, self._resident, self._views, self._model, self._depth = layer, resident, views, model, depth
-        self._align = layer.chip.sram.alignment_bytes
         self._known: dict[Tiling, _Known] = {}
-        self._chosen: list[tuple[int, LayerPlan]] = []  # (budget, best)
+        self._chosen: list[tuple[Room, LayerPlan]] = []  # (room, best)
         self._looked_at = 0
 
-    def best(self, budget_bytes: int, most: int) -> LayerPlan | None:
-        """The fewest cycles of the first `most` tilings that fit the budget; None where not one does."""
+    def best(self, room: Room, most: int) -> LayerPlan | None:
+        """The fewest cycles of the first `most` tilings that fit the room; None where not one does."""
         for larger, plan in self._chosen:
-            # The best of a larger budget that fits this one is the best of this one.
-            if plan.staging_bytes <= budget_bytes <= larger:
+            # The best of more room that fits this one is the best of this one.
+            if fits(plan.staging_bytes, room) and fits(room, larger):
                 return plan
         best: LayerPlan | None = None
         tried, self._looked_at = 0, 0
         for tiles, tiling in self._candidates:
             if best is not None and tried >= _FEW and tiles > _FINER * best.works:
                 continue
-            plan = self.evaluate(tiling, budget_bytes)
+            plan = self.evaluate(tiling, room)
             if plan is None:
                 continue
             tried += 1
@@ -62,7 +62,7 @@ class LayerTilings:
             if tried >= most or self._looked_at > _ENOUGH_WORKS:
                 break
         if best is not None:
-            self._chosen.append((budget_bytes, best))
+            self._chosen.append((room, best))
         return best
 
     @cached_property
@@ -72,35 +72,36 @@ class LayerTilings:
         counted.sort(key=lambda c: (c[0] > _ENOUGH_TILES, -c[2].inner, c[0], c[1]))
         return [(tiles, tiling) for tiles, _, tiling in counted]
 
-    def evaluate(self, tiling: Tiling, budget_bytes: int) -> LayerPlan | None:
-        """With as many slots as fit the budget, or fewer that are as fast; None when not even one does."""
-        known = self._known.setdefault(tiling, _Known())
-        if known.single_bytes > budget_bytes:
-            return None
+    def evaluate(self, tiling: Tiling, room: Room) -> LayerPlan | None:
+        """With as many slots as fit the room, or fewer that are as fast; None when not even one of each fits."""
+        known = self._known.get(tiling) or self._known.setdefault(tiling, _Known(self._sizes()))
         visited: list[Sequence[Work] | int] = []
-        if known.sizes is None and not self._measure(tiling, known, budget_bytes, visited):
+        if not self._may_fit(known.sizes, room) or not (known.whole or self._measure(tiling, known, room, visited)):
             return None
-        assert known.sizes is not None
+        if known.able is None:
+            known.able = self._units if len(self._units) == 1 else self._model.able(self._layer, visited, self._views)
+        units = self._fitting(known.able, known.sizes, room)
         found: list[LayerPlan] = []
-        for copies in self._depths:
-            slots = known.sizes.slots(copies)
-            size = staging_bytes(slots, self._align)
-            if size > budget_bytes:
+        for depth, apart in self._depths:
+            slots = known.sizes.slots(depth, units, apart)
+            needed = staging_bytes(slots, self._layer.chip)
+            if not units or not fits(needed, room):
                 continue
-            if copies not in known.costs:
-                pipeline = Pipeline(self._layer, slots, self._resident, self._views, self._model)
+            key = depth, apart, units
+            if key not in known.costs:
+                pipeline = Pipeline(self._layer, slots, units, self._resident, self._views, self._model)
                 cycles, works = pipeline.run(visited or list(self._visit(tiling)), self._period)
-                known.costs[copies] = LayerPlan(tiling, slots, size, works, cycles)
-            found.append(known.costs[copies])
-            if copies <= self._depth:
+                known.costs[key] = LayerPlan(tiling, slots, needed, works, cycles, units)
+            found.append(known.costs[key])
+            if not apart:
                 break
         return min(reversed(found), key=lambda plan: plan.cycles, default=None)
 
     @cached_property
-    def _depths(self) -> tuple[int, ...]:
+    def _depths(self) -> tuple[tuple[int, bool], ...]:
         """Slots a ring that are tried, most first: where several units take turns, as many for each of them."""
-        units = len(self._units)
-        return (*((units * self._depth,) if units > 1 else ()), *range(self._depth, 0, -1))
+        fewer = tuple((depth, False) for depth in range(self._depth, 0, -1))
+        return ((self._depth, True), *fewer) if len(self._units) > 1 else fewer
 
     @cached_property
     def _period(self) -> int:
@@ -111,23 +112,37 @@ class LayerTilings:
     @cached_property
     def _units(self) -> tuple[Unit, ...]:
         """That the layer's works may be shared out to."""
-        nest = self._layer.node.op.nest(self._layer, self._candidates[0][1])
-        return units_for(emitted(next(nest.works()), self._layer.chip), self._layer.chip)
+        return layer_units(self._layer, self._candidates[0][1])
 
-    def _measure(self, tiling: Tiling, known: _Known, budget_bytes: int, visited: list[Sequence[Work] | int]) -> bool:
-        """Finds the sizes of the tiling's slots and fills `visited`; False as soon as they are beyond the budget."""
-        sizes = Sizes(self._layer.chip.activation_bytes)
+    def _sizes(self) -> Sizes:
+        return Sizes(self._layer.chip.activation_bytes, self._units)
+
+    def _may_fit(self, sizes: Sizes, room: Room) -> bool:
+        """Whether what is known goes into the memories of one unit at least."""
+        return any(fits(sizes.least([unit]), room) for unit in self._units)
+
+    def _fitting(self, able: Sequence[Unit], sizes: Sizes, room: Room) -> tuple[Unit, ...]:
+        """The units whose memories hold one slot of each ring, all together; the fastest go first."""
+        taken: list[Unit] = []
+        for unit in sorted(able, key=lambda u: -speed(u)):
+            if fits(sizes.least([*taken, unit]), room):
+                taken.append(unit)
+        return tuple(unit for unit in able if unit in taken)
+
+    def _measure(self, tiling: Tiling, known: _Known, room: Room, visited: list[Sequence[Work] | int]) -> bool:
+        """Finds the sizes of the tiling's slots and fills `visited`; False as soon as they are beyond the room."""
+        sizes = known.sizes = self._sizes()
         for works in self._visit(tiling):
             visited.append(works)
             if isinstance(works, int):
                 continue
             self._looked_at += len(works)
+            before = sizes.total_bytes
             for work in works:
                 sizes.add(work, self._resident)
-            known.single_bytes = sizes.single_bytes
-            if sizes.single_bytes > budget_bytes:
+            if sizes.total_bytes > before and not self._may_fit(sizes, room):
                 return False
-        known.sizes = sizes
+        known.whole = True
         return True
 
     def _visit(self, tiling: Tiling) -> Iterator[Sequence[Work] | int]:
@@ -144,27 +159,37 @@ def _tiles(layer: Layer, tiling: Tiling) -> int:
     return count
 
 
+def layer_units(layer: Layer, tiling: Tiling) -> tuple[Unit, ...]:
+    """Of the kind that runs the layer."""
+    return units_for(emitted(next(layer.node.op.nest(layer, tiling).works()), layer.chip), layer.chip)
+
+
 @dataclass(frozen=True)
 class SmallestTile:
-    """The slots with which a layer can run at all, and their bytes together."""
+    """The slots with which a layer can run at all, and their bytes in each memory."""
 
     slots: tuple[Slot, ...] = ()
-    size_bytes: int = 0
+    sizes: Room = field(default_factory=dict)
 
 
 def smallest_tile(layer: Layer, resident: Collection[str]) -> SmallestTile:
-    """The least SRAM with which the layer can run at all: its smallest tiles, single slots."""
-    least: SmallestTile | None = None
+    """The least with which the layer can run at all: its smallest tiles, single slots; of these what lacks least room."""
+    least, smallest = SmallestTile(), None
+    memories = [space.memory for space in layer.chip.spaces]
     for tiling in _last_of_each(layer.node.op.tilings(layer)):
-        sizes, nest = Sizes(layer.chip.activation_bytes), layer.node.op.nest(layer, tiling)
+        units, nest = layer_units(layer, tiling), layer.node.op.nest(layer, tiling)
+        sizes = Sizes(layer.chip.activation_bytes, units)
         for point in visits(nest.axes):
             for work in nest.body(point) if not isinstance(point, int) else ():
                 sizes.add(work, resident)
-        slots = sizes.slots(1)
-        size = staging_bytes(slots, layer.chip.sram.alignment_bytes)
-        if least is None or size < least.size_bytes:
-            least = SmallestTile(slots, size)
-    return least or SmallestTile()
+        for unit in units:
+            slots = sizes.slots(1, [unit])
+            needed = staging_bytes(slots, layer.chip)
+            lacking = sum(max(0, size - memories[space].size) for space, size in needed.items())
+            size = lacking, sum(needed.values())
+            if smallest is None or size < smallest:
+                least, smallest = SmallestTile(slots, needed), size
+    return least
 
 
 def _last_of_each(tilings: Iterable[Tiling]) -> list[Tiling]:

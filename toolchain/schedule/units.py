@@ -66,9 +66,10 @@ class Clocks:
         self.free[unit.queue] = max(self.at(unit), ready) + cycles
         return self.free[unit.queue]
 
-    def earliest(self, cycles: Mapping[Unit, float], ready: float) -> Unit:
-        """The unit on which a work of so many cycles ends first; the first of equal ones."""
-        return min(cycles, key=lambda u: max(self.at(u), ready) + cycles[u])
+    def earliest(self, cycles: Mapping[Unit, float], ready: Mapping[Unit, float]) -> Unit:
+        """The unit on which a work of so many cycles ends first, whose operands are there when `ready` says; the first of equal
+        ones."""
+        return min(cycles, key=lambda u: max(self.at(u), ready[u]) + cycles[u])
 
 
 def chain_of(works: Iterable[Work]) -> list[Work]:

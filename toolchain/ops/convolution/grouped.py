@@ -15,12 +15,13 @@ import numpy as np
 from toolchain import machine
 from toolchain.machine import PARAMETER_BYTES, weight_bytes
 from toolchain.machine.units.array import operand_rate, product_cycles
+from toolchain.ops.convolution.constants import Constants, Packed, whole
 from toolchain.ops.convolution.parameters import ConvolutionParameters
 from toolchain.ops.convolution.tiles import Lowering, Pair, Part, Tile, cut
 from toolchain.ops.kit.operator import Array, Layer
-from toolchain.ops.kit.requants import channel_slice, pack_weights, parameter_block
+from toolchain.ops.kit.requants import pack_weights
 from toolchain.ops.kit.residual import no_residual_fields
-from toolchain.ops.kit.tile import Block, Site, Tiling, Work, aligned, halvings, spans
+from toolchain.ops.kit.tile import Site, Tiling, Work, halvings, spans
 
 
 def grouped_tilings(op: ConvolutionParameters, layer: Layer) -> Iterable[Tiling]:
@@ -75,7 +76,7 @@ class Grouped(Lowering):
         self.groups, self.reduction, self.outputs = 1, tiling.inner, layer.output.shape[3]
         self.own = self.outputs // op.groups
         self.inputs = layer.input_type(0).shape[3] // op.groups
-        self.together = tiling.inner // self.inputs
+        self.at_once = tiling.inner // self.inputs
         super().__init__(op, layer, tiling)
 
     def _works(self, point: tuple[Any, ...], taps: list[tuple[Pair, Pair]]) -> list[Work]:
@@ -84,25 +85,25 @@ class Grouped(Lowering):
         met = [taps.index(part) for part in self._met(tile, taps)] or [0]
         region = self.read(tile, Part(*taps[0], tile.channels), (start * self.inputs, count * self.inputs))
         write = self.write(tile)
-        pieces = spans(count, self.together)
-        block, offsets, parameters = self._packed(tile, taps, pieces)
+        pieces = spans(count, self.at_once)
+        constants, offsets = self._packed(tile, taps, pieces)
 
         def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
             found: list[machine.MachineOp] = []
             for index, piece in enumerate(pieces):
-                site, parameter = _beside(sites[0], piece[0] * self.inputs), parameters + PARAMETER_BYTES * piece[0] * self.own
+                site, parameters = _beside(sites[0], piece[0] * self.inputs), PARAMETER_BYTES * piece[0] * self.own
                 for at in met:
-                    last, weight = at == met[-1], offsets[index * len(taps) + at]
+                    last, weights = at == met[-1], offsets[index * len(taps) + at]
                     found.append(
                         machine.Convolution(
                             **self.window_fields(tile, Part(*taps[at], piece), region, site),
-                            **self.array_fields((blocks[0] + weight, *blocks[1:]), parameter - weight, at != met[0], last),
+                            **self.array_fields(constants.at(blocks, weights, parameters), at != met[0], last),
                             **self._results(piece, out if last else None),
                         )
                     )
             return tuple(found)
 
-        return [Work((region,), (block, *self.table_blocks), write, emit)]
+        return [Work((region,), constants.blocks, write, emit)]
 
     def _results(self, piece: Pair, out: Site | None) -> dict[str, int]:
         """What becomes of the sums of a piece of the groups, and how many channels they have."""
@@ -113,26 +114,24 @@ class Grouped(Lowering):
             "output_channels": piece[1] * self.own,
         }
 
-    def _packed(self, tile: Tile, taps: list[tuple[Pair, Pair]], pieces: list[Pair]) -> tuple[Block, tuple[int, ...], int]:
-        """Weights of every piece and kernel part, then all parameters; where each of the weights and those begin."""
-        chip, (start, size) = self.layer.chip, tile.channels
+    def _packed(self, tile: Tile, taps: list[tuple[Pair, Pair]], pieces: list[Pair]) -> tuple[Constants, tuple[int, ...]]:
+        """Weights of every piece and kernel part, and all parameters; where each of the weights begin."""
+        chip, (start, _) = self.layer.chip, tile.channels
         offsets: list[int] = []
         end = 0
         for _, count in pieces:
             for ky, kx in taps:
                 offsets.append(end)
                 end += count * self.own * weight_bytes(ky[1] * kx[1] * count * self.inputs, chip)
-        parameters = aligned(end, PARAMETER_BYTES)
 
         def data() -> bytes:
             wide = [self._diagonal(start + first * self.own, count) for first, count in pieces]
             rows = [w[:, cut(ky), cut(kx)].reshape(len(w), -1) for w in wide for ky, kx in taps]
-            packed = b"".join(pack_weights(r, chip.numerics) for r in rows)
-            bias = self.layer.constants[self.bias][start : start + size]
-            return packed.ljust(parameters, b"\0") + parameter_block(bias, channel_slice(self.op.requant, start, size))
+            return b"".join(pack_weights(r, chip.numerics) for r in rows)
 
-        key = (self.layer.node.name, tile.channels, self.together)
-        return Block(key, parameters + PARAMETER_BYTES * size, data), tuple(offsets), parameters
+        key = (self.layer.node.name, tile.channels, self.at_once)
+        found = whole(key, Packed(end, data), self.parameters(*tile.channels), self.table_blocks, self.together)
+        return found, tuple(offsets)
 
     def _diagonal(self, channel: int, count: int) -> Array:
         """Weights of `count` groups from output `channel`: [count * own, kh, kw, count * inputs], 0 between groups."""

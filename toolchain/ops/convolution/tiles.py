@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 
 from toolchain import machine
 from toolchain.machine import PARAMETER_BYTES, weight_bytes
+from toolchain.ops.convolution.constants import Addresses, Constants, Packed, partial, whole
 from toolchain.ops.convolution.parameters import ConvolutionParameters
+from toolchain.ops.kit.arrays import lie_together
 from toolchain.ops.kit.nest import Nest, alike, cut_axis, reduction_axis, window_axis
 from toolchain.ops.kit.operator import Array, Layer
 from toolchain.ops.kit.requants import channel_slice, pack_weights, parameter_block
 from toolchain.ops.kit.residual import no_residual_fields, residual_fields
-from toolchain.ops.kit.tile import Block, Region, Site, Tiling, Work, aligned, spans
+from toolchain.ops.kit.tile import Region, Site, Tiling, Work, spans
 from toolchain.ops.kit.window import Window
 
 Pair = tuple[int, int]
@@ -57,7 +59,8 @@ class Lowering:
         self.horizontal = Window(width, self.kw, op.strides[1], op.dilations[1], op.pads[1])
         self.limits = op.limits(layer)
         self.high, self.wide = self._kernel_part()
-        self.table_blocks = () if op.table is None else (op.table.block(layer.node.name),)
+        self.table_blocks = () if op.table is None else (op.table.block(layer.node.name, "parameters"),)
+        self.together = lie_together(layer.chip, "weights", "parameters")
 
     def _kernel_part(self) -> tuple[int, int]:
         """Kernel rows and columns of one instruction."""
@@ -143,16 +146,15 @@ class Lowering:
             "input_zero_point": op.x_zero_point,
         }
 
-    def array_fields(self, blocks: Sequence[int], parameters: int, accumulate: bool, last: bool) -> dict[str, int]:
-        """Weights, parameters behind them, table, and what becomes of the sums; blocks: addresses of weights and table."""
-        table = last and self.op.table is not None
+    def array_fields(self, constants: Addresses, accumulate: bool, last: bool) -> dict[str, int]:
+        """Weights, parameters, table, and what becomes of the sums."""
         return {
-            "weight_address": blocks[0],
-            "parameter_address": blocks[0] + parameters if last else 0,
+            "weight_address": constants.weights,
+            "parameter_address": constants.parameters if last else 0,
             "accumulate": int(accumulate),
             "emit": int(last),
-            "use_table": int(table),
-            "table_address": blocks[1] if table else 0,
+            "use_table": int(last and self.op.table is not None),
+            "table_address": constants.table if last else 0,
         }
 
     def output_fields(self, site: Site | None) -> dict[str, int]:
@@ -166,26 +168,26 @@ class Lowering:
             "clamp_high": r.high,
         }
 
-    def block(self, tile: Tile, part: Part, shape: tuple[int, int], last: bool) -> tuple[Block, int]:
-        """Weights of one instruction and, for the last of a tile, its parameters behind them; and where those begin.
+    def constants(self, tile: Tile, part: Part, shape: tuple[int, int], last: bool) -> Constants:
+        """Weights of one instruction and, for the last of a tile, its parameters and table.
 
         shape: rows x row length of the weights, which are packed row by row.
         """
-        numerics = self.layer.chip.numerics
-        start, size = tile.channels
-        packed_bytes = shape[0] * weight_bytes(shape[1], self.layer.chip)
-        parameters = aligned(packed_bytes, PARAMETER_BYTES)
+        chip = self.layer.chip
+        key = (self.layer.node.name, tile.channels, part.ky, part.kx, part.inner)
+        packed = Packed(
+            shape[0] * weight_bytes(shape[1], chip), lambda: pack_weights(self.rows(tile, part).reshape(shape), chip.numerics)
+        )
+        if not last:
+            return partial(key, packed)
+        return whole(key, packed, self.parameters(*tile.channels), self.table_blocks, self.together)
 
-        def data() -> bytes:
-            packed = pack_weights(self.rows(tile, part).reshape(shape), numerics)
-            if not last:
-                return packed
-            bias = self.layer.constants[self.bias][start : start + size]
-            return packed.ljust(parameters, b"\0") + parameter_block(bias, channel_slice(self.op.requant, start, size))
-
-        key = (self.layer.node.name, tile.channels, part.ky, part.kx, part.inner, last)
-        total = parameters + PARAMETER_BYTES * size if last else packed_bytes
-        return Block(key, total, data), parameters
+    def parameters(self, start: int, size: int) -> Packed:
+        """Of output channels [start, start + size)."""
+        bias, requant = self.layer.constants[self.bias], self.op.requant
+        return Packed(
+            PARAMETER_BYTES * size, lambda: parameter_block(bias[start : start + size], channel_slice(requant, start, size))
+        )
 
     def rows(self, tile: Tile, part: Part) -> Array:
         """The weights of one instruction in the order of memory."""
@@ -207,14 +209,14 @@ class Dense(Lowering):
         if last and self.op.residual is not None:
             reads.append(self.write(tile)._replace(tensor=self.layer.node.inputs[3]))
         shape = (tile.channels[1], part.ky[1] * part.kx[1] * part.inner[1])
-        block, parameters = self.block(tile, part, shape, last)
+        constants = self.constants(tile, part, shape, last)
 
         def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
             residual = self.op.residual if len(sites) > 1 else None
             return (
                 machine.Convolution(
                     **self.window_fields(tile, part, region, sites[0]),
-                    **self.array_fields(blocks, parameters, accumulate, last),
+                    **self.array_fields(constants.at(blocks), accumulate, last),
                     **self.output_fields(out),
                     **(no_residual_fields() if residual is None else residual_fields(residual, sites[1])),
                     input_channels=part.inner[1],
@@ -222,8 +224,7 @@ class Dense(Lowering):
                 ),
             )
 
-        blocks = (block, *(self.table_blocks if last else ()))
-        return Work(tuple(reads), blocks, write, emit)
+        return Work(tuple(reads), constants.blocks, write, emit)
 
     def rows(self, tile: Tile, part: Part) -> Array:
         return self.layer.constants[self.weights][cut(tile.channels), cut(part.ky), cut(part.kx), cut(part.inner)]
@@ -243,20 +244,19 @@ class Depthwise(Lowering):
 
     def work(self, tile: Tile, part: Part, accumulate: bool, last: bool) -> Work:
         region = self.read(tile, part, tile.channels)
-        block, parameters = self.block(tile, part, (part.ky[1] * part.kx[1], tile.channels[1]), last)
+        constants = self.constants(tile, part, (part.ky[1] * part.kx[1], tile.channels[1]), last)
 
         def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
             return (
                 machine.Depthwise(
                     **self.window_fields(tile, part, region, sites[0]),
-                    **self.array_fields(blocks, parameters, accumulate, last),
+                    **self.array_fields(constants.at(blocks), accumulate, last),
                     **self.output_fields(out),
                     channels=tile.channels[1],
                 ),
             )
 
-        blocks = (block, *(self.table_blocks if last else ()))
-        return Work((region,), blocks, self.write(tile) if last else None, emit)
+        return Work((region,), constants.blocks, self.write(tile) if last else None, emit)
 
     def rows(self, tile: Tile, part: Part) -> Array:
         planes = self.layer.constants[self.weights][cut(tile.channels), cut(part.ky), cut(part.kx), 0]

@@ -19,6 +19,11 @@ def able_arrays(chip: Chip, post: Collection[str] = (), depthwise: bool = False)
     )
 
 
+def lie_together(chip: Chip, *roles: str) -> bool:
+    """Whether operands of these roles lie in one memory on every array that programs use."""
+    return all(len({unit.roles[role] for role in roles}) == 1 for unit in chip.workers("mac_array"))
+
+
 def main_array(units: Sequence[Unit]) -> MacArray:
     """The one of most multipliers, the first among equal ones: tilings are made for it."""
     if not units:

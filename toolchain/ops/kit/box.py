@@ -62,7 +62,7 @@ def constant_block(layer: Layer, region: Region) -> Block:
     def data() -> bytes:
         return np.ascontiguousarray(values[cut]).astype(values.dtype.newbyteorder("<")).tobytes()
 
-    return Block((layer.node.name, region), math.prod(region.size) * values.dtype.itemsize, data)
+    return Block((layer.node.name, region), math.prod(region.size) * values.dtype.itemsize, data, "input")
 
 
 def broadcast_strides(region: Region, site: Site, rank: int) -> Shape:

@@ -61,6 +61,7 @@ class LookupTable:
             return lookup8(x, self.entries)
         return lookup16(x, self.entries, self.form)
 
-    def block(self, owner: str) -> Block:
+    def block(self, owner: str, role: str) -> Block:
+        """role: which of a unit's operands the table is."""
         data = np.ascontiguousarray(self.entries).astype(self.entries.dtype.newbyteorder("<")).tobytes()
-        return Block((owner, "table"), len(data), lambda: data)
+        return Block((owner, "table"), len(data), lambda: data, role)

@@ -10,34 +10,39 @@ from toolchain.machine import MachineOp
 
 
 class Region(NamedTuple):
-    """A box of a tensor: elements start[i] .. start[i] + size[i] of each dimension."""
+    """A box of a tensor: elements start[i] .. start[i] + size[i] of each dimension. role: of what is read, which of a unit's
+    operands it is; the unit says which memory that one lies in."""
 
     tensor: str
     start: tuple[int, ...]
     size: tuple[int, ...]
+    role: str = "input"
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where a region's first element lies in SRAM, and the bytes between neighbours along each dimension."""
+    """Where a region's first element lies in the memory of its operand, and the bytes between neighbours along each dimension."""
 
     address: int
     strides: tuple[int, ...]
 
 
 class Block(NamedTuple):
-    """Constant bytes an instruction needs in SRAM (weights, parameters, a table). Equal keys hold equal bytes."""
+    """Constant bytes an instruction needs (weights, parameters, a table). Equal keys hold equal bytes. role: which of a unit's
+    operands they are; the unit says which memory that one lies in."""
 
     key: tuple[Any, ...]
     size_bytes: int
     data: Callable[[], bytes]  # made when the program is emitted, not while tilings are compared
+    role: str
 
 
 Emit = Callable[[Sequence[Site], Sequence[int], Site | None], tuple[MachineOp, ...]]
 
 
 class Work(NamedTuple):
-    """One tile: bring `reads` and `blocks` into SRAM, run what `emit` gives, take `write` away (None: partial sums)."""
+    """One tile: bring `reads` and `blocks` to where the unit has its operands, run what `emit` gives, take `write` away (None:
+    partial sums)."""
 
     reads: tuple[Region, ...]
     blocks: tuple[Block, ...]
