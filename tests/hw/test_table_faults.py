@@ -265,6 +265,20 @@ def test_table_too_small_for_its_chip(case, tmp_path, monkeypatch):
     assert all(fault.startswith(f"{table}:") for fault in found)
 
 
+def test_a_table_without_codes_for_a_third_memory(tmp_path, monkeypatch):
+    table = DESCRIPTORS
+    buffer = "  wbuf: {size: 64 KiB, read_bytes_per_cycle: 64.0, write_bytes_per_cycle: 32.0}\nengines:\n"
+    found = faults_of(tmp_path, monkeypatch, table, [], [("engines:\n", buffer)])
+    first = line_of(tmp_path / table, "      source_space:")
+    uses = "1 bits hold 0 to 1, but this chip uses 0 to 2 (dram 0, sram 1, wbuf 2)"
+    assert found[0] == (
+        f"{table}:{first}: operations.copy.fields.source_space: {uses}; give it 2 bits, or let python -m toolchain.isa FILE.yaml "
+        "write a first table (docs/machine.md, Memories beside the SRAM)"
+    )
+    others = [fault.partition(": ")[2] for fault in found[1:]]
+    assert others == [f"operations.{name}.fields.destination_space: {uses}" for name in ("copy", "fill")]
+
+
 def test_an_outgrown_memory_is_one_fault(tmp_path, monkeypatch):
     for table, size in ((DESCRIPTORS, ("size: 512 KiB", "size: 64 MiB")), (REGISTERS, ("size: 128 KiB", "size: 256 KiB"))):
         assert len(faults_of(tmp_path, monkeypatch, table, [], [size])) == 1

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field
 
+from toolchain.hw.channels import used_channels
 from toolchain.hw.engines import Engine, MacArray, Memory, Name
 from toolchain.hw.quantities import Hertz
 from toolchain.hw.section import NonNegative, Positive, PositiveFloat, Section
@@ -269,23 +270,16 @@ class Chip(Section):
 
     @cached_property
     def channels(self) -> tuple[Unit, ...]:
-        """DMA channels that programs use, the fastest first; the last one stores, and reaches the sram. As many as leave a
-        semaphore for each ordered pair of engines; one at least for each memory that is filled.
+        """DMA channels that programs use, the fastest first; the last one stores. As many as leave a semaphore for each ordered
+        pair of engines; one at least for each memory that is filled.
 
         Where counts are small, each pair may need a second semaphore for answers.
         """
-        known = sorted(self.workers("dma"), key=lambda u: -u.dma.bytes_per_cycle)
-        needed: list[Unit] = []
-        for space in self.staging:
-            if not any(space in u.reach for u in needed):
-                needed += [u for u in known if space in u.reach][:1]
+        known = self.workers("dma")
         others = len(self.workers("mac_array")) + (len(self.workers("vector")) if self.functions else 0)
         each = 2 if self.sync.max_count < 4 else 1
         fitting = (c for c in range(2, len(known) + 1) if each * (others + c) * (others + c - 1) <= self.sync.semaphores)
-        more = [u for u in known if u not in needed][: max(0, max(fitting, default=1) - len(needed))]
-        used = [u for u in known if u in needed or u in more]
-        store = [u for u in used if SRAM in u.reach][-1:]
-        return (*(u for u in used if u not in store), *store)
+        return used_channels(known, self.staging, max(fitting, default=1))
 
     def loaders(self, *spaces: int) -> tuple[Unit, ...]:
         """The channels in use that bring something from one of these memories to another: not the one that stores, where others

@@ -27,7 +27,7 @@ def broken_needs(chip: Chip, isa: Isa) -> list[tuple[KeyPath, str]]:
                 continue
             path = _path(plan, parameter, isa)
             if plan.operation.described()[parameter].kinds is Space and not advised:
-                reason, advised = reason + _way_out(wanted, chip), True
+                reason, advised = reason + _way_out(wanted), True
             if slot is None or slot.lowest > wanted.low or slot.highest >= wanted.high:
                 found.append((path, reason))
             else:
@@ -71,10 +71,10 @@ def _together(key: str, fields: list[_Short]) -> tuple[KeyPath, str]:
     )
 
 
-def _way_out(wanted: Need, chip: Chip) -> str:
+def _way_out(wanted: Need) -> str:
     """What to do where the table has no codes for the machine's memories."""
     return (
-        f"; give it {wanted.high.bit_length()} bits, or let python -m toolchain.isa {chip.name}.yaml write a first table "
+        f"; give it {wanted.high.bit_length()} bits, or let python -m toolchain.isa FILE.yaml write a first table "
         "(docs/machine.md, Memories beside the SRAM)"
     )
 

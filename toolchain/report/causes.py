@@ -93,7 +93,7 @@ def _convolution(node: Node, graph: Graph, chip: Chip, ops: Sequence[Any]) -> li
     said += [strided] if strided else []
     if section == "convolution":
         widest, key = max(o.input_channels for o in ops), "limits.convolution.max_input_channels"
-        each_bytes = kh * kw * (chip.activation_bytes + min(outputs // op.groups, mac.columns))
+        each_bytes = {"input": kh * kw * chip.activation_bytes, "weights": kh * kw * min(outputs // op.groups, mac.columns)}
         said += _cut("channels of a sum", reduction, widest, key, limits.max_input_channels, each_bytes, chip)
         channels = outputs // op.groups
     else:
@@ -141,22 +141,31 @@ def _kernel_rows(
         channels = max(o.input_channels for o in ops)
         weights = channels * min(outputs // op.groups, columns)
     # A tile has its window's whole input, whatever part of the kernel an instruction sees.
-    needed_bytes = math.prod(kernel) * channels * chip.activation_bytes + high * wide * weights
+    needed_bytes = {"input": math.prod(kernel) * channels * chip.activation_bytes, "weights": high * wide * weights}
     return [_less("rows of the kernel", kernel[0], taken, needed_bytes, chip)]
 
 
-def _less(what: str, size: int, taken: int, needed_bytes: int, chip: Chip) -> str:
-    """What cut `size` beyond the limits. needed_bytes: SRAM of the smallest tile without that."""
-    sram = chip.sram.size
-    reason = f"memories.sram.size={sram}" if needed_bytes > sram else "chosen for speed"
-    return f"{reason}: {size} {what}, {taken} at a time"
+def _less(what: str, size: int, taken: int, needed_bytes: Mapping[str, int], chip: Chip) -> str:
+    """What cut `size` beyond the limits. needed_bytes: of the smallest tile without that, by the array's operands."""
+    return f"{_outgrown(needed_bytes, chip) or 'chosen for speed'}: {size} {what}, {taken} at a time"
 
 
-def _cut(what: str, size: int, taken: int, key: str, limit: int | None, each_bytes: int, chip: Chip) -> list[str]:
-    """Why an instruction takes only part of `size`. each_bytes: SRAM that one of `size` takes in the smallest tile."""
+def _outgrown(needed_bytes: Mapping[str, int], chip: Chip) -> str | None:
+    """The memory in which operands of so many bytes have no room: key and size."""
+    roles = chip.workers("mac_array")[0].roles
+    for space in dict.fromkeys(roles[operand] for operand in needed_bytes):
+        held, size = sum(n for operand, n in needed_bytes.items() if roles[operand] == space), chip.spaces[space].memory.size
+        if held > size:
+            return f"memories.{chip.spaces[space].key}.size={size}"
+    return None
+
+
+def _cut(what: str, size: int, taken: int, key: str, limit: int | None, each_bytes: Mapping[str, int], chip: Chip) -> list[str]:
+    """Why an instruction takes only part of `size`. each_bytes: what one of `size` takes in the smallest tile, by operands."""
     said = [f"{key}={limit}: {size} {what} in parts"] if limit and size > limit else []
     whole = min(size, limit or size)
-    return [*said, _less(what, size, taken, whole * each_bytes, chip)] if taken < whole else said
+    needed_bytes = {operand: whole * n for operand, n in each_bytes.items()}
+    return [*said, _less(what, size, taken, needed_bytes, chip)] if taken < whole else said
 
 
 def _grouped(op: IntegerConvolution, section: str, reduction: int, outputs: int, together: int, layer: Layer) -> list[str]:
@@ -196,7 +205,7 @@ def _tiles(
 def _product(node: Node, graph: Graph, chip: Chip, ops: Sequence[MatrixProduct]) -> list[str]:
     limits = chip.limits.matrix_product
     (*_, rows, columns), inner = graph.types[node.outputs[0]].shape, graph.types[node.inputs[0]].shape[-1]
-    each_bytes = chip.activation_bytes * (1 + min(columns, chip.array.columns))
+    each_bytes = {"input": chip.activation_bytes, "weights": chip.activation_bytes * min(columns, chip.array.columns)}
     said = _cut("terms of a sum", inner, max(o.inner for o in ops), "limits.matrix_product.max_k", limits.max_k, each_bytes, chip)
     if limits.max_n and columns > limits.max_n:
         said.append(f"limits.matrix_product.max_n={limits.max_n}: {columns} columns in parts")
