@@ -43,13 +43,14 @@ class LayerTilings:
         self._looked_at = 0
 
     def best(self, room: Room, most: int) -> LayerPlan | None:
-        """The fewest cycles of the first `most` tilings that fit the room; None where not one does."""
+        """The fewest cycles of the first `most` tilings that fit the room, or as many as it takes to meet one that has all of its
+        slots; None where not one fits."""
         for larger, plan in self._chosen:
             # The best of more room that fits this one is the best of this one.
             if fits(plan.staging_bytes, room) and fits(room, larger):
                 return plan
         best: LayerPlan | None = None
-        tried, self._looked_at = 0, 0
+        tried, doubled, self._looked_at = 0, False, 0
         for tiles, tiling in self._candidates:
             if best is not None and tried >= _FEW and tiles > _FINER * best.works:
                 continue
@@ -57,13 +58,18 @@ class LayerTilings:
             if plan is None:
                 continue
             tried += 1
+            doubled = doubled or self._has_all_slots(plan, room)
             if best is None or plan.cycles < best.cycles:
                 best = plan
-            if tried >= most or self._looked_at > _ENOUGH_WORKS:
+            if (tried >= most and doubled) or self._looked_at > _ENOUGH_WORKS:
                 break
         if best is not None:
             self._chosen.append((room, best))
         return best
+
+    def _has_all_slots(self, plan: LayerPlan, room: Room) -> bool:
+        """Where tiles are so large that a ring has one slot, loads wait for computes: finer tiles may be faster."""
+        return fits(staging_bytes(self._known[plan.tiling].sizes.slots(self._depth, plan.units), self._layer.chip), room)
 
     @cached_property
     def _candidates(self) -> list[tuple[int, Tiling]]:
