@@ -16,7 +16,8 @@ SAME = 1e-5  # of the largest magnitude: two orders of computing one thing in fl
 
 def held_codes(file: Runs, normal: Runs, codes: Codes) -> dict[str, tuple[float, int]]:
     """`codes`, of tensors of the normal form; and those of each tensor of the file that is not among them but has, in every
-    sample, the numbers of one that is, in any order."""
+    sample, the numbers of one that is, in any order. They may all be larger by one factor, as a sum is than the mean that the
+    chip holds instead: so is its scale then."""
     found = dict(codes)
     by_size: dict[int, list[tuple[Array, str]]] = {}
     for name in codes:
@@ -26,11 +27,19 @@ def held_codes(file: Runs, normal: Runs, codes: Codes) -> dict[str, tuple[float,
         if name in codes or value.dtype.kind != "f" or not value.size:
             continue
         numbers = _numbers(file, name)
-        most = np.abs(numbers).max()
-        like = (n for held, n in by_size.get(numbers.size, ()) if most and np.abs(held - numbers).max() <= SAME * most)
-        if (same := next(like, None)) is not None:
-            found[name] = codes[same]
+        alike = [(f, n) for held, n in by_size.get(numbers.size, ()) if (f := _factor(held, numbers)) is not None]
+        if alike:
+            factor, same = min(alike, key=lambda found: found[0] != 1)  # the first of the numbers as they are, where there is one
+            found[name] = (codes[same][0] * factor, codes[same][1])
     return found
+
+
+def _factor(held: Array, numbers: Array) -> float | None:
+    """What `held` is to be multiplied by for `numbers`; None where no positive factor does it, or all are zero."""
+    least, most = np.abs(held).max(), np.abs(numbers).max()
+    if not least or not most or np.abs(held * (most / least) - numbers).max() > SAME * most:
+        return None
+    return 1.0 if abs(most / least - 1) <= SAME else float(most / least)
 
 
 def _numbers(runs: Runs, name: str) -> Array:

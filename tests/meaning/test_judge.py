@@ -26,7 +26,7 @@ NORM_OF_EQUALS = Case(
     e = Constant<value_float=0.001>() a = Add(v, e) s = Sqrt(a) n = Div(d, s) y = Mul(n, w)""",
 )
 SCALED = Case("scaled", "x 1,3,8,8; w 4,3,3,3; wb 4; k 1,4,1,1", "a = Conv(x, w, wb) y = Mul(a, k)")
-# What the chip holds under another name than the file: without the batch in front, and behind a Pad of nothing.
+# What the chip holds under another name than the file: without the batch in front, behind a Pad of nothing, as the mean of a sum.
 NARROWED = Case("narrowed", "x 2,3,8,8; k 1,1,1,1,1", "a = Add(k, x) y = Tanh(a) z = Sigmoid(a)", "y z")
 PADDED_BY_NOTHING = Case(
     "padded_by_nothing",
@@ -34,6 +34,12 @@ PADDED_BY_NOTHING = Case(
     """a = Conv(x, w) y = Relu(a) p = Constant<value_ints=[0,0,0,0,0,0,0,0]>() v = Constant<value_float=0.5>()
     z = Pad(a, p, v)""",
     "y z",
+)
+SUMMED = Case(
+    "summed",
+    "x 6,4,6,6",
+    """n = Constant<value_ints=[0]>() l = Constant<value_float=-0.1>() h = Constant<value_float=0.5>()
+    a = ReduceSum<keepdims=1>(x, n) y = Clip(a, l, h)""",
 )
 # h is all of 0..1, a twice all of +-127/256: each odd code of h is a half there. Upward they cancel in y, toward zero they add.
 HALVES = Case(
@@ -80,7 +86,7 @@ def test_a_code_of_one_number_is_within_the_rounding_of_few_and_a_code_of_all_is
     assert codes_db(expected, None) == math.inf
 
 
-@pytest.mark.parametrize("case", [NARROWED, PADDED_BY_NOTHING], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [NARROWED, PADDED_BY_NOTHING, SUMMED], ids=lambda c: c.name)
 def test_the_rounded_file_rounds_what_the_chip_holds_under_another_name(case: Case, tmp_path: Path) -> None:
     for output in judged(case.proto, int8_machine(), case.samples, tmp_path).outputs:
         assert output.sqnr_db == pytest.approx(output.rounded_db, abs=0.1), output
@@ -91,12 +97,13 @@ def test_a_tensor_is_held_where_its_numbers_are_and_nowhere_else() -> None:
 
     def others(run):
         x = run["held"]
-        alike = {"turned": x.T, "flat": x.reshape(-1), "float": x * (1 + 1e-6)}
+        alike = {"turned": x.T, "flat": x.reshape(-1), "float": x * (1 + 1e-6), "sum": x * 3}
         return alike | {"negative": -x, "clipped": np.maximum(x, -0.99), "half": x[:2], "whole": x.astype(np.int32)}
 
     codes = {"held": (0.5, 3), "inner": (0.25, 1)}
     normal = [run | {"inner": run["held"] + 1} for run in runs]
-    assert held_codes([others(r) for r in runs], normal, codes) == codes | dict.fromkeys(("turned", "flat", "float"), (0.5, 3))
+    same = dict.fromkeys(("turned", "flat", "float"), (0.5, 3))
+    assert held_codes([others(r) for r in runs], normal, codes) == codes | same | {"sum": (pytest.approx(1.5), 3)}
     own = [{"inner": r["held"], "zero": 0 * r["held"]} for r in runs]
     assert held_codes(own, [r | {"none": 0 * r["held"]} for r in normal], {**codes, "none": (1e-9, 0)})["inner"] == (0.25, 1)
     assert "zero" not in held_codes(own, [r | {"none": 0 * r["held"]} for r in normal], {**codes, "none": (1e-9, 0)})
