@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from toolchain.bounds import DRAM_BYTES
@@ -24,6 +25,11 @@ from toolchain.schedule.copies import Spot
 from toolchain.schedule.region import RegionPlan
 
 
+def _dram_alignment(chip: Chip) -> int:
+    """Transfers are charged in whole bursts, so nothing begins inside one."""
+    return math.lcm(chip.dram.alignment_bytes, chip.dram.burst_bytes, 16)
+
+
 def link_region(
     graph: Graph,
     segment: Segment,
@@ -35,7 +41,7 @@ def link_region(
     """Ports first, then spilled tensors, then constants in the order of their first use. samples: plan is of one sample, the
     program runs it for each. Raises CompileError."""
     chip = machine.chip
-    layout = _Layout(graph, segment, plan, samples, max(chip.dram.alignment_bytes, 16), chip)
+    layout = _Layout(graph, segment, plan, samples, _dram_alignment(chip), chip)
     constants = _Constants(layout.end, layout.align)
     placed = lower_region(plan, Homes(layout.roots, constants.address), chip)
     inputs, outputs = (
