@@ -21,7 +21,7 @@ from quant.data import HELD_FROM, Samples, held_out, open_data, random_data, to_
 from quant.file import read_parameters
 from quant.repair.step import Quantization
 from simulator import simulate
-from toolchain.codegen import Container, Island, Region, container_of, container_to_bytes, island, link_region
+from toolchain.codegen import Container, Island, Region, container_of, container_to_bytes, island, link_region, shortened
 from toolchain.errors import CompileError, InternalError, ProgramError
 from toolchain.export.qdq import qdq_model
 from toolchain.frontend import NormalModel, load_model, to_graph
@@ -302,6 +302,13 @@ def _region(graph: Graph, segment: Segment, selection: Selection, machine: Machi
         return plan, link_region(graph, segment, plan, selection.origins, machine, samples)
 
     def made(options: Options) -> tuple[RegionPlan, Region]:
+        plan, region = batched(options)
+        shorter = shortened(region, machine) if machine.chip.control.call else None
+        if shorter is None or not within(options.call_cycles, shorter, region):
+            return plan, region
+        return plan, shorter
+
+    def batched(options: Options) -> tuple[RegionPlan, Region]:
         if samples is None:
             return linked(options, None)
         try:
@@ -311,7 +318,10 @@ def _region(graph: Graph, segment: Segment, selection: Selection, machine: Machi
         if options.repeat_cycles == math.inf:
             return repeated
         flat = linked(options, None)
-        return repeated if cycles(repeated[1]) <= options.repeat_cycles * cycles(flat[1]) else flat
+        return repeated if within(options.repeat_cycles, repeated[1], flat[1]) else flat
+
+    def within(times: float, one: Region, other: Region) -> bool:
+        return times == math.inf or cycles(one) <= times * cycles(other)
 
     def cycles(region: Region) -> int:
         found = decode(region.program, machine.isa)

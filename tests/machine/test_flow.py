@@ -80,7 +80,11 @@ def test_a_block_runs_where_it_is_met_and_at_each_call():
     block = (Block(1), fill(0, 1), fill(8, 1), Return())
     found = flowing(*block, SetBase(1, 0, 64), Repeat(2), Call(1), SetBase(1, 1, 64), Again(), fill(4), End())
     assert addresses(found) == [0, 8, 64, 72, 128, 136, 4]
-    assert [found.name(i) for i in (1, 2, 5)] == ["op 2", "op 1, iteration 1 of 2", "op 2, iteration 2 of 2"]
+    assert [found.name(i) for i in (1, 2, 5)] == [
+        "op 2",
+        "op 1, iteration 1 of 2, called by op 6",
+        "op 2, iteration 2 of 2, called by op 6",
+    ]
 
 
 def test_a_loop_buffer_keeps_a_body_that_fits():

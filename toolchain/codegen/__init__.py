@@ -1,6 +1,7 @@
 """From plans to bytes: lowering, synchronisation, linking, the model.npu container."""
 
 from toolchain.codegen.assemble import container_of, island, reference_container
+from toolchain.codegen.calls import shortened
 from toolchain.codegen.container import MAGIC, container_from_bytes, container_to_bytes, read_container
 from toolchain.codegen.image import image_files
 from toolchain.codegen.link import link_region
@@ -28,4 +29,5 @@ __all__ = [
     "read_container",
     "reference_container",
     "relocated",
+    "shortened",
 ]

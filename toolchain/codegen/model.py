@@ -9,6 +9,7 @@ import numpy as np
 
 from toolchain.ir.graph import Graph
 from toolchain.isa import Machine
+from toolchain.machine import Flow
 
 _ORT_NAMES = {"float32": "float", "float64": "double"}
 
@@ -114,6 +115,15 @@ class Region:
     sram_peak_bytes: int
     areas: tuple[DramArea, ...] = ()  # files of older builds do not say them
     buffers: tuple[Occupied, ...] = ()
+
+    def layer_of(self, flow: Flow, index: int) -> int:
+        """Of an operation that is dispatched; -1 for none. A call runs its block for the layers from its own on: each lies as
+        far from it as the operation's own from that of the block's begin."""
+        layer = self.op_layers[flow.sources[index]]
+        for call, block in flow.calls[index]:
+            here, there = self.op_layers[call], self.op_layers[block]
+            layer = layer + here - there if min(layer, here, there) >= 0 else -1
+        return layer if layer < len(self.layers) else -1
 
     @property
     def bases(self) -> dict[int, int]:

@@ -18,6 +18,7 @@ from toolchain.machine.operations.control import ControlOp
 from toolchain.machine.operations.load_base import LoadBase
 
 Iterations = tuple[tuple[int, int], ...]
+Calls = tuple[tuple[int, int], ...]
 
 
 class Flow(tuple[MachineOp, ...]):
@@ -25,17 +26,19 @@ class Flow(tuple[MachineOp, ...]):
 
     words: that the front end reads before each can start. sources: the index in the program of each. iterations: (iteration,
     count) of each open repeat, the outermost first. indirect: by operation its addresses, parameters, to which numbers from
-    memory are added; the operations here have 0 in their place.
+    memory are added; the operations here have 0 in their place. calls: (call, begin of its block) of each open call, as
+    operations of the program.
     """
 
     words: Sequence[int]
     sources: Sequence[int]
     iterations: Sequence[Iterations]
     indirect: Mapping[int, Mapping[str, tuple[Index, ...]]]
+    calls: Sequence[Calls]
 
     def name(self, index: int) -> str:
-        """`op 12`, or `op 12, iteration 3 of 8` (the outermost repeat first)."""
-        return _name(self.sources[index], self.iterations[index])
+        """`op 12`; `op 12, iteration 3 of 8` (the outermost repeat first); `op 12, called by op 80`."""
+        return _name(self.sources[index], self.iterations[index], self.calls[index])
 
     def round(self, index: int) -> int:
         """The iteration of the outermost repeat, from 0; 0 outside of repeats."""
@@ -93,7 +96,7 @@ def dispatched(
         return ops
     words = [1] * len(ops) if words is None else words
     if not bases and not any(isinstance(op, ControlOp | LoadBase) for op in ops):
-        return _flow(ops, words, range(len(ops)), [()] * len(ops), {})
+        return _flow(ops, words, range(len(ops)), [()] * len(ops), {}, [()] * len(ops))
     return _Dispatch(chip, ops, words, bases or {}).run()
 
 
@@ -103,9 +106,10 @@ def _flow(
     sources: Sequence[int],
     iterations: Sequence[Iterations],
     indirect: Mapping[int, Mapping[str, tuple[Index, ...]]],
+    calls: Sequence[Calls],
 ) -> Flow:
     found = Flow(ops)
-    found.words, found.sources, found.iterations, found.indirect = words, sources, iterations, indirect
+    found.words, found.sources, found.iterations, found.indirect, found.calls = words, sources, iterations, indirect, calls
     return found
 
 
@@ -125,8 +129,10 @@ class _Dispatch:
         sources: list[int] = []
         iterations: list[Iterations] = []
         indirect: dict[int, Mapping[str, tuple[Index, ...]]] = {}
+        calls: list[Calls] = []
         fetched = steps = 0
         inside: Iterations = ()
+        called: Calls = ()
         while front.next < len(program):
             front.at = at = front.next
             front.next, steps = at + 1, steps + 1
@@ -136,7 +142,7 @@ class _Dispatch:
             fetched += 0 if front.buffered else self.words[at]
             if isinstance(op, ControlOp):
                 self._steered(op, lambda op=op: op.steer(front), inside)
-                inside = front.iterations()
+                inside, called = front.iterations(), front.calls()
                 continue
             numbers = self._numbers(op)
             if numbers:
@@ -147,11 +153,12 @@ class _Dispatch:
             words.append(fetched)
             sources.append(at)
             iterations.append(inside)
+            calls.append(called)
             fetched = 0
         if front.open:
             frame = front.open[-1]
             raise ProgramError(f"op {frame.first - 1}: the {frame.opened_by} is not ended before the program is")
-        return _flow(ops, words, sources, iterations, indirect)
+        return _flow(ops, words, sources, iterations, indirect, calls)
 
     def _steered(self, op: MachineOp, steer: Callable[[], None], inside: Iterations) -> None:
         try:
@@ -179,5 +186,6 @@ class _Dispatch:
         return self.resolved[key]
 
 
-def _name(at: int, inside: Iterations) -> str:
-    return "".join((f"op {at}", *(f", iteration {i + 1} of {n}" for i, n in inside)))
+def _name(at: int, inside: Iterations, called: Calls = ()) -> str:
+    rounds = (f", iteration {i + 1} of {n}" for i, n in inside)
+    return "".join((f"op {at}", *rounds, *(f", called by op {call}" for call, _ in called)))

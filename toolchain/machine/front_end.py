@@ -130,6 +130,10 @@ class FrontEnd:
                 return True
         return False
 
+    def calls(self) -> tuple[tuple[int, int], ...]:
+        """(call, begin of the block that it runs) of each call that is open, as operations of the program."""
+        return tuple((o.resume - 1, o.first - 1) for o in self.open if o.resume is not None)
+
     def iterations(self) -> tuple[tuple[int, int], ...]:
         """(iteration, count) of each open repeat, the outermost first."""
         return tuple((o.iteration, o.count) for o in self.open if o.repeats)

@@ -28,6 +28,7 @@ from toolchain.machine import (
     Space,
     Table,
     Wait,
+    dispatched,
     rated_as,
 )
 from toolchain.ops.convolution.integer import IntegerConvolution
@@ -59,8 +60,11 @@ def causes(container: Container, operators: Mapping[str, str]) -> dict[str, tupl
 
 def _by_layer(region: Region, container: Container) -> list[list[MachineOp]]:
     found: list[list[MachineOp]] = [[] for _ in region.layers]
-    for op, layer in zip(decode(region.program, container.machine.isa).ops, region.op_layers):
-        if layer >= 0 and not isinstance(op, Signal | Wait):
+    decoded = decode(region.program, container.machine.isa)
+    flow = dispatched(container.machine.chip, decoded.ops, decoded.words, region.bases)
+    for index, op in enumerate(flow):
+        layer = region.layer_of(flow, index)
+        if layer >= 0 and not isinstance(op, Signal | Wait) and not any(i for i, _ in flow.iterations[index]):
             found[layer].append(op)
     return found
 

@@ -136,8 +136,8 @@ def _layers(segment: int, region: Region, simulation: Simulation, container: Con
     macs = np.zeros(count, np.int64)
     places: dict[int, list[int]] = {}  # first and last operation of each layer
     for index, op in enumerate(flow):
-        source, turn = flow.sources[index], flow.round(index)
-        layer = region.op_layers[source]
+        source = flow.calls[index][0][0] if flow.calls[index] else flow.sources[index]
+        turn, layer = flow.round(index), region.layer_of(flow, index)
         if layer < 0:
             continue
         first, last = places.setdefault(layer, [source, source])

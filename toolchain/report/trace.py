@@ -20,7 +20,7 @@ def trace_json(container: Container, simulations: Sequence[Simulation | None]) -
         if not isinstance(segment, Region) or simulation is None:
             continue
         flow = simulation.flow
-        owners = (segment.op_layers[i] for i in flow.sources)
+        owners = (segment.layer_of(flow, i) for i in range(len(flow)))
         labels = [segment.layers[i].name if i >= 0 else op.NAME for i, op in zip(owners, flow)]
         trace = chrome_trace(chip, flow, simulation, labels)
         rest = {k: v for k, v in trace.items() if k != "traceEvents"}

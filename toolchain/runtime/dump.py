@@ -68,7 +68,7 @@ def memory_files(
     memory = session.memory_behind(stop.segment, stop.index, feeds, progress)
     container, program = session.container, session.program(stop.segment)
     ops, region = program.flow, program.region
-    op, layer = ops[stop.index], region.op_layers[ops.sources[stop.index]]
+    op, layer = ops[stop.index], region.layer_of(ops, stop.index)
     chip = container.machine.chip
     engine = op.queue(chip)
     said = {
@@ -105,7 +105,7 @@ class _Contents:
         ends = [max((a.end for _, a in found if a.space == space), default=0) for space in range(len(chip.spaces))]
         self._owners = [np.full(end, _NEVER, np.int32) for end in ends]
         for index, access in found:
-            layer = region.op_layers[ops.sources[index]]
+            layer = region.layer_of(ops, index)
             self._bytes(access)[...] = layer if layer >= 0 else self._unknown
 
     def all(self) -> Iterator[dict[str, Any]]:

@@ -36,7 +36,7 @@ def unread_warnings(container: Container, region: Region, ops: Flow, found: Sequ
     layers: dict[int, list[Unread]] = {}
     for u in found:
         if u.index >= 0:
-            layers.setdefault(region.op_layers[ops.sources[u.index]], []).append(u)
+            layers.setdefault(region.layer_of(ops, u.index), []).append(u)
     unknown = layers.pop(-1, [])  # of an edited listing
     if sum(u.bytes for u in unknown) > network.all_dropped_bytes:
         warnings.append(_sentence(unknown, ops, "no known layer"))

@@ -95,7 +95,7 @@ class _RegionWatch:
 
     def _owner(self, index: int) -> _Owner:
         """The layer of an operation, and the sample of a batch whose tensor it makes where samples take turns in one place."""
-        layer = self._region.op_layers[self._ops.sources[index]]
+        layer = self._region.layer_of(self._ops, index)
         result = self._region.layers[layer].result if layer >= 0 else None
         if result is None or result.turns == 1:
             return layer, None

@@ -11,7 +11,9 @@ class Options:
     """fuse: tables and residual sums into their producers (clamps always are). double_buffer: load while computing.
     residency: tensors stay in SRAM between layers. in_place: slices are views, concat parts are made in place. tilings: how
     many are costed for each layer. repeat_cycles: where the machine has a repeat, a batch is the program of one sample, repeated,
-    unless that takes more than so many times the cycles of a program that works through the batch layer by layer.
+    unless that takes more than so many times the cycles of a program that works through the batch layer by layer. call_cycles:
+    where it has a call, what a program says several times becomes a block that is called, unless that takes more than so many
+    times the cycles.
     """
 
     fuse: bool
@@ -20,11 +22,12 @@ class Options:
     in_place: bool
     tilings: int
     repeat_cycles: float
+    call_cycles: float
 
 
 LEVELS = (
-    Options(False, False, False, False, 1, math.inf),
-    Options(True, True, False, False, 4, 1.05),
-    Options(True, True, True, True, 12, 1.05),
-    Options(True, True, True, True, 40, 1.0),
+    Options(False, False, False, False, 1, math.inf, math.inf),
+    Options(True, True, False, False, 4, 1.05, 1.01),
+    Options(True, True, True, True, 12, 1.05, 1.01),
+    Options(True, True, True, True, 40, 1.0, 1.0),
 )
