@@ -124,6 +124,7 @@ _CONTROLS: tuple[dict[str, Any], ...] = (
     {"bases": 1, "host_bases": 1},
     {"bases": 6, "host_bases": 4, "repeat": {}, "indirect": {}},
     {"bases": 5, "repeat": {"depth": 2, "max_count": 9, "buffer_words": 40}, "call": {"blocks": 3, "depth": 2}},
+    {"bases": 9, "host_bases": 2, "operand_bases": True, "repeat": {}, "call": {"blocks": 8}},
 )
 
 

@@ -117,6 +117,18 @@ def test_a_stack_of_equal_layers_is_shorter_and_as_fast(kind: str, most: float, 
     assert all(abs(a["cycles"] - b["cycles"]) <= 0.02 * b["cycles"] + 64 for a, b in zip(layers, others))
 
 
+def test_operands_that_lie_elsewhere_are_moved_where_they_have_bases(path: Path):
+    """From level 2 on tensors stay in SRAM, each layer's elsewhere: only the bases of operands make them alike."""
+    moves, operands = (build(path, BuildOptions(machine(bases=15, operand_bases=on), level=2)) for on in (False, True))
+    words = [len(region_of(b).program) // b.container.machine.isa.word_bytes for b in (moves, operands)]
+    assert words[1] < 0.95 * words[0]
+    assert operands.figures["cycles"] <= 1.01 * moves.figures["cycles"]
+    assert any(isinstance(op, Convolution) and op.input_base for op in operations(operands))
+    session = Session(operands.data)
+    feeds = random_feeds(session.get_inputs(), seed=3)
+    assert verify(session, Session(operands.data, backend="reference"), feeds)[1] is None
+
+
 def test_a_slow_front_end_takes_no_calls_that_cost_cycles(path: Path):
     """At levels above 0 it is 1 % at most, whatever the bytes."""
     slow = {"isa": machine().chip.isa.model_copy(update={"word_cycles": 4000.0})}

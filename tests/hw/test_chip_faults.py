@@ -149,6 +149,11 @@ CASES = {
         "sync: {semaphores: 64}\ncontrol: {bases: 3, host_bases: 4}",
         "mine.yaml:{line}: control.host_bases: 4 are more than the machine's control.bases=3",
     ),
+    "operands without bases": (
+        "sync: {semaphores: 64}",
+        "sync: {semaphores: 64}\ncontrol: {operand_bases: true}",
+        "mine.yaml:{line}: control.operand_bases: adds base registers to addresses, and control.bases is 0",
+    ),
     "indices without bases": (
         "sync: {semaphores: 64}",
         "sync: {semaphores: 64}\ncontrol: {indirect: {max_index: 9}}",
@@ -247,6 +252,7 @@ CASES = {
 
 
 ANCHORS = {
+    "operands without bases": "control:",
     "indices without bases": "control:",
     "more bases of the host than there are": "control:",
     "unknown section": "registers:",

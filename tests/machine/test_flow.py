@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from tests.controlled import CONTROL, with_control
 from toolchain import bounds
 from toolchain.errors import ProgramError
+from toolchain.hw.chip import Chip
 from toolchain.isa import load_machine
 from toolchain.machine import (
     Again,
@@ -16,15 +20,24 @@ from toolchain.machine import (
     End,
     Fill,
     Flow,
+    LoadBase,
     MachineOp,
     Repeat,
     Return,
     SetBase,
     Space,
+    Table,
+    accesses_at,
     broken_capability,
     dispatched,
     flow,
 )
+
+
+def lowest(operation: type[MachineOp], chip: Chip) -> Any:
+    """The operation with the least value of each parameter."""
+    return operation(**{p: max(operation.need(p, chip).low, 0) for p in operation.parameters()})
+
 
 CHIP = with_control(load_machine("edge16")).chip
 
@@ -74,6 +87,27 @@ def test_what_the_host_has_set_is_there_at_the_start():
     assert addresses(found) == [1032, 1040, 4]
     alone = dispatched(CHIP, [fill(8, 1), End()], (2, 1), {1: 1024})
     assert (addresses(alone), [*alone.words]) == ([1032], [2, 1])
+
+
+def test_operands_have_bases_where_the_machine_says_so():
+    chip = with_control(load_machine("edge16"), control={"bases": 2, "operand_bases": True}).chip
+    table = lowest(Table, chip)
+    moved = replace(table, input_base=1, output_base=2)
+    found = dispatched(chip, [SetBase(1, 0, 64), SetBase(2, 0, 256), moved, End()])
+    assert found[0] == replace(moved, input_address=64, output_address=256)
+    assert broken_capability(moved, chip) is None
+    assert broken_capability(replace(table, input_base=3), chip) == "input_base=3, the machine has control.bases=2"
+    assert broken_capability(moved, CHIP) == "input_base=1, the machine has control.bases=3, and no control.operand_bases"
+
+
+def test_an_operand_may_be_chosen_by_a_number_in_memory():
+    """Of a table of functions the one whose number lies in DRAM."""
+    control = {"bases": 2, "operand_bases": True, "indirect": {"max_index": 9}}
+    chip = with_control(load_machine("edge16"), control=control).chip
+    load, table = LoadBase(0, 1, 0, 512, 256, 3, Space.DRAM, 0, 1), replace(lowest(Table, chip), table_base=1)
+    flow = dispatched(chip, [load, table, End()])
+    lookups = [a for a in accesses_at(flow, 1, chip) if not a.exact]
+    assert [(a.address, a.end, a.write) for a in lookups] == [(512, 512 + 4 * 256, False)]
 
 
 def test_a_block_runs_where_it_is_met_and_at_each_call():

@@ -15,7 +15,7 @@ import pytest
 from simulator.execute import computed, execute
 from simulator.state import State
 from simulator.values.context import Context
-from tests.controlled import with_control
+from tests.controlled import CONTROL, with_control
 from toolchain.errors import InternalError
 from toolchain.hw import load_chip, shipped_names
 from toolchain.isa import Machine, c_header, decode, encode, load_machine, manual, starter_table, verilog_package
@@ -96,13 +96,14 @@ def test_values_of_all_operations_and_no_others() -> None:
     assert {*computed()} == {*OPERATIONS.values()}
 
 
-CONTROLLED = {"edge16, control": "descriptors", "ws8_pow2, control": "registers"}
+CONTROLLED = {"edge16, control": "descriptors", "ws8_pow2, control": "registers", "edge16, operands": "registers"}
 
 
 def machine_of(name: str) -> Machine:
     """A shipped one, or one of these with repeats and calls."""
     base = load_machine(name.partition(",")[0])
-    return with_control(base, CONTROLLED[name]) if name in CONTROLLED else base
+    control = {**CONTROL, "operand_bases": True} if name.endswith("operands") else CONTROL
+    return with_control(base, CONTROLLED[name], None, control) if name in CONTROLLED else base
 
 
 def test_every_operation_is_one_of_some_machine() -> None:

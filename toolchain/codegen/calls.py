@@ -15,6 +15,7 @@ from toolchain.codegen.model import Region
 from toolchain.codegen.suffixes import repeats
 from toolchain.codegen.synchronise import Synchronised
 from toolchain.errors import InternalError
+from toolchain.hw.chip import Chip
 from toolchain.isa import Machine, decode, encode
 from toolchain.machine import Block, Call, ControlOp, End, LoadBase, MachineOp, Return, SetBase, Signal, Wait, dispatched
 
@@ -81,7 +82,7 @@ def with_calls(program: Synchronised, words: Sequence[int], machine: Machine) ->
     call = control.call
     if call is None:
         return program
-    groups = _Groups(program, words, _costs(program.ops, machine))
+    groups = _Groups(program, words, _costs(program.ops, machine), machine.chip)
     found: list[_Found] = []
     while len(found) < call.blocks:
         best = max(groups.repeated(control.bases - used), key=lambda f: f.saving, default=None)
@@ -100,8 +101,9 @@ def _bases_used(ops: Sequence[MachineOp]) -> int:
 class _Groups:
     """starts: the first operation of each group, and the end of all."""
 
-    def __init__(self, program: Synchronised, words: Sequence[int], costs: _Costs):
+    def __init__(self, program: Synchronised, words: Sequence[int], costs: _Costs, chip: Chip):
         ops, self._layers, self._costs = program.ops, program.layers, costs
+        self._movable = {kind: _movable(kind, chip) for kind in {type(op) for op in ops}}
         self._ops = ops
         apart = [i for i, op in enumerate(ops) if not i or not (isinstance(ops[i - 1], Wait) or isinstance(op, Signal))]
         self.starts = [*apart, len(ops)]
@@ -120,7 +122,12 @@ class _Groups:
             return group
         before = self._layers[first - 1] if first else -1
         steps = tuple(layer - before for layer in self._layers[first:last])
-        return steps, tuple((type(op), _fixed(op)) for op in ops)
+        return steps, tuple((type(op), self._fixed(op)) for op in ops)
+
+    def _fixed(self, op: MachineOp) -> tuple[int, ...]:
+        """What no base register moves."""
+        moved = {name for pair in self._movable[type(op)] for name in pair}
+        return tuple(int(getattr(op, name)) for name in op.parameters() if name not in moved)
 
     def take(self, found: _Found) -> None:
         """What is in a block, or called, is in no other."""
@@ -175,7 +182,7 @@ class _Groups:
         starts = [self.starts[p + offset] for p in places]
         for i in range(self.starts[places[0] + offset + 1] - starts[0]):
             ops = [self._ops[s + i] for s in starts]
-            for base, address in ops[0].based():
+            for base, address in self._movable[type(ops[0])]:
                 own = getattr(ops[0], address)
                 vector = tuple((getattr(op, base), getattr(op, address) - own) for op in ops)
                 if len({*vector}) > 1:
@@ -183,10 +190,9 @@ class _Groups:
         return found
 
 
-def _fixed(op: MachineOp) -> tuple[int, ...]:
-    """What no base register moves."""
-    moved = {name for pair in op.based() for name in pair}
-    return tuple(int(getattr(op, name)) for name in op.parameters() if name not in moved)
+def _movable(kind: type[MachineOp], chip: Chip) -> tuple[tuple[str, str], ...]:
+    """Base and address of what a base register can move on this machine."""
+    return tuple((base, address) for base, address in kind.based() if kind.need(base, chip).high)
 
 
 def _apart(places: Sequence[int], count: int) -> list[int]:

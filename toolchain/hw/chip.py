@@ -153,6 +153,7 @@ class Control(Section):
     host_bases: Annotated[int, Field(ge=0, le=255)] = (
         0  # the first of them: set before a start, each to where an area of dram lies
     )
+    operand_bases: bool = False  # arrays and vector engines add them to the addresses of their operands, as moves do
     repeat: Repeats | None = None
     call: Calls | None = None
     indirect: Indirect | None = None

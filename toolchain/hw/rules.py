@@ -36,6 +36,8 @@ def _control(chip: Chip) -> Iterator[Broken]:
     control = chip.control
     if control.host_bases > control.bases:
         yield ("control", "host_bases"), f"{control.host_bases} are more than the machine's control.bases={control.bases}"
+    if control.operand_bases and not control.bases:
+        yield ("control", "operand_bases"), "adds base registers to addresses, and control.bases is 0"
     if control.indirect is not None and not control.bases:
         yield ("control", "indirect"), "reads base registers from memory, and control.bases is 0"
 

@@ -243,7 +243,16 @@ def broken_capability(op: MachineOp, chip: Chip) -> str | None:
     for name, least in op.sizes():
         if getattr(op, name) < least:
             return f"{name}={getattr(op, name)}, must be at least {least}"
-    return next(op.broken(chip), None) or next(_beyond(op, chip), None)
+    return next(_unknown_bases(op, chip), None) or next(op.broken(chip), None) or next(_beyond(op, chip), None)
+
+
+def _unknown_bases(op: MachineOp, chip: Chip) -> Iterator[str]:
+    for name, _ in op.based():
+        value = getattr(op, name)
+        if value and not 0 < value <= op.need(name, chip).high:
+            held = f"control.bases={chip.control.bases}"
+            known = op.need(name, chip).high or not chip.control.bases
+            yield f"{name}={value}, the machine has {held if known else f'{held}, and no control.operand_bases'}"
 
 
 def _beyond(op: MachineOp, chip: Chip) -> Iterator[str]:

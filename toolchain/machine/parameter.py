@@ -321,6 +321,15 @@ def base_of(address: str) -> Any:
     return field(default=0, metadata={"parameter": Parameter("", _bases, choice=True, adds_to=address)})
 
 
+def operand_base_of(address: str) -> Any:
+    """The same of an operand of an array or a vector engine."""
+    return field(default=0, metadata={"parameter": Parameter("", _operand_bases, choice=True, adds_to=address)})
+
+
+def _operand_bases(operation: Any, chip: Chip) -> Need:
+    return Need(0, chip.control.bases if chip.control.operand_bases else 0, "control.operand_bases")
+
+
 def base_number(least: int) -> Any:
     """Of a base register; 0 holds 0."""
     return parameter("", lambda operation, chip: Need(least, max(least, chip.control.bases), "control.bases"))

@@ -17,6 +17,7 @@ from toolchain.machine.parameter import (
     multiplier,
     only_with,
     operand_address,
+    operand_base_of,
     operand_stride,
     post_flag,
     shift,
@@ -55,6 +56,12 @@ class Convolution(WeightedWindowOp):
     add_clamp_low: int = only_with("add", code())
     add_clamp_high: int = only_with("add", code())
     unit: int = unit_number()
+    input_base: int = operand_base_of("input_address")
+    weight_base: int = operand_base_of("weight_address")
+    parameter_base: int = operand_base_of("parameter_address")
+    table_base: int = operand_base_of("table_address")
+    addend_base: int = operand_base_of("addend_address")
+    output_base: int = operand_base_of("output_address")
 
     @classmethod
     def needed(cls, chip: Chip) -> str:

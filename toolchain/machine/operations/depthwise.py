@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from toolchain.hw.chip import Chip
 from toolchain.machine.operation import Access, Demand
 from toolchain.machine.operations.window import WeightedWindowOp, weight_bytes
-from toolchain.machine.parameter import Limit, extent, unit_number
+from toolchain.machine.parameter import Limit, extent, operand_base_of, unit_number
 from toolchain.machine.units.array import depthwise_cycles, operand_rate
 
 
@@ -20,6 +20,11 @@ class Depthwise(WeightedWindowOp):
     NAME = "depthwise"
     channels: int = extent(Limit("max_output_channels", "{} channels"))
     unit: int = unit_number()
+    input_base: int = operand_base_of("input_address")
+    weight_base: int = operand_base_of("weight_address")
+    parameter_base: int = operand_base_of("parameter_address")
+    table_base: int = operand_base_of("table_address")
+    output_base: int = operand_base_of("output_address")
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:

@@ -16,6 +16,7 @@ from toolchain.machine.parameter import (
     left_shift,
     multiplier,
     operand_address,
+    operand_base_of,
     operand_stride,
     shift,
     unit_number,
@@ -76,6 +77,9 @@ class Elementwise(MachineOp):
     clamp_low: int = code()
     clamp_high: int = code()
     unit: int = unit_number()
+    a_base: int = operand_base_of("a_address")
+    b_base: int = operand_base_of("b_address")
+    output_base: int = operand_base_of("output_address")
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:

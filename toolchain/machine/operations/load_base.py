@@ -10,7 +10,7 @@ from toolchain.hw.chip import Chip
 from toolchain.machine.columns import Whole
 from toolchain.machine.front_end import FrontEnd
 from toolchain.machine.operation import Access, Demand, MachineOp
-from toolchain.machine.operations.move import unknown_bases, unreached
+from toolchain.machine.operations.move import unreached
 from toolchain.machine.parameter import (
     Space,
     base_number,
@@ -68,7 +68,6 @@ class LoadBase(MachineOp):
         return move_demand(self.unit_in(chip), chip, self.word_bytes, (), End(self.space, self.address, ()), None)
 
     def broken(self, chip: Chip) -> Iterator[str]:
-        yield from unknown_bases(self, chip)
         if self.word_bytes not in (1, 2, 4):
             yield f"word_bytes={self.word_bytes}, must be 1, 2 or 4"
         if self.scale < 0:

@@ -16,6 +16,7 @@ from toolchain.machine.parameter import (
     flag,
     multiplier,
     operand_address,
+    operand_base_of,
     operand_stride,
     shift,
     unit_number,
@@ -55,6 +56,9 @@ class MatrixProduct(MachineOp):
     accumulate: int = flag()
     emit: int = flag()
     unit: int = unit_number()
+    a_base: int = operand_base_of("a_address")
+    b_base: int = operand_base_of("b_address")
+    output_base: int = operand_base_of("output_address")
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:

@@ -12,13 +12,6 @@ from toolchain.machine.operation import MachineOp
 from toolchain.machine.parameter import space_of
 
 
-def unknown_bases(op: MachineOp, chip: Chip) -> Iterator[str]:
-    """Base registers that an operation names and the machine has not."""
-    for name, _ in op.based():
-        if not 0 <= getattr(op, name) <= chip.control.bases:
-            yield f"{name}={getattr(op, name)}, the machine has control.bases={chip.control.bases}"
-
-
 def unreached(unit: Unit, spaces: Iterable[int], chip: Chip) -> Iterator[str]:
     """Memories that a channel cannot reach."""
     for space in spaces:
@@ -49,7 +42,6 @@ class Move(MachineOp):
 
     def broken(self, chip: Chip) -> Iterator[str]:
         unit = self.unit_in(chip)
-        yield from unknown_bases(self, chip)
         if any(n > 1 for n in (self.count0, self.count1)[: 3 - unit.dma.dimensions]):
             counts = f"{self.count0}x{self.count1}x{self.count2}"
             yield f"counts {counts}, the machine has {unit.key}.dimensions={unit.dma.dimensions}"

@@ -9,7 +9,7 @@ from enum import IntEnum
 from toolchain.hw.chip import Chip
 from toolchain.machine.operation import Access, Demand, traffic
 from toolchain.machine.operations.window import WindowOp
-from toolchain.machine.parameter import extent, function, multiplier, shift, unit_number
+from toolchain.machine.parameter import extent, function, multiplier, operand_base_of, shift, unit_number
 from toolchain.machine.units.vector import needed_functions, rate_of, vector_demand
 
 
@@ -36,6 +36,8 @@ class Pool(WindowOp):
     multiplier: int = multiplier()
     shift: int = shift()
     unit: int = unit_number()
+    input_base: int = operand_base_of("input_address")
+    output_base: int = operand_base_of("output_address")
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:

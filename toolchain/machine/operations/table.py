@@ -9,7 +9,7 @@ from enum import IntEnum
 from toolchain.hw.chip import Chip
 from toolchain.machine.operation import Access, Demand, MachineOp, traffic
 from toolchain.machine.operations.window import broken_table, read_of, table_bytes
-from toolchain.machine.parameter import extent, function, operand_address, operand_stride, unit_number
+from toolchain.machine.parameter import extent, function, operand_address, operand_base_of, operand_stride, unit_number
 from toolchain.machine.units.vector import needed_functions, rate_of, vector_demand
 
 
@@ -93,6 +93,9 @@ class Table(MachineOp):
     table_address: int = operand_address("tables", 1)
     function: TableFunction = function(TableFunction, TABLE_FUNCTIONS, choice=True)
     unit: int = unit_number()
+    input_base: int = operand_base_of("input_address")
+    output_base: int = operand_base_of("output_address")
+    table_base: int = operand_base_of("table_address")
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:
