@@ -285,6 +285,12 @@ def test_a_product_needs_a_way_from_the_sram(net: Net, make: Make) -> None:
     assert [(f["node"], f["reason"]) for f in made.figures["fallbacks"] if f["op"] == "MatMul"] == [("m", reason)]
 
 
+def test_a_copy_fills_a_memory_larger_than_the_sram(make: Make) -> None:
+    chip = make(memory("1 MiB"), operands(CONSTANTS)).chip
+    wanted = Copy.need("inner_bytes", chip)
+    assert (wanted.high, wanted.reason) == (1 << 20, "memories.wbuf.size")
+
+
 def test_everyone_knows_it(residual: Path, make: Make, tmp_path: Path) -> None:
     """Trace, plan, `npu-hw show`, manual and memory images name the memory."""
     machine = make(memory(), operands(CONSTANTS))
@@ -294,9 +300,11 @@ def test_everyone_knows_it(residual: Path, make: Make, tmp_path: Path) -> None:
     session, feeds = Session(made.data, timing=True), random_feeds(made.container.inputs, seed=5)
     run = session.run_detailed(feeds).segments[0].simulation
     assert run is not None
-    live = [e for e in chrome_trace(machine.chip, run.flow, run)["traceEvents"] if e["name"] == "wbuf live bytes"]
-    most = max(e["args"]["bytes"] for e in live)
-    assert 0 < most <= made.figures["buffers"][0]["peak_bytes"] and live[-1]["args"]["bytes"] == 0
+    events = chrome_trace(machine.chip, run.flow, run)["traceEvents"]
+    live, sram = ([e["args"]["bytes"] for e in events if e["name"] == f"{name} live bytes"] for name in ("wbuf", "sram"))
+    largest = max(op.inner_bytes for op in run.flow if isinstance(op, Copy) and op.destination_space == WBUF)
+    assert largest <= max(live) <= made.figures["buffers"][0]["peak_bytes"] and live[-1] == 0
+    assert live != sram
     shown = "# wbuf: 64 KiB for weights of mac, parameters of mac, filled with at most 8 bytes a cycle"
     assert shown in chip_lines(machine.chip)
     assert "Codes: 0 dram, 1 sram, 2 wbuf." in manual(machine)
