@@ -161,8 +161,10 @@ def _said(op: MachineOp, name: str) -> bool:
         return False
     if isinstance(op, Elementwise) and name.startswith("b_") and op.kind == 3:
         return False
-    if name.endswith(("stride0", "stride1", "stride2")) and isinstance(op, Copy | Fill):
-        return getattr(op, f"count{name[-1]}") > 1
+    if name.endswith(("stride0", "stride1", "stride2", "stride_outer")) and isinstance(op, Copy | Fill):
+        return getattr(op, f"count{name.rpartition('stride')[2]}") > 1
+    if name.endswith("batch_stride"):
+        return getattr(op, "batches", 1) > 1
     return _moves(op, name)
 
 
@@ -176,7 +178,7 @@ def _moves(op: MachineOp, name: str) -> bool:
 
 
 _NEAR = (-16, -8, -4, -2, -1, 1, 2, 4, 8, 16)
-_COUNTS = ("count0", "count1", "count2", "inner_bytes", "inner_elements")
+_COUNTS = ("count0", "count1", "count2", "count_outer", "inner_bytes", "inner_elements")
 _SIZES = (*_COUNTS, "_height", "_width", "channels", "rows", "inner", "columns", "pad_top", "pad_left")
 _FAR = (-4096, -1024, -256, -64, 64, 256, 1024, 4096)
 _MUTATIONS: dict[str, Callable[[Program, np.random.Generator], Edit | None]] = {
@@ -191,7 +193,7 @@ _MUTATIONS: dict[str, Callable[[Program, np.random.Generator], Edit | None]] = {
     "bytes: operation doubled": _double_work,
     "bytes: address near": _fields("_address", steps=_NEAR),
     "bytes: address far": _fields("_address", steps=_FAR),
-    "bytes: stride": _fields("_stride", "stride0", "stride1", "stride2", steps=_NEAR),
+    "bytes: stride": _fields("_stride", "stride0", "stride1", "stride2", "stride_outer", steps=_NEAR),
     "bytes: size": _fields(*_SIZES, steps=(-1, 1)),
     "values: multiplier or shift": _fields("multiplier", "shift", steps=(-1, 1)),
     "values: zero point": _fields("zero_point", steps=(-3, -1, 1, 3)),

@@ -90,7 +90,8 @@ def machines(draw: Any) -> DrawnMachine:
     lanes, startup = draw(st.sampled_from([1, 4, 16])), draw(st.sampled_from([0, 4, 12]))
     kept = [f for f in vector["functions"] if draw(st.booleans())] if draw(st.integers(0, 3)) == 0 else vector["functions"]
     vector["functions"] = {f: {"lanes": lanes, "startup": startup} for f in kept} | draw_single_functions(draw)
-    dma["dimensions"], dma["channels"] = draw(st.integers(1, 3)), draw(st.sampled_from([1, 1, 2, 3, 4]))
+    dma["dimensions"], dma["channels"] = draw(st.sampled_from([1, 2, 3, 4, 4])), draw(st.sampled_from([1, 1, 2, 3, 4]))
+    dma["transpose_block"] = draw(st.sampled_from([0, 0, 0, 4, 64]))
     data["sync"]["semaphores"] = draw(st.sampled_from([6, 9, 32]))
     data["sync"]["max_count"] = draw(st.sampled_from([1, 2, 15]))
     for memory in data["memories"].values():
@@ -166,6 +167,7 @@ def _limits(draw: Any, limits: dict[str, Any]) -> None:
     limits["convolution"]["max_output_channels"] = maybe([8, 3])
     limits["matrix_product"]["max_k"] = maybe([8])
     limits["matrix_product"]["max_n"] = maybe([8])
+    limits["matrix_product"]["max_batches"] = draw(st.sampled_from([1, 1, 3, 16]))
     limits["pool"]["max_kernel"] = maybe([[2, 2], [3, 3]])
     limits["pool"]["max_stride"] = maybe([[2, 2]])
     limits["elementwise"]["broadcast"] = draw(st.booleans())

@@ -30,6 +30,7 @@ from toolchain.ir.text import print_graph
 from toolchain.isa import Machine, decode, disassemble, load_machine
 from toolchain.machine import dispatched
 from toolchain.ops.kit.arrays import require_workers
+from toolchain.ops.matrix_product import batch_choices
 from toolchain.passes.fuse import fuse_residuals, fuse_tables
 from toolchain.passes.given import clamped, selected
 from toolchain.passes.named import named_nodes
@@ -298,8 +299,11 @@ def _region(graph: Graph, segment: Segment, selection: Selection, machine: Machi
 
     def linked(options: Options, samples: OneSample | None) -> tuple[RegionPlan, Region]:
         source, part = (graph, segment) if samples is None else (samples.graph, samples.segment)
-        plan = plan_region(source, part.nodes, part.inputs, part.outputs, machine.chip, options)
-        return plan, link_region(graph, segment, plan, selection.origins, machine, samples)
+        found: list[tuple[RegionPlan, Region]] = []
+        for chip in batch_choices(machine.chip, part.nodes):
+            plan = plan_region(source, part.nodes, part.inputs, part.outputs, chip, options)
+            found.append((plan, link_region(graph, segment, plan, selection.origins, machine, samples)))
+        return min(found, key=lambda f: (cycles(f[1]), len(f[1].program))) if len(found) > 1 else found[0]
 
     def made(options: Options) -> tuple[RegionPlan, Region]:
         plan, region = batched(options)

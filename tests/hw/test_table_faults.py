@@ -102,10 +102,10 @@ CASES = {
     ),
     "field too wide": (
         DESCRIPTORS,
-        "      value: {bits: [308, 293], signed: true}\n    reserved: [[31, 26], [1023, 309]]",
-        "      value: {bits: [341, 293], signed: true}\n    reserved: [[31, 26], [1023, 342]]",
-        ["      value:"],
-        ["operations.fill.fields.value.bits: 49 bits; a field has at most 48"],
+        "      destination_stride_outer: {bits: [372, 333]}\n    reserved: [[31, 26], [1023, 373]]",
+        "      destination_stride_outer: {bits: [381, 333]}\n    reserved: [[31, 26], [1023, 382]]",
+        ["      destination_stride_outer: {bits: [381"],
+        ["operations.fill.fields.destination_stride_outer.bits: 49 bits; a field has at most 48"],
     ),
     "wait of two bits": (
         DESCRIPTORS,

@@ -49,7 +49,14 @@ _BASE: dict[str, Any] = {
             "functions": functions(),
             "issue_cycles": 0,
         },
-        "dma": {"kind": "dma", "channels": 2, "bytes_per_cycle": 16.0, "issue_cycles": 0},
+        "dma": {
+            "kind": "dma",
+            "channels": 2,
+            "bytes_per_cycle": 16.0,
+            "dimensions": 4,
+            "transpose_block": 4,
+            "issue_cycles": 0,
+        },
     },
     "numerics": {
         "activation": "int8",
@@ -58,6 +65,7 @@ _BASE: dict[str, Any] = {
         "rounding": "double_round",
         "table": {"entries": 256},
     },
+    "limits": {"matrix_product": {"max_batches": 4}},
     "isa": {"file": "isa/none.yaml", "word_cycles": 1e-9},
     "sync": {"semaphores": 16},
 }
@@ -81,7 +89,7 @@ def int16_changes() -> dict[str, Any]:
 
 def make(operation: type[MachineOp], /, **fields: Any) -> Any:
     """An operation whose unnamed parameters are 0, or 1 where 0 means nothing."""
-    ones = {name for name in operation.parameters() if name.startswith(("count", "kernel", "stride_", "dilation"))}
+    ones = {name for name in operation.parameters() if name.startswith(("batches", "count", "kernel", "stride_", "dilation"))}
     return operation(**{name: fields.pop(name, 1 if name in ones else 0) for name in operation.parameters()}, **fields)
 
 

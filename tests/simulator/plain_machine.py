@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 from toolchain.hw.chip import Chip
@@ -95,23 +96,25 @@ class PlainMachine:
 
     def run_copy(self, op: Copy) -> None:
         moved = []
-        for i in range(op.count0):
-            for j in range(op.count1):
-                for k in range(op.count2):
-                    source = op.source_address + i * op.source_stride0 + j * op.source_stride1 + k * op.source_stride2
-                    target = op.destination_address + i * op.destination_stride0 + j * op.destination_stride1
-                    target += k * op.destination_stride2
-                    moved.append((target, bytes(self.memory[op.source_space][source : source + op.inner_bytes])))
+        element = self.size if op.transpose else 1
+        for o, i, j, k in product(*map(range, (op.count_outer, op.count0, op.count1, op.count2))):
+            source = op.source_address + o * op.source_stride_outer + i * op.source_stride0
+            source += j * op.source_stride1 + k * op.source_stride2
+            target = op.destination_address + o * op.destination_stride_outer + i * op.destination_stride0
+            target += j * op.destination_stride1
+            for c in range(op.inner_bytes // element):
+                data = bytes(self.memory[op.source_space][source + c * element : source + (c + 1) * element])
+                row, column = (c, k) if op.transpose else (k, c)
+                moved.append((target + row * op.destination_stride2 + column * element, data))
         for target, data in moved:
             self.memory[op.destination_space][target : target + len(data)] = data
 
     def run_fill(self, op: Fill) -> None:
-        for i in range(op.count0):
-            for j in range(op.count1):
-                for k in range(op.count2):
-                    for e in range(op.inner_elements):
-                        at = op.destination_address + i * op.destination_stride0 + j * op.destination_stride1
-                        self.put(at + k * op.destination_stride2 + e * self.size, op.value, op.destination_space)
+        counts = (op.count_outer, op.count0, op.count1, op.count2, op.inner_elements)
+        for o, i, j, k, e in product(*map(range, counts)):
+            at = op.destination_address + o * op.destination_stride_outer + i * op.destination_stride0
+            at += j * op.destination_stride1 + k * op.destination_stride2 + e * self.size
+            self.put(at, op.value, op.destination_space)
 
     # the array
 
@@ -181,20 +184,20 @@ class PlainMachine:
     def run_matrix_product(self, op: MatrixProduct) -> None:
         bits = self.chip.array.accumulators.bits
         sums = {}
-        for r in range(op.rows):
-            for c in range(op.columns):
-                total = self.acc[r, c] if op.accumulate else 0
-                for k in range(op.inner):
-                    a = self.get(op.a_address + r * op.a_row_stride + k * self.size) - op.a_zero_point
-                    total += a * (self.get(op.b_address + k * op.b_row_stride + c * op.b_column_stride) - op.b_zero_point)
-                sums[r, c] = wrapped(total, bits)
+        for g, r, c in product(range(op.batches), range(op.rows), range(op.columns)):
+            total = self.acc[g, r, c] if op.accumulate else 0
+            for k in range(op.inner):
+                a = op.a_address + g * op.a_batch_stride + r * op.a_row_stride + k * self.size
+                b = op.b_address + g * op.b_batch_stride + k * op.b_row_stride + c * op.b_column_stride
+                total += (self.get(a) - op.a_zero_point) * (self.get(b) - op.b_zero_point)
+            sums[g, r, c] = wrapped(total, bits)
         self.acc = sums
         if not op.emit:
             return
-        for (r, c), total in sums.items():
+        for (g, r, c), total in sums.items():
             limits = (op.output_zero_point, op.clamp_low, op.clamp_high)
             q = self.requantized("matrix_product", total, op.multiplier, op.shift, *limits)
-            self.put(op.output_address + r * op.output_row_stride + c * self.size, q)
+            self.put(op.output_address + g * op.output_batch_stride + r * op.output_row_stride + c * self.size, q)
 
     # the vector engine
 

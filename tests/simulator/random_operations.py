@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -271,3 +272,70 @@ def moves(d: Draw) -> list[MachineOp]:
         value=d.zero(),
     )
     return [copy, fill]
+
+
+def turned(d: Draw) -> list[MachineOp]:
+    """A copy of four dimensions that transposes or not, and a fill of four."""
+    no, n0, n1 = (d.between(1, 3) for _ in range(3))
+    rows, columns, turn = d.between(1, 6), d.between(1, 6), d.between(0, 1)
+
+    def strides(run: int, count: int) -> tuple[int, int, int, int]:
+        s2 = run + d.size * d.between(0, 2)
+        s1 = count * s2 + d.size * d.between(0, 2)
+        s0 = n1 * s1 + d.size * d.between(0, 2)
+        return n0 * s0 + d.size * d.between(0, 2), s0, s1, s2
+
+    so, s0, s1, s2 = strides(columns * d.size, rows)
+    to, t0, t1, t2 = strides(rows * d.size, columns) if turn else strides(columns * d.size, rows)
+    copy = make(
+        Copy,
+        source_space=Space.SRAM,
+        source_address=d.place(no * so),
+        destination_space=Space.SRAM,
+        destination_address=d.place(no * to),
+        inner_bytes=columns * d.size,
+        count_outer=no,
+        count0=n0,
+        count1=n1,
+        count2=rows,
+        transpose=turn,
+        source_stride_outer=so,
+        source_stride0=s0,
+        source_stride1=s1,
+        source_stride2=s2,
+        destination_stride_outer=to,
+        destination_stride0=t0,
+        destination_stride1=t1,
+        destination_stride2=t2,
+    )
+    fo, f0, f1, f2 = strides(columns * d.size, rows)
+    fill = make(
+        Fill,
+        destination_space=Space.SRAM,
+        destination_address=d.place(no * fo),
+        inner_elements=columns,
+        value=d.zero(),
+        count_outer=no,
+        count0=n0,
+        count1=n1,
+        count2=rows,
+        destination_stride_outer=fo,
+        destination_stride0=f0,
+        destination_stride1=f1,
+        destination_stride2=f2,
+    )
+    return [copy, fill]
+
+
+def batched(d: Draw) -> list[MachineOp]:
+    """Several whole products, of which one operand may serve all."""
+    made = next(ops for ops in iter(lambda: matrix_product(d), None) if len(ops) == 1)
+    op: Any = made[0]
+    batches, size = d.between(2, 4), d.size
+    a_stride = (op.rows * op.a_row_stride + size * d.between(0, 2)) * d.between(0, 1)
+    b_stride = (op.inner * op.columns + d.between(0, 2)) * size * d.between(0, 1)
+    y_stride = op.rows * op.output_row_stride + size * d.between(0, 2)
+    places = {"a_address": a_stride, "b_address": b_stride, "output_address": y_stride}
+    addresses = {name: d.place(batches * stride + 300) for name, stride in places.items()}
+    strides = {"a_batch_stride": a_stride, "b_batch_stride": b_stride, "output_batch_stride": y_stride}
+    return [replace(op, batches=batches, **addresses, **strides)]

@@ -113,7 +113,7 @@ def test_codes_are_those_of_the_activations(chip: Chip, first: int, last: int) -
             )
 
 
-@pytest.mark.parametrize(("dimensions", "fits"), [(1, (1, 1, 4)), (2, (1, 4, 4)), (3, (4, 4, 4))])
+@pytest.mark.parametrize(("dimensions", "fits"), [(1, (1, 1, 4)), (2, (1, 4, 4)), (3, (4, 4, 4)), (4, (4, 4, 4))])
 def test_copies_have_the_dimensions_of_the_dma(dimensions: int, fits: tuple[int, int, int]) -> None:
     chip = small_chip(engines__dma__dimensions=dimensions)
     for wanted in ((1, 1, 4), (1, 4, 4), (4, 4, 4)):
@@ -121,6 +121,36 @@ def test_copies_have_the_dimensions_of_the_dma(dimensions: int, fits: tuple[int,
         for kind in (Copy, Fill):
             refused = broken_capability(make(kind, **{**SIZED[kind], **counts}), chip)
             assert (refused is None) == (sum(n > 1 for n in wanted) <= sum(n > 1 for n in fits)), (kind, wanted)
+
+
+def test_a_fourth_dimension_and_transposing_are_the_machines() -> None:
+    fields = {"count_outer": 3, "count0": 2}
+    assert broken_capability(make(Copy, **{**SIZED[Copy], **fields}), small_chip()) is None
+    three = small_chip(engines__dma__dimensions=3, engines__dma__transpose_block=0)
+    for kind in (Copy, Fill):
+        said = broken_capability(make(kind, **{**SIZED[kind], **fields}), three)
+        assert said == "counts 3x2x1x1, the machine has engines.dma.dimensions=3"
+    turned = make(Copy, **SIZED[Copy], transpose=1)
+    assert broken_capability(turned, small_chip()) is None
+    assert broken_capability(turned, three) == "transpose=1, the machine has engines.dma.transpose_block=0"
+    halves = small_chip(numerics__activation="int16", numerics__table={"entries": 513})
+    odd = make(Copy, **{**SIZED[Copy], "inner_bytes": 3}, transpose=1)
+    assert broken_capability(odd, halves) == "transpose=1 of 3 bytes, no whole elements of 2"
+
+
+def test_several_products_are_whole_sums() -> None:
+    chip = small_chip(limits={"matrix_product": {"max_batches": 3}})
+    assert broken_capability(make(MatrixProduct, **PRODUCT, batches=3), chip) is None
+    assert broken_capability(make(MatrixProduct, **PRODUCT, batches=4), chip) == "4 products, limits.matrix_product.max_batches=3"
+    assert broken_capability(make(MatrixProduct, **PRODUCT, batches=0), chip) == "batches=0, must be at least 1"
+    single = small_chip(limits={})
+    assert (
+        broken_capability(make(MatrixProduct, **PRODUCT, batches=2), single) == "2 products, limits.matrix_product.max_batches=1"
+    )
+    for sums in ({"accumulate": 1}, {"emit": 0}):
+        said = broken_capability(make(MatrixProduct, **{**PRODUCT, **sums}, batches=2), chip)
+        assert said == "batches=2, must be 1 where accumulate is 1 or emit 0: accumulators hold the sums of one product"
+        assert broken_capability(make(MatrixProduct, **{**PRODUCT, **sums}), chip) is None
 
 
 def test_movers_reach_the_memories_that_they_name() -> None:

@@ -35,6 +35,7 @@ CHIPS = {
     ),
 }
 KINDS = ("convolution", "depthwise", "accumulated", "matrix_product", "pool", "elementwise", "table", "moves")
+KINDS += ("turned", "batched")
 CASES = 12
 
 

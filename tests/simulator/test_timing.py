@@ -9,7 +9,20 @@ import numpy as np
 import pytest
 from machine_programs import int16_changes, load, make, small_chip
 
-from toolchain.machine import NOTHING, Convolution, Copy, Depthwise, Elementwise, Fill, MatrixProduct, Pool, Signal, Space, demand
+from toolchain.machine import (
+    NOTHING,
+    Convolution,
+    Copy,
+    Depthwise,
+    Elementwise,
+    Fill,
+    MatrixProduct,
+    Pool,
+    Signal,
+    Space,
+    columns_of,
+    demand,
+)
 from toolchain.machine.units.array import depthwise_cycles, product_cycles
 from toolchain.machine.units.dma import burst_bytes
 
@@ -205,6 +218,47 @@ def test_bursts_equal_a_count_run_by_run():
         address = int(rng.integers(0, 200))
         found = burst_bytes(address, inner, tuple(n), (s0, s1, s2), burst)
         assert found == counted(address, inner, n, (s0, s1, s2), burst), (address, inner, n, (s0, s1, s2), burst)
+
+
+def test_a_matrix_is_turned_block_by_block():
+    """20 rows of 20 bytes, 64 apart, in blocks of 16: a row is read in pieces of 16 and 4, a column written in the same."""
+    shape = {"inner_bytes": 20, "count2": 20, "source_stride2": 64, "destination_stride2": 64, "transpose": 1}
+    chip = small_chip(memories__dram__burst_bytes=64, engines__dma__transpose_block=16)
+    for ends in ({"destination_space": Space.SRAM}, {"source_space": Space.SRAM}):
+        op = make(Copy, **shape, **ends)
+        d = demand(op, chip).at(Space.DRAM)
+        assert (d.read_burst_bytes + d.write_burst_bytes, d.read_bytes + d.write_bytes) == (2 * 20 * 64, 400)
+        whole = demand(op, small_chip(memories__dram__burst_bytes=64, engines__dma__transpose_block=20)).at(Space.DRAM)
+        assert whole.read_burst_bytes + whole.write_burst_bytes == 20 * 64
+        single = demand(op, small_chip(memories__dram__burst_bytes=64, engines__dma__transpose_block=1)).at(Space.DRAM)
+        assert single.read_burst_bytes + single.write_burst_bytes == 400 * 64
+        assert demand(op, chip).compute_cycles == 400 / 16
+
+
+def test_turned_copies_beside_others_in_columns():
+    chip = small_chip(memories__dram__burst_bytes=16)
+    shape = {"inner_bytes": 6, "count2": 9, "source_stride2": 10, "destination_stride2": 11, "count_outer": 3}
+    strides = {"source_stride_outer": 100, "destination_stride_outer": 120}
+    ops = [make(Copy, **shape, **strides, transpose=turn, source_address=at) for turn in (0, 1) for at in (0, 5, 16)]
+    for made in (ops, ops[:3], ops[3:]):
+        column = columns_of(made)
+        d, ranges = demand(column, chip), column.ranges(chip)
+        for i, op in enumerate(made):
+            alone = demand(op, chip)
+            assert [np.broadcast_to(v, len(made))[i] for v in d.at(Space.DRAM)] == list(alone.at(Space.DRAM)), op
+            assert [int(np.broadcast_to(a.end, len(made))[i]) for a in ranges] == [a.end for a in op.ranges(chip)]
+            assert [int(np.broadcast_to(a.bytes, len(made))[i]) for a in ranges] == [a.bytes for a in op.ranges(chip)]
+
+
+def test_products_one_after_another():
+    """Three products take three times the folds; an operand that all share is read for each of them."""
+    fields = {"rows": 4, "inner": 6, "columns": 8, "emit": 1, "a_batch_stride": 24, "output_batch_stride": 32}
+    one, three = (demand(make(MatrixProduct, **fields, batches=n), small_chip()) for n in (1, 3))
+    assert (three.compute_cycles, three.macs) == (3 * one.compute_cycles, 3 * one.macs)
+    assert three.at(Space.SRAM).read_bytes == 3 * one.at(Space.SRAM).read_bytes
+    overlapped = small_chip(engines__mac__folds_overlap=True)
+    one, three = (demand(make(MatrixProduct, **fields, batches=n), overlapped) for n in (1, 3))
+    assert three.compute_cycles == one.compute_cycles + 2 * 6  # fill and drain of 4 + 8 - 2 cycles once
 
 
 def test_a_dense_copy_is_one_run():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -11,7 +12,8 @@ from toolchain.hw.units import Unit
 from toolchain.machine import Access, Copy, MachineOp, Space, accesses, overlap
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Block, Region, Site, Work, dense_strides
-from toolchain.schedule.copies import Spot, Stride, copies, fills
+from toolchain.schedule.copies import Mover, Spot, Stride, copies, fills
+from toolchain.schedule.cost import CostModel
 from toolchain.schedule.places import View
 from toolchain.schedule.region import RegionPlan
 from toolchain.schedule.staging import PlannedLayer, region_strides, rings, staged
@@ -65,7 +67,7 @@ class _LoadChannels:
 
     def deal(self, loads: Iterable[Copy]) -> Iterator[Copy]:
         for load in loads:
-            size_bytes = load.inner_bytes * load.count0 * load.count1 * load.count2
+            size_bytes = load.inner_bytes * math.prod(load.counts())
             ends = {
                 channel: self._busy_cycles[channel] + self._latency_cycles + size_bytes / channel.dma.bytes_per_cycle
                 for channel in self._chip.loaders(*load.spaces())
@@ -80,8 +82,10 @@ class _LayerLowering:
         self.channels = channels
         self.plan, self.planned, self.index, self.homes, self.chip = plan, planned, index, homes, chip
         self.item = chip.activation_bytes
-        self.dimensions = chip.dma_dimensions
-        self.store_channel = chip.channels[-1].number
+        store = chip.channels[-1]
+        self.loads = Mover(0, chip.dma_dimensions)  # dealt out to channels
+        self.stores = Mover(store.number, chip.dma_dimensions)
+        self.movers = (self.stores, *((replace(self.stores, transposes=True),) if store.dma.transpose_block else ()))
 
     @property
     def layer(self) -> Layer:
@@ -126,14 +130,14 @@ class _LayerLowering:
         site = Site(slot.address, dense_strides(region.size, self.item))
         if not held:
             strides = region_strides(region, self.view(region.tensor).strides, site.strides)
-            loads += self.channels.deal(copies(home, slot, strides, self.item, self.dimensions, 0))
+            loads += self.channels.deal(copies(home, slot, strides, self.item, self.loads))
         return site
 
     def _block(self, role: str, block: Block, unit: Unit, loads: list[MachineOp]) -> int:
         slot, held = self._take(role, unit.roles[block.role], block.key)
         if not held:
             source = Spot(Space.DRAM, self.homes.block(block))
-            loads += self.channels.deal(copies(source, slot, [Stride(block.size_bytes, 1, 1)], 1, self.dimensions, 0))
+            loads += self.channels.deal(copies(source, slot, [Stride(block.size_bytes, 1, 1)], 1, self.loads))
         return slot.address
 
     def _write(self, region: Region, unit: Unit, stores: list[MachineOp]) -> Site:
@@ -143,8 +147,14 @@ class _LayerLowering:
         slot, _ = self._take("w", unit.roles["output"], region)
         site = Site(slot.address, dense_strides(region.size, self.item))
         strides = region_strides(region, site.strides, self.view(region.tensor).strides)
-        stores += copies(slot, home, strides, self.item, self.dimensions, self.store_channel)
+        stores += copies(slot, home, strides, self.item, self.stores)
         return site
+
+    def _moved(self, source: Spot, target: Spot, strides: Sequence[Stride]) -> list[Copy]:
+        """Matrices are turned where that is no slower than element by element."""
+        found = [list(copies(source, target, strides, self.item, mover)) for mover in self.movers]
+        model = CostModel(self.chip)
+        return min(found, key=lambda ops: (sum(model.alone_cycles(op) for op in ops), len(ops)))
 
     def moves(self) -> Group:
         """A mover: fills and strided copies between the homes of its tensors."""
@@ -155,7 +165,7 @@ class _LayerLowering:
         ops: list[MachineOp] = []
         for box in boxes:
             target = self.spot(out, box.start)
-            ops += fills(target, box.size, target_strides, box.value, self.item, self.dimensions, self.store_channel)
+            ops += fills(target, box.size, target_strides, box.value, self.item, self.stores)
         for move in moves:
             name = node.inputs[move.source]
             source, target = self.spot(name, move.source_start), self.spot(out, move.target_start)
@@ -170,7 +180,7 @@ class _LayerLowering:
                 for loop in move.loops
             ]
             strides.sort(key=lambda s: -s.target)
-            ops += copies(source, target, strides, self.item, self.dimensions, self.store_channel)
+            ops += self._moved(source, target, strides)
         return Group((), (), tuple(ops), self.index)
 
 

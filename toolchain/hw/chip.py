@@ -79,6 +79,7 @@ class MatrixLimits(Section):
     computed_operand: bool = True  # both operands may be activations
     max_k: Positive | None = None
     max_n: Positive | None = None
+    max_batches: Positive = 1  # products of one operation, at strides
 
 
 class PoolLimits(Section):

@@ -111,7 +111,8 @@ class Dma(Section):
     kind: Literal["dma"]
     channels: Positive = 1  # each an in-order queue of its own
     bytes_per_cycle: PositiveFloat  # of one channel
-    dimensions: Annotated[int, Field(ge=1, le=3)] = 3  # strided counts around the contiguous run
+    dimensions: Annotated[int, Field(ge=1, le=4)] = 3  # strided counts around the contiguous run
+    transpose_block: NonNegative = 0  # elements a side of the square block that it turns on its way; 0: copies cannot transpose
     memories: tuple[Name, ...] | None = None  # those it moves between; not given: all
     queue_depth: Positive = 4
     issue_cycles: NonNegative = 1

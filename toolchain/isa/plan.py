@@ -123,12 +123,13 @@ def _plan(name: str, row: Row, table: Table) -> OperationPlan:
             slots[parameter] = register_slot(table, target, parameter)
         constants = [(register_slot(table, target), value) for target, value in sorted(getattr(row, "constants", {}).items())]
         used = {s.register for s in (*slots.values(), *(c for c, _ in constants)) if s.register}
+    described = operation.described()
     order = sorted(used, key=lambda r: table.registers[r].address) if isinstance(table, RegisterTable) else []
     return OperationPlan(
         operation,
         row.opcode,
         tuple(slots[p] for p in operation.parameters() if p in slots),
-        tuple((p, row.fixed.get(p, 0)) for p in operation.parameters() if p not in slots),
+        tuple((p, row.fixed.get(p, described[p].absent)) for p in operation.parameters() if p not in slots),
         tuple(constants),
         tuple(order),
     )

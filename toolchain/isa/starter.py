@@ -66,8 +66,8 @@ def word_bits_rule(kind: str) -> str:
 
 def _needs(operation: str, chip: Chip) -> dict[str, Need]:
     """Of each parameter; a choice that the chip does not have needs no place."""
-    found = {p: (OPERATIONS[operation].need(p, chip), known.choice) for p, known in OPERATIONS[operation].described().items()}
-    return {p: wanted for p, (wanted, choice) in found.items() if not choice or wanted.high > 0}
+    found = {p: (OPERATIONS[operation].need(p, chip), known) for p, known in OPERATIONS[operation].described().items()}
+    return {p: wanted for p, (wanted, known) in found.items() if not known.choice or {wanted.low, wanted.high} != {known.absent}}
 
 
 def _field(wanted: Sequence[Need]) -> _Field:

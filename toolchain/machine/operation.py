@@ -101,7 +101,7 @@ class Access:
     def bytes(self) -> int:
         total = self.inner_bytes
         for n in self.counts:
-            total *= n
+            total = total * n  # columns are shared: nothing is changed in place
         return total
 
 

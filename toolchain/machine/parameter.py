@@ -85,7 +85,7 @@ class Limit:
 @dataclass(frozen=True)
 class Parameter:
     """unit: bytes, elements, bits, codes or none. least: checked in every program. kinds: the enumeration of its codes.
-    choice: tables of machines where it has one value, 0, may leave it out. adds_to: the address that this base is added to."""
+    choice: tables of machines where it has one value, `absent`, may leave it out. adds_to: the address a base is added to."""
 
     unit: str
     values: Values
@@ -93,12 +93,18 @@ class Parameter:
     limit: Limit | None = None
     kinds: type[IntEnum] | None = None
     choice: bool = False
+    absent: int = 0
     adds_to: str | None = None
 
 
 def parameter(unit: str, values: Values, **more: Any) -> Any:
     """A field of an operation's dataclass."""
     return field(metadata={"parameter": Parameter(unit, values, **more)})
+
+
+def choice(unit: str, values: Values, absent: Any = 0, **more: Any) -> Any:
+    """One that is `absent` where it is not given, and takes no bits where a machine has no other value."""
+    return field(default=absent, metadata={"parameter": Parameter(unit, values, choice=True, absent=int(absent), **more)})
 
 
 # Addresses and strides
@@ -144,22 +150,35 @@ def _any_memory(operation: Any, chip: Chip) -> Need:
     return Need(0, max(m.size for m in chip.memories.values()) - 1, "memories.dram.size")
 
 
+OUTER = -1  # the dimension around dimension 0, which few machines have
+
+
 def move_stride(dimension: int) -> Any:
-    """Between the runs of dimension 0, 1 or 2 of a strided move; 0 where the DMA has fewer dimensions."""
+    """Between the runs of dimension OUTER, 0, 1 or 2 of a strided move; 0 where the DMA has fewer dimensions."""
 
     def values(operation: Any, chip: Chip) -> Need:
         return _absent_dimension(dimension, 0, chip) or _any_memory(operation, chip)
 
-    return parameter("bytes", values)
+    return choice("bytes", values) if dimension == OUTER else parameter("bytes", values)
 
 
 def move_count(dimension: int) -> Any:
-    """Runs along dimension 0, 1 or 2 of a strided move; 1 where the DMA has fewer dimensions."""
+    """Runs along dimension OUTER, 0, 1 or 2 of a strided move; 1 where the DMA has fewer dimensions."""
 
     def values(operation: Any, chip: Chip) -> Need:
         return _absent_dimension(dimension, 1, chip) or Need(1, *_largest_on_chip(chip))
 
-    return parameter("", values, least=1)
+    return choice("", values, 1, least=1) if dimension == OUTER else parameter("", values, least=1)
+
+
+def turned() -> Any:
+    """Whether a copy transposes."""
+
+    def values(operation: Any, chip: Chip) -> Need:
+        can = any(unit.dma.transpose_block for unit in chip.of_kind("dma"))
+        return Need(0, int(can), f"{chip.key('dma')}.transpose_block")
+
+    return choice("", values)
 
 
 def _absent_dimension(dimension: int, value: int, chip: Chip) -> Need | None:
@@ -190,6 +209,27 @@ def _largest_on_chip(chip: Chip) -> tuple[int, str]:
     """Bytes of the largest memory beside the dram, and the key that says so."""
     name = max((n for n in chip.memories if n != "dram"), key=lambda n: (chip.memories[n].size, n == "sram"))
     return chip.memories[name].size, f"memories.{name}.size"
+
+
+def batch_count() -> Any:
+    """Of products of one operation."""
+    limit = Limit("max_batches", "{} products")
+
+    def values(operation: Any, chip: Chip) -> Need:
+        return Need(1, limit.of(operation, chip) or 1, f"limits.{operation.NAME}.{limit.key}")
+
+    return choice("", values, 1, least=1, limit=limit)
+
+
+def batch_stride(role: str) -> Any:
+    """Between the operands of neighbouring products; 0 where all share one, and where an operation has one product."""
+
+    def values(operation: Any, chip: Chip) -> Need:
+        most = chip.limits.matrix_product.max_batches
+        single = Need(0, 0, f"limits.matrix_product.max_batches {most}")
+        return single if most == 1 else Need(0, *_operand_size(operation, role, chip))
+
+    return choice("bytes", values)
 
 
 def window_extent_of(name: str, index: int) -> Any:
@@ -295,15 +335,14 @@ def _posted(post: str, chip: Chip) -> bool:
     return any(post in unit.array.post for unit in chip.of_kind("mac_array"))
 
 
-def function(kinds: type[IntEnum], names: Mapping[str, IntEnum], choice: bool = False) -> Any:
-    """Which of the vector engines' functions; names: of `functions`. choice: 0 where not given; no bits where it is always 0."""
+def function(kinds: type[IntEnum], names: Mapping[str, IntEnum], chosen: bool = False) -> Any:
+    """Which of the vector engines' functions; names: of `functions`. chosen: a choice, absent as code 0."""
 
     def values(operation: Any, chip: Chip) -> Need:
         used = [int(names[name]) for name in chip.functions if name in names] or [0]
         return Need(min(used), max(used), f"{chip.key('vector')}.functions")
 
-    described = {"parameter": Parameter("", values, kinds=kinds, choice=choice)}
-    return field(default=kinds(0), metadata=described) if choice else field(metadata=described)
+    return choice("", values, kinds(0), kinds=kinds) if chosen else parameter("", values, kinds=kinds)
 
 
 def unit_number() -> Any:
@@ -313,12 +352,12 @@ def unit_number() -> Any:
         units = chip.of_kind(operation.ENGINE)
         return Need(0, max(0, len(units) - 1), f"units {', '.join(u.name for u in units)}")
 
-    return field(default=0, metadata={"parameter": Parameter("", values, choice=True)})
+    return choice("", values)
 
 
 def base_of(address: str) -> Any:
     """The base register that the front end adds to this address, a parameter: 0 for none, and no bits where there are none."""
-    return field(default=0, metadata={"parameter": Parameter("", _bases, choice=True, adds_to=address)})
+    return choice("", _bases, adds_to=address)
 
 
 def operand_base_of(address: str) -> Any:

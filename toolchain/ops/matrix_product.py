@@ -89,13 +89,18 @@ class IntegerMatrixProduct(TiledOp):
                 for rows in halvings(m):
                     if rows * columns > mac.accumulators.entries and rows > 1:
                         continue
-                    yield Tiling(rows, 1, columns, inner, True)
-                    yield Tiling(rows, 1, columns, inner, False)
+                    for batches in self._together(layer) if inner == k else (1,):
+                        yield Tiling(rows, 1, columns, inner, True, 0, batches)
+                        yield Tiling(rows, 1, columns, inner, False, 0, batches)
+
+    def _together(self, layer: Layer) -> list[int]:
+        """How many products of the last batch dimension one operation may make: whole sums only."""
+        return halvings(min((1, *layer.output.shape)[-3], layer.chip.limits.matrix_product.max_batches))
 
     def nest(self, layer: Layer, tiling: Tiling) -> Nest:
         *batch, m, n = layer.output.shape
         k = layer.input_type(0).shape[-1]
-        lead = tuple(alike(size) for size in batch)
+        lead = (*(alike(size) for size in batch[:-1]), *(cut_axis(size, tiling.batches) for size in batch[-1:]))
         rows, columns, inner = cut_axis(m, tiling.rows), cut_axis(n, tiling.channels), reduction_axis(k, tiling.inner)
         places = (rows, columns) if tiling.rows_outer else (columns, rows)
 
@@ -109,7 +114,7 @@ class IntegerMatrixProduct(TiledOp):
     def _work(
         self,
         layer: Layer,
-        lead: tuple[int, ...],
+        lead: tuple[Any, ...],
         rows: tuple[int, int],
         columns: tuple[int, int],
         inner: tuple[int, int],
@@ -120,10 +125,12 @@ class IntegerMatrixProduct(TiledOp):
         a_region = _matrix_region(a, layer.types[a].shape, lead, rows, inner)
         b_region = _matrix_region(b, layer.types[b].shape, lead, inner, columns)._replace(role="weights")
         write = _matrix_region(layer.node.outputs[0], layer.output.shape, lead, rows, columns) if last else None
-        r = self.requant
+        r, batches = self.requant, lead[-1][1] if lead else 1
 
         def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
             multiplier, shift = pair(r)
+            named = (("a", a_region, sites[0]), ("b", b_region, sites[1]), ("output", write, out))
+            strides = {f"{name}_batch_stride": _batch_stride(region, site) for name, region, site in named}
             return (
                 machine.MatrixProduct(
                     a_address=sites[0].address,
@@ -145,18 +152,36 @@ class IntegerMatrixProduct(TiledOp):
                     clamp_high=r.high,
                     accumulate=int(accumulate),
                     emit=int(last),
+                    batches=batches,
+                    **strides,
                 ),
             )
 
         return Work((a_region, b_region), (), write, emit)
 
 
+def batch_choices(chip: Chip, nodes: Iterable[Node]) -> tuple[Chip, ...]:
+    """The machine, and where it makes several of these products at once the same one product at a time: larger tiles may be
+    the slower ones, for their stores end later."""
+    limits = chip.limits.matrix_product
+    if limits.max_batches == 1 or not any(isinstance(node.op, IntegerMatrixProduct) for node in nodes):
+        return (chip,)
+    single = limits.model_copy(update={"max_batches": 1})
+    return chip, chip.model_copy(update={"limits": chip.limits.model_copy(update={"matrix_product": single})})
+
+
 def _matrix_region(
-    name: str, shape: tuple[int, ...], lead: tuple[int, ...], rows: tuple[int, int], columns: tuple[int, int]
+    name: str, shape: tuple[int, ...], lead: tuple[Any, ...], rows: tuple[int, int], columns: tuple[int, int]
 ) -> Region:
-    own = lead[len(lead) - (len(shape) - 2) :]
-    start = tuple(0 if n == 1 else i for n, i in zip(shape, own))
-    return Region(name, (*start, rows[0], columns[0]), (*(1 for _ in own), rows[1], columns[1]))
+    """lead: the step of each batch dimension, of the last one (start, size)."""
+    spans = [*((i, 1) for i in lead[:-1]), *lead[-1:]]
+    own = [(0, 1) if n == 1 else span for n, span in zip(shape, spans[len(spans) - (len(shape) - 2) :])]
+    return Region(name, (*(s for s, _ in own), rows[0], columns[0]), (*(n for _, n in own), rows[1], columns[1]))
+
+
+def _batch_stride(region: Region | None, site: Site | None) -> int:
+    """Bytes between the matrices of neighbouring products, 0 where there is one for all."""
+    return site.strides[-3] if region and site and (1, *region.size)[-3] > 1 else 0
 
 
 def matrix_product(scope: Scope) -> None:

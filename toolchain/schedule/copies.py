@@ -1,4 +1,4 @@
-"""Boxes of tensors as DMA copies: contiguous runs merged, what exceeds the engine's dimensions unrolled."""
+"""Boxes of tensors as DMA copies: contiguous runs merged, matrices turned, what exceeds the engine's dimensions unrolled."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from toolchain.machine import Copy, Fill, Space
+from toolchain.machine.operations.move import MOST_DIMENSIONS
 
 
 @dataclass(frozen=True)
@@ -26,34 +27,44 @@ class Stride:
     target: int
 
 
-def copies(
-    source: Spot, target: Spot, strides: Sequence[Stride], item_bytes: int, dimensions: int, channel: int
-) -> Iterator[Copy]:
-    """strides: outermost first, over elements of item_bytes -> copies of at most `dimensions` counts each."""
-    run = _unroll(strides, item_bytes, dimensions)
+@dataclass(frozen=True)
+class Mover:
+    """What copies are made for: a DMA channel, by its number; how many counts it has, and whether it transposes."""
+
+    channel: int
+    dimensions: int
+    transposes: bool = False
+
+
+def copies(source: Spot, target: Spot, strides: Sequence[Stride], item_bytes: int, mover: Mover) -> Iterator[Copy]:
+    """strides: outermost first, over elements of item_bytes -> copies of at most the mover's counts each."""
+    run = _unroll(strides, item_bytes, mover)
+    outer, first, second, third = run.loops
     for source_offset, target_offset in run.offsets:
         yield Copy(
-            channel=channel,
+            channel=mover.channel,
             source_space=source.space,
             source_address=source.address + source_offset,
             destination_space=target.space,
             destination_address=target.address + target_offset,
             inner_bytes=run.inner_bytes,
-            source_stride0=run.loops[0].source,
-            source_stride1=run.loops[1].source,
-            source_stride2=run.loops[2].source,
+            source_stride_outer=outer.source,
+            source_stride0=first.source,
+            source_stride1=second.source,
+            source_stride2=third.source,
+            transpose=int(run.turned),
             **run.target_fields,
         )
 
 
 def fills(
-    target: Spot, sizes: Sequence[int], strides: Sequence[int], value: int, item_bytes: int, dimensions: int, channel: int
+    target: Spot, sizes: Sequence[int], strides: Sequence[int], value: int, item_bytes: int, mover: Mover
 ) -> Iterator[Fill]:
     """The box of these sizes and byte strides set to one code."""
-    run = _unroll([Stride(n, s, s) for n, s in zip(sizes, strides)], item_bytes, dimensions)
+    run = _unroll([Stride(n, s, s) for n, s in zip(sizes, strides)], item_bytes, mover)
     for _, target_offset in run.offsets:
         yield Fill(
-            channel=channel,
+            channel=mover.channel,
             destination_space=target.space,
             destination_address=target.address + target_offset,
             inner_elements=run.inner_bytes // item_bytes,
@@ -64,36 +75,53 @@ def fills(
 
 @dataclass(frozen=True)
 class _Unrolled:
-    """`loops`: the three that one instruction runs over contiguous runs; `offsets`: of each instruction's source and target."""
+    """`loops`: the four that one instruction runs over contiguous runs; `offsets`: of each instruction's source and target.
+    turned: the last loop and the run are a matrix that is transposed."""
 
     inner_bytes: int
     loops: tuple[Stride, ...]
     offsets: list[tuple[int, int]]
+    turned: bool
 
     @property
     def target_fields(self) -> dict[str, int]:
         """Counts and destination strides, as copies and fills name them."""
-        first, second, third = self.loops
+        outer, first, second, third = self.loops
         return {
+            "count_outer": outer.count,
             "count0": first.count,
             "count1": second.count,
             "count2": third.count,
+            "destination_stride_outer": outer.target,
             "destination_stride0": first.target,
             "destination_stride1": second.target,
             "destination_stride2": third.target,
         }
 
 
-def _unroll(strides: Sequence[Stride], item_bytes: int, dimensions: int) -> _Unrolled:
+def _unroll(strides: Sequence[Stride], item_bytes: int, mover: Mover) -> _Unrolled:
     """The innermost loops up to the engine's dimensions, the others written out."""
     merged, inner_bytes = merge(strides, item_bytes)
-    cut = max(0, len(merged) - dimensions)
+    matrix = _matrix(merged, inner_bytes, item_bytes) if mover.transposes else None
+    if matrix is not None:
+        columns, rows = matrix
+        inner_bytes = columns.count * item_bytes
+        merged = [s for s in merged if s is not columns and s is not rows] + [Stride(rows.count, rows.source, columns.target)]
+    cut = max(0, len(merged) - mover.dimensions)
     outer, kept = merged[:cut], merged[cut:]
     offsets = [
         (sum(i * s.source for i, s in zip(index, outer)), sum(i * s.target for i, s in zip(index, outer)))
         for index in product(*(range(s.count) for s in outer))
     ]
-    return _Unrolled(inner_bytes, (*[Stride(1, 0, 0)] * (3 - len(kept)), *kept), offsets)
+    loops = (*[Stride(1, 0, 0)] * (MOST_DIMENSIONS - len(kept)), *kept)
+    return _Unrolled(inner_bytes, loops, offsets, matrix is not None)
+
+
+def _matrix(loops: Sequence[Stride], run_bytes: int, item_bytes: int) -> tuple[Stride, Stride] | None:
+    """(columns, rows) of a matrix to turn: the loops that run on at the source and at the target; None where there is none."""
+    columns = next((s for s in loops if s.source == item_bytes), None)
+    rows = next((s for s in loops if s.target == item_bytes), None)
+    return (columns, rows) if run_bytes == item_bytes and columns and rows and columns is not rows else None
 
 
 def merge(strides: Sequence[Stride], item_bytes: int) -> tuple[list[Stride], int]:

@@ -17,7 +17,7 @@ from toolchain.machine import MachineOp, Space, demand
 from toolchain.ops.kit.nest import Axis
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Block, Region, Work, dense_strides
-from toolchain.schedule.copies import Spot, Stride, copies
+from toolchain.schedule.copies import Mover, Spot, Stride, copies
 from toolchain.schedule.places import View
 from toolchain.schedule.staging import Ring, Slot, region_strides, rings, staged
 from toolchain.schedule.units import Clocks, able_units, chain_of, emitted, on_unit
@@ -86,8 +86,8 @@ class CostModel:
 
     def _copy_cycles(self, source: int, target: int, strides: list[Stride], item_bytes: int) -> float:
         channel = self._chip.loaders(source, target)[0].number
-        ends = Spot(Space(source), 0), Spot(Space(target), 0)
-        return sum(self._alone_cycles(op) for op in copies(*ends, strides, item_bytes, self._chip.dma_dimensions, channel))
+        ends, mover = (Spot(Space(source), 0), Spot(Space(target), 0)), Mover(channel, self._chip.dma_dimensions)
+        return sum(self.alone_cycles(op) for op in copies(*ends, strides, item_bytes, mover))
 
     def able(self, layer: Layer, visited: Iterable[Sequence[Work] | int], views: Mapping[str, View]) -> tuple[Unit, ...]:
         """The units that can run every work of the layer, so that each of them can take any chain."""
@@ -109,11 +109,11 @@ class CostModel:
         if key not in self._runs:
             ops = emitted(work, self._chip)
             self._runs[key] = {
-                unit: sum(self._alone_cycles(op) for op in on_unit(ops, unit)) for unit in able_units(ops, self._chip)
+                unit: sum(self.alone_cycles(op) for op in on_unit(ops, unit)) for unit in able_units(ops, self._chip)
             }
         return self._runs[key]
 
-    def _alone_cycles(self, op: MachineOp) -> float:
+    def alone_cycles(self, op: MachineOp) -> float:
         """Of one operation on an idle machine."""
         d, longest = demand(op, self._chip), 0.0
         for t in d.traffic:

@@ -52,12 +52,12 @@ class LayerTilings:
         best: LayerPlan | None = None
         tried, doubled, self._looked_at = 0, False, 0
         for tiles, tiling in self._candidates:
-            if best is not None and tried >= _FEW and tiles > _FINER * best.works:
+            if best is not None and tried >= _FEW and tiles > _FINER * best.works * best.tiling.batches:
                 continue
             plan = self.evaluate(tiling, room)
             if plan is None:
                 continue
-            tried += 1
+            tried += tiling.batches == 1  # several products at once take no other tiling's turn
             doubled = doubled or self._has_all_slots(plan, room)
             if best is None or plan.cycles < best.cycles:
                 best = plan

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from toolchain.hw.chip import Chip
-from toolchain.machine.columns import Whole
+from toolchain.machine.columns import Whole, is_column, where
 from toolchain.machine.operation import Access, Demand
 from toolchain.machine.operations.move import Move
 from toolchain.machine.parameter import (
+    OUTER,
     Space,
     base_of,
     dma_channel,
@@ -18,16 +22,20 @@ from toolchain.machine.parameter import (
     move_count,
     move_stride,
     space_of,
+    turned,
 )
 from toolchain.machine.units.dma import End, move_demand
 
 
 @dataclass(frozen=True, slots=True)
 class Copy(Move):
-    """dst[i0, i1, i2, :inner] = src[i0, i1, i2, :inner] for i0 < count0, i1 < count1, i2 < count2; runs on DMA queue `channel`.
+    """dst[o, i0, i1, i2, :inner] = src[o, i0, i1, i2, :inner] for o < count_outer, i0 < count0, i1 < count1, i2 < count2; runs on
+    DMA queue `channel`. Machines of fewer DMA dimensions use count_outer = 1 (3-D), count0 = 1 too (2-D), count1 = 1 too (1-D).
 
+    transpose: the matrix of count2 rows of inner_bytes / element size columns is turned: element (row, column), at
+    row source_stride2 + column elements of the source, goes to column destination_stride2 + row elements of the destination.
     On machines with base registers `source_base` and `destination_base`, where not 0, name those that are added to the
-    addresses. Machines of fewer DMA dimensions use count0 = 1 (2-D) or count0 = count1 = 1 (1-D).
+    addresses.
     """
 
     NAME = "copy"
@@ -48,21 +56,52 @@ class Copy(Move):
     destination_stride2: int = move_stride(2)
     source_base: int = base_of("source_address")
     destination_base: int = base_of("destination_address")
+    count_outer: int = move_count(OUTER)
+    source_stride_outer: int = move_stride(OUTER)
+    destination_stride_outer: int = move_stride(OUTER)
+    transpose: int = turned()
 
     def spaces(self) -> tuple[int, ...]:
         return self.source_space, self.destination_space
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
-        source, target, counts = space_of(self.source_space, chip), space_of(self.destination_space, chip), self.counts()
+        """Both in one order: element by element where something is turned."""
+        source, target = space_of(self.source_space, chip), space_of(self.destination_space, chip)
+        counts, run = self.counts(), self.inner_bytes
+        source_strides, target_strides = self._source_strides(), self.destination_strides()
+        if self._any_turned():
+            size = chip.activation_bytes
+            counts, run = (*counts, where(self.transpose, run // size, 1)), where(self.transpose, size, run)
+            row = where(self.transpose, size, self.destination_stride2)
+            source_strides, target_strides = (*source_strides, size), (*target_strides[:3], row, self.destination_stride2)
         return (
-            Access(source, self.source_address, counts, self._source_strides(), self.inner_bytes, False),
-            Access(target, self.destination_address, counts, self.destination_strides(), self.inner_bytes, True),
+            Access(source, self.source_address, counts, source_strides, run, False),
+            Access(target, self.destination_address, counts, target_strides, run, True),
         )
 
-    def _source_strides(self) -> tuple[Whole, Whole, Whole]:
-        return self.source_stride0, self.source_stride1, self.source_stride2
+    def _source_strides(self) -> tuple[Whole, ...]:
+        return self.source_stride_outer, self.source_stride0, self.source_stride1, self.source_stride2
+
+    def _any_turned(self) -> bool:
+        return bool(np.any(self.transpose)) if is_column(self.transpose) else bool(self.transpose)
 
     def demand(self, chip: Chip) -> Demand:
-        read = End(self.source_space, self.source_address, self._source_strides())
-        write = End(self.destination_space, self.destination_address, self.destination_strides())
-        return move_demand(self.unit_in(chip), chip, self.inner_bytes, self.counts(), read, write)
+        unit, counts = self.unit_in(chip), self.counts()
+        read = End(self.source_space, self.source_address, self.inner_bytes, counts, self._source_strides())
+        strides = self.destination_strides()
+        write = End(self.destination_space, self.destination_address, self.inner_bytes, counts, strides)
+        if self._any_turned():
+            size, turn = chip.activation_bytes, self.transpose
+            columns = where(turn, self.inner_bytes // size, self.count2)
+            run = where(turn, self.count2 * size, self.inner_bytes)
+            write = End(self.destination_space, self.destination_address, run, (*counts[:3], columns), strides)
+            block_bytes = size * max(1, unit.dma.transpose_block)  # a program that turns on others is refused
+            read, write = (end.in_pieces(where(turn, block_bytes, end.inner_bytes)) for end in (read, write))
+        return move_demand(unit, chip, read, write)
+
+    def broken(self, chip: Chip) -> Iterator[str]:
+        yield from Move.broken(self, chip)
+        if self.transpose and not self.unit_in(chip).dma.transpose_block:
+            yield f"transpose=1, the machine has {self.unit_in(chip).key}.transpose_block=0"
+        if self.transpose and self.inner_bytes % chip.activation_bytes:
+            yield f"transpose=1 of {self.inner_bytes} bytes, no whole elements of {chip.activation_bytes}"

@@ -9,6 +9,7 @@ from toolchain.hw.chip import Chip
 from toolchain.machine.operation import Access, Demand
 from toolchain.machine.operations.move import Move
 from toolchain.machine.parameter import (
+    OUTER,
     Space,
     base_of,
     code,
@@ -26,8 +27,9 @@ from toolchain.machine.units.dma import End, move_demand
 
 @dataclass(frozen=True, slots=True)
 class Fill(Move):
-    """dst[i0, i1, i2, :inner_elements] = value (activation type); any memory; runs on DMA queue `channel`.
+    """dst[o, i0, i1, i2, :inner_elements] = value (activation type); any memory; runs on DMA queue `channel`.
 
+    Counts as of `copy`.
     On machines with base registers `destination_base`, where not 0, names the one that is added to the address.
     """
 
@@ -44,6 +46,8 @@ class Fill(Move):
     destination_stride2: int = move_stride(2)
     value: int = code()
     destination_base: int = base_of("destination_address")
+    count_outer: int = move_count(OUTER)
+    destination_stride_outer: int = move_stride(OUTER)
 
     def spaces(self) -> tuple[int, ...]:
         return (self.destination_space,)
@@ -53,8 +57,9 @@ class Fill(Move):
         return (Access(target, self.destination_address, self.counts(), self.destination_strides(), inner_bytes, True),)
 
     def demand(self, chip: Chip) -> Demand:
-        write = End(self.destination_space, self.destination_address, self.destination_strides())
-        return move_demand(self.unit_in(chip), chip, self.inner_elements * chip.activation_bytes, self.counts(), None, write)
+        inner_bytes = self.inner_elements * chip.activation_bytes
+        write = End(self.destination_space, self.destination_address, inner_bytes, self.counts(), self.destination_strides())
+        return move_demand(self.unit_in(chip), chip, None, write)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         yield from Move.broken(self, chip)

@@ -65,7 +65,7 @@ class LoadBase(MachineOp):
         return (Access(space_of(self.space, chip), self.address, (), (), self.word_bytes, False),)
 
     def demand(self, chip: Chip) -> Demand:
-        return move_demand(self.unit_in(chip), chip, self.word_bytes, (), End(self.space, self.address, ()), None)
+        return move_demand(self.unit_in(chip), chip, End(self.space, self.address, self.word_bytes, (), ()), None)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         if self.word_bytes not in (1, 2, 4):

@@ -1,4 +1,4 @@
-"""The product of two matrices of activations."""
+"""Products of two matrices of activations."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from toolchain.hw.chip import Chip
-from toolchain.machine.columns import where
+from toolchain.machine.columns import Whole, where
 from toolchain.machine.operation import Access, Demand, MachineOp, Sums, latency_cycles, traffic
 from toolchain.machine.operations.window import broken_accumulators, read_of
 from toolchain.machine.parameter import (
     Limit,
+    batch_count,
+    batch_stride,
     code,
     extent,
     flag,
@@ -32,6 +34,7 @@ class MatrixProduct(MachineOp):
     b comes through the weight port. a's k is contiguous (element size apart), rows a_row_stride apart; b's element (k, c) lies at
     k b_row_stride + c b_column_stride.
     emit writes clamp(requantize(acc, multiplier, shift) + output_zero_point, clamp_low, clamp_high), c contiguous.
+    batches: so many products one after another, operands and outputs the batch strides apart; each is a whole sum.
     """
 
     NAME = "matrix_product"
@@ -55,6 +58,10 @@ class MatrixProduct(MachineOp):
     clamp_high: int = code()
     accumulate: int = flag()
     emit: int = flag()
+    batches: int = batch_count()
+    a_batch_stride: int = batch_stride("input")
+    b_batch_stride: int = batch_stride("weights")
+    output_batch_stride: int = batch_stride("output")
     unit: int = unit_number()
     a_base: int = operand_base_of("a_address")
     b_base: int = operand_base_of("b_address")
@@ -71,10 +78,35 @@ class MatrixProduct(MachineOp):
         size, unit = chip.activation_bytes, self.unit_in(chip)
         written = where(self.emit, self.columns * size, 0)
         return (
-            read_of(unit, "input", self.a_address, (self.rows,), (self.a_row_stride,), self.inner * size),
-            read_of(unit, "weights", self.b_address, (self.inner, self.columns), (self.b_row_stride, self.b_column_stride), size),
-            Access(unit.roles["output"], self.output_address, (self.rows,), (self.output_row_stride,), written, True),
+            read_of(
+                unit,
+                "input",
+                self.a_address,
+                (self._apart(self.a_batch_stride), self.rows),
+                (self.a_batch_stride, self.a_row_stride),
+                self.inner * size,
+            ),
+            read_of(
+                unit,
+                "weights",
+                self.b_address,
+                (self._apart(self.b_batch_stride), self.inner, self.columns),
+                (self.b_batch_stride, self.b_row_stride, self.b_column_stride),
+                size,
+            ),
+            Access(
+                unit.roles["output"],
+                self.output_address,
+                (self.batches, self.rows),
+                (self.output_batch_stride, self.output_row_stride),
+                written,
+                True,
+            ),
         )
+
+    def _apart(self, stride: Whole) -> Whole:
+        """Batches that an operand has; all of them share one at a stride of 0."""
+        return where(stride, self.batches, 1)
 
     def demand(self, chip: Chip) -> Demand:
         unit, size = self.unit_in(chip), chip.activation_bytes
@@ -82,15 +114,17 @@ class MatrixProduct(MachineOp):
         a_reads, b_reads = operand_reads(mac, self.rows, self.columns)
         moved = traffic(
             unit,
-            ("input", a_reads * self.rows * self.inner * size, 0),
-            ("weights", b_reads * self.columns * self.inner * size, 0),
-            ("output", 0, where(self.emit, self.rows * self.columns * size, 0)),
+            ("input", self.batches * a_reads * self.rows * self.inner * size, 0),
+            ("weights", self.batches * b_reads * self.columns * self.inner * size, 0),
+            ("output", 0, where(self.emit, self.batches * self.rows * self.columns * size, 0)),
         )
-        cycles = product_cycles(mac, self.rows, self.inner, self.columns, matrix_rate(mac, chip))
+        cycles = product_cycles(mac, self.rows, self.inner, self.columns, matrix_rate(mac, chip), self.batches)
         latency = latency_cycles(unit, chip, where(self.emit, 1, 0), ("input", "weights"))
-        return Demand(cycles, latency, self.rows * self.inner * self.columns, moved)
+        return Demand(cycles, latency, self.batches * self.rows * self.inner * self.columns, moved)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         yield from broken_accumulators(self.rows * self.columns, self.unit_in(chip))
+        if self.batches > 1 and (self.accumulate or not self.emit):
+            yield f"batches={self.batches}, must be 1 where accumulate is 1 or emit 0: accumulators hold the sums of one product"
         if not chip.limits.matrix_product.computed_operand:
             yield "both operands are activations, limits.matrix_product.computed_operand is false"

@@ -11,6 +11,8 @@ from toolchain.machine.columns import Whole
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.parameter import space_of
 
+MOST_DIMENSIONS = 4  # strided counts of a move
+
 
 def unreached(unit: Unit, spaces: Iterable[int], chip: Chip) -> Iterator[str]:
     """Memories that a channel cannot reach."""
@@ -26,9 +28,11 @@ class Move(MachineOp):
     ABSTRACT: ClassVar[bool] = True
     ENGINE = "dma"
     channel: int
+    count_outer: int
     count0: int
     count1: int
     count2: int
+    destination_stride_outer: int
     destination_stride0: int
     destination_stride1: int
     destination_stride2: int
@@ -42,8 +46,8 @@ class Move(MachineOp):
 
     def broken(self, chip: Chip) -> Iterator[str]:
         unit = self.unit_in(chip)
-        if any(n > 1 for n in (self.count0, self.count1)[: 3 - unit.dma.dimensions]):
-            counts = f"{self.count0}x{self.count1}x{self.count2}"
+        if any(n > 1 for n in self.counts()[: MOST_DIMENSIONS - unit.dma.dimensions]):
+            counts = "x".join(str(n) for i, n in enumerate(self.counts()) if i or n > 1)
             yield f"counts {counts}, the machine has {unit.key}.dimensions={unit.dma.dimensions}"
         yield from unreached(unit, self.spaces(), chip)
 
@@ -51,9 +55,9 @@ class Move(MachineOp):
         """Codes of the memories that it reads and writes."""
         raise NotImplementedError
 
-    def counts(self) -> tuple[Whole, Whole, Whole]:
+    def counts(self) -> tuple[Whole, Whole, Whole, Whole]:
         """Contiguous runs along each dimension, the outermost first."""
-        return self.count0, self.count1, self.count2
+        return self.count_outer, self.count0, self.count1, self.count2
 
-    def destination_strides(self) -> tuple[Whole, Whole, Whole]:
-        return self.destination_stride0, self.destination_stride1, self.destination_stride2
+    def destination_strides(self) -> tuple[Whole, Whole, Whole, Whole]:
+        return self.destination_stride_outer, self.destination_stride0, self.destination_stride1, self.destination_stride2

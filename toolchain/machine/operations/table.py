@@ -91,7 +91,7 @@ class Table(MachineOp):
     output_row_stride: int = operand_stride("output")
     output_column_stride: int = operand_stride("output")
     table_address: int = operand_address("tables", 1)
-    function: TableFunction = function(TableFunction, TABLE_FUNCTIONS, choice=True)
+    function: TableFunction = function(TableFunction, TABLE_FUNCTIONS, chosen=True)
     unit: int = unit_number()
     input_base: int = operand_base_of("input_address")
     output_base: int = operand_base_of("output_address")

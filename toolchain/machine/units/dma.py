@@ -15,21 +15,27 @@ from toolchain.machine.operation import Demand, Traffic
 
 
 class End(NamedTuple):
-    """Where a move reads or writes: runs of bytes from an address of a memory, with strides."""
+    """Where a move reads or writes: runs of bytes from an address of a memory, with counts and strides around them. piece_bytes:
+    that a run is moved in, the same piece of all runs of the innermost count before the next; 0: whole."""
 
     space: Whole
     address: Whole
+    inner_bytes: Whole
+    counts: tuple[Whole, ...]
     strides: tuple[Whole, ...]
+    piece_bytes: Whole = 0
+
+    def in_pieces(self, size_bytes: Whole) -> End:
+        return self._replace(piece_bytes=size_bytes)
 
 
-def move_demand(
-    unit: Unit, chip: Chip, inner_bytes: Whole, counts: tuple[Whole, ...], read: End | None, write: End | None
-) -> Demand:
-    """ceil(bytes / channel rate) cycles; each contiguous run is charged as the whole bursts it touches."""
-    total_bytes = inner_bytes
-    for n in counts:
+def move_demand(unit: Unit, chip: Chip, read: End | None, write: End | None) -> Demand:
+    """ceil(bytes / channel rate) cycles; each contiguous run, or piece of one, is charged as the whole bursts it touches."""
+    found = [end for end in (read, write) if end is not None]
+    total_bytes = found[0].inner_bytes
+    for n in found[0].counts:
         total_bytes = total_bytes * n
-    ends = [end.space for end in (read, write) if end is not None]
+    ends = [end.space for end in found]
     touched = range(len(chip.spaces)) if any(is_column(space) for space in ends) else sorted({int(space) for space in ends})
     moved: list[Traffic] = []
     latency: Whole = 0
@@ -38,17 +44,23 @@ def move_demand(
         reads = 0 if read is None else where(read.space == space, 1, 0)
         writes = 0 if write is None else where(write.space == space, 1, 0)
         latency = latency + reads * memory.latency_cycles + writes * memory.write_latency_cycles
-        charged_read = 0 if read is None else _charged(read, reads, inner_bytes, counts, memory)
-        charged_write = 0 if write is None else _charged(write, writes, inner_bytes, counts, memory)
+        charged_read = 0 if read is None else _charged(read, reads, memory)
+        charged_write = 0 if write is None else _charged(write, writes, memory)
         moved.append(Traffic(space, reads * total_bytes, writes * total_bytes, charged_read, charged_write))
     return Demand(at_rate(total_bytes, unit.dma.bytes_per_cycle), latency, 0, tuple(moved))
 
 
-def _charged(end: End, used: Whole, inner_bytes: Whole, counts: tuple[Whole, ...], memory: Memory) -> Whole:
+def _charged(end: End, used: Whole, memory: Memory) -> Whole:
     """Bytes of whole bursts of the memory; 0 where it is not this end's (`used` is 0)."""
     if not is_column(used) and not used:
         return 0
-    return used * burst_bytes(end.address, inner_bytes, counts, end.strides, memory.burst_bytes)
+    burst, piece = memory.burst_bytes, end.piece_bytes
+    if not is_column(piece) and not piece:
+        return used * burst_bytes(end.address, end.inner_bytes, end.counts, end.strides, burst)
+    whole, rest = end.inner_bytes // piece, end.inner_bytes % piece
+    counts, strides = (*end.counts[:-1], whole, end.counts[-1]), (*end.strides[:-1], piece, end.strides[-1])
+    pieces = burst_bytes(end.address, piece, counts, strides, burst)
+    return used * (pieces + burst_bytes(end.address + whole * piece, rest, end.counts, end.strides, burst))
 
 
 def burst_bytes(address: Whole, inner: Whole, counts: tuple[Whole, ...], strides: tuple[Whole, ...], burst: int) -> Whole:

@@ -54,7 +54,7 @@ class Work(NamedTuple):
 class Tiling:
     """Tile sizes in output rows, columns and channels, and reduction channels; `rows_outer` keeps inputs, else weights.
 
-    `taps`: kernel rows of one instruction, 0 for all that the machine's limits allow.
+    `taps`: kernel rows of one instruction, 0 for all that the machine's limits allow. `batches`: matrix products of one.
     """
 
     rows: int
@@ -63,11 +63,12 @@ class Tiling:
     inner: int
     rows_outer: bool = True  # nothing to an operation without weights
     taps: int = 0
+    batches: int = 1
 
     @property
     def volume(self) -> int:
         """Grows with what a tile reads and writes."""
-        return self.rows * self.columns * self.channels * max(1, self.inner) * (self.taps or 1 << 16)
+        return self.rows * self.columns * self.channels * max(1, self.inner) * (self.taps or 1 << 16) * self.batches
 
 
 @dataclass(frozen=True)
