@@ -11,6 +11,7 @@ from unittest.mock import patch
 from toolchain.frontend import normal, upgrade
 from toolchain.ir.graph import Graph, OnnxOp
 from toolchain.ops.kit import registry
+from toolchain.ops.kit.operator import NpuOp, operator_of
 from toolchain.ops.unary import ONNX_UNARY, PRIMITIVES, Unary
 from toolchain.passes import compose, select
 
@@ -106,7 +107,7 @@ def operators(selected: Graph, integer: Graph) -> Seen:
         if isinstance(node.op, Unary):
             found |= {("primitive", name) for name in _primitives(node.op.function)}
     for node in integer.nodes:
-        kind = node.op.NAME
+        kind = operator_of(node, NpuOp).NAME
         found.add(("integer operator", kind))
         found |= {("optional part", f"{kind}.{p}") for p in _optional(type(node.op)) if getattr(node.op, p) is not None}
     return found

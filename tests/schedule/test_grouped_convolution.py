@@ -47,7 +47,7 @@ def _layer(groups: int, own: int, inputs: int, chip: Chip, height: int = 12, ker
 
 def _instructions(layer: Layer, tiling: Tiling) -> list[Convolution]:
     """Of the first work, its operands at addresses of their own."""
-    work = next(layer.node.op.nest(layer, tiling).works())
+    work = next(layer.tiled.nest(layer, tiling).works())
     assert work.write is not None
     sites = [Site(1000, dense_strides(work.reads[0].size, 1))]
     ops = work.emit(sites, [5000], Site(9000, dense_strides(work.write.size, 1)))
@@ -56,7 +56,7 @@ def _instructions(layer: Layer, tiling: Tiling) -> list[Convolution]:
 
 def test_a_tile_holds_neighbouring_groups_as_one_box() -> None:
     layer = _layer(groups=64, own=1, inputs=1, chip=_machine().chip)
-    works = list(layer.node.op.nest(layer, Tiling(12, 12, 32, 16, False)).works())
+    works = list(layer.tiled.nest(layer, Tiling(12, 12, 32, 16, False)).works())
     assert [w.reads[0].start + w.reads[0].size for w in works] == [(0, 0, 0, 0, 1, 12, 12, 32), (0, 0, 0, 32, 1, 12, 12, 32)]
     assert [w.write and w.write.start[3:] + w.write.size[3:] for w in works] == [(0, 32), (32, 32)]
 
@@ -85,15 +85,15 @@ def test_as_many_groups_an_instruction_as_pay() -> None:
     chip = _machine(dataflow="ws").chip
     for groups, width, together in ((64, 1, 16), (32, 4, 4), (4, 16, 1), (4, 32, 1)):
         layer = _layer(groups, width, width, chip, height=64)
-        widest = max(layer.node.op.tilings(layer), key=lambda t: t.channels)
+        widest = max(layer.tiled.tilings(layer), key=lambda t: t.channels)
         assert (widest.channels, widest.inner) == (groups * width, together * width)
 
 
 def test_limits_of_channels_hold_fewer_groups() -> None:
     layer = _layer(64, 1, 1, _machine(dataflow="ws", max_input_channels=5).chip)
-    assert max(t.inner for t in layer.node.op.tilings(layer)) == 5
+    assert max(t.inner for t in layer.tiled.tilings(layer)) == 5
     layer = _layer(8, 4, 4, _machine(dataflow="ws", max_output_channels=3).chip)
-    assert max(t.channels for t in layer.node.op.tilings(layer)) == 3
+    assert max(t.channels for t in layer.tiled.tilings(layer)) == 3
 
 
 BODIES = {

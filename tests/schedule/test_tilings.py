@@ -91,7 +91,7 @@ def others(draw: Any) -> Layer:
 
 
 def _some_tilings(draw: Any, layer: Layer) -> list[Tiling]:
-    found = list(layer.node.op.tilings(layer))
+    found = list(layer.tiled.tilings(layer))
     return [found[i] for i in draw(st.lists(st.integers(0, len(found) - 1), min_size=1, max_size=3, unique=True))]
 
 
@@ -106,7 +106,7 @@ def test_a_few_tiles_of_each_kind_stand_for_all(data: Any, layer: Layer) -> None
     depth = data.draw(st.integers(1, 2))
     views, model = _views(layer), CostModel(layer.chip)
     for tiling in _some_tilings(data.draw, layer):
-        nest = layer.node.op.nest(layer, tiling)
+        nest = layer.tiled.nest(layer, tiling)
         works = list(nest.works())
         plan = LayerTilings(layer, resident, views, model, depth).evaluate(tiling, UNBOUNDED)
         assert plan is not None
@@ -145,10 +145,10 @@ def _at_depth(layer: Layer, tiling: Tiling, depth: int) -> LayerPlan | None:
 @given(convolutions())
 def test_every_output_is_written_once(layer: Layer) -> None:
     """The boxes that works write cover the output without overlap."""
-    tilings = list(layer.node.op.tilings(layer))
+    tilings = list(layer.tiled.tilings(layer))
     for tiling in tilings[:: len(tilings) // 4 + 1]:
         covered = np.zeros(layer.output.shape, int)
-        for work in layer.node.op.nest(layer, tiling).works():
+        for work in layer.tiled.nest(layer, tiling).works():
             if work.write is not None:
                 cut = tuple(slice(s, s + n) for s, n in zip(work.write.start, work.write.size))
                 covered[cut] += 1
@@ -161,7 +161,7 @@ def test_boxes_of_all_cuts_are_tried(layer: Layer) -> None:
     """Rows first, then columns of single rows: a machine of little memory needs the small ones, a plan of few cycles each."""
     assume(not isinstance(layer.node.op, IntegerMatrixProduct))
     _, height, width, _ = layer.output.shape
-    tilings = list(layer.node.op.tilings(layer))
+    tilings = list(layer.tiled.tilings(layer))
     assert {t.rows for t in tilings} == set(halvings(height))
     assert {t.columns for t in tilings} == set(halvings(width))
     assert all(t.columns == width or t.rows == 1 for t in tilings)

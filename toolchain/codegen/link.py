@@ -18,6 +18,7 @@ from toolchain.isa import Machine, encode
 from toolchain.machine import MachineOp, Space
 from toolchain.memory import Buffer, place
 from toolchain.ops.kit.layout import INNER
+from toolchain.ops.kit.operator import NpuOp, operator_of
 from toolchain.ops.kit.tile import Block, aligned
 from toolchain.passes.samples import OneSample
 from toolchain.passes.segments import Segment
@@ -133,7 +134,7 @@ def _layers(plan: RegionPlan, roots: Mapping[str, Spot], count: int, stepping: C
         home = roots[view.root]
         turns = 1 if view.root in stepping else count
         result = Result(node.outputs[0], home.space.name.lower(), home.address + view.offset_bytes, view.strides, turns)
-        found.append(LayerInfo(node.name, node.op.NAME, node.sources, result))
+        found.append(LayerInfo(node.name, operator_of(node, NpuOp).NAME, node.sources, result))
     return found
 
 

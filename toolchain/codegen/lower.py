@@ -105,7 +105,7 @@ class _LayerLowering:
         plan = self.planned.plan
         assert plan is not None
         self.rings = rings(plan.slots)
-        works = self.layer.node.op.nest(self.layer, plan.tiling).works()
+        works = self.layer.tiled.nest(self.layer, plan.tiling).works()
         units = self.planned.units or repeat(plan.units[0])
         return [self._tile(work, unit) for work, unit in zip(works, units, strict=bool(self.planned.units))]
 
@@ -159,7 +159,7 @@ class _LayerLowering:
     def moves(self) -> Group:
         """A mover: fills and strided copies between the homes of its tensors."""
         node = self.layer.node
-        boxes, moves = node.op.moves(self.layer)
+        boxes, moves = self.layer.mover.moves(self.layer)
         out = node.outputs[0]
         target_strides = self.view(out).strides
         ops: list[MachineOp] = []

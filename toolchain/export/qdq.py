@@ -17,10 +17,11 @@ from quant.fixed_point.core.requant import Requant
 from toolchain.errors import InternalError
 from toolchain.frontend import NormalModel
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node, OnnxOp, Quant, TensorType
+from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxNode, OnnxOp, Quant, TensorType
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.elementwise import IntegerBinary
 from toolchain.ops.kit.layout import INNER, NCHW
+from toolchain.ops.kit.operator import operator_of
 
 Array = NDArray[Any]
 _LOST_HALF = ("floor", "truncate")  # roundings that biases make up for, which no other runtime does
@@ -43,7 +44,7 @@ def qdq_model(model: NormalModel, integer: Graph, chosen: Graph, origins: Mappin
     return to_proto(graph, model.opset).SerializeToString(deterministic=True)
 
 
-def qdq_graph(model: NormalModel, integer: Graph, chosen: Graph, origins: Mapping[str, tuple[str, str]], chip: Chip) -> Graph:
+def qdq_graph(model: NormalModel, integer: Graph, chosen: Graph, origins: Mapping[str, tuple[str, str]], chip: Chip) -> OnnxGraph:
     """integer: nothing fused behind its layers; chosen: the same in float, clamps fused; origins: chip tensor -> (model tensor,
     layout)."""
     coded = _coded(integer, origins, model)
@@ -88,7 +89,7 @@ class _Writer:
     constants: dict[str, Array] = field(default_factory=dict)
     _dequantized: dict[str, str] = field(default_factory=dict)
 
-    def take(self, node: Node, on_host: bool) -> None:
+    def take(self, node: OnnxNode, on_host: bool) -> None:
         inputs = [self._read(n, on_host) for n in node.inputs]
         if not on_host and node.name in self.layers:
             self._codes_of(node, self.layers[node.name], inputs)
@@ -138,15 +139,15 @@ class _Writer:
 
     # --- constants of layers
 
-    def _codes_of(self, node: Node, layer: Node, inputs: list[str]) -> None:
+    def _codes_of(self, node: OnnxNode, layer: Node, inputs: list[str]) -> None:
         """Puts the chip's codes in the place of the constants that a layer has on the chip."""
         if isinstance(layer.op, IntegerConvolution) and node.op.op_type in ("Conv", "Gemm"):
             self._weights(node, layer, inputs)
         elif isinstance(layer.op, IntegerBinary):
             self._operand(node, layer, inputs)
 
-    def _weights(self, node: Node, layer: Node, inputs: list[str]) -> None:
-        op: IntegerConvolution = layer.op
+    def _weights(self, node: OnnxNode, layer: Node, inputs: list[str]) -> None:
+        op = operator_of(layer, IntegerConvolution)
         codes, bias = (self.integer.constants[n] for n in layer.inputs[1:3])
         x, y = self._quant(layer.inputs[0]), self._quant(layer.outputs[0])
         scales = weight_scales(op.requant, x.scale, y.scale)
@@ -182,12 +183,13 @@ class _Writer:
         where = next((i for i, n in enumerate(node.inputs) if n in self.source.constants), None)
         if at is None or where is None:
             return
+        op = operator_of(layer, IntegerBinary)
         codes, shape = self.integer.constants[layer.inputs[at]], self.source.types[node.outputs[0]].shape
         held = self.integer.types[layer.outputs[0]].shape
         if held != shape and len(shape) == 4:  # channels last
             codes = codes.reshape((1,) * (4 - codes.ndim) + codes.shape).transpose(NCHW)
-        scale = operand_scale(layer.op, at, self._quant(layer.inputs[1 - at]).scale, self._quant(layer.outputs[0]).scale)
-        zero = layer.op.a_zero_point if at == 0 else layer.op.b_zero_point
+        scale = operand_scale(op, at, self._quant(layer.inputs[1 - at]).scale, self._quant(layer.outputs[0]).scale)
+        zero = op.a_zero_point if at == 0 else op.b_zero_point
         stored = np.ascontiguousarray(codes)
         inputs[where] = self._stored(f"{node.name}/constant", stored, np.asarray(scale), np.asarray(zero))
 

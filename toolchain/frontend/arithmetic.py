@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from toolchain.frontend.rewrite import Rewrite, RewriteScope, Rule, node, reshape
-from toolchain.ir.graph import Node, OnnxOp
+from toolchain.ir.graph import OnnxNode, OnnxOp
 
 
 def scalar(name: str, scope: RewriteScope) -> float | None:
@@ -20,11 +20,11 @@ def scalar(name: str, scope: RewriteScope) -> float | None:
     return float(first) if value.size == 1 or (value == first).all() else None
 
 
-def keeps_shape(n: Node, scope: RewriteScope, index: int = 0) -> bool:
+def keeps_shape(n: OnnxNode, scope: RewriteScope, index: int = 0) -> bool:
     return scope.shape(n.inputs[index]) == scope.shape(n.outputs[0])
 
 
-def even_rank(n: Node, scope: RewriteScope) -> Rewrite | None:
+def even_rank(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """A constant of higher rank than the other operand loses its leading ones, and the result gets its rank by a Reshape;
     where they are more than ones the other operand gets the rank first. So constants never raise a rank."""
     index = next((i for i, name in enumerate(n.inputs) if name in scope.constants), None)
@@ -44,18 +44,18 @@ def even_rank(n: Node, scope: RewriteScope) -> Rewrite | None:
     return Rewrite((replace(with_operands(n, index, small, x), outputs=(narrow,)), after))
 
 
-def with_operands(n: Node, index: int, constant: str, other: str) -> Node:
+def with_operands(n: OnnxNode, index: int, constant: str, other: str) -> OnnxNode:
     """A node of two operands, the one at `index` the constant."""
     return replace(n, inputs=(constant, other) if index == 0 else (other, constant))
 
 
-def constant_second(n: Node, scope: RewriteScope) -> Rewrite | None:
+def constant_second(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     if n.inputs[0] in scope.constants and n.inputs[1] not in scope.constants:
         return Rewrite((replace(n, inputs=n.inputs[::-1]),))
     return None
 
 
-def small_constant(n: Node, scope: RewriteScope) -> Rewrite | None:
+def small_constant(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """A constant operand without leading ones; a scalar where all its values are one and it does not broadcast."""
     value = scope.constants.get(n.inputs[1])
     if value is None or not value.ndim or not keeps_shape(n, scope):
@@ -70,7 +70,7 @@ def small_constant(n: Node, scope: RewriteScope) -> Rewrite | None:
     return Rewrite((replace(n, inputs=(n.inputs[0], scope.constant(n.inputs[1], small))),))
 
 
-def neutral(n: Node, scope: RewriteScope) -> Rewrite | None:
+def neutral(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """x + 0, x - 0, x * 1, x / 1, x ** 1."""
     unit = 0.0 if n.op.op_type in ("Add", "Sub") else 1.0
     if scalar(n.inputs[1], scope) == unit and keeps_shape(n, scope):
@@ -78,7 +78,7 @@ def neutral(n: Node, scope: RewriteScope) -> Rewrite | None:
     return None
 
 
-def merge_constants(n: Node, scope: RewriteScope) -> Rewrite | None:
+def merge_constants(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """(x + a) + b = x + (a + b), and with products."""
     op_type, outer = n.op.op_type, scope.constants.get(n.inputs[1])
     before = scope.only_user(n.inputs[0], (op_type,))
@@ -96,7 +96,7 @@ def merge_constants(n: Node, scope: RewriteScope) -> Rewrite | None:
     return Rewrite((replace(before, inputs=inputs, outputs=n.outputs, sources=(*before.sources, *n.sources)),))
 
 
-def divide(n: Node, scope: RewriteScope) -> Rewrite | None:
+def divide(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """x / c = x * (1 / c) for floats."""
     value = scope.constants.get(n.inputs[1])
     if value is None or not scope.is_float(n.inputs[0]):
@@ -109,7 +109,7 @@ def divide(n: Node, scope: RewriteScope) -> Rewrite | None:
     return Rewrite((replace(n, op=OnnxOp("Mul"), inputs=inputs),))
 
 
-def subtract(n: Node, scope: RewriteScope) -> Rewrite | None:
+def subtract(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """x - c = x + (-c); signed types only, and a most negative integer has no negative."""
     value = scope.constants.get(n.inputs[1])
     if value is None or value.dtype.kind not in "fi":
@@ -120,7 +120,7 @@ def subtract(n: Node, scope: RewriteScope) -> Rewrite | None:
     return Rewrite((replace(n, op=OnnxOp("Add"), inputs=inputs),))
 
 
-def power(n: Node, scope: RewriteScope) -> Rewrite | None:
+def power(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     exponent, x = scalar(n.inputs[1], scope), n.inputs[0]
     if exponent is None or not keeps_shape(n, scope):
         return None
@@ -135,7 +135,7 @@ def power(n: Node, scope: RewriteScope) -> Rewrite | None:
 def chain(op_type: str) -> Rule:
     """An operator of any number of operands: one of two operands, left to right."""
 
-    def rule(n: Node, scope: RewriteScope) -> Rewrite | None:
+    def rule(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
         if len(n.inputs) == 1:
             return Rewrite(same=n.inputs[0])
         if len(n.inputs) == 2 and op_type == n.op.op_type:
@@ -152,7 +152,7 @@ def chain(op_type: str) -> Rule:
     return rule
 
 
-def mean(n: Node, scope: RewriteScope) -> Rewrite | None:
+def mean(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     total = scope.tensor(f"{n.outputs[0]}/sum")
     dtype = scope.types[n.outputs[0]].dtype
     factor = scope.constant(f"{n.name}/factor", np.asarray(1 / len(n.inputs), dtype))
@@ -160,7 +160,7 @@ def mean(n: Node, scope: RewriteScope) -> Rewrite | None:
     return Rewrite((add, node(n.name, "Mul", (total, factor), n.outputs[0], n.sources)))
 
 
-def limit(n: Node, scope: RewriteScope) -> Rewrite | None:
+def limit(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """Min or Max with one number: Clip."""
     for index in (1, 0):
         value, x = scalar(n.inputs[index], scope), 1 - index
@@ -171,7 +171,7 @@ def limit(n: Node, scope: RewriteScope) -> Rewrite | None:
     return None
 
 
-def clip_node(n: Node, x: str, low: float | None, high: float | None, scope: RewriteScope) -> Node:
+def clip_node(n: OnnxNode, x: str, low: float | None, high: float | None, scope: RewriteScope) -> OnnxNode:
     dtype = scope.types[x].dtype
     inputs = [x]
     for key, value in (("min", low), ("max", high)):
@@ -181,7 +181,7 @@ def clip_node(n: Node, x: str, low: float | None, high: float | None, scope: Rew
     return replace(n, op=OnnxOp("Clip"), inputs=tuple(inputs), outputs=n.outputs)
 
 
-def clip_limits(n: Node, scope: RewriteScope) -> tuple[float | None, float | None] | None:
+def clip_limits(n: OnnxNode, scope: RewriteScope) -> tuple[float | None, float | None] | None:
     """(low, high) of a Clip or Relu, None for an absent one; None altogether when they are computed. Max wins over min."""
     if n.op.op_type == "Relu":
         return 0.0, None
@@ -195,7 +195,7 @@ def clip_limits(n: Node, scope: RewriteScope) -> tuple[float | None, float | Non
     return (high if low is not None and high is not None and low > high else low), high
 
 
-def clip(n: Node, scope: RewriteScope) -> Rewrite | None:
+def clip(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """Relu and Clip in a row: one; limits that are none dropped; [0, none] is Relu."""
     limits, x = clip_limits(n, scope), n.inputs[0]
     if limits is None or not scope.is_float(x):
@@ -234,7 +234,7 @@ def compose(
     return low, high
 
 
-def prelu(n: Node, scope: RewriteScope) -> Rewrite | None:
+def prelu(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """One slope: LeakyRelu. Else the slope has no leading ones, except those before the channel: [c, 1, 1] for [n, c, h, w]."""
     slope = scope.constants.get(n.inputs[1])
     if slope is None:

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from toolchain.frontend.errors import NodeFault, all_of, refuse_node
-from toolchain.ir.graph import Node, TensorType
+from toolchain.ir.graph import OnnxNode, TensorType
 
 Shape = tuple[int, ...]
 Faults = Iterator[NodeFault]
@@ -21,7 +21,7 @@ DISAGREE = "the specification and onnxruntime do not agree what that is"
 class Said:
     """A node with what is known of its inputs."""
 
-    node: Node
+    node: OnnxNode
     types: Mapping[str, TensorType]
     constants: Mapping[str, np.ndarray]
 
@@ -44,7 +44,7 @@ class Said:
         return refuse_node(self.node, reason, way_out)
 
 
-def check(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> None:
+def check(node: OnnxNode, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> None:
     """node: number and types of its inputs are right. Raises one CompileError with all that is wrong."""
     rule = RULES.get(node.op.op_type) if not node.op.domain else None
     faults = [] if rule is None else [*rule(Said(node, types, constants))]

@@ -14,7 +14,7 @@ import numpy as np
 
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.upgrade import Upgraded
-from toolchain.ir.graph import Node, OnnxOp, TensorType
+from toolchain.ir.graph import Node, OnnxNode, OnnxOp, TensorType
 
 CONTRIB = "com.microsoft"
 NONE: Mapping[str, Any] = MappingProxyType({})
@@ -25,10 +25,10 @@ CONSTANT = "export it with constant scales and zero points"
 class Written:
     """What stands for one node so far: nodes in order, and the constants they name."""
 
-    node: Node
+    node: OnnxNode
     types: Mapping[str, TensorType]
     known: Mapping[str, np.ndarray]
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[OnnxNode] = field(default_factory=list)
     constants: dict[str, np.ndarray] = field(default_factory=dict)
 
     def input(self, index: int) -> str:
@@ -197,7 +197,7 @@ def _n_bits(w: Written) -> None:
         w.add("bias", "Add", [y, bias], w.node.outputs[0])
 
 
-def _unpacked(packed: np.ndarray, bits: int, rows: int, columns: int, node: Node) -> np.ndarray:
+def _unpacked(packed: np.ndarray, bits: int, rows: int, columns: int, node: OnnxNode) -> np.ndarray:
     """uint8 -> uint8[rows, columns], low bits first, each row in bytes of its own."""
     a_byte = 8 // bits
     row_bytes = -(-columns // a_byte)
@@ -233,7 +233,7 @@ RULES: Mapping[tuple[str, str], Callable[[Written], None]] = {
 }
 
 
-def written_out(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> Upgraded:
+def written_out(node: OnnxNode, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> Upgraded:
     """A node of RULES as nodes of ONNX (opset 21), and the constants they name. CompileError: scales that are not constant."""
     written = Written(node, types, constants)
     missing = [n for n in node.inputs if n and n not in types]

@@ -11,13 +11,13 @@ from onnx import helper, numpy_helper
 
 from toolchain.errors import CompileError
 from toolchain.frontend.errors import refuse
-from toolchain.ir.graph import Node, OnnxOp, TensorType
+from toolchain.ir.graph import Node, OnnxNode, OnnxOp, TensorType
 
 FLOATS, WHOLE = ("float16", "float32", "float64"), tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 ARRAYS = frozenset((*FLOATS, *WHOLE, "bool"))  # element types that numpy and onnxruntime hand to each other
 
 
-def node_from_proto(proto: onnx.NodeProto, name: str) -> Node:
+def node_from_proto(proto: onnx.NodeProto, name: str) -> OnnxNode:
     """Strings become str, lists tuples, tensors numpy arrays; subgraphs stay protobufs."""
     attributes = {a.name: attribute_value(a, name) for a in proto.attribute}
     domain = "" if proto.domain == "ai.onnx" else proto.domain
@@ -47,7 +47,7 @@ def array_from_proto(proto: onnx.TensorProto, thing: str) -> np.ndarray:
         raise refuse(thing, f"its data cannot be read: {fault}") from fault
 
 
-def node_to_proto(node: Node) -> onnx.NodeProto:
+def node_to_proto(node: OnnxNode) -> onnx.NodeProto:
     attributes = {k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in node.op.attributes.items()}
     proto = onnx.NodeProto(op_type=node.op.op_type, name=node.name, domain=node.op.domain)
     proto.input.extend(node.inputs)

@@ -16,7 +16,7 @@ from toolchain.frontend.convert import type_of
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.infer import evaluate, foldable, infer
 from toolchain.frontend.rewrite import fresh_name, operand
-from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType
+from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, TensorType
 from toolchain.ir.stored import GivenQuant, Stored, stored
 
 # Operators of which codes of their outputs mean what codes of their first input do.
@@ -68,7 +68,7 @@ class Held:
 
 @dataclass
 class _Walk:
-    graph: Graph
+    graph: OnnxGraph
     opset: int
     static: bool
     types: dict[str, TensorType]
@@ -77,10 +77,10 @@ class _Walk:
     meant: dict[str, Meant] = field(default_factory=dict)
     made: set[str] = field(default_factory=set)  # tensors that a node emitted so far makes
     held: dict[str, Held] = field(default_factory=dict)  # by constant
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[OnnxNode] = field(default_factory=list)
     stored: dict[str, Stored] = field(default_factory=dict)  # by node
 
-    def emit(self, node: Node) -> None:
+    def emit(self, node: OnnxNode) -> None:
         node = replace(node, inputs=tuple(self.same.get(n, n) for n in node.inputs))
         if foldable(node, self.constants):
             self.constants.update(evaluate(node, self.constants, self.opset))
@@ -109,11 +109,11 @@ class _Walk:
 class Dequantized:
     """`stored`: by node, how the file holds its constants."""
 
-    graph: Graph
+    graph: OnnxGraph
     stored: Mapping[str, Stored]
 
 
-def dequantized(graph: Graph, opset: int, static: bool = False) -> Dequantized:
+def dequantized(graph: OnnxGraph, opset: int, static: bool = False) -> Dequantized:
     """static: what quantizes by each run's own range (DynamicQuantizeLinear) has a range that calibration finds.
 
     Raises CompileError: scales that are not finite and positive.
@@ -136,7 +136,7 @@ def dequantized(graph: Graph, opset: int, static: bool = False) -> Dequantized:
     return Dequantized(done, walk.stored)
 
 
-def _parameters(node: Node, walk: _Walk) -> tuple[np.ndarray, np.ndarray, str] | None:
+def _parameters(node: OnnxNode, walk: _Walk) -> tuple[np.ndarray, np.ndarray, str] | None:
     """Scale, zero point and type of the codes of a QuantizeLinear or DequantizeLinear; None where they are computed."""
     scale = walk.constants.get(operand(node, 1))
     quantizes = node.op.op_type == "QuantizeLinear"
@@ -150,7 +150,7 @@ def _parameters(node: Node, walk: _Walk) -> tuple[np.ndarray, np.ndarray, str] |
     return scale, point, dtype
 
 
-def _quantize(node: Node, walk: _Walk) -> bool:
+def _quantize(node: OnnxNode, walk: _Walk) -> bool:
     found, x = _parameters(node, walk), node.inputs[0]
     if x in walk.constants and found is not None:
         made = evaluate(replace(node, inputs=tuple(walk.same.get(n, n) for n in node.inputs)), walk.constants, walk.opset)
@@ -164,7 +164,7 @@ def _quantize(node: Node, walk: _Walk) -> bool:
     return True
 
 
-def _dequantize(node: Node, walk: _Walk) -> bool:
+def _dequantize(node: OnnxNode, walk: _Walk) -> bool:
     found, q, y = _parameters(node, walk), node.inputs[0], node.outputs[0]
     if found is None:
         return False
@@ -185,7 +185,7 @@ def _dequantize(node: Node, walk: _Walk) -> bool:
     return True
 
 
-def _dequantized_constant(node: Node, scale: np.ndarray, point: np.ndarray, walk: _Walk) -> None:
+def _dequantized_constant(node: OnnxNode, scale: np.ndarray, point: np.ndarray, walk: _Walk) -> None:
     codes = walk.constants[node.inputs[0]]
     axis = int(node.op.attributes.get("axis", 1)) % max(codes.ndim, 1)
     whole = codes.astype(np.int64)
@@ -208,7 +208,7 @@ def _dequantized_constant(node: Node, scale: np.ndarray, point: np.ndarray, walk
     walk.held[y] = Held(whole - zero, scale, axis, int(point.reshape(-1)[0]), codes.dtype.name)
 
 
-def _dynamic(node: Node, walk: _Walk) -> bool:
+def _dynamic(node: OnnxNode, walk: _Walk) -> bool:
     """y, scale, zero point of a range that each run has anew. To calibrate it, it stays as a pair, and what reads its codes reads
     the real numbers instead: codes of scale 1."""
     if not walk.static:
@@ -223,7 +223,7 @@ def _dynamic(node: Node, walk: _Walk) -> bool:
     return True
 
 
-def _product(node: Node, walk: _Walk) -> bool:
+def _product(node: OnnxNode, walk: _Walk) -> bool:
     """ConvInteger, MatMulInteger: sum (a - za) (b - zb), where a is of codes that are known and b constant or such."""
     a, b = node.inputs[:2]
     x = walk.meant.get(a)
@@ -256,13 +256,13 @@ def _product(node: Node, walk: _Walk) -> bool:
     return True
 
 
-def _zero_point(node: Node, index: int, codes: Meant, walk: _Walk) -> bool:
+def _zero_point(node: OnnxNode, index: int, codes: Meant, walk: _Walk) -> bool:
     """Whether the node takes off the zero point that the codes have."""
     point = walk.scalar(operand(node, index)) if operand(node, index) else 0.0
     return point is not None and point == codes.zero_point
 
 
-def _cast(node: Node, walk: _Walk) -> bool:
+def _cast(node: OnnxNode, walk: _Walk) -> bool:
     """Codes as float numbers: what they stand for over their scale."""
     codes = walk.meant.get(node.inputs[0])
     y = node.outputs[0]
@@ -278,7 +278,7 @@ def _cast(node: Node, walk: _Walk) -> bool:
     return True
 
 
-def _moved(node: Node, walk: _Walk) -> bool:
+def _moved(node: OnnxNode, walk: _Walk) -> bool:
     """Moves of codes become moves of what they stand for; a MaxPool too, for larger codes stand for larger numbers."""
     if node.op.domain or not node.inputs:
         return False
@@ -304,14 +304,14 @@ def _moved(node: Node, walk: _Walk) -> bool:
     return True
 
 
-def _only_moves(node: Node) -> bool:
+def _only_moves(node: OnnxNode) -> bool:
     kind, mode = node.op.op_type, node.op.attributes.get("mode", "")
     if kind == "MaxPool":
         return not any(node.outputs[1:])  # places, which codes have not
     return kind in MOVES or kind in ("Concat", "Pad") or (kind == "Resize" and mode == "nearest")
 
 
-def _plain(node: Node, walk: _Walk) -> None:
+def _plain(node: OnnxNode, walk: _Walk) -> None:
     """A node that means what it says. Codes that it reads are made, where only what they stand for is there."""
     for name in node.inputs:
         _needed(name, walk)
@@ -321,7 +321,7 @@ def _plain(node: Node, walk: _Walk) -> None:
     walk.emit(node)
 
 
-def _how(node: Node, walk: _Walk) -> Stored | None:
+def _how(node: OnnxNode, walk: _Walk) -> Stored | None:
     """How the file holds the constants of a node."""
     weights = walk.held.get(operand(node, 1))
     if node.op.op_type not in WEIGHTED:
@@ -353,7 +353,7 @@ def _needed(name: str, walk: _Walk) -> None:
     walk.emit(_conversion("QuantizeLinear", codes.real, name, codes, walk))
 
 
-def _conversion(op_type: str, x: str, y: str, codes: Meant, walk: _Walk) -> Node:
+def _conversion(op_type: str, x: str, y: str, codes: Meant, walk: _Walk) -> OnnxNode:
     scale = walk.constant(f"{y}/scale", np.asarray(codes.scale, np.float32))
     point = walk.constant(f"{y}/zero_point", np.asarray(codes.zero_point, codes.dtype))
     attributes: dict[str, Any] = {"axis": 1}

@@ -11,20 +11,20 @@ from onnx import helper, numpy_helper
 from toolchain.errors import CompileError
 from toolchain.frontend.convert import elem_type, node_to_proto, value_info
 from toolchain.frontend.infer import model_of
-from toolchain.ir.graph import Graph, Node, TensorType
+from toolchain.ir.graph import Graph, OnnxGraph, OnnxNode, TensorType
 from toolchain.ir.part import Part
 
 APART_ELEMENTS = 1024  # larger constants are handed to onnxruntime beside the model
 
 
-def to_part(graph: Graph, opset: int) -> Part:
+def to_part(graph: OnnxGraph, opset: int) -> Part:
     """For onnxruntime, with the weights where they lie."""
     apart = {n: v for n, v in graph.constants.items() if v.dtype == np.float32 and v.size > APART_ELEMENTS}
     proto = to_proto(graph, opset, apart)
     return Part(proto.SerializeToString(), graph.inputs, graph.outputs, weights=apart)
 
 
-def to_proto(graph: Graph, opset: int, apart: Collection[str] = ()) -> onnx.ModelProto:
+def to_proto(graph: OnnxGraph, opset: int, apart: Collection[str] = ()) -> onnx.ModelProto:
     """Every tensor typed: inputs, outputs, value_info, initializers. Those in `apart` have no values."""
     named = [n for node in graph.nodes for n in (*node.inputs, *node.outputs) if n]
     constants = [n for n in dict.fromkeys([*named, *graph.outputs]) if n in graph.constants]
@@ -48,7 +48,7 @@ def placeholder(name: str, t: TensorType) -> onnx.TensorProto:
     return made
 
 
-def subgraph(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
+def subgraph(graph: OnnxGraph, inputs: Sequence[str], outputs: Sequence[str]) -> OnnxGraph:
     """The nodes between these tensors. CompileError when an output needs an input of the graph that is not given."""
     wanted, needed = set(outputs) - set(inputs), []
     unknown = [n for n in (*inputs, *outputs) if n not in graph.types]
@@ -65,6 +65,6 @@ def subgraph(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> Gra
     return cut(graph, list(reversed(needed)), inputs, outputs)
 
 
-def cut(graph: Graph, nodes: list[Node], inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
+def cut(graph: OnnxGraph, nodes: list[OnnxNode], inputs: Sequence[str], outputs: Sequence[str]) -> OnnxGraph:
     part = Graph(graph.name, (), tuple(inputs), tuple(outputs), graph.types, graph.constants)
     return part.with_nodes(nodes)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from toolchain.errors import CompileError
-from toolchain.ir.graph import Node
+from toolchain.ir.graph import OnnxNode
 
 
 def refuse(thing: str, reason: str, way_out: str = "") -> CompileError:
@@ -25,7 +25,7 @@ class NodeFault(CompileError):
         super().__init__("\n".join([*(said for said, _ in self.faults), *ways_out]))
 
 
-def refuse_node(node: Node, reason: str, way_out: str = "") -> NodeFault:
+def refuse_node(node: OnnxNode, reason: str, way_out: str = "") -> NodeFault:
     return NodeFault([(f"node {node.name} ({node.op.op_type}): {reason}", way_out)])
 
 

@@ -16,7 +16,7 @@ from toolchain.frontend.contradictions import SAME, check
 from toolchain.frontend.convert import dtype_name, elem_type, node_to_proto, type_of, type_proto
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.read import opset_with
-from toolchain.ir.graph import Node, TensorType
+from toolchain.ir.graph import OnnxNode, TensorType
 
 MAX_DATA = 4096  # elements; larger constants never decide a shape
 RANDOM = frozenset(("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"))
@@ -26,7 +26,7 @@ CEIL_OPSET = 22  # before it, onnx counts a last window of a pool that lies in t
 END_HERE = "end the model before this node and do the rest outside"
 
 
-def schema_of(node: Node, opset: int) -> onnx.defs.OpSchema:
+def schema_of(node: OnnxNode, opset: int) -> onnx.defs.OpSchema:
     domain = node.op.domain
     version = opset_with([node.op.op_type], opset) if domain == "" else onnx.defs.onnx_ml_opset_version()
     try:
@@ -35,7 +35,9 @@ def schema_of(node: Node, opset: int) -> onnx.defs.OpSchema:
         raise refuse_node(node, f"is not an operator of opset {opset}") from fault
 
 
-def infer(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray], opset: int) -> dict[str, TensorType]:
+def infer(
+    node: OnnxNode, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray], opset: int
+) -> dict[str, TensorType]:
     """The type of each named output. CompileError on a type error and on a shape that depends on values."""
     schema = schema_of(node, opset)
     check_inputs(node, schema, types)
@@ -58,7 +60,7 @@ def infer(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, n
     return made if node.op.op_type != "ConvTranspose" or node.op.domain else {node.outputs[0]: spread_type(node, types, made)}
 
 
-def spread_type(node: Node, types: Mapping[str, TensorType], found: Mapping[str, TensorType]) -> TensorType:
+def spread_type(node: OnnxNode, types: Mapping[str, TensorType], found: Mapping[str, TensorType]) -> TensorType:
     """A ConvTranspose whose attributes give the output's size. onnx stops at sizes below the input's, and adds the
     output_padding to those of SAME; the specification and onnxruntime do not."""
     a, x = node.op.attributes, types[node.inputs[0]].shape
@@ -76,7 +78,7 @@ def has_shape(found: onnx.TypeProto | None) -> bool:
 
 
 def infer_by_body(
-    node: Node, input_types: Mapping[str, onnx.TypeProto], data: Mapping[str, onnx.TensorProto], opset: int
+    node: OnnxNode, input_types: Mapping[str, onnx.TypeProto], data: Mapping[str, onnx.TensorProto], opset: int
 ) -> dict[str, onnx.TypeProto]:
     """For operators that onnx defines by other operators: shapes through those."""
     if node.op.op_type in SAME_SHAPE:
@@ -91,7 +93,7 @@ def infer_by_body(
     return {o.name: o.type for o in found.graph.output if o.HasField("type")}
 
 
-def check_inputs(node: Node, schema: onnx.defs.OpSchema, types: Mapping[str, TensorType]) -> None:
+def check_inputs(node: OnnxNode, schema: onnx.defs.OpSchema, types: Mapping[str, TensorType]) -> None:
     """Number and element types of the inputs, and the attributes' names, against the schema."""
     check_complete(node, schema)
     for name in node.op.attributes:
@@ -109,7 +111,7 @@ def check_inputs(node: Node, schema: onnx.defs.OpSchema, types: Mapping[str, Ten
             raise refuse_node(node, f'input {index} "{name}" is {spelled}, the inputs before it are {bound[formal.type_str]}')
 
 
-def check_complete(node: Node, schema: onnx.defs.OpSchema) -> None:
+def check_complete(node: OnnxNode, schema: onnx.defs.OpSchema) -> None:
     """As many inputs as the operator takes, and every attribute that it needs."""
     if not schema.min_input <= len(node.inputs) <= schema.max_input:
         raise refuse_node(node, f"has {len(node.inputs)} inputs, {schema.min_input} to {schema.max_input} are allowed")
@@ -123,7 +125,7 @@ def inference_fault(fault: Exception) -> str:
     return re.sub(r"^\[\w+\] (\(op_type:.*?\): )?(\[\w+\] )?", "", first_line(fault))
 
 
-def static_type(node: Node, name: str, found: onnx.TypeProto | None) -> TensorType:
+def static_type(node: OnnxNode, name: str, found: onnx.TypeProto | None) -> TensorType:
     if found is not None and found.WhichOneof("value") not in (None, "tensor_type"):
         kind = str(found.WhichOneof("value")).removesuffix("_type")
         raise refuse_node(node, f'its output "{name}" is a {kind}; only tensors are supported', END_HERE)
@@ -146,12 +148,12 @@ def static_type(node: Node, name: str, found: onnx.TypeProto | None) -> TensorTy
         raise refuse_node(node, f'output "{name}": {fault}', END_HERE) from fault
 
 
-def foldable(node: Node, constants: Mapping[str, np.ndarray]) -> bool:
+def foldable(node: OnnxNode, constants: Mapping[str, np.ndarray]) -> bool:
     op_type = node.op.op_type
     return op_type not in RANDOM and op_type not in KEPT and all(n in constants for n in node.inputs if n)
 
 
-def evaluate(node: Node, constants: Mapping[str, np.ndarray], opset: int) -> dict[str, np.ndarray]:
+def evaluate(node: OnnxNode, constants: Mapping[str, np.ndarray], opset: int) -> dict[str, np.ndarray]:
     """The values of every named output, computed by onnxruntime. CompileError when it cannot run the node."""
     import onnxruntime
 
@@ -174,7 +176,7 @@ def evaluate(node: Node, constants: Mapping[str, np.ndarray], opset: int) -> dic
     return {name: np.asarray(value) for name, value in zip(outputs, values)}
 
 
-def constant_value(node: Node) -> np.ndarray:
+def constant_value(node: OnnxNode) -> np.ndarray:
     if len(node.op.attributes) != 1:
         raise refuse_node(node, "needs exactly one attribute, its value")
     key, value = next(iter(node.op.attributes.items()))

@@ -9,14 +9,14 @@ from math import prod
 import numpy as np
 
 from toolchain.frontend.rewrite import Rewrite, RewriteScope, Rule, node, operand, reshape
-from toolchain.ir.graph import Node
+from toolchain.ir.graph import OnnxNode
 from toolchain.ir.masks import is_mask
 
 GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1}
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm")
 
 
-def gemm(n: Node, scope: RewriteScope) -> Rewrite | None:
+def gemm(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """Constant weights: `Gemm` with weights [n, k] and at most a bias [n]. Computed ones: MatMul."""
     a = dict(n.op.attributes)
     if not scope.is_float(n.inputs[0]):
@@ -46,7 +46,7 @@ def gemm(n: Node, scope: RewriteScope) -> Rewrite | None:
     return Rewrite(tuple(nodes))
 
 
-def as_matmul(n: Node, scope: RewriteScope) -> tuple[Node, ...]:
+def as_matmul(n: OnnxNode, scope: RewriteScope) -> tuple[OnnxNode, ...]:
     """alpha A' B' + beta C by MatMul, Mul and Add."""
     a, nodes, operands = n.op.attributes, [], []
     for index, key in enumerate(("transA", "transB")):
@@ -68,7 +68,7 @@ def as_matmul(n: Node, scope: RewriteScope) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
-def plus(n: Node, x: str, c: str, beta: float, scope: RewriteScope) -> list[Node]:
+def plus(n: OnnxNode, x: str, c: str, beta: float, scope: RewriteScope) -> list[OnnxNode]:
     nodes = []
     if beta != 1:
         factor = scope.constant(f"{n.name}/beta", np.asarray(beta, scope.types[c].dtype))
@@ -78,7 +78,7 @@ def plus(n: Node, x: str, c: str, beta: float, scope: RewriteScope) -> list[Node
     return [*nodes, node(f"{n.name}/add", "Add", (x, c), n.outputs[0], n.sources)]
 
 
-def matmul(n: Node, scope: RewriteScope) -> Rewrite | None:
+def matmul(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """x[..., k] times constant [k, n]: Gemm over the flattened rows between two Reshapes."""
     weights, x = scope.constants.get(n.inputs[1]), n.inputs[0]
     if weights is None or not scope.is_float(x) or weights.ndim == 0 or prod(weights.shape[:-2]) != 1:
@@ -96,7 +96,7 @@ def matmul(n: Node, scope: RewriteScope) -> Rewrite | None:
     )
 
 
-def fold_constant(n: Node, scope: RewriteScope) -> Rewrite | None:
+def fold_constant(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """Conv, ConvTranspose or Gemm, then Mul or Add of one number a channel: into the weights and the bias.
 
     A mask stays a step of its own: as a bias, minus infinity would take the weights' bits.
@@ -125,7 +125,7 @@ def fold_constant(n: Node, scope: RewriteScope) -> Rewrite | None:
     return Rewrite((replace(weighted, inputs=inputs, outputs=(product,), sources=sources), after))
 
 
-def producer_through_reshape(x: str, scope: RewriteScope) -> tuple[Node | None, Node | None]:
+def producer_through_reshape(x: str, scope: RewriteScope) -> tuple[OnnxNode | None, OnnxNode | None]:
     """The weighted operator that makes `x`, and the Reshape between when it keeps a Gemm's last axis."""
     if weighted := scope.only_user(x, WEIGHTED):
         return weighted, None
@@ -143,7 +143,7 @@ def per_channel(value: np.ndarray, shape: Sequence[int], axis: int, channels: in
     return np.broadcast_to(aligned.reshape(-1), (channels,))
 
 
-def folded_inputs(n: Node, weighted: Node, row: np.ndarray, scope: RewriteScope) -> tuple[str, ...]:
+def folded_inputs(n: OnnxNode, weighted: OnnxNode, row: np.ndarray, scope: RewriteScope) -> tuple[str, ...]:
     w = scope.constants[weighted.inputs[1]]
     row = row.astype(np.float64)
     b = scope.constants.get(operand(weighted, 2))
@@ -157,7 +157,7 @@ def folded_inputs(n: Node, weighted: Node, row: np.ndarray, scope: RewriteScope)
     return (weighted.inputs[0], scaled, scope.constant(base, (b * row).astype(w.dtype)))
 
 
-def scale_outputs(weighted: Node, w: np.ndarray, row: np.ndarray) -> np.ndarray:
+def scale_outputs(weighted: OnnxNode, w: np.ndarray, row: np.ndarray) -> np.ndarray:
     """Conv [oc, ic/g, kh, kw], ConvTranspose [ic, oc/g, kh, kw], Gemm [n, k]."""
     if weighted.op.op_type != "ConvTranspose":
         return w * row.reshape((-1,) + (1,) * (w.ndim - 1))

@@ -20,7 +20,7 @@ from toolchain.frontend.read import NORMAL_OPSET, opset_of, read_model
 from toolchain.frontend.source import Source, read_before, shared_tensors, source_of
 from toolchain.frontend.walk import static_graph, unique_name
 from toolchain.frontend.widen import in_float32
-from toolchain.ir.graph import Graph, TensorType
+from toolchain.ir.graph import OnnxGraph, TensorType
 from toolchain.ir.part import Part
 from toolchain.ir.stored import Stored
 
@@ -33,7 +33,7 @@ class NormalModel:
     ONNX; `notes` say what was assumed on the way in; `nodes` are (name, operator) of all nodes that the file has; `source` is
     the file itself, None where onnxruntime does not run it; `stored`: of a quantized model, by node, how it holds constants."""
 
-    graph: Graph
+    graph: OnnxGraph
     opset: int
     notes: tuple[str, ...] = ()
     nodes: tuple[tuple[str, str], ...] = ()
@@ -89,7 +89,7 @@ def load_model(
     return NormalModel(normal_form(real.graph, opset), opset, (*bound.notes, *notes), nodes, source, real.stored)
 
 
-def to_graph(model: NormalModel) -> Graph:
+def to_graph(model: NormalModel) -> OnnxGraph:
     """Nodes hold OnnxOp with their constant parameters as attributes; weights stay constant inputs."""
     return promote(model.graph)
 

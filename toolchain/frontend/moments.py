@@ -8,7 +8,7 @@ from math import isclose, prod
 
 from toolchain.frontend.arithmetic import scalar
 from toolchain.frontend.rewrite import RewriteScope, operand
-from toolchain.ir.graph import Node
+from toolchain.ir.graph import OnnxNode
 
 Sources = tuple[str, ...]
 Spread = tuple[str, tuple[int, ...], tuple[int, ...], bool, Sources]  # x, shape, axes, centred, sources
@@ -52,14 +52,14 @@ def same(a: str, b: str, scope: RewriteScope) -> bool:
     return scope.shape(a) == scope.shape(b) and bare(a, scope)[0] == bare(b, scope)[0]
 
 
-def producer(name: str, op_type: str, scope: RewriteScope) -> tuple[Node, Sources] | None:
+def producer(name: str, op_type: str, scope: RewriteScope) -> tuple[OnnxNode, Sources] | None:
     """The operator that makes `name` but for such Reshapes, and the sources of all."""
     bare, passed = peeled(name, scope)
     n = scope.producer(bare, op_type)
     return None if n is None else (n, (*n.sources, *passed))
 
 
-def differences(n: Node, scope: RewriteScope) -> Iterator[tuple[str, str, Sources]]:
+def differences(n: OnnxNode, scope: RewriteScope) -> Iterator[tuple[str, str, Sources]]:
     """(a, b, sources) for each way to read `n` as a - b."""
     if n.op.op_type == "Sub":
         yield n.inputs[0], n.inputs[1], n.sources

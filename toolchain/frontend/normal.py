@@ -12,7 +12,7 @@ from toolchain.frontend import arithmetic, linear, norms, patterns, reduction, s
 from toolchain.frontend.errors import unusable
 from toolchain.frontend.infer import RANDOM
 from toolchain.frontend.rewrite import Rule, drop_dead, rewrite
-from toolchain.ir.graph import Graph, Node, OnnxOp
+from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp
 
 
 def merged(*tables: Mapping[str, Sequence[Rule]]) -> dict[str, tuple[Rule, ...]]:
@@ -28,7 +28,7 @@ FACTORS = frozenset(
 SMALL = 64  # elements; constants up to this size are compared by value
 
 
-def normal_form(graph: Graph, opset: int) -> Graph:
+def normal_form(graph: OnnxGraph, opset: int) -> OnnxGraph:
     graph = drop_dead(graph)
     check_factors(graph)
     graph = rewrite(graph, RULES, opset)
@@ -36,7 +36,7 @@ def normal_form(graph: Graph, opset: int) -> Graph:
     return unique_names(with_constant_outputs(graph))
 
 
-def check_factors(graph: Graph) -> None:
+def check_factors(graph: OnnxGraph) -> None:
     """Inf may be added, compared with, chosen (a mask, a bound): as a factor it gives NaN. Raises CompileError."""
     for node in graph.nodes:
         for name in node.inputs[:2] if node.op.op_type in FACTORS and not node.op.domain else ():
@@ -45,11 +45,11 @@ def check_factors(graph: Graph) -> None:
                 raise unusable(name, value, np.isinf(value), "Inf")
 
 
-def shared(graph: Graph) -> Graph:
+def shared(graph: OnnxGraph) -> OnnxGraph:
     """Of nodes that compute the same from the same, the first stays for all."""
-    first: dict[tuple[Any, ...], Node] = {}
+    first: dict[tuple[Any, ...], OnnxNode] = {}
     same: dict[str, str] = {}
-    kept: list[Node] = []
+    kept: list[OnnxNode] = []
     for old in graph.nodes:
         node = replace(old, inputs=tuple(same.get(n, n) for n in old.inputs))
         inputs = tuple(identity(n, graph) for n in node.inputs)
@@ -63,20 +63,20 @@ def shared(graph: Graph) -> Graph:
     return drop_dead(replace(graph, nodes=tuple(kept)))
 
 
-def attributes_key(node: Node) -> str:
+def attributes_key(node: OnnxNode) -> str:
     """Equal for equal attributes; that of a node with tensors in them is its own."""
     values = node.op.attributes.values()
     return node.name if any(isinstance(v, np.ndarray) for v in values) else repr(sorted(node.op.attributes.items()))
 
 
-def identity(name: str, graph: Graph) -> str | bytes:
+def identity(name: str, graph: OnnxGraph) -> str | bytes:
     value = graph.constants.get(name)
     if value is None or value.size > SMALL:
         return name
     return f"{value.dtype} {value.shape} ".encode() + value.tobytes()
 
 
-def with_constant_outputs(graph: Graph) -> Graph:
+def with_constant_outputs(graph: OnnxGraph) -> OnnxGraph:
     """An output that is a constant gets a node that makes it."""
     constant = [name for name in graph.outputs if name in graph.constants]
     if not constant:
@@ -90,7 +90,7 @@ def with_constant_outputs(graph: Graph) -> Graph:
     return replace(graph, constants=kept).with_nodes([*users, *nodes], types, values)
 
 
-def unique_names(graph: Graph) -> Graph:
+def unique_names(graph: OnnxGraph) -> OnnxGraph:
     seen: set[str] = set()
     nodes = []
     for node in graph.nodes:

@@ -11,20 +11,20 @@ import numpy as np
 from toolchain.frontend.moments import Root, Sources, bare, differences, is_mean, roots_of, same
 from toolchain.frontend.read import has_operator
 from toolchain.frontend.rewrite import Rewrite, RewriteScope, Rule, node, operand
-from toolchain.ir.graph import Node
+from toolchain.ir.graph import OnnxNode
 
 LAYER_NORM, RMS_NORM = "LayerNormalization", "RMSNormalization"
 CHANNELS_LAST, CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 Scaled = tuple[str, str, Sources]  # a tensor, the constant that it is multiplied by or "", and the product's sources
 
 
-def quotient(n: Node, scope: RewriteScope) -> Rewrite | None:
+def quotient(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """(x - mean) / sqrt(variance + epsilon) or x / sqrt(mean square + epsilon), the dividend scaled or not."""
     roots = (root for root in roots_of(n.inputs[1], scope) if not root.inverse)
     return next(filter(None, (of_dividend(n, n.inputs[0], root, "", (), scope) for root in roots)), None)
 
 
-def product(n: Node, scope: RewriteScope) -> Rewrite | None:
+def product(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """The same by one over the root, either of the two scaled or not."""
     for dividend, other in (n.inputs, n.inputs[::-1]):
         for inverse, scale, sources in scaled(other, scope):
@@ -35,7 +35,7 @@ def product(n: Node, scope: RewriteScope) -> Rewrite | None:
     return None
 
 
-def of_dividend(n: Node, name: str, root: Root, scale: str, sources: Sources, scope: RewriteScope) -> Rewrite | None:
+def of_dividend(n: OnnxNode, name: str, root: Root, scale: str, sources: Sources, scope: RewriteScope) -> Rewrite | None:
     for dividend, own_scale, scaling in scaled(name, scope):
         own = is_dividend(dividend, root, scope) if not (scale and own_scale) else None
         if own is not None:
@@ -57,7 +57,7 @@ def is_dividend(name: str, root: Root, scope: RewriteScope) -> tuple[str, Source
     return None
 
 
-def apart(n: Node, scope: RewriteScope) -> Rewrite | None:
+def apart(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """x * s - mean * s, or x * s + (shift - mean * s), where s = scale / sqrt(variance + epsilon)."""
     for whole, taken, shift, sources in minuends(n, scope):
         left, right = scope.producer(whole, "Mul"), scope.producer(taken, "Mul")
@@ -72,7 +72,7 @@ def apart(n: Node, scope: RewriteScope) -> Rewrite | None:
     return None
 
 
-def minuends(n: Node, scope: RewriteScope) -> Iterator[tuple[str, str, str, Sources]]:
+def minuends(n: OnnxNode, scope: RewriteScope) -> Iterator[tuple[str, str, str, Sources]]:
     """(a, b, shift, sources) for each way to read `n` as a - b, or as a + (shift - b) with a constant."""
     for a, b, sources in differences(n, scope):
         yield a, b, "", sources
@@ -91,7 +91,7 @@ def scaled(name: str, scope: RewriteScope) -> Iterator[Scaled]:
         yield n.inputs[0], n.inputs[1], n.sources
 
 
-def normalised(n: Node, x: str, root: Root, scale: str, shift: str, sources: Sources, scope: RewriteScope) -> Rewrite | None:
+def normalised(n: OnnxNode, x: str, root: Root, scale: str, shift: str, sources: Sources, scope: RewriteScope) -> Rewrite | None:
     """The norm of x, then its scale and shift where there are any: rules of their own take them in."""
     if not scope.is_float(x) or not (root.centred or has_operator(RMS_NORM)):
         return None
@@ -109,7 +109,7 @@ def normalised(n: Node, x: str, root: Root, scale: str, shift: str, sources: Sou
     return Rewrite(tuple(nodes))
 
 
-def norm_of(n: Node, x: str, root: Root, y: str, sources: Sequence[str], scope: RewriteScope) -> tuple[Node, ...] | None:
+def norm_of(n: OnnxNode, x: str, root: Root, y: str, sources: Sequence[str], scope: RewriteScope) -> tuple[OnnxNode, ...] | None:
     """Over the last dimensions; over the channels of a feature map between two Transposes."""
     axes, shape = root.axes, root.shape
     if not axes:
@@ -128,13 +128,13 @@ def norm_of(n: Node, x: str, root: Root, y: str, sources: Sequence[str], scope: 
 
 def norm_node(
     name: str, x: str, axis: int, y: str, over: Sequence[int], root: Root, sources: Sequence[str], scope: RewriteScope
-) -> Node:
+) -> OnnxNode:
     ones = scope.constant(f"{name}/scale", np.ones(tuple(over), scope.types[x].dtype))
     kind = LAYER_NORM if root.centred else RMS_NORM
     return node(name, kind, (x, ones), y, sources, axis=axis, epsilon=root.epsilon, stash_type=1)
 
 
-def scale_or_shift(n: Node, scope: RewriteScope) -> Rewrite | None:
+def scale_or_shift(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """A Mul, then an Add, of one number for each place normalised over: the scale and the bias."""
     value = scope.constants.get(n.inputs[1])
     before = scope.only_user(n.inputs[0], (LAYER_NORM, RMS_NORM))

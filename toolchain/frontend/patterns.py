@@ -9,7 +9,7 @@ import numpy as np
 
 from toolchain.frontend.arithmetic import clip_limits, scalar
 from toolchain.frontend.rewrite import Rewrite, RewriteScope, Rule, node
-from toolchain.ir.graph import Node
+from toolchain.ir.graph import OnnxNode
 
 SIXTH = 1 / 6
 
@@ -18,7 +18,7 @@ def close(a: float | None, b: float) -> bool:
     return a is not None and isclose(a, b, rel_tol=1e-5)
 
 
-def clipped_sum(name: str, scope: RewriteScope) -> tuple[Node, Node, float, float] | None:
+def clipped_sum(name: str, scope: RewriteScope) -> tuple[OnnxNode, OnnxNode, float, float] | None:
     """clip(x + b, 0, k), read once: its Clip, its Add, b, k."""
     clip = scope.only_user(name, ("Clip",))
     add = scope.only_user(clip.inputs[0], ("Add",)) if clip is not None else None
@@ -30,7 +30,7 @@ def clipped_sum(name: str, scope: RewriteScope) -> tuple[Node, Node, float, floa
     return clip, add, b, limits[1]
 
 
-def hard_sigmoid(n: Node, scope: RewriteScope) -> Rewrite | None:
+def hard_sigmoid(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """clip(x + b, 0, k) * (1 / k) = HardSigmoid with alpha 1 / k and beta b / k."""
     found, factor = clipped_sum(n.inputs[0], scope), scalar(n.inputs[1], scope)
     if found is None or not close(factor, 1 / found[3]):
@@ -40,7 +40,7 @@ def hard_sigmoid(n: Node, scope: RewriteScope) -> Rewrite | None:
     return Rewrite((node(n.name, "HardSigmoid", add.inputs[:1], n.outputs[0], sources, alpha=1 / k, beta=b / k),))
 
 
-def hard_swish(n: Node, scope: RewriteScope) -> Rewrite | None:
+def hard_swish(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """x * clip(x + 3, 0, 6) = 6 HardSwish(x); x * HardSigmoid(x) with alpha 1/6 and beta 1/2 = HardSwish(x)."""
     for x, other in (n.inputs, n.inputs[::-1]):
         gate = scope.only_user(other, ("HardSigmoid",))
@@ -56,7 +56,7 @@ def hard_swish(n: Node, scope: RewriteScope) -> Rewrite | None:
     return None
 
 
-def scaled(n: Node, op_type: str, x: str, factor: float, sources: Sequence[str], scope: RewriteScope) -> tuple[Node, ...]:
+def scaled(n: OnnxNode, op_type: str, x: str, factor: float, sources: Sequence[str], scope: RewriteScope) -> tuple[OnnxNode, ...]:
     """factor f(x); the factor then merges with the constant that follows."""
     attributes = {"approximate": "none"} if op_type == "Gelu" else {}
     y = scope.tensor(f"{n.outputs[0]}/unscaled")
@@ -67,7 +67,7 @@ def scaled(n: Node, op_type: str, x: str, factor: float, sources: Sequence[str],
     )
 
 
-def gelu(n: Node, scope: RewriteScope) -> Rewrite | None:
+def gelu(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """(x / 2) * (1 + erf(x / sqrt 2)) = Gelu(x); without the half, twice that."""
     for left, other in (n.inputs, n.inputs[::-1]):
         found = one_plus_erf(other, scope)

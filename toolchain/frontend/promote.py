@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from toolchain.ir.graph import Graph, Node, OnnxOp
+from toolchain.ir.graph import OnnxGraph, OnnxNode, OnnxOp
 
 # operator -> attribute name of input 1, 2, ...
 PARAMETERS: Mapping[str, tuple[str, ...]] = {
@@ -30,11 +30,11 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
 SCALARS = frozenset(("min", "max", "value", "k", "axis"))
 
 
-def promote(graph: Graph) -> Graph:
+def promote(graph: OnnxGraph) -> OnnxGraph:
     return graph.with_nodes(promoted(node, graph.constants) for node in graph.nodes)
 
 
-def promoted(node: Node, constants: Mapping[str, np.ndarray]) -> Node:
+def promoted(node: OnnxNode, constants: Mapping[str, np.ndarray]) -> OnnxNode:
     """Every parameter becomes an attribute, None where absent; a node with a computed parameter stays as it is."""
     keys = PARAMETERS.get(node.op.op_type) if not node.op.domain else None
     if keys is None or any(n and n not in constants for n in node.inputs[1 : len(keys) + 1]):

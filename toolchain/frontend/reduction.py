@@ -9,13 +9,13 @@ from math import prod
 import numpy as np
 
 from toolchain.frontend.rewrite import Rewrite, RewriteScope, Rule, node, operand, reshape
-from toolchain.ir.graph import Node, OnnxOp
+from toolchain.ir.graph import OnnxNode, OnnxOp
 
 REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
 OTHER_REDUCTIONS = ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare")
 
 
-def reduce(n: Node, scope: RewriteScope) -> Rewrite | None:
+def reduce(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """Axes written out, rising, non-negative; dimensions kept, and dropped by a Reshape."""
     x, shape, a = n.inputs[0], scope.shape(n.inputs[0]), n.op.attributes
     given = scope.constants.get(operand(n, 1)) if operand(n, 1) else np.zeros(0, np.int64)
@@ -41,7 +41,7 @@ def reduce(n: Node, scope: RewriteScope) -> Rewrite | None:
     )
 
 
-def total(n: Node, scope: RewriteScope) -> Rewrite | None:
+def total(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """A sum of real numbers is their mean, which the chip has, times their number."""
     axes = scope.constants.get(operand(n, 1)) if operand(n, 1) else None
     x, y = n.inputs[0], n.outputs[0]
@@ -58,7 +58,7 @@ def total(n: Node, scope: RewriteScope) -> Rewrite | None:
     )
 
 
-def resize(n: Node, scope: RewriteScope) -> Rewrite | None:
+def resize(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """Scales instead of sizes where they are whole numbers; one spelling for nearest upsampling by whole factors."""
     a, x = n.op.attributes, n.inputs[0]
     before, after = scope.shape(x), scope.shape(n.outputs[0])

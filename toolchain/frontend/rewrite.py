@@ -13,7 +13,7 @@ import onnx
 from toolchain.errors import InternalError
 from toolchain.frontend.convert import type_of
 from toolchain.frontend.infer import evaluate, foldable, infer
-from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType
+from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, TensorType
 
 MAX_SWEEPS = 100
 
@@ -22,7 +22,7 @@ MAX_SWEEPS = 100
 class Rewrite:
     """`nodes` take the anchor's place and make its outputs; or `same` says which tensor the anchor's only output equals."""
 
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[OnnxNode, ...] = ()
     same: str = ""
 
 
@@ -35,7 +35,7 @@ class RewriteScope:
     constants: dict[str, np.ndarray]
     outputs: frozenset[str]
     uses: Counter[str]
-    producers: dict[str, Node] = field(default_factory=dict)
+    producers: dict[str, OnnxNode] = field(default_factory=dict)
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self.types[name].shape
@@ -43,14 +43,14 @@ class RewriteScope:
     def is_float(self, name: str) -> bool:
         return np.dtype(self.types[name].dtype).kind == "f" if self.types[name].dtype.startswith("float") else False
 
-    def only_user(self, name: str, op_types: Iterable[str]) -> Node | None:
+    def only_user(self, name: str, op_types: Iterable[str]) -> OnnxNode | None:
         """The producer of `name`, when it is one of these operators and nothing else reads its output."""
         node = self.producers.get(name)
         if node is None or node.op.domain or node.op.op_type not in op_types:
             return None
         return node if self.uses[name] == 1 and name not in self.outputs else None
 
-    def producer(self, name: str, op_type: str) -> Node | None:
+    def producer(self, name: str, op_type: str) -> OnnxNode | None:
         node = self.producers.get(name)
         return node if node is not None and node.op.op_type == op_type and not node.op.domain else None
 
@@ -83,24 +83,24 @@ def fresh_name(base: str, taken: Container[str]) -> str:
     return name
 
 
-def operand(n: Node, index: int) -> str:
+def operand(n: OnnxNode, index: int) -> str:
     """The name of an input; '' when it is absent or left out."""
     return n.inputs[index] if index < len(n.inputs) else ""
 
 
-Rule = Callable[[Node, RewriteScope], Rewrite | None]
+Rule = Callable[[OnnxNode, RewriteScope], Rewrite | None]
 
 
-def node(name: str, op_type: str, inputs: Sequence[str], output: str, sources: Sequence[str], **attributes: Any) -> Node:
+def node(name: str, op_type: str, inputs: Sequence[str], output: str, sources: Sequence[str], **attributes: Any) -> OnnxNode:
     return Node(name, OnnxOp(op_type, attributes), tuple(inputs), (output,), tuple(dict.fromkeys(sources)))
 
 
-def reshape(like: Node, suffix: str, x: str, shape: Sequence[int], output: str, scope: RewriteScope) -> Node:
+def reshape(like: OnnxNode, suffix: str, x: str, shape: Sequence[int], output: str, scope: RewriteScope) -> OnnxNode:
     name = f"{like.name}/{suffix}" if suffix else like.name
     return node(name, "Reshape", (x, scope.ints(f"{name}/shape", shape)), output, like.sources, allowzero=0)
 
 
-def rewrite(graph: Graph, rules: Mapping[str, Sequence[Rule]], opset: int) -> Graph:
+def rewrite(graph: OnnxGraph, rules: Mapping[str, Sequence[Rule]], opset: int) -> OnnxGraph:
     """Sweeps over the nodes until no rule applies. Outputs of the graph keep their names."""
     for _ in range(MAX_SWEEPS):
         swept, changed = sweep(graph, rules, opset)
@@ -110,12 +110,12 @@ def rewrite(graph: Graph, rules: Mapping[str, Sequence[Rule]], opset: int) -> Gr
     raise InternalError(f"rewrite rules of the frontend do not settle on {graph.name}")
 
 
-def sweep(graph: Graph, rules: Mapping[str, Sequence[Rule]], opset: int) -> tuple[Graph, bool]:
+def sweep(graph: OnnxGraph, rules: Mapping[str, Sequence[Rule]], opset: int) -> tuple[OnnxGraph, bool]:
     uses = Counter(n for node in graph.nodes for n in node.inputs if n)
     scope = RewriteScope(opset, dict(graph.types), dict(graph.constants), frozenset(graph.outputs), uses)
     same: dict[str, str] = {}
     renamed: dict[str, str] = {}
-    done: list[Node] = []
+    done: list[OnnxNode] = []
     changed = False
     for old in graph.nodes:
         anchor = replace(old, inputs=tuple(same.get(n, n) for n in old.inputs)) if same else old
@@ -136,7 +136,7 @@ def sweep(graph: Graph, rules: Mapping[str, Sequence[Rule]], opset: int) -> tupl
     return replace(graph, nodes=tuple(done), types=scope.types, constants=scope.constants), changed
 
 
-def first_match(anchor: Node, rules: Mapping[str, Sequence[Rule]], scope: RewriteScope) -> Rewrite | None:
+def first_match(anchor: OnnxNode, rules: Mapping[str, Sequence[Rule]], scope: RewriteScope) -> Rewrite | None:
     if anchor.op.domain:
         return None
     for rule in rules.get(anchor.op.op_type, ()):
@@ -146,12 +146,12 @@ def first_match(anchor: Node, rules: Mapping[str, Sequence[Rule]], scope: Rewrit
     return None
 
 
-def emit(node: Node, done: list[Node], scope: RewriteScope) -> None:
+def emit(node: OnnxNode, done: list[OnnxNode], scope: RewriteScope) -> None:
     done.append(node)
     scope.producers.update((n, node) for n in node.outputs if n)
 
 
-def place(new: Node, done: list[Node], scope: RewriteScope) -> None:
+def place(new: OnnxNode, done: list[OnnxNode], scope: RewriteScope) -> None:
     """Types a new node; its values instead, when all its inputs are constant."""
     new = replace(new, sources=tuple(dict.fromkeys(new.sources)))
     scope.types.update(infer(new, scope.types, scope.constants, scope.opset))
@@ -162,7 +162,7 @@ def place(new: Node, done: list[Node], scope: RewriteScope) -> None:
 
 
 def keep_output(
-    anchor: Node, value: str, same: dict[str, str], renamed: dict[str, str], done: list[Node], scope: RewriteScope
+    anchor: OnnxNode, value: str, same: dict[str, str], renamed: dict[str, str], done: list[OnnxNode], scope: RewriteScope
 ) -> bool:
     """The anchor's output is `value`: its readers take that; an output of the graph gives its name to the producer.
 
@@ -181,17 +181,17 @@ def keep_output(
     return anchor.op.op_type != "Identity"
 
 
-def rename(node: Node, names: Mapping[str, str]) -> Node:
+def rename(node: OnnxNode, names: Mapping[str, str]) -> OnnxNode:
     if not any(n in names for n in (*node.inputs, *node.outputs)):
         return node
     inputs, outputs = (tuple(names.get(n, n) for n in side) for side in (node.inputs, node.outputs))
     return replace(node, inputs=inputs, outputs=outputs)
 
 
-def drop_dead(graph: Graph) -> Graph:
+def drop_dead(graph: OnnxGraph) -> OnnxGraph:
     """Without nodes, constants and types that no output needs; unused optional outputs become ''."""
     needed = set(graph.outputs)
-    kept: list[Node] = []
+    kept: list[OnnxNode] = []
     for old in reversed(graph.nodes):
         if not needed.intersection(old.outputs):
             continue
@@ -201,7 +201,7 @@ def drop_dead(graph: Graph) -> Graph:
     return graph.with_nodes(trimmed)
 
 
-def trim_outputs(old: Node, needed: set[str]) -> Node:
+def trim_outputs(old: OnnxNode, needed: set[str]) -> OnnxNode:
     if len(old.outputs) == 1:
         return old
     required = onnx.defs.get_schema(old.op.op_type).min_output if not old.op.domain else len(old.outputs)

@@ -9,14 +9,14 @@ import numpy as np
 
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.rewrite import Rewrite, RewriteScope, Rule, node, operand, reshape
-from toolchain.ir.graph import MAX_PARTS, Node, OnnxOp
+from toolchain.ir.graph import MAX_PARTS, OnnxNode, OnnxOp
 
 
-def identity(n: Node, scope: RewriteScope) -> Rewrite | None:
+def identity(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     return Rewrite(same=n.inputs[0])
 
 
-def dropout(n: Node, scope: RewriteScope) -> Rewrite | None:
+def dropout(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     if operand(n, 2) and scope.constants.get(operand(n, 2), np.True_).any():
         raise refuse_node(n, "is in training mode", "export the model for inference (eval mode)")
     if any(n.outputs[1:]):
@@ -24,15 +24,15 @@ def dropout(n: Node, scope: RewriteScope) -> Rewrite | None:
     return Rewrite(same=n.inputs[0])
 
 
-def cast(n: Node, scope: RewriteScope) -> Rewrite | None:
+def cast(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     return Rewrite(same=n.inputs[0]) if scope.types[n.inputs[0]] == scope.types[n.outputs[0]] else None
 
 
-def expand(n: Node, scope: RewriteScope) -> Rewrite | None:
+def expand(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     return Rewrite(same=n.inputs[0]) if scope.shape(n.inputs[0]) == scope.shape(n.outputs[0]) else None
 
 
-def to_reshape(n: Node, scope: RewriteScope) -> Rewrite | None:
+def to_reshape(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """Flatten, Squeeze, Unsqueeze and Reshape by any rule: Reshape to the static shape."""
     shape = scope.shape(n.outputs[0])
     if 0 in shape:
@@ -52,7 +52,7 @@ def to_reshape(n: Node, scope: RewriteScope) -> Rewrite | None:
     return Rewrite((reshape(n, "", x, shape, n.outputs[0], scope),))
 
 
-def transpose(n: Node, scope: RewriteScope) -> Rewrite | None:
+def transpose(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     x = n.inputs[0]
     shape = scope.shape(x)
     perm = tuple(n.op.attributes.get("perm", range(len(shape))[::-1]))
@@ -73,7 +73,7 @@ def is_sorted(values: Sequence[int]) -> bool:
     return list(values) == sorted(values)
 
 
-def slice_(n: Node, scope: RewriteScope) -> Rewrite | None:
+def slice_(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """starts, ends, axes, steps all there, one entry an axis that is really cut, axes rising, all counted from the front.
 
     With a negative step an end before the first element is -dim - 1, as counted by ONNX.
@@ -93,7 +93,7 @@ def slice_(n: Node, scope: RewriteScope) -> Rewrite | None:
     return Rewrite((slice_node(n.name, n.inputs[0], cuts, n.outputs[0], n.sources, scope),))
 
 
-def reversed_slice(n: Node, scope: RewriteScope) -> Rewrite | None:
+def reversed_slice(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """A negative step over few elements, in slice_'s form: the other cuts, then a Concat of the elements."""
     starts, ends, axes, steps = (scope.constants.get(name) for name in n.inputs[1:])
     if starts is None or ends is None or axes is None or steps is None or not scope.is_float(n.inputs[0]):
@@ -136,7 +136,7 @@ def slice_cuts(
 
 def slice_node(
     name: str, x: str, cuts: Mapping[int, tuple[int, int, int]], output: str, sources: Sequence[str], scope: RewriteScope
-) -> Node:
+) -> OnnxNode:
     starts = scope.ints(f"{name}/starts", [c[0] for c in cuts.values()])
     ends = scope.ints(f"{name}/ends", [c[1] for c in cuts.values()])
     axes = scope.ints(f"{name}/axes", list(cuts))
@@ -144,7 +144,7 @@ def slice_node(
     return node(name, "Slice", (x, starts, ends, axes, steps), output, sources)
 
 
-def split(n: Node, scope: RewriteScope) -> Rewrite | None:
+def split(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     axis, start, slices = n.op.attributes["axis"], 0, []
     dim = scope.shape(n.inputs[0])[axis]
     sizes = scope.constants.get(operand(n, 1))
@@ -160,7 +160,7 @@ def split(n: Node, scope: RewriteScope) -> Rewrite | None:
     return Rewrite(tuple(slices))
 
 
-def pad(n: Node, scope: RewriteScope) -> Rewrite | None:
+def pad(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """pads for every axis, no axes; a constant pad has its value."""
     pads = scope.constants.get(n.inputs[1])
     if pads is None:
@@ -183,7 +183,7 @@ def pad(n: Node, scope: RewriteScope) -> Rewrite | None:
     return None
 
 
-def concat(n: Node, scope: RewriteScope) -> Rewrite | None:
+def concat(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     full = tuple(x for x in n.inputs if 0 not in scope.shape(x)) or n.inputs[:1]
     if len(full) == 1:
         return Rewrite(same=full[0])
@@ -192,7 +192,7 @@ def concat(n: Node, scope: RewriteScope) -> Rewrite | None:
     return Rewrite((replace(n, inputs=full),))
 
 
-def concat_constant(n: Node, scope: RewriteScope) -> Rewrite | None:
+def concat_constant(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """One computed part between constants: zeros put around it, then the constants added to those. A class token."""
     computed = [i for i, name in enumerate(n.inputs) if name not in scope.constants]
     if len(computed) != 1 or len(n.inputs) == 1 or not scope.is_float(n.inputs[0]):
@@ -214,7 +214,7 @@ def concat_constant(n: Node, scope: RewriteScope) -> Rewrite | None:
     )
 
 
-def gather(n: Node, scope: RewriteScope) -> Rewrite | None:
+def gather(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """Constant indices in few evenly rising runs: Slices, joined by a Concat, under the output's shape."""
     indices, axis, x = scope.constants.get(n.inputs[1]), n.op.attributes["axis"], n.inputs[0]
     if indices is None or indices.size == 0 or x in scope.constants:
@@ -242,12 +242,12 @@ def rising_runs(indices: Sequence[int]) -> list[range]:
 
 
 def joined(
-    n: Node, x: str, cuts: Sequence[Mapping[int, tuple[int, int, int]]], axis: int, output: str, scope: RewriteScope
-) -> list[Node]:
+    n: OnnxNode, x: str, cuts: Sequence[Mapping[int, tuple[int, int, int]]], axis: int, output: str, scope: RewriteScope
+) -> list[OnnxNode]:
     """Slices of x behind each other along `axis`; a slice that is asked for twice is made once."""
     if len(cuts) == 1:
         return [slice_node(f"{n.name}/slice", x, cuts[0], output, n.sources, scope)]
-    nodes: list[Node] = []
+    nodes: list[OnnxNode] = []
     made: dict[tuple[int, int, int], str] = {}
     for cut in cuts:
         if cut[axis] not in made:
@@ -257,7 +257,7 @@ def joined(
     return [*nodes, node(f"{n.name}/join", "Concat", parts, output, n.sources, axis=axis)]
 
 
-def crop(n: Node, scope: RewriteScope) -> Rewrite | None:
+def crop(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """Negative padding by a constant: a Slice, then what is positive of it."""
     pads, x = scope.constants.get(n.inputs[1]), n.inputs[0]
     if n.op.attributes["mode"] != "constant" or pads is None or operand(n, 3) or pads.min() >= 0:
@@ -274,7 +274,7 @@ def crop(n: Node, scope: RewriteScope) -> Rewrite | None:
     return Rewrite((slice_node(f"{n.name}/crop", x, cuts, part, n.sources, scope), around))
 
 
-def pad_by_copies(n: Node, scope: RewriteScope) -> Rewrite | None:
+def pad_by_copies(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """Padding by the edge or by reflection, one axis after the other: a Concat of rows and the whole."""
     mode, pads = n.op.attributes["mode"], scope.constants.get(n.inputs[1])
     if mode not in ("edge", "reflect") or pads is None or operand(n, 3) or not scope.is_float(n.inputs[0]):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from toolchain.frontend.rewrite import Rewrite, RewriteScope, Rule, operand, reshape
-from toolchain.ir.graph import Node
+from toolchain.ir.graph import OnnxNode
 
 UNARY = (
     *("Abs", "Ceil", "Celu", "Clip", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu"),
@@ -18,20 +18,20 @@ UNARY = (
 BINARY = ("Add", "Sub", "Mul", "Div", "PRelu")
 
 
-def moved(n: Node, inputs: Sequence[str], scope: RewriteScope) -> Rewrite:
+def moved(n: OnnxNode, inputs: Sequence[str], scope: RewriteScope) -> Rewrite:
     y = scope.tensor(f"{n.outputs[0]}/before_reshape")
     after = reshape(n, "reshape", y, scope.shape(n.outputs[0]), n.outputs[0], scope)
     return Rewrite((replace(n, inputs=tuple(inputs), outputs=(y,)), after))
 
 
-def unary(n: Node, scope: RewriteScope) -> Rewrite | None:
+def unary(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     before = scope.producer(n.inputs[0], "Reshape")
     if before is None or any(name and name not in scope.constants for name in n.inputs[1:]):
         return None
     return moved(n, (before.inputs[0], *n.inputs[1:]), scope)
 
 
-def binary(n: Node, scope: RewriteScope) -> Rewrite | None:
+def binary(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """Both operands reshaped from one shape to one shape, or one of them and a constant that can follow it."""
     target = scope.shape(n.outputs[0])
     left = scope.producer(n.inputs[0], "Reshape")
@@ -68,7 +68,7 @@ def constant_shape(shape: tuple[int, ...], source: tuple[int, ...], target: tupl
     return tuple(full[first:])
 
 
-def drops_height(before: Node | None, scope: RewriteScope) -> bool:
+def drops_height(before: OnnxNode | None, scope: RewriteScope) -> bool:
     """A Reshape from [n, c, 1, w] to [n, c, w]: the end of a 1-D window."""
     if before is None:
         return False
@@ -76,7 +76,7 @@ def drops_height(before: Node | None, scope: RewriteScope) -> bool:
     return len(source) == 4 and source[2] == 1 and target == (*source[:2], source[3])
 
 
-def concat(n: Node, scope: RewriteScope) -> Rewrite | None:
+def concat(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     before = [scope.producer(x, "Reshape") for x in n.inputs]
     if not all(drops_height(b, scope) for b in before):
         return None
@@ -85,7 +85,7 @@ def concat(n: Node, scope: RewriteScope) -> Rewrite | None:
     return moved(replace(n, op=op), [b.inputs[0] for b in before if b is not None], scope)
 
 
-def mean(n: Node, scope: RewriteScope) -> Rewrite | None:
+def mean(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     before = scope.producer(n.inputs[0], "Reshape")
     axes = scope.constants.get(operand(n, 1))
     if before is None or not drops_height(before, scope) or axes is None or axes.tolist() != [2]:

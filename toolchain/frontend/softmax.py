@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from toolchain.frontend.arithmetic import scalar
 from toolchain.frontend.rewrite import Rewrite, RewriteScope, Rule, node, operand
-from toolchain.ir.graph import Node
+from toolchain.ir.graph import OnnxNode
 
 
-def quotient(n: Node, scope: RewriteScope) -> Rewrite | None:
+def quotient(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """exp(x - max) / sum(exp(x - max)) = Softmax(x)."""
     e, total = n.inputs
     exponential, summed = scope.producer(e, "Exp"), sum_of(total, scope)
@@ -18,7 +18,7 @@ def quotient(n: Node, scope: RewriteScope) -> Rewrite | None:
     return normalised(n, "Softmax", exponential.inputs[0], summed[1], (*exponential.sources, *summed[2], *n.sources), scope)
 
 
-def difference(n: Node, scope: RewriteScope) -> Rewrite | None:
+def difference(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """(x - max) - log(sum(exp(x - max))) = LogSoftmax(x)."""
     shifted, logarithm = n.inputs[0], scope.producer(n.inputs[1], "Log")
     summed = sum_of(logarithm.inputs[0], scope) if logarithm is not None else None
@@ -40,12 +40,12 @@ def sum_of(name: str, scope: RewriteScope) -> tuple[str, int, tuple[str, ...]] |
     return (x, axis, (*mean.sources, *factor.sources)) if scalar(factor.inputs[1], scope) == scope.shape(x)[axis] else None
 
 
-def only_axis(reduction: Node, scope: RewriteScope) -> int | None:
+def only_axis(reduction: OnnxNode, scope: RewriteScope) -> int | None:
     axes = scope.constants.get(operand(reduction, 1))
     return int(axes[0]) if axes is not None and axes.size == 1 else None
 
 
-def normalised(n: Node, op_type: str, shifted: str, axis: int, sources: Sequence[str], scope: RewriteScope) -> Rewrite | None:
+def normalised(n: OnnxNode, op_type: str, shifted: str, axis: int, sources: Sequence[str], scope: RewriteScope) -> Rewrite | None:
     """Over `axis` of x, where `shifted` is x - max(x) over it; of `shifted` itself, where it is anything else."""
     if not scope.is_float(shifted):
         return None

@@ -13,7 +13,7 @@ from toolchain.frontend.bind import Bound
 from toolchain.frontend.convert import elem_type, value_info
 from toolchain.frontend.read import inline_functions, parse
 from toolchain.frontend.rounding import ROUNDED, RoundedElsewhere, round_elsewhere
-from toolchain.ir.graph import Graph, TensorType
+from toolchain.ir.graph import OnnxGraph, TensorType
 from toolchain.ir.part import Part
 
 FIRST_CONSTANTS_IR = 4  # from this IR version on, an initializer that is an input as well could be fed, so nothing folds it
@@ -75,7 +75,7 @@ class Source:
         return proto
 
 
-def source_of(path: Path, proto: onnx.ModelProto, inlined: bool, bound: Bound, static: Graph) -> Source:
+def source_of(path: Path, proto: onnx.ModelProto, inlined: bool, bound: Bound, static: OnnxGraph) -> Source:
     """proto: as read, and whether functions were written out in it; static: its graph, tensors by the file's own names."""
     graph = proto.graph
     made = [n for node in graph.node for n in node.output if n in static.types]
@@ -95,7 +95,7 @@ def source_of(path: Path, proto: onnx.ModelProto, inlined: bool, bound: Bound, s
     )
 
 
-def shared_tensors(normal: Graph, own: Mapping[str, TensorType]) -> frozenset[str]:
+def shared_tensors(normal: OnnxGraph, own: Mapping[str, TensorType]) -> frozenset[str]:
     """What the nodes of the normal form make under a name and of a type that the file's own tensors have as well."""
     found: set[str] = set()
     for node in normal.nodes:
@@ -105,7 +105,7 @@ def shared_tensors(normal: Graph, own: Mapping[str, TensorType]) -> frozenset[st
     return frozenset(found)
 
 
-def read_before(normal: Graph, names: Sequence[str], shared: frozenset[str]) -> tuple[str, ...]:
+def read_before(normal: OnnxGraph, names: Sequence[str], shared: frozenset[str]) -> tuple[str, ...]:
     """The inputs and shared tensors that the normal form makes these of."""
     wanted, read = set(names), dict[str, None]()
     for node in reversed(normal.nodes):

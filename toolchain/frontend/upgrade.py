@@ -11,7 +11,7 @@ import numpy as np
 
 from toolchain.frontend.convert import elem_type
 from toolchain.frontend.errors import refuse_node
-from toolchain.ir.graph import Node, OnnxOp, TensorType
+from toolchain.ir.graph import Node, OnnxNode, OnnxOp, TensorType
 
 SPATIAL_SINCE = 9  # the opset from which a BatchNormalization has a scale a channel and nothing else
 
@@ -20,7 +20,7 @@ SPATIAL_SINCE = 9  # the opset from which a BatchNormalization has a scale a cha
 class Upgraded:
     """The nodes that stand for one old node, and the constants they name."""
 
-    nodes: list[Node]
+    nodes: list[OnnxNode]
     constants: dict[str, np.ndarray] = field(default_factory=dict)
 
 
@@ -28,7 +28,7 @@ class Upgraded:
 class Old:
     """One node of the model, what is known of its inputs, and its opset."""
 
-    node: Node
+    node: OnnxNode
     opset: int
     types: Mapping[str, TensorType]
 
@@ -36,17 +36,17 @@ class Old:
         return self.types[self.node.inputs[index]].shape
 
 
-def upgrade(node: Node, opset: int, types: Mapping[str, TensorType]) -> Upgraded:
+def upgrade(node: OnnxNode, opset: int, types: Mapping[str, TensorType]) -> Upgraded:
     rule = RULES.get(node.op.op_type) if node.op.domain == "" else None
     return rule(Old(node, opset, types)) if rule else Upgraded([node])
 
 
-def without(node: Node, *names: str) -> dict[str, Any]:
+def without(node: OnnxNode, *names: str) -> dict[str, Any]:
     return {k: v for k, v in node.op.attributes.items() if k not in names}
 
 
 def with_inputs(
-    node: Node, values: Mapping[str, np.ndarray | None], attributes: Mapping[str, Any], op_type: str = ""
+    node: OnnxNode, values: Mapping[str, np.ndarray | None], attributes: Mapping[str, Any], op_type: str = ""
 ) -> Upgraded:
     """`values` become inputs after the node's own, in order; None is an absent one."""
     constants = {f"{node.name}/{k}": v for k, v in values.items() if v is not None}

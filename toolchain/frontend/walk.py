@@ -1,4 +1,4 @@
-"""A ModelProto to a Graph: sorted, every tensor typed and static, constants folded, older spellings raised to one opset."""
+"""A ModelProto to a OnnxGraph: sorted, every tensor typed and static, constants folded, older spellings raised to one opset."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from toolchain.frontend.errors import NodeFault, all_of, refuse, refuse_node, un
 from toolchain.frontend.infer import check_complete, evaluate, foldable, infer, schema_of
 from toolchain.frontend.read import NORMAL_OPSET, opset_of
 from toolchain.frontend.upgrade import upgrade
-from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType
+from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxNode, OnnxOp, TensorType
 
 CONTROL_FLOW = frozenset(("Loop", "Scan"))
 
@@ -30,7 +30,7 @@ class Walk:
     opset: int
     types: dict[str, TensorType]
     constants: dict[str, np.ndarray] = field(default_factory=dict)
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[OnnxNode] = field(default_factory=list)
     names: dict[str, int] = field(default_factory=dict)
     folded_bytes: int = 0
     faults: list[NodeFault] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Walk:
         return max(self.opset, NORMAL_OPSET)
 
 
-def static_graph(proto: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> Graph:
+def static_graph(proto: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> OnnxGraph:
     """CompileError on type errors, cycles, undefined tensors, data-dependent shapes and weights that are not finite."""
     walk = Walk(opset_of(proto), dict(inputs))
     visit_graph(proto.graph, walk)
@@ -103,7 +103,7 @@ def add_constant(name: str, value: np.ndarray, walk: Walk) -> None:
     walk.types[name] = type_of(value)
 
 
-def sorted_nodes(graph: onnx.GraphProto, known: set[str], names: dict[str, int]) -> list[Node]:
+def sorted_nodes(graph: onnx.GraphProto, known: set[str], names: dict[str, int]) -> list[OnnxNode]:
     """In the file's order where that is topological; else the earliest order that is. Names made unique."""
     waiting = [(node_from_proto(p, unique_name(p, i, names)), captured(p)) for i, p in enumerate(graph.node)]
     made = {n for node, _ in waiting for n in node.outputs if n}
@@ -115,7 +115,7 @@ def sorted_nodes(graph: onnx.GraphProto, known: set[str], names: dict[str, int])
     return [waiting[i][0] for _, i in sorted((when, i) for i, when in enumerate(rounds) if when is not None)]
 
 
-def rounds_of(nodes: list[tuple[Node, set[str]]]) -> list[int | None]:
+def rounds_of(nodes: list[tuple[OnnxNode, set[str]]]) -> list[int | None]:
     """How often the list is gone through, taking what can be computed, before each node can be; None: never."""
     producer = {n: i for i, (node, _) in enumerate(nodes) for n in node.outputs if n}
     needs = [{producer[n] for n in (*node.inputs, *outer) if n in producer} for node, outer in nodes]
@@ -162,7 +162,7 @@ def free_names(graph: onnx.GraphProto) -> set[str]:
     return used - inside
 
 
-def check_definitions(nodes: list[tuple[Node, set[str]]], known: set[str], made: set[str]) -> None:
+def check_definitions(nodes: list[tuple[OnnxNode, set[str]]], known: set[str], made: set[str]) -> None:
     seen = set(known)
     for node, outer in nodes:
         for name in (*node.inputs, *sorted(outer)):
@@ -174,7 +174,7 @@ def check_definitions(nodes: list[tuple[Node, set[str]]], known: set[str], made:
             seen.add(name)
 
 
-def cycle_fault(left: list[tuple[Node, set[str]]]) -> CompileError:
+def cycle_fault(left: list[tuple[OnnxNode, set[str]]]) -> CompileError:
     producer = {n: node for node, _ in left for n in node.outputs if n}
     outer = {node.name: names for node, names in left}
     path: dict[str, int] = {}
@@ -186,7 +186,7 @@ def cycle_fault(left: list[tuple[Node, set[str]]]) -> CompileError:
     return refuse("the graph", f"has a cycle: {' <- '.join(loop)}")
 
 
-def visit(node: Node, walk: Walk) -> None:
+def visit(node: OnnxNode, walk: Walk) -> None:
     """Adds the node in today's spelling, or its values when every input is constant."""
     op_type = node.op.op_type
     if op_type == "If":
@@ -209,7 +209,7 @@ def visit(node: Node, walk: Walk) -> None:
         add_node(complete(new, walk), walk)
 
 
-def add_node(node: Node, walk: Walk) -> None:
+def add_node(node: OnnxNode, walk: Walk) -> None:
     if node.op.op_type in ("Shape", "Size"):
         values = shape_value(node, walk)
     elif foldable(node, walk.constants):
@@ -224,7 +224,7 @@ def add_node(node: Node, walk: Walk) -> None:
         walk.types[name] = type_of(value)
 
 
-def count_folded(node: Node, found: Mapping[str, TensorType], walk: Walk) -> None:
+def count_folded(node: OnnxNode, found: Mapping[str, TensorType], walk: Walk) -> None:
     """Before they are computed: values may be larger than the constants they come from, by so much in the whole model."""
     made = sum(t.elements * numpy_dtype(t.dtype).itemsize for t in found.values())
     walk.folded_bytes += max(0, made - sum(walk.constants[n].nbytes for n in set(node.inputs) if n))
@@ -233,7 +233,7 @@ def count_folded(node: Node, found: Mapping[str, TensorType], walk: Walk) -> Non
         raise refuse(f"node {node.name} ({node.op.op_type})", reason, "make it an input of the model")
 
 
-def shape_value(node: Node, walk: Walk) -> dict[str, np.ndarray]:
+def shape_value(node: OnnxNode, walk: Walk) -> dict[str, np.ndarray]:
     shape = walk.types[node.inputs[0]].shape
     if node.op.op_type == "Size":
         return {node.outputs[0]: np.asarray(int(np.prod(shape)), np.int64)}
@@ -241,7 +241,7 @@ def shape_value(node: Node, walk: Walk) -> dict[str, np.ndarray]:
     return {node.outputs[0]: np.asarray(shape[start:end], np.int64)}
 
 
-def visit_branch(node: Node, walk: Walk) -> None:
+def visit_branch(node: OnnxNode, walk: Walk) -> None:
     """An If whose condition is known is its branch, written in place."""
     condition = walk.constants.get(node.inputs[0])
     if condition is None:
@@ -261,7 +261,7 @@ def visit_branch(node: Node, walk: Walk) -> None:
         add_node(identity, walk)
 
 
-def complete(node: Node, walk: Walk) -> Node:
+def complete(node: OnnxNode, walk: Walk) -> OnnxNode:
     """Defaults written out, trailing absent inputs dropped, one axis non-negative."""
     schema = schema_of(node, walk.normal_opset)
     attributes = dict(node.op.attributes)
@@ -278,7 +278,7 @@ def complete(node: Node, walk: Walk) -> Node:
     return replace(node, op=replace(node.op, attributes=attributes), inputs=tuple(inputs))
 
 
-def rank_for_axis(node: Node, walk: Walk) -> int:
+def rank_for_axis(node: OnnxNode, walk: Walk) -> int:
     if not node.inputs or node.inputs[0] not in walk.types:
         return 0
     return len(walk.types[node.inputs[0]].shape) + (node.op.op_type == "OneHot")

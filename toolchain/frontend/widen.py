@@ -10,22 +10,22 @@ import onnx
 
 from toolchain.frontend.convert import elem_type, type_of
 from toolchain.frontend.infer import infer
-from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType
+from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, TensorType
 
 OTHERS = ("float16", "bfloat16", "float64")
 TO = ("to", "dtype", "output_dtype")  # attributes that name the type of what a node makes
 
 
-def in_float32(graph: Graph, opset: int) -> tuple[Graph, tuple[str, ...]]:
+def in_float32(graph: OnnxGraph, opset: int) -> tuple[OnnxGraph, tuple[str, ...]]:
     """The graph with float32 for all other floats, and a note that says so. The model's inputs and outputs keep their types."""
     found = sorted({t.dtype for t in graph.types.values() if t.dtype in OTHERS})
     if not found:
         return graph, ()
     constants = {n: np.asarray(v, np.float32) if v.dtype.name in OTHERS else v for n, v in graph.constants.items()}
     types = {n: type_of(v) for n, v in constants.items()} | {n: graph.types[n] for n in graph.inputs}
-    nodes: list[Node] = []
+    nodes: list[OnnxNode] = []
 
-    def emit(node: Node) -> None:
+    def emit(node: OnnxNode) -> None:
         types.update(infer(node, types, constants, opset))
         nodes.append(node)
 
@@ -45,7 +45,7 @@ def in_float32(graph: Graph, opset: int) -> tuple[Graph, tuple[str, ...]]:
     return replace(graph, nodes=tuple(nodes), types=types, constants=constants), (note,)
 
 
-def _cast(x: str, y: str, dtype: str) -> Node:
+def _cast(x: str, y: str, dtype: str) -> OnnxNode:
     return Node(f"{y}/cast", OnnxOp("Cast", {"to": elem_type(dtype), "saturate": 1}), (x,), (y,), ())
 
 

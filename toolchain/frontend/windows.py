@@ -10,18 +10,18 @@ import numpy as np
 
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.rewrite import Rewrite, RewriteScope, Rule, node, reshape
-from toolchain.ir.graph import Node, OnnxOp
+from toolchain.ir.graph import OnnxNode, OnnxOp
 
 CONVS = ("Conv", "ConvTranspose")
 
 
-def with_attributes(n: Node, attributes: dict[str, Any]) -> Rewrite | None:
+def with_attributes(n: OnnxNode, attributes: dict[str, Any]) -> Rewrite | None:
     if dict(n.op.attributes) == attributes:
         return None
     return Rewrite((replace(n, op=OnnxOp(n.op.op_type, attributes)),))
 
 
-def spatial(n: Node, scope: RewriteScope, kernel: Sequence[int]) -> dict[str, Any]:
+def spatial(n: OnnxNode, scope: RewriteScope, kernel: Sequence[int]) -> dict[str, Any]:
     """kernel_shape, strides, dilations, pads with every default and auto_pad resolved."""
     a, rank = n.op.attributes, len(kernel)
     strides = tuple(a.get("strides") or (1,) * rank)
@@ -42,12 +42,12 @@ def halves(total: Sequence[int], small_first: bool) -> tuple[int, ...]:
     return small + large if small_first else large + small
 
 
-def conv(n: Node, scope: RewriteScope) -> Rewrite | None:
+def conv(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     kernel = scope.shape(n.inputs[1])[2:]
     return with_attributes(n, {**spatial(n, scope, kernel), "group": n.op.attributes["group"]})
 
 
-def conv_transpose(n: Node, scope: RewriteScope) -> Rewrite | None:
+def conv_transpose(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """output_shape and auto_pad into pads; left alone where pads alone cannot say it."""
     a, kernel = n.op.attributes, scope.shape(n.inputs[1])[2:]
     explicit = {**a, "auto_pad": "NOTSET"}
@@ -64,7 +64,7 @@ def conv_transpose(n: Node, scope: RewriteScope) -> Rewrite | None:
     return with_attributes(n, {**window, "group": a["group"], "output_padding": extra})
 
 
-def pool(n: Node, scope: RewriteScope) -> Rewrite | None:
+def pool(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """Explicit window; ceil_mode becomes end padding, which does not enter the result; padding that does is written before."""
     if any(n.outputs[1:]):
         return None
@@ -86,7 +86,7 @@ def pool(n: Node, scope: RewriteScope) -> Rewrite | None:
     return with_attributes(n, {**window, "ceil_mode": ceil, "count_include_pad": 0})
 
 
-def pad_then_average(n: Node, window: Mapping[str, Any], pads: Sequence[int], scope: RewriteScope) -> Rewrite:
+def pad_then_average(n: OnnxNode, window: Mapping[str, Any], pads: Sequence[int], scope: RewriteScope) -> Rewrite:
     """The padding that counts as zeros, then a pool with what rounding up adds at the end, which counts as nothing."""
     rank, x = len(pads) // 2, n.inputs[0]
     own, padded = window["pads"], scope.tensor(f"{n.inputs[0]}/padded")
@@ -109,18 +109,18 @@ def end_padding(window: Mapping[str, Any], x: Sequence[int], y: Sequence[int]) -
     return (*begin, *needed)
 
 
-def mean_over_space(n: Node, scope: RewriteScope) -> Node:
+def mean_over_space(n: OnnxNode, scope: RewriteScope) -> OnnxNode:
     axes = scope.ints(f"{n.name}/axes", range(2, len(scope.shape(n.inputs[0]))))
     return node(n.name, "ReduceMean", (n.inputs[0], axes), n.outputs[0], n.sources, keepdims=1, noop_with_empty_axes=0)
 
 
-def global_average(n: Node, scope: RewriteScope) -> Rewrite | None:
+def global_average(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     if len(scope.shape(n.inputs[0])) < 3:
         return None
     return Rewrite((mean_over_space(n, scope),))
 
 
-def global_max(n: Node, scope: RewriteScope) -> Rewrite | None:
+def global_max(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     kernel = scope.shape(n.inputs[0])[2:]
     if not kernel:
         return None
@@ -128,7 +128,7 @@ def global_max(n: Node, scope: RewriteScope) -> Rewrite | None:
     return Rewrite((replace(n, op=op),))
 
 
-def to_2d(n: Node, scope: RewriteScope) -> Rewrite | None:
+def to_2d(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """A window over [n, c, w] is one over [n, c, 1, w]."""
     shape = scope.shape(n.inputs[0])
     if len(shape) != 3 or any(n.outputs[1:]) or "auto_pad" in n.op.attributes:
@@ -149,7 +149,7 @@ def to_2d(n: Node, scope: RewriteScope) -> Rewrite | None:
     return Rewrite((*before, window, reshape(n, "to_1d", y, scope.shape(n.outputs[0]), n.outputs[0], scope)))
 
 
-def pad_into_conv(n: Node, scope: RewriteScope) -> Rewrite | None:
+def pad_into_conv(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """Zeros written by a Pad over the spatial axes are the Conv's own padding."""
     pad = scope.only_user(n.inputs[0], ("Pad",))
     if pad is None or pad.op.attributes["mode"] != "constant" or len(pad.inputs) != 3 or "auto_pad" in n.op.attributes:
@@ -167,7 +167,7 @@ def pad_into_conv(n: Node, scope: RewriteScope) -> Rewrite | None:
     return Rewrite((replace(n, op=op, inputs=(pad.inputs[0], *n.inputs[1:]), sources=(*pad.sources, *n.sources)),))
 
 
-def pad_into_max(n: Node, scope: RewriteScope) -> Rewrite | None:
+def pad_into_max(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """Of a Pad by the least number there is, a MaxPool takes nothing: it is its own padding, as far as onnxruntime takes it."""
     pad, a = scope.producer(n.inputs[0], "Pad"), n.op.attributes
     if pad is None or pad.op.attributes["mode"] != "constant" or len(pad.inputs) != 3 or any(n.outputs[1:]) or a["ceil_mode"]:
@@ -187,7 +187,7 @@ def pad_into_max(n: Node, scope: RewriteScope) -> Rewrite | None:
     return Rewrite((replace(n, op=op, inputs=pad.inputs[:1], sources=(*pad.sources, *n.sources)),))
 
 
-def batch_norm(n: Node, scope: RewriteScope) -> Rewrite | None:
+def batch_norm(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """y = x scale / sqrt(var + epsilon) + rest: a Mul and an Add, which a Conv or Gemm before them takes in."""
     values = [scope.constants.get(name) for name in n.inputs[1:5]]
     if any(v is None for v in values):

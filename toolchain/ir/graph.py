@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
+from typing_extensions import TypeVar  # its defaults are in typing from Python 3.13 on
 
 MAX_PARTS = 16  # of a Concat that stands for one node of the model
 
@@ -50,49 +51,52 @@ class OnnxOp(Operator):
     domain: str = ""
 
 
+OpT = TypeVar("OpT", bound=Operator, covariant=True, default=Operator)
+
+
 @dataclass(frozen=True)
-class Node:
+class Node(Generic[OpT]):
     """`inputs` hold '' where an optional input is absent; `sources` are the names of the model's own nodes it stands for."""
 
     name: str
-    op: Any
+    op: OpT
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Graph:
+class Graph(Generic[OpT]):
     """Every tensor name has a type; constants are tensors with values and no producer."""
 
     name: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[Node[OpT], ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     types: Mapping[str, TensorType]
     constants: Mapping[str, np.ndarray]
 
-    def producers(self) -> dict[str, Node]:
+    def producers(self) -> dict[str, Node[OpT]]:
         return {name: node for node in self.nodes for name in node.outputs if name}
 
-    def consumers(self) -> dict[str, list[Node]]:
-        found: dict[str, list[Node]] = {}
+    def consumers(self) -> dict[str, list[Node[OpT]]]:
+        found: dict[str, list[Node[OpT]]] = {}
         for node in self.nodes:
             for name in dict.fromkeys(node.inputs):
                 if name:
                     found.setdefault(name, []).append(node)
         return found
 
-    def read_once(self, tensor: str, consumers: Mapping[str, Sequence[Node]]) -> bool:
+    def read_once(self, tensor: str, consumers: Mapping[str, Sequence[Node[Any]]]) -> bool:
         """True when one node alone reads the tensor and the graph does not give it out. consumers: of this graph."""
         return len(consumers.get(tensor, ())) == 1 and tensor not in self.outputs
 
     def with_nodes(
         self,
-        nodes: Iterable[Node],
+        nodes: Iterable[Node[Any]],
         types: Mapping[str, TensorType] | None = None,
         constants: Mapping[str, np.ndarray] | None = None,
-    ) -> Graph:
+    ) -> Graph[Any]:
         """A copy with these nodes; tensors and constants that nothing names any more are dropped."""
         nodes = tuple(nodes)
         all_types = {**self.types, **(types or {})}
@@ -110,7 +114,11 @@ class Graph:
         )
 
 
-def verify(graph: Graph) -> list[str]:
+OnnxNode = Node[OnnxOp]
+OnnxGraph = Graph[OnnxOp]  # the normal form: the network as the frontend leaves it
+
+
+def verify(graph: Graph[Any]) -> list[str]:
     """Every fault: undefined or doubly defined tensors, order, missing types. Empty when sound."""
     faults: list[str] = []
     defined = set(graph.inputs) | set(graph.constants)

@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from toolchain.ir.graph import Graph, Node, OnnxOp
+from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxNode, OnnxOp
 from toolchain.ops.function_names import FUNCTION_NAMES, spelled_out
 from toolchain.ops.unary import ONNX_UNARY, Function, Unary, X, substitute
 
@@ -22,7 +22,7 @@ class _Value:
 
     root: str
     function: Function
-    nodes: tuple[Node, ...]
+    nodes: tuple[OnnxNode, ...]
 
     @property
     def name(self) -> str | None:
@@ -34,7 +34,9 @@ class _Value:
 
 
 def compose(
-    graph: Graph, rounded: Collection[str] = (), one_for_all: Callable[[Function, str | None], bool] = lambda function, name: True
+    graph: OnnxGraph,
+    rounded: Collection[str] = (),
+    one_for_all: Callable[[Function, str | None], bool] = lambda function, name: True,
 ) -> Graph:
     """Replaces every maximal chain of pointwise nodes whose inner tensors nothing else uses by one Unary node.
 
@@ -58,7 +60,9 @@ def compose(
     return graph.with_nodes(made.get(n.name, n) for n in graph.nodes if n.name not in absorbed)
 
 
-def _values(node: Node, graph: Graph, values: dict[str, _Value], consumers: dict[str, list[Node]]) -> Iterator[_Value]:
+def _values(
+    node: OnnxNode, graph: OnnxGraph, values: dict[str, _Value], consumers: dict[str, list[OnnxNode]]
+) -> Iterator[_Value]:
     """The longest chain that ends in the node first."""
     if not isinstance(node.op, OnnxOp) or node.op.domain not in ("", "ai.onnx"):
         return
@@ -73,7 +77,9 @@ def _values(node: Node, graph: Graph, values: dict[str, _Value], consumers: dict
         yield from _binary(node, _BINARY[kind], graph, values, consumers)
 
 
-def _binary(node: Node, kind: str, graph: Graph, values: dict[str, _Value], consumers: dict[str, list[Node]]) -> Iterator[_Value]:
+def _binary(
+    node: OnnxNode, kind: str, graph: OnnxGraph, values: dict[str, _Value], consumers: dict[str, list[OnnxNode]]
+) -> Iterator[_Value]:
     a, b = (_scalar(n, other, node, graph) for n, other in (node.inputs, node.inputs[::-1]))
     if a is not None and b is not None:
         return
@@ -91,13 +97,15 @@ def _binary(node: Node, kind: str, graph: Graph, values: dict[str, _Value], cons
             yield _Value(left.root, (kind, left.function, right.function), (*nodes, node))
 
 
-def _choices(name: str, node: Node, graph: Graph, values: dict[str, _Value], consumers: dict[str, list[Node]]) -> list[_Value]:
+def _choices(
+    name: str, node: OnnxNode, graph: OnnxGraph, values: dict[str, _Value], consumers: dict[str, list[OnnxNode]]
+) -> list[_Value]:
     """The tensor as function of something further up (if only `node` uses it), and as itself."""
     itself = _Value(name, X, ())
     return [values[name], itself] if name in values and graph.read_once(name, consumers) else [itself]
 
 
-def _scalar(name: str, other: str, node: Node, graph: Graph) -> float | None:
+def _scalar(name: str, other: str, node: OnnxNode, graph: OnnxGraph) -> float | None:
     """The number that a constant operand is, where the result has the shape of the other operand."""
     value = graph.constants.get(name)
     if value is None or value.size != 1 or graph.types[other].shape != graph.types[node.outputs[0]].shape:

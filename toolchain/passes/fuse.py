@@ -9,7 +9,7 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Operator
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.elementwise import IntegerBinary
-from toolchain.ops.kit.operator import FloatOp, Layer
+from toolchain.ops.kit.operator import FloatOp, Layer, operator_of
 from toolchain.ops.kit.residual import Residual
 from toolchain.ops.unary import Lookup, Unary, clip_bounds
 
@@ -27,9 +27,14 @@ def fuse_clamps(graph: Graph, apart: Callable[[str, str], bool] = lambda x, y: F
         bounds, producer = clip_bounds(node.op.function), producers.get(node.inputs[0])
         if bounds is None or producer is None or not graph.read_once(producer.outputs[0], consumers):
             continue
-        if not can_clamp(producer.op) or producer.name in fused or apart(node.inputs[0], node.outputs[0]):
+        if (
+            not isinstance(producer.op, FloatOp)
+            or not can_clamp(producer.op)
+            or producer.name in fused
+            or apart(node.inputs[0], node.outputs[0])
+        ):
             continue
-        op = replace(producer.op, activation=bounds)
+        op = producer.op.clamped(bounds)
         fused[producer.name] = Node(producer.name, op, producer.inputs, node.outputs, (*producer.sources, *node.sources))
         gone.add(node.name)
     return graph.with_nodes(fused.get(n.name, n) for n in graph.nodes if n.name not in gone)
@@ -78,7 +83,7 @@ def fuse_residuals(graph: Graph, chip: Chip) -> Graph:
             continue
         # The later of two convolutions, so that nothing is computed before its operands.
         producer, index = max(choices, key=lambda c: position[c[0].name])
-        op = replace(producer.op, residual=_residual(node.op, index))
+        op = replace(operator_of(producer, IntegerConvolution), residual=_residual(node.op, index))
         inputs = (*producer.inputs, node.inputs[1 - index])
         fused[node.name] = Node(producer.name, op, inputs, node.outputs, (*producer.sources, *node.sources))
         gone.add(producer.name)
@@ -86,7 +91,7 @@ def fuse_residuals(graph: Graph, chip: Chip) -> Graph:
 
 
 def _can_have(post: str, node: Node, graph: Graph, chip: Chip) -> bool:
-    return node.op.can_have(post, Layer(node, graph.types, graph.constants, chip))
+    return operator_of(node, IntegerConvolution).can_have(post, Layer(node, graph.types, graph.constants, chip))
 
 
 def _takes_residual(node: Node, graph: Graph, chip: Chip) -> bool:

@@ -11,7 +11,7 @@ from quant.given import code_bits, kept
 from quant.observe import Range
 from toolchain.errors import CompileError, counted
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node, OnnxOp, Quant
+from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxNode, OnnxOp, Quant
 from toolchain.ir.stored import BITS, GivenQuant
 from toolchain.ops.function_names import one_for_all
 from toolchain.passes.compose import compose
@@ -28,13 +28,13 @@ class Taken:
     """A float graph; `given`: what the model says of its tensors, a range where the machine cannot keep its scales; `rounded`: by
     tensor, the one that the file has of it behind its rounding."""
 
-    graph: Graph
+    graph: OnnxGraph
     given: Mapping[str, Quant | Range]
     rounded: Mapping[str, str]
     notes: tuple[str, ...] = ()
 
 
-def take_given(graph: Graph, chip: Chip) -> Taken:
+def take_given(graph: OnnxGraph, chip: Chip) -> Taken:
     """graph: the frontend's. A tensor that is rounded twice, at different scales, or at one that the machine cannot keep, gets a
     Clip: its output has the other scale, and ends where the codes end.
 
@@ -49,16 +49,16 @@ def take_given(graph: Graph, chip: Chip) -> Taken:
 
 
 class _Taking:
-    def __init__(self, graph: Graph, chip: Chip) -> None:
+    def __init__(self, graph: OnnxGraph, chip: Chip) -> None:
         self._graph, self._chip = graph, chip
         self._producers, self._consumers = graph.producers(), graph.consumers()
         self._same: dict[str, str] = {}
         self._given: dict[str, Quant | Range] = {}
-        self._nodes: list[Node] = []
+        self._nodes: list[OnnxNode] = []
         self._read: set[str] = set()  # what DequantizeLinears made of codes that are no more
         self._changed = 0
 
-    def take(self, node: Node) -> None:
+    def take(self, node: OnnxNode) -> None:
         node = replace(node, inputs=tuple(self._same.get(n, n) for n in node.inputs))
         found = _given(node, self._graph)
         dynamic = self._producers.get(node.inputs[0]) if node.op.op_type == "DequantizeLinear" else None
@@ -73,7 +73,7 @@ class _Taking:
         else:
             self._quantize(node, found)
 
-    def _dequantize(self, node: Node, found: GivenQuant) -> None:
+    def _dequantize(self, node: OnnxNode, found: GivenQuant) -> None:
         """Of codes that come into the model: on the host, exactly."""
         if node.outputs[0] in self._read:
             return
@@ -81,7 +81,7 @@ class _Taking:
         if kept(found, self._chip.numerics):
             self._given[node.outputs[0]] = found.quant()
 
-    def _quantize(self, node: Node, found: GivenQuant) -> None:
+    def _quantize(self, node: OnnxNode, found: GivenQuant) -> None:
         x, q = node.inputs[0], node.outputs[0]
         readers = self._consumers.get(q, [])
         reals = [n.outputs[0] for n in readers if _given(n, self._graph) == found]
@@ -92,7 +92,7 @@ class _Taking:
         if wanted:
             self._nodes.append(replace(node, inputs=(rounded, *node.inputs[1:])))
 
-    def _rounded(self, x: str, found: GivenQuant, node: Node, reals: list[str]) -> str:
+    def _rounded(self, x: str, found: GivenQuant, node: OnnxNode, reals: list[str]) -> str:
         """The tensor that holds `x` rounded: x itself, with a scale that it has or takes, or a Clip's output."""
         keeps, bounds = kept(found, self._chip.numerics), Range(*found.ends())
         self._changed += not keeps
@@ -133,7 +133,7 @@ class _Taking:
             return True
         return False
 
-    def _alive(self) -> list[Node]:
+    def _alive(self) -> list[OnnxNode]:
         """Without the DynamicQuantizeLinear that nothing reads any more."""
         read = {i for n in self._nodes for i in n.inputs} | set(self._graph.outputs)
         return [n for n in self._nodes if n.op.op_type != "DynamicQuantizeLinear" or not read.isdisjoint(n.outputs)]
@@ -151,7 +151,7 @@ class _Taking:
 
 
 def selected(
-    graph: Graph, chip: Chip, host_nodes: Collection[str] = (), seen: Callable[[Graph], None] = lambda composed: None
+    graph: OnnxGraph, chip: Chip, host_nodes: Collection[str] = (), seen: Callable[[Graph], None] = lambda composed: None
 ) -> Selection:
     """What of the frontend's graph runs where, with the scales that the model gives. seen: is shown the composed graph."""
     taken = take_given(graph, chip)
@@ -171,12 +171,12 @@ def clamped(selection: Selection, chip: Chip) -> Graph:
     return fuse_clamps(selection.graph, apart)
 
 
-def _moves(node: Node) -> bool:
+def _moves(node: OnnxNode) -> bool:
     nearest = node.op.op_type == "Resize" and node.op.attributes.get("mode") == "nearest"
     return not node.op.domain and (nearest or node.op.op_type in MOVES)
 
 
-def _given(node: Node, graph: Graph) -> GivenQuant | None:
+def _given(node: OnnxNode, graph: OnnxGraph) -> GivenQuant | None:
     """What a QuantizeLinear or DequantizeLinear of one scale says."""
     if not isinstance(node.op, OnnxOp) or node.op.domain or node.op.op_type not in ("QuantizeLinear", "DequantizeLinear"):
         return None
@@ -189,7 +189,7 @@ def _given(node: Node, graph: Graph) -> GivenQuant | None:
     return GivenQuant(float(scale.reshape(-1)[0]), 0 if point is None else int(point.reshape(-1)[0]), dtype)
 
 
-def _refuse_widths(pairs: list[Node], graph: Graph, chip: Chip) -> None:
+def _refuse_widths(pairs: list[OnnxNode], graph: OnnxGraph, chip: Chip) -> None:
     wide = code_bits(chip.numerics)
     found = [(n.name, graph.types[n.outputs[0]].dtype) for n in pairs if n.op.op_type == "QuantizeLinear"]
     wider = [f"node {name} (QuantizeLinear): rounds to {dtype}" for name, dtype in found if BITS[dtype] > wide]
@@ -202,11 +202,11 @@ def _refuse_widths(pairs: list[Node], graph: Graph, chip: Chip) -> None:
 
 
 def _renamed(
-    nodes: list[Node], outputs: Mapping[str, str], graph: Graph, given: Mapping[str, Quant | Range]
-) -> tuple[list[Node], dict[str, Quant | Range]]:
+    nodes: list[OnnxNode], outputs: Mapping[str, str], graph: OnnxGraph, given: Mapping[str, Quant | Range]
+) -> tuple[list[OnnxNode], dict[str, Quant | Range]]:
     """An output of the model that is another tensor rounded gives that its name; where it cannot, it is a copy."""
     names: dict[str, str] = {}
-    copies: list[Node] = []
+    copies: list[OnnxNode] = []
     wanted = Counter(outputs.values())
     for y, x in outputs.items():
         if x in graph.inputs or x in graph.outputs or wanted[x] > 1 or any(x in n.inputs for n in nodes):

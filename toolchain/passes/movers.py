@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from toolchain.ir.graph import Graph, Node, TensorType
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.kit.layout import INNER
+from toolchain.ops.kit.operator import operator_of
 from toolchain.ops.movement import Slice
 from toolchain.ops.permutation import Reshape, Transpose
 from toolchain.ops.unary import Unary
@@ -115,7 +116,7 @@ def _shape_after(step: Node, types: Mapping[str, TensorType], made: Mapping[str,
         return step.op.shape
     x = step.inputs[0]
     before = (made[x] if x in made else types[x]).shape
-    return tuple(before[p] for p in step.op.perm)
+    return tuple(before[p] for p in operator_of(step, Transpose).perm)
 
 
 def _merged(end: Node, graph: Graph, producers: Mapping[str, Node], uses: Mapping[str, int]) -> list[Node] | None:
@@ -143,7 +144,7 @@ def _one_transpose(chain: list[Node], graph: Graph) -> list[Node] | None:
     for node in chain:
         if isinstance(node.op, Transpose):
             factors.transpose(node.op.perm)
-        elif not factors.reshape(node.op.shape):
+        elif not factors.reshape(operator_of(node, Reshape).shape):
             return None
     shape, perm = factors.permutation()
     y = end.outputs[0]

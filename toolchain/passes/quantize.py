@@ -20,7 +20,7 @@ from toolchain.hw.chip import Chip, Numerics
 from toolchain.ir.graph import Graph, Node, OnnxOp, Quant, TensorType
 from toolchain.ir.masks import MASK_LOW
 from toolchain.ir.stored import Stored
-from toolchain.ops.kit.operator import brought, same_scale
+from toolchain.ops.kit.operator import FloatOp, brought, operator_of, same_scale
 from toolchain.ops.movement import Concat, Pad
 from toolchain.ops.pool import Geometry, MaxPool, all_windows_meet
 
@@ -178,7 +178,7 @@ def _quantized(graph: Graph, scope: _Scope) -> Graph:
             nodes.append(node)
             continue
         try:
-            made = node.op.quantize(node, scope)
+            made = operator_of(node, FloatOp).quantize(node, scope)
         except _ScaleOutOfReach as fault:
             if not 1 < fault.excess < np.inf:
                 raise

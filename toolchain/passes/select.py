@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from quant.observe import Range
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node, OnnxOp, Quant
+from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxOp, Quant
 from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.kit.operator import FloatOp, operator_of
 from toolchain.ops.kit.registry import RULES
 from toolchain.ops.kit.scope import Refused, Scope
 from toolchain.ops.permutation import Reshape, Transpose
@@ -73,7 +74,7 @@ def select(graph: Graph, chip: Chip, host_nodes: Collection[str] = ()) -> Select
     return replace(found, graph=found.graph.with_nodes(nodes))
 
 
-def _selected(graph: Graph, chip: Chip, hosted: Mapping[str, str]) -> Selection:
+def _selected(graph: OnnxGraph, chip: Chip, hosted: Mapping[str, str]) -> Selection:
     origins: dict[str, tuple[str, str]] = {}
     layouts: dict[str, str] = {}
     types = dict(graph.types)
@@ -156,7 +157,7 @@ def _try(node: Node, scope: Scope) -> str | None:
         return str(refusal)
     whole = replace(scope.graph, types=scope.types, constants=scope.constants)
     for made in scope.nodes:
-        reason = made.op.unsupported(made, whole, scope.chip)
+        reason = operator_of(made, FloatOp).unsupported(made, whole, scope.chip)
         if reason is not None:
             return reason
     return None

@@ -16,7 +16,7 @@ from quant.calibrate import calibrate, default_observer, observe
 from quant.repair.step import Outcome, Quantization
 from quant.sample import Sample
 from quant.structure import adjust_ranges
-from toolchain.ir.graph import Graph, Node, OnnxOp
+from toolchain.ir.graph import OnnxGraph, OnnxNode, OnnxOp
 from toolchain.repair.factors import Array, Roles, by_input, channel_axis, clamp_bound, reach, roles, weights_of
 from toolchain.repair.judge import EVERY, TRIED_ON, Judge
 from toolchain.repair.network import Network, Progress
@@ -32,8 +32,8 @@ class Group:
     between them, by their input; undone: nodes of the host that read them through a product."""
 
     tensors: list[str] = field(default_factory=list)
-    makers: list[Node] = field(default_factory=list)
-    takers: list[tuple[Node, str]] = field(default_factory=list)
+    makers: list[OnnxNode] = field(default_factory=list)
+    takers: list[tuple[OnnxNode, str]] = field(default_factory=list)
     bounds: list[float] = field(default_factory=list)
     host_reads: bool = False
     sound: bool = True
@@ -150,13 +150,13 @@ def find_groups(network: Network) -> list[Group]:
     return [g for g in groups.values() if g.sound]
 
 
-def _role(node: Node, graph: Graph, on_chip: bool) -> Roles:
+def _role(node: OnnxNode, graph: OnnxGraph, on_chip: bool) -> Roles:
     """On the host only what need not be told of factors, or takes them for nothing."""
     role = roles(node, graph)
     return role if on_chip or node.op.op_type in ("LayerNormalization", "Reshape") else Roles()
 
 
-def _roots(graph: Graph, found: Mapping[str, Roles]) -> dict[str, str]:
+def _roots(graph: OnnxGraph, found: Mapping[str, Roles]) -> dict[str, str]:
     """Tensor -> the one that stands for its group."""
     parent: dict[str, str] = {}
 
@@ -220,13 +220,13 @@ def channel_peaks(network: Network, tensors: Sequence[str], samples: Iterable[Sa
     return {name: sink.peaks for name, sink in sinks.items() if sink.peaks is not None}
 
 
-def _levelled(seen: Mapping[str, Array], group: Group, graph: Graph) -> Array | None:
+def _levelled(seen: Mapping[str, Array], group: Group, graph: OnnxGraph) -> Array | None:
     """Factors that make all channels of a group as large as its largest."""
     peaks = np.max([seen[t] for t in group.tensors if t in seen], axis=0)
     return _within(peaks.max() / np.maximum(peaks, peaks.max() * _LEAST), group, graph) if peaks.max() > 0 else None
 
 
-def _balanced(groups: Sequence[Group], graph: Graph, seen: Mapping[str, Array], aim: _Aim) -> dict[str, Array]:
+def _balanced(groups: Sequence[Group], graph: OnnxGraph, seen: Mapping[str, Array], aim: _Aim) -> dict[str, Array]:
     layers = {
         n.name: n for g in groups for n in (*g.makers, *(taker for taker, _ in g.takers)) if n.op.op_type != "LayerNormalization"
     }
@@ -249,13 +249,13 @@ def _balanced(groups: Sequence[Group], graph: Graph, seen: Mapping[str, Array], 
     return {t: f for g, f in zip(groups, total) if np.ptp(f) > 0 for t in g.tensors}
 
 
-def _magnitudes(node: Node, graph: Graph) -> Array:
+def _magnitudes(node: OnnxNode, graph: OnnxGraph) -> Array:
     """float64[o, i / groups]: the largest weight of each pair of channels."""
     weights = np.abs(weights_of(node, graph))
     return weights.reshape(*weights.shape[:2], -1).max(2)
 
 
-def _spread(node: Node, factors: Array, shape: tuple[int, ...]) -> Array:
+def _spread(node: OnnxNode, factors: Array, shape: tuple[int, ...]) -> Array:
     groups = int(node.op.attributes.get("group", 1)) if node.op.op_type == "Conv" else 1
     return np.repeat(factors.reshape(groups, shape[1]), shape[0] // groups, axis=0)
 
@@ -265,7 +265,7 @@ def _relative(sizes: Sequence[Array]) -> Array:
     return np.max([np.maximum(s / max(s.max(), 1e-30), _LEAST) for s in sizes], axis=0)
 
 
-def _within(factors: Array, group: Group, graph: Graph) -> Array:
+def _within(factors: Array, group: Group, graph: OnnxGraph) -> Array:
     """Of one size in the middle, none beyond MOST. Where clamps lie between, 1 for the channels that some data may bring to
     them, and for the others no more than keeps them clear of it: so the clamp moves, and no output changes."""
     if not group.bounds:

@@ -14,7 +14,7 @@ import numpy as np
 
 from toolchain.errors import CompileError, InternalError
 from toolchain.frontend import NormalModel
-from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType
+from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, TensorType
 
 Array = np.ndarray[Any, Any]
 Factors = Mapping[str, Array]
@@ -41,7 +41,7 @@ class Roles:
     alike: tuple[str, ...] = ()
 
 
-def roles(node: Node, graph: Graph) -> Roles:
+def roles(node: OnnxNode, graph: OnnxGraph) -> Roles:
     """Of a node of the normal form; what is not said of it knows no factors."""
     kind, inputs = node.op.op_type, node.inputs
     constant = [n in graph.constants for n in inputs]
@@ -59,7 +59,7 @@ def roles(node: Node, graph: Graph) -> Roles:
     return Roles()
 
 
-def _plain(node: Node, graph: Graph) -> bool:
+def _plain(node: OnnxNode, graph: OnnxGraph) -> bool:
     """Whether the channels of its input and output are those of its weights."""
     kind, attributes = node.op.op_type, node.op.attributes
     rank, weights = len(graph.types[node.inputs[0]].shape), graph.constants[node.inputs[1]]
@@ -70,27 +70,27 @@ def _plain(node: Node, graph: Graph) -> bool:
     return weights.ndim == 2 and 2 <= rank <= 3
 
 
-def _homogeneous(node: Node, graph: Graph) -> bool:
+def _homogeneous(node: OnnxNode, graph: OnnxGraph) -> bool:
     if node.op.op_type != "Clip":
         return True
     low = graph.constants[node.inputs[1]] if len(node.inputs) > 1 and node.inputs[1] else np.array(-np.inf)
     return low.size == 1 and low.item() == 0  # the upper bound is for those who choose factors to keep: see clamp_bound
 
 
-def clamp_bound(node: Node, graph: Graph) -> float | None:
+def clamp_bound(node: OnnxNode, graph: OnnxGraph) -> float | None:
     """The upper bound of a Clip, in the units of a channel whose factor is 1."""
     if node.op.op_type != "Clip" or len(node.inputs) < 3 or not node.inputs[2]:
         return None
     return graph.constants[node.inputs[2]].item()
 
 
-def _keeps_channels(node: Node, graph: Graph) -> bool:
+def _keeps_channels(node: OnnxNode, graph: OnnxGraph) -> bool:
     """Whether a Reshape leaves the last dimension of two or three as it is, where the channels are."""
     shapes = [graph.types[n].shape for n in (node.inputs[0], node.outputs[0])]
     return all(2 <= len(shape) <= 3 for shape in shapes) and shapes[0][-1] == shapes[1][-1]
 
 
-def reach(node: Node, graph: Graph) -> Array:
+def reach(node: OnnxNode, graph: OnnxGraph) -> Array:
     """float64[o]: no output channel of a weighted node is above this, whatever the data; infinity where nothing bounds them."""
     producer = graph.producers().get(node.inputs[0])
     bound = None if producer is None else clamp_bound(producer, graph)
@@ -101,7 +101,7 @@ def reach(node: Node, graph: Graph) -> Array:
     return np.maximum(weights, 0).reshape(len(weights), -1).sum(1) * bound + bias
 
 
-def _one_shape(node: Node, graph: Graph) -> bool:
+def _one_shape(node: OnnxNode, graph: OnnxGraph) -> bool:
     """Tensors of one shape, constants with a number for each channel or one for all."""
     shape = graph.types[node.outputs[0]].shape
     axis = channel_axis(len(shape))
@@ -129,8 +129,8 @@ def scaled_model(model: NormalModel, factors: Factors) -> tuple[NormalModel, tup
         raise CompileError("\n".join(faults))
     producers = graph.producers()
     constants, types = dict(graph.constants), dict(graph.types)
-    nodes: list[Node] = []
-    put_in: dict[str, Node] = {}
+    nodes: list[OnnxNode] = []
+    put_in: dict[str, OnnxNode] = {}
     for node in graph.nodes:
         role = roles(node, graph)
         renamed = {}
@@ -149,7 +149,7 @@ def scaled_model(model: NormalModel, factors: Factors) -> tuple[NormalModel, tup
     return replace(model, graph=scaled, source=None), tuple(n.name for n in put_in.values())
 
 
-def _fault(name: str, factors: Array, graph: Graph) -> str | None:
+def _fault(name: str, factors: Array, graph: OnnxGraph) -> str | None:
     if name not in graph.types or name in graph.constants:
         return f"factors: the model has no tensor {name!r}; repair it again"
     shape = graph.types[name].shape
@@ -159,12 +159,12 @@ def _fault(name: str, factors: Array, graph: Graph) -> str | None:
     return None
 
 
-def _same(node: Node, factors: Factors) -> bool:
+def _same(node: OnnxNode, factors: Factors) -> bool:
     """Whether a node whose factors are alike has them on its output too."""
     return node.outputs[0] in factors
 
 
-def _undone(name: str, factors: Array, constants: dict[str, Array], types: dict[str, TensorType]) -> Node:
+def _undone(name: str, factors: Array, constants: dict[str, Array], types: dict[str, TensorType]) -> OnnxNode:
     t = types[name]
     shape = [1] * len(t.shape)
     shape[channel_axis(len(t.shape))] = -1
@@ -175,8 +175,8 @@ def _undone(name: str, factors: Array, constants: dict[str, Array], types: dict[
 
 
 def _scaled(
-    node: Node, role: Roles, factors: Factors, graph: Graph, constants: dict[str, Array], types: dict[str, TensorType]
-) -> Node:
+    node: OnnxNode, role: Roles, factors: Factors, graph: OnnxGraph, constants: dict[str, Array], types: dict[str, TensorType]
+) -> OnnxNode:
     """The node with its constants as the factors of its input and output ask."""
     out = factors.get(node.outputs[0])
     brought = factors.get(node.inputs[0]) if node.inputs and node.inputs[0] in role.takes else None
@@ -194,7 +194,7 @@ def _scaled(
     return replace(node, inputs=tuple(names))
 
 
-def _new_constants(node: Node, out: Array | None, brought: Array | None, graph: Graph) -> dict[int, Array]:
+def _new_constants(node: OnnxNode, out: Array | None, brought: Array | None, graph: OnnxGraph) -> dict[int, Array]:
     """By the place among the inputs."""
     kind = node.op.op_type
     held = {i: graph.constants[n].astype(np.float64) for i, n in enumerate(node.inputs) if n in graph.constants}
@@ -220,26 +220,26 @@ def _new_constants(node: Node, out: Array | None, brought: Array | None, graph: 
     return {}
 
 
-def _weight_view(node: Node, weights: Array) -> Array:
+def _weight_view(node: OnnxNode, weights: Array) -> Array:
     """[o, i, ...] of a weighted node's constant, a view of it."""
     if node.op.op_type == "Conv" or (node.op.op_type == "Gemm" and node.op.attributes.get("transB", 0)):
         return weights
     return weights.T
 
 
-def _inputs_of(node: Node, factors: Array, shape: Sequence[int]) -> Array:
+def _inputs_of(node: OnnxNode, factors: Array, shape: Sequence[int]) -> Array:
     """The factors of the inputs that each weight of [o, i, ...] is multiplied with."""
     groups = int(node.op.attributes.get("group", 1)) if node.op.op_type == "Conv" else 1
     by_group = np.repeat(factors.reshape(groups, shape[1]), shape[0] // groups, axis=0)
     return by_group.reshape(shape[0], shape[1], *(1,) * (len(shape) - 2))
 
 
-def weights_of(node: Node, graph: Graph) -> Array:
+def weights_of(node: OnnxNode, graph: OnnxGraph) -> Array:
     """float64[o, i, ...] of a weighted node."""
     return _weight_view(node, graph.constants[node.inputs[1]].astype(np.float64))
 
 
-def by_input(node: Node, magnitudes: Array, inputs: int) -> Array:
+def by_input(node: OnnxNode, magnitudes: Array, inputs: int) -> Array:
     """float64[o, i] magnitudes of a weighted node's [o, i / groups] -> the largest that each of its inputs is multiplied with."""
     groups = int(node.op.attributes.get("group", 1)) if node.op.op_type == "Conv" else 1
     return magnitudes.reshape(groups, -1, magnitudes.shape[1]).max(1).reshape(inputs)

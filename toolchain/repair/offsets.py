@@ -20,8 +20,8 @@ def offset_sums(network: Network, given: Quantization, samples: Iterable[Sample]
     if network.chip.numerics.symmetric_activations:
         return Outcome(given, notes=("offsets: the machine has no zero points (numerics.symmetric_activations)",))
     integer = network.integer(given)
-    sums = [n for n in network.graph.nodes if isinstance(n.op, Binary) and n.op.kind in ("add", "sub")]
-    found = {n.name: offset for n in sums if (offset := _offset(n, n.op, network, integer)) is not None}
+    sums = [(n, n.op) for n in network.graph.nodes if isinstance(n.op, Binary) and n.op.kind in ("add", "sub")]
+    found = {n.name: offset for n, op in sums if (offset := _offset(n, op, network, integer)) is not None}
     return Outcome(replace(given, offsets={**given.offsets, **found}) if found else given)
 
 

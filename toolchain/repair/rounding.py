@@ -18,7 +18,7 @@ from quant.sample import Sample
 from toolchain.ir.graph import Graph, Node
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.convolution.rules import Convolution
-from toolchain.ops.kit.operator import Array
+from toolchain.ops.kit.operator import Array, operator_of
 from toolchain.passes.quantize import node_scope
 from toolchain.repair.network import Network, Progress
 from toolchain.repair.places import FloatRows, Place, places
@@ -86,7 +86,7 @@ class _Layer:
     ):
         self._network, self._given, self._place = network, given, place
         node = place.node
-        self._op: Convolution = node.op
+        self._op = operator_of(node, Convolution)
         x, y = integer.types[node.inputs[0]], integer.types[node.outputs[0]]
         assert x.quant is not None and y.quant is not None
         self._x, self._y, self._dtype = x.quant, y.quant, np.dtype(y.dtype)
@@ -131,7 +131,8 @@ class _Layer:
         made = self._op.quantize(node, scope)[0]
         sums = np.rint(self._products(self._rows, weight.codes.astype(np.float64))).astype(np.int64)
         sums += scope.constants[made.inputs[2]]
-        return _Made(made.op, weight, sums, self._output(sums, made.op))
+        op = operator_of(made, IntegerConvolution)
+        return _Made(op, weight, sums, self._output(sums, op))
 
     def _output(self, sums: Array, op: IntegerConvolution) -> Array:
         codes = requantize(sums, op.requant, self._dtype).astype(np.float64)

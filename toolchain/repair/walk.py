@@ -11,7 +11,7 @@ from quant.sample import Sample
 from toolchain.codegen import Port, island
 from toolchain.codegen.link import port_at
 from toolchain.ir.graph import Graph, Node, Quant
-from toolchain.ops.kit.operator import Array
+from toolchain.ops.kit.operator import Array, FloatOp, NpuOp, operator_of
 from toolchain.passes.quantize import node_scope
 from toolchain.passes.segments import Segment, segments
 from toolchain.repair.network import Network
@@ -84,14 +84,14 @@ class _Values:
     def run(self, node: Node, quants: Mapping[str, Quant], chosen: LayerParameters) -> None:
         network = self._network
         scope = node_scope(network.graph, network.chip, quants, self._given, node, chosen)
-        nodes = node.op.quantize(node, scope)
+        nodes = operator_of(node, FloatOp).quantize(node, scope)
         constants = {**network.graph.constants, **scope.constants}
         made: list[Array] = []
         for index in range(len(self.real)):
             own: dict[str, Array] = {}
             for step in nodes:
                 inputs = [own[n] if n in own else self._value(n, index, constants) for n in step.inputs if n]
-                own[step.outputs[0]] = step.op.reference(inputs)
+                own[step.outputs[0]] = operator_of(step, NpuOp).reference(inputs)
             made.append(own[node.outputs[0]])
         self.codes[node.outputs[0]] = made
         for name in dict.fromkeys(node.inputs):

@@ -32,8 +32,10 @@ from toolchain.machine import (
     rated_as,
 )
 from toolchain.ops.convolution.integer import IntegerConvolution
-from toolchain.ops.kit.operator import Layer
+from toolchain.ops.elementwise import IntegerBinary
+from toolchain.ops.kit.operator import Layer, operator_of
 from toolchain.ops.pool import IntegerMaxPool
+from toolchain.ops.unary import Lookup
 
 _POOLS = ("AveragePool", "GlobalAveragePool", "ReduceMean")
 
@@ -79,13 +81,15 @@ def _of_operator(node: Node, graph: Graph, chip: Chip, ops: Sequence[MachineOp])
         return _product(node, graph, chip, products)
     if any(isinstance(op, Table) for op in ops):
         return _rates(chip, [op for op in ops if isinstance(op, Table)])
-    if isinstance(node.op, IntegerMaxPool) and ("@stage" in node.name or f"{node.name}@stage0" in (n.name for n in graph.nodes)):
+    stages = [n for n in graph.nodes if isinstance(n.op, IntegerMaxPool) and n.sources == node.sources]
+    if isinstance(node.op, IntegerMaxPool) and len(stages) > 1:
         return [f"limits.pool.max_kernel={_pair(chip.limits.pool.max_kernel)}: a chain of smaller windows"]
     return []
 
 
 def _convolution(node: Node, graph: Graph, chip: Chip, ops: Sequence[Any]) -> list[str]:
-    op: IntegerConvolution = node.op
+    op = node.op
+    assert isinstance(op, IntegerConvolution)
     outputs, kh, kw, reduction = graph.constants[node.inputs[1]].shape
     section = "depthwise" if isinstance(ops[0], Depthwise) else "convolution"
     limits: ConvolutionLimits = getattr(chip.limits, section)
@@ -241,13 +245,16 @@ def _apart(
     node: Node, graph: Graph, chip: Chip, producers: Mapping[str, Node], consumers: Mapping[str, Sequence[Node]]
 ) -> list[str]:
     """Why a function or sum behind a convolution does not ride on its way out."""
-    kind = {"Lookup": "table", "IntegerBinary": "add"}.get(type(node.op).__name__)
-    if kind is None or (kind == "add" and node.op.kind != "add"):
+    if isinstance(node.op, Lookup):
+        kind = "table"
+    elif isinstance(node.op, IntegerBinary) and node.op.kind == "add":
+        kind = "add"
+    else:
         return []
     behind = [n for n in node.inputs if n in producers and isinstance(producers[n].op, IntegerConvolution)]
     behind = [n for n in behind if graph.read_once(n, consumers)]
     layers = [Layer(producers[n], graph.types, graph.constants, chip) for n in behind]
-    if not layers or any(layer.node.op.can_have(kind, layer) for layer in layers):
+    if not layers or any(operator_of(layer.node, IntegerConvolution).can_have(kind, layer) for layer in layers):
         return []
     what = "function" if kind == "table" else "sum"
     lacking = f"{chip.key('mac_array')}.post has no {kind}"

@@ -15,7 +15,7 @@ from quant.float_session import FloatSession
 from quant.links import SHAPE_OPS
 from quant.sample import Sample
 from toolchain.frontend import NormalModel
-from toolchain.ir.graph import Graph
+from toolchain.ir.graph import Graph, OnnxGraph
 from toolchain.ir.part import Part
 from toolchain.ops.movement import Concat
 from toolchain.report.blocks import Block, blocks, shown_tensors
@@ -169,7 +169,7 @@ class _Behind:
         yield self.model.normal_part(self.inputs, names)
 
 
-def _ends(graph: Graph) -> list[str]:
+def _ends(graph: OnnxGraph) -> list[str]:
     """The float tensors that the outputs hold, in parts where they are joined: a part cannot hide behind a larger one."""
     producers, found, pending = graph.producers(), dict[str, None](), list(reversed(graph.outputs))
     while pending:
@@ -209,7 +209,7 @@ class _Outputs:
         return min((total.sqnr_db for total in sums), default=math.inf)
 
 
-def _tells(graph: Graph, name: str, value: np.ndarray) -> bool:
+def _tells(graph: OnnxGraph, name: str, value: np.ndarray) -> bool:
     """False of the scores of what is not there."""
     maker = graph.producers().get(name)
     scores = maker is not None and maker.op.op_type in ("Sigmoid", "Softmax")

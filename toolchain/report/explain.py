@@ -9,9 +9,12 @@ from toolchain.codegen import Container
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.machine.parameter import OPEN_LIMIT
+from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.convolution.parameters import is_depthwise
+from toolchain.ops.kit.layout import NHWC
+from toolchain.ops.kit.operator import operator_of
 from toolchain.ops.movement import IntegerPad
-from toolchain.ops.permutation import Reshape
+from toolchain.ops.permutation import Reshape, Transpose
 from toolchain.report.causes import causes
 
 Row = dict[str, Any]
@@ -91,8 +94,8 @@ def _purpose(name: str, container: Container) -> str:
         return f"brings {_tensor(node.inputs[0])} to a scale that holds the value put around it"
     if kind == "Rescale":
         return f"brings {_tensor(node.inputs[0])} to the scale of what it is joined with"
-    if kind == "Transpose":
-        order = "channels last" if node.outputs[0].endswith("@nhwc") else "the model's order"
+    if isinstance(node.op, Transpose):
+        order = "channels last" if node.op.perm == NHWC else "the model's order"
         return f"{_tensor(node.outputs[0])} in {order}, as its reader takes it"
     return "serves the next node"
 
@@ -100,7 +103,8 @@ def _purpose(name: str, container: Container) -> str:
 def _pad_limit(pad: Node, graph: Graph, chip: Chip) -> str:
     reader = graph.consumers()[pad.outputs[0]][0]
     outputs, _, _, reduction = graph.constants[reader.inputs[1]].shape
-    deep = is_depthwise(reader.op.groups, reduction * reader.op.groups, outputs, chip)
+    groups = operator_of(reader, IntegerConvolution).groups
+    deep = is_depthwise(groups, reduction * groups, outputs, chip)
     section = "depthwise" if deep else "convolution"
     limit = getattr(chip.limits, section).max_pad
     if limit is None:

@@ -175,8 +175,8 @@ def _layers(segment: int, region: Region, simulation: Simulation, container: Con
 def _most_macs(container: Container) -> dict[str, int]:
     """What each convolution asks for: an instruction that takes groups together multiplies by zeros besides."""
     graph, chip = container.graph, container.machine.chip
-    convolutions = [n for n in graph.nodes if isinstance(n.op, IntegerConvolution)]
-    return {n.name: n.op.macs(Layer(n, graph.types, graph.constants, chip)) for n in convolutions}
+    convolutions = [(n, n.op) for n in graph.nodes if isinstance(n.op, IntegerConvolution)]
+    return {n.name: op.macs(Layer(n, graph.types, graph.constants, chip)) for n, op in convolutions}
 
 
 def _engine(chip: Chip, busy: np.ndarray) -> str:

@@ -19,6 +19,7 @@ from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.elementwise import IntegerBinary
 from toolchain.ops.kit.layout import NHWC
+from toolchain.ops.kit.operator import NpuOp, operator_of
 from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.report.blocks import Block, Shown
 from toolchain.report.fidelity import real_values
@@ -86,7 +87,7 @@ def evaluated(block: Block, graph: Graph, codes: Codes) -> dict[str, Array]:
     made: dict[str, Array] = {}
     for node in block.nodes:
         inputs = [made[n] if n in made else codes[n] if n in codes else graph.constants[n] for n in node.inputs if n]
-        made[node.outputs[0]] = node.op.reference(inputs)
+        made[node.outputs[0]] = operator_of(node, NpuOp).reference(inputs)
     return made
 
 
@@ -219,7 +220,8 @@ def weight_noise(found: Measured, block: Block) -> float | None:
 
 def _weight_error(network: Network, node: Node, given: Node, x: Array) -> Array:
     """float64: x convolved with what rounding took from the weights, in the layer's order."""
-    op: IntegerConvolution = node.op
+    op = node.op
+    assert isinstance(op, IntegerConvolution)
     weights = network.chosen.constants[given.inputs[1]].astype(np.float64)
     codes = network.integer.constants[node.inputs[1]]
     quant = network.quant(node.inputs[0])

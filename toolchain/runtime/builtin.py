@@ -12,6 +12,7 @@ from simulator import DramPart, Observe, PartKind, simulate
 from toolchain.codegen import Port, Region
 from toolchain.errors import CompileError, ProgramError, first_line
 from toolchain.ir.graph import Node
+from toolchain.ops.kit.operator import NpuOp, operator_of
 from toolchain.runtime.backend import Backend, Execution, Loaded, Program, Progress
 
 
@@ -83,7 +84,7 @@ class _Evaluated:
     def _computed(self, node: Node, codes: Mapping[str, np.ndarray]) -> np.ndarray:
         constants = self._program.graph.constants
         try:
-            return node.op.reference([codes[n] if n in codes else constants[n] for n in node.inputs if n])
+            return operator_of(node, NpuOp).reference([codes[n] if n in codes else constants[n] for n in node.inputs if n])
         except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as fault:
             if self._program.own:
                 raise

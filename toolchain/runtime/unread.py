@@ -120,7 +120,7 @@ def _mark(layer: Layer, read: Masks) -> None:
     elif isinstance(node.op, TiledOp):
         _mark_tiled(layer, read)
     else:
-        for move in node.op.moves(layer)[1]:
+        for move in layer.mover.moves(layer)[1]:
             source, target = _ends(move)
             in_place = isinstance(node.op, Join | Slice)
             read[node.inputs[move.source]][source] |= read[node.outputs[0]][target] if in_place else True
@@ -131,8 +131,8 @@ def _mark_tiled(layer: Layer, read: Masks) -> None:
     if windows is not None:
         (vertical, height), (horizontal, width) = windows
         read[slid][:, _reached(vertical, height)[:, None], _reached(horizontal, width)] = True
-    tiling = next(iter(layer.node.op.tilings(layer)))
-    for work in layer.node.op.nest(layer, tiling).works():
+    tiling = next(iter(layer.tiled.tilings(layer)))
+    for work in layer.tiled.nest(layer, tiling).works():
         for box in work.reads:
             if windows is None or box.tensor != slid:
                 read[box.tensor][tuple(slice(a, a + n) for a, n in zip(box.start, box.size))] = True

@@ -28,7 +28,7 @@ def place_works(
         end = max(ready, clocks.dma)
         if planned.plan is not None:
             pipeline = Pipeline(layer, planned.plan.slots, planned.plan.units, resident, views, model, clocks, ready)
-            pipeline.run([tuple(layer.node.op.nest(layer, planned.plan.tiling).works())])
+            pipeline.run([tuple(layer.tiled.nest(layer, planned.plan.tiling).works())])
             planned = replace(planned, units=tuple(pipeline.units))
             end = max(ready, clocks.latest(planned.units))
         root = views[layer.node.outputs[0]].root

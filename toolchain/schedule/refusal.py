@@ -72,7 +72,7 @@ def _label(slot: Slot, layer: Layer) -> str:
         return "constants" if slot.role == "b0" else f"constants {int(slot.role[1:]) + 1}"
     index = int(slot.role[1:])
     name = layer.activations[index] if index < len(layer.activations) else str(index + 1)
-    return f"input {name.removesuffix('@nhwc')}"
+    return f"input {name}"
 
 
 def _aligned(slot: Slot, alignment_bytes: int) -> int:

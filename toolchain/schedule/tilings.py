@@ -74,7 +74,7 @@ class LayerTilings:
     @cached_property
     def _candidates(self) -> list[tuple[int, Tiling]]:
         """With their tiles, fewest first; tilings of thousands only where nothing coarser exists."""
-        counted = [(_tiles(self._layer, t), i, t) for i, t in enumerate(self._layer.node.op.tilings(self._layer))]
+        counted = [(_tiles(self._layer, t), i, t) for i, t in enumerate(self._layer.tiled.tilings(self._layer))]
         counted.sort(key=lambda c: (c[0] > _ENOUGH_TILES, -c[2].inner, c[0], c[1]))
         return [(tiles, tiling) for tiles, _, tiling in counted]
 
@@ -153,7 +153,7 @@ class LayerTilings:
 
     def _visit(self, tiling: Tiling) -> Iterator[Sequence[Work] | int]:
         """The works that stand for all, and how often what is repeated."""
-        nest = self._layer.node.op.nest(self._layer, tiling)
+        nest = self._layer.tiled.nest(self._layer, tiling)
         return (visit if isinstance(visit, int) else nest.body(visit) for visit in visits(nest.axes, self._period))
 
 
@@ -167,7 +167,7 @@ def _tiles(layer: Layer, tiling: Tiling) -> int:
 
 def layer_units(layer: Layer, tiling: Tiling) -> tuple[Unit, ...]:
     """Of the kind that runs the layer."""
-    return units_for(emitted(next(layer.node.op.nest(layer, tiling).works()), layer.chip), layer.chip)
+    return units_for(emitted(next(layer.tiled.nest(layer, tiling).works()), layer.chip), layer.chip)
 
 
 @dataclass(frozen=True)
@@ -182,8 +182,8 @@ def smallest_tile(layer: Layer, resident: Collection[str]) -> SmallestTile:
     """The least with which the layer can run at all: its smallest tiles, single slots; of these what lacks least room."""
     least, smallest = SmallestTile(), None
     memories = [space.memory for space in layer.chip.spaces]
-    for tiling in _last_of_each(layer.node.op.tilings(layer)):
-        units, nest = layer_units(layer, tiling), layer.node.op.nest(layer, tiling)
+    for tiling in _last_of_each(layer.tiled.tilings(layer)):
+        units, nest = layer_units(layer, tiling), layer.tiled.nest(layer, tiling)
         sizes = Sizes(layer.chip.activation_bytes, units)
         for point in visits(nest.axes):
             for work in nest.body(point) if not isinstance(point, int) else ():

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from toolchain.ir.stored import Stored
 
 Array = NDArray[Any]
+OpT = TypeVar("OpT", bound=Operator)
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,16 @@ class Layer:
     types: Mapping[str, TensorType]
     constants: Mapping[str, Array]
     chip: Chip
+
+    @property
+    def tiled(self) -> TiledOp:
+        """The operator of a node that is cut into tiles."""
+        return operator_of(self.node, TiledOp)
+
+    @property
+    def mover(self) -> MoveOp:
+        """The operator of a node that moves codes."""
+        return operator_of(self.node, MoveOp)
 
     @cached_property
     def activations(self) -> tuple[str, ...]:
@@ -156,6 +167,10 @@ class FloatOp(Operator, ABC):
         """True when bounds can ride on its own output: it has a field `activation`."""
         return False
 
+    def clamped(self, bounds: tuple[float | None, float | None]) -> FloatOp:
+        """With bounds on its own output; of operators that take them."""
+        return replace(cast(Any, self), activation=bounds)
+
     @property
     def brings(self) -> tuple[float, ...]:
         """The real numbers that it puts among its input's codes where it keeps their scale."""
@@ -168,6 +183,13 @@ class FloatOp(Operator, ABC):
     @abstractmethod
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         """The integer nodes in its place."""
+
+
+def operator_of(node: Node, kind: type[OpT]) -> OpT:
+    """The node's operator, which is of this kind where the compiler is sound. Raises InternalError where it is not."""
+    if not isinstance(node.op, kind):
+        raise InternalError(f"node {node.name}: {type(node.op).__name__} is no {kind.__name__}")
+    return node.op
 
 
 def sample_axis(shape: tuple[int, ...]) -> int | None:
@@ -215,11 +237,11 @@ def tiling_key(layer: Layer) -> Hashable:
     A class that has a method `tiling_key` of its own says in it which of its parameters, and nothing of its constants but
     their shapes, tilings, works and cycles depend on. Of others, heirs too, all parameters count, and which constants.
     """
-    op: Any = layer.node.op
-    kind: Any = type(op)
-    if "tiling_key" in vars(kind):
-        return kind, op.tiling_key()
-    return kind, _by_value(op), tuple(n for n in layer.node.inputs if n in layer.constants)
+    op = layer.node.op
+    own = vars(type(op)).get("tiling_key")
+    if own is not None:
+        return type(op), own(op)
+    return type(op), _by_value(op), tuple(n for n in layer.node.inputs if n in layer.constants)
 
 
 def _by_value(value: Any) -> Hashable:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node, TensorType
+from toolchain.ir.graph import Graph, Node, OnnxNode, TensorType
 from toolchain.ops.kit.layout import INNER, NCHW, NHWC, arranged
 from toolchain.ops.permutation import permutation
 
@@ -24,7 +24,7 @@ class Scope:
 
     graph: Graph
     chip: Chip
-    node: Node
+    node: OnnxNode
     origins: dict[str, tuple[str, str]]
     layouts: dict[str, str]  # model tensors that the chip makes -> their layout
     types: dict[str, TensorType]
