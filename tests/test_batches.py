@@ -12,7 +12,7 @@ import pytest
 
 from tests.controlled import CONTROL, with_control
 from toolchain.api import Build, BuildOptions, build
-from toolchain.cli import dis
+from toolchain.cli.dis import edited as assembled
 from toolchain.cli.dis import listing
 from toolchain.codegen import Region, container_to_bytes
 from toolchain.errors import ProgramError
@@ -66,7 +66,7 @@ def with_program(built: Build, ops: list[MachineOp], sources: list[int] | None =
 
 
 def edited(built: Build, text: str) -> bytes:
-    return container_to_bytes(dis.edited(built.container, text))
+    return container_to_bytes(assembled(built.container, text))
 
 
 @pytest.fixture(scope="module")

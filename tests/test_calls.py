@@ -151,8 +151,8 @@ def test_a_wrong_operation_of_a_block_is_named_with_its_call_and_layer(built: Bu
     assert called == [f"op {index}, called by op {flow.calls[i][0][0]}" for i in runs[index][1:]]
     # The call for the last layer reads its inputs elsewhere.
     call = flow.calls[runs[index][-1]][0][0]
-    moved = next(i for i in range(call - 1, 0, -1) if isinstance(ops[i], SetBase))
-    ops[moved] = replace(ops[moved], offset=ops[moved].offset + 64)
+    moved, base = next((i, op) for i in range(call - 1, 0, -1) if isinstance(op := ops[i], SetBase))
+    ops[moved] = replace(base, offset=base.offset + 64)
     changed = replace(region, program=encode(ops, built.container.machine.isa))
     session = Session(container_to_bytes(replace(built.container, segments=(changed,))), check=False)
     feeds = random_feeds(session.get_inputs(), seed=3)
@@ -191,7 +191,7 @@ def plain(ops: Sequence[MachineOp], **control: Any) -> list[MachineOp]:
     """What is dispatched."""
     return [
         replace(op, **{base: 0 for base, _ in op.based()}) if op.based() else op
-        for op in dispatched(machine(**control).chip, ops)
+        for op in dispatched(machine(bases=bases).chip, ops)
     ]
 
 
@@ -244,12 +244,12 @@ def test_random_programs_stay_what_they_are(seed: int):
             moved = {a: getattr(op, a) + step for _, a in op.based() if rng.random() < 0.9}
             ops.append(replace(op, **moved) if moved else op)
             layers.append(layer)
-    control = {"bases": rng.choice([1, 3, 12])}
-    found = outlined(ops, layers, **control)
-    assert plain(found.ops, **control) == [*ops, End()]
+    bases = rng.choice([1, 3, 12])
+    found = outlined(ops, layers, bases=bases)
+    assert plain(found.ops, bases=bases) == [*ops, End()]
     region = Region(b"", (), (), (), 0, (), (), found.layers, 0, 0)
     region = replace(region, layers=(None,) * 99)  # type: ignore[arg-type]
-    flow = dispatched(machine(**control).chip, found.ops)
+    flow = dispatched(machine(bases=bases).chip, found.ops)
     assert [region.layer_of(flow, i) for i in range(len(flow))] == [*layers, -1]
 
 
