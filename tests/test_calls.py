@@ -191,7 +191,7 @@ def plain(ops: Sequence[MachineOp], **control: Any) -> list[MachineOp]:
     """What is dispatched."""
     return [
         replace(op, **{base: 0 for base, _ in op.based()}) if op.based() else op
-        for op in dispatched(machine(bases=bases).chip, ops)
+        for op in dispatched(machine(**control).chip, ops)
     ]
 
 
