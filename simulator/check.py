@@ -12,6 +12,7 @@ from simulator.parts import DramPart, Kept, given, overwrite_text, unwritten
 from simulator.unread import Unread, UnreadMarks
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
+from toolchain.hw.units import SUMS
 from toolchain.machine import (
     Access,
     Flow,
@@ -150,7 +151,7 @@ class _Checks:
         self.hazards = Hazards(ops, order, chip.sync.max_count, len(sizes))
         self.memories = (Written(sizes[Space.DRAM], [*written, *given(parts)]), *(Written(n) for n in sizes[1:]))
         self.kept, self.unread = Kept(parts), UnreadMarks(ops, touched, sizes, parts)
-        self.accumulators = [AccumulatorState() for _ in order.names]
+        self.accumulators = {u.queue: AccumulatorState() for u in chip.of_kind("mac_array") if SUMS not in u.roles}
 
     def step(self, index: int) -> None:
         op = self.ops[index]
@@ -158,7 +159,7 @@ class _Checks:
         if isinstance(op, Signal | Wait):
             self.hazards.synchronise(index)
             return
-        fault = broken_capability(op, self.chip) or self._accumulators(index).broken(op)
+        fault = broken_capability(op, self.chip) or self._accumulators(index, op)
         if fault:
             raise ProgramError(f"{self._name(index)}: {fault}")
         found = self.touched[index]
@@ -193,8 +194,10 @@ class _Checks:
                 break
         raise ProgramError(fault)
 
-    def _accumulators(self, index: int) -> AccumulatorState:
-        return self.accumulators[self.order.engine[index]]
+    def _accumulators(self, index: int, op: MachineOp) -> str | None:
+        """Why an array that keeps its sums to itself cannot add to them."""
+        held = self.accumulators.get(self.order.engine[index])
+        return None if held is None else held.broken(op)
 
     def _name(self, index: int) -> str:
         return describe(index, self.ops, self.order.chip)

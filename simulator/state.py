@@ -15,17 +15,22 @@ PARAMETERS = np.dtype([("bias", "<i8"), ("multiplier", "<i4"), ("shift", "<i4")]
 
 class State:
     """memory: uint8 arrays by the codes of `chip.spaces`. accumulators: what the last operation of each array left, by its
-    number; absent where it left none."""
+    number; absent where it left none, or where they are a memory."""
 
     def __init__(self, chip: Chip, dram: Array):
         self.memory = (dram, *(np.zeros(s.memory.size, np.uint8) for s in chip.spaces[1:]))
         self.accumulators: dict[int, Array] = {}
         self.number = 0  # that the front end has read last, within its limit
+        self.sum = np.dtype(f"<i{chip.array.accumulators.sum_bytes}")  # in memories of accumulators
         self.activation = np.dtype("<i2") if chip.numerics.activation == "int16" else np.dtype(np.int8)
 
     def feature_map(self, space: int, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
         """A view of activations in a memory; strides in bytes."""
         return np.ndarray(shape, self.activation, self.memory[space], address, strides)
+
+    def sums(self, space: int, address: int, shape: tuple[int, ...]) -> Array:
+        """A view of sums without gaps in a memory of accumulators."""
+        return np.ndarray(shape, self.sum, self.memory[space], address)
 
     def bytes_of(self, space: int, address: int, size_bytes: int) -> Array:
         """A view of uint8[size_bytes] of a memory."""

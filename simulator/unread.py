@@ -13,7 +13,7 @@ import numpy as np
 
 from simulator.parts import DramPart, PartKind
 from toolchain.errors import counted
-from toolchain.machine import PARAMETER_BYTES, Access, MachineOp, Space, WeightedWindowOp, byte_view, moved
+from toolchain.machine import PARAMETER_BYTES, Access, Emit, MachineOp, Space, WeightedWindowOp, byte_view, moved
 
 Range = tuple[int, int]
 
@@ -129,6 +129,7 @@ class UnreadMarks:
         """Where weights end -> where parameters begin, less than one entry behind."""
         arrays = [(op, found) for op, found in zip(self._ops, self._touched) if isinstance(op, WeightedWindowOp)]
         begins = {op.parameter_address for op, _ in arrays if op.emit}
+        begins |= {op.parameter_address for op in self._ops if isinstance(op, Emit)}
         ends = {a.end for op, found in arrays for a in found if not a.write and a.address == op.weight_address}
         gaps = ((end, begin) for end in ends for begin in range(end + 1, end + PARAMETER_BYTES) if begin in begins)
         return dict(gaps)

@@ -125,3 +125,42 @@ def _apart(draw: Any, data: dict[str, Any]) -> None:
     private = draw(st.booleans())
     engines["apart"] = {**engines[kind], "memories": {**engines[kind]["memories"], role: "buffer"}, "count": 1}
     data["memories"]["buffer"] = {**memory, "private_to": "apart" if private else None}
+
+
+def draw_accumulators(draw: Any, data: dict[str, Any]) -> None:
+    """The accumulators of every third machine are a memory, those of all its arrays or some, and vector engines emit from it."""
+    if draw(st.integers(0, 2)):
+        return
+    engines = data["engines"]
+    vector = engines["vector"]["memories"]
+    beside = [e for e in engines.values() if e["kind"] == "mac_array" and _lies_as(e["memories"], vector)]
+    arrays = beside[:1] + [e for e in beside[1:] if draw(st.booleans())]
+    if not arrays:
+        return
+    for array in arrays:
+        array["accumulators"] = {**array["accumulators"], "memory": "acc"}
+    data["limits"]["matrix_product"]["max_batches"] = 1  # a memory of sums holds those of one product
+    emitting = [e for name, e in engines.items() if name == "vector" or (name == "pooler" and draw(st.booleans()))]
+    for engine in emitting:
+        engine["memories"] = {**engine["memories"], "sums": "acc"}
+        rate = {"lanes": draw(st.sampled_from([1, 4, 16])), "startup": draw(st.sampled_from([0, 8]))}
+        engine["functions"] = {**engine["functions"], "emit": rate}
+    word = 4 if arrays[0]["accumulators"]["bits"] <= 32 else 8
+    # Of an array's share: all that one instruction may fill, some more, or twice that.
+    entries = max(array["accumulators"]["entries"] for array in arrays) * sum(array["count"] for array in arrays)
+    size = entries * word + draw(st.sampled_from([0, 24 * len(arrays), entries * word]))
+    latency = draw(st.sampled_from([0, 3]))
+    data["memories"]["acc"] = {
+        "size": size,
+        "read_bytes_per_cycle": draw(st.sampled_from([4.0, 64.0])),
+        "write_bytes_per_cycle": draw(st.sampled_from([4.0, 64.0])),
+        "latency_cycles": latency,
+        "write_latency_cycles": latency,
+        "alignment_bytes": word,
+        "shared_ports": draw(st.booleans()),
+    }
+
+
+def _lies_as(array: dict[str, Any], vector: dict[str, Any]) -> bool:
+    """Whether an array has its parameters, inputs and outputs where the vector engine that emits has them."""
+    return all(array[own] == vector[its] for own, its in (("parameters", "tables"), ("input", "input"), ("output", "output")))

@@ -7,15 +7,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quant.fixed_point import Requant, conv2d, requantize
+from quant.fixed_point import Requant, add, conv2d, requantize
 from quant.fixed_point.sums.conv import finish_sums
 from simulator.numerics import Arithmetic
 from simulator.state import PARAMETERS, State
 from toolchain.hw.chip import Chip
+from toolchain.hw.units import SUMS
 from toolchain.machine import (
     PARAMETER_BYTES,
     Convolution,
     Depthwise,
+    Emit,
     MachineOp,
     MatrixProduct,
     Pool,
@@ -88,6 +90,10 @@ class Context:
 
     def accumulated(self, op: Convolution | Depthwise | MatrixProduct, sums: Array) -> Array:
         """Through the accumulators, which keep the sums unless the operation emits."""
+        if SUMS in op.unit_in(self.chip).roles:
+            held = self.state.sums(self.space(op, SUMS), op.sums_address, sums.shape)
+            held[...] = finish_sums(sums + held, None, self.arithmetic.accumulator_bits) if op.accumulate else sums
+            return held
         held = self.state.accumulators.pop(op.unit, None)
         if op.accumulate and held is not None:
             sums = finish_sums(sums + held, None, self.arithmetic.accumulator_bits)
@@ -100,11 +106,38 @@ class Context:
         sums = self.accumulated(op, sums)
         if not op.emit:
             return None
-        block = self.bytes_of(op, "parameters", op.parameter_address, channels * PARAMETER_BYTES).tobytes()
-        bias, requant = self.arithmetic.channel_requant(block, op.output_zero_point, op.clamp_low, op.clamp_high)
-        q = requantize(finish_sums(sums, bias, self.arithmetic.accumulator_bits), requant, self.activation)
+        q = self.channels_requantized(op, "parameters", sums, channels)
         return self.arithmetic.lookup(q, self.table(op, "parameters", op.table_address)) if op.use_table else q
 
-    def output_requant(self, key: str, op: MatrixProduct | Pool) -> Requant:
+    def channels_requantized(self, op: Convolution | Depthwise | Emit, role: str, sums: Array, channels: int) -> Array:
+        """With the bias and scale of each channel, which lie where the unit has operands of this role. Changes `sums`."""
+        block = self.bytes_of(op, role, op.parameter_address, channels * PARAMETER_BYTES).tobytes()
+        bias, requant = self.arithmetic.channel_requant(block, op.output_zero_point, op.clamp_low, op.clamp_high)
+        return requantize(finish_sums(sums, bias, self.arithmetic.accumulator_bits), requant, self.activation)
+
+    def with_addend(self, op: Convolution | Emit, q: Array) -> Array:
+        """The residual sum of q and what lies at the addend's address."""
+        key, inner = "add", self.arithmetic.inner_requant
+        strides = (op.addend_row_stride, op.addend_column_stride, self.size)
+        return add(
+            q,
+            self.feature_map(op, "input", op.addend_address, q.shape, strides),
+            inner(key, op.add_input_multiplier, op.add_input_shift),
+            inner(key, op.add_addend_multiplier, op.add_addend_shift),
+            self.arithmetic.requant(
+                key,
+                op.add_output_multiplier,
+                op.add_output_shift,
+                op.add_output_zero_point,
+                op.add_clamp_low,
+                op.add_clamp_high,
+            ),
+            a_zero_point=op.add_input_zero_point,
+            b_zero_point=op.add_addend_zero_point,
+            left_shift=op.add_left_shift,
+            dtype=self.activation,
+        )
+
+    def output_requant(self, key: str, op: MatrixProduct | Pool | Emit) -> Requant:
         """key: of `numerics.per_op`."""
         return self.arithmetic.requant(key, op.multiplier, op.shift, op.output_zero_point, op.clamp_low, op.clamp_high)

@@ -30,7 +30,7 @@ from toolchain.api import Compiled, compile_model, select_model
 from toolchain.codegen import Port, Region
 from toolchain.frontend import NormalModel, load_model, to_graph
 from toolchain.hw import shipped_names
-from toolchain.isa import decode, load_machine
+from toolchain.isa import Machine, decode, load_machine
 from toolchain.runtime import dram_image, dram_parts
 
 FOLDER = Path(__file__).parent
@@ -53,7 +53,7 @@ class Figures:
         return f"program {self.program}  outputs {self.outputs}  cycles {self.cycles:>9}  expected/simulated {ratio}"
 
 
-def figures(network: str, machine: str, level: int) -> Figures:
+def figures(network: str, machine: str | Machine, level: int) -> Figures:
     compiled = compile_network(network, machine, level)
     regions = [s for s in compiled.container.segments if isinstance(s, Region)]
     cycles, outputs = 0, hashlib.sha256()
@@ -91,8 +91,8 @@ def drawn_codes(port: Port) -> np.ndarray:
     return rng.integers(limits.min, limits.max, port.shape, endpoint=True).astype(np.dtype(port.dtype).newbyteorder("<"))
 
 
-def compile_network(network: str, machine: str, level: int) -> Compiled:
-    model, found = normal_model(network), load_machine(machine)
+def compile_network(network: str, machine: str | Machine, level: int) -> Compiled:
+    model, found = normal_model(network), machine if isinstance(machine, Machine) else load_machine(machine)
     selection = select_model(model, found)
     tensors = {tensor for tensor, _ in selection.origins.values()}
     ranges = read_parameters(ranges_file(network), tensors=sorted(tensors), known=model.types, numerics=found.chip.numerics)

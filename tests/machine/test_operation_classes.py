@@ -16,6 +16,7 @@ from simulator.execute import computed, execute
 from simulator.state import State
 from simulator.values.context import Context
 from tests.controlled import CONTROL, with_control
+from tests.emitting import emitting
 from toolchain.errors import InternalError
 from toolchain.hw import load_chip, shipped_names
 from toolchain.isa import Machine, c_header, decode, encode, load_machine, manual, starter_table, verilog_package
@@ -97,21 +98,26 @@ def test_values_of_all_operations_and_no_others() -> None:
 
 
 CONTROLLED = {"edge16, control": "descriptors", "ws8_pow2, control": "registers", "edge16, operands": "registers"}
+EMITTING = {"edge16, emits": "descriptors", "wide32_w4a16, emits": "registers"}
 
 
 def machine_of(name: str) -> Machine:
-    """A shipped one, or one of these with repeats and calls."""
+    """A shipped one, or one of these with repeats and calls, or with accumulators that are a memory."""
     base = load_machine(name.partition(",")[0])
+    if name in EMITTING:
+        return emitting(base, EMITTING[name])
     control = {**CONTROL, "operand_bases": True} if name.endswith("operands") else CONTROL
     return with_control(base, CONTROLLED[name], None, control) if name in CONTROLLED else base
 
 
 def test_every_operation_is_one_of_some_machine() -> None:
-    used = {name for machine in (*shipped_names(), *CONTROLLED) for name in needed_operations(machine_of(machine).chip)}
+    used = {
+        name for machine in (*shipped_names(), *CONTROLLED, *EMITTING) for name in needed_operations(machine_of(machine).chip)
+    }
     assert used == {*OPERATIONS}
 
 
-@pytest.mark.parametrize("name", [*shipped_names(), *CONTROLLED])
+@pytest.mark.parametrize("name", [*shipped_names(), *CONTROLLED, *EMITTING])
 def test_every_consumer_knows_every_operation(name: str) -> None:
     """Encodings, manual, header, package and first table hold each operation that the machine's programs use."""
     machine = machine_of(name)
@@ -139,7 +145,8 @@ def lowest(operation: type[MachineOp], machine: Machine) -> MachineOp:
     values = {p: fixed.get(p, max(operation.need(p, machine.chip).low, 0)) for p in operation.parameters()}
     if operation.NAME == "elementwise":
         values["b_channel_stride"] = values["a_channel_stride"] = 0
-    return operation(**{**values, **{p: 1 for p in values if p in ("emit", "input_height", "input_width")}})
+    ones = [p for p in values if p in ("emit", "input_height", "input_width") and p not in fixed]
+    return operation(**{**values, **dict.fromkeys(ones, 1)})
 
 
 def drawn(operation: type[MachineOp], chip: Any, rng: random.Random) -> MachineOp:
@@ -151,9 +158,9 @@ def drawn(operation: type[MachineOp], chip: Any, rng: random.Random) -> MachineO
     return operation(**values)
 
 
-@pytest.mark.parametrize("name", shipped_names())
+@pytest.mark.parametrize("name", [*shipped_names(), *EMITTING])
 def test_columns_ask_for_what_their_rows_ask_for(name: str) -> None:
-    chip, rng = load_chip(name), random.Random(7)
+    chip, rng = machine_of(name).chip, random.Random(7)
     for operation in OPERATIONS.values():
         ops = [drawn(operation, chip, rng) for _ in range(100)]
         columns = [np.broadcast_to(np.asarray(v), (len(ops),)) for v in figures(demand(columns_of(ops), chip))]
@@ -163,7 +170,7 @@ def test_columns_ask_for_what_their_rows_ask_for(name: str) -> None:
 
 def figures(asked: Demand) -> list[Any]:
     """Every number of a demand, memory by memory."""
-    return [*asked[:3], *(v for space in (Space.DRAM, Space.SRAM) for v in asked.at(space)[1:])]
+    return [*asked[:3], *(v for space in (Space.DRAM, Space.SRAM, Space.MEMORY2) for v in asked.at(space)[1:])]
 
 
 def test_spaces_that_are_none_are_refused() -> None:

@@ -83,6 +83,15 @@ def small_chip(**changes: Any) -> Chip:
     return Chip(**data)
 
 
+def accumulator_changes(**accumulators: Any) -> dict[str, Any]:
+    """Accumulators that are a memory, from which the vector engine emits."""
+    return {
+        "memories__acc": {"size": 1 << 15, "read_bytes_per_cycle": 16.0, "write_bytes_per_cycle": 16.0},
+        "engines__mac__accumulators": {"entries": 4096, "memory": "acc", **accumulators},
+        "engines__vector__memories": {"sums": "acc"},
+    }
+
+
 def int16_changes() -> dict[str, Any]:
     return {"numerics__activation": "int16", "numerics__table": {"entries": 513, "interpolation": "tosa"}}
 
@@ -119,18 +128,16 @@ def store(sram: int, address: int, size_bytes: int, channel: int = 0) -> Copy:
     )
 
 
-def around(ops: list[MachineOp], engine: int, size_bytes: int) -> list[MachineOp]:
-    """All of dram[0, size) to sram, `ops` on one engine, all of it back."""
-    return [
-        load(0, 0, size_bytes),
-        Signal(DMA0, 0),
-        Wait(engine, 0),
-        *ops,
-        Signal(engine, 1),
-        Wait(DMA0, 1),
-        store(0, 0, size_bytes),
-        End(),
-    ]
+def around(ops: list[MachineOp], engines: list[int], size_bytes: int) -> list[MachineOp]:
+    """All of dram[0, size) to sram, `ops` one after another, each on its engine, all of it back."""
+    found: list[MachineOp] = [load(0, 0, size_bytes)]
+    semaphores: dict[tuple[int, int], int] = {}
+    for op, before, engine in zip((*ops, store(0, 0, size_bytes)), (DMA0, *engines), (*engines, DMA0)):
+        if before != engine:
+            semaphore = semaphores.setdefault((before, engine), len(semaphores))
+            found += [Signal(before, semaphore), Wait(engine, semaphore)]
+        found.append(op)
+    return [*found, End()]
 
 
 def random_bytes(rng: np.random.Generator, size_bytes: int) -> np.ndarray:

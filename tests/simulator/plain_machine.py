@@ -6,7 +6,9 @@ from itertools import product
 from typing import Any
 
 from toolchain.hw.chip import Chip
-from toolchain.machine import Convolution, Copy, Depthwise, Elementwise, Fill, MachineOp, MatrixProduct, Pool, Table
+from toolchain.machine import Convolution, Copy, Depthwise, Elementwise, Emit, Fill, MachineOp, MatrixProduct, Pool, Table
+
+ACCUMULATORS = 2  # code of the one memory beside dram and sram
 
 
 def run_plain(chip: Chip, ops: list[MachineOp], dram: bytes) -> bytes:
@@ -48,7 +50,8 @@ def wrapped(x: int, bits: int) -> int:
 class PlainMachine:
     def __init__(self, chip: Chip, dram: bytes):
         self.chip = chip
-        self.memory: list[bytearray] = [bytearray(dram), bytearray(chip.sram.size)]
+        self.memory: list[bytearray] = [bytearray(dram), *(bytearray(s.memory.size) for s in chip.spaces[1:])]
+        self.word = chip.array.accumulators.sum_bytes if chip.array.accumulators.memory else 0
         self.size = 2 if chip.numerics.activation == "int16" else 1
         self.acc: dict[tuple[int, ...], int] = {}
 
@@ -58,8 +61,20 @@ class PlainMachine:
         size = size or self.size
         return int.from_bytes(self.memory[space][address : address + size], "little", signed=True)
 
-    def put(self, address: int, value: int, space: int = 1) -> None:
-        self.memory[space][address : address + self.size] = value.to_bytes(self.size, "little", signed=True)
+    def put(self, address: int, value: int, space: int = 1, size: int | None = None) -> None:
+        size = size or self.size
+        self.memory[space][address : address + size] = value.to_bytes(size, "little", signed=True)
+
+    # sums in the accumulators, or in the memory that they are
+
+    def held(self, op: Any, at: tuple[int, ...], number: int) -> int:
+        return self.get(op.sums_address + number * self.word, self.word, ACCUMULATORS) if self.word else self.acc[at]
+
+    def hold(self, op: Any, sums: dict[tuple[int, ...], int]) -> None:
+        self.acc = sums
+        for number, total in enumerate(sums.values()):
+            if self.word:
+                self.put(op.sums_address + number * self.word, total, ACCUMULATORS, self.word)
 
     def requantized(self, key: Any, x: int, m: int, s: int, zero: int, low: int, high: int, bits: int | None = None) -> int:
         numerics = self.chip.numerics
@@ -138,7 +153,7 @@ class PlainMachine:
         for y in range(op.output_height):
             for x in range(op.output_width):
                 for o in range(outputs):
-                    total = self.acc[y, x, o] if op.accumulate else 0
+                    total = self.held(op, (y, x, o), len(sums)) if op.accumulate else 0
                     for ky in range(op.kernel_height):
                         for kx in range(op.kernel_width):
                             row = y * op.stride_height + ky * op.dilation_height - op.pad_top
@@ -150,7 +165,7 @@ class PlainMachine:
                                 value = self.get(at + i * self.size) - op.input_zero_point
                                 total += value * weights(o, ky, kx, i)
                     sums[y, x, o] = wrapped(total, bits)
-        self.acc = sums
+        self.hold(op, sums)
         if op.emit:
             for (y, x, o), total in sums.items():
                 self.emit(op, y, x, o, total, bits)
@@ -160,6 +175,9 @@ class PlainMachine:
         total = wrapped(total + self.get(at, 8), bits)
         m, s = self.get(at + 8, 4), self.get(at + 12, 4)
         q = self.requantized("convolution", total, m, s, op.output_zero_point, op.clamp_low, op.clamp_high)
+        self.way_out(op, y, x, o, q)
+
+    def way_out(self, op, y: int, x: int, o: int, q: int) -> None:
         if op.use_table:
             q = self.looked_up(q, op.table_address)
         if getattr(op, "use_add", 0):
@@ -185,13 +203,13 @@ class PlainMachine:
         bits = self.chip.array.accumulators.bits
         sums = {}
         for g, r, c in product(range(op.batches), range(op.rows), range(op.columns)):
-            total = self.acc[g, r, c] if op.accumulate else 0
+            total = self.held(op, (g, r, c), len(sums)) if op.accumulate else 0
             for k in range(op.inner):
                 a = op.a_address + g * op.a_batch_stride + r * op.a_row_stride + k * self.size
                 b = op.b_address + g * op.b_batch_stride + k * op.b_row_stride + c * op.b_column_stride
                 total += (self.get(a) - op.a_zero_point) * (self.get(b) - op.b_zero_point)
             sums[g, r, c] = wrapped(total, bits)
-        self.acc = sums
+        self.hold(op, sums)
         if not op.emit:
             return
         for (g, r, c), total in sums.items():
@@ -200,6 +218,17 @@ class PlainMachine:
             self.put(op.output_address + g * op.output_batch_stride + r * op.output_row_stride + c * self.size, q)
 
     # the vector engine
+
+    def run_emit(self, op: Emit) -> None:
+        bits = self.chip.array.accumulators.bits
+        places = [(y, x, o) for y in range(op.height) for x in range(op.width) for o in range(op.channels)]
+        totals = [self.held(op, at, number) for number, at in enumerate(places)]
+        for (y, x, o), total in zip(places, totals):
+            if op.kind == 0:
+                self.emit(op, y, x, o, total, bits)
+            else:
+                limits = (op.output_zero_point, op.clamp_low, op.clamp_high)
+                self.way_out(op, y, x, o, self.requantized("matrix_product", total, op.multiplier, op.shift, *limits))
 
     def run_pool(self, op: Pool) -> None:
         found = {}

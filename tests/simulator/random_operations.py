@@ -15,6 +15,8 @@ from toolchain.machine import (
     Depthwise,
     Elementwise,
     ElementwiseKind,
+    Emit,
+    EmitKind,
     Fill,
     MachineOp,
     MatrixProduct,
@@ -25,6 +27,38 @@ from toolchain.machine import (
     table_bytes,
     weight_bytes,
 )
+
+# What becomes of sums.
+WAY_OUT = [
+    "emit",
+    "output_address",
+    "output_row_stride",
+    "output_column_stride",
+    "output_zero_point",
+    "clamp_low",
+    "clamp_high",
+    "multiplier",
+    "shift",
+    "parameter_address",
+    "use_table",
+    "table_address",
+    "use_add",
+    "addend_address",
+    "addend_row_stride",
+    "addend_column_stride",
+    "add_input_zero_point",
+    "add_addend_zero_point",
+    "add_output_zero_point",
+    "add_left_shift",
+    "add_input_multiplier",
+    "add_input_shift",
+    "add_addend_multiplier",
+    "add_addend_shift",
+    "add_output_multiplier",
+    "add_output_shift",
+    "add_clamp_low",
+    "add_clamp_high",
+]
 
 
 class Draw:
@@ -131,19 +165,35 @@ def window_operation(d: Draw, kind: type[MachineOp], accumulate: int = 0, emit: 
     return make(kind, **f)
 
 
+def through_accumulators(d: Draw, ops: list[MachineOp]) -> list[MachineOp]:
+    """One chain of sums; where the accumulators are a memory, left there and taken out by an emit."""
+    word = d.chip.array.accumulators.sum_bytes
+    if d.chip.array.accumulators.memory is None:
+        return ops
+    last: Any = ops[-1]
+    *lead, channels = last.sums().shape
+    address = word * d.between(0, 40)
+    nothing: dict[str, Any] = {name: 0 for name in WAY_OUT if hasattr(last, name)}
+    f: dict[str, Any] = {name: getattr(last, name) for name in nothing if name != "emit"}
+    f |= {"kind": EmitKind(isinstance(last, MatrixProduct)), "channels": channels, "sums_address": address}
+    f |= {"height": lead[0], "width": lead[1] if len(lead) > 1 else 1}
+    kept = [replace(op, **nothing, sums_address=address) for op in ops]
+    return kept if d.between(0, 9) == 0 else [*kept, make(Emit, **f)]
+
+
 def convolution(d: Draw) -> list[MachineOp]:
-    return [window_operation(d, Convolution)]
+    return through_accumulators(d, [window_operation(d, Convolution)])
 
 
 def depthwise(d: Draw) -> list[MachineOp]:
-    return [window_operation(d, Depthwise)]
+    return through_accumulators(d, [window_operation(d, Depthwise)])
 
 
 def accumulated(d: Draw) -> list[MachineOp]:
     kind = Convolution if d.between(0, 1) else Depthwise
     first = window_operation(d, kind, emit=0)
     second = window_operation(d, kind, accumulate=1, emit=0, like=first)
-    return [first, second, window_operation(d, kind, accumulate=1, like=first)]
+    return through_accumulators(d, [first, second, window_operation(d, kind, accumulate=1, like=first)])
 
 
 def matrix_product(d: Draw) -> list[MachineOp]:
@@ -180,7 +230,7 @@ def matrix_product(d: Draw) -> list[MachineOp]:
                 emit=int(i == pieces - 1),
             )
         )
-    return ops
+    return through_accumulators(d, ops)
 
 
 def pool(d: Draw) -> list[MachineOp]:

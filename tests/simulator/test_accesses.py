@@ -30,6 +30,7 @@ from toolchain.machine import (
     Depthwise,
     Elementwise,
     ElementwiseKind,
+    EmitKind,
     Fill,
     MachineOp,
     PoolKind,
@@ -76,6 +77,7 @@ def drawn(name: str, kind: str, seed: int) -> tuple[list[MachineOp], dict[Space,
         elif isinstance(op, Fill):
             ops[i] = replace(op, destination_space=spaces[draw.between(0, 1)])
     memories = {space: random_bytes(draw.rng, draw.next + 64) for space in SPACES}
+    memories |= {Space(code): random_bytes(draw.rng, s.memory.size) for code, s in enumerate(CHIPS[name].spaces) if code > 1}
     draw.fill_parameters(memories[Space.SRAM])
     return ops, memories
 
@@ -101,7 +103,7 @@ def bytes_of(access: Access) -> list[int]:
 
 def noting(chip: Chip, memories: dict[Space, np.ndarray]) -> PlainMachine:
     machine = PlainMachine(chip, b"")
-    machine.memory[:] = [Noted(memories[space].tobytes()) for space in SPACES]
+    machine.memory[:] = [Noted(memory.tobytes()) for _, memory in sorted(memories.items())]
     return machine
 
 
@@ -161,21 +163,21 @@ def test_the_executor_reads_and_writes_nothing_else(chip, kind):
 
 def state_of(chip: Chip, memories: dict[Space, np.ndarray]) -> State:
     state = State(chip, memories[Space.DRAM].copy())
-    state.memory = (state.memory[Space.DRAM], memories[Space.SRAM].copy())
+    state.memory = (state.memory[Space.DRAM], *(memory.copy() for space, memory in sorted(memories.items()) if space > 0))
     return state
 
 
 def executor_fault(op: MachineOp, found: tuple[Access, ...], chip: Chip, state: State, rng: np.random.Generator) -> str | None:
     """Runs the operation on `state` and on a copy with other bytes wherever `found` has no read."""
-    before = {space: state.memory[space].copy() for space in SPACES}
+    before = {Space(code): memory.copy() for code, memory in enumerate(state.memory)}
     other = state_of(chip, before)
     other.accumulators = dict(state.accumulators)
-    for space in SPACES:
+    for space in before:
         foreign = ~mask(found, space, before[space].size, False)
         other.memory[space][foreign] ^= rng.integers(1, 256, int(foreign.sum()), dtype=np.uint8)
     execute(op, Context(chip, state))
     execute(op, Context(chip, other))
-    for space in SPACES:
+    for space in before:
         target = mask(found, space, before[space].size, True)
         if (state.memory[space] != before[space])[~target].any():
             return "writes bytes that it does not claim"
@@ -207,7 +209,8 @@ def test_an_access_that_the_table_leaves_out_is_found():
                 left_out.add((op.NAME, getattr(op, "kind", None), k))
     for name, count in {"convolution": 6, "depthwise": 5, "pool": 2}.items():  # more where windows pass over rows or columns
         assert {k for n, _, k in left_out if n == name} >= set(range(count)), name
-    for name, count in {"matrix_product": 3, "table": 3, "copy": 2, "fill": 1}.items():
+    assert {k for n, kind, k in left_out if (n, kind) == ("emit", EmitKind.CONVOLUTION)} == set(range(5))
+    for name, count in {"matrix_product": 4, "table": 3, "copy": 2, "fill": 1}.items():
         assert {k for n, _, k in left_out if n == name} == set(range(count)), name
     for kind in ElementwiseKind:
         count = 2 if kind == ElementwiseKind.RESCALE else 3
@@ -248,7 +251,8 @@ def test_every_operation_and_every_kind_of_parameter_has_a_case():
     wanted = {("pool", "kind", k) for k in PoolKind} | {("elementwise", "kind", k) for k in ElementwiseKind}
     for name in (Convolution.NAME, Depthwise.NAME):
         wanted |= {(name, flag, v) for flag in ("emit", "accumulate", "use_table") for v in (0, 1)}
-    wanted |= {("convolution", "use_add", v) for v in (0, 1)}
+    wanted |= {(name, "use_add", v) for name in ("convolution", "emit") for v in (0, 1)}
+    wanted |= {("emit", "use_table", v) for v in (0, 1)} | {("emit", "kind", kind) for kind in EmitKind}
     wanted |= {("matrix_product", flag, v) for flag in ("emit", "accumulate") for v in (0, 1)}
     wanted |= {("copy", f"{end}_space", space) for end in ("source", "destination") for space in SPACES}
     wanted |= {("fill", "destination_space", space) for space in SPACES}
@@ -264,11 +268,13 @@ def test_an_operation_is_charged_for_what_it_touches():
             found, charged = accesses(op, chip), demand(op, chip)
             touched = {
                 (s, w): sum(a.bytes for a in found if (a.space, a.write) == (s, w))
-                for s in (Space.DRAM, Space.SRAM)
+                for s in (Space.DRAM, Space.SRAM, Space.MEMORY2)
                 for w in (False, True)
             }
             assert charged.at(Space.DRAM).read_bytes == touched[Space.DRAM, False], op
             assert charged.at(Space.DRAM).write_bytes == touched[Space.DRAM, True], op
+            assert charged.at(Space.MEMORY2).read_bytes == touched[Space.MEMORY2, False], op
+            assert charged.at(Space.MEMORY2).write_bytes == touched[Space.MEMORY2, True], op
             assert charged.at(Space.SRAM).read_burst_bytes >= touched[Space.SRAM, False], op
             assert charged.at(Space.SRAM).write_burst_bytes >= touched[Space.SRAM, True], op
             assert op.NAME in again or charged.at(Space.SRAM).read_burst_bytes == touched[Space.SRAM, False], op

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import random_operations
-from machine_programs import around, int16_changes, make, random_bytes, small_chip
+from machine_programs import accumulator_changes, around, int16_changes, make, random_bytes, small_chip
 from plain_machine import run_plain
 from random_operations import Draw
 
@@ -19,6 +19,9 @@ CHIPS = {
     "int16": small_chip(**int16_changes(), engines__mac__accumulators={"entries": 4096, "bits": 48}),
     "int16_int4": small_chip(**int16_changes(), numerics__weight="int4", numerics__rounding="half_away"),
     "narrow": small_chip(engines__mac__accumulators={"entries": 4096, "bits": 24}, numerics__rounding="half_even"),
+    "memory": small_chip(**accumulator_changes()),
+    "wide_memory": small_chip(**int16_changes(), **accumulator_changes(bits=40), numerics__per_op={"matrix_product": "floor"}),
+    "narrow_memory": small_chip(**accumulator_changes(bits=24), numerics__rounding="half_even"),
     "wrap": small_chip(numerics__overflow="wrap", numerics__rounding="floor"),
     "pow2": small_chip(numerics__scale={"kind": "pow2"}, numerics__rounding="truncate"),
     "per_op": small_chip(
@@ -39,6 +42,10 @@ KINDS += ("turned", "batched")
 CASES = 12
 
 
+def queues(ops, machine):
+    return [op.queue(machine) or 0 for op in ops]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("chip", CHIPS)
 def test_equals_plain_loops(chip, kind):
@@ -50,7 +57,7 @@ def test_equals_plain_loops(chip, kind):
         assert size <= machine.sram.size
         image = random_bytes(np.random.default_rng(seed), size)
         draw.fill_parameters(image)
-        program = around(ops, ops[0].queue(machine) or 0, size)
+        program = around(ops, queues(ops, machine), size)
         run = simulate(machine, program, None, image, [(0, size)])
         assert run.dram.tobytes() == run_plain(machine, program, image.tobytes()), (seed, ops)
 
@@ -60,7 +67,7 @@ def test_image_given_is_not_changed():
     ops = random_operations.table(draw)
     image = random_bytes(np.random.default_rng(0), draw.next)
     before = image.copy()
-    run = simulate(machine, around(ops, 1, image.size), None, image, [(0, image.size)])
+    run = simulate(machine, around(ops, [1], image.size), None, image, [(0, image.size)])
     assert np.array_equal(image, before)
     assert not np.array_equal(run.dram, before)
 
@@ -78,7 +85,7 @@ def test_narrow_accumulators_wrap_between_operations(kind):
     image = np.full(620, 0x80, np.uint8)
     image[600:616] = np.frombuffer(np.array([0], "<i8").tobytes() + np.array([1 << 30, 47], "<i4").tobytes(), np.uint8)
     ops = [make(operation, **fields), make(operation, **fields, accumulate=1, emit=1)]
-    run = simulate(CHIPS["narrow"], around(ops, 0, 620), None, image, [(0, 620)])
+    run = simulate(CHIPS["narrow"], around(ops, [0, 0], 620), None, image, [(0, 620)])
     assert run.dram[616:617].view(np.int8)[0] == round(-6_946_816 / (1 << 17)) == -53
 
 
@@ -95,7 +102,7 @@ def test_shipped_machines(name):
             size = draw.next + 64
             image = random_bytes(np.random.default_rng(seed), size)
             draw.fill_parameters(image)
-            program = around(ops, ops[0].queue(machine) or 0, size)
+            program = around(ops, queues(ops, machine), size)
             run = simulate(machine, program, None, image, [(0, size)])
             assert run.dram.tobytes() == run_plain(machine, program, image.tobytes()), (kind, seed)
             ran += 1

@@ -14,6 +14,7 @@ from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Block, Region, Site, Work, dense_strides
 from toolchain.schedule.copies import Mover, Spot, Stride, copies, fills
 from toolchain.schedule.cost import CostModel
+from toolchain.schedule.emits import SumPlaces
 from toolchain.schedule.places import View
 from toolchain.schedule.region import RegionPlan
 from toolchain.schedule.staging import PlannedLayer, region_strides, rings, staged
@@ -50,9 +51,9 @@ class Placed:
 def lower_region(plan: RegionPlan, homes: Homes, chip: Chip) -> list[Placed]:
     """Every operation of a region without synchronisation."""
     groups: list[Group] = []
-    channels = _LoadChannels(chip)
+    channels, sums = _LoadChannels(chip), SumPlaces(chip)
     for index, planned in enumerate(plan.layers):
-        lowering = _LayerLowering(plan, planned, index, homes, chip, channels)
+        lowering = _LayerLowering(plan, planned, index, homes, chip, channels, sums)
         groups += lowering.tiles() if planned.plan is not None else [lowering.moves()]
     return list(_overlapped(groups, chip))
 
@@ -78,8 +79,17 @@ class _LoadChannels:
 
 
 class _LayerLowering:
-    def __init__(self, plan: RegionPlan, planned: PlannedLayer, index: int, homes: Homes, chip: Chip, channels: _LoadChannels):
-        self.channels = channels
+    def __init__(
+        self,
+        plan: RegionPlan,
+        planned: PlannedLayer,
+        index: int,
+        homes: Homes,
+        chip: Chip,
+        channels: _LoadChannels,
+        sums: SumPlaces,
+    ):
+        self.channels, self.sums = channels, sums
         self.plan, self.planned, self.index, self.homes, self.chip = plan, planned, index, homes, chip
         self.item = chip.activation_bytes
         store = chip.channels[-1]
@@ -120,7 +130,8 @@ class _LayerLowering:
         addresses = [self._block(f"b{i}", block, unit, loads) for i, block in enumerate(work.blocks)]
         stores: list[MachineOp] = []
         out = self._write(work.write, unit, stores) if work.write is not None else None
-        return Group(tuple(loads), on_unit(work.emit(sites, addresses, out), unit), tuple(stores), self.index)
+        computes = on_unit(work.emit(sites, addresses, out), unit, self.chip, self.sums)
+        return Group(tuple(loads), computes, tuple(stores), self.index)
 
     def _read(self, role: str, region: Region, unit: Unit, loads: list[MachineOp]) -> Site:
         home = self.spot(region.tensor, region.start)

@@ -15,7 +15,7 @@ from toolchain.hw.channels import used_channels
 from toolchain.hw.engines import Engine, MacArray, Memory, Name
 from toolchain.hw.quantities import Hertz
 from toolchain.hw.section import NonNegative, Positive, PositiveFloat, Section
-from toolchain.hw.units import KINDS, SRAM, Space, Unit, out_of_reach, spaces_of, units_of
+from toolchain.hw.units import EMIT, EMITTED, KINDS, SRAM, SUMS, Space, Unit, out_of_reach, spaces_of, units_of
 
 Rounding = Literal[
     "single_half_up",
@@ -230,7 +230,15 @@ class Chip(Section):
     def staging(self) -> tuple[int, ...]:
         """Codes of the memories in which programs have operands: the sram, then others that units read constants from."""
         computing = (*self.workers("mac_array"), *self.workers("vector"))
-        return tuple(sorted({SRAM, *(space for unit in computing for space in unit.roles.values())}))
+        return tuple(sorted({SRAM, *(space for unit in computing for role, space in unit.roles.items() if role != SUMS)}))
+
+    def emitter(self, array: Unit) -> Unit | None:
+        """The vector unit that takes the array's sums out of their memory; None where they lie in none. Several take turns."""
+        if array.kind != "mac_array" or SUMS not in array.roles:
+            return None
+        emitting = (u for u in self.workers("vector") if EMIT in u.vector.functions)
+        fitting = [u for u in emitting if all(u.roles.get(its) == array.roles[own] for own, its in EMITTED.items())]
+        return fitting[array.number % len(fitting)] if fitting else None
 
     @property
     def dram(self) -> Memory:

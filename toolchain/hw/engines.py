@@ -41,6 +41,13 @@ class MacRate(Section):
 class Accumulators(Section):
     bits: Literal[24, 32, 40, 48, 64] = 32
     entries: Positive  # accumulators available to one instruction: output pixels x output channels
+    # sums lie there at addresses, and the operation `emit` of a vector engine takes them away; not given: the array's own affair
+    memory: Name | None = None
+
+    @property
+    def sum_bytes(self) -> int:
+        """Of one sum in the memory: a whole word, the sign extended."""
+        return 4 if self.bits <= 32 else 8
 
 
 class ArrayMemories(Section):
@@ -88,11 +95,12 @@ class FunctionRate(Section):
 
 
 class VectorMemories(Section):
-    """Which memory each operand lies in. tables: of functions."""
+    """Which memory each operand lies in. tables: of functions, and parameters of emits; sums: an array's accumulators."""
 
     input: Name = "sram"
     tables: Name = "sram"
     output: Name = "sram"
+    sums: Name | None = None
 
 
 class Vector(Section):

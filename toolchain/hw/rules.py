@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from toolchain.bounds import SRAM_BYTES
+from toolchain.hw.accumulators import broken_accumulators
 from toolchain.hw.chip import Chip
-from toolchain.hw.engines import Dma, MacArray
+from toolchain.hw.engines import Dma, Engine, MacArray
 from toolchain.hw.quantities import write_bytes
 from toolchain.hw.source import KeyPath
-from toolchain.hw.units import unit_names
+from toolchain.hw.units import SUMS, operand_memories, unit_names
 from toolchain.hw.validation import suggest
 
 Broken = tuple[KeyPath, str]
@@ -28,7 +29,8 @@ _ROUNDINGS = {
 
 def broken_rules(chip: Chip) -> list[Broken]:
     """Every rule that `chip` breaks, as (path of the value, reason)."""
-    found = [*_maps(chip), *_memories(chip), *_arrays(chip), *_units(chip), *_numerics(chip), *_control(chip)]
+    found = [*_maps(chip), *_memories(chip), *_arrays(chip), *broken_accumulators(chip)]
+    found += [*_units(chip), *_numerics(chip), *_control(chip)]
     return found or list(_sync(chip))
 
 
@@ -82,22 +84,29 @@ def _maps(chip: Chip) -> Iterator[Broken]:
         elif memory.private_to is not None and name in ("dram", "sram"):
             yield ("memories", name, "private_to"), f"{name} is shared by all engines"
     for name, engine in chip.engines.items():
-        path: KeyPath = ("engines", name, "memories")
-        given = list(engine.memories or ()) if isinstance(engine, Dma) else list(engine.memories.model_dump().values())
-        keys: list[str | int] = list(range(len(given))) if isinstance(engine, Dma) else list(engine.memories.model_dump())
-        for key, memory_name in zip(keys, given):
+        for path, memory_name in _named_memories(name, engine):
             memory = chip.memories.get(memory_name)
             if memory is None and memory_name in ("dram", "sram"):
                 continue  # said above
             if memory is None:
-                yield (*path, key), f"no memory {memory_name!r}{suggest(memory_name, chip.memories)}"
+                yield path, f"no memory {memory_name!r}{suggest(memory_name, chip.memories)}"
             elif memory.private_to not in (None, name) and not isinstance(engine, Dma):
-                yield (*path, key), f"{memory_name} is private to {memory.private_to}"
+                yield path, f"{memory_name} is private to {memory.private_to}"
             elif memory_name == "dram" and not isinstance(engine, Dma):
-                yield (*path, key), "dram is reached by DMA only; name an on-chip memory"
+                yield path, "dram is reached by DMA only; name an on-chip memory"
     names = [n for name, e in chip.engines.items() for n in unit_names(name, e)]
     for name in sorted({n for n in names if names.count(n) > 1}):
         yield ("engines",), f"two units would be named {name}; rename an engine"
+
+
+def _named_memories(name: str, engine: Engine) -> Iterator[tuple[KeyPath, str]]:
+    """Every memory that an engine names, and where."""
+    if isinstance(engine, Dma):
+        yield from ((("engines", name, "memories", i), memory) for i, memory in enumerate(engine.memories or ()))
+        return
+    for role, memory in operand_memories(engine).items():
+        own = role == SUMS and isinstance(engine, MacArray)
+        yield ("engines", name, "accumulators", "memory") if own else ("engines", name, "memories", role), memory
 
 
 def _arrays(chip: Chip) -> Iterator[Broken]:

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 from toolchain.hw.engines import Dma, Engine, MacArray, Memory, Vector
 
+SUMS = "sums"  # the role of what lies in a memory of accumulators
+EMIT = "emit"  # the function of vector engines that takes it out of there
+# operand of an array -> operand of the vector engine that emits for it: both lie in one memory
+EMITTED = {SUMS: SUMS, "input": "input", "parameters": "tables", "output": "output"}
 KINDS = ("mac_array", "vector", "dma")  # in the order of their queues
 DRAM, SRAM = 0, 1  # codes of the memories that every machine has
 FEATURE_MAPS = ("input", "output")  # operands that compiled programs have in the sram
@@ -94,13 +98,13 @@ def out_of_reach(unit: Unit, spaces: Sequence[Space], units: Sequence[Unit]) -> 
     fills; or None."""
     movers = [u for u in units if u.kind == "dma" and DRAM in u.reach]
     if unit.kind == "dma":
-        filled = {SRAM, *(code for u in units if _maps_in_sram(u) for code in u.roles.values())}
+        filled = {SRAM, *(code for u in units if _maps_in_sram(u) for role, code in u.roles.items() if role != SUMS)}
         missing = "dram" if unit not in movers else "sram" if not unit.reach & filled else None
         return f"{unit.key}.memories has no {missing}: compiled programs move between dram and sram" if missing else None
     for role, code in unit.roles.items():
         if role in FEATURE_MAPS and code != SRAM:
             return f"{unit.key}.memories.{role} is {spaces[code].key}, compiled programs have it in sram"
-        if code != SRAM and not any(code in u.reach for u in movers):
+        if role != SUMS and code != SRAM and not any(code in u.reach for u in movers):
             keys = ", ".join(sorted({u.key for u in units if u.kind == "dma"}))
             return f"{unit.key}.memories.{role} is {spaces[code].key}, which {keys} does not fill from dram"
     return None
@@ -123,9 +127,16 @@ def _numbered(name: str, i: int, count: int) -> str:
 def _roles(engine: Engine, unit: str, spaces: Sequence[Space]) -> Iterator[tuple[str, int]]:
     if isinstance(engine, Dma):
         return
-    for role in type(engine.memories).model_fields:
-        key = getattr(engine.memories, role)
+    for role, key in operand_memories(engine).items():
         yield role, next(i for i, s in enumerate(spaces) if s.key == key and s.owner in (None, unit))
+
+
+def operand_memories(engine: MacArray | Vector) -> dict[str, str]:
+    """Key of `memories` by the operand that lies there; sums of engines that reach a memory of accumulators among them."""
+    named = engine.memories.model_dump()
+    if isinstance(engine, MacArray):
+        named[SUMS] = engine.accumulators.memory
+    return {role: key for role, key in named.items() if key is not None}
 
 
 def _moved(engine: Engine, spaces: Sequence[Space]) -> Iterator[int]:

@@ -21,6 +21,7 @@ from toolchain.machine.operations.convolution import Convolution
 from toolchain.machine.operations.copy import Copy
 from toolchain.machine.operations.depthwise import Depthwise
 from toolchain.machine.operations.elementwise import Elementwise, ElementwiseKind
+from toolchain.machine.operations.emit import Emit, EmitKind
 from toolchain.machine.operations.end import End
 from toolchain.machine.operations.fill import Fill
 from toolchain.machine.operations.load_base import LoadBase
@@ -52,6 +53,8 @@ __all__ = [
     "Depthwise",
     "Elementwise",
     "ElementwiseKind",
+    "Emit",
+    "EmitKind",
     "End",
     "Fill",
     "Flow",

@@ -106,11 +106,20 @@ class Access:
 
 
 class Sums(NamedTuple):
-    """shape: of the sums made. accumulate: added to those that lie there. emit: written out, so that none stay."""
+    """shape: of the sums made. accumulate: added to those that lie there. emit: written out, so that none stay. address: where
+    they lie, if the accumulators are a memory."""
 
-    shape: tuple[int, ...]
-    accumulate: int
-    emit: int
+    shape: tuple[Whole, ...]
+    accumulate: Whole
+    emit: Whole
+    address: Whole
+
+    @property
+    def total(self) -> Whole:
+        found = 1
+        for size in self.shape:
+            found = found * size
+        return found
 
 
 MEMBERS = ("NAME", "ENGINE", "needed", "ranges", "demand", "broken")

@@ -7,13 +7,14 @@ here; a limit of the machine's YAML is named once, at the parameter that it limi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from math import gcd
 from typing import Any
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import Memory
+from toolchain.hw.units import SUMS
 from toolchain.machine.columns import is_column
 
 # A parameter whose limit the chip leaves open is at most this.
@@ -85,7 +86,8 @@ class Limit:
 @dataclass(frozen=True)
 class Parameter:
     """unit: bytes, elements, bits, codes or none. least: checked in every program. kinds: the enumeration of its codes.
-    choice: tables of machines where it has one value, `absent`, may leave it out. adds_to: the address a base is added to."""
+    choice: tables of machines where it has one value, `absent`, may leave it out. adds_to: the address a base is added to.
+    way_out: of an array's operation: what becomes of its sums, and nothing that they depend on."""
 
     unit: str
     values: Values
@@ -95,6 +97,7 @@ class Parameter:
     choice: bool = False
     absent: int = 0
     adds_to: str | None = None
+    way_out: bool = False
 
 
 def parameter(unit: str, values: Values, **more: Any) -> Any:
@@ -139,6 +142,46 @@ def _operand_size(operation: Any, role: str, chip: Chip) -> tuple[int, str]:
     """The last byte's address, and the key that says so."""
     largest = max(_operand_memories(operation, role, chip), key=lambda m: m.size)
     return largest.size - 1, f"memories.{next(n for n, m in chip.memories.items() if m is largest)}.size"
+
+
+def sums_address(choice: bool = True) -> Any:
+    """Of a sum in the memory of accumulators; 0, and no bits where that is a choice, on machines that have none."""
+
+    def values(operation: Any, chip: Chip) -> Need:
+        named = [chip.spaces[u.roles[SUMS]] for u in chip.of_kind(operation.ENGINE) if SUMS in u.roles]
+        if not named:
+            return Need(0, 0, f"{chip.key('mac_array')}.accumulators names no memory")
+        largest = max(named, key=lambda space: space.memory.size)
+        return Need(0, largest.memory.size - 1, f"memories.{largest.key}.size")
+
+    known = Parameter("bytes", values, choice=choice)
+    return field(default=0, metadata={"parameter": known}) if choice else field(metadata={"parameter": known})
+
+
+def sums_kind(kinds: type[IntEnum]) -> Any:
+    """What made sums: the second kind are products of activations."""
+
+    def values(operation: Any, chip: Chip) -> Need:
+        return Need(0, int(chip.limits.matrix_product.computed_operand), "limits.matrix_product.computed_operand")
+
+    return parameter("", values, kinds=kinds)
+
+
+def on_the_way_out(wanted: Any) -> Any:
+    """The same parameter, of what becomes of an array's sums; 0 where all of them leave by the operation emit."""
+    inner: Parameter = wanted.metadata["parameter"]
+
+    def values(operation: Any, chip: Chip) -> Need:
+        return _emitted_elsewhere(operation, chip) or inner.values(operation, chip)
+
+    return field(metadata={"parameter": replace(inner, values=values, way_out=True)})
+
+
+def _emitted_elsewhere(operation: Any, chip: Chip) -> Need | None:
+    arrays = chip.of_kind("mac_array")
+    if operation.ENGINE != "mac_array" or not all(SUMS in unit.roles for unit in arrays):
+        return None
+    return Need(0, 0, f"{chip.key('mac_array')}.accumulators.memory")
 
 
 def memory_address() -> Any:
@@ -316,7 +359,7 @@ def post_flag(post: str) -> Any:
     def values(operation: Any, chip: Chip) -> Need:
         return Need(0, int(_posted(post, chip)), f"{chip.key('mac_array')}.post")
 
-    return parameter("", values)
+    return on_the_way_out(parameter("", values))
 
 
 def only_with(post: str, wanted: Any) -> Any:
@@ -328,7 +371,7 @@ def only_with(post: str, wanted: Any) -> Any:
             return inner.values(operation, chip)
         return Need(0, 0, f"{chip.key('mac_array')}.post has no {post}")
 
-    return parameter(inner.unit, values)
+    return on_the_way_out(parameter(inner.unit, values))
 
 
 def _posted(post: str, chip: Chip) -> bool:

@@ -22,6 +22,7 @@ from toolchain.machine import (
     Convolution,
     Copy,
     Depthwise,
+    Emit,
     MachineOp,
     MatrixProduct,
     Signal,
@@ -76,7 +77,8 @@ def _of_operator(node: Node, graph: Graph, chip: Chip, ops: Sequence[MachineOp])
     dense = [op for op in ops if isinstance(op, Convolution)]
     products = [op for op in ops if isinstance(op, MatrixProduct)]
     if isinstance(node.op, IntegerConvolution) and (deep or dense):
-        return _convolution(node, graph, chip, deep or dense)
+        ended = [op for op in ops if isinstance(op, Emit) or getattr(op, "emit", 0)]
+        return _convolution(node, graph, chip, deep or dense, ended)
     if products:
         return _product(node, graph, chip, products)
     if any(isinstance(op, Table) for op in ops):
@@ -87,7 +89,8 @@ def _of_operator(node: Node, graph: Graph, chip: Chip, ops: Sequence[MachineOp])
     return []
 
 
-def _convolution(node: Node, graph: Graph, chip: Chip, ops: Sequence[Any]) -> list[str]:
+def _convolution(node: Node, graph: Graph, chip: Chip, ops: Sequence[Any], ended: Sequence[MachineOp]) -> list[str]:
+    """ops: of the array; ended: those that write outputs."""
     op = node.op
     assert isinstance(op, IntegerConvolution)
     outputs, kh, kw, reduction = graph.constants[node.inputs[1]].shape
@@ -116,7 +119,7 @@ def _convolution(node: Node, graph: Graph, chip: Chip, ops: Sequence[Any]) -> li
             said.append(f"limits.{section}.{key}={limit}: {size} {what} in parts")
     if strided:
         return said
-    return [*said, *_tiles(height * width, channels, node, graph, mac, chip, [o for o in ops if o.emit])]
+    return [*said, *_tiles(height * width, channels, node, graph, mac, chip, ended)]
 
 
 def _kernel(op: IntegerConvolution, kernel: tuple[int, int], section: str, limits: ConvolutionLimits) -> list[str]:

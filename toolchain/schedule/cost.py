@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
@@ -18,6 +18,7 @@ from toolchain.ops.kit.nest import Axis
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Block, Region, Work, dense_strides
 from toolchain.schedule.copies import Mover, Spot, Stride, copies
+from toolchain.schedule.emits import SumPlaces, turns
 from toolchain.schedule.places import View
 from toolchain.schedule.staging import Ring, Slot, region_strides, rings, staged
 from toolchain.schedule.units import Clocks, able_units, chain_of, emitted, on_unit
@@ -27,7 +28,18 @@ _SEEN, _SEEN_INNERMOST = 2, 3  # of equal steps: the pipeline is in its stride a
 # A point of a nest; BEGIN before the last of the steps that are looked at, and behind them how many steps they stand for.
 Visit = tuple[Any, ...] | int
 BEGIN = -1
-Runs = Mapping[Unit, float]  # cycles on each unit that can run a work
+
+
+class Run(NamedTuple):
+    """A work on one unit: its cycles there; on the unit that takes its sums out of their memory, if one does; and of how many
+    works sums lie in that memory at once."""
+
+    cycles: float
+    emit_cycles: float = 0.0
+    held: int = 1
+
+
+Runs = Mapping[Unit, Run]  # on each unit that can run a work
 
 
 def visits(axes: Sequence[Axis], period: int = 1, point: tuple[Any, ...] = ()) -> Iterator[Visit]:
@@ -108,10 +120,22 @@ class CostModel:
         key = (layer.node.name, tuple(r.size for r in work.reads), starts, tuple(b.size_bytes for b in work.blocks), write)
         if key not in self._runs:
             ops = emitted(work, self._chip)
-            self._runs[key] = {
-                unit: sum(self.alone_cycles(op) for op in on_unit(ops, unit)) for unit in able_units(ops, self._chip)
-            }
+            self._runs[key] = {unit: self._run(ops, unit) for unit in able_units(ops, self._chip)}
         return self._runs[key]
+
+    def _run(self, ops: Sequence[MachineOp], unit: Unit) -> Run:
+        made = on_unit(ops, unit, self._chip, SumPlaces(self._chip))
+        cycles = sum(self.alone_cycles(op) for op in made if unit.kind == op.ENGINE)
+        emitter, sums = self._chip.emitter(unit), ops[0].sums()
+        if emitter is None or sums is None:
+            return Run(cycles)
+        emit_cycles = sum(self.alone_cycles(op) for op in made if emitter.kind == op.ENGINE)
+        return Run(cycles, emit_cycles, turns(sums, unit, self._chip))
+
+    def emitters(self, units: Iterable[Unit]) -> dict[Unit, Unit]:
+        """Of each array that does not take its sums out itself, the unit that does."""
+        found = ((unit, self._chip.emitter(unit)) for unit in units)
+        return {unit: emitter for unit, emitter in found if emitter is not None}
 
     def alone_cycles(self, op: MachineOp) -> float:
         """Of one operation on an idle machine."""
@@ -151,12 +175,15 @@ class Pipeline:
         self._clocks, self._ready = clocks or Clocks(), ready
         self._finished = [0.0] * self._depth  # when the latest works ended
         self._works = 0.0
-        self._marks: list[tuple[float, list[float], float]] = []
+        self._marks: list[tuple[float, dict[Unit, float], float]] = []
+        self._emitted: dict[Unit, list[float]] = {}  # by array: when the sums of its latest two chains were out
         self.units: list[Unit] = []
+        self.emitters: dict[Unit, Unit] = {}  # those that take sums out, by array
 
     def run(self, visited: Sequence[Sequence[Work] | int], period: int = 1) -> tuple[float, int]:
         """(cycles, works). visited: works in the place of the points of `visits`, with its period."""
         units, begun = self._given, False
+        self.emitters = self._model.emitters(units)
         for at, works in enumerate(visited):
             if not isinstance(works, int):
                 for i, work in enumerate(works):
@@ -165,10 +192,14 @@ class Pipeline:
                     self._compute(work, unit)
                     begun = work.write is None
             elif works == BEGIN:
-                self._marks.append((self._clocks.dma, [self._clocks.at(u) for u in units], self._works))
+                self._marks.append((self._clocks.dma, {u: self._clocks.at(u) for u in self._busy(units)}, self._works))
             else:
                 self._repeat(works, period, units)
-        return max(self._clocks.latest(units), self._clocks.dma), round(self._works)
+        return max(self._clocks.latest(self._busy(units)), self._clocks.dma), round(self._works)
+
+    def _busy(self, units: Sequence[Unit]) -> tuple[Unit, ...]:
+        """Those of the layer's works, and those that take sums out behind them."""
+        return (*units, *dict.fromkeys(self.emitters.values()))
 
     def _choose(self, units: Sequence[Unit], visited: Sequence[Sequence[Work] | int], first: int) -> Unit:
         """The unit on which the chain that begins with work `first` of visited[0] ends first."""
@@ -178,17 +209,19 @@ class Pipeline:
         chain = chain_of(islice(following, first, None))
         runs = self._model.run_cycles(self._layer, chain[0], self._views)
         ready = {u: max(self._ready, self._loaded(chain[0], u)) for u in units}
-        return self._clocks.earliest({u: len(chain) * runs[u] for u in units}, ready)
+        return self._clocks.earliest({u: len(chain) * runs[u].cycles for u in units}, ready)
 
     def _repeat(self, steps: int, period: int, units: Sequence[Unit]) -> None:
         """What happened since the last mark, in `period` steps, goes on for so many more."""
         dma, free, works = self._marks.pop()
         times = steps if period == 1 else steps / period
-        later = [times * (self._clocks.at(u) - at) for u, at in zip(units, free)]
+        later = {u: times * (self._clocks.at(u) - at) for u, at in free.items()}
         self._clocks.dma += times * (self._clocks.dma - dma)
-        for unit, cycles in zip(units, later):
+        for unit, cycles in later.items():
             self._clocks.free[unit.queue] = self._clocks.at(unit) + cycles
-        self._finished = [at + max(later) for at in self._finished]
+        most = max(later.values())
+        self._finished = [at + most for at in self._finished]
+        self._emitted = {unit: [at + most for at in ends] for unit, ends in self._emitted.items()}
         self._works += times * (self._works - works)
 
     def _load(self, work: Work, unit: Unit) -> None:
@@ -223,8 +256,12 @@ class Pipeline:
         return self._model.load_cycles(item, self._views[item.tensor], home, space)
 
     def _compute(self, work: Work, unit: Unit) -> None:
-        cycles = self._model.run_cycles(self._layer, work, self._views)[unit]
-        end = self._clocks.run(unit, max(self._clocks.dma, self._ready), cycles)
+        run = self._model.run_cycles(self._layer, work, self._views)[unit]
+        taken = self._emitted.setdefault(unit, [0.0, 0.0])
+        end = self._clocks.run(unit, max(self._clocks.dma, self._ready, taken[-run.held]), run.cycles)
+        if unit in self.emitters and work.write is not None:
+            end = self._clocks.run(self.emitters[unit], end, run.emit_cycles)
+            self._emitted[unit] = [*taken[1:], end]
         self.units.append(unit)
         self._finished = [*self._finished[1:], end]
         self._works += 1

@@ -30,7 +30,7 @@ def place_works(
             pipeline = Pipeline(layer, planned.plan.slots, planned.plan.units, resident, views, model, clocks, ready)
             pipeline.run([tuple(layer.tiled.nest(layer, planned.plan.tiling).works())])
             planned = replace(planned, units=tuple(pipeline.units))
-            end = max(ready, clocks.latest(planned.units))
+            end = max(ready, clocks.latest((*planned.units, *pipeline.emitters.values())))
         root = views[layer.node.outputs[0]].root
         made[root] = max(made.get(root, 0.0), end)
         placed.append(planned)

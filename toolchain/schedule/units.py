@@ -10,6 +10,7 @@ from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
 from toolchain.machine import MachineOp, broken_capability
 from toolchain.ops.kit.tile import Site, Work, dense_strides
+from toolchain.schedule.emits import SumPlaces, through_memory
 
 
 def emitted(work: Work, chip: Chip) -> tuple[MachineOp, ...]:
@@ -33,12 +34,13 @@ def able_units(ops: Sequence[MachineOp], chip: Chip) -> tuple[Unit, ...]:
     units = units_for(ops, chip)
     if len(units) == 1:
         return units
-    return tuple(u for u in units if all(broken_capability(op, chip) is None for op in on_unit(ops, u)))
+    return tuple(u for u in units if all(broken_capability(op, chip) is None for op in on_unit(ops, u, chip, SumPlaces(chip))))
 
 
-def on_unit(ops: Sequence[MachineOp], unit: Unit) -> tuple[MachineOp, ...]:
-    """The operations as this unit runs them."""
-    return tuple(replace(op, unit=unit.number) for op in ops) if unit.number else tuple(ops)  # type: ignore[call-arg]
+def on_unit(ops: Sequence[MachineOp], unit: Unit, chip: Chip, where: SumPlaces) -> tuple[MachineOp, ...]:
+    """The operations of one work as this unit runs them, and those of others that take its sums out. where: these lie."""
+    own = [replace(op, unit=unit.number) for op in ops] if unit.number else ops  # type: ignore[call-arg]
+    return tuple(through_memory(own, unit, chip, where))
 
 
 def speed(unit: Unit) -> int:

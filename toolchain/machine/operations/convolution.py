@@ -21,6 +21,7 @@ from toolchain.machine.parameter import (
     operand_stride,
     post_flag,
     shift,
+    sums_address,
     unit_number,
     zero_point,
 )
@@ -62,6 +63,7 @@ class Convolution(WeightedWindowOp):
     table_base: int = operand_base_of("table_address")
     addend_base: int = operand_base_of("addend_address")
     output_base: int = operand_base_of("output_address")
+    sums_address: int = sums_address()
 
     @classmethod
     def needed(cls, chip: Chip) -> str:

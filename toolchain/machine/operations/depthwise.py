@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from toolchain.hw.chip import Chip
 from toolchain.machine.operation import Access, Demand
 from toolchain.machine.operations.window import WeightedWindowOp, weight_bytes
-from toolchain.machine.parameter import Limit, extent, operand_base_of, unit_number
+from toolchain.machine.parameter import Limit, extent, operand_base_of, sums_address, unit_number
 from toolchain.machine.units.array import depthwise_cycles, operand_rate
 
 
@@ -25,6 +25,7 @@ class Depthwise(WeightedWindowOp):
     parameter_base: int = operand_base_of("parameter_address")
     table_base: int = operand_base_of("table_address")
     output_base: int = operand_base_of("output_address")
+    sums_address: int = sums_address()
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.columns import Whole, where
-from toolchain.machine.operation import Access, Demand, MachineOp, Sums, latency_cycles, traffic
-from toolchain.machine.operations.window import broken_accumulators, read_of
+from toolchain.machine.operation import Access, Demand, MachineOp, Sums, traffic
+from toolchain.machine.operations.window import read_of
 from toolchain.machine.parameter import (
     Limit,
     batch_count,
@@ -17,13 +17,16 @@ from toolchain.machine.parameter import (
     extent,
     flag,
     multiplier,
+    on_the_way_out,
     operand_address,
     operand_base_of,
     operand_stride,
     shift,
+    sums_address,
     unit_number,
     zero_point,
 )
+from toolchain.machine.sums import array_latency_cycles, broken_accumulators, sums_accesses, sums_moved
 from toolchain.machine.units.array import matrix_rate, operand_reads, product_cycles
 
 
@@ -33,7 +36,8 @@ class MatrixProduct(MachineOp):
 
     b comes through the weight port. a's k is contiguous (element size apart), rows a_row_stride apart; b's element (k, c) lies at
     k b_row_stride + c b_column_stride.
-    emit writes clamp(requantize(acc, multiplier, shift) + output_zero_point, clamp_low, clamp_high), c contiguous.
+    emit writes clamp(requantize(acc, multiplier, shift) + output_zero_point, clamp_low, clamp_high), c contiguous. Where the
+    array's accumulators are a memory, the sums lie there from sums_address on, [r, c] without gaps, a word each, and emit is 0.
     batches: so many products one after another, operands and outputs the batch strides apart; each is a whole sum.
     """
 
@@ -44,20 +48,20 @@ class MatrixProduct(MachineOp):
     b_address: int = operand_address("weights")
     b_row_stride: int = operand_stride("weights")
     b_column_stride: int = operand_stride("weights")
-    output_address: int = operand_address("output")
-    output_row_stride: int = operand_stride("output")
+    output_address: int = on_the_way_out(operand_address("output"))
+    output_row_stride: int = on_the_way_out(operand_stride("output"))
     rows: int = extent()
     inner: int = extent(Limit("max_k", "inner size {}"))
     columns: int = extent(Limit("max_n", "{} columns"))
     a_zero_point: int = zero_point()
     b_zero_point: int = zero_point()
-    output_zero_point: int = zero_point()
-    multiplier: int = multiplier()
-    shift: int = shift()
-    clamp_low: int = code()
-    clamp_high: int = code()
+    output_zero_point: int = on_the_way_out(zero_point())
+    multiplier: int = on_the_way_out(multiplier())
+    shift: int = on_the_way_out(shift())
+    clamp_low: int = on_the_way_out(code())
+    clamp_high: int = on_the_way_out(code())
     accumulate: int = flag()
-    emit: int = flag()
+    emit: int = on_the_way_out(flag())
     batches: int = batch_count()
     a_batch_stride: int = batch_stride("input")
     b_batch_stride: int = batch_stride("weights")
@@ -66,13 +70,14 @@ class MatrixProduct(MachineOp):
     a_base: int = operand_base_of("a_address")
     b_base: int = operand_base_of("b_address")
     output_base: int = operand_base_of("output_address")
+    sums_address: int = sums_address()
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:
         return "limits.matrix_product.computed_operand is true" if chip.limits.matrix_product.computed_operand else None
 
     def sums(self) -> Sums:
-        return Sums((self.rows, self.columns), self.accumulate, self.emit)
+        return Sums((self.rows, self.columns), self.accumulate, self.emit, self.sums_address)
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         size, unit = chip.activation_bytes, self.unit_in(chip)
@@ -102,6 +107,7 @@ class MatrixProduct(MachineOp):
                 written,
                 True,
             ),
+            *sums_accesses(self.sums(), unit),
         )
 
     def _apart(self, stride: Whole) -> Whole:
@@ -117,13 +123,14 @@ class MatrixProduct(MachineOp):
             ("input", self.batches * a_reads * self.rows * self.inner * size, 0),
             ("weights", self.batches * b_reads * self.columns * self.inner * size, 0),
             ("output", 0, where(self.emit, self.batches * self.rows * self.columns * size, 0)),
+            *sums_moved(self.sums(), unit),
         )
         cycles = product_cycles(mac, self.rows, self.inner, self.columns, matrix_rate(mac, chip), self.batches)
-        latency = latency_cycles(unit, chip, where(self.emit, 1, 0), ("input", "weights"))
+        latency = array_latency_cycles(self.sums(), unit, chip, ("input", "weights"))
         return Demand(cycles, latency, self.batches * self.rows * self.inner * self.columns, moved)
 
     def broken(self, chip: Chip) -> Iterator[str]:
-        yield from broken_accumulators(self.rows * self.columns, self.unit_in(chip))
+        yield from broken_accumulators(self.sums(), self.unit_in(chip))
         if self.batches > 1 and (self.accumulate or not self.emit):
             yield f"batches={self.batches}, must be 1 where accumulate is 1 or emit 0: accumulators hold the sums of one product"
         if not chip.limits.matrix_product.computed_operand:

@@ -9,13 +9,14 @@ from typing import ClassVar
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
 from toolchain.machine.columns import Whole, ceil_div, is_column, where
-from toolchain.machine.operation import Access, Demand, MachineOp, Sums, latency_cycles, traffic
+from toolchain.machine.operation import Access, Demand, MachineOp, Sums, traffic
 from toolchain.machine.parameter import (
     Limit,
     code,
     code_limit,
     extent,
     flag,
+    on_the_way_out,
     only_with,
     operand_address,
     operand_stride,
@@ -23,6 +24,7 @@ from toolchain.machine.parameter import (
     window_extent_of,
     zero_point,
 )
+from toolchain.machine.sums import array_latency_cycles, broken_accumulators, sums_accesses, sums_moved
 from toolchain.machine.windows import Runs, extent_reached, reached, rows_reached
 
 PARAMETER_BYTES = 16  # of an output channel: bias int64, multiplier int32, shift int32
@@ -77,15 +79,15 @@ class WindowOp(MachineOp):
     stride_width: int = window_extent_of("stride", 1)
     dilation_height: int = window_extent_of("dilation", 0)
     dilation_width: int = window_extent_of("dilation", 1)
-    output_address: int = operand_address("output")
-    output_row_stride: int = operand_stride("output")
-    output_column_stride: int = operand_stride("output")
+    output_address: int = on_the_way_out(operand_address("output"))
+    output_row_stride: int = on_the_way_out(operand_stride("output"))
+    output_column_stride: int = on_the_way_out(operand_stride("output"))
     output_height: int = extent()
     output_width: int = extent(Limit("max_width", "output width {}"))
     input_zero_point: int = zero_point()
-    output_zero_point: int = zero_point()
-    clamp_low: int = code()
-    clamp_high: int = code()
+    output_zero_point: int = on_the_way_out(zero_point())
+    clamp_low: int = on_the_way_out(code())
+    clamp_high: int = on_the_way_out(code())
 
     def pixels(self) -> Whole:
         """Output pixels."""
@@ -151,14 +153,16 @@ class WeightedWindowOp(WindowOp):
     then, when `use_table`, q = table[q].
     Weights: int8, or int4 packed two a byte, low nibble first, the whole block contiguous at weight_address. Each operand
     lies in the memory that the array names for it.
+    Where the array's accumulators are a memory, the sums lie there from sums_address on, [y, x, o] without gaps, a word each;
+    `emit` is 0, and the operation emit takes them out.
     """
 
     ABSTRACT: ClassVar[bool] = True
     ENGINE = "mac_array"
     weight_address: int = operand_address("weights")
-    parameter_address: int = operand_address("parameters", PARAMETER_BYTES)
+    parameter_address: int = on_the_way_out(operand_address("parameters", PARAMETER_BYTES))
     accumulate: int = flag()
-    emit: int = flag()
+    emit: int = on_the_way_out(flag())
     use_table: int = post_flag("table")
     table_address: int = only_with("table", operand_address("parameters", 1))
 
@@ -167,7 +171,8 @@ class WeightedWindowOp(WindowOp):
         raise NotImplementedError
 
     def sums(self) -> Sums:
-        return Sums((self.output_height, self.output_width, self.outputs()), self.accumulate, self.emit)
+        shape = (self.output_height, self.output_width, self.outputs())
+        return Sums(shape, self.accumulate, self.emit, getattr(self, "sums_address", 0))
 
     def array_ranges(self, inputs: Whole, weights: Whole, chip: Chip, addend: tuple[Access, ...] = ()) -> tuple[Access, ...]:
         """inputs: channels read; weights: bytes; addend: read on the way out."""
@@ -181,7 +186,7 @@ class WeightedWindowOp(WindowOp):
                 *addend,
                 self.output_access(emitted * outputs, chip),
             )
-        return found
+        return (*found, *sums_accesses(self.sums(), unit))
 
     def _emitted(self) -> tuple[Whole, Whole]:
         """1 or 0: outputs are written; they pass through a table."""
@@ -197,8 +202,9 @@ class WeightedWindowOp(WindowOp):
             ("weights", weights, 0),
             ("parameters", emitted * outputs * PARAMETER_BYTES + looked_up * table_bytes(chip), 0),
             ("output", 0, emitted * self.pixels() * outputs * chip.activation_bytes),
+            *sums_moved(self.sums(), unit),
         )
-        latency = latency_cycles(unit, chip, emitted, ("input", "weights", "parameters"))
+        latency = array_latency_cycles(self.sums(), unit, chip, ("input", "weights", "parameters"))
         return Demand(cycles, latency, macs, moved)
 
     def broken(self, chip: Chip) -> Iterator[str]:
@@ -206,18 +212,11 @@ class WeightedWindowOp(WindowOp):
         pair, unit = (chip.numerics.activation, chip.numerics.weight), self.unit_in(chip)
         if pair not in [(t.activation, t.weight) for t in unit.array.types]:
             yield f"{unit.key}.types has no {pair[0]} by {pair[1]}"
-        yield from broken_accumulators(self.pixels() * self.outputs(), unit)
+        yield from broken_accumulators(self.sums(), unit)
         if self.emit and self.use_table:
             if "table" not in unit.array.post:
                 yield f"use_table=1, {unit.key}.post has no table"
             yield from broken_table(chip)
-
-
-def broken_accumulators(held: int, unit: Unit) -> Iterator[str]:
-    """held: sums that the operation makes at once."""
-    entries = unit.array.accumulators.entries
-    if held > entries:
-        yield f"needs {held} accumulators, the machine has {unit.key}.accumulators.entries={entries}"
 
 
 def broken_table(chip: Chip) -> Iterator[str]:

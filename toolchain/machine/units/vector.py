@@ -17,11 +17,17 @@ _LACKING = FunctionRate(lanes=1, startup=0)  # a program that uses what its mach
 
 
 def vector_demand(
-    unit: Unit, chip: Chip, rate: tuple[Whole, Whole], elements: Whole, moved: tuple[Traffic, ...], passes: Whole = 1
+    unit: Unit,
+    chip: Chip,
+    rate: tuple[Whole, Whole],
+    elements: Whole,
+    moved: tuple[Traffic, ...],
+    passes: Whole = 1,
+    roles: Sequence[str] = ("input",),
 ) -> Demand:
-    """startup + ceil(elements / lanes) cycles, that many for each pass. rate: lanes, startup."""
+    """startup + ceil(elements / lanes) cycles, that many for each pass. rate: lanes, startup; roles: of what it reads."""
     lanes, startup = rate
-    return Demand(startup + passes * ceil_div(elements, lanes), latency_cycles(unit, chip), 0, moved)
+    return Demand(startup + passes * ceil_div(elements, lanes), latency_cycles(unit, chip, 1, roles), 0, moved)
 
 
 def rate_of(unit: Unit, names: Sequence[str], kind: Whole = 0, otherwise: str = "") -> tuple[Whole, Whole]:

@@ -1,0 +1,23 @@
+"""Sums out of accumulators that are a memory."""
+
+from __future__ import annotations
+
+from quant.fixed_point import requantize
+from simulator.values.context import Context
+from toolchain.hw.units import SUMS
+from toolchain.machine import Emit, EmitKind
+
+
+def emit(op: Emit, context: Context) -> None:
+    shape = (op.height, op.width, op.channels)
+    sums = context.state.sums(context.space(op, SUMS), op.sums_address, shape).copy()
+    if op.kind == EmitKind.CONVOLUTION:
+        q = context.channels_requantized(op, "tables", sums, op.channels)
+    else:
+        q = requantize(sums, context.output_requant("matrix_product", op), context.activation)
+    if op.use_table:
+        q = context.arithmetic.lookup(q, context.table(op, "tables", op.table_address))
+    context.output(op, *shape)[...] = context.with_addend(op, q) if op.use_add else q
+
+
+VALUES = {Emit: emit}

@@ -1,0 +1,32 @@
+"""Networks on machines whose accumulators are a memory: the outputs of the shipped machine, at little more time."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from networks import figures
+from test_golden import LEVEL, label, read_golden
+
+from tests.emitting import emitting
+from toolchain.isa import load_machine
+
+MOST = 1.06  # cycles, over those of sums that leave the array by itself
+
+
+@pytest.mark.parametrize("kind", ["descriptors", "registers"])
+@pytest.mark.parametrize("network", ["resnet8_cifar", "dscnn_kws", "bert_tiny_relu_l2h128_s128"])
+def test_outputs_are_those_of_the_shipped_machine(network: str, kind: str) -> None:
+    found = figures(network, emitting(load_machine("edge16"), kind), LEVEL)
+    kept = re.search(r"outputs (\w+)  cycles +(\d+)", read_golden()[label(network, "edge16", LEVEL)])
+    assert kept is not None and found.outputs == kept[1]
+    assert found.cycles < MOST * int(kept[2])
+    assert 0.9 < found.expected < 1.15
+
+
+def test_the_cost_model_knows_what_emits_take() -> None:
+    """At one sum a cycle they are what the network waits for."""
+    slow = figures("resnet8_cifar", emitting(load_machine("edge16"), lanes=1), LEVEL)
+    fast = figures("resnet8_cifar", emitting(load_machine("edge16")), LEVEL)
+    assert slow.cycles > 1.5 * fast.cycles
+    assert 0.85 < slow.expected < 1.15

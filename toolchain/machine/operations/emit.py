@@ -1,0 +1,144 @@
+"""Sums out of accumulators that are a memory: requantized, and written where activations lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+from toolchain.hw.chip import Chip
+from toolchain.hw.units import SUMS
+from toolchain.machine.columns import Whole, where
+from toolchain.machine.operation import Access, Demand, MachineOp, traffic
+from toolchain.machine.operations.window import PARAMETER_BYTES, broken_table, read_of, table_bytes
+from toolchain.machine.parameter import (
+    code,
+    extent,
+    left_shift,
+    multiplier,
+    only_with,
+    operand_address,
+    operand_stride,
+    post_flag,
+    shift,
+    sums_address,
+    sums_kind,
+    unit_number,
+    zero_point,
+)
+from toolchain.machine.sums import broken_sums_address, sums_role
+from toolchain.machine.units.vector import needed_functions, rate_of, vector_demand
+
+
+class EmitKind(IntEnum):
+    CONVOLUTION = 0
+    MATRIX_PRODUCT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Emit(MachineOp):
+    """Takes sums [height, width, channels], without gaps from sums_address on, out of the accumulators of an array:
+    q = clamp(requantize(acc + bias, multiplier, shift) + output_zero_point, clamp_low, clamp_high), as the array's own operation.
+
+    CONVOLUTION: bias, multiplier and shift of each channel at parameter_address, as convolution has them.
+    MATRIX_PRODUCT: `multiplier` and `shift` for all, no bias, rounded as matrix_product.
+    Then q = table[q] when `use_table`, and when `use_add` the output is Elementwise ADD of a = q and b = what lies at
+    addend_address, with the `add_*` parameters.
+    """
+
+    NAME = "emit"
+    ENGINE = "vector"
+    FUNCTIONS = ("emit",)
+    kind: EmitKind = sums_kind(EmitKind)
+    height: int = extent()
+    width: int = extent()
+    channels: int = extent()
+    sums_address: int = sums_address(choice=False)
+    output_address: int = operand_address("output")
+    output_row_stride: int = operand_stride("output")
+    output_column_stride: int = operand_stride("output")
+    parameter_address: int = operand_address("tables", PARAMETER_BYTES)
+    output_zero_point: int = zero_point()
+    clamp_low: int = code()
+    clamp_high: int = code()
+    use_table: int = post_flag("table")
+    table_address: int = only_with("table", operand_address("tables", 1))
+    use_add: int = post_flag("add")
+    addend_address: int = only_with("add", operand_address("input"))
+    addend_row_stride: int = only_with("add", operand_stride("input"))
+    addend_column_stride: int = only_with("add", operand_stride("input"))
+    add_input_zero_point: int = only_with("add", zero_point())
+    add_addend_zero_point: int = only_with("add", zero_point())
+    add_output_zero_point: int = only_with("add", zero_point())
+    add_left_shift: int = only_with("add", left_shift())
+    add_input_multiplier: int = only_with("add", multiplier())
+    add_input_shift: int = only_with("add", shift())
+    add_addend_multiplier: int = only_with("add", multiplier())
+    add_addend_shift: int = only_with("add", shift())
+    add_output_multiplier: int = only_with("add", multiplier())
+    add_output_shift: int = only_with("add", shift())
+    add_clamp_low: int = only_with("add", code())
+    add_clamp_high: int = only_with("add", code())
+    multiplier: int = multiplier()
+    shift: int = shift()
+    unit: int = unit_number()
+
+    @classmethod
+    def needed(cls, chip: Chip) -> str | None:
+        return needed_functions(cls.FUNCTIONS, chip)
+
+    def ranges(self, chip: Chip) -> tuple[Access, ...]:
+        unit, size, counts = self.unit_in(chip), chip.activation_bytes, (self.height, self.width)
+        parameters, looked_up, added = self._read_bytes(chip)
+        addend = (self.addend_row_stride, self.addend_column_stride)
+        return (
+            read_of(unit, sums_role(unit), self.sums_address, (), (), self._elements() * chip.array.accumulators.sum_bytes),
+            read_of(unit, "tables", self.parameter_address, (), (), parameters),
+            read_of(unit, "tables", self.table_address, (), (), looked_up),
+            Access(unit.roles["input"], self.addend_address, counts, addend, added, False, in_step=True),
+            Access(
+                unit.roles["output"],
+                self.output_address,
+                counts,
+                (self.output_row_stride, self.output_column_stride),
+                self.channels * size,
+                True,
+            ),
+        )
+
+    def _elements(self) -> Whole:
+        return self.height * self.width * self.channels
+
+    def _read_bytes(self, chip: Chip) -> tuple[Whole, Whole, Whole]:
+        """Of parameters, of the table, and of the addend of one pixel."""
+        each = where(self.kind == EmitKind.CONVOLUTION, self.channels * PARAMETER_BYTES, 0)
+        return each, where(self.use_table, table_bytes(chip), 0), where(self.use_add, self.channels * chip.activation_bytes, 0)
+
+    def demand(self, chip: Chip) -> Demand:
+        unit, elements = self.unit_in(chip), self._elements()
+        sums = sums_role(unit)
+        parameters, looked_up, added = self._read_bytes(chip)
+        moved = traffic(
+            unit,
+            (sums, elements * chip.array.accumulators.sum_bytes, 0),
+            ("tables", parameters + looked_up, 0),
+            ("input", self.height * self.width * added, 0),
+            ("output", 0, elements * chip.activation_bytes),
+        )
+        return vector_demand(unit, chip, rate_of(unit, self.FUNCTIONS), elements, moved, roles=(sums, "tables", "input"))
+
+    def broken(self, chip: Chip) -> Iterator[str]:
+        unit = self.unit_in(chip)
+        if "emit" not in unit.vector.functions:
+            yield f"{unit.key}.functions has no emit"
+            return
+        if SUMS not in unit.roles:
+            yield f"{unit.key}.memories names no sums"
+            return
+        yield from broken_sums_address(self.sums_address, chip.array.accumulators.sum_bytes)
+        posts = {post for array in chip.of_kind("mac_array") for post in array.array.post}
+        for name, used in (("table", self.use_table), ("add", self.use_add)):
+            if used and name not in posts:
+                yield f"use_{name}=1, {chip.key('mac_array')}.post has no {name}"
+        if self.use_table:
+            yield from broken_table(chip)
