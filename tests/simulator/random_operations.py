@@ -378,7 +378,9 @@ def turned(d: Draw) -> list[MachineOp]:
 
 
 def batched(d: Draw) -> list[MachineOp]:
-    """Several whole products, of which one operand may serve all."""
+    """Several whole products, of which one operand may serve all; a memory of sums holds those of one."""
+    if d.chip.array.accumulators.memory is not None:
+        return matrix_product(d)
     made = next(ops for ops in iter(lambda: matrix_product(d), None) if len(ops) == 1)
     op: Any = made[0]
     batches, size = d.between(2, 4), d.size

@@ -172,7 +172,7 @@ def test_reads_of_written_parts_pass():
 def test_addresses_outside_a_memory():
     refused([load(0, 0x7FF0, 32), End()], "op 0 copy (dma0) writes sram[0x7ff0..0x8010), outside sram of 0x8000 bytes")
     refused([load(SIZE - 16, 0, 32), End()], "op 0 copy (dma0) reads dram[0x7ff0..0x8010), outside dram of 0x8000 bytes")
-    refused([load(-1, 0, 32), End()], "op 0 copy (dma0): address -1 with strides (0, 0, 0); none may be negative")
+    refused([load(-1, 0, 32), End()], "op 0 copy (dma0): address -1 with strides (0, 0, 0, 0); none may be negative")
 
 
 def test_writes_that_overlap_themselves_or_what_is_read():

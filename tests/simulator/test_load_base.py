@@ -130,14 +130,14 @@ def test_rows_and_columns_add_up():
     after = run(ops, image).dram
     first = TABLE + 2 * ROW + 8 + 4
     assert (after[RESULT : RESULT + 4] == image[first : first + 4]).all()
-    box = Access(Space.DRAM, TABLE + 4, (8, 5, 1, 1, 1), (ROW, 8, 0, 0, 0), 4, False, exact=False)
+    box = Access(Space.DRAM, TABLE + 4, (8, 5, 1, 1, 1, 1), (ROW, 8, 0, 0, 0, 0), 4, False, exact=False)
     assert accesses_at(dispatched(CHIP, ops), 2, CHIP)[0] == box
 
 
 def test_an_access_is_a_box_of_all_that_it_may_be():
     flow = dispatched(CHIP, [load(), copy(16, 0, 8, bases=(1, 0)), copy(16, 0, 8), End()])
     source, target = accesses_at(flow, 1, CHIP)
-    assert source == Access(Space.DRAM, TABLE + 16, (8, 1, 1, 1), (ROW, 0, 0, 0), 8, False, exact=False)
+    assert source == Access(Space.DRAM, TABLE + 16, (8, 1, 1, 1, 1), (ROW, 0, 0, 0, 0), 8, False, exact=False)
     assert target.exact and target.end == 8
     assert all(a.exact for i in (0, 2) for a in accesses_at(flow, i, CHIP))
 
@@ -166,7 +166,7 @@ def test_places_that_meet_are_one_range():
         ),
         (
             [load(address=INDEX - 2, offset=-ROW), copy(0, 0, bases=(1, 0))],
-            "op 1 copy (dma0): address -48 with strides (48, 0, 0, 0); none may be negative",
+            "op 1 copy (dma0): address -48 with strides (48, 0, 0, 0, 0); none may be negative",
         ),
         ([load(1001)], "op 0 load_base (dma0): limit=1001, must be 0 to 1000 (control.indirect.max_index)"),
         ([load(-1)], "op 0 load_base (dma0): limit=-1, must be 0 to 1000 (control.indirect.max_index)"),
