@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from toolchain.bounds import DRAM_BYTES
 from toolchain.codegen.areas import Piece, areas_of, based
-from toolchain.codegen.lower import Homes, lower_region
+from toolchain.codegen.lower import BaseAddresses, lower_region
 from toolchain.codegen.model import Held, LayerInfo, Occupied, Port, Region, Result
 from toolchain.codegen.repeat import Stepping
 from toolchain.codegen.synchronise import synchronise
@@ -22,7 +22,7 @@ from toolchain.ops.kit.operator import NpuOp, operator_of
 from toolchain.ops.kit.tile import Block, aligned
 from toolchain.passes.samples import OneSample
 from toolchain.passes.segments import Segment
-from toolchain.schedule.copies import Spot
+from toolchain.schedule.copies import Location
 from toolchain.schedule.region import RegionPlan
 
 
@@ -44,7 +44,7 @@ def link_region(
     chip = machine.chip
     layout = _Layout(graph, segment, plan, samples, _dram_alignment(chip), chip)
     constants = _Constants(layout.end, layout.align)
-    placed = lower_region(plan, Homes(layout.roots, constants.address), chip)
+    placed = lower_region(plan, BaseAddresses(layout.roots, constants.address), chip)
     inputs, outputs = (
         tuple(_port(n, graph, plan, layout.roots, origins) for n in names) for names in (segment.inputs, segment.outputs)
     )
@@ -92,7 +92,7 @@ class _Layout:
         for name in dict.fromkeys((*segment.inputs, *segment.outputs)):
             root = plan.views[name].root if name in plan.views else name
             if root not in self.roots:
-                self.roots[root] = Spot(Space.DRAM, at)
+                self.roots[root] = Location(Space.DRAM, at)
                 if samples is not None and root in samples.counted:
                     self.stepping[root] = Stepping(at, at + samples.graph.types[root].size_bytes)
                 end = at + aligned(graph.types[root].size_bytes, align)
@@ -103,7 +103,7 @@ class _Layout:
             # DRAM is plentiful: any plan that fits will do.
             spilled = place([Buffer(s.name, s.start, s.end, s.size_bytes, align) for s in plan.spilled], chip.dram.size)
             for name, address in spilled.addresses.items():
-                self.roots[name] = Spot(Space.DRAM, at + address)
+                self.roots[name] = Location(Space.DRAM, at + address)
             at += aligned(spilled.peak_bytes, align)
         self.end = at
 
@@ -126,14 +126,14 @@ def _encoded(ops: Sequence[MachineOp], machine: Machine) -> bytes:
         raise InternalError(f"{machine.chip.name}: an operation was emitted that it cannot say: {fault}") from fault
 
 
-def _layers(plan: RegionPlan, roots: Mapping[str, Spot], count: int, stepping: Collection[str]) -> Sequence[LayerInfo]:
+def _layers(plan: RegionPlan, roots: Mapping[str, Location], count: int, stepping: Collection[str]) -> Sequence[LayerInfo]:
     """count: of samples, one an iteration, which take turns in all roots but the stepping ones."""
     found = []
     for node in (p.layer.node for p in plan.layers):
         view = plan.views[node.outputs[0]]
-        home = roots[view.root]
+        base = roots[view.root]
         turns = 1 if view.root in stepping else count
-        result = Result(node.outputs[0], home.space.name.lower(), home.address + view.offset_bytes, view.strides, turns)
+        result = Result(node.outputs[0], base.space.name.lower(), base.address + view.offset_bytes, view.strides, turns)
         found.append(LayerInfo(node.name, operator_of(node, NpuOp).NAME, node.sources, result))
     return found
 
@@ -142,12 +142,12 @@ def _port(
     name: str,
     graph: Graph,
     plan: RegionPlan,
-    roots: Mapping[str, Spot],
+    roots: Mapping[str, Location],
     origins: Mapping[str, tuple[str, str]],
 ) -> Port:
     view = plan.views.get(name)
-    home = roots[view.root if view else name]
-    return port_at(home.address + (view.offset_bytes if view else 0), name, graph, origins)
+    base = roots[view.root if view else name]
+    return port_at(base.address + (view.offset_bytes if view else 0), name, graph, origins)
 
 
 def port_at(address: int, name: str, graph: Graph, origins: Mapping[str, tuple[str, str]]) -> Port:

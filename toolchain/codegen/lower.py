@@ -11,21 +11,21 @@ from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
 from toolchain.machine import Access, Copy, MachineOp, Space, accesses, overlap
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Block, Region, Site, Work, dense_strides
-from toolchain.schedule.copies import Mover, Spot, Stride, copies, fills
+from toolchain.ops.kit.tile import Block, Box, Site, Work, dense_strides
+from toolchain.schedule.copies import Location, Mover, Stride, copies, fills
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.emits import SumPlaces
 from toolchain.schedule.places import View
 from toolchain.schedule.region import RegionPlan
-from toolchain.schedule.staging import PlannedLayer, region_strides, rings, staged
+from toolchain.schedule.staging import PlannedLayer, box_strides, rings, staged
 from toolchain.schedule.units import on_unit
 
 
 @dataclass(frozen=True)
-class Homes:
+class BaseAddresses:
     """Where every root lies, and where a constant block is kept in DRAM."""
 
-    roots: Mapping[str, Spot]
+    roots: Mapping[str, Location]
     block: Callable[[Block], int]
 
 
@@ -48,12 +48,12 @@ class Placed:
     accesses: tuple[Access, ...]
 
 
-def lower_region(plan: RegionPlan, homes: Homes, chip: Chip) -> list[Placed]:
+def lower_region(plan: RegionPlan, bases: BaseAddresses, chip: Chip) -> list[Placed]:
     """Every operation of a region without synchronisation."""
     groups: list[Group] = []
     channels, sums = _LoadChannels(chip), SumPlaces(chip)
     for index, planned in enumerate(plan.layers):
-        lowering = _LayerLowering(plan, planned, index, homes, chip, channels, sums)
+        lowering = _LayerLowering(plan, planned, index, bases, chip, channels, sums)
         groups += lowering.tiles() if planned.plan is not None else [lowering.moves()]
     return list(_overlapped(groups, chip))
 
@@ -84,13 +84,13 @@ class _LayerLowering:
         plan: RegionPlan,
         planned: PlannedLayer,
         index: int,
-        homes: Homes,
+        bases: BaseAddresses,
         chip: Chip,
         channels: _LoadChannels,
         sums: SumPlaces,
     ):
         self.channels, self.sums = channels, sums
-        self.plan, self.planned, self.index, self.homes, self.chip = plan, planned, index, homes, chip
+        self.plan, self.planned, self.index, self.bases, self.chip = plan, planned, index, bases, chip
         self.item = chip.activation_bytes
         store = chip.channels[-1]
         self.loads = Mover(0, chip.dma_dimensions)  # dealt out to channels
@@ -101,12 +101,12 @@ class _LayerLowering:
     def layer(self) -> Layer:
         return self.planned.layer
 
-    def spot(self, name: str, start: Sequence[int]) -> Spot:
-        """The address of element `start` of a tensor in its home."""
+    def location(self, name: str, start: Sequence[int]) -> Location:
+        """The address of element `start` of a tensor in its base."""
         view = self.plan.views[name]
-        home = self.homes.roots[view.root]
+        base = self.bases.roots[view.root]
         offset = view.offset_bytes + sum(i * s for i, s in zip(start, view.strides))
-        return Spot(home.space, home.address + offset)
+        return Location(base.space, base.address + offset)
 
     def view(self, name: str) -> View:
         return self.plan.views[name]
@@ -119,67 +119,67 @@ class _LayerLowering:
         units = self.planned.units or repeat(plan.units[0])
         return [self._tile(work, unit) for work, unit in zip(works, units, strict=bool(self.planned.units))]
 
-    def _take(self, role: str, space: int, key: Hashable) -> tuple[Spot, bool]:
+    def _take(self, role: str, space: int, key: Hashable) -> tuple[Location, bool]:
         """(the slot for it, whether it is there already)."""
         index, held = self.rings[role, space].take(key)
         return self.plan.slot(self.index, role, space, index), held
 
     def _tile(self, work: Work, unit: Unit) -> Group:
         loads: list[MachineOp] = []
-        sites = [self._read(f"r{i}", region, unit, loads) for i, region in enumerate(work.reads)]
+        sites = [self._read(f"r{i}", box, unit, loads) for i, box in enumerate(work.reads)]
         addresses = [self._block(f"b{i}", block, unit, loads) for i, block in enumerate(work.blocks)]
         stores: list[MachineOp] = []
         out = self._write(work.write, unit, stores) if work.write is not None else None
         computes = on_unit(work.emit(sites, addresses, out), unit, self.chip, self.sums)
         return Group(tuple(loads), computes, tuple(stores), self.index)
 
-    def _read(self, role: str, region: Region, unit: Unit, loads: list[MachineOp]) -> Site:
-        home = self.spot(region.tensor, region.start)
-        if not staged(region, unit, self.plan.residents):
-            return Site(home.address, self.view(region.tensor).strides)
-        slot, held = self._take(role, unit.roles[region.role], region)
-        site = Site(slot.address, dense_strides(region.size, self.item))
+    def _read(self, role: str, box: Box, unit: Unit, loads: list[MachineOp]) -> Site:
+        base = self.location(box.tensor, box.start)
+        if not staged(box, unit, self.plan.residents):
+            return Site(base.address, self.view(box.tensor).strides)
+        slot, held = self._take(role, unit.roles[box.role], box)
+        site = Site(slot.address, dense_strides(box.size, self.item))
         if not held:
-            strides = region_strides(region, self.view(region.tensor).strides, site.strides)
-            loads += self.channels.deal(copies(home, slot, strides, self.item, self.loads))
+            strides = box_strides(box, self.view(box.tensor).strides, site.strides)
+            loads += self.channels.deal(copies(base, slot, strides, self.item, self.loads))
         return site
 
     def _block(self, role: str, block: Block, unit: Unit, loads: list[MachineOp]) -> int:
         slot, held = self._take(role, unit.roles[block.role], block.key)
         if not held:
-            source = Spot(Space.DRAM, self.homes.block(block))
+            source = Location(Space.DRAM, self.bases.block(block))
             loads += self.channels.deal(copies(source, slot, [Stride(block.size_bytes, 1, 1)], 1, self.loads))
         return slot.address
 
-    def _write(self, region: Region, unit: Unit, stores: list[MachineOp]) -> Site:
-        home = self.spot(region.tensor, region.start)
-        if region.tensor in self.plan.residents:
-            return Site(home.address, self.view(region.tensor).strides)
-        slot, _ = self._take("w", unit.roles["output"], region)
-        site = Site(slot.address, dense_strides(region.size, self.item))
-        strides = region_strides(region, site.strides, self.view(region.tensor).strides)
-        stores += copies(slot, home, strides, self.item, self.stores)
+    def _write(self, box: Box, unit: Unit, stores: list[MachineOp]) -> Site:
+        base = self.location(box.tensor, box.start)
+        if box.tensor in self.plan.residents:
+            return Site(base.address, self.view(box.tensor).strides)
+        slot, _ = self._take("w", unit.roles["output"], box)
+        site = Site(slot.address, dense_strides(box.size, self.item))
+        strides = box_strides(box, site.strides, self.view(box.tensor).strides)
+        stores += copies(slot, base, strides, self.item, self.stores)
         return site
 
-    def _moved(self, source: Spot, target: Spot, strides: Sequence[Stride]) -> list[Copy]:
+    def _moved(self, source: Location, target: Location, strides: Sequence[Stride]) -> list[Copy]:
         """Matrices are turned where that is no slower than element by element."""
         found = [list(copies(source, target, strides, self.item, mover)) for mover in self.movers]
         model = CostModel(self.chip)
         return min(found, key=lambda ops: (sum(model.alone_cycles(op) for op in ops), len(ops)))
 
     def moves(self) -> Group:
-        """A mover: fills and strided copies between the homes of its tensors."""
+        """A mover: fills and strided copies between the bases of its tensors."""
         node = self.layer.node
         boxes, moves = self.layer.mover.moves(self.layer)
         out = node.outputs[0]
         target_strides = self.view(out).strides
         ops: list[MachineOp] = []
         for box in boxes:
-            target = self.spot(out, box.start)
+            target = self.location(out, box.start)
             ops += fills(target, box.size, target_strides, box.value, self.item, self.stores)
         for move in moves:
             name = node.inputs[move.source]
-            source, target = self.spot(name, move.source_start), self.spot(out, move.target_start)
+            source, target = self.location(name, move.source_start), self.location(out, move.target_start)
             if source == target and self.view(name).root == self.view(out).root:
                 continue  # made in place
             strides = [

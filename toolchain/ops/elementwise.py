@@ -25,7 +25,7 @@ from toolchain.ops.kit.box import (
     box_tilings,
     broadcast_strides,
     constant_block,
-    operand_region,
+    operand_box,
     row_column,
     three,
 )
@@ -36,7 +36,7 @@ from toolchain.ops.kit.requants import pair
 from toolchain.ops.kit.residual import Residual
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
-from toolchain.ops.kit.tile import Block, Region, Site, Tiling, Work, dense_strides
+from toolchain.ops.kit.tile import Block, Box, Site, Tiling, Work, dense_strides
 
 Kind = Literal["add", "sub", "mul", "prelu"]
 Bounds = tuple[float | None, float | None]
@@ -206,20 +206,20 @@ class IntegerBinary(TiledOp):
 
     def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> Work:
         item = layer.chip.activation_bytes
-        regions = [operand_region(n, layer.types[n].shape, start, size) for n in layer.node.inputs]
+        boxes = [operand_box(n, layer.types[n].shape, start, size) for n in layer.node.inputs]
         constant = [n in layer.constants for n in layer.node.inputs]
-        reads = tuple(r for r, c in zip(regions, constant) if not c)
-        blocks = tuple(constant_block(layer, r) for r, c in zip(regions, constant) if c)
+        reads = tuple(r for r, c in zip(boxes, constant) if not c)
+        blocks = tuple(constant_block(layer, r) for r, c in zip(boxes, constant) if c)
 
         def emit(sites: Sequence[Site], addresses: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
             assert out is not None
             moving, fixed = iter(sites), iter(addresses)
-            at = [Site(next(fixed), dense_strides(r.size, item)) if c else next(moving) for r, c in zip(regions, constant)]
-            a = broadcast_strides(regions[0], at[0], len(size))
-            b = broadcast_strides(regions[1], at[1], len(size))
+            at = [Site(next(fixed), dense_strides(r.size, item)) if c else next(moving) for r, c in zip(boxes, constant)]
+            a = broadcast_strides(boxes[0], at[0], len(size))
+            b = broadcast_strides(boxes[1], at[1], len(size))
             return (self._instruction(at, a, b, size, out),)
 
-        return Work(reads, blocks, Region(layer.node.outputs[0], start, size), emit)
+        return Work(reads, blocks, Box(layer.node.outputs[0], start, size), emit)
 
     def _instruction(
         self, at: list[Site], a: Sequence[int], b: Sequence[int], size: tuple[int, ...], out: Site
@@ -308,18 +308,18 @@ class Rescale(TiledOp):
         return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size))
 
     def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> Work:
-        region = Region(layer.node.inputs[0], start, size)
+        box = Box(layer.node.inputs[0], start, size)
 
         def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
             assert out is not None
-            strides = broadcast_strides(region, sites[0], len(size))
+            strides = broadcast_strides(box, sites[0], len(size))
             r = self.requant
             a = (sites[0].address, *strides, self.x_zero_point, 0, 0)
             output = (r.zero_point, *pair(r), r.low, r.high)
             return (elementwise(ElementwiseKind.RESCALE, size, out, a=a, b=(0,) * 7, output=output),)
 
         no_blocks: tuple[Block, ...] = ()
-        return Work((region,), no_blocks, Region(layer.node.outputs[0], start, size), emit)
+        return Work((box,), no_blocks, Box(layer.node.outputs[0], start, size), emit)
 
 
 def rescaled(name: str, source: str, target: str, x: Quant, y: Quant, scope: QuantScope) -> Node:

@@ -19,7 +19,7 @@ from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, QuantSc
 from toolchain.ops.kit.requants import pair
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
-from toolchain.ops.kit.tile import Region, Site, Tiling, Work, halvings
+from toolchain.ops.kit.tile import Box, Site, Tiling, Work, halvings
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class IntegerMatrixProduct(TiledOp):
         def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
             multiplier, shift = pair(r)
             named = (("a", a_region, sites[0]), ("b", b_region, sites[1]), ("output", write, out))
-            strides = {f"{name}_batch_stride": _batch_stride(region, site) for name, region, site in named}
+            strides = {f"{name}_batch_stride": _batch_stride(box, site) for name, box, site in named}
             return (
                 machine.MatrixProduct(
                     a_address=sites[0].address,
@@ -172,16 +172,16 @@ def batch_choices(chip: Chip, nodes: Iterable[Node]) -> tuple[Chip, ...]:
 
 def _matrix_region(
     name: str, shape: tuple[int, ...], lead: tuple[Any, ...], rows: tuple[int, int], columns: tuple[int, int]
-) -> Region:
+) -> Box:
     """lead: the step of each batch dimension, of the last one (start, size)."""
     spans = [*((i, 1) for i in lead[:-1]), *lead[-1:]]
     own = [(0, 1) if n == 1 else span for n, span in zip(shape, spans[len(spans) - (len(shape) - 2) :])]
-    return Region(name, (*(s for s, _ in own), rows[0], columns[0]), (*(n for _, n in own), rows[1], columns[1]))
+    return Box(name, (*(s for s, _ in own), rows[0], columns[0]), (*(n for _, n in own), rows[1], columns[1]))
 
 
-def _batch_stride(region: Region | None, site: Site | None) -> int:
+def _batch_stride(box: Box | None, site: Site | None) -> int:
     """Bytes between the matrices of neighbouring products, 0 where there is one for all."""
-    return site.strides[-3] if region and site and (1, *region.size)[-3] > 1 else 0
+    return site.strides[-3] if box and site and (1, *box.size)[-3] > 1 else 0
 
 
 def matrix_product(scope: Scope) -> None:

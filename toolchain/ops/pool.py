@@ -27,7 +27,7 @@ from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, QuantSc
 from toolchain.ops.kit.requants import pair
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
-from toolchain.ops.kit.tile import Region, Site, Tiling, Work, halvings, spans
+from toolchain.ops.kit.tile import Box, Site, Tiling, Work, halvings, spans
 from toolchain.ops.kit.window import Window, output_size, pair_of
 
 Pair = tuple[int, int]
@@ -211,8 +211,8 @@ class _Pooling(TiledOp):
         vertical, horizontal = self.geometry.axes(height, width)
         top, high = vertical.needed(*rows)
         left, wide = horizontal.needed(*columns)
-        region = Region(layer.node.inputs[0], (n, top, left, channels[0]), (1, high, wide, channels[1]))
-        write = Region(layer.node.outputs[0], (n, rows[0], columns[0], channels[0]), (1, rows[1], columns[1], channels[1]))
+        box = Box(layer.node.inputs[0], (n, top, left, channels[0]), (1, high, wide, channels[1]))
+        write = Box(layer.node.outputs[0], (n, rows[0], columns[0], channels[0]), (1, rows[1], columns[1], channels[1]))
 
         def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
             assert out is not None
@@ -246,7 +246,7 @@ class _Pooling(TiledOp):
                 ),
             )
 
-        return Work((region,), (), write, emit)
+        return Work((box,), (), write, emit)
 
     def _numbers(self, layer: Layer, row: int, column: int) -> dict[str, Any]:
         raise NotImplementedError

@@ -28,7 +28,7 @@ from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, QuantSc
 from toolchain.ops.kit.requants import LookupTable
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
-from toolchain.ops.kit.tile import Block, Region, Site, Tiling, Work
+from toolchain.ops.kit.tile import Block, Box, Site, Tiling, Work
 
 Function = Any  # ("x",) | float | (name, Function, ...)
 Attributes = Mapping[str, Any]
@@ -357,8 +357,8 @@ class Lookup(TiledOp):
                 ),
             )
 
-        reads = (Region(layer.node.inputs[0], start, size),)
-        return Work(reads, (block,), Region(layer.node.outputs[0], start, size), emit)
+        reads = (Box(layer.node.inputs[0], start, size),)
+        return Work(reads, (block,), Box(layer.node.outputs[0], start, size), emit)
 
 
 def unary(scope: Scope) -> None:

@@ -11,7 +11,7 @@ from toolchain.machine.operations.move import MOST_DIMENSIONS
 
 
 @dataclass(frozen=True)
-class Spot:
+class Location:
     """An address in one of the memories."""
 
     space: Space
@@ -36,7 +36,7 @@ class Mover:
     transposes: bool = False
 
 
-def copies(source: Spot, target: Spot, strides: Sequence[Stride], item_bytes: int, mover: Mover) -> Iterator[Copy]:
+def copies(source: Location, target: Location, strides: Sequence[Stride], item_bytes: int, mover: Mover) -> Iterator[Copy]:
     """strides: outermost first, over elements of item_bytes -> copies of at most the mover's counts each."""
     run = _unroll(strides, item_bytes, mover)
     outer, first, second, third = run.loops
@@ -58,7 +58,7 @@ def copies(source: Spot, target: Spot, strides: Sequence[Stride], item_bytes: in
 
 
 def fills(
-    target: Spot, sizes: Sequence[int], strides: Sequence[int], value: int, item_bytes: int, mover: Mover
+    target: Location, sizes: Sequence[int], strides: Sequence[int], value: int, item_bytes: int, mover: Mover
 ) -> Iterator[Fill]:
     """The box of these sizes and byte strides set to one code."""
     run = _unroll([Stride(n, s, s) for n, s in zip(sizes, strides)], item_bytes, mover)

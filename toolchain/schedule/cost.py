@@ -16,11 +16,11 @@ from toolchain.hw.units import Unit
 from toolchain.machine import MachineOp, Space, demand
 from toolchain.ops.kit.nest import Axis
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Block, Region, Work, dense_strides
-from toolchain.schedule.copies import Mover, Spot, Stride, copies
+from toolchain.ops.kit.tile import Block, Box, Work, dense_strides
+from toolchain.schedule.copies import Location, Mover, Stride, copies
 from toolchain.schedule.emits import SumPlaces, turns
 from toolchain.schedule.places import View
-from toolchain.schedule.staging import Ring, Slot, region_strides, rings, staged
+from toolchain.schedule.staging import Ring, Slot, box_strides, rings, staged
 from toolchain.schedule.units import Clocks, able_units, chain_of, emitted, on_unit
 
 _SEEN, _SEEN_INNERMOST = 2, 3  # of equal steps: the pipeline is in its stride after two works
@@ -73,19 +73,19 @@ class CostModel:
         """Whether programs name another unit than the first of its kind."""
         return any(unit.number for kind in ("mac_array", "vector") for unit in self._chip.workers(kind))
 
-    def load_cycles(self, region: Region, view: View, home: int, space: int) -> float:
-        """Cycles to bring a region from the memory `home` into the memory `space`."""
-        key = (region.size, view.strides, home, space)
+    def load_cycles(self, box: Box, view: View, home: int, space: int) -> float:
+        """Cycles to bring a box from the memory `home` into the memory `space`."""
+        key = (box.size, view.strides, home, space)
         if key not in self._loads:
-            strides = region_strides(region, view.strides, dense_strides(region.size, self._chip.activation_bytes))
+            strides = box_strides(box, view.strides, dense_strides(box.size, self._chip.activation_bytes))
             self._loads[key] = self._copy_cycles(home, space, strides, self._chip.activation_bytes)
         return self._loads[key]
 
-    def store_cycles(self, region: Region, view: View) -> float:
-        """Cycles to take a region away."""
-        key = (region.size, view.strides, "store")
+    def store_cycles(self, box: Box, view: View) -> float:
+        """Cycles to take a box away."""
+        key = (box.size, view.strides, "store")
         if key not in self._loads:
-            strides = region_strides(region, dense_strides(region.size, self._chip.activation_bytes), view.strides)
+            strides = box_strides(box, dense_strides(box.size, self._chip.activation_bytes), view.strides)
             self._loads[key] = self._copy_cycles(Space.SRAM, Space.DRAM, strides, self._chip.activation_bytes)
         return self._loads[key]
 
@@ -98,7 +98,7 @@ class CostModel:
 
     def _copy_cycles(self, source: int, target: int, strides: list[Stride], item_bytes: int) -> float:
         channel = self._chip.loaders(source, target)[0].number
-        ends, mover = (Spot(Space(source), 0), Spot(Space(target), 0)), Mover(channel, self._chip.dma_dimensions)
+        ends, mover = (Location(Space(source), 0), Location(Space(target), 0)), Mover(channel, self._chip.dma_dimensions)
         return sum(self.alone_cycles(op) for op in copies(*ends, strides, item_bytes, mover))
 
     def able(self, layer: Layer, visited: Iterable[Sequence[Work] | int], views: Mapping[str, View]) -> tuple[Unit, ...]:
@@ -239,17 +239,17 @@ class Pipeline:
     def _behind(self, load: float) -> float:
         return max(self._clocks.dma, self._finished[0]) + load if load else self._clocks.dma
 
-    def _passing(self, work: Work, unit: Unit) -> Iterator[tuple[Ring, Hashable, Region | Block, int]]:
+    def _passing(self, work: Work, unit: Unit) -> Iterator[tuple[Ring, Hashable, Box | Block, int]]:
         """What passes through rings: the ring, by which key it knows the thing, the thing, the ring's memory."""
-        for i, region in enumerate(work.reads):
-            if staged(region, unit, self._resident):
-                space = unit.roles[region.role]
-                yield self._rings[f"r{i}", space], region, region, space
+        for i, box in enumerate(work.reads):
+            if staged(box, unit, self._resident):
+                space = unit.roles[box.role]
+                yield self._rings[f"r{i}", space], box, box, space
         for i, block in enumerate(work.blocks):
             space = unit.roles[block.role]
             yield self._rings[f"b{i}", space], block.key, block, space
 
-    def _bring_cycles(self, item: Region | Block, space: int) -> float:
+    def _bring_cycles(self, item: Box | Block, space: int) -> float:
         if isinstance(item, Block):
             return self._model.block_cycles(item.size_bytes, space)
         home = Space.SRAM if item.tensor in self._resident else Space.DRAM

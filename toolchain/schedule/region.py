@@ -13,7 +13,7 @@ from toolchain.machine import Space
 from toolchain.memory import Buffer, DoesNotFit, Placement, ResidentTensor, choose_residents, place
 from toolchain.ops.kit.operator import Layer, TiledOp, tiling_key
 from toolchain.ops.permutation import Reshape
-from toolchain.schedule.copies import Spot
+from toolchain.schedule.copies import Location
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.options import Options
 from toolchain.schedule.placement import place_works
@@ -53,13 +53,13 @@ class RegionPlan:
         """The tensors that lie in resident roots."""
         return frozenset(name for name, view in self.views.items() if view.root in self.resident)
 
-    def root(self, name: str) -> Spot:
+    def root(self, name: str) -> Location:
         """Where a resident root begins."""
-        return Spot(Space.SRAM, self.placements[Space.SRAM].addresses[name])
+        return Location(Space.SRAM, self.placements[Space.SRAM].addresses[name])
 
-    def slot(self, layer: int, role: str, space: int, copy: int) -> Spot:
+    def slot(self, layer: int, role: str, space: int, copy: int) -> Location:
         """Where a slot of a layer's ring begins."""
-        return Spot(Space(space), self.placements[space].addresses[_slot_name(layer, role, copy)])
+        return Location(Space(space), self.placements[space].addresses[_slot_name(layer, role, copy)])
 
 
 def plan_region(

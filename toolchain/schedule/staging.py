@@ -1,7 +1,7 @@
 """Staging: the slots in memories of the chip through which a layer's tiles pass.
 
 Each operand that lives elsewhere than a unit reads it, each constant block and a DRAM output has a ring of one or two slots in
-the memory of that operand; a region that is still in its ring is not loaded again. Units with memories of their own have rings
+the memory of that operand; a box that is still in its ring is not loaded again. Units with memories of their own have rings
 of their own. Codegen walks the same rings, so that what is costed is what is emitted.
 """
 
@@ -15,7 +15,7 @@ from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Region, Tiling, Work, aligned
+from toolchain.ops.kit.tile import Box, Tiling, Work, aligned
 from toolchain.schedule.copies import Stride
 
 Room = Mapping[int, int]  # bytes by memory, a code of `chip.spaces`
@@ -87,9 +87,9 @@ def rings(slots: Iterable[Slot]) -> dict[tuple[str, int], Ring]:
     return {(s.role, s.space): Ring(s.copies) for s in slots}
 
 
-def staged(region: Region, unit: Unit, resident: Collection[str]) -> bool:
+def staged(box: Box, unit: Unit, resident: Collection[str]) -> bool:
     """Whether what the unit reads must be brought in: its tensor does not lie in the memory that the unit reads it from."""
-    return region.tensor not in resident or unit.roles[region.role] != Space.SRAM
+    return box.tensor not in resident or unit.roles[box.role] != Space.SRAM
 
 
 @dataclass(frozen=True)
@@ -114,10 +114,10 @@ class Sizes:
         self.total_bytes = 0  # all roles with one slot each, wherever they lie
 
     def add(self, work: Work, resident: Collection[str]) -> None:
-        for i, region in enumerate(work.reads):
-            kept = region.tensor in resident
-            if not (kept and region.role in self._in_place):
-                self._note(f"r{i}", math.prod(region.size) * self._item_bytes, region, _Use(region.role, kept))
+        for i, box in enumerate(work.reads):
+            kept = box.tensor in resident
+            if not (kept and box.role in self._in_place):
+                self._note(f"r{i}", math.prod(box.size) * self._item_bytes, box, _Use(box.role, kept))
         for i, block in enumerate(work.blocks):
             self._note(f"b{i}", block.size_bytes, block.key, _Use(block.role, False))
         if work.write is not None and work.write.tensor not in resident:
@@ -172,5 +172,5 @@ def fits(needed: Room, room: Room) -> bool:
     return all(size <= room.get(space, 0) for space, size in needed.items())
 
 
-def region_strides(region: Region, source: Sequence[int], target: Sequence[int]) -> list[Stride]:
-    return [Stride(n, a, b) for n, a, b in zip(region.size, source, target)]
+def box_strides(box: Box, source: Sequence[int], target: Sequence[int]) -> list[Stride]:
+    return [Stride(n, a, b) for n, a, b in zip(box.size, source, target)]

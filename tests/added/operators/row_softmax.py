@@ -20,7 +20,7 @@ from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.operator import Array, FloatOp, Layer, QuantScope, TiledOp
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
-from toolchain.ops.kit.tile import Region, Site, Tiling, Work, halvings
+from toolchain.ops.kit.tile import Box, Site, Tiling, Work, halvings
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class IntegerSoftmax(TiledOp):
             rows = (*size, source.address, source.strides[0], out.address, out.strides[0])
             return (RowSoftmax(*rows, self.multiplier, self.shift),)
 
-        return Work((Region(layer.node.inputs[0], start, size),), (), Region(layer.node.outputs[0], start, size), emit)
+        return Work((Box(layer.node.inputs[0], start, size),), (), Box(layer.node.outputs[0], start, size), emit)
 
 
 def softmax(scope: Scope) -> None:

@@ -83,7 +83,7 @@ class Grouped(Lowering):
         tile, _ = self._tile(point)
         start, count = tile.channels[0] // self.own, tile.channels[1] // self.own
         met = [taps.index(part) for part in self._met(tile, taps)] or [0]
-        region = self.read(tile, Part(*taps[0], tile.channels), (start * self.inputs, count * self.inputs))
+        box = self.read(tile, Part(*taps[0], tile.channels), (start * self.inputs, count * self.inputs))
         write = self.write(tile)
         pieces = spans(count, self.at_once)
         constants, offsets = self._packed(tile, taps, pieces)
@@ -96,14 +96,14 @@ class Grouped(Lowering):
                     last, weights = at == met[-1], offsets[index * len(taps) + at]
                     found.append(
                         machine.Convolution(
-                            **self.window_fields(tile, Part(*taps[at], piece), region, site),
+                            **self.window_fields(tile, Part(*taps[at], piece), box, site),
                             **self.array_fields(constants.at(blocks, weights, parameters), at != met[0], last),
                             **self._results(piece, out if last else None),
                         )
                     )
             return tuple(found)
 
-        return [Work((region,), constants.blocks, write, emit)]
+        return [Work((box,), constants.blocks, write, emit)]
 
     def _results(self, piece: Pair, out: Site | None) -> dict[str, int]:
         """What becomes of the sums of a piece of the groups, and how many channels they have."""

@@ -15,7 +15,7 @@ from toolchain.ops.kit.nest import Nest, alike, cut_axis, reduction_axis, window
 from toolchain.ops.kit.operator import Array, Layer
 from toolchain.ops.kit.requants import channel_slice, pack_weights, parameter_block
 from toolchain.ops.kit.residual import no_residual_fields, residual_fields
-from toolchain.ops.kit.tile import Region, Site, Tiling, Work, spans
+from toolchain.ops.kit.tile import Box, Site, Tiling, Work, spans
 from toolchain.ops.kit.window import Window
 
 Pair = tuple[int, int]
@@ -110,29 +110,29 @@ class Lowering:
         """The work of one instruction."""
         raise NotImplementedError
 
-    def read(self, tile: Tile, part: Part, channels: tuple[int, int]) -> Region:
+    def read(self, tile: Tile, part: Part, channels: tuple[int, int]) -> Box:
         """What the tile reads; of the kernel rows of this part alone where the tiling cuts them to save memory."""
         vertical = self.vertical.part(part.ky) if self.tiling.taps else self.vertical
         top, rows = vertical.needed(*tile.rows)
         left, columns = self.horizontal.needed(*tile.columns)
-        return Region(self.x, (tile.n, top, left, channels[0]), (1, rows, columns, channels[1]))
+        return Box(self.x, (tile.n, top, left, channels[0]), (1, rows, columns, channels[1]))
 
-    def write(self, tile: Tile) -> Region:
+    def write(self, tile: Tile) -> Box:
         start = (tile.n, tile.rows[0], tile.columns[0], tile.channels[0])
-        return Region(self.layer.node.outputs[0], start, (1, tile.rows[1], tile.columns[1], tile.channels[1]))
+        return Box(self.layer.node.outputs[0], start, (1, tile.rows[1], tile.columns[1], tile.channels[1]))
 
-    def window_fields(self, tile: Tile, part: Part, region: Region, site: Site) -> dict[str, int]:
+    def window_fields(self, tile: Tile, part: Part, box: Box, site: Site) -> dict[str, int]:
         """Addresses, sizes and padding of the input as this part of the kernel sees it."""
         op = self.op
         vertical, horizontal = self.vertical.part(part.ky), self.horizontal.part(part.kx)
-        skip_rows, pad_top = vertical.offset(tile.rows[0], region.start[1])
-        skip_columns, pad_left = horizontal.offset(tile.columns[0], region.start[2])
+        skip_rows, pad_top = vertical.offset(tile.rows[0], box.start[1])
+        skip_columns, pad_left = horizontal.offset(tile.columns[0], box.start[2])
         return {
             "input_address": site.address + skip_rows * site.strides[1] + skip_columns * site.strides[2],
             "input_row_stride": site.strides[1],
             "input_column_stride": site.strides[2],
-            "input_height": max(0, region.size[1] - skip_rows),
-            "input_width": max(0, region.size[2] - skip_columns),
+            "input_height": max(0, box.size[1] - skip_rows),
+            "input_width": max(0, box.size[2] - skip_columns),
             "pad_top": pad_top,
             "pad_left": pad_left,
             "kernel_height": part.ky[1],
@@ -203,9 +203,9 @@ class Dense(Lowering):
         super().__init__(op, layer, tiling)
 
     def work(self, tile: Tile, part: Part, accumulate: bool, last: bool) -> Work:
-        region = self.read(tile, part, (tile.group * self.reduction + part.inner[0], part.inner[1]))
+        box = self.read(tile, part, (tile.group * self.reduction + part.inner[0], part.inner[1]))
         write = self.write(tile) if last else None
-        reads = [region]
+        reads = [box]
         if last and self.op.residual is not None:
             reads.append(self.write(tile)._replace(tensor=self.layer.node.inputs[3]))
         shape = (tile.channels[1], part.ky[1] * part.kx[1] * part.inner[1])
@@ -215,7 +215,7 @@ class Dense(Lowering):
             residual = self.op.residual if len(sites) > 1 else None
             return (
                 machine.Convolution(
-                    **self.window_fields(tile, part, region, sites[0]),
+                    **self.window_fields(tile, part, box, sites[0]),
                     **self.array_fields(constants.at(blocks), accumulate, last),
                     **self.output_fields(out),
                     **(no_residual_fields() if residual is None else residual_fields(residual, sites[1])),
@@ -243,20 +243,20 @@ class Depthwise(Lowering):
         super().__init__(op, layer, tiling)
 
     def work(self, tile: Tile, part: Part, accumulate: bool, last: bool) -> Work:
-        region = self.read(tile, part, tile.channels)
+        box = self.read(tile, part, tile.channels)
         constants = self.constants(tile, part, (part.ky[1] * part.kx[1], tile.channels[1]), last)
 
         def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
             return (
                 machine.Depthwise(
-                    **self.window_fields(tile, part, region, sites[0]),
+                    **self.window_fields(tile, part, box, sites[0]),
                     **self.array_fields(constants.at(blocks), accumulate, last),
                     **self.output_fields(out),
                     channels=tile.channels[1],
                 ),
             )
 
-        return Work((region,), constants.blocks, self.write(tile) if last else None, emit)
+        return Work((box,), constants.blocks, self.write(tile) if last else None, emit)
 
     def rows(self, tile: Tile, part: Part) -> Array:
         planes = self.layer.constants[self.weights][cut(tile.channels), cut(part.ky), cut(part.kx), 0]

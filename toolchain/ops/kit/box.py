@@ -10,7 +10,7 @@ import numpy as np
 
 from toolchain.ops.kit.nest import Nest, alike, cut_axis
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Block, Region, Site, Tiling, Work, halvings
+from toolchain.ops.kit.tile import Block, Box, Site, Tiling, Work, halvings
 
 Shape = tuple[int, ...]
 
@@ -46,28 +46,28 @@ def box_nest(shape: Shape, tiling: Tiling, work: Callable[[Shape, Shape], Work])
     return Nest(axes, body)
 
 
-def operand_region(name: str, shape: Shape, start: Shape, size: Shape) -> Region:
+def operand_box(name: str, shape: Shape, start: Shape, size: Shape) -> Box:
     """The part of a (broadcast) operand that an output box needs."""
     skip = len(start) - len(shape)
     own_start = tuple(0 if n == 1 else s for n, s in zip(shape, start[skip:]))
     own_size = tuple(1 if n == 1 else k for n, k in zip(shape, size[skip:]))
-    return Region(name, own_start, own_size)
+    return Box(name, own_start, own_size)
 
 
-def constant_block(layer: Layer, region: Region) -> Block:
-    """The bytes of a constant operand's region, dense."""
-    values = layer.constants[region.tensor]
-    cut = tuple(slice(s, s + n) for s, n in zip(region.start, region.size))
+def constant_block(layer: Layer, box: Box) -> Block:
+    """The bytes of a constant operand's box, dense."""
+    values = layer.constants[box.tensor]
+    cut = tuple(slice(s, s + n) for s, n in zip(box.start, box.size))
 
     def data() -> bytes:
         return np.ascontiguousarray(values[cut]).astype(values.dtype.newbyteorder("<")).tobytes()
 
-    return Block((layer.node.name, region), math.prod(region.size) * values.dtype.itemsize, data, "input")
+    return Block((layer.node.name, box), math.prod(box.size) * values.dtype.itemsize, data, "input")
 
 
-def broadcast_strides(region: Region, site: Site, rank: int) -> Shape:
+def broadcast_strides(box: Box, site: Site, rank: int) -> Shape:
     """(row, column, channel) bytes for an operand inside a box of `rank` dimensions; 0 where it is broadcast."""
-    strides = tuple(0 if n == 1 else s for n, s in zip(region.size, site.strides))
+    strides = tuple(0 if n == 1 else s for n, s in zip(box.size, site.strides))
     return ((0,) * (max(rank, 3) - len(strides)) + strides)[-3:]
 
 

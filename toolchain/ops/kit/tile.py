@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from toolchain.machine import MachineOp
 
 
-class Region(NamedTuple):
+class Box(NamedTuple):
     """A box of a tensor: elements start[i] .. start[i] + size[i] of each dimension. role: of what is read, which of a unit's
     operands it is; the unit says which memory that one lies in."""
 
@@ -21,7 +21,7 @@ class Region(NamedTuple):
 
 @dataclass(frozen=True)
 class Site:
-    """Where a region's first element lies in the memory of its operand, and the bytes between neighbours along each dimension."""
+    """Where a box's first element lies in the memory of its operand, and the bytes between neighbours along each dimension."""
 
     address: int
     strides: tuple[int, ...]
@@ -44,9 +44,9 @@ class Work(NamedTuple):
     """One tile: bring `reads` and `blocks` to where the unit has its operands, run what `emit` gives, take `write` away (None:
     partial sums)."""
 
-    reads: tuple[Region, ...]
+    reads: tuple[Box, ...]
     blocks: tuple[Block, ...]
-    write: Region | None
+    write: Box | None
     emit: Emit
 
 
