@@ -134,8 +134,8 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
     (
         "accesses of a product's second matrix: half of it",
         f"{MACHINE}/matrix_product.py",
-        '"weights", self.b_address, (self.inner, self.columns)',
-        '"weights", self.b_address, (self.inner // 2, self.columns)',
+        "(self._apart(self.b_batch_stride), self.inner, self.columns)",
+        "(self._apart(self.b_batch_stride), self.inner // 2, self.columns)",
     ),
     (
         "accesses of a fused table dropped",

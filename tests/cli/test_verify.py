@@ -12,8 +12,8 @@ from edited import edited, model, operations, region_of
 from typer.testing import CliRunner
 
 from toolchain.api import Build, BuildOptions, build
-from toolchain.cli import dis
 from toolchain.cli.application import application
+from toolchain.cli.dis import edited as assembled
 from toolchain.cli.dis import listing
 from toolchain.cli.sim import sim_command
 from toolchain.codegen import container_from_bytes, container_to_bytes
@@ -80,7 +80,7 @@ def test_an_edited_listing_keeps_its_layers(built):
         first, last = (next(i for i, line in enumerate(lines) if line.startswith(what)) for what in ("isa ", "00000"))
         end = max(i for i, line in enumerate(lines) if line[:5].isdigit() and "end" in line)
         text = "\n".join((*lines[: first + 1], *sync, *lines[last:end], *sync, *lines[end:]))
-        return container_to_bytes(dis.edited(container_from_bytes(data, "m"), text))
+        return container_to_bytes(assembled(container_from_bytes(data, "m"), text))
 
     def macs(data: bytes) -> list[int]:
         session = Session(data, timing=True)
