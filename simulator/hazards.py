@@ -1,6 +1,6 @@
 """Accesses to the same bytes that the program's own synchronisation leaves unordered, and reads of bytes never written.
 
-RunOrder: an engine runs its queue in order; a Wait comes after the Signal it takes. Each engine keeps how much of every other
+Order: an engine runs its queue in order; a Wait comes after the Signal it takes. Each engine keeps how much of every other
 engine's history is known to have happened (a vector clock over its lists of accesses). A new access is compared with the
 part of each list that is not yet known: every pair of unordered accesses is met once, by the later of the two.
 """

@@ -168,7 +168,7 @@ class _LayerLowering:
         return min(found, key=lambda ops: (sum(model.alone_cycles(op) for op in ops), len(ops)))
 
     def moves(self) -> Group:
-        """A mover: fills and strided copies between the bases of its tensors."""
+        """A mover: fills and strided copies between the places of its tensors."""
         node = self.layer.node
         boxes, moves = self.layer.mover.moves(self.layer)
         out = node.outputs[0]

@@ -1,4 +1,4 @@
-"""A ModelProto to a OnnxGraph: sorted, every tensor typed and static, constants folded, older spellings raised to one opset."""
+"""A ModelProto to a Graph: sorted, every tensor typed and static, constants folded, older spellings raised to one opset."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeGuard
 
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Operator
@@ -27,12 +28,7 @@ def fuse_clamps(graph: Graph, apart: Callable[[str, str], bool] = lambda x, y: F
         bounds, producer = clip_bounds(node.op.function), producers.get(node.inputs[0])
         if bounds is None or producer is None or not graph.read_once(producer.outputs[0], consumers):
             continue
-        if (
-            not isinstance(producer.op, FloatOp)
-            or not can_clamp(producer.op)
-            or producer.name in fused
-            or apart(node.inputs[0], node.outputs[0])
-        ):
+        if not can_clamp(producer.op) or producer.name in fused or apart(node.inputs[0], node.outputs[0]):
             continue
         op = producer.op.clamped(bounds)
         fused[producer.name] = Node(producer.name, op, producer.inputs, node.outputs, (*producer.sources, *node.sources))
@@ -40,7 +36,7 @@ def fuse_clamps(graph: Graph, apart: Callable[[str, str], bool] = lambda x, y: F
     return graph.with_nodes(fused.get(n.name, n) for n in graph.nodes if n.name not in gone)
 
 
-def can_clamp(op: Operator) -> bool:
+def can_clamp(op: Operator) -> TypeGuard[FloatOp]:
     """True when bounds can ride on the operator's own output."""
     return isinstance(op, FloatOp) and op.takes_clamp
 
