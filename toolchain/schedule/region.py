@@ -104,7 +104,7 @@ class _Planner:
         return found
 
     def plan(self) -> RegionPlan:
-        tiles = [smallest_tile(n, ()) if isinstance(n.node.op, TiledOp) else SmallestTile() for n in self.layers]
+        tiles = self._smallest_tiles()
         refusal = too_small(self.layers, tiles, self.chip)
         if refusal is not None:
             raise CompileError(refusal)
@@ -123,6 +123,17 @@ class _Planner:
         if refusal is not None:
             raise CompileError(refusal)
         return replace(best, layers=place_works(best.layers, best.residents, self.views, self.model))
+
+    def _smallest_tiles(self) -> list[SmallestTile]:
+        """With what each layer can run at all where nothing is resident; layers that are alike share it."""
+        found: dict[object, SmallestTile] = {}
+        tiles: list[SmallestTile] = []
+        for layer in self.layers:
+            signature = self._signature(layer, ())
+            if signature not in found:
+                found[signature] = smallest_tile(layer, ()) if isinstance(layer.node.op, TiledOp) else SmallestTile()
+            tiles.append(found[signature])
+        return tiles
 
     def _try(self, least: Sequence[int], share: float) -> RegionPlan | None:
         """A plan with `share` of the SRAM kept for staging; less and less is resident until it can be placed."""
