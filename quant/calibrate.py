@@ -131,12 +131,13 @@ def observe(
     session_threads: int = 1,
     held_bytes: int = HELD_BYTES,
     computed_by: FloatModel | None = None,
+    few_runs: bool = False,
 ) -> None:
-    """Shows each sink its tensor's values, sample by sample; all else as in `calibrate`."""
+    """Shows each sink its tensor's values, sample by sample. few_runs: as in `open_session`; all else as in `calibrate`."""
     sizes = tensor_bytes(model)
     inputs = {i.name for i in model.graph.input} - {i.name for i in model.graph.initializer}
     _check_names(list(sinks), sizes, inputs)
-    session = _session(model, list(sinks), sizes, session_threads, held_bytes, computed_by)
+    session = _session(model, list(sinks), sizes, session_threads, held_bytes, computed_by, few_runs)
     producers = {output: node for node in model.graph.node for output in node.output}
     masks, made_up = masked_tensors(model), bool(getattr(data, "random", False))
     total = getattr(data, "count", None)
@@ -190,12 +191,13 @@ def _session(
     threads: int,
     held_bytes: int,
     computed_by: FloatModel | None,
+    few_runs: bool,
 ) -> FloatSession:
     """In pieces where the tensors outgrow the memory that they may take; there it is `model` that computes them."""
     lean = sum(sizes.get(name, 0) for name in names) > held_bytes
     source = PiecewiseModel(model, held_bytes // 4) if lean else computed_by or PlainModel(model)
     try:
-        return FloatSession(source, names, threads=threads, lean=lean)
+        return FloatSession(source, names, threads=threads, few_runs=few_runs, lean=lean)
     except Exception as fault:  # onnxruntime's errors share no base class
         raise CompileError(f"calibration: onnxruntime does not load the model: {first_line(fault)}") from None
 

@@ -26,6 +26,7 @@ from toolchain.machine import (
     overlap,
     range_text,
     repeats_itself,
+    suspects,
 )
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
@@ -151,6 +152,8 @@ class _Checks:
         self.hazards = Hazards(ops, order, chip.sync.max_count, len(sizes))
         self.memories = (Written(sizes[Space.DRAM], [*written, *given(parts)]), *(Written(n) for n in sizes[1:]))
         self.kept, self.unread = Kept(parts), UnreadMarks(ops, touched, sizes, parts)
+        working = [i for i, op in enumerate(ops) if not isinstance(op, Signal | Wait)]
+        self.suspects = dict(zip(working, suspects([ops[i] for i in working], chip).tolist()))
         self.accumulators = {u.queue: AccumulatorState() for u in chip.of_kind("mac_array") if SUMS not in u.roles}
 
     def step(self, index: int) -> None:
@@ -159,7 +162,8 @@ class _Checks:
         if isinstance(op, Signal | Wait):
             self.hazards.synchronise(index)
             return
-        fault = broken_capability(op, self.chip) or self._accumulators(index, op)
+        broken = broken_capability(op, self.chip) if self.suspects[index] else next(op.broken(self.chip), None)
+        fault = broken or self._accumulators(index, op)
         if fault:
             raise ProgramError(f"{self._name(index)}: {fault}")
         found = self.touched[index]

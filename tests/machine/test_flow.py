@@ -31,6 +31,7 @@ from toolchain.machine import (
     broken_capability,
     dispatched,
     flow,
+    suspects,
 )
 
 
@@ -98,6 +99,8 @@ def test_operands_have_bases_where_the_machine_says_so():
     assert broken_capability(moved, chip) is None
     assert broken_capability(replace(table, input_base=3), chip) == "input_base=3, the machine has control.bases=2"
     assert broken_capability(moved, CHIP) == "input_base=1, the machine has control.bases=3, and no control.operand_bases"
+    assert suspects([moved, replace(table, input_base=3)], chip).tolist() == [False, True]
+    assert suspects([moved], CHIP).tolist() == [True]
 
 
 def test_an_operand_may_be_chosen_by_a_number_in_memory():

@@ -20,6 +20,7 @@ from toolchain.machine import (
     Space,
     Table,
     broken_capability,
+    suspects,
 )
 
 WINDOW = {
@@ -72,14 +73,18 @@ NO_SIZES = {"pad_top", "pad_left", "input_height", "input_width", "emit", "kind"
 @pytest.mark.parametrize(("kind", "fields", "name", "key"), BEYOND, ids=[f"{k.NAME}-{n}" for k, _, n, _ in BEYOND])
 def test_a_limit_is_the_last_value_that_is_allowed(kind: type[MachineOp], fields: dict[str, int], name: str, key: str) -> None:
     assert broken_capability(make(kind, **fields), CHIP) is None
-    reason = broken_capability(make(kind, **{**fields, name: fields[name] + 1}), CHIP)
+    beyond = make(kind, **{**fields, name: fields[name] + 1})
+    reason = broken_capability(beyond, CHIP)
     assert reason is not None and key in reason
+    assert suspects([make(kind, **fields), beyond, make(kind, **fields)], CHIP).tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize(("kind", "name"), [(k, n) for k, fields in SIZED.items() for n in fields if n not in NO_SIZES], ids=str)
 def test_a_size_is_one_at_least(kind: type[MachineOp], name: str) -> None:
     assert broken_capability(make(kind, **SIZED[kind]), CHIP) is None
-    assert broken_capability(make(kind, **{**SIZED[kind], name: 0}), CHIP) == f"{name}=0, must be at least 1"
+    empty = make(kind, **{**SIZED[kind], name: 0})
+    assert broken_capability(empty, CHIP) == f"{name}=0, must be at least 1"
+    assert suspects([empty, make(kind, **SIZED[kind])], CHIP).tolist() == [True, False]
 
 
 @pytest.mark.parametrize("name", ["input_height", "input_width", "pad_top", "pad_left"])

@@ -12,6 +12,7 @@ from toolchain.machine.operation import (
     broken_capability,
     columns_of,
     demand,
+    suspects,
 )
 from toolchain.machine.operations.again import Again
 from toolchain.machine.operations.block import Block
@@ -94,6 +95,7 @@ __all__ = [
     "reached",
     "repeats_itself",
     "residues",
+    "suspects",
     "table_bytes",
     "weight_bytes",
 ]

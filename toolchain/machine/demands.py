@@ -9,7 +9,7 @@ import numpy as np
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.columns import Column
-from toolchain.machine.operation import MachineOp, Traffic, columns_of
+from toolchain.machine.operation import MachineOp, Traffic, alike, columns_of
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,7 @@ class Demands:
 def demands(ops: Sequence[MachineOp], chip: Chip) -> Demands:
     """Raises IndexError where an operation names a unit that the machine has not."""
     found = Demands(*np.zeros((3, len(ops)), np.int64), *np.zeros((4, len(chip.spaces), len(ops)), np.int64))
-    alike: dict[tuple[type[MachineOp], int], list[int]] = {}
-    for index, op in enumerate(ops):
-        alike.setdefault((type(op), op.number()), []).append(index)
-    for members in alike.values():
+    for members in alike(ops).values():
         at = np.array(members)
         asked = columns_of([ops[i] for i in members]).demand(chip)
         found.compute_cycles[at] = asked.compute_cycles

@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
@@ -253,6 +254,39 @@ def broken_capability(op: MachineOp, chip: Chip) -> str | None:
         if getattr(op, name) < least:
             return f"{name}={getattr(op, name)}, must be at least {least}"
     return next(_unknown_bases(op, chip), None) or next(op.broken(chip), None) or next(_beyond(op, chip), None)
+
+
+def suspects(ops: Sequence[MachineOp], chip: Chip) -> NDArray[np.bool_]:
+    """bool[op]: whether sizes, base registers or `limits` let `broken_capability` find something. What `broken` finds is seen
+    one operation at a time."""
+    found = np.zeros(len(ops), bool)
+    for members in alike(ops).values():
+        found[members] = _outside(columns_of([ops[i] for i in members]), chip)
+    return found
+
+
+def alike(ops: Sequence[MachineOp]) -> dict[tuple[type[MachineOp], int], list[int]]:
+    """The indexes of operations of one class on one unit, which columns can hold."""
+    found: dict[tuple[type[MachineOp], int], list[int]] = {}
+    for index, op in enumerate(ops):
+        found.setdefault((type(op), op.number()), []).append(index)
+    return found
+
+
+def _outside(op: MachineOp, chip: Chip) -> Whole:
+    """Where a parameter is outside its size, its base registers or its limit."""
+    found: Whole = False
+    for name, least in op.sizes():
+        found = found | (getattr(op, name) < least)
+    for name, _ in op.based():
+        value = getattr(op, name)
+        found = found | (value < 0) | (value > op.need(name, chip).high)
+    for together in op.limited().values():
+        for name, limit in together:
+            most = limit.of(type(op), chip)
+            if most is not None:
+                found = found | (getattr(op, name) > most)
+    return found
 
 
 def _unknown_bases(op: MachineOp, chip: Chip) -> Iterator[str]:

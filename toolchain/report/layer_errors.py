@@ -92,12 +92,12 @@ def evaluated(block: Block, graph: Graph, codes: Codes) -> dict[str, Array]:
 
 
 def measured(network: Network, samples: Iterable[tuple[Sample, Codes]]) -> Measured:
-    """samples: each with the codes that the network gives its tensors on it, or none. One sample is held at a time."""
+    """samples: few, each with the codes that the network gives its tensors on it, or none. One sample is held at a time."""
     found = Measured(network, {b.tensor: Sums() for b in network.blocks})
     state = _Pass(found)
     names = dict.fromkeys(network.shown[b.tensor].model for b in network.blocks)
     sinks = {name: _Sink(name, state) for name in names}
-    observe(network.model.proto, state.told(samples), sinks, computed_by=network.model)
+    observe(network.model.proto, state.told(samples), sinks, computed_by=network.model, few_runs=True)
     return found
 
 
