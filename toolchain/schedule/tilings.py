@@ -185,9 +185,8 @@ def smallest_tile(layer: Layer, resident: Collection[str]) -> SmallestTile:
     for tiling in _last_of_each(layer.tiled.tilings(layer)):
         units, nest = layer_units(layer, tiling), layer.tiled.nest(layer, tiling)
         sizes = Sizes(layer.chip.activation_bytes, units)
-        for point in visits(nest.axes):
-            for work in nest.body(point) if not isinstance(point, int) else ():
-                sizes.add(work, resident)
+        for work in nest.distinct():
+            sizes.add(work, resident)
         for unit in units:
             slots = sizes.slots(1, [unit])
             needed = staging_bytes(slots, layer.chip)

@@ -37,6 +37,12 @@ class Axis:
         return tuple(found)
 
 
+    @cached_property
+    def distinct(self) -> tuple[Any, ...]:
+        """One step of each kind."""
+        return tuple({kind: step for kind, step in zip(reversed(self.kinds), reversed(self.steps))}.values())
+
+
 @dataclass(frozen=True)
 class Nest:
     """Loops, outermost first, and the works at one point: `body` is given the step of every loop."""
@@ -47,6 +53,11 @@ class Nest:
     def works(self) -> Iterator[Work]:
         """All works in the order in which they run."""
         for point in product(*(axis.steps for axis in self.axes)):
+            yield from self.body(point)
+
+    def distinct(self) -> Iterator[Work]:
+        """The works at one point of each kind: what none of them needs, none of the others does."""
+        for point in product(*(axis.distinct for axis in self.axes)):
             yield from self.body(point)
 
 
