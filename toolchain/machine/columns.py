@@ -10,11 +10,30 @@ from numpy.typing import NDArray
 # int, or int64[n]; an IntEnum or a flag counts as int
 Whole = Any
 Column = NDArray[np.int64]
+_MOST_KEYS = 2**62
 
 
 def is_column(value: object) -> TypeGuard[Column]:
     """Whether it stands for many operations."""
     return isinstance(value, np.ndarray)
+
+
+def distinct_rows(*columns: Whole) -> tuple[list[tuple[int, ...]], Column]:
+    """The different rows of a table given by its columns, in any order, and of each of its rows the index among them.
+
+    Rows are told apart by one number of mixed radix each, so that one array is sorted and not rows of many.
+    """
+    table = np.broadcast_arrays(*columns)
+    keys, span = np.zeros(len(table[0]), np.int64), 1
+    for column in table:
+        low = int(column.min(initial=0))
+        codes, width = column - low, int(column.max(initial=0)) - low + 1
+        if span * width > _MOST_KEYS:
+            keys, codes = (np.unique(values, return_inverse=True)[1] for values in (keys, codes))
+            span, width = (int(values.max(initial=0)) + 1 for values in (keys, codes))
+        keys, span = keys * width + codes, span * width
+    _, first, back = np.unique(keys, return_index=True, return_inverse=True)
+    return list(zip(*(column[first].tolist() for column in table))), back
 
 
 def ceil_div(a: Whole, b: Whole) -> Whole:

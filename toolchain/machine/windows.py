@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from toolchain.machine.columns import Column, Whole, is_column, least, most
+from toolchain.machine.columns import Whole, distinct_rows, is_column, least, most
 
 _COUNTED = 1 << 16  # window positions of one axis: what any sane program stays below is looked at one by one
 
@@ -55,9 +55,8 @@ def extent_reached(output: Whole, kernel: Whole, stride: Whole, dilation: Whole,
 def rows_reached(output: Whole, kernel: Whole, stride: Whole, dilation: Whole, pad: Whole, size: Whole) -> Whole:
     """How many rows `reached` gives. Columns are counted once for each different row: programs have few."""
     if is_column(output):
-        rows: Column = np.stack((output, kernel, stride, dilation, pad, size), axis=1)
-        different, back = np.unique(rows, axis=0, return_inverse=True)
-        return np.array([rows_reached(*row) for row in different.tolist()], np.int64)[back.ravel()]
+        different, back = distinct_rows(output, kernel, stride, dilation, pad, size)
+        return np.array([rows_reached(*row) for row in different], np.int64)[back]
     return sum(runs.rows for runs in reached(output, kernel, stride, dilation, pad, size))
 
 

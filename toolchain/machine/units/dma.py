@@ -10,7 +10,7 @@ import numpy as np
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import Memory
 from toolchain.hw.units import Unit
-from toolchain.machine.columns import Column, Whole, at_rate, is_column, where
+from toolchain.machine.columns import Whole, at_rate, distinct_rows, is_column, where
 from toolchain.machine.operation import Demand, Traffic
 
 
@@ -71,11 +71,10 @@ def burst_bytes(address: Whole, inner: Whole, counts: tuple[Whole, ...], strides
     """
     if not is_column(address):
         return _burst_bytes(address, inner, counts, strides, burst)
-    rows: Column = np.stack(np.broadcast_arrays(address % burst, inner, *counts, *strides), axis=1)
-    different, back = np.unique(rows, axis=0, return_inverse=True)
+    different, back = distinct_rows(address % burst, inner, *counts, *strides)
     n = len(counts)
-    found = [_burst_bytes(r[0], r[1], tuple(r[2 : 2 + n]), tuple(r[2 + n :]), burst) for r in different.tolist()]
-    return np.array(found, np.int64)[back.ravel()]
+    found = [_burst_bytes(r[0], r[1], r[2 : 2 + n], r[2 + n :], burst) for r in different]
+    return np.array(found, np.int64)[back]
 
 
 def _burst_bytes(address: int, inner: int, counts: tuple[int, ...], strides: tuple[int, ...], burst: int) -> int:

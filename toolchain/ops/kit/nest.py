@@ -36,11 +36,10 @@ class Axis:
             start += count
         return tuple(found)
 
-
     @cached_property
     def distinct(self) -> tuple[Any, ...]:
         """One step of each kind."""
-        return tuple({kind: step for kind, step in zip(reversed(self.kinds), reversed(self.steps))}.values())
+        return tuple(dict(zip(reversed(self.kinds), reversed(self.steps))).values())
 
 
 @dataclass(frozen=True)
