@@ -29,21 +29,33 @@ from toolchain.runtime import Session
 Array = np.ndarray[Any, Any]
 Samples = Sequence[Mapping[str, Array]]
 EXACT_DB = 120.0  # what float32 leaves
+NEIGHBOURS = 4  # draws of inputs that float32 could as well have rounded to
+ULPS = 2  # how far off these are, at most
+AMPLIFIED = 10.0  # how many times what the neighbours do to an output two ways of computing it may differ
 
 
 @dataclass(frozen=True)
 class Judged:
     """One output. sqnr_db: of the chip; rounded_db: of the file rounded where the chip rounds, its halves in the way that serves
-    it least; both against the file in float. numbers: those that are not zero, over all samples; error_codes: the largest error,
-    in steps of its codes. codes_db: what the rounding of the output itself leaves, a twelfth of a squared step a number (inf
-    where the chip does not hold it)."""
+    it least; both against the file in float. numbers: those that are not zero, over all samples; error: the largest;
+    error_codes: the same in steps of its codes. codes_db: what the rounding of the output itself leaves, a twelfth of a squared
+    step a number (inf where the chip does not hold it). float_error: how far any number of the file's own output moves where
+    its inputs do by an ulp or two."""
 
     output: str
     numbers: int
     sqnr_db: float
     rounded_db: float
+    error: float
     error_codes: float
     codes_db: float
+    float_error: float
+
+    @property
+    def within_float(self) -> bool:
+        """Whether the file in float, computed in another order, might be as far off: of what is left of equal numbers taken from
+        each other, all of it; of anything else about a millionth."""
+        return self.error <= AMPLIFIED * self.float_error
 
 
 def sqnr_db(expected: Array, got: Array) -> float:
@@ -77,6 +89,20 @@ def in_float(proto: onnx.ModelProto, samples: Samples) -> list[list[Array]]:
     """Per sample the outputs of the file as it was written."""
     runner = session(proto)
     return [runner.run(None, dict(s)) for s in samples]  # type: ignore[misc]
+
+
+def neighbours(samples: Samples) -> list[dict[str, Array]]:
+    """The samples, NEIGHBOURS times over, each float up to ULPS away."""
+    rng = np.random.default_rng(7)
+
+    def near(x: Array) -> Array:
+        return np.asarray(x + np.spacing(x) * rng.integers(-ULPS, ULPS + 1, x.shape), x.dtype) if x.dtype.kind == "f" else x
+
+    return [{name: near(x) for name, x in sample.items()} for _ in range(NEIGHBOURS) for sample in samples]
+
+
+def largest(x: Array) -> float:
+    return float(np.abs(x).max(initial=0.0))
 
 
 def changed_outputs(model: Path, samples: Samples, expected: Sequence[Sequence[Array]]) -> list[tuple[str, float]]:
@@ -119,7 +145,7 @@ def judged(proto: onnx.ModelProto, machine: Machine, samples: Samples, folder: P
     numerics = machine.chip.numerics
     bits = 16 if numerics.activation == "int16" else 8
     constants, ways = with_constants(integer), nearest(Rounding(numerics.rounding))
-    expected = in_float(proto, samples)
+    expected, moved = in_float(proto, samples), in_float(proto, neighbours(samples))
     near = [[rounded.run(s) for s in samples] for rounded in (Rounded(proto, codes, bits, way, constants) for way in ways)]
     chip = Session(built.container, backend="reference")
     names = [o.name for o in proto.graph.output]
@@ -129,8 +155,10 @@ def judged(proto: onnx.ModelProto, machine: Machine, samples: Samples, folder: P
         a, b, *c = (np.stack([run[i] for run in runs]) for runs in (expected, got, *near))
         if a.dtype.kind == "f":
             worst = min(sqnr_db(a, rounded) for rounded in c)
-            error = float(np.abs(a - b).max(initial=0)) / codes[name][0] if name in codes else math.inf
-            found.append(Judged(name, int(np.count_nonzero(a)), sqnr_db(a, b), worst, error, codes_db(a, codes.get(name))))
+            error, of_float = largest(a - b), largest(a - np.reshape([run[i] for run in moved], (NEIGHBOURS, *a.shape)))
+            steps = error / codes[name][0] if name in codes else math.inf
+            left = codes_db(a, codes.get(name))
+            found.append(Judged(name, int(np.count_nonzero(a)), sqnr_db(a, b), worst, error, steps, left, of_float))
     return Verdict(built, tuple(found), operators(selected, built.container.graph))
 
 

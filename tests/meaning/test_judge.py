@@ -11,11 +11,13 @@ import pytest
 
 from quant.fixed_point.core.rounding import Rounding
 from tests.meaning.case import Case
+from tests.meaning.floors import LEAST_DB, right_on_8, right_on_16
 from tests.meaning.held import held_codes
 from tests.meaning.judge import changed_outputs, codes_db, in_float, judged, sqnr_db
-from tests.meaning.machines import int8_machine
+from tests.meaning.machines import int8_machine, int16_machine
 from tests.meaning.rounded import nearest
 from toolchain.frontend import linear
+from toolchain.runtime import Session
 
 # Its deviations are what rounding leaves of the mean of three equal numbers; the eps under the root makes them larger.
 NORM_OF_EQUALS = Case(
@@ -24,6 +26,10 @@ NORM_OF_EQUALS = Case(
     """shape = Constant<value_ints=[5,1,6,3]>() last = Constant<value_ints=[3]>() r = Expand(x, shape)
     m = ReduceMean<keepdims=1>(r, last) d = Sub(r, m) q = Mul(d, d) v = ReduceMean<keepdims=1>(q, last)
     e = Constant<value_float=0.001>() a = Add(v, e) s = Sqrt(a) n = Div(d, s) y = Mul(n, w)""",
+)
+# The same on the chip: the mean of seven equal numbers, whose range is an ulp from theirs.
+LEFT_OF_EQUALS = Case(
+    "left_of_equals", "x 6,4,8,1", "t = Sum(x,x,x,x,x,x,x) n = Constant<value_float=7.0>() m = Div(t, n) y = Sub(x, m)"
 )
 SCALED = Case("scaled", "x 1,3,8,8; w 4,3,3,3; wb 4; k 1,4,1,1", "a = Conv(x, w, wb) y = Mul(a, k)")
 # What the chip holds under another name than the file: without the batch in front, behind a Pad of nothing, as the mean of a sum.
@@ -62,6 +68,33 @@ def test_what_is_no_number_is_as_bad_as_can_be(value: float) -> None:
 
 def test_rounding_changes_nothing(tmp_path: Path) -> None:
     assert not changed(NORM_OF_EQUALS, tmp_path)
+
+
+@pytest.mark.parametrize("case", [NORM_OF_EQUALS, LEFT_OF_EQUALS], ids=lambda c: c.name)
+def test_of_what_float_leaves_of_equal_numbers_no_decibels_are_asked(case: Case, tmp_path: Path) -> None:
+    (on_16,) = judged(case.proto, int16_machine(), case.samples, tmp_path).outputs
+    (on_8,) = judged(case.proto, int8_machine(), case.samples, tmp_path).outputs
+    assert on_16.sqnr_db < LEAST_DB and on_8.sqnr_db < LEAST_DB
+    assert right_on_16(on_16) and right_on_8(on_8, ()), (on_16, on_8)
+
+
+@pytest.mark.parametrize("case", [NORM_OF_EQUALS, LEFT_OF_EQUALS], ids=lambda c: c.name)
+def test_what_is_larger_than_float_leaves_of_equal_numbers_is_a_fault(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sound,) = judged(case.proto, int16_machine(), case.samples, tmp_path).outputs
+    run, wrong = Session.run, 20 * sound.float_error
+    assert 0 < wrong < 1e-3
+    monkeypatch.setattr(Session, "run", lambda self, names, feeds: [y + np.float32(wrong) for y in run(self, names, feeds)])
+    (faulty,) = judged(case.proto, int16_machine(), case.samples, tmp_path).outputs
+    assert not right_on_16(faulty), faulty
+
+
+def test_no_code_of_16_bits_is_within_float(tmp_path: Path) -> None:
+    for case in (SCALED, NARROWED, PADDED_BY_NOTHING, SUMMED):
+        for output in judged(case.proto, int16_machine(), case.samples, tmp_path).outputs:
+            step = output.error / output.error_codes
+            assert not output.within_float and 10 * output.float_error < step, output
 
 
 def test_a_factor_that_misses_the_bias_changes_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

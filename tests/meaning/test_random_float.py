@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, Phase, event, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.meaning.case import RANGES
-from tests.meaning.judge import EXACT_DB, changed_outputs, in_float, judged
+from tests.meaning.floors import QUOTIENT, beyond_16, right_on_8, right_on_16
+from tests.meaning.judge import changed_outputs, in_float, judged
 from tests.meaning.machines import int8_machine, int16_machine
 from tests.meaning.recorder import Seen, everything, recorded
 from tests.random_cases import DrawnModel, exported_networks
@@ -24,16 +25,6 @@ from toolchain.isa import load_machine
 CASES = int(os.environ.get("RANDOM_FLOAT_CASES", "160"))
 PARTS = 4  # tests of their own, so that they run side by side
 SAMPLES = 8
-LEAST_DB = 40.0  # of an output on int16
-BELOW_DB = 3.0  # of an output on int8, below the file rounded where the chip rounds
-# What may cost more, by what is drawn. Steps (Round, Floor, Ceil, Sign) are not: a code beside a step is a whole step away.
-QUOTIENT = "rounding errors of a dividend and its divisor may cancel in the file's order of rounding, not in the chip's"
-FEW = "of fewer than 64 numbers that are not zero the error is luck"
-FEW_NUMBERS = 64
-# Such numbers may be a few codes large. An int16 table is interpolated over 128 codes: beside the kink of an Abs or a LeakyRelu
-# it is up to a quarter of that off, in steps that may be finer behind the table.
-FEW_CODES = 128.0
-LOOSE_DB = {QUOTIENT: 9.0, FEW: 9.0}
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -88,16 +79,10 @@ def means_the_same(notes: Notes, model: DrawnModel, level: int, shipped: bool) -
         assert not changed_outputs(folder / "model.onnx", samples, expected)
     notes.seen.update(on_16.seen | on_8.seen)
     for output in on_16.outputs:
-        # Where the file itself, rounded to 16 bits, cannot have them: what is left of large terms that cancel.
-        event("int16 cannot have 40 dB" if output.rounded_db - BELOW_DB < LEAST_DB else "int16 has 40 dB")
-        few = output.numbers < FEW_NUMBERS and output.error_codes <= FEW_CODES
-        assert few or output.sqnr_db >= min(LEAST_DB, output.rounded_db - BELOW_DB), output
+        event("int16 cannot have 40 dB" if beyond_16(output) else "int16 has 40 dB")
+        assert right_on_16(output), output
     for output in on_8.outputs:
-        why = [*loose, *([FEW] if output.numbers < FEW_NUMBERS else [])]
-        below = max((LOOSE_DB[cause] for cause in why), default=BELOW_DB)
-        # Of few numbers one code of one of them is heard; where the rounded file hits them all, that is luck.
-        most = min(EXACT_DB, output.codes_db) if output.numbers < FEW_NUMBERS else EXACT_DB
-        assert output.sqnr_db >= min(most, output.rounded_db - below), output
+        assert right_on_8(output, loose), output
 
 
 def causes(proto: onnx.ModelProto) -> list[str]:
