@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import random
 import sys
 from dataclasses import FrozenInstanceError
@@ -21,7 +22,19 @@ from toolchain.errors import InternalError
 from toolchain.hw import load_chip, shipped_names
 from toolchain.isa import Machine, c_header, decode, encode, load_machine, manual, starter_table, verilog_package
 from toolchain.isa.needs import needed_operations
-from toolchain.machine import ControlOp, Demand, End, MachineOp, Space, accesses, broken_capability, columns_of, demand
+from toolchain.machine import (
+    ADDEND,
+    ControlOp,
+    Demand,
+    End,
+    MachineOp,
+    Space,
+    WithAddend,
+    accesses,
+    broken_capability,
+    columns_of,
+    demand,
+)
 from toolchain.machine.registry import OPERATIONS
 
 WHOLE = '''
@@ -179,3 +192,13 @@ def test_spaces_that_are_none_are_refused() -> None:
     assert accesses(copy, chip)[0].space is Space.DRAM
     with pytest.raises(ValueError, match="7 is no memory; the machine has dram 0, sram 1"):
         accesses(OPERATIONS["copy"](*(7 if n == "source_space" else getattr(copy, n) for n in copy.parameters())), chip)
+
+
+def test_the_parameters_of_an_addend_are_stated_once() -> None:
+    taking = [c for c in OPERATIONS.values() if "use_add" in c.parameters()]
+    assert {c.NAME for c in taking} == {"convolution", "emit"}
+    for operation in taking:
+        names = operation.parameters()
+        assert names[names.index(ADDEND[0]) :][: len(ADDEND)] == ADDEND
+        stating = [c for c in operation.__mro__ if set(ADDEND) & set(inspect.get_annotations(c))]
+        assert stating == [WithAddend]

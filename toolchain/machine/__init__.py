@@ -14,6 +14,7 @@ from toolchain.machine.operation import (
     demand,
     suspects,
 )
+from toolchain.machine.operations.addend import ADDEND, WithAddend
 from toolchain.machine.operations.again import Again
 from toolchain.machine.operations.block import Block
 from toolchain.machine.operations.call import Call
@@ -39,6 +40,7 @@ from toolchain.machine.parameter import Need, Parameter, Space
 from toolchain.machine.strided import Residues, byte_view, moved, overlap, range_text, repeats_itself, residues
 
 __all__ = [
+    "ADDEND",
     "NOTHING",
     "PARAMETER_BYTES",
     "TABLE_FUNCTIONS",
@@ -78,6 +80,7 @@ __all__ = [
     "Wait",
     "WeightedWindowOp",
     "WindowOp",
+    "WithAddend",
     "accesses",
     "accesses_at",
     "broken_capability",

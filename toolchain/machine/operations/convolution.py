@@ -4,32 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.columns import where
 from toolchain.machine.operation import Access, Demand
+from toolchain.machine.operations.addend import WithAddend, broken_post
 from toolchain.machine.operations.window import WeightedWindowOp, weight_bytes
 from toolchain.machine.parameter import (
     Limit,
-    code,
     extent,
-    left_shift,
-    multiplier,
-    only_with,
-    operand_address,
     operand_base_of,
-    operand_stride,
-    post_flag,
-    shift,
     sums_address,
     unit_number,
-    zero_point,
 )
 from toolchain.machine.units.array import operand_rate, operand_reads, product_cycles
 
 
 @dataclass(frozen=True, slots=True)
-class Convolution(WeightedWindowOp):
+class _Channels(WeightedWindowOp):
+    """Its channels, which stand in front of the addend."""
+
+    ABSTRACT: ClassVar[bool] = True
+    input_channels: int = extent(Limit("max_input_channels", "{} input channels"))
+    output_channels: int = extent(Limit("max_output_channels", "{} output channels"))
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution(WithAddend, _Channels):
     """acc[y, x, o] (+)= sum over ky, kx, i of (in[iy, ix, i] - input_zero_point) w[o, ky, kx, i],
     iy = y sh + ky dh - pad_top, ix = x sw + kx dw - pad_left.
 
@@ -38,24 +40,6 @@ class Convolution(WeightedWindowOp):
     """
 
     NAME = "convolution"
-    input_channels: int = extent(Limit("max_input_channels", "{} input channels"))
-    output_channels: int = extent(Limit("max_output_channels", "{} output channels"))
-    use_add: int = post_flag("add")
-    addend_address: int = only_with("add", operand_address("input"))
-    addend_row_stride: int = only_with("add", operand_stride("input"))
-    addend_column_stride: int = only_with("add", operand_stride("input"))
-    add_input_zero_point: int = only_with("add", zero_point())
-    add_addend_zero_point: int = only_with("add", zero_point())
-    add_output_zero_point: int = only_with("add", zero_point())
-    add_left_shift: int = only_with("add", left_shift())
-    add_input_multiplier: int = only_with("add", multiplier())
-    add_input_shift: int = only_with("add", shift())
-    add_addend_multiplier: int = only_with("add", multiplier())
-    add_addend_shift: int = only_with("add", shift())
-    add_output_multiplier: int = only_with("add", multiplier())
-    add_output_shift: int = only_with("add", shift())
-    add_clamp_low: int = only_with("add", code())
-    add_clamp_high: int = only_with("add", code())
     unit: int = unit_number()
     input_base: int = operand_base_of("input_address")
     weight_base: int = operand_base_of("weight_address")
@@ -74,9 +58,8 @@ class Convolution(WeightedWindowOp):
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         weights = self.output_channels * weight_bytes(self.taps() * self.input_channels, chip)
-        counts, strides = (self.output_height, self.output_width), (self.addend_row_stride, self.addend_column_stride)
-        added = where(self.emit, where(self.use_add, self.output_channels * chip.activation_bytes, 0), 0)
-        addend = Access(self.unit_in(chip).roles["input"], self.addend_address, counts, strides, added, False, in_step=True)
+        added = where(self.emit, self.addend_bytes(self.output_channels, chip), 0)
+        addend = self.addend_access(self.unit_in(chip), (self.output_height, self.output_width), added)
         return self.array_ranges(self.input_channels, weights, chip, (addend,))
 
     def demand(self, chip: Chip) -> Demand:
@@ -84,7 +67,7 @@ class Convolution(WeightedWindowOp):
         inner = self.taps() * self.input_channels
         input_reads, weight_reads = operand_reads(mac, pixels, outputs)
         read = input_reads * self.window_bytes(self.input_channels, chip)
-        read = read + where(self.emit, where(self.use_add, pixels * outputs * chip.activation_bytes, 0), 0)
+        read = read + where(self.emit, pixels * self.addend_bytes(outputs, chip), 0)
         weights = weight_reads * outputs * weight_bytes(inner, chip)
         cycles = product_cycles(mac, pixels, inner, outputs, operand_rate(mac, chip, chip.numerics.weight))
         return self.array_demand(chip, cycles, read, weights, pixels * inner * outputs)
@@ -92,5 +75,4 @@ class Convolution(WeightedWindowOp):
     def broken(self, chip: Chip) -> Iterator[str]:
         yield from WeightedWindowOp.broken(self, chip)
         unit = self.unit_in(chip)
-        if self.emit and self.use_add and "add" not in unit.array.post:
-            yield f"use_add=1, {unit.key}.post has no add"
+        yield from broken_post(unit.key, [("add", self.emit and self.use_add)], unit.array.post)

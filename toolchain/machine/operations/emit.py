@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import ClassVar
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import SUMS
 from toolchain.machine.columns import Whole, where
 from toolchain.machine.operation import Access, Demand, MachineOp, traffic
+from toolchain.machine.operations.addend import WithAddend, broken_post
 from toolchain.machine.operations.window import PARAMETER_BYTES, broken_table, read_of, table_bytes
 from toolchain.machine.parameter import (
     code,
     extent,
-    left_shift,
     multiplier,
     only_with,
     operand_address,
@@ -36,19 +37,11 @@ class EmitKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Emit(MachineOp):
-    """Takes sums [height, width, channels], without gaps from sums_address on, out of the accumulators of an array:
-    q = clamp(requantize(acc + bias, multiplier, shift) + output_zero_point, clamp_low, clamp_high), as the array's own operation.
+class _Taken(MachineOp):
+    """Sums, where they go, and what of it stands in front of the addend."""
 
-    CONVOLUTION: bias, multiplier and shift of each channel at parameter_address, as convolution has them.
-    MATRIX_PRODUCT: `multiplier` and `shift` for all, no bias, rounded as matrix_product.
-    Then q = table[q] when `use_table`, and when `use_add` the output is Elementwise ADD of a = q and b = what lies at
-    addend_address, with the `add_*` parameters.
-    """
-
-    NAME = "emit"
+    ABSTRACT: ClassVar[bool] = True
     ENGINE = "vector"
-    FUNCTIONS = ("emit",)
     kind: EmitKind = sums_kind(EmitKind)
     height: int = extent()
     width: int = extent()
@@ -63,22 +56,21 @@ class Emit(MachineOp):
     clamp_high: int = code()
     use_table: int = post_flag("table")
     table_address: int = only_with("table", operand_address("tables", 1))
-    use_add: int = post_flag("add")
-    addend_address: int = only_with("add", operand_address("input"))
-    addend_row_stride: int = only_with("add", operand_stride("input"))
-    addend_column_stride: int = only_with("add", operand_stride("input"))
-    add_input_zero_point: int = only_with("add", zero_point())
-    add_addend_zero_point: int = only_with("add", zero_point())
-    add_output_zero_point: int = only_with("add", zero_point())
-    add_left_shift: int = only_with("add", left_shift())
-    add_input_multiplier: int = only_with("add", multiplier())
-    add_input_shift: int = only_with("add", shift())
-    add_addend_multiplier: int = only_with("add", multiplier())
-    add_addend_shift: int = only_with("add", shift())
-    add_output_multiplier: int = only_with("add", multiplier())
-    add_output_shift: int = only_with("add", shift())
-    add_clamp_low: int = only_with("add", code())
-    add_clamp_high: int = only_with("add", code())
+
+
+@dataclass(frozen=True, slots=True)
+class Emit(WithAddend, _Taken):
+    """Takes sums [height, width, channels], without gaps from sums_address on, out of the accumulators of an array:
+    q = clamp(requantize(acc + bias, multiplier, shift) + output_zero_point, clamp_low, clamp_high), as the array's own operation.
+
+    CONVOLUTION: bias, multiplier and shift of each channel at parameter_address, as convolution has them.
+    MATRIX_PRODUCT: `multiplier` and `shift` for all, no bias, rounded as matrix_product.
+    Then q = table[q] when `use_table`, and when `use_add` the output is Elementwise ADD of a = q and b = what lies at
+    addend_address, with the `add_*` parameters.
+    """
+
+    NAME = "emit"
+    FUNCTIONS = ("emit",)
     multiplier: int = multiplier()
     shift: int = shift()
     unit: int = unit_number()
@@ -90,12 +82,11 @@ class Emit(MachineOp):
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         unit, size, counts = self.unit_in(chip), chip.activation_bytes, (self.height, self.width)
         parameters, looked_up, added = self._read_bytes(chip)
-        addend = (self.addend_row_stride, self.addend_column_stride)
         return (
             read_of(unit, sums_role(unit), self.sums_address, (), (), self._elements() * chip.array.accumulators.sum_bytes),
             read_of(unit, "tables", self.parameter_address, (), (), parameters),
             read_of(unit, "tables", self.table_address, (), (), looked_up),
-            Access(unit.roles["input"], self.addend_address, counts, addend, added, False, in_step=True),
+            self.addend_access(unit, counts, added),
             Access(
                 unit.roles["output"],
                 self.output_address,
@@ -112,7 +103,7 @@ class Emit(MachineOp):
     def _read_bytes(self, chip: Chip) -> tuple[Whole, Whole, Whole]:
         """Of parameters, of the table, and of the addend of one pixel."""
         each = where(self.kind == EmitKind.CONVOLUTION, self.channels * PARAMETER_BYTES, 0)
-        return each, where(self.use_table, table_bytes(chip), 0), where(self.use_add, self.channels * chip.activation_bytes, 0)
+        return each, where(self.use_table, table_bytes(chip), 0), self.addend_bytes(self.channels, chip)
 
     def demand(self, chip: Chip) -> Demand:
         unit, elements = self.unit_in(chip), self._elements()
@@ -136,9 +127,7 @@ class Emit(MachineOp):
             yield f"{unit.key}.memories names no sums"
             return
         yield from broken_sums_address(self.sums_address, chip.array.accumulators.sum_bytes)
-        posts = {post for array in chip.of_kind("mac_array") for post in array.array.post}
-        for name, used in (("table", self.use_table), ("add", self.use_add)):
-            if used and name not in posts:
-                yield f"use_{name}=1, {chip.key('mac_array')}.post has no {name}"
+        posts = [post for array in chip.of_kind("mac_array") for post in array.array.post]
+        yield from broken_post(chip.key("mac_array"), [("table", self.use_table), ("add", self.use_add)], posts)
         if self.use_table:
             yield from broken_table(chip)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.pointwise.elementwise import add
+from toolchain.machine import ADDEND
 from toolchain.ops.kit.requants import pair
 from toolchain.ops.kit.tile import Site
 
@@ -41,7 +42,7 @@ class Residual:
 
 
 def residual_fields(residual: Residual, site: Site) -> dict[str, int]:
-    """The `add_*` parameters of machine.Convolution."""
+    """The parameters of machine.WithAddend."""
     q, r, out = pair(residual.q_requant), pair(residual.r_requant), pair(residual.out_requant)
     return {
         "use_add": 1,
@@ -64,10 +65,5 @@ def residual_fields(residual: Residual, site: Site) -> dict[str, int]:
 
 
 def no_residual_fields() -> dict[str, int]:
-    """`add_*` parameters when nothing is added."""
-    names = (
-        "use_add addend_address addend_row_stride addend_column_stride add_input_zero_point add_addend_zero_point "
-        "add_output_zero_point add_left_shift add_input_multiplier add_input_shift add_addend_multiplier add_addend_shift "
-        "add_output_multiplier add_output_shift add_clamp_low add_clamp_high"
-    )
-    return dict.fromkeys(names.split(), 0)
+    """The same when nothing is added."""
+    return dict.fromkeys(ADDEND, 0)

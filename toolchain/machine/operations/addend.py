@@ -1,0 +1,66 @@
+"""What is added to an array's results as they leave it: parameters and bytes that every operation with an addend has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+
+from toolchain.hw.chip import Chip
+from toolchain.hw.units import Unit
+from toolchain.machine.columns import Whole, where
+from toolchain.machine.operation import Access
+from toolchain.machine.parameter import (
+    code,
+    left_shift,
+    multiplier,
+    only_with,
+    operand_address,
+    operand_stride,
+    post_flag,
+    shift,
+    zero_point,
+)
+
+
+@dataclass(frozen=True)
+class WithAddend:
+    """A base beside MachineOp, whose own docstring says when it adds: Elementwise ADD of a, what leaves the array, and b, what
+    lies at addend_address, of the same shape."""
+
+    __slots__ = ()  # they are the operation's
+    use_add: int = post_flag("add")
+    addend_address: int = only_with("add", operand_address("input"))
+    addend_row_stride: int = only_with("add", operand_stride("input"))
+    addend_column_stride: int = only_with("add", operand_stride("input"))
+    add_input_zero_point: int = only_with("add", zero_point())
+    add_addend_zero_point: int = only_with("add", zero_point())
+    add_output_zero_point: int = only_with("add", zero_point())
+    add_left_shift: int = only_with("add", left_shift())
+    add_input_multiplier: int = only_with("add", multiplier())
+    add_input_shift: int = only_with("add", shift())
+    add_addend_multiplier: int = only_with("add", multiplier())
+    add_addend_shift: int = only_with("add", shift())
+    add_output_multiplier: int = only_with("add", multiplier())
+    add_output_shift: int = only_with("add", shift())
+    add_clamp_low: int = only_with("add", code())
+    add_clamp_high: int = only_with("add", code())
+
+    def addend_bytes(self, channels: Whole, chip: Chip) -> Whole:
+        """Of the addend of one pixel."""
+        return where(self.use_add, channels * chip.activation_bytes, 0)
+
+    def addend_access(self, unit: Unit, pixels: tuple[Whole, Whole], pixel_bytes: Whole) -> Access:
+        """pixels: rows and columns; pixel_bytes: of the addend of each, 0 where none is read."""
+        strides = (self.addend_row_stride, self.addend_column_stride)
+        return Access(unit.roles["input"], self.addend_address, pixels, strides, pixel_bytes, False, in_step=True)
+
+
+ADDEND = tuple(f.name for f in fields(WithAddend))  # names of its parameters, in the order of the constructor
+
+
+def broken_post(key: str, wanted: Iterable[tuple[str, Whole]], posts: Iterable[str]) -> Iterator[str]:
+    """What results are asked to pass through on their way out and no array has. key: whose `post`; wanted: name, flag."""
+    known = set(posts)
+    for name, used in wanted:
+        if used and name not in known:
+            yield f"use_{name}=1, {key}.post has no {name}"
