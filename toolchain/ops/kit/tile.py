@@ -37,7 +37,8 @@ class Block(NamedTuple):
     role: str
 
 
-Emit = Callable[[Sequence[Site], Sequence[int], Site | None], tuple[MachineOp, ...]]
+# From where the tile's reads, blocks and write lie to its machine operations.
+CodeGenerator = Callable[[Sequence[Site], Sequence[int], Site | None], tuple[MachineOp, ...]]
 
 
 class Work(NamedTuple):
@@ -47,7 +48,7 @@ class Work(NamedTuple):
     reads: tuple[Box, ...]
     blocks: tuple[Block, ...]
     write: Box | None
-    emit: Emit
+    emit: CodeGenerator
 
 
 @dataclass(frozen=True)
