@@ -7,6 +7,7 @@ from machine_files import write_changed
 from typer.testing import CliRunner
 
 from toolchain.cli.hw import app
+from toolchain.hw import chip_differences, load_chip
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
@@ -95,6 +96,26 @@ def test_diff_of_one_key(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_changed(tmp_path, "edge16.yaml", [("frequency: 500 MHz", "frequency: 600 MHz")])
     assert run("diff", "edge16", "mine.yaml")[:2] == (1, "clock.frequency: 500 MHz -> 600 MHz\n")
+
+
+def test_diff_of_engines_that_only_have_other_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = [("  mac:\n", "  core:\n")]
+    write_changed(tmp_path, "edge16.yaml", name)
+    assert run("diff", "edge16", "mine.yaml")[:2] == (1, "engines (renamed): mac -> core\n")
+    write_changed(tmp_path, "edge16.yaml", [*name, ("    rows: 16\n", "    rows: 8\n")])
+    _, out, _ = run("diff", "edge16", "mine.yaml")
+    assert "engines.mac.rows: 16 -> -\n" in out and "engines.core.rows: - -> 8\n" in out and "renamed" not in out
+
+
+def test_what_is_private_to_a_renamed_engine_is_no_difference():
+    chip = load_chip("edge16")
+    own = chip.memories["sram"].model_copy(update={"private_to": "mac"})
+    one = chip.model_copy(update={"memories": {**chip.memories, "wbuf": own}})
+    engines = {{"mac": "core"}.get(name, name): engine for name, engine in chip.engines.items()}
+    memories = {**chip.memories, "wbuf": own.model_copy(update={"private_to": "core"})}
+    two = chip.model_copy(update={"engines": engines, "memories": memories})
+    assert chip_differences(one, two) == [("engines (renamed)", "mac", "core")]
 
 
 def test_check_names_engines_that_programs_cannot_use(tmp_path, monkeypatch):

@@ -15,11 +15,12 @@ from onnx import TensorProto, helper, numpy_helper
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.errors import CompileError
+from toolchain.hw.describe import chip_lines
 from toolchain.hw.rules import broken_rules
 from toolchain.isa import Machine, decode, load_machine
 from toolchain.isa.needs import broken_needs
 from toolchain.machine import Convolution, Copy, MachineOp, Space
-from toolchain.report.text import totals_text
+from toolchain.report.text import layers_text, totals_text
 from toolchain.runtime import Session, random_feeds, verify
 from toolchain.schedule.units import Clocks
 
@@ -170,9 +171,27 @@ def test_engines_that_programs_cannot_use_are_named(model: Path) -> None:
     assert [u.name for u in chip.workers("mac_array")] == ["mac"] and [u.number for u in chip.workers("mac_array")] == [2]
     reason = "engines.core.memories.input is tile, compiled programs have it in sram"
     assert chip.unused == {"core": reason}
+    assert chip.macs_per_cycle == load_machine("edge16").chip.macs_per_cycle == 256
+    assert (
+        f"# peak: 256 MAC a cycle, 128 GMAC/s\n# not in the peak: engines.core, {reason}\n" in "\n".join(chip_lines(chip)) + "\n"
+    )
     alone = {k: v for k, v in chip.engines.items() if k != "mac"}
     with pytest.raises(CompileError, match=f"^edge16: nothing that multiplies can be used: {reason}$"):
         build(model, BuildOptions(replace(with_core, chip=chip.model_copy(update={"engines": alone}))))
+
+
+def test_an_array_that_the_program_leaves_idle_is_not_in_the_utilization(model: Path) -> None:
+    nodes = [convolution("x", "w", "a"), helper.make_node("Sigmoid", ["a"], ["y"], name="s")]
+    save(model, nodes, ["x"], ["y"], w=(32, 32, 3, 3))
+    one, ops = built(model, edge16({}))
+    two, same = built(model, edge16({"plain": {"post": ()}}))  # the table rides on the convolution: `plain` cannot make it
+    assert (len(ops), one.figures["cycles"]) == (len(same), two.figures["cycles"])
+    assert (one.figures["used_arrays"], one.figures["idle_arrays"]) == (["mac"], [])
+    assert (two.figures["used_arrays"], two.figures["idle_arrays"]) == (["mac"], ["plain"])
+    assert two.figures["mac_utilization"] == one.figures["mac_utilization"] > 0.3
+    assert layers_text(two.figures) == layers_text(one.figures)
+    assert "MAC utilization is of mac: no operation of the program runs on plain" in totals_text(two.figures)
+    assert "utilization is of" not in totals_text(one.figures)
 
 
 def test_channels_of_unequal_rate_are_dealt_loads_by_rate(model: Path) -> None:

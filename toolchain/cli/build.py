@@ -206,7 +206,7 @@ def report(built: Build, explain: bool) -> str:
     from toolchain.report import text
 
     sections = [
-        text.layers_text(built.figures, built.container.machine.chip.macs_per_cycle),
+        text.layers_text(built.figures),
         text.totals_text(built.figures),
         text.fallbacks_text(built.figures),
         text.repair_text(built.figures),

@@ -186,7 +186,7 @@ def _report(session: Session, run: Run, figures: dict) -> str:
 
     timed = "cycles" in figures
     sections = [
-        text.layers_text(figures, session.container.machine.chip.macs_per_cycle) if timed else "",
+        text.layers_text(figures) if timed else "",
         text.totals_text(figures)
         if timed
         else f"{figures['name']} on {figures['machine']}: no cycles, the backend gives no times",

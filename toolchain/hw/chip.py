@@ -5,6 +5,7 @@ Sizes are bytes, times are cycles of the one clock, bandwidths are bytes per cyc
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import PurePath
 from typing import Annotated, Literal, Self
@@ -270,12 +271,13 @@ class Chip(Section):
 
     @property
     def macs_per_cycle(self) -> float:
-        """Peak multiply-accumulates a cycle of all arrays with this machine's operand types."""
+        """`peak_macs` of all arrays that programs use."""
+        return self.peak_macs(self.workers("mac_array"))
+
+    def peak_macs(self, arrays: Iterable[Unit]) -> float:
+        """Multiply-accumulates a cycle of these arrays together at best, with this machine's operand types."""
         pair = (self.numerics.activation, self.numerics.weight)
-        rates = [
-            (u.array, next((t.rate for t in u.array.types if (t.activation, t.weight) == pair), 0.0))
-            for u in self.of_kind("mac_array")
-        ]
+        rates = [(u.array, next((t.rate for t in u.array.types if (t.activation, t.weight) == pair), 0.0)) for u in arrays]
         return sum(mac.rows * mac.columns * mac.depth * rate for mac, rate in rates)
 
     @cached_property

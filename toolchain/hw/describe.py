@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from toolchain.hw.chip import Chip
@@ -22,15 +22,37 @@ def chip_lines(chip: Chip) -> list[str]:
 
 
 def chip_differences(a: Chip, b: Chip) -> list[tuple[str, str, str]]:
-    """(key, value in a, value in b) of every key that differs, in the order of the model; '-' where one has none."""
-    left, right = dict(_flat(a.model_dump(mode="json"), ())), dict(_flat(b.model_dump(mode="json"), ()))
+    """(key, value in a, value in b) of every key that differs, in the order of the model; '-' where one has none. An engine that
+    only has another name is one difference."""
+    renamed = _renamed(a, b)
+    left, right = dict(_flat(_with_names(a, renamed), ())), dict(_flat(b.model_dump(mode="json"), ()))
     paths = list(left) + [path for path in right if path not in left]
-    found = []
+    found = [("engines (renamed)", old, new) for old, new in renamed.items()]
     for path in paths:
         values = [_value(path, side[path]) if path in side else "-" for side in (left, right)]
         if values[0] != values[1]:
             found.append((render_path(path), values[0], values[1]))
     return found
+
+
+def _renamed(a: Chip, b: Chip) -> dict[str, str]:
+    """Names of engines of a -> of b, of those that are equal in all else."""
+    left = [name for name in b.engines if name not in a.engines]
+    found: dict[str, str] = {}
+    for name in (n for n in a.engines if n not in b.engines):
+        twin = next((new for new in left if b.engines[new] == a.engines[name]), None)
+        if twin is not None:
+            left.remove(twin)
+            found[name] = twin
+    return found
+
+
+def _with_names(chip: Chip, names: Mapping[str, str]) -> dict[str, Any]:
+    """The whole chip, with other names for its engines."""
+    data = chip.model_dump(mode="json")
+    engines = {names.get(name, name): engine for name, engine in data["engines"].items()}
+    memories = {name: {**m, "private_to": names.get(m["private_to"], m["private_to"])} for name, m in data["memories"].items()}
+    return {**data, "engines": engines, "memories": memories}
 
 
 def _flat(data: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
@@ -83,6 +105,8 @@ def _derived(chip: Chip) -> Iterator[str]:
     key = min(rates, key=lambda k: rates[k])
     rate = rates[key]
     yield f"# peak: {macs:g} MAC a cycle, {macs * clock / 1e9:g} GMAC/s"
+    arrays = {u.engine for u in chip.of_kind("mac_array")}
+    yield from (f"# not in the peak: engines.{name}, {reason}" for name, reason in chip.unused.items() if name in arrays)
     yield f"# loads from DRAM: at most {rate:g} bytes a cycle, {rate * clock / 1e9:g} GB/s ({key})"
     for code in chip.staging:
         if code != SRAM:

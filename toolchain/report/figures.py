@@ -33,7 +33,9 @@ def run_figures(container: Container, simulations: Sequence[Simulation | None]) 
     macs = sum(layer["macs"] for layer in layers)
     compulsory = [_compulsory_bytes(region) for region, _ in regions]
     read_bytes, write_bytes = sum(r for r, _ in compulsory), sum(w for _, w in compulsory)
-    peak = chip.macs_per_cycle
+    busy = _busy([r for _, r in regions])
+    used = [unit for unit in chip.of_kind("mac_array") if busy.get(unit.name)]
+    peak = chip.peak_macs(used)
     return {
         "name": container.name,
         "machine": chip.name,
@@ -41,6 +43,7 @@ def run_figures(container: Container, simulations: Sequence[Simulation | None]) 
         "clock_hz": chip.clock.frequency,
         "seconds": cycles / chip.clock.frequency,
         "macs": macs,
+        "macs_per_cycle": peak,
         "mac_utilization": macs / (peak * cycles) if cycles and peak else 0.0,
         "roofline_cycles": roofline(chip, macs, read_bytes, write_bytes),
         "dram_read_bytes": sum(r.dram_read_bytes for _, r in regions),
@@ -50,7 +53,9 @@ def run_figures(container: Container, simulations: Sequence[Simulation | None]) 
         "sram_bound_bytes": max((region.sram_bound_bytes for region, _ in regions), default=0),
         "sram_size_bytes": chip.sram.size,
         "buffers": _buffers(chip, [region for region, _ in regions]),
-        "busy_cycles": _busy([r for _, r in regions]),
+        "busy_cycles": busy,
+        "used_arrays": [unit.name for unit in used],
+        "idle_arrays": [unit.name for unit in chip.workers("mac_array") if unit not in used],
         "arrays_overlap": _arrays_overlap(chip, [r for _, r in regions]),
         "unused_engines": [{"engine": engine, "reason": reason} for engine, reason in chip.unused.items()],
         "layers": layers,

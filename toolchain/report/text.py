@@ -29,10 +29,11 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence
     return "\n".join([line(headers), line(["-" * w for w in widths]), *(line(r) for r in rows)])
 
 
-def layers_text(figures: Mapping[str, Any], macs_per_cycle: float) -> str:
-    """One line a layer of the chip; empty when it has none."""
+def layers_text(figures: Mapping[str, Any]) -> str:
+    """One line a layer of the chip; empty when it has none. MAC use: of the arrays that the program uses."""
     if not figures["layers"]:
         return ""
+    peak = figures["macs_per_cycle"]
     rows = [
         (
             cut(layer["name"], 44),
@@ -40,7 +41,7 @@ def layers_text(figures: Mapping[str, Any], macs_per_cycle: float) -> str:
             layer["engine"],
             f"{layer['cycles']:,}",
             f"{layer['macs']:,}",
-            f"{100 * layer['macs'] / (layer['cycles'] * macs_per_cycle):.1f} %" if layer["cycles"] > 0 else "-",
+            f"{100 * layer['macs'] / (layer['cycles'] * peak):.1f} %" if layer["cycles"] > 0 and peak else "-",
             layer["bound_by"],
         )
         for layer in figures["layers"]
@@ -95,6 +96,9 @@ def totals_text(figures: Mapping[str, Any]) -> str:
 def _units(figures: Mapping[str, Any]) -> str:
     """How arrays share their work, and the engines that have none."""
     said = [f"engine {unused['engine']} is not used: {unused['reason']}" for unused in figures["unused_engines"]]
+    if figures["idle_arrays"] and figures["used_arrays"]:
+        of, idle = ", ".join(figures["used_arrays"]), ", ".join(figures["idle_arrays"])
+        said.insert(0, f"MAC utilization is of {of}: no operation of the program runs on {idle}")
     if figures["arrays_overlap"]:
         busy = ", ".join(f"{unit} {100 * cycles / figures['cycles']:.1f} %" for unit, cycles in figures["busy_cycles"].items())
         said.insert(0, f"two or more arrays at once in {100 * figures['arrays_overlap']:.1f} % of array time; busy: {busy}")
