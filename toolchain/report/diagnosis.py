@@ -180,6 +180,8 @@ def _cause(found: Measured, block: Block, weights: float | None, quantized: Quan
     sums = found.sums[block.tensor]
     if sums.alone == 0:
         return "nothing lost", "its codes hold what float has"
+    if keeps_all(found, block):
+        return "nothing lost", "it makes codes of codes, and differs by less than rounding to its own would cost"
     shares = _shares(sums, weights)
     quant = found.network.quant(block.tensor)
     if shares.largest in ("clipped", "rounded"):
@@ -190,6 +192,14 @@ def _cause(found: Measured, block: Block, weights: float | None, quantized: Quan
         share = 100 * (weights or 0.0) / shares.alone if shares.alone else 0.0
         return "weight rounding", f"{share:.0f} % of its error is that of weights rounded to {numerics.weight} with {scales}"
     return _of_arithmetic(found, block)
+
+
+def keeps_all(found: Measured, block: Block) -> bool:
+    """Whether float's tensor and what it is made of are codes already, as in a model that came quantized, and the block's error
+    is below that of rounding to its codes, a twelfth of a squared step: a few ties that fell to the other side."""
+    sums, step = found.sums[block.tensor], found.network.quant(block.tensor).scale
+    levels = (decibels(sums.own.signal, sums.own.noise), *_feed_levels(found, block).values())
+    return sums.alone == 0 or (min(levels) > CEILING_DB and sums.alone <= sums.own.count * step**2 / 12)
 
 
 def _of_scale(sums: Sums, quant: Quant, clipped: bool, quantized: Quantized) -> tuple[Cause, str]:
@@ -213,7 +223,7 @@ def _of_arithmetic(found: Measured, block: Block) -> tuple[Cause, str]:
     if wrapped(found, block):
         return "accumulator overflow", "wider accumulators give other codes"
     sums, level = found.sums[block.tensor], min(_feed_levels(found, block).values(), default=CEILING_DB)
-    best = f"its operands have {level:.1f} dB or more"
+    best = "its operands are exact" if level >= CEILING_DB else f"its operands have {level:.1f} dB or more"
     ops = [n.op for n in block.nodes]
     if level < decibels(sums.own.signal, sums.alone) + _LOST_DB:
         return "input rounding", best

@@ -12,6 +12,7 @@ from toolchain.report.diagnosis import CEILING_DB, LayerError
 from toolchain.report.error_report import ErrorReport
 from toolchain.report.text import cut, table
 
+_NOTHING = "nothing is lost: every layer makes of codes the codes that float makes of them, but for ties"
 _FIRST = 10  # findings that are written out
 _HEIGHT, _LEFT, _BAR, _WIDEST = 260, 44, 12, 1800  # of the plot, in pixels
 _STYLE = """body{font:14px/1.5 system-ui,sans-serif;margin:2em;max-width:1200px;color:#222}
@@ -46,7 +47,7 @@ def finding_text(found: Mapping[str, object] | LayerError) -> str:
 
 def findings_text(findings: Sequence[LayerError]) -> str:
     """Worst first, one a line."""
-    return "\n".join(finding_text(f) for f in findings)
+    return "\n".join(finding_text(f) for f in findings) or _NOTHING
 
 
 _HEADERS = (
@@ -89,10 +90,11 @@ def page(report: ErrorReport, head: str) -> str:
     """HTML: findings, plot, table. Names of the model are escaped; nothing is loaded from elsewhere."""
     rows = "".join(_row(_cells(r, 200)) for r in report.rows)
     titles = "".join(f"<th{_number(i)}>{escape(h)}</th>" for i, h in enumerate(_HEADERS))
-    found = "".join(f"<li>{escape(finding_text(f))}</li>" for f in report.findings[:_FIRST])
+    items = "".join(f"<li>{escape(finding_text(f))}</li>" for f in report.findings[:_FIRST])
+    found = f"<ol>{items}</ol>" if items else f"<p>{_NOTHING}</p>"
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(head)}</title><style>{_STYLE}</style>'
-        f"</head><body><h1>{escape(head)}</h1><h2>What to look at first</h2><ol>{found}</ol>"
+        f"</head><body><h1>{escape(head)}</h1><h2>What to look at first</h2>{found}"
         f"<h2>From input to output</h2>{plot(report.rows)}"
         '<p class="key">Bars: signal over noise that each layer leaves by itself, fed with float\'s tensors. Line: what is left '
         "of the signal there in the integer network. Lower is worse.</p>"

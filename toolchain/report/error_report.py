@@ -19,7 +19,7 @@ from toolchain.ir.graph import Graph, OnnxGraph
 from toolchain.ir.part import Part
 from toolchain.ops.movement import Concat
 from toolchain.report.blocks import Block, blocks, shown_tensors
-from toolchain.report.diagnosis import LayerError, Quantized, diagnosed, to_blame, undiagnosed
+from toolchain.report.diagnosis import LayerError, Quantized, diagnosed, keeps_all, to_blame, undiagnosed
 from toolchain.report.layer_errors import KEPT, Codes, Kept, Measured, Network, alone_values, measured
 from toolchain.report.warnings import layer_warnings
 
@@ -133,13 +133,16 @@ def _alone(row: LayerError) -> float:
 
 
 def _findings(found: Measured, rows: Sequence[LayerError], quantized: Quantized, most: int) -> Iterator[LayerError]:
-    """The layers to blame, each once: a row whose loss is that of what it reads is put down to what makes that."""
+    """The layers to blame, each once: a row whose loss is that of what it reads is put down to what makes that. None that lose
+    nothing."""
     by_tensor = {b.tensor: b for b in found.network.blocks}
     known = {r.block.tensor: r for r in rows}
     named: set[str] = set()
     for row in rows:
         if len(named) == most:
             return
+        if keeps_all(found, row.block):
+            continue
         row = row if row.cause is not None else diagnosed(found, row.block, quantized)
         while (feed := to_blame(found, row.block, row)) is not None:
             before = known[feed]
