@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests import verified_passes
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files that the chosen tests read")
@@ -12,6 +14,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--update-golden") and config.getoption("numprocesses", None):
         raise pytest.UsageError("--update-golden: tests side by side would overwrite each other's lines; give -n0 with it")
+    verified_passes.install()
 
 
 @pytest.fixture

@@ -238,7 +238,7 @@ def test_the_file_and_the_listing_say_the_areas(built: Build):
         (
             0,
             {"size_bytes": 64},
-            "m: is not sound: header: segment 0: port 'x@nhwc' at 0x0 lies in none of its areas; build it again",
+            "m: is not sound: header: segment 0: port 'x' at 0x0 lies in none of its areas; build it again",
         ),
         (1, {"base_register": 1}, "m: is not sound: header: segment 0: two areas have one base register; build it again"),
         (1, {"base_register": 7}, "m: is not sound: header: an area with base register 7, edge16 has 6 of them; build it again"),

@@ -257,7 +257,7 @@ def _integer(selection: Selection, machine: Machine, level: Options, given: Quan
     chip = machine.chip
     float_graph = clamped(selection, chip)
     dump("clamps", partial(print_graph, float_graph))
-    integer = quantize(float_graph, chip, given, selection.origins)
+    integer = quantize(float_graph, chip, given)
     dump("quantize", partial(print_graph, integer))
     fused = fuse_residuals(fuse_tables(integer, chip), chip) if level.fuse else integer
     dump("fuse", partial(print_graph, fused))
@@ -278,7 +278,7 @@ def compile_model(
     graph, unfused = _integer(selection, machine, LEVELS[level], given, dump)
     compiled: list[Region | Island] = []
     plans: list[RegionPlan] = []
-    parts = segments(graph, selection.origins)
+    parts = segments(graph)
     for done, segment in enumerate(parts):
         progress("compile", done, len(parts))
         if not segment.on_chip:
@@ -302,7 +302,7 @@ def _region(graph: Graph, segment: Segment, selection: Selection, machine: Machi
         found: list[tuple[RegionPlan, Region]] = []
         for chip in batch_choices(machine.chip, part.nodes):
             plan = plan_region(source, part.nodes, part.inputs, part.outputs, chip, options)
-            found.append((plan, link_region(graph, segment, plan, selection.origins, machine, samples)))
+            found.append((plan, link_region(graph, segment, plan, machine, samples)))
         return min(found, key=lambda f: (cycles(f[1]), len(f[1].program))) if len(found) > 1 else found[0]
 
     def made(options: Options) -> tuple[RegionPlan, Region]:

@@ -240,9 +240,9 @@ MACHINES = [
             "Conv_0 (Convolution): its smallest tile needs 1088 bytes of SRAM at once, edge16 has 1024 "
             "(memories.sram.size)\n"
             "  live at step 1 of 1, the peak ('|' is the end of the SRAM):\n"
-            "    constants          1024 bytes  [######################################|\n"
-            "    input x@nhwc         48 bytes  [                                      |#\n"
-            "    output y             16 bytes  [                                      | #\n"
+            "    constants       1024 bytes  [######################################|\n"
+            "    input x           48 bytes  [                                      |#\n"
+            "    output y          16 bytes  [                                      | #\n"
             "  help: the smallest SRAM that would do for the network is 1088 bytes"
         ),
     ),

@@ -113,7 +113,7 @@ def test_the_unchanged_file_seals_to_itself(data: bytes) -> None:
         (
             "entries.0.segments.0.ports.0.address",
             10**9,
-            "header: segment 0: port 'x@nhwc' of 192 bytes at 0x3b9aca00 lies outside the {dram}",
+            "header: segment 0: port 'x' of 192 bytes at 0x3b9aca00 lies outside the {dram}",
         ),
         (
             "entries.0.segments.0.constants.0.0",
@@ -123,10 +123,10 @@ def test_the_unchanged_file_seals_to_itself(data: bytes) -> None:
         (
             "entries.0.segments.0.ports.0.shape",
             [1, 8, 3, 8],
-            "header: segment 0: port 'x@nhwc' has another shape than the model's 'x'",
+            "header: segment 0: port 'x' has another shape than the model's tensor of that name",
         ),
-        ("entries.0.segments.0.ports.0.shape", [192], "header: segment 0: port 'x@nhwc' is channels-last with 1 dimensions"),
-        ("entries.0.segments.0.ports.0.zero_point", 200, "header: segment 0: port 'x@nhwc' has zero point 200, no code of int8"),
+        ("entries.0.segments.0.ports.0.shape", [192], "header: segment 0: port 'x' is channels-last with 1 dimensions"),
+        ("entries.0.segments.0.ports.0.zero_point", 200, "header: segment 0: port 'x' has zero point 200, no code of int8"),
         (
             "entries.0.segments.0.ports.0.dtype",
             "object",
@@ -188,7 +188,7 @@ def test_a_port_across_the_end_of_its_dram(machine: str, code_bytes: int, side: 
     size = math.prod(port["shape"]) * code_bytes
     path = f"entries.0.segments.0.ports.{index}.address"
     container_from_bytes(changed(data, path, end - size), "model")
-    reason = f"port {port['tensor']!r} of {size} bytes at {end - size + 1:#x} lies outside the {end} of its DRAM"
+    reason = f"port {port['model']!r} of {size} bytes at {end - size + 1:#x} lies outside the {end} of its DRAM"
     assert reason in refusal(changed(data, path, end - size + 1))
 
 
@@ -271,7 +271,7 @@ def test_an_operator_of_another_toolchain(change: dict[str, Any], reason: str, d
 def test_a_port_that_is_kept_from_run_to_run(data: bytes) -> None:
     """The kind is reserved: a file that has one is not misread as one whose tensor is lost between runs."""
     reason = (
-        "segment 0: port 'x@nhwc' is of kind state, kept from one run to the next, which this toolchain does not do; run the "
+        "segment 0: port 'x' is of kind state, kept from one run to the next, which this toolchain does not do; run the "
         "file with the newer one that wrote it"
     )
     assert refusal(changed(data, "entries.0.segments.0.ports.0.kind", "state")) == f"model: {reason}"

@@ -134,8 +134,8 @@ def judged(proto: onnx.ModelProto, machine: Machine, samples: Samples, folder: P
     quantized: list[tuple[Graph, Graph, Mapping[str, tuple[str, str]]]] = []
     real = api.quantize
 
-    def seen(graph: Graph, chip: Any, ranges: Any, origins: Mapping[str, tuple[str, str]]) -> Graph:
-        quantized.append((graph, real(graph, chip, ranges, origins), origins))
+    def seen(graph: Graph, chip: Any, ranges: Any) -> Graph:
+        quantized.append((graph, real(graph, chip, ranges), graph.origins))
         return quantized[-1][1]
 
     with patch.object(api, "quantize", seen):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from toolchain.codegen.link import port_at
 from toolchain.codegen.model import Container, IoType, Island, Region
@@ -32,9 +32,7 @@ def container_of(
 
 def reference_container(model: NormalModel, selection: Selection, machine: Machine, graph: Graph) -> Container:
     """What the integer reference needs, without programs: a Session of it runs with backend="reference" only."""
-    compiled = [
-        _unplaced(graph, s, selection.origins) if s.on_chip else island(model, s) for s in segments(graph, selection.origins)
-    ]
+    compiled = [_unplaced(graph, s) if s.on_chip else island(model, s) for s in segments(graph)]
     return container_of(graph.name, model, selection, machine, graph, compiled)
 
 
@@ -45,12 +43,12 @@ def island(model: NormalModel, segment: Segment) -> Island:
     )
 
 
-def _unplaced(graph: Graph, segment: Segment, origins: Mapping[str, tuple[str, str]]) -> Region:
+def _unplaced(graph: Graph, segment: Segment) -> Region:
     """Its ports lie behind each other: the memory image that the reference reads and writes has nothing else."""
     ports, end = {}, 0
     for name in (*segment.inputs, *segment.outputs):
         if name not in ports:
-            ports[name] = port_at(end, name, graph, origins)
+            ports[name] = port_at(end, name, graph)
             end += ports[name].size_bytes
     inputs, outputs = (tuple(ports[n] for n in names) for names in (segment.inputs, segment.outputs))
     return Region(b"", (), inputs, outputs, end, tuple(n.name for n in segment.nodes), (), (), 0, 0)

@@ -169,7 +169,7 @@ def _require_known(header: Header) -> None:
         for port in segment.ports if isinstance(segment, RegionHeader) else ():
             if port.kind == "state":
                 raise NewerFileError(
-                    f"segment {index}: port {port.tensor!r} is of kind state, kept from one run to the next, which this "
+                    f"segment {index}: port {port.model!r} is of kind state, kept from one run to the next, which this "
                     f"toolchain does not do; run the file with the newer one that wrote it"
                 )
         if isinstance(segment, RegionHeader) and any(h.kind == "state" for area in segment.areas for h in area.holds):
@@ -214,14 +214,14 @@ def _region_faults(region: RegionHeader, blocks: Sequence[Span], known: dict[str
     for port in region.ports:
         if port.address + port.size_bytes > region.dram_bytes:
             size, end = port.size_bytes, region.dram_bytes
-            yield f"{where}: port {port.tensor!r} of {size} bytes at {port.address:#x} lies outside the {end} of its DRAM"
+            yield f"{where}: port {port.model!r} of {size} bytes at {port.address:#x} lies outside the {end} of its DRAM"
         if port.layout == "nhwc" and len(port.shape) != 4:
-            yield f"{where}: port {port.tensor!r} is channels-last with {len(port.shape)} dimensions"
+            yield f"{where}: port {port.model!r} is channels-last with {len(port.shape)} dimensions"
         elif known.get(port.model, port.model_shape) != port.model_shape:
-            yield f"{where}: port {port.tensor!r} has another shape than the model's {port.model!r}"
+            yield f"{where}: port {port.model!r} has another shape than the model's tensor of that name"
         limits = np.iinfo(port.dtype)
         if not limits.min <= port.zero_point <= limits.max:
-            yield f"{where}: port {port.tensor!r} has zero point {port.zero_point}, no code of {port.dtype}"
+            yield f"{where}: port {port.model!r} has zero point {port.zero_point}, no code of {port.dtype}"
     yield from _area_faults(region, blocks, where)
 
 
@@ -255,7 +255,7 @@ def _area_faults(region: RegionHeader, blocks: Sequence[Span], where: str) -> It
     if not registers:
         return
     results = [i.result for i in region.layers if i.result is not None and i.result.space == "dram"]
-    places = [(f"port {p.tensor!r}", p.address, p.size_bytes) for p in region.ports]
+    places = [(f"port {p.model!r}", p.address, p.size_bytes) for p in region.ports]
     places += [("a block of constants", address, blocks[block][1]) for address, block in region.constants if block < len(blocks)]
     places += [(f"the result {r.tensor!r}", r.address, 1) for r in results]
     for what, address, size in places:

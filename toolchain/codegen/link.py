@@ -13,11 +13,10 @@ from toolchain.codegen.repeat import Stepping
 from toolchain.codegen.synchronise import synchronise
 from toolchain.errors import CompileError, InternalError
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph
+from toolchain.ir.graph import INNER, Graph
 from toolchain.isa import Machine, encode
 from toolchain.machine import MachineOp, Space
 from toolchain.memory import Buffer, place
-from toolchain.ops.kit.layout import INNER
 from toolchain.ops.kit.operator import NpuOp, operator_of
 from toolchain.ops.kit.tile import Block, aligned
 from toolchain.passes.samples import OneSample
@@ -35,7 +34,6 @@ def link_region(
     graph: Graph,
     segment: Segment,
     plan: RegionPlan,
-    origins: Mapping[str, tuple[str, str]],
     machine: Machine,
     samples: OneSample | None = None,
 ) -> Region:
@@ -45,9 +43,7 @@ def link_region(
     layout = _Layout(graph, segment, plan, samples, _dram_alignment(chip), chip)
     constants = _Constants(layout.end, layout.align)
     placed = lower_region(plan, BaseAddresses(layout.roots, constants.address), chip)
-    inputs, outputs = (
-        tuple(_port(n, graph, plan, layout.roots, origins) for n in names) for names in (segment.inputs, segment.outputs)
-    )
+    inputs, outputs = (tuple(_port(n, graph, plan, layout.roots) for n in names) for names in (segment.inputs, segment.outputs))
     stepping = tuple(layout.stepping.values())
     pieces = layout.pieces(inputs, outputs, constants.end)
     areas, repeat = areas_of(pieces, chip, stepping, samples.count if samples is not None else None)
@@ -138,22 +134,16 @@ def _layers(plan: RegionPlan, roots: Mapping[str, Location], count: int, steppin
     return found
 
 
-def _port(
-    name: str,
-    graph: Graph,
-    plan: RegionPlan,
-    roots: Mapping[str, Location],
-    origins: Mapping[str, tuple[str, str]],
-) -> Port:
+def _port(name: str, graph: Graph, plan: RegionPlan, roots: Mapping[str, Location]) -> Port:
     view = plan.views.get(name)
     base = roots[view.root if view else name]
-    return port_at(base.address + (view.offset_bytes if view else 0), name, graph, origins)
+    return port_at(base.address + (view.offset_bytes if view else 0), name, graph)
 
 
-def port_at(address: int, name: str, graph: Graph, origins: Mapping[str, tuple[str, str]]) -> Port:
+def port_at(address: int, name: str, graph: Graph) -> Port:
     kind = graph.types[name]
     assert kind.quant is not None
-    model, layout = origins.get(name, (name, INNER))
+    model, layout = graph.origins.get(name, (name, INNER))
     if layout == INNER:  # what only regions exchange (a part rescaled for its Concat) is no tensor of the model
         model, layout = name, "plain"
     return Port(name, model, layout, address, kind.shape, kind.dtype, kind.quant.scale, kind.quant.zero_point)

@@ -40,7 +40,7 @@ def _check_graph(segments: Sequence[Region | Island], graph: Graph) -> None:
             made.update(node.outputs)
         for port in region.outputs:
             if port.tensor not in made:
-                raise ProgramError(f"graph: no node makes the port {port.tensor!r}")
+                raise ProgramError(f"graph: no node makes the port {port.model!r}")
 
 
 def _check_operators(graph: Graph, machine: Machine) -> None:

@@ -17,10 +17,10 @@ from quant.fixed_point.core.requant import Requant
 from toolchain.errors import InternalError
 from toolchain.frontend import NormalModel
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxNode, OnnxOp, Quant, TensorType
+from toolchain.ir.graph import INNER, Graph, Node, OnnxGraph, OnnxNode, OnnxOp, Quant, TensorType
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.elementwise import IntegerBinary
-from toolchain.ops.kit.layout import INNER, NCHW
+from toolchain.ops.kit.layout import NCHW
 from toolchain.ops.kit.operator import operator_of
 
 Array = NDArray[Any]

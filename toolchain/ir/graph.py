@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 from typing_extensions import TypeVar  # its defaults are in typing from Python 3.13 on
 
+INNER = "inner"  # layout of a tensor that is none of the model's, only calibrated as one: a partial result, another arrangement
 MAX_PARTS = 16  # of a Concat that stands for one node of the model
 
 
@@ -36,6 +37,13 @@ class TensorType:
     @property
     def size_bytes(self) -> int:
         return self.elements * np.dtype(self.dtype).itemsize
+
+
+class Origin(NamedTuple):
+    """What a tensor of the chip is of the model: its name there, and the layout that it has here (`toolchain.ops.kit.layout`)."""
+
+    tensor: str
+    layout: str
 
 
 class Operator:
@@ -67,7 +75,8 @@ class Node(Generic[OpT]):
 
 @dataclass(frozen=True)
 class Graph(Generic[OpT]):
-    """Every tensor name has a type; constants are tensors with values and no producer."""
+    """Every tensor name has a type; constants are tensors with values and no producer. origins: of the chip's tensors, those that
+    are gone too; one that no node makes is the model's tensor of its origin, arranged on its way in."""
 
     name: str
     nodes: tuple[Node[OpT], ...]
@@ -75,6 +84,14 @@ class Graph(Generic[OpT]):
     outputs: tuple[str, ...]
     types: Mapping[str, TensorType]
     constants: Mapping[str, np.ndarray]
+    origins: Mapping[str, Origin] = field(default_factory=lambda: MappingProxyType({}))
+
+    def shown(self, tensor: str) -> str:
+        """What people are told of a tensor: the model's own name, whatever the chip calls it."""
+        origin = self.origins.get(tensor)
+        if origin is None:
+            return tensor
+        return origin.tensor if origin.layout != INNER else f"{origin.tensor}, unfinished"
 
     def producers(self) -> dict[str, Node[OpT]]:
         return {name: node for node in self.nodes for name in node.outputs if name}
@@ -96,8 +113,10 @@ class Graph(Generic[OpT]):
         nodes: Iterable[Node[Any]],
         types: Mapping[str, TensorType] | None = None,
         constants: Mapping[str, np.ndarray] | None = None,
+        origins: Mapping[str, Origin] | None = None,
     ) -> Graph[Any]:
-        """A copy with these nodes; tensors and constants that nothing names any more are dropped."""
+        """A copy with these nodes, and more types, constants and origins; tensors and constants that nothing names any more are
+        dropped."""
         nodes = tuple(nodes)
         all_types = {**self.types, **(types or {})}
         all_constants = {**self.constants, **(constants or {})}
@@ -111,6 +130,7 @@ class Graph(Generic[OpT]):
             nodes=nodes,
             types={n: t for n, t in all_types.items() if n in used},
             constants={n: c for n, c in all_constants.items() if n in used},
+            origins={**self.origins, **(origins or {})},
         )
 
 
@@ -119,13 +139,22 @@ OnnxGraph = Graph[OnnxOp]  # the normal form: the network as the frontend leaves
 
 
 def verify(graph: Graph[Any]) -> list[str]:
-    """Every fault: undefined or doubly defined tensors, order, missing types. Empty when sound."""
+    """Every fault: undefined or doubly defined tensors, order, missing types, constants of another type. Empty when sound."""
     faults: list[str] = []
+    made = {n for node in graph.nodes for n in node.outputs}
+    arriving = {n: o.tensor for n, o in graph.origins.items() if n not in made and o.layout != INNER}
     defined = set(graph.inputs) | set(graph.constants)
     for node in graph.nodes:
-        faults += [f"{node.name}: input {n!r} is not defined before it" for n in node.inputs if n and n not in defined]
+        read = [n for n in node.inputs if n and n not in defined]
+        arrived = {n for n in read if arriving.get(n) in defined}
+        faults += [f"{node.name}: input {n!r} is not defined before it" for n in read if n not in arrived]
+        defined |= arrived
         faults += [f"{node.name}: output {n!r} is defined twice" for n in node.outputs if n and n in defined]
         defined.update(n for n in node.outputs if n)
     faults += [f"output {n!r} is never defined" for n in graph.outputs if n not in defined]
     faults += [f"tensor {n!r} has no type" for n in sorted(defined) if n not in graph.types]
+    for name, value in graph.constants.items():
+        said, held = graph.types.get(name), TensorType(value.shape, value.dtype.name)
+        if said is not None and (said.shape, said.dtype) != (held.shape, held.dtype):
+            faults.append(f"constant {name!r} is {held.dtype}{list(held.shape)}, its type says {said.dtype}{list(said.shape)}")
     return faults

@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from toolchain.ir.graph import Graph, Node, TensorType
+from toolchain.ir.graph import INNER, Graph, Node, Origin, TensorType
 from toolchain.ops.convolution.rules import Convolution
-from toolchain.ops.kit.layout import INNER
 from toolchain.ops.kit.operator import operator_of
 from toolchain.ops.movement import Slice
 from toolchain.ops.permutation import Reshape, Transpose
 from toolchain.ops.unary import Unary
 
 Shape = tuple[int, ...]
-Origins = Mapping[str, tuple[str, str]]
 
 
 @dataclass
@@ -91,12 +89,12 @@ class Factors:
         return total
 
 
-def merge_moves(graph: Graph, origins: Origins) -> tuple[Graph, dict[str, tuple[str, str]]]:
+def merge_moves(graph: Graph) -> Graph:
     """Where a tensor is Transposes and Reshapes of another, it becomes one Transpose of it if that is fewer."""
     producers = graph.producers()
     uses = {name: len(nodes) + graph.outputs.count(name) for name, nodes in graph.consumers().items()}
     made_types: dict[str, TensorType] = {}
-    made_origins = dict(origins)
+    made_origins: dict[str, Origin] = {}
     nodes: list[Node] = []
     for node in graph.nodes:
         merged = _merged(node, graph, producers, uses) if isinstance(node.op, Reshape | Transpose) else None
@@ -107,8 +105,8 @@ def merge_moves(graph: Graph, origins: Origins) -> tuple[Graph, dict[str, tuple[
         y = node.outputs[0]
         for step in merged[:-1]:
             made_types[step.outputs[0]] = replace(graph.types[y], shape=_shape_after(step, graph.types, made_types))
-            made_origins[step.outputs[0]] = (made_origins[y][0], INNER)
-    return _without_dead(graph.with_nodes(nodes, made_types)), made_origins
+            made_origins[step.outputs[0]] = Origin(graph.origins[y].tensor, INNER)
+    return _without_dead(graph.with_nodes(nodes, made_types, origins=made_origins))
 
 
 def _shape_after(step: Node, types: Mapping[str, TensorType], made: Mapping[str, TensorType]) -> Shape:
@@ -171,21 +169,20 @@ def _without_dead(graph: Graph) -> Graph:
     return graph.with_nodes(reversed(kept))
 
 
-def lift_functions(graph: Graph, origins: Origins) -> tuple[Graph, dict[str, tuple[str, str]]]:
+def lift_functions(graph: Graph) -> Graph:
     """conv, moves, function -> conv, function, moves: what the moves bring is then a fused activation's output.
 
     Only through tensors that nothing else reads; through a Slice only where it keeps at least half.
     """
-    found_origins = dict(origins)
     producers, consumers = graph.producers(), graph.consumers()
     for node in graph.nodes:
         if not isinstance(node.op, Unary):
             continue
         chain = _moves_behind_convolution(node, graph, producers, consumers)
         if chain:
-            graph = _lifted(node, chain, graph, found_origins)
+            graph = _lifted(node, chain, graph)
             producers, consumers = graph.producers(), graph.consumers()
-    return graph, found_origins
+    return graph
 
 
 def _moves_behind_convolution(
@@ -210,15 +207,14 @@ def _keeps_half(node: Node, graph: Graph) -> bool:
     return 2 * graph.types[node.outputs[0]].elements >= graph.types[node.inputs[0]].elements
 
 
-def _lifted(node: Node, chain: list[Node], graph: Graph, origins: dict[str, tuple[str, str]]) -> Graph:
+def _lifted(node: Node, chain: list[Node], graph: Graph) -> Graph:
     x, y = chain[0].inputs[0], node.outputs[0]
     early = f"{y}@early"
-    origins[early] = (origins[y][0], INNER)
+    inner = Origin(graph.origins[y].tensor, INNER)
     function = Node(node.name, node.op, (x,), (early,), node.sources)
     moved = [replace(chain[0], inputs=(early,)), *chain[1:]]
     moved[-1] = replace(moved[-1], outputs=(y,))
-    for step in moved[:-1]:
-        origins[step.outputs[0]] = (origins[y][0], INNER)
+    origins = dict.fromkeys((early, *(step.outputs[0] for step in moved[:-1])), inner)
     places = {old.name: new for old, new in zip(chain, moved)}
     nodes: list[Node] = []
     for old in graph.nodes:
@@ -227,4 +223,4 @@ def _lifted(node: Node, chain: list[Node], graph: Graph, origins: dict[str, tupl
         if old.name == chain[0].name:
             nodes.append(function)
         nodes.append(places.get(old.name, old))
-    return graph.with_nodes(nodes, {early: graph.types[x]})
+    return graph.with_nodes(nodes, {early: graph.types[x]}, origins=origins)

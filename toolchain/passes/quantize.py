@@ -17,7 +17,7 @@ from quant.parameters import activation_quant, code_range, quant_range, scale_fo
 from quant.repair.step import AS_IN_THE_MODEL, NO_OFFSET, LayerParameters, Offset, Quantization
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip, Numerics
-from toolchain.ir.graph import Graph, Node, OnnxOp, Quant, TensorType
+from toolchain.ir.graph import INNER, Graph, Node, OnnxOp, Origin, Quant, TensorType
 from toolchain.ir.masks import MASK_LOW
 from toolchain.ir.stored import Stored
 from toolchain.ops.kit.operator import FloatOp, brought, operator_of, same_scale
@@ -115,18 +115,17 @@ def _indistinguishable(real: np.ndarray, form: ScaleForm, zero_point: int, low: 
     return np.where((real > most) & np.isfinite(real) & saturates, most, real)
 
 
-def quantize(graph: Graph, chip: Chip, given: Quantization, origins: Mapping[str, tuple[str, str]]) -> Graph:
-    """graph: as selected and clamped, of a model that carries its factors already; `origins` maps chip tensors to the model's.
-    Host nodes stay.
+def quantize(graph: Graph, chip: Chip, given: Quantization) -> Graph:
+    """graph: as selected and clamped, of a model that carries its factors already. Host nodes stay.
 
     Where a requantization would need a larger scale than the machine has, or an operator asks for it, the output takes a wider
     range. Raises CompileError: no scale that the machine has would do, or the tensor's scale is given.
     """
-    calibrated = {n: r for n, (own, _) in origins.items() if isinstance(r := given.ranges.get(own), Range)}
+    calibrated = {n: r for n, (own, _) in graph.origins.items() if isinstance(r := given.ranges.get(own), Range)}
     adopted = _adopted([n for n in graph.nodes if not isinstance(n.op, OnnxOp)], graph)
     factors, asked = dict[str, float](), dict[str, Range]()
     while True:
-        quants = assign_quants(graph, chip, given.ranges, origins, _widened(calibrated, factors, asked))
+        quants = assign_quants(graph, chip, given.ranges, _widened(calibrated, factors, asked))
         scope = _Scope(graph, chip, quants, given.layers, given.offsets, given.held, calibrated)
         try:
             integer = _quantized(graph, scope)
@@ -172,6 +171,7 @@ def _quantized(graph: Graph, scope: _Scope) -> Graph:
     quants, dtype = scope.quants, scope.chip.numerics.activation
     adopted = _adopted([n for n in graph.nodes if not isinstance(n.op, OnnxOp)], graph)
     nodes: list[Node] = []
+    origins: dict[str, Origin] = {}
     types: dict[str, TensorType] = {name: TensorType(graph.types[name].shape, dtype, quant) for name, quant in quants.items()}
     for node in graph.nodes:
         if isinstance(node.op, OnnxOp):
@@ -183,26 +183,26 @@ def _quantized(graph: Graph, scope: _Scope) -> Graph:
             if not 1 < fault.excess < np.inf:
                 raise
             raise _Widen(fault, adopted.get(node.outputs[0], node.outputs[0])) from None
-        _type_inner(made, node, types, scope)
+        _type_inner(made, node, types, origins, scope)
         nodes += made
     for name, value in scope.constants.items():
         types[name] = TensorType(value.shape, str(value.dtype))
-    return graph.with_nodes(nodes, types, scope.constants)
+    return graph.with_nodes(nodes, types, scope.constants, origins)
 
 
-def _type_inner(made: list[Node], node: Node, types: dict[str, TensorType], scope: _Scope) -> None:
+def _type_inner(made: list[Node], node: Node, types: dict[str, TensorType], origins: dict[str, Origin], scope: _Scope) -> None:
     """Tensors that quantization put between nodes (rescaled parts): shape of their source, scale of the result."""
     for inner in made:
         name = inner.outputs[0]
         if name not in types:
             types[name] = replace(types[inner.inputs[0]], quant=scope.quant(node.outputs[0]))
+            origins[name] = Origin(scope.graph.origins[node.outputs[0]].tensor, INNER)
 
 
 def assign_quants(
     graph: Graph,
     chip: Chip,
     ranges: Mapping[str, Range | Quant],
-    origins: Mapping[str, tuple[str, str]],
     widened: Mapping[str, Range],
 ) -> dict[str, Quant]:
     """Scale and zero point of every tensor of the chip. Movers keep their input's, where it holds the numbers that they bring;
@@ -213,7 +213,7 @@ def assign_quants(
     numerics = chip.numerics
 
     def calibrated(name: str) -> Quant:
-        given = ranges[origins[name][0]]
+        given = ranges[graph.origins[name].tensor]
         return given if isinstance(given, Quant) else activation_quant(widened.get(name, given), numerics)
 
     chip_nodes = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
@@ -226,12 +226,12 @@ def assign_quants(
         for name in node.outputs:
             lost = _lost(node, quants[node.inputs[0]], graph, consumers, numerics) if same_scale(node.op) else ()
             if lost:
-                given = ranges[origins[name][0]]
+                given = ranges[graph.origins[name].tensor]
                 quants[name] = given if isinstance(given, Quant) else activation_quant(_with(given, lost), numerics)
             elif same_scale(node.op):
                 quants[name] = quants[node.inputs[0]]
             else:
-                own = isinstance(ranges.get(origins[name][0]), Quant)
+                own = isinstance(ranges.get(graph.origins[name].tensor), Quant)
                 quants[name] = calibrated(name if own else adopted.get(name, name))
     return quants
 

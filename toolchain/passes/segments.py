@@ -23,13 +23,11 @@ class Segment:
     outputs: tuple[str, ...]
 
 
-def segments(graph: Graph, origins: Mapping[str, tuple[str, str]]) -> list[Segment]:
-    """Greedy: as many chip nodes as are ready, then as many host nodes, and so on.
-
-    origins: chip tensor -> (model tensor, layout); a chip tensor that no chip node makes is read from that model tensor.
-    """
+def segments(graph: Graph) -> list[Segment]:
+    """Greedy: as many chip nodes as are ready, then as many host nodes, and so on. A chip tensor that no chip node makes is read
+    from the model tensor of its origin."""
     made = {n for node in graph.nodes for n in node.outputs}
-    source = {n: origins[n][0] for n in origins if n not in made}
+    source = {n: origin.tensor for n, origin in graph.origins.items() if n not in made}
     done = set(graph.inputs) | set(graph.constants) | {""}
     waiting = list(graph.nodes)
     groups: list[tuple[bool, list[Node]]] = []
@@ -67,17 +65,17 @@ def _bounded(graph: Graph, groups: list[tuple[bool, list[Node]]], source: Mappin
     return found
 
 
-def moves_for_host(graph: Graph, origins: Mapping[str, tuple[str, str]]) -> set[str]:
+def moves_for_host(graph: Graph) -> set[str]:
     """graph: as selected. The sources of the nodes in parts of regions that compute nothing and whose data the host makes or
     reads: on the chip they would be quantized for no gain."""
     host = [n for n in graph.nodes if isinstance(n.op, OnnxOp)]
     made_there, read_there = {t for n in host for t in n.outputs}, {t for n in host for t in n.inputs}
     found: set[str] = set()
-    for segment in segments(graph, origins) if host else []:
+    for segment in segments(graph) if host else []:
         for part in _parts(segment.nodes) if segment.on_chip else []:
             if not all(isinstance(n.op, _MOVES) for n in part):
                 continue
-            read = {origins[t][0] if t in origins else t for n in part for t in n.inputs}
+            read = {graph.origins[t].tensor if t in graph.origins else t for n in part for t in n.inputs}
             if read & made_there or read_there.intersection(t for n in part for t in n.outputs):
                 found.update(source for n in part for source in n.sources)
     return found

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from quant.observe import Range
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxOp, Quant
+from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxOp, Origin, Quant
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.kit.operator import FloatOp, operator_of
 from toolchain.ops.kit.registry import RULES
@@ -35,21 +35,23 @@ class Fallback:
 
 @dataclass(frozen=True)
 class Selection:
-    """`graph`: chip nodes hold float operators, host nodes OnnxOp. `origins`: chip tensor -> (model tensor, layout);
-    the layout is `INNER` where the chip tensor is only calibrated as the model's. `given`: what a quantized model says of its
-    tensors; `rounded`: its name of each of them behind their rounding."""
+    """`graph`: chip nodes hold float operators, host nodes OnnxOp. `given`: what a quantized model says of its tensors;
+    `rounded`: its name of each of them behind their rounding."""
 
     graph: Graph
-    origins: Mapping[str, tuple[str, str]]
     fallbacks: tuple[Fallback, ...]
     given: Mapping[str, Quant | Range] = field(default_factory=dict[str, Quant | Range])
     rounded: Mapping[str, str] = field(default_factory=dict[str, str])
     notes: tuple[str, ...] = ()
 
     @property
-    def shown(self) -> Mapping[str, tuple[str, str]]:
+    def origins(self) -> Mapping[str, Origin]:
+        return self.graph.origins
+
+    @property
+    def shown(self) -> Mapping[str, Origin]:
         """`origins`, but for what the model rounds what it has behind its rounding: what codes are compared with."""
-        return {name: (self.rounded.get(tensor, tensor), layout) for name, (tensor, layout) in self.origins.items()}
+        return {name: Origin(self.rounded.get(tensor, tensor), layout) for name, (tensor, layout) in self.origins.items()}
 
 
 ASKED_FOR = "asked for by --host-node"
@@ -65,7 +67,7 @@ def select(graph: Graph, chip: Chip, host_nodes: Collection[str] = ()) -> Select
     hosted: dict[str, str] = asked
     while True:
         found = _selected(alone, chip, hosted)
-        more = moves_for_host(found.graph, found.origins) - hosted.keys()
+        more = moves_for_host(found.graph) - hosted.keys()
         if not more:
             break
         hosted |= dict.fromkeys(more, _IDLE)
@@ -75,7 +77,7 @@ def select(graph: Graph, chip: Chip, host_nodes: Collection[str] = ()) -> Select
 
 
 def _selected(graph: OnnxGraph, chip: Chip, hosted: Mapping[str, str]) -> Selection:
-    origins: dict[str, tuple[str, str]] = {}
+    origins: dict[str, Origin] = {}
     layouts: dict[str, str] = {}
     types = dict(graph.types)
     constants = dict(graph.constants)
@@ -92,9 +94,8 @@ def _selected(graph: OnnxGraph, chip: Chip, hosted: Mapping[str, str]) -> Select
         # Islands are cut out of the model by tensor names: a composed function stands for its nodes there.
         nodes.append(node if isinstance(node.op, OnnxOp) else replace(node, op=OnnxOp(_kind(node), {}, "npu")))
         fallbacks.append(Fallback(node.name, _kind(node), reason))
-    chosen, origins = lift_functions(graph.with_nodes(nodes, types, constants), origins)
-    chosen, origins = merge_moves(chosen, origins)
-    return Selection(chosen, origins, tuple(fallbacks))
+    chosen = lift_functions(graph.with_nodes(nodes, types, constants, origins))
+    return Selection(merge_moves(chosen), tuple(fallbacks))
 
 
 def _spatial(graph: Graph) -> frozenset[str]:

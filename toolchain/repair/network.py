@@ -11,7 +11,7 @@ from quant.sample import Sample
 from toolchain.codegen import reference_container
 from toolchain.frontend import NormalModel, to_graph
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph
+from toolchain.ir.graph import Graph, Origin
 from toolchain.isa import Machine
 from toolchain.passes.given import clamped, selected
 from toolchain.passes.named import named_nodes
@@ -39,7 +39,7 @@ class Network:
         return clamped(self.selection, self.chip)
 
     @property
-    def origins(self) -> Mapping[str, tuple[str, str]]:
+    def origins(self) -> Mapping[str, Origin]:
         """As Selection has them."""
         return self.selection.origins
 
@@ -70,7 +70,7 @@ class Network:
 
     def integer(self, quantization: Quantization) -> Graph:
         """The integer graph, nothing fused behind its layers: its bits are those of the program."""
-        return quantize(self.graph, self.chip, quantization, self.origins)
+        return quantize(self.graph, self.chip, quantization)
 
     def session(self, quantization: Quantization) -> Session:
         """The integer reference of the whole network, islands on the host among it; `run_detailed` gives every chip tensor's

@@ -12,9 +12,9 @@ from quant.float_session import FloatSession
 from quant.repair.moments import Window
 from quant.repair.step import Quantization
 from quant.sample import Sample
-from toolchain.ir.graph import Graph, Node
+from toolchain.ir.graph import INNER, Graph, Node
 from toolchain.ops.convolution.rules import Convolution
-from toolchain.ops.kit.layout import INNER, NHWC
+from toolchain.ops.kit.layout import NHWC
 from toolchain.ops.kit.operator import Array
 from toolchain.ops.movement import Pad, Slice
 from toolchain.ops.permutation import Reshape, Transpose

@@ -30,7 +30,7 @@ def walk(network: Network, given: Quantization, samples: Sequence[Sample], choos
     quants = {name: t.quant for name, t in integer.types.items() if t.quant is not None}
     found: dict[str, LayerParameters] = dict(given.layers)
     values = _Values(network, given, integer, samples)
-    parts = segments(network.graph, network.origins)
+    parts = segments(network.graph)
     for index, part in enumerate(parts):
         if not part.on_chip:
             values.run_island(part)
@@ -58,7 +58,7 @@ class _Values:
                 self._reads[name] = self._reads.get(name, 0) + 1
 
     def _port(self, tensor: str) -> Port:
-        return port_at(0, tensor, self._integer, self._network.origins)
+        return port_at(0, tensor, self._integer)
 
     def run_island(self, part: Segment) -> None:
         session = open_session(island(self._network.model, part).model)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from toolchain.ir.graph import Graph, Node, OnnxOp, TensorType
+from toolchain.ir.graph import INNER, Graph, Node, OnnxOp, TensorType
 from toolchain.ops.elementwise import Rescale
-from toolchain.ops.kit.layout import INNER
 from toolchain.ops.kit.operator import same_scale
 from toolchain.ops.movement import Join
 from toolchain.ops.pool import IntegerMaxPool

@@ -76,7 +76,7 @@ class _Evaluated:
             made = codes[port.tensor]
             if made.size != math.prod(port.shape):
                 raise ProgramError(
-                    f"graph: makes {port.tensor!r} as {list(made.shape)}, its port has {list(port.shape)}; build it again"
+                    f"graph: makes {port.model!r} as {list(made.shape)}, its port has {list(port.shape)}; build it again"
                 )
             write_port(dram, port, made)
         return Execution({"dram": dram}, tensors=codes)

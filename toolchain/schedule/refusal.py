@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph
 from toolchain.machine import Space
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.kit.operator import Layer
@@ -15,16 +16,16 @@ MOST_TILES = 65_536  # of one program: building and checking it takes about a mi
 _WIDTH = 40  # characters of the picture's bars
 
 
-def too_small(layers: Sequence[Layer], needs: Sequence[SmallestTile], chip: Chip) -> str | None:
+def too_small(layers: Sequence[Layer], needs: Sequence[SmallestTile], chip: Chip, graph: Graph) -> str | None:
     """The refusal of a network of which some layer's smallest tile, with nothing else in a memory, is too large for it; or None.
 
     Tensors that do not fit stay in DRAM, so the largest of these tiles is the least memory of the whole network.
     """
-    said = (_too_small(layers, needs, chip, space) for space in chip.staging)
+    said = (_too_small(layers, needs, chip, graph, space) for space in chip.staging)
     return "\n".join(s for s in said if s is not None) or None
 
 
-def _too_small(layers: Sequence[Layer], needs: Sequence[SmallestTile], chip: Chip, space: int) -> str | None:
+def _too_small(layers: Sequence[Layer], needs: Sequence[SmallestTile], chip: Chip, graph: Graph, space: int) -> str | None:
     """The same of one memory."""
     memory, key = chip.spaces[space].memory, chip.spaces[space].key
     size, align = memory.size, memory.alignment_bytes
@@ -33,11 +34,12 @@ def _too_small(layers: Sequence[Layer], needs: Sequence[SmallestTile], chip: Chi
         return None
     need, layer, name = needs[step].sizes[space], layers[step], "SRAM" if space == Space.SRAM else key
     kind = type(layer.node.op).__name__.removeprefix("Integer")
+    rows = [(_label(slot, layer, graph), _aligned(slot, align)) for slot in needs[step].slots if slot.space == space]
     lines = [
         f"{layer.node.name} ({kind}): its smallest tile needs {need} bytes of {name} at once, "
         f"{chip.name} has {size} (memories.{key}.size)",
         f"  live at step {step + 1} of {len(layers)}, the peak ('|' is the end of the {name}):",
-        *_picture([(_label(slot, layer), _aligned(slot, align)) for slot in needs[step].slots if slot.space == space], size),
+        *_picture(rows, size),
         f"  help: the smallest {name} that would do for the network is {need} bytes",
     ]
     return "\n".join(lines)
@@ -65,13 +67,13 @@ def too_many(layers: Sequence[Layer], tiles: Sequence[int], chip: Chip) -> str |
     )
 
 
-def _label(slot: Slot, layer: Layer) -> str:
+def _label(slot: Slot, layer: Layer, graph: Graph) -> str:
     if slot.role == "w":
-        return "output " + layer.node.outputs[0]
+        return "output " + graph.shown(layer.node.outputs[0])
     if slot.role.startswith("b"):
         return "constants" if slot.role == "b0" else f"constants {int(slot.role[1:]) + 1}"
     index = int(slot.role[1:])
-    name = layer.activations[index] if index < len(layer.activations) else str(index + 1)
+    name = graph.shown(layer.activations[index]) if index < len(layer.activations) else str(index + 1)
     return f"input {name}"
 
 

@@ -105,7 +105,7 @@ class _Planner:
 
     def plan(self) -> RegionPlan:
         tiles = self._smallest_tiles()
-        refusal = too_small(self.layers, tiles, self.chip)
+        refusal = too_small(self.layers, tiles, self.chip, self.graph)
         if refusal is not None:
             raise CompileError(refusal)
         least = [tile.sizes.get(Space.SRAM, 0) for tile in tiles]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-# Layout of a chip tensor that is none of the model's, only calibrated as one: a partial result, or in another arrangement.
-INNER = "inner"
 NHWC = (0, 2, 3, 1)
 NCHW = (0, 3, 1, 2)
 _AXIS_NHWC = {0: 0, 1: 3, 2: 1, 3: 2}

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node, OnnxNode, TensorType
-from toolchain.ops.kit.layout import INNER, NCHW, NHWC, arranged
+from toolchain.ir.graph import INNER, Graph, Node, OnnxNode, Origin, TensorType
+from toolchain.ops.kit.layout import NCHW, NHWC, arranged
 from toolchain.ops.permutation import permutation
 
 
@@ -25,7 +25,7 @@ class Scope:
     graph: Graph
     chip: Chip
     node: OnnxNode
-    origins: dict[str, tuple[str, str]]
+    origins: dict[str, Origin]
     layouts: dict[str, str]  # model tensors that the chip makes -> their layout
     types: dict[str, TensorType]
     constants: dict[str, np.ndarray]
@@ -59,22 +59,22 @@ class Scope:
         if name not in self.layouts:
             alias = name if layout == "plain" else f"{name}@nhwc"
             shape = self.shape(name)
-            self._define(alias, arranged(shape, layout), (name, layout))
+            self._define(alias, arranged(shape, layout), Origin(name, layout))
             return alias
         if self.layouts[name] == layout:
             return name
         alias = f"{name}@{layout}"
         if alias not in self.types:
             perm = NHWC if layout == "nhwc" else NCHW
-            self._transpose(name, alias, perm, (name, layout))
+            self._transpose(name, alias, perm, Origin(name, layout))
         return alias
 
-    def _transpose(self, source: str, target: str, perm: tuple[int, ...], origin: tuple[str, str]) -> None:
+    def _transpose(self, source: str, target: str, perm: tuple[int, ...], origin: Origin) -> None:
         shape = tuple(self.types[source].shape[p] for p in perm)
         self._define(target, shape, origin)
         self.nodes.append(Node(target, permutation(self.types[source].shape, perm), (source,), (target,), ()))
 
-    def _define(self, name: str, shape: tuple[int, ...], origin: tuple[str, str]) -> None:
+    def _define(self, name: str, shape: tuple[int, ...], origin: Origin) -> None:
         self.types[name] = TensorType(shape, "float32")
         self.origins[name] = origin
 
@@ -86,7 +86,7 @@ class Scope:
     def inner(self, suffix: str, shape: tuple[int, ...], like: str = "") -> str:
         """A tensor between two chip nodes of this rule, calibrated as the node's output, or as the chip tensor `like`."""
         name = f"{self.node.outputs[0]}@{suffix}"
-        self._define(name, shape, (self.origins[like][0] if like else self.node.outputs[0], INNER))
+        self._define(name, shape, Origin(self.origins[like].tensor if like else self.node.outputs[0], INNER))
         return name
 
     def step(
@@ -112,6 +112,6 @@ class Scope:
         """The chip node that makes the model node's output, in `layout`."""
         name = self.node.outputs[0]
         shape = self.shape(name)
-        self._define(name, arranged(shape, layout), (name, layout))
+        self._define(name, arranged(shape, layout), Origin(name, layout))
         self.layouts[name] = layout
         self.nodes.append(Node(self.node.name, op, inputs, (name,), self.node.sources or (self.node.name,)))
