@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from quant.calibrate import OBSERVERS, calibrate, calibrated_tensors, default_observer, tensor_sources
-from quant.data import Samples, open_data
+from quant.data import Samples, open_data, to_calibrate_on
 from quant.encodings import SUFFIXES, render_encodings
 from quant.file import Parameters, write_parameters
 from quant.observe import Range
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> None:
     _require_machine(options)
     model = load_model(options.model, shapes)
     types = {i.name: model.types[i.name] for i in model.proto.graph.input if i.name in model.types}
-    data = open_data(options.data, types, limit=options.samples)
+    data = to_calibrate_on(open_data(options.data, types, limit=options.samples))
     started = time.process_time()
     if options.repair != "none" or options.observer == AUTO:
         parameters, notes, poor = _repaired(options, model, data)

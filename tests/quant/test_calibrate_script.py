@@ -13,8 +13,10 @@ import onnx
 import pytest
 from models import convolution_net
 
+from quant.data import HELD_FROM
 from quant.file import read_parameters
 from quant.observe import Range
+from toolchain.api import BuildOptions, build
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "calibrate.py"
 
@@ -37,6 +39,19 @@ def test_it_writes_what_the_build_reads(machine: str, tmp_path: Path) -> None:
     found = read_parameters(tmp_path / "p.yaml")
     assert found.tensors["x"] == Range(float(x[:4].min()), float(x[:4].max()))
     assert (found.samples, found.model, found.hardware) == (4, "net.onnx", machine)
+
+
+def test_it_calibrates_on_what_the_build_calibrates_on(tmp_path: Path) -> None:
+    """Of 24 samples one is left out to judge on, the 17th, which would widen every range."""
+    onnx.save(convolution_net(), tmp_path / "net.onnx")
+    x = np.random.default_rng(0).standard_normal((24, 3, 8, 8)).astype(np.float32)
+    x[HELD_FROM] *= 50
+    np.savez(tmp_path / "c.npz", x=x)
+    done = run(tmp_path / "net.onnx", "--data", tmp_path / "c.npz", "--hw", "edge16", "-o", tmp_path / "p.yaml")
+    assert (done.returncode, done.stderr) == (0, "") and "tensors from 23 samples" in done.stdout
+    calibrated = build(tmp_path / "net.onnx", BuildOptions("edge16", calibration=str(tmp_path / "c.npz")))
+    from_file = build(tmp_path / "net.onnx", BuildOptions("edge16", parameters=str(tmp_path / "p.yaml")))
+    assert from_file.data == calibrated.data
 
 
 def test_a_fault_writes_nothing(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from unequal_networks import convolutions, nothing, plain, samples
 
 from quant.data import Samples
+from quant.error import Fidelity
 from quant.observe import Range
 from quant.repair.step import Outcome, Quantization
 from toolchain.api import BuildOptions, _samples, select_model
@@ -18,9 +19,11 @@ from toolchain.errors import CompileError
 from toolchain.frontend import load_model
 from toolchain.isa import load_machine
 from toolchain.repair.equalize import equalize
-from toolchain.repair.folds import HELD_OUT, folds
+from toolchain.repair.folds import HELD_OUT, LEAST_JUDGES, folds
 from toolchain.repair.harness import OBSERVERS_STEP, NamedStep, repaired
+from toolchain.repair.judge import Verdict
 from toolchain.repair.network import Network
+from toolchain.repair.prepare import prepared
 
 CLASSIFIER = Path(__file__).parents[2] / "examples/classifier"
 
@@ -30,12 +33,22 @@ def numbered(count: int, *, known: bool = True) -> Samples:
 
 
 @pytest.mark.parametrize(
-    ("count", "known", "judging"), [(16, True, 4), (64, True, 16), (1000, True, 16), (64, False, 16), (1000, False, 16)]
+    ("count", "known", "judging"),
+    [
+        (16, True, 8),
+        (30, True, 10),
+        (32, True, 8),
+        (64, True, 16),
+        (1000, True, 16),
+        (16, False, 8),
+        (64, False, 16),
+        (1000, False, 16),
+    ],
 )
 def test_folds(count: int, known: bool, judging: int) -> None:
     seen, held = folds(numbered(count, known=known))
     numbers = [[int(s["x"][0]) for s in fold] for fold in (seen, held)]
-    assert sorted(numbers[0] + numbers[1]) == list(range(count)) and len(numbers[1]) == judging <= HELD_OUT
+    assert sorted(numbers[0] + numbers[1]) == list(range(count)) and LEAST_JUDGES <= len(numbers[1]) == judging <= HELD_OUT
     assert [[int(s["x"][0]) for s in fold] for fold in (seen, held)] == numbers  # again the same
     assert (seen.count, held.count) == ((count - judging, judging) if known else (None, None))
     if known:
@@ -52,7 +65,41 @@ def test_a_fold_that_is_not_kept_is_read_again(monkeypatch: pytest.MonkeyPatch) 
         return iter([{"x": np.zeros(1)}] * 20)
 
     seen, held = folds(Samples("", 20, start))
-    assert [len(list(f)) for f in (seen, seen, held, held)] == [15, 15, 5, 5] and reads == 4
+    assert [len(list(f)) for f in (seen, seen, held, held)] == [10, 10, 10, 10] and reads == 4
+
+
+def verdict(*levels: float) -> Verdict:
+    """Of one output, by its dB of each sample."""
+    return Verdict((Fidelity("y", float(np.mean(levels)), 1.0, 0.0, 0.0),), {"y": levels})
+
+
+BEFORE = (20.0, 22.0, 31.0, 25.0, 28.0, 21.0, 26.0, 24.0)
+
+
+def test_a_gain_within_the_spread_of_the_samples_is_not_kept() -> None:
+    lucky = np.add(BEFORE, (9.0, -2.0, -2.0, -1.0, -1.0, 1.0, -1.0, 1.0))
+    said = "the outputs gain 0.50 dB, which may be chance: 0.50 dB a sample, with a standard error of 1.28"
+    assert verdict(*lucky).objection(verdict(*BEFORE)) == said
+    steady = np.add(BEFORE, (0.7, 0.3, 0.4, 0.6, 0.5, 0.5, 0.2, 0.8))
+    assert verdict(*steady).objection(verdict(*BEFORE)) is None
+    assert verdict(*np.add(BEFORE, 0.04)).objection(verdict(*BEFORE)) == "the outputs gain 0.04 dB"
+
+
+def test_few_samples_keep_nothing() -> None:
+    few = BEFORE[: LEAST_JUDGES - 1]
+    assert verdict(*np.add(few, 3)).objection(verdict(*few)) == "the outputs gain 3.00 dB, on 7 samples: it takes 8 to tell"
+    enough = BEFORE[:LEAST_JUDGES]
+    assert verdict(*np.add(enough, 3)).objection(verdict(*enough)) is None
+
+
+def test_where_nothing_is_kept_all_samples_are_calibrated_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = convolutions(tmp_path, per_tensor=True)
+    monkeypatch.setattr("toolchain.repair.prepare.STEPS", (NamedStep("halved", halved),))
+    drawn = samples((1, 3, 8, 8), 16)
+    data = Samples("", 16, lambda: iter(drawn))
+    none, fast = (prepared(net, data, None, effort, nothing) for effort in ("none", "fast"))
+    assert not fast.tried[0].kept and (fast.samples, fast.held_out) == (16, 8)
+    assert dict(fast.quantization.ranges) == dict(none.quantization.ranges)
 
 
 def halved(_net: Network, before: Quantization, _samples: object, _progress: object) -> Outcome:

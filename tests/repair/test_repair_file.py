@@ -121,11 +121,11 @@ def test_the_file_builds_what_was_repaired(make, tmp_path: Path) -> None:
 
 
 def _stream(folder: Path):
-    from quant.data import open_data
+    from quant.data import open_data, to_calibrate_on
     from toolchain.frontend import load_model
 
     model = load_model(folder / "net.onnx")
-    return open_data(folder / "c.npz", {"x": model.types["x"]})
+    return to_calibrate_on(open_data(folder / "c.npz", {"x": model.types["x"]}))
 
 
 RANDOM = "repair fast: random inputs say nothing of accuracy; give --calib DATA, or --repair none"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from quant.sample import Sample
 
 HELD_OUT = 16  # samples that judge, at most
-EVERY = 4  # one of so many judges
+EVERY = 4  # one of so many judges...
+LEAST_JUDGES = 8  # ...or more of them, so that so many do: of fewer the spread says too little
 KEPT_BYTES = 64 << 20  # of samples that stay in memory instead of being read again
 
 
@@ -38,12 +40,14 @@ class Fold:
 
 
 def folds(samples: Iterable[Sample]) -> tuple[Fold, Fold]:
-    """(seen, held out): every fourth sample is held out, the first of each four seen, until HELD_OUT are.
+    """(seen, held out): every fourth sample is held out, the first of each four seen, until HELD_OUT are; of few samples every
+    second or third.
 
     The samples that judge are spread over the whole where their number is known: data often lies in the order of its kinds.
     """
     count = getattr(samples, "count", None)
-    every = EVERY if count is None else max(EVERY, count // HELD_OUT)
+    known = sum(1 for _ in islice(samples, EVERY * LEAST_JUDGES)) if count is None else count
+    every = max(2, min(EVERY, known // LEAST_JUDGES), known // HELD_OUT)
 
     def held(index: int) -> bool:
         return index % every == every - 1 and index < every * HELD_OUT

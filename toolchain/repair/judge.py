@@ -7,19 +7,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quant.error import Fidelity
 from quant.float_session import FloatSession
 from quant.links import Links
 from quant.repair.step import Quantization
 from quant.sample import Sample
+from toolchain.errors import counted
 from toolchain.ops.movement import Concat
+from toolchain.repair.folds import LEAST_JUDGES
 from toolchain.repair.network import Network
 from toolchain.report.fidelity import Measured
 
 CEILING_DB = 60.0  # beyond it a part counts as exact: what is gained there is nobody's gain
 FLOOR_DB = -20.0
 LEAST_GAIN_DB = 0.05  # a step that gains less is not worth what it changes
+CHANCE = 2.0  # standard errors of the mean gain of the samples: what is within them may be chance
 MOST_LOST_DB = 0.5  # by one part, whatever the others gain
 TRIED_ON = 8  # samples, by steps that choose between ways...
 EVERY = 3  # ...one of so many that they see, so that a run of like ones does not fill the trial
@@ -28,9 +32,11 @@ _KEPT_BYTES = 64 << 20  # of float's values that stay in memory
 
 @dataclass(frozen=True)
 class Verdict:
-    """SQNR of each output and of each operand of a Concat that an output is made of."""
+    """SQNR of each output and of each operand of a Concat that an output is made of: `parts` over all samples, `each` by its
+    name, dB of every sample."""
 
     parts: tuple[Fidelity, ...]
+    each: Mapping[str, tuple[float, ...]]
 
     @property
     def decibels(self) -> float:
@@ -38,7 +44,8 @@ class Verdict:
         return float(np.mean([_held(p.sqnr_db) for p in self.parts])) if self.parts else CEILING_DB
 
     def objection(self, before: Verdict) -> str | None:
-        """Why this is no better than `before`, or None where it is. What only one of them has is not compared."""
+        """Why this is no better than `before`, or None where it is: a paired test over the samples. What only one of them has is
+        not compared."""
         earlier = {p.name: _held(p.sqnr_db) for p in before.parts}
         pairs = [(p.name, earlier[p.name], _held(p.sqnr_db)) for p in self.parts if p.name in earlier]
         if not pairs:
@@ -46,8 +53,20 @@ class Verdict:
         gain = float(np.mean([after - was for _, was, after in pairs]))
         if gain < LEAST_GAIN_DB:
             return f"the outputs gain {gain:.2f} dB"
+        chance = _by_chance(np.mean([np.subtract(self.each[name], before.each[name]) for name, *_ in pairs], axis=0))
+        if chance is not None:
+            return f"the outputs gain {gain:.2f} dB, {chance}"
         name, was, after = min(pairs, key=lambda pair: pair[2] - pair[1])
         return f"{name} falls from {was:.2f} to {after:.2f} dB" if after < was - MOST_LOST_DB else None
+
+
+def _by_chance(gains: NDArray[np.float64]) -> str | None:
+    """gains: dB of each sample. Why they may come from the choice of samples; None where their mean is beyond CHANCE standard
+    errors."""
+    if gains.size < LEAST_JUDGES:
+        return f"on {counted(gains.size, 'sample')}: it takes {LEAST_JUDGES} to tell"
+    mean, error = float(gains.mean()), float(gains.std(ddof=1)) / math.sqrt(gains.size)
+    return None if mean > CHANCE * error else f"which may be chance: {mean:.2f} dB a sample, with a standard error of {error:.2f}"
 
 
 def _held(decibels: float) -> float:
@@ -64,10 +83,15 @@ class Judge:
     def verdict(self, network: Network, quantization: Quantization) -> Verdict:
         """By the integer reference. Raises CompileError: the machine cannot express the quantization."""
         session = network.session(quantization)
-        measured = Measured(session.container, _told_parts(network))
+        told = _told_parts(network)
+        measured, each = Measured(session.container, told), dict[str, list[float]]()
         for sample, values in self._with_values(network, measured.wanted):
-            measured.update(values, session.run_detailed(sample))
-        return Verdict((*measured.outputs, *measured.concats))
+            run, alone = session.run_detailed(sample), Measured(session.container, told)
+            for sums in (measured, alone):
+                sums.update(values, run)
+            for part in (*alone.outputs, *alone.concats):
+                each.setdefault(part.name, []).append(_held(part.sqnr_db))
+        return Verdict((*measured.outputs, *measured.concats), {name: tuple(levels) for name, levels in each.items()})
 
     def _with_values(self, network: Network, wanted: Sequence[str]) -> Iterable[tuple[Sample, Mapping[str, np.ndarray]]]:
         model = network.model

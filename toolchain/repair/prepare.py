@@ -13,13 +13,13 @@ from quant.repair.step import Quantization
 from quant.sample import Sample
 from quant.structure import adjust_ranges
 from toolchain.errors import CompileError, InternalError
-from toolchain.repair.folds import folds
+from toolchain.repair.folds import LEAST_JUDGES, folds
 from toolchain.repair.harness import EFFORTS, OBSERVERS_STEP, STEPS, Effort, NamedStep, Tried, repaired
 from toolchain.repair.network import Network, Progress
 from toolchain.report import agreed
 
 AUTO: Literal["auto"] = "auto"  # the observer that each tensor's own is chosen by
-LEAST_SAMPLES = 16  # to repair with: a quarter of them judge
+LEAST_SAMPLES = 2 * LEAST_JUDGES  # to repair with: half of so few judge
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,8 @@ def prepared(
     effort: Effort,
     progress: Progress,
 ) -> Prepared:
-    """Ranges of what the samples show, and repaired by `effort`; then a part of the samples is held out from all of it."""
+    """Ranges of what the samples show, and repaired by `effort`; then a part of the samples is held out from all of it, unless
+    nothing that was tried is kept."""
     if effort not in EFFORTS:
         raise InternalError(f"effort {effort!r}")
     steps = steps_of(effort, observer)
@@ -97,6 +98,9 @@ def prepared(
     seen, held = folds(samples)
     plain = _calibrated(network, seen, observer, progress)
     found = repaired(network, plain.quantization, seen, held, steps, progress)
+    if found.quantization is plain.quantization:
+        plain = _calibrated(network, samples, observer, progress)
+        return replace(plain, effort=effort, held_out=found.held_out, tried=found.tried)
     if found.network is not network:  # the user's file must still say the same
         agreed(replace(found.network.model, source=network.model.source), islice(seen, 1))
     notes = tuple(dict.fromkeys((*plain.notes, *(n for t in found.tried if t.kept for n in t.notes))))
