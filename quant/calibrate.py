@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 import numpy as np
 import onnx
 
+from quant.fixed_point.core.numerics import Numerics
 from quant.float_session import FloatModel, FloatSession, PlainModel
 from quant.masks import LOWEST, UnlessMasked, masked_tensors
 from quant.observe import COMMON_PERCENT, Histogram, MinMax, Observer, Percentile, Range, percentile_range
@@ -17,7 +18,6 @@ from quant.pieces import PiecewiseModel, tensor_bytes
 from quant.sample import Sample
 from quant.suggestion import suggestion
 from toolchain.errors import CompileError, InternalError, first_line
-from toolchain.hw.chip import Numerics
 from toolchain.ir.graph import TensorType
 from toolchain.ir.masks import MASK_LOW
 

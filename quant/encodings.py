@@ -10,22 +10,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from quant.fixed_point.core.numerics import Numerics
 from quant.observe import Range
-from quant.parameters import activation_quant, code_range, quant_range
+from quant.parameters import activation_quant, quant_range
 from toolchain.bounds import ENCODINGS_BYTES
 from toolchain.errors import ConfigError
 from toolchain.files import read_limited
-from toolchain.hw.chip import Numerics
 from toolchain.ir.graph import Quant
 
 SUFFIXES = (".encodings", ".json")
 VERSIONS = ("0.6.1", "1.0.0")
-_BITS = {"int8": 8, "int16": 16}
 
 
 def render_encodings(tensors: Mapping[str, Range | Quant], numerics: Numerics) -> str:
     """Version 0.6.1, the weights left to whoever reads it."""
-    bits = _BITS[numerics.activation]
+    bits = numerics.activation.bits
     found = {}
     for name, entry in tensors.items():
         quant = entry if isinstance(entry, Quant) else activation_quant(entry, numerics)
@@ -37,7 +36,7 @@ def render_encodings(tensors: Mapping[str, Range | Quant], numerics: Numerics) -
                 "is_symmetric": str(numerics.symmetric_activations),
                 "max": held.high,
                 "min": held.low,
-                "offset": code_range(numerics)[0] - quant.zero_point,
+                "offset": numerics.activation.low - quant.zero_point,
                 "scale": quant.scale,
             }
         ]
@@ -98,9 +97,9 @@ def _value(entry: Mapping[str, Any], numerics: Numerics | None) -> Range | Quant
     if not 2 <= bits <= 32 or not 0 < scale < float("inf") or offset != int(offset) or not -(2**bits) < offset <= 0:
         raise ValueError(f"bitwidth {bits}, scale {scale:g}, offset {offset:g}")
     covered = Range(scale * offset, scale * (offset + 2**bits - 1))
-    if numerics is None or bits != _BITS[numerics.activation] or numerics.scale.kind == "pow2":
+    if numerics is None or bits != numerics.activation.bits or numerics.scale.kind == "pow2":
         return covered
-    zero_point = code_range(numerics)[0] - int(offset)
+    zero_point = numerics.activation.low - int(offset)
     return covered if numerics.symmetric_activations and zero_point else Quant(scale, zero_point)
 
 

@@ -9,8 +9,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from quant.parameters import code_range, weight_quant
-from toolchain.hw.chip import Numerics
+from quant.fixed_point.core.numerics import Numerics
+from quant.parameters import weight_quant
 from toolchain.ir.graph import Quant
 
 # Operators with constant weights: input 1, and the axis of the output channels.
@@ -85,7 +85,7 @@ def _round_weights(node: onnx.NodeProto, weight: onnx.TensorProto, numerics: Num
 
 
 def _rounding_nodes(source: str, target: str, quant: Quant, numerics: Numerics, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    first, last = code_range(numerics)
+    first, last = numerics.activation.limits
     values = {"scale": quant.scale, "low": first - quant.zero_point, "high": last - quant.zero_point}
     names = {key: f"{target}/{key}" for key in values}
     for key, value in values.items():

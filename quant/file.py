@@ -14,15 +14,15 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from quant.encodings import SUFFIXES, read_encodings
+from quant.fixed_point.core.numerics import Numerics
 from quant.observe import Range
-from quant.parameters import SMALLEST_SCALE, activation_quant, code_range
+from quant.parameters import SMALLEST_SCALE, activation_quant
 from quant.repair.file import Repair, RepairSection, array_file, packed_layers, repair_of, section_of
 from quant.repair.step import Quantization
 from quant.suggestion import suggestion
 from toolchain.errors import ConfigError
 from toolchain.files import write_files, write_whole
 from toolchain.hw import Source, read_yaml, validate
-from toolchain.hw.chip import Numerics
 from toolchain.ir.graph import Quant
 
 VERSION = 1
@@ -264,7 +264,7 @@ def _machine_faults(entry: _Entry, numerics: Numerics) -> list[tuple[str, str]]:
     faults = [(key, f"{end!r} is beyond float32") for key, end in ends if end is not None and abs(end) > _LARGEST]
     if entry.scale is None or entry.zero_point is None:
         return faults
-    low, high = code_range(numerics)
+    low, high = numerics.activation.limits
     if entry.scale < SMALLEST_SCALE:
         faults.append(("scale", f"{entry.scale!r} is below the smallest, 2^-40 ({SMALLEST_SCALE:.2g}); {_OTHER_SCALE}"))
     elif entry.scale * (high - low) > _LARGEST:

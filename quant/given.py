@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.numerics import Numerics
 from quant.parameters import WeightQuant, along
 from toolchain.errors import CompileError, InternalError
-from toolchain.hw.chip import Numerics
 from toolchain.ir.graph import Quant
 from toolchain.ir.stored import GivenQuant, Stored
 
@@ -17,15 +18,10 @@ Array = NDArray[Any]
 _WHOLE = 2.0**-16  # steps from a whole number: scales that were folded twice in float32 are off by less
 
 
-def code_bits(numerics: Numerics) -> int:
-    """Of an activation."""
-    return 8 if numerics.activation == "int8" else 16
-
-
 def kept(given: GivenQuant, numerics: Numerics) -> bool:
     """Whether a machine holds tensors at any such scale and zero point, in codes of that width."""
     free = numerics.scale.kind != "pow2" and (not numerics.symmetric_activations or given.quant().zero_point == 0)
-    return free and given.bits == code_bits(numerics)
+    return free and given.bits == numerics.activation.bits
 
 
 def stored_codes(value: Array, how: Stored | None, numerics: Numerics) -> tuple[Array, Quant] | None:
@@ -35,9 +31,9 @@ def stored_codes(value: Array, how: Stored | None, numerics: Numerics) -> tuple[
         return None
     quant = how.quant.quant()
     codes = np.asarray(value, np.float64) / quant.scale + quant.zero_point
-    half = 2 ** (code_bits(numerics) - 1)
+    low, high = numerics.activation.limits
     whole = np.rint(codes)
-    if (np.abs(codes - whole) > _WHOLE).any() or whole.min(initial=0) < -half or whole.max(initial=0) >= half:
+    if (np.abs(codes - whole) > _WHOLE).any() or whole.min(initial=0) < low or whole.max(initial=0) > high:
         return None
     return whole, quant
 
@@ -53,9 +49,9 @@ def stored_weights(w: Array, axis: int, how: Stored, numerics: Numerics, name: s
     if not numerics.weights_per_channel and np.ptp(how.scales):
         return None
     least, largest = int(how.least.min()), int(how.largest.max())
-    low, high = (-128, 127) if numerics.weight == "int8" else (-8, 7)
+    low, high = numerics.weight.limits
     if least < low or largest > high:
-        if numerics.weight == "int4" and least >= -128 and largest <= 127:
+        if numerics.weight is CodeType.INT4 and least >= -128 and largest <= 127:
             return None  # coarser on this machine, as the weights of any float model
         raise CompileError(
             f"{name}: its weights less their zero points are {least}..{largest}; {numerics.weight} holds {low}..{high} "

@@ -9,11 +9,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from quant.fixed_point.core.scale import ScaleForm
+from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.numerics import Numerics
+from quant.fixed_point.core.rounding import Rounding
 from quant.grid import rounding_error
 from quant.observe import Histogram, Range
 from toolchain.errors import CompileError, InternalError
-from toolchain.hw.chip import Numerics
 from toolchain.ir.graph import Quant
 
 Array = NDArray[Any]
@@ -24,23 +25,14 @@ SMALLEST_SCALE = 2.0**-40
 SMALLEST_CHANNEL = 2.0**-32
 _BLOCK = 1 << 14
 _COARSE_STEPS = 2.0**10  # multipliers below this round a scale by more than 2**-11
+_LARGEST_SUM = 2**62 - 1  # that int64 holds together with another
 _FLOAT32 = 2.0**-22  # of a ratio of two float32 numbers, each rounded
 
 
-def code_range(numerics: Numerics) -> tuple[int, int]:
-    """Least and largest activation code."""
-    return (-128, 127) if numerics.activation == "int8" else (-32768, 32767)
-
-
-def scale_form(numerics: Numerics) -> ScaleForm:
-    """What a requantization may multiply by."""
-    scale = numerics.scale
-    return ScaleForm(scale.kind, scale.multiplier_bits, scale.shift_min, scale.shift_max)
-
-
-def weight_code_range(numerics: Numerics) -> tuple[int, int]:
-    """int8 leaves -128 out, so that a product of two codes never meets (-128)**2; int4 needs all of its 16."""
-    return (-127, 127) if numerics.weight == "int8" else (-8, 7)
+def weight_code_range(weight: CodeType) -> tuple[int, int]:
+    """The codes that weights take: int8 leaves -128 out, so that a product of two codes never meets (-128)**2; int4 needs all
+    of its 16."""
+    return (-127, 127) if weight is CodeType.INT8 else weight.limits
 
 
 # --- activations
@@ -61,7 +53,7 @@ def activation_quant(r: Range, numerics: Numerics) -> Quant:
 
 def quant_range(quant: Quant, numerics: Numerics) -> Range:
     """The real values of the least and the largest code."""
-    low, high = code_range(numerics)
+    low, high = numerics.activation.limits
     return Range(float(quant.scale * (low - quant.zero_point)), float(quant.scale * (high - quant.zero_point)))
 
 
@@ -85,7 +77,7 @@ def least_error_range(histogram: Histogram, numerics: Numerics) -> Range:
 
 
 def _covering(r: Range, numerics: Numerics) -> Quant:
-    first, last = code_range(numerics)
+    first, last = numerics.activation.limits
     if numerics.symmetric_activations:
         return Quant(float(max(r.high / last, r.low / first, SMALLEST_SCALE)), 0)
     scale = float(max(r.span / (last - first), SMALLEST_SCALE))
@@ -98,7 +90,7 @@ def _zero_point(low_steps: float, first: int, last: int) -> int:
 
 def _pow2_candidates(r: Range, numerics: Numerics) -> list[Quant]:
     """The covering power of two and the three below it, each with zero points that keep the low end, the high end, the middle."""
-    first, last = code_range(numerics)
+    first, last = numerics.activation.limits
     exponent = int(np.ceil(np.log2(_covering(r, numerics).scale)))
     found: dict[Quant, None] = {}
     for e in range(exponent, exponent - 4, -1):
@@ -115,7 +107,7 @@ def _pow2_candidates(r: Range, numerics: Numerics) -> list[Quant]:
 
 def _least_error(low: Array, high: Array, counts: Array, candidates: list[Quant], numerics: Numerics) -> Quant:
     """The candidate of least error; among equals the first."""
-    first, last = code_range(numerics)
+    first, last = numerics.activation.limits
     step = np.array([c.scale for c in candidates])
     zero = np.array([c.zero_point for c in candidates])
     return candidates[int(np.argmin(rounding_error(low, high, counts, step, first - zero, last - zero)))]
@@ -161,21 +153,21 @@ def weight_quant(
     rows = np.moveaxis(np.asarray(w, np.float64), axis, 0).reshape(w.shape[axis], -1)
     if not numerics.weights_per_channel:
         rows = rows.reshape(1, -1)
-    method = method or ("mse" if numerics.weight == "int4" else "minmax")
+    method = method or ("mse" if numerics.weight is CodeType.INT4 else "minmax")
     scales = _weight_scales(rows, numerics, method)
     return requantized(w, WeightQuant(np.zeros(w.shape, np.int8), scales, axis), scales, numerics)
 
 
 def requantized(w: Array, weight: WeightQuant, scales: Array, numerics: Numerics) -> WeightQuant:
     """The weights `w` at other scales."""
-    first, last = weight_code_range(numerics)
+    first, last = weight_code_range(numerics.weight)
     steps = np.asarray(w, np.float64) / along(scales, weight.axis, w.ndim)
     return WeightQuant(np.clip(np.rint(steps), first, last).astype(np.int8), scales, weight.axis)
 
 
 def taken_weight(chosen: WeightQuant, w: Array, numerics: Numerics, *, name: str) -> WeightQuant:
     """Codes that were chosen for the weights `w`. Raises CompileError: they are of other weights, or of another machine."""
-    first, last = weight_code_range(numerics)
+    first, last = weight_code_range(numerics.weight)
     scales = w.shape[chosen.axis] if numerics.weights_per_channel else 1
     faults = []
     if chosen.codes.shape != w.shape:
@@ -194,7 +186,7 @@ def taken_weight(chosen: WeightQuant, w: Array, numerics: Numerics, *, name: str
 
 def _weight_scales(rows: Array, numerics: Numerics, method: str) -> Array:
     """rows: float64[channels, n] -> float64[channels]."""
-    first, last = weight_code_range(numerics)
+    first, last = weight_code_range(numerics.weight)
     peaks = np.maximum(rows.max(1, initial=0.0), -rows.min(1, initial=0.0))
     covering = peaks / last
     if numerics.scale.kind == "pow2":
@@ -264,13 +256,12 @@ def expressible_weight(w: Array, weight: WeightQuant, ratio: float, numerics: Nu
 
     ratio: the input's scale over the output's. Scales grow; where that would cost more than half of the weights' bits they stay.
     """
-    form = scale_form(numerics)
+    form = numerics.scale
     if form.kind == "float32":
         return weight
     steps = weight.scales * ratio / form.extremes[0]
     grown = np.ceil(steps) / steps
-    bits = 8 if numerics.weight == "int8" else 4
-    wanted = (steps < _COARSE_STEPS) & (grown <= 2.0 ** (bits / 2)) & (grown > 1)
+    wanted = (steps < _COARSE_STEPS) & (grown <= 2.0 ** (numerics.weight.bits / 2)) & (grown > 1)
     return requantized(w, weight, np.where(wanted, weight.scales * grown, weight.scales), numerics) if wanted.any() else weight
 
 
@@ -312,7 +303,6 @@ def bias_quant(
     input_quant: Quant,
     numerics: Numerics,
     *,
-    accumulator_bits: int = 32,
     name: str = "bias",
 ) -> BiasQuant:
     """Bias codes such that no input whatever overflows an accumulator, in any order of summation.
@@ -326,7 +316,7 @@ def bias_quant(
     real = np.zeros(channels) if bias is None else np.asarray(bias, np.float64).reshape(-1)
     if real.shape != (channels,) or not np.isfinite(real).all():
         raise CompileError(f"{name}: bias must be {channels} finite numbers, one for each output channel; mend the model")
-    limit = 2 ** (min(accumulator_bits, 63) - 1) - 1
+    limit = min(numerics.largest_sum, _LARGEST_SUM)
     total = np.ones(len(weight.scales))
     original, causes = weight, np.zeros(channels, bool)
     products, peak, codes = _peaks(real, weight, input_quant, numerics)
@@ -340,7 +330,7 @@ def bias_quant(
         total = total * factor
         weight = requantized(w, original, original.scales * total, numerics)
         products, peak, codes = _peaks(real, weight, input_quant, numerics)
-        _refuse_lost_bits(total, causes, numerics, accumulator_bits, name)
+        _refuse_lost_bits(total, causes, numerics, name)
     else:
         raise InternalError(f"{name}: enlarging the weight scales does not converge (peak {peak.max():.0f}, limit {limit})")
     enlarged = tuple(
@@ -353,7 +343,7 @@ def bias_quant(
 
 def _peaks(real: Array, weight: WeightQuant, x: Quant, numerics: Numerics) -> tuple[Array, Array, Array]:
     """-> float64[oc] peak of the products, peak with the bias, bias codes."""
-    first, last = code_range(numerics)
+    first, last = numerics.activation.limits
     rows = np.moveaxis(weight.codes, weight.axis, 0).reshape(len(real), -1).astype(np.float64)
     at_first, at_last = rows * (first - x.zero_point), rows * (last - x.zero_point)
     low, high = np.minimum(at_first, at_last).sum(1), np.maximum(at_first, at_last).sum(1)
@@ -370,8 +360,8 @@ def _enlargement(over: Array, scales: int, numerics: Numerics) -> Array:
     return np.where(factor > 1, factor * (1 + 2.0**-10), 1.0)
 
 
-def _refuse_lost_bits(total: Array, causes: Array, numerics: Numerics, accumulator_bits: int, name: str) -> None:
-    bits = 8 if numerics.weight == "int8" else 4
+def _refuse_lost_bits(total: Array, causes: Array, numerics: Numerics, name: str) -> None:
+    bits, accumulator_bits = numerics.weight.bits, numerics.accumulator_bits
     lost = np.where(causes, np.log2(np.broadcast_to(total, causes.shape)), 0.0)
     if lost.max(initial=0.0) <= bits / 2:
         return
@@ -406,7 +396,6 @@ def bias_compensation(
     clamp_low: int | None = None,
     operation: Literal["convolution", "matrix_product"] = "convolution",
     peak: Array | None = None,
-    accumulator_bits: int = 32,
     name: str = "bias",
 ) -> Compensation:
     """What makes a machine that rounds by `floor` or `truncate` round to nearest, through the bias alone.
@@ -418,12 +407,12 @@ def bias_compensation(
     Other roundings need nothing. Raises CompileError where the offset overflows.
     """
     scale = np.atleast_1d(np.asarray(scale, np.float64))
-    rounding = numerics.per_op.get(operation, numerics.rounding)
-    clamp_low = code_range(numerics)[0] if clamp_low is None else clamp_low
+    rounding = numerics.rounding_of(operation)
+    clamp_low = numerics.activation.low if clamp_low is None else clamp_low
     unchanged = np.zeros(scale.shape, np.int64)
-    if rounding not in ("floor", "truncate"):
+    if rounding not in (Rounding.FLOOR, Rounding.TRUNCATE):
         return Compensation(unchanged, output.zero_point, np.ones(scale.shape, bool), True)
-    lift = output.zero_point - clamp_low if rounding == "truncate" else 0
+    lift = output.zero_point - clamp_low if rounding is Rounding.TRUNCATE else 0
     power = np.frexp(scale)[0] == 0.5
     whole = power & (scale >= 1)  # a left shift rounds nothing
     complete = not (lift and numerics.symmetric_activations)
@@ -436,15 +425,15 @@ def bias_compensation(
     offsets = np.rint(wanted)
     if peak is not None:
         # An offset is half a step of the output: where that outgrows the accumulators, every sum rounds to nothing anyway.
-        room = 2 ** (accumulator_bits - 1) - 1 - peak
+        room = numerics.largest_sum - peak
         offsets = offsets if lift else np.clip(offsets, -room, room)
-        _refuse_overflow(np.abs(offsets) + peak, accumulator_bits, name)
+        _refuse_overflow(np.abs(offsets) + peak, numerics, name)
     exact = power & (offsets == wanted) & (complete | whole)
     return Compensation(offsets.astype(np.int64), output.zero_point - lift, exact, complete)
 
 
-def _refuse_overflow(sums: Array, accumulator_bits: int, name: str) -> None:
-    limit = 2 ** (accumulator_bits - 1) - 1
+def _refuse_overflow(sums: Array, numerics: Numerics, name: str) -> None:
+    limit, accumulator_bits = numerics.largest_sum, numerics.accumulator_bits
     if (sums > limit).any():
         c = int(np.argmax(sums))
         raise CompileError(

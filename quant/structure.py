@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import onnx
 
+from quant.fixed_point.core.numerics import Numerics
 from quant.links import Links
 from quant.masks import bound_masks
 from quant.observe import Range
-from quant.parameters import activation_quant, code_range
-from toolchain.hw.chip import Numerics
+from quant.parameters import activation_quant
 
 SCORE_LOGIT = 4.0  # Sigmoid gives 0.982: a score that any threshold lets through
 SILENT = 1e-10  # a tensor that never leaves +-1e-10 holds rounding noise, no values
@@ -73,7 +73,7 @@ def adjust_ranges(model: onnx.ModelProto, ranges: Mapping[str, Range]) -> Adjust
 
 def joined_parts(model: onnx.ModelProto, ranges: Mapping[str, Range], numerics: Numerics) -> list[JoinedPart]:
     """Every operand of every Concat that has ranges, in graph order."""
-    first, last = code_range(numerics)
+    first, last = numerics.activation.limits
     found: list[JoinedPart] = []
     for node in model.graph.node:
         if node.op_type != "Concat" or node.output[0] not in ranges:

@@ -33,7 +33,7 @@ from toolchain.api import Build, BuildOptions, build
 from toolchain.cli.application import reported
 from toolchain.cli.inputs import model_inputs
 from toolchain.errors import CompileError
-from toolchain.hw.chip import Numerics
+from toolchain.hw.numerics import NumericsKeys
 from toolchain.isa import Machine, load_machine
 from toolchain.repair.harness import EFFORTS, Effort
 from toolchain.report.text import table
@@ -58,14 +58,16 @@ def varied_machine(text: str) -> Machine:
     given: dict[str, Any] = {}
     for change in changes:
         key, separator, value = change.partition("=")
-        if not separator or key not in Numerics.model_fields:
-            raise CompileError(f"--hw {text}: {change} is no KEY=VALUE of numerics; keys are {', '.join(Numerics.model_fields)}")
+        if not separator or key not in NumericsKeys.model_fields:
+            raise CompileError(
+                f"--hw {text}: {change} is no KEY=VALUE of numerics; keys are {', '.join(NumericsKeys.model_fields)}"
+            )
         given[key] = yaml.safe_load(value)
     try:
-        numerics = Numerics.model_validate({**machine.chip.numerics.model_dump(), **given})
+        keys = NumericsKeys.model_validate({**machine.chip.numerics_keys.model_dump(), **given})
     except ValueError as fault:
         raise CompileError(f"--hw {text}: {str(fault).splitlines()[-1].strip()}") from None
-    chip = machine.chip.model_copy(update={"numerics": numerics, "name": text})
+    chip = machine.chip.model_copy(update={"numerics_keys": keys, "name": text})
     return replace(machine, chip=chip)
 
 

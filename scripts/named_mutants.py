@@ -46,8 +46,8 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
     (
         "AveragePool as a convolution forgets a dimension",
         f"{OPS}/pool.py",
-        "mean_weight(kh * kw, scope",
-        "mean_weight(kh * kh, scope",
+        "mean_weight(kh * kw, numerics",
+        "mean_weight(kh * kh, numerics",
     ),
     (
         "fused residual's zero points exchanged",

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from toolchain.hw.chip import Chip
 
 Array = NDArray[Any]
-PARAMETERS = np.dtype([("bias", "<i8"), ("multiplier", "<i4"), ("shift", "<i4")])
 
 
 class State:
@@ -22,7 +21,7 @@ class State:
         self.accumulators: dict[int, Array] = {}
         self.number = 0  # that the front end has read last, within its limit
         self.sum = np.dtype(f"<i{chip.array.accumulators.sum_bytes}")  # in memories of accumulators
-        self.activation = np.dtype("<i2") if chip.numerics.activation == "int16" else np.dtype(np.int8)
+        self.activation = chip.numerics.activation.dtype.newbyteorder("<")
 
     def feature_map(self, space: int, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
         """A view of activations in a memory; strides in bytes."""

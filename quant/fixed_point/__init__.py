@@ -3,7 +3,9 @@
 `compare.compare` and `softmax.softmax` bear the names of their modules: import them from there.
 """
 
+from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.errors import FixedPointError, ScaleRangeError
+from quant.fixed_point.core.numerics import Numerics
 from quant.fixed_point.core.requant import Requant, identity_requant, make_requant
 from quant.fixed_point.core.requantization import requantize
 from quant.fixed_point.core.rounding import Rounding, round_shift, round_shift_wide
@@ -32,7 +34,7 @@ from quant.fixed_point.foreign.onnx_float import (
     qlinear_table,
     quantize_linear,
 )
-from quant.fixed_point.kit.numerics import MachineNumerics
+from quant.fixed_point.kit.draw import Contents
 from quant.fixed_point.kit.vectors import VectorCase, make_vectors, read_vectors, replay, write_vectors
 from quant.fixed_point.pointwise.compare import Relation, arg_max, arg_min, compare_scaled, tflite_compare8, top_k
 from quant.fixed_point.pointwise.elementwise import add, add_direct, concatenate, leaky_relu, mul, prelu, rescale
@@ -68,16 +70,18 @@ from quant.fixed_point.sums.pool import (
 from quant.fixed_point.sums.products import Matrix, ProductMethod, choose_method, product
 
 __all__ = [
+    "CodeType",
+    "Contents",
     "ConvWeights",
     "CoordinateMode",
     "CurveTable",
     "FixedPointError",
     "HardSwish",
     "LinearAxis",
-    "MachineNumerics",
     "Matrix",
     "NearestMode",
     "NormUnit",
+    "Numerics",
     "PadMode",
     "Polynomial",
     "ProductMethod",

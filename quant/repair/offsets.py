@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
+from quant.fixed_point.core.rounding import Rounding
 from quant.repair.step import Offset
 
 _REACH = 64  # codes to either side of the middle that are tried
@@ -15,7 +15,7 @@ _WORTH = 0.25  # what is left of the half step must be less, or nothing is gaine
 
 
 def sum_offset(
-    rounding: Literal["floor", "truncate"],
+    rounding: Rounding,
     steps: Sequence[float],
     zero_points: Sequence[int],
     output_zero_point: int,
@@ -29,7 +29,7 @@ def sum_offset(
     Rounding down loses half a step on average: the operands' zero points move by so many codes that the sum grows by that. Toward
     zero, the sum first moves to where no code that survives the clamp is negative, and the output's zero point moves back as far.
     """
-    lift = output_zero_point - low if rounding == "truncate" else 0
+    lift = output_zero_point - low if rounding is Rounding.TRUNCATE else 0
     wanted, size = lift + 0.5, sum(abs(s) for s in steps)
     if not size:
         return None

@@ -1,4 +1,4 @@
-"""What the values of operations are computed with: a machine's arithmetic, and views of its memories."""
+"""What the values of operations are computed with: a machine's numerics, and views of its memories."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.fixed_point import Requant, add, conv2d, requantize
+from quant.fixed_point.pointwise.tables import lookup8, lookup16
 from quant.fixed_point.sums.conv import finish_sums
-from simulator.numerics import Arithmetic
-from simulator.state import PARAMETERS, State
+from simulator.decoded import Decoded
+from simulator.state import State
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import SUMS
 from toolchain.machine import (
@@ -28,14 +29,14 @@ from toolchain.machine import (
 
 Array = NDArray[Any]
 Pads = tuple[int, int, int, int]
-assert PARAMETERS.itemsize == PARAMETER_BYTES
 
 
 class Context:
-    """One machine while a program runs: its numbers are `arithmetic`, its bytes `state`."""
+    """One machine while a program runs: its bytes are `state`; `decoded` is what operations and constants say."""
 
     def __init__(self, chip: Chip, state: State):
-        self.chip, self.state, self.arithmetic = chip, state, Arithmetic(chip)
+        self.chip, self.state, self.numerics = chip, state, chip.numerics
+        self.decoded = Decoded(chip.numerics)
         self.activation, self.size = state.activation, state.activation.itemsize
         self._table_bytes = table_bytes(chip)
 
@@ -54,6 +55,12 @@ class Context:
     def table(self, op: MachineOp, role: str, address: int) -> Array:
         """uint8 of a function's table."""
         return self.bytes_of(op, role, address, self._table_bytes)
+
+    def looked_up(self, x: Array, table: Array) -> Array:
+        """table: as `table` gives it, int8[256], or int16[513] interpolated."""
+        if x.dtype.itemsize == 1:
+            return lookup8(x, table.view(np.int8))
+        return lookup16(x, table.view("<i2"), self.numerics.interpolation)
 
     def output(self, op: Any, height: int, width: int, channels: int) -> Array:
         """int8 or int16[h, w, c] where the operation writes."""
@@ -85,18 +92,18 @@ class Context:
             dilations=(op.dilation_height, op.dilation_width),
             pads=pads,
             x_zero_point=op.input_zero_point,
-            accumulator_bits=self.arithmetic.accumulator_bits,
+            accumulator_bits=self.numerics.accumulator_bits,
         )[0]
 
     def accumulated(self, op: Convolution | Depthwise | MatrixProduct, sums: Array) -> Array:
         """Through the accumulators, which keep the sums unless the operation emits."""
         if SUMS in op.unit_in(self.chip).roles:
             held = self.state.sums(self.space(op, SUMS), op.sums_address, sums.shape)
-            held[...] = finish_sums(sums + held, None, self.arithmetic.accumulator_bits) if op.accumulate else sums
+            held[...] = finish_sums(sums + held, None, self.numerics.accumulator_bits) if op.accumulate else sums
             return held
         held = self.state.accumulators.pop(op.unit, None)
         if op.accumulate and held is not None:
-            sums = finish_sums(sums + held, None, self.arithmetic.accumulator_bits)
+            sums = finish_sums(sums + held, None, self.numerics.accumulator_bits)
         if not op.emit:
             self.state.accumulators[op.unit] = sums
         return sums
@@ -107,24 +114,24 @@ class Context:
         if not op.emit:
             return None
         q = self.channels_requantized(op, "parameters", sums, channels)
-        return self.arithmetic.lookup(q, self.table(op, "parameters", op.table_address)) if op.use_table else q
+        return self.looked_up(q, self.table(op, "parameters", op.table_address)) if op.use_table else q
 
     def channels_requantized(self, op: Convolution | Depthwise | Emit, role: str, sums: Array, channels: int) -> Array:
         """With the bias and scale of each channel, which lie where the unit has operands of this role. Changes `sums`."""
         block = self.bytes_of(op, role, op.parameter_address, channels * PARAMETER_BYTES).tobytes()
-        bias, requant = self.arithmetic.channel_requant(block, op.output_zero_point, op.clamp_low, op.clamp_high)
-        return requantize(finish_sums(sums, bias, self.arithmetic.accumulator_bits), requant, self.activation)
+        bias, requant = self.decoded.channel_requant(block, op.output_zero_point, op.clamp_low, op.clamp_high)
+        return requantize(finish_sums(sums, bias, self.numerics.accumulator_bits), requant, self.activation)
 
     def with_addend(self, op: Convolution | Emit, q: Array) -> Array:
         """The residual sum of q and what lies at the addend's address."""
-        key, inner = "add", self.arithmetic.inner_requant
+        key, inner = "add", self.decoded.inner_requant
         strides = (op.addend_row_stride, op.addend_column_stride, self.size)
         return add(
             q,
             self.feature_map(op, "input", op.addend_address, q.shape, strides),
             inner(key, op.add_input_multiplier, op.add_input_shift),
             inner(key, op.add_addend_multiplier, op.add_addend_shift),
-            self.arithmetic.requant(
+            self.decoded.requant(
                 key,
                 op.add_output_multiplier,
                 op.add_output_shift,
@@ -140,4 +147,4 @@ class Context:
 
     def output_requant(self, key: str, op: MatrixProduct | Pool | Emit) -> Requant:
         """key: of `numerics.per_op`."""
-        return self.arithmetic.requant(key, op.multiplier, op.shift, op.output_zero_point, op.clamp_low, op.clamp_high)
+        return self.decoded.requant(key, op.multiplier, op.shift, op.output_zero_point, op.clamp_low, op.clamp_high)

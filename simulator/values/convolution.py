@@ -8,7 +8,7 @@ from toolchain.machine import Convolution, weight_bytes
 
 def convolution(op: Convolution, context: Context) -> None:
     inner = op.kernel_height * op.kernel_width * op.input_channels
-    weights = context.arithmetic.weights(
+    weights = context.decoded.weights(
         context.bytes_of(op, "weights", op.weight_address, op.output_channels * weight_bytes(inner, context.chip)).tobytes(),
         op.output_channels,
         op.kernel_height,

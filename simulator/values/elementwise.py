@@ -12,7 +12,7 @@ _KEYS = {kind: kind.name.lower() for kind in ElementwiseKind}
 
 
 def elementwise(op: Elementwise, context: Context) -> None:
-    kind, dtype, requant = op.kind, context.activation, context.arithmetic.requant
+    kind, dtype, requant = op.kind, context.activation, context.decoded.requant
     key, shape = _KEYS[kind], (op.height, op.width, op.channels)
     a = _operand(op, op.a_address, shape, (op.a_row_stride, op.a_column_stride, op.a_channel_stride), context)
     zeros = {"a_zero_point": op.a_zero_point, "b_zero_point": op.b_zero_point, "dtype": dtype}
@@ -30,7 +30,7 @@ def elementwise(op: Elementwise, context: Context) -> None:
         negative = requant(key, op.b_multiplier, op.b_shift, *limits)
         q = prelu(a, b, positive, negative, x_zero_point=op.a_zero_point, alpha_zero_point=op.b_zero_point, dtype=dtype)
     elif kind in (ElementwiseKind.ADD, ElementwiseKind.SUB):
-        inner = context.arithmetic.inner_requant
+        inner = context.decoded.inner_requant
         q = add(
             a,
             b,

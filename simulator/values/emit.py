@@ -16,7 +16,7 @@ def emit(op: Emit, context: Context) -> None:
     else:
         q = requantize(sums, context.output_requant("matrix_product", op), context.activation)
     if op.use_table:
-        q = context.arithmetic.lookup(q, context.table(op, "tables", op.table_address))
+        q = context.looked_up(q, context.table(op, "tables", op.table_address))
     context.output(op, *shape)[...] = context.with_addend(op, q) if op.use_add else q
 
 

@@ -15,7 +15,7 @@ def matrix_product(op: MatrixProduct, context: Context) -> None:
         context.feature_map(op, "weights", op.b_address, (op.batches, op.inner, op.columns), b_strides),
         a_zero_point=op.a_zero_point,
         b_zero_point=op.b_zero_point,
-        accumulator_bits=context.arithmetic.accumulator_bits,
+        accumulator_bits=context.numerics.accumulator_bits,
     )
     sums = context.accumulated(op, sums)
     if op.emit:

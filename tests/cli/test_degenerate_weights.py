@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
+from tests.other_numerics import with_numerics
 from toolchain.api import BuildOptions, build
 from toolchain.isa import Machine, load_machine
 from toolchain.runtime import Session, random_feeds
@@ -21,10 +22,7 @@ BIASES = {"none": 0.0, "noise": 1e-9, "usual": 1.0, "large": 1e6}
 def machine(name: str) -> Machine:
     if name != "short shifts":
         return load_machine(name)
-    found = load_machine("edge16")
-    scale = found.chip.numerics.scale.model_copy(update={"shift_min": 20, "shift_max": 40})
-    numerics = found.chip.numerics.model_copy(update={"scale": scale})
-    return Machine(found.chip.model_copy(update={"numerics": numerics}), found.isa)
+    return with_numerics(load_machine("edge16"), scale={"shift_min": 20, "shift_max": 40})
 
 
 @pytest.mark.parametrize("hw", MACHINES)

@@ -13,6 +13,7 @@ from onnx import numpy_helper
 
 from quant.data import open_data
 from quant.error import sqnr_db
+from tests.other_numerics import with_numerics
 from toolchain.api import BuildOptions, build
 from toolchain.frontend import load_model
 from toolchain.frontend.emit import subgraph, to_proto
@@ -44,10 +45,7 @@ WEIGHTS = {
 
 def float32_scales() -> Machine:
     """edge16 with float32 scales and fp32_rne: QLinearConv's own arithmetic."""
-    machine = load_machine("edge16")
-    scale = machine.chip.numerics.scale.model_copy(update={"kind": "float32"})
-    numerics = machine.chip.numerics.model_copy(update={"scale": scale, "rounding": "fp32_rne"})
-    return Machine(machine.chip.model_copy(update={"numerics": numerics}), machine.isa)
+    return with_numerics(load_machine("edge16"), scale={"kind": "float32"}, rounding="fp32_rne")
 
 
 def saved(graph: str, folder: Path) -> Path:

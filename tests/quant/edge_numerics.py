@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolchain.hw.chip import Numerics
+from quant.fixed_point import Numerics
+from toolchain.hw.numerics import NumericsKeys, described
 
 
-def machine(**changes: Any) -> Numerics:
+def machine(accumulator_bits: int = 32, **changes: Any) -> Numerics:
     """int8 by int8 with multipliers, and these sections of `numerics` changed."""
     base = {
         "activation": "int8",
@@ -16,7 +17,7 @@ def machine(**changes: Any) -> Numerics:
         "rounding": "single_half_up",
         "table": {"entries": 256},
     }
-    return Numerics.model_validate(base | changes)
+    return described(NumericsKeys.model_validate(base | changes), accumulator_bits)
 
 
 EDGE = machine()

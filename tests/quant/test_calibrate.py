@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +17,15 @@ from quant.calibrate import calibrate, calibrated_tensors, default_observer, ten
 from quant.data import random_data
 from quant.error import sqnr_db
 from quant.fake_quant import fake_quantized, stored_tensors
+from quant.fixed_point import Numerics, ScaleForm
 from quant.observe import Range
 from quant.parameters import activation_quant
 from toolchain.errors import CompileError
-from toolchain.hw.chip import Numerics, ScaleForm
 from toolchain.ir.graph import TensorType
 
 INPUTS = {"x": TensorType((1, 3, 8, 8), "float32")}
 TENSORS = ["x", "c", "r", "d", "y"]
-POW2 = EDGE.model_copy(update={"scale": ScaleForm(kind="pow2")})
+POW2 = replace(EDGE, scale=ScaleForm("pow2"))
 
 
 def plain_ranges(proto: onnx.ModelProto, samples) -> dict[str, Range]:

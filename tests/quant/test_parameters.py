@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,20 +11,19 @@ from edge_numerics import machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quant.fixed_point import Numerics
 from quant.observe import Histogram, Range
 from quant.parameters import (
     SMALLEST_SCALE,
     activation_quant,
     bias_compensation,
     bias_quant,
-    code_range,
     least_error_range,
     quant_range,
     weight_code_range,
     weight_quant,
 )
 from toolchain.errors import CompileError
-from toolchain.hw.chip import Numerics
 from toolchain.ir.graph import Quant
 
 settings.register_profile("quant", derandomize=True, deadline=None, max_examples=100)
@@ -44,7 +44,7 @@ RANGES = st.tuples(ENDS, ENDS).map(lambda v: Range(min(v), max(v)))
 
 
 def rounded(x: np.ndarray, quant: Quant, numerics: Numerics) -> np.ndarray:
-    first, last = code_range(numerics)
+    first, last = numerics.activation.limits
     return quant.scale * (np.clip(np.rint(x / quant.scale) + quant.zero_point, first, last) - quant.zero_point)
 
 
@@ -54,7 +54,7 @@ def rounded(x: np.ndarray, quant: Quant, numerics: Numerics) -> np.ndarray:
 @given(RANGES, st.sampled_from(MACHINES))
 def test_activation_quant(r: Range, numerics: Numerics) -> None:
     quant = activation_quant(r, numerics)
-    first, last = code_range(numerics)
+    first, last = numerics.activation.limits
     assert quant.scale >= SMALLEST_SCALE and math.isfinite(quant.scale)
     assert first <= quant.zero_point <= last  # so that 0 is a code
     assert isinstance(quant.zero_point, int) and isinstance(quant.scale, float)
@@ -146,7 +146,7 @@ def test_weight_quant(case, numerics: Numerics, method) -> None:
     rng = np.random.default_rng(seed)
     w = (rng.standard_normal(shape) * rng.lognormal(0, 3, shape[0]).reshape(-1, *[1] * (len(shape) - 1))).astype(np.float32)
     weight = weight_quant(w, axis, numerics, method=method)
-    first, last = weight_code_range(numerics)
+    first, last = weight_code_range(numerics.weight)
     assert weight.codes.dtype == np.int8 and weight.codes.shape == w.shape
     assert weight.codes.min() >= first and weight.codes.max() <= last
     assert weight.scales.shape == ((shape[axis],) if numerics.weights_per_channel else (1,))
@@ -239,7 +239,7 @@ def test_bad_weights() -> None:
 
 def reachable(weight, codes: np.ndarray, x: Quant, numerics: Numerics) -> np.ndarray:
     """The largest magnitude by trying the worst input of each sign."""
-    first, last = code_range(numerics)
+    first, last = numerics.activation.limits
     rows = weight.codes.reshape(len(codes), -1).astype(object)
     worst = np.zeros(len(codes), object)
     for sign in (1, -1):
@@ -263,7 +263,7 @@ def test_no_input_overflows(seed: int, numerics: Numerics, bias_size: float, bit
     x = Quant(2.0**-5, 0 if numerics.symmetric_activations else zero_point)
     weight = weight_quant(w, 0, numerics)
     try:
-        found = bias_quant(bias, w, weight, x, numerics, accumulator_bits=bits)
+        found = bias_quant(bias, w, weight, x, replace(numerics, accumulator_bits=bits))
     except CompileError:
         assert bits == 24 and numerics.activation == "int16"
         return
@@ -308,7 +308,7 @@ def test_without_bias() -> None:
 def test_products_that_outgrow_the_accumulators_are_refused() -> None:
     w = np.ones((2, 50_000))
     with pytest.raises(CompileError) as caught:
-        bias_quant(None, w, weight_quant(w, 0, machine()), Quant(0.1, -128), machine(), accumulator_bits=24, name="fc1")
+        bias_quant(None, w, weight_quant(w, 0, machine()), Quant(0.1, -128), machine(24), name="fc1")
     assert str(caught.value) == (
         "fc1: the products of output channel 0 outgrow 24-bit accumulators (engines.mac.accumulators.bits), and shrinking "
         "its weights to fit would cost 7.6 of their 8 bits; accumulators of 32 bits would do, or fewer input channels"
@@ -382,8 +382,7 @@ def test_other_roundings_need_nothing_and_per_op_decides() -> None:
 
 def test_an_offset_goes_as_far_as_the_accumulators() -> None:
     found = bias_compensation(
-        np.array([2.0**-10]), Quant(1.0, 0), machine(scale=POW2, rounding="floor"),
-        peak=np.array([2**23 - 100]), accumulator_bits=24,
+        np.array([2.0**-10]), Quant(1.0, 0), machine(24, scale=POW2, rounding="floor"), peak=np.array([2**23 - 100])
     )  # fmt: skip
     assert (found.offsets.tolist(), found.exact.tolist()) == ([99], [False])
 
@@ -391,8 +390,8 @@ def test_an_offset_goes_as_far_as_the_accumulators() -> None:
 def test_an_offset_that_moves_the_zero_point_and_overflows_is_refused() -> None:
     with pytest.raises(CompileError) as caught:
         bias_compensation(
-            np.array([2.0**-10]), Quant(1.0, -127), machine(scale=POW2, rounding="truncate"),
-            peak=np.array([2**23 - 100]), accumulator_bits=24, name="conv_1",
+            np.array([2.0**-10]), Quant(1.0, -127), machine(24, scale=POW2, rounding="truncate"),
+            peak=np.array([2**23 - 100]), name="conv_1",
         )  # fmt: skip
     assert str(caught.value) == (
         "conv_1: output channel 0 reaches 8390044 with its rounding offset, 24-bit accumulators 8388607 "

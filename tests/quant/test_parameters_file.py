@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quant.file import Parameters, read_parameters, render_parameters, write_parameters
+from quant.fixed_point import ScaleForm
 from quant.observe import Range
 from quant.parameters import activation_quant
 from toolchain.errors import ConfigError
-from toolchain.hw.chip import ScaleForm
 from toolchain.ir.graph import Quant
 
 settings.register_profile("quant", derandomize=True, deadline=None, max_examples=100)
 settings.load_profile("quant")
 
-POW2 = EDGE.model_copy(update={"scale": ScaleForm(kind="pow2"), "symmetric_activations": True})
+POW2 = replace(EDGE, scale=ScaleForm("pow2"), symmetric_activations=True)
 
 TEXT = st.text(st.characters(blacklist_categories=("Cs",)), max_size=12)
 FLOAT = st.floats(allow_nan=False, allow_infinity=False)

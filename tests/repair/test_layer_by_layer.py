@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ from unequal_networks import convolutions, network, normed, nothing, plain, resi
 
 from quant.float_session import FloatSession
 from quant.repair.step import AS_IN_THE_MODEL, LayerParameters, Quantization
+from tests.other_numerics import with_numerics
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.kit.operator import Array
 from toolchain.repair.network import Network, Step
@@ -53,9 +53,7 @@ def grouped(folder: Path, machine: str = "wide32_w4a16") -> Network:
 
 
 def with_rounding(net: Network, rounding: str) -> Network:
-    numerics = net.machine.chip.numerics.model_copy(update={"rounding": rounding, "per_op": {}})
-    machine = replace(net.machine, chip=net.machine.chip.model_copy(update={"numerics": numerics}))
-    return Network(net.model, net.selection, machine)
+    return Network(net.model, net.selection, with_numerics(net.machine, rounding=rounding, per_op={}))
 
 
 def noise(net: Network, given: Quantization, data: list[Sample]) -> float:

@@ -10,6 +10,7 @@ import pytest
 from unequal_networks import network, nothing, plain, samples
 
 from quant.repair.step import Offset, Quantization
+from tests.other_numerics import with_numerics
 from toolchain.errors import CompileError
 from toolchain.repair.network import Network
 from toolchain.repair.offsets import offset_sums
@@ -26,10 +27,7 @@ def sums(folder: Path, rounding: str, kind: str = "Add") -> Network:
         {"w1": rng.standard_normal((8, 3, 1, 1)), "w2": 0.6 * rng.standard_normal((8, 3, 1, 1))},
         folder,
     )
-    numerics = net.machine.chip.numerics.model_copy(update={"rounding": rounding, "per_op": {}})
-    return Network(
-        net.model, net.selection, replace(net.machine, chip=net.machine.chip.model_copy(update={"numerics": numerics}))
-    )
+    return Network(net.model, net.selection, with_numerics(net.machine, rounding=rounding, per_op={}))
 
 
 def errors(net: Network, given: Quantization) -> np.ndarray:

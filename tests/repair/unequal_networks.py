@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from quant.calibrate import calibrate, default_observer
 from quant.repair.step import Quantization
 from quant.structure import adjust_ranges
+from tests.other_numerics import with_numerics
 from toolchain.api import select_model
 from toolchain.frontend import load_model
 from toolchain.isa import load_machine
@@ -40,8 +40,7 @@ def network(
     onnx.save(proto, folder / "net.onnx")
     model, found = load_model(folder / "net.onnx"), load_machine(machine)
     if per_tensor:
-        numerics = found.chip.numerics.model_copy(update={"weights_per_channel": False})
-        found = replace(found, chip=found.chip.model_copy(update={"numerics": numerics}))
+        found = with_numerics(found, weights_per_channel=False)
     return Network(model, select_model(model, found), found)
 
 

@@ -78,7 +78,7 @@ class PlainMachine:
 
     def requantized(self, key: Any, x: int, m: int, s: int, zero: int, low: int, high: int, bits: int | None = None) -> int:
         numerics = self.chip.numerics
-        y = rounded(x, m, s, numerics.per_op.get(key, numerics.rounding)) + zero
+        y = rounded(x, m, s, numerics.rounding_of(key)) + zero
         if numerics.overflow == "wrap":
             y = wrapped(y, bits or 8 * self.size)
         return max(low, min(high, y))
@@ -96,7 +96,7 @@ class PlainMachine:
             return self.get(table + x + 128)
         i, f = (x + 32768) >> 7, (x + 32768) & 127
         t0, t1 = self.get(table + 2 * i, 2), self.get(table + 2 * i + 2, 2)
-        if self.chip.numerics.table.interpolation == "tflite":  # in int16 throughout
+        if self.chip.numerics.interpolation == "tflite":  # in int16 throughout
             return wrapped(t0 + ((wrapped(t1 - t0, 16) * f + 64) >> 7), 16)
         return t0 + (((t1 - t0) * f + 64) >> 7)
 

@@ -27,7 +27,6 @@ from toolchain.machine import (
     Pool,
     Signal,
     Space,
-    Table,
     Wait,
     overlap,
     repeats_itself,
@@ -289,11 +288,6 @@ LOOKUP = {"height": 1, "width": 1, "channels": 1}
             {"engines__vector__functions": functions(names=["add"])},
             make(Elementwise, **LOOKUP, kind=ElementwiseKind.MUL),
             "op 0 elementwise (vector): engines.vector.functions has no mul",
-        ),
-        (
-            {"numerics__table": {"entries": 513}},
-            make(Table, **LOOKUP),
-            "op 0 table (vector): tables of numerics.table.entries=513 do not take int8 (needs 256)",
         ),
         (
             {},

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import typer
 
-from quant.fixed_point import FixedPointError, MachineNumerics, Rounding, write_vectors
-from quant.parameters import scale_form
+from quant.fixed_point import Contents, FixedPointError, write_vectors
 from toolchain.cli.application import application, reported
 from toolchain.errors import CompileError
 from toolchain.hw import Chip, chip_differences, chip_lines, chip_schema, shipped_names
@@ -97,37 +96,17 @@ def vectors(
     with reported():
         chip = load_machine(name).chip
         try:
-            paths = write_vectors(Path(out), _machine_numerics(chip))
+            paths = write_vectors(Path(out), chip.numerics, _contents(chip))
         except FixedPointError as fault:
             raise CompileError(str(fault)) from None
         size_bytes = sum(path.stat().st_size for path in paths)
         print(f"{out}: {len(paths) - 1} cases for the numerics of {chip.name}, {size_bytes / 1024:.0f} KiB")
 
 
-# Cases of the kit -> the key of `numerics.per_op` that rounds them.
-_ROUNDED_AS = {"conv2d": "convolution", "conv_transpose2d": "convolution", "matmul": "matrix_product"}
-_ROUNDED_AS |= {op: op for op in ("average_pool", "add", "sub", "mul", "rescale", "prelu")}
-
-
-def _machine_numerics(chip: Chip) -> MachineNumerics:
-    """What `quant.fixed_point` knows of a chip. Vector operations that it lacks get no cases."""
-    numerics = chip.numerics
-    roundings = {op: numerics.per_op[key] for op, key in _ROUNDED_AS.items() if key in numerics.per_op}
+def _contents(chip: Chip) -> Contents:
+    """Products, and the vector operations that the machine has."""
     functions = {"table" if name in TABLE_FUNCTIONS else name for name in chip.functions}
-    return MachineNumerics(
-        activation=numerics.activation,
-        weight=numerics.weight,
-        form=scale_form(numerics),
-        rounding=Rounding(numerics.rounding),
-        per_op={op: Rounding(rounding) for op, rounding in roundings.items()},
-        per_channel=numerics.weights_per_channel,
-        wrap=numerics.overflow == "wrap",
-        accumulator_bits=chip.array.accumulators.bits,
-        left_shift=numerics.add_left_shift,
-        symmetric=numerics.symmetric_activations,
-        interpolation="tflite" if numerics.table.interpolation == "tflite" else "tosa",
-        operators=("requantize", "conv2d", "conv_transpose2d", "matmul", *sorted(functions)),
-    )
+    return Contents(("requantize", "conv2d", "conv_transpose2d", "matmul", *sorted(functions)))
 
 
 def main() -> None:

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
+from quant.fixed_point.core.rounding import Rounding
 from toolchain.errors import InternalError
 from toolchain.frontend import NormalModel
 from toolchain.hw.chip import Chip
@@ -24,7 +26,7 @@ from toolchain.ops.kit.layout import NCHW
 from toolchain.ops.kit.operator import operator_of
 
 Array = NDArray[Any]
-_LOST_HALF = ("floor", "truncate")  # roundings that biases make up for, which no other runtime does
+_LOST_HALF = (Rounding.FLOOR, Rounding.TRUNCATE)  # roundings that biases make up for, which no other runtime does
 
 
 @dataclass(frozen=True)
@@ -169,11 +171,11 @@ class _Writer:
         """int32 codes where products of 8 bits take them; else a bias of floats."""
         steps = np.float32(x_scale) * scales
         numerics = self.chip.numerics
-        if numerics.per_op.get("convolution", numerics.rounding) in _LOST_HALF:
+        if numerics.rounding_of("convolution") in _LOST_HALF:
             given = next(n for n in self.chosen.nodes if n.name == node.name)
             codes = np.rint(self.chosen.constants[given.inputs[2]].astype(np.float64) / steps)
         name = f"{node.name}/bias"
-        if numerics.activation != "int8" or np.abs(codes).max(initial=0) > np.iinfo(np.int32).max:
+        if numerics.activation is not CodeType.INT8 or np.abs(codes).max(initial=0) > np.iinfo(np.int32).max:
             return self._constant(name, (codes * steps).astype(np.float32))
         return self._stored(name, codes.astype(np.int32), steps, np.zeros(steps.shape, np.int32), 0)
 

@@ -8,62 +8,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import PurePath
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field
 
+from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.numerics import Numerics
 from toolchain.hw.channels import used_channels
 from toolchain.hw.engines import Engine, MacArray, Memory, Name
+from toolchain.hw.numerics import NumericsKeys, described
 from toolchain.hw.quantities import Hertz
 from toolchain.hw.section import NonNegative, Positive, PositiveFloat, Section
 from toolchain.hw.units import EMIT, EMITTED, KINDS, SRAM, SUMS, Space, Unit, out_of_reach, spaces_of, units_of
 
-Rounding = Literal[
-    "single_half_up",
-    "double_round",
-    "half_away",
-    "half_even",
-    "truncate",
-    "floor",
-    "fp32_rne",
-    "pow2",
-    "scale16",
-    "reduced16",
-]
-RoundedOperation = Literal["convolution", "matrix_product", "average_pool", "add", "sub", "mul", "rescale", "prelu"]
 # Descriptions and examples are quoted in faults, and shown by editors.
 Pair = Annotated[tuple[Positive, Positive], Field(description="[height, width]", examples=[[3, 3]])]
 
 
 class Clock(Section):
     frequency: Hertz
-
-
-class ScaleForm(Section):
-    kind: Literal["multiplier", "pow2", "float32"]
-    multiplier_bits: Annotated[int, Field(ge=1, le=31)] = 31
-    shift_min: Annotated[int, Field(ge=-31, le=62)] = 0  # below 0: a left shift, powers of two only
-    shift_max: Annotated[int, Field(ge=0, le=62)] = 62
-
-
-class TableForm(Section):
-    """How a non-linear function is computed: 256 entries for 8 bit, 513 interpolated entries for 16 bit."""
-
-    entries: Literal[256, 513]
-    interpolation: Literal["none", "tosa", "tflite"] = "none"
-
-
-class Numerics(Section):
-    activation: Literal["int8", "int16"]
-    weight: Literal["int4", "int8"]
-    symmetric_activations: bool = False
-    weights_per_channel: bool = True
-    scale: ScaleForm
-    rounding: Rounding
-    per_op: dict[RoundedOperation, Rounding] = Field(default_factory=dict)
-    overflow: Literal["saturate", "wrap"] = "saturate"
-    add_left_shift: Annotated[int, Field(ge=0, le=20)] = 20  # headroom given to both operands of a sum
-    table: TableForm
 
 
 class ConvolutionLimits(Section):
@@ -173,7 +136,7 @@ class Chip(Section):
     clock: Clock
     memories: dict[Name, Memory]
     engines: dict[Name, Engine]
-    numerics: Numerics
+    numerics_keys: NumericsKeys = Field(alias="numerics")
     limits: Limits = Limits()
     isa: Isa
     sync: Sync
@@ -183,9 +146,14 @@ class Chip(Section):
     def __copy__(self) -> Self:
         """Without what follows from fields that the copy may have changed."""
         copied = super().__copy__()
-        for name in ("spaces", "units", "_by_kind", "_workers", "staging", "channels"):
+        for name in ("spaces", "units", "_by_kind", "_workers", "staging", "channels", "numerics", "activation_bytes"):
             vars(copied).pop(name, None)
         return copied
+
+    @cached_property
+    def numerics(self) -> Numerics:
+        """How the machine computes: what everything but this package reads of `numerics`, and of the accumulators' width."""
+        return described(self.numerics_keys, self.array.accumulators.bits)
 
     @cached_property
     def spaces(self) -> tuple[Space, ...]:
@@ -276,7 +244,7 @@ class Chip(Section):
 
     def peak_macs(self, arrays: Iterable[Unit]) -> float:
         """Multiply-accumulates a cycle of these arrays together at best, with this machine's operand types."""
-        pair = (self.numerics.activation, self.numerics.weight)
+        pair = (self.numerics_keys.activation, self.numerics_keys.weight)
         rates = [(u.array, next((t.rate for t in u.array.types if (t.activation, t.weight) == pair), 0.0)) for u in arrays]
         return sum(mac.rows * mac.columns * mac.depth * rate for mac, rate in rates)
 
@@ -304,6 +272,6 @@ class Chip(Section):
         """Strided counts that every channel in use can take."""
         return min(u.dma.dimensions for u in self.channels)
 
-    @property
+    @cached_property
     def activation_bytes(self) -> int:
-        return 2 if self.numerics.activation == "int16" else 1
+        return CodeType(self.numerics_keys.activation).size_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from quant.fixed_point.core.codes import CodeType
 from toolchain.bounds import SRAM_BYTES
 from toolchain.hw.accumulators import broken_accumulators
 from toolchain.hw.chip import Chip
@@ -110,7 +111,7 @@ def _named_memories(name: str, engine: Engine) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _arrays(chip: Chip) -> Iterator[Broken]:
-    numerics = chip.numerics
+    numerics = chip.numerics_keys
     arrays = [(name, e) for name, e in chip.engines.items() if isinstance(e, MacArray)]
     for name, mac in arrays:
         path: KeyPath = ("engines", name)
@@ -160,7 +161,8 @@ def _units(chip: Chip) -> Iterator[Broken]:
 
 
 def _numerics(chip: Chip) -> Iterator[Broken]:
-    numerics, scale, table = chip.numerics, chip.numerics.scale, chip.numerics.table
+    numerics = chip.numerics_keys
+    scale, table, activation = numerics.scale, numerics.table, CodeType(numerics.activation)
     lowest = -31 if scale.kind == "pow2" else 0
     if scale.shift_min < lowest:
         yield ("numerics", "scale", "shift_min"), f"must be at least {lowest} for kind {scale.kind}, got {scale.shift_min}"
@@ -176,12 +178,12 @@ def _numerics(chip: Chip) -> Iterator[Broken]:
             yield ("numerics", "scale", "multiplier_bits"), f"{scale.multiplier_bits} bits; rounding scale16 takes at most 15"
         elif rule == "reduced16" and scale.shift_min < 17:
             yield ("numerics", "scale", "shift_min"), f"{scale.shift_min} is below 17, the least of rounding reduced16"
-    if numerics.activation == "int16" and numerics.add_left_shift > 15:
+    if activation is CodeType.INT16 and numerics.add_left_shift > 15:
         reason = f"{numerics.add_left_shift} bits on int16 codes overflow the 32 bits of a sum; give at most 15"
         yield ("numerics", "add_left_shift"), reason
-    entries = 513 if numerics.activation == "int16" else 256
-    if table.entries != entries:
-        yield ("numerics", "table", "entries"), f"{numerics.activation} activations use {entries} entries, got {table.entries}"
+    if table.entries != activation.table_entries:
+        reason = f"{activation} activations use {activation.table_entries} entries, got {table.entries}"
+        yield ("numerics", "table", "entries"), reason
     if table.entries == 256 and table.interpolation != "none":
         yield ("numerics", "table", "interpolation"), "256 entries hold every code; nothing is interpolated"
     if table.entries == 513 and table.interpolation == "none":

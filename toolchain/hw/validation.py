@@ -106,7 +106,7 @@ def _example(model: type[BaseModel], path: KeyPath) -> str:
 def _notes(owner: Any, part: str | int) -> list[FieldInfo]:
     """What is written about `owner.part` or `owner[part]`: of the field itself, then of the types it may have."""
     if _is_model(owner):
-        field = owner.model_fields.get(str(part))
+        field = _fields(owner).get(str(part))
         return [] if field is None else [field, *_inner_notes(field.annotation)]
     return [note for inner in typing.get_args(owner)[-1:] for note in _inner_notes(inner)]
 
@@ -146,7 +146,7 @@ def _reason(error: ErrorDetails) -> str:
         return f"must be {words[bound]} {context[bound]:g}, got {got}"
     if kind == "multiple_of":
         return f"must be a multiple of {context['multiple_of']:g}, got {got}"
-    if kind == "literal_error":
+    if kind in ("literal_error", "enum"):
         return f"must be one of {context['expected'].replace(' or ', ', ')}; got {got}"
     expected = {
         "int_type": "a whole number",
@@ -188,7 +188,7 @@ def _known_keys(model: Any, path: KeyPath, data: Any) -> set[str]:
     kind = data.get("kind") if isinstance(data, dict) else None
     found = [c for c in _candidates(model, path) if _is_model(c)]
     own = [c for c in found if "kind" in c.model_fields and kind in typing.get_args(c.model_fields["kind"].annotation)]
-    return {key for c in own or found for key in c.model_fields}
+    return {key for c in own or found for key in _fields(c)}
 
 
 def _candidates(model: Any, path: KeyPath) -> list[Any]:
@@ -198,13 +198,18 @@ def _candidates(model: Any, path: KeyPath) -> list[Any]:
     return candidates
 
 
+def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """By the keys that files have."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
+
+
 def _is_model(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def _step(annotation: Any, part: str | int) -> list[Any]:
     if _is_model(annotation):
-        field = annotation.model_fields.get(str(part))
+        field = _fields(annotation).get(str(part))
         return _alternatives(field.annotation) if field else []
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is dict:

@@ -1,5 +1,6 @@
 """What a chip can be asked to do: its operations, each with its parameters, bytes, time and limits."""
 
+from toolchain.machine.constants import PARAMETER_BYTES, PARAMETERS, table_bytes, weight_bytes
 from toolchain.machine.demands import Demands, demands
 from toolchain.machine.flow import Flow, accesses_at, dispatched, op_number, reached
 from toolchain.machine.operation import (
@@ -35,13 +36,14 @@ from toolchain.machine.operations.set_base import SetBase
 from toolchain.machine.operations.signal import Signal
 from toolchain.machine.operations.table import TABLE_FUNCTIONS, Table, TableFunction, lacking, rated_as
 from toolchain.machine.operations.wait import Wait
-from toolchain.machine.operations.window import PARAMETER_BYTES, WeightedWindowOp, WindowOp, table_bytes, weight_bytes
+from toolchain.machine.operations.window import WeightedWindowOp, WindowOp
 from toolchain.machine.parameter import Need, Parameter, Space
 from toolchain.machine.strided import Residues, byte_view, moved, overlap, range_text, repeats_itself, residues
 
 __all__ = [
     "ADDEND",
     "NOTHING",
+    "PARAMETERS",
     "PARAMETER_BYTES",
     "TABLE_FUNCTIONS",
     "Access",

@@ -306,17 +306,12 @@ def zero_point() -> Any:
 
 
 def _code(operation: Any, chip: Chip) -> Need:
-    half = code_limit(chip)
-    return Need(-half, half - 1, f"numerics.activation {chip.numerics.activation}")
+    codes = chip.numerics.activation
+    return Need(*codes.limits, f"numerics.activation {codes}")
 
 
 def _zero_point(operation: Any, chip: Chip) -> Need:
     return Need(0, 0, "numerics.symmetric_activations") if chip.numerics.symmetric_activations else _code(operation, chip)
-
-
-def code_limit(chip: Chip) -> int:
-    """Codes of activations are -limit .. limit - 1."""
-    return 1 << (8 * chip.activation_bytes - 1)
 
 
 def multiplier() -> Any:

@@ -95,7 +95,7 @@ class Binary(FloatOp):
         shape = scope.graph.types[node.outputs[0]].shape
         if not scope.chip.limits.elementwise.broadcast:
             codes = np.broadcast_to(codes, shape)
-        return scope.constant(f"{node.name}.{name}", codes.astype(scope.chip.numerics.activation)), quant
+        return scope.constant(f"{node.name}.{name}", codes.astype(scope.chip.numerics.activation.dtype)), quant
 
     def _codes(self, value: Array, index: int, node: Node, scope: QuantScope) -> tuple[Array, Quant]:
         """Of a constant, by its own range."""

@@ -47,8 +47,7 @@ class MatrixProduct(FloatOp):
         low, high = scope.code_range
         scale = product_scale(a.scale, b.scale, y.scale, scope.chip.numerics)
         requant = scope.requant(scale, "matrix_product", y.zero_point, low, high, where=node.name)
-        bits = scope.chip.array.accumulators.bits
-        op = IntegerMatrixProduct(a.zero_point, b.zero_point, bits, requant)
+        op = IntegerMatrixProduct(a.zero_point, b.zero_point, scope.chip.numerics.accumulator_bits, requant)
         return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
 
 

@@ -130,8 +130,8 @@ class AveragePool(FloatOp):
 
     def _convolution(self, node: Node, scope: QuantScope, channels: int, low: int, high: int) -> Node:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
-        g, (kh, kw), bits = self.geometry, self.geometry.kernel, scope.chip.array.accumulators.bits
-        weight, step = mean_weight(kh * kw, scope.chip.numerics, bits)
+        g, (kh, kw), numerics = self.geometry, self.geometry.kernel, scope.chip.numerics
+        weight, step = mean_weight(kh * kw, numerics)
         requant = scope.requant(x.scale * step / y.scale, "convolution", y.zero_point, low, high, where=node.name)
         op = IntegerConvolution(
             g.strides,
@@ -139,7 +139,7 @@ class AveragePool(FloatOp):
             g.dilations,
             channels,
             x.zero_point,
-            bits,
+            numerics.accumulator_bits,
             requant,
             None,
             None,

@@ -17,7 +17,6 @@ from quant.fixed_point.core.scale import choose_scale
 from quant.fixed_point.pointwise.real_functions import erf, sigmoid
 from quant.fixed_point.pointwise.tables import TableForm, around16, build_table8, build_table16, entries16
 from quant.observe import Range
-from quant.parameters import scale_form
 from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
@@ -82,7 +81,6 @@ X: Function = ("x",)
 # that share a scale would part, and be rescaled, for the last few numbers of one.
 BENT_CODES, BENT = 2.0, 2.0**-7
 FARTHEST = 16.0  # times an output's range: what a wider one would cost is more than an end that is bent
-CODES_8 = 256  # entries of a table that has one for each code, so that nothing is interpolated
 
 
 def _leaky(x: Function, slope: float) -> Function:
@@ -238,7 +236,7 @@ class Unary(FloatOp):
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
         if not machine.rated_as(self.name, scope.chip.functions) or self._is_finer_as_clamp(x, y, scope):
             return [self._clamp(node, x, y, scope)]
-        if scope.chip.numerics.table.entries != CODES_8:
+        if scope.chip.numerics.activation.interpolates:
             self._hold_ends(node, x, y, scope)
         op = Lookup(make_table(self.function, x, y, scope.chip), self.name)
         return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
@@ -271,11 +269,11 @@ class Unary(FloatOp):
         """An interpolated table bends between two of its entries; a clamp bends where it should, if the machine has the scale
         to half a code."""
         numerics, operations = scope.chip.numerics, scope.chip.functions
-        if numerics.table.entries == CODES_8 or "rescale" not in operations or clip_bounds(self.function) is None:
+        if not numerics.activation.interpolates or "rescale" not in operations or clip_bounds(self.function) is None:
             return False
         low, high = scope.code_range
         try:
-            error = choose_scale(x.scale / y.scale, scale_form(numerics)).relative_error
+            error = choose_scale(x.scale / y.scale, numerics.scale).relative_error
         except ScaleRangeError:
             return False
         return abs(float(error[0])) * (high - low) <= 0.5
@@ -293,18 +291,18 @@ def make_table(function: Function, x: Quant, y: Quant, chip: Chip) -> LookupTabl
     def f(real: Array) -> Array:
         return evaluate(function, real)
 
-    form = chip.numerics.table
-    if form.entries == CODES_8:
+    numerics = chip.numerics
+    if not numerics.activation.interpolates:
         return LookupTable(build_table8(f, x.scale, x.zero_point, y.scale, y.zero_point), "none")
     entries = build_table16(
         f, x.scale, y.scale, form=_form(y, chip), input_zero_point=x.zero_point, output_zero_point=y.zero_point
     )
-    return LookupTable(entries, form.interpolation)
+    return LookupTable(entries, numerics.interpolation)
 
 
 def _form(y: Quant, chip: Chip) -> TableForm:
     """TFLite's table knows no output zero point; its samples differ from TOSA's, its interpolation does not."""
-    return "tflite" if chip.numerics.table.interpolation == "tflite" and y.zero_point == 0 else "tosa"
+    return "tflite" if chip.numerics.interpolation == "tflite" and y.zero_point == 0 else "tosa"
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from quant.given import code_bits, kept
+from quant.given import kept
 from quant.observe import Range
 from toolchain.errors import CompileError, counted
 from toolchain.hw.chip import Chip
@@ -190,7 +190,7 @@ def _given(node: OnnxNode, graph: OnnxGraph) -> GivenQuant | None:
 
 
 def _refuse_widths(pairs: list[OnnxNode], graph: OnnxGraph, chip: Chip) -> None:
-    wide = code_bits(chip.numerics)
+    wide = chip.numerics.activation.bits
     found = [(n.name, graph.types[n.outputs[0]].dtype) for n in pairs if n.op.op_type == "QuantizeLinear"]
     wider = [f"node {name} (QuantizeLinear): rounds to {dtype}" for name, dtype in found if BITS[dtype] > wide]
     if not wider:

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 
 from quant.fixed_point.core.errors import FixedPointError
-from quant.fixed_point.core.requant import Requant, make_requant
+from quant.fixed_point.core.numerics import Numerics
+from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.rounding import Rounding
-from quant.fixed_point.core.scale import ScaleForm
+from quant.fixed_point.core.scale import ScaleForm, choose_scale
 from quant.observe import Range
-from quant.parameters import activation_quant, code_range, quant_range, scale_form
+from quant.parameters import activation_quant, quant_range
 from quant.repair.step import AS_IN_THE_MODEL, NO_OFFSET, LayerParameters, Offset, Quantization
 from toolchain.errors import CompileError
-from toolchain.hw.chip import Chip, Numerics
+from toolchain.hw.chip import Chip
 from toolchain.ir.graph import INNER, Graph, Node, OnnxOp, Origin, Quant, TensorType
 from toolchain.ir.masks import MASK_LOW
 from toolchain.ir.stored import Stored
@@ -74,7 +75,7 @@ class _Scope:
 
     @property
     def code_range(self) -> tuple[int, int]:
-        return code_range(self.chip.numerics)
+        return self.chip.numerics.activation.limits
 
     def requant(
         self, real_scale: Any, operation: str, zero_point: int, low: int, high: int, *, where: str, peak: Any = None
@@ -82,15 +83,14 @@ class _Scope:
         """Scales beyond what the machine expresses take its nearest where no output can tell: all are rounded to zero
         (`peak`: the largest magnitude of each sum), or the least sum saturates already."""
         numerics = self.chip.numerics
-        rounding = Rounding(numerics.per_op.get(operation, numerics.rounding))  # type: ignore[arg-type]
-        form = scale_form(numerics)
-        if rounding is Rounding.DOUBLE_ROUND and high - low < _CODES and np.min(real_scale) >= _COARSE:
+        form = numerics.scale
+        if numerics.rounding_of(operation) is Rounding.DOUBLE_ROUND and high - low < _CODES and np.min(real_scale) >= _COARSE:
             form = replace(form, shift_max=min(form.shift_max, _ONCE))
-        wrap = numerics.overflow == "wrap"
-        if not wrap:
+        if not numerics.wraps:
             real_scale = _indistinguishable(np.asarray(real_scale, np.float64), form, zero_point, low, high, peak)
         try:
-            return make_requant(real_scale, form, rounding, zero_point=zero_point, low=low, high=high, wrap=wrap)
+            scale = choose_scale(real_scale, form)
+            return numerics.requant(operation, scale.multiplier, scale.shift, zero_point=zero_point, low=low, high=high)
         except FixedPointError as fault:
             largest = float(np.max(real_scale)) / form.extremes[1]
             raise _ScaleOutOfReach(f"{where}: {fault} (numerics.scale of {self.chip.name})", largest) from None
@@ -168,7 +168,7 @@ def node_scope(
 
 
 def _quantized(graph: Graph, scope: _Scope) -> Graph:
-    quants, dtype = scope.quants, scope.chip.numerics.activation
+    quants, dtype = scope.quants, scope.chip.numerics.activation.value
     adopted = _adopted([n for n in graph.nodes if not isinstance(n.op, OnnxOp)], graph)
     nodes: list[Node] = []
     origins: dict[str, Origin] = {}

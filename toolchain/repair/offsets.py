@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from quant.parameters import code_range
+from quant.fixed_point.core.rounding import Rounding
 from quant.repair.offsets import sum_offset
 from quant.repair.step import Offset, Outcome, Quantization
 from quant.sample import Sample
@@ -27,11 +27,11 @@ def offset_sums(network: Network, given: Quantization, samples: Iterable[Sample]
 
 def _offset(node: Node, op: Binary, network: Network, integer: Graph) -> Offset | None:
     numerics, y = network.chip.numerics, integer.types[node.outputs[0]].quant
-    rounding = numerics.per_op.get(op.kind, numerics.rounding)
-    if rounding not in ("floor", "truncate"):
+    rounding = numerics.rounding_of(op.kind)
+    if rounding not in (Rounding.FLOOR, Rounding.TRUNCATE):
         return None
     assert y is not None
-    codes, signs = code_range(numerics), (1, -1 if op.kind == "sub" else 1)
+    codes, signs = numerics.activation.limits, (1, -1 if op.kind == "sub" else 1)
     quants = [None if n in network.graph.constants else integer.types[n].quant for n in node.inputs]
     steps = [0.0 if q is None else sign * q.scale / y.scale for q, sign in zip(quants, signs, strict=True)]
     zeros = [0 if q is None else q.zero_point for q in quants]

@@ -147,5 +147,5 @@ class _Layer:
         seen = moments(self._rows, self._real if answering else None)
         wanted = w if seen.cross is None else toward_float(w, seen.hessian, seen.cross, seen.rows)
         each = np.broadcast_to(scales, (len(self._w),)).reshape(groups, -1, 1)
-        codes = round_weights(wanted, each, seen.hessian, *weight_code_range(self._network.chip.numerics))
+        codes = round_weights(wanted, each, seen.hessian, *weight_code_range(self._network.chip.numerics.weight))
         return WeightQuant(codes.reshape(self._w.shape).astype(np.int8), scales, 0)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from quant.fixed_point.core.codes import CodeType
 from quant.observe import Range
 from quant.parameters import quant_range
 from toolchain.hw.chip import Chip
@@ -272,20 +273,19 @@ def _remedy(row: LayerError, cause: Cause, found: Measured, quantized: Quantized
         return ""
     ways: list[str] = []
     if cause == "weight rounding":
-        if numerics.weight == "int4":
+        if numerics.weight is CodeType.INT4:
             ways.append("numerics.weight: int8 in the machine's file")
         elif not numerics.weights_per_channel:
             ways.append("numerics.weights_per_channel: true in the machine's file")
         ways += ["--repair full"] if quantized.given is None and quantized.repair != "full" else []
     elif cause == "accumulator overflow":
-        bits = quantized.chip.array.accumulators.bits
-        ways.append(f"engines.mac.accumulators.bits above {bits} in the machine's file")
-        ways += ["numerics.overflow: saturate"] if numerics.overflow == "wrap" else []
+        ways.append(f"engines.mac.accumulators.bits above {numerics.accumulator_bits} in the machine's file")
+        ways += ["numerics.overflow: saturate"] if numerics.wraps else []
     elif cause in ("clipped tail", "range wider than its values", "range dominated by few values"):
         ways.append(_other_range(row, cause, own.low, own.high, quantized))
     ways += [host] if host else []
     fine = cause not in ("weight rounding", "clipped tail", "accumulator overflow")
-    if numerics.activation == "int8" and fine and row.at_int16_db > row.alone_db + _LOST_DB:
+    if numerics.activation is CodeType.INT8 and fine and row.at_int16_db > row.alone_db + _LOST_DB:
         ways.append("numerics.activation: int16 in the machine's file")
     return ", or ".join(w for w in ways if w)
 

@@ -45,9 +45,9 @@ class Rounding(StrEnum):
     TRUNCATE = "truncate"
     FLOOR = "floor"
     FP32_RNE = "fp32_rne"
+    POW2 = "pow2"
     SCALE16 = "scale16"
     REDUCED16 = "reduced16"
-    POW2 = "pow2"
 
 
 HALF_UP_RULES = frozenset({Rounding.SINGLE_HALF_UP, Rounding.SCALE16, Rounding.REDUCED16, Rounding.POW2})

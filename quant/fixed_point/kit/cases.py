@@ -6,17 +6,19 @@ from typing import Any
 
 import numpy as np
 
+from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.numerics import Numerics
 from quant.fixed_point.core.requant import make_requant
 from quant.fixed_point.core.rounding import Rounding
+from quant.fixed_point.kit.draw import Array, CaseDraw, Contents, Drawn, into_range, requant_values
 from quant.fixed_point.kit.nonlinear import nonlinear_cases
-from quant.fixed_point.kit.numerics import Array, CaseDraw, Drawn, MachineNumerics, into_range, requant_values
 
 
-def draw_cases(numerics: MachineNumerics, seed: int) -> Drawn:
+def draw_cases(numerics: Numerics, contents: Contents, seed: int) -> Drawn:
     """(name, op, inputs, parameters) of every case. A requantization stands as `requant_values` under its own name."""
-    w = CaseDraw(numerics, seed)
+    w = CaseDraw(numerics, contents, seed)
     for cases in (_requantize_cases, _product_cases, _elementwise_cases, _window_cases, nonlinear_cases):
-        yield from (case for case in cases(w) if case[1] in numerics.operators)
+        yield from (case for case in cases(w) if case[1] in contents.operators)
 
 
 def _requantize_cases(w: CaseDraw) -> Drawn:
@@ -61,7 +63,7 @@ _CONVOLUTIONS: list[tuple[str, str, tuple[int, int], int, int, dict[str, Any]]] 
 
 def _product_cases(w: CaseDraw) -> Drawn:
     span = (w.high - w.low) / 255
-    w_zero = 128 if w.n.weight == "uint8" else 0
+    w_zero = 128 if w.n.weight is CodeType.UINT8 else 0
     for extreme in (False, True):
         tail = "_extreme" if extreme else ""
         for name, op, kernel, ic, oc, geometry in _CONVOLUTIONS:
@@ -111,7 +113,7 @@ def _pairs(w: CaseDraw) -> dict[str, Array]:
 
 def _elementwise_cases(w: CaseDraw) -> Drawn:
     zeros = {"a_zero_point": w.zero(), "b_zero_point": w.zero()}
-    left_shift = w.n.left_shift
+    left_shift = w.n.add_left_shift
     for op in ("add", "sub"):
         parameters = {
             "a_requant": requant_values(w.requant(op, 0.45, wide=True)),
@@ -138,8 +140,8 @@ def _by_sign(w: CaseDraw, op: str, ratio: float) -> dict[str, Any]:
     """Requantizations of the values at and above zero, and of those below: `ratio` of the former's scale."""
     positive = w.requant(op, 0.7, zero_point=w.middle_zero())
     negative = make_requant(
-        into_range(positive.real_scale[:1] * ratio, w.n.form),
-        w.n.form,
+        into_range(positive.real_scale[:1] * ratio, w.n.scale),
+        w.n.scale,
         positive.rounding,
         zero_point=positive.zero_point,
         low=positive.low,

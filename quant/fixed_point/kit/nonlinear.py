@@ -7,17 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.curves.softmax import SoftmaxUnit
-from quant.fixed_point.kit.numerics import Array, CaseDraw, Drawn, requant_values
+from quant.fixed_point.kit.draw import Array, CaseDraw, Drawn, requant_values
 from quant.fixed_point.pointwise.tables import RealFunction, build_table8, build_table16
 
 
 def nonlinear_cases(w: CaseDraw) -> Drawn:
     """Tables always; softmax and norms where the machine has a unit for them."""
     yield from _table_cases(w)
-    if w.n.softmax is not None:
-        yield from _softmax_cases(w, w.n.softmax)
-    if w.n.norm is not None:
+    if w.contents.softmax is not None:
+        yield from _softmax_cases(w, w.contents.softmax)
+    if w.contents.norm is not None:
         yield from _norm_cases(w)
 
 
@@ -35,7 +36,7 @@ _FUNCTIONS: list[tuple[str, RealFunction, float, float]] = [
 
 def _table_cases(w: CaseDraw) -> Drawn:
     """Every code, of 16 bits the ends, the middle and both sides of it of every segment; the table is an input."""
-    wide = w.n.activation == "int16"
+    wide = w.n.activation is CodeType.INT16
     form = {"interpolation": w.n.interpolation if wide else "none"}
     x = _segment_codes() if wide else np.arange(w.low, w.high + 1).astype(w.dtype)
     for name, f, reach, largest in _FUNCTIONS:
@@ -45,7 +46,7 @@ def _table_cases(w: CaseDraw) -> Drawn:
 
 
 def _table(w: CaseDraw, f: RealFunction, input_scale: float, output_scale: float) -> Array:
-    if w.n.activation == "int16":
+    if w.n.activation is CodeType.INT16:
         return build_table16(f, input_scale, output_scale, form=w.n.interpolation)
     x_zero, y_zero, signed = w.middle_zero(), w.middle_zero(), w.low < 0
     return build_table8(f, input_scale, x_zero, output_scale, y_zero, signed=signed, low=w.low, high=w.high)
@@ -53,7 +54,7 @@ def _table(w: CaseDraw, f: RealFunction, input_scale: float, output_scale: float
 
 def _random_table(w: CaseDraw) -> Array:
     """No function, so that every wrong address shows. TOSA leaves 16-bit steps beyond int16 undefined: half the range there."""
-    if w.n.activation != "int16":
+    if w.n.activation is not CodeType.INT16:
         return w.rng.integers(w.low, w.high + 1, 256).astype(w.dtype)
     halves = 1 if w.n.interpolation == "tflite" else 2
     return w.rng.integers(w.low // halves, w.high // halves + 1, 513).astype(w.dtype)
@@ -76,7 +77,7 @@ def _rows(w: CaseDraw, n: int) -> Array:
 
 
 def _softmax_cases(w: CaseDraw, unit: SoftmaxUnit) -> Drawn:
-    bits = 15 if w.n.activation == "int16" else 8
+    bits = 15 if w.n.activation is CodeType.INT16 else 8
     x = {"x": _rows(w, min(40, unit.max_elements))}
     scale = 16 / (w.high - w.low)
     zero = 0 if bits == 15 else w.low
@@ -86,7 +87,7 @@ def _softmax_cases(w: CaseDraw, unit: SoftmaxUnit) -> Drawn:
 
 
 def _norm_cases(w: CaseDraw) -> Drawn:
-    unit = w.n.norm
+    unit = w.contents.norm
     assert unit is not None
     n = 48
     values = asdict(unit) | {"rounding": unit.rounding.value}

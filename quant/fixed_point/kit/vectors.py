@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.fixed_point.core.errors import FixedPointError
+from quant.fixed_point.core.numerics import Numerics
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.requantization import requantize
 from quant.fixed_point.core.rounding import Rounding
@@ -27,7 +28,7 @@ from quant.fixed_point.curves.curve_tables import CurveTable
 from quant.fixed_point.curves.norms import NormUnit, layer_norm, rms_norm
 from quant.fixed_point.curves.softmax import SoftmaxUnit, log_softmax, softmax
 from quant.fixed_point.kit.cases import draw_cases
-from quant.fixed_point.kit.numerics import MachineNumerics
+from quant.fixed_point.kit.draw import Contents
 from quant.fixed_point.pointwise.elementwise import add, leaky_relu, mul, prelu, rescale
 from quant.fixed_point.pointwise.resize import bilinear_sums, linear_axis_tosa, nearest_indices_tosa, resize_nearest
 from quant.fixed_point.pointwise.tables import lookup8, lookup16
@@ -36,6 +37,7 @@ from quant.fixed_point.sums.matmul import matmul
 from quant.fixed_point.sums.pool import max_pool, pool_sum
 
 Array = NDArray[Any]
+EVERYTHING = Contents()
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,15 +195,15 @@ def replay(op: str, inputs: dict[str, Array], parameters: dict[str, Any]) -> Arr
     return _REPLAYS[op](inputs, parameters)
 
 
-def make_vectors(numerics: MachineNumerics, *, seed: int = 0) -> list[VectorCase]:
-    """All cases for a machine. Raises ScaleRangeError where its scale form expresses none of them."""
+def make_vectors(numerics: Numerics, contents: Contents = EVERYTHING, *, seed: int = 0) -> list[VectorCase]:
+    """All cases for a machine that `contents` asks for. Raises ScaleRangeError where its scale form expresses none of them."""
     cases = []
-    for name, op, inputs, parameters in draw_cases(numerics, seed):
+    for name, op, inputs, parameters in draw_cases(numerics, contents, seed):
         cases.append(VectorCase(name, op, inputs, parameters, replay(op, inputs, parameters)))
     return cases
 
 
-def write_vectors(out_dir: Path, numerics: MachineNumerics, *, seed: int = 0) -> list[Path]:
+def write_vectors(out_dir: Path, numerics: Numerics, contents: Contents = EVERYTHING, *, seed: int = 0) -> list[Path]:
     """Writes NAME.npz for each case (arrays in_*, `expected`, `case` as JSON text) and index.json; returns the paths.
 
     The whole directory or nothing: out_dir is new or empty, or holds an earlier kit, which is replaced; FixedPointError
@@ -209,7 +211,7 @@ def write_vectors(out_dir: Path, numerics: MachineNumerics, *, seed: int = 0) ->
     """
     target = Path(os.path.realpath(out_dir))
     _require_place(out_dir, target)
-    cases = make_vectors(numerics, seed=seed)
+    cases = make_vectors(numerics, contents, seed=seed)
     staging = target.with_name(f".{target.name}.{os.getpid()}")
     staging.mkdir()
     try:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.errors import FixedPointError
 from quant.fixed_point.core.rounding import Rounding
 from quant.fixed_point.pointwise.real_functions import round_half_away
@@ -21,8 +22,8 @@ Array = NDArray[Any]
 RealFunction = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 TableForm = Literal["tosa", "tflite"]
 
-TABLE8_ENTRIES = 256
-TABLE16_ENTRIES = 513
+TABLE8_ENTRIES = CodeType.INT8.table_entries
+TABLE16_ENTRIES = CodeType.INT16.table_entries
 TABLE16_STEP_BITS = 7
 _INT16_LOW, _INT16_HIGH = -32768, 32767
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from quant.fixed_point import Rounding
 from quant.repair.offsets import sum_offset
 
 INT8 = (-128, 127)
@@ -15,7 +16,7 @@ def test_floor_grows_by_half_a_step() -> None:
     for _ in range(50):
         steps = [float(s) for s in rng.uniform(0.2, 1.0, 2) * [1, rng.choice([-1, 1])]]
         zeros = [int(z) for z in rng.integers(-100, 100, 2)]
-        found = sum_offset("floor", steps, zeros, 3, -128, INT8)
+        found = sum_offset(Rounding.FLOOR, steps, zeros, 3, -128, INT8)
         assert found is not None and found.output == 0
         assert all(-128 <= z + o <= 127 for z, o in zip(zeros, found.operands))
         left.append(abs(sum(-o * s for o, s in zip(found.operands, steps)) - 0.5))
@@ -23,7 +24,7 @@ def test_floor_grows_by_half_a_step() -> None:
 
 
 def test_truncate_moves_the_sum_above_zero() -> None:
-    found = sum_offset("truncate", (0.83, 0.57), (10, -20), -5, -60, INT8)
+    found = sum_offset(Rounding.TRUNCATE, (0.83, 0.57), (10, -20), -5, -60, INT8)
     assert found is not None and found.output == -55
     assert abs(sum(-o * s for o, s in zip(found.operands, (0.83, 0.57))) - 55.5) < 0.05
 
@@ -31,10 +32,10 @@ def test_truncate_moves_the_sum_above_zero() -> None:
 @pytest.mark.parametrize(
     ("rounding", "steps", "zeros", "zero"),
     [
-        ("floor", (1.0, 1.0), (0, 0), 0),  # whole steps alone
-        ("floor", (0.0, 0.0), (0, 0), 0),  # two constants
-        ("truncate", (0.5, 0.5), (-128, -128), 127),  # no room below
+        (Rounding.FLOOR, (1.0, 1.0), (0, 0), 0),  # whole steps alone
+        (Rounding.FLOOR, (0.0, 0.0), (0, 0), 0),  # two constants
+        (Rounding.TRUNCATE, (0.5, 0.5), (-128, -128), 127),  # no room below
     ],
 )
-def test_nothing_to_be_gained(rounding, steps, zeros, zero: int) -> None:
+def test_nothing_to_be_gained(rounding: Rounding, steps, zeros, zero: int) -> None:
     assert sum_offset(rounding, steps, zeros, zero, -128, INT8) is None

@@ -10,9 +10,10 @@ from typing import ClassVar
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import SUMS
 from toolchain.machine.columns import Whole, where
+from toolchain.machine.constants import PARAMETER_BYTES, table_bytes
 from toolchain.machine.operation import Access, Demand, MachineOp, traffic
 from toolchain.machine.operations.addend import WithAddend, broken_post
-from toolchain.machine.operations.window import PARAMETER_BYTES, broken_table, read_of, table_bytes
+from toolchain.machine.operations.window import read_of
 from toolchain.machine.parameter import (
     code,
     extent,
@@ -129,5 +130,3 @@ class Emit(WithAddend, _Taken):
         yield from broken_sums_address(self.sums_address, chip.array.accumulators.sum_bytes)
         posts = [post for array in chip.of_kind("mac_array") for post in array.array.post]
         yield from broken_post(chip.key("mac_array"), [("table", self.use_table), ("add", self.use_add)], posts)
-        if self.use_table:
-            yield from broken_table(chip)

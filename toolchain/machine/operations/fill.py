@@ -13,7 +13,6 @@ from toolchain.machine.parameter import (
     Space,
     base_of,
     code,
-    code_limit,
     dma_channel,
     extent,
     memory_address,
@@ -63,6 +62,6 @@ class Fill(Move):
 
     def broken(self, chip: Chip) -> Iterator[str]:
         yield from Move.broken(self, chip)
-        limit = code_limit(chip)
-        if not -limit <= self.value < limit:
-            yield f"value={self.value}, must be {-limit}..{limit - 1} ({chip.numerics.activation})"
+        codes = chip.numerics.activation
+        if not codes.low <= self.value <= codes.high:
+            yield f"value={self.value}, must be {codes.low}..{codes.high} ({codes})"

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from toolchain.hw.chip import Chip
+from toolchain.machine.constants import table_bytes
 from toolchain.machine.operation import Access, Demand, MachineOp, traffic
-from toolchain.machine.operations.window import broken_table, read_of, table_bytes
+from toolchain.machine.operations.window import read_of
 from toolchain.machine.parameter import extent, function, operand_address, operand_base_of, operand_stride, unit_number
 from toolchain.machine.units.vector import needed_functions, rate_of, vector_demand
 
@@ -124,4 +125,3 @@ class Table(MachineOp):
             yield f"function={self.function} is no function of a table"
         elif rated_as(name, unit.vector.functions) is None:
             yield f"{unit.key}.functions has {lacking(name)}"
-        yield from broken_table(chip)

@@ -8,12 +8,12 @@ from typing import ClassVar
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
-from toolchain.machine.columns import Whole, ceil_div, is_column, where
+from toolchain.machine.columns import Whole, is_column, where
+from toolchain.machine.constants import PARAMETER_BYTES, table_bytes
 from toolchain.machine.operation import Access, Demand, MachineOp, Sums, traffic
 from toolchain.machine.parameter import (
     Limit,
     code,
-    code_limit,
     extent,
     flag,
     on_the_way_out,
@@ -27,24 +27,12 @@ from toolchain.machine.parameter import (
 from toolchain.machine.sums import array_latency_cycles, broken_accumulators, sums_accesses, sums_moved
 from toolchain.machine.windows import Runs, extent_reached, reached, rows_reached
 
-PARAMETER_BYTES = 16  # of an output channel: bias int64, multiplier int32, shift int32
-
 
 def read_of(
     unit: Unit, role: str, address: Whole, counts: tuple[Whole, ...], strides: tuple[Whole, ...], inner_bytes: Whole
 ) -> Access:
     """A read of the memory in which the unit's operands of this role lie."""
     return Access(unit.roles[role], address, counts, strides, inner_bytes, False)
-
-
-def weight_bytes(count: Whole, chip: Chip) -> Whole:
-    """Bytes of `count` weights stored together."""
-    return ceil_div(count, 2) if chip.numerics.weight == "int4" else count
-
-
-def table_bytes(chip: Chip) -> int:
-    """Bytes of the table of a function."""
-    return 513 * 2 if chip.numerics.table.entries == 513 else 256
 
 
 def _grid(rows: Runs, row_stride: int, columns: Runs, column_stride: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -137,9 +125,9 @@ class WindowOp(MachineOp):
     def broken(self, chip: Chip) -> Iterator[str]:
         if min(self.input_height, self.input_width, self.pad_top, self.pad_left) < 0:
             yield "input_height, input_width, pad_top and pad_left must not be negative"
-        value, limit = self.input_zero_point, code_limit(chip)
-        if not -limit <= value < limit:
-            yield f"input_zero_point={value}, must be {-limit}..{limit - 1} ({chip.numerics.activation})"
+        value, codes = self.input_zero_point, chip.numerics.activation
+        if not codes.low <= value <= codes.high:
+            yield f"input_zero_point={value}, must be {codes.low}..{codes.high} ({codes})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,15 +201,5 @@ class WeightedWindowOp(WindowOp):
         if pair not in [(t.activation, t.weight) for t in unit.array.types]:
             yield f"{unit.key}.types has no {pair[0]} by {pair[1]}"
         yield from broken_accumulators(self.sums(), unit)
-        if self.emit and self.use_table:
-            if "table" not in unit.array.post:
-                yield f"use_table=1, {unit.key}.post has no table"
-            yield from broken_table(chip)
-
-
-def broken_table(chip: Chip) -> Iterator[str]:
-    """Tables of a form that does not take the machine's activations."""
-    activation, entries = chip.numerics.activation, chip.numerics.table.entries
-    wanted = 513 if activation == "int16" else 256
-    if entries != wanted:
-        yield f"tables of numerics.table.entries={entries} do not take {activation} (needs {wanted})"
+        if self.emit and self.use_table and "table" not in unit.array.post:
+            yield f"use_table=1, {unit.key}.post has no table"

@@ -127,7 +127,7 @@ class Grouped(Lowering):
         def data() -> bytes:
             wide = [self._diagonal(start + first * self.own, count) for first, count in pieces]
             rows = [w[:, cut(ky), cut(kx)].reshape(len(w), -1) for w in wide for ky, kx in taps]
-            return b"".join(pack_weights(r, chip.numerics) for r in rows)
+            return b"".join(pack_weights(r, chip.numerics.weight) for r in rows)
 
         key = (self.layer.node.name, tile.channels, self.at_once)
         found = whole(key, Packed(end, data), self.parameters(*tile.channels), self.table_blocks, self.together)

@@ -67,27 +67,24 @@ class Convolution(FloatOp):
         else:
             w = taken_weight(chosen.weight, weights, numerics, name=node.name)
             weights = w.dequantized()
-        bits = scope.chip.array.accumulators.bits
-        return bias_quant(bias, weights, w, scope.quant(node.inputs[0]), numerics, accumulator_bits=bits, name=node.name)
+        return bias_quant(bias, weights, w, scope.quant(node.inputs[0]), numerics, name=node.name)
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
-        numerics, bits = scope.chip.numerics, scope.chip.array.accumulators.bits
+        numerics = scope.chip.numerics
         low, high = clamp_codes(self.activation, y, scope.code_range)
         b = self.weights(node, scope)
         scale = product_scale(x.scale, b.weight.scales, y.scale, numerics)
         peak = b.peak if len(b.weight.scales) > 1 else b.peak.max()
         requant = scope.requant(scale, "convolution", y.zero_point, low, high, where=node.name, peak=peak)
-        offset = bias_compensation(
-            requant.real_scale, y, numerics, clamp_low=low, peak=b.peak, accumulator_bits=bits, name=node.name
-        )
+        offset = bias_compensation(requant.real_scale, y, numerics, clamp_low=low, peak=b.peak, name=node.name)
         integer = IntegerConvolution(
             self.strides,
             self.pads,
             self.dilations,
             self.groups,
             x.zero_point,
-            bits,
+            numerics.accumulator_bits,
             replace(requant, zero_point=offset.output_zero_point),
             None,
             None,

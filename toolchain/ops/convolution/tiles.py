@@ -176,7 +176,8 @@ class Lowering:
         chip = self.layer.chip
         key = (self.layer.node.name, tile.channels, part.ky, part.kx, part.inner)
         packed = Packed(
-            shape[0] * weight_bytes(shape[1], chip), lambda: pack_weights(self.rows(tile, part).reshape(shape), chip.numerics)
+            shape[0] * weight_bytes(shape[1], chip),
+            lambda: pack_weights(self.rows(tile, part).reshape(shape), chip.numerics.weight),
         )
         if not last:
             return partial(key, packed)

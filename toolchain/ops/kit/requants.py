@@ -8,9 +8,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.pointwise.tables import lookup8, lookup16
-from toolchain.hw.chip import Numerics
+from toolchain.machine import PARAMETERS
 from toolchain.ops.kit.tile import Block
 
 Array = NDArray[Any]
@@ -22,8 +23,8 @@ def pair(r: Requant) -> tuple[int, int]:
 
 
 def parameter_block(bias: Array, r: Requant) -> bytes:
-    """bias int64[c] and a Requant of 1 or c scales -> c entries of bias int64, multiplier int32, shift int32."""
-    entries = np.zeros(bias.size, dtype=[("bias", "<i8"), ("multiplier", "<i4"), ("shift", "<i4")])
+    """bias int64[c] and a Requant of 1 or c scales -> c entries of `PARAMETERS`."""
+    entries = np.zeros(bias.size, PARAMETERS)
     entries["bias"] = bias
     entries["multiplier"] = r.multiplier
     entries["shift"] = r.shift
@@ -39,9 +40,9 @@ def channel_slice(r: Requant, start: int, size: int) -> Requant:
     return Requant(multiplier[cut], shift[cut], r.rounding, r.zero_point, r.low, r.high, r.wrap, r.kind, r.width_bits)
 
 
-def pack_weights(rows: Array, numerics: Numerics) -> bytes:
+def pack_weights(rows: Array, weight: CodeType) -> bytes:
     """int8[rows, n] -> bytes; int4: two a byte, low nibble first, each row on a byte of its own."""
-    if numerics.weight == "int8":
+    if weight is not CodeType.INT4:
         return np.ascontiguousarray(rows, dtype=np.int8).tobytes()
     if rows.shape[1] % 2:
         rows = np.pad(rows, ((0, 0), (0, 1)))
@@ -51,7 +52,7 @@ def pack_weights(rows: Array, numerics: Numerics) -> bytes:
 
 @dataclass(frozen=True, eq=False)
 class LookupTable:
-    """int8[256], or int16[513] interpolated as `numerics.table.interpolation` says."""
+    """int8[256], or int16[513] interpolated as `numerics.interpolation` says."""
 
     entries: Array
     form: Literal["none", "tosa", "tflite"]

@@ -1,0 +1,84 @@
+"""The one description of how a machine computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.errors import FixedPointError
+from quant.fixed_point.core.requant import Requant
+from quant.fixed_point.core.rounding import Rounding
+from quant.fixed_point.core.scale import ScaleForm
+
+# Operations that may round in a way of their own.
+RoundedOperation = Literal["convolution", "matrix_product", "average_pool", "add", "sub", "mul", "rescale", "prelu"]
+ROUNDED_OPERATIONS: tuple[str, ...] = get_args(RoundedOperation)
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """How a machine computes: what the quantizer chooses within, what the integer reference and the simulator compute by, what
+    test vectors are drawn for. Made from a machine's file once (`toolchain.hw`); what follows from it is asked here.
+
+    activation, weight: the machine's types, names as of `CodeType`; symmetric_activations: zero points are 0;
+    weights_per_channel: a scale for each output channel; scale: what a requantization may multiply by; rounding: of the machine,
+    per_op where an operation differs; overflow: of a requantization's result, before its clamp; accumulator_bits: where sums
+    wrap; add_left_shift: bits that both operands of a sum are shifted by before they meet (0: none); interpolation: between
+    entries of 16-bit tables.
+    """
+
+    activation: CodeType = CodeType.INT8
+    weight: CodeType = CodeType.INT8
+    symmetric_activations: bool = False
+    weights_per_channel: bool = True
+    scale: ScaleForm = field(default_factory=ScaleForm)
+    rounding: Rounding = Rounding.DOUBLE_ROUND
+    per_op: Mapping[str, Rounding] = field(default_factory=dict, hash=False)
+    overflow: Literal["saturate", "wrap"] = "saturate"
+    accumulator_bits: int = 32
+    add_left_shift: int = 20
+    interpolation: Literal["tosa", "tflite"] = "tosa"
+
+    def __post_init__(self) -> None:
+        for name, known, made in (
+            ("activation", CodeType, CodeType),
+            ("weight", (CodeType.INT4, CodeType.INT8, CodeType.UINT8), CodeType),
+            ("rounding", Rounding, Rounding),
+            ("overflow", ("saturate", "wrap"), str),
+            ("interpolation", ("tosa", "tflite"), str),
+        ):
+            value = getattr(self, name)
+            if value not in tuple(known):
+                raise FixedPointError(f"numerics: {name}={str(value)!r}; must be one of {', '.join(known)}")
+            object.__setattr__(self, name, made(value))
+        unknown = sorted(set(self.per_op) - set(ROUNDED_OPERATIONS))
+        if unknown:
+            raise FixedPointError(f"numerics: per_op names {', '.join(unknown)}; known are {', '.join(ROUNDED_OPERATIONS)}")
+        object.__setattr__(self, "per_op", {operation: Rounding(rounding) for operation, rounding in self.per_op.items()})
+
+    def rounding_of(self, operation: str) -> Rounding:
+        """How the requantizations of an operation round; the machine's rounding where `per_op` does not name it."""
+        return self.per_op.get(operation, self.rounding)
+
+    def requant(
+        self, operation: str, multiplier: ArrayLike, shift: ArrayLike, *, zero_point: int, low: int, high: int
+    ) -> Requant:
+        """A requantization of the operation. multiplier, shift: one, or int64[c]. Raises FixedPointError as `Requant`."""
+        scale, right = np.atleast_1d(np.asarray(multiplier, np.int64)), np.atleast_1d(np.asarray(shift, np.int64))
+        return Requant(scale, right, self.rounding_of(operation), zero_point, low, high, self.wraps, self.scale.kind)
+
+    @cached_property
+    def wraps(self) -> bool:
+        """Whether a requantization's result beyond its type wraps."""
+        return self.overflow == "wrap"
+
+    @cached_property
+    def largest_sum(self) -> int:
+        """That an accumulator holds."""
+        return (1 << (self.accumulator_bits - 1)) - 1

@@ -1,0 +1,61 @@
+"""`numerics` of a machine's file, and the description of its arithmetic that follows."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.numerics import Numerics, RoundedOperation
+from quant.fixed_point.core.rounding import Rounding
+from quant.fixed_point.core.scale import ScaleForm, ScaleKind
+from toolchain.hw.section import Section
+
+# A text of a file is the member of that name.
+RoundingName = Annotated[Rounding, Field(strict=False)]
+
+
+class ScaleKeys(Section):
+    kind: ScaleKind
+    multiplier_bits: Annotated[int, Field(ge=1, le=31)] = 31
+    shift_min: Annotated[int, Field(ge=-31, le=62)] = 0  # below 0: a left shift, powers of two only
+    shift_max: Annotated[int, Field(ge=0, le=62)] = 62
+
+
+class TableKeys(Section):
+    """How a non-linear function is computed: 256 entries for 8 bit, 513 interpolated entries for 16 bit."""
+
+    entries: Literal[256, 513]
+    interpolation: Literal["none", "tosa", "tflite"] = "none"
+
+
+class NumericsKeys(Section):
+    activation: Literal["int8", "int16"]
+    weight: Literal["int4", "int8"]
+    symmetric_activations: bool = False
+    weights_per_channel: bool = True
+    scale: ScaleKeys
+    rounding: RoundingName
+    per_op: dict[RoundedOperation, RoundingName] = Field(default_factory=dict)
+    overflow: Literal["saturate", "wrap"] = "saturate"
+    add_left_shift: Annotated[int, Field(ge=0, le=20)] = 20  # headroom given to both operands of a sum
+    table: TableKeys
+
+
+def described(keys: NumericsKeys, accumulator_bits: int) -> Numerics:
+    """The arithmetic of a machine with these keys and accumulators."""
+    scale = keys.scale
+    return Numerics(
+        activation=CodeType(keys.activation),
+        weight=CodeType(keys.weight),
+        symmetric_activations=keys.symmetric_activations,
+        weights_per_channel=keys.weights_per_channel,
+        scale=ScaleForm(scale.kind, scale.multiplier_bits, scale.shift_min, scale.shift_max),
+        rounding=keys.rounding,
+        per_op={**keys.per_op},
+        overflow=keys.overflow,
+        accumulator_bits=accumulator_bits,
+        add_left_shift=keys.add_left_shift,
+        interpolation="tosa" if keys.table.interpolation == "none" else keys.table.interpolation,
+    )

@@ -1,0 +1,24 @@
+"""How constants lie in memory: parameters of output channels, weights, tables of functions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quant.fixed_point.core.codes import CodeType
+from toolchain.hw.chip import Chip
+from toolchain.machine.columns import Whole, ceil_div
+
+# Of an output channel; what convolutions and `emit` read from parameter_address on is one after another of these.
+PARAMETERS = np.dtype([("bias", "<i8"), ("multiplier", "<i4"), ("shift", "<i4")])
+PARAMETER_BYTES = PARAMETERS.itemsize
+
+
+def weight_bytes(count: Whole, chip: Chip) -> Whole:
+    """Bytes of `count` weights stored together: int4 has two a byte, low nibble first."""
+    return ceil_div(count, 2) if chip.numerics.weight is CodeType.INT4 else count
+
+
+def table_bytes(chip: Chip) -> int:
+    """Bytes of the table of a function of the machine's activations: entries of their type."""
+    codes = chip.numerics.activation
+    return codes.table_entries * codes.size_bytes
