@@ -320,13 +320,13 @@ def bias_quant(
     total = np.ones(len(weight.scales))
     original, causes = weight, np.zeros(channels, bool)
     products, peak, codes = _peaks(real, weight, input_quant, numerics)
-    for _ in range(8):  # rounding may leave the first enlargement a little short
+    for attempt in range(20):  # rounding may leave an enlargement a little short, small codes more often: then by more
         code_over = np.abs(codes) / (2**31 - 1)
         over = np.maximum(peak / limit, code_over)
         if not (over > 1).any():
             break
         causes |= products / limit > 1
-        factor = _enlargement(over, len(total), numerics)
+        factor = _enlargement(over, len(total), numerics, spare=2.0 ** (max(attempt - 7, 0) - 10))
         total = total * factor
         weight = requantized(w, original, original.scales * total, numerics)
         products, peak, codes = _peaks(real, weight, input_quant, numerics)
@@ -352,12 +352,12 @@ def _peaks(real: Array, weight: WeightQuant, x: Quant, numerics: Numerics) -> tu
     return products, np.maximum(products, np.maximum(high + codes, -(low + codes))), codes
 
 
-def _enlargement(over: Array, scales: int, numerics: Numerics) -> Array:
+def _enlargement(over: Array, scales: int, numerics: Numerics, spare: float) -> Array:
     factor = np.maximum(over, 1.0)
     factor = factor.max(keepdims=True) if scales == 1 else factor
     if numerics.scale.kind == "pow2":
         return np.exp2(np.ceil(np.log2(factor)))
-    return np.where(factor > 1, factor * (1 + 2.0**-10), 1.0)
+    return np.where(factor > 1, factor * (1 + spare), 1.0)
 
 
 def _refuse_lost_bits(total: Array, causes: Array, numerics: Numerics, name: str) -> None:

@@ -22,7 +22,7 @@ from simulator.order import program_order
 from simulator.timeline import timeline
 from toolchain.cli.application import reported
 from toolchain.hw import Chip, load_chip
-from toolchain.machine import Convolution, Copy, End, MachineOp, Signal, Space, Wait, accesses, demands
+from toolchain.machine import PARAMETERS, Convolution, Copy, End, MachineOp, Signal, Space, Wait, accesses, demands
 
 MAC, DMA = 0, 2
 LOADED, DONE, STORED = range(3)
@@ -111,7 +111,7 @@ class Writer:
 
     def block(self, count: int, inner: int) -> np.ndarray:
         """Parameters, then weights of `count` channels."""
-        entries = np.zeros(count, [("bias", "<i8"), ("multiplier", "<i4"), ("shift", "<i4")])
+        entries = np.zeros(count, PARAMETERS)
         entries["bias"] = self.rng.integers(-5000, 5000, count)
         entries["multiplier"] = self.rng.integers(1 << 30, (1 << 31) - 1, count)
         entries["shift"] = 38 + int(np.log2(inner) / 2)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain.hw.chip import Chip
+from toolchain.machine import memory_type
 
 Array = NDArray[Any]
 
@@ -21,7 +22,7 @@ class State:
         self.accumulators: dict[int, Array] = {}
         self.number = 0  # that the front end has read last, within its limit
         self.sum = np.dtype(f"<i{chip.array.accumulators.sum_bytes}")  # in memories of accumulators
-        self.activation = chip.numerics.activation.dtype.newbyteorder("<")
+        self.activation = memory_type(chip.numerics.activation.dtype)
 
     def feature_map(self, space: int, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
         """A view of activations in a memory; strides in bytes."""

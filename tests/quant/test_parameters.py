@@ -277,6 +277,20 @@ def test_no_input_overflows(seed: int, numerics: Numerics, bias_size: float, bit
         assert (np.frexp(found.weight.scales)[0] == 0.5).all()
 
 
+def test_codes_so_small_that_they_round_alike_are_enlarged_until_they_fit() -> None:
+    """int16 by int8 in 24 bits leaves weights few codes: the next finer enlargement often rounds to the same ones."""
+    numerics, most = machine(24, activation="int16"), 0.0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        w, bias = rng.standard_normal((5, 40)), rng.standard_normal(5)
+        weight = weight_quant(w, 0, numerics)
+        found = bias_quant(bias, w, weight, Quant(2.0**-5, 0), numerics)
+        assert (found.peak < 2**23).all()
+        least = np.abs(weight.codes.astype(np.int64)).sum(1) * 2**15 / 2**23
+        most = max(most, float((found.weight.scales / weight.scales / least).max()))
+    assert most < 1.05  # what was lacking, and little more
+
+
 def test_a_large_bias_enlarges_its_channel_only() -> None:
     w = np.array([[1e-6, -1e-6], [1.0, 0.5]])
     weight = weight_quant(w, 0, machine())

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from toolchain.machine import memory_type
+
 _KEY_BYTES = 32  # by which a block is found that an array may go on in
 _LEAST_SHARED_BYTES = 256  # a shorter piece costs as much to name as to store
 _CHOICES = 8  # blocks of the same first bytes that are compared
@@ -33,7 +35,7 @@ class BlockWriter:
 
     def array(self, value: np.ndarray) -> list[Any]:
         """[type, shape, pieces]: each piece is [block, first byte, bytes]."""
-        little = np.ascontiguousarray(value).astype(value.dtype.newbyteorder("<"), copy=False)
+        little = np.ascontiguousarray(value).astype(memory_type(value.dtype), copy=False)
         raw = little.reshape(-1).view(np.uint8)
         return [value.dtype.name, list(value.shape), self._shared(raw) or [self._stored(raw)]]
 
@@ -107,7 +109,7 @@ class BlockReader:
         if self._left < 0:
             raise ValueError(f"its arrays have more bytes together than the {self._size_bytes} of the blocks")
         raw = parts[0] if len(parts) == 1 else b"".join(parts)
-        return np.frombuffer(raw, kind.newbyteorder("<")).astype(kind).reshape(shape)
+        return np.frombuffer(raw, memory_type(kind)).astype(kind).reshape(shape)
 
     def _piece(self, block: int, start: int, size: int) -> memoryview:
         if not 0 <= block < len(self._blocks) or min(start, size) < 0 or start + size > len(self._blocks[block]):

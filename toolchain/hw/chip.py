@@ -244,9 +244,8 @@ class Chip(Section):
 
     def peak_macs(self, arrays: Iterable[Unit]) -> float:
         """Multiply-accumulates a cycle of these arrays together at best, with this machine's operand types."""
-        pair = (self.numerics_keys.activation, self.numerics_keys.weight)
-        rates = [(u.array, next((t.rate for t in u.array.types if (t.activation, t.weight) == pair), 0.0)) for u in arrays]
-        return sum(mac.rows * mac.columns * mac.depth * rate for mac, rate in rates)
+        activation, weight = self.numerics_keys.activation, self.numerics_keys.weight
+        return sum(u.array.multipliers * (u.array.rate_of(activation, weight) or 0.0) for u in arrays)
 
     @cached_property
     def channels(self) -> tuple[Unit, ...]:

@@ -86,6 +86,10 @@ class MacArray(Section):
     def multipliers(self) -> int:
         return self.rows * self.columns * self.depth
 
+    def rate_of(self, activation: str, weight: str) -> float | None:
+        """The share of its peak with operands of these types; None where it has no such pair."""
+        return next((t.rate for t in self.types if (t.activation, t.weight) == (activation, weight)), None)
+
 
 class FunctionRate(Section):
     """What one function of a vector engine takes: startup + ceil(elements / lanes) cycles an operation."""

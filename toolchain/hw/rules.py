@@ -116,7 +116,7 @@ def _arrays(chip: Chip) -> Iterator[Broken]:
     for name, mac in arrays:
         path: KeyPath = ("engines", name)
         pairs = [(t.activation, t.weight) for t in mac.types]
-        if (numerics.activation, numerics.weight) not in pairs:
+        if mac.rate_of(numerics.activation, numerics.weight) is None:
             wanted = f"{{activation: {numerics.activation}, weight: {numerics.weight}}}"
             yield (*path, "types"), f"has no {wanted}, the types of numerics"
         for i, pair in enumerate(pairs):

@@ -1,8 +1,8 @@
 """What a chip can be asked to do: its operations, each with its parameters, bytes, time and limits."""
 
-from toolchain.machine.constants import PARAMETER_BYTES, PARAMETERS, table_bytes, weight_bytes
 from toolchain.machine.demands import Demands, demands
 from toolchain.machine.flow import Flow, accesses_at, dispatched, op_number, reached
+from toolchain.machine.layout import PARAMETER_BYTES, PARAMETERS, memory_type, table_bytes, weight_bytes
 from toolchain.machine.operation import (
     NOTHING,
     Access,
@@ -92,6 +92,7 @@ __all__ = [
     "demands",
     "dispatched",
     "lacking",
+    "memory_type",
     "moved",
     "op_number",
     "overlap",

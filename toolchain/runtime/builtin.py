@@ -12,6 +12,7 @@ from simulator import DramPart, Observe, PartKind, simulate
 from toolchain.codegen import Port, Region
 from toolchain.errors import CompileError, ProgramError, first_line
 from toolchain.ir.graph import Node
+from toolchain.machine import memory_type
 from toolchain.ops.kit.operator import NpuOp, operator_of
 from toolchain.runtime.backend import Backend, Execution, Loaded, Program, Progress
 
@@ -96,13 +97,13 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType({"simulator": Simulator(), "r
 
 def read_port(dram: np.ndarray, port: Port) -> np.ndarray:
     """The codes of a port, a copy."""
-    kind = np.dtype(port.dtype).newbyteorder("<")
+    kind = memory_type(port.dtype)
     return dram[port.address : port.address + port.size_bytes].view(kind).astype(port.dtype).reshape(port.shape)
 
 
 def write_port(dram: np.ndarray, port: Port, codes: np.ndarray) -> None:
     """Puts a port's codes where the program reads them."""
-    raw = codes.astype(np.dtype(port.dtype).newbyteorder("<")).tobytes()
+    raw = codes.astype(memory_type(port.dtype)).tobytes()
     dram[port.address : port.address + len(raw)] = np.frombuffer(raw, np.uint8)
 
 

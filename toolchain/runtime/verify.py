@@ -16,7 +16,7 @@ from simulator import Observe
 from simulator.order import describe
 from toolchain.codegen import Container, LayerInfo, Region, Result
 from toolchain.errors import counted
-from toolchain.machine import Access, Copy, Flow, Signal, Wait, accesses_at, byte_view, moved
+from toolchain.machine import Access, Copy, Flow, Signal, Wait, accesses_at, byte_view, memory_type, moved
 from toolchain.ops.kit.operator import of_sample, sample_axis
 from toolchain.runtime.backend import Progress
 from toolchain.runtime.session import Run, Session
@@ -139,7 +139,7 @@ class _RegionWatch:
         codes = np.ascontiguousarray(self._codes[result.tensor])
         if sample is not None:  # each is a run of its own
             codes = codes.reshape(result.turns, -1)[sample]
-        raw = codes.astype(codes.dtype.newbyteorder("<")).view(np.uint8).reshape(-1)
+        raw = codes.astype(memory_type(codes.dtype)).view(np.uint8).reshape(-1)
         here = moved(whole, whole.address)
         view = byte_view(target.want, here)
         view[...] = raw.reshape(view.shape)

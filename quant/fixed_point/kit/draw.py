@@ -134,7 +134,7 @@ class CaseDraw:
             zero_point=zero,
             low=low,
             high=high,
-            wrap=self.n.wraps and not wide,
+            wrap=self.n.wraps,
             width_bits=width,
         )
 

@@ -133,6 +133,14 @@ def test_other_roundings_have_their_own_requantizations() -> None:
     assert roundings["requantize_floor_largest"] == "floor"
 
 
+def test_whatever_a_machine_requantizes_overflows_in_its_way() -> None:
+    """The operands of sums, which go to int32, as the results."""
+    for name, wraps in (("narrow", True), ("tflite", False)):
+        cases = make_vectors(MACHINES[name], Contents(("add", "sub", "conv2d")))
+        requants = [p for c in cases for key, p in c.parameters.items() if key.endswith("requant")]
+        assert len(requants) > 6 and {r["wrap"] for r in requants} == {wraps}
+
+
 def test_random_tables_tell_the_addresses() -> None:
     """A lookup one entry, or one interpolation step, off fails the file."""
     for name in ("tflite", "int16"):

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.columns import where
-from toolchain.machine.constants import weight_bytes
+from toolchain.machine.layout import weight_bytes
 from toolchain.machine.operation import Access, Demand
 from toolchain.machine.operations.addend import WithAddend, broken_post
 from toolchain.machine.operations.window import WeightedWindowOp

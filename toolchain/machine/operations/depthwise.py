@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from toolchain.hw.chip import Chip
-from toolchain.machine.constants import weight_bytes
+from toolchain.machine.layout import weight_bytes
 from toolchain.machine.operation import Access, Demand
 from toolchain.machine.operations.window import WeightedWindowOp
 from toolchain.machine.parameter import Limit, extent, operand_base_of, sums_address, unit_number

@@ -10,7 +10,7 @@ from typing import ClassVar
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import SUMS
 from toolchain.machine.columns import Whole, where
-from toolchain.machine.constants import PARAMETER_BYTES, table_bytes
+from toolchain.machine.layout import PARAMETER_BYTES, table_bytes
 from toolchain.machine.operation import Access, Demand, MachineOp, traffic
 from toolchain.machine.operations.addend import WithAddend, broken_post
 from toolchain.machine.operations.window import read_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from toolchain.hw.chip import Chip
-from toolchain.machine.constants import table_bytes
+from toolchain.machine.layout import table_bytes
 from toolchain.machine.operation import Access, Demand, MachineOp, traffic
 from toolchain.machine.operations.window import read_of
 from toolchain.machine.parameter import extent, function, operand_address, operand_base_of, operand_stride, unit_number

@@ -9,7 +9,7 @@ from typing import ClassVar
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
 from toolchain.machine.columns import Whole, is_column, where
-from toolchain.machine.constants import PARAMETER_BYTES, table_bytes
+from toolchain.machine.layout import PARAMETER_BYTES, table_bytes
 from toolchain.machine.operation import Access, Demand, MachineOp, Sums, traffic
 from toolchain.machine.parameter import (
     Limit,
@@ -197,9 +197,9 @@ class WeightedWindowOp(WindowOp):
 
     def broken(self, chip: Chip) -> Iterator[str]:
         yield from WindowOp.broken(self, chip)
-        pair, unit = (chip.numerics.activation, chip.numerics.weight), self.unit_in(chip)
-        if pair not in [(t.activation, t.weight) for t in unit.array.types]:
-            yield f"{unit.key}.types has no {pair[0]} by {pair[1]}"
+        activation, weight, unit = chip.numerics.activation, chip.numerics.weight, self.unit_in(chip)
+        if unit.array.rate_of(activation, weight) is None:
+            yield f"{unit.key}.types has no {activation} by {weight}"
         yield from broken_accumulators(self.sums(), unit)
         if self.emit and self.use_table and "table" not in unit.array.post:
             yield f"use_table=1, {unit.key}.post has no table"

@@ -60,11 +60,8 @@ def _folds(mac: MacArray, folds: Whole, stream_cycles: Whole, edge_cycles: int, 
 
 def operand_rate(mac: MacArray, chip: Chip, weight: str) -> float:
     """The array's share of its peak with the machine's activations and this weight type; 1.0 where the table is silent."""
-    activation = chip.numerics.activation
-    for entry in mac.types:
-        if entry.activation == activation and entry.weight == weight:
-            return entry.rate
-    return 1.0
+    rate = mac.rate_of(chip.numerics.activation, weight)
+    return 1.0 if rate is None else rate
 
 
 def matrix_rate(mac: MacArray, chip: Chip) -> float:

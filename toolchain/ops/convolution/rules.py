@@ -51,10 +51,9 @@ class Convolution(FloatOp):
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if node.inputs[1] not in graph.constants:
             return "its weights are computed, not constant"
-        mac = chip.array
-        pair = (chip.numerics.activation, chip.numerics.weight)
-        if not any((t.activation, t.weight) == pair for t in mac.types):
-            return f"{chip.key('mac_array')}.types has no {pair[0]} x {pair[1]}"
+        activation, weight = chip.numerics.activation, chip.numerics.weight
+        if chip.array.rate_of(activation, weight) is None:
+            return f"{chip.key('mac_array')}.types has no {activation} x {weight}"
         return None
 
     def weights(self, node: Node, scope: QuantScope) -> BiasQuant:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from toolchain.machine import memory_type
 from toolchain.ops.kit.nest import Nest, alike, cut_axis
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Block, Box, Site, Tiling, Work, halvings
@@ -60,7 +61,7 @@ def constant_block(layer: Layer, box: Box) -> Block:
     cut = tuple(slice(s, s + n) for s, n in zip(box.start, box.size))
 
     def data() -> bytes:
-        return np.ascontiguousarray(values[cut]).astype(values.dtype.newbyteorder("<")).tobytes()
+        return np.ascontiguousarray(values[cut]).astype(memory_type(values.dtype)).tobytes()
 
     return Block((layer.node.name, box), math.prod(box.size) * values.dtype.itemsize, data, "input")
 

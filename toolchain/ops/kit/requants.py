@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.pointwise.tables import lookup8, lookup16
-from toolchain.machine import PARAMETERS
+from toolchain.machine import PARAMETERS, memory_type
 from toolchain.ops.kit.tile import Block
 
 Array = NDArray[Any]
@@ -64,5 +64,5 @@ class LookupTable:
 
     def block(self, owner: str, role: str) -> Block:
         """role: which of a unit's operands the table is."""
-        data = np.ascontiguousarray(self.entries).astype(self.entries.dtype.newbyteorder("<")).tobytes()
+        data = np.ascontiguousarray(self.entries).astype(memory_type(self.entries.dtype)).tobytes()
         return Block((owner, "table"), len(data), lambda: data, role)

@@ -1,8 +1,9 @@
-"""How constants lie in memory: parameters of output channels, weights, tables of functions."""
+"""How codes and constants lie in memory: feature maps, parameters of output channels, weights, tables of functions."""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
@@ -11,6 +12,11 @@ from toolchain.machine.columns import Whole, ceil_div
 # Of an output channel; what convolutions and `emit` read from parameter_address on is one after another of these.
 PARAMETERS = np.dtype([("bias", "<i8"), ("multiplier", "<i4"), ("shift", "<i4")])
 PARAMETER_BYTES = PARAMETERS.itemsize
+
+
+def memory_type(dtype: DTypeLike) -> np.dtype:
+    """In which codes of a type lie in memory, whatever the order of bytes here: little-endian."""
+    return np.dtype(dtype).newbyteorder("<")
 
 
 def weight_bytes(count: Whole, chip: Chip) -> Whole:
