@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from toolchain.machine import MachineOp
+from toolchain.machine.operation import Sums
 
 
 class AccumulatorState:
     """What the accumulators of one array hold between its operations."""
 
     def __init__(self) -> None:
-        self.shape: tuple[int, ...] | None = None
+        self.held: Sums | None = None
 
     def broken(self, op: MachineOp) -> str | None:
         """The reason why `op` cannot follow the operations before it on the array, or None."""
         sums = op.sums()
         if sums is None:
             return None
-        held, shape = self.shape, sums.shape
-        self.shape = None if sums.emit else shape
-        if not sums.accumulate or held == shape:
+        held, self.held = self.held, None if sums.emit else sums
+        if not sums.accumulate:
             return None
         if held is None:
             return "accumulate=1, but the operation before it on the array left no sums"
-        return f"accumulate=1 with output shape {_by(shape)}, but the accumulators hold {_by(held)}"
+        if held.shape != sums.shape:
+            return f"accumulate=1 with output shape {_by(sums.shape)}, but the accumulators hold {_by(held.shape)}"
+        if held.dataflow != sums.dataflow:
+            return f"accumulate=1 with dataflow={sums.dataflow}, but the accumulators hold sums of dataflow={held.dataflow}"
+        return None
 
 
 def _by(shape: tuple[int, ...]) -> str:

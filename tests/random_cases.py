@@ -83,8 +83,10 @@ def machines(draw: Any) -> DrawnMachine:
     mac["rows"], mac["columns"] = draw(st.sampled_from([1, 4, 8, 16])), draw(st.sampled_from([1, 3, 8, 16]))
     mac["depth"] = draw(st.sampled_from([1, 1, 4]))
     mac["dataflow"] = draw(st.sampled_from(["os", "ws", "is"]))
+    mac["more_dataflows"] = [f for f in draw(st.sampled_from([(), ("ws",), ("is", "os")])) if f != mac["dataflow"]]
     mac["folds_overlap"] = draw(st.booleans())
     mac["depthwise"] = draw(st.sampled_from(["diagonal", "column", "none"]))
+    mac["more_depthwise"] = ["column"] if mac["depthwise"] == "diagonal" and draw(st.booleans()) else []
     mac["accumulators"]["entries"] = max(mac["rows"] * mac["columns"], draw(st.sampled_from([64, 256, 1024, 8192])))
     mac["post"] = draw(st.sampled_from([[], ["table"], ["add"], ["table", "add"]]))
     lanes, startup = draw(st.sampled_from([1, 4, 16])), draw(st.sampled_from([0, 4, 12]))

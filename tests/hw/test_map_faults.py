@@ -93,6 +93,26 @@ CASES = {
         "  mac0:",
         "engines.mac0.types: has no {activation: int8, weight: int8}, the types of numerics",
     ),
+    "a dataflow given twice": (
+        [(MAC, f"{MAC}    more_dataflows: [ws, os]\n")],
+        "    more_dataflows",
+        "engines.mac.more_dataflows[1]: os is given twice",
+    ),
+    "a dataflow that is none": (
+        [(MAC, f"{MAC}    more_dataflows: [rs]\n")],
+        "    more_dataflows",
+        "engines.mac.more_dataflows[0]: must be one of 'os', 'ws', 'is'; got 'rs'",
+    ),
+    "a depthwise mode given twice": (
+        [(MAC, f"{MAC}    more_depthwise: [diagonal]\n")],
+        "    more_depthwise",
+        "engines.mac.more_depthwise[0]: diagonal is given twice",
+    ),
+    "depthwise modes beside none": (
+        [("    depthwise: diagonal", "    depthwise: none\n    more_depthwise: [column]")],
+        "    more_depthwise",
+        "engines.mac.more_depthwise[0]: column beside none: name the first mode in depthwise",
+    ),
     "too many spaces": (
         [("engines:\n", buffer(", private_to: mac")), (MAC, f"{MAC}    count: 15\n")],
         "memories:",

@@ -310,6 +310,11 @@ def test_accumulators_of_another_shape():
         [*start, make(Convolution, **other), End()],
         "op 4 convolution (mac): accumulate=1 with output shape 2x2x2, but the accumulators hold 2x2x4",
     )
+    refused(
+        [*start, make(Convolution, **fields, accumulate=1, dataflow=1), End()],
+        "op 4 convolution (mac): accumulate=1 with dataflow=1, but the accumulators hold sums of dataflow=0",
+        small_chip(engines__mac__more_dataflows=("ws",)),
+    )
     output = {"output_address": 512, "output_row_stride": 8, "output_column_stride": 4}
     emitted = make(Convolution, **(fields | {"emit": 1, "parameter_address": 128} | output))
     refused(

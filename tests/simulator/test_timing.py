@@ -23,7 +23,7 @@ from toolchain.machine import (
     columns_of,
     demand,
 )
-from toolchain.machine.units.array import depthwise_cycles, product_cycles
+from toolchain.machine.units.array import depthwise_cycles, operand_reads, product_cycles
 from toolchain.machine.units.dma import burst_bytes
 
 
@@ -85,6 +85,26 @@ def test_depthwise_modes():
     assert depthwise_cycles(array("is", depthwise="column"), 49, 9, 40, 1.0) == 40 * 4 * (1 + 46)
     overlapped = array("os", depthwise="diagonal", folds_overlap=True)
     assert depthwise_cycles(overlapped, 49, 9, 40, 1.0) == 4 * 3 * 9 + 30
+
+
+def test_an_operation_may_name_another_dataflow_and_mode():
+    """Of an array with several each costs what it costs where the array has it alone, one operation at a time and in columns."""
+    mac = array("os", more_dataflows=("is", "ws"), depthwise="diagonal", more_depthwise=("column",))
+    alone = [array(flow) for flow in mac.dataflows]
+    assert [product_cycles(mac, 49, 90, 40, 1.0, dataflow=i) for i in range(3)] == [
+        product_cycles(one, 49, 90, 40, 1.0) for one in alone
+    ]
+    assert [operand_reads(mac, 490, 40, i) for i in range(3)] == [operand_reads(one, 490, 40) for one in alone]
+    flows, modes = np.repeat([0, 1, 2], 2), np.tile([0, 1], 3)
+    each = [
+        depthwise_cycles(array(flow, depthwise=mode), 49, 9, 40, 1.0) for flow in mac.dataflows for mode in mac.depthwise_modes
+    ]
+    assert [depthwise_cycles(mac, 49, 9, 40, 1.0, *pair) for pair in zip(flows.tolist(), modes.tolist())] == each
+    columns = np.full(6, 49), np.full(6, 9), np.full(6, 40)
+    assert depthwise_cycles(mac, *columns, 1.0, flows, modes).tolist() == each
+    assert product_cycles(mac, *columns, 1.0, dataflow=flows).tolist() == [
+        product_cycles(alone[i], 49, 9, 40, 1.0) for i in flows
+    ]
 
 
 CONVOLUTION = make(

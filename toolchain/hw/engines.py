@@ -59,6 +59,10 @@ class ArrayMemories(Section):
     output: Name = "sram"
 
 
+Dataflow = Literal["os", "ws", "is"]
+DepthwiseMode = Literal["diagonal", "column"]
+
+
 class MacArray(Section):
     """rows x columns processing elements, each a dot product of `depth` pairs a cycle.
 
@@ -71,9 +75,11 @@ class MacArray(Section):
     rows: Positive
     columns: Positive
     depth: Positive = 1
-    dataflow: Literal["os", "ws", "is"]
+    dataflow: Dataflow
+    more_dataflows: Annotated[tuple[Dataflow, ...], Field(examples=[["ws"]])] = ()  # that an operation may name instead
     folds_overlap: bool = False  # the next fold fills while this one drains
     depthwise: Literal["diagonal", "column", "none"] = "diagonal"  # diagonal: `columns` channels at once; column: one
+    more_depthwise: Annotated[tuple[DepthwiseMode, ...], Field(examples=[["column"]])] = ()  # that an operation may name instead
     types: Annotated[tuple[MacRate, ...], Field(min_length=1, examples=[[{"activation": "int8", "weight": "int8"}]])]
     accumulators: Accumulators
     # applied to outputs on their way to memory
@@ -81,6 +87,16 @@ class MacArray(Section):
     memories: ArrayMemories = ArrayMemories()
     queue_depth: Positive = 4
     issue_cycles: NonNegative = 1
+
+    @property
+    def dataflows(self) -> tuple[Dataflow, ...]:
+        """In the order of the numbers by which operations name them."""
+        return self.dataflow, *self.more_dataflows
+
+    @property
+    def depthwise_modes(self) -> tuple[str, ...]:
+        """In the order of the numbers by which operations name them; ("none",) where there is none."""
+        return self.depthwise, *self.more_depthwise
 
     @property
     def multipliers(self) -> int:

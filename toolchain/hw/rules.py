@@ -128,11 +128,11 @@ def _arrays(chip: Chip) -> Iterator[Broken]:
         for key, size in (("rows", mac.rows), ("columns", mac.columns), ("depth", mac.depth)):
             if size > _LARGEST_SIDE:
                 yield (*path, key), f"{size} is more than {_LARGEST_SIDE}, the largest side of an array that is planned for"
-        held = mac.rows * mac.columns if mac.dataflow == "os" else mac.columns
+        yield from (((*path, *key), reason) for key, reason in _more_than_one(mac))
+        held = mac.rows * mac.columns if "os" in mac.dataflows else mac.columns
         if mac.accumulators.entries < held:
-            reason = (
-                f"{mac.accumulators.entries} are fewer than the {held} of a {mac.rows} x {mac.columns} array ({mac.dataflow})"
-            )
+            flows = ", ".join(mac.dataflows)
+            reason = f"{mac.accumulators.entries} are fewer than the {held} of a {mac.rows} x {mac.columns} array ({flows})"
             yield (*path, "accumulators", "entries"), reason
         first, bits = arrays[0][0], arrays[0][1].accumulators.bits
         if mac.accumulators.bits != bits:
@@ -140,6 +140,18 @@ def _arrays(chip: Chip) -> Iterator[Broken]:
                 f"{mac.accumulators.bits}, and those of {first} have {bits}: a sum must not depend on the array that makes it"
             )
             yield (*path, "accumulators", "bits"), reason
+
+
+def _more_than_one(mac: MacArray) -> Iterator[Broken]:
+    """What an operation may choose beside the first."""
+    for i, flow in enumerate(mac.more_dataflows):
+        if flow in mac.dataflows[: i + 1]:
+            yield ("more_dataflows", i), f"{flow} is given twice"
+    for i, mode in enumerate(mac.more_depthwise):
+        if mac.depthwise == "none":
+            yield ("more_depthwise", i), f"{mode} beside none: name the first mode in depthwise"
+        elif mode in mac.depthwise_modes[: i + 1]:
+            yield ("more_depthwise", i), f"{mode} is given twice"
 
 
 def _copies(owner: str | None, chip: Chip) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard, cast
 
 import numpy as np
@@ -56,6 +57,14 @@ def where(condition: Whole, a: Whole, b: Whole) -> Whole:
     if is_column(condition):
         return cast(Whole, np.where(condition, a, b))
     return a if condition else b
+
+
+def by_name(names: Sequence[str], number: Whole, value: Callable[[str], Whole]) -> Whole:
+    """What `value` gives for the name of that number, element by element; of a number beyond them, the first."""
+    found = value(names[0])
+    for i, name in enumerate(names[1:], 1):
+        found = where(number == i, value(name), found)
+    return found
 
 
 def at_rate(steps: Whole, rate: float) -> Whole:

@@ -108,12 +108,13 @@ class Access:
 
 class Sums(NamedTuple):
     """shape: of the sums made. accumulate: added to those that lie there. emit: written out, so that none stay. address: where
-    they lie, if the accumulators are a memory."""
+    they lie, if the accumulators are a memory. dataflow: by which they are made, of the array's."""
 
     shape: tuple[Whole, ...]
     accumulate: Whole
     emit: Whole
     address: Whole
+    dataflow: Whole = 0
 
     @property
     def total(self) -> Whole:

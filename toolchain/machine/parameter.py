@@ -393,6 +393,24 @@ def unit_number() -> Any:
     return choice("", values)
 
 
+def dataflow() -> Any:
+    """Which of the array's dataflows: no bits where every array has one."""
+    return choice("", _array_choice("more_dataflows"))
+
+
+def depthwise_mode() -> Any:
+    """Which of the array's depthwise modes: no bits where every array has one."""
+    return choice("", _array_choice("more_depthwise"))
+
+
+def _array_choice(key: str) -> Values:
+    def values(operation: Any, chip: Chip) -> Need:
+        most = max((len(getattr(unit.array, key)) for unit in chip.of_kind("mac_array")), default=0)
+        return Need(0, most, f"{chip.key('mac_array')}.{key}")
+
+    return values
+
+
 def base_of(address: str) -> Any:
     """The base register that the front end adds to this address, a parameter: 0 for none, and no bits where there are none."""
     return choice("", _bases, adds_to=address)

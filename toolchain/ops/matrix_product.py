@@ -14,6 +14,7 @@ from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import SRAM
 from toolchain.ir.graph import Graph, Node
+from toolchain.ops.kit.arrays import able_arrays, mapped
 from toolchain.ops.kit.nest import Nest, alike, cut_axis, reduction_axis
 from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, QuantScope, TiledOp
 from toolchain.ops.kit.requants import pair
@@ -80,6 +81,9 @@ class IntegerMatrixProduct(TiledOp):
         return ()
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
+        return mapped(self._tilings(layer), able_arrays(layer.chip))
+
+    def _tilings(self, layer: Layer) -> Iterable[Tiling]:
         m, n = layer.output.shape[-2:]
         k = layer.input_type(0).shape[-1]
         mac, limits = layer.chip.array, layer.chip.limits.matrix_product
@@ -106,7 +110,7 @@ class IntegerMatrixProduct(TiledOp):
         def body(point: tuple[Any, ...]) -> tuple[Work]:
             first, second, part = point[-3:]
             r, c = (first, second) if tiling.rows_outer else (second, first)
-            return (self._work(layer, point[:-3], r, c, part, part[0] > 0, sum(part) == k),)
+            return (self._work(layer, point[:-3], r, c, part, part[0] > 0, sum(part) == k, tiling),)
 
         return Nest((*lead, *places, inner), body)
 
@@ -119,6 +123,7 @@ class IntegerMatrixProduct(TiledOp):
         inner: tuple[int, int],
         accumulate: bool,
         last: bool,
+        tiling: Tiling,
     ) -> Work:
         a, b = layer.node.inputs
         a_region = _matrix_region(a, layer.types[a].shape, lead, rows, inner)
@@ -152,11 +157,12 @@ class IntegerMatrixProduct(TiledOp):
                     accumulate=int(accumulate),
                     emit=int(last),
                     batches=batches,
+                    dataflow=tiling.dataflow,
                     **strides,
                 ),
             )
 
-        return Work((a_region, b_region), (), write, emit)
+        return Work((a_region, b_region), (), write, emit, tiling.variant)
 
 
 def batch_choices(chip: Chip, nodes: Iterable[Node]) -> tuple[Chip, ...]:

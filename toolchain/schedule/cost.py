@@ -117,7 +117,8 @@ class CostModel:
         """Cycles of a work's instructions on each unit that can run it, with its operands in SRAM."""
         write = work.write.size if work.write else None
         starts = tuple(tuple(s > 0 for s in r.start) for r in work.reads)
-        key = (layer.node.name, tuple(r.size for r in work.reads), starts, tuple(b.size_bytes for b in work.blocks), write)
+        blocks = tuple(b.size_bytes for b in work.blocks)
+        key = (layer.node.name, tuple(r.size for r in work.reads), starts, blocks, write, work.variant)
         if key not in self._runs:
             ops = emitted(work, self._chip)
             self._runs[key] = {unit: self._run(ops, unit) for unit in able_units(ops, self._chip)}

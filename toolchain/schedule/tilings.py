@@ -57,7 +57,7 @@ class LayerTilings:
             plan = self.evaluate(tiling, room)
             if plan is None:
                 continue
-            tried += tiling.batches == 1  # several products at once take no other tiling's turn
+            tried += tiling.plain  # the same tiles by another dataflow, or several at once, take no other tiling's turn
             doubled = doubled or self._has_all_slots(plan, room)
             if best is None or plan.cycles < best.cycles:
                 best = plan

@@ -14,6 +14,7 @@ from toolchain.machine.operations.addend import WithAddend, broken_post
 from toolchain.machine.operations.window import WeightedWindowOp
 from toolchain.machine.parameter import (
     Limit,
+    dataflow,
     extent,
     operand_base_of,
     sums_address,
@@ -49,6 +50,7 @@ class Convolution(WithAddend, _Channels):
     addend_base: int = operand_base_of("addend_address")
     output_base: int = operand_base_of("output_address")
     sums_address: int = sums_address()
+    dataflow: int = dataflow()
 
     @classmethod
     def needed(cls, chip: Chip) -> str:
@@ -66,11 +68,12 @@ class Convolution(WithAddend, _Channels):
     def demand(self, chip: Chip) -> Demand:
         mac, pixels, outputs = self.unit_in(chip).array, self.pixels(), self.output_channels
         inner = self.taps() * self.input_channels
-        input_reads, weight_reads = operand_reads(mac, pixels, outputs)
+        input_reads, weight_reads = operand_reads(mac, pixels, outputs, self.dataflow)
         read = input_reads * self.window_bytes(self.input_channels, chip)
         read = read + where(self.emit, pixels * self.addend_bytes(outputs, chip), 0)
         weights = weight_reads * outputs * weight_bytes(inner, chip)
-        cycles = product_cycles(mac, pixels, inner, outputs, operand_rate(mac, chip, chip.numerics.weight))
+        rate = operand_rate(mac, chip, chip.numerics.weight)
+        cycles = product_cycles(mac, pixels, inner, outputs, rate, dataflow=self.dataflow)
         return self.array_demand(chip, cycles, read, weights, pixels * inner * outputs)
 
     def broken(self, chip: Chip) -> Iterator[str]:

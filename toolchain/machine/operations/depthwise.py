@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from toolchain.hw.chip import Chip
 from toolchain.machine.layout import weight_bytes
 from toolchain.machine.operation import Access, Demand
-from toolchain.machine.operations.window import WeightedWindowOp
-from toolchain.machine.parameter import Limit, extent, operand_base_of, sums_address, unit_number
+from toolchain.machine.operations.window import WeightedWindowOp, broken_choice
+from toolchain.machine.parameter import Limit, dataflow, depthwise_mode, extent, operand_base_of, sums_address, unit_number
 from toolchain.machine.units.array import depthwise_cycles, operand_rate
 
 
@@ -27,6 +27,8 @@ class Depthwise(WeightedWindowOp):
     table_base: int = operand_base_of("table_address")
     output_base: int = operand_base_of("output_address")
     sums_address: int = sums_address()
+    dataflow: int = dataflow()
+    mode: int = depthwise_mode()
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:
@@ -43,11 +45,12 @@ class Depthwise(WeightedWindowOp):
         pixels, taps = self.pixels(), self.taps()
         mac, weights = self.unit_in(chip).array, taps * weight_bytes(self.channels, chip)
         rate = operand_rate(mac, chip, chip.numerics.weight)
-        cycles = depthwise_cycles(mac, pixels, taps, self.channels, rate)
+        cycles = depthwise_cycles(mac, pixels, taps, self.channels, rate, self.dataflow, self.mode)
         return self.array_demand(chip, cycles, self.window_bytes(self.channels, chip), weights, pixels * taps * self.channels)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         unit = self.unit_in(chip)
         if unit.array.depthwise == "none":
             yield f"{unit.key}.depthwise is none"
+        yield from broken_choice("mode", self.mode, "depthwise and more_depthwise", unit.array.depthwise_modes, unit)
         yield from WeightedWindowOp.broken(self, chip)

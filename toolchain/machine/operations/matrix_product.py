@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from toolchain.hw.chip import Chip
 from toolchain.machine.columns import Whole, where
 from toolchain.machine.operation import Access, Demand, MachineOp, Sums, traffic
-from toolchain.machine.operations.window import read_of
+from toolchain.machine.operations.window import broken_choice, read_of
 from toolchain.machine.parameter import (
     Limit,
     batch_count,
     batch_stride,
     code,
+    dataflow,
     extent,
     flag,
     multiplier,
@@ -71,13 +72,14 @@ class MatrixProduct(MachineOp):
     b_base: int = operand_base_of("b_address")
     output_base: int = operand_base_of("output_address")
     sums_address: int = sums_address()
+    dataflow: int = dataflow()
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:
         return "limits.matrix_product.computed_operand is true" if chip.limits.matrix_product.computed_operand else None
 
     def sums(self) -> Sums:
-        return Sums((self.rows, self.columns), self.accumulate, self.emit, self.sums_address)
+        return Sums((self.rows, self.columns), self.accumulate, self.emit, self.sums_address, self.dataflow)
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         size, unit = chip.activation_bytes, self.unit_in(chip)
@@ -117,7 +119,7 @@ class MatrixProduct(MachineOp):
     def demand(self, chip: Chip) -> Demand:
         unit, size = self.unit_in(chip), chip.activation_bytes
         mac = unit.array
-        a_reads, b_reads = operand_reads(mac, self.rows, self.columns)
+        a_reads, b_reads = operand_reads(mac, self.rows, self.columns, self.dataflow)
         moved = traffic(
             unit,
             ("input", self.batches * a_reads * self.rows * self.inner * size, 0),
@@ -125,12 +127,14 @@ class MatrixProduct(MachineOp):
             ("output", 0, where(self.emit, self.batches * self.rows * self.columns * size, 0)),
             *sums_moved(self.sums(), unit),
         )
-        cycles = product_cycles(mac, self.rows, self.inner, self.columns, matrix_rate(mac, chip), self.batches)
+        cycles = product_cycles(mac, self.rows, self.inner, self.columns, matrix_rate(mac, chip), self.batches, self.dataflow)
         latency = array_latency_cycles(self.sums(), unit, chip, ("input", "weights"))
         return Demand(cycles, latency, self.batches * self.rows * self.inner * self.columns, moved)
 
     def broken(self, chip: Chip) -> Iterator[str]:
-        yield from broken_accumulators(self.sums(), self.unit_in(chip))
+        unit = self.unit_in(chip)
+        yield from broken_accumulators(self.sums(), unit)
+        yield from broken_choice("dataflow", self.dataflow, "dataflow and more_dataflows", unit.array.dataflows, unit)
         if self.batches > 1 and (self.accumulate or not self.emit):
             yield f"batches={self.batches}, must be 1 where accumulate is 1 or emit 0: accumulators hold the sums of one product"
         if not chip.limits.matrix_product.computed_operand:

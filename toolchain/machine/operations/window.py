@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -160,7 +160,7 @@ class WeightedWindowOp(WindowOp):
 
     def sums(self) -> Sums:
         shape = (self.output_height, self.output_width, self.outputs())
-        return Sums(shape, self.accumulate, self.emit, getattr(self, "sums_address", 0))
+        return Sums(shape, self.accumulate, self.emit, getattr(self, "sums_address", 0), getattr(self, "dataflow", 0))
 
     def array_ranges(self, inputs: Whole, weights: Whole, chip: Chip, addend: tuple[Access, ...] = ()) -> tuple[Access, ...]:
         """inputs: channels read; weights: bytes; addend: read on the way out."""
@@ -201,5 +201,12 @@ class WeightedWindowOp(WindowOp):
         if unit.array.rate_of(activation, weight) is None:
             yield f"{unit.key}.types has no {activation} by {weight}"
         yield from broken_accumulators(self.sums(), unit)
+        yield from broken_choice("dataflow", self.sums().dataflow, "dataflow and more_dataflows", unit.array.dataflows, unit)
         if self.emit and self.use_table and "table" not in unit.array.post:
             yield f"use_table=1, {unit.key}.post has no table"
+
+
+def broken_choice(parameter: str, number: int, keys: str, names: Sequence[str], unit: Unit) -> Iterator[str]:
+    """A number by which the array has nothing to choose."""
+    if not 0 <= number < len(names):
+        yield f"{parameter}={number}, {unit.key}.{keys} name {', '.join(names)}"

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import MacArray
-from toolchain.machine.columns import Whole, at_rate, ceil_div, most, where
+from toolchain.machine.columns import Whole, at_rate, by_name, ceil_div, most, where
 
 
-def product_cycles(mac: MacArray, pixels: Whole, inner: Whole, outputs: Whole, rate: float, repeats: Whole = 1) -> Whole:
-    """Cycles of `repeats` matrix products [pixels, inner] x [inner, outputs] one after another on the array.
+def product_cycles(
+    mac: MacArray, pixels: Whole, inner: Whole, outputs: Whole, rate: float, repeats: Whole = 1, dataflow: Whole = 0
+) -> Whole:
+    """Cycles of `repeats` matrix products [pixels, inner] x [inner, outputs] one after another on the array; dataflow: which of
+    `mac.dataflows`.
 
     With R rows, C columns, K' = ceil(inner / depth):
     os: ceil(P/R) ceil(M/C) folds of K' / rate steps, fill and drain R + C - 2.
@@ -23,33 +26,47 @@ def product_cycles(mac: MacArray, pixels: Whole, inner: Whole, outputs: Whole, r
     """
     rows, columns = mac.rows, mac.columns
     steps = ceil_div(inner, mac.depth)
-    if mac.dataflow == "os":
-        folds = ceil_div(pixels, rows) * ceil_div(outputs, columns)
-        stream, edge, load = steps, rows + columns - 2, 0
-    elif mac.dataflow == "ws":
-        folds = ceil_div(steps, rows) * ceil_div(outputs, columns)
-        stream, edge, load = pixels, 2 * rows + columns - 2, rows
-    else:
-        folds = ceil_div(steps, rows) * ceil_div(pixels, columns)
-        stream, edge, load = outputs, 2 * rows + columns - 2, rows
-    return _folds(mac, folds * repeats, at_rate(stream, rate), edge, load)
+
+    def cycles(flow: str) -> Whole:
+        if flow == "os":
+            folds = ceil_div(pixels, rows) * ceil_div(outputs, columns)
+            stream, edge, load = steps, rows + columns - 2, 0
+        elif flow == "ws":
+            folds = ceil_div(steps, rows) * ceil_div(outputs, columns)
+            stream, edge, load = pixels, 2 * rows + columns - 2, rows
+        else:
+            folds = ceil_div(steps, rows) * ceil_div(pixels, columns)
+            stream, edge, load = outputs, 2 * rows + columns - 2, rows
+        return _folds(mac, folds * repeats, at_rate(stream, rate), edge, load)
+
+    return by_name(mac.dataflows, dataflow, cycles)
 
 
-def depthwise_cycles(mac: MacArray, pixels: Whole, taps: Whole, channels: Whole, rate: float) -> Whole:
-    """Cycles of a depthwise convolution of `pixels` outputs a channel; T' = ceil(taps / depth).
+def depthwise_cycles(
+    mac: MacArray, pixels: Whole, taps: Whole, channels: Whole, rate: float, dataflow: Whole = 0, mode: Whole = 0
+) -> Whole:
+    """Cycles of a depthwise convolution of `pixels` outputs a channel; T' = ceil(taps / depth). dataflow, mode: which of
+    `mac.dataflows` and `mac.depthwise_modes`.
 
     column (and none): one channel after another, each the product [pixels, taps] x [taps, 1] (as SCALE-Sim).
     diagonal: `columns` channels at once. os: rows hold pixels, ceil(P/R) ceil(channels/C) folds of T' / rate steps.
     ws, is: the diagonal holds one tap (`depth` taps) of each channel and streams the pixels,
     T' ceil(channels/C) folds of P / rate steps, partial sums in the accumulators.
     """
-    if mac.depthwise != "diagonal":
-        return product_cycles(mac, pixels, taps, 1, rate, repeats=channels)
     groups, steps = ceil_div(channels, mac.columns), ceil_div(taps, mac.depth)
-    if mac.dataflow == "os":
-        folds, edge = ceil_div(pixels, mac.rows) * groups, mac.rows + mac.columns - 2
-        return _folds(mac, folds, at_rate(steps, rate), edge, 0)
-    return _folds(mac, steps * groups, at_rate(pixels, rate), 2 * mac.rows + mac.columns - 2, mac.rows)
+
+    def diagonal(flow: str) -> Whole:
+        if flow == "os":
+            folds, edge = ceil_div(pixels, mac.rows) * groups, mac.rows + mac.columns - 2
+            return _folds(mac, folds, at_rate(steps, rate), edge, 0)
+        return _folds(mac, steps * groups, at_rate(pixels, rate), 2 * mac.rows + mac.columns - 2, mac.rows)
+
+    def cycles(mode: str) -> Whole:
+        if mode != "diagonal":
+            return product_cycles(mac, pixels, taps, 1, rate, channels, dataflow)
+        return by_name(mac.dataflows, dataflow, diagonal)
+
+    return by_name(mac.depthwise_modes, mode, cycles)
 
 
 def _folds(mac: MacArray, folds: Whole, stream_cycles: Whole, edge_cycles: int, load_cycles: int) -> Whole:
@@ -70,15 +87,18 @@ def matrix_rate(mac: MacArray, chip: Chip) -> float:
     return rate / 2 if chip.numerics.activation == "int16" else rate
 
 
-def operand_reads(mac: MacArray, pixels: Whole, outputs: Whole) -> tuple[Whole, Whole]:
-    """How often one operation reads its inputs and its weights from SRAM.
+def operand_reads(mac: MacArray, pixels: Whole, outputs: Whole, dataflow: Whole = 0) -> tuple[Whole, Whole]:
+    """How often one operation reads its inputs and its weights from SRAM; dataflow: which of `mac.dataflows`.
 
     SCALE-Sim's counts, with two differences: a window buffer feeds the array, so an input byte is read once a column
     fold and not once a tap; and os keeps a weight for as many row folds as the accumulators hold.
     """
-    if mac.dataflow == "os":
+
+    def inputs(flow: str) -> Whole:
+        return 1 if flow == "is" else ceil_div(outputs, mac.columns)
+
+    def weights(flow: str) -> Whole:
         kept = mac.rows * max(1, mac.accumulators.entries // (mac.rows * mac.columns))
-        return ceil_div(outputs, mac.columns), ceil_div(pixels, kept)
-    if mac.dataflow == "ws":
-        return ceil_div(outputs, mac.columns), 1
-    return 1, ceil_div(pixels, mac.columns)
+        return {"os": ceil_div(pixels, kept), "ws": 1, "is": ceil_div(pixels, mac.columns)}[flow]
+
+    return by_name(mac.dataflows, dataflow, inputs), by_name(mac.dataflows, dataflow, weights)

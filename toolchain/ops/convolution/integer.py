@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from quant.fixed_point.core.requantization import requantize
 from quant.fixed_point.sums.conv import conv2d
@@ -14,6 +15,7 @@ from toolchain.hw.chip import Chip
 from toolchain.ops.convolution.grouped import Grouped, grouped_tilings
 from toolchain.ops.convolution.parameters import ConvolutionParameters, Pads, is_depthwise, stated
 from toolchain.ops.convolution.tiles import Dense, Depthwise, Lowering
+from toolchain.ops.kit.arrays import able_arrays, mapped
 from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.operator import Array, Layer, PerSample, alike_per_sample
 from toolchain.ops.kit.tile import Tiling, halvings
@@ -59,9 +61,9 @@ class IntegerConvolution(ConvolutionParameters):
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         """Neighbouring groups together, then each group alone: a small SRAM may hold no more."""
-        if self.groups > 1 and self.residual is None and not self.depthwise(layer):
-            yield from grouped_tilings(self, layer)
-        yield from _tilings(self, layer)
+        deep = self.depthwise(layer)
+        grouped = grouped_tilings(self, layer) if self.groups > 1 and self.residual is None and not deep else ()
+        return mapped(chain(grouped, _tilings(self, layer)), able_arrays(layer.chip, self.post, deep), deep)
 
     def nest(self, layer: Layer, tiling: Tiling) -> Nest:
         return _lowering(self, layer, tiling).nest()

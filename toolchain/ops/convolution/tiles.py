@@ -155,6 +155,7 @@ class Lowering:
             "emit": int(last),
             "use_table": int(last and self.op.table is not None),
             "table_address": constants.table if last else 0,
+            "dataflow": self.tiling.dataflow,
         }
 
     def output_fields(self, site: Site | None) -> dict[str, int]:
@@ -225,7 +226,7 @@ class Dense(Lowering):
                 ),
             )
 
-        return Work(tuple(reads), constants.blocks, write, emit)
+        return Work(tuple(reads), constants.blocks, write, emit, self.tiling.variant)
 
     def rows(self, tile: Tile, part: Part) -> Array:
         return self.layer.constants[self.weights][cut(tile.channels), cut(part.ky), cut(part.kx), cut(part.inner)]
@@ -254,10 +255,11 @@ class Depthwise(Lowering):
                     **self.array_fields(constants.at(blocks), accumulate, last),
                     **self.output_fields(out),
                     channels=tile.channels[1],
+                    mode=self.tiling.mode,
                 ),
             )
 
-        return Work((box,), constants.blocks, self.write(tile) if last else None, emit)
+        return Work((box,), constants.blocks, self.write(tile) if last else None, emit, self.tiling.variant)
 
     def rows(self, tile: Tile, part: Part) -> Array:
         planes = self.layer.constants[self.weights][cut(tile.channels), cut(part.ky), cut(part.kx), 0]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from toolchain.errors import CompileError, InternalError
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import MacArray
 from toolchain.hw.units import Unit
+from toolchain.ops.kit.tile import Tiling
 
 
 def able_arrays(chip: Chip, post: Collection[str] = (), depthwise: bool = False) -> tuple[Unit, ...]:
@@ -17,6 +19,14 @@ def able_arrays(chip: Chip, post: Collection[str] = (), depthwise: bool = False)
         for unit in chip.workers("mac_array")
         if set(post) <= set(unit.array.post) and (not depthwise or unit.array.depthwise != "none")
     )
+
+
+def mapped(tilings: Iterable[Tiling], arrays: Sequence[Unit], depthwise: bool = False) -> Iterator[Tiling]:
+    """Each tiling with every dataflow, and depthwise mode where one is used, that an operation on one of the arrays may name."""
+    flows = max((len(unit.array.dataflows) for unit in arrays), default=1)
+    modes = max((len(unit.array.depthwise_modes) for unit in arrays), default=1) if depthwise else 1
+    for tiling in tilings:
+        yield from (replace(tiling, dataflow=flow, mode=mode) for flow in range(flows) for mode in range(modes))
 
 
 def lie_together(chip: Chip, *roles: str) -> bool:

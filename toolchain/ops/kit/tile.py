@@ -43,12 +43,13 @@ CodeGenerator = Callable[[Sequence[Site], Sequence[int], Site | None], tuple[Mac
 
 class Work(NamedTuple):
     """One tile: bring `reads` and `blocks` to where the unit has its operands, run what `emit` gives, take `write` away (None:
-    partial sums)."""
+    partial sums). variant: what of its time its shapes do not say, the array's dataflow and depthwise mode."""
 
     reads: tuple[Box, ...]
     blocks: tuple[Block, ...]
     write: Box | None
     emit: CodeGenerator
+    variant: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Tiling:
     """Tile sizes in output rows, columns and channels, and reduction channels; `rows_outer` keeps inputs, else weights.
 
     `taps`: kernel rows of one instruction, 0 for all that the machine's limits allow. `batches`: matrix products of one.
+    `dataflow`, `mode`: the array's, by the numbers that operations have for them.
     """
 
     rows: int
@@ -65,6 +67,18 @@ class Tiling:
     rows_outer: bool = True  # nothing to an operation without weights
     taps: int = 0
     batches: int = 1
+    dataflow: int = 0
+    mode: int = 0
+
+    @property
+    def variant(self) -> tuple[int, int]:
+        """Of its works."""
+        return self.dataflow, self.mode
+
+    @property
+    def plain(self) -> bool:
+        """One product an operation, by the array's first dataflow and depthwise mode."""
+        return self.batches == 1 and self.variant == (0, 0)
 
     @property
     def volume(self) -> int:
