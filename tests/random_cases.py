@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.random_exports import EXPORTS
 from tests.random_layers import LAYERS, convolution
 from tests.random_network import DrawnModel, Network, Shape
-from tests.random_units import draw_accumulators, draw_single_functions, draw_units
+from tests.random_units import draw_accumulators, draw_mappings, draw_single_functions, draw_units
 from toolchain.frontend.read import newest_opset
 from toolchain.hw import read_source
 from toolchain.hw.chip import Chip
@@ -82,11 +82,8 @@ def machines(draw: Any) -> DrawnMachine:
     mac, vector, dma = (data["engines"][k] for k in ("mac", "vector", "dma"))
     mac["rows"], mac["columns"] = draw(st.sampled_from([1, 4, 8, 16])), draw(st.sampled_from([1, 3, 8, 16]))
     mac["depth"] = draw(st.sampled_from([1, 1, 4]))
-    mac["dataflow"] = draw(st.sampled_from(["os", "ws", "is"]))
-    mac["more_dataflows"] = [f for f in draw(st.sampled_from([(), ("ws",), ("is", "os")])) if f != mac["dataflow"]]
+    mac |= draw_mappings(draw)
     mac["folds_overlap"] = draw(st.booleans())
-    mac["depthwise"] = draw(st.sampled_from(["diagonal", "column", "none"]))
-    mac["more_depthwise"] = ["column"] if mac["depthwise"] == "diagonal" and draw(st.booleans()) else []
     mac["accumulators"]["entries"] = max(mac["rows"] * mac["columns"], draw(st.sampled_from([64, 256, 1024, 8192])))
     mac["post"] = draw(st.sampled_from([[], ["table"], ["add"], ["table", "add"]]))
     lanes, startup = draw(st.sampled_from([1, 4, 16])), draw(st.sampled_from([0, 4, 12]))

@@ -51,6 +51,18 @@ def draw_single_functions(draw: Any) -> dict[str, Any]:
     return dict.fromkeys(names, rate)
 
 
+def draw_mappings(draw: Any) -> dict[str, Any]:
+    """Of an array: dataflows and depthwise modes, at times several."""
+    dataflow, depthwise = draw(st.sampled_from(["os", "ws", "is"])), draw(st.sampled_from(["diagonal", "column", "none"]))
+    more = draw(st.sampled_from([(), (), ("ws",), ("is", "os")]))
+    return {
+        "dataflow": dataflow,
+        "more_dataflows": [flow for flow in more if flow != dataflow],
+        "depthwise": depthwise,
+        "more_depthwise": ["column"] if depthwise == "diagonal" and draw(st.booleans()) else [],
+    }
+
+
 def _array(draw: Any, mac: dict[str, Any]) -> dict[str, Any]:
     rows, columns = draw(st.sampled_from([1, 4, 8, 16])), draw(st.sampled_from([1, 3, 8, 16]))
     entries = max(rows * columns, draw(st.sampled_from([64, 256, 1024, 8192])))
@@ -59,8 +71,7 @@ def _array(draw: Any, mac: dict[str, Any]) -> dict[str, Any]:
         "count": draw(st.sampled_from([1, 1, 2])),
         "rows": rows,
         "columns": columns,
-        "dataflow": draw(st.sampled_from(["os", "ws", "is"])),
-        "depthwise": draw(st.sampled_from(["diagonal", "column", "none"])),
+        **draw_mappings(draw),
         "accumulators": {**mac["accumulators"], "entries": entries},
         "post": draw(st.sampled_from(_POSTS)),
         "queue_depth": draw(st.sampled_from([1, 4])),

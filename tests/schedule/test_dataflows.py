@@ -42,6 +42,16 @@ def test_each_layer_takes_the_fastest(make: Make, net: Net) -> None:
     assert several.figures["cycles"] < one.figures["cycles"]
 
 
+def test_a_pair_that_no_array_has_is_not_tried(make: Make, net: Net) -> None:
+    """One array has several dataflows and one depthwise mode, the other the reverse."""
+    second = (
+        "  more:\n    kind: mac_array\n    rows: 16\n    columns: 16\n    dataflow: os\n    more_depthwise: [column]\n"
+        "    accumulators: {entries: 4096}\n    types: [{activation: int8, weight: int8}]\n    post: [table, add]\n"
+    )
+    _, ops = built(network(net), make(mac="    more_dataflows: [ws, is]\n", changes=[("  vector:\n", f"{second}  vector:\n")]))
+    assert {op.unit for op in ops if isinstance(op, Convolution | Depthwise)} == {0, 1}
+
+
 def test_a_number_that_the_array_has_not_is_told(make: Make, net: Net) -> None:
     machine = make()
     _, ops = built(network(net), machine)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 
 from toolchain.errors import CompileError, InternalError
 from toolchain.hw.chip import Chip
@@ -23,10 +24,10 @@ def able_arrays(chip: Chip, post: Collection[str] = (), depthwise: bool = False)
 
 def mapped(tilings: Iterable[Tiling], arrays: Sequence[Unit], depthwise: bool = False) -> Iterator[Tiling]:
     """Each tiling with every dataflow, and depthwise mode where one is used, that an operation on one of the arrays may name."""
-    flows = max((len(unit.array.dataflows) for unit in arrays), default=1)
-    modes = max((len(unit.array.depthwise_modes) for unit in arrays), default=1) if depthwise else 1
+    counts = {(len(u.array.dataflows), len(u.array.depthwise_modes) if depthwise else 1) for u in arrays}
+    variants = sorted({pair for flows, modes in counts for pair in product(range(flows), range(modes))})
     for tiling in tilings:
-        yield from (replace(tiling, dataflow=flow, mode=mode) for flow in range(flows) for mode in range(modes))
+        yield from (replace(tiling, dataflow=flow, mode=mode) for flow, mode in variants)
 
 
 def lie_together(chip: Chip, *roles: str) -> bool:
