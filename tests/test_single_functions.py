@@ -191,7 +191,10 @@ def test_a_table_of_an_instruction_set_without_the_bits_is_refused() -> None:
     other = edge16(table=COMMON, exp=SLOW, abs=SLOW).chip
     ((path, reason),) = broken_needs(other, Isa(table, other))
     assert path == ("operations", "table")
-    assert reason == "has no bits for function, but this chip uses 0 to 15 (engines.vector.functions)"
+    assert reason == (
+        "has no bits for function, but this chip uses 0 to 15 (engines.vector.functions); give it 4 bits, or let "
+        "python -m toolchain.isa FILE.yaml write a first table (docs/instructions.md)"
+    )
 
 
 def test_a_function_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def rows(folder: Path, changes: dict[str, dict[str, Any]], shape: tuple[int, ...
     return made(folder, changes, shape, body).figures["nodes"]
 
 
-def made(folder: Path, changes: dict[str, dict[str, Any]], shape: tuple[int, ...], body: str) -> Build:
+def made(folder: Path, changes: dict[str, dict[str, Any]], shape: tuple[int, ...], body: str, level: int = 2) -> Build:
     graph = f'<ir_version: 8, opset_import: ["" : 17]> g (float[1,3,16,16] x) => (float[N,C,H,W] y) {{ {body} }}'
     proto = parser.parse_model(graph)
     proto.graph.initializer.append(numpy_helper.from_array(np.random.default_rng(3).normal(size=shape).astype(np.float32), "w"))
@@ -112,7 +112,7 @@ def made(folder: Path, changes: dict[str, dict[str, Any]], shape: tuple[int, ...
     chip = machine.chip
     for path, values in changes.items():
         chip = changed(chip, path.split("."), values)
-    return build(folder / "m.onnx", BuildOptions(Machine(chip, machine.isa)))
+    return build(folder / "m.onnx", BuildOptions(Machine(chip, machine.isa), level=level))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -140,6 +140,12 @@ def test_what_has_no_room_in_sram(tmp_path: Path) -> None:
     found = rows(tmp_path, {"memories.sram": {"size": 1024}, "engines.mac": {"post": ()}}, (3, 3, 3, 3), body)
     assert "memories.sram.size=1024: its output goes to DRAM, no room to keep it" in found[0]["reason"]
     assert "memories.sram.size=1024: an input waits in DRAM, no room to keep it" in found[2]["reason"]
+
+
+def test_a_level_that_keeps_nothing_blames_no_memory(tmp_path: Path) -> None:
+    found = made(tmp_path, {}, (3, 3, 1, 1), "a = Conv(x, w) y = Conv(a, w)", level=1).figures["nodes"]
+    assert found[0]["reason"] == "below -O2: its output goes to DRAM, for nothing stays in SRAM between layers"
+    assert found[1]["reason"] == "below -O2: an input waits in DRAM, for nothing stays in SRAM between layers"
 
 
 def test_layers_of_the_compiler_stand_before_what_they_serve(tmp_path: Path) -> None:

@@ -101,6 +101,12 @@ CASES = {
         "mine.yaml:{line}: numerics.rounding: must be one of 'single_half_up', 'double_round', 'half_away', 'half_even', "
         "'truncate', 'floor', 'fp32_rne', 'pow2', 'scale16', 'reduced16'; got 'nearest'",
     ),
+    "no instruction table": (
+        "isa: {file: isa/descriptors1024.yaml, word_cycles: 8.0}\n",
+        "",
+        "mine.yaml:{line}: isa: is missing (python -m toolchain.isa mine.yaml descriptors > isa/mine.yaml writes a first table), "
+        "for example {{file: isa/mine.yaml, word_cycles: 8.0}}",
+    ),
     "missing key": ("    rows: 16\n", "", "mine.yaml:{line}: engines.mac.rows: is missing"),
     "pair of one": (
         "sync: {semaphores: 64}",
@@ -252,6 +258,7 @@ CASES = {
 
 
 ANCHORS = {
+    "no instruction table": "name:",
     "operands without bases": "control:",
     "indices without bases": "control:",
     "more bases of the host than there are": "control:",

@@ -227,7 +227,8 @@ NEEDS = {
         REGISTERS,
         [],
         [("    functions:\n", "    functions:\n      table: {lanes: 4}\n")],
-        "operations: has no table; engines.vector.functions has table",
+        "operations: has no table; engines.vector.functions has table; give it a row, or let python -m toolchain.isa FILE.yaml "
+        "write a first table (docs/instructions.md)",
     ),
     "alignment below a step": (
         REGISTERS,
@@ -263,6 +264,17 @@ def test_table_too_small_for_its_chip(case, tmp_path, monkeypatch):
     found = faults_of(tmp_path, monkeypatch, table, changes, chip_changes)
     assert any(fault.split(": ", 1)[1].startswith(message) for fault in found)
     assert all(fault.startswith(f"{table}:") for fault in found)
+
+
+def test_a_table_without_what_a_key_needs_says_once_what_to_do(tmp_path, monkeypatch):
+    control = "control: {bases: 7, repeat: {}}\nengines:\n"
+    found = [fault.partition(": ")[2] for fault in faults_of(tmp_path, monkeypatch, DESCRIPTORS, [], [("engines:\n", control)])]
+    way_out = "let python -m toolchain.isa FILE.yaml write a first table (docs/instructions.md)"
+    assert found[:2] == [
+        f"operations: has no again; control.repeat; give it a row, or {way_out}",
+        "operations: has no repeat; control.repeat",
+    ]
+    assert "operations.copy: has no bits for source_base, but this chip uses 0 to 7 (control.bases)" in found
 
 
 def test_a_table_without_codes_for_a_third_memory(tmp_path, monkeypatch):

@@ -138,7 +138,13 @@ class Chip(Section):
     engines: dict[Name, Engine]
     numerics_keys: NumericsKeys = Field(alias="numerics")
     limits: Limits = Limits()
-    isa: Isa
+    isa: Annotated[
+        Isa,
+        Field(
+            description="(python -m toolchain.isa mine.yaml descriptors > isa/mine.yaml writes a first table)",
+            examples=[{"file": "isa/mine.yaml", "word_cycles": 8.0}],
+        ),
+    ]
     sync: Sync
     control: Control = Control()
     energy: Energy | None = None

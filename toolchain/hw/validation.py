@@ -70,7 +70,7 @@ def _fault(model: type[BaseModel], source: Source, error: ErrorDetails) -> str:
         if example or kind == "missing":
             return source.fault(path, f"must be a list{example}, got {json.dumps(error['input'])}")
     if kind == "missing":
-        return source.fault(path, "is missing")
+        return source.fault(path, f"is missing{_example(model, path)}")
     return source.fault(path, _reason(error))
 
 

@@ -10,6 +10,8 @@ from toolchain.isa.plan import Isa, OperationPlan
 from toolchain.machine import Need, Space
 from toolchain.machine.registry import FUNCTIONS, OPERATIONS
 
+_NO_BITS = "has no bits for"
+_FIRST_TABLE = "let python -m toolchain.isa FILE.yaml write a first table"
 _FEW = 3  # so many fields that one key outgrows are reported one by one
 
 
@@ -17,7 +19,7 @@ def broken_needs(chip: Chip, isa: Isa) -> list[tuple[KeyPath, str]]:
     """Operations that the chip needs and the table lacks, and fields too small for the chip."""
     found = list(_missing_operations(chip, isa))
     short: dict[str, list[_Short]] = {}
-    advised = False
+    advised = bool(found)
     for name, plan in isa.plans.items():
         for parameter in plan.operation.parameters():
             wanted = plan.operation.need(parameter, chip)
@@ -26,8 +28,9 @@ def broken_needs(chip: Chip, isa: Isa) -> list[tuple[KeyPath, str]]:
             if reason is None:
                 continue
             path = _path(plan, parameter, isa)
-            if plan.operation.described()[parameter].kinds is Space and not advised:
-                reason, advised = reason + _way_out(wanted), True
+            kinds = plan.operation.described()[parameter].kinds
+            if not advised and (kinds is Space or reason.startswith(_NO_BITS)):
+                reason, advised = reason + _way_out(wanted, kinds is Space), True
             if slot is None or slot.lowest > wanted.low or slot.highest >= wanted.high:
                 found.append((path, reason))
             else:
@@ -71,12 +74,10 @@ def _together(key: str, fields: list[_Short]) -> tuple[KeyPath, str]:
     )
 
 
-def _way_out(wanted: Need) -> str:
-    """What to do where the table has no codes for the machine's memories."""
-    return (
-        f"; give it {wanted.high.bit_length()} bits, or let python -m toolchain.isa FILE.yaml write a first table "
-        "(docs/machine.md, Memories beside the SRAM)"
-    )
+def _way_out(wanted: Need, memories: bool) -> str:
+    """What to do where the table has no bits. memories: for codes of the machine's memories."""
+    page = "docs/machine.md, Memories beside the SRAM" if memories else "docs/instructions.md"
+    return f"; give it {wanted.high.bit_length()} bits, or {_FIRST_TABLE} ({page})"
 
 
 def _unmet(plan: OperationPlan, parameter: str, wanted: Need, isa: Isa) -> str | None:
@@ -86,7 +87,7 @@ def _unmet(plan: OperationPlan, parameter: str, wanted: Need, isa: Isa) -> str |
         return None
     if parameter in fixed:
         bound = parameter in isa.table.operations[plan.operation.NAME].fixed
-        return f"is fixed to {fixed[parameter]}, but {this_chip}" if bound else f"has no bits for {parameter}, but {this_chip}"
+        return f"is fixed to {fixed[parameter]}, but {this_chip}" if bound else f"{_NO_BITS} {parameter}, but {this_chip}"
     slot = plan.slot_of[parameter]
     highest = wanted.high - wanted.high % wanted.step
     if wanted.step % slot.step or (wanted.low != wanted.high and (wanted.low - slot.bias) % slot.step):
@@ -111,9 +112,12 @@ def needed_operations(chip: Chip) -> dict[str, str]:
 
 
 def _missing_operations(chip: Chip, isa: Isa) -> Iterator[tuple[KeyPath, str]]:
+    """The first one found says what to do."""
+    way_out = f"; give it a row, or {_FIRST_TABLE} (docs/instructions.md)"
     for name, reason in needed_operations(chip).items():
         if not isa.supports(name):
-            yield ("operations",), f"has no {name}; {reason}"
+            yield ("operations",), f"has no {name}; {reason}{way_out}"
+            way_out = ""
 
 
 def _folded_semaphores(chip: Chip, isa: Isa) -> Iterator[tuple[KeyPath, str]]:

@@ -1,7 +1,7 @@
 """Which keys of the machine's YAML made a layer what it is: cut, run in a slow way, or kept apart. Read off the program.
 
 Every sentence begins with the key and its value, so that a reader knows what to change and where; or with "chosen for
-speed", where no key asked for it.
+speed", where no key asked for it, or the level of the build, where that did.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ from toolchain.ops.unary import Lookup
 _POOLS = ("AveragePool", "GlobalAveragePool", "ReduceMean")
 
 
-def causes(container: Container, operators: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """operators: the model's nodes -> their ONNX operators. Gives the sentences of every layer that has any, by its name."""
+def causes(container: Container, operators: Mapping[str, str], resident: bool) -> dict[str, tuple[str, ...]]:
+    """operators: the model's nodes -> their ONNX operators; resident: the build's level keeps tensors in SRAM between layers.
+    Gives the sentences of every layer that has any, by its name."""
     chip, graph = container.machine.chip, container.graph
     nodes, producers, consumers = {n.name: n for n in graph.nodes}, graph.producers(), graph.consumers()
     found: dict[str, tuple[str, ...]] = {}
@@ -55,7 +56,7 @@ def causes(container: Container, operators: Mapping[str, str]) -> dict[str, tupl
                 continue
             said = [*_of_operator(node, graph, chip, ops), *_apart(node, graph, chip, producers, consumers)]
             said += _averages([operators.get(s, "") for s in info.sources], node, graph, chip)
-            said += _spilled(region, chip, ops)
+            said += _spilled(region, chip, ops, resident)
             if said:
                 found[info.name] = tuple(dict.fromkeys(said))
     return found
@@ -276,7 +277,7 @@ def _averages(kinds: Sequence[str], node: Node, graph: Graph, chip: Chip) -> lis
     return [f"limits.pool (max_kernel={_pair(chip.limits.pool.max_kernel)}): a depthwise convolution with ones"]
 
 
-def _spilled(region: Region, chip: Chip, ops: Sequence[MachineOp]) -> list[str]:
+def _spilled(region: Region, chip: Chip, ops: Sequence[MachineOp], resident: bool) -> list[str]:
     """Copies between SRAM and what is in DRAM beside constants and the region's own inputs and outputs."""
     kept = [(address, address + len(data)) for address, data in region.constants]
     for port in (*region.inputs, *region.outputs):
@@ -291,7 +292,11 @@ def _spilled(region: Region, chip: Chip, ops: Sequence[MachineOp]) -> list[str]:
     into = any(c.source_space == Space.DRAM and elsewhere(c.source_address) for c in copies)
     out_of = any(c.destination_space == Space.DRAM and elsewhere(c.destination_address) for c in copies)
     ways = [*(["an input waits in DRAM"] if into else []), *(["its output goes to DRAM"] if out_of else [])]
-    return [f"memories.sram.size={chip.sram.size}: {', '.join(ways)}, no room to keep it"] if ways else []
+    if not ways:
+        return []
+    if not resident:
+        return [f"below -O2: {', '.join(ways)}, for nothing stays in SRAM between layers"]
+    return [f"memories.sram.size={chip.sram.size}: {', '.join(ways)}, no room to keep it"]
 
 
 def _pair(values: tuple[int, int] | None) -> str:

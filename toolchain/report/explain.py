@@ -22,15 +22,20 @@ QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 
 
 def explained(
-    nodes: Sequence[tuple[str, str]], layers: Iterable[Mapping[str, Any]], container: Container, host: Mapping[str, str]
+    nodes: Sequence[tuple[str, str]],
+    layers: Iterable[Mapping[str, Any]],
+    container: Container,
+    host: Mapping[str, str],
+    resident: bool,
 ) -> list[Row]:
-    """nodes: (name, operator) of the model's own nodes, in its order; layers: of the report; host: node -> why it runs there.
+    """nodes: (name, operator) of the model's own nodes, in its order; layers: of the report; host: node -> why it runs there;
+    resident: the build's level keeps tensors in SRAM between layers.
 
     Gives node, op, engine, layer, cycles (of the whole layer), segment and operations of the layer (first and last), reason, and
     `made_by`: "model", or "compiler" for a layer that the model does not have, which stands before the node that it serves.
     """
     layers = list(layers)
-    why = causes(container, dict(nodes))
+    why = causes(container, dict(nodes), resident)
     owner = {source: layer for layer in layers for source in layer["sources"]}
     views = {source for node in container.graph.nodes if isinstance(node.op, Reshape) for source in node.sources}
     rows = [_row(name, op, owner.get(name), name in views, host.get(name), why) for name, op in nodes]
