@@ -23,6 +23,7 @@ SAMPLES = 4
 LEAST_DB = 10.0  # of networks that onnxruntime leaves in float in part; the chip rounds those parts as well
 FORMS = ("qdq_s8_channel", "qdq_u8_tensor", "qop_u8_channel", "qop_s8_tensor", "qdq_s8_tensor")
 MOVES = ("Flatten", "MaxPool", "Reshape", "Slice", "Split", "Transpose")  # of codes, in QOperator files
+FLOAT_OPERANDS = ("Add", "Div", "Mul", "PRelu", "Sub")  # quantize_static leaves constants of some of these as they are
 CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
 
 
@@ -87,16 +88,22 @@ def averaged_otherwise(node: onnx.NodeProto) -> bool:
     return bool(values.get("ceil_mode") and values.get("count_include_pad"))
 
 
+def values_of(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
+    return {i.name: onnx.numpy_helper.to_array(i) for i in proto.graph.initializer}
+
+
 def output_steps(proto: onnx.ModelProto) -> dict[str, float]:
     """The scale of each tensor that a DequantizeLinear makes."""
-    values = {i.name: onnx.numpy_helper.to_array(i) for i in proto.graph.initializer}
+    values = values_of(proto)
     made = [n for n in proto.graph.node if n.op_type == "DequantizeLinear" and n.input[1] in values]
     return {n.output[0]: float(values[n.input[1]].reshape(-1)[0]) for n in made}
 
 
 def rounded_throughout(proto: onnx.ModelProto) -> bool:
-    """Whether every float tensor is read rounded, but the model's inputs and outputs."""
+    """Whether every float tensor is read rounded, but the model's inputs and outputs. A slope that the file leaves in float is
+    not: the chip rounds it."""
     said = {n.output[0] for n in proto.graph.node if n.op_type == "DequantizeLinear"} | {i.name for i in proto.graph.initializer}
+    said -= {n.input[1] for n in proto.graph.node if n.op_type in FLOAT_OPERANDS and n.input[1] in values_of(proto)}
     for node in proto.graph.node:
         if node.op_type.startswith("Q") or (node.input and node.input[0] in said and node.op_type in MOVES):
             said.update(node.output)
