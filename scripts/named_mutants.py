@@ -39,13 +39,13 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
     ),
     (
         "padded AveragePool counts what lies outside",
-        f"{OPS}/pool.py",
+        f"{OPS}/pool/rules.py",
         "n, scope.requant(x.scale / (y.scale * n)",
         "n, scope.requant(x.scale / (y.scale * math.prod(self.geometry.kernel))",
     ),
     (
         "AveragePool as a convolution forgets a dimension",
-        f"{OPS}/pool.py",
+        f"{OPS}/pool/rules.py",
         "mean_weight(kh * kw, numerics",
         "mean_weight(kh * kh, numerics",
     ),
@@ -112,7 +112,7 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
     ),
     (
         "convolution's output scale inverted for its bias",
-        "quant/parameters.py",
+        "quant/parameters/biases.py",
         "codes = np.rint(real / (x.scale * weight.scales))",
         "codes = np.rint(real / weight.scales)",
     ),

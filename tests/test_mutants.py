@@ -43,11 +43,11 @@ def test_messages_and_texts_are_left_alone(scripts: ModuleType) -> None:
 
 
 def test_a_sample_is_drawn_alike_each_time_and_from_different_functions(scripts: ModuleType) -> None:
-    text = (ROOT / "toolchain/ops/pool.py").read_text()
-    candidates = scripts.mutants_of("toolchain/ops/pool.py", text)
+    text = (ROOT / "toolchain/ops/pool/rules.py").read_text()
+    candidates = scripts.mutants_of("toolchain/ops/pool/rules.py", text)
     chosen = scripts.sample(candidates, 9, seed=1)
     assert len({m.function for m in chosen}) == 9
-    assert chosen == scripts.sample(scripts.mutants_of("toolchain/ops/pool.py", text), 9, seed=1)
+    assert chosen == scripts.sample(scripts.mutants_of("toolchain/ops/pool/rules.py", text), 9, seed=1)
     assert chosen != scripts.sample(candidates, 9, seed=2)
 
 

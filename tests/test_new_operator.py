@@ -13,7 +13,7 @@ from onnx import parser
 
 from toolchain.errors import InternalError
 from toolchain.ops.kit import registry
-from toolchain.ops.pool import RULES
+from toolchain.ops.pool.rules import RULES
 
 OPERATORS = Path(__file__).parent / "operators"
 MODEL = """

@@ -8,7 +8,7 @@ import pytest
 from chip_against_file import against_file
 from onnx_text import model, save
 
-from toolchain.ops.pool import Geometry, all_windows_meet
+from toolchain.ops.pool.geometry import Geometry, all_windows_meet
 
 MAP = "(float[1,3,6,7] x) => (float[a,b,c,d] y) {{ p = int64[8] {{0,0,1,2,0,0,1,0}} v = float {{{value}}} r = Relu(x) {tail} }}"
 KEPT = [

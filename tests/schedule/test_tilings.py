@@ -22,7 +22,8 @@ from toolchain.ops.kit.nest import Axis, Nest
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Tiling, halvings
 from toolchain.ops.matrix_product import IntegerMatrixProduct
-from toolchain.ops.pool import Geometry, IntegerMaxPool
+from toolchain.ops.pool.geometry import Geometry
+from toolchain.ops.pool.integer import IntegerMaxPool
 from toolchain.schedule.cost import BEGIN, CostModel, Pipeline, visits
 from toolchain.schedule.places import View, dense_strides
 from toolchain.schedule.refusal import MOST_TILES, too_many

@@ -14,6 +14,7 @@ import typer
 
 from toolchain.cli import ended_at_once
 from toolchain.cli.application import (
+    Paths,
     application,
     as_options,
     reported,
@@ -76,44 +77,33 @@ def build_command(
     with reported():
         with ended_at_once():
             from toolchain.api import BuildOptions
-            from toolchain.hw import shipped_names
             from toolchain.report.gate import Gate
 
-        if hw is None:
-            raise CompileError(f"--hw is missing: the machine to build for, one of {', '.join(shipped_names())}, or a YAML file")
-        if level not in LEVELS:
-            raise CompileError(f"-O{level}: must be -O0, -O1, -O2 or -O3")
-        shapes = input_shapes(shape or ())
+        machine, shapes = _machine(hw, level), input_shapes(shape or ())
         with as_options():
+            gate, hosted = Gate(min_cosine, min_sqnr, evaluation), tuple(host_node or ())
             options = BuildOptions(
-                hw,
-                calib,
-                quant,
-                shapes,
-                host,
-                int(level),
-                samples,
-                observer,  # type: ignore[arg-type]
-                tuple(host_node or ()),
-                judge,
-                Gate(min_cosine, min_sqnr, evaluation),
-                error_report is not None,
-                static_ranges,
-                repair,  # type: ignore[arg-type]
-                export_qdq is not None,
-            )
+                machine, calib, quant, shapes, host, int(level), samples, observer, hosted,  # type: ignore[arg-type]
+                judge, gate, error_report is not None, static_ranges, repair, export_qdq is not None,  # type: ignore[arg-type]
+            )  # fmt: skip
         _require_effect(options, dump_after, dump_dir, force)
         _require_source(model)
-        inputs = {**model_inputs(model), **machine_inputs(hw), **data_inputs("--calib", calib), "--quant": quant}
-        inputs |= {**data_inputs("--judge", judge), "the file of --eval": options.gate.file}
-        outputs = {"-o": output or model.with_suffix(".npu"), "--json": json_file, "--export-qdq": export_qdq}
-        require_writable(outputs, inputs)
-        require_new_folder("--image", image)
-        require_new_folder("--error-report", error_report)
+        inputs = _inputs(model, machine, options)
+        wanted = Wanted(output or model.with_suffix(".npu"), json_file, export_qdq, image, error_report)
         dumps = dump_files(dump_after, dump_dir or Path("dumps"))
-        require_apart({f"the dump of {stage}": file for stage, file in dumps.items()}, {**inputs, **outputs})
-        wanted = Wanted(outputs["-o"], json_file, export_qdq, image, error_report)
+        _require_places(inputs, wanted, dumps)
         _build(model, options, wanted, explain, force, dumper(dumps))
+
+
+def _machine(hw: str | None, level: str) -> str:
+    """What --hw says. Raises CompileError: nothing; a level that there is not."""
+    from toolchain.hw import shipped_names
+
+    if hw is None:
+        raise CompileError(f"--hw is missing: the machine to build for, one of {', '.join(shipped_names())}, or a YAML file")
+    if level not in LEVELS:
+        raise CompileError(f"-O{level}: must be -O0, -O1, -O2 or -O3")
+    return hw
 
 
 @dataclass(frozen=True)
@@ -125,6 +115,26 @@ class Wanted:
     qdq: Path | None
     image: Path | None
     error_report: Path | None
+
+
+def _inputs(model: Path, machine: str, options: BuildOptions) -> dict[str, Paths]:
+    """The files that are read, by what names them. Raises CompileError: the model is no file."""
+    given = {**model_inputs(model), **machine_inputs(machine), **data_inputs("--calib", options.calibration)}
+    return {
+        **given,
+        "--quant": options.parameters,
+        **data_inputs("--judge", options.judge),
+        "the file of --eval": options.gate.file,
+    }
+
+
+def _require_places(inputs: Mapping[str, Paths], wanted: Wanted, dumps: Mapping[str, Path]) -> None:
+    """What is to be written can be, and lies apart from what is read and from each other. Raises CompileError."""
+    outputs = {"-o": wanted.target, "--json": wanted.json_file, "--export-qdq": wanted.qdq}
+    require_writable(outputs, inputs)
+    require_new_folder("--image", wanted.image)
+    require_new_folder("--error-report", wanted.error_report)
+    require_apart({f"the dump of {stage}": file for stage, file in dumps.items()}, {**inputs, **outputs})
 
 
 def _require_effect(options: BuildOptions, dump_after: str | None, dump_dir: Path | None, force: bool) -> None:

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -140,7 +140,6 @@ def _simulate(
 ) -> None:
     from toolchain.cli.arrays import npz_bytes, read_feeds
     from toolchain.files import write_files
-    from toolchain.report import run_figures, untimed_figures
     from toolchain.report.trace import trace_json
     from toolchain.runtime import Session, verify
 
@@ -156,9 +155,7 @@ def _simulate(
     timed = all(s.simulation is not None for s in run.segments if s.where == f"npu ({backend})")
     if trace is not None and not timed:
         raise CompileError(f"--trace {trace}: backend {backend} gives no times; the simulator does")
-    figures = run_figures(session.container, simulations) if timed else untimed_figures(session.container)
-    figures["segments"] = [{"where": s.where, "nodes": len(s.nodes)} for s in run.segments]
-    figures["warnings"] = [w for s in run.segments for w in s.warnings]
+    figures = _figures(session, run, timed)
     if compare:
         figures["difference"] = difference
     files: dict[str | Path, bytes] = {}
@@ -178,6 +175,17 @@ def _simulate(
     if difference is not None:
         print(f"DIFFERS: {difference}", file=sys.stderr)
         raise SystemExit(1)
+
+
+def _figures(session: Session, run: Run, timed: bool) -> dict[str, Any]:
+    """timed: the backend gives times."""
+    from toolchain.report import run_figures, untimed_figures
+
+    simulations = [s.simulation for s in run.segments]
+    figures = run_figures(session.container, simulations) if timed else untimed_figures(session.container)
+    figures["segments"] = [{"where": s.where, "nodes": len(s.nodes)} for s in run.segments]
+    figures["warnings"] = [w for s in run.segments for w in s.warnings]
+    return figures
 
 
 def _report(session: Session, run: Run, figures: dict) -> str:

@@ -11,7 +11,8 @@ from toolchain.ops.kit.layout import arranged, axis_in
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
 from toolchain.ops.permutation import Reshape, Transpose
-from toolchain.ops.pool import AveragePool, Geometry, MaxPool, mean_over_space
+from toolchain.ops.pool.geometry import Geometry
+from toolchain.ops.pool.rules import AveragePool, MaxPool, mean_over_space
 
 Shape = tuple[int, ...]
 Step = Reshape | Transpose | AveragePool | MaxPool | Convolution

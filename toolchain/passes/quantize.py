@@ -23,7 +23,8 @@ from toolchain.ir.masks import MASK_LOW
 from toolchain.ir.stored import Stored
 from toolchain.ops.kit.operator import FloatOp, brought, operator_of, same_scale
 from toolchain.ops.movement import Concat, Pad
-from toolchain.ops.pool import Geometry, MaxPool, all_windows_meet
+from toolchain.ops.pool.geometry import Geometry, all_windows_meet
+from toolchain.ops.pool.rules import MaxPool
 
 _WIDEST = 2.0**8  # more would leave an 8-bit tensor no codes
 _INT32 = (-(2**31), 2**31 - 1)

@@ -9,7 +9,7 @@ from toolchain.ir.graph import INNER, Graph, Node, OnnxOp, TensorType
 from toolchain.ops.elementwise import Rescale
 from toolchain.ops.kit.operator import same_scale
 from toolchain.ops.movement import Join
-from toolchain.ops.pool import IntegerMaxPool
+from toolchain.ops.pool.integer import IntegerMaxPool
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from toolchain.machine import (
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.elementwise import IntegerBinary
 from toolchain.ops.kit.operator import Layer, operator_of
-from toolchain.ops.pool import IntegerMaxPool
+from toolchain.ops.pool.integer import IntegerMaxPool
 from toolchain.ops.unary import Lookup
 
 _POOLS = ("AveragePool", "GlobalAveragePool", "ReduceMean")

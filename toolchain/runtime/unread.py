@@ -22,7 +22,7 @@ from toolchain.ops.kit.tile import Move
 from toolchain.ops.kit.window import Window
 from toolchain.ops.movement import Join, Slice
 from toolchain.ops.permutation import Reshape
-from toolchain.ops.pool import IntegerAveragePool, IntegerMaxPool
+from toolchain.ops.pool.integer import IntegerAveragePool, IntegerMaxPool
 
 Masks = dict[str, np.ndarray]  # by tensor: True for the elements that a layer reads or a port takes
 

@@ -1,0 +1,37 @@
+"""From ranges and weights to what a machine computes with: scales, zero points, codes, biases, rounding offsets."""
+
+from quant.parameters.activations import SMALLEST_SCALE, activation_quant, least_error_range, quant_range
+from quant.parameters.biases import BiasQuant, Enlarged, bias_quant
+from quant.parameters.codes import weight_code_range
+from quant.parameters.offsets import Compensation, bias_compensation
+from quant.parameters.weight_scales import SMALLEST_CHANNEL
+from quant.parameters.weights import (
+    WeightQuant,
+    along,
+    expressible_weight,
+    product_scale,
+    requantized,
+    taken_weight,
+    weight_quant,
+)
+
+__all__ = [
+    "SMALLEST_CHANNEL",
+    "SMALLEST_SCALE",
+    "BiasQuant",
+    "Compensation",
+    "Enlarged",
+    "WeightQuant",
+    "activation_quant",
+    "along",
+    "bias_compensation",
+    "bias_quant",
+    "expressible_weight",
+    "least_error_range",
+    "product_scale",
+    "quant_range",
+    "requantized",
+    "taken_weight",
+    "weight_code_range",
+    "weight_quant",
+]

@@ -1,0 +1,93 @@
+"""From the range of an activation to its scale and zero point."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.fixed_point.core.numerics import Numerics
+from quant.grid import rounding_error
+from quant.observe import Histogram, Range
+from toolchain.ir.graph import Quant
+
+Array = NDArray[Any]
+
+# A tensor that never leaves +-1e-10 is rounding noise: a smaller scale would only ask for multipliers no machine has.
+SMALLEST_SCALE = 2.0**-40
+
+
+def activation_quant(r: Range, numerics: Numerics) -> Quant:
+    """The scale and zero point whose codes cover `r` and 0.
+
+    Where scales are powers of two: the power and zero point of least squared error for values spread evenly over `r`,
+    which may clip up to 4 % of the range rather than lose a bit. A range made from a scale and zero point gives them back.
+    """
+    r = r.with_zero()
+    if numerics.scale.kind == "pow2":
+        low, high, count = np.array([r.low]), np.array([r.high]), np.ones(1)
+        return _least_error(low, high, count, _pow2_candidates(r, numerics), numerics)
+    return _covering(r, numerics)
+
+
+def quant_range(quant: Quant, numerics: Numerics) -> Range:
+    """The real values of the least and the largest code."""
+    low, high = numerics.activation.limits
+    return Range(float(quant.scale * (low - quant.zero_point)), float(quant.scale * (high - quant.zero_point)))
+
+
+def least_error_range(histogram: Histogram, numerics: Numerics) -> Range:
+    """The range of least mean squared rounding and clipping error over the values seen, within what `numerics` can express."""
+    full = histogram.extremes.with_zero()
+    low, high, counts = histogram.bins()
+    if not counts.size or full.span == 0:
+        return full
+    if numerics.scale.kind == "pow2":
+        return quant_range(_least_error(low, high, counts, _pow2_candidates(full, numerics), numerics), numerics)
+    best = full
+    for share in (np.geomspace(1, 0.1, 24), np.linspace(1.1, 0.85, 11)):  # coarse, then fine around the best
+        candidates = [_covering(Range(best.low * f, best.high * f), numerics) for f in share]
+        best = quant_range(_least_error(low, high, counts, candidates, numerics), numerics)
+    if numerics.symmetric_activations or full.low == 0 or full.high == 0:
+        return best
+    share = np.linspace(1, 0.4, 13)  # each end by itself
+    ends = [Range(best.low * f, best.high) for f in share] + [Range(best.low, best.high * f) for f in share]
+    return quant_range(_least_error(low, high, counts, [_covering(r, numerics) for r in ends], numerics), numerics)
+
+
+def _covering(r: Range, numerics: Numerics) -> Quant:
+    first, last = numerics.activation.limits
+    if numerics.symmetric_activations:
+        return Quant(float(max(r.high / last, r.low / first, SMALLEST_SCALE)), 0)
+    scale = float(max(r.span / (last - first), SMALLEST_SCALE))
+    return Quant(scale, _zero_point(r.low / scale, first, last))
+
+
+def _zero_point(low_steps: float, first: int, last: int) -> int:
+    return int(np.clip(np.rint(first - low_steps), first, last))
+
+
+def _pow2_candidates(r: Range, numerics: Numerics) -> list[Quant]:
+    """The covering power of two and the three below it, each with zero points that keep the low end, the high end, the middle."""
+    first, last = numerics.activation.limits
+    exponent = int(np.ceil(np.log2(_covering(r, numerics).scale)))
+    found: dict[Quant, None] = {}
+    for e in range(exponent, exponent - 4, -1):
+        scale = max(2.0**e, SMALLEST_SCALE)
+        low, high = r.low / scale, r.high / scale
+        points = (0,) if numerics.symmetric_activations else (
+            _zero_point(low, first, last),
+            _zero_point(high - (last - first), first, last),
+            _zero_point((low + high - (last - first)) / 2, first, last),
+        )  # fmt: skip
+        found |= {Quant(scale, zero_point): None for zero_point in points}
+    return list(found)
+
+
+def _least_error(low: Array, high: Array, counts: Array, candidates: list[Quant], numerics: Numerics) -> Quant:
+    """The candidate of least error; among equals the first."""
+    first, last = numerics.activation.limits
+    step = np.array([c.scale for c in candidates])
+    zero = np.array([c.zero_point for c in candidates])
+    return candidates[int(np.argmin(rounding_error(low, high, counts, step, first - zero, last - zero)))]

@@ -1,0 +1,115 @@
+"""From float biases to codes that no accumulator overflows with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.fixed_point.core.numerics import Numerics
+from quant.parameters.weights import WeightQuant, requantized
+from toolchain.errors import CompileError, InternalError
+from toolchain.ir.graph import Quant
+
+Array = NDArray[Any]
+
+_LARGEST_SUM = 2**62 - 1  # that int64 holds together with another
+
+
+@dataclass(frozen=True)
+class Enlarged:
+    """Weights of `channel` were given a scale `factor` times larger, so that its sums fit the accumulators."""
+
+    channel: int
+    factor: float
+    cause: Literal["bias", "products"]
+
+
+@dataclass(frozen=True, eq=False)
+class BiasQuant:
+    """codes: int32[oc], at scale input x weight; `weight` as it must be used with them; peak: int64[oc], the largest magnitude
+    that the accumulator, or accumulator and bias together, can reach with any input."""
+
+    codes: Array
+    weight: WeightQuant
+    peak: Array
+    enlarged: tuple[Enlarged, ...]
+
+
+def bias_quant(
+    bias: Array | None,
+    w: Array,
+    weight: WeightQuant,
+    input_quant: Quant,
+    numerics: Numerics,
+    *,
+    name: str = "bias",
+) -> BiasQuant:
+    """Bias codes such that no input whatever overflows an accumulator, in any order of summation.
+
+    bias: float[oc] or None; w: the float weights that `weight` holds codes of. Where a channel's bias or products do not fit,
+    its weight scale is enlarged (a power of two where the machine has only those) and noted in `enlarged`.
+    For a bias that costs nothing: the weights' rounding stays far below a step of an output that holds such a bias.
+    Raises CompileError where the products alone would cost more than half of the weight's bits.
+    """
+    channels = w.shape[weight.axis]
+    real = np.zeros(channels) if bias is None else np.asarray(bias, np.float64).reshape(-1)
+    if real.shape != (channels,) or not np.isfinite(real).all():
+        raise CompileError(f"{name}: bias must be {channels} finite numbers, one for each output channel; mend the model")
+    limit = min(numerics.largest_sum, _LARGEST_SUM)
+    total = np.ones(len(weight.scales))
+    original, causes = weight, np.zeros(channels, bool)
+    products, peak, codes = _peaks(real, weight, input_quant, numerics)
+    for attempt in range(20):  # rounding may leave an enlargement a little short, small codes more often: then by more
+        code_over = np.abs(codes) / (2**31 - 1)
+        over = np.maximum(peak / limit, code_over)
+        if not (over > 1).any():
+            break
+        causes |= products / limit > 1
+        factor = _enlargement(over, len(total), numerics, spare=2.0 ** (max(attempt - 7, 0) - 10))
+        total = total * factor
+        weight = requantized(w, original, original.scales * total, numerics)
+        products, peak, codes = _peaks(real, weight, input_quant, numerics)
+        _refuse_lost_bits(total, causes, numerics, name)
+    else:
+        raise InternalError(f"{name}: enlarging the weight scales does not converge (peak {peak.max():.0f}, limit {limit})")
+    enlarged = tuple(
+        Enlarged(c, float(f), "products" if causes[c] else "bias")
+        for c, f in enumerate(np.broadcast_to(total, (channels,)))
+        if f > 1
+    )
+    return BiasQuant(codes.astype(np.int32), weight, peak.astype(np.int64), enlarged)
+
+
+def _peaks(real: Array, weight: WeightQuant, x: Quant, numerics: Numerics) -> tuple[Array, Array, Array]:
+    """-> float64[oc] peak of the products, peak with the bias, bias codes."""
+    first, last = numerics.activation.limits
+    rows = np.moveaxis(weight.codes, weight.axis, 0).reshape(len(real), -1).astype(np.float64)
+    at_first, at_last = rows * (first - x.zero_point), rows * (last - x.zero_point)
+    low, high = np.minimum(at_first, at_last).sum(1), np.maximum(at_first, at_last).sum(1)
+    codes = np.rint(real / (x.scale * weight.scales))
+    products = np.maximum(high, -low)
+    return products, np.maximum(products, np.maximum(high + codes, -(low + codes))), codes
+
+
+def _enlargement(over: Array, scales: int, numerics: Numerics, spare: float) -> Array:
+    factor = np.maximum(over, 1.0)
+    factor = factor.max(keepdims=True) if scales == 1 else factor
+    if numerics.scale.kind == "pow2":
+        return np.exp2(np.ceil(np.log2(factor)))
+    return np.where(factor > 1, factor * (1 + spare), 1.0)
+
+
+def _refuse_lost_bits(total: Array, causes: Array, numerics: Numerics, name: str) -> None:
+    bits, accumulator_bits = numerics.weight.bits, numerics.accumulator_bits
+    lost = np.where(causes, np.log2(np.broadcast_to(total, causes.shape)), 0.0)
+    if lost.max(initial=0.0) <= bits / 2:
+        return
+    c = int(np.argmax(lost))
+    raise CompileError(
+        f"{name}: the products of output channel {c} outgrow {accumulator_bits}-bit accumulators "
+        f"(engines.mac.accumulators.bits), and shrinking its weights to fit would cost {lost[c]:.1f} of their {bits} bits; "
+        f"accumulators of {accumulator_bits + int(np.ceil(lost[c]))} bits would do, or fewer input channels"
+    )

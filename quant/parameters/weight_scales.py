@@ -1,0 +1,85 @@
+"""The scales of weights: those that cover them, that lose least, or that hold small whole ratios exactly."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.fixed_point.core.numerics import Numerics
+from quant.parameters.codes import weight_code_range
+
+Array = NDArray[Any]
+
+# A channel this much below the largest cannot reach one step of the output they share, at 16 bits either.
+SMALLEST_CHANNEL = 2.0**-32
+_BLOCK = 1 << 14
+_FLOAT32 = 2.0**-22  # of a ratio of two float32 numbers, each rounded
+
+
+def weight_scales(rows: Array, numerics: Numerics, method: str) -> Array:
+    """rows: float64[channels, n] -> float64[channels]."""
+    first, last = weight_code_range(numerics.weight)
+    peaks = np.maximum(rows.max(1, initial=0.0), -rows.min(1, initial=0.0))
+    covering = peaks / last
+    if numerics.scale.kind == "pow2":
+        exponent = np.ceil(np.log2(np.where(covering > 0, covering, 1.0)))
+        scales = _best_scales(rows, [np.exp2(exponent - i) for i in range(4)], first, last)
+    elif method == "mse":
+        safe = np.where(covering > 0, covering, 1.0)
+        scales = _best_scales(rows, [safe * f for f in np.linspace(1.0, 0.4, 31)], first, last)
+    else:
+        scales = covering
+    if numerics.scale.kind != "pow2":
+        scales = _exact_scales(rows, peaks, scales, last)
+    largest = float(scales[covering > 0].max()) if (covering > 0).any() else 2.0**-7
+    return np.where(covering > 0, np.maximum(scales, largest * SMALLEST_CHANNEL), largest)
+
+
+def _exact_scales(rows: Array, peaks: Array, scales: Array, last: int) -> Array:
+    """`scales`, but where a row is whole multiples of a unit, and its peak at most `last` of them: the least that holds it."""
+    codes, fractions = _ratios(last)
+    head = np.abs(rows[:, :4]) / np.where(peaks > 0, peaks, 1.0)[:, None]
+    at = np.minimum(np.searchsorted(fractions, head - _FLOAT32), len(fractions) - 1)
+    left = np.flatnonzero((peaks > 0) & (np.abs(fractions[at] - head) <= _FLOAT32).all(1))  # of common weights next to none
+    scales = scales.copy()
+    for code in codes if left.size else ():
+        found = left[_whole(rows, left, peaks / code, last * _FLOAT32)]
+        scales[found] = peaks[found] / code
+        left = np.setdiff1d(left, found)
+    return scales
+
+
+@cache
+def _ratios(last: int) -> tuple[Array, Array]:
+    """The codes that a peak may have (a smaller one can be doubled), and every ratio of a code to one of them, rising."""
+    codes = np.arange(last, last // 2, -1)
+    return codes, np.unique(np.concatenate([np.arange(n + 1) / n for n in codes]))
+
+
+def _whole(rows: Array, at: Array, scales: Array, tolerance: float) -> Array:
+    """bool: which of the rows `at` are whole multiples of their scales. The first columns tell most of those that are not."""
+    whole = np.ones(len(at), bool)
+    for left, right in ((0, 64), (64, 4096), (4096, rows.shape[1])):
+        some = at[whole]
+        steps = rows[some, left:right] / scales[some, None]
+        whole[whole] = (np.abs(steps - np.rint(steps)) <= tolerance).all(1)
+    return whole
+
+
+def _best_scales(rows: Array, candidates: list[Array], first: int, last: int) -> Array:
+    """For each row the candidate of least squared error; among equals the first. In blocks that stay in the cache."""
+    scales = np.stack(candidates)
+    errors = np.zeros(scales.shape)
+    columns = min(rows.shape[1], _BLOCK) or 1
+    height = max(_BLOCK // columns, 1)
+    for top in range(0, rows.shape[0], height):
+        for left in range(0, rows.shape[1], columns):
+            block = rows[top : top + height, left : left + columns]
+            for i, scale in enumerate(scales[:, top : top + height, None]):
+                steps = block / scale
+                steps -= np.clip(np.rint(steps), first, last)
+                errors[i, top : top + height] += np.einsum("rc,rc->r", steps, steps)
+    return scales[np.argmin(errors * scales**2, 0), np.arange(rows.shape[0])]

@@ -1,0 +1,110 @@
+"""From float weights to their codes and scales."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.numerics import Numerics
+from quant.parameters.codes import weight_code_range
+from quant.parameters.weight_scales import weight_scales
+from toolchain.errors import CompileError
+
+Array = NDArray[Any]
+
+_COARSE_STEPS = 2.0**10  # multipliers below this round a scale by more than 2**-11
+
+
+@dataclass(frozen=True, eq=False)
+class WeightQuant:
+    """real = scales (along `axis`; one for all where it has one entry) x codes. codes: int8, in the weights' shape."""
+
+    codes: Array
+    scales: Array
+    axis: int
+
+    def dequantized(self) -> Array:
+        """float64, in the weights' shape."""
+        return self.codes * along(self.scales, self.axis, self.codes.ndim)
+
+
+def along(values: Array, axis: int, rank: int) -> Array:
+    """values[c] shaped so that it broadcasts along `axis` of an array of `rank`."""
+    shape = [1] * rank
+    shape[axis] = -1
+    return values.reshape(shape)
+
+
+def weight_quant(
+    w: Array, axis: int, numerics: Numerics, *, method: Literal["minmax", "mse"] | None = None, name: str = "weights"
+) -> WeightQuant:
+    """Symmetric codes, a scale for each index of `axis` where the machine has them, else one for all.
+
+    method: 'minmax' covers the largest weight; 'mse' searches the clipping of least squared error, which pays at int4.
+    None: minmax at int8, mse at int4. Powers of two are always searched. Weights in small whole ratios, such as 1:3:9 of a
+    linear interpolation, take the finest scale that holds them exactly. A channel of zeros takes the largest scale of the
+    others, so that its bias keeps its bits. Raises CompileError: NaN or infinity.
+    """
+    if not np.isfinite(w).all():
+        at = [int(i) for i in np.argwhere(~np.isfinite(w))[0]]
+        raise CompileError(f"{name}: holds {float(w[tuple(at)])} at {at}; weights must be finite, mend the model")
+    axis = axis % max(w.ndim, 1)
+    rows = np.moveaxis(np.asarray(w, np.float64), axis, 0).reshape(w.shape[axis], -1)
+    if not numerics.weights_per_channel:
+        rows = rows.reshape(1, -1)
+    method = method or ("mse" if numerics.weight is CodeType.INT4 else "minmax")
+    scales = weight_scales(rows, numerics, method)
+    return requantized(w, WeightQuant(np.zeros(w.shape, np.int8), scales, axis), scales, numerics)
+
+
+def requantized(w: Array, weight: WeightQuant, scales: Array, numerics: Numerics) -> WeightQuant:
+    """The weights `w` at other scales."""
+    first, last = weight_code_range(numerics.weight)
+    steps = np.asarray(w, np.float64) / along(scales, weight.axis, w.ndim)
+    return WeightQuant(np.clip(np.rint(steps), first, last).astype(np.int8), scales, weight.axis)
+
+
+def taken_weight(chosen: WeightQuant, w: Array, numerics: Numerics, *, name: str) -> WeightQuant:
+    """Codes that were chosen for the weights `w`. Raises CompileError: they are of other weights, or of another machine."""
+    first, last = weight_code_range(numerics.weight)
+    scales = w.shape[chosen.axis] if numerics.weights_per_channel else 1
+    faults = []
+    if chosen.codes.shape != w.shape:
+        faults.append(f"their shape is {list(chosen.codes.shape)}, the weights' {list(w.shape)}")
+    low, high = int(chosen.codes.min(initial=0)), int(chosen.codes.max(initial=0))
+    if low < first or high > last:
+        faults.append(f"they reach from {low} to {high}, the machine's {numerics.weight} from {first} to {last}")
+    if chosen.scales.shape != (scales,):
+        faults.append(f"they have {chosen.scales.size} scales, the machine takes {scales}")
+    if numerics.scale.kind == "pow2" and (np.frexp(chosen.scales)[0] != 0.5).any():
+        faults.append("their scales are no powers of two, and the machine has no others (numerics.scale.kind)")
+    if faults:
+        raise CompileError(f"{name}: the codes chosen for it do not fit: {'; '.join(faults)}; repair it for this machine")
+    return chosen
+
+
+def expressible_weight(w: Array, weight: WeightQuant, ratio: float, numerics: Numerics) -> WeightQuant:
+    """`weight` at scales that make ratio x scale a requantization of the machine, where that is coarse among those it has: near
+    its shift_max few are left, and rounding to one of them would scale a whole channel wrongly.
+
+    ratio: the input's scale over the output's. Scales grow; where that would cost more than half of the weights' bits they stay.
+    """
+    form = numerics.scale
+    if form.kind == "float32":
+        return weight
+    steps = weight.scales * ratio / form.extremes[0]
+    grown = np.ceil(steps) / steps
+    wanted = (steps < _COARSE_STEPS) & (grown <= 2.0 ** (numerics.weight.bits / 2)) & (grown > 1)
+    return requantized(w, weight, np.where(wanted, weight.scales * grown, weight.scales), numerics) if wanted.any() else weight
+
+
+def product_scale(x: float, w: Any, y: float, numerics: Numerics) -> Array:
+    """What sums of products of codes at scales x and w are multiplied by for codes at scale y. In float32, step by step, where
+    the machine's scales are such, as onnxruntime's QLinearConv and QLinearMatMul have it."""
+    if numerics.scale.kind != "float32":
+        return np.asarray(x * w / y)
+    return np.asarray(np.float32(x) * np.asarray(w, np.float32) / np.float32(y)).astype(np.float64)

@@ -1,0 +1,189 @@
+"""Pools in integers: their reference, their tiles, their instructions.
+
+Average: requantize(sum(x - zero_point), S_x / (S_y n)), n the elements the window counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from quant.fixed_point.core.requant import Requant
+from quant.fixed_point.core.requantization import requantize
+from quant.fixed_point.sums import pool as fixed_point
+from toolchain import machine
+from toolchain.ops.kit.nest import Nest, alike, cut_axis, window_axis
+from toolchain.ops.kit.operator import Array, Layer, PerSample, TiledOp, alike_per_sample
+from toolchain.ops.kit.requants import pair
+from toolchain.ops.kit.tile import Box, Site, Tiling, Work, halvings, spans
+from toolchain.ops.pool.geometry import Geometry, Pair, axis_counts, window_counts
+
+
+class _Pooling(TiledOp):
+    """Tiles of both pools: boxes of rows, columns and channels."""
+
+    geometry: Geometry
+
+    def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
+        return alike_per_sample(self, layer, axis) if axis == 0 else None
+
+    def tilings(self, layer: Layer) -> Iterable[Tiling]:
+        _, height, width, channels = layer.output.shape
+        for part in halvings(channels, layer.chip.lanes):
+            for rows in halvings(height):
+                yield Tiling(rows, width, part, 0)
+        for columns in halvings(width)[1:]:
+            yield Tiling(1, columns, min(channels, layer.chip.lanes), 0)
+
+    def _nest(self, layer: Layer, tiling: Tiling, row_runs: list[Pair], column_runs: list[Pair]) -> Nest:
+        batch, _, _, channels = layer.output.shape
+        _, height, width, _ = layer.input_type(0).shape
+        vertical, horizontal = self.geometry.axes(height, width)
+        rows = tuple((s + r, n) for s, size in row_runs for r, n in spans(size, tiling.rows))
+        columns = tuple((s + c, n) for s, size in column_runs for c, n in spans(size, tiling.columns))
+        places = (window_axis(vertical, rows), window_axis(horizontal, columns))
+        return Nest(
+            (alike(batch), cut_axis(channels, tiling.channels), *places),
+            lambda point: (self._work(layer, point[0], point[2], point[3], point[1]),),
+        )
+
+    def _work(self, layer: Layer, n: int, rows: Pair, columns: Pair, channels: Pair) -> Work:
+        _, height, width, _ = layer.input_type(0).shape
+        vertical, horizontal = self.geometry.axes(height, width)
+        top, high = vertical.needed(*rows)
+        left, wide = horizontal.needed(*columns)
+        box = Box(layer.node.inputs[0], (n, top, left, channels[0]), (1, high, wide, channels[1]))
+        write = Box(layer.node.outputs[0], (n, rows[0], columns[0], channels[0]), (1, rows[1], columns[1], channels[1]))
+
+        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
+            assert out is not None
+            site = sites[0]
+            # padding is below the kernel, so that every window begins before the input's end: nothing is skipped
+            _, pad_top = vertical.offset(rows[0], top)
+            _, pad_left = horizontal.offset(columns[0], left)
+            g = self.geometry
+            return (
+                machine.Pool(
+                    input_address=site.address,
+                    input_row_stride=site.strides[1],
+                    input_column_stride=site.strides[2],
+                    input_height=high,
+                    input_width=wide,
+                    channels=channels[1],
+                    pad_top=pad_top,
+                    pad_left=pad_left,
+                    kernel_height=g.kernel[0],
+                    kernel_width=g.kernel[1],
+                    stride_height=g.strides[0] if rows[1] > 1 else 1,
+                    stride_width=g.strides[1] if columns[1] > 1 else 1,
+                    dilation_height=g.dilations[0],
+                    dilation_width=g.dilations[1],
+                    output_address=out.address,
+                    output_row_stride=out.strides[1],
+                    output_column_stride=out.strides[2],
+                    output_height=rows[1],
+                    output_width=columns[1],
+                    **self._numbers(layer, rows[0], columns[0]),
+                ),
+            )
+
+        return Work((box,), (), write, emit)
+
+    def _numbers(self, layer: Layer, row: int, column: int) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class IntegerMaxPool(_Pooling):
+    NAME = "MaxPool"
+    VERSION = 1
+    geometry: Geometry
+
+    def reference(self, inputs: Sequence[Array]) -> Array:
+        g = self.geometry
+        return fixed_point.max_pool(inputs[0], kernel=g.kernel, strides=g.strides, pads=g.pads, dilations=g.dilations)
+
+    def tiling_key(self) -> Hashable:
+        return self.geometry
+
+    def nest(self, layer: Layer, tiling: Tiling) -> Nest:
+        _, height, width, _ = layer.output.shape
+        return self._nest(layer, tiling, [(0, height)], [(0, width)])
+
+    def _numbers(self, layer: Layer, row: int, column: int) -> dict[str, Any]:
+        limits = np.iinfo(layer.output.dtype)
+        return {
+            "kind": machine.PoolKind.MAX,
+            "input_zero_point": 0,
+            "output_zero_point": 0,
+            "multiplier": 0,
+            "shift": 0,
+            "clamp_low": int(limits.min),
+            "clamp_high": int(limits.max),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerAveragePool(_Pooling):
+    """`requants`: (elements counted, requantization) for every count that occurs."""
+
+    NAME = "AveragePool"
+    VERSION = 1
+    geometry: Geometry
+    count_padding: bool
+    x_zero_point: int
+    requants: tuple[tuple[int, Requant], ...]
+
+    def reference(self, inputs: Sequence[Array]) -> Array:
+        x, g = inputs[0], self.geometry
+        sums = fixed_point.pool_sum(
+            x, kernel=g.kernel, strides=g.strides, pads=g.pads, dilations=g.dilations, x_zero_point=self.x_zero_point
+        )
+        counts = np.broadcast_to(window_counts(g, x.shape[1], x.shape[2], self.count_padding), sums.shape[1:3])
+        y = np.empty(sums.shape, x.dtype)
+        for n, requant in self.requants:
+            here = counts == n
+            y[:, here, :] = requantize(sums[:, here, :], requant, x.dtype)
+        return y
+
+    def tiling_key(self) -> Hashable:
+        return self.geometry, self.count_padding
+
+    def nest(self, layer: Layer, tiling: Tiling) -> Nest:
+        _, height, width, _ = layer.output.shape
+        if self.count_padding or not any(self.geometry.pads):
+            return self._nest(layer, tiling, [(0, height)], [(0, width)])
+        _, in_height, in_width, _ = layer.input_type(0).shape
+        rows = _runs(axis_counts(self.geometry, 0, in_height))
+        return self._nest(layer, tiling, rows, _runs(axis_counts(self.geometry, 1, in_width)))
+
+    def _numbers(self, layer: Layer, row: int, column: int) -> dict[str, Any]:
+        _, height, width, _ = layer.input_type(0).shape
+        counts = window_counts(self.geometry, height, width, self.count_padding)
+        count = int(counts[min(row, counts.shape[0] - 1), min(column, counts.shape[1] - 1)])
+        r = dict(self.requants)[count]
+        multiplier, shift = pair(r)
+        return {
+            "kind": machine.PoolKind.AVERAGE,
+            "input_zero_point": self.x_zero_point,
+            "output_zero_point": r.zero_point,
+            "multiplier": multiplier,
+            "shift": shift,
+            "clamp_low": r.low,
+            "clamp_high": r.high,
+        }
+
+
+def _runs(counts: Array) -> list[Pair]:
+    """(start, size) of neighbours that count alike."""
+    found: list[Pair] = []
+    start = 0
+    for _, group in groupby(counts.tolist()):
+        size = len(list(group))
+        found.append((start, size))
+        start += size
+    return found

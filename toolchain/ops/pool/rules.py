@@ -1,0 +1,188 @@
+"""MaxPool and AveragePool; the mean over rows and columns is the average over one window."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node
+from toolchain.machine.parameter import OPEN_LIMIT
+from toolchain.ops.convolution.integer import IntegerConvolution, exceeds_max_pad
+from toolchain.ops.kit.division import divides, mean_weight
+from toolchain.ops.kit.operator import FloatOp, QuantScope, clamp_codes
+from toolchain.ops.kit.rule import Rule
+from toolchain.ops.kit.scope import Scope
+from toolchain.ops.kit.window import pair_of
+from toolchain.ops.pool.geometry import Geometry, Pair, window_counts
+from toolchain.ops.pool.integer import IntegerAveragePool, IntegerMaxPool
+
+Bounds = tuple[float | None, float | None]
+
+
+def _beyond(geometry: Geometry, channels: int, chip: Chip) -> str | None:
+    limits = chip.limits.pool
+    window_bytes = math.prod(geometry.kernel) * min(channels, chip.lanes) * chip.activation_bytes
+    if window_bytes > chip.sram.size // 4:
+        return f"one window of {window_bytes} bytes fills more than a quarter of memories.sram.size={chip.sram.size}"
+    for what, value, limit, key in (
+        ("kernel", geometry.kernel, limits.max_kernel, "limits.pool.max_kernel"),
+        ("stride", geometry.strides, limits.max_stride, "limits.pool.max_stride"),
+        ("dilation", geometry.dilations, limits.max_kernel, "limits.pool.max_kernel"),
+    ):
+        most, source = limit or (OPEN_LIMIT, OPEN_LIMIT), key if limit else "what an instruction can say"
+        if value[0] > most[0] or value[1] > most[1]:
+            return f"{what} {value[0]}x{value[1]} is larger than {source}={most[0]}x{most[1]}"
+    return None
+
+
+@dataclass(frozen=True)
+class MaxPool(FloatOp):
+    """Largest code of each window; padding never wins."""
+
+    geometry: Geometry
+    keeps_scale = True
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        if "max_pool" not in chip.functions:
+            return f"{chip.key('vector')}.functions has no max_pool"
+        return _beyond(self.geometry, graph.types[node.inputs[0]].shape[3], chip)
+
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+        return [Node(node.name, IntegerMaxPool(self.geometry), node.inputs, node.outputs, node.sources)]
+
+
+@dataclass(frozen=True)
+class AveragePool(FloatOp):
+    """Mean of each window. `count_padding`: padding counts as zeros."""
+
+    geometry: Geometry
+    count_padding: bool
+    activation: Bounds = (None, None)
+
+    @property
+    def takes_clamp(self) -> bool:
+        return self.activation == (None, None)
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        if self.as_convolution(graph.types[node.inputs[0]].shape[3], chip):
+            return None
+        if "average_pool" not in chip.functions:
+            return f"{chip.key('vector')}.functions has no average_pool"
+        _, height, width, channels = graph.types[node.inputs[0]].shape
+        odd = [n for n in self._counted(height, width) if not divides(n, chip.numerics)]
+        if odd:
+            return f"windows of {', '.join(map(str, odd))} elements; numerics.scale.kind=pow2 divides by powers of two alone"
+        return _beyond(self.geometry, channels, chip)
+
+    def as_convolution(self, channels: int, chip: Chip) -> bool:
+        """A window the vector engine cannot do, or cannot divide by, is a depthwise convolution where all windows count alike."""
+        uniform = self.count_padding or not any(self.geometry.pads)
+        on_vector = "average_pool" in chip.functions and _beyond(self.geometry, channels, chip) is None
+        exact = divides(math.prod(self.geometry.kernel), chip.numerics)
+        beyond = exceeds_max_pad(self.geometry.pads, channels, channels, channels, chip)
+        return uniform and not (on_vector and exact) and not beyond
+
+    def _counted(self, height: int, width: int) -> list[int]:
+        return sorted({int(v) for v in np.unique(window_counts(self.geometry, height, width, self.count_padding))})
+
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+        x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
+        low, high = clamp_codes(self.activation, y, scope.code_range)
+        _, height, width, channels = scope.graph.types[node.inputs[0]].shape
+        if self.as_convolution(channels, scope.chip):
+            return [self._convolution(node, scope, channels, low, high)]
+        requants = tuple(
+            (n, scope.requant(x.scale / (y.scale * n), "average_pool", y.zero_point, low, high, where=node.name))
+            for n in self._counted(height, width)
+        )
+        op = IntegerAveragePool(self.geometry, self.count_padding, x.zero_point, requants)
+        return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
+
+    def _convolution(self, node: Node, scope: QuantScope, channels: int, low: int, high: int) -> Node:
+        x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
+        g, (kh, kw), numerics = self.geometry, self.geometry.kernel, scope.chip.numerics
+        weight, step = mean_weight(kh * kw, numerics)
+        requant = scope.requant(x.scale * step / y.scale, "convolution", y.zero_point, low, high, where=node.name)
+        op = IntegerConvolution(
+            g.strides,
+            g.pads,
+            g.dilations,
+            channels,
+            x.zero_point,
+            numerics.accumulator_bits,
+            requant,
+            None,
+            None,
+        )
+        weights = scope.constant(f"{node.name}.weights", np.full((channels, kh, kw, 1), weight, np.int8))
+        zeros = scope.constant(f"{node.name}.bias", np.zeros(channels, np.int64))
+        return Node(node.name, op, (node.inputs[0], weights, zeros), node.outputs, node.sources)
+
+
+def split_max_pool(geometry: Geometry, limit: Pair) -> list[Geometry] | None:
+    """A large max pool as a chain of small ones: max over k is max over k2 of max over k1, k1 + k2 - 1 = k.
+
+    All but the last have stride 1; the first carries the padding. None where dilation stands in the way.
+    """
+    if geometry.dilations != (1, 1) or min(limit) < 2:
+        return None
+    chain: list[Geometry] = []
+    kh, kw = geometry.kernel
+    while kh > limit[0] or kw > limit[1]:
+        step = (min(kh, limit[0]), min(kw, limit[1]))
+        chain.append(Geometry(step, (1, 1), (0, 0, 0, 0)))
+        kh, kw = kh - step[0] + 1, kw - step[1] + 1
+    chain.append(Geometry((kh, kw), geometry.strides, (0, 0, 0, 0)))
+    chain[0] = replace(chain[0], pads=geometry.pads)
+    return chain
+
+
+def mean_over_space(height: int, width: int, axes: tuple[int, ...]) -> AveragePool:
+    """The mean over rows (1), columns (2) or both of [n, h, w, c], dimensions kept."""
+    kernel = (height if 1 in axes else 1, width if 2 in axes else 1)
+    return AveragePool(Geometry(kernel, (1, 1), (0, 0, 0, 0)), False)
+
+
+def _geometry(scope: Scope) -> Geometry | None:
+    a = scope.attributes
+    kernel = a.get("kernel_shape")
+    if kernel is None or len(kernel) != 2 or a.get("ceil_mode", 0):
+        return None
+    top, left, bottom, right = (int(p) for p in a.get("pads", (0, 0, 0, 0)))
+    height, width = pair_of(a, "kernel_shape")
+    down, across = pair_of(a, "dilations")
+    dilations = (down if height > 1 else 1, across if width > 1 else 1)
+    return Geometry((height, width), pair_of(a, "strides"), (top, left, bottom, right), dilations)
+
+
+def max_pool(scope: Scope) -> None:
+    geometry = _geometry(scope)
+    if geometry is None or len([o for o in scope.node.outputs if o]) > 1:
+        return scope.refuse("windows that are not over rows and columns, or indices asked for")
+    source = scope.read(scope.node.inputs[0], "nhwc")
+    limit = scope.chip.limits.pool.max_kernel
+    chain = [geometry]
+    if limit and (geometry.kernel[0] > limit[0] or geometry.kernel[1] > limit[1]):
+        chain = split_max_pool(geometry, limit) or chain
+    for i, step in enumerate(chain[:-1]):
+        n, h, w, c = scope.types[source].shape
+        top, left, bottom, right = step.pads
+        shape = (n, h + top + bottom - step.kernel[0] + 1, w + left + right - step.kernel[1] + 1, c)
+        name = scope.inner(f"stage{i}", shape)
+        scope.nodes.append(Node(f"{scope.node.name}@stage{i}", MaxPool(step), (source,), (name,), scope.node.sources))
+        source = name
+    return scope.emit(MaxPool(chain[-1]), (source,), "nhwc")
+
+
+def average_pool(scope: Scope) -> None:
+    geometry = _geometry(scope)
+    if geometry is None:
+        return scope.refuse("windows that are not over rows and columns")
+    op = AveragePool(geometry, bool(scope.attributes.get("count_include_pad", 0)))
+    return scope.emit(op, (scope.read(scope.node.inputs[0], "nhwc"),), "nhwc")
+
+
+RULES = {"MaxPool": Rule(max_pool, "nhwc"), "AveragePool": Rule(average_pool, "nhwc")}
