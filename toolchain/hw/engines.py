@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from toolchain.hw.numerics import ActivationName, WeightName
 from toolchain.hw.quantities import Bytes
 from toolchain.hw.section import NonNegative, Positive, PositiveFloat, Section
 
@@ -33,8 +34,8 @@ class Memory(Section):
 class MacRate(Section):
     """Operand types the array takes and the share of its peak it reaches with them (1.0, 0.5, ...)."""
 
-    activation: Literal["int8", "int16"]
-    weight: Literal["int4", "int8"]
+    activation: ActivationName
+    weight: WeightName
     rate: Annotated[float, Field(gt=0, le=4)] = 1.0
 
 

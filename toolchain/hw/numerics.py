@@ -12,6 +12,9 @@ from quant.fixed_point.core.rounding import Rounding
 from quant.fixed_point.core.scale import ScaleForm, ScaleKind
 from toolchain.hw.section import Section
 
+# Of the types there are, those that machines may have, and their arrays take.
+ActivationName = Literal["int8", "int16"]
+WeightName = Literal["int4", "int8"]
 # A text of a file is the member of that name.
 RoundingName = Annotated[Rounding, Field(strict=False)]
 
@@ -31,8 +34,8 @@ class TableKeys(Section):
 
 
 class NumericsKeys(Section):
-    activation: Literal["int8", "int16"]
-    weight: Literal["int4", "int8"]
+    activation: ActivationName
+    weight: WeightName
     symmetric_activations: bool = False
     weights_per_channel: bool = True
     scale: ScaleKeys

@@ -9,6 +9,7 @@ from toolchain.ir.graph import Graph
 from toolchain.machine import Space
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.kit.operator import Layer
+from toolchain.ops.kit.tile import aligned
 from toolchain.schedule.staging import Slot
 from toolchain.schedule.tilings import SmallestTile
 
@@ -34,7 +35,11 @@ def _too_small(layers: Sequence[Layer], needs: Sequence[SmallestTile], chip: Chi
         return None
     need, layer, name = needs[step].sizes[space], layers[step], "SRAM" if space == Space.SRAM else key
     kind = type(layer.node.op).__name__.removeprefix("Integer")
-    rows = [(_label(slot, layer, graph), _aligned(slot, align)) for slot in needs[step].slots if slot.space == space]
+    rows = [
+        (_label(slot, layer, graph), slot.copies * aligned(slot.size_bytes, align))
+        for slot in needs[step].slots
+        if slot.space == space
+    ]
     lines = [
         f"{layer.node.name} ({kind}): its smallest tile needs {need} bytes of {name} at once, "
         f"{chip.name} has {size} (memories.{key}.size)",
@@ -75,10 +80,6 @@ def _label(slot: Slot, layer: Layer, graph: Graph) -> str:
     index = int(slot.role[1:])
     name = graph.shown(layer.activations[index]) if index < len(layer.activations) else str(index + 1)
     return f"input {name}"
-
-
-def _aligned(slot: Slot, alignment_bytes: int) -> int:
-    return slot.copies * -(-slot.size_bytes // alignment_bytes) * alignment_bytes
 
 
 def _picture(rows: Sequence[tuple[str, int]], size_bytes: int) -> list[str]:
