@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from tests.quantized.forms import script
 from toolchain.api import BuildOptions, build
 from toolchain.isa import load_machine
 from toolchain.report.error_page import report_files
@@ -180,3 +181,20 @@ def test_the_files_hold_every_layer(tmp_path: Path) -> None:
     text = files["layers.txt"].decode()
     assert text.startswith("m on edge16: error of each layer, on 1 sample of --calib, held out of calibration\n\n")
     assert all(r.tensor in text for r in report.rows)
+
+
+def test_a_model_that_is_quantized_already_loses_nothing(tmp_path: Path) -> None:
+    """Its layers make codes of codes: a tie that falls to the other side is no cause, and what is exact is no `inf dB`."""
+    x = drawn(SAMPLES, 4, 8, 8).astype(np.float32)
+    path = saved(tmp_path, CHAIN, WEIGHTS, x)
+    samples = [{"x": one[None]} for one in x]
+    onnx.save(script().quantized(onnx.load(path), samples, "qdq_s8_channel"), path)
+    report = reported(tmp_path)
+    assert {f.tensor for f in report.findings} == {"x"}  # the float input alone is rounded
+    rows = [r for r in report.rows if r.tensor[0] in "cdy"]  # b reads x
+    assert (
+        len(rows) == 3 and {r.cause for r in rows} == {"nothing lost"} and any(np.isfinite(r.alone_db) for r in rows)
+    )  # there are ties
+    files = report_files(replace(report, findings=()), "m", "of --calib")
+    assert b"nothing is lost" in files["layers.txt"] and b"nothing is lost" in files["layers.html"]
+    assert b"inf dB" not in report_files(report, "m", "of --calib")["layers.txt"]
