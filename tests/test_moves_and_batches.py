@@ -124,9 +124,9 @@ def test_heads_are_one_operation(second: tuple[int, ...], tmp_path: Path) -> Non
     path = attention(tmp_path / "m.onnx", 12, 16, 8, second)
     single, together, some = (build(path, BuildOptions(edge16(max_batches=n))) for n in (1, 64, 5))
     # Not one for all twelve: the first heads are multiplied while others are loaded.
-    assert count(single, MatrixProduct) == 24 and 2 <= count(together, MatrixProduct) <= 5
-    assert count(together, MatrixProduct) < count(some, MatrixProduct) <= 8
-    assert max(op.batches for op in operations(some) if isinstance(op, MatrixProduct)) in (4, 5)
+    assert count(single, MatrixProduct) == 24 and 2 <= count(together, MatrixProduct) <= 7
+    assert count(together, MatrixProduct) < count(some, MatrixProduct) <= 10
+    assert 3 <= max(op.batches for op in operations(some) if isinstance(op, MatrixProduct)) <= 5
     assert len(operations(together)) < len(operations(single))
     assert together.figures["cycles"] <= single.figures["cycles"]
     feeds, expected = outputs(single)

@@ -50,7 +50,8 @@ from toolchain.report.strides import stride_warnings
 from toolchain.report.text import RANDOM
 from toolchain.runtime import Session, host_providers
 from toolchain.schedule.options import LEVELS, Options
-from toolchain.schedule.region import RegionPlan, plan_region
+from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.region import plan_region
 from toolchain.schedule.text import print_plan
 
 STAGES = ("normal", "compose", "select", "clamps", "quantize", "fuse", "schedule", "program")

@@ -56,6 +56,37 @@ def test_the_front_end_reads_in_order_and_stops_at_a_full_queue() -> None:
     assert found.start == [2, 102, 202, 104]
 
 
+def test_an_operation_may_take_several_entries_of_its_queue() -> None:
+    """It stands for a wait before it and a signal behind it: the one behind finds room when the first is over."""
+    one = [asked(0, 100), asked(0, 100), asked(1, 1)]
+    assert run(*one, depths=(2, 1)).start == [0, 100, 0]
+    assert run(*(entry._replace(entries=3) for entry in one), depths=(2, 1)).start == [0, 100, 100]
+
+
+def tiles(count: int, first: int = 0) -> list[Asked]:
+    """Loads on queue 0 through one slot, computes on queue 1."""
+    found: list[Asked] = []
+    for i in range(count):
+        number = first + 2 * i
+        slot = (number - 1,) if number else ()  # the compute that read it last
+        found += [asked(0, 7, *slot, fetch=1, ports=((0, 9),)), asked(1, 11, number, fetch=1)]
+    return found
+
+
+def test_what_repeats_is_added_to_all_times() -> None:
+    """Ten tiles, and four of which the last stands for seven; what comes behind them is the same."""
+    whole, some = Recurrence((0, 0), (4, 4), 1), Recurrence((0, 0), (4, 4), 1)
+    whole.run(tiles(10))
+    some.run(tiles(3))
+    mark = some.mark()
+    some.run(tiles(1, 6))
+    some.repeat(mark, 6)
+    assert (some.free, some.end[-2:]) == (whole.free, whole.end[-2:])
+    whole.run(tiles(3, 20))
+    some.run(tiles(3, 8))
+    assert (some.free, some.end[-6:]) == (whole.free, whole.end[-6:])
+
+
 @pytest.mark.parametrize("parts", [2, 3, 7])
 def test_parts_of_a_program_give_the_times_of_the_whole(parts: int) -> None:
     rng = random.Random(parts)

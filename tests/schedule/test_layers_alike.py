@@ -18,7 +18,8 @@ from toolchain.ops.kit.operator import Layer, tiling_key
 from toolchain.ops.kit.registry import INTEGER_OPERATORS
 from toolchain.ops.kit.tile import Tiling
 from toolchain.schedule.options import LEVELS
-from toolchain.schedule.region import RegionPlan, plan_region
+from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.region import plan_region
 
 REQUANT = Requant(np.array([1 << 30]), np.array([38]), Rounding("single_half_up"), 0, -128, 127)
 CHIP = load_chip("edge16")

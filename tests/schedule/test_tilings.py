@@ -24,11 +24,13 @@ from toolchain.ops.kit.tile import Tiling, halvings
 from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.ops.pool.geometry import Geometry
 from toolchain.ops.pool.integer import IntegerMaxPool
-from toolchain.schedule.cost import BEGIN, CostModel, Pipeline, visits
+from toolchain.schedule.cost import CostModel
 from toolchain.schedule.places import View, dense_strides
 from toolchain.schedule.refusal import MOST_TILES, too_many
 from toolchain.schedule.staging import LayerPlan, Sizes
 from toolchain.schedule.tilings import LayerTilings
+from toolchain.schedule.visits import BEGIN, visits
+from toolchain.schedule.walk import Walk
 
 CASES = settings(max_examples=150, deadline=None, derandomize=True, database=None, phases=[Phase.generate, Phase.shrink])
 UNBOUNDED = {SRAM: 1 << 40}
@@ -116,10 +118,11 @@ def test_a_few_tiles_of_each_kind_stand_for_all(data: Any, layer: Layer) -> None
             sizes.add(work, resident)
         assert plan.slots == sizes.slots(depth, plan.units)
         assert plan.works == len(works)
-        cycles, _ = Pipeline(layer, plan.slots, plan.units, resident, views, model).run([works])
+        whole = Walk(model, views, resident)
+        assert whole.works(layer, plan.slots, plan.units, [works]) == len(works)
         # Steps that are passed over may leave other tiles in their rings: two loads for each turn of the innermost loop.
         turns = len(works) // next((len(a.steps) for a in reversed(nest.axes) if len(a.steps) > 1), 1)
-        assert plan.cycles == pytest.approx(cycles, rel=0.005, abs=320 * turns)
+        assert plan.cycles == pytest.approx(whole.cycles, rel=0.005, abs=320 * turns)
 
 
 @settings(CASES, max_examples=40)

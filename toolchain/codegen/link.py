@@ -22,7 +22,7 @@ from toolchain.ops.kit.tile import Block, aligned
 from toolchain.passes.samples import OneSample
 from toolchain.passes.segments import Segment
 from toolchain.schedule.copies import Location
-from toolchain.schedule.region import RegionPlan
+from toolchain.schedule.plan import RegionPlan
 
 
 def _dram_alignment(chip: Chip) -> int:

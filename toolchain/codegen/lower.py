@@ -12,11 +12,11 @@ from toolchain.hw.units import Unit
 from toolchain.machine import Access, Copy, MachineOp, Space, accesses, overlap
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Block, Box, Site, Work, dense_strides
-from toolchain.schedule.copies import Location, Mover, Stride, copies, fills
-from toolchain.schedule.cost import CostModel
+from toolchain.schedule.copies import Location, Mover, Stride, copies
 from toolchain.schedule.emits import SumPlaces
+from toolchain.schedule.moves import moves
 from toolchain.schedule.places import View
-from toolchain.schedule.region import RegionPlan
+from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.staging import PlannedLayer, box_strides, rings, staged
 from toolchain.schedule.units import on_unit
 
@@ -95,7 +95,6 @@ class _LayerLowering:
         store = chip.channels[-1]
         self.loads = Mover(0, chip.dma_dimensions)  # dealt out to channels
         self.stores = Mover(store.number, chip.dma_dimensions)
-        self.movers = (self.stores, *((replace(self.stores, transposes=True),) if store.dma.transpose_block else ()))
 
     @property
     def layer(self) -> Layer:
@@ -161,38 +160,9 @@ class _LayerLowering:
         stores += copies(slot, base, strides, self.item, self.stores)
         return site
 
-    def _moved(self, source: Location, target: Location, strides: Sequence[Stride]) -> list[Copy]:
-        """Matrices are turned where that is no slower than element by element."""
-        found = [list(copies(source, target, strides, self.item, mover)) for mover in self.movers]
-        model = CostModel(self.chip)
-        return min(found, key=lambda ops: (sum(model.alone_cycles(op) for op in ops), len(ops)))
-
     def moves(self) -> Group:
-        """A mover: fills and strided copies between the places of its tensors."""
-        node = self.layer.node
-        boxes, moves = self.layer.mover.moves(self.layer)
-        out = node.outputs[0]
-        target_strides = self.view(out).strides
-        ops: list[MachineOp] = []
-        for box in boxes:
-            target = self.location(out, box.start)
-            ops += fills(target, box.size, target_strides, box.value, self.item, self.stores)
-        for move in moves:
-            name = node.inputs[move.source]
-            source, target = self.location(name, move.source_start), self.location(out, move.target_start)
-            if source == target and self.view(name).root == self.view(out).root:
-                continue  # made in place
-            strides = [
-                Stride(
-                    loop.count,
-                    self.view(name).strides[loop.source_dim] * loop.source_step if loop.source_dim >= 0 else 0,
-                    target_strides[loop.target_dim] * loop.target_step,
-                )
-                for loop in move.loops
-            ]
-            strides.sort(key=lambda s: -s.target)
-            ops += self._moved(source, target, strides)
-        return Group((), (), tuple(ops), self.index)
+        """A mover's, which are all of them stores to what comes behind."""
+        return Group((), (), tuple(moves(self.layer, self.plan.views, self.location, self.chip)), self.index)
 
 
 def _overlapped(groups: Sequence[Group], chip: Chip) -> Iterator[Placed]:

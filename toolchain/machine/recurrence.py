@@ -16,6 +16,7 @@ import numpy as np
 from toolchain.hw.chip import Chip
 from toolchain.machine.columns import Column
 from toolchain.machine.demands import Demands
+from toolchain.machine.operation import Traffic
 
 Service = tuple[int, int]  # a memory port, and cycles for which it serves one operation
 
@@ -34,9 +35,19 @@ class Asked(NamedTuple):
     compute_cycles: int
     services: tuple[Service, ...]
     stalls: bool = False
+    entries: int = 1
 
 
 COMPUTED = -1  # in the place of a port: the operation ended when its unit had computed
+
+
+class Mark(NamedTuple):
+    """How far a recurrence was: operations run, when queues, ports and the front end were free."""
+
+    operations: int
+    free: tuple[int, ...]
+    ports: tuple[int, ...]
+    fetched: float
 
 
 class Recurrence:
@@ -79,7 +90,7 @@ class Recurrence:
                 if asked[front].stalls:
                     self._stalled = base + front
                 front += 1
-            queue, _, after, latency, compute, services, _ = asked[i]
+            queue, _, after, latency, compute, services, _, _ = asked[i]
             begin = dispatched[i] if dispatched[i] > free[queue] else free[queue]
             ready = begin + issue[queue]
             for other in after:
@@ -96,11 +107,27 @@ class Recurrence:
             start[number], end[number], ended_by[number], free[queue] = begin, done, last, done
         self._fetched = fetched
 
+    def mark(self) -> Mark:
+        """The present, to be repeated from."""
+        return Mark(len(self.end), tuple(self.free), tuple(self._ports), self._fetched)
+
+    def repeat(self, mark: Mark, times: float) -> None:
+        """What was run since the mark goes on so many times more; its operations stand for the last of them."""
+        later = round(times * (max(self.free) - max(mark.free)))
+        for number in range(mark.operations, len(self.end)):
+            self.start[number] += later
+            self.end[number] += later
+        self.free = [now + later if now > then else now for now, then in zip(self.free, mark.free)]
+        self._ports = [now + later if now > then else now for now, then in zip(self._ports, mark.ports)]
+        self._fetched += later
+
     def _room(self, asked: Sequence[Asked], base: int) -> list[int]:
         """For each operation the one whose end makes room for it in its queue: `depth` + 1 places before it; -1: none."""
         room: list[int] = []
         for number, entry in enumerate(asked, base):
             entries, back = self._queued[entry.queue], self._back[entry.queue]
+            if entry.entries > 1:
+                entries.extend([number] * min(entry.entries - 1, back - 1))
             room.append(entries[-back] if len(entries) >= back else -1)
             entries.append(number)
         return room
@@ -120,6 +147,21 @@ def services(chip: Chip, wanted: Demands) -> Iterator[tuple[Service, ...]]:
         if row not in known:
             known[row] = tuple((port, cycles) for port, cycles in enumerate(row) if cycles)
         yield known[row]
+
+
+def services_of(chip: Chip, traffic: Iterable[Traffic]) -> tuple[Service, ...]:
+    """Of one operation."""
+    found: list[Service] = []
+    for t in traffic:
+        memory = chip.spaces[t.space].memory
+        read, written = t.read_burst_bytes, t.write_burst_bytes
+        if memory.shared_ports:
+            rate = max(memory.read_bytes_per_cycle, memory.write_bytes_per_cycle)
+            cycles = ceil(read / rate) + ceil(written / rate), 0
+        else:
+            cycles = ceil(read / memory.read_bytes_per_cycle), ceil(written / memory.write_bytes_per_cycle)
+        found += [(2 * t.space + i, n) for i, n in enumerate(cycles) if n]
+    return tuple(found)
 
 
 def _served(chip: Chip, wanted: Demands, space: int) -> tuple[Column, Column]:

@@ -1,37 +1,86 @@
-"""Which unit runs each work of a plan: greedy, each chain of works where it ends first.
+"""A whole plan through the recurrence of times: what it costs, and which unit runs each of its works.
 
-A chain is the works that add to the same sums: accumulators are an array's own, so they stay together.
+Works are given out greedily, each chain where it ends first. A chain is the works that add to the same sums: accumulators are
+an array's own, so they stay together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from toolchain.schedule.cost import CostModel, Pipeline
-from toolchain.schedule.places import View
-from toolchain.schedule.staging import PlannedLayer
-from toolchain.schedule.units import Clocks
+from toolchain.machine import Space
+from toolchain.ops.kit.operator import Layer
+from toolchain.ops.kit.tile import Tiling, Work
+from toolchain.schedule.areas import Area, Areas
+from toolchain.schedule.cost import CostModel
+from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.staging import LayerPlan, PlannedLayer
+from toolchain.schedule.units import turn
+from toolchain.schedule.visits import SEEN_IN_PLANS, visits
+from toolchain.schedule.walk import Walk
+
+Visited = Sequence[Sequence[Work] | int]
 
 
-def place_works(
-    layers: Sequence[PlannedLayer], resident: Collection[str], views: Mapping[str, View], model: CostModel
-) -> tuple[PlannedLayer, ...]:
-    """The layers with the units of their works, where there is a choice. resident: tensors that lie in sram."""
+class PlanCosts:
+    """Of the plans of one region; remembers the works of a layer's tiling."""
+
+    def __init__(self, model: CostModel):
+        self._model = model
+        self._visited: dict[tuple[str, Tiling], Visited] = {}
+
+    def cycles(self, plan: RegionPlan) -> int:
+        """Of all layers, one behind the other, at their addresses."""
+        walk, _ = _walked(plan, self._model, self._some)
+        return walk.cycles
+
+    def _some(self, layer: Layer, plan: LayerPlan) -> Visited:
+        """The works that stand for all."""
+        key = layer.node.name, plan.tiling
+        if key not in self._visited:
+            nest = layer.tiled.nest(layer, plan.tiling)
+            points = visits(nest.axes, turn(plan.units), SEEN_IN_PLANS)
+            self._visited[key] = [point if isinstance(point, int) else nest.body(point) for point in points]
+        return self._visited[key]
+
+
+def place_works(plan: RegionPlan, model: CostModel) -> RegionPlan:
+    """With the units of the works, where there is a choice."""
     if not model.choice:
-        return tuple(layers)
-    clocks, made = Clocks(), dict[str, float]()  # made: when what lies in a root is there
-    placed = []
-    for planned in layers:
-        layer = planned.layer
-        ready = max((made.get(views[n].root, 0.0) for n in layer.activations), default=0.0)
-        end = max(ready, clocks.dma)
-        if planned.plan is not None:
-            pipeline = Pipeline(layer, planned.plan.slots, planned.plan.units, resident, views, model, clocks, ready)
-            pipeline.run([tuple(layer.tiled.nest(layer, planned.plan.tiling).works())])
-            planned = replace(planned, units=tuple(pipeline.units))
-            end = max(ready, clocks.latest((*planned.units, *pipeline.emitters.values())))
-        root = views[layer.node.outputs[0]].root
-        made[root] = max(made.get(root, 0.0), end)
-        placed.append(planned)
-    return tuple(placed)
+        return plan
+    _, layers = _walked(plan, model, _all)
+    return replace(plan, layers=layers)
+
+
+def _all(layer: Layer, plan: LayerPlan) -> Visited:
+    return [tuple(layer.tiled.nest(layer, plan.tiling).works())]
+
+
+def _walked(
+    plan: RegionPlan, model: CostModel, visited: Callable[[Layer, LayerPlan], Visited]
+) -> tuple[Walk, tuple[PlannedLayer, ...]]:
+    walk, areas, layers = Walk(model, plan.views, plan.residents), Areas(), []
+    for index, planned in enumerate(plan.layers):
+        layer, tiled = planned.layer, planned.plan
+        for name in (*layer.activations, *layer.node.outputs):
+            root = plan.views[name].root
+            if root in plan.resident and root not in walk.roots:
+                walk.roots[root] = areas.add(Space.SRAM, plan.root(root).address, layer.types[root].size_bytes)
+        if tiled is None:
+            walk.moves(layer)
+        else:
+            slots = _slots(plan, index, tiled, areas)
+            walk.works(layer, tiled.slots, tiled.units, visited(layer, tiled), turn(tiled.units), slots)
+            planned = replace(planned, units=tuple(walk.units))
+        layers.append(planned)
+    return walk, tuple(layers)
+
+
+def _slots(plan: RegionPlan, index: int, tiled: LayerPlan, areas: Areas) -> Mapping[tuple[str, int], Sequence[Area]]:
+    """Where the slots of a layer lie."""
+    found: dict[tuple[str, int], list[Area]] = {}
+    for slot in tiled.slots:
+        starts = (plan.slot(index, slot.role, slot.space, copy).address for copy in range(slot.copies))
+        found[slot.role, slot.space] = [areas.add(slot.space, start, slot.size_bytes) for start in starts]
+    return found

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
@@ -13,53 +13,18 @@ from toolchain.machine import Space
 from toolchain.memory import Buffer, DoesNotFit, Placement, ResidentTensor, choose_residents, place
 from toolchain.ops.kit.operator import Layer, TiledOp, tiling_key
 from toolchain.ops.permutation import Reshape
-from toolchain.schedule.copies import Location
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.options import Options
-from toolchain.schedule.placement import place_works
-from toolchain.schedule.places import View, find_views
+from toolchain.schedule.placement import PlanCosts, place_works
+from toolchain.schedule.places import find_views
+from toolchain.schedule.plan import RegionPlan, Storage, alone_cycles, slot_name
 from toolchain.schedule.refusal import too_many, too_small
 from toolchain.schedule.staging import PlannedLayer
-from toolchain.schedule.tilings import LayerTilings, SmallestTile, smallest_tile
+from toolchain.schedule.tilings import Candidate, LayerTilings, Measure, SmallestTile, alone, amid, candidates, smallest_tile
 
 _PLACING_NODES = 2_000  # effort of one placement: another attempt, with less resident, costs less than a longer search
+_FAR = 1.05  # times the cycles of the best plan's layers, each alone: beyond what they can gain of each other
 _RESERVES = (0.0, 0.25, 0.5)  # shares of SRAM kept free of resident tensors that are tried
-
-
-@dataclass(frozen=True)
-class Storage:
-    """Bytes of one root during steps [start, end)."""
-
-    name: str
-    size_bytes: int
-    start: int
-    end: int
-    touches: int  # nodes that write or read it
-
-
-@dataclass(frozen=True)
-class RegionPlan:
-    """`resident`: roots in SRAM; `spilled`: roots in DRAM; `placements`: by memory, the addresses of roots and slots."""
-
-    layers: tuple[PlannedLayer, ...]
-    views: Mapping[str, View]
-    resident: frozenset[str]
-    spilled: tuple[Storage, ...]
-    placements: Mapping[int, Placement]
-    cycles: float
-
-    @cached_property
-    def residents(self) -> frozenset[str]:
-        """The tensors that lie in resident roots."""
-        return frozenset(name for name, view in self.views.items() if view.root in self.resident)
-
-    def root(self, name: str) -> Location:
-        """Where a resident root begins."""
-        return Location(Space.SRAM, self.placements[Space.SRAM].addresses[name])
-
-    def slot(self, layer: int, role: str, space: int, copy: int) -> Location:
-        """Where a slot of a layer's ring begins."""
-        return Location(Space(space), self.placements[space].addresses[_slot_name(layer, role, copy)])
 
 
 def plan_region(
@@ -87,9 +52,12 @@ class _Planner:
         self.port_roots = {self.views[p].root for p in ports if p in self.views}
         self.storages = self._storages()
         self.model = CostModel(chip)
+        self.costs = PlanCosts(self.model)
         self.capacity = chip.sram.size
         self.sizes = {space: chip.spaces[space].memory.size for space in chip.staging}
+        self.candidates: dict[object, Sequence[Candidate]] = {}  # by signature where nothing is resident
         self.tilings: dict[object, LayerTilings] = {}  # by signature
+        self.placed: dict[object, RegionPlan | None] = {}  # by resident roots and the plans of the layers
 
     def _storages(self) -> dict[str, Storage]:
         found: dict[str, Storage] = {}
@@ -109,20 +77,23 @@ class _Planner:
         if refusal is not None:
             raise CompileError(refusal)
         least = [tile.sizes.get(Space.SRAM, 0) for tile in tiles]
-        best: RegionPlan | None = None
-        reserves = _RESERVES if self.options.residency else (1.0,)
-        for share in reserves:
-            found = self._try(least, share)
-            if found is not None and (best is None or found.cycles < best.cycles):
-                best = found
-        if best is None:
-            best = self._try([self.capacity] * len(least), 1.0)
+        best = self._best(least) or self._try([self.capacity] * len(least), 1.0)
         if best is None:
             raise CompileError(f"{self.chip.name}: no placement found; a larger memories.sram.size would do")
         refusal = too_many([p.layer for p in best.layers], [p.plan.works if p.plan else 0 for p in best.layers], self.chip)
         if refusal is not None:
             raise CompileError(refusal)
-        return replace(best, layers=place_works(best.layers, best.residents, self.views, self.model))
+        return place_works(best, self.model)
+
+    def _best(self, least: Sequence[int]) -> RegionPlan | None:
+        """Of the shares of the SRAM that are kept for staging, and then of the ways to choose tilings."""
+        best, kept = None, 0.0
+        for share in _RESERVES if self.options.residency else (1.0,):
+            found = self._try(least, share, alone, math.inf if best is None else _FAR * best.alone_cycles)
+            if found is not None and (best is None or found.cycles < best.cycles):
+                best, kept = found, share
+        other = self._try(least, kept, amid) if best is not None else None
+        return other if other is not None and best is not None and other.cycles < best.cycles else best
 
     def _smallest_tiles(self) -> list[SmallestTile]:
         """With what each layer can run at all where nothing is resident; layers that are alike share it."""
@@ -135,15 +106,21 @@ class _Planner:
             tiles.append(found[signature])
         return tiles
 
-    def _try(self, least: Sequence[int], share: float) -> RegionPlan | None:
-        """A plan with `share` of the SRAM kept for staging; less and less is resident until it can be placed."""
+    def _try(self, least: Sequence[int], share: float, by: Measure = alone, most: float = math.inf) -> RegionPlan | None:
+        """A plan with `share` of the SRAM kept for staging; less and less is resident until it can be placed. most: cycles of all
+        layers alone; None where they are more."""
         usable = 1.0
         for _ in range(8):
             reserved = [min(self.capacity, max(need, int(share * self.capacity))) for need in least]
             resident = self._residents(reserved, int(self.capacity * usable))
-            planned = self._tile(resident, usable)
+            planned = self._tile(resident, usable, by)
             if planned is not None:
-                found = self._place(planned, resident)
+                if alone_cycles(planned) > most:
+                    return None
+                key = resident, tuple(id(p.plan) for p in planned)  # `tilings` keeps the plans
+                if key not in self.placed:
+                    self.placed[key] = self._place(planned, resident)
+                found = self.placed[key]
                 if found is not None:
                     return found
             if not resident and usable < 0.6:
@@ -162,7 +139,7 @@ class _Planner:
         ]
         return choose_residents(tensors, [min(r, capacity) for r in reserved], capacity).resident
 
-    def _tile(self, resident: frozenset[str], usable: float) -> list[PlannedLayer] | None:
+    def _tile(self, resident: frozenset[str], usable: float, by: Measure) -> list[PlannedLayer] | None:
         names = {n for n, v in self.views.items() if v.root in resident}
         align = self.chip.sram.alignment_bytes
         live = [0] * len(self.layers)
@@ -176,7 +153,7 @@ class _Planner:
                 planned.append(PlannedLayer(layer, None))
                 continue
             room = {**self.sizes, int(Space.SRAM): int((self.capacity - used) * usable)}
-            plan = self._tilings(layer, names).best(room, self.options.tilings)
+            plan = self._tilings(layer, names).best(room, self.options.tilings, by)
             if plan is None:
                 return None
             planned.append(PlannedLayer(layer, plan))
@@ -188,7 +165,10 @@ class _Planner:
         if signature not in self.tilings:
             depth = 2 if self.options.double_buffer else 1
             own = frozenset(n for n in (*layer.activations, *layer.node.outputs) if n in resident)
-            self.tilings[signature] = LayerTilings(layer, own, self.views, self.model, depth)
+            alike = self._signature(layer, ())
+            if alike not in self.candidates:
+                self.candidates[alike] = candidates(layer)
+            self.tilings[signature] = LayerTilings(layer, own, self.views, self.model, depth, self.candidates[alike])
         return self.tilings[signature]
 
     def _signature(self, layer: Layer, resident: Collection[str]) -> object:
@@ -215,8 +195,8 @@ class _Planner:
                 return None
             placements[space] = placement
         spilled = tuple(s for n, s in self.storages.items() if n not in resident and n not in self.port_roots)
-        cycles = sum(p.plan.cycles for p in planned if p.plan is not None)
-        return RegionPlan(tuple(planned), self.views, resident, spilled, placements, cycles)
+        plan = RegionPlan(tuple(planned), self.views, resident, spilled, placements, 0)
+        return replace(plan, cycles=self.costs.cycles(plan))
 
     def _allocate(self, space: int, planned: Sequence[PlannedLayer], resident: frozenset[str]) -> Placement | None:
         """Addresses in one memory: of resident roots, which lie in the SRAM, and of the slots that layers have there."""
@@ -226,7 +206,7 @@ class _Planner:
         apart = [(1, 1)] if self.model.choice else []
         for early, late in (*apart, (1, 0), (0, 0)) if self.options.double_buffer else (*apart, (0, 0)):
             slots = [
-                Buffer(_slot_name(step, slot.role, i), _since(step, slot.role, early), step + 1 + late, slot.size_bytes, align)
+                Buffer(slot_name(step, slot.role, i), _since(step, slot.role, early), step + 1 + late, slot.size_bytes, align)
                 for step, p in enumerate(planned)
                 if p.plan is not None
                 for slot in p.plan.slots
@@ -238,10 +218,6 @@ class _Planner:
             except DoesNotFit:
                 continue
         return None
-
-
-def _slot_name(layer: int, role: str, copy: int) -> str:
-    return f"{layer}:{role}:{copy}"
 
 
 def _since(step: int, role: str, early: int) -> int:

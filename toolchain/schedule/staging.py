@@ -40,7 +40,8 @@ class LayerPlan:
     slots: tuple[Slot, ...]
     staging_bytes: Room
     works: int
-    cycles: float
+    cycles: int
+    busy_cycles: float
     units: tuple[Unit, ...]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolchain.hw.chip import Chip
 from toolchain.machine import Space
-from toolchain.schedule.region import RegionPlan
+from toolchain.schedule.plan import RegionPlan
 
 
 def print_plan(plan: RegionPlan, chip: Chip) -> str:
@@ -13,7 +13,7 @@ def print_plan(plan: RegionPlan, chip: Chip) -> str:
         f"{chip.spaces[space].name} peak {found.peak_bytes} bytes, bound {found.bound_bytes}, proved {found.proved}"
         for space, found in sorted(plan.placements.items())
     ]
-    lines += [f"expected cycles {plan.cycles:.0f}"]
+    lines += [f"expected cycles {plan.cycles}"]
     lines += [f"resident {name} at {plan.root(name).address}" for name in sorted(plan.resident)]
     lines += [f"spilled {s.name} {s.size_bytes} bytes, steps {s.start}..{s.end - 1}" for s in plan.spilled]
     for step, planned in enumerate(plan.layers):
@@ -25,7 +25,7 @@ def print_plan(plan: RegionPlan, chip: Chip) -> str:
         order = "inputs kept" if t.rows_outer else "weights kept"
         lines.append(
             f"{step:4d} {name} ({kind}): rows {t.rows} columns {t.columns} channels {t.channels} inner {t.inner}, {order}, "
-            f"{planned.plan.works} tiles, {planned.plan.cycles:.0f} cycles"
+            f"{planned.plan.works} tiles, {planned.plan.cycles} cycles"
         )
         for slot in planned.plan.slots:
             at = ", ".join(str(plan.slot(step, slot.role, slot.space, i).address) for i in range(slot.copies))

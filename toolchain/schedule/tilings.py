@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from toolchain.hw.units import Unit
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Tiling, Work
-from toolchain.schedule.cost import CostModel, Pipeline, visits
+from toolchain.schedule.cost import CostModel
 from toolchain.schedule.places import View
 from toolchain.schedule.staging import LayerPlan, Room, Sizes, Slot, fits, staging_bytes
-from toolchain.schedule.units import emitted, speed, units_for
+from toolchain.schedule.units import emitted, speed, turn, units_for
+from toolchain.schedule.visits import visits
+from toolchain.schedule.walk import Walk
 
 _ENOUGH_TILES = 4096
 _ENOUGH_WORKS = 20_000  # works looked at for one layer, over all of its tilings
-_LONGEST_PERIOD = 8  # works after which all units had a turn
 _FEW, _FINER = 3, 4  # after so many tilings, those with so many times the tiles of the best are passed over
+
+Measure = Callable[[LayerPlan], float]  # by what tilings of a layer are compared
+Candidate = tuple[int, Tiling]  # into how many tiles of rows, columns and channels it cuts the output
 
 
 @dataclass
@@ -30,22 +34,42 @@ class _Known:
     costs: dict[tuple[int, bool, tuple[Unit, ...]], LayerPlan] = field(default_factory=dict)
 
 
+def alone(plan: LayerPlan) -> float:
+    """With nothing before or behind it."""
+    return plan.cycles
+
+
+def amid(plan: LayerPlan) -> float:
+    """Between neighbours that fill about half of the time in which its busiest queue has nothing to do."""
+    return (plan.cycles + plan.busy_cycles) / 2
+
+
 class LayerTilings:
     """The tilings of a layer whose `resident` operands are in SRAM; what is found out about one is remembered.
 
     Layers of equal signature share it: nothing in it but `layer` depends on which of them it is.
     """
 
-    def __init__(self, layer: Layer, resident: Collection[str], views: Mapping[str, View], model: CostModel, depth: int):
+    def __init__(
+        self,
+        layer: Layer,
+        resident: Collection[str],
+        views: Mapping[str, View],
+        model: CostModel,
+        depth: int,
+        known: Sequence[Candidate] | None = None,
+    ):
+        """known: the candidates of the layer, where they were found before."""
         self._layer, self._resident, self._views, self._model, self._depth = layer, resident, views, model, depth
+        self._candidates = known if known is not None else candidates(layer)
         self._known: dict[Tiling, _Known] = {}
-        self._chosen: list[tuple[Room, LayerPlan]] = []  # (room, best)
+        self._chosen: dict[Measure, list[tuple[Room, LayerPlan]]] = {}  # (room, best)
         self._looked_at = 0
 
-    def best(self, room: Room, most: int) -> LayerPlan | None:
+    def best(self, room: Room, most: int, by: Measure = alone) -> LayerPlan | None:
         """The fewest cycles of the first `most` tilings that fit the room, or as many as it takes to meet one that has all of its
         slots; None where not one fits."""
-        for larger, plan in self._chosen:
+        for larger, plan in self._chosen.setdefault(by, []):
             # The best of more room that fits this one is the best of this one.
             if fits(plan.staging_bytes, room) and fits(room, larger):
                 return plan
@@ -54,38 +78,31 @@ class LayerTilings:
         for tiles, tiling in self._candidates:
             if best is not None and tried >= _FEW and tiles > _FINER * best.works * best.tiling.batches:
                 continue
-            plan = self.evaluate(tiling, room)
+            plan = self.evaluate(tiling, room, by)
             if plan is None:
                 continue
             tried += tiling.plain  # the same tiles by another dataflow, or several at once, take no other tiling's turn
             doubled = doubled or self._has_all_slots(plan, room)
-            if best is None or plan.cycles < best.cycles:
+            if best is None or by(plan) < by(best):
                 best = plan
             if (tried >= most and doubled) or self._looked_at > _ENOUGH_WORKS:
                 break
         if best is not None:
-            self._chosen.append((room, best))
+            self._chosen[by].append((room, best))
         return best
 
     def _has_all_slots(self, plan: LayerPlan, room: Room) -> bool:
         """Where tiles are so large that a ring has one slot, loads wait for computes: finer tiles may be faster."""
         return fits(staging_bytes(self._known[plan.tiling].sizes.slots(self._depth, plan.units), self._layer.chip), room)
 
-    @cached_property
-    def _candidates(self) -> list[tuple[int, Tiling]]:
-        """With their tiles, fewest first; tilings of thousands only where nothing coarser exists."""
-        counted = [(_tiles(self._layer, t), i, t) for i, t in enumerate(self._layer.tiled.tilings(self._layer))]
-        counted.sort(key=lambda c: (c[0] > _ENOUGH_TILES, -c[2].inner, c[0], c[1]))
-        return [(tiles, tiling) for tiles, _, tiling in counted]
-
-    def evaluate(self, tiling: Tiling, room: Room) -> LayerPlan | None:
+    def evaluate(self, tiling: Tiling, room: Room, by: Measure = alone) -> LayerPlan | None:
         """With as many slots as fit the room, or fewer that are as fast; None when not even one of each fits."""
         known = self._known.get(tiling) or self._known.setdefault(tiling, _Known(self._sizes()))
         visited: list[Sequence[Work] | int] = []
         if not self._may_fit(known.sizes, room) or not (known.whole or self._measure(tiling, known, room, visited)):
             return None
         if known.able is None:
-            known.able = self._units if len(self._units) == 1 else self._model.able(self._layer, visited, self._views)
+            known.able = self._units if len(self._units) == 1 else self._model.able(self._layer, visited)
         units = self._fitting(known.able, known.sizes, room)
         found: list[LayerPlan] = []
         for depth, apart in self._depths:
@@ -95,13 +112,13 @@ class LayerTilings:
                 continue
             key = depth, apart, units
             if key not in known.costs:
-                pipeline = Pipeline(self._layer, slots, units, self._resident, self._views, self._model)
-                cycles, works = pipeline.run(visited or list(self._visit(tiling)), self._period)
-                known.costs[key] = LayerPlan(tiling, slots, needed, works, cycles, units)
+                walk = Walk(self._model, self._views, self._resident)
+                works = walk.works(self._layer, slots, units, visited or list(self._visit(tiling)), self._period)
+                known.costs[key] = LayerPlan(tiling, slots, needed, works, walk.cycles, walk.busy_cycles, units)
             found.append(known.costs[key])
             if not apart:
                 break
-        return min(reversed(found), key=lambda plan: plan.cycles, default=None)
+        return min(reversed(found), key=by, default=None)
 
     @cached_property
     def _depths(self) -> tuple[tuple[int, bool], ...]:
@@ -111,9 +128,7 @@ class LayerTilings:
 
     @cached_property
     def _period(self) -> int:
-        """Works after which every unit has had its turn; where they are very unequal, the slow ones may have none."""
-        rates = [speed(unit) for unit in self._units]
-        return min(_LONGEST_PERIOD, round(sum(rates) / min(rates)))
+        return turn(self._units)
 
     @cached_property
     def _units(self) -> tuple[Unit, ...]:
@@ -157,12 +172,14 @@ class LayerTilings:
         return (visit if isinstance(visit, int) else nest.body(visit) for visit in visits(nest.axes, self._period))
 
 
-def _tiles(layer: Layer, tiling: Tiling) -> int:
-    """How many tiles of rows, columns and channels the output falls into."""
-    count = 1
-    for total, size in zip((1, 1, 1, *layer.output.shape)[-3:], (tiling.rows, tiling.columns, tiling.channels)):
-        count *= -(-total // max(1, size))
-    return count
+def candidates(layer: Layer) -> Sequence[Candidate]:
+    """Those that cut sums least first, then of fewest tiles; tilings of thousands only where nothing coarser exists."""
+    height, width, channels = (1, 1, 1, *layer.output.shape)[-3:]
+    counted = [
+        (-(-height // max(1, t.rows)) * -(-width // max(1, t.columns)) * -(-channels // max(1, t.channels)), t)
+        for t in layer.tiled.tilings(layer)
+    ]
+    return sorted(counted, key=lambda c: (c[0] > _ENOUGH_TILES, -c[1].inner, c[0]))
 
 
 def layer_units(layer: Layer, tiling: Tiling) -> tuple[Unit, ...]:

@@ -1,9 +1,9 @@
-"""The units that can run the operations of a work, and when each of them is free."""
+"""The units that can run the operations of a work."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
@@ -11,6 +11,8 @@ from toolchain.hw.units import Unit
 from toolchain.machine import MachineOp, broken_capability
 from toolchain.ops.kit.tile import Site, Work, dense_strides
 from toolchain.schedule.emits import SumPlaces, through_memory
+
+_LONGEST_TURN = 8
 
 
 def emitted(work: Work, chip: Chip) -> tuple[MachineOp, ...]:
@@ -50,28 +52,15 @@ def speed(unit: Unit) -> int:
     return max((rate.lanes for rate in unit.vector.functions.values()), default=1)
 
 
-@dataclass
-class Clocks:
-    """When the DMA and each unit, by its queue, are free again, as far as the plan foresees."""
+def turn(units: Sequence[Unit]) -> int:
+    """Works after which every unit has had one; where they are very unequal, the slow ones may have none."""
+    rates = [speed(unit) for unit in units]
+    return min(_LONGEST_TURN, round(sum(rates) / min(rates)))
 
-    dma: float = 0.0
-    free: dict[int, float] = field(default_factory=dict)
 
-    def latest(self, units: Iterable[Unit]) -> float:
-        return max(self.at(u) for u in units)
-
-    def at(self, unit: Unit) -> float:
-        return self.free.get(unit.queue, 0.0)
-
-    def run(self, unit: Unit, ready: float, cycles: float) -> float:
-        """The end of a work that begins when the unit is free and its operands are there."""
-        self.free[unit.queue] = max(self.at(unit), ready) + cycles
-        return self.free[unit.queue]
-
-    def earliest(self, cycles: Mapping[Unit, float], ready: Mapping[Unit, float]) -> Unit:
-        """The unit on which a work of so many cycles ends first, whose operands are there when `ready` says; the first of equal
-        ones."""
-        return min(cycles, key=lambda u: max(self.at(u), ready[u]) + cycles[u])
+def earliest(ends: Mapping[Unit, tuple[int, int]]) -> Unit:
+    """The unit on which something ends first. ends: that, and when the unit is free: of equal ones the one that is free first."""
+    return min(ends, key=ends.__getitem__)
 
 
 def chain_of(works: Iterable[Work]) -> list[Work]:

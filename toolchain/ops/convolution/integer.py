@@ -89,8 +89,10 @@ def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
     most_inner = min(reduction, limits.max_input_channels or reduction)
     most_channels = min(channels, limits.max_output_channels or channels, entries)
 
+    columns_limit = min(width, op.most_columns(layer))
+
     def most_columns(tile_channels: int) -> int:
-        return min(width, entries // tile_channels, op.most_columns(layer))
+        return min(columns_limit, entries // tile_channels)
 
     all_channels, inners = halvings(most_channels, step), halvings(most_inner, mac.rows * mac.depth)
     least = all_channels[-1]

@@ -1,0 +1,74 @@
+"""What plans cost: few works stand for all, and addresses that are used again keep operations apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from toolchain.api import BuildOptions, build
+from toolchain.isa import load_machine
+from toolchain.machine import Space
+from toolchain.ops.kit.tile import Box
+from toolchain.schedule import placement
+from toolchain.schedule.areas import Areas, boxes_meet
+from toolchain.schedule.cost import CostModel
+from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.queues import Queues
+from toolchain.schedule.wanted import Wanted
+
+CLASSIFIER = Path(__file__).resolve().parents[2] / "examples/classifier/classifier.onnx"
+
+
+@pytest.mark.parametrize("machine", ["edge16", "wide32_w4a16", "ethos_u65_512"])
+@pytest.mark.parametrize("level", [1, 2])
+def test_few_works_of_a_plan_stand_for_all(machine: str, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[tuple[RegionPlan, int]] = []
+
+    def noted(plan: RegionPlan, model: CostModel) -> RegionPlan:
+        walk, _ = placement._walked(plan, model, placement._all)
+        found.append((plan, walk.cycles))
+        return plan
+
+    monkeypatch.setattr("toolchain.schedule.region.place_works", noted)
+    figures = build(CLASSIFIER, BuildOptions(machine, level=level)).figures
+    assert all(plan.cycles == pytest.approx(cycles, rel=0.003) for plan, cycles in found)
+    assert any(cycles == pytest.approx(figures["cycles"], rel=0.04) for _, cycles in found)
+
+
+def test_an_area_waits_for_what_had_its_bytes() -> None:
+    areas = Areas()
+    low, high, apart = areas.add(Space.SRAM, 0, 64), areas.add(Space.SRAM, 64, 64), areas.add(Space.DRAM, 32, 64)
+    for number, area in enumerate((low, high, apart)):
+        area.write(number)
+        area.used[1] = 10 + number
+        area.group = number
+    across = areas.add(Space.SRAM, 32, 64)
+    assert [across.touched_in(group) for group in (0, 1, 2)] == [True, True, False]
+    assert sorted(across.before()) == [0, 1, 10, 11]
+    across.write(20)
+    assert across.before() == [20]
+    assert sorted(areas.add(Space.SRAM, 0, 128).before()) == [0, 1, 10, 11, 20]
+
+
+def test_areas_that_lie_wholly_in_another_are_over() -> None:
+    areas = Areas()
+    areas.add(Space.SRAM, 0, 64).write(1)
+    areas.add(Space.SRAM, 0, 64).write(2)
+    assert areas.add(Space.SRAM, 0, 64).before() == [2]
+
+
+def test_boxes_of_one_tensor_are_compared() -> None:
+    assert not boxes_meet(Box("x", (0, 0), (4, 8)), Box("x", (4, 0), (4, 8)))
+    assert boxes_meet(Box("x", (0, 0), (5, 8)), Box("x", (4, 7), (4, 8)))
+    assert boxes_meet(Box("x", (0, 0), (4, 8)), Box("view", (4, 0), (4, 8)))
+
+
+@pytest.mark.parametrize(("looks_ahead", "cycles"), [(False, 431), (True, 311)])
+def test_memories_serve_in_the_order_in_which_operations_would_be_ready(looks_ahead: bool, cycles: int) -> None:
+    """A store that waits for 200 cycles of computing keeps the load behind it from the memory, or does not."""
+    queues, moved = Queues(load_machine("edge16").chip, looks_ahead), Wanted(1, 0, 0, ((0, 60),), 60)
+    mac, storing, loading = 0, 1, 2
+    queues.ask(storing, moved, [queues.ask(mac, Wanted(1, 0, 200, (), 200), ())])
+    queues.ask(mac, Wanted(1, 0, 100, (), 100), [queues.ask(loading, moved, ())])
+    assert queues.cycles == cycles

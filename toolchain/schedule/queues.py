@@ -1,0 +1,113 @@
+"""Operations on the queues of a machine before they are written: the recurrence of times, with the waits codegen would add."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from toolchain.hw.chip import Chip
+from toolchain.machine.recurrence import Asked, Mark, Recurrence, recurrence
+from toolchain.schedule.cost import Wanted
+
+
+class Now(NamedTuple):
+    """A moment to repeat from."""
+
+    mark: Mark
+    unlimited: Mark
+    busy: tuple[float, ...]
+
+
+class Queues:
+    """Operations get numbers in the order of the program. Words: one of each operation, signal and wait.
+
+    looks_ahead: memories serve in the order in which operations would be ready if all were served at once; else in that of the
+    program, which is the same where one channel loads and stores.
+    """
+
+    def __init__(self, chip: Chip, looks_ahead: bool):
+        self._recurrence = recurrence(chip)
+        self._issue = [unit.spec.issue_cycles for unit in chip.units]
+        self._word_cycles = chip.isa.word_cycles
+        self._looks_ahead = looks_ahead
+        self._unlimited = Recurrence([0] * len(chip.units), [unit.spec.queue_depth for unit in chip.units], 0)
+        self._ready: list[int] = []  # of those that wait, with memories that serve all at once
+        self._waiting: list[Asked] = []  # asked for, but not run yet
+        self._queues: list[int] = []  # of each operation
+        self._busy = [0.0] * len(chip.units)  # cycles that operations take alone, by queue
+        self._known = [[-1] * len(chip.units) for _ in chip.units]  # [e][p]: the last operation of p that e has waited for
+
+    def ask(self, queue: int, wanted: Wanted, after: Iterable[int]) -> int:
+        """The number of an operation, or of several that follow one another, which touches what `after` touch."""
+        known, queues = self._known[queue], self._queues
+        sources: dict[int, int] = {}  # by queue, the latest
+        for number in after:
+            source = queues[number]
+            if source != queue and number > known[source]:
+                known[source] = sources[source] = number
+        operations, latency, compute, services, alone = wanted
+        count = operations + 2 * len(sources)  # each wait has its signal
+        if sources:
+            latency += self._issue[queue]  # the wait was issued before, the operation is now
+        self._waiting.append(
+            Asked(queue, count * self._word_cycles, tuple(sources.values()), latency, compute, services, False, count)
+        )
+        queues.append(queue)
+        self._busy[queue] += alone
+        return len(queues) - 1
+
+    def mark(self) -> Now:
+        self._run()
+        return Now(self._recurrence.mark(), self._unlimited.mark(), tuple(self._busy))
+
+    def repeat(self, since: Now, times: float) -> None:
+        """What was asked for since then goes on so many times more."""
+        self._run()
+        self._recurrence.repeat(since.mark, times)
+        if self._looks_ahead:
+            self._unlimited.repeat(since.unlimited, times)
+        self._busy = [now + times * (now - then) for now, then in zip(self._busy, since.busy)]
+
+    def free(self, queue: int) -> int:
+        """When the queue has run all that was asked of it, if memories serve all at once."""
+        self._look_ahead()
+        return self._unlimited.free[queue]
+
+    def end(self, numbers: Iterable[int]) -> int:
+        """Of the last of these operations, if memories serve all at once."""
+        self._look_ahead()
+        return max((self._unlimited.end[n] for n in numbers), default=0)
+
+    @property
+    def cycles(self) -> int:
+        """When everything is over."""
+        self._run()
+        return max(self._recurrence.free)
+
+    @property
+    def busy_cycles(self) -> float:
+        """Of the busiest queue, without what it waits for."""
+        return max(self._busy)
+
+    def _run(self) -> None:
+        if not self._waiting:
+            return
+        sequence = None
+        if self._looks_ahead:
+            self._look_ahead()
+            sequence = sorted(range(len(self._ready)), key=self._ready.__getitem__)
+            self._ready = []
+        self._recurrence.run(self._waiting, sequence)
+        self._waiting = []
+
+    def _look_ahead(self) -> None:
+        new = self._waiting[len(self._ready) :]
+        first = len(self._unlimited.end)
+        durations = [max((asked.compute_cycles, *(cycles for _, cycles in asked.services))) for asked in new]
+        self._unlimited.run(
+            [
+                asked._replace(fetch_cycles=0, latency_cycles=0, compute_cycles=cycles, services=())
+                for asked, cycles in zip(new, durations)
+            ]
+        )
+        self._ready += [end - cycles for end, cycles in zip(self._unlimited.end[first:], durations)]

@@ -1,0 +1,278 @@
+"""What tiles cost: their operations in the order of the program, through the recurrence of times.
+
+Loads, computes and stores are asked for as `codegen.lower` orders them, and wait for each other where they touch the same
+bytes: slots of a ring, places of tensors, and whatever had those addresses before. Of neighbouring steps of one kind only the
+first few are looked at (`schedule.visits`); what the last of those takes, each of the others does. In the same way one tiling is
+costed alone and a whole plan from its first layer to its last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from toolchain.hw.units import Unit
+from toolchain.machine import Space
+from toolchain.ops.kit.operator import Layer
+from toolchain.ops.kit.tile import Block, Box, Work
+from toolchain.schedule.areas import Area, boxes_meet
+from toolchain.schedule.cost import Brought, CostModel, Run
+from toolchain.schedule.places import View
+from toolchain.schedule.queues import Now, Queues
+from toolchain.schedule.staging import Slot, rings, staged
+from toolchain.schedule.units import chain_of, earliest
+from toolchain.schedule.visits import BEGIN
+from toolchain.schedule.wanted import Wanted
+
+SlotAreas = Mapping[tuple[str, int], Sequence[Area]]  # by role and memory: of each slot of the ring
+
+
+class _Tile(NamedTuple):
+    """A work whose loads are asked for, but neither its computes nor its store. slots: that it reads. out: that it writes."""
+
+    work: Work
+    unit: Unit
+    run: Run
+    slots: list[Area]
+    in_place: list[Box]
+    out: Area | None
+
+
+class Walk:
+    """Tiles and moves one behind the other on the queues of one machine.
+
+    roots: where resident roots lie, as far as it matters. units: that ran the works of the latest layer, one by one.
+    """
+
+    def __init__(self, model: CostModel, views: Mapping[str, View], resident: Collection[str]):
+        """resident: tensors that lie in sram."""
+        self._model, self._chip, self._views, self._resident = model, model.chip, views, resident
+        self._store = model.chip.channels[-1].queue
+        self._queues = Queues(model.chip, looks_ahead=len(model.chip.channels) > 1 or model.choice)
+        self._dealt = dict.fromkeys(model.chip.channels, 0)  # cycles of the loads that each was given
+        self._tile: _Tile | None = None
+        self._group = 0  # tiles begun
+        self._made: dict[str, list[tuple[Box, int, int]]] = {}  # by root: box, operation that wrote it, its queue
+        self._emits: dict[Unit, list[tuple[int, ...]]] = {}  # by array: those of its latest two chains
+        self.roots: dict[str, Area] = {}
+        self.units: list[Unit] = []
+
+    @property
+    def cycles(self) -> int:
+        """When all is over."""
+        self._finish()
+        return self._queues.cycles
+
+    @property
+    def busy_cycles(self) -> float:
+        """Of the busiest queue alone."""
+        self._finish()
+        return self._queues.busy_cycles
+
+    def works(
+        self,
+        layer: Layer,
+        slots: Sequence[Slot],
+        units: Sequence[Unit],
+        visited: Sequence[Sequence[Work] | int],
+        period: int = 1,
+        areas: SlotAreas | None = None,
+    ) -> int:
+        """How many there are. Works that add to the same sums run on the unit, of those given, on which they end first.
+
+        visited: works in the place of the points of `visits`, with its period. areas: of the slots; None: at no address.
+        """
+        self._layer, self.units = layer, []
+        areas = areas or {(s.role, s.space): [Area(s.space, 0, 0, []) for _ in range(s.copies)] for s in slots}
+        self._rings = {key: (ring, areas[key]) for key, ring in rings(slots).items()}
+        marks: list[tuple[Now, float]] = []
+        count, unit, begun = 0.0, units[0], False
+        for at, works in enumerate(visited):
+            if not isinstance(works, int):
+                for i, work in enumerate(works):
+                    if not begun and len(units) > 1:
+                        unit = self._choose(units, visited[at:], i)
+                    self._work(work, unit)
+                    begun = work.write is None
+                count += len(works)
+            elif works == BEGIN:
+                marks.append((self._queues.mark(), count))
+            else:
+                mark, counted = marks.pop()
+                self._queues.repeat(mark, works / period)
+                count += works / period * (count - counted)
+        return round(count)
+
+    def moves(self, layer: Layer) -> None:
+        """A mover's fills and copies, by the channel that stores."""
+        self._finish()
+        ops = self._model.moves(layer, self._views, self._resident)
+        if not ops.operations:
+            return
+        out = layer.node.outputs[0]
+        after = [n for name in layer.activations for n in self._makers(Box(name, (), ()), self._store)]
+        number = self._queues.ask(self._store, ops, [*after, *self._before(out)])
+        for name in layer.activations:
+            self._use(name, number, self._store)
+        self._make(Box(out, (), ()), number, self._store)
+
+    def _work(self, work: Work, unit: Unit) -> None:
+        """Its loads go ahead of what is left of the tile before, but for those that touch the same bytes."""
+        before, self._group = self._group, self._group + 1
+        slots: list[Area] = []
+        late: list[tuple[Area, Brought, Box | None]] = []
+        for role, item, key, space in _passing(work, unit, self._resident):
+            slot, held = self._slot(role, space, key)
+            slots.append(slot)
+            if held:
+                continue
+            load = slot, self._bring(item, space), item if isinstance(item, Box) else None
+            if self._tile is not None and (slot.touched_in(before) or self._reads(load[2], self._tile.work.write)):
+                late.append(load)
+            else:
+                self._load(*load)
+        self._finish()
+        for load in late:
+            self._load(*load)
+        out = None
+        if work.write is not None and work.write.tensor not in self._resident:
+            out, _ = self._slot("w", unit.roles["output"], work.write)
+            out.group = self._group
+        for slot in slots:
+            slot.group = self._group
+        in_place = [box for box in work.reads if not staged(box, unit, self._resident)]
+        self.units.append(unit)
+        self._tile = _Tile(work, unit, self._model.runs(self._layer, work)[unit], slots, in_place, out)
+
+    def _slot(self, role: str, space: int, key: Hashable) -> tuple[Area, bool]:
+        """Where a thing goes, and whether it is there already."""
+        ring, areas = self._rings[role, space]
+        index, held = ring.take(key)
+        return areas[index], held
+
+    def _reads(self, box: Box | None, written: Box | None) -> bool:
+        """Whether a load of the box reads bytes of what is written."""
+        if box is None or written is None or self._root(written.tensor) != self._root(box.tensor):
+            return False
+        return boxes_meet(written, box)
+
+    def _bring(self, item: Box | Block, space: int) -> Brought:
+        if isinstance(item, Block):
+            return self._model.block(item.size_bytes, space)
+        home = Space.SRAM if item.tensor in self._resident else Space.DRAM
+        return self._model.load(item, self._view(item), home, space)
+
+    def _load(self, slot: Area, brought: Brought, box: Box | None) -> None:
+        """box: of a tensor; None: a block."""
+        channel, cost = brought[0]
+        if len(brought) > 1:
+            channel, cost = min(brought, key=lambda by: self._dealt[by[0]] + by[1].alone_cycles)
+            self._dealt[channel] += cost.alone_cycles
+        after = slot.before()
+        if box is not None:
+            after += self._makers(box, channel.queue)
+        slot.write(self._queues.ask(channel.queue, cost, after))
+
+    def _finish(self) -> None:
+        """Asks for the computes of the tile whose loads are there, and for its store."""
+        if self._tile is None:
+            return
+        work, unit, run, slots, in_place, out = self._tile
+        self._tile, queue, write = None, unit.queue, work.write
+        after = [number for slot in slots for number in slot.written]
+        for box in in_place:
+            after += self._makers(box, queue)
+        freed = out.before() if out is not None else self._before(write.tensor) if write is not None else []
+        if run.emit is None:
+            number = self._queues.ask(queue, run.wanted, after + freed)
+        else:
+            queue, number = self._emit(unit, run, run.emit, after, freed, write is not None)
+        for slot in slots:
+            slot.used[unit.queue] = number
+        for box in in_place:
+            self._use(box.tensor, number, queue)
+        if out is not None and write is not None:
+            out.write(number)
+            queue, number = self._store, self._queues.ask(self._store, self._model.store(write, self._view(write)), [number])
+            out.used[queue] = number
+        if write is not None:
+            self._make(write, number, queue)
+
+    def _emit(self, unit: Unit, run: Run, emit: Wanted, after: list[int], freed: list[int], last: bool) -> tuple[int, int]:
+        """Computes whose sums lie in a memory: the queue and number of what ends them. last: that takes the sums out."""
+        emitter, before = self._chip.emitter(unit), self._emits.setdefault(unit, [(), ()])
+        assert emitter is not None
+        number = self._queues.ask(unit.queue, run.wanted, [*after, *before[-run.held]])
+        if not last:
+            return unit.queue, number
+        number = self._queues.ask(emitter.queue, emit, [number, *freed, *after])
+        self._emits[unit] = [before[1], (number,)]
+        return emitter.queue, number
+
+    def _choose(self, units: Sequence[Unit], visited: Sequence[Sequence[Work] | int], first: int) -> Unit:
+        """The unit on which the chain that begins with work `first` of visited[0] ends first."""
+        following = (work for works in visited if not isinstance(works, int) for work in works)
+        chain = chain_of(islice(following, first, None))
+        runs = self._model.runs(self._layer, chain[0])
+        ends, tile = {}, self._tile
+        over = self._over(tile) if tile is not None else 0
+        for unit in units:
+            free = over if tile is not None and tile.unit is unit else self._queues.free(unit.queue)
+            begin = max(free, self._ready(chain[0], unit, over))
+            ends[unit] = begin + len(chain) * runs[unit].wanted.alone_cycles, free
+        return earliest(ends)
+
+    def _over(self, tile: _Tile) -> int:
+        """When the unit will be through with the tile."""
+        loaded = self._queues.end(number for slot in tile.slots for number in slot.written)
+        return max(self._queues.free(tile.unit.queue), loaded) + tile.run.wanted.alone_cycles
+
+    def _ready(self, work: Work, unit: Unit, over: int) -> int:
+        """When what the work needs would be there. over: when the tile before is."""
+        ready = 0
+        for box in work.reads:
+            ready = max(ready, self._queues.end(self._makers(box, -1)))
+            if self._tile is not None and self._reads(box, self._tile.work.write):
+                ready = max(ready, over)
+        missing = [
+            self._bring(item, space)[0]
+            for role, item, key, space in _passing(work, unit, self._resident)
+            if not self._rings[role, space][0].holds(key)
+        ]
+        if not missing:
+            return ready
+        return max(ready, *(self._queues.free(channel.queue) for channel, _ in missing)) + sum(c.alone_cycles for _, c in missing)
+
+    def _view(self, box: Box) -> View:
+        return self._views[box.tensor]
+
+    def _root(self, tensor: str) -> str:
+        return self._views[tensor].root
+
+    def _makers(self, box: Box, queue: int) -> list[int]:
+        """The operations on other queues that wrote what the box holds; of no size: all of its tensor."""
+        made = self._made.get(self._root(box.tensor), ())
+        return [n for other, n, q in made if q != queue and (not (box.size and other.size) or boxes_meet(other, box))]
+
+    def _make(self, box: Box, number: int, queue: int) -> None:
+        root = self._root(box.tensor)
+        self._made.setdefault(root, []).append((box, number, queue))
+        self._use(box.tensor, number, queue)
+
+    def _use(self, tensor: str, number: int, queue: int) -> None:
+        area = self.roots.get(self._root(tensor))
+        if area is not None:
+            area.used[queue] = number
+
+    def _before(self, tensor: str) -> list[int]:
+        """The operations that must be over before the tensor is written to its place."""
+        area = self.roots.get(self._root(tensor))
+        return area.before() if area is not None else []
+
+
+def _passing(work: Work, unit: Unit, resident: Collection[str]) -> Sequence[tuple[str, Box | Block, Hashable, int]]:
+    """What passes through rings: the ring, the thing, by which key the ring knows it, the ring's memory."""
+    roles = unit.roles
+    boxes = [(f"r{i}", box, box, roles[box.role]) for i, box in enumerate(work.reads) if staged(box, unit, resident)]
+    return boxes + [(f"b{i}", block, block.key, roles[block.role]) for i, block in enumerate(work.blocks)]
