@@ -241,7 +241,7 @@ def program(rng: random.Random, data: bytes) -> bytes:
     elif part == "header":
         header = _damage_json(rng, header)
     else:
-        entry = header["entries"][0]
+        entry = header["entries"][-1]
         held, key = entry if part == "graph" else header, part
         if part in ("program", "island"):
             kind, key = ("npu", "program") if part == "program" else ("host", "model")

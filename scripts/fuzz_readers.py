@@ -22,7 +22,7 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -36,6 +36,7 @@ from onnx import numpy_helper, parser
 from PIL import Image
 
 from toolchain import cli, reference
+from toolchain.codegen import entries_to_bytes, read_container
 
 COMMAND_MODULES = tuple(f"toolchain.cli.{name}" for name in ("build", "dis", "hw", "sim"))
 LOADED = ("onnxruntime", "toolchain.api", "toolchain.frontend.model", *COMMAND_MODULES)
@@ -125,6 +126,7 @@ def _kinds(wanted: Sequence[str] | None) -> dict[str, Kind]:
     _child(["npu-build", "good.onnx", "--hw", "edge16", "--calib", "good.npz", "-o", "good.npu"])
     _child(["npu-dis", "good.npu", "-o", "good.txt"])
     _child(["npu-build", "good.onnx", "--hw", "ws8_pow2", "--calib", "good.npz", "-o", "pow2.npu"])
+    _child(["npu-build", "good.onnx", "--hw", "edge16", "--calib", "good.npz", "-O0", "-o", "plain.npu"])
     models = [Path("good.onnx").read_bytes(), _model(MIXED, "v", (8, 8)), _examples()]
     shipped = files("hw_configs")
     machines = [f.read_bytes() for f in shipped.iterdir() if f.name.endswith(".yaml")]
@@ -164,6 +166,12 @@ def _kinds(wanted: Sequence[str] | None) -> dict[str, Kind]:
             damages.program,
             "bad.npu",
             ["npu-sim bad.npu --output OUT", "npu-dis bad.npu -o OUT", "reference bad.npu --output OUT"],
+        ),
+        "entries": Kind(
+            [entries_to_bytes({n: replace(read_container(f"{n}.npu"), name="m") for n in ("good", "plain")})],
+            damages.program,
+            "bad.npu",
+            ["npu-sim bad.npu --entry plain --output OUT", "npu-dis bad.npu --entry plain -o OUT"],
         ),
         "listing": Kind([Path("good.txt").read_bytes()], damages.text, "bad.txt", ["npu-dis good.npu --assemble bad.txt -o OUT"]),
         "buffers": Kind([BUFFERS.encode()], damages.text, "bad.csv", ["plan_memory bad.csv --capacity 4096 --plot OUT"]),

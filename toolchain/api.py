@@ -12,25 +12,38 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from quant.calibrate import OBSERVERS, ObserverName, default_observer
-from quant.data import HELD_FROM, Samples, held_out, open_data, random_data, to_calibrate_on
-from quant.file import read_parameters
+from quant.calibrate import default_observer
+from quant.data import Samples, to_calibrate_on
 from quant.repair.step import Quantization
 from simulator import simulate
-from toolchain.codegen import Container, Island, Region, container_of, container_to_bytes, island, link_region, shortened
+from toolchain import entries
+from toolchain.codegen import (
+    MAIN,
+    Container,
+    Island,
+    Region,
+    container_of,
+    container_to_bytes,
+    entries_to_bytes,
+    island,
+    link_region,
+    shortened,
+)
 from toolchain.errors import CompileError, InternalError, ProgramError
 from toolchain.export.qdq import qdq_model
 from toolchain.frontend import NormalModel, load_model, to_graph
-from toolchain.ir.graph import Graph, TensorType
+from toolchain.ir.graph import Graph
 from toolchain.ir.text import print_graph
 from toolchain.isa import Machine, decode, disassemble, load_machine
+from toolchain.judging import Data, data_in_other_shapes, data_of, judged_warnings, random_warnings, to_judge_on
 from toolchain.machine import dispatched
 from toolchain.ops.kit.arrays import require_workers
 from toolchain.ops.matrix_product import batch_choices
+from toolchain.options import BuildOptions
 from toolchain.passes.fuse import fuse_residuals, fuse_tables
 from toolchain.passes.given import clamped, selected
 from toolchain.passes.named import named_nodes
@@ -38,17 +51,15 @@ from toolchain.passes.quantize import quantize
 from toolchain.passes.samples import OneSample, one_sample
 from toolchain.passes.segments import Segment, segments
 from toolchain.passes.select import Selection
-from toolchain.repair.harness import EFFORTS, Effort
 from toolchain.repair.network import Network
-from toolchain.repair.prepare import AUTO, Prepared, effort_of, prepared
+from toolchain.repair.prepare import Prepared, effort_of, prepared, prepared_alike, prepared_by_file
 from toolchain.report import agreed, calibration_warnings, explained, host_warnings, run_figures
 from toolchain.report.accuracy import JudgedOn, Judgement, Subject, judged
 from toolchain.report.diagnosis import Quantized
 from toolchain.report.error_report import ErrorReport, concat_parts, network_of
-from toolchain.report.gate import OPEN, Evaluation, Gate, loaded
+from toolchain.report.gate import Evaluation, loaded
 from toolchain.report.strides import stride_warnings
-from toolchain.report.text import RANDOM
-from toolchain.runtime import Session, host_providers
+from toolchain.runtime import Session
 from toolchain.schedule.options import LEVELS, Options
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.region import plan_region
@@ -61,57 +72,10 @@ Progress = Callable[[str, int, int | None], None]  # stage, done, total
 
 
 @dataclass(frozen=True)
-class BuildOptions:
-    """What `npu-build` was asked for. hardware: a shipped name, a YAML file, or a machine already loaded. calibration None:
-    random inputs; parameters: an edited file of calibrate.py; host_nodes: what stays on the host: nodes of the model, their
-    operators, patterns of either; judge: data to judge on, None: what is held out of calibration; gate: what must be reached;
-    error_report: every layer's error is measured; static_ranges: what the model quantizes by each run's range is calibrated;
-    repair: what is done for the answer beyond calibration, None: nothing yet;
-    export_qdq: the integers are also made an ONNX model."""
-
-    hardware: str | Machine
-    calibration: str | None = None
-    parameters: str | None = None
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    host: str = "cpu"
-    level: int = 2
-    samples: int | None = None
-    observer: ObserverName | Literal["auto"] | None = None
-    host_nodes: tuple[str, ...] = ()
-    judge: str | None = None
-    gate: Gate = OPEN
-    error_report: bool = False
-    static_ranges: bool = False
-    repair: Effort | None = None
-    export_qdq: bool = False
-
-    def __post_init__(self) -> None:
-        """Raises CompileError: a level, a number of samples, an observer or a host that there is not."""
-        if type(self.level) is not int or not 0 <= self.level < len(LEVELS):
-            raise CompileError(f"level {self.level!r}: must be a whole number from 0 to {len(LEVELS) - 1}")
-        if self.samples is not None and self.samples < 1:
-            raise CompileError(f"samples {self.samples}: must be 1 or more")
-        if self.observer not in (*OBSERVERS, AUTO, None):
-            raise CompileError(f"observer {self.observer}: must be one of {', '.join((*OBSERVERS, AUTO))}")
-        if self.repair not in (*EFFORTS, None):
-            raise CompileError(f"repair {self.repair}: must be one of {', '.join(EFFORTS)}")
-        if self.repair not in (None, "none") and self.parameters is not None:
-            raise CompileError(f"repair {self.repair}: {self.parameters} holds what is built already; give one of them")
-        host_providers(self.host)
-        without_data = self.calibration is None and self.judge is None
-        if self.judge is not None and self.calibration is None and self.parameters is None:
-            raise CompileError(f"judge {self.judge}: what was calibrated on random inputs means nothing; give --calib or --quant")
-        if without_data and (self.gate or self.error_report):
-            asked = "error-report" if self.error_report else self.gate.asked[0]
-            raise CompileError(
-                f"{asked}: random inputs say nothing of accuracy; give --calib DATA, or --quant FILE and --judge DATA"
-            )
-
-
-@dataclass(frozen=True)
 class Build:
     """The file's bytes, what the report says of them, what was assumed, and what must not be overlooked. failures: of the gate;
-    errors: every layer's, qdq: an ONNX model, where they were asked for."""
+    errors: every layer's, qdq: an ONNX model, where they were asked for. entries: where they were asked for, each as a build of
+    its own with the bytes of a file of its own; container, failures, errors and qdq are then the first's."""
 
     container: Container
     data: bytes
@@ -121,6 +85,7 @@ class Build:
     failures: tuple[str, ...] = ()
     errors: ErrorReport | None = None
     qdq: bytes | None = None
+    entries: Mapping[str, Build] = field(default_factory=dict[str, "Build"])
 
 
 @dataclass(frozen=True)
@@ -132,40 +97,87 @@ class Compiled:
     unfused: Graph
 
 
+@dataclass(frozen=True)
+class _Started:
+    """A network that is ready to be compiled: one set of input shapes, its data, and its quantization."""
+
+    data: Data
+    calibrated: Prepared
+    unread: tuple[str, ...]
+
+
 def silent(*_: Any) -> None:
     return None
 
 
 def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress: Progress = silent) -> Build:
-    """path: an ONNX model. Raises ConfigError, CompileError. `dump` is told every stage, and may ask for its text."""
+    """path: an ONNX model. Raises ConfigError, CompileError. `dump` is told every stage, and may ask for its text.
+
+    Of several entries the first is calibrated, or all are as the parameters file says: what they share is then the same bytes.
+    """
     machine = options.hardware if isinstance(options.hardware, Machine) else load_machine(options.hardware)
+    evaluation = loaded(options.gate)
+    started: dict[str, _Started] = {}
+    compiled: dict[str, Compiled] = {}
+    each = options.each()
+    for name, asked in each.items():
+        first = next(iter(started.values()), None)
+        with entries.named(name if options.entries else None):
+            tell = entries.dump_of(name, dump) if options.entries else dump
+            begun = _started(path, asked, machine, first, tell, progress)
+            network, given = begun.calibrated.network, begun.calibrated.quantization
+            made = compile_model(Path(path).stem, network.model, network.selection, machine, given, asked.level, tell, progress)
+        started[name], compiled[name] = begun, made
+    data = entries_to_bytes({name: made.container for name, made in compiled.items()})
+    progress("check", 0, None)
+    built: dict[str, Build] = {}
+    for name, asked in each.items():
+        with entries.named(name if options.entries else None):
+            score = evaluation if not built else None
+            built[name] = _built(data, name, compiled[name], started[name], asked, score, progress)
+    return _together(data, built) if options.entries else built[MAIN]
+
+
+def _started(
+    path: str | Path, options: BuildOptions, machine: Machine, first: _Started | None, dump: Dump, progress: Progress
+) -> _Started:
+    """first: another entry of the file, by whose ranges this one is quantized."""
     progress("load", 0, None)
     model = load_model(path, options.shapes, static_ranges=options.static_ranges)
     selection = select_model(model, machine, dump, options.host_nodes)
-    given = _samples(model, options)
-    others = None if options.judge is None else open_data(options.judge, _inputs(model))
-    evaluation = loaded(options.gate)
-    samples = given if options.parameters is not None else to_calibrate_on(given)
+    data = data_of(model, options) if first is None else data_in_other_shapes(model, options)
+    samples = data.given if first is not None or options.parameters is not None else to_calibrate_on(data.given)
     model, unread = agreed(model, islice(samples, _AGREEMENT_SAMPLES))
-    asked = named_nodes(model.nodes, options.host_nodes)
-    calibrated = _prepared(Network(model, selection, machine, asked), options, samples, progress)
-    model, selection = calibrated.network.model, calibrated.network.selection
-    compiled = compile_model(Path(path).stem, model, selection, machine, calibrated.quantization, options.level, dump, progress)
-    container = compiled.container
-    data = container_to_bytes(container)
-    progress("check", 0, None)
-    on, judging = _to_judge_on(options, given, others, calibrated.samples)
-    figures, judgement = _check(data, compiled, model, selection, calibrated, (on, judging), evaluation, options, progress)
+    network = Network(model, selection, machine, named_nodes(model.nodes, options.host_nodes))
+    if first is None or options.parameters is not None:
+        return _Started(data, _prepared(network, options, samples, progress), unread)
+    return _Started(data, prepared_alike(network, first.calibrated), unread)
+
+
+def _built(
+    data: bytes,
+    name: str,
+    compiled: Compiled,
+    started: _Started,
+    options: BuildOptions,
+    evaluation: Evaluation | None,
+    progress: Progress,
+) -> Build:
+    """What has come of one entry of the file `data`, checked."""
+    container, calibrated = compiled.container, started.calibrated
+    model, selection, chip = calibrated.network.model, calibrated.network.selection, container.machine.chip
+    on, judging = to_judge_on(started.data, options, calibrated.samples)
+    figures, judgement = _check((data, name), compiled, calibrated, (on, judging), evaluation, options, progress)
     hosted = _host_reasons(selection)
     resident = LEVELS[options.level].residency
     figures = {**figures, "nodes": explained(model.nodes, figures["layers"], container, hosted, resident)}
     figures["repair"] = calibrated.figures()
     figures["calibration_samples"] = calibrated.samples if options.calibration is not None else None
     warnings = (
-        *unread,
-        *_random_warnings(options),
+        *started.unread,
+        *random_warnings(options),
         *calibration_warnings(figures["calibration_samples"]),
-        *_judged_warnings(on, options),
+        *(judged_warnings(on, options) if started.data.on is None else ()),
         *judgement.warnings,
         *host_warnings(figures["host"], model.nodes),
         *figures["warnings"],
@@ -173,39 +185,10 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
     )
     folded = [n for n in options.host_nodes if hosted.keys().isdisjoint(named_nodes(model.nodes, (n,)))]
     idle = (f"--host-node {n}: is folded away, nothing of it is left to run" for n in folded)
-    notes = (*model.notes, *selection.notes, *calibrated.notes, *idle)
-    chosen = clamped(selection, machine.chip)
-    qdq = qdq_model(model, compiled.unfused, chosen, selection.shown, machine.chip) if options.export_qdq else None
+    notes = (*model.notes, *selection.notes, *calibrated.notes, *started.data.notes, *idle)
+    chosen = clamped(selection, chip)
+    qdq = qdq_model(model, compiled.unfused, chosen, selection.shown, chip) if options.export_qdq else None
     return Build(container, data, figures, notes, warnings, judgement.failures, judgement.errors, qdq)
-
-
-def _to_judge_on(
-    options: BuildOptions, given: Samples, others: Samples | None, calibrated_on: int | None
-) -> tuple[JudgedOn, Samples]:
-    """What was not calibrated on, where there is any. others: of --judge."""
-    if others is not None:
-        return "judge", others
-    if options.calibration is None:
-        return RANDOM, given
-    if options.parameters is not None or calibrated_on is None:  # a quantized model may give all ranges itself
-        return "calib", given
-    held = held_out(given)
-    few = calibrated_on is not None and calibrated_on < HELD_FROM
-    return ("calibration", given) if few or next(iter(held), None) is None else ("held out", held)
-
-
-def _judged_warnings(on: JudgedOn, options: BuildOptions) -> list[str]:
-    if on != "calibration":
-        return []
-    asked = "the gate judges" if options.gate else "judged"
-    return [f"{asked} on the data it was calibrated on: others may do worse; give more than {HELD_FROM} samples, or --judge DATA"]
-
-
-def _random_warnings(options: BuildOptions) -> list[str]:
-    if options.calibration is not None or options.judge is not None:
-        return []
-    what = "calibrated and judged" if options.parameters is None else "judged"
-    return [f"{what} on RANDOM inputs: bits and cycles are right, accuracy means NOTHING; give --calib DATA"]
 
 
 def _host_reasons(selection: Selection) -> dict[str, str]:
@@ -225,33 +208,24 @@ def select_model(model: NormalModel, machine: Machine, dump: Dump = silent, host
     return selection
 
 
-def _samples(model: NormalModel, options: BuildOptions) -> Samples:
-    if options.calibration is None:
-        return random_data(_inputs(model))
-    return open_data(options.calibration, _inputs(model), limit=options.samples)
-
-
-def _inputs(model: NormalModel) -> dict[str, TensorType]:
-    return {n: model.types[n] for n in to_graph(model).inputs}
-
-
 def _prepared(network: Network, options: BuildOptions, samples: Samples, progress: Progress) -> Prepared:
     """As the parameters file says, or calibrated and repaired."""
-    if options.parameters is None:
-        effort = effort_of(options.repair, network, samples, real=options.calibration is not None)
-        return prepared(network, samples, options.observer, effort, progress)
-    changed, tensors = network, list[str]()
+    if options.parameters is not None:
+        return prepared_by_file(network, Path(options.parameters))
+    effort = effort_of(options.repair, network, samples, real=options.calibration is not None)
+    return prepared(network, samples, options.observer, effort, progress)
 
-    def needed(repair: Quantization) -> list[str]:
-        nonlocal changed, tensors
-        changed = network.through(repair)
-        tensors = changed.tensors
-        return tensors
 
-    file = Path(options.parameters)
-    found = read_parameters(file, tensors=needed, known=network.model.types, numerics=network.chip.numerics).quantization
-    ranges = {**{name: found.ranges[name] for name in tensors}, **changed.selection.given}
-    return Prepared(changed, replace(found, ranges=ranges, held=changed.model.stored))
+def _together(data: bytes, built: Mapping[str, Build]) -> Build:
+    """data: the file of all."""
+    first = next(iter(built.values()))
+    alone = {name: replace(one, data=container_to_bytes(one.container)) for name, one in built.items()}
+    figures = entries.figures_of_entries(
+        len(data), {name: len(one.data) for name, one in alone.items()}, {name: one.figures for name, one in alone.items()}
+    )
+    notes = [note for name, one in built.items() for note in entries.told(name, one.notes)]
+    warnings = [warning for name, one in built.items() for warning in entries.told(name, one.warnings)]
+    return Build(first.container, data, figures, tuple(notes), tuple(warnings), first.failures, first.errors, first.qdq, alone)
 
 
 def _integer(selection: Selection, machine: Machine, level: Options, given: Quantization, dump: Dump) -> tuple[Graph, Graph]:
@@ -346,19 +320,19 @@ def _dump_region(index: int, plan: RegionPlan, region: Region, machine: Machine,
 
 
 def _check(
-    data: bytes,
+    entry: tuple[bytes, str],
     compiled: Compiled,
-    model: NormalModel,
-    selection: Selection,
     calibrated: Prepared,
     judging: tuple[JudgedOn, Samples],
     evaluation: Evaluation | None,
     options: BuildOptions,
     progress: Progress,
 ) -> tuple[dict[str, Any], Judgement]:
-    """Runs the emitted bytes once against the integer reference; the reference on a few samples against float."""
+    """Runs the emitted bytes (of a file and an entry) once against the integer reference; the reference on a few samples against
+    float."""
     container, (on, samples) = compiled.container, judging
-    simulator = Session(data, host=options.host, timing=True)  # type: ignore[arg-type]
+    model, selection = calibrated.network.model, calibrated.network.selection
+    simulator = Session(entry[0], host=options.host, timing=True, entry=entry[1])  # type: ignore[arg-type]
     reference = Session(container, backend="reference", host=options.host)  # type: ignore[arg-type]
     first = next(iter(samples))
     try:

@@ -39,6 +39,7 @@ PROGRAM_FILE_BYTES = 1 << 32
 DISPATCHED_OPERATIONS = 1 << 22  # of one region's program, with repeats and calls written out
 DRAM_BYTES = 1 << 31  # of the image that one region runs on
 SRAM_BYTES = 1 << 30  # of a machine: the simulator holds all of it
+ENTRIES = 64  # programs for so many sets of input shapes in one file
 HEADER_RANK = 32  # dimensions of an input, an output or a port
 LISTING_BYTES = 1 << 28
 LISTING_LINES = 4_000_000

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolchain.cli.application import Paths, reported, require_host, require_writable, warn
+from toolchain.cli.application import Paths, as_options, reported, require_host, require_writable, warn
 from toolchain.cli.arrays import npz_bytes, read_feeds
 from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
 from toolchain.errors import CompileError, counted
@@ -21,6 +21,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--input", type=Path, help=".npz with an array for each input; without it one random sample")
     parser.add_argument("--output", type=Path, required=True, help=".npz for the outputs")
     parser.add_argument("--host", default="cpu", help="where islands run: cpu or cuda")
+    parser.add_argument("--entry", help="which of the sets of input shapes that a compiled .npu was built for")
     parser.add_argument("--hw", help="machine, for an ONNX model")
     parser.add_argument("--calib", help="calibration data, for an ONNX model")
     parser.add_argument("--quant", help="parameters file, for an ONNX model")
@@ -36,7 +37,8 @@ def _run(given: argparse.Namespace) -> None:
 
     require_host(given.host)
     require_writable({"--output": given.output}, {**_sources(given), "--input": given.input})
-    session = Session(_container(given), backend="reference", host=given.host)
+    with as_options():
+        session = Session(_container(given), backend="reference", host=given.host, entry=given.entry)
     outputs = session.run_detailed(read_feeds(given.input, session.get_inputs())).outputs
     write_whole(given.output, npz_bytes(outputs))
     random = "" if given.input else " of random inputs; give --input IN.npz"
@@ -51,6 +53,8 @@ def _sources(given: argparse.Namespace) -> dict[str, Paths]:
         if unused is not None:
             raise CompileError(f"{unused}: goes with an ONNX model; {given.model} is compiled already")
         return {"the model": given.model}
+    if given.entry is not None:
+        raise CompileError(f"--entry {given.entry}: goes with a compiled .npu; --shape binds dimensions of an ONNX model")
     if given.hw is None:
         raise CompileError(f"{given.model}: an ONNX model needs --hw NAME: the machine says what its integers are")
     return {

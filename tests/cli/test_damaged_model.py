@@ -277,13 +277,6 @@ def test_a_port_that_is_kept_from_run_to_run(data: bytes) -> None:
     assert refusal(changed(data, "entries.0.segments.0.ports.0.kind", "state")) == f"model: {reason}"
 
 
-def test_a_file_of_several_entries(data: bytes) -> None:
-    header, body = parts(data)
-    header["entries"].append({**header["entries"][0], "name": "wide"})
-    reason = "has the entries 'main', 'wide'; this toolchain runs files of one, a newer one wrote it"
-    assert refusal(sealed(header, body)) == f"model: {reason}"
-
-
 def test_a_graph_that_computes_nothing_sensible(data: bytes) -> None:
     """Its kinds are right, its numbers do not fit each other: seen when the reference runs it."""
     broken = graph_changed(data, lambda g: g["nodes"][0]["fields"].update(groups=7))

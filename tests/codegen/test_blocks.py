@@ -58,6 +58,79 @@ def test_a_second_array_of_the_same_bytes_has_bytes_of_its_own() -> None:
     assert len(blocks) == 2
 
 
+def two_entries(first: list[bytes], second: list[bytes]) -> tuple[list, list[bytes]]:
+    """What is said of the second's constants, and all blocks; each constant is read back as it was, once."""
+    writer = BlockWriter()
+    for data in first:
+        writer.constant(data)
+    writer.next_entry()
+    said = [writer.constant(data) for data in second]
+    reader = BlockReader(writer.blocks())
+    told = [found if isinstance(found, int) else tuple(map(tuple, found)) for found in said]
+    assert [reader.constant(found) for found in told] == second  # type: ignore[arg-type]
+    pieced = {found for found in told if not isinstance(found, int)}
+    assert sum(size for found in pieced for *_, size in found) <= sum(map(len, writer.blocks()))
+    return said, writer.blocks()
+
+
+def test_a_larger_tile_is_pieces_of_the_smaller_ones() -> None:
+    """With the parameters of both behind the weights of both; what only it has is a block of its own."""
+    array, parameters = weights(0, (4, 300)), weights(1, (4, 160))
+    tiles = [array[i : i + 2].tobytes() + parameters[i : i + 2].tobytes() for i in (0, 2)]
+    (said,), blocks = two_entries(tiles, [array.tobytes() + b"new" + parameters.tobytes()])
+    assert said == [[0, 0, 600], [1, 0, 600], [2, 0, 3], [0, 600, 320], [1, 600, 320]]
+    assert blocks == [*tiles, b"new", b""]
+
+
+def test_a_smaller_tile_lies_within_a_larger_one() -> None:
+    array = weights(0, (4, 301))
+    said, blocks = two_entries([array.tobytes()], [array[i].tobytes() for i in range(4)])
+    assert said == [[[0, 301 * i, 301]] for i in range(4)]
+    assert len(blocks) == 2
+
+
+def test_an_equal_block_is_that_block_and_another_one_is_new() -> None:
+    one, other, short = weights(0, (500,)).tobytes(), weights(1, (500,)).tobytes(), weights(0, (127,)).tobytes()
+    said, blocks = two_entries([one], [one, other, other, short])
+    assert said == [0, 1, 1, 2]
+    assert blocks == [one, other, short, b""]
+
+
+def test_no_more_is_made_of_pieces_than_the_blocks_have() -> None:
+    """Each differs, and all are nearly the one block that there is: the others stand by themselves."""
+    array = weights(0, (1000,)).tobytes()
+    said, _ = two_entries([array], [array[i:] for i in range(1, 40)])
+    assert said[:2] == [[[0, 1, 999]], 1]
+
+
+def test_arrays_of_a_further_entry_are_those_of_the_first() -> None:
+    """Each as often as the entry before had it."""
+    array, other = weights(0, (2, 512)), weights(1, (300,))
+    writer = BlockWriter()
+    for _ in range(2):
+        writer.constant(array.tobytes())
+        writer.next_entry()
+    said = [writer.array(a) for a in (array, other)]
+    writer.next_entry()
+    again = [writer.array(a) for a in (other, array, array)]
+    reader = BlockReader(writer.blocks())
+    assert again[:2] == said[::-1] and again[2][2] == [[1, 300, 1024]]
+    assert all(np.array_equal(reader.array(told), a) for told, a in zip(again, (other, array, array), strict=True))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_any_constants_of_two_entries_come_back(data: st.DataObject) -> None:
+    """Cut anywhere out of few different bytes, so that everything looks like everything else."""
+    size = st.integers(0, 900)
+    few = np.random.default_rng(0).integers(0, 2, 900).astype(np.int8)
+    first, second = (
+        [few[i:j].tobytes() + bytes(k) for i, j, k in data.draw(st.lists(st.tuples(size, size, size), max_size=4))]
+        for _ in range(2)
+    )
+    two_entries(first, second)
+
+
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_any_blocks_and_arrays_come_back(data: st.DataObject) -> None:

@@ -14,10 +14,11 @@ from quant.data import Samples
 from quant.error import Fidelity
 from quant.observe import Range
 from quant.repair.step import Outcome, Quantization
-from toolchain.api import BuildOptions, _samples, select_model
+from toolchain.api import BuildOptions, select_model
 from toolchain.errors import CompileError
 from toolchain.frontend import load_model
 from toolchain.isa import load_machine
+from toolchain.judging import data_of
 from toolchain.repair.equalize import equalize
 from toolchain.repair.folds import HELD_OUT, LEAST_JUDGES, folds
 from toolchain.repair.harness import OBSERVERS_STEP, NamedStep, repaired
@@ -132,7 +133,7 @@ def classifier() -> tuple[Network, Quantization, list, list]:
     machine, model = load_machine("edge16"), load_model(CLASSIFIER / "classifier.onnx", {})
     options = BuildOptions(machine, str(CLASSIFIER / "calib.npz"), samples=48)
     net = Network(model, select_model(model, machine), machine)
-    seen, held = folds(_samples(model, options))
+    seen, held = folds(data_of(model, options).given)
     return net, plain(net, list(seen)), list(seen), list(held)
 
 

@@ -48,6 +48,13 @@ def build_command(
     calib: Annotated[str | None, typer.Option(help=".npz, directory of .npy or images, or file.py:generator.")] = None,
     quant: Annotated[str | None, typer.Option(help="Parameters file of scripts/calibrate.py, perhaps edited.")] = None,
     shape: Annotated[list[str] | None, typer.Option(help="NAME=1,3,640,640: the whole shape of an input. Repeatable.")] = None,
+    entry: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME:SHAPE",
+            help="NAME:x=1,3,160,160: programs for these shapes, beside those of other names. Repeatable.",
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="Where islands run: cpu or cuda.")] = "cpu",
     host_node: Annotated[
         list[str] | None, typer.Option(help="Stays on the host: a node, an operator, or a pattern of either. Repeatable.")
@@ -79,12 +86,12 @@ def build_command(
             from toolchain.api import BuildOptions
             from toolchain.report.gate import Gate
 
-        machine, shapes = _machine(hw, level), input_shapes(shape or ())
+        machine, shapes, entries = _machine(hw, level), input_shapes(shape or ()), entry_shapes(entry or ())
         with as_options():
             gate, hosted = Gate(min_cosine, min_sqnr, evaluation), tuple(host_node or ())
             options = BuildOptions(
                 machine, calib, quant, shapes, host, int(level), samples, observer, hosted,  # type: ignore[arg-type]
-                judge, gate, error_report is not None, static_ranges, repair, export_qdq is not None,  # type: ignore[arg-type]
+                judge, gate, error_report is not None, static_ranges, repair, export_qdq is not None, entries,  # type: ignore[arg-type]
             )  # fmt: skip
         _require_effect(options, dump_after, dump_dir, force)
         _require_source(model)
@@ -171,7 +178,7 @@ def _build(
     dump: Dump,
 ) -> None:
     from toolchain.api import build
-    from toolchain.codegen import image_files
+    from toolchain.codegen import image_files, images_of_entries
     from toolchain.files import write_files
     from toolchain.report.error_page import report_files
     from toolchain.report.text import JUDGED_ON
@@ -179,7 +186,7 @@ def _build(
     with shown() as progress:
         built = build(model, options, dump, progress)
     if built.failures and not force:
-        print(report(built, explain))
+        print(report(built, explain, options))
         warn(built.warnings)
         refused = "nothing was written; mend it, ask for less, or take it as it is with --force"
         print("\n".join(["NOT ACCURATE ENOUGH", *built.failures, refused]), file=sys.stderr)
@@ -190,14 +197,19 @@ def _build(
     if wanted.json_file is not None:
         figures = {**built.figures, "notes": built.notes, "warnings": built.warnings, "failures": built.failures}
         files[wanted.json_file] = (json.dumps(figures, indent=1) + "\n").encode()
-    files |= _folder(wanted.image, lambda: image_files(built.container))
+    containers = {name: one.container for name, one in built.entries.items()}
+    files |= _folder(wanted.image, lambda: images_of_entries(containers) if containers else image_files(built.container))
+    first = next(iter(built.entries.values()), built)
     if built.errors is not None:
-        errors, judged_on = built.errors, JUDGED_ON[built.figures["judged_on"]]
+        errors, judged_on = built.errors, JUDGED_ON[first.figures["judged_on"]]
         title = f"{model.stem} on {built.container.machine.chip.name}"
         files |= _folder(wanted.error_report, lambda: report_files(errors, title, judged_on))
     write_files(files)
-    print(report(built, explain))
-    checked = "the emitted program equals the integer reference bit for bit" if built.figures["layers"] else "no program"
+    print(report(built, explain, options))
+    programs = any(one.figures["layers"] for one in (built.entries or {"": built}).values())
+    checked = "the emitted program equals the integer reference bit for bit" if programs else "no program"
+    if len(built.entries) > 1 and programs:
+        checked = "of every entry the emitted program equals the integer reference bit for bit"
     print(f"\nwrote {wanted.target}: {len(built.data):,} bytes; {checked}")
     warn((*built.warnings, *(f"NOT ACCURATE ENOUGH, written because of --force: {f}" for f in built.failures)))
 
@@ -206,13 +218,29 @@ def _folder(folder: Path | None, made: Callable[[], Mapping[str, bytes]]) -> dic
     """The files of a folder that was asked for, which is made."""
     if folder is None:
         return {}
-    with naming(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    return {folder / name: data for name, data in made().items()}
+    files: dict[str | Path, bytes] = {folder / name: data for name, data in made().items()}
+    for parent in dict.fromkeys([folder, *(Path(file).parent for file in files)]):
+        with naming(parent):
+            parent.mkdir(parents=True, exist_ok=True)
+    return files
 
 
-def report(built: Build, explain: bool) -> str:
+def report(built: Build, explain: bool, options: BuildOptions) -> str:
     """The tables that a person reads, with an empty line between them."""
+    from toolchain.entries import sharing_text
+
+    if not built.entries:
+        return _report(built, explain)
+    parts = [f"== entry {name}: {_shapes(one)}\n\n{_report(one, explain)}" for name, one in built.entries.items()]
+    shared = [sharing_text(built.figures, options.parameters)] if len(parts) > 1 else []
+    return "\n\n".join([*parts, *shared])
+
+
+def _shapes(built: Build) -> str:
+    return ", ".join(f"{t.name} {list(t.shape)}" for t in built.container.inputs)
+
+
+def _report(built: Build, explain: bool) -> str:
     from toolchain.report import text
 
     sections = [
@@ -231,15 +259,26 @@ def report(built: Build, explain: bool) -> str:
     return "\n\n".join(s for s in sections if s)
 
 
-def input_shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """NAME=D0,D1,... of each --shape; names may hold '='. Raises CompileError."""
+def entry_shapes(given: Sequence[str]) -> dict[str, dict[str, tuple[int, ...]]]:
+    """NAME:INPUT=D0,D1,... of each --entry; further inputs under the same name. Raises CompileError."""
+    entries: dict[str, list[str]] = {}
+    for text in given:
+        name, colon, shape = text.partition(":")
+        if not name or not colon:
+            raise CompileError(f"--entry {text}: must be NAME:INPUT=D0,D1,..., for example --entry small:x=1,3,160,160")
+        entries.setdefault(name, []).append(shape)
+    return {name: input_shapes(shapes, f"--entry {name}:") for name, shapes in entries.items()}
+
+
+def input_shapes(given: Sequence[str], option: str = "--shape ") -> dict[str, tuple[int, ...]]:
+    """NAME=D0,D1,... of each --shape; names may hold '='. option: what stands before it. Raises CompileError."""
     shapes: dict[str, tuple[int, ...]] = {}
     for text in given:
         name, _, dims = text.rpartition("=")
         if not name or not re.fullmatch(r"-?\d+(,-?\d+)*", dims, re.ASCII):
-            raise CompileError(f"--shape {text}: must be NAME=D0,D1,..., for example --shape x=1,3,640,640")
+            raise CompileError(f"{option}{text}: must be NAME=D0,D1,..., for example {option}x=1,3,640,640")
         if name in shapes:
-            raise CompileError(f"--shape {text}: input {name!r} is given twice")
+            raise CompileError(f"{option}{text}: input {name!r} is given twice")
         shapes[name] = tuple(int(d) for d in dims.split(","))
     return shapes
 

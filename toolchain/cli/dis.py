@@ -8,31 +8,38 @@ from pathlib import Path
 import typer
 
 from toolchain.bounds import LISTING_BYTES
-from toolchain.cli.application import application, reported, require_writable
-from toolchain.codegen import Container, Region, container_to_bytes, read_container
+from toolchain.cli.application import application, as_options, reported, require_writable
+from toolchain.codegen import Container, Region, entries_to_bytes, read_container, read_entries
 from toolchain.errors import ProgramError, counted
 from toolchain.files import read_limited, write_whole
 from toolchain.isa import Assembled, assembled, disassemble, split_listings
 
 _MODEL = typer.Argument(metavar="MODEL", help="A compiled model, model.npu.")
+_ENTRY = typer.Option(None, "--entry", help="Which of the sets of input shapes that MODEL was built for.")
 _OUTPUT = typer.Option(None, "-o", "--output", help="Write here instead of printing.")
 _ASSEMBLE = typer.Option(None, "--assemble", help="A listing: write a copy of MODEL with its programs (needs -o).")
 
 
 def run(
     model: Path = _MODEL,
+    entry: str | None = _ENTRY,
     output: Path | None = _OUTPUT,
     assemble_from: Path | None = _ASSEMBLE,
 ) -> None:
-    """Lists every program of MODEL, each operation with the layer it comes from; --assemble takes the listing back."""
+    """Lists every program of MODEL, each operation with the layer it comes from; --assemble takes the listing back.
+
+    Of a MODEL for several sets of input shapes it is the programs of one, --entry; the others stay as they are."""
     with reported():
         if assemble_from is not None and output is None:
             raise ProgramError("--assemble writes a compiled model; name it with -o OUT.npu")
         require_writable({"-o": output}, {"the model": model, "--assemble": assemble_from})
-        container = read_container(model)
+        with as_options():
+            container = read_container(model, entry)
         if assemble_from is not None:
             assert output is not None
-            write_whole(output, container_to_bytes(edited(container, _text(assemble_from))))
+            entries = read_entries(model)
+            entries[entry or next(iter(entries))] = edited(container, _text(assemble_from))
+            write_whole(output, entries_to_bytes(entries))
             return
         text = listing(container)
         if output is None:

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,6 +42,7 @@ def sim_command(
         typer.Option(metavar="AFTER", help="Stop behind an operation (its index, SEGMENT:INDEX, end); memories go to --out."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="A new folder for the memories and what they hold.")] = None,
+    entry: Annotated[str | None, typer.Option(help="Which of the sets of input shapes that MODEL was built for.")] = None,
     hw: Annotated[str | None, typer.Option(help="Refuse a file that was built for another machine than this.")] = None,
     base: Annotated[
         list[str] | None,
@@ -55,11 +57,11 @@ def sim_command(
         with ended_at_once():
             import toolchain.runtime  # noqa: F401
         require_host(host)
-        bases = area_bases(base or [])
+        asked = Asked(model, entry, backend, host, hw, area_bases(base or []))
         outputs = {"--output": output, "--json": json_file, "--trace": trace}
         require_writable(outputs, {"the model": model, "--input": input_file, **machine_inputs(hw)})
         if dump_memory is None and out is None:
-            return _simulate(model, input_file, output, json_file, trace, host, backend, hw, verify, bases)
+            return _simulate(asked, input_file, output, json_file, trace, verify)
         if dump_memory is None:
             raise CompileError(f"--out {out}: goes with --dump-memory AFTER, which says where to stop")
         if out is None:
@@ -68,7 +70,41 @@ def sim_command(
         if unused is not None:
             raise CompileError(f"{unused}: does not go with --dump-memory {dump_memory}, which stops the program there")
         require_new_folder("--out", out)
-        return _dump(model, input_file, host, backend, hw, dump_memory, out, bases)
+        return _dump(asked, input_file, dump_memory, out)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is run, and on what. hw: the machine that the file must be for, None: any."""
+
+    model: Path
+    entry: str | None
+    backend: str
+    host: str
+    hw: str | None
+    bases: Mapping[str, int]
+
+    def session(self, timing: bool) -> Session:
+        """Raises CompileError: no such entry or backend; ProgramError: a file of another machine than --hw."""
+        from toolchain.runtime import Session
+
+        with as_options():
+            session = Session(
+                self.model,
+                backend=self.backend,
+                host=self.host,  # type: ignore[arg-type]
+                timing=timing,
+                bases=self.bases,
+                entry=self.entry,
+            )
+        if self.hw is not None:
+            _require_machine(session, self.model, self.hw)
+        return session
+
+    def reference(self) -> Session:
+        from toolchain.runtime import Session
+
+        return Session(self.model, backend="reference", host=self.host, entry=self.entry)  # type: ignore[arg-type]
 
 
 def area_bases(given: Sequence[str]) -> dict[str, int]:
@@ -84,21 +120,12 @@ def area_bases(given: Sequence[str]) -> dict[str, int]:
     return bases
 
 
-def _dump(
-    model: Path,
-    input_file: Path | None,
-    host: str,
-    backend: str,
-    hw: str | None,
-    after: str,
-    out: Path,
-    bases: Mapping[str, int],
-) -> None:
+def _dump(asked: Asked, input_file: Path | None, after: str, out: Path) -> None:
     from toolchain.cli.arrays import read_feeds
     from toolchain.files import naming, write_files
     from toolchain.runtime import memory_files, parse_stop
 
-    session = _session(model, backend, host, hw, bases, timing=False)
+    session = asked.session(timing=False)
     try:
         stop = parse_stop(after, session)
     except CompileError as fault:
@@ -110,51 +137,36 @@ def _dump(
         out.mkdir(parents=True, exist_ok=True)
     write_files({out / name: data for name, data in files.items()})
     print(f"wrote {out}: {', '.join(f'{name} {len(data):,} bytes' for name, data in files.items())}")
-    print(f"behind op {stop.index} of segment {stop.segment}, on {backend}")
+    print(f"behind op {stop.index} of segment {stop.segment}, on {asked.backend}")
     if input_file is None:
         print("\nnote: ran on random inputs; give --input IN.npz")
 
 
-def _session(model: Path, backend: str, host: str, hw: str | None, bases: Mapping[str, int], timing: bool) -> Session:
-    """Raises CompileError for a backend that is not there, ProgramError for a file of another machine than --hw."""
-    from toolchain.runtime import Session
-
-    with as_options():
-        session = Session(model, backend=backend, host=host, timing=timing, bases=bases)  # type: ignore[arg-type]
-    if hw is not None:
-        _require_machine(session, model, hw)
-    return session
-
-
 def _simulate(
-    model: Path,
+    asked: Asked,
     input_file: Path | None,
     output: Path | None,
     json_file: Path | None,
     trace: Path | None,
-    host: str,
-    backend: str,
-    hw: str | None,
     compare: bool,
-    bases: Mapping[str, int],
 ) -> None:
     from toolchain.cli.arrays import npz_bytes, read_feeds
     from toolchain.files import write_files
     from toolchain.report.trace import trace_json
-    from toolchain.runtime import Session, verify
+    from toolchain.runtime import verify
 
-    session = _session(model, backend, host, hw, bases, timing=True)
+    session = asked.session(timing=True)
     feeds = read_feeds(input_file, session.get_inputs())
-    reference = Session(model, backend="reference", host=host) if compare else None  # type: ignore[arg-type]
+    reference = asked.reference() if compare else None
     with shown() as progress:
         if reference is None:
             run, difference = session.run_detailed(feeds, progress), None
         else:
             run, difference = verify(session, reference, feeds, progress)
     simulations = [s.simulation for s in run.segments]
-    timed = all(s.simulation is not None for s in run.segments if s.where == f"npu ({backend})")
+    timed = all(s.simulation is not None for s in run.segments if s.where == f"npu ({asked.backend})")
     if trace is not None and not timed:
-        raise CompileError(f"--trace {trace}: backend {backend} gives no times; the simulator does")
+        raise CompileError(f"--trace {trace}: backend {asked.backend} gives no times; the simulator does")
     figures = _figures(session, run, timed)
     if compare:
         figures["difference"] = difference

@@ -2,14 +2,24 @@
 
 from toolchain.codegen.assemble import container_of, island, reference_container
 from toolchain.codegen.calls import shortened
-from toolchain.codegen.container import MAGIC, container_from_bytes, container_to_bytes, read_container
-from toolchain.codegen.image import image_files
+from toolchain.codegen.container import (
+    MAGIC,
+    MAIN,
+    container_from_bytes,
+    container_to_bytes,
+    entries_from_bytes,
+    entries_to_bytes,
+    read_container,
+    read_entries,
+)
+from toolchain.codegen.image import image_files, images_of_entries
 from toolchain.codegen.link import link_region
 from toolchain.codegen.model import Container, DramArea, Held, IoType, Island, LayerInfo, Occupied, Port, Region, Result
 from toolchain.codegen.relocate import relocated
 
 __all__ = [
     "MAGIC",
+    "MAIN",
     "Container",
     "DramArea",
     "Held",
@@ -23,10 +33,14 @@ __all__ = [
     "container_from_bytes",
     "container_of",
     "container_to_bytes",
+    "entries_from_bytes",
+    "entries_to_bytes",
     "image_files",
+    "images_of_entries",
     "island",
     "link_region",
     "read_container",
+    "read_entries",
     "reference_container",
     "relocated",
     "shortened",

@@ -2,19 +2,23 @@
 
 A region's constants are whole blocks, at one address or at several. An array of the integer graph is made of pieces of blocks:
 weights mostly lie in the blocks that programs read already, in the same order, with each tile's parameters behind them. What is
-found nowhere goes into one block of its own, the last.
+found nowhere goes into one block of its own, the last. A further entry of the file has the same weights in other tiles: its
+constants are pieces of the blocks before it and a block for what these lack, its arrays mostly those that are stored already.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from toolchain.codegen.pieces import Index
 from toolchain.machine import memory_type
 
+Pieces = list[list[int]]  # block, first byte and bytes of each
 _KEY_BYTES = 32  # by which a block is found that an array may go on in
 _LEAST_SHARED_BYTES = 256  # a shorter piece costs as much to name as to store
 _CHOICES = 8  # blocks of the same first bytes that are compared
@@ -22,22 +26,56 @@ _MOST_TOO_FAR = 64  # bytes by which what follows in a block may happen to be wh
 
 
 class BlockWriter:
-    """Give it the constants of all regions before the first array."""
+    """Give it the constants of all entries before the first array, and say where the next entry begins, in both."""
 
     def __init__(self) -> None:
         self._blocks: dict[bytes, int] = {}
+        self._held_bytes = 0
         self._rest = bytearray()
         self._starting: dict[bytes, list[bytes]] | None = None
+        self._earlier: Sequence[bytes] = ()  # blocks of the entries before this one
+        self._index: Index | None = None  # of these, once it is needed
+        self._pieced: dict[bytes, Pieces] = {}  # constants of this entry
+        self._pieced_bytes = 0
+        self._arrays: dict[bytes, list[Pieces]] = {}  # by digest; no two have a byte in common
+        self._reusable: dict[bytes, list[Pieces]] = {}  # of the entries before this one
+
+    def next_entry(self) -> None:
+        """What comes now belongs to another entry."""
+        self._earlier, self._index = (*self._blocks,), None
+        self._pieced, self._pieced_bytes = {}, 0
+        self._reusable = {digest: list(known) for digest, known in self._arrays.items()}
 
     def block(self, data: bytes) -> int:
         """The number of the block with these bytes."""
-        return self._blocks.setdefault(data, len(self._blocks))
+        if data not in self._blocks:
+            self._blocks[data] = len(self._blocks)
+            self._held_bytes += len(data)
+        return self._blocks[data]
+
+    def constant(self, data: bytes) -> int | Pieces:
+        """The block with these bytes; of a further entry perhaps pieces of blocks that are, one after the other, these bytes."""
+        if data in self._blocks or not self._earlier:
+            return self.block(data)
+        if data not in self._pieced:
+            pieces = self._cut(data)
+            if not pieces:
+                return self.block(data)
+            self._pieced[data] = pieces
+        return self._pieced[data]
 
     def array(self, value: np.ndarray) -> list[Any]:
         """[type, shape, pieces]: each piece is [block, first byte, bytes]."""
         little = np.ascontiguousarray(value).astype(memory_type(value.dtype), copy=False)
         raw = little.reshape(-1).view(np.uint8)
-        return [value.dtype.name, list(value.shape), self._shared(raw) or [self._stored(raw)]]
+        digest = hashlib.sha256(raw.data).digest()
+        reusable = self._reusable.get(digest)
+        if reusable:
+            pieces = reusable.pop()
+        else:
+            pieces = self._shared(raw) or [self._stored(raw)]
+            self._arrays.setdefault(digest, []).append(pieces)
+        return [value.dtype.name, list(value.shape), pieces]
 
     def blocks(self) -> list[bytes]:
         return [*self._blocks, bytes(self._rest)]
@@ -46,6 +84,26 @@ class BlockWriter:
         start = len(self._rest)
         self._rest += raw.tobytes()
         return [len(self._blocks), start, raw.size]
+
+    def _cut(self, data: bytes) -> Pieces:
+        """Pieces of earlier blocks, and of a new one with what lies between them; none where there are none such."""
+        self._index = self._index or Index(self._earlier)
+        found = list(self._index.pieces(data))
+        ends = [0, *(p.at + p.size for p in found)]
+        between = [data[end : p.at] for end, p in zip(ends, found)] + [data[ends[-1] :]]
+        new, first = b"".join(between), 0
+        held_bytes = self._held_bytes + (0 if new in self._blocks else len(new))
+        if not found or self._pieced_bytes + len(data) > held_bytes:  # no file unpacks to more than it holds
+            return []
+        self._pieced_bytes += len(data)
+        pieces: Pieces = []
+        for gap, piece in zip(between, [*found, None]):
+            if gap:
+                pieces.append([self.block(new), first, len(gap)])
+                first += len(gap)
+            if piece is not None:
+                pieces.append([piece.block, piece.first, piece.size])
+        return pieces
 
     def _shared(self, raw: np.ndarray) -> list[list[int]]:
         """The pieces of programs' blocks that the array begins with, and what is left of it; none where there are none such."""
@@ -96,6 +154,15 @@ class BlockReader:
     def __init__(self, blocks: Sequence[bytes]):
         self._blocks = blocks
         self._size_bytes = self._left = sum(map(len, blocks))
+        self._constants: dict[tuple[tuple[int, int, int], ...], bytes] = {}
+
+    def constant(self, said: int | tuple[tuple[int, int, int], ...]) -> bytes:
+        """The inverse of `BlockWriter.constant`."""
+        if isinstance(said, int):
+            return self._blocks[said]
+        if said not in self._constants:
+            self._constants[said] = b"".join(self._piece(*piece) for piece in said)
+        return self._constants[said]
 
     def array(self, said: Any) -> np.ndarray:
         """The inverse of `BlockWriter.array`. Raises ValueError."""

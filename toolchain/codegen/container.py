@@ -9,50 +9,84 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from toolchain.bounds import DRAM_BYTES, PROGRAM_FILE_BYTES
+from toolchain.bounds import DRAM_BYTES, ENTRIES, PROGRAM_FILE_BYTES
 from toolchain.codegen.blocks import BlockReader, BlockWriter
-from toolchain.codegen.header import IslandHeader, PortHeader, RegionHeader, Span, read_header
+from toolchain.codegen.header import EntryHeader, Header, IslandHeader, PortHeader, RegionHeader, Span, read_header
 from toolchain.codegen.model import Container, DramArea, Held, IoType, Island, LayerInfo, Occupied, Port, Region, Result
 from toolchain.codegen.serial import graph_from_text, graph_to_text
 from toolchain.codegen.soundness import check_soundness
-from toolchain.errors import NewerFileError, ProgramError
+from toolchain.errors import CompileError, NewerFileError, ProgramError
 from toolchain.files import read_limited
 from toolchain.isa import Machine, machine_digest, machine_from_json, machine_to_json
 
 MAGIC = b"NPUMODEL"
 VERSION = 2
+MAIN = "main"  # the entry of a model that was built for one set of shapes
 ALIGNMENT_BYTES = 16  # of every section in the file
 _PREFIX = struct.Struct("<8sIQ32s")
 _LENGTH = struct.Struct("<Q")
 
 
 def container_to_bytes(container: Container) -> bytes:
+    return entries_to_bytes({MAIN: container})
+
+
+def entries_to_bytes(entries: Mapping[str, Container]) -> bytes:
+    """One file with programs for several sets of input shapes, by name; constants that they have in common are stored once.
+
+    Raises CompileError: none, too many, or not of one model and machine.
+    """
+    _require_alike(entries)
     sections, blocks = _Sections(), BlockWriter()
-    entry = {
-        "name": "main",
-        "inputs": [asdict(t) for t in container.inputs],
-        "outputs": [asdict(t) for t in container.outputs],
-        "segments": [_segment_header(s, sections, blocks) for s in container.segments],
-        "fallbacks": [list(f) for f in container.fallbacks],
-        "graph": sections.put(graph_to_text(container.graph, blocks.array).encode()),
-    }
+    said: list[dict[str, Any]] = []
+    for index, (name, container) in enumerate(entries.items()):
+        if index:
+            blocks.next_entry()
+        said.append(
+            {
+                "name": name,
+                "inputs": [asdict(t) for t in container.inputs],
+                "outputs": [asdict(t) for t in container.outputs],
+                "segments": [_segment_header(s, sections, blocks) for s in container.segments],
+                "fallbacks": [list(f) for f in container.fallbacks],
+            }
+        )
+    for index, container in enumerate(entries.values()):
+        if index:
+            blocks.next_entry()
+        said[index]["graph"] = sections.put(graph_to_text(container.graph, blocks.array).encode())
+    first = next(iter(entries.values()))
     header = {
-        "name": container.name,
-        "machine": sections.put(machine_to_json(container.machine).encode()),
-        "machine_name": container.machine.chip.name,
-        "machine_digest": machine_digest(container.machine),
-        "entries": [entry],
+        "name": first.name,
+        "machine": sections.put(machine_to_json(first.machine).encode()),
+        "machine_name": first.machine.chip.name,
+        "machine_digest": machine_digest(first.machine),
+        "entries": said,
         "blocks": [sections.put(data) for data in blocks.blocks()],
     }
     text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
     text += b" " * (-(_PREFIX.size + _LENGTH.size + len(text)) % ALIGNMENT_BYTES)
     rest = b"".join((_LENGTH.pack(len(text)), text, *sections.parts))
     return _PREFIX.pack(MAGIC, VERSION, len(rest), hashlib.sha256(rest).digest()) + rest
+
+
+def _require_alike(entries: Mapping[str, Container]) -> None:
+    if not entries:
+        raise CompileError("entries: there are none; a file has one or more")
+    if len(entries) > ENTRIES:
+        raise CompileError(f"entries: {len(entries)} are given, a file holds {ENTRIES} at most; make several files")
+    (name, first), *others = entries.items()
+    for other, container in others:
+        if container.name != first.name:
+            raise CompileError(f"entry {other}: is of model {container.name!r}, entry {name} of {first.name!r}; a file holds one")
+        if machine_digest(container.machine) != machine_digest(first.machine):
+            raise CompileError(f"entry {other}: was built for another machine than entry {name}; a file holds programs of one")
 
 
 class _Sections:
@@ -83,7 +117,7 @@ def _segment_header(segment: Region | Island, sections: _Sections, blocks: Block
     return {
         "kind": "npu",
         "program": sections.put(segment.program),
-        "constants": [[address, blocks.block(data)] for address, data in segment.constants],
+        "constants": [[address, blocks.constant(data)] for address, data in segment.constants],
         "ports": ports,
         "dram_bytes": segment.dram_bytes,
         "nodes": segment.nodes,
@@ -96,15 +130,46 @@ def _segment_header(segment: Region | Island, sections: _Sections, blocks: Block
     }
 
 
-def container_from_bytes(data: bytes, label: str) -> Container:
-    """label: the file's name, for messages. Raises ProgramError: not such a file, another version, damaged, cut short."""
+def container_from_bytes(data: bytes, label: str, entry: str | None = None) -> Container:
+    """label: the file's name, for messages; entry: which one, None: the only one. Raises ProgramError: not such a file, another
+    version, damaged, cut short; CompileError: no such entry, or several and none was named."""
     rest = _checked_rest(data, label)
+    with _labelled(label):
+        header, body = _header(rest)
+    chosen = _chosen(header, label, entry)
+    with _labelled(label):
+        return _container(header, chosen, body)
+
+
+def entries_from_bytes(data: bytes, label: str) -> dict[str, Container]:
+    """All entries by name, in their order. Raises ProgramError."""
+    rest = _checked_rest(data, label)
+    with _labelled(label):
+        header, body = _header(rest)
+        return {e.name: _container(header, e, body) for e in header.entries}
+
+
+@contextmanager
+def _labelled(label: str) -> Iterator[None]:
     try:
-        return _container(rest)
+        yield
     except NewerFileError as fault:
         raise NewerFileError(f"{label}: {fault}") from None
     except ProgramError as fault:
         raise ProgramError(f"{label}: is not sound: {fault}; build it again") from None
+
+
+def _chosen(header: Header, label: str, entry: str | None) -> EntryHeader:
+    """Raises CompileError."""
+    if entry is None and len(header.entries) == 1:
+        return header.entries[0]
+    found = next((e for e in header.entries if e.name == entry), None)
+    if found is not None:
+        return found
+    there = "; ".join(f"{e.name} ({', '.join(f'{t.name} {list(t.shape)}' for t in e.inputs)})" for e in header.entries)
+    if entry is None:
+        raise CompileError(f"entry: {label} has {len(header.entries)}, say which: {there}")
+    raise CompileError(f"entry {entry}: {label} has no such entry; it has {there}")
 
 
 def _checked_rest(data: bytes, label: str) -> bytes:
@@ -124,13 +189,17 @@ def _checked_rest(data: bytes, label: str) -> bytes:
     return rest
 
 
-def _container(rest: bytes) -> Container:
-    """Raises ProgramError where the bytes have the right checksum and still say nothing sound."""
+def _header(rest: bytes) -> tuple[Header, bytes]:
+    """And what lies behind it. Raises ProgramError where the bytes have the right checksum and still say nothing sound."""
     if len(rest) < _LENGTH.size:
         raise ProgramError("header: is missing")
     (size,) = _LENGTH.unpack_from(rest)
     body = rest[_LENGTH.size + size :]
-    header = read_header(rest[_LENGTH.size : _LENGTH.size + size], len(body))
+    return read_header(rest[_LENGTH.size : _LENGTH.size + size], len(body)), body
+
+
+def _container(header: Header, entry: EntryHeader, body: bytes) -> Container:
+    """Raises ProgramError, as `_header`."""
 
     def get(span: Span) -> bytes:
         return body[span[0] : span[0] + span[1]]
@@ -138,10 +207,9 @@ def _container(rest: bytes) -> Container:
     machine = machine_from_json(_text(get(header.machine), "machine"))
     if machine_digest(machine) != header.machine_digest:
         raise ProgramError(f"machine: {header.machine_name} is not the one that the file was built for")
-    blocks = [get(span) for span in header.blocks]
-    (entry,) = header.entries
+    blocks = BlockReader([get(span) for span in header.blocks])
     segments = tuple(_segment(s, get, blocks, machine) for s in entry.segments)
-    graph = graph_from_text(_text(get(entry.graph), "graph"), BlockReader(blocks).array)
+    graph = graph_from_text(_text(get(entry.graph), "graph"), blocks.array)
     check_soundness(segments, graph, machine)
     inputs, outputs = ([IoType(t.name, t.shape, t.dtype) for t in ports] for ports in (entry.inputs, entry.outputs))
     return Container(header.name, machine, tuple(inputs), tuple(outputs), segments, entry.fallbacks, graph)
@@ -155,7 +223,7 @@ def _text(data: bytes, thing: str) -> str:
 
 
 def _segment(
-    header: IslandHeader | RegionHeader, get: Callable[[Span], bytes], blocks: list[bytes], machine: Machine
+    header: IslandHeader | RegionHeader, get: Callable[[Span], bytes], blocks: BlockReader, machine: Machine
 ) -> Region | Island:
     if isinstance(header, IslandHeader):
         return Island(get(header.model), header.inputs, header.outputs, header.nodes)
@@ -180,7 +248,7 @@ def _segment(
         raise ProgramError(f"header: says what it takes of {unknown!r}, {machine.chip.name} has no such memory")
     return Region(
         program=get(header.program),
-        constants=tuple((address, blocks[block]) for address, block in header.constants),
+        constants=tuple((address, blocks.constant(said)) for address, said in header.constants),
         inputs=tuple(_port(p) for p in header.ports if p.kind == "input"),
         outputs=tuple(_port(p) for p in header.ports if p.kind == "output"),
         dram_bytes=header.dram_bytes,
@@ -202,10 +270,19 @@ def _port(header: PortHeader) -> Port:
     return Port(**{k: v for k, v in dict(header).items() if k != "kind"})
 
 
-def read_container(path: str | Path) -> Container:
-    """Raises ProgramError, also where the file cannot be read."""
+def read_container(path: str | Path, entry: str | None = None) -> Container:
+    """entry: which one, None: the only one. Raises ProgramError, also where the file cannot be read, and CompileError as
+    `container_from_bytes`."""
+    return container_from_bytes(_read(path), str(path), entry)
+
+
+def read_entries(path: str | Path) -> dict[str, Container]:
+    """All entries by name, in their order. Raises ProgramError, also where the file cannot be read."""
+    return entries_from_bytes(_read(path), str(path))
+
+
+def _read(path: str | Path) -> bytes:
     try:
-        data = read_limited(path, PROGRAM_FILE_BYTES)
+        return read_limited(path, PROGRAM_FILE_BYTES)
     except OSError as fault:
         raise ProgramError(f"{path}: {fault.strerror or fault}") from None
-    return container_from_bytes(data, str(path))

@@ -14,11 +14,12 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
-from toolchain.bounds import HEADER_RANK, TENSOR_ELEMENTS
+from toolchain.bounds import ENTRIES, HEADER_RANK, TENSOR_ELEMENTS
 from toolchain.errors import NewerFileError, ProgramError
 
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
 Span = tuple[Count, Count]  # first byte and number of bytes, from the end of the header
+Pieces = tuple[tuple[Count, Count, Count], ...]  # number of a block, first of its bytes and how many
 
 
 def _held(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -113,7 +114,7 @@ class IslandHeader(_Section):
 class RegionHeader(_Section):
     kind: Literal["npu"]
     program: Span
-    constants: tuple[tuple[Count, Count], ...]  # DRAM address and number of the block
+    constants: tuple[tuple[Count, Count | Pieces], ...]  # DRAM address, and number of the block or pieces of blocks
     ports: tuple[PortHeader, ...]
     dram_bytes: Count
     nodes: tuple[str, ...]
@@ -141,7 +142,7 @@ class Header(_Section):
     machine: Span
     machine_name: str
     machine_digest: str
-    entries: Annotated[list[EntryHeader], Field(min_length=1)]
+    entries: tuple[EntryHeader, ...]
     blocks: tuple[Span, ...]
 
 
@@ -160,27 +161,38 @@ def read_header(text: bytes, body_bytes: int) -> Header:
     return header
 
 
+def _where(header: Header, entry: EntryHeader) -> str:
+    """In front of what is told of an entry's segments, where the file has several."""
+    return f"entry {entry.name!r}: " if len(header.entries) > 1 else ""
+
+
 def _require_known(header: Header) -> None:
     """What the format has room for and no toolchain does yet. Raises NewerFileError."""
-    if len(header.entries) > 1:
-        names = ", ".join(repr(e.name) for e in header.entries)
-        raise NewerFileError(f"has the entries {names}; this toolchain runs files of one, a newer one wrote it")
-    for index, segment in enumerate(header.entries[0].segments):
-        for port in segment.ports if isinstance(segment, RegionHeader) else ():
+    for entry, index, segment in ((e, i, s) for e in header.entries for i, s in enumerate(e.segments)):
+        if not isinstance(segment, RegionHeader):
+            continue
+        way_out = "kept from one run to the next, which this toolchain does not do; run the file with the newer one that wrote it"
+        where = f"{_where(header, entry)}segment {index}"
+        for port in segment.ports:
             if port.kind == "state":
-                raise NewerFileError(
-                    f"segment {index}: port {port.model!r} is of kind state, kept from one run to the next, which this "
-                    f"toolchain does not do; run the file with the newer one that wrote it"
-                )
-        if isinstance(segment, RegionHeader) and any(h.kind == "state" for area in segment.areas for h in area.holds):
-            raise NewerFileError(
-                f"segment {index}: has an area of kind state, kept from one run to the next, which this toolchain does not do; "
-                f"run the file with the newer one that wrote it"
-            )
+                raise NewerFileError(f"{where}: port {port.model!r} is of kind state, {way_out}")
+        if any(h.kind == "state" for area in segment.areas for h in area.holds):
+            raise NewerFileError(f"{where}: has an area of kind state, {way_out}")
 
 
 def _faults(header: Header, body_bytes: int) -> Iterator[str]:
-    entry = header.entries[0]
+    names = [e.name for e in header.entries]
+    if not names:
+        yield "has no entries, nothing that could be run"
+    if len(names) > ENTRIES:
+        yield f"has {len(names)} entries, {ENTRIES} are the most"
+    yield from (f"has two entries of the name {name!r}" for i, name in enumerate(names) if name in names[:i])
+    for entry in header.entries:
+        where = _where(header, entry)
+        yield from (f"{where}{fault}" for fault in _entry_faults(entry, header, body_bytes))
+
+
+def _entry_faults(entry: EntryHeader, header: Header, body_bytes: int) -> Iterator[str]:
     spans = [header.machine, entry.graph, *header.blocks]
     made = {t.name for t in entry.inputs}
     known = {t.name: t.shape for t in (*entry.inputs, *entry.outputs)}
@@ -197,6 +209,16 @@ def _faults(header: Header, body_bytes: int) -> Iterator[str]:
         made.update(given)
     yield from (f"no segment makes the output {t.name!r}" for t in entry.outputs if t.name not in made)
     yield from _span_faults(spans, body_bytes)
+    yield from _unpacked_faults(entry, header.blocks)
+
+
+def _unpacked_faults(entry: EntryHeader, blocks: Sequence[Span]) -> Iterator[str]:
+    """No file unpacks to more than it holds: equal pieces are the same bytes."""
+    regions = [s for s in entry.segments if isinstance(s, RegionHeader)]
+    pieced = {said for region in regions for _, said in region.constants if not isinstance(said, int)}
+    pieced_bytes, held_bytes = sum(size for pieces in pieced for *_, size in pieces), sum(size for _, size in blocks)
+    if pieced_bytes > held_bytes:
+        yield f"its constants in pieces have {pieced_bytes} bytes together, the blocks {held_bytes}"
 
 
 def _span_faults(spans: Collection[Span], body_bytes: int) -> Iterator[str]:
@@ -228,16 +250,26 @@ def _region_faults(region: RegionHeader, blocks: Sequence[Span], known: dict[str
 def _constant_faults(region: RegionHeader, blocks: Sequence[Span], where: str) -> Iterator[str]:
     """In the order of addresses and apart, so that they are no more bytes than the DRAM, however often a block is named."""
     end = 0
-    for address, block in region.constants:
-        if block >= len(blocks):
-            yield f"{where}: constants at {address:#x} are block {block}, the file has {len(blocks)}"
+    for address, said in region.constants:
+        size, missing = _size_bytes(said, blocks)
+        if missing:
+            yield f"{where}: constants at {address:#x} are {missing}"
             return
-        size = blocks[block][1]
         if address + size > region.dram_bytes:
             yield f"{where}: constants of {size} bytes at {address:#x} lie outside the {region.dram_bytes} of its DRAM"
         if address < end:
             yield f"{where}: constants at {address:#x} begin before those in front of them end, at {end:#x}"
         end = address + size
+
+
+def _size_bytes(said: int | Pieces, blocks: Sequence[Span]) -> tuple[int, str]:
+    """Of constants, and what of them the file does not have."""
+    for block, first, size in [(said, 0, 0)] if isinstance(said, int) else said:
+        if block >= len(blocks):
+            return 0, f"block {block}, the file has {len(blocks)}"
+        if first + size > blocks[block][1]:
+            return 0, f"{size} bytes at {first} of block {block}, which has {blocks[block][1]}"
+    return blocks[said][1] if isinstance(said, int) else sum(size for *_, size in said), ""
 
 
 def _area_faults(region: RegionHeader, blocks: Sequence[Span], where: str) -> Iterator[str]:
@@ -256,7 +288,8 @@ def _area_faults(region: RegionHeader, blocks: Sequence[Span], where: str) -> It
         return
     results = [i.result for i in region.layers if i.result is not None and i.result.space == "dram"]
     places = [(f"port {p.model!r}", p.address, p.size_bytes) for p in region.ports]
-    places += [("a block of constants", address, blocks[block][1]) for address, block in region.constants if block < len(blocks)]
+    sizes = ((address, *_size_bytes(said, blocks)) for address, said in region.constants)
+    places += [("a block of constants", address, size) for address, size, missing in sizes if not missing]
     places += [(f"the result {r.tensor!r}", r.address, 1) for r in results]
     for what, address, size in places:
         if not any(a.base <= address and address + size <= a.base + a.size_bytes for a in region.areas):

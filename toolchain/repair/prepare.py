@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any, Literal
 
 from quant.calibrate import ObserverName, calibrate, default_observer
+from quant.file import read_parameters
 from quant.repair.file import Repair
 from quant.repair.step import Quantization
 from quant.sample import Sample
@@ -106,6 +108,35 @@ def prepared(
     notes = tuple(dict.fromkeys((*plain.notes, *(n for t in found.tried if t.kept for n in t.notes))))
     done = replace(plain, network=found.network, quantization=found.quantization, notes=notes)
     return replace(done, effort=effort, held_out=found.held_out, tried=found.tried)
+
+
+def prepared_by_file(network: Network, file: Path) -> Prepared:
+    """As a parameters file says. Raises ConfigError, CompileError."""
+    changed, tensors = network, list[str]()
+
+    def needed(repair: Quantization) -> list[str]:
+        nonlocal changed, tensors
+        changed = network.through(repair)
+        tensors = changed.tensors
+        return tensors
+
+    found = read_parameters(file, tensors=needed, known=network.model.types, numerics=network.chip.numerics).quantization
+    ranges = {**{name: found.ranges[name] for name in tensors}, **changed.selection.given}
+    return Prepared(changed, replace(found, ranges=ranges, held=changed.model.stored))
+
+
+def prepared_alike(network: Network, other: Prepared) -> Prepared:
+    """As the same model in other shapes is. Raises CompileError: it has tensors that the other has not."""
+    changed = network.through(other.quantization)
+    known = other.quantization.ranges
+    missing = next((name for name in changed.tensors if name not in known), None)
+    if missing is not None:
+        raise CompileError(
+            f"tensor {missing!r} is none of the entry's that was calibrated, since what is folded depends on the shapes; "
+            f"build it into a file of its own, or give --quant FILE with a range of it"
+        )
+    ranges = {**{name: known[name] for name in changed.tensors}, **changed.selection.given}
+    return Prepared(changed, replace(other.quantization, ranges=ranges, held=changed.model.stored), label=other.label)
 
 
 def _calibrated(

@@ -56,8 +56,9 @@ class Session:
     backend: what runs the programs: "simulator" decodes and runs their bytes, "reference" evaluates the integer graph with
     numpy, others are found by name (docs/backends.md). timing, check: cycles, and the machine's rules, where the backend has
     them. host: where islands run. bases: addresses of areas of DRAM, where the machine's host sets them
-    (`{"constants": 0x100000, "input:x": 0x8000}`, docs/image.md). Raises ProgramError for a file that is not there or not sound,
-    CompileError for a backend or a host that is not there, and for bases that cannot be.
+    (`{"constants": 0x100000, "input:x": 0x8000}`, docs/image.md). entry: which of a file's programs for several sets of input
+    shapes, None: the only one. Raises ProgramError for a file that is not there or not sound, CompileError for a backend, a host
+    or an entry that is not there, and for bases that cannot be.
     """
 
     def __init__(
@@ -69,13 +70,12 @@ class Session:
         timing: bool = False,
         check: bool = True,
         bases: Mapping[str, int] = MappingProxyType({}),
+        entry: str | None = None,
     ):
         self.backend_name = backend if isinstance(backend, str) else type(backend).__name__
         self._backend = backend_named(backend, BACKENDS) if isinstance(backend, str) else Foreign(self.backend_name, backend)
         self._own = isinstance(model, Container)  # made here, not read: what it cannot compute is our bug
-        if isinstance(model, bytes):
-            model = container_from_bytes(model, "model")
-        self.container = relocated(model if isinstance(model, Container) else read_container(model), bases)
+        self.container = relocated(_container(model, entry), bases)
         self._timing, self._check = timing, check
         self._providers = host_providers(host)
         self._islands: dict[int, Any] = {}
@@ -214,6 +214,16 @@ class Session:
             raise CompileError(f"{_island_name(island)}: onnxruntime cannot run them: {first_line(fault)}") from None
         real.update(zip(island.outputs, values))
         return Ran(session.get_providers()[0], island.nodes, None)
+
+
+def _container(model: str | Path | bytes | Container, entry: str | None) -> Container:
+    if isinstance(model, bytes):
+        return container_from_bytes(model, "model", entry)
+    if not isinstance(model, Container):
+        return read_container(model, entry)
+    if entry is not None:
+        raise CompileError(f"entry {entry}: goes with a file; a Container holds the programs of one set of shapes")
+    return model
 
 
 def _host_session(island: Island, providers: Sequence[str]) -> Any:

@@ -1,0 +1,79 @@
+"""What a build is calibrated and judged on, and what is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quant.data import HELD_FROM, Samples, held_out, open_data, random_data
+from toolchain.errors import CompileError, first_line
+from toolchain.frontend import NormalModel, to_graph
+from toolchain.ir.graph import TensorType
+from toolchain.options import BuildOptions
+from toolchain.report.accuracy import JudgedOn
+from toolchain.report.text import RANDOM
+
+
+@dataclass(frozen=True)
+class Data:
+    """given: of --calib, or random; judge: of --judge. on: what is judged on, where that is known already. notes: why they are
+    random all the same."""
+
+    given: Samples
+    judge: Samples | None
+    on: JudgedOn | None = None
+    notes: tuple[str, ...] = ()
+
+
+def data_of(model: NormalModel, options: BuildOptions) -> Data:
+    """Raises CompileError: no such data, or of other shapes."""
+    given = random_data(inputs_of(model))
+    if options.calibration is not None:
+        given = open_data(options.calibration, inputs_of(model), limit=options.samples)
+    return Data(given, None if options.judge is None else open_data(options.judge, inputs_of(model)))
+
+
+def data_in_other_shapes(model: NormalModel, options: BuildOptions) -> Data:
+    """Of an entry that is not calibrated: the same data where they fit its shapes, as images are made to, else random inputs."""
+    if options.calibration is None and options.judge is None:
+        return Data(random_data(inputs_of(model)), None, RANDOM)
+    on: JudgedOn = "judge" if options.judge is not None else "calib" if options.parameters is not None else "calibration"
+    try:
+        found = open_data(options.judge or options.calibration or "", inputs_of(model))
+        next(iter(found))
+    except CompileError as fault:
+        why = f"checked on random inputs, not judged: the data do not fit its shapes: {first_line(fault)}"
+        return Data(random_data(inputs_of(model)), None, RANDOM, (why,))
+    return Data(found, None, on)
+
+
+def inputs_of(model: NormalModel) -> dict[str, TensorType]:
+    return {n: model.types[n] for n in to_graph(model).inputs}
+
+
+def to_judge_on(data: Data, options: BuildOptions, calibrated_on: int | None) -> tuple[JudgedOn, Samples]:
+    """What was not calibrated on, where there is any."""
+    if data.on is not None:
+        return data.on, data.given
+    if data.judge is not None:
+        return "judge", data.judge
+    if options.calibration is None:
+        return RANDOM, data.given
+    if options.parameters is not None or calibrated_on is None:  # a quantized model may give all ranges itself
+        return "calib", data.given
+    held = held_out(data.given)
+    few = calibrated_on is not None and calibrated_on < HELD_FROM
+    return ("calibration", data.given) if few or next(iter(held), None) is None else ("held out", held)
+
+
+def judged_warnings(on: JudgedOn, options: BuildOptions) -> list[str]:
+    if on != "calibration":
+        return []
+    asked = "the gate judges" if options.gate else "judged"
+    return [f"{asked} on the data it was calibrated on: others may do worse; give more than {HELD_FROM} samples, or --judge DATA"]
+
+
+def random_warnings(options: BuildOptions) -> list[str]:
+    if options.calibration is not None or options.judge is not None:
+        return []
+    what = "calibrated and judged" if options.parameters is None else "judged"
+    return [f"{what} on RANDOM inputs: bits and cycles are right, accuracy means NOTHING; give --calib DATA"]

@@ -1,0 +1,96 @@
+"""What `npu-build` can be asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from quant.calibrate import OBSERVERS, ObserverName
+from toolchain.bounds import ENTRIES
+from toolchain.codegen import MAIN
+from toolchain.errors import CompileError
+from toolchain.isa import Machine
+from toolchain.repair.harness import EFFORTS, Effort
+from toolchain.repair.prepare import AUTO
+from toolchain.report.gate import OPEN, Gate
+from toolchain.runtime import host_providers
+from toolchain.schedule.options import LEVELS
+
+Shapes = Mapping[str, tuple[int, ...]]  # of inputs
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """What `npu-build` was asked for. hardware: a shipped name, a YAML file, or a machine already loaded. calibration None:
+    random inputs; parameters: an edited file of calibrate.py; host_nodes: what stays on the host: nodes of the model, their
+    operators, patterns of either; judge: data to judge on, None: what is held out of calibration; gate: what must be reached;
+    error_report: every layer's error is measured; static_ranges: what the model quantizes by each run's range is calibrated;
+    repair: what is done for the answer beyond calibration, None: nothing yet;
+    export_qdq: the integers are also made an ONNX model; entries: by name, shapes of inputs beside `shapes`, each a set for which
+    the file has programs of its own."""
+
+    hardware: str | Machine
+    calibration: str | None = None
+    parameters: str | None = None
+    shapes: Shapes = field(default_factory=dict)
+    host: str = "cpu"
+    level: int = 2
+    samples: int | None = None
+    observer: ObserverName | Literal["auto"] | None = None
+    host_nodes: tuple[str, ...] = ()
+    judge: str | None = None
+    gate: Gate = OPEN
+    error_report: bool = False
+    static_ranges: bool = False
+    repair: Effort | None = None
+    export_qdq: bool = False
+    entries: Mapping[str, Shapes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises CompileError: a level, a number of samples, an observer or a host that there is not, entries that cannot be."""
+        if type(self.level) is not int or not 0 <= self.level < len(LEVELS):
+            raise CompileError(f"level {self.level!r}: must be a whole number from 0 to {len(LEVELS) - 1}")
+        if self.samples is not None and self.samples < 1:
+            raise CompileError(f"samples {self.samples}: must be 1 or more")
+        if self.observer not in (*OBSERVERS, AUTO, None):
+            raise CompileError(f"observer {self.observer}: must be one of {', '.join((*OBSERVERS, AUTO))}")
+        if self.repair not in (*EFFORTS, None):
+            raise CompileError(f"repair {self.repair}: must be one of {', '.join(EFFORTS)}")
+        if self.repair not in (None, "none") and self.parameters is not None:
+            raise CompileError(f"repair {self.repair}: {self.parameters} holds what is built already; give one of them")
+        host_providers(self.host)
+        self._require_data()
+        self._require_entries()
+
+    def _require_data(self) -> None:
+        without_data = self.calibration is None and self.judge is None
+        if self.judge is not None and self.calibration is None and self.parameters is None:
+            raise CompileError(f"judge {self.judge}: what was calibrated on random inputs means nothing; give --calib or --quant")
+        if without_data and (self.gate or self.error_report):
+            asked = "error-report" if self.error_report else self.gate.asked[0]
+            raise CompileError(
+                f"{asked}: random inputs say nothing of accuracy; give --calib DATA, or --quant FILE and --judge DATA"
+            )
+
+    def _require_entries(self) -> None:
+        if len(self.entries) > ENTRIES:
+            raise CompileError(f"entry: {len(self.entries)} are given, a file holds {ENTRIES} at most; make several files")
+        for name, shapes in self.entries.items():
+            if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", name):
+                raise CompileError(f"entry {name}: a name has 1 to 64 letters, digits, '_' and '-', and does not begin with '-'")
+            twice = next((n for n in shapes if n in self.shapes), None)
+            if twice is not None:
+                raise CompileError(
+                    f"entry {name}: input {twice!r} has a shape by --shape, which is for all entries; give one of them"
+                )
+
+    def each(self) -> dict[str, BuildOptions]:
+        """By entry, what it is built with: all is judged, and what else is asked for made, of the first."""
+        if not self.entries:
+            return {MAIN: self}
+        shaped = {name: replace(self, shapes={**self.shapes, **shapes}, entries={}) for name, shapes in self.entries.items()}
+        first = next(iter(shaped))
+        aside = {"gate": OPEN, "error_report": False, "export_qdq": False}
+        return {name: one if name == first else replace(one, **aside) for name, one in shaped.items()}
