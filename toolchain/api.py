@@ -169,8 +169,6 @@ def _built(
     on, judging = to_judge_on(started.data, options, calibrated.samples)
     figures, judgement = _check((data, name), compiled, calibrated, (on, judging), evaluation, options, progress)
     hosted = _host_reasons(selection)
-    resident = LEVELS[options.level].residency
-    figures = {**figures, "nodes": explained(model.nodes, figures["layers"], container, hosted, resident)}
     figures["repair"] = calibrated.figures()
     figures["calibration_samples"] = calibrated.samples if options.calibration is not None else None
     warnings = (
@@ -346,7 +344,10 @@ def _check(
     figures = run_figures(container, [s.simulation for s in run.segments])
     figures["segments"] = [{"where": s.where, "nodes": len(s.nodes)} for s in run.segments]
     figures["warnings"] = [w for s in run.segments for w in s.warnings]
-    del run, simulator
+    flows = [simulator.program(i).flow if isinstance(s, Region) else None for i, s in enumerate(container.segments)]
+    resident = LEVELS[options.level].residency
+    figures["nodes"] = explained(model.nodes, figures["layers"], container, flows, _host_reasons(selection), resident)
+    del run, simulator, flows
     chip, parts = container.machine.chip, concat_parts(selection.graph, selection.shown)
     network = network_of(model, compiled.unfused, clamped(selection, chip), selection.shown, parts)
     observer = calibrated.label or default_observer(chip.numerics)

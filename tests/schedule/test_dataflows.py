@@ -52,6 +52,16 @@ def test_a_pair_that_no_array_has_is_not_tried(make: Make, net: Net) -> None:
     assert {op.unit for op in ops if isinstance(op, Convolution | Depthwise)} == {0, 1}
 
 
+def test_a_dataflow_of_too_small_an_array_is_not_tried(make: Make, net: Net) -> None:
+    """The array that has it holds the sums of none but the smallest tiles, which are made for the other one."""
+    second = (
+        "  more:\n    kind: mac_array\n    rows: 2\n    columns: 2\n    dataflow: os\n    more_dataflows: [ws]\n"
+        "    accumulators: {entries: 4}\n    types: [{activation: int8, weight: int8}]\n    post: [table, add]\n"
+    )
+    _, ops = built(network(net), make(changes=[("  vector:\n", f"{second}  vector:\n")]))
+    assert {op.dataflow for op in ops if isinstance(op, Convolution | Depthwise)} == {0}
+
+
 def test_a_number_that_the_array_has_not_is_told(make: Make, net: Net) -> None:
     machine = make()
     _, ops = built(network(net), machine)

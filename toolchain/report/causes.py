@@ -16,20 +16,19 @@ from toolchain.codegen import Container, Region
 from toolchain.hw.chip import Chip, ConvolutionLimits
 from toolchain.hw.engines import MacArray
 from toolchain.ir.graph import Graph, Node
-from toolchain.isa import decode
 from toolchain.machine import (
     TABLE_FUNCTIONS,
     Convolution,
     Copy,
     Depthwise,
     Emit,
+    Flow,
     MachineOp,
     MatrixProduct,
     Signal,
     Space,
     Table,
     Wait,
-    dispatched,
     rated_as,
 )
 from toolchain.ops.convolution.integer import IntegerConvolution
@@ -41,16 +40,18 @@ from toolchain.ops.unary import Lookup
 _POOLS = ("AveragePool", "GlobalAveragePool", "ReduceMean")
 
 
-def causes(container: Container, operators: Mapping[str, str], resident: bool) -> dict[str, tuple[str, ...]]:
-    """operators: the model's nodes -> their ONNX operators; resident: the build's level keeps tensors in SRAM between layers.
-    Gives the sentences of every layer that has any, by its name."""
+def causes(
+    container: Container, flows: Sequence[Flow | None], operators: Mapping[str, str], resident: bool
+) -> dict[str, tuple[str, ...]]:
+    """flows: the operations of each segment that is a program; operators: the model's nodes -> their ONNX operators; resident:
+    the build's level keeps tensors in SRAM between layers. Gives the sentences of every layer that has any, by its name."""
     chip, graph = container.machine.chip, container.graph
     nodes, producers, consumers = {n.name: n for n in graph.nodes}, graph.producers(), graph.consumers()
     found: dict[str, tuple[str, ...]] = {}
-    for region in container.segments:
-        if not isinstance(region, Region):
+    for region, flow in zip(container.segments, flows, strict=True):
+        if not isinstance(region, Region) or flow is None:
             continue
-        for info, ops in zip(region.layers, _by_layer(region, container)):
+        for info, ops in zip(region.layers, _by_layer(region, flow)):
             node = nodes.get(info.name)
             if node is None:
                 continue
@@ -62,10 +63,8 @@ def causes(container: Container, operators: Mapping[str, str], resident: bool) -
     return found
 
 
-def _by_layer(region: Region, container: Container) -> list[list[MachineOp]]:
+def _by_layer(region: Region, flow: Flow) -> list[list[MachineOp]]:
     found: list[list[MachineOp]] = [[] for _ in region.layers]
-    decoded = decode(region.program, container.machine.isa)
-    flow = dispatched(container.machine.chip, decoded.ops, decoded.words, region.bases)
     for index, op in enumerate(flow):
         layer = region.layer_of(flow, index)
         if layer >= 0 and not isinstance(op, Signal | Wait) and not any(i for i, _ in flow.iterations[index]):

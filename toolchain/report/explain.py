@@ -8,6 +8,7 @@ from typing import Any
 from toolchain.codegen import Container
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
+from toolchain.machine import Flow
 from toolchain.machine.parameter import OPEN_LIMIT
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.convolution.parameters import is_depthwise
@@ -25,17 +26,19 @@ def explained(
     nodes: Sequence[tuple[str, str]],
     layers: Iterable[Mapping[str, Any]],
     container: Container,
+    flows: Sequence[Flow | None],
     host: Mapping[str, str],
     resident: bool,
 ) -> list[Row]:
-    """nodes: (name, operator) of the model's own nodes, in its order; layers: of the report; host: node -> why it runs there;
+    """nodes: (name, operator) of the model's own nodes, in its order; layers: of the report; flows: the operations of each
+    segment that is a program, as the front end dispatches them; host: node -> why it runs there;
     resident: the build's level keeps tensors in SRAM between layers.
 
     Gives node, op, engine, layer, cycles (of the whole layer), segment and operations of the layer (first and last), reason, and
     `made_by`: "model", or "compiler" for a layer that the model does not have, which stands before the node that it serves.
     """
     layers = list(layers)
-    why = causes(container, dict(nodes), resident)
+    why = causes(container, flows, dict(nodes), resident)
     owner = {source: layer for layer in layers for source in layer["sources"]}
     views = {source for node in container.graph.nodes if isinstance(node.op, Reshape) for source in node.sources}
     rows = [_row(name, op, owner.get(name), name in views, host.get(name), why) for name, op in nodes]

@@ -6,7 +6,6 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
 from toolchain.machine import MachineOp, Space
@@ -96,16 +95,15 @@ class CostModel:
         return found
 
     def able(self, layer: Layer, visited: Iterable[Sequence[Work] | int]) -> tuple[Unit, ...]:
-        """The units that can run every work of the layer, so that each of them can take any chain."""
+        """The units that can run every work of the layer, so that each of them can take any chain; none where its tiles are too
+        large for the arrays that have their dataflow."""
         found: list[Unit] | None = None
         for work in (work for works in visited if not isinstance(works, int) for work in works):
             runs = self.runs(layer, work)
             found = list(runs) if found is None else [u for u in found if u in runs]
             if len(found) < 2:
                 break
-        if not found:
-            raise InternalError(f"{layer.node.name}: no unit can run all of its tiles")
-        return tuple(found)
+        return tuple(found or ())
 
     def runs(self, layer: Layer, work: Work) -> Runs:
         """A work's instructions on each unit that can run it, with its operands in that unit's memories."""

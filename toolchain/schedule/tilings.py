@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from toolchain.errors import InternalError
 from toolchain.hw.units import Unit
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Tiling, Work
@@ -103,6 +104,8 @@ class LayerTilings:
             return None
         if known.able is None:
             known.able = self._units if len(self._units) == 1 else self._model.able(self._layer, visited)
+            if not known.able and tiling.variant == (0, 0):
+                raise InternalError(f"{self._layer.node.name}: no unit can run all of its tiles")
         units = self._fitting(known.able, known.sizes, room)
         found: list[LayerPlan] = []
         for depth, apart in self._depths:
