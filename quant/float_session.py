@@ -147,7 +147,8 @@ class FloatSession:
             values.update(zip(outputs, made, strict=True))
             del made
             later = {n for _, reads, _, _ in self._sessions[at + 1 :] for n in reads}
-            values = {n: v for n, v in values.items() if n in later or n in outputs}
+            held = later.union(outputs)
+            values = {n: v for n, v in values.items() if n in held}
             for name in outputs:
                 value = values[name] if name in later else values.pop(name)
                 if name in wanted:

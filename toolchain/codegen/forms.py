@@ -10,13 +10,15 @@ import dataclasses
 import enum
 import types
 import typing
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
 from toolchain.errors import InternalError
+
+ArrayAt = Callable[[Any], np.ndarray]  # the array whose bytes are where a file says
 
 
 def packed(value: Any, array: Callable[[np.ndarray], Any]) -> Any:
@@ -34,26 +36,59 @@ def packed(value: Any, array: Callable[[np.ndarray], Any]) -> Any:
     raise InternalError(f"a compiled file holds no {type(value).__name__}: {value!r:.60}")
 
 
-def unpacked(value: Any, hint: Any, array: Callable[[Any], np.ndarray]) -> Any:
+def unpacked(value: Any, hint: Any, array: ArrayAt) -> Any:
     """The inverse, of a value of type `hint`. Raises ValueError where it is of another kind."""
-    hint = _without_none(hint) if value is not None else hint
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    return _reader(hint)(value, array)
+
+
+@cache
+def _reader(hint: Any) -> Callable[[Any, ArrayAt], Any]:
+    """`unpacked` of values of one type."""
+    inner, origin, arguments = _without_none(hint), typing.get_origin(hint), typing.get_args(hint)
+    if inner is not hint:
+        given = _reader(inner)
+        return lambda value, array: None if value is None else given(value, array)
     if origin is np.ndarray:
-        if not isinstance(value, dict) or value.keys() != {"array"}:
-            raise ValueError(f"{value!r:.40} is no array")
-        return array(value["array"])
+        return _array
     if dataclasses.is_dataclass(hint):
-        return typing.cast(type, hint)(**unpacked_fields(value, typing.cast(type, hint), array))
-    if origin is tuple and isinstance(value, list):
-        hints = [arguments[0]] * len(value) if arguments[1:] == (...,) else list(arguments)
-        if len(hints) == len(value):
-            return tuple(unpacked(v, h, array) for v, h in zip(value, hints))
+        kind = typing.cast(type, hint)
+        return lambda value, array: kind(**unpacked_fields(value, kind, array))
+    if origin is tuple:
+        return _many(_reader(arguments[0])) if arguments[1:] == (...,) else _each([_reader(h) for h in arguments])
+    return partial(_plain, hint)
+
+
+def _array(value: Any, array: ArrayAt) -> np.ndarray:
+    if not isinstance(value, dict) or value.keys() != {"array"}:
+        raise ValueError(f"{value!r:.40} is no array")
+    return array(value["array"])
+
+
+def _many(read: Callable[[Any, ArrayAt], Any]) -> Callable[[Any, ArrayAt], tuple[Any, ...]]:
+    def values(value: Any, array: ArrayAt) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise ValueError(f"is {value!r:.40}")
+        return tuple(read(v, array) for v in value)
+
+    return values
+
+
+def _each(reads: Sequence[Callable[[Any, ArrayAt], Any]]) -> Callable[[Any, ArrayAt], tuple[Any, ...]]:
+    def values(value: Any, array: ArrayAt) -> tuple[Any, ...]:
+        if not isinstance(value, list) or len(value) != len(reads):
+            raise ValueError(f"is {value!r:.40}")
+        return tuple(read(v, array) for read, v in zip(reads, value))
+
+    return values
+
+
+def _plain(hint: Any, value: Any, array: ArrayAt) -> Any:
     if not _fits(value, hint):
         raise ValueError(f"is {value!r:.40}")
     return value
 
 
-def unpacked_fields(value: Any, kind: type, array: Callable[[Any], np.ndarray]) -> dict[str, Any]:
+def unpacked_fields(value: Any, kind: type, array: ArrayAt) -> dict[str, Any]:
     """By field of the dataclass `kind`. Raises ValueError that names the field."""
     hints = field_types(kind)
     if not isinstance(value, dict):
@@ -65,7 +100,7 @@ def unpacked_fields(value: Any, kind: type, array: Callable[[Any], np.ndarray]) 
     found = {}
     for name, hint in hints.items():
         try:
-            found[name] = unpacked(value[name], hint, array)
+            found[name] = _reader(hint)(value[name], array)
         except ValueError as wrong:
             raise ValueError(f"{name} {wrong}") from None
     return found
@@ -119,8 +154,6 @@ def _without_none(hint: Any) -> Any:
 
 def _fits(value: Any, hint: Any) -> bool:
     """Whether a field of a plain type may hold the value."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return value is None
     if typing.get_origin(hint) is typing.Literal:
         return value in typing.get_args(hint)
     if not isinstance(hint, type):

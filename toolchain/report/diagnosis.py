@@ -16,7 +16,6 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Quant
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.elementwise import IntegerBinary
-from toolchain.ops.kit.operator import NpuOp
 from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.ops.unary import Lookup
 from toolchain.report.blocks import Block
@@ -141,8 +140,7 @@ def _with_cause(row: LayerError, cause: Cause, why: str, remedy: str) -> LayerEr
 def _row(found: Measured, block: Block, sums: Sums, weights: float | None) -> LayerError:
     network, shares = found.network, _shares(sums, weights)
     node, signal = block.layer, sums.own.signal
-    made = {n for host in network.integer.nodes if not isinstance(host.op, NpuOp) for n in host.outputs}
-    given = "host" if network.shown[block.tensor].model in made else "input"
+    given = "host" if network.shown[block.tensor].model in network.made_by_host else "input"
     return LayerError(
         layer=None if node is None else node.name,
         op=given if node is None else type(node.op).__name__,

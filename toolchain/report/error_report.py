@@ -27,6 +27,7 @@ ALIKE_DB = 10.0
 NO_SCORE = 0.05  # a Sigmoid's or Softmax's output that never passes it has found nothing
 WORST = 3
 _M = 1 << 20
+_LAYER = 16384  # elements that take as long as what a layer costs whatever its size
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Effort:
 
     @classmethod
     def of(cls, network: Network) -> Effort:
-        elements = max(1, sum(network.integer.types[b.tensor].elements for b in network.blocks))
+        elements = max(1, sum(network.integer.types[b.tensor].elements + _LAYER for b in network.blocks))
         bounded = (min(max(budget * _M // elements, low), high) for budget, low, high in ((16, 1, 4), (40, 3, 16), (60, 4, 12)))
         return cls(*bounded, kept=1 if elements > 8 * _M else KEPT)
 

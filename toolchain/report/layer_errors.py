@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,10 @@ class Network:
         found = self.integer.types[name].quant
         assert found is not None
         return found
+
+    @cached_property
+    def made_by_host(self) -> frozenset[str]:
+        return frozenset(n for node in self.integer.nodes if not isinstance(node.op, NpuOp) for n in node.outputs)
 
 
 @dataclass
