@@ -33,6 +33,7 @@ def with_sync(machine: Machine, channels: int, **sync: int) -> Machine:
     return replace(machine, chip=chip.model_copy(update={"engines": engines, "sync": chip.sync.model_copy(update=sync)}))
 
 
+@pytest.mark.slow
 @settings(
     max_examples=30,
     deadline=None,

@@ -197,6 +197,7 @@ def test_bits_only_where_the_machine_has_them(kind: str) -> None:
     assert any(reason.startswith("has no bits for count_outer, but this chip uses 1 to ") for reason in said)
 
 
+@pytest.mark.slow
 def test_random_moves_and_products(tmp_path: Path) -> None:
     """A build holds its program against the reference: x in any order, multiplied by another matrix for each or for all."""
     seen: Counter[str] = Counter()

@@ -7,6 +7,7 @@ it did to each pair.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from networks import NETWORKS, figures, ranges_file, update_ranges
@@ -17,6 +18,7 @@ from toolchain.schedule.options import LEVELS
 
 GOLDEN = Path(__file__).parent / "networks.txt"
 LEVEL = 2  # what a build does unless told otherwise
+LARGE = "resnet50_224"
 SMALL = "resnet8_cifar"  # a network of convolutions and sums that is cheap enough for every level
 LARGEST_ERROR, MEAN_ERROR = 0.035, 0.003  # of the cost model's cycles against the simulator's
 PAIRS = [(n, m, LEVEL) for n in NETWORKS for m in shipped_names()]
@@ -34,13 +36,18 @@ def read_golden() -> dict[str, str]:
     return {line[:width]: line for line in lines}
 
 
+def _marked(network: str, machine: str, level: int) -> Any:
+    slow = network == LARGE and machine != shipped_names()[0]
+    return pytest.param(network, machine, level, marks=[pytest.mark.slow] if slow else [])
+
+
 def write_golden(lines: dict[str, str]) -> None:
     """In the order of the names, without pairs that are no more."""
     wanted = [lines[key] for pair in PAIRS if (key := label(*pair)) in lines]
     write_whole(GOLDEN, ("\n".join(wanted) + "\n").encode())
 
 
-@pytest.mark.parametrize(("network", "machine", "level"), PAIRS)
+@pytest.mark.parametrize(("network", "machine", "level"), [_marked(*pair) for pair in PAIRS])
 def test_programs_outputs_and_cycles_are_the_golden_ones(network: str, machine: str, level: int, update_golden: bool) -> None:
     if update_golden:
         update_ranges(network)

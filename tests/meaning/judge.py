@@ -131,17 +131,8 @@ class Verdict:
 def judged(proto: onnx.ModelProto, machine: Machine, samples: Samples, folder: Path, level: int = 2) -> Verdict:
     """Builds the file for the machine, calibrated on the samples, and holds each float output against the file."""
     model, data = save(proto, samples, folder)
-    quantized: list[tuple[Graph, Graph, Mapping[str, tuple[str, str]]]] = []
-    real = api.quantize
-
-    def seen(graph: Graph, chip: Any, ranges: Any) -> Graph:
-        quantized.append((graph, real(graph, chip, ranges), graph.origins))
-        return quantized[-1][1]
-
-    with patch.object(api, "quantize", seen):
-        built = build(model, BuildOptions(machine, calibration=str(data), level=level))
-    selected, integer, origins = quantized[0]
-    codes = held(proto, model, samples, reported_codes(integer, origins))
+    built, selected, integer = _built(model, BuildOptions(machine, calibration=str(data), level=level))
+    codes = held(proto, model, samples, reported_codes(integer, selected.origins))
     numerics = machine.chip.numerics
     bits = 16 if numerics.activation == "int16" else 8
     constants, ways = with_constants(integer), nearest(Rounding(numerics.rounding))
@@ -160,6 +151,26 @@ def judged(proto: onnx.ModelProto, machine: Machine, samples: Samples, folder: P
             left = codes_db(a, codes.get(name))
             found.append(Judged(name, int(np.count_nonzero(a)), sqnr_db(a, b), worst, error, steps, left, of_float))
     return Verdict(built, tuple(found), operators(selected, built.container.graph))
+
+
+def _built(model: Path, options: BuildOptions) -> tuple[Build, Graph, Graph]:
+    """And the graph before and behind quantization."""
+    quantized: list[tuple[Graph, Graph]] = []
+    real = api.quantize
+
+    def seen(graph: Graph, chip: Any, ranges: Any) -> Graph:
+        quantized.append((graph, real(graph, chip, ranges)))
+        return quantized[-1][1]
+
+    with patch.object(api, "quantize", seen):
+        return build(model, options), *quantized[0]
+
+
+def built_through(proto: onnx.ModelProto, machine: Machine, samples: Samples, folder: Path) -> Seen:
+    """The operators that a build of the file goes through."""
+    model, data = save(proto, samples, folder)
+    built, selected, _ = _built(model, BuildOptions(machine, calibration=str(data)))
+    return operators(selected, built.container.graph)
 
 
 def held(proto: onnx.ModelProto, model: Path, samples: Samples, codes: Codes) -> dict[str, tuple[float, int]]:

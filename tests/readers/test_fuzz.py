@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "fuzz_readers.py"
 
 
+@pytest.mark.slow
 def test_damaged_files_are_taken_or_refused() -> None:
     done = subprocess.run([sys.executable, SCRIPT, "300"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]

@@ -173,6 +173,7 @@ def test_a_small_buffer_has_smaller_tiles(residual: Path, make: Make) -> None:
     assert len(fewer) > len(more)
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_refused(residual: Path, make: Make) -> None:
     with pytest.raises(CompileError) as caught:
         build(residual, BuildOptions(make(memory("128 B"), operands(CONSTANTS))))
