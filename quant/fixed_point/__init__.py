@@ -5,6 +5,7 @@
 
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.errors import FixedPointError, ScaleRangeError
+from quant.fixed_point.core.groups import GroupForm, WeightScaling
 from quant.fixed_point.core.numerics import Numerics
 from quant.fixed_point.core.requant import Requant, identity_requant, make_requant
 from quant.fixed_point.core.requantization import requantize
@@ -56,6 +57,7 @@ from quant.fixed_point.pointwise.resize import (
 )
 from quant.fixed_point.pointwise.tables import TableForm, build_table8, build_table16, interpolate16, lookup8, lookup16
 from quant.fixed_point.sums.conv import ConvWeights, conv1d, conv2d, conv_transpose2d, finish_sums
+from quant.fixed_point.sums.groups import WeightGroups
 from quant.fixed_point.sums.matmul import matmul
 from quant.fixed_point.sums.pool import (
     average_pool_tflite,
@@ -76,6 +78,7 @@ __all__ = [
     "CoordinateMode",
     "CurveTable",
     "FixedPointError",
+    "GroupForm",
     "HardSwish",
     "LinearAxis",
     "Matrix",
@@ -94,6 +97,8 @@ __all__ = [
     "SoftmaxUnit",
     "TableForm",
     "VectorCase",
+    "WeightGroups",
+    "WeightScaling",
     "add",
     "add_direct",
     "arg_max",

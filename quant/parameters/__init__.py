@@ -3,12 +3,14 @@
 from quant.parameters.activations import SMALLEST_SCALE, activation_quant, least_error_range, quant_range
 from quant.parameters.biases import BiasQuant, Enlarged, bias_quant
 from quant.parameters.codes import weight_code_range
+from quant.parameters.groups import GivenGroups
 from quant.parameters.offsets import Compensation, bias_compensation
 from quant.parameters.weight_scales import SMALLEST_CHANNEL
 from quant.parameters.weights import (
     WeightQuant,
     along,
     expressible_weight,
+    given_groups,
     product_scale,
     requantized,
     taken_weight,
@@ -21,12 +23,14 @@ __all__ = [
     "BiasQuant",
     "Compensation",
     "Enlarged",
+    "GivenGroups",
     "WeightQuant",
     "activation_quant",
     "along",
     "bias_compensation",
     "bias_quant",
     "expressible_weight",
+    "given_groups",
     "least_error_range",
     "product_scale",
     "quant_range",

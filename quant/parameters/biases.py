@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.fixed_point.core.numerics import Numerics
+from quant.parameters.groups import form_of
 from quant.parameters.weights import WeightQuant, requantized
 from toolchain.errors import CompileError, InternalError
 from toolchain.ir.graph import Quant
@@ -29,8 +30,8 @@ class Enlarged:
 
 @dataclass(frozen=True, eq=False)
 class BiasQuant:
-    """codes: int32[oc], at scale input x weight; `weight` as it must be used with them; peak: int64[oc], the largest magnitude
-    that the accumulator, or accumulator and bias together, can reach with any input."""
+    """codes: int32[oc] (int64 with weights in groups), at scale input x weight; `weight` as it must be used with them; peak:
+    int64[oc], the largest magnitude that the accumulator, or accumulator and bias together, can reach with any input."""
 
     codes: Array
     weight: WeightQuant
@@ -59,11 +60,13 @@ def bias_quant(
     if real.shape != (channels,) or not np.isfinite(real).all():
         raise CompileError(f"{name}: bias must be {channels} finite numbers, one for each output channel; mend the model")
     limit = min(numerics.largest_sum, _LARGEST_SUM)
+    # Groups divide the scale by a bit of theirs each, and a bias has that much more of them: entries in memory hold int64.
+    most = 2**31 - 1 if weight.groups is None else limit
     total = np.ones(len(weight.scales))
     original, causes = weight, np.zeros(channels, bool)
     products, peak, codes = _peaks(real, weight, input_quant, numerics)
     for attempt in range(20):  # rounding may leave an enlargement a little short, small codes more often: then by more
-        code_over = np.abs(codes) / (2**31 - 1)
+        code_over = np.abs(codes) / most
         over = np.maximum(peak / limit, code_over)
         if not (over > 1).any():
             break
@@ -72,7 +75,7 @@ def bias_quant(
         total = total * factor
         weight = requantized(w, original, original.scales * total, numerics)
         products, peak, codes = _peaks(real, weight, input_quant, numerics)
-        _refuse_lost_bits(total, causes, numerics, name)
+        _refuse_lost_bits(total, causes, original, numerics, name)
     else:
         raise InternalError(f"{name}: enlarging the weight scales does not converge (peak {peak.max():.0f}, limit {limit})")
     enlarged = tuple(
@@ -80,13 +83,13 @@ def bias_quant(
         for c, f in enumerate(np.broadcast_to(total, (channels,)))
         if f > 1
     )
-    return BiasQuant(codes.astype(np.int32), weight, peak.astype(np.int64), enlarged)
+    return BiasQuant(codes.astype(np.int32 if weight.groups is None else np.int64), weight, peak.astype(np.int64), enlarged)
 
 
 def _peaks(real: Array, weight: WeightQuant, x: Quant, numerics: Numerics) -> tuple[Array, Array, Array]:
     """-> float64[oc] peak of the products, peak with the bias, bias codes."""
     first, last = numerics.activation.limits
-    rows = np.moveaxis(weight.codes, weight.axis, 0).reshape(len(real), -1).astype(np.float64)
+    rows = np.moveaxis(weight.whole, weight.axis, 0).reshape(len(real), -1).astype(np.float64)
     at_first, at_last = rows * (first - x.zero_point), rows * (last - x.zero_point)
     low, high = np.minimum(at_first, at_last).sum(1), np.maximum(at_first, at_last).sum(1)
     codes = np.rint(real / (x.scale * weight.scales))
@@ -102,14 +105,18 @@ def _enlargement(over: Array, scales: int, numerics: Numerics, spare: float) -> 
     return np.where(factor > 1, factor * (1 + spare), 1.0)
 
 
-def _refuse_lost_bits(total: Array, causes: Array, numerics: Numerics, name: str) -> None:
-    bits, accumulator_bits = numerics.weight.bits, numerics.accumulator_bits
+def _refuse_lost_bits(total: Array, causes: Array, weight: WeightQuant, numerics: Numerics, name: str) -> None:
+    """Of groups it is their scales that lose them."""
+    bits, what = numerics.weight.bits, "its weights"
+    if weight.groups is not None:
+        bits, what = form_of(numerics).scale_bits, "the scales of its groups"
+    accumulator_bits = numerics.accumulator_bits
     lost = np.where(causes, np.log2(np.broadcast_to(total, causes.shape)), 0.0)
     if lost.max(initial=0.0) <= bits / 2:
         return
     c = int(np.argmax(lost))
     raise CompileError(
         f"{name}: the products of output channel {c} outgrow {accumulator_bits}-bit accumulators "
-        f"(engines.mac.accumulators.bits), and shrinking its weights to fit would cost {lost[c]:.1f} of their {bits} bits; "
+        f"(engines.mac.accumulators.bits), and shrinking {what} to fit would cost {lost[c]:.1f} of their {bits} bits; "
         f"accumulators of {accumulator_bits + int(np.ceil(lost[c]))} bits would do, or fewer input channels"
     )

@@ -9,8 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.groups import WeightScaling
 from quant.fixed_point.core.numerics import Numerics
+from quant.fixed_point.sums.groups import WeightGroups
 from quant.parameters.codes import weight_code_range
+from quant.parameters.groups import (
+    GivenGroups,
+    channel_scales,
+    covering_groups,
+    fitting_codes,
+    form_of,
+    group_codes,
+    real_groups,
+    whole_groups,
+)
 from quant.parameters.weight_scales import weight_scales
 from toolchain.errors import CompileError
 
@@ -21,15 +33,28 @@ _COARSE_STEPS = 2.0**10  # multipliers below this round a scale by more than 2**
 
 @dataclass(frozen=True, eq=False)
 class WeightQuant:
-    """real = scales (along `axis`; one for all where it has one entry) x codes. codes: int8, in the weights' shape."""
+    """real = scales (along `axis`; one for all where it has one entry) x codes, or, where there are groups, x what they make of
+    the codes. codes: int8, in the weights' shape, whose first dimension is `axis` where there are groups."""
 
     codes: Array
     scales: Array
     axis: int
+    groups: WeightGroups | None = None
+
+    @property
+    def scaling(self) -> WeightScaling:
+        """Which weights share a scale."""
+        group = 0 if self.groups is None else self.groups.size
+        return WeightScaling(self.axis if len(self.scales) > 1 else None, group)
+
+    @property
+    def whole(self) -> Array:
+        """int8 or int32, in the weights' shape: what sums are made of."""
+        return self.codes if self.groups is None else self.groups.applied(self.codes)
 
     def dequantized(self) -> Array:
         """float64, in the weights' shape."""
-        return self.codes * along(self.scales, self.axis, self.codes.ndim)
+        return self.whole * along(self.scales, self.axis, self.codes.ndim)
 
 
 def along(values: Array, axis: int, rank: int) -> Array:
@@ -40,10 +65,18 @@ def along(values: Array, axis: int, rank: int) -> Array:
 
 
 def weight_quant(
-    w: Array, axis: int, numerics: Numerics, *, method: Literal["minmax", "mse"] | None = None, name: str = "weights"
+    w: Array,
+    axis: int,
+    numerics: Numerics,
+    *,
+    group: int = 0,
+    method: Literal["minmax", "mse"] | None = None,
+    name: str = "weights",
 ) -> WeightQuant:
     """Symmetric codes, a scale for each index of `axis` where the machine has them, else one for all.
 
+    group: so many weights along the reduction have a scale of their own, and a minimum where the machine has those; `axis` is the
+    first then, and their order that of memory.
     method: 'minmax' covers the largest weight; 'mse' searches the clipping of least squared error, which pays at int4.
     None: minmax at int8, mse at int4. Powers of two are always searched. Weights in small whole ratios, such as 1:3:9 of a
     linear interpolation, take the finest scale that holds them exactly. A channel of zeros takes the largest scale of the
@@ -57,15 +90,35 @@ def weight_quant(
     if not numerics.weights_per_channel:
         rows = rows.reshape(1, -1)
     method = method or ("mse" if numerics.weight is CodeType.INT4 else "minmax")
+    if group:
+        real = covering_groups(np.asarray(w, np.float64).reshape(len(w), -1), group, numerics, method)
+        scales = channel_scales(real, numerics)
+        whole = whole_groups(real, scales, group, form_of(numerics))
+        return WeightQuant(group_codes(w, whole, scales, weight_code_range(numerics.weight)), scales, 0, whole)
     scales = weight_scales(rows, numerics, method)
     return requantized(w, WeightQuant(np.zeros(w.shape, np.int8), scales, axis), scales, numerics)
 
 
 def requantized(w: Array, weight: WeightQuant, scales: Array, numerics: Numerics) -> WeightQuant:
-    """The weights `w` at other scales."""
+    """The weights `w` at other scales. Groups keep what they mean, as near as whole numbers at these come."""
     first, last = weight_code_range(numerics.weight)
+    if weight.groups is not None:
+        real = real_groups(weight.groups, weight.scales)
+        groups = whole_groups(real, scales, weight.groups.size, form_of(numerics))
+        return WeightQuant(group_codes(w, groups, scales, numerics.weight.limits), scales, weight.axis, groups)
     steps = np.asarray(w, np.float64) / along(scales, weight.axis, w.ndim)
     return WeightQuant(np.clip(np.rint(steps), first, last).astype(np.int8), scales, weight.axis)
+
+
+def given_groups(given: GivenGroups, shape: tuple[int, ...], numerics: Numerics) -> WeightQuant | None:
+    """A file's own codes in `shape`; their scales and minima rounded to whole numbers of the machine's bits. None where it cannot
+    hold them so."""
+    fitting = fitting_codes(given, numerics)
+    if fitting is None:
+        return None
+    codes, real = fitting
+    scales = channel_scales(real, numerics)
+    return WeightQuant(codes.reshape(shape), scales, 0, whole_groups(real, scales, given.size, form_of(numerics)))
 
 
 def taken_weight(chosen: WeightQuant, w: Array, numerics: Numerics, *, name: str) -> WeightQuant:

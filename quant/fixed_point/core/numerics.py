@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.errors import FixedPointError
+from quant.fixed_point.core.groups import GroupForm
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.rounding import Rounding
 from quant.fixed_point.core.scale import ScaleForm
@@ -30,7 +31,8 @@ class Numerics:
     weights_per_channel: a scale for each output channel; scale: what a requantization may multiply by; rounding: of the machine,
     per_op where an operation differs; overflow: of a requantization's result, before its clamp; accumulator_bits: where sums
     wrap; add_left_shift: bits that both operands of a sum are shifted by before they meet (0: none); interpolation: between
-    entries of 16-bit tables.
+    entries of 16-bit tables; groups: what it has of weights in groups, None where it has none; weight_group: how many weights
+    share a scale where a model says nothing else, 0: those of an output channel, or all.
     """
 
     activation: CodeType = CodeType.INT8
@@ -44,6 +46,8 @@ class Numerics:
     accumulator_bits: int = 32
     add_left_shift: int = 20
     interpolation: Literal["tosa", "tflite"] = "tosa"
+    groups: GroupForm | None = None
+    weight_group: int = 0
 
     def __post_init__(self) -> None:
         for name, known, made in (
@@ -60,6 +64,9 @@ class Numerics:
         unknown = sorted(set(self.per_op) - set(ROUNDED_OPERATIONS))
         if unknown:
             raise FixedPointError(f"numerics: per_op names {', '.join(unknown)}; known are {', '.join(ROUNDED_OPERATIONS)}")
+        sizes = () if self.groups is None else self.groups.sizes
+        if self.weight_group and self.weight_group not in sizes:
+            raise FixedPointError(f"numerics: weight_group={self.weight_group}; must be 0 or one of groups.sizes={sizes}")
         object.__setattr__(self, "per_op", {operation: Rounding(rounding) for operation, rounding in self.per_op.items()})
 
     def rounding_of(self, operation: str) -> Rounding:

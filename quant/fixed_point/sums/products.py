@@ -37,7 +37,7 @@ class ProductMethod(StrEnum):
 class Matrix:
     """A right operand [k, n] with what is worth keeping between products (weights). Frozen; its parts appear at need."""
 
-    values: Array  # int8, uint8 or int16 [k, n], C-contiguous
+    values: Array  # int8, uint8, int16 or int32 [k, n], C-contiguous
     zero_point: int | Array  # scalar, or int64[n]
 
     @cached_property
@@ -60,10 +60,12 @@ class Matrix:
         ones = np.ones((1, self.values.shape[0]), np.uint8)
         return matmul_integer().run(ones, self, 0)[0].astype(np.int64)
 
-    @property
+    @cached_property
     def largest(self) -> int:
-        """The largest abs(values - zero_point), by type and zero point."""
+        """The largest abs(values - zero_point), by type and zero point; of int32, of which few use all bits, by the values."""
         lowest, highest = type_limits(self.values.dtype)
+        if self.values.dtype.itemsize > 2:
+            lowest, highest = int(self.values.min(initial=0)), int(self.values.max(initial=0))
         if isinstance(self.zero_point, int):
             return max(highest - self.zero_point, self.zero_point - lowest)
         return max(highest - int(self.zero_point.min()), int(self.zero_point.max()) - lowest)

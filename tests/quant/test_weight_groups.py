@@ -1,0 +1,215 @@
+"""Quantizing weights into groups: from float, and from the blocks that other files hold them in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quant.fixed_point import CodeType, GroupForm, Numerics, ScaleForm, WeightScaling, make_requant, matmul, requantize
+from quant.parameters import (
+    GivenGroups,
+    bias_quant,
+    expressible_weight,
+    given_groups,
+    requantized,
+    weight_code_range,
+    weight_quant,
+)
+from toolchain.errors import CompileError
+from toolchain.ir.graph import Quant
+
+BLOCK = 32
+Q4_1 = np.dtype([("d", "<f2"), ("m", "<f2"), ("codes", "u1", BLOCK // 2)])  # of ggml: w = d code + m, low nibbles first half
+Q8_0 = np.dtype([("d", "<f2"), ("codes", "i1", BLOCK)])
+
+
+def grouped(weight: str = "int4", bits: int = 8, minimum: int = 16, **changes: Any) -> Numerics:
+    form = GroupForm((BLOCK,), bits, minimum)
+    return Numerics(
+        **{"activation": CodeType.INT16, "weight": CodeType(weight), "accumulator_bits": 64, "groups": form} | changes
+    )
+
+
+def q4_1_blocks(w: np.ndarray) -> np.ndarray:
+    """float[o, k] -> Q4_1[o, k / 32], as ggml's quantize_row_q4_1 makes them."""
+    blocks = w.reshape(len(w), -1, BLOCK).astype(np.float32)
+    low, high = blocks.min(2), blocks.max(2)
+    found = np.zeros(blocks.shape[:2], Q4_1)
+    found["d"], found["m"] = (high - low) / 15, low
+    step = np.where(high > low, (high - low) / 15, 1)[..., None]
+    codes = np.minimum(15, ((blocks - low[..., None]) / step + 0.5).astype(np.uint8))
+    found["codes"] = codes[..., : BLOCK // 2] | (codes[..., BLOCK // 2 :] << 4)
+    return found
+
+
+def held_q4_1(blocks: np.ndarray) -> tuple[GivenGroups, np.ndarray]:
+    """Codes, scales and minima; and the real weights."""
+    low, high = blocks["codes"] & 15, blocks["codes"] >> 4
+    codes = np.concatenate([low, high], 2).astype(np.int64)
+    d, m = blocks["d"].astype(np.float64), blocks["m"].astype(np.float64)
+    real = d[..., None] * codes + m[..., None]
+    return GivenGroups(codes.reshape(len(codes), -1), d, m, BLOCK), real.reshape(len(codes), -1)
+
+
+def db(wanted: np.ndarray, found: np.ndarray) -> float:
+    return float(10 * np.log10(np.sum(wanted**2) / np.sum((found - wanted) ** 2)))
+
+
+def weights(o: int, k: int, seed: int = 0) -> np.ndarray:
+    """Heavy tails and channels of unequal size, as language models have them."""
+    rng = np.random.default_rng(seed)
+    return rng.standard_t(5, (o, k)) * np.exp(rng.normal(0, 0.5, (o, 1))) * 0.02
+
+
+@pytest.mark.parametrize(("bits", "floor"), [(8, 45), (16, 70)])
+def test_a_product_of_q4_1_is_that_of_the_real_weights(bits: int, floor: float) -> None:
+    given, real = held_q4_1(q4_1_blocks(weights(1536, 576)))
+    numerics = grouped(bits=bits)
+    held = given_groups(given, real.shape, numerics)
+    assert held is not None
+    x = np.random.default_rng(5).normal(0, 1, (24, 576))
+    s_x, y = np.abs(x).max() / 32767, x @ real.T
+    codes, s_y = np.rint(x / s_x).astype(np.int16), np.abs(y).max() / 32767
+    found = bias_quant(None, real, held, Quant(s_x, 0), numerics)
+    sums = matmul(codes, np.ascontiguousarray(found.weight.whole.T), accumulator_bits=64)
+    requant = make_requant(s_x * found.weight.scales / s_y, ScaleForm(), numerics.rounding, low=-32768, high=32767)
+    out = requantize(sums, requant, np.dtype(np.int16)) * s_y
+    exact = x @ found.weight.dequantized().T
+    assert not found.enlarged
+    assert db(exact, out) > 70  # of what is held, int16's rounding alone
+    assert db(y, out) > floor  # of the file's weights, by as many bits as its scales are held in
+
+
+@pytest.mark.parametrize("bits", [8, 12, 16])
+def test_scales_and_minima_are_as_near_as_their_bits(bits: int) -> None:
+    given, real = held_q4_1(q4_1_blocks(weights(64, 192)))
+    held = given_groups(given, real.shape, grouped(bits=bits))
+    assert held is not None and held.groups is not None and held.scaling == WeightScaling(0, BLOCK)
+    assert np.array_equal(held.codes, given.codes - 8)
+    assert int(held.groups.scales.max()) < 1 << bits
+    lost = np.abs(held.dequantized() - real)  # half a step of the scale at each code, and half of one for the minimum
+    assert (lost <= held.scales[:, None] * (0.5 * np.abs(held.codes) + 0.5) * (1 + 1e-9)).all()
+
+
+def test_q8_0_is_held_by_its_codes() -> None:
+    w = weights(16, 96)
+    blocks = w.reshape(16, 3, BLOCK)
+    found = np.zeros((16, 3), Q8_0)
+    found["d"] = np.abs(blocks).max(2) / 127
+    found["codes"] = np.rint(blocks / found["d"].astype(np.float64)[..., None])
+    given = GivenGroups(found["codes"].reshape(16, 96).astype(np.int64), found["d"].astype(np.float64), None, BLOCK)
+    held = given_groups(given, w.shape, grouped("int8", 16, 0))
+    assert held is not None and held.groups is not None and held.groups.minima is None
+    assert np.array_equal(held.codes, given.codes)
+    real = given.codes * np.repeat(given.scales, BLOCK, 1)
+    assert db(real, held.dequantized()) > 85
+
+
+def test_zero_points_with_fractions_are_minima() -> None:
+    rng = np.random.default_rng(3)
+    codes, d, z = rng.integers(0, 16, (8, 64)), rng.uniform(0.5, 1, (8, 2)), rng.uniform(0, 15, (8, 2))
+    held = given_groups(GivenGroups(codes, d, -d * z, BLOCK), codes.shape, grouped(bits=16))
+    assert held is not None
+    assert db((codes - np.repeat(z, BLOCK, 1)) * np.repeat(d, BLOCK, 1), held.dequantized()) > 75
+
+
+def test_what_a_machine_cannot_hold_is_not_taken() -> None:
+    d, ones = np.ones((1, 1)), np.ones((1, 1))
+    wide = GivenGroups(np.arange(32)[None], d, None, BLOCK)
+    assert given_groups(wide, (1, 32), grouped()) is None  # 5 bits of codes
+    shifted = GivenGroups(np.arange(32)[None] % 16, d, None, BLOCK)
+    assert given_groups(shifted, (1, 32), grouped()) is not None
+    assert given_groups(shifted, (1, 32), grouped(minimum=0)) is None  # 0 to 15 is -8 to 7 and a minimum
+    signed = GivenGroups(np.arange(32)[None] % 16 - 8, d, None, BLOCK)
+    assert given_groups(signed, (1, 32), grouped(minimum=0)) is not None
+    assert given_groups(signed._replace(minima=ones), (1, 32), grouped(minimum=0)) is None
+    assert given_groups(signed._replace(size=64), (1, 32), grouped()) is None
+    assert given_groups(signed, (1, 32), grouped(groups=None)) is None
+
+
+def test_a_scale_below_zero_turns_the_codes() -> None:
+    codes = np.arange(-7, 8).repeat(3)[None, :32]
+    held = given_groups(GivenGroups(codes, np.full((1, 1), -0.5), None, BLOCK), codes.shape, grouped(minimum=0))
+    assert held is not None
+    np.testing.assert_allclose(held.dequantized(), codes * -0.5)
+
+
+CASES = st.tuples(
+    st.sampled_from(["int4", "int8"]),
+    st.sampled_from([4, 8, 16]),
+    st.sampled_from([0, 12, 16]),
+    st.sampled_from(["multiplier", "pow2"]),
+    st.booleans(),
+    st.integers(33, 100),
+    st.integers(0, 2**32),
+)
+
+
+@settings(derandomize=True, deadline=None, max_examples=80)
+@given(CASES)
+def test_groups_from_float(case: tuple[Any, ...]) -> None:
+    weight, bits, minimum, kind, each, k, seed = case
+    rng = np.random.default_rng(seed)
+    w = rng.normal(0, 1, (5, k)) * np.exp(rng.normal(0, 1, (5, 1))) + rng.normal(0, 0.3)
+    w[0] = 0
+    numerics = grouped(weight, bits, minimum, scale=ScaleForm(kind), weights_per_channel=each)
+    held = weight_quant(w, 0, numerics, group=BLOCK, method="minmax")
+    first, last = weight_code_range(numerics.weight)
+    assert held.groups is not None and held.groups.scales.shape == (5, -(-k // BLOCK))
+    assert held.scales.shape == (5 if each else 1,)
+    assert first <= held.codes.min() and held.codes.max() <= last
+    assert held.groups.scales.max() <= (1 << bits) - 1
+    assert (held.groups.minima is None) == (minimum == 0)
+    if kind == "pow2":
+        assert (np.frexp(held.scales)[0] == 0.5).all()
+    steps = np.repeat(held.groups.scales, BLOCK, 1)[:, :k] * held.scales[:, None]
+    step = held.scales[:, None]
+    # half a step of the group; a scale that was rounded down moves the outermost code by half a step of the channel each
+    assert (np.abs(held.dequantized() - w) <= 0.5 * steps + 0.5 * step * (last - first + 1) + 1e-12).all()
+    assert not held.dequantized()[0].any()
+
+
+def test_groups_lose_less_than_channels() -> None:
+    w = weights(64, 576)
+    lost = {}
+    for name, numerics, group in (
+        ("channel", grouped(), 0),
+        ("symmetric", grouped(minimum=0), BLOCK),
+        ("minima", grouped(), BLOCK),
+    ):
+        lost[name] = db(w, weight_quant(w, 0, numerics, group=group).dequantized())
+    assert lost["channel"] + 3 < lost["symmetric"] < lost["minima"]
+
+
+def test_other_scales_keep_what_groups_mean() -> None:
+    w, numerics = weights(8, 96), grouped(bits=16)
+    held = weight_quant(w, 0, numerics, group=BLOCK)
+    grown = requantized(w, held, held.scales * 3, numerics)
+    assert grown.groups is not None and held.groups is not None
+    assert np.abs(grown.groups.scales - held.groups.scales / 3).max() <= 0.5
+    assert db(held.dequantized(), grown.dequantized()) > 60
+    assert expressible_weight(w, held, 1.0, numerics) is held
+
+
+def test_narrow_accumulators_take_bits_of_the_scales() -> None:
+    w = np.full((2, 64), 0.5)
+    numerics = grouped("int8", 8, 0, activation=CodeType.INT8, accumulator_bits=28)
+    held = weight_quant(w, 0, numerics, group=BLOCK)
+    found = bias_quant(None, w, held, Quant(0.1, 0), numerics)
+    assert found.enlarged and found.peak.max() <= numerics.largest_sum
+    np.testing.assert_allclose(found.weight.dequantized(), w, rtol=0.01)
+    narrow = grouped("int8", 8, 0, activation=CodeType.INT8, accumulator_bits=20)
+    with pytest.raises(CompileError, match=r"shrinking the scales of its groups to fit would cost 9\.0 of their 8 bits"):
+        bias_quant(None, w, held, Quant(0.1, 0), narrow, name="fc")
+
+
+def test_a_bias_beside_groups_may_be_wider() -> None:
+    w, numerics = weights(4, 64), grouped(bits=16, accumulator_bits=48)
+    held = weight_quant(w, 0, numerics, group=BLOCK)
+    found = bias_quant(np.full(4, 3.0), w, held, Quant(1e-4, 0), numerics)
+    assert not found.enlarged and found.codes.min() > 2**31
+    np.testing.assert_allclose(found.codes * 1e-4 * held.scales, 3.0)
