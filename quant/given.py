@@ -20,8 +20,9 @@ _WHOLE = 2.0**-16  # steps from a whole number: scales that were folded twice in
 
 def kept(given: GivenQuant, numerics: Numerics) -> bool:
     """Whether a machine holds tensors at any such scale and zero point, in codes of that width."""
-    free = numerics.scale.kind != "pow2" and (not numerics.symmetric_activations or given.quant().zero_point == 0)
-    return free and given.bits == numerics.activation.bits
+    if given.bits != numerics.activation.bits or numerics.scale.kind == "pow2":
+        return False
+    return not numerics.symmetric_activations or given.quant(numerics.activation).zero_point == 0
 
 
 def stored_codes(value: Array, how: Stored | None, numerics: Numerics) -> tuple[Array, Quant] | None:
@@ -29,7 +30,7 @@ def stored_codes(value: Array, how: Stored | None, numerics: Numerics) -> tuple[
     them, or the constant is another by now."""
     if how is None or how.quant is None or not kept(how.quant, numerics):
         return None
-    quant = how.quant.quant()
+    quant = how.quant.quant(numerics.activation)
     codes = np.asarray(value, np.float64) / quant.scale + quant.zero_point
     low, high = numerics.activation.limits
     whole = np.rint(codes)

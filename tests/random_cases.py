@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 from hypothesis import strategies as st
 
+from quant.fixed_point.core.codes import CodeType
 from tests.random_exports import EXPORTS
 from tests.random_layers import LAYERS, convolution
 from tests.random_network import DrawnModel, Network, Shape
@@ -16,6 +17,7 @@ from tests.random_units import draw_accumulators, draw_mappings, draw_single_fun
 from toolchain.frontend.read import newest_opset
 from toolchain.hw import read_source
 from toolchain.hw.chip import Chip
+from toolchain.hw.numerics import ActivationName
 from toolchain.hw.rules import broken_rules
 from toolchain.isa import Machine, load_machine
 from toolchain.isa.machine import read_table
@@ -80,6 +82,7 @@ def machines(draw: Any) -> DrawnMachine:
     base = _machine(draw(st.sampled_from(["edge16", "wide32_w4a16", "ws8_pow2", "ethos_u55_256"])))
     data = json.loads(base.chip.model_dump_json())
     mac, vector, dma = (data["engines"][k] for k in ("mac", "vector", "dma"))
+    activation = _types(draw, data["numerics"], mac)
     mac["rows"], mac["columns"] = draw(st.sampled_from([1, 4, 8, 16])), draw(st.sampled_from([1, 3, 8, 16]))
     mac["depth"] = draw(st.sampled_from([1, 1, 4]))
     mac |= draw_mappings(draw)
@@ -94,7 +97,7 @@ def machines(draw: Any) -> DrawnMachine:
     data["sync"]["semaphores"] = draw(st.sampled_from([6, 9, 32]))
     data["sync"]["max_count"] = draw(st.sampled_from([1, 2, 15]))
     for memory in data["memories"].values():
-        memory["alignment_bytes"] = max(base.chip.activation_bytes, draw(st.sampled_from([1, 4, 16, 64])))
+        memory["alignment_bytes"] = max(activation.size_bytes, draw(st.sampled_from([1, 4, 16, 64])))
         memory["read_bytes_per_cycle"] = draw(st.sampled_from([1.0, 3.75, 16.0]))
         memory["shared_ports"] = draw(st.booleans())
         memory["banks"] = draw(st.sampled_from([1, 2, 8]))
@@ -129,9 +132,18 @@ _CONTROLS: tuple[dict[str, Any], ...] = (
 )
 
 
+def _types(draw: Any, numerics: dict[str, Any], mac: dict[str, Any]) -> CodeType:
+    """Of activations: the machine's own, or another of as many bits."""
+    own = CodeType(numerics["activation"])
+    drawn = draw(st.sampled_from([name for name in get_args(ActivationName) if CodeType(name).bits == own.bits]))
+    numerics["activation"] = drawn
+    mac["types"] = [{**rate, "activation": drawn} if rate["activation"] == own else rate for rate in mac["types"]]
+    return CodeType(drawn)
+
+
 def _numerics(draw: Any, numerics: dict[str, Any]) -> None:
     kind = draw(st.sampled_from(["multiplier", "multiplier", "pow2", "float32", "scale16"]))
-    numerics["symmetric_activations"] = draw(st.booleans())
+    numerics["symmetric_activations"] = CodeType(numerics["activation"]).low < 0 and draw(st.booleans())
     numerics["weights_per_channel"] = draw(st.booleans())
     numerics["per_op"] = {}
     numerics["overflow"] = draw(st.sampled_from(["saturate", "saturate", "wrap"]))

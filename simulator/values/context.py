@@ -57,13 +57,13 @@ class Context:
         return self.bytes_of(op, role, address, self._table_bytes)
 
     def looked_up(self, x: Array, table: Array) -> Array:
-        """table: as `table` gives it, int8[256], or int16[513] interpolated."""
+        """table: as `table` gives it, an entry for each code, or int16[513] interpolated."""
         if x.dtype.itemsize == 1:
-            return lookup8(x, table.view(np.int8))
+            return lookup8(x, table.view(self.activation))
         return lookup16(x, table.view("<i2"), self.numerics.interpolation)
 
     def output(self, op: Any, height: int, width: int, channels: int) -> Array:
-        """int8 or int16[h, w, c] where the operation writes."""
+        """Activations[h, w, c] where the operation writes."""
         strides = (op.output_row_stride, op.output_column_stride, self.size)
         return self.feature_map(op, "output", op.output_address, (height, width, channels), strides)
 

@@ -13,7 +13,7 @@ def pool(op: Pool, context: Context) -> None:
     strides, kernel = (op.stride_height, op.stride_width), (op.kernel_height, op.kernel_width)
     dilations, zero = (op.dilation_height, op.dilation_width), op.input_zero_point
     if op.kind == PoolKind.MAX:
-        x, pads = context.window_input(op, op.channels, -(1 << (8 * context.size - 1)))
+        x, pads = context.window_input(op, op.channels, int(np.iinfo(context.activation).min))
         q = max_pool(x, kernel=kernel, strides=strides, pads=pads, dilations=dilations, low=op.clamp_low, high=op.clamp_high)
         context.window_output(op, op.channels)[...] = q[0]
         return

@@ -304,6 +304,24 @@ def test_sums_of_int16_codes_have_no_room_for_the_headroom_of_int8(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_uint8_codes_need_zero_points(tmp_path, symmetric):
+    changes = [
+        ("{activation: int8, weight: int8}", "{activation: uint8, weight: int8}"),
+        ("  activation: int8\n", "  activation: uint8\n"),
+    ]
+    changes += [("  rounding: double_round", "  symmetric_activations: true\n  rounding: double_round")] if symmetric else []
+    write_changed(tmp_path, "edge16.yaml", changes)
+    if not symmetric:
+        assert load_machine("mine.yaml").chip.numerics.activation.limits == (0, 255)
+        return
+    line = line_of(tmp_path / "mine.yaml", "symmetric_activations")
+    assert faults_of() == [
+        f"mine.yaml:{line}: numerics.symmetric_activations: zero points of 0 leave uint8 no code for a negative number; "
+        "leave it false, or have signed activations"
+    ]
+
+
 def test_faults_of_the_instruction_table_show_beside_those_of_the_chip(tmp_path):
     write_changed(tmp_path, "edge16.yaml", [("banks: 8", "banks: 0")])
     table = "isa/descriptors1024.yaml"

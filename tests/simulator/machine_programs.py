@@ -37,6 +37,8 @@ _BASE: dict[str, Any] = {
             "types": (
                 {"activation": "int8", "weight": "int8"},
                 {"activation": "int8", "weight": "int4"},
+                {"activation": "uint8", "weight": "int8"},
+                {"activation": "uint8", "weight": "int4"},
                 {"activation": "int16", "weight": "int8", "rate": 0.5},
                 {"activation": "int16", "weight": "int4", "rate": 0.5},
             ),

@@ -52,18 +52,20 @@ class PlainMachine:
         self.chip = chip
         self.memory: list[bytearray] = [bytearray(dram), *(bytearray(s.memory.size) for s in chip.spaces[1:])]
         self.word = chip.array.accumulators.sum_bytes if chip.array.accumulators.memory else 0
-        self.size = 2 if chip.numerics.activation == "int16" else 1
+        kind = str(chip.numerics.activation)
+        self.size, self.signed = (2 if kind.endswith("16") else 1), not kind.startswith("u")
+        self.least = -(1 << (8 * self.size - 1)) if self.signed else 0
         self.acc: dict[tuple[int, ...], int] = {}
 
-    # numbers
+    # numbers: activations where no size is given, else signed
 
-    def get(self, address: int, size: int | None = None, space: int = 1) -> int:
-        size = size or self.size
-        return int.from_bytes(self.memory[space][address : address + size], "little", signed=True)
+    def get(self, address: int, size: int = 0, space: int = 1) -> int:
+        end = address + (size or self.size)
+        return int.from_bytes(self.memory[space][address:end], "little", signed=size > 0 or self.signed)
 
-    def put(self, address: int, value: int, space: int = 1, size: int | None = None) -> None:
-        size = size or self.size
-        self.memory[space][address : address + size] = value.to_bytes(size, "little", signed=True)
+    def put(self, address: int, value: int, space: int = 1, size: int = 0) -> None:
+        held = value.to_bytes(size or self.size, "little", signed=size > 0 or self.signed)
+        self.memory[space][address : address + len(held)] = held
 
     # sums in the accumulators, or in the memory that they are
 
@@ -76,11 +78,11 @@ class PlainMachine:
             if self.word:
                 self.put(op.sums_address + number * self.word, total, ACCUMULATORS, self.word)
 
-    def requantized(self, key: Any, x: int, m: int, s: int, zero: int, low: int, high: int, bits: int | None = None) -> int:
+    def requantized(self, key: Any, x: int, m: int, s: int, zero: int, low: int, high: int, bits: int = 0) -> int:
         numerics = self.chip.numerics
         y = rounded(x, m, s, numerics.rounding_of(key)) + zero
         if numerics.overflow == "wrap":
-            y = wrapped(y, bits or 8 * self.size)
+            y = wrapped(y, bits or 8 * self.size) if bits or self.signed else y % 256
         return max(low, min(high, y))
 
     def inner(self, key: str, x: int, m: int, s: int) -> int:
@@ -93,7 +95,7 @@ class PlainMachine:
 
     def looked_up(self, x: int, table: int) -> int:
         if self.size == 1:
-            return self.get(table + x + 128)
+            return self.get(table + x - self.least)
         i, f = (x + 32768) >> 7, (x + 32768) & 127
         t0, t1 = self.get(table + 2 * i, 2), self.get(table + 2 * i + 2, 2)
         if self.chip.numerics.interpolation == "tflite":  # in int16 throughout
@@ -244,7 +246,7 @@ class PlainMachine:
                                 at = op.input_address + row * op.input_row_stride + column * op.input_column_stride
                                 seen.append(self.get(at + c * self.size))
                     if op.kind == 0:
-                        q = max(op.clamp_low, min(op.clamp_high, max(seen, default=-(1 << (8 * self.size - 1)))))
+                        q = max(op.clamp_low, min(op.clamp_high, max(seen, default=self.least)))
                     else:
                         total = sum(v - op.input_zero_point for v in seen)
                         limits = (op.output_zero_point, op.clamp_low, op.clamp_high)

@@ -67,6 +67,7 @@ class Draw:
     def __init__(self, chip: Chip, seed: int):
         self.rng = np.random.default_rng(seed)
         self.chip, self.size = chip, chip.activation_bytes
+        self.middle = (sum(chip.numerics.activation.limits) + 1) // 2
         self.next = int(self.rng.integers(0, 40)) * 2
         self.parameter_blocks: list[tuple[int, int]] = []
 
@@ -85,7 +86,7 @@ class Draw:
         return self.place(height * row), row, column
 
     def zero(self) -> int:
-        return self.between(-128, 127)
+        return self.middle + self.between(-128, 127)
 
     def scale(self) -> tuple[int, int]:
         if self.chip.numerics.scale.kind == "pow2":
@@ -93,10 +94,10 @@ class Draw:
         return self.between(1 << 30, (1 << 31) - 1), self.between(30, 40)
 
     def clamp(self) -> tuple[int, int]:
-        limit = 1 << (8 * self.size - 1)
+        low, high = self.chip.numerics.activation.limits
         if self.between(0, 1):
-            return -limit, limit - 1
-        return self.between(-limit, 0), self.between(1, limit - 1)
+            return low, high
+        return self.between(low, self.middle), self.between(self.middle + 1, high)
 
     def parameters(self, channels: int) -> int:
         address = self.place(16 * channels)

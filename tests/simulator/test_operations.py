@@ -16,6 +16,9 @@ from toolchain.machine import Convolution, MatrixProduct, broken_capability
 CHIPS = {
     "int8": small_chip(),
     "int4": small_chip(numerics__weight="int4", numerics__rounding="single_half_up", engines__mac__dataflow="ws"),
+    "uint8": small_chip(numerics__activation="uint8"),
+    "uint8_wrap": small_chip(numerics__activation="uint8", numerics__overflow="wrap", numerics__rounding="half_even"),
+    "uint8_memory": small_chip(numerics__activation="uint8", **accumulator_changes()),
     "int16": small_chip(**int16_changes(), engines__mac__accumulators={"entries": 4096, "bits": 48}),
     "int16_int4": small_chip(**int16_changes(), numerics__weight="int4", numerics__rounding="half_away"),
     "narrow": small_chip(engines__mac__accumulators={"entries": 4096, "bits": 24}, numerics__rounding="half_even"),

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.rounding import Rounding
 from toolchain.errors import InternalError
@@ -175,7 +174,7 @@ class _Writer:
             given = next(n for n in self.chosen.nodes if n.name == node.name)
             codes = np.rint(self.chosen.constants[given.inputs[2]].astype(np.float64) / steps)
         name = f"{node.name}/bias"
-        if numerics.activation is not CodeType.INT8 or np.abs(codes).max(initial=0) > np.iinfo(np.int32).max:
+        if numerics.activation.bits != 8 or np.abs(codes).max(initial=0) > np.iinfo(np.int32).max:
             return self._constant(name, (codes * steps).astype(np.float32))
         return self._stored(name, codes.astype(np.int32), steps, np.zeros(steps.shape, np.int32), 0)
 

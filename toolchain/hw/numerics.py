@@ -13,7 +13,7 @@ from quant.fixed_point.core.scale import ScaleForm, ScaleKind
 from toolchain.hw.section import Section
 
 # Of the types there are, those that machines may have, and their arrays take.
-ActivationName = Literal["int8", "int16"]
+ActivationName = Literal["int8", "uint8", "int16"]
 WeightName = Literal["int4", "int8"]
 # A text of a file is the member of that name.
 RoundingName = Annotated[Rounding, Field(strict=False)]

@@ -190,8 +190,12 @@ def _numerics(chip: Chip) -> Iterator[Broken]:
             yield ("numerics", "scale", "multiplier_bits"), f"{scale.multiplier_bits} bits; rounding scale16 takes at most 15"
         elif rule == "reduced16" and scale.shift_min < 17:
             yield ("numerics", "scale", "shift_min"), f"{scale.shift_min} is below 17, the least of rounding reduced16"
-    if activation is CodeType.INT16 and numerics.add_left_shift > 15:
-        reason = f"{numerics.add_left_shift} bits on int16 codes overflow the 32 bits of a sum; give at most 15"
+    if activation.low == 0 and numerics.symmetric_activations:
+        reason = f"zero points of 0 leave {activation} no code for a negative number; leave it false, or have signed activations"
+        yield ("numerics", "symmetric_activations"), reason
+    most = 31 - activation.bits
+    if numerics.add_left_shift > most:
+        reason = f"{numerics.add_left_shift} bits on {activation} codes overflow the 32 bits of a sum; give at most {most}"
         yield ("numerics", "add_left_shift"), reason
     if table.entries != activation.table_entries:
         reason = f"{activation} activations use {activation.table_entries} entries, got {table.entries}"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quant.fixed_point.core.codes import CodeType
 from toolchain.ir.graph import Quant
 
 Array = NDArray[Any]
@@ -26,14 +27,19 @@ class GivenQuant:
     def bits(self) -> int:
         return BITS[self.dtype]
 
-    def quant(self) -> Quant:
-        """The same in signed codes: an unsigned type moves by half of its codes, exactly."""
-        return Quant(self.scale, self.zero_point - (2 ** (self.bits - 1) if self.dtype.startswith("u") else 0))
+    @property
+    def low(self) -> int:
+        """The least code."""
+        return int(np.iinfo(self.dtype).min)
+
+    def quant(self, codes: CodeType) -> Quant:
+        """The same in codes of another type of as many bits: their zero point is as far from the least code, exactly."""
+        return Quant(self.scale, self.zero_point - self.low + codes.low)
 
     def ends(self) -> tuple[float, float]:
         """The real values of the least and the largest code."""
-        half, q = 2 ** (self.bits - 1), self.quant()
-        return q.scale * (-half - q.zero_point), q.scale * (half - 1 - q.zero_point)
+        steps = self.low - self.zero_point
+        return self.scale * steps, self.scale * (steps + 2**self.bits - 1)
 
 
 @dataclass(frozen=True, eq=False)

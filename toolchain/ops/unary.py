@@ -293,7 +293,8 @@ def make_table(function: Function, x: Quant, y: Quant, chip: Chip) -> LookupTabl
 
     numerics = chip.numerics
     if not numerics.activation.interpolates:
-        return LookupTable(build_table8(f, x.scale, x.zero_point, y.scale, y.zero_point), "none")
+        signed = numerics.activation.low < 0
+        return LookupTable(build_table8(f, x.scale, x.zero_point, y.scale, y.zero_point, signed=signed), "none")
     entries = build_table16(
         f, x.scale, y.scale, form=_form(y, chip), input_zero_point=x.zero_point, output_zero_point=y.zero_point
     )
@@ -307,7 +308,8 @@ def _form(y: Quant, chip: Chip) -> TableForm:
 
 @dataclass(frozen=True, eq=False)
 class Lookup(TiledOp):
-    """y = table[x]: int8[256] by code from -128, or int16[513] interpolated. function: as of `Unary`, for its rate only."""
+    """y = table[x]: an entry for each code of 8 bits from the least on, or int16[513] interpolated. function: as of `Unary`, for
+    its rate only."""
 
     NAME = "Lookup"
     VERSION = 2

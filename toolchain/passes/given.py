@@ -79,7 +79,7 @@ class _Taking:
             return
         self._nodes.append(node)
         if kept(found, self._chip.numerics):
-            self._given[node.outputs[0]] = found.quant()
+            self._given[node.outputs[0]] = found.quant(self._chip.numerics.activation)
 
     def _quantize(self, node: OnnxNode, found: GivenQuant) -> None:
         x, q = node.inputs[0], node.outputs[0]
@@ -95,8 +95,9 @@ class _Taking:
     def _rounded(self, x: str, found: GivenQuant, node: OnnxNode, reals: list[str]) -> str:
         """The tensor that holds `x` rounded: x itself, with a scale that it has or takes, or a Clip's output."""
         keeps, bounds = kept(found, self._chip.numerics), Range(*found.ends())
+        quant = found.quant(self._chip.numerics.activation)
         self._changed += not keeps
-        if keeps and self._takes(x, found.quant()):
+        if keeps and self._takes(x, quant):
             return x
         if not keeps and (x in self._graph.inputs or self._moved_from(x) == bounds):
             self._given[x] = bounds
@@ -104,7 +105,7 @@ class _Taking:
         if not reals:
             return x
         y = reals[0]
-        self._given[y] = found.quant() if keeps else bounds
+        self._given[y] = quant if keeps else bounds
         clip = OnnxOp("Clip", {"min": bounds.low, "max": bounds.high})
         self._nodes.append(Node(node.name, clip, (x,), (y,), node.sources))
         return y

@@ -167,7 +167,7 @@ def _at_int16(found: Measured, block: Block, shares: _Shares) -> float:
     is lost there too."""
     own, kind = found.sums[block.tensor].own, found.network.integer.types[block.tensor]
     assert kind.quant is not None
-    steps = FINE_STEPS if kind.dtype == "int8" else 1.0
+    steps = FINE_STEPS if CodeType(kind.dtype).bits == 8 else 1.0
     silent = own.rms < kind.quant.scale / math.sqrt(steps) / 2
     return 0.0 if silent else decibels(1.0, max(shares.alone - shares.clipped, 0.0) / steps)
 
@@ -283,7 +283,7 @@ def _remedy(row: LayerError, cause: Cause, found: Measured, quantized: Quantized
         ways.append(_other_range(row, cause, own.low, own.high, quantized))
     ways += [host] if host else []
     fine = cause not in ("weight rounding", "clipped tail", "accumulator overflow")
-    if numerics.activation is CodeType.INT8 and fine and row.at_int16_db > row.alone_db + _LOST_DB:
+    if numerics.activation.bits == 8 and fine and row.at_int16_db > row.alone_db + _LOST_DB:
         ways.append("numerics.activation: int16 in the machine's file")
     return ", or ".join(w for w in ways if w)
 

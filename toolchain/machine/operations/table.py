@@ -75,8 +75,9 @@ def lacking(function: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Table(MachineOp):
-    """out[y, x, c] = table[in[y, x, c]]; the table of `chip.numerics.table`: int8[256], the entry for code -128
-    first, or int16[513]. function: what the table holds, on machines that have rates for single functions; it changes no value.
+    """out[y, x, c] = table[in[y, x, c]]; the table of `chip.numerics.table`: an entry for each code of 8 bits, that
+    of the least code first, or int16[513]. function: what the table holds, on machines that have rates for single functions; it
+    changes no value.
     """
 
     NAME = "table"

@@ -82,9 +82,8 @@ def operand_rate(mac: MacArray, chip: Chip, weight: str) -> float:
 
 
 def matrix_rate(mac: MacArray, chip: Chip) -> float:
-    """Both operands are activations: b goes through the weight port, int16 as two int8 planes at half the rate."""
-    rate = operand_rate(mac, chip, "int8")
-    return rate / 2 if chip.numerics.activation == "int16" else rate
+    """Both operands are activations: b goes through the weight port, of 16 bits as two planes of 8 at half the rate."""
+    return operand_rate(mac, chip, "int8") / chip.numerics.activation.size_bytes
 
 
 def operand_reads(mac: MacArray, pixels: Whole, outputs: Whole, dataflow: Whole = 0) -> tuple[Whole, Whole]:

@@ -52,7 +52,7 @@ def pack_weights(rows: Array, weight: CodeType) -> bytes:
 
 @dataclass(frozen=True, eq=False)
 class LookupTable:
-    """int8[256], or int16[513] interpolated as `numerics.interpolation` says."""
+    """int8[256] or uint8[256], from the least code on, or int16[513] interpolated as `numerics.interpolation` says."""
 
     entries: Array
     form: Literal["none", "tosa", "tflite"]
