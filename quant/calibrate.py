@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 import numpy as np
 import onnx
 
+from quant.divided import Divided, cut
 from quant.fixed_point.core.numerics import Numerics
 from quant.float_session import FloatModel, FloatSession, PlainModel
 from quant.masks import LOWEST, UnlessMasked, masked_tensors
@@ -58,20 +59,28 @@ def calibrate(
     session_threads: int = 1,
     held_bytes: int = HELD_BYTES,
     computed_by: FloatModel | None = None,
+    divided: Divided | None = None,
 ) -> dict[str, Range]:
     """-> the range of each of `tensors` (float, inputs among them), in their order, over all samples of `data`.
 
     model: static, float, such that onnxruntime runs it; it is not changed. computed_by: what computes its tensors instead,
-    where another spelling of it shall. One pass over `data`, one sample in memory; a model
-    whose observed tensors take more than `held_bytes` runs in pieces.
+    where another spelling of it shall; divided: of a model with steps in the place of operators. One pass over `data`, one
+    sample in memory; a model whose observed tensors take more than `held_bytes` runs in pieces.
     numerics: needed by 'mse', which searches what the machine can express.
     Raises CompileError: no such tensor, no sample, a sample that onnxruntime refuses, NaN or infinity in a tensor.
     """
     make = _observer_factory(observer, numerics, percent)
-    masks = masked_tensors(model)
+    masks = _masks(model, divided)
     observers: dict[str, Observer] = {name: UnlessMasked(make()) if name in masks else make() for name in tensors}
     observe(
-        model, data, observers, progress=progress, session_threads=session_threads, held_bytes=held_bytes, computed_by=computed_by
+        model,
+        data,
+        observers,
+        progress=progress,
+        session_threads=session_threads,
+        held_bytes=held_bytes,
+        computed_by=computed_by,
+        divided=divided,
     )
     return {name: observers[name].range() for name in tensors}
 
@@ -109,11 +118,16 @@ def observed(
     *,
     progress: Progress | None = None,
     computed_by: FloatModel | None = None,
+    divided: Divided | None = None,
 ) -> Observed:
     """Histograms of `tensors`, for every observer at once; all else as in `calibrate`."""
     histograms = {name: Histogram() for name in tensors}
-    observe(model, data, histograms, progress=progress, computed_by=computed_by)
-    return Observed(histograms, masked_tensors(model))
+    observe(model, data, histograms, progress=progress, computed_by=computed_by, divided=divided)
+    return Observed(histograms, _masks(model, divided))
+
+
+def _masks(model: onnx.ModelProto, divided: Divided | None) -> frozenset[str]:
+    return masked_tensors(model if divided is None else divided.whole)
 
 
 class Sink(Protocol):
@@ -132,6 +146,7 @@ def observe(
     held_bytes: int = HELD_BYTES,
     computed_by: FloatModel | None = None,
     few_runs: bool = False,
+    divided: Divided | None = None,
 ) -> None:
     """Shows each sink its tensor's values, sample by sample. few_runs: as in `open_session`; all else as in `calibrate`."""
     sizes = tensor_bytes(model)
@@ -139,13 +154,13 @@ def observe(
     _check_names(list(sinks), sizes, inputs)
     session = _session(model, list(sinks), sizes, session_threads, held_bytes, computed_by, few_runs)
     producers = {output: node for node in model.graph.node for output in node.output}
-    masks, made_up = masked_tensors(model), bool(getattr(data, "random", False))
+    masks, made_up = _masks(model, divided), bool(getattr(data, "random", False))
     total = getattr(data, "count", None)
     done = 0
     for done, sample in enumerate(data, 1):
         where = _Sample(done - 1, made_up)
         for name, value in _values(session, sample, where):
-            sinks[name].update(_finite(value, name, where, producers, masks))
+            sinks[name].update(_finite(cut(name, value, divided), name, where, producers, masks))
         if progress:
             progress(done, total)
     if done == 0:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import onnx
 
+from quant.divided import Divided, cut_ranges
 from quant.fixed_point.core.numerics import Numerics
 from quant.links import Links
 from quant.masks import bound_masks
@@ -50,25 +51,28 @@ class JoinedPart:
         )
 
 
-def adjust_ranges(model: onnx.ModelProto, ranges: Mapping[str, Range]) -> Adjusted:
-    """The ranges as the model's structure demands them; tensors without a range are passed over.
+def adjust_ranges(model: onnx.ModelProto, ranges: Mapping[str, Range], divided: Divided | None = None) -> Adjusted:
+    """The ranges as the model's structure demands them; tensors without a range are passed over. divided: of a model with steps
+    in the place of operators: what these were says which tensors are masks and scores.
 
     Masks: where a Softmax reads scores plus a mask, both end where a masked position is surely gone (quant.masks).
     Scores: where a Sigmoid or Softmax reaches an output of the model, its range is [0, 1] and the Sigmoid's input reaches
     SCORE_LOGIT even if the data held nothing to detect.
     Concat: the joined range holds the range of every operand.
     Silence: a tensor that was zero throughout says nothing of a scale; it takes the range of what it was made from.
+    Between steps: nothing beyond the bounds of `divided`.
     """
-    graph = Links(model.graph)
-    found, notes = bound_masks(model, ranges)
+    whole = model if divided is None else divided.whole
+    graph = Links(whole.graph)
+    found, notes = bound_masks(whole, ranges)
     _open_scores(graph, found, notes)
     for node in graph.nodes:
         if node.op_type == "Concat" and node.output[0] in found:
             for operand in node.input:
                 if operand in found:
                     found[node.output[0]] = found[node.output[0]].union(found[operand])
-    _open_silence(graph, found, notes)
-    return Adjusted(found, tuple(notes))
+    _open_silence(Links(model.graph), found, notes)
+    return Adjusted(cut_ranges(found, divided), tuple(notes))
 
 
 def joined_parts(model: onnx.ModelProto, ranges: Mapping[str, Range], numerics: Numerics) -> list[JoinedPart]:

@@ -36,6 +36,7 @@ from toolchain.frontend import NormalModel, load_model
 from toolchain.hw import load_chip
 from toolchain.hw.chip import Chip
 from toolchain.isa import load_machine
+from toolchain.passes.decompose import decomposed, decomposed_everywhere
 from toolchain.repair.harness import EFFORTS
 from toolchain.repair.network import Network
 from toolchain.repair.prepare import AUTO, effort_of, prepared
@@ -105,8 +106,10 @@ def _require_machine(options: argparse.Namespace) -> None:
 
 
 def _calibrated(options: argparse.Namespace, model: NormalModel, data: Samples, chip: Chip | None) -> Found:
-    """Of every float tensor, so that the file serves several machines."""
+    """Of every float tensor, so that the file serves several machines; of operators in steps those of this machine, without one
+    those of any."""
     numerics = chip.numerics if chip else None
+    model = decomposed(model, chip) if chip else decomposed_everywhere(model)
     observer = options.observer or (default_observer(numerics) if numerics else "minmax")
     samples = 0
 
@@ -118,14 +121,15 @@ def _calibrated(options: argparse.Namespace, model: NormalModel, data: Samples, 
     ranges = calibrate(
         model.proto,
         data,
-        calibrated_tensors(model.proto, model.types),
+        [n for n in calibrated_tensors(model.proto, model.types) if n not in model.fixed],
         observer=observer,
         numerics=numerics,
         percent=options.percent,
         progress=progress,
         computed_by=model,
+        divided=model.divided,
     )
-    adjusted = adjust_ranges(model.proto, ranges)
+    adjusted = adjust_ranges(model.proto, ranges, model.divided)
     label = f"percentile {options.percent:g}" if observer == "percentile" else observer
     parameters = Parameters(adjusted.ranges, label, samples, **_of(options, model), hardware=chip.name if chip else "")
     poor = [p for p in joined_parts(model.proto, adjusted.ranges, numerics) if p.poor] if numerics else []
@@ -135,10 +139,12 @@ def _calibrated(options: argparse.Namespace, model: NormalModel, data: Samples, 
 def _repaired(options: argparse.Namespace, model: NormalModel, data: Samples) -> Found:
     """Of the tensors that one machine holds."""
     machine = load_machine(options.hw)
+    model = decomposed(model, machine.chip)
     network = Network(model, select_model(model, machine), machine)
     effort = effort_of(options.repair, network, data, real=True)
     found = prepared(network, data, options.observer, effort, show_progress)
-    numerics, ranges = machine.chip.numerics, found.quantization.ranges
+    numerics = machine.chip.numerics
+    ranges = {n: r for n, r in found.quantization.ranges.items() if n not in model.fixed}
     parameters = Parameters(
         ranges, found.label, found.samples or 0, **_of(options, model), hardware=machine.chip.name, repair=found.repair
     )

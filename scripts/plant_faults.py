@@ -35,6 +35,7 @@ from toolchain.frontend import load_model
 from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.isa import Machine, load_machine
 from toolchain.ops.convolution.rules import Convolution
+from toolchain.passes.decompose import decomposed
 from toolchain.repair.network import Network
 from toolchain.report.diagnosis import LayerError, Quantized
 from toolchain.report.error_report import ErrorReport, concat_parts, error_report, network_of
@@ -71,10 +72,13 @@ Fault = Callable[[Subject, Machine, np.random.Generator], Planted]
 
 def opened(subject: Subject, machine: Machine) -> tuple[Network, dict[str, Range | Quant]]:
     model = load_model(subject.path, subject.shapes)
+    model = decomposed(model, machine.chip)
     network = Network(model, select_model(model, machine), machine)
     tensors = sorted({tensor for tensor, _ in network.origins.values()})
-    found = calibrate(model.proto, subject.samples, tensors, numerics=machine.chip.numerics, computed_by=model)
-    return network, dict(adjust_ranges(model.proto, found).ranges)
+    found = calibrate(
+        model.proto, subject.samples, tensors, numerics=machine.chip.numerics, computed_by=model, divided=model.divided
+    )
+    return network, dict(adjust_ranges(model.proto, found, model.divided).ranges)
 
 
 def layers(network: Network) -> list[Node]:
@@ -123,7 +127,7 @@ def clipped(subject: Subject, machine: Machine, rng: np.random.Generator) -> Pla
     from quant.calibrate import observe
 
     tenth = _Tenth()
-    observe(network.model.proto, subject.samples, {tensor: tenth}, computed_by=network.model)
+    observe(network.model.proto, subject.samples, {tensor: tenth}, computed_by=network.model, divided=network.model.divided)
     ranges[tensor] = tenth.range()
     return Planted("clipped at the 90th percentile", frozenset({node.name}), _OF_RANGES[:1], Quantization(ranges), network)
 

@@ -44,6 +44,7 @@ from toolchain.machine import dispatched
 from toolchain.ops.kit.arrays import require_workers
 from toolchain.ops.matrix_product import batch_choices
 from toolchain.options import BuildOptions
+from toolchain.passes.decompose import decomposed
 from toolchain.passes.fuse import fuse_residuals, fuse_tables
 from toolchain.passes.given import clamped, selected
 from toolchain.passes.named import named_nodes
@@ -144,6 +145,7 @@ def _started(
     """first: another entry of the file, by whose ranges this one is quantized."""
     progress("load", 0, None)
     model = load_model(path, options.shapes, static_ranges=options.static_ranges)
+    model = decomposed(model, machine.chip, named_nodes(model.nodes, options.host_nodes))
     selection = select_model(model, machine, dump, options.host_nodes)
     data = data_of(model, options) if first is None else data_in_other_shapes(model, options)
     samples = data.given if first is not None or options.parameters is not None else to_calibrate_on(data.given)
@@ -199,9 +201,8 @@ def select_model(model: NormalModel, machine: Machine, dump: Dump = silent, host
     """What runs where, and why: enough for --explain without calibration. Raises CompileError: no such node or operator."""
     asked = named_nodes(model.nodes, host_nodes)
     require_workers(machine.chip)
-    graph = to_graph(model)
-    dump("normal", partial(print_graph, graph))
-    selection = selected(graph, machine.chip, asked, lambda composed: dump("compose", partial(print_graph, composed)))
+    dump("normal", lambda: print_graph(to_graph(model)))
+    selection = selected(model, machine.chip, asked, lambda composed: dump("compose", partial(print_graph, composed)))
     dump("select", partial(print_graph, selection.graph))
     return selection
 

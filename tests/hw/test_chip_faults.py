@@ -30,6 +30,11 @@ CASES = {
         "mine.yaml:{line}: registers: no such key; known: clock, control, description, energy, engines, isa, limits, memories, "
         "name, numerics, sync",
     ),
+    "an operator without steps": (
+        "sync: {semaphores: 64}",
+        "sync: {semaphores: 64}\nlimits: {decompose: [Softmax, Softmin]}",
+        "mine.yaml:{line}: limits.decompose[1]: must be one of 'LayerNormalization', 'Softmax'; got 'Softmin'",
+    ),
     "unknown key in a list": (
         "- {activation: int8, weight: int8}",
         "- {activation: int8, weight: int8, rat: 1}",
@@ -263,6 +268,7 @@ ANCHORS = {
     "indices without bases": "control:",
     "more bases of the host than there are": "control:",
     "unknown section": "registers:",
+    "an operator without steps": "limits:",
     "missing key": "  mac:",
     "pair of one": "limits:",
     "number for a pair": "limits:",

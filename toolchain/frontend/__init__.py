@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from toolchain.frontend.decompose import with_steps
     from toolchain.frontend.island import island_fault
     from toolchain.frontend.model import NormalModel, extract, load_model, to_graph
 
-__all__ = ["NormalModel", "extract", "island_fault", "load_model", "to_graph"]
+__all__ = ["NormalModel", "extract", "island_fault", "load_model", "to_graph", "with_steps"]
 
 
 def __getattr__(name: str) -> Any:
     """onnx takes half a second to import; only those who load a model pay for it."""
     if name in __all__:
-        from toolchain.frontend import island, model
+        from toolchain.frontend import decompose, island, model
 
-        return getattr(island if name == "island_fault" else model, name)
+        homes = {"island_fault": island, "with_steps": decompose}
+        return getattr(homes.get(name, model), name)
     raise AttributeError(name)

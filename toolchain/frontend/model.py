@@ -21,6 +21,7 @@ from toolchain.frontend.source import Source, read_before, shared_tensors, sourc
 from toolchain.frontend.walk import static_graph, unique_name
 from toolchain.frontend.widen import in_float32
 from toolchain.ir.graph import OnnxGraph, TensorType
+from toolchain.ir.inner import Inner, Within
 from toolchain.ir.part import Part
 from toolchain.ir.stored import Stored
 
@@ -28,10 +29,22 @@ NO_SHAPES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
+class Divided:
+    """Of a model with steps in the place of operators: `whole`, as it was before; `within`: what is measured of tensors between
+    steps."""
+
+    whole: onnx.ModelProto
+    within: Mapping[str, Within]
+
+
+@dataclass(frozen=True)
 class NormalModel:
     """A model in normal form (docs/frontend.md). `graph` holds OnnxOp nodes whose parameters are still constant inputs, as in
     ONNX; `notes` say what was assumed on the way in; `nodes` are (name, operator) of all nodes that the file has; `source` is
-    the file itself, None where onnxruntime does not run it; `stored`: of a quantized model, by node, how it holds constants."""
+    the file itself, None where onnxruntime does not run it; `stored`: of a quantized model, by node, how it holds constants.
+
+    undivided: the model before operators were taken apart into steps, None where none was; whole: nodes that could be, and why
+    they were not; inner: tensors between steps whose range is not what calibration sees of them alone."""
 
     graph: OnnxGraph
     opset: int
@@ -39,11 +52,26 @@ class NormalModel:
     nodes: tuple[tuple[str, str], ...] = ()
     source: Source | None = None
     stored: Mapping[str, Stored] = field(default_factory=dict[str, Stored])
+    undivided: NormalModel | None = None
+    whole: Mapping[str, str] = field(default_factory=dict[str, str])
+    inner: Mapping[str, Inner] = field(default_factory=dict[str, Inner])
 
     @cached_property
     def proto(self) -> onnx.ModelProto:
         """The same as ONNX: valid, static, every tensor typed; made when first asked for."""
         return to_proto(self.graph, self.opset)
+
+    @property
+    def divided(self) -> Divided | None:
+        """For calibration; None where nothing was taken apart."""
+        if self.undivided is None:
+            return None
+        return Divided(self.undivided.proto, {n: r for n, r in self.inner.items() if isinstance(r, Within)})
+
+    @property
+    def fixed(self) -> frozenset[str]:
+        """The tensors between steps that nobody measures."""
+        return frozenset(n for n, r in self.inner.items() if not isinstance(r, Within))
 
     def parts(self, names: Sequence[str]) -> Iterator[Part]:
         """Models that, run one behind the other, compute these tensors: the file's own as far as it has them, then what the

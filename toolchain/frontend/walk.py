@@ -263,12 +263,7 @@ def visit_branch(node: OnnxNode, walk: Walk) -> None:
 
 def complete(node: OnnxNode, walk: Walk) -> OnnxNode:
     """Defaults written out, trailing absent inputs dropped, one axis non-negative."""
-    schema = schema_of(node, walk.normal_opset)
-    attributes = dict(node.op.attributes)
-    for name, attribute in schema.attributes.items():
-        if name not in attributes and attribute.default_value.type:
-            value = onnx.helper.get_attribute_value(attribute.default_value)
-            attributes[name] = value.decode() if isinstance(value, bytes) else tuple(value) if isinstance(value, list) else value
+    attributes = {**defaults(node, walk.normal_opset), **node.op.attributes}
     axis, rank = attributes.get("axis"), rank_for_axis(node, walk)
     if isinstance(axis, int) and -rank <= axis < 0:
         attributes["axis"] = axis + rank
@@ -276,6 +271,16 @@ def complete(node: OnnxNode, walk: Walk) -> OnnxNode:
     while inputs and not inputs[-1]:
         inputs.pop()
     return replace(node, op=replace(node.op, attributes=attributes), inputs=tuple(inputs))
+
+
+def defaults(node: OnnxNode, opset: int) -> dict[str, Any]:
+    """The attributes that its operator has a default of."""
+    found: dict[str, Any] = {}
+    for name, attribute in schema_of(node, opset).attributes.items():
+        if attribute.default_value.type:
+            value = onnx.helper.get_attribute_value(attribute.default_value)
+            found[name] = value.decode() if isinstance(value, bytes) else tuple(value) if isinstance(value, list) else value
+    return found
 
 
 def rank_for_axis(node: OnnxNode, walk: Walk) -> int:

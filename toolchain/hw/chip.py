@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import PurePath
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field
 
@@ -55,6 +55,9 @@ class ElementwiseLimits(Section):
     broadcast: bool = True  # a second operand of fewer elements
 
 
+Decomposed = Literal["LayerNormalization", "Softmax"]
+
+
 class Limits(Section):
     """What one instruction may express. What lies outside is split or rewritten; what cannot be goes to the host."""
 
@@ -63,6 +66,7 @@ class Limits(Section):
     matrix_product: MatrixLimits = MatrixLimits()
     pool: PoolLimits = PoolLimits()
     elementwise: ElementwiseLimits = ElementwiseLimits()
+    decompose: tuple[Decomposed, ...] = ()  # operators made of steps in the machine's codes; else they go to the host
 
 
 def table_name_fault(name: str) -> str | None:

@@ -10,8 +10,10 @@ from functools import partial
 from quant.given import kept
 from quant.observe import Range
 from toolchain.errors import CompileError, counted
+from toolchain.frontend import NormalModel, to_graph
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxNode, OnnxOp, Quant
+from toolchain.ir.inner import Fixed, Inner, Within
 from toolchain.ir.stored import BITS, GivenQuant
 from toolchain.ops.function_names import one_for_all
 from toolchain.passes.compose import compose
@@ -152,13 +154,23 @@ class _Taking:
 
 
 def selected(
-    graph: OnnxGraph, chip: Chip, host_nodes: Collection[str] = (), seen: Callable[[Graph], None] = lambda composed: None
+    model: NormalModel, chip: Chip, host_nodes: Collection[str] = (), seen: Callable[[Graph], None] = lambda composed: None
 ) -> Selection:
-    """What of the frontend's graph runs where, with the scales that the model gives. seen: is shown the composed graph."""
-    taken = take_given(graph, chip)
+    """What of the model runs where, with the scales that it gives, and those that follow from what a tensor is. seen: is shown
+    the composed graph."""
+    taken = take_given(to_graph(model), chip)
     composed = compose(taken.graph, taken.given, partial(one_for_all, chip=chip))
     seen(composed)
-    return replace(select(composed, chip, host_nodes), given=taken.given, rounded=taken.rounded, notes=taken.notes)
+    found = select(composed, chip, host_nodes)
+    told = tuple(replace(f, reason=model.whole.get(f.node, f.reason)) for f in found.fallbacks)
+    given = {**_fixed(model.inner), **taken.given}
+    return replace(found, fallbacks=told, given=given, rounded=taken.rounded, notes=taken.notes)
+
+
+def _fixed(inner: Mapping[str, Inner]) -> dict[str, Quant | Range]:
+    """What follows from what the tensors are."""
+    known = {n: r for n, r in inner.items() if not isinstance(r, Within)}
+    return {n: Range(r.low, r.high) if isinstance(r, Fixed) else r for n, r in known.items()}
 
 
 def clamped(selection: Selection, chip: Chip) -> Graph:

@@ -15,7 +15,7 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxOp, Origin, Quant
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.kit.operator import FloatOp, operator_of
-from toolchain.ops.kit.registry import RULES
+from toolchain.ops.kit.registry import RULES, STEPS
 from toolchain.ops.kit.scope import Refused, Scope
 from toolchain.ops.permutation import Reshape, Transpose
 from toolchain.ops.unary import ONNX_UNARY, Unary, clip_bounds
@@ -138,7 +138,8 @@ def _try(node: Node, scope: Scope) -> str | None:
     kind = _kind(node)
     foreign = isinstance(node.op, OnnxOp) and node.op.domain not in ("", "ai.onnx")
     rule = None if foreign else RULES.get(kind)
-    unknown = f"no operator of the chip computes {kind}"
+    steps = "; limits.decompose would make it of steps that do" if kind in STEPS and not foreign else ""
+    unknown = f"no operator of the chip computes {kind}{steps}"
     # Functions of one tensor have a rule once they are composed, which takes float32.
     if rule is None and (foreign or kind not in ONNX_UNARY):
         return unknown

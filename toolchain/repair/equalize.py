@@ -108,10 +108,12 @@ def _with_factors(
         numerics=numerics,
         progress=lambda done, total: progress("ranges of channels", done, total),
         computed_by=scaled.model,
+        divided=scaled.model.divided,
     )
-    adjusted = adjust_ranges(scaled.model.proto, ranges)
+    adjusted = adjust_ranges(scaled.model.proto, ranges, scaled.model.divided)
     together = {**before.factors, **{t: f * before.factors.get(t, 1.0) for t, f in factors.items()}}
-    made = replace(before, ranges=adjusted.ranges, factors=together, hosted=(*before.hosted, *hosted), layers={})
+    found = {**adjusted.ranges, **scaled.selection.given}
+    made = replace(before, ranges=found, factors=together, hosted=(*before.hosted, *hosted), layers={})
     said = [f"{len(factors)} tensors carry factors"] if factors else []
     said += [f"on the host, since only the host reads them: {', '.join(hosted)}"] if hosted else []
     return Outcome(made, notes=(*said, *adjusted.notes))
@@ -216,7 +218,14 @@ def channel_peaks(network: Network, tensors: Sequence[str], samples: Iterable[Sa
     if not sinks:
         return {}
     model = network.model
-    observe(model.proto, samples, sinks, progress=lambda done, total: progress("channels", done, total), computed_by=model)
+    observe(
+        model.proto,
+        samples,
+        sinks,
+        progress=lambda done, total: progress("channels", done, total),
+        computed_by=model,
+        divided=model.divided,
+    )
     return {name: sink.peaks for name, sink in sinks.items() if sink.peaks is not None}
 
 

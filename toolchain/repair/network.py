@@ -9,7 +9,7 @@ from functools import cached_property
 from quant.repair.step import Outcome, Quantization
 from quant.sample import Sample
 from toolchain.codegen import reference_container
-from toolchain.frontend import NormalModel, to_graph
+from toolchain.frontend import NormalModel
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Origin
 from toolchain.isa import Machine
@@ -62,7 +62,7 @@ class Network:
         model, put_in = scaled_model(self.model, quantization.factors)
         repaired = {*named_nodes(model.nodes, quantization.hosted, option="repair.hosted"), *put_in}
         hosted = tuple(dict.fromkeys((*self.host_nodes, *sorted(repaired))))
-        selection = selected(to_graph(model), self.chip, hosted)
+        selection = selected(model, self.chip, hosted)
         ours = repaired.difference(self.host_nodes)
         sources = {n.name: ours.intersection((n.name, *n.sources)) for n in selection.graph.nodes}
         told = tuple(replace(f, reason=BY_REPAIR) if sources.get(f.node) else f for f in selection.fallbacks)

@@ -31,15 +31,21 @@ def choose_observers(network: Network, before: Quantization, samples: Iterable[S
     tensors = network.tensors
     numerics, model = network.chip.numerics, network.model
     seen = observed(
-        model.proto, samples, tensors, progress=lambda done, total: progress("observe", done, total), computed_by=model
+        model.proto,
+        samples,
+        tensors,
+        progress=lambda done, total: progress("observe", done, total),
+        computed_by=model,
+        divided=model.divided,
     )
     search = _Search(network, before, seen, Judge(list(islice(samples, 0, EVERY * TRIED_ON, EVERY))), progress)
     chosen = search.run()
     ranges = _mixed({o: seen.ranges(o, numerics) for o in set(chosen.values())}, chosen)
-    adjusted = adjust_ranges(model.proto, ranges)
+    adjusted = adjust_ranges(model.proto, ranges, model.divided)
     counts = {o: sum(c == o for c in chosen.values()) for o in OBSERVERS}
     said = ", ".join(f"{o} {n}" for o, n in counts.items() if n)
-    return Outcome(replace(before, ranges=adjusted.ranges), notes=(f"ranges of tensors: {said}", *adjusted.notes))
+    found = {**adjusted.ranges, **network.selection.given}
+    return Outcome(replace(before, ranges=found), notes=(f"ranges of tensors: {said}", *adjusted.notes))
 
 
 def _mixed(ranges: Mapping[ObserverName, Mapping[str, Range]], chosen: Choice) -> dict[str, Range]:
@@ -94,9 +100,11 @@ class _Search:
     def _decibels(self, ranges: Mapping[ObserverName, Mapping[str, Range]], chosen: Choice) -> float:
         self._trials += 1
         self.progress("choose ranges", self._trials, TRIALS)
-        adjusted = adjust_ranges(self.network.model.proto, _mixed(ranges, chosen)).ranges
+        model = self.network.model
+        adjusted = adjust_ranges(model.proto, _mixed(ranges, chosen), model.divided).ranges
         try:
-            return self.judge.verdict(self.network, replace(self.before, ranges=adjusted)).decibels
+            found = {**adjusted, **self.network.selection.given}
+            return self.judge.verdict(self.network, replace(self.before, ranges=found)).decibels
         except CompileError:  # the machine cannot express these
             return float("-inf")
 

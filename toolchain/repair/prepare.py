@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from quant.calibrate import ObserverName, calibrate, default_observer
+from quant.divided import cut_ranges
 from quant.file import read_parameters
 from quant.repair.file import Repair
 from quant.repair.step import Quantization
 from quant.sample import Sample
 from quant.structure import adjust_ranges
 from toolchain.errors import CompileError, InternalError
+from toolchain.passes.decompose import decomposed_everywhere
 from toolchain.repair.folds import LEAST_JUDGES, folds
 from toolchain.repair.harness import EFFORTS, OBSERVERS_STEP, STEPS, Effort, NamedStep, Tried, repaired
 from toolchain.repair.network import Network, Progress
@@ -68,7 +70,7 @@ def effort_of(asked: Effort | None, network: Network, samples: Iterable[Sample],
         return "none"
     if not real:
         raise CompileError(f"repair {asked}: random inputs say nothing of accuracy; give --calib DATA, or --repair none")
-    if network.selection.given or network.model.stored:
+    if network.selection.given.keys() - network.model.fixed or network.model.stored:
         raise CompileError(f"repair {asked}: the model is quantized already, and its codes are taken as they are; leave it out")
     _require_samples(f"repair {asked}", samples)
     return asked
@@ -120,8 +122,10 @@ def prepared_by_file(network: Network, file: Path) -> Prepared:
         tensors = changed.tensors
         return tensors
 
-    found = read_parameters(file, tensors=needed, known=network.model.types, numerics=network.chip.numerics).quantization
-    ranges = {**{name: found.ranges[name] for name in tensors}, **changed.selection.given}
+    known = {**network.model.types, **decomposed_everywhere(network.model.undivided or network.model).types}
+    found = read_parameters(file, tensors=needed, known=known, numerics=network.chip.numerics).quantization
+    measured = cut_ranges({name: found.ranges[name] for name in tensors}, changed.model.divided)
+    ranges = {**measured, **changed.selection.given}
     return Prepared(changed, replace(found, ranges=ranges, held=changed.model.stored))
 
 
@@ -153,6 +157,15 @@ def _calibrated(
     model, tensors = network.model, network.tensors
     if not tensors:
         return Prepared(network, Quantization(given, held=model.stored))
-    ranges = calibrate(model.proto, samples, tensors, observer=chosen, numerics=numerics, progress=step, computed_by=model)
-    adjusted = adjust_ranges(model.proto, ranges)
+    ranges = calibrate(
+        model.proto,
+        samples,
+        tensors,
+        observer=chosen,
+        numerics=numerics,
+        progress=step,
+        computed_by=model,
+        divided=model.divided,
+    )
+    adjusted = adjust_ranges(model.proto, ranges, model.divided)
     return Prepared(network, Quantization({**adjusted.ranges, **given}, held=model.stored), seen, adjusted.notes, chosen)

@@ -77,17 +77,22 @@ def _figures(layer: Mapping[str, Any]) -> Row:
 def _with_made(
     rows: list[Row], layers: Sequence[Mapping[str, Any]], container: Container, why: Mapping[str, Sequence[str]]
 ) -> list[Row]:
-    """A row for every layer without a node of the model, before the first node of the layer that follows it."""
+    """A row for every layer without a node of the model, before the first node of the layer that follows it; and for every layer
+    but the last of a node that several layers make."""
     before: dict[str, list[Row]] = {}
     waiting: list[Row] = []
+    shown = {row["layer"] for row in rows}
     for layer in layers:
         if layer["sources"]:
             before.setdefault(layer["sources"][0], []).extend(waiting)
             waiting = []
+        if layer["name"] in shown:
             continue
-        said = "; ".join([_purpose(layer["name"], container), *why.get(layer["name"], ())])
+        step = f"a step of {layer['sources'][0]}" if layer["sources"] else _purpose(layer["name"], container)
+        said = "; ".join([step, *why.get(layer["name"], ())])
         made = {"node": layer["name"], "op": layer["op"], "layer": layer["name"], **_figures(layer)}
-        waiting.append({**made, "reason": f"made by the compiler: {said}", "made_by": "compiler"})
+        row = {**made, "reason": f"made by the compiler: {said}", "made_by": "compiler"}
+        (before[layer["sources"][0]] if layer["sources"] else waiting).append(row)
     return [row for own in rows for row in (*before.get(own["node"], ()), own)] + waiting
 
 

@@ -102,7 +102,8 @@ def measured(network: Network, samples: Iterable[tuple[Sample, Codes]]) -> Measu
     state = _Pass(found)
     names = dict.fromkeys(network.shown[b.tensor].model for b in network.blocks)
     sinks = {name: _Sink(name, state) for name in names}
-    observe(network.model.proto, state.told(samples), sinks, computed_by=network.model, few_runs=True)
+    model = network.model
+    observe(model.proto, state.told(samples), sinks, computed_by=model, few_runs=True, divided=model.divided)
     return found
 
 

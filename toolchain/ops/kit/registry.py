@@ -1,7 +1,7 @@
 """Every operator's file in `toolchain/ops`, by what it holds: adding the file is enough, there or in a family's folder.
 
-RULES: ONNX operator -> rule, from the files' own RULES. INTEGER_OPERATORS: the classes of integer operators, by the NAME
-under which compiled files hold them.
+RULES: ONNX operator -> rule, from the files' own RULES; STEPS: ONNX operator -> rule that takes it apart. INTEGER_OPERATORS: the
+classes of integer operators, by the NAME under which compiled files hold them.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import importlib
 import inspect
 import pkgutil
 from types import ModuleType
+from typing import Any
 
 import toolchain.ops
 from toolchain.errors import InternalError
 from toolchain.ops.kit.operator import NpuOp
 from toolchain.ops.kit.rule import Rule
+from toolchain.ops.kit.steps import StepsRule
 
 KIT = "toolchain.ops.kit"  # what operators are made of
 
@@ -24,10 +26,10 @@ def _modules() -> list[ModuleType]:
     return [importlib.import_module(name) for name in sorted(m.name for m in found) if not name.startswith(KIT)]
 
 
-def _rules(modules: list[ModuleType]) -> dict[str, Rule]:
-    found: dict[str, Rule] = {}
+def _rules(modules: list[ModuleType], table: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for module in modules:
-        for name, rule in getattr(module, "RULES", {}).items():
+        for name, rule in getattr(module, table, {}).items():
             if name in found:
                 raise InternalError(f"{module.__name__}: another file has a rule for {name}")
             found[name] = rule
@@ -50,5 +52,6 @@ def _integer_operators(modules: list[ModuleType]) -> dict[str, type[NpuOp]]:
 
 
 _MODULES = _modules()
-RULES = _rules(_MODULES)
+RULES: dict[str, Rule] = _rules(_MODULES, "RULES")
+STEPS: dict[str, StepsRule] = _rules(_MODULES, "STEPS")
 INTEGER_OPERATORS = _integer_operators(_MODULES)

@@ -1,0 +1,37 @@
+"""Machines that take operators apart, and models of one operator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper, parser
+
+from toolchain.isa import Machine
+
+SOFTMAX = "g (float[1,4,16,64] x) => (float[1,4,16,64] y) { y = Softmax(x) }"
+NORM = "g (float[1,32,64] x) => (float[1,32,64] y) <float[64] w, float[64] b> { y = LayerNormalization(x, w, b) }"
+
+
+def decomposing(machine: Machine, *names: str) -> Machine:
+    """The machine with `limits.decompose` of these names, both where none is given."""
+    limits = machine.chip.limits.model_copy(update={"decompose": names or ("LayerNormalization", "Softmax")})
+    return replace(machine, chip=machine.chip.model_copy(update={"limits": limits}))
+
+
+def saved(graph: str, folder: Path, samples: int = 12, low: float = -4.0, high: float = 5.0) -> tuple[Path, Path]:
+    """The model, its weights drawn, and calibration data of rows that are unlike."""
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {graph}')
+    rng = np.random.default_rng(1)
+    typed = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.value_info}
+    for name in sorted(typed):
+        shape = typed[name]
+        drawn = rng.normal(0.7, 0.3, shape) if len(shape) == 1 else rng.normal(0, shape[0] ** -0.5, shape)
+        model.graph.initializer.append(numpy_helper.from_array(drawn.astype(np.float32), name))
+    onnx.save(model, folder / "model.onnx")
+    shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.graph.input}
+    data = {n: rng.normal(0, rng.uniform(0.5, 2.5, (samples, *s[1:-1], 1)), (samples, *s[1:])) + 0.5 for n, s in shapes.items()}
+    np.savez(folder / "data.npz", allow_pickle=False, **{n: np.clip(x, low, high).astype(np.float32) for n, x in data.items()})
+    return folder / "model.onnx", folder / "data.npz"

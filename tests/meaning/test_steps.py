@@ -1,0 +1,149 @@
+"""Operators taken apart: the chip against the same steps in float64, each tensor rounded to the codes that it has on the chip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quant.data import open_data
+from quant.fixed_point.core.numerics import Numerics
+from quant.float_session import FloatSession, PlainModel
+from quant.observe import Range
+from quant.parameters import activation_quant
+from quant.repair.step import Quantization
+from tests.decomposing import NORM, SOFTMAX, decomposing, saved
+from tests.meaning.judge import reported_codes, sqnr_db
+from tests.meaning.machines import int16_machine
+from toolchain.api import select_model, silent
+from toolchain.frontend import NormalModel, load_model
+from toolchain.ir.graph import Graph, OnnxNode, Quant
+from toolchain.isa import Machine, load_machine
+from toolchain.judging import inputs_of
+from toolchain.ops.kit.registry import STEPS
+from toolchain.ops.kit.steps import POSITIVE, Steps
+from toolchain.passes.decompose import decomposed
+from toolchain.repair.network import Network
+from toolchain.repair.prepare import prepared
+
+Array = np.ndarray[Any, Any]
+COMPUTED: Mapping[str, Callable[..., Array]] = {
+    "Add": np.add,
+    "Exp": np.exp,
+    "Mul": np.multiply,
+    "Reciprocal": np.reciprocal,
+    "ReduceMax": lambda x, axes: x.max(tuple(axes), keepdims=True),
+    "ReduceMean": lambda x, axes: x.mean(tuple(axes), keepdims=True),
+    "Sqrt": np.sqrt,
+    "Sub": np.subtract,
+}
+MACHINES = {"int8": lambda: load_machine("edge16"), "int16": int16_machine}
+
+
+def moments(steps: Steps) -> None:
+    """(x - mean) / sqrt(mean(x^2) - mean^2 + epsilon) * scale + bias."""
+    (x, scale, bias), axes = steps.node.inputs, (2,)
+    mean = steps.make("mean", "ReduceMean", x, axes)
+    squares = steps.make("mean of squares", "ReduceMean", steps.make("square", "Mul", x, x), axes)
+    variance = steps.make("variance", "Sub", squares, steps.make("mean squared", "Mul", mean, mean), range=POSITIVE)
+    root = steps.make("root", "Sqrt", steps.make("with epsilon", "Add", variance, steps.node.op.attributes["epsilon"]))
+    less = steps.make("x - mean", "Sub", x, mean)
+    normal = steps.make("normal", "Mul", less, steps.make("1 / root", "Reciprocal", root))
+    steps.make("moved", "Add", steps.make("scaled", "Mul", normal, scale), bias, output=0)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A model of one operator on a machine, its steps and their codes."""
+
+    network: Network
+    quantization: Quantization
+    integer: Graph
+    samples: tuple[Mapping[str, Array], ...]
+
+    @property
+    def codes(self) -> dict[str, tuple[float, int]]:
+        return reported_codes(self.integer, self.network.origins)
+
+    def on_the_chip(self) -> Array:
+        session = self.network.session(self.quantization)
+        return np.stack([session.run(["y"], dict(s))[0] for s in self.samples])
+
+    def in_float(self) -> Array:
+        undivided = self.network.model.undivided
+        assert undivided is not None
+        session = FloatSession(PlainModel(undivided.proto), ["y"])
+        return np.stack([session.run(s)[0] for s in self.samples]).astype(np.float64)
+
+    def in_rounded_steps(self) -> Array:
+        """float64."""
+        return np.stack([_rounded_steps(self.network.model, self.codes, self.network.chip.numerics, s) for s in self.samples])
+
+
+def _rounded_steps(model: NormalModel, codes: Mapping[str, tuple[float, int]], numerics: Numerics, sample: Any) -> Array:
+    def rounded(x: Array, quant: Quant) -> Array:
+        low, high = numerics.activation.limits
+        return (np.clip(np.rint(x / quant.scale) + quant.zero_point, low, high) - quant.zero_point) * quant.scale
+
+    def held(name: str, x: Array) -> Array:
+        return rounded(x, Quant(*codes[name])) if name in codes else x
+
+    def operand(node: OnnxNode, index: int) -> Array:
+        name = node.inputs[index]
+        x = model.graph.constants.get(name)
+        if x is None:
+            return values[name]
+        small = x.dtype.kind == "i" or x.size == 1
+        return x if small else rounded(x.astype(np.float64), activation_quant(Range.of(x), numerics))
+
+    values = {name: held(name, x.astype(np.float64)) for name, x in sample.items()}
+    for node in model.graph.nodes:
+        made = COMPUTED[node.op.op_type](*(operand(node, i) for i in range(len(node.inputs))))
+        values[node.outputs[0]] = held(node.outputs[0], np.asarray(made, np.float64))
+    return values["y"]
+
+
+def made(graph: str, machine: Machine, folder: Path) -> Made:
+    path, data = saved(graph, folder)
+    machine = decomposing(machine)
+    model = decomposed(load_model(path), machine.chip)
+    network = Network(model, select_model(model, machine), machine)
+    samples = open_data(str(data), inputs_of(model))
+    found = prepared(network, samples, "minmax", "none", silent)
+    assert not network.selection.fallbacks
+    return Made(network, found.quantization, network.integer(found.quantization), tuple(samples))
+
+
+@pytest.mark.parametrize("bits", MACHINES)
+@pytest.mark.parametrize(
+    ("graph", "rule", "least_db"),
+    [(SOFTMAX, None, (25, 73)), (NORM, None, (32, 79)), (NORM, moments, (32, 79))],
+    ids=["Softmax", "LayerNormalization", "moments"],
+)
+def test_the_chip_is_as_good_as_its_steps_rounded_in_float64(
+    graph: str, rule: Any, least_db: tuple[float, float], bits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if rule is not None:
+        monkeypatch.setitem(STEPS, "LayerNormalization", rule)
+    found = made(graph, MACHINES[bits](), tmp_path)
+    expected = found.in_float()
+    chip, rounded = sqnr_db(expected, found.on_the_chip()), sqnr_db(expected, found.in_rounded_steps())
+    assert abs(chip - rounded) < 1.0, (chip, rounded)
+    assert chip > least_db[bits == "int16"]
+
+
+@pytest.mark.parametrize("bits", MACHINES)
+def test_tensors_between_steps_have_ranges_of_their_own(bits: str, tmp_path: Path) -> None:
+    found = made(SOFTMAX, MACHINES[bits](), tmp_path)
+    steps = 2.0**found.network.chip.numerics.activation.bits - 1
+    widths = {name: scale * steps for name, (scale, _) in found.codes.items()}
+    assert widths["y: exp"] == pytest.approx(1.0, rel=1e-3)
+    assert widths["y: x - max"] == pytest.approx(min(np.log(2 * steps), 9.0))  # measured, and no wider than exp can tell
+    assert widths["y: 1 / sum"] < 1.0
+    assert widths["y: mean of exp"] < 1.0
+    assert widths["x"] == pytest.approx(9.0)
+    assert widths["y"] == pytest.approx(1.0)  # a score of the model

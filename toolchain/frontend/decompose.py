@@ -1,0 +1,41 @@
+"""Nodes of a model in normal form taken apart into steps, which are ONNX nodes too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from toolchain.errors import InternalError
+from toolchain.frontend.convert import type_of
+from toolchain.frontend.infer import infer
+from toolchain.frontend.model import NormalModel
+from toolchain.frontend.walk import defaults
+from toolchain.ir.graph import OnnxNode
+from toolchain.ir.inner import Inner
+
+
+def with_steps(
+    model: NormalModel,
+    steps: Mapping[str, Sequence[OnnxNode]],
+    constants: Mapping[str, np.ndarray],
+    inner: Mapping[str, Inner],
+) -> NormalModel:
+    """steps: by node, those in its place, which make its outputs; constants: that they read; inner: as NormalModel has it.
+    Raises InternalError: steps that make an output of another type."""
+    if not steps:
+        return model
+    types = {**model.types, **{name: type_of(value) for name, value in constants.items()}}
+    known, nodes = {**model.graph.constants, **constants}, list[OnnxNode]()
+    for node in model.graph.nodes:
+        for step in steps.get(node.name, ()):
+            step = replace(step, op=replace(step.op, attributes={**defaults(step, model.opset), **step.op.attributes}))
+            nodes.append(step)
+            for name, made in infer(step, types, known, model.opset).items():
+                if name in model.types and model.types[name] != made:
+                    raise InternalError(f"node {node.name}: its steps make {name} of {made}, not of {model.types[name]}")
+                types[name] = made
+        nodes += () if node.name in steps else (node,)
+    graph = model.graph.with_nodes(nodes, types, constants)
+    return replace(model, graph=graph, undivided=model, inner=inner)

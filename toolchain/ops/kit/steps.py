@@ -1,0 +1,89 @@
+"""What a rule sees while it takes one ONNX operator apart into others that the chip has.
+
+The steps are ONNX nodes in normal form: the same lines say what the chip runs, and what onnxruntime computes to measure the
+tensors between them. Each of these is a tensor of the model with a range of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+
+from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp
+from toolchain.ir.inner import Inner, Within
+from toolchain.ops.kit.operator import Array
+from toolchain.ops.kit.scope import Refused
+
+POSITIVE = Within(0.0, float(np.finfo(np.float32).max))
+TABLE_BITS = 8  # codes of more are too many for an entry each
+Operand = str | float | Array | tuple[int, ...]
+
+
+@dataclass
+class Steps:
+    """node: with its constant parameters as attributes; graph: the model's, in normal form; bits: of the machine's activations.
+
+    inner: the tensors between them whose range is not what calibration sees of them alone. A tensor is named after the first
+    output of the node and what it is.
+    """
+
+    node: OnnxNode
+    graph: OnnxGraph
+    bits: int
+    nodes: list[OnnxNode] = field(default_factory=list[OnnxNode])
+    constants: dict[str, Array] = field(default_factory=dict[str, Array])
+    inner: dict[str, Inner] = field(default_factory=dict[str, Inner])
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.graph.types[name].shape
+
+    def refuse(self, reason: str) -> NoReturn:
+        raise Refused(reason)
+
+    @property
+    def interpolates(self) -> bool:
+        """Whether functions are interpolated between entries of a table, and not looked up."""
+        return self.bits > TABLE_BITS
+
+    @property
+    def lost_exponent(self) -> float:
+        """Below it exp rounds to zero where 1 is the largest code."""
+        return -math.log(2 * (2**self.bits - 1))
+
+    def make(
+        self,
+        what: str,
+        op_type: str,
+        *inputs: Operand,
+        output: int | None = None,
+        range: Inner | None = None,
+        **attributes: Any,
+    ) -> str:
+        """A step; the name of its tensor. what: the tensor in words, which are its name for people and in files too.
+
+        inputs: tensors, or constants; output: which of the node's outputs it is, where somebody reads that; range: where the
+        tensor's is not what calibration sees of it alone; attributes: those that are not the operator's defaults. Raises
+        Refused: the model has a tensor of this name.
+        """
+        name = f"{self.node.outputs[0]}: {what}"
+        if name in self.graph.types or any(name in n.outputs for n in self.nodes):
+            self.refuse(f"its step would make tensor {name!r}, which the model has already; rename that")
+        if output is not None and output < len(self.node.outputs) and self.node.outputs[output]:
+            name = self.node.outputs[output]
+        if range is not None:
+            self.inner[name] = range
+        named = tuple(x if isinstance(x, str) else self._constant(f"{name}/{i}", x) for i, x in enumerate(inputs))
+        own = self.node.name if output == 0 else f"{self.node.name}: {what}"
+        self.nodes.append(Node(own, OnnxOp(op_type, attributes), named, (name,), self.node.sources or (self.node.name,)))
+        return name
+
+    def _constant(self, name: str, value: float | Array | tuple[int, ...]) -> str:
+        self.constants[name] = np.asarray(value, np.int64 if isinstance(value, tuple) else np.float32)
+        return name
+
+
+StepsRule = Callable[[Steps], None]

@@ -1,0 +1,87 @@
+"""Operators that the chip lacks, taken apart into steps that it has, where its machine asks for that (limits.decompose)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from toolchain.frontend import NormalModel, to_graph, with_steps
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import OnnxGraph, OnnxNode
+from toolchain.ops.kit.registry import STEPS
+from toolchain.ops.kit.scope import Refused
+from toolchain.ops.kit.steps import Steps
+from toolchain.ops.unary import Unary
+from toolchain.passes.given import selected
+from toolchain.passes.select import Selection
+
+WIDEST_BITS = 16  # of activations: steps for every machine are those of the finest
+
+
+def decomposed(model: NormalModel, chip: Chip, host_nodes: Collection[str] = ()) -> NormalModel:
+    """The model with steps in the place of the operators that limits.decompose names, where the chip runs all of these; others
+    stay whole, with the reason. host_nodes: of the model's, that stay on the host as they are."""
+    whole: dict[str, str] = {}
+    while True:
+        taken = _taken(to_graph(model), chip.limits.decompose, chip.numerics.activation.bits, {*host_nodes}, whole)
+        divided = replace(_divided(model, taken.steps), whole=dict(taken.whole))
+        failed = _failed(selected(divided, chip, host_nodes), taken.steps) if taken.steps else {}
+        if not failed:
+            return divided
+        whole = {**taken.whole, **failed}
+
+
+def decomposed_everywhere(model: NormalModel) -> NormalModel:
+    """The model with all steps that there are, so that ranges of it serve every machine."""
+    return _divided(model, _taken(to_graph(model), STEPS, WIDEST_BITS, frozenset(), {}).steps)
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """By node: its steps, or why it stays whole."""
+
+    steps: Mapping[str, Steps]
+    whole: Mapping[str, str]
+
+
+def _taken(graph: OnnxGraph, kinds: Iterable[str], bits: int, hosted: Collection[str], whole: Mapping[str, str]) -> _Taken:
+    found, refused, kinds = dict[str, Steps](), dict(whole), frozenset(kinds)
+    for node in graph.nodes:
+        if not _is_one(node, kinds) or node.name in refused or not set(node.sources or (node.name,)).isdisjoint(hosted):
+            continue
+        steps = Steps(node, graph, bits)
+        try:
+            STEPS[node.op.op_type](steps)
+            found[node.name] = steps
+        except Refused as refusal:
+            refused[node.name] = str(refusal)
+    return _Taken(found, refused)
+
+
+def _is_one(node: OnnxNode, kinds: Collection[str]) -> bool:
+    return node.op.op_type in kinds and node.op.domain in ("", "ai.onnx")
+
+
+def _divided(model: NormalModel, steps: Mapping[str, Steps]) -> NormalModel:
+    each = steps.values()
+    return with_steps(
+        model,
+        {name: s.nodes for name, s in steps.items()},
+        {name: value for s in each for name, value in s.constants.items()},
+        {name: known for s in each for name, known in s.inner.items()},
+    )
+
+
+def _failed(selection: Selection, steps: Mapping[str, Steps]) -> dict[str, str]:
+    """The nodes of whose steps the chip does not run one -> that one's reason."""
+    owners = {step.name: node for node, s in steps.items() for step in s.nodes}
+    nodes = {n.name: n for n in selection.graph.nodes}
+    failed: dict[str, str] = {}
+    for fallback in selection.fallbacks:
+        owner = owners.get(fallback.node)
+        if owner is None and fallback.op == Unary.__name__:  # a chain that goes on behind the steps
+            read = nodes[fallback.node].inputs[0]
+            owner = next((node for node, s in steps.items() if any(read in step.outputs for step in s.nodes)), None)
+        if owner is not None:
+            failed.setdefault(owner, f"in steps (limits.decompose), of which {fallback.op}: {fallback.reason}")
+    return failed
