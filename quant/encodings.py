@@ -1,6 +1,6 @@
 """AIMET's encodings file: scales and offsets of activations as JSON, versions 0.6.1 and 1.0.0.
 
-real = scale (q + offset) for q from 0 to 2^bitwidth - 1; ours is scale (code - zero_point) for signed codes.
+real = scale (q + offset) for q from 0 to 2^bitwidth - 1; ours is scale (code - zero_point), codes of the machine's type.
 """
 
 from __future__ import annotations

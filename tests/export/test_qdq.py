@@ -14,6 +14,7 @@ from onnx import numpy_helper
 from quant.data import open_data
 from quant.error import sqnr_db
 from tests.other_numerics import with_numerics
+from tests.unsigned import unsigned
 from toolchain.api import BuildOptions, build
 from toolchain.frontend import load_model
 from toolchain.frontend.emit import subgraph, to_proto
@@ -82,12 +83,13 @@ def session(model: bytes, *, plain: bool = False) -> ort.InferenceSession:
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-@pytest.mark.parametrize("hw", ["edge16", "ws8_pow2"])
+@pytest.mark.parametrize("hw", ["edge16", "edge16_u8", "ws8_pow2"])
 @pytest.mark.parametrize("case", CASES)
 def test_each_layer_is_within_a_step_and_the_whole_close(case: str, hw: str, tmp_path: Path) -> None:
     """Every layer is fed with the chip's own codes of what it reads."""
     path = saved(CASES[case], tmp_path)
-    data, reference, samples = exported(path, tmp_path / "data.npz", hw)
+    machine = unsigned(load_machine("edge16")) if hw == "edge16_u8" else load_machine(hw)
+    data, reference, samples = exported(path, tmp_path / "data.npz", machine)
     proto = onnx.load_from_string(data)
     onnx.checker.check_model(proto, full_check=True)
     assert proto.opset_import[0].version >= 21
@@ -127,10 +129,14 @@ def chip_values(run: object, reference: Session, graph: object) -> dict[str, np.
     return found
 
 
+@pytest.mark.parametrize("codes", ["int8", "uint8"])
 @pytest.mark.parametrize("case", [c for c in CASES if c not in ("sums", "functions", "host")])
-def test_on_a_machine_of_float32_scales_onnxruntime_gives_the_same(case: str, tmp_path: Path) -> None:
+def test_on_a_machine_of_float32_scales_onnxruntime_gives_the_same(case: str, codes: str, tmp_path: Path) -> None:
     """Its sums and functions round once where ours do twice, so they are left out."""
-    data, reference, samples = exported(saved(CASES[case], tmp_path), tmp_path / "data.npz", float32_scales())
+    machine = float32_scales() if codes == "int8" else unsigned(float32_scales())
+    data, reference, samples = exported(saved(CASES[case], tmp_path), tmp_path / "data.npz", machine)
+    zeros = [numpy_helper.to_array(i) for i in onnx.load_from_string(data).graph.initializer if i.name.endswith("/zero_point")]
+    assert codes in {str(z.dtype) for z in zeros if z.ndim == 0}
     for sample in samples:
         assert np.array_equal(ran(data, sample), reference.run(None, sample)[0])
 

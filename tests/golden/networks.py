@@ -56,8 +56,15 @@ class Figures:
 def figures(network: str, machine: str | Machine, level: int) -> Figures:
     compiled = compile_network(network, machine, level)
     regions = [s for s in compiled.container.segments if isinstance(s, Region)]
-    cycles, outputs = 0, hashlib.sha256()
-    for region in regions:
+    cycles, outputs = simulated(compiled)
+    expected = sum(plan.cycles for plan in compiled.plans) / cycles
+    return Figures(program_digest(regions), hashlib.sha256(outputs).hexdigest()[:HEX_DIGITS], cycles, expected)
+
+
+def simulated(compiled: Compiled) -> tuple[int, bytes]:
+    """Cycles, and what the regions write where they are given `drawn_codes`."""
+    cycles, outputs = 0, bytearray()
+    for region in (s for s in compiled.container.segments if isinstance(s, Region)):
         decoded = decode(region.program, compiled.container.machine.isa)
         dram = dram_image(region)
         for port in region.inputs:
@@ -66,9 +73,8 @@ def figures(network: str, machine: str | Machine, level: int) -> Figures:
         run = simulate(compiled.container.machine.chip, decoded.ops, decoded.words, dram, (), parts=dram_parts(region))
         cycles += run.cycles
         for port in region.outputs:
-            outputs.update(run.dram[port.address : port.address + port.size_bytes].tobytes())
-    expected = sum(plan.cycles for plan in compiled.plans) / cycles
-    return Figures(program_digest(regions), outputs.hexdigest()[:HEX_DIGITS], cycles, expected)
+            outputs += run.dram[port.address : port.address + port.size_bytes].tobytes()
+    return cycles, bytes(outputs)
 
 
 def program_digest(regions: Sequence[Region]) -> str:

@@ -64,6 +64,26 @@ def test_the_kit_is_of_the_machine(tmp_path: Path) -> None:
     assert max(wide["mul"].parameters["requant"]["multiplier"]) < 1 << 15
 
 
+def test_a_kit_of_uint8_has_its_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    changes = [
+        ("{activation: int8, weight: int8}", "{activation: uint8, weight: int8}"),
+        ("  activation: int8\n", "  activation: uint8\n"),
+    ]
+    write_changed(tmp_path, "edge16.yaml", changes)
+    (tmp_path / "isa").symlink_to(Path(__file__).parents[2] / "hw_configs" / "isa")
+    cases = written("mine.yaml", tmp_path / "kit")
+    assert cases.keys() == written("edge16", tmp_path / "edge").keys()
+    assert {c.expected.dtype for c in cases.values()} == {np.dtype(np.uint8)}
+    assert cases["conv2d_3x3"].inputs["w"].dtype == np.int8
+    assert {(c["low"], c["high"]) for c in (cases[n].parameters["requant"] for n in ("conv2d_3x3", "add", "mul"))} == {(0, 255)}
+    table = cases["table_random"]
+    np.testing.assert_array_equal(table.inputs["x"], np.arange(256))
+    np.testing.assert_array_equal(table.expected, table.inputs["table"])  # the first entry is that of code 0
+    for case in cases.values():
+        np.testing.assert_array_equal(replay(case.op, case.inputs, case.parameters), case.expected, err_msg=case.name)
+
+
 def test_rounding_of_an_operator_and_overflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     rounding = "rounding: double_round"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from quant.data import open_data
 from quant.encodings import read_encodings, render_encodings
 from quant.file import read_parameters
+from quant.fixed_point.core.codes import CodeType
 from quant.observe import Range
 from quant.parameters import activation_quant, quant_range
 from toolchain.api import BuildOptions, build
@@ -19,12 +21,13 @@ from toolchain.errors import CompileError, ConfigError
 from toolchain.hw import load_chip
 from toolchain.ir.graph import Quant, TensorType
 
-HARDWARE = ("edge16", "ws8_pow2", "wide32_w4a16")
+MACHINES = {name: load_chip(name).numerics for name in ("edge16", "ws8_pow2", "wide32_w4a16")}
+MACHINES["uint8"] = replace(MACHINES["edge16"], activation=CodeType.UINT8)
 
 
-@pytest.mark.parametrize("hw", HARDWARE)
+@pytest.mark.parametrize("hw", MACHINES)
 def test_what_is_written_reads_back_as_the_same_codes(hw: str, tmp_path: Path) -> None:
-    numerics = load_chip(hw).numerics
+    numerics = MACHINES[hw]
     given = {"x": Range(-1.5, 3.0), "y": Range(0.0, 6.0), "z": activation_quant(Range(-0.1, 0.7), numerics)}
     (tmp_path / "m.encodings").write_text(render_encodings(given, numerics))
     found = read_parameters(tmp_path / "m.encodings", tensors=list(given), numerics=numerics)
@@ -34,9 +37,10 @@ def test_what_is_written_reads_back_as_the_same_codes(hw: str, tmp_path: Path) -
         assert got.zero_point == wanted.zero_point and got.scale == pytest.approx(wanted.scale, rel=1e-12)
 
 
-def test_the_file_is_as_aimet_writes_it() -> None:
+@pytest.mark.parametrize("hw", ["edge16", "uint8"])
+def test_the_file_is_as_aimet_writes_it(hw: str) -> None:
     """uint8 codes from 0, offset at most 0: real = scale (q + offset)."""
-    numerics = load_chip("edge16").numerics
+    numerics = MACHINES[hw]
     (entry,) = json.loads(render_encodings({"x": Range(-1.0, 3.0)}, numerics))["activation_encodings"]["x"]
     assert (entry["bitwidth"], entry["dtype"], entry["is_symmetric"], entry["offset"]) == (8, "int", "False", -64)
     assert entry["min"] == pytest.approx(entry["scale"] * entry["offset"])
@@ -56,6 +60,7 @@ def test_version_one_is_read(tmp_path: Path) -> None:
         written(tmp_path / "m.json", ENTRY, {**ENTRY, "name": "y", "bw": 16, "offset": [-300]}), load_chip("edge16").numerics
     )
     assert found == {"x": Quant(0.05, -108), "y": Range(0.05 * -300, 0.05 * (65535 - 300))}
+    assert read_encodings(tmp_path / "m.json", MACHINES["uint8"])["x"] == Quant(0.05, 20)
 
 
 def test_a_machine_without_that_scale_takes_the_range(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from edge_numerics import EDGE
+from edge_numerics import EDGE, machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -155,11 +155,16 @@ def test_faults(tmp_path: Path, text: str, faults: list[str]) -> None:
     assert caught.value.faults == [fault.replace("{p}", str(path)) for fault in faults]
 
 
-def test_a_code_that_does_not_exist(tmp_path: Path) -> None:
-    path = tmp_path / "p.yaml"
-    path.write_text("version: 1\ntensors:\n  x: {scale: 0.3, zero_point: 200}\n")
-    with pytest.raises(ConfigError, match=r"x\.zero_point: 200 is no int8 code; use -128 to 127$"):
-        read_parameters(path, numerics=EDGE)
+@pytest.mark.parametrize(
+    ("codes", "known", "absent", "ends"), [("int8", -128, 200, "-128 to 127"), ("uint8", 200, -128, "0 to 255")]
+)
+def test_a_code_that_does_not_exist(codes: str, known: int, absent: int, ends: str, tmp_path: Path) -> None:
+    path, numerics = tmp_path / "p.yaml", machine(activation=codes)
+    path.write_text(f"version: 1\ntensors:\n  x: {{scale: 0.3, zero_point: {known}}}\n")
+    assert read_parameters(path, numerics=numerics).tensors == {"x": Quant(0.3, known)}
+    path.write_text(f"version: 1\ntensors:\n  x: {{scale: 0.3, zero_point: {absent}}}\n")
+    with pytest.raises(ConfigError, match=rf"x\.zero_point: {absent} is no {codes} code; use {ends}$"):
+        read_parameters(path, numerics=numerics)
 
 
 def test_unreadable(tmp_path: Path) -> None:

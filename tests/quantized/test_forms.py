@@ -11,9 +11,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.meaning.machines import int16_machine
 from tests.quantized.forms import float32_machine, on_kernels, script
+from tests.unsigned import HALF, unsigned
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import CompileError
-from toolchain.isa import Machine
+from toolchain.ir.graph import Quant
+from toolchain.isa import Machine, load_machine
 from toolchain.runtime import Session
 
 SAMPLES = 8
@@ -75,9 +77,11 @@ def db(wanted: np.ndarray, got: np.ndarray) -> float:
     return 99.0 if noise == 0 else float(10 * np.log10(np.square(wanted, dtype=np.float64).sum() / noise))
 
 
+@pytest.mark.parametrize("codes", ["int8", "uint8"])
 @pytest.mark.parametrize("form", [*EXACT, "ms_qdq_s8", "tensorflow", "integer"])
-def test_the_bits_of_onnxruntime(form: str, tmp_path: Path) -> None:
-    built, quantized, samples = built_form(form, tmp_path, float32_machine())
+def test_the_bits_of_onnxruntime(form: str, codes: str, tmp_path: Path) -> None:
+    machine = float32_machine() if codes == "int8" else unsigned(float32_machine())
+    built, quantized, samples = built_form(form, tmp_path, machine)
     assert built.figures["host"]["macs"] == 0 and built.figures["host"]["nodes"] == 0
     wanted = by_onnxruntime(quantized, samples)
     np.testing.assert_array_equal(outputs(built, samples), wanted)
@@ -120,6 +124,18 @@ def test_the_weights_and_scales_are_the_files(tmp_path: Path) -> None:
     kind = graph.types[node.outputs[0]].quant
     assert kind is not None
     assert (kind.scale, kind.zero_point) == (float(values["r0_scale"]), int(values["r0_zero_point"]))
+
+
+@pytest.mark.parametrize(("form", "higher"), [("qdq_u8_channel", 0), ("qop_u8_tensor", 0), ("qdq_s8_channel", HALF)])
+def test_unsigned_codes_are_the_files_on_a_machine_that_has_them(form: str, higher: int, tmp_path: Path) -> None:
+    built, quantized, _ = built_form(form, tmp_path, unsigned(load_machine("edge16")))
+    values = {i.name: numpy_helper.to_array(i) for i in quantized.graph.initializer}
+    named = {name.partition("@")[0]: kind for name, kind in built.container.graph.types.items()}
+    tensors = [name for name in named if f"{name}_zero_point" in values]
+    assert {"x", "y"} <= set(tensors) and (form.startswith("qop") or "a" in tensors)
+    for name in tensors:
+        given = Quant(float(values[f"{name}_scale"]), int(values[f"{name}_zero_point"]) + higher)
+        assert (named[name].dtype, named[name].quant) == ("uint8", given), name
 
 
 @pytest.mark.parametrize("form", ["ms_qdq_s16", "qdq_s16_w4"])
