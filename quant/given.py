@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,10 @@ from numpy.typing import NDArray
 
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.numerics import Numerics
-from quant.parameters import WeightQuant, along
+from quant.parameters import WeightQuant, along, given_groups
 from toolchain.errors import CompileError, InternalError
 from toolchain.ir.graph import Quant
-from toolchain.ir.stored import GivenQuant, Stored
+from toolchain.ir.stored import GivenQuant, Stored, StoredGroups
 
 Array = NDArray[Any]
 _WHOLE = 2.0**-16  # steps from a whole number: scales that were folded twice in float32 are off by less
@@ -42,8 +43,11 @@ def stored_codes(value: Array, how: Stored | None, numerics: Numerics) -> tuple[
 def stored_weights(w: Array, axis: int, how: Stored, numerics: Numerics, name: str) -> WeightQuant | None:
     """The file's own codes and scales of the weights `w`, which may have been arranged anew or scaled for each channel since.
 
-    None where the machine has no such scales, so that it takes its own. Raises CompileError: codes that do not fit its type.
+    None where the machine has no such scales, or no such groups, so that it takes its own. Raises CompileError: codes that do not
+    fit its type.
     """
+    if how.groups is not None:
+        return _grouped(w, how.groups, numerics)
     channels = w.shape[axis]
     if numerics.scale.kind == "pow2" or len(how.scales) not in (1, channels):
         return None
@@ -65,6 +69,19 @@ def stored_weights(w: Array, axis: int, how: Stored, numerics: Numerics, name: s
     if codes.min(initial=0) < low or codes.max(initial=0) > high:
         return None  # turned around: -128 became 128
     return WeightQuant(codes.astype(np.int8), scales, axis)
+
+
+def _grouped(w: Array, groups: StoredGroups, numerics: Numerics) -> WeightQuant | None:
+    """In the file's own groups, where they lie along the reduction still: those of a kernel of one element."""
+    rows, held = np.asarray(w, np.float64).reshape(len(w), -1), groups.real()
+    if rows.shape != held.shape or rows.shape[1] != w.shape[-1]:
+        return None
+    own, peak = np.abs(rows).max(1, initial=0), np.abs(held).max(1, initial=0)
+    factor = np.where(peak > 0, own / np.where(peak > 0, peak, 1), 1.0)[:, None]  # a channel may have been scaled since
+    if (np.abs(rows - held * factor) > _WHOLE * np.maximum(own, peak)[:, None]).any():
+        return None
+    minima = None if groups.minima is None else groups.minima * factor
+    return given_groups(replace(groups, scales=groups.scales * factor, minima=minima), w.shape, numerics)
 
 
 def _scales(rows: Array, how: Stored, name: str) -> Array:

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from quant.fixed_point import ConvWeights, Requant
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.numerics import Numerics
+from simulator.grouped import ungrouped
+from toolchain.hw.engines import WeightGroups as GroupKeys
 from toolchain.machine import PARAMETERS
 
 Array = NDArray[Any]
@@ -18,10 +20,11 @@ _INT32_LOW, _INT32_HIGH = -(1 << 31), (1 << 31) - 1
 
 
 class Decoded:
-    """On a machine of these numerics. Requantizations and weights of equal parameters are made once (they are values)."""
+    """On a machine of these numerics; groups: how weights in groups lie in its memory. Requantizations and weights of equal
+    parameters are made once (they are values)."""
 
-    def __init__(self, numerics: Numerics):
-        self._numerics = numerics
+    def __init__(self, numerics: Numerics, groups: GroupKeys | None = None):
+        self._numerics, self._groups = numerics, groups
         self.requant = lru_cache(maxsize=1024)(self._requant)
         self.channel_requant = lru_cache(maxsize=256)(self._channel_requant)
         self.weights = lru_cache(maxsize=16)(self._weights)
@@ -45,9 +48,15 @@ class Decoded:
         requant = self._numerics.requant("convolution", multiplier, shift, zero_point=zero_point, low=low, high=high)
         return entries["bias"].astype(np.int64), requant
 
-    def _weights(self, block: bytes, outputs: int, height: int, width: int, inputs: int) -> ConvWeights:
-        """Dense weights, order o, ky, kx, i; int4: each output channel starts on a byte."""
-        values = self._codes(np.frombuffer(block, np.uint8).reshape(outputs, -1), height * width * inputs)
+    def _weights(self, block: bytes, outputs: int, height: int, width: int, inputs: int, group: int) -> ConvWeights:
+        """Dense weights, order o, ky, kx, i; int4: each output channel starts on a byte. With what groups make of them."""
+        rows, count = np.frombuffer(block, np.uint8).reshape(outputs, -1), height * width * inputs
+        if group and self._groups is not None:
+            part_bytes = group // 2 if self._numerics.weight is CodeType.INT4 else group
+            codes, groups = ungrouped(rows, group, part_bytes, -(-count // group), self._groups)
+            values = groups.applied(self._codes(codes, count))
+        else:
+            values = self._codes(rows, count)
         return ConvWeights(values.reshape(outputs, height, width, inputs))
 
     def depthwise_weights(self, raw: Array, height: int, width: int, channels: int) -> ConvWeights:

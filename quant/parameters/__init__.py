@@ -3,7 +3,6 @@
 from quant.parameters.activations import SMALLEST_SCALE, activation_quant, least_error_range, quant_range
 from quant.parameters.biases import BiasQuant, Enlarged, bias_quant
 from quant.parameters.codes import weight_code_range
-from quant.parameters.groups import GivenGroups
 from quant.parameters.offsets import Compensation, bias_compensation
 from quant.parameters.weight_scales import SMALLEST_CHANNEL
 from quant.parameters.weights import (
@@ -23,7 +22,6 @@ __all__ = [
     "BiasQuant",
     "Compensation",
     "Enlarged",
-    "GivenGroups",
     "WeightQuant",
     "activation_quant",
     "along",

@@ -13,8 +13,10 @@ from quant.fixed_point.core.scale import ScaleForm
 from quant.fixed_point.sums.groups import WeightGroups, group_count, spread
 from quant.parameters.codes import weight_code_range
 from quant.parameters.weight_scales import SMALLEST_CHANNEL, weight_scales
+from toolchain.ir.stored import StoredGroups
 
 Array = NDArray[Any]
+_WHOLE = 2.0**-16  # of a scale: as near to a whole zero point as float32 says one
 
 
 class RealGroups(NamedTuple):
@@ -88,27 +90,23 @@ def group_codes(w: Array, groups: WeightGroups, scales: Array, limits: tuple[int
     return np.clip(np.rint(codes), *limits).astype(np.int8).reshape(w.shape)
 
 
-class GivenGroups(NamedTuple):
-    """Weights as a file holds them: codes int[o, k] and real = scale x code + minimum, float[o, g] or None."""
-
-    codes: Array
-    scales: Array
-    minima: Array | None
-    size: int
-
-
-def fitting_codes(given: GivenGroups, numerics: Numerics) -> tuple[Array, RealGroups] | None:
+def fitting_codes(given: StoredGroups, numerics: Numerics) -> tuple[Array, RealGroups] | None:
     """The same weights in the machine's codes: those of another range (0 to 15 of 4 bits) move by one number, and their minima
-    with them. None where it has no such groups, or its codes hold no such range."""
+    with them; where whole zero points do the same, codes move by these and there are no minima. None where the machine has no
+    such groups, or its codes hold no such range."""
     form, (first, last) = numerics.groups, numerics.weight.limits
-    low, high = int(given.codes.min(initial=0)), int(given.codes.max(initial=0))
-    if form is None or given.size not in form.sizes or high - low > last - first:
+    if form is None or given.size not in form.sizes:
         return None
-    moved = high - last if high > last else min(low - first, 0)
     scales = np.asarray(given.scales, np.float64)
     minima = np.zeros_like(scales) if given.minima is None else np.asarray(given.minima, np.float64)
-    minima = minima + moved * scales
-    codes = np.where(spread(scales, given.size, given.codes.shape[1]) < 0, -(given.codes - moved), given.codes - moved)
-    if codes.min(initial=0) < first or codes.max(initial=0) > last or (minima.any() and not form.minimum_bits):
-        return None
-    return codes.astype(np.int8), RealGroups(np.abs(scales), minima if minima.any() else None)
+    points = np.rint(np.divide(-minima, scales, out=np.zeros_like(minima), where=scales != 0))
+    whole = np.abs(minima + points * scales) <= _WHOLE * np.abs(scales)
+    low, high = int(given.codes.min(initial=0)), int(given.codes.max(initial=0))
+    moved = high - last if high > last else min(low - first, 0)
+    for each, found in ((points, None), (np.full_like(points, moved), minima + moved * scales)):
+        codes = given.codes - spread(each, given.size, given.codes.shape[1])
+        codes = np.where(spread(scales, given.size, codes.shape[1]) < 0, -codes, codes)
+        fits = codes.min(initial=0) >= first and codes.max(initial=0) <= last
+        if fits and (whole.all() if found is None else form.minimum_bits or not found.any()):
+            return codes.astype(np.int8), RealGroups(np.abs(scales), found)
+    return None

@@ -14,7 +14,6 @@ from quant.fixed_point.core.numerics import Numerics
 from quant.fixed_point.sums.groups import WeightGroups
 from quant.parameters.codes import weight_code_range
 from quant.parameters.groups import (
-    GivenGroups,
     channel_scales,
     covering_groups,
     fitting_codes,
@@ -25,6 +24,7 @@ from quant.parameters.groups import (
 )
 from quant.parameters.weight_scales import weight_scales
 from toolchain.errors import CompileError
+from toolchain.ir.stored import StoredGroups
 
 Array = NDArray[Any]
 
@@ -110,7 +110,7 @@ def requantized(w: Array, weight: WeightQuant, scales: Array, numerics: Numerics
     return WeightQuant(np.clip(np.rint(steps), first, last).astype(np.int8), scales, weight.axis)
 
 
-def given_groups(given: GivenGroups, shape: tuple[int, ...], numerics: Numerics) -> WeightQuant | None:
+def given_groups(given: StoredGroups, shape: tuple[int, ...], numerics: Numerics) -> WeightQuant | None:
     """A file's own codes in `shape`; their scales and minima rounded to whole numbers of the machine's bits. None where it cannot
     hold them so."""
     fitting = fitting_codes(given, numerics)

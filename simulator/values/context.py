@@ -13,6 +13,7 @@ from quant.fixed_point.sums.conv import finish_sums
 from simulator.decoded import Decoded
 from simulator.state import State
 from toolchain.hw.chip import Chip
+from toolchain.hw.engines import grouped_arrays
 from toolchain.hw.units import SUMS
 from toolchain.machine import (
     PARAMETER_BYTES,
@@ -36,7 +37,7 @@ class Context:
 
     def __init__(self, chip: Chip, state: State):
         self.chip, self.state, self.numerics = chip, state, chip.numerics
-        self.decoded = Decoded(chip.numerics)
+        self.decoded = Decoded(chip.numerics, next(iter(grouped_arrays(chip.engines).values()), None))
         self.activation, self.size = state.activation, state.activation.itemsize
         self._table_bytes = table_bytes(chip)
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from simulator.values.context import Context
-from toolchain.machine import Convolution, weight_bytes
+from toolchain.machine import Convolution
 
 
 def convolution(op: Convolution, context: Context) -> None:
-    inner = op.kernel_height * op.kernel_width * op.input_channels
+    size_bytes = op.output_channels * op.row_bytes(context.chip)
     weights = context.decoded.weights(
-        context.bytes_of(op, "weights", op.weight_address, op.output_channels * weight_bytes(inner, context.chip)).tobytes(),
+        context.bytes_of(op, "weights", op.weight_address, size_bytes).tobytes(),
         op.output_channels,
         op.kernel_height,
         op.kernel_width,
         op.input_channels,
+        op.group,
     )
     q = context.emitted(op, context.window_sums(op, op.input_channels, weights), op.output_channels)
     if q is not None:

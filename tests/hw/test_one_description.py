@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ import pytest
 
 from quant.fixed_point import CodeType, Numerics
 from tests.other_numerics import with_numerics
+from toolchain.hw.engines import WeightGroups
 from toolchain.hw.numerics import NumericsKeys, ScaleKeys
-from toolchain.isa import load_machine
+from toolchain.isa import Machine, load_machine
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("quant", "simulator", "toolchain")
@@ -32,6 +33,7 @@ CHANGES: dict[str, Any] = {
     "overflow": "wrap",
     "add_left_shift": 3,
     "table": {"entries": 513, "interpolation": "tflite"},
+    "weight_group": 32,
 }
 STATED = {f.name for f in fields(Numerics)}
 
@@ -43,9 +45,16 @@ def test_every_key_is_changed() -> None:
 
 @pytest.mark.parametrize("key", sorted(CHANGES))
 def test_every_key_reaches_the_description(key: str) -> None:
-    machine, (section, _, inner) = load_machine("edge16"), key.partition(".")
+    machine, (section, _, inner) = grouped(load_machine("edge16")), key.partition(".")
     changed = with_numerics(machine, **{section: {inner: CHANGES[key]} if inner else CHANGES[key]})
     assert changed.chip.numerics != machine.chip.numerics
+
+
+def grouped(machine: Machine) -> Machine:
+    """With groups of 32 weights."""
+    engines = dict(machine.chip.engines)
+    engines["mac"] = engines["mac"].model_copy(update={"groups": WeightGroups(sizes=(32,))})
+    return replace(machine, chip=machine.chip.model_copy(update={"engines": engines}))
 
 
 def test_it_is_made_once_and_anew_for_a_copy() -> None:

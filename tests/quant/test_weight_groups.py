@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from hypothesis import strategies as st
 
 from quant.fixed_point import CodeType, GroupForm, Numerics, ScaleForm, WeightScaling, make_requant, matmul, requantize
 from quant.parameters import (
-    GivenGroups,
     bias_quant,
     expressible_weight,
     given_groups,
@@ -21,6 +21,7 @@ from quant.parameters import (
 )
 from toolchain.errors import CompileError
 from toolchain.ir.graph import Quant
+from toolchain.ir.stored import StoredGroups
 
 BLOCK = 32
 Q4_1 = np.dtype([("d", "<f2"), ("m", "<f2"), ("codes", "u1", BLOCK // 2)])  # of ggml: w = d code + m, low nibbles first half
@@ -46,13 +47,13 @@ def q4_1_blocks(w: np.ndarray) -> np.ndarray:
     return found
 
 
-def held_q4_1(blocks: np.ndarray) -> tuple[GivenGroups, np.ndarray]:
+def held_q4_1(blocks: np.ndarray) -> tuple[StoredGroups, np.ndarray]:
     """Codes, scales and minima; and the real weights."""
     low, high = blocks["codes"] & 15, blocks["codes"] >> 4
     codes = np.concatenate([low, high], 2).astype(np.int64)
     d, m = blocks["d"].astype(np.float64), blocks["m"].astype(np.float64)
     real = d[..., None] * codes + m[..., None]
-    return GivenGroups(codes.reshape(len(codes), -1), d, m, BLOCK), real.reshape(len(codes), -1)
+    return StoredGroups(codes.reshape(len(codes), -1), d, m, BLOCK), real.reshape(len(codes), -1)
 
 
 def db(wanted: np.ndarray, found: np.ndarray) -> float:
@@ -101,7 +102,7 @@ def test_q8_0_is_held_by_its_codes() -> None:
     found = np.zeros((16, 3), Q8_0)
     found["d"] = np.abs(blocks).max(2) / 127
     found["codes"] = np.rint(blocks / found["d"].astype(np.float64)[..., None])
-    given = GivenGroups(found["codes"].reshape(16, 96).astype(np.int64), found["d"].astype(np.float64), None, BLOCK)
+    given = StoredGroups(found["codes"].reshape(16, 96).astype(np.int64), found["d"].astype(np.float64), None, BLOCK)
     held = given_groups(given, w.shape, grouped("int8", 16, 0))
     assert held is not None and held.groups is not None and held.groups.minima is None
     assert np.array_equal(held.codes, given.codes)
@@ -112,28 +113,28 @@ def test_q8_0_is_held_by_its_codes() -> None:
 def test_zero_points_with_fractions_are_minima() -> None:
     rng = np.random.default_rng(3)
     codes, d, z = rng.integers(0, 16, (8, 64)), rng.uniform(0.5, 1, (8, 2)), rng.uniform(0, 15, (8, 2))
-    held = given_groups(GivenGroups(codes, d, -d * z, BLOCK), codes.shape, grouped(bits=16))
+    held = given_groups(StoredGroups(codes, d, -d * z, BLOCK), codes.shape, grouped(bits=16))
     assert held is not None
     assert db((codes - np.repeat(z, BLOCK, 1)) * np.repeat(d, BLOCK, 1), held.dequantized()) > 75
 
 
 def test_what_a_machine_cannot_hold_is_not_taken() -> None:
     d, ones = np.ones((1, 1)), np.ones((1, 1))
-    wide = GivenGroups(np.arange(32)[None], d, None, BLOCK)
+    wide = StoredGroups(np.arange(32)[None], d, None, BLOCK)
     assert given_groups(wide, (1, 32), grouped()) is None  # 5 bits of codes
-    shifted = GivenGroups(np.arange(32)[None] % 16, d, None, BLOCK)
+    shifted = StoredGroups(np.arange(32)[None] % 16, d, None, BLOCK)
     assert given_groups(shifted, (1, 32), grouped()) is not None
     assert given_groups(shifted, (1, 32), grouped(minimum=0)) is None  # 0 to 15 is -8 to 7 and a minimum
-    signed = GivenGroups(np.arange(32)[None] % 16 - 8, d, None, BLOCK)
+    signed = StoredGroups(np.arange(32)[None] % 16 - 8, d, None, BLOCK)
     assert given_groups(signed, (1, 32), grouped(minimum=0)) is not None
-    assert given_groups(signed._replace(minima=ones), (1, 32), grouped(minimum=0)) is None
-    assert given_groups(signed._replace(size=64), (1, 32), grouped()) is None
+    assert given_groups(replace(signed, minima=ones), (1, 32), grouped(minimum=0)) is None
+    assert given_groups(replace(signed, size=64), (1, 32), grouped()) is None
     assert given_groups(signed, (1, 32), grouped(groups=None)) is None
 
 
 def test_a_scale_below_zero_turns_the_codes() -> None:
     codes = np.arange(-7, 8).repeat(3)[None, :32]
-    held = given_groups(GivenGroups(codes, np.full((1, 1), -0.5), None, BLOCK), codes.shape, grouped(minimum=0))
+    held = given_groups(StoredGroups(codes, np.full((1, 1), -0.5), None, BLOCK), codes.shape, grouped(minimum=0))
     assert held is not None
     np.testing.assert_allclose(held.dequantized(), codes * -0.5)
 

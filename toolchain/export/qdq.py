@@ -149,7 +149,7 @@ class _Writer:
 
     def _weights(self, node: OnnxNode, layer: Node, inputs: list[str]) -> None:
         op = operator_of(layer, IntegerConvolution)
-        codes, bias = (self.integer.constants[n] for n in layer.inputs[1:3])
+        codes, bias = op.whole_weights(self.integer.constants[layer.inputs[1]]), self.integer.constants[layer.inputs[2]]
         x, y = self._quant(layer.inputs[0]), self._quant(layer.outputs[0])
         scales = weight_scales(op.requant, x.scale, y.scale)
         if node.op.op_type == "Gemm":
@@ -162,7 +162,10 @@ class _Writer:
         zero = np.zeros(scales.size if each else (), codes.dtype)
         name = f"{node.name}/weights"
         scale = scales if each else scales.reshape(())
-        inputs[1] = self._stored(name, np.ascontiguousarray(codes), scale, zero, 0 if each else None)
+        if op.group:  # whole numbers beyond 8 bits: groups of them with minima are no type of ONNX
+            inputs[1] = self._constant(name, (codes * scales.reshape(-1, *(1,) * (codes.ndim - 1))).astype(np.float32))
+        else:
+            inputs[1] = self._stored(name, np.ascontiguousarray(codes), scale, zero, 0 if each else None)
         if len(inputs) > 2 and inputs[2]:
             inputs[2] = self._bias(node, bias, x.scale, np.broadcast_to(scales, bias.shape))
 

@@ -189,12 +189,36 @@ def _n_bits(w: Written) -> None:
         given = w.value(3, "zero points")
         packed = given.dtype == np.uint8
         points = (_unpacked(given, bits, n, blocks, w.node) if packed else given).astype(np.float32)
-    real = (codes.astype(np.float32) - points.reshape(n, blocks, 1)) * scales.reshape(n, blocks, 1)
-    weight = w.constant("weights", np.ascontiguousarray(real.reshape(n, -1)[:, :k].T))
+    weight = _blocked(w, codes, scales.reshape(n, blocks), points.reshape(n, blocks), (k, bits))
     bias = w.input(5)
     y = w.add("", "MatMul", [w.node.inputs[0], weight], "" if bias else w.node.outputs[0])
     if bias:
         w.add("bias", "Add", [y, bias], w.node.outputs[0])
+
+
+def _blocked(w: Written, codes: np.ndarray, scales: np.ndarray, points: np.ndarray, of: tuple[int, int]) -> str:
+    """codes: uint8[n, blocks, size]; of: how many a row has, and of how many bits. Real numbers [k, n], by a DequantizeLinear.
+
+    Its scales are above zero: codes of a scale below turn around, those of a scale of zero are 0. Zero points that are no codes
+    are added behind it.
+    """
+    (k, bits), size = of, codes.shape[2]
+    most, whole = (1 << bits) - 1, (points == np.rint(points)) & (points >= 0) & (points < 1 << bits)
+    turned, nothing = scales < 0, scales == 0
+    zero = np.where(nothing | ~whole, 0, points)
+    found = np.where(nothing[..., None], 0, codes)
+    found, zero = np.where(turned[..., None], most - found, found), np.where(turned, most - zero, zero)
+    scale = np.where(nothing, 1, np.abs(scales)).astype(np.float32)
+    names = [
+        w.constant("codes", np.ascontiguousarray(found.reshape(len(found), -1)[:, :k].T.astype(np.uint8))),
+        w.constant("scales", np.ascontiguousarray(scale.T)),
+        w.constant("points", np.ascontiguousarray(zero.T.astype(np.uint8))),
+    ]
+    real = w.add("real", "DequantizeLinear", names, attributes={"axis": 0, "block_size": size})
+    minima = np.where(whole | nothing, 0, -points * scales).astype(np.float32)
+    if not minima.any():
+        return real
+    return w.add("minima", "Add", [real, w.constant("least", np.ascontiguousarray(np.repeat(minima.T, size, 0)[:k]))])
 
 
 def _unpacked(packed: np.ndarray, bits: int, rows: int, columns: int, node: OnnxNode) -> np.ndarray:

@@ -14,10 +14,11 @@ import numpy as np
 
 from toolchain.frontend.convert import type_of
 from toolchain.frontend.errors import refuse_node
+from toolchain.frontend.held import Held, HeldBlocks, held_blocks
 from toolchain.frontend.infer import evaluate, foldable, infer
 from toolchain.frontend.rewrite import fresh_name, operand
 from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, TensorType
-from toolchain.ir.stored import GivenQuant, Stored, stored
+from toolchain.ir.stored import Stored, stored
 
 # Operators of which codes of their outputs mean what codes of their first input do.
 MOVES = frozenset(
@@ -43,29 +44,6 @@ class Meant:
     dtype: str
 
 
-@dataclass(frozen=True, eq=False)
-class Held:
-    """A constant: codes less their zero points, the scales along `axis`, and the type that the file has it in."""
-
-    codes: np.ndarray
-    scale: np.ndarray
-    axis: int
-    zero_point: int
-    dtype: str
-
-    def stored(self, axis: int) -> Stored | None:
-        """As a node reads it whose channels are along `axis`; None where its scales are along another."""
-        if self.scale.size > 1 and axis % self.codes.ndim != self.axis:
-            return None
-        one = self.scale.size == 1 and self.dtype in CODES
-        quant = GivenQuant(float(self.scale.reshape(-1)[0]), self.zero_point, self.dtype) if one else None
-        return stored(self.codes, self.scale, axis, quant)
-
-    def real(self) -> np.ndarray:
-        """float64, of a bias."""
-        return self.codes.reshape(-1) * self.scale.astype(np.float64).reshape(-1)
-
-
 @dataclass
 class _Walk:
     graph: OnnxGraph
@@ -76,7 +54,7 @@ class _Walk:
     same: dict[str, str] = field(default_factory=dict)
     meant: dict[str, Meant] = field(default_factory=dict)
     made: set[str] = field(default_factory=set)  # tensors that a node emitted so far makes
-    held: dict[str, Held] = field(default_factory=dict)  # by constant
+    held: dict[str, Held | HeldBlocks] = field(default_factory=dict)  # by constant
     nodes: list[OnnxNode] = field(default_factory=list)
     stored: dict[str, Stored] = field(default_factory=dict)  # by node
 
@@ -85,6 +63,9 @@ class _Walk:
         if foldable(node, self.constants):
             self.constants.update(evaluate(node, self.constants, self.opset))
             self.types.update((n, type_of(self.constants[n])) for n in node.outputs if n)
+            held = self.held.get(operand(node, 0))
+            if isinstance(held, HeldBlocks) and (made := held.behind(node, tuple(self.constants[n] for n in node.inputs[1:]))):
+                self.held[node.outputs[0]] = made
             return
         self.types.update(infer(node, self.types, self.constants, self.opset))
         self.nodes.append(node)
@@ -187,6 +168,7 @@ def _dequantize(node: OnnxNode, walk: _Walk) -> bool:
 
 def _dequantized_constant(node: OnnxNode, scale: np.ndarray, point: np.ndarray, walk: _Walk) -> None:
     codes = walk.constants[node.inputs[0]]
+    block = int(node.op.attributes.get("block_size") or 1)
     axis = int(node.op.attributes.get("axis", 1)) % max(codes.ndim, 1)
     whole = codes.astype(np.int64)
     if scale.size == 1:
@@ -196,7 +178,6 @@ def _dequantized_constant(node: OnnxNode, scale: np.ndarray, point: np.ndarray, 
         shape[axis] = -1
         spread, zero = scale.reshape(shape), point.astype(np.int64).reshape(shape if point.size > 1 else ())
     else:
-        block = int(node.op.attributes.get("block_size") or 1)
         spread, zero = (np.repeat(v, block, axis) if v.ndim else v for v in (scale, point.astype(np.int64)))
         spread, zero = (v[(slice(None),) * axis + (slice(codes.shape[axis]),)] if v.ndim else v for v in (spread, zero))
     y = node.outputs[0]
@@ -204,7 +185,8 @@ def _dequantized_constant(node: OnnxNode, scale: np.ndarray, point: np.ndarray, 
     walk.constants[y] = value
     walk.types[y] = type_of(value)
     if scale.ndim > 1 and scale.size > 1:
-        return  # a scale for each block: what the machine computes with is its own
+        walk.held[y] = held_blocks(whole, scale, point, axis, block)
+        return
     walk.held[y] = Held(whole - zero, scale, axis, int(point.reshape(-1)[0]), codes.dtype.name)
 
 
@@ -332,7 +314,9 @@ def _how(node: OnnxNode, walk: _Walk) -> Stored | None:
     transposed = node.op.op_type == "Gemm" and node.op.attributes.get("transB", 0)
     how = weights.stored(0 if transposed else WEIGHTED[node.op.op_type])
     bias = walk.held.get(operand(node, 2))
-    return how if how is None or bias is None or bias.dtype != "int32" else replace(how, bias=bias.real())
+    if how is None or not isinstance(bias, Held) or bias.dtype != "int32":
+        return how
+    return replace(how, bias=bias.real())
 
 
 def _real(name: str, walk: _Walk) -> str:

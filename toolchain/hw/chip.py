@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.numerics import Numerics
 from toolchain.hw.channels import used_channels
-from toolchain.hw.engines import Engine, MacArray, Memory, Name
+from toolchain.hw.engines import Engine, MacArray, Memory, Name, group_form
 from toolchain.hw.numerics import NumericsKeys, described
 from toolchain.hw.quantities import Hertz
 from toolchain.hw.section import NonNegative, Positive, PositiveFloat, Section
@@ -163,7 +163,7 @@ class Chip(Section):
     @cached_property
     def numerics(self) -> Numerics:
         """How the machine computes: what everything but this package reads of `numerics`, and of the accumulators' width."""
-        return described(self.numerics_keys, self.array.accumulators.bits)
+        return described(self.numerics_keys, self.array.accumulators.bits, group_form(self.engines))
 
     @cached_property
     def spaces(self) -> tuple[Space, ...]:

@@ -5,10 +5,12 @@ Both are maps of any names. Engines are told apart by `kind`; each says which me
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from quant.fixed_point.core.groups import GROUP_STEP, LARGEST_GROUP, LEAST_GROUP, GroupForm
 from toolchain.hw.numerics import ActivationName, WeightName
 from toolchain.hw.quantities import Bytes
 from toolchain.hw.section import NonNegative, Positive, PositiveFloat, Section
@@ -60,6 +62,38 @@ class ArrayMemories(Section):
     output: Name = "sram"
 
 
+GroupSize = Annotated[int, Field(ge=LEAST_GROUP, le=LARGEST_GROUP, multiple_of=GROUP_STEP)]
+
+
+class WeightGroups(Section):
+    """Weights in groups along the reduction, each with a scale and a minimum: `quant.fixed_point.sums.groups`."""
+
+    sizes: Annotated[tuple[GroupSize, ...], Field(min_length=1, examples=[[32]])]  # weights of a group; an operation names one
+    scale_bits: Annotated[int, Field(ge=4, le=16)] = 8
+    minimum_bits: Annotated[int, Field(ge=0, le=16)] = 0  # 0: groups have no minimum
+    # blocks: group by group scale, minimum, codes; rows: of each output channel codes, scales, minima; planes: the same of all
+    layout: Literal["blocks", "rows", "planes"] = "blocks"
+    fold_cycles: NonNegative = 1  # for which a fold's sums are scaled at its end
+
+    @property
+    def scale_bytes(self) -> int:
+        return bytes_of(self.scale_bits)
+
+    @property
+    def minimum_bytes(self) -> int:
+        return bytes_of(self.minimum_bits)
+
+    @property
+    def entry_bytes(self) -> int:
+        """Of what a group has beside its codes."""
+        return self.scale_bytes + self.minimum_bytes
+
+
+def bytes_of(bits: int) -> int:
+    """Whole bytes that hold so many bits."""
+    return -(-bits // 8)
+
+
 Dataflow = Literal["os", "ws", "is"]
 DepthwiseMode = Literal["diagonal", "column"]
 
@@ -83,6 +117,7 @@ class MacArray(Section):
     more_depthwise: Annotated[tuple[DepthwiseMode, ...], Field(examples=[["column"]])] = ()  # that an operation may name instead
     types: Annotated[tuple[MacRate, ...], Field(min_length=1, examples=[[{"activation": "int8", "weight": "int8"}]])]
     accumulators: Accumulators
+    groups: WeightGroups | None = None  # of weights, which may have scales of their own
     # applied to outputs on their way to memory
     post: Annotated[tuple[Literal["table", "add"], ...], Field(examples=[["table", "add"]])] = ()
     memories: ArrayMemories = ArrayMemories()
@@ -148,3 +183,20 @@ class Dma(Section):
 
 
 Engine = Annotated[MacArray | Vector | Dma, Field(discriminator="kind")]
+
+
+def grouped_arrays(engines: Mapping[str, Engine]) -> dict[str, WeightGroups]:
+    """Arrays that have groups, by name."""
+    return {name: e.groups for name, e in engines.items() if isinstance(e, MacArray) and e.groups is not None}
+
+
+def group_sizes(engines: Mapping[str, Engine]) -> tuple[int, ...]:
+    """That some array has, rising."""
+    return tuple(sorted({size for groups in grouped_arrays(engines).values() for size in groups.sizes}))
+
+
+def group_form(engines: Mapping[str, Engine]) -> GroupForm | None:
+    """What the arrays have of groups; None where none has."""
+    for groups in grouped_arrays(engines).values():
+        return GroupForm(group_sizes(engines), groups.scale_bits, groups.minimum_bits)
+    return None

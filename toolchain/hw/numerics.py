@@ -7,10 +7,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.groups import GroupForm
 from quant.fixed_point.core.numerics import Numerics, RoundedOperation
 from quant.fixed_point.core.rounding import Rounding
 from quant.fixed_point.core.scale import ScaleForm, ScaleKind
-from toolchain.hw.section import Section
+from toolchain.hw.section import NonNegative, Section
 
 # Of the types there are, those that machines may have, and their arrays take.
 ActivationName = Literal["int8", "uint8", "int16"]
@@ -38,6 +39,7 @@ class NumericsKeys(Section):
     weight: WeightName
     symmetric_activations: bool = False
     weights_per_channel: bool = True
+    weight_group: NonNegative = 0  # weights that share a scale where the model does not say so; 0: those of a channel, or all
     scale: ScaleKeys
     rounding: RoundingName
     per_op: dict[RoundedOperation, RoundingName] = Field(default_factory=dict)
@@ -46,8 +48,8 @@ class NumericsKeys(Section):
     table: TableKeys
 
 
-def described(keys: NumericsKeys, accumulator_bits: int) -> Numerics:
-    """The arithmetic of a machine with these keys and accumulators."""
+def described(keys: NumericsKeys, accumulator_bits: int, groups: GroupForm | None = None) -> Numerics:
+    """The arithmetic of a machine with these keys and accumulators; groups: what its arrays have of them."""
     scale = keys.scale
     return Numerics(
         activation=CodeType(keys.activation),
@@ -60,5 +62,7 @@ def described(keys: NumericsKeys, accumulator_bits: int) -> Numerics:
         overflow=keys.overflow,
         accumulator_bits=accumulator_bits,
         add_left_shift=keys.add_left_shift,
+        groups=groups,
+        weight_group=keys.weight_group,
         interpolation="tosa" if keys.table.interpolation == "none" else keys.table.interpolation,
     )

@@ -8,7 +8,8 @@ from quant.fixed_point.core.codes import CodeType
 from toolchain.bounds import SRAM_BYTES
 from toolchain.hw.accumulators import broken_accumulators
 from toolchain.hw.chip import Chip
-from toolchain.hw.engines import Dma, Engine, MacArray
+from toolchain.hw.engines import Dma, Engine, MacArray, group_sizes
+from toolchain.hw.groups import broken_groups
 from toolchain.hw.quantities import write_bytes
 from toolchain.hw.source import KeyPath
 from toolchain.hw.units import SUMS, operand_memories, unit_names
@@ -30,7 +31,7 @@ _ROUNDINGS = {
 
 def broken_rules(chip: Chip) -> list[Broken]:
     """Every rule that `chip` breaks, as (path of the value, reason)."""
-    found = [*_maps(chip), *_memories(chip), *_arrays(chip), *broken_accumulators(chip)]
+    found = [*_maps(chip), *_memories(chip), *_arrays(chip), *broken_accumulators(chip), *broken_groups(chip)]
     found += [*_units(chip), *_numerics(chip), *_control(chip)]
     return found or list(_sync(chip))
 
@@ -190,6 +191,11 @@ def _numerics(chip: Chip) -> Iterator[Broken]:
             yield ("numerics", "scale", "multiplier_bits"), f"{scale.multiplier_bits} bits; rounding scale16 takes at most 15"
         elif rule == "reduced16" and scale.shift_min < 17:
             yield ("numerics", "scale", "shift_min"), f"{scale.shift_min} is below 17, the least of rounding reduced16"
+    sizes = group_sizes(chip.engines)
+    if numerics.weight_group not in (0, *sizes):
+        known = f"sizes are {', '.join(map(str, sizes))}" if sizes else "are not given"
+        reason = f"{numerics.weight_group} weights share a scale, and {chip.key('mac_array')}.groups {known}"
+        yield ("numerics", "weight_group"), reason
     if activation.low == 0 and numerics.symmetric_activations:
         reason = f"zero points of 0 leave {activation} no code for a negative number; leave it false, or have signed activations"
         yield ("numerics", "symmetric_activations"), reason

@@ -43,18 +43,40 @@ class GivenQuant:
 
 
 @dataclass(frozen=True, eq=False)
+class StoredGroups:
+    """Weights of which so many neighbours (`size`, the last group may be shorter) share a scale: real = scale x code + minimum.
+    codes: int[o, k], k along the reduction; scales: float[o, g]; minima: float[o, g] or None."""
+
+    codes: Array
+    scales: Array
+    minima: Array | None
+    size: int
+
+    def real(self) -> Array:
+        """float64[o, k]."""
+        minima = np.zeros((1, 1)) if self.minima is None else self._each(self.minima)
+        return self.codes * self._each(self.scales) + minima
+
+    def _each(self, values: Array) -> Array:
+        """[o, g] -> float64[o, k]."""
+        return np.repeat(values.astype(np.float64), self.size, 1)[:, : self.codes.shape[1]]
+
+
+@dataclass(frozen=True, eq=False)
 class Stored:
     """A constant as its file holds it: real = scales (float64, one for all, or for each channel) x codes, codes less their zero
     points.
 
     least, largest: of the codes, for each channel. quant: scale and zero point, where they are one for all and the type is an
-    activation's. bias: float64[channels] or None, the real numbers of the int32 bias added to its products."""
+    activation's. bias: float64[channels] or None, the real numbers of the int32 bias added to its products. groups: of weights
+    with scales of groups; `scales` are then the largest of each channel."""
 
     scales: Array
     least: Array
     largest: Array
     quant: GivenQuant | None = None
     bias: Array | None = None
+    groups: StoredGroups | None = None
 
     @property
     def peaks(self) -> Array:
@@ -67,3 +89,9 @@ def stored(codes: Array, scales: Array, axis: int, quant: GivenQuant | None = No
     rows = np.moveaxis(codes, axis, 0).reshape(codes.shape[axis], -1) if codes.ndim else codes.reshape(1, 1)
     least, largest = rows.min(1, initial=0), rows.max(1, initial=0)
     return Stored(scales.astype(np.float64).reshape(-1), least, largest, quant, bias)
+
+
+def stored_groups(groups: StoredGroups) -> Stored:
+    """Of weights in groups."""
+    least, largest = groups.codes.min(1, initial=0), groups.codes.max(1, initial=0)
+    return Stored(groups.scales.astype(np.float64).max(1), least, largest, groups=groups)

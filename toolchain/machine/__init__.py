@@ -2,7 +2,7 @@
 
 from toolchain.machine.demands import Demands, demands
 from toolchain.machine.flow import Flow, accesses_at, dispatched, op_number, reached
-from toolchain.machine.layout import PARAMETER_BYTES, PARAMETERS, memory_type, table_bytes, weight_bytes
+from toolchain.machine.layout import PARAMETER_BYTES, PARAMETERS, group_bytes, memory_type, table_bytes, weight_bytes
 from toolchain.machine.operation import (
     NOTHING,
     Access,
@@ -91,6 +91,7 @@ __all__ = [
     "demand",
     "demands",
     "dispatched",
+    "group_bytes",
     "lacking",
     "memory_type",
     "moved",

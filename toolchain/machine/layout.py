@@ -7,7 +7,8 @@ from numpy.typing import DTypeLike
 
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
-from toolchain.machine.columns import Whole, ceil_div
+from toolchain.hw.engines import MacArray
+from toolchain.machine.columns import Whole, ceil_div, most, where
 
 # Of an output channel; what convolutions and `emit` read from parameter_address on is one after another of these.
 PARAMETERS = np.dtype([("bias", "<i8"), ("multiplier", "<i4"), ("shift", "<i4")])
@@ -22,6 +23,19 @@ def memory_type(dtype: DTypeLike) -> np.dtype:
 def weight_bytes(count: Whole, chip: Chip) -> Whole:
     """Bytes of `count` weights stored together: int4 has two a byte, low nibble first."""
     return ceil_div(count, 2) if chip.numerics.weight is CodeType.INT4 else count
+
+
+def group_bytes(count: Whole, group: Whole, array: MacArray) -> Whole:
+    """Bytes of scales and minima beside `count` weights of one output channel in groups of `group`; 0 where group is 0.
+
+    Scales: unsigned, minima: signed, each of the least whole bytes that hold their bits, little-endian. Where, is the array's
+    key `layout`. blocks: the weights of each output channel group by group, scale and minimum in front of the group's codes;
+    rows: of each output channel all codes, all scales, all minima; planes: codes of all output channels, then all scales, then
+    all minima.
+    """
+    if array.groups is None:
+        return 0
+    return where(group, ceil_div(count, most(group, 1)) * array.groups.entry_bytes, 0)
 
 
 def table_bytes(chip: Chip) -> int:

@@ -12,6 +12,7 @@ from enum import IntEnum
 from math import gcd
 from typing import Any
 
+from quant.fixed_point.core.groups import GROUP_STEP
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import Memory
 from toolchain.hw.units import SUMS
@@ -401,6 +402,16 @@ def dataflow() -> Any:
 def depthwise_mode() -> Any:
     """Which of the array's depthwise modes: no bits where every array has one."""
     return choice("", _array_choice("more_depthwise"))
+
+
+def weight_group() -> Any:
+    """How many weights along the reduction share a scale; 0: there are no groups, and no bits where no array has them."""
+
+    def values(operation: Any, chip: Chip) -> Need:
+        form = chip.numerics.groups
+        return Need(0, max(form.sizes) if form else 0, f"{chip.key('mac_array')}.groups.sizes", GROUP_STEP)
+
+    return choice("", values)
 
 
 def _array_choice(key: str) -> Values:

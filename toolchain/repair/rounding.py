@@ -101,7 +101,7 @@ class _Layer:
     def chosen(self, given: LayerParameters, codes: Codes) -> tuple[LayerParameters, Gain]:
         made = before = self._made(given)
         chosen = given
-        if codes != "keep":
+        if codes != "keep" and before.weight.groups is None:  # groups have scales enough, and codes of their own
             chosen = LayerParameters(self._rounded(before.weight.scales, codes == "answer"), given.bias)
             made = self._made(chosen)
         wanted = self._target.mean(0) / self._y.scale
@@ -129,7 +129,7 @@ class _Layer:
         scope = node_scope(network.graph, network.chip, quants, self._given, node, chosen)
         weight = self._op.weights(node, scope).weight
         made = self._op.quantize(node, scope)[0]
-        sums = np.rint(self._products(self._rows, weight.codes.astype(np.float64))).astype(np.int64)
+        sums = np.rint(self._products(self._rows, weight.whole.astype(np.float64))).astype(np.int64)
         sums += scope.constants[made.inputs[2]]
         op = operator_of(made, IntegerConvolution)
         return _Made(op, weight, sums, self._output(sums, op))

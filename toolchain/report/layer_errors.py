@@ -229,7 +229,7 @@ def _weight_error(network: Network, node: Node, given: Node, x: Array) -> Array:
     op = node.op
     assert isinstance(op, IntegerConvolution)
     weights = network.chosen.constants[given.inputs[1]].astype(np.float64)
-    codes = network.integer.constants[node.inputs[1]]
+    codes = op.whole_weights(network.integer.constants[node.inputs[1]])
     quant = network.quant(node.inputs[0])
     scales = op.requant.real_scale * network.quant(node.outputs[0]).scale / quant.scale
     lost = codes * scales.reshape(-1, 1, 1, 1) - weights

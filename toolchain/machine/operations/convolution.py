@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from toolchain.hw.chip import Chip
-from toolchain.machine.columns import where
-from toolchain.machine.layout import weight_bytes
+from toolchain.hw.units import Unit
+from toolchain.machine.columns import Whole, where
+from toolchain.machine.layout import group_bytes, weight_bytes
 from toolchain.machine.operation import Access, Demand
 from toolchain.machine.operations.addend import WithAddend, broken_post
 from toolchain.machine.operations.window import WeightedWindowOp
@@ -19,6 +20,7 @@ from toolchain.machine.parameter import (
     operand_base_of,
     sums_address,
     unit_number,
+    weight_group,
 )
 from toolchain.machine.units.array import operand_rate, operand_reads, product_cycles
 
@@ -37,7 +39,9 @@ class Convolution(WithAddend, _Channels):
     """acc[y, x, o] (+)= sum over ky, kx, i of (in[iy, ix, i] - input_zero_point) w[o, ky, kx, i],
     iy = y sh + ky dh - pad_top, ix = x sw + kx dw - pad_left.
 
-    Weights in order o, ky, kx, i (int4: each output channel starts on a byte). On emit, after the table, when `use_add`,
+    Weights in order o, ky, kx, i (int4: each output channel starts on a byte). With `group` = G, each G of those of an output
+    channel (the last ones may be fewer) have a scale m beside them, and a minimum n where the array's groups have those: the
+    sum is that over (in[iy, ix, i] - input_zero_point) (m w[o, ky, kx, i] + n). On emit, after the table, when `use_add`,
     the output is Elementwise ADD of a = q and b = what lies at addend_address, with the `add_*` parameters (input: a).
     """
 
@@ -51,6 +55,7 @@ class Convolution(WithAddend, _Channels):
     output_base: int = operand_base_of("output_address")
     sums_address: int = sums_address()
     dataflow: int = dataflow()
+    group: int = weight_group()
 
     @classmethod
     def needed(cls, chip: Chip) -> str:
@@ -59,8 +64,13 @@ class Convolution(WithAddend, _Channels):
     def outputs(self) -> int:
         return self.output_channels
 
+    def row_bytes(self, chip: Chip) -> Whole:
+        """Of one output channel's weights, with the scales and minima of its groups."""
+        inner = self.taps() * self.input_channels
+        return weight_bytes(inner, chip) + group_bytes(inner, self.group, self.unit_in(chip).array)
+
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
-        weights = self.output_channels * weight_bytes(self.taps() * self.input_channels, chip)
+        weights = self.output_channels * self.row_bytes(chip)
         added = where(self.emit, self.addend_bytes(self.output_channels, chip), 0)
         addend = self.addend_access(self.unit_in(chip), (self.output_height, self.output_width), added)
         return self.array_ranges(self.input_channels, weights, chip, (addend,))
@@ -71,12 +81,21 @@ class Convolution(WithAddend, _Channels):
         input_reads, weight_reads = operand_reads(mac, pixels, outputs, self.dataflow)
         read = input_reads * self.window_bytes(self.input_channels, chip)
         read = read + where(self.emit, pixels * self.addend_bytes(outputs, chip), 0)
-        weights = weight_reads * outputs * weight_bytes(inner, chip)
+        weights = weight_reads * outputs * self.row_bytes(chip)
         rate = operand_rate(mac, chip, chip.numerics.weight)
-        cycles = product_cycles(mac, pixels, inner, outputs, rate, dataflow=self.dataflow)
+        cycles = product_cycles(mac, pixels, inner, outputs, rate, dataflow=self.dataflow, group=self.group)
         return self.array_demand(chip, cycles, read, weights, pixels * inner * outputs)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         yield from WeightedWindowOp.broken(self, chip)
         unit = self.unit_in(chip)
+        yield from _broken_group(self.group, unit)
         yield from broken_post(unit.key, [("add", self.emit and self.use_add)], unit.array.post)
+
+
+def _broken_group(group: int, unit: Unit) -> Iterator[str]:
+    groups = unit.array.groups
+    if group and groups is None:
+        yield f"group={group}, {unit.key}.groups is not given"
+    elif groups is not None and group not in (0, *groups.sizes):
+        yield f"group={group}, {unit.key}.groups.sizes are {', '.join(map(str, groups.sizes))}"

@@ -9,23 +9,34 @@ from __future__ import annotations
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import MacArray
-from toolchain.machine.columns import Whole, at_rate, by_name, ceil_div, most, where
+from toolchain.machine.columns import Whole, at_rate, by_name, ceil_div, least, most, where
 
 
 def product_cycles(
-    mac: MacArray, pixels: Whole, inner: Whole, outputs: Whole, rate: float, repeats: Whole = 1, dataflow: Whole = 0
+    mac: MacArray,
+    pixels: Whole,
+    inner: Whole,
+    outputs: Whole,
+    rate: float,
+    repeats: Whole = 1,
+    dataflow: Whole = 0,
+    group: Whole = 0,
 ) -> Whole:
     """Cycles of `repeats` matrix products [pixels, inner] x [inner, outputs] one after another on the array; dataflow: which of
-    `mac.dataflows`.
+    `mac.dataflows`; group: weights along `inner` that share a scale, 0: all.
 
     With R rows, C columns, K' = ceil(inner / depth):
     os: ceil(P/R) ceil(M/C) folds of K' / rate steps, fill and drain R + C - 2.
     ws: ceil(K'/R) ceil(M/C) folds of P / rate steps, fill (R to load weights) and drain 2R + C - 2.
     is: ceil(K'/R) ceil(P/C) folds of M / rate steps, fill and drain 2R + C - 2.
     folds_overlap: fill and drain are paid once; a ws or is fold then takes at least the R cycles its successor loads in.
+    A fold has products of one group alone: groups are products one after another, each of `group` (the last one too), whose folds
+    take `groups.fold_cycles` more each.
     """
     rows, columns = mac.rows, mac.columns
-    steps = ceil_div(inner, mac.depth)
+    repeats = repeats * where(group, ceil_div(inner, most(group, 1)), 1)
+    steps = ceil_div(where(group, least(group, inner), inner), mac.depth)
+    scaled = 0 if mac.groups is None else where(group, mac.groups.fold_cycles, 0)
 
     def cycles(flow: str) -> Whole:
         if flow == "os":
@@ -37,7 +48,7 @@ def product_cycles(
         else:
             folds = ceil_div(steps, rows) * ceil_div(pixels, columns)
             stream, edge, load = outputs, 2 * rows + columns - 2, rows
-        return _folds(mac, folds * repeats, at_rate(stream, rate), edge, load)
+        return _folds(mac, folds * repeats, at_rate(stream, rate) + scaled, edge, load)
 
     return by_name(mac.dataflows, dataflow, cycles)
 

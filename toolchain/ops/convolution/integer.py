@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import lcm
 
 from quant.fixed_point.core.requantization import requantize
 from quant.fixed_point.sums.conv import conv2d
@@ -26,13 +27,13 @@ class IntegerConvolution(ConvolutionParameters):
     """Inputs x, weights int8[o, kh, kw, i / groups], bias int64[o] and, with `residual`, the tensor that is added."""
 
     NAME = "Convolution"
-    VERSION = 1
+    VERSION = 2
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         x, weights, bias = inputs[:3]
         acc = conv2d(
             x,
-            weights,
+            self.whole_weights(weights),
             strides=self.strides,
             dilations=self.dilations,
             pads=self.pads,
@@ -57,13 +58,14 @@ class IntegerConvolution(ConvolutionParameters):
             (self.strides, self.pads, self.dilations, self.groups),
             self.table is not None,
             self.residual is not None,
+            self.group,
         )
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         """Neighbouring groups together, then each group alone: a small SRAM may hold no more."""
         deep = self.depthwise(layer)
         grouped = grouped_tilings(self, layer) if self.groups > 1 and self.residual is None and not deep else ()
-        return mapped(chain(grouped, _tilings(self, layer)), able_arrays(layer.chip, self.post, deep), deep)
+        return mapped(chain(grouped, _tilings(self, layer)), able_arrays(layer.chip, self.post, deep, self.group), deep)
 
     def nest(self, layer: Layer, tiling: Tiling) -> Nest:
         return _lowering(self, layer, tiling).nest()
@@ -86,7 +88,7 @@ def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
     else:
         reduction, channels, step = layer.input_type(0).shape[3] // op.groups, channels // op.groups, mac.columns
     entries = mac.accumulators.entries
-    most_inner = min(reduction, limits.max_input_channels or reduction)
+    most_inner = _most_inner(reduction, limits.max_input_channels or reduction, op.group)
     most_channels = min(channels, limits.max_output_channels or channels, entries)
 
     columns_limit = min(width, op.most_columns(layer))
@@ -94,7 +96,7 @@ def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
     def most_columns(tile_channels: int) -> int:
         return min(columns_limit, entries // tile_channels)
 
-    all_channels, inners = halvings(most_channels, step), halvings(most_inner, mac.rows * mac.depth)
+    all_channels, inners = halvings(most_channels, step), halvings(most_inner, lcm(mac.rows * mac.depth, op.group or 1))
     least = all_channels[-1]
     for inner in inners:
         for tile_channels in all_channels:
@@ -111,6 +113,11 @@ def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
     for tile_channels in all_channels:
         for taps in halvings(kernel_rows)[1:]:
             yield Tiling(1, 1, tile_channels, inners[-1], False, taps)
+
+
+def _most_inner(reduction: int, limit: int, group: int) -> int:
+    """Input channels of one instruction: a cut lies between groups of weights."""
+    return reduction if reduction <= limit else limit - limit % (group or 1)
 
 
 def exceeds_max_pad(pads: Pads, groups: int, inputs: int, outputs: int, chip: Chip) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quant.fixed_point.core.requant import Requant
+from quant.fixed_point.sums.groups import WeightGroups
 from toolchain.hw.chip import Chip, ConvolutionLimits
 from toolchain.hw.engines import MacArray
 from toolchain.machine.parameter import OPEN_LIMIT
 from toolchain.ops.kit.arrays import able_arrays, main_array
-from toolchain.ops.kit.operator import Layer, TiledOp
+from toolchain.ops.kit.operator import Array, Layer, TiledOp
 from toolchain.ops.kit.requants import LookupTable
 from toolchain.ops.kit.residual import Residual
 
@@ -18,7 +19,10 @@ Pads = tuple[int, int, int, int]
 
 @dataclass(frozen=True, eq=False)
 class ConvolutionParameters(TiledOp):
-    """Of a layer's inputs: x, weights int8[o, kh, kw, i / groups], bias int64[o] and, with `residual`, the addend."""
+    """Of a layer's inputs: x, weights int8[o, kh, kw, i / groups], bias int64[o] and, with `residual`, the addend.
+
+    weight_groups: scales and minima of groups of the weights, of a kernel of 1x1 and one group of channels; None: they have none.
+    """
 
     strides: tuple[int, int]
     pads: Pads
@@ -29,6 +33,16 @@ class ConvolutionParameters(TiledOp):
     requant: Requant
     table: LookupTable | None
     residual: Residual | None
+    weight_groups: WeightGroups | None = None
+
+    @property
+    def group(self) -> int:
+        """Weights along the reduction that share a scale; 0: all of an output channel."""
+        return 0 if self.weight_groups is None else self.weight_groups.size
+
+    def whole_weights(self, codes: Array) -> Array:
+        """What sums are made of: codes of the weights, in their own scales where they are in groups."""
+        return codes if self.weight_groups is None else self.weight_groups.applied(codes)
 
     @property
     def post(self) -> frozenset[str]:
@@ -38,11 +52,11 @@ class ConvolutionParameters(TiledOp):
 
     def array(self, layer: Layer) -> MacArray:
         """The largest array that can run it."""
-        return main_array(able_arrays(layer.chip, self.post, self.depthwise(layer)))
+        return main_array(able_arrays(layer.chip, self.post, self.depthwise(layer), self.group))
 
     def can_have(self, post: str, layer: Layer) -> bool:
         """True where an array that can run the convolution as it is has this `post` too."""
-        return bool(able_arrays(layer.chip, self.post | {post}, self.depthwise(layer)))
+        return bool(able_arrays(layer.chip, self.post | {post}, self.depthwise(layer), self.group))
 
     def depthwise(self, layer: Layer) -> bool:
         """True when machine.Depthwise runs it."""

@@ -62,11 +62,15 @@ class Convolution(FloatOp):
         bias_name = (*node.inputs, "", "")[2]
         bias = chosen.bias if chosen.bias is not None or not bias_name else scope.graph.constants[bias_name]
         if chosen.weight is None:
-            w, bias = _weights(node, weights, bias, scope)
+            w, bias = _weights(node, weights, bias, scope, self.can_be_grouped(weights.shape))
         else:
             w = taken_weight(chosen.weight, weights, numerics, name=node.name)
             weights = w.dequantized()
         return bias_quant(bias, weights, w, scope.quant(node.inputs[0]), numerics, name=node.name)
+
+    def can_be_grouped(self, shape: tuple[int, ...]) -> bool:
+        """Whether neighbours along the reduction stay so in every tile: products of a pixel's channels, all of them."""
+        return self.groups == 1 and shape[1:3] == (1, 1)
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
@@ -87,6 +91,7 @@ class Convolution(FloatOp):
             replace(requant, zero_point=offset.output_zero_point),
             None,
             None,
+            b.weight.groups,
         )
         names = (
             node.inputs[0],
@@ -96,16 +101,18 @@ class Convolution(FloatOp):
         return [Node(node.name, integer, names, node.outputs, node.sources)]
 
 
-def _weights(node: Node, weights: Array, bias: Array | None, scope: QuantScope) -> tuple[WeightQuant, Array | None]:
-    """Codes of the weights: the file's own where it has them. And the bias, in all its bits."""
+def _weights(node: Node, w: Array, bias: Array | None, scope: QuantScope, grouped: bool) -> tuple[WeightQuant, Array | None]:
+    """Codes of the weights: the file's own where it has them. And the bias, in all its bits. grouped: groups of them may have
+    scales of their own."""
     numerics, how = scope.chip.numerics, scope.stored(node)
-    own = None if how is None else stored_weights(weights, 0, how, numerics, node.name)
+    own = None if how is None or (how.groups and not grouped) else stored_weights(w, 0, how, numerics, node.name)
     if how is not None and how.bias is not None and bias is not None and np.array_equal(how.bias.astype(np.float32), bias):
         bias = how.bias
     if own is not None:
         return own, bias
+    size = numerics.weight_group if grouped and w.shape[3] > numerics.weight_group else 0
     ratio = scope.quant(node.inputs[0]).scale / scope.quant(node.outputs[0]).scale
-    return expressible_weight(weights, weight_quant(weights, 0, numerics, name=node.name), ratio, numerics), bias
+    return expressible_weight(w, weight_quant(w, 0, numerics, group=size, name=node.name), ratio, numerics), bias
 
 
 def convolution(scope: Scope) -> None:

@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from quant.fixed_point.sums.groups import group_count
 from toolchain import machine
-from toolchain.machine import PARAMETER_BYTES, weight_bytes
+from toolchain.machine import PARAMETER_BYTES, group_bytes, weight_bytes
 from toolchain.ops.convolution.constants import Addresses, Constants, Packed, partial, whole
 from toolchain.ops.convolution.parameters import ConvolutionParameters
 from toolchain.ops.kit.arrays import lie_together
+from toolchain.ops.kit.grouped_weights import lay_groups
 from toolchain.ops.kit.nest import Nest, alike, cut_axis, reduction_axis, window_axis
 from toolchain.ops.kit.operator import Array, Layer
 from toolchain.ops.kit.requants import channel_slice, pack_weights, parameter_block
@@ -174,15 +178,19 @@ class Lowering:
 
         shape: rows x row length of the weights, which are packed row by row.
         """
-        chip = self.layer.chip
         key = (self.layer.node.name, tile.channels, part.ky, part.kx, part.inner)
-        packed = Packed(
-            shape[0] * weight_bytes(shape[1], chip),
-            lambda: pack_weights(self.rows(tile, part).reshape(shape), chip.numerics.weight),
-        )
+        packed = self.packed(tile, part, shape)
         if not last:
             return partial(key, packed)
         return whole(key, packed, self.parameters(*tile.channels), self.table_blocks, self.together)
+
+    def packed(self, tile: Tile, part: Part, shape: tuple[int, int]) -> Packed:
+        """The weights of one instruction."""
+        chip = self.layer.chip
+        return Packed(
+            shape[0] * weight_bytes(shape[1], chip),
+            lambda: pack_weights(self.rows(tile, part).reshape(shape), chip.numerics.weight),
+        )
 
     def parameters(self, start: int, size: int) -> Packed:
         """Of output channels [start, start + size)."""
@@ -223,10 +231,26 @@ class Dense(Lowering):
                     **(no_residual_fields() if residual is None else residual_fields(residual, sites[1])),
                     input_channels=part.inner[1],
                     output_channels=tile.channels[1],
+                    group=self.op.group,
                 ),
             )
 
         return Work(tuple(reads), constants.blocks, write, emit, self.tiling.variant)
+
+    def packed(self, tile: Tile, part: Part, shape: tuple[int, int]) -> Packed:
+        """With scales and minima of their groups, where they have any."""
+        codes, groups, keys = super().packed(tile, part, shape), self.op.weight_groups, self.op.array(self.layer).groups
+        if groups is None or keys is None:
+            return codes
+        size, (first, inner) = groups.size, part.inner
+        one_bytes = weight_bytes(size, self.layer.chip)
+        of_them = groups.part(cut(tile.channels), slice(first // size, group_count(first + inner, size)))
+        beside = shape[0] * group_bytes(inner, size, self.op.array(self.layer))
+
+        def data() -> bytes:
+            return lay_groups(np.frombuffer(codes.data(), np.uint8).reshape(shape[0], -1), of_them, one_bytes, keys)
+
+        return Packed(codes.size_bytes + beside, data)
 
     def rows(self, tile: Tile, part: Part) -> Array:
         return self.layer.constants[self.weights][cut(tile.channels), cut(part.ky), cut(part.kx), cut(part.inner)]

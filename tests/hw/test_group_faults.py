@@ -1,0 +1,91 @@
+"""Every fault of arrays that take weights in groups: one line each, with file, line, path, value and way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from machine_files import line_of, write_changed
+
+from toolchain.errors import ConfigError
+from toolchain.hw import load_chip
+
+MAC, NUMERICS = "    kind: mac_array\n", "numerics:\n"
+OTHER = "  small: {kind: mac_array, rows: 4, columns: 4, dataflow: os, types: [TYPES], groups: {GROUPS}, ACCUMULATORS}\n"
+OTHER = OTHER.replace("TYPES", "{activation: int8, weight: int8}").replace("ACCUMULATORS", "accumulators: {entries: 64}")
+
+
+def groups(said: str) -> tuple[str, str]:
+    return MAC, f"{MAC}    groups: {{{said}}}\n"
+
+
+def second(said: str) -> tuple[str, str]:
+    return "  vector:\n", f"{OTHER.replace('GROUPS', said)}  vector:\n"
+
+
+HELD = "    groups:"
+# what is replaced by what, where the fault stands, the fault
+CASES = {
+    "a size of no multiple": ([groups("sizes: [40]")], HELD, "engines.mac.groups.sizes[0]: must be a multiple of 16, got 40"),
+    "a size too large": ([groups("sizes: [512]")], HELD, "engines.mac.groups.sizes[0]: must be at most 256, got 512"),
+    "no size": ([groups("sizes: []")], HELD, "engines.mac.groups.sizes: must have at least 1 entries, got 0"),
+    "a size given twice": ([groups("sizes: [32, 64, 32]")], HELD, "engines.mac.groups.sizes[2]: 32 is given twice"),
+    "scales too narrow": (
+        [groups("sizes: [32], scale_bits: 3")],
+        HELD,
+        "engines.mac.groups.scale_bits: must be at least 4, got 3",
+    ),
+    "minima too narrow": (
+        [groups("sizes: [32], minimum_bits: 7")],
+        HELD,
+        "engines.mac.groups.minimum_bits: 7 are too few for a minimum: 8 to 16, or 0 for none",
+    ),
+    "an unknown order": (
+        [groups("sizes: [32], layout: columns")],
+        HELD,
+        "engines.mac.groups.layout: must be one of 'blocks', 'rows', 'planes'; got 'columns'",
+    ),
+    "groups larger than an operation": (
+        [groups("sizes: [32, 64]"), (NUMERICS, f"limits: {{convolution: {{max_input_channels: 48}}}}\n{NUMERICS}")],
+        HELD,
+        "engines.mac.groups.sizes[1]: 64 are more than limits.convolution.max_input_channels=48: an operation has whole groups",
+    ),
+    "two arrays of two forms": (
+        [groups("sizes: [32]"), second("sizes: [32], scale_bits: 12")],
+        "  small:",
+        "engines.small.groups.scale_bits: 12, and those of mac have 8: weights must not depend on the array that reads them",
+    ),
+    "two arrays of two orders": (
+        [groups("sizes: [32]"), second("sizes: [32], layout: rows")],
+        "  small:",
+        "engines.small.groups.layout: rows, and those of mac have blocks: weights must not depend on the array that reads them",
+    ),
+    "weights in groups of another size": (
+        [groups("sizes: [64, 128]"), (NUMERICS, f"{NUMERICS}  weight_group: 32\n")],
+        "  weight_group:",
+        "numerics.weight_group: 32 weights share a scale, and engines.mac.groups sizes are 64, 128",
+    ),
+    "weights in groups on an array without": (
+        [(NUMERICS, f"{NUMERICS}  weight_group: 32\n")],
+        "  weight_group:",
+        "numerics.weight_group: 32 weights share a scale, and engines.mac.groups are not given",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_fault_is_one_exact_line(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    changes, anchor, said = CASES[case]
+    write_changed(tmp_path, "edge16.yaml", changes)
+    with pytest.raises(ConfigError) as caught:
+        load_chip("mine.yaml")
+    assert caught.value.faults == [f"mine.yaml:{line_of(tmp_path / 'mine.yaml', anchor)}: {said}"]
+
+
+def test_without_a_fault_it_loads(tmp_path: Path) -> None:
+    changes = [groups("sizes: [64], minimum_bits: 12"), second("sizes: [32], minimum_bits: 12")]
+    write_changed(tmp_path, "edge16.yaml", [*changes, (NUMERICS, f"{NUMERICS}  weight_group: 32\n")])
+    numerics = load_chip(str(tmp_path / "mine.yaml")).numerics
+    assert numerics.groups is not None and numerics.weight_group == 32
+    assert (numerics.groups.sizes, numerics.groups.scale_bits, numerics.groups.minimum_bits) == ((32, 64), 8, 12)

@@ -1,0 +1,75 @@
+"""A constant as a quantized model's file holds it: codes and scales, along an axis or in blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from toolchain.ir.graph import OnnxNode
+from toolchain.ir.stored import BITS, GivenQuant, Stored, StoredGroups, stored, stored_groups
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A constant: codes less their zero points, the scales along `axis`, and the type that the file has it in."""
+
+    codes: np.ndarray
+    scale: np.ndarray
+    axis: int
+    zero_point: int
+    dtype: str
+
+    def stored(self, axis: int) -> Stored | None:
+        """As a node reads it whose channels are along `axis`; None where its scales are along another."""
+        if self.scale.size > 1 and axis % self.codes.ndim != self.axis:
+            return None
+        one = self.scale.size == 1 and self.dtype in BITS
+        quant = GivenQuant(float(self.scale.reshape(-1)[0]), self.zero_point, self.dtype) if one else None
+        return stored(self.codes, self.scale, axis, quant)
+
+    def real(self) -> np.ndarray:
+        """float64, of a bias."""
+        return self.codes.reshape(-1) * self.scale.astype(np.float64).reshape(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class HeldBlocks:
+    """A constant: real = scale x code + minimum; each `size` neighbours along `axis` share both.
+
+    codes: as the file has them; scales, minima: float64 of its rank, blocks along `axis`.
+    """
+
+    codes: np.ndarray
+    scales: np.ndarray
+    minima: np.ndarray
+    axis: int
+    size: int
+
+    def stored(self, axis: int) -> Stored | None:
+        """As `Held.stored`: of a matrix, or kernels of one element, in blocks along the reduction."""
+        if self.codes.ndim < 2 or {axis % self.codes.ndim, self.axis} != {0, 1} or any(n > 1 for n in self.codes.shape[2:]):
+            return None
+        parts = (v.reshape(v.shape[:2]) for v in (self.codes, self.scales, self.minima))
+        codes, scales, minima = (v if self.axis else v.T for v in parts)
+        return stored_groups(StoredGroups(codes, scales, minima if minima.any() else None, self.size))
+
+    def behind(self, node: OnnxNode, others: tuple[np.ndarray, ...]) -> HeldBlocks | None:
+        """What a node makes of it, its first input: the turned matrix, or a number for each block added. None: no such thing."""
+        if node.op.op_type == "Transpose" and self.codes.ndim == 2:
+            if tuple(node.op.attributes.get("perm", (1, 0))) == (0, 1):
+                return self
+            return HeldBlocks(self.codes.T, self.scales.T, self.minima.T, 1 - self.axis, self.size)
+        if node.op.op_type != "Add" or len(others) != 1 or others[0].shape != self.codes.shape:
+            return None
+        first = np.take(others[0], range(0, self.codes.shape[self.axis], self.size), self.axis)
+        each = np.repeat(first, self.size, self.axis)
+        spread = np.take(each, range(self.codes.shape[self.axis]), self.axis)
+        return replace(self, minima=self.minima + first) if np.array_equal(spread, others[0]) else None
+
+
+def held_blocks(codes: np.ndarray, scales: np.ndarray, points: np.ndarray, axis: int, size: int) -> HeldBlocks:
+    """real = scale (code - point), as a DequantizeLinear with blocks along `axis` has it."""
+    scales = scales.astype(np.float64)
+    minima = -np.broadcast_to(points, scales.shape).astype(np.float64) * scales
+    return HeldBlocks(codes, scales, minima, axis, size)
