@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, Protocol
 
 import numpy as np
@@ -25,6 +26,7 @@ from toolchain.ir.masks import MASK_LOW
 ObserverName = Literal["minmax", "percentile", "mse"]
 Progress = Callable[[int, int | None], None]  # samples done, samples in all where known
 OBSERVERS: tuple[ObserverName, ...] = ("minmax", "percentile", "mse")
+NO_NUMERICS: Mapping[str, Numerics] = MappingProxyType({})
 HELD_BYTES = 256 << 20  # of observed tensors that one run of the model may leave in memory; else it runs in pieces
 
 
@@ -54,6 +56,7 @@ def calibrate(
     *,
     observer: ObserverName = "minmax",
     numerics: Numerics | None = None,
+    others: Mapping[str, Numerics] = NO_NUMERICS,
     percent: float = COMMON_PERCENT,
     progress: Progress | None = None,
     session_threads: int = 1,
@@ -66,12 +69,13 @@ def calibrate(
     model: static, float, such that onnxruntime runs it; it is not changed. computed_by: what computes its tensors instead,
     where another spelling of it shall; divided: of a model with steps in the place of operators. One pass over `data`, one
     sample in memory; a model whose observed tensors take more than `held_bytes` runs in pieces.
-    numerics: needed by 'mse', which searches what the machine can express.
+    numerics: needed by 'mse', which searches what the machine can express; others: of tensors whose codes are of another type.
     Raises CompileError: no such tensor, no sample, a sample that onnxruntime refuses, NaN or infinity in a tensor.
     """
     make = _observer_factory(observer, numerics, percent)
     masks = _masks(model, divided)
-    observers: dict[str, Observer] = {name: UnlessMasked(make()) if name in masks else make() for name in tensors}
+    observers: dict[str, Observer] = {name: make(others.get(name)) for name in tensors}
+    observers |= {name: UnlessMasked(found) for name, found in observers.items() if name in masks}
     observe(
         model,
         data,
@@ -180,16 +184,17 @@ class _Sample:
         return CompileError(f"calibration: sample {self.index}: {said}; {way_out}")
 
 
-def _observer_factory(observer: str, numerics: Numerics | None, percent: float) -> Callable[[], Observer]:
+def _observer_factory(observer: str, numerics: Numerics | None, percent: float) -> Callable[[Numerics | None], Observer]:
+    """Of what makes a tensor's observer, given its numerics where they are others."""
     if observer == "minmax":
-        return MinMax
+        return lambda _: MinMax()
     if observer == "percentile":
         Percentile(percent)  # refuses a bad figure before the first run
-        return lambda: Percentile(percent)
+        return lambda _: Percentile(percent)
     if observer == "mse":
         if numerics is None:
             raise CompileError("observer 'mse': searches what a machine can express, and no machine was named; give --hw")
-        return lambda: LeastError(numerics)
+        return lambda others: LeastError(others or numerics)
     raise CompileError(f"observer {observer!r}: no such observer; known: {', '.join(OBSERVERS)}{suggestion(observer, OBSERVERS)}")
 
 

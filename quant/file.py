@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from quant.encodings import SUFFIXES, read_encodings
+from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.numerics import Numerics
 from quant.observe import Range
 from quant.parameters import SMALLEST_SCALE, activation_quant
@@ -33,7 +34,8 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 @dataclass(frozen=True)
 class Parameters:
-    """`tensors`: for each float tensor a range, whose scale the build chooses for its machine, or the scale and zero point."""
+    """`tensors`: for each float tensor a range, whose scale the build chooses for its machine, or the scale and zero point.
+    types: of those whose codes are not of the machine's first type."""
 
     tensors: Mapping[str, Range | Quant]
     observer: str = "minmax"
@@ -43,16 +45,19 @@ class Parameters:
     hardware: str = ""
     sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     repair: Repair | None = None
+    types: Mapping[str, CodeType] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def quantization(self) -> Quantization:
         """All of it: ranges and what was repaired."""
-        return replace(Quantization({}) if self.repair is None else self.repair.quantization, ranges=self.tensors)
+        return replace(
+            Quantization({}) if self.repair is None else self.repair.quantization, ranges=self.tensors, types=self.types
+        )
 
     def quant(self, name: str, numerics: Numerics) -> Quant:
         """Scale and zero point of a tensor on a machine."""
         entry = self.tensors[name]
-        return entry if isinstance(entry, Quant) else activation_quant(entry, numerics)
+        return entry if isinstance(entry, Quant) else activation_quant(entry, _of(self.types.get(name), numerics))
 
 
 class _Entry(BaseModel):
@@ -61,10 +66,11 @@ class _Entry(BaseModel):
     high: FiniteFloat | None = None
     scale: Annotated[FiniteFloat, Field(gt=0)] | None = None
     zero_point: int | None = None
+    type: Annotated[CodeType, Field(strict=False)] | None = None
 
     @model_validator(mode="after")
     def _one_form(self) -> _Entry:
-        given = {key for key, value in self.__dict__.items() if value is not None}
+        given = {key for key, value in self.__dict__.items() if value is not None and key != "type"}
         if given not in ({"low", "high"}, {"scale", "zero_point"}):
             raise ValueError("needs low and high, or scale and zero_point, and not both")
         if self.low is not None and self.high is not None and self.low > self.high:
@@ -93,7 +99,8 @@ def render_parameters(parameters: Parameters, arrays: tuple[str, bytes] | None =
     lines = [
         "# Quantization parameters. Edit them and give the file back with --quant.",
         "# A tensor has either low and high, the real values to be covered (the build chooses the scale that its machine can",
-        "# express), or scale and zero_point: real = scale * (code - zero_point).",
+        "# express), or scale and zero_point: real = scale * (code - zero_point). type, such as int16, gives it codes of another",
+        "# type than the machine's first, where the machine has it.",
         f"version: {VERSION}",
         f"model: {_text(parameters.model)}",
         f"hardware: {_text(parameters.hardware)}",
@@ -105,11 +112,13 @@ def render_parameters(parameters: Parameters, arrays: tuple[str, bytes] | None =
     ]
     for name, entry in parameters.tensors.items():
         if isinstance(entry, Quant):
-            value = f"{{scale: {_number(entry.scale)}, zero_point: {entry.zero_point}}}"
+            value = f"scale: {_number(entry.scale)}, zero_point: {entry.zero_point}"
         else:
-            value = f"{{low: {_number(entry.low)}, high: {_number(entry.high)}}}"
+            value = f"low: {_number(entry.low)}, high: {_number(entry.high)}"
+        if name in parameters.types:
+            value += f", type: {parameters.types[name]}"
         source = " ".join(parameters.sources.get(name, "").split())
-        lines.append(f"  {_text(name)}: {value}" + (f"  # {source}" if source else ""))
+        lines.append(f"  {_text(name)}: {{{value}}}" + (f"  # {source}" if source else ""))
     return "\n".join(lines) + "\n"
 
 
@@ -205,7 +214,8 @@ def read_parameters(
     if faults:
         raise ConfigError(faults)
     entries = {name: _value(entry) for name, entry in file.tensors.items()}
-    return Parameters(entries, file.observer, file.samples, file.data, file.model, file.hardware, repair=repair)
+    types = {name: entry.type for name, entry in file.tensors.items() if entry.type is not None}
+    return Parameters(entries, file.observer, file.samples, file.data, file.model, file.hardware, repair=repair, types=types)
 
 
 def _encoded(path: Path, tensors: Collection[str], numerics: Numerics | None) -> Parameters:
@@ -262,8 +272,14 @@ def _name_faults(file: _File, source: Source, tensors: Collection[str], known: C
 def _machine_faults(entry: _Entry, numerics: Numerics) -> list[tuple[str, str]]:
     ends = (("low", entry.low), ("high", entry.high))
     faults = [(key, f"{end!r} is beyond float32") for key, end in ends if end is not None and abs(end) > _LARGEST]
+    if entry.type is not None and entry.type not in numerics.types:
+        return [
+            *faults,
+            ("type", f"{entry.type} where the machine has {', '.join(numerics.types)} activations; give one of these"),
+        ]
     if entry.scale is None or entry.zero_point is None:
         return faults
+    numerics = _of(entry.type, numerics)
     low, high = numerics.activation.limits
     if entry.scale < SMALLEST_SCALE:
         faults.append(("scale", f"{entry.scale!r} is below the smallest, 2^-40 ({SMALLEST_SCALE:.2g}); {_OTHER_SCALE}"))
@@ -285,6 +301,11 @@ def _machine_faults(entry: _Entry, numerics: Numerics) -> list[tuple[str, str]]:
     elif not low <= entry.zero_point <= high:
         faults.append(("zero_point", f"{entry.zero_point} is no {numerics.activation} code; use {low} to {high}"))
     return faults
+
+
+def _of(codes: CodeType | None, numerics: Numerics) -> Numerics:
+    """Of tensors of this type, None: of the machine's first."""
+    return numerics.of(numerics.activation if codes is None else codes)
 
 
 def _is_power_of_two(value: float) -> bool:

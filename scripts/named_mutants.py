@@ -140,7 +140,7 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
     (
         "accesses of a fused table dropped",
         f"{MACHINE}/window.py",
-        '"parameters", self.table_address, (), (), looked_up * table_bytes(chip))',
+        '"parameters", self.table_address, (), (), looked_up * table_bytes(self.code_types()[1], chip))',
         '"parameters", self.table_address, (), (), 0)',
     ),
 )

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain.hw.chip import Chip
-from toolchain.machine import memory_type
 
 Array = NDArray[Any]
 
@@ -22,11 +21,10 @@ class State:
         self.accumulators: dict[int, Array] = {}
         self.number = 0  # that the front end has read last, within its limit
         self.sum = np.dtype(f"<i{chip.array.accumulators.sum_bytes}")  # in memories of accumulators
-        self.activation = memory_type(chip.numerics.activation.dtype)
 
-    def feature_map(self, space: int, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
-        """A view of activations in a memory; strides in bytes."""
-        return np.ndarray(shape, self.activation, self.memory[space], address, strides)
+    def feature_map(self, space: int, address: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: np.dtype) -> Array:
+        """A view of codes in a memory; strides in bytes; kind: as of `memory_type`."""
+        return np.ndarray(shape, kind, self.memory[space], address, strides)
 
     def sums(self, space: int, address: int, shape: tuple[int, ...]) -> Array:
         """A view of sums without gaps in a memory of accumulators."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -13,5 +14,5 @@ def with_numerics(machine: Machine, **keys: Any) -> Machine:
     """The machine with these keys of `numerics`, those of `scale` added to its own. Rules between sections are not asked."""
     had = machine.chip.numerics_keys.model_dump(mode="json")
     scale = had["scale"] | keys.pop("scale", {})
-    changed = NumericsKeys.model_validate(had | keys | {"scale": scale})
+    changed = NumericsKeys.model_validate_json(json.dumps(had | keys | {"scale": scale}))
     return replace(machine, chip=machine.chip.model_copy(update={"numerics_keys": changed}))

@@ -56,4 +56,4 @@ def test_a_file_is_an_operator(tmp_path: Path, folder: Path | str, host: str) ->
 def test_two_files_with_one_rule_are_refused() -> None:
     pool = next(m for m in registry._MODULES if getattr(m, "RULES", None) is RULES)
     with pytest.raises(InternalError, match="another file has a rule for MaxPool"):
-        registry._rules([pool, pool])
+        registry._rules([pool, pool], "RULES")

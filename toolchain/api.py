@@ -52,6 +52,7 @@ from toolchain.passes.quantize import quantize
 from toolchain.passes.samples import OneSample, one_sample
 from toolchain.passes.segments import Segment, segments
 from toolchain.passes.select import Selection
+from toolchain.passes.typed import asked_types
 from toolchain.repair.network import Network
 from toolchain.repair.prepare import Prepared, effort_of, prepared, prepared_alike, prepared_by_file
 from toolchain.report import agreed, calibration_warnings, explained, host_warnings, run_figures
@@ -151,6 +152,8 @@ def _started(
     samples = data.given if first is not None or options.parameters is not None else to_calibrate_on(data.given)
     model, unread = agreed(model, islice(samples, _AGREEMENT_SAMPLES))
     network = Network(model, selection, machine, named_nodes(model.nodes, options.host_nodes))
+    types = asked_types(model.graph, model.nodes, options.types, machine.chip, network.held)
+    network = replace(network, types=types) if types else network
     if first is None or options.parameters is not None:
         return _Started(data, _prepared(network, options, samples, progress), unread)
     return _Started(data, prepared_alike(network, first.calibrated), unread)

@@ -29,7 +29,7 @@ class BuildOptions:
     error_report: every layer's error is measured; static_ranges: what the model quantizes by each run's range is calibrated;
     repair: what is done for the answer beyond calibration, None: nothing yet;
     export_qdq: the integers are also made an ONNX model; entries: by name, shapes of inputs beside `shapes`, each a set for which
-    the file has programs of its own."""
+    the file has programs of its own; types: NAME=TYPE, as `passes.typed.asked_types` has them."""
 
     hardware: str | Machine
     calibration: str | None = None
@@ -47,6 +47,7 @@ class BuildOptions:
     repair: Effort | None = None
     export_qdq: bool = False
     entries: Mapping[str, Shapes] = field(default_factory=dict)
+    types: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises CompileError: a level, a number of samples, an observer or a host that there is not, entries that cannot be."""

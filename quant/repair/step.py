@@ -9,6 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from quant.fixed_point.core.codes import CodeType
 from quant.observe import Range
 from quant.parameters import WeightQuant
 from toolchain.ir.graph import Quant
@@ -54,6 +55,7 @@ class Quantization:
     channels (axis 1 of the model's order, the last of two or three dimensions) is multiplied on the chip: equalization.
     layers, offsets: by node of the selected graph (`Selection.graph` with its clamps fused). hosted: the model's nodes that
     stay on the host because repair found their integers to be worse than the trip.
+    types: of tensors of the model whose codes are not of the machine's first type; of those that it only moves, one is enough.
     held: by node of the model, how the file of a model that is quantized already holds its constants.
     """
 
@@ -63,6 +65,7 @@ class Quantization:
     offsets: Mapping[str, Offset] = field(default_factory=lambda: _NONE)
     hosted: tuple[str, ...] = ()
     held: Mapping[str, Stored] = field(default_factory=lambda: _NONE)
+    types: Mapping[str, CodeType] = field(default_factory=lambda: _NONE)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from toolchain.machine import (
     Pool,
     WeightedWindowOp,
     WindowOp,
+    memory_type,
     table_bytes,
 )
 
@@ -38,49 +39,51 @@ class Context:
     def __init__(self, chip: Chip, state: State):
         self.chip, self.state, self.numerics = chip, state, chip.numerics
         self.decoded = Decoded(chip.numerics, next(iter(grouped_arrays(chip.engines).values()), None))
-        self.activation, self.size = state.activation, state.activation.itemsize
-        self._table_bytes = table_bytes(chip)
+        self._kinds = tuple(memory_type(codes.dtype) for codes in chip.code_types)
 
     def space(self, op: MachineOp, role: str) -> int:
         """Code of the memory in which the operation's operands of this role lie."""
         return op.unit_in(self.chip).roles[role]
 
-    def feature_map(self, op: MachineOp, role: str, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
-        """A view of activations; strides in bytes."""
-        return self.state.feature_map(self.space(op, role), address, shape, strides)
+    def kind(self, number: int) -> np.dtype:
+        """How codes of the type of that number lie in memory."""
+        return self._kinds[number]
+
+    def feature_map(
+        self, op: MachineOp, role: str, address: int, shape: tuple[int, ...], outer: tuple[int, ...], number: int
+    ) -> Array:
+        """A view of codes of the type of that number, the last dimension without gaps; outer: strides of the others, in bytes."""
+        kind = self._kinds[number]
+        return self.state.feature_map(self.space(op, role), address, shape, (*outer, kind.itemsize), kind)
 
     def bytes_of(self, op: MachineOp, role: str, address: int, size_bytes: int) -> Array:
         """A view of uint8[size_bytes]."""
         return self.state.bytes_of(self.space(op, role), address, size_bytes)
 
-    def table(self, op: MachineOp, role: str, address: int) -> Array:
-        """uint8 of a function's table."""
-        return self.bytes_of(op, role, address, self._table_bytes)
+    def looked_up(self, x: Array, op: MachineOp, role: str, address: int, number: int) -> Array:
+        """By the table at `address`, for codes of the type of that number; role: of the memory that it lies in."""
+        entries = self.bytes_of(op, role, address, table_bytes(number, self.chip)).view(self._kinds[number])
+        return lookup8(x, entries) if x.dtype.itemsize == 1 else lookup16(x, entries, self.numerics.interpolation)
 
-    def looked_up(self, x: Array, table: Array) -> Array:
-        """table: as `table` gives it, an entry for each code, or int16[513] interpolated."""
-        if x.dtype.itemsize == 1:
-            return lookup8(x, table.view(self.activation))
-        return lookup16(x, table.view("<i2"), self.numerics.interpolation)
-
-    def output(self, op: Any, height: int, width: int, channels: int) -> Array:
-        """Activations[h, w, c] where the operation writes."""
-        strides = (op.output_row_stride, op.output_column_stride, self.size)
-        return self.feature_map(op, "output", op.output_address, (height, width, channels), strides)
+    def output(self, op: Any, height: int, width: int, channels: int, number: int) -> Array:
+        """[h, w, c] of the type of that number, where the operation writes."""
+        outer = (op.output_row_stride, op.output_column_stride)
+        return self.feature_map(op, "output", op.output_address, (height, width, channels), outer, number)
 
     def window_output(self, op: WindowOp, channels: int) -> Array:
-        return self.output(op, op.output_height, op.output_width, channels)
+        return self.output(op, op.output_height, op.output_width, channels, op.code_types()[1])
 
     def window_input(self, op: WindowOp, channels: int, padding: int) -> tuple[Array, Pads]:
         """The part of the input that windows reach, [1, h, w, c], and the padding around it."""
+        number = op.code_types()[0]
         full_height = (op.output_height - 1) * op.stride_height + (op.kernel_height - 1) * op.dilation_height + 1
         full_width = (op.output_width - 1) * op.stride_width + (op.kernel_width - 1) * op.dilation_width + 1
         rows = min(op.input_height, max(0, full_height - op.pad_top))
         columns = min(op.input_width, max(0, full_width - op.pad_left))
         if rows == 0 or columns == 0:
-            return np.full((1, full_height, full_width, channels), padding, self.activation), (0, 0, 0, 0)
-        strides = (0, op.input_row_stride, op.input_column_stride, self.size)
-        x = self.feature_map(op, "input", op.input_address, (1, rows, columns, channels), strides)
+            return np.full((1, full_height, full_width, channels), padding, self.kind(number)), (0, 0, 0, 0)
+        outer = (0, op.input_row_stride, op.input_column_stride)
+        x = self.feature_map(op, "input", op.input_address, (1, rows, columns, channels), outer, number)
         return x, (op.pad_top, op.pad_left, full_height - op.pad_top - rows, full_width - op.pad_left - columns)
 
     def window_sums(self, op: WeightedWindowOp, channels: int, weights: Any) -> Array:
@@ -114,22 +117,23 @@ class Context:
         sums = self.accumulated(op, sums)
         if not op.emit:
             return None
+        number = op.output_type
         q = self.channels_requantized(op, "parameters", sums, channels)
-        return self.looked_up(q, self.table(op, "parameters", op.table_address)) if op.use_table else q
+        return self.looked_up(q, op, "parameters", op.table_address, number) if op.use_table else q
 
     def channels_requantized(self, op: Convolution | Depthwise | Emit, role: str, sums: Array, channels: int) -> Array:
         """With the bias and scale of each channel, which lie where the unit has operands of this role. Changes `sums`."""
         block = self.bytes_of(op, role, op.parameter_address, channels * PARAMETER_BYTES).tobytes()
         bias, requant = self.decoded.channel_requant(block, op.output_zero_point, op.clamp_low, op.clamp_high)
-        return requantize(finish_sums(sums, bias, self.numerics.accumulator_bits), requant, self.activation)
+        return requantize(finish_sums(sums, bias, self.numerics.accumulator_bits), requant, self.kind(op.output_type))
 
     def with_addend(self, op: Convolution | Emit, q: Array) -> Array:
         """The residual sum of q and what lies at the addend's address."""
         key, inner = "add", self.decoded.inner_requant
-        strides = (op.addend_row_stride, op.addend_column_stride, self.size)
+        outer = (op.addend_row_stride, op.addend_column_stride)
         return add(
             q,
-            self.feature_map(op, "input", op.addend_address, q.shape, strides),
+            self.feature_map(op, "input", op.addend_address, q.shape, outer, op.addend_type),
             inner(key, op.add_input_multiplier, op.add_input_shift),
             inner(key, op.add_addend_multiplier, op.add_addend_shift),
             self.decoded.requant(
@@ -143,7 +147,7 @@ class Context:
             a_zero_point=op.add_input_zero_point,
             b_zero_point=op.add_addend_zero_point,
             left_shift=op.add_left_shift,
-            dtype=self.activation,
+            dtype=self.kind(op.output_type),
         )
 
     def output_requant(self, key: str, op: MatrixProduct | Pool | Emit) -> Requant:

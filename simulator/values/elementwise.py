@@ -12,17 +12,17 @@ _KEYS = {kind: kind.name.lower() for kind in ElementwiseKind}
 
 
 def elementwise(op: Elementwise, context: Context) -> None:
-    kind, dtype, requant = op.kind, context.activation, context.decoded.requant
+    kind, dtype, requant = op.kind, context.kind(op.output_type), context.decoded.requant
     key, shape = _KEYS[kind], (op.height, op.width, op.channels)
-    a = _operand(op, op.a_address, shape, (op.a_row_stride, op.a_column_stride, op.a_channel_stride), context)
+    a = _operand(op, op.a_address, shape, (op.a_row_stride, op.a_column_stride, op.a_channel_stride), op.a_type, context)
     zeros = {"a_zero_point": op.a_zero_point, "b_zero_point": op.b_zero_point, "dtype": dtype}
     limits = (op.output_zero_point, op.clamp_low, op.clamp_high)
-    output = context.output(op, *shape)
+    output = context.output(op, *shape, op.output_type)
     if kind == ElementwiseKind.RESCALE:
         out = requant(key, op.output_multiplier, op.output_shift, *limits)
         output[...] = rescale(a, out, x_zero_point=op.a_zero_point, dtype=dtype)
         return
-    b = _operand(op, op.b_address, shape, (op.b_row_stride, op.b_column_stride, op.b_channel_stride), context)
+    b = _operand(op, op.b_address, shape, (op.b_row_stride, op.b_column_stride, op.b_channel_stride), op.b_type, context)
     if kind == ElementwiseKind.MUL:
         q = mul(a, b, requant(key, op.output_multiplier, op.output_shift, *limits), **zeros)
     elif kind == ElementwiseKind.PRELU:
@@ -47,11 +47,11 @@ def elementwise(op: Elementwise, context: Context) -> None:
 
 
 def _operand(
-    op: Elementwise, address: int, shape: tuple[int, int, int], strides: tuple[int, int, int], context: Context
+    op: Elementwise, address: int, shape: tuple[int, int, int], strides: tuple[int, int, int], number: int, context: Context
 ) -> Array:
     """A view with 1 where the operand is broadcast: numpy then computes what does not change once."""
     kept = tuple(n if stride else 1 for n, stride in zip(shape, strides))
-    return context.feature_map(op, "input", address, kept, strides)
+    return context.state.feature_map(context.space(op, "input"), address, kept, strides, context.kind(number))
 
 
 VALUES = {Elementwise: elementwise}

@@ -14,10 +14,10 @@ def emit(op: Emit, context: Context) -> None:
     if op.kind == EmitKind.CONVOLUTION:
         q = context.channels_requantized(op, "tables", sums, op.channels)
     else:
-        q = requantize(sums, context.output_requant("matrix_product", op), context.activation)
+        q = requantize(sums, context.output_requant("matrix_product", op), context.kind(op.output_type))
     if op.use_table:
-        q = context.looked_up(q, context.table(op, "tables", op.table_address))
-    context.output(op, *shape)[...] = context.with_addend(op, q) if op.use_add else q
+        q = context.looked_up(q, op, "tables", op.table_address, op.output_type)
+    context.output(op, *shape, op.output_type)[...] = context.with_addend(op, q) if op.use_add else q
 
 
 VALUES = {Emit: emit}

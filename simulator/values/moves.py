@@ -9,8 +9,8 @@ from toolchain.machine import Copy, Fill
 
 
 def copy(op: Copy, context: Context) -> None:
-    size = context.size if op.transpose else 1
-    kind = context.activation if op.transpose else np.dtype(np.uint8)
+    kind = context.kind(op.element_type) if op.transpose else np.dtype(np.uint8)
+    size = kind.itemsize
     shape = (op.count_outer, op.count0, op.count1, op.count2, op.inner_bytes // size)
     source_strides = (op.source_stride_outer, op.source_stride0, op.source_stride1, op.source_stride2, size)
     last = (size, op.destination_stride2) if op.transpose else (op.destination_stride2, size)
@@ -22,10 +22,11 @@ def copy(op: Copy, context: Context) -> None:
 
 def fill(op: Fill, context: Context) -> None:
     shape = (op.count_outer, op.count0, op.count1, op.count2, op.inner_elements)
-    strides = (op.destination_stride_outer, op.destination_stride0, op.destination_stride1, op.destination_stride2, context.size)
+    kind, outer = context.kind(op.element_type), (op.destination_stride_outer, op.destination_stride0)
+    strides = (*outer, op.destination_stride1, op.destination_stride2, kind.itemsize)
     target = context.state.memory[op.destination_space]
-    view = np.ndarray(shape, context.activation, target, op.destination_address, strides)
-    view[...] = np.array(op.value).astype(context.activation)
+    view = np.ndarray(shape, kind, target, op.destination_address, strides)
+    view[...] = np.array(op.value).astype(kind)
 
 
 VALUES = {Copy: copy, Fill: fill}

@@ -6,14 +6,14 @@ import numpy as np
 
 from quant.fixed_point import conv2d, max_pool, pool_sum, requantize
 from simulator.values.context import Context
-from toolchain.machine import Pool, PoolKind
+from toolchain.machine import Pool, PoolKind, type_of
 
 
 def pool(op: Pool, context: Context) -> None:
     strides, kernel = (op.stride_height, op.stride_width), (op.kernel_height, op.kernel_width)
     dilations, zero = (op.dilation_height, op.dilation_width), op.input_zero_point
     if op.kind == PoolKind.MAX:
-        x, pads = context.window_input(op, op.channels, int(np.iinfo(context.activation).min))
+        x, pads = context.window_input(op, op.channels, type_of(op.input_type, context.chip).low)
         q = max_pool(x, kernel=kernel, strides=strides, pads=pads, dilations=dilations, low=op.clamp_low, high=op.clamp_high)
         context.window_output(op, op.channels)[...] = q[0]
         return
@@ -24,7 +24,7 @@ def pool(op: Pool, context: Context) -> None:
         ones = np.ones((op.channels, *kernel, 1), np.int8)
         sums = conv2d(x, ones, strides=strides, dilations=dilations, pads=pads, groups=op.channels, x_zero_point=zero)
     requant = context.output_requant("average_pool", op)
-    context.window_output(op, op.channels)[...] = requantize(sums[0], requant, context.activation)
+    context.window_output(op, op.channels)[...] = requantize(sums[0], requant, context.kind(op.output_type))
 
 
 VALUES = {Pool: pool}

@@ -9,6 +9,7 @@ import pytest
 from chip_against_file import against_file
 from onnx_text import model, save
 
+from quant.fixed_point.core.codes import CodeType
 from toolchain.errors import InternalError
 from toolchain.ir.graph import Quant
 from toolchain.ops.kit.operator import clamp_codes
@@ -55,4 +56,4 @@ def test_bounds_of_any_chain() -> None:
 
 def test_contradictory_codes_are_our_bug() -> None:
     with pytest.raises(InternalError, match="a clamp from 1 to -1"):
-        clamp_codes((1.0, -1.0), Quant(0.1, 0), (-128, 127))
+        clamp_codes((1.0, -1.0), Quant(0.1, 0), CodeType.INT8)

@@ -21,6 +21,7 @@ PACKAGES = ("quant", "simulator", "toolchain")
 # Of edge16, each to another value. `table.entries` follows from the type of the activations.
 CHANGES: dict[str, Any] = {
     "activation": "int16",
+    "more_activations": ("int16",),
     "weight": "int4",
     "symmetric_activations": True,
     "weights_per_channel": False,

@@ -25,7 +25,7 @@ from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.ops.pool.geometry import Geometry
 from toolchain.ops.pool.integer import IntegerMaxPool
 from toolchain.schedule.cost import CostModel
-from toolchain.schedule.places import View, dense_strides
+from toolchain.schedule.places import View
 from toolchain.schedule.refusal import MOST_TILES, too_many
 from toolchain.schedule.staging import LayerPlan, Sizes
 from toolchain.schedule.tilings import LayerTilings
@@ -99,7 +99,7 @@ def _some_tilings(draw: Any, layer: Layer) -> list[Tiling]:
 
 
 def _views(layer: Layer) -> dict[str, View]:
-    return {n: View(n, 0, dense_strides(t.shape, layer.chip.activation_bytes)) for n, t in layer.types.items()}
+    return {n: View.whole(n, t) for n, t in layer.types.items()}
 
 
 @CASES
@@ -113,7 +113,7 @@ def test_a_few_tiles_of_each_kind_stand_for_all(data: Any, layer: Layer) -> None
         works = list(nest.works())
         plan = LayerTilings(layer, resident, views, model, depth).evaluate(tiling, UNBOUNDED)
         assert plan is not None
-        sizes = Sizes(layer.chip.activation_bytes, plan.units)
+        sizes = Sizes(layer.types, plan.units)
         for work in works:
             sizes.add(work, resident)
         assert plan.slots == sizes.slots(depth, plan.units)

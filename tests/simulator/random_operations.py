@@ -66,7 +66,7 @@ class Draw:
 
     def __init__(self, chip: Chip, seed: int):
         self.rng = np.random.default_rng(seed)
-        self.chip, self.size = chip, chip.activation_bytes
+        self.chip, self.size = chip, chip.code_types[0].size_bytes
         self.middle = (sum(chip.numerics.activation.limits) + 1) // 2
         self.next = int(self.rng.integers(0, 40)) * 2
         self.parameter_blocks: list[tuple[int, int]] = []
@@ -158,7 +158,7 @@ def window_operation(d: Draw, kind: type[MachineOp], accumulate: int = 0, emit: 
         f["channels"] = outputs
         f["weight_address"] = d.place(taps * weight_bytes(outputs, d.chip))
     f["parameter_address"] = d.parameters(outputs)
-    f |= {"use_table": d.between(0, 1), "table_address": d.place(table_bytes(d.chip))}
+    f |= {"use_table": d.between(0, 1), "table_address": d.place(table_bytes(0, d.chip))}
     shape = (f["output_height"], f["output_width"], outputs)
     f["output_address"], f["output_row_stride"], f["output_column_stride"] = d.tile(*shape)
     f |= {"input_zero_point": d.zero(), "output_zero_point": d.zero(), "accumulate": accumulate, "emit": emit}
@@ -279,7 +279,7 @@ def table(d: Draw) -> list[MachineOp]:
             output_address=target[0],
             output_row_stride=target[1],
             output_column_stride=target[2],
-            table_address=d.place(table_bytes(d.chip)),
+            table_address=d.place(table_bytes(0, d.chip)),
         )
     ]
 

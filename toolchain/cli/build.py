@@ -59,6 +59,10 @@ def build_command(
     host_node: Annotated[
         list[str] | None, typer.Option(help="Stays on the host: a node, an operator, or a pattern of either. Repeatable.")
     ] = None,
+    type_: Annotated[
+        list[str] | None,
+        typer.Option("--type", metavar="NAME=TYPE", help="Codes of a tensor, or of what nodes or a pattern make. Repeatable."),
+    ] = None,
     static_ranges: Annotated[
         bool, typer.Option("--static-ranges", help="Calibrate what the model quantizes by a range of each run.")
     ] = False,
@@ -91,7 +95,7 @@ def build_command(
             gate, hosted = Gate(min_cosine, min_sqnr, evaluation), tuple(host_node or ())
             options = BuildOptions(
                 machine, calib, quant, shapes, host, int(level), samples, observer, hosted,  # type: ignore[arg-type]
-                judge, gate, error_report is not None, static_ranges, repair, export_qdq is not None, entries,  # type: ignore[arg-type]
+                judge, gate, error_report is not None, static_ranges, repair, export_qdq is not None, entries, tuple(type_ or ()),  # type: ignore[arg-type]
             )  # fmt: skip
         _require_effect(options, dump_after, dump_dir, force)
         _require_source(model)

@@ -85,7 +85,7 @@ def _each(reads: Sequence[Callable[[Any, ArrayAt], Any]]) -> Callable[[Any, Arra
 def _plain(hint: Any, value: Any, array: ArrayAt) -> Any:
     if not _fits(value, hint):
         raise ValueError(f"is {value!r:.40}")
-    return value
+    return hint(value) if isinstance(hint, type) and issubclass(hint, enum.Enum) else value
 
 
 def unpacked_fields(value: Any, kind: type, array: ArrayAt) -> dict[str, Any]:

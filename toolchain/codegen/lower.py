@@ -91,7 +91,6 @@ class _LayerLowering:
     ):
         self.channels, self.sums = channels, sums
         self.plan, self.planned, self.index, self.bases, self.chip = plan, planned, index, bases, chip
-        self.item = chip.activation_bytes
         store = chip.channels[-1]
         self.loads = Mover(0, chip.dma_dimensions)  # dealt out to channels
         self.stores = Mover(store.number, chip.dma_dimensions)
@@ -133,14 +132,14 @@ class _LayerLowering:
         return Group(tuple(loads), computes, tuple(stores), self.index)
 
     def _read(self, role: str, box: Box, unit: Unit, loads: list[MachineOp]) -> Site:
-        base = self.location(box.tensor, box.start)
+        base, view = self.location(box.tensor, box.start), self.view(box.tensor)
         if not staged(box, unit, self.plan.residents):
-            return Site(base.address, self.view(box.tensor).strides)
+            return Site(base.address, view.strides)
         slot, held = self._take(role, unit.roles[box.role], box)
-        site = Site(slot.address, dense_strides(box.size, self.item))
+        site = Site(slot.address, dense_strides(box.size, view.item_bytes))
         if not held:
-            strides = box_strides(box, self.view(box.tensor).strides, site.strides)
-            loads += self.channels.deal(copies(base, slot, strides, self.item, self.loads))
+            strides = box_strides(box, view.strides, site.strides)
+            loads += self.channels.deal(copies(base, slot, strides, view.item_bytes, self.loads))
         return site
 
     def _block(self, role: str, block: Block, unit: Unit, loads: list[MachineOp]) -> int:
@@ -151,13 +150,13 @@ class _LayerLowering:
         return slot.address
 
     def _write(self, box: Box, unit: Unit, stores: list[MachineOp]) -> Site:
-        base = self.location(box.tensor, box.start)
+        base, view = self.location(box.tensor, box.start), self.view(box.tensor)
         if box.tensor in self.plan.residents:
-            return Site(base.address, self.view(box.tensor).strides)
+            return Site(base.address, view.strides)
         slot, _ = self._take("w", unit.roles["output"], box)
-        site = Site(slot.address, dense_strides(box.size, self.item))
-        strides = box_strides(box, site.strides, self.view(box.tensor).strides)
-        stores += copies(slot, base, strides, self.item, self.stores)
+        site = Site(slot.address, dense_strides(box.size, view.item_bytes))
+        strides = box_strides(box, site.strides, view.strides)
+        stores += copies(slot, base, strides, view.item_bytes, self.stores)
         return site
 
     def moves(self) -> Group:

@@ -156,7 +156,7 @@ class Chip(Section):
     def __copy__(self) -> Self:
         """Without what follows from fields that the copy may have changed."""
         copied = super().__copy__()
-        for name in ("spaces", "units", "_by_kind", "_workers", "staging", "channels", "numerics", "activation_bytes"):
+        for name in ("spaces", "units", "_by_kind", "_workers", "staging", "channels", "numerics", "code_types"):
             vars(copied).pop(name, None)
         return copied
 
@@ -282,5 +282,10 @@ class Chip(Section):
         return min(u.dma.dimensions for u in self.channels)
 
     @cached_property
-    def activation_bytes(self) -> int:
-        return CodeType(self.numerics_keys.activation).size_bytes
+    def code_types(self) -> tuple[CodeType, ...]:
+        """Types of activations, by the numbers under which operations name them: the first where nothing says otherwise."""
+        return tuple(CodeType(name) for name in (self.numerics_keys.activation, *self.numerics_keys.more_activations))
+
+    def type_number(self, dtype: str) -> int:
+        """Of a tensor's type. Raises ValueError where the machine has no such activations."""
+        return self.code_types.index(CodeType(dtype))

@@ -36,6 +36,8 @@ class TableKeys(Section):
 
 class NumericsKeys(Section):
     activation: ActivationName
+    # That tensors may have instead, each its own; an operation says which its operands have.
+    more_activations: Annotated[tuple[ActivationName, ...], Field(examples=[["int16"]])] = ()
     weight: WeightName
     symmetric_activations: bool = False
     weights_per_channel: bool = True
@@ -53,6 +55,7 @@ def described(keys: NumericsKeys, accumulator_bits: int, groups: GroupForm | Non
     scale = keys.scale
     return Numerics(
         activation=CodeType(keys.activation),
+        more_activations=tuple(CodeType(name) for name in keys.more_activations),
         weight=CodeType(keys.weight),
         symmetric_activations=keys.symmetric_activations,
         weights_per_channel=keys.weights_per_channel,

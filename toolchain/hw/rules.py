@@ -60,10 +60,11 @@ def _memories(chip: Chip) -> Iterator[Broken]:
         if name != "dram" and memory.size > SRAM_BYTES:
             reason = f"{write_bytes(memory.size)} are more than the {write_bytes(SRAM_BYTES)} that the simulator holds"
             yield ("memories", name, "size"), reason
-        if name != "dram" and memory.alignment_bytes % chip.activation_bytes:
+        item_bytes = max(codes.size_bytes for codes in chip.code_types)
+        if name != "dram" and memory.alignment_bytes % item_bytes:
             yield (
                 ("memories", name, "alignment_bytes"),
-                f"{memory.alignment_bytes} splits the {chip.activation_bytes} bytes of an activation",
+                f"{memory.alignment_bytes} splits the {item_bytes} bytes of an activation",
             )
 
 
@@ -117,9 +118,10 @@ def _arrays(chip: Chip) -> Iterator[Broken]:
     for name, mac in arrays:
         path: KeyPath = ("engines", name)
         pairs = [(t.activation, t.weight) for t in mac.types]
-        if mac.rate_of(numerics.activation, numerics.weight) is None:
-            wanted = f"{{activation: {numerics.activation}, weight: {numerics.weight}}}"
-            yield (*path, "types"), f"has no {wanted}, the types of numerics"
+        for activation in (numerics.activation, *numerics.more_activations):
+            if mac.rate_of(activation, numerics.weight) is None:
+                wanted = f"{{activation: {activation}, weight: {numerics.weight}}}"
+                yield (*path, "types"), f"has no {wanted}, the types of numerics"
         for i, pair in enumerate(pairs):
             if pair in pairs[:i]:
                 yield (*path, "types", i), f"{pair[0]} by {pair[1]} is given twice"
@@ -196,8 +198,13 @@ def _numerics(chip: Chip) -> Iterator[Broken]:
         known = f"sizes are {', '.join(map(str, sizes))}" if sizes else "are not given"
         reason = f"{numerics.weight_group} weights share a scale, and {chip.key('mac_array')}.groups {known}"
         yield ("numerics", "weight_group"), reason
-    if activation.low == 0 and numerics.symmetric_activations:
-        reason = f"zero points of 0 leave {activation} no code for a negative number; leave it false, or have signed activations"
+    types = (activation, *(CodeType(name) for name in numerics.more_activations))
+    for i, codes in enumerate(types[1:]):
+        if codes in types[: i + 1]:
+            yield ("numerics", "more_activations", i), f"{codes} is given twice"
+    unsigned = [codes for codes in types if codes.low == 0]
+    if unsigned and numerics.symmetric_activations:
+        reason = f"zero points of 0 leave {unsigned[0]} no code for a negative number; leave it false, or have signed activations"
         yield ("numerics", "symmetric_activations"), reason
     most = 31 - activation.bits
     if numerics.add_left_shift > most:
@@ -206,9 +213,10 @@ def _numerics(chip: Chip) -> Iterator[Broken]:
     if table.entries != activation.table_entries:
         reason = f"{activation} activations use {activation.table_entries} entries, got {table.entries}"
         yield ("numerics", "table", "entries"), reason
-    if table.entries == 256 and table.interpolation != "none":
+    interpolated = any(codes.interpolates for codes in types)
+    if not interpolated and table.entries == 256 and table.interpolation != "none":
         yield ("numerics", "table", "interpolation"), "256 entries hold every code; nothing is interpolated"
-    if table.entries == 513 and table.interpolation == "none":
+    if interpolated and table.interpolation == "none":
         yield ("numerics", "table", "interpolation"), "513 entries need a rule between them: tosa or tflite"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple
 
@@ -35,8 +36,18 @@ class TensorType:
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
+    def item_bytes(self) -> int:
+        """Of one element."""
+        return _item_bytes(self.dtype)
+
+    @property
     def size_bytes(self) -> int:
-        return self.elements * np.dtype(self.dtype).itemsize
+        return self.elements * self.item_bytes
+
+
+@cache
+def _item_bytes(dtype: str) -> int:
+    return np.dtype(dtype).itemsize
 
 
 class Origin(NamedTuple):

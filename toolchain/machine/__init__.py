@@ -1,8 +1,9 @@
 """What a chip can be asked to do: its operations, each with its parameters, bytes, time and limits."""
 
+from toolchain.machine.codes import by_type, code_bytes, table_bytes, type_of
 from toolchain.machine.demands import Demands, demands
 from toolchain.machine.flow import Flow, accesses_at, dispatched, op_number, reached
-from toolchain.machine.layout import PARAMETER_BYTES, PARAMETERS, group_bytes, memory_type, table_bytes, weight_bytes
+from toolchain.machine.layout import PARAMETER_BYTES, PARAMETERS, group_bytes, memory_type, weight_bytes
 from toolchain.machine.operation import (
     NOTHING,
     Access,
@@ -86,7 +87,9 @@ __all__ = [
     "accesses",
     "accesses_at",
     "broken_capability",
+    "by_type",
     "byte_view",
+    "code_bytes",
     "columns_of",
     "demand",
     "demands",
@@ -104,5 +107,6 @@ __all__ = [
     "residues",
     "suspects",
     "table_bytes",
+    "type_of",
     "weight_bytes",
 ]

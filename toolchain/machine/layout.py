@@ -36,9 +36,3 @@ def group_bytes(count: Whole, group: Whole, array: MacArray) -> Whole:
     if array.groups is None:
         return 0
     return where(group, ceil_div(count, most(group, 1)) * array.groups.entry_bytes, 0)
-
-
-def table_bytes(chip: Chip) -> int:
-    """Bytes of the table of a function of the machine's activations: entries of their type."""
-    codes = chip.numerics.activation
-    return codes.table_entries * codes.size_bytes

@@ -307,8 +307,8 @@ def zero_point() -> Any:
 
 
 def _code(operation: Any, chip: Chip) -> Need:
-    codes = chip.numerics.activation
-    return Need(*codes.limits, f"numerics.activation {codes}")
+    low, high = min(c.low for c in chip.code_types), max(c.high for c in chip.code_types)
+    return Need(low, high, f"numerics.activation {', '.join(chip.code_types)}")
 
 
 def _zero_point(operation: Any, chip: Chip) -> Need:
@@ -420,6 +420,15 @@ def _array_choice(key: str) -> Values:
         return Need(0, most, f"{chip.key('mac_array')}.{key}")
 
     return values
+
+
+def code_type() -> Any:
+    """The type of an operand's codes, by its number in `chip.code_types`: no bits where a machine has one."""
+
+    def values(operation: Any, chip: Chip) -> Need:
+        return Need(0, len(chip.code_types) - 1, "numerics.more_activations")
+
+    return choice("", values)
 
 
 def base_of(address: str) -> Any:

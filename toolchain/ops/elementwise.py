@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.pointwise.elementwise import add, mul, prelu, rescale
 from quant.given import stored_codes
@@ -65,13 +66,14 @@ class Binary(FloatOp):
         names, quants = zip(*(self._operand(i, node, scope) for i in range(2)))
         a, b = quants
         y = scope.quant(node.outputs[0])
-        low, high = clamp_codes(self.activation, y, scope.code_range)
+        codes = scope.codes(node.outputs[0])
+        low, high = clamp_codes(self.activation, y, codes)
 
         def requantized(scale: float, operation: str) -> Requant:
-            return scope.requant(scale, operation, y.zero_point, low, high, where=node.name)
+            return scope.requant(scale, operation, codes, y.zero_point, low, high, where=node.name)
 
         if self.kind in ("add", "sub"):
-            r = sum_requants(a, b, y, self.kind, low, high, scope, node.name)
+            r = sum_requants(node, (a, b, y), self.kind, low, high, scope)
             zeros = _zero_points((a.zero_point, b.zero_point, y.zero_point), node, scope)
             requants = r.q_requant, r.r_requant, replace(r.out_requant, zero_point=zeros[2])
             op = IntegerBinary(self.kind, zeros[0], zeros[1], r.left_shift, *requants)
@@ -90,26 +92,26 @@ class Binary(FloatOp):
         value = scope.graph.constants.get(name)
         if value is None:
             return name, scope.quant(name)
-        own = stored_codes(value, scope.stored(node), scope.chip.numerics)
+        numerics = scope.numerics(node.outputs[0])
+        own = stored_codes(value, scope.stored(node), numerics)
         codes, quant = own or self._codes(value, index, node, scope)
         shape = scope.graph.types[node.outputs[0]].shape
         if not scope.chip.limits.elementwise.broadcast:
             codes = np.broadcast_to(codes, shape)
-        return scope.constant(f"{node.name}.{name}", codes.astype(scope.chip.numerics.activation.dtype)), quant
+        return scope.constant(f"{node.name}.{name}", codes.astype(numerics.activation.dtype)), quant
 
     def _codes(self, value: Array, index: int, node: Node, scope: QuantScope) -> tuple[Array, Quant]:
         """Of a constant, by its own range."""
         if self.kind in ("add", "sub"):
             value = self._telling(value, index, node, scope)
-        quant = scope.constant_quant(value)
-        return np.clip(np.rint(value.astype(np.float64) / quant.scale) + quant.zero_point, *scope.code_range), quant
+        quant, limits = scope.constant_quant(value, node.outputs[0]), scope.codes(node.outputs[0]).limits
+        return np.clip(np.rint(value.astype(np.float64) / quant.scale) + quant.zero_point, *limits), quant
 
     def _telling(self, value: Array, index: int, node: Node, scope: QuantScope) -> Array:
         """A constant operand of a sum, without what no output can tell: beyond it every sum saturates. A mask's minus
         infinity ends there, and leaves its codes to the other values."""
-        numerics = scope.chip.numerics
-        y = quant_range(scope.quant(node.outputs[0]), numerics)
-        x = quant_range(scope.quant(node.inputs[1 - index]), numerics)
+        other, out = node.inputs[1 - index], node.outputs[0]
+        x, y = (quant_range(scope.quant(name), scope.numerics(name)) for name in (other, out))
         if self.kind == "add":
             low, high = y.low - x.high, y.high - x.low
         elif index == 0:
@@ -121,24 +123,27 @@ class Binary(FloatOp):
 
 def _zero_points(own: tuple[int, int, int], node: Node, scope: QuantScope) -> tuple[int, int, int]:
     """Of operands and output of a sum, with its offset. Raises CompileError: no codes that the machine has."""
-    chosen, (low, high) = scope.offset(node), scope.code_range
+    chosen, types = scope.offset(node), [scope.codes(n) for n in (*node.inputs, *node.outputs)]
     moves = (*chosen.operands, chosen.output)
-    if len(moves) != 3 or not all(low <= z + m <= high for z, m in zip(own, moves)):
+    if len(moves) != 3 or not all(t.low <= z + m <= t.high for t, z, m in zip(types, own, moves)):
+        within = ", ".join(dict.fromkeys(f"{t.low}..{t.high}" for t in types))
         raise CompileError(
             f"{node.name}: offsets {list(chosen.operands)} and {chosen.output} of zero points {own[0]}, {own[1]} and {own[2]}: "
-            f"two operands and an output, each moved within {low}..{high}; mend or remove the entry, or repair again"
+            f"two operands and an output, each moved within {within}; mend or remove the entry, or repair again"
         )
     a, b, y = (z + m for z, m in zip(own, moves))
     return a, b, y
 
 
-def sum_requants(a: Quant, b: Quant, y: Quant, kind: str, low: int, high: int, scope: QuantScope, where: str) -> Residual:
+def sum_requants(node: Node, quants: tuple[Quant, Quant, Quant], kind: str, low: int, high: int, scope: QuantScope) -> Residual:
     """TFLite ADD: both operands to S2 = 2 max(S_a, S_b) with left_shift bits of headroom, then S2 / (2^left_shift S_y)."""
-    shift = scope.chip.numerics.add_left_shift
+    (a, b, y), where = quants, node.name
+    codes, read = scope.codes(node.outputs[0]), [scope.codes(n) for n in node.inputs if n not in scope.graph.constants]
+    shift = scope.chip.numerics.headroom(max((codes, *read), key=lambda t: t.bits))
     common = 2 * max(a.scale, b.scale)
     q = scope.inner_requant(a.scale / common, kind, where=where)
     r = scope.inner_requant(b.scale / common, kind, where=where)
-    out = scope.requant(common / (2.0**shift * y.scale), kind, y.zero_point, low, high, where=where)
+    out = scope.requant(common / (2.0**shift * y.scale), kind, codes, y.zero_point, low, high, where=where)
     return Residual(a.zero_point, b.zero_point, shift, q, r, out)
 
 
@@ -147,7 +152,7 @@ class IntegerBinary(TiledOp):
     """add, sub: out(a << s) +- out(b << s). mul: out((a - za)(b - zb)). prelu: a_requant where a >= za, else b_requant."""
 
     NAME = "Binary"
-    VERSION = 1
+    VERSION = 2
     kind: Kind
     a_zero_point: int
     b_zero_point: int
@@ -160,7 +165,7 @@ class IntegerBinary(TiledOp):
         a, b = inputs
         za, zb = self.a_zero_point, self.b_zero_point
         if self.kind == "mul":
-            return mul(a, b, self.out_requant, a_zero_point=za, b_zero_point=zb, dtype=a.dtype)
+            return mul(a, b, self.out_requant, a_zero_point=za, b_zero_point=zb, dtype=self.out_requant.dtype)
         assert self.a_requant is not None and self.b_requant is not None
         if self.kind == "prelu":
             return prelu(
@@ -170,7 +175,7 @@ class IntegerBinary(TiledOp):
                 self.b_requant,
                 x_zero_point=za,
                 alpha_zero_point=zb,
-                dtype=a.dtype,
+                dtype=self.out_requant.dtype,
             )
         return add(
             a,
@@ -182,7 +187,7 @@ class IntegerBinary(TiledOp):
             subtract=self.kind == "sub",
             a_zero_point=za,
             b_zero_point=zb,
-            dtype=a.dtype,
+            dtype=self.out_requant.dtype,
         )
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
@@ -205,7 +210,7 @@ class IntegerBinary(TiledOp):
         return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size))
 
     def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> Work:
-        item = layer.chip.activation_bytes
+        items = [layer.types[n].item_bytes for n in layer.node.inputs]
         boxes = [operand_box(n, layer.types[n].shape, start, size) for n in layer.node.inputs]
         constant = [n in layer.constants for n in layer.node.inputs]
         reads = tuple(r for r, c in zip(boxes, constant) if not c)
@@ -214,15 +219,19 @@ class IntegerBinary(TiledOp):
         def emit(sites: Sequence[Site], addresses: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
             assert out is not None
             moving, fixed = iter(sites), iter(addresses)
-            at = [Site(next(fixed), dense_strides(r.size, item)) if c else next(moving) for r, c in zip(boxes, constant)]
+            at = [
+                Site(next(fixed), dense_strides(r.size, item)) if c else next(moving)
+                for r, c, item in zip(boxes, constant, items)
+            ]
             a = broadcast_strides(boxes[0], at[0], len(size))
             b = broadcast_strides(boxes[1], at[1], len(size))
-            return (self._instruction(at, a, b, size, out),)
+            numbers = [layer.type_number(n) for n in (*layer.node.inputs, *layer.node.outputs)]
+            return (self._instruction(at, a, b, size, out, numbers),)
 
         return Work(reads, blocks, Box(layer.node.outputs[0], start, size), emit)
 
     def _instruction(
-        self, at: list[Site], a: Sequence[int], b: Sequence[int], size: tuple[int, ...], out: Site
+        self, at: list[Site], a: Sequence[int], b: Sequence[int], size: tuple[int, ...], out: Site, types: Sequence[int]
     ) -> machine.Elementwise:
         r = self.out_requant
         first = pair(self.a_requant) if self.a_requant is not None else (0, 0)
@@ -236,6 +245,7 @@ class IntegerBinary(TiledOp):
             b=(at[1].address, *b, self.b_zero_point, *second),
             output=(r.zero_point, *last, r.low, r.high),
             left_shift=self.left_shift,
+            types=types,
         )
 
 
@@ -247,9 +257,11 @@ def elementwise(
     a: tuple[int, ...],
     b: tuple[int, ...],
     output: tuple[int, ...],
+    types: Sequence[int],
     left_shift: int = 0,
 ) -> machine.Elementwise:
-    """a, b: address, row, column, channel stride, zero point, multiplier, shift. output: zero point, multiplier, shift, clamp."""
+    """a, b: address, row, column, channel stride, zero point, multiplier, shift. output: zero point, multiplier, shift, clamp.
+    types: numbers of those of a, b and the output."""
     height, width, channels = three(size)[-3:]
     row, column = row_column(out)
     return machine.Elementwise(
@@ -280,6 +292,9 @@ def elementwise(
         output_shift=output[2],
         clamp_low=output[3],
         clamp_high=output[4],
+        a_type=types[0],
+        b_type=types[1],
+        output_type=types[2],
     )
 
 
@@ -288,12 +303,12 @@ class Rescale(TiledOp):
     """Codes of one scale to codes of another: out(x - x_zero_point)."""
 
     NAME = "Rescale"
-    VERSION = 1
+    VERSION = 2
     x_zero_point: int
     requant: Requant
 
     def reference(self, inputs: Sequence[Array]) -> Array:
-        return rescale(inputs[0], self.requant, x_zero_point=self.x_zero_point, dtype=inputs[0].dtype)
+        return rescale(inputs[0], self.requant, x_zero_point=self.x_zero_point, dtype=self.requant.dtype)
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
         return alike_per_sample(self, layer, axis)
@@ -316,16 +331,18 @@ class Rescale(TiledOp):
             r = self.requant
             a = (sites[0].address, *strides, self.x_zero_point, 0, 0)
             output = (r.zero_point, *pair(r), r.low, r.high)
-            return (elementwise(ElementwiseKind.RESCALE, size, out, a=a, b=(0,) * 7, output=output),)
+            types = layer.type_number(layer.node.inputs[0]), 0, layer.output_number
+            return (elementwise(ElementwiseKind.RESCALE, size, out, a=a, b=(0,) * 7, output=output, types=types),)
 
         no_blocks: tuple[Block, ...] = ()
         return Work((box,), no_blocks, Box(layer.node.outputs[0], start, size), emit)
 
 
-def rescaled(name: str, source: str, target: str, x: Quant, y: Quant, scope: QuantScope) -> Node:
-    """A node that gives `source` the codes of scale y."""
-    requant = scope.requant(x.scale / y.scale, "rescale", y.zero_point, *scope.code_range, where=name)
-    return Node(name, Rescale(x.zero_point, requant), (source,), (target,), ())
+def rescaled(name: str, source: str, target: str, y: Quant, codes: CodeType, scope: QuantScope) -> Node:
+    """A node that gives `source` the codes of scale y and of another type, in the tensor `target`."""
+    x = scope.quant(source)
+    requant = scope.requant(x.scale / y.scale, "rescale", codes, y.zero_point, *codes.limits, where=name)
+    return Node(name, Rescale(x.zero_point, requant), (source,), (scope.inner(target, y, codes),), ())
 
 
 def _rule(kind: Kind) -> Callable[[Scope], None]:

@@ -38,16 +38,18 @@ class MatrixProduct(FloatOp):
             code = unit.roles["weights"]
             if code != SRAM and not chip.loaders(SRAM, code):
                 return f"{unit.key}.memories.weights is {chip.spaces[code].key}, which {chip.key('dma')} does not fill from sram"
-        if not any(t.activation == chip.numerics.activation for t in chip.array.types):
-            return f"{chip.key('mac_array')}.types has no {chip.numerics.activation} activations"
+        for codes in chip.code_types:
+            if not any(t.activation == codes for t in chip.array.types):
+                return f"{chip.key('mac_array')}.types has no {codes} activations"
         return None
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         a, b = (scope.quant(n) for n in node.inputs)
         y = scope.quant(node.outputs[0])
-        low, high = scope.code_range
+        codes = scope.codes(node.outputs[0])
+        low, high = codes.limits
         scale = product_scale(a.scale, b.scale, y.scale, scope.chip.numerics)
-        requant = scope.requant(scale, "matrix_product", y.zero_point, low, high, where=node.name)
+        requant = scope.requant(scale, "matrix_product", codes, y.zero_point, low, high, where=node.name)
         op = IntegerMatrixProduct(a.zero_point, b.zero_point, scope.chip.numerics.accumulator_bits, requant)
         return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
 
@@ -55,7 +57,7 @@ class MatrixProduct(FloatOp):
 @dataclass(frozen=True, eq=False)
 class IntegerMatrixProduct(TiledOp):
     NAME = "MatrixProduct"
-    VERSION = 1
+    VERSION = 2
     a_zero_point: int
     b_zero_point: int
     accumulator_bits: int
@@ -64,7 +66,7 @@ class IntegerMatrixProduct(TiledOp):
     def reference(self, inputs: Sequence[Array]) -> Array:
         a, b = inputs
         acc = matmul(a, b, a_zero_point=self.a_zero_point, b_zero_point=self.b_zero_point, accumulator_bits=self.accumulator_bits)
-        return requantize(acc, self.requant, a.dtype)
+        return requantize(acc, self.requant, self.requant.dtype)
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
         """Rows are samples too; a second operand without that dimension, or with one element along it, serves them all."""
@@ -158,6 +160,9 @@ class IntegerMatrixProduct(TiledOp):
                     emit=int(last),
                     batches=batches,
                     dataflow=tiling.dataflow,
+                    a_type=layer.type_number(a),
+                    b_type=layer.type_number(b),
+                    output_type=layer.output_number,
                     **strides,
                 ),
             )

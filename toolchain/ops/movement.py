@@ -66,11 +66,12 @@ class Pad(FloatOp):
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         name, x, y = node.inputs[0], scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
-        code = int(np.clip(np.rint(self.value / y.scale) + y.zero_point, *scope.code_range))
+        codes = scope.codes(node.outputs[0])
+        code = int(np.clip(np.rint(self.value / y.scale) + y.zero_point, *codes.limits))
         nodes: list[Node] = []
-        if x != y:
+        if (x, scope.codes(name)) != (y, codes):
             name = f"{name}@{node.name}"
-            nodes.append(rescaled(f"{node.name}.rescale", node.inputs[0], name, x, y, scope))
+            nodes.append(rescaled(f"{node.name}.rescale", node.inputs[0], name, y, codes, scope))
         return [*nodes, Node(node.name, IntegerPad(self.before, self.after, code), (name,), node.outputs, node.sources)]
 
 
@@ -146,16 +147,15 @@ class Stack(FloatOp):
         return None
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
-        y = scope.quant(node.outputs[0])
+        y, codes = scope.quant(node.outputs[0]), scope.codes(node.outputs[0])
         nodes: list[Node] = []
         names: list[str] = []
         for i, name in enumerate(node.inputs):
-            x = scope.quant(name)
-            if x == y:
+            if (scope.quant(name), scope.codes(name)) == (y, codes):
                 names.append(name)
                 continue
             names.append(f"{name}@{node.name}.{i}")
-            nodes.append(rescaled(f"{node.name}.rescale{i}", name, names[-1], x, y, scope))
+            nodes.append(rescaled(f"{node.name}.rescale{i}", name, names[-1], y, codes, scope))
         joined = Node(node.name, Join(self.axis), tuple(names), node.outputs, node.sources)
         return [*nodes, joined]
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from quant.fixed_point.core.errors import ScaleRangeError
+from quant.fixed_point.core.numerics import Numerics
 from quant.fixed_point.core.scale import choose_scale
 from quant.fixed_point.pointwise.real_functions import erf, sigmoid
 from quant.fixed_point.pointwise.tables import TableForm, around16, build_table8, build_table16, entries16
@@ -20,7 +21,7 @@ from quant.observe import Range
 from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
-from toolchain.ops.elementwise import Rescale
+from toolchain.ops.elementwise import Rescale, rescaled
 from toolchain.ops.kit.box import box_nest, box_tilings, row_column, three
 from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, QuantScope, TiledOp, alike_per_sample, clamp_codes
@@ -234,12 +235,31 @@ class Unary(FloatOp):
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
-        if not machine.rated_as(self.name, scope.chip.functions) or self._is_finer_as_clamp(x, y, scope):
+        if not machine.rated_as(self.name, scope.chip.functions) or self._is_finer_as_clamp(node, x, y, scope):
             return [self._clamp(node, x, y, scope)]
-        if scope.chip.numerics.activation.interpolates:
+        read, made = scope.codes(node.inputs[0]), scope.codes(node.outputs[0])
+        if made.interpolates and read == made:
             self._hold_ends(node, x, y, scope)
-        op = Lookup(make_table(self.function, x, y, scope.chip), self.name)
+        return self._lookup(node, x, y, scope) if read == made else self._between(node, x, y, scope)
+
+    def _lookup(self, node: Node, x: Quant, y: Quant, scope: QuantScope) -> list[Node]:
+        op = Lookup(make_table(self.function, x, y, scope.numerics(node.outputs[0])), self.name)
         return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
+
+    def _between(self, node: Node, x: Quant, y: Quant, scope: QuantScope) -> list[Node]:
+        """A table has one type: that of more bits, from or to which the other is rescaled."""
+        (source,), (target,) = node.inputs, node.outputs
+        read, made = scope.codes(source), scope.codes(target)
+        step = 2.0 ** abs(read.bits - made.bits)
+        if made.bits > read.bits:
+            fine, inner = Quant(x.scale / step, 0), f"{source}@{node.name}"
+            before = rescaled(f"{node.name}.rescale", source, inner, fine, made, scope)
+            return [before, *self._lookup(replace(node, inputs=(inner,)), fine, y, scope)]
+        zero = 0 if made.bits < read.bits else y.zero_point - made.low + read.low
+        fine, inner = Quant(y.scale / step, zero), f"{target}@{node.name}"
+        scope.inner(inner, fine, read)
+        after = rescaled(f"{node.name}.rescale", inner, target, y, made, scope)
+        return [*self._lookup(replace(node, outputs=(inner,)), x, fine, scope), after]
 
     def _hold_ends(self, node: Node, x: Quant, y: Quant, scope: QuantScope) -> None:
         """The first and the last code in use lie between entries of which one is beyond the range in use: an entry that
@@ -247,8 +267,8 @@ class Unary(FloatOp):
         seen, held = scope.seen(node.inputs[0]), scope.seen(node.outputs[0])
         if seen is None or held is None:
             return
-        (least, most), zero = scope.code_range, y.zero_point
-        form = _form(y, scope.chip)
+        numerics, zero = scope.numerics(node.outputs[0]), y.zero_point
+        (least, most), form = numerics.activation.limits, _form(y, numerics)
         entries = entries16(self._at, x.scale, y.scale, form=form, input_zero_point=x.zero_point, output_zero_point=zero)
         wanted, span = held.with_zero(), held.with_zero().span
         for end in (seen.low, seen.high):
@@ -265,13 +285,13 @@ class Unary(FloatOp):
     def _at(self, real: Array) -> Array:
         return evaluate(self.function, real)
 
-    def _is_finer_as_clamp(self, x: Quant, y: Quant, scope: QuantScope) -> bool:
+    def _is_finer_as_clamp(self, node: Node, x: Quant, y: Quant, scope: QuantScope) -> bool:
         """An interpolated table bends between two of its entries; a clamp bends where it should, if the machine has the scale
         to half a code."""
-        numerics, operations = scope.chip.numerics, scope.chip.functions
+        numerics, operations = scope.numerics(node.outputs[0]), scope.chip.functions
         if not numerics.activation.interpolates or "rescale" not in operations or clip_bounds(self.function) is None:
             return False
-        low, high = scope.code_range
+        low, high = numerics.activation.limits
         try:
             error = choose_scale(x.scale / y.scale, numerics.scale).relative_error
         except ScaleRangeError:
@@ -280,30 +300,30 @@ class Unary(FloatOp):
 
     def _clamp(self, node: Node, x: Quant, y: Quant, scope: QuantScope) -> Node:
         bounds = clip_bounds(self.function) or (None, None)
-        low, high = clamp_codes(bounds, y, scope.code_range)
-        requant = scope.requant(x.scale / y.scale, "rescale", y.zero_point, low, high, where=node.name)
+        codes = scope.codes(node.outputs[0])
+        low, high = clamp_codes(bounds, y, codes)
+        requant = scope.requant(x.scale / y.scale, "rescale", codes, y.zero_point, low, high, where=node.name)
         return Node(node.name, Rescale(x.zero_point, requant), node.inputs, node.outputs, node.sources)
 
 
-def make_table(function: Function, x: Quant, y: Quant, chip: Chip) -> LookupTable:
-    """The machine's table of function from codes of scale x to codes of scale y."""
+def make_table(function: Function, x: Quant, y: Quant, numerics: Numerics) -> LookupTable:
+    """The table of function from codes of scale x to codes of scale y, both of the type of `numerics`."""
 
     def f(real: Array) -> Array:
         return evaluate(function, real)
 
-    numerics = chip.numerics
     if not numerics.activation.interpolates:
         signed = numerics.activation.low < 0
         return LookupTable(build_table8(f, x.scale, x.zero_point, y.scale, y.zero_point, signed=signed), "none")
     entries = build_table16(
-        f, x.scale, y.scale, form=_form(y, chip), input_zero_point=x.zero_point, output_zero_point=y.zero_point
+        f, x.scale, y.scale, form=_form(y, numerics), input_zero_point=x.zero_point, output_zero_point=y.zero_point
     )
     return LookupTable(entries, numerics.interpolation)
 
 
-def _form(y: Quant, chip: Chip) -> TableForm:
+def _form(y: Quant, numerics: Numerics) -> TableForm:
     """TFLite's table knows no output zero point; its samples differ from TOSA's, its interpolation does not."""
-    return "tflite" if chip.numerics.interpolation == "tflite" and y.zero_point == 0 else "tosa"
+    return "tflite" if numerics.interpolation == "tflite" and y.zero_point == 0 else "tosa"
 
 
 @dataclass(frozen=True, eq=False)
@@ -354,6 +374,7 @@ class Lookup(TiledOp):
                     output_column_stride=y_column,
                     table_address=blocks[0],
                     function=machine.TABLE_FUNCTIONS[rate],
+                    element_type=layer.output_number,
                 ),
             )
 

@@ -72,7 +72,10 @@ def fuse_residuals(graph: Graph, chip: Chip) -> Graph:
         choices = [
             (producers[n], i)
             for i, n in enumerate(node.inputs)
-            if n in producers and _takes_residual(producers[n], graph, chip) and graph.read_once(n, consumers)
+            if n in producers
+            and _takes_residual(producers[n], graph, chip)
+            and graph.types[n].dtype == graph.types[node.outputs[0]].dtype
+            and graph.read_once(n, consumers)
         ]
         choices = [c for c in choices if _same_shape(node, graph) and c[0].name not in gone]
         if not choices:

@@ -81,7 +81,7 @@ class _Taking:
             return
         self._nodes.append(node)
         if kept(found, self._chip.numerics):
-            self._given[node.outputs[0]] = found.quant(self._chip.numerics.activation.low)
+            self._given[node.outputs[0]] = found.quant(self._chip.numerics.activation)
 
     def _quantize(self, node: OnnxNode, found: GivenQuant) -> None:
         x, q = node.inputs[0], node.outputs[0]
@@ -97,7 +97,7 @@ class _Taking:
     def _rounded(self, x: str, found: GivenQuant, node: OnnxNode, reals: list[str]) -> str:
         """The tensor that holds `x` rounded: x itself, with a scale that it has or takes, or a Clip's output."""
         keeps, bounds = kept(found, self._chip.numerics), Range(*found.ends())
-        quant = found.quant(self._chip.numerics.activation.low)
+        quant = found.quant(self._chip.numerics.activation)
         self._changed += not keeps
         if keeps and self._takes(x, quant):
             return x
@@ -203,13 +203,13 @@ def _given(node: OnnxNode, graph: OnnxGraph) -> GivenQuant | None:
 
 
 def _refuse_widths(pairs: list[OnnxNode], graph: OnnxGraph, chip: Chip) -> None:
-    wide = chip.numerics.activation.bits
+    wide = max(t.bits for t in chip.code_types)
     found = [(n.name, graph.types[n.outputs[0]].dtype) for n in pairs if n.op.op_type == "QuantizeLinear"]
     wider = [f"node {name} (QuantizeLinear): rounds to {dtype}" for name, dtype in found if BITS[dtype] > wide]
     if not wider:
         return
     shown = [*wider[:20], *([f"and {len(wider) - 20} more"] if len(wider) > 20 else [])]
-    reason = f"{chip.name} computes with {chip.numerics.activation} (numerics.activation)"
+    reason = f"{chip.name} computes with {', '.join(chip.code_types)} (numerics.activation)"
     way_out = f"  help: {reason}: quantize to 8 bits, or build for a machine with int16 activations"
     raise CompileError("\n".join([*shown, way_out]))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.errors import FixedPointError
 from quant.fixed_point.core.numerics import Numerics
 from quant.fixed_point.core.requant import Requant
@@ -39,17 +40,29 @@ class _Scope:
 
     graph: Graph
     chip: Chip
+    types: Mapping[str, CodeType]
     quants: Mapping[str, Quant]
     layers: Mapping[str, LayerParameters]
     offsets: Mapping[str, Offset]
     held: Mapping[str, Stored]
     ranges: Mapping[str, Range] = field(default_factory=dict)  # of the chip's tensors whose scale is not given
     constants: dict[str, np.ndarray] = field(default_factory=dict)
+    inners: dict[str, tuple[Quant, CodeType]] = field(default_factory=dict)  # tensors between the nodes of an operator
     wider: dict[str, Range] = field(default_factory=dict)
 
     def quant(self, tensor: str) -> Quant:
         value = self.graph.constants.get(tensor)
-        return self.quants[tensor] if value is None else self.constant_quant(value)
+        return self.quants[tensor] if value is None else self.constant_quant(value, tensor)
+
+    def codes(self, tensor: str) -> CodeType:
+        return self.types.get(tensor, self.chip.code_types[0])
+
+    def numerics(self, tensor: str) -> Numerics:
+        return self.chip.numerics.of(self.codes(tensor))
+
+    def inner(self, tensor: str, quant: Quant, codes: CodeType) -> str:
+        self.inners[tensor] = quant, codes
+        return tensor
 
     def seen(self, tensor: str) -> Range | None:
         return self.ranges.get(tensor)
@@ -63,8 +76,8 @@ class _Scope:
     def offset(self, node: Node) -> Offset:
         return self.offsets.get(node.name, NO_OFFSET)
 
-    def constant_quant(self, value: np.ndarray) -> Quant:
-        return activation_quant(Range.of(value), self.chip.numerics)
+    def constant_quant(self, value: np.ndarray, like: str) -> Quant:
+        return activation_quant(Range.of(value), self.numerics(like))
 
     def stored(self, node: Node) -> Stored | None:
         found = [self.held[s] for s in node.sources or (node.name,) if s in self.held]
@@ -74,12 +87,17 @@ class _Scope:
         self.constants[name] = value
         return name
 
-    @property
-    def code_range(self) -> tuple[int, int]:
-        return self.chip.numerics.activation.limits
-
     def requant(
-        self, real_scale: Any, operation: str, zero_point: int, low: int, high: int, *, where: str, peak: Any = None
+        self,
+        real_scale: Any,
+        operation: str,
+        codes: CodeType | None,
+        zero_point: int,
+        low: int,
+        high: int,
+        *,
+        where: str,
+        peak: Any = None,
     ) -> Requant:
         """Scales beyond what the machine expresses take its nearest where no output can tell: all are rounded to zero
         (`peak`: the largest magnitude of each sum), or the least sum saturates already."""
@@ -91,13 +109,14 @@ class _Scope:
             real_scale = _indistinguishable(np.asarray(real_scale, np.float64), form, zero_point, low, high, peak)
         try:
             scale = choose_scale(real_scale, form)
-            return numerics.requant(operation, scale.multiplier, scale.shift, zero_point=zero_point, low=low, high=high)
+            limits = {"zero_point": zero_point, "low": low, "high": high}
+            return numerics.requant(operation, scale.multiplier, scale.shift, **limits, codes=codes)
         except FixedPointError as fault:
             largest = float(np.max(real_scale)) / form.extremes[1]
             raise _ScaleOutOfReach(f"{where}: {fault} (numerics.scale of {self.chip.name})", largest) from None
 
     def inner_requant(self, real_scale: Any, operation: str, *, where: str) -> Requant:
-        return self.requant(real_scale, operation, 0, *_INT32, where=where)
+        return self.requant(real_scale, operation, None, 0, *_INT32, where=where)
 
 
 class _ScaleOutOfReach(CompileError):
@@ -124,10 +143,10 @@ def quantize(graph: Graph, chip: Chip, given: Quantization) -> Graph:
     """
     calibrated = {n: r for n, (own, _) in graph.origins.items() if isinstance(r := given.ranges.get(own), Range)}
     adopted = _adopted([n for n in graph.nodes if not isinstance(n.op, OnnxOp)], graph)
-    factors, asked = dict[str, float](), dict[str, Range]()
+    factors, asked, types = dict[str, float](), dict[str, Range](), assign_types(graph, chip, given.types)
     while True:
-        quants = assign_quants(graph, chip, given.ranges, _widened(calibrated, factors, asked))
-        scope = _Scope(graph, chip, quants, given.layers, given.offsets, given.held, calibrated)
+        quants = assign_quants(graph, chip, types, given.ranges, _widened(calibrated, factors, asked))
+        scope = _Scope(graph, chip, types, quants, given.layers, given.offsets, given.held, calibrated)
         try:
             integer = _quantized(graph, scope)
         except _Widen as wider:
@@ -161,19 +180,27 @@ class _Widen(CompileError):
 
 
 def node_scope(
-    graph: Graph, chip: Chip, quants: Mapping[str, Quant], given: Quantization, node: Node, chosen: LayerParameters
+    graph: Graph,
+    chip: Chip,
+    types: Mapping[str, CodeType],
+    quants: Mapping[str, Quant],
+    given: Quantization,
+    node: Node,
+    chosen: LayerParameters,
 ) -> _Scope:
-    """What one chip node of `quantize`'s graph sees where its tensors have these scales and it has these parameters: its
-    `quantize` then makes what that makes, with the new constants in `constants`."""
-    return _Scope(graph, chip, quants, {node.name: chosen}, given.offsets, given.held)
+    """What one chip node of `quantize`'s graph sees where its tensors have these types and scales and it has these parameters:
+    its `quantize` then makes what that makes, with the new constants in `constants`."""
+    return _Scope(graph, chip, types, quants, {node.name: chosen}, given.offsets, given.held)
 
 
 def _quantized(graph: Graph, scope: _Scope) -> Graph:
-    quants, dtype = scope.quants, scope.chip.numerics.activation.value
+    quants = scope.quants
     adopted = _adopted([n for n in graph.nodes if not isinstance(n.op, OnnxOp)], graph)
     nodes: list[Node] = []
     origins: dict[str, Origin] = {}
-    types: dict[str, TensorType] = {name: TensorType(graph.types[name].shape, dtype, quant) for name, quant in quants.items()}
+    types: dict[str, TensorType] = {
+        name: TensorType(graph.types[name].shape, scope.codes(name).value, quant) for name, quant in quants.items()
+    }
     for node in graph.nodes:
         if isinstance(node.op, OnnxOp):
             nodes.append(node)
@@ -192,17 +219,41 @@ def _quantized(graph: Graph, scope: _Scope) -> Graph:
 
 
 def _type_inner(made: list[Node], node: Node, types: dict[str, TensorType], origins: dict[str, Origin], scope: _Scope) -> None:
-    """Tensors that quantization put between nodes (rescaled parts): shape of their source, scale of the result."""
+    """Tensors that quantization put between nodes: shape of their source."""
     for inner in made:
         name = inner.outputs[0]
         if name not in types:
-            types[name] = replace(types[inner.inputs[0]], quant=scope.quant(node.outputs[0]))
+            quant, codes = scope.inners[name]
+            types[name] = TensorType(types[inner.inputs[0]].shape, codes.value, quant)
             origins[name] = Origin(scope.graph.origins[node.outputs[0]].tensor, INNER)
+
+
+def assign_types(graph: Graph, chip: Chip, asked: Mapping[str, CodeType]) -> dict[str, CodeType]:
+    """The type of every tensor of the chip: what is asked of the model's tensor that it is or becomes, else the machine's first.
+    Movers keep their input's; what is asked of one of their tensors, the widest where they differ, holds for all of them."""
+    nodes = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
+    root: dict[str, str] = {}
+    for node in nodes:
+        for name in node.inputs:
+            if name and name not in graph.constants:
+                root.setdefault(name, name)
+        for name in node.outputs:
+            root[name] = root[node.inputs[0]] if same_scale(node.op) else name
+    adopted = _adopted(nodes, graph)
+    wanted: dict[str, CodeType] = {}
+    for name, own in root.items():
+        found = asked.get(graph.origins[name].tensor)
+        if found is not None:
+            wanted[own] = max(found, wanted.get(own, found), key=lambda t: t.bits)
+    first = chip.code_types[0]
+    chosen = {name: wanted.get(own) for name, own in root.items()}
+    return {name: chosen[name] or chosen.get(adopted.get(name, "")) or first for name in root}
 
 
 def assign_quants(
     graph: Graph,
     chip: Chip,
+    types: Mapping[str, CodeType],
     ranges: Mapping[str, Range | Quant],
     widened: Mapping[str, Range],
 ) -> dict[str, Quant]:
@@ -211,11 +262,10 @@ def assign_quants(
 
     widened: what tensors without a given scale take in place of their ranges.
     """
-    numerics = chip.numerics
 
-    def calibrated(name: str) -> Quant:
+    def calibrated(name: str, codes: CodeType) -> Quant:
         given = ranges[graph.origins[name].tensor]
-        return given if isinstance(given, Quant) else activation_quant(widened.get(name, given), numerics)
+        return given if isinstance(given, Quant) else activation_quant(widened.get(name, given), chip.numerics.of(codes))
 
     chip_nodes = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
     adopted, consumers = _adopted(chip_nodes, graph), graph.consumers()
@@ -223,8 +273,9 @@ def assign_quants(
     for node in chip_nodes:
         for name in node.inputs:
             if name and name not in quants and name not in graph.constants:
-                quants[name] = calibrated(name)
+                quants[name] = calibrated(name, types[name])
         for name in node.outputs:
+            numerics = chip.numerics.of(types[name])
             lost = _lost(node, quants[node.inputs[0]], graph, consumers, numerics) if same_scale(node.op) else ()
             if lost:
                 given = ranges[graph.origins[name].tensor]
@@ -233,7 +284,7 @@ def assign_quants(
                 quants[name] = quants[node.inputs[0]]
             else:
                 own = isinstance(ranges.get(graph.origins[name].tensor), Quant)
-                quants[name] = calibrated(name if own else adopted.get(name, name))
+                quants[name] = calibrated(name if own else adopted.get(name, name), types[name])
     return quants
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from quant.fixed_point.core.codes import CodeType
 from quant.repair.step import Outcome, Quantization
 from quant.sample import Sample
 from toolchain.codegen import reference_container
@@ -26,12 +27,14 @@ Progress = Callable[[str, int, int | None], None]  # step, done, total
 
 @dataclass(frozen=True)
 class Network:
-    """model: in float; selection: what of it the machine's chip runs; host_nodes: of the model's, that were asked to stay."""
+    """model: in float; selection: what of it the machine's chip runs; host_nodes: of the model's, that were asked to stay;
+    types: of the model's tensors, that were asked for."""
 
     model: NormalModel
     selection: Selection
     machine: Machine
     host_nodes: tuple[str, ...] = ()
+    types: Mapping[str, CodeType] = field(default_factory=dict)
 
     @cached_property
     def graph(self) -> Graph:
@@ -44,9 +47,14 @@ class Network:
         return self.selection.origins
 
     @property
+    def held(self) -> list[str]:
+        """The model's tensors that the chip holds."""
+        return sorted({tensor for tensor, _ in self.origins.values()})
+
+    @property
     def tensors(self) -> list[str]:
         """The model's tensors whose ranges are to be found: those on the chip that a quantized model says no scale of."""
-        return sorted({tensor for tensor, _ in self.origins.values()} - self.selection.given.keys())
+        return sorted({*self.held} - self.selection.given.keys())
 
     @property
     def chip(self) -> Chip:

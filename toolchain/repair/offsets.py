@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.rounding import Rounding
 from quant.repair.offsets import sum_offset
 from quant.repair.step import Offset, Outcome, Quantization
@@ -31,8 +32,8 @@ def _offset(node: Node, op: Binary, network: Network, integer: Graph) -> Offset 
     if rounding not in (Rounding.FLOOR, Rounding.TRUNCATE):
         return None
     assert y is not None
-    codes, signs = numerics.activation.limits, (1, -1 if op.kind == "sub" else 1)
+    codes, signs = CodeType(integer.types[node.outputs[0]].dtype), (1, -1 if op.kind == "sub" else 1)
     quants = [None if n in network.graph.constants else integer.types[n].quant for n in node.inputs]
     steps = [0.0 if q is None else sign * q.scale / y.scale for q, sign in zip(quants, signs, strict=True)]
     zeros = [0 if q is None else q.zero_point for q in quants]
-    return sum_offset(rounding, steps, zeros, y.zero_point, clamp_codes(op.activation, y, codes)[0], codes)
+    return sum_offset(rounding, steps, zeros, y.zero_point, clamp_codes(op.activation, y, codes)[0], codes.limits)

@@ -125,8 +125,8 @@ def prepared_by_file(network: Network, file: Path) -> Prepared:
     known = {**network.model.types, **decomposed_everywhere(network.model.undivided or network.model).types}
     found = read_parameters(file, tensors=needed, known=known, numerics=network.chip.numerics).quantization
     measured = cut_ranges({name: found.ranges[name] for name in tensors}, changed.model.divided)
-    ranges = {**measured, **changed.selection.given}
-    return Prepared(changed, replace(found, ranges=ranges, held=changed.model.stored))
+    ranges, types = {**measured, **changed.selection.given}, {**found.types, **network.types}
+    return Prepared(changed, replace(found, ranges=ranges, held=changed.model.stored, types=types))
 
 
 def prepared_alike(network: Network, other: Prepared) -> Prepared:
@@ -156,16 +156,18 @@ def _calibrated(
     chosen: ObserverName = default_observer(numerics) if observer is None or observer == AUTO else observer
     model, tensors = network.model, network.tensors
     if not tensors:
-        return Prepared(network, Quantization(given, held=model.stored))
+        return Prepared(network, Quantization(given, held=model.stored, types=network.types))
     ranges = calibrate(
         model.proto,
         samples,
         tensors,
         observer=chosen,
         numerics=numerics,
+        others={name: numerics.of(codes) for name, codes in network.types.items()},
         progress=step,
         computed_by=model,
         divided=model.divided,
     )
     adjusted = adjust_ranges(model.proto, ranges, model.divided)
-    return Prepared(network, Quantization({**adjusted.ranges, **given}, held=model.stored), seen, adjusted.notes, chosen)
+    found = Quantization({**adjusted.ranges, **given}, held=model.stored, types=network.types)
+    return Prepared(network, found, seen, adjusted.notes, chosen)

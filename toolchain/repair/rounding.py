@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requantization import requantize
 from quant.parameters import WeightQuant, weight_code_range
 from quant.repair.bias import bias_shift
@@ -90,6 +91,7 @@ class _Layer:
         x, y = integer.types[node.inputs[0]], integer.types[node.outputs[0]]
         assert x.quant is not None and y.quant is not None
         self._x, self._y, self._dtype = x.quant, y.quant, np.dtype(y.dtype)
+        self._types = {node.inputs[0]: CodeType(x.dtype), node.outputs[0]: CodeType(y.dtype)}
         self._w = network.graph.constants[node.inputs[1]].astype(np.float64)
         bias = (*node.inputs, "", "")[2]
         self._bias = network.graph.constants[bias].astype(np.float64).reshape(-1) if bias else np.zeros(len(self._w))
@@ -126,7 +128,7 @@ class _Layer:
     def _made(self, chosen: LayerParameters) -> _Made:
         node, network = self._place.node, self._network
         quants = {node.inputs[0]: self._x, node.outputs[0]: self._y}
-        scope = node_scope(network.graph, network.chip, quants, self._given, node, chosen)
+        scope = node_scope(network.graph, network.chip, self._types, quants, self._given, node, chosen)
         weight = self._op.weights(node, scope).weight
         made = self._op.quantize(node, scope)[0]
         sums = np.rint(self._products(self._rows, weight.whole.astype(np.float64))).astype(np.int64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
+from quant.fixed_point.core.codes import CodeType
 from quant.float_session import open_session
 from quant.repair.step import AS_IN_THE_MODEL, LayerParameters, Quantization
 from quant.sample import Sample
@@ -50,6 +51,7 @@ class _Values:
 
     def __init__(self, network: Network, given: Quantization, integer: Graph, samples: Sequence[Sample]):
         self._network, self._given, self._integer = network, given, integer
+        self._types = {name: CodeType(t.dtype) for name, t in integer.types.items() if t.quant is not None}
         self.codes: dict[str, list[Array]] = {}
         self.real: list[dict[str, Array]] = [dict(s) for s in samples]
         self._reads: dict[str, int] = {}
@@ -83,7 +85,7 @@ class _Values:
 
     def run(self, node: Node, quants: Mapping[str, Quant], chosen: LayerParameters) -> None:
         network = self._network
-        scope = node_scope(network.graph, network.chip, quants, self._given, node, chosen)
+        scope = node_scope(network.graph, network.chip, self._types, quants, self._given, node, chosen)
         nodes = operator_of(node, FloatOp).quantize(node, scope)
         constants = {**network.graph.constants, **scope.constants}
         made: list[Array] = []

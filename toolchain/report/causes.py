@@ -104,7 +104,10 @@ def _convolution(node: Node, graph: Graph, chip: Chip, ops: Sequence[Any], ended
     said += [strided] if strided else []
     if section == "convolution":
         widest, key = max(o.input_channels for o in ops), "limits.convolution.max_input_channels"
-        each_bytes = {"input": kh * kw * chip.activation_bytes, "weights": kh * kw * min(outputs // op.groups, mac.columns)}
+        each_bytes = {
+            "input": kh * kw * layer.input_type(0).item_bytes,
+            "weights": kh * kw * min(outputs // op.groups, mac.columns),
+        }
         said += _cut("channels of a sum", reduction, widest, key, limits.max_input_channels, each_bytes, chip)
         channels = outputs // op.groups
     else:
@@ -152,7 +155,7 @@ def _kernel_rows(
         channels = max(o.input_channels for o in ops)
         weights = channels * min(outputs // op.groups, columns)
     # A tile has its window's whole input, whatever part of the kernel an instruction sees.
-    needed_bytes = {"input": math.prod(kernel) * channels * chip.activation_bytes, "weights": high * wide * weights}
+    needed_bytes = {"input": math.prod(kernel) * channels * layer.input_type(0).item_bytes, "weights": high * wide * weights}
     return [_less("rows of the kernel", kernel[0], taken, needed_bytes, chip)]
 
 
@@ -216,7 +219,8 @@ def _tiles(
 def _product(node: Node, graph: Graph, chip: Chip, ops: Sequence[MatrixProduct]) -> list[str]:
     limits = chip.limits.matrix_product
     (*_, rows, columns), inner = graph.types[node.outputs[0]].shape, graph.types[node.inputs[0]].shape[-1]
-    each_bytes = {"input": chip.activation_bytes, "weights": chip.activation_bytes * min(columns, chip.array.columns)}
+    a, b = (graph.types[n].item_bytes for n in node.inputs)
+    each_bytes = {"input": a, "weights": b * min(columns, chip.array.columns)}
     said = _cut("terms of a sum", inner, max(o.inner for o in ops), "limits.matrix_product.max_k", limits.max_k, each_bytes, chip)
     if limits.max_n and columns > limits.max_n:
         said.append(f"limits.matrix_product.max_n={limits.max_n}: {columns} columns in parts")

@@ -65,7 +65,7 @@ class _Network:
 
     def __init__(self, graph: Graph, region: Region, chip: Chip):
         held = set(region.nodes)
-        self._chip, self._constants = chip, region.constants
+        self._constants = region.constants
         self._layers = {n.name: Layer(n, graph.types, graph.constants, chip) for n in graph.nodes if n.name in held}
         nodes = [layer.node for layer in self._layers.values()]
         tensors = {t for n in nodes for t in (*n.inputs, *n.outputs) if t in graph.types}
@@ -93,7 +93,8 @@ class _Network:
 
     def dropped_bytes(self, name: str) -> int:
         """Bytes of a layer's result that the network reads nowhere."""
-        return self._chip.activation_bytes * int((~self._read[self._layers[name].node.outputs[0]]).sum())
+        layer = self._layers[name]
+        return layer.output.item_bytes * int((~self._read[layer.node.outputs[0]]).sum())
 
 
 def _has_gaps(layer: Layer) -> bool:

@@ -29,11 +29,13 @@ class Stride:
 
 @dataclass(frozen=True)
 class Mover:
-    """What copies are made for: a DMA channel, by its number; how many counts it has, and whether it transposes."""
+    """What copies are made for: a DMA channel, by its number; how many counts it has, whether it transposes, and the number of
+    the type of the codes that it fills with and turns."""
 
     channel: int
     dimensions: int
     transposes: bool = False
+    element_type: int = 0
 
 
 def copies(source: Location, target: Location, strides: Sequence[Stride], item_bytes: int, mover: Mover) -> Iterator[Copy]:
@@ -53,6 +55,7 @@ def copies(source: Location, target: Location, strides: Sequence[Stride], item_b
             source_stride1=second.source,
             source_stride2=third.source,
             transpose=int(run.turned),
+            element_type=mover.element_type if run.turned else 0,
             **run.target_fields,
         )
 
@@ -69,6 +72,7 @@ def fills(
             destination_address=target.address + target_offset,
             inner_elements=run.inner_bytes // item_bytes,
             value=value,
+            element_type=mover.element_type,
             **run.target_fields,
         )
 

@@ -38,7 +38,6 @@ class CostModel:
 
     def __init__(self, chip: Chip):
         self.chip = chip
-        self._item_bytes = chip.activation_bytes
         self._copies: dict[Hashable, Brought] = {}
         self._runs: dict[Hashable, Runs] = {}
         self._moves: dict[Hashable, Wanted] = {}
@@ -50,11 +49,11 @@ class CostModel:
 
     def load(self, box: Box, view: View, home: int, space: int) -> Brought:
         """To bring a box from the memory `home` into the memory `space`."""
-        key = (box.size, view.strides, home, space)
+        key = (box.size, view.strides, view.item_bytes, home, space)
         found = self._copies.get(key)
         if found is None:
-            strides = box_strides(box, view.strides, dense_strides(box.size, self._item_bytes))
-            found = self._copies[key] = self._copy(home, space, strides, self._item_bytes, self.chip.loaders(home, space))
+            strides = box_strides(box, view.strides, dense_strides(box.size, view.item_bytes))
+            found = self._copies[key] = self._copy(home, space, strides, view.item_bytes, self.chip.loaders(home, space))
         return found
 
     def block(self, size_bytes: int, space: int) -> Brought:
@@ -68,12 +67,12 @@ class CostModel:
 
     def store(self, box: Box, view: View) -> Wanted:
         """To take a box away, by the channel that stores."""
-        key = (box.size, view.strides)
+        key = (box.size, view.strides, view.item_bytes)
         found = self._copies.get(key)
         if found is None:
-            strides = box_strides(box, dense_strides(box.size, self._item_bytes), view.strides)
+            strides = box_strides(box, dense_strides(box.size, view.item_bytes), view.strides)
             channels = self.chip.channels[-1:]
-            found = self._copies[key] = self._copy(Space.SRAM, Space.DRAM, strides, self._item_bytes, channels)
+            found = self._copies[key] = self._copy(Space.SRAM, Space.DRAM, strides, view.item_bytes, channels)
         return found[0][1]
 
     def _copy(self, source: int, target: int, strides: list[Stride], item_bytes: int, channels: Sequence[Unit]) -> Brought:
@@ -112,7 +111,7 @@ class CostModel:
         key = (layer.node.name, work.variant, write, *reads, *[block.size_bytes for block in work.blocks])
         found = self._runs.get(key)
         if found is None:
-            ops = emitted(work, self.chip)
+            ops = emitted(work, layer)
             found = self._runs[key] = {unit: self._run(ops, unit) for unit in able_units(ops, self.chip)}
         return found
 

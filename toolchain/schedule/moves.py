@@ -18,8 +18,8 @@ Locate = Callable[[str, Sequence[int]], Location]  # where an element of a tenso
 
 def moves(layer: Layer, views: Mapping[str, View], locate: Locate, chip: Chip) -> list[MachineOp]:
     """By the channel that stores. What lies where it should already is not moved."""
-    store, out, item_bytes = chip.channels[-1], layer.node.outputs[0], chip.activation_bytes
-    mover = Mover(store.number, chip.dma_dimensions)
+    store, out, item_bytes = chip.channels[-1], layer.node.outputs[0], layer.output.item_bytes
+    mover = Mover(store.number, chip.dma_dimensions, element_type=layer.output_number)
     movers = (mover, *((replace(mover, transposes=True),) if store.dma.transpose_block else ()))
     boxes, moved = layer.mover.moves(layer)
     ops: list[MachineOp] = []

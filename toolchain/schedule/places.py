@@ -13,18 +13,24 @@ from toolchain.ops.permutation import Reshape
 
 @dataclass(frozen=True)
 class View:
-    """A tensor inside the storage of `root`: bytes from its start, bytes between neighbours of each dimension."""
+    """A tensor inside the storage of `root`: bytes from its start, bytes between neighbours of each dimension, and of one
+    element."""
 
     root: str
     offset_bytes: int
     strides: tuple[int, ...]
+    item_bytes: int
+
+    @classmethod
+    def whole(cls, name: str, kind: TensorType) -> View:
+        """A storage of its own."""
+        return cls(name, 0, dense_strides(kind.shape, kind.item_bytes), kind.item_bytes)
 
 
 def find_views(
     nodes: tuple[Node, ...],
     types: Mapping[str, TensorType],
     ports: Collection[str],
-    item_bytes: int,
     *,
     in_place: bool,
 ) -> dict[str, View]:
@@ -38,7 +44,7 @@ def find_views(
     for node in nodes:
         for name in set(node.inputs):
             uses.setdefault(name, []).append(node)
-    placed = _in_place_parts(nodes, types, ports, made, uses, item_bytes) if in_place else {}
+    placed = _in_place_parts(nodes, types, ports, made, uses) if in_place else {}
     for node in nodes:
         for name in (*node.inputs, *node.outputs):
             if name in views or name not in types or name not in placed:
@@ -47,10 +53,10 @@ def find_views(
     for node in nodes:
         for name in node.inputs:
             if name and name not in views:
-                views[name] = View(name, 0, dense_strides(types[name].shape, item_bytes))
+                views[name] = View.whole(name, types[name])
         out = node.outputs[0]
         if out not in views:
-            views[out] = _view(node, views, types, ports, uses, item_bytes, in_place)
+            views[out] = _view(node, views, types, ports, uses, in_place)
     return views
 
 
@@ -60,20 +66,20 @@ def _view(
     types: Mapping[str, TensorType],
     ports: Collection[str],
     uses: Mapping[str, list[Node]],
-    item_bytes: int,
     in_place: bool,
 ) -> View:
     out = node.outputs[0]
-    own = View(out, 0, dense_strides(types[out].shape, item_bytes))
+    own = View.whole(out, types[out])
     if isinstance(node.op, Reshape):
         source = views[node.inputs[0]]
-        return View(source.root, source.offset_bytes, own.strides)
+        return View(source.root, source.offset_bytes, own.strides, own.item_bytes)
     unit_step = isinstance(node.op, Slice) and node.op.steps[-1] == 1
     reshaped = any(isinstance(n.op, Reshape) for n in uses.get(out, []))
     if isinstance(node.op, Slice) and in_place and unit_step and not reshaped and out not in ports:
         source = views[node.inputs[0]]
         offset = source.offset_bytes + sum(a * s for a, s in zip(node.op.starts, source.strides))
-        return View(source.root, offset, tuple(s * k for s, k in zip(source.strides, node.op.steps)))
+        strides = tuple(s * k for s, k in zip(source.strides, node.op.steps))
+        return View(source.root, offset, strides, source.item_bytes)
     return own
 
 
@@ -83,7 +89,6 @@ def _in_place_parts(
     ports: Collection[str],
     made: Mapping[str, Node],
     uses: Mapping[str, list[Node]],
-    item_bytes: int,
 ) -> dict[str, View]:
     """Views of concat parts, outermost Concat first. A part that is itself a view, a port, or reshaped stays apart."""
     placed: dict[str, View] = {}
@@ -91,7 +96,7 @@ def _in_place_parts(
         if not isinstance(node.op, Join):
             continue
         out = node.outputs[0]
-        whole = placed.get(out) or View(out, 0, dense_strides(types[out].shape, item_bytes))
+        whole = placed.get(out) or View.whole(out, types[out])
         at = 0
         for name in node.inputs:
             producer = made.get(name)
@@ -99,6 +104,6 @@ def _in_place_parts(
             reshaped = any(isinstance(n.op, Reshape) for n in uses[name])
             if not apart and not reshaped and node.inputs.count(name) == 1:
                 offset = whole.offset_bytes + at * whole.strides[node.op.axis]
-                placed[name] = View(whole.root, offset, whole.strides)
+                placed[name] = View(whole.root, offset, whole.strides, whole.item_bytes)
             at += types[name].shape[node.op.axis]
     return placed

@@ -47,7 +47,7 @@ class _Planner:
         self.graph, self.chip, self.options = graph, chip, options
         ports = set(inputs) | set(outputs)
         in_place = options.in_place
-        self.views = find_views(tuple(nodes), graph.types, ports, chip.activation_bytes, in_place=in_place)
+        self.views = find_views(tuple(nodes), graph.types, ports, in_place=in_place)
         self.layers = [Layer(n, graph.types, graph.constants, chip) for n in nodes if not isinstance(n.op, Reshape)]
         self.port_roots = {self.views[p].root for p in ports if p in self.views}
         self.storages = self._storages()

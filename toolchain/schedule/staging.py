@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
+from toolchain.ir.graph import TensorType
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Box, Tiling, Work, aligned
@@ -104,9 +105,9 @@ class _Use:
 class Sizes:
     """The largest thing that passes through each role, and whether more than one does."""
 
-    def __init__(self, item_bytes: int, units: Sequence[Unit]):
-        """units: that may run the works."""
-        self._item_bytes = item_bytes
+    def __init__(self, types: Mapping[str, TensorType], units: Sequence[Unit]):
+        """types: of the tensors; units: that may run the works."""
+        self._types = types
         self._in_place = {o for o in units[0].roles if all(u.roles[o] == Space.SRAM for u in units)}  # where tensors are resident
         self._sizes: dict[str, int] = {}
         self._uses: dict[str, _Use] = {}
@@ -118,11 +119,14 @@ class Sizes:
         for i, box in enumerate(work.reads):
             kept = box.tensor in resident
             if not (kept and box.role in self._in_place):
-                self._note(f"r{i}", math.prod(box.size) * self._item_bytes, box, _Use(box.role, kept))
+                self._note(f"r{i}", self._bytes(box), box, _Use(box.role, kept))
         for i, block in enumerate(work.blocks):
             self._note(f"b{i}", block.size_bytes, block.key, _Use(block.role, False))
         if work.write is not None and work.write.tensor not in resident:
-            self._note("w", math.prod(work.write.size) * self._item_bytes, work.write, _Use("output", False))
+            self._note("w", self._bytes(work.write), work.write, _Use("output", False))
+
+    def _bytes(self, box: Box) -> int:
+        return math.prod(box.size) * self._types[box.tensor].item_bytes
 
     def _note(self, role: str, size_bytes: int, key: Hashable, use: _Use) -> None:
         old = self._sizes.get(role, 0)

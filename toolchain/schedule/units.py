@@ -9,17 +9,21 @@ from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
 from toolchain.machine import MachineOp, broken_capability
-from toolchain.ops.kit.tile import Site, Work, dense_strides
+from toolchain.ops.kit.operator import Layer
+from toolchain.ops.kit.tile import Box, Site, Work, dense_strides
 from toolchain.schedule.emits import SumPlaces, through_memory
 
 _LONGEST_TURN = 8
 
 
-def emitted(work: Work, chip: Chip) -> tuple[MachineOp, ...]:
-    """The operations of a work whose operands lie dense at address 0: what its time depends on is all there."""
-    item = chip.activation_bytes
-    sites = [Site(0, dense_strides(r.size, item)) for r in work.reads]
-    out = Site(0, dense_strides(work.write.size, item)) if work.write else None
+def emitted(work: Work, layer: Layer) -> tuple[MachineOp, ...]:
+    """The operations of a layer's work whose operands lie dense at address 0: what its time depends on is all there."""
+
+    def dense(box: Box) -> Site:
+        return Site(0, dense_strides(box.size, layer.types[box.tensor].item_bytes))
+
+    sites = [dense(r) for r in work.reads]
+    out = dense(work.write) if work.write else None
     return work.emit(sites, [0] * len(work.blocks), out)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, get_args
 
@@ -27,7 +27,8 @@ class Numerics:
     """How a machine computes: what the quantizer chooses within, what the integer reference and the simulator compute by, what
     test vectors are drawn for. Made from a machine's file once (`toolchain.hw`); what follows from it is asked here.
 
-    activation, weight: the machine's types, names as of `CodeType`; symmetric_activations: zero points are 0;
+    activation, weight: the types of codes, names as of `CodeType`, of activations where nothing says otherwise; more_activations:
+    those that a tensor may have instead, each tensor its own (`of`); symmetric_activations: zero points are 0;
     weights_per_channel: a scale for each output channel; scale: what a requantization may multiply by; rounding: of the machine,
     per_op where an operation differs; overflow: of a requantization's result, before its clamp; accumulator_bits: where sums
     wrap; add_left_shift: bits that both operands of a sum are shifted by before they meet (0: none); interpolation: between
@@ -48,6 +49,7 @@ class Numerics:
     interpolation: Literal["tosa", "tflite"] = "tosa"
     groups: GroupForm | None = None
     weight_group: int = 0
+    more_activations: tuple[CodeType, ...] = ()
 
     def __post_init__(self) -> None:
         for name, known, made in (
@@ -69,16 +71,46 @@ class Numerics:
             raise FixedPointError(f"numerics: weight_group={self.weight_group}; must be 0 or one of groups.sizes={sizes}")
         object.__setattr__(self, "per_op", {operation: Rounding(rounding) for operation, rounding in self.per_op.items()})
 
+    def of(self, codes: CodeType) -> Numerics:
+        """The same arithmetic where activations are of this type; the operands of a sum take no more headroom than 32 bits
+        leave. Raises KeyError: the machine has no such activations."""
+        return self._by_type[codes]
+
+    @cached_property
+    def _by_type(self) -> Mapping[CodeType, Numerics]:
+        if not self.more_activations:
+            return {self.activation: self}
+        return {t: replace(self, activation=t, more_activations=(), add_left_shift=self.headroom(t)) for t in self.types}
+
+    @property
+    def types(self) -> tuple[CodeType, ...]:
+        """Of activations, the first where nothing says otherwise."""
+        return (self.activation, *self.more_activations)
+
+    def headroom(self, codes: CodeType) -> int:
+        """Bits that both operands of a sum are shifted by, the wider of them of this type."""
+        return min(self.add_left_shift, 31 - codes.bits)
+
     def rounding_of(self, operation: str) -> Rounding:
         """How the requantizations of an operation round; the machine's rounding where `per_op` does not name it."""
         return self.per_op.get(operation, self.rounding)
 
     def requant(
-        self, operation: str, multiplier: ArrayLike, shift: ArrayLike, *, zero_point: int, low: int, high: int
+        self,
+        operation: str,
+        multiplier: ArrayLike,
+        shift: ArrayLike,
+        *,
+        zero_point: int,
+        low: int,
+        high: int,
+        codes: CodeType | None = None,
     ) -> Requant:
-        """A requantization of the operation. multiplier, shift: one, or int64[c]. Raises FixedPointError as `Requant`."""
+        """A requantization of the operation. multiplier, shift: one, or int64[c]; codes: type of its output, None: an int32
+        inside the operation. Raises FixedPointError as `Requant`."""
         scale, right = np.atleast_1d(np.asarray(multiplier, np.int64)), np.atleast_1d(np.asarray(shift, np.int64))
-        return Requant(scale, right, self.rounding_of(operation), zero_point, low, high, self.wraps, self.scale.kind)
+        rounding, kind = self.rounding_of(operation), self.scale.kind
+        return Requant(scale, right, rounding, zero_point, low, high, self.wraps, kind, codes=codes)
 
     @cached_property
     def wraps(self) -> bool:

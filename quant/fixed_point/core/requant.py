@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.errors import FixedPointError
 from quant.fixed_point.core.rounding import HALF_UP_RULES, Rounding, reduced_multiplier
 from quant.fixed_point.core.scale import ScaleForm, ScaleKind, choose_scale, float32_from_bits
@@ -24,6 +25,7 @@ class Requant:
     kind 'float32' multiplier holds IEEE bits and shift is 0; with kind 'pow2' multiplier is 1.
     zero_point: of the output. low, high: final clamp, inclusive, in the output's integers (fused ReLU, Clip: narrower).
     wrap: overflow wraps to width_bits (None: the output type's) instead of saturating, before the clamp.
+    codes: type of the output; None inside an operator, where it is an int32.
     """
 
     multiplier: Array
@@ -35,6 +37,7 @@ class Requant:
     wrap: bool = False
     kind: ScaleKind = "multiplier"
     width_bits: int | None = None
+    codes: CodeType | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "multiplier", np.atleast_1d(np.asarray(self.multiplier, np.int64)))
@@ -43,6 +46,11 @@ class Requant:
         fault = _fault(self)
         if fault:
             raise FixedPointError(f"Requant: {fault}")
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the output's codes."""
+        return np.dtype(np.int32) if self.codes is None else self.codes.dtype
 
     @cached_property
     def channels(self) -> int:

@@ -52,5 +52,5 @@ class RowSoftmax(MachineOp):
         unit = self.unit_in(chip)
         if "row_softmax" not in unit.vector.functions:
             yield f"{unit.key}.functions has no row_softmax"
-        if chip.activation_bytes != 1:
+        if chip.code_types[0].bits != 8:
             yield f"row_softmax takes int8, numerics.activation is {chip.numerics.activation}"

@@ -12,7 +12,7 @@ from quant.fixed_point import softmax8
 from quant.fixed_point.core.q31 import Q31_MULTIPLIER
 from quant.fixed_point.core.scale import choose_scale
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node
+from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.machine import MachineOp
 from toolchain.ops.elementwise import Rescale
 from toolchain.ops.kit.box import box_nest
@@ -33,9 +33,9 @@ class Softmax(FloatOp):
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
         real = choose_scale(float(np.float32(x.scale)) * 2.0**26, Q31_MULTIPLIER)
-        low, high = scope.code_range
-        inner = f"{node.outputs[0]}@softmax"
-        fit = scope.requant(1 / 256 / y.scale, "rescale", y.zero_point, low, high, where=node.name)
+        codes = scope.codes(node.outputs[0])
+        inner = scope.inner(f"{node.outputs[0]}@softmax", Quant(1 / 256, -128), codes)
+        fit = scope.requant(1 / 256 / y.scale, "rescale", codes, y.zero_point, *codes.limits, where=node.name)
         return [
             Node(inner, IntegerSoftmax(int(real.multiplier[0]), int(real.shift[0])), node.inputs, (inner,), node.sources),
             Node(node.name, Rescale(-128, fit), (inner,), node.outputs, node.sources),

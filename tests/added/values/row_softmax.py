@@ -10,8 +10,8 @@ from simulator.values.context import Context
 
 def row_softmax(op: RowSoftmax, context: Context) -> None:
     shape = (op.rows, op.columns)
-    x = context.feature_map(op, "input", op.input_address, shape, (op.input_row_stride, context.size))
-    y = context.feature_map(op, "output", op.output_address, shape, (op.output_row_stride, context.size))
+    x = context.feature_map(op, "input", op.input_address, shape, (op.input_row_stride,), 0)
+    y = context.feature_map(op, "output", op.output_address, shape, (op.output_row_stride,), 0)
     y[...] = softmax8(x, op.multiplier * 2.0 ** (-op.shift - 26))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
+from toolchain.machine.codes import code_bytes
 from toolchain.machine.columns import Whole, where
 from toolchain.machine.operation import Access
 from toolchain.machine.parameter import (
@@ -45,9 +46,9 @@ class WithAddend:
     add_clamp_low: int = only_with("add", code())
     add_clamp_high: int = only_with("add", code())
 
-    def addend_bytes(self, channels: Whole, chip: Chip) -> Whole:
-        """Of the addend of one pixel."""
-        return where(self.use_add, channels * chip.activation_bytes, 0)
+    def addend_bytes(self, channels: Whole, number: Whole, chip: Chip) -> Whole:
+        """Of the addend of one pixel; number: of its type."""
+        return where(self.use_add, channels * code_bytes(number, chip), 0)
 
     def addend_access(self, unit: Unit, pixels: tuple[Whole, Whole], pixel_bytes: Whole) -> Access:
         """pixels: rows and columns; pixel_bytes: of the addend of each, 0 where none is read."""

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
+from toolchain.machine.codes import by_type
 from toolchain.machine.columns import Whole, where
 from toolchain.machine.layout import group_bytes, weight_bytes
 from toolchain.machine.operation import Access, Demand
@@ -15,6 +17,7 @@ from toolchain.machine.operations.addend import WithAddend, broken_post
 from toolchain.machine.operations.window import WeightedWindowOp
 from toolchain.machine.parameter import (
     Limit,
+    code_type,
     dataflow,
     extent,
     operand_base_of,
@@ -56,10 +59,16 @@ class Convolution(WithAddend, _Channels):
     sums_address: int = sums_address()
     dataflow: int = dataflow()
     group: int = weight_group()
+    input_type: int = code_type()
+    output_type: int = code_type()
+    addend_type: int = code_type()
 
     @classmethod
     def needed(cls, chip: Chip) -> str:
         return "every machine needs it"
+
+    def code_types(self) -> tuple[Whole, Whole]:
+        return self.input_type, self.output_type
 
     def outputs(self) -> int:
         return self.output_channels
@@ -71,7 +80,7 @@ class Convolution(WithAddend, _Channels):
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         weights = self.output_channels * self.row_bytes(chip)
-        added = where(self.emit, self.addend_bytes(self.output_channels, chip), 0)
+        added = where(self.emit, self.addend_bytes(self.output_channels, self.addend_type, chip), 0)
         addend = self.addend_access(self.unit_in(chip), (self.output_height, self.output_width), added)
         return self.array_ranges(self.input_channels, weights, chip, (addend,))
 
@@ -80,11 +89,14 @@ class Convolution(WithAddend, _Channels):
         inner = self.taps() * self.input_channels
         input_reads, weight_reads = operand_reads(mac, pixels, outputs, self.dataflow)
         read = input_reads * self.window_bytes(self.input_channels, chip)
-        read = read + where(self.emit, pixels * self.addend_bytes(outputs, chip), 0)
+        read = read + where(self.emit, pixels * self.addend_bytes(outputs, self.addend_type, chip), 0)
         weights = weight_reads * outputs * self.row_bytes(chip)
-        rate = operand_rate(mac, chip, chip.numerics.weight)
-        cycles = product_cycles(mac, pixels, inner, outputs, rate, dataflow=self.dataflow, group=self.group)
-        return self.array_demand(chip, cycles, read, weights, pixels * inner * outputs)
+
+        def cycles(codes: CodeType) -> Whole:
+            rate = operand_rate(mac, codes, chip.numerics.weight)
+            return product_cycles(mac, pixels, inner, outputs, rate, dataflow=self.dataflow, group=self.group)
+
+        return self.array_demand(chip, by_type(self.input_type, chip, cycles), read, weights, pixels * inner * outputs)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         yield from WeightedWindowOp.broken(self, chip)

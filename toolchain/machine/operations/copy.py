@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from toolchain.hw.chip import Chip
+from toolchain.machine.codes import broken_types, code_bytes
 from toolchain.machine.columns import Whole, is_column, where
 from toolchain.machine.operation import Access, Demand
 from toolchain.machine.operations.move import Move
@@ -15,6 +16,7 @@ from toolchain.machine.parameter import (
     OUTER,
     Space,
     base_of,
+    code_type,
     dma_channel,
     extent,
     memory_address,
@@ -60,6 +62,7 @@ class Copy(Move):
     source_stride_outer: int = move_stride(OUTER)
     destination_stride_outer: int = move_stride(OUTER)
     transpose: int = turned()
+    element_type: int = code_type()
 
     def spaces(self) -> tuple[int, ...]:
         return self.source_space, self.destination_space
@@ -70,7 +73,7 @@ class Copy(Move):
         counts, run = self.counts(), self.inner_bytes
         source_strides, target_strides = self._source_strides(), self.destination_strides()
         if self._any_turned():
-            size = chip.activation_bytes
+            size = code_bytes(self.element_type, chip)
             counts, run = (*counts, where(self.transpose, run // size, 1)), where(self.transpose, size, run)
             row = where(self.transpose, size, self.destination_stride2)
             source_strides, target_strides = (*source_strides, size), (*target_strides[:3], row, self.destination_stride2)
@@ -91,7 +94,7 @@ class Copy(Move):
         strides = self.destination_strides()
         write = End(self.destination_space, self.destination_address, self.inner_bytes, counts, strides)
         if self._any_turned():
-            size, turn = chip.activation_bytes, self.transpose
+            size, turn = code_bytes(self.element_type, chip), self.transpose
             columns = where(turn, self.inner_bytes // size, self.count2)
             run = where(turn, self.count2 * size, self.inner_bytes)
             write = End(self.destination_space, self.destination_address, run, (*counts[:3], columns), strides)
@@ -103,5 +106,7 @@ class Copy(Move):
         yield from Move.broken(self, chip)
         if self.transpose and not self.unit_in(chip).dma.transpose_block:
             yield f"transpose=1, the machine has {self.unit_in(chip).key}.transpose_block=0"
-        if self.transpose and self.inner_bytes % chip.activation_bytes:
-            yield f"transpose=1 of {self.inner_bytes} bytes, no whole elements of {chip.activation_bytes}"
+        yield from broken_types({"element_type": self.element_type}, chip)
+        size = code_bytes(self.element_type, chip)
+        if self.transpose and self.inner_bytes % size:
+            yield f"transpose=1 of {self.inner_bytes} bytes, no whole elements of {size}"

@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
+from toolchain.machine.codes import by_type
+from toolchain.machine.columns import Whole
 from toolchain.machine.layout import weight_bytes
 from toolchain.machine.operation import Access, Demand
 from toolchain.machine.operations.window import WeightedWindowOp, broken_choice
-from toolchain.machine.parameter import Limit, dataflow, depthwise_mode, extent, operand_base_of, sums_address, unit_number
+from toolchain.machine.parameter import (
+    Limit,
+    code_type,
+    dataflow,
+    depthwise_mode,
+    extent,
+    operand_base_of,
+    sums_address,
+    unit_number,
+)
 from toolchain.machine.units.array import depthwise_cycles, operand_rate
 
 
@@ -29,11 +41,16 @@ class Depthwise(WeightedWindowOp):
     sums_address: int = sums_address()
     dataflow: int = dataflow()
     mode: int = depthwise_mode()
+    input_type: int = code_type()
+    output_type: int = code_type()
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:
         modes = [(u.key, u.array.depthwise) for u in chip.of_kind("mac_array")]
         return next((f"{key}.depthwise is {mode}" for key, mode in modes if mode != "none"), None)
+
+    def code_types(self) -> tuple[Whole, Whole]:
+        return self.input_type, self.output_type
 
     def outputs(self) -> int:
         return self.channels
@@ -44,9 +61,13 @@ class Depthwise(WeightedWindowOp):
     def demand(self, chip: Chip) -> Demand:
         pixels, taps = self.pixels(), self.taps()
         mac, weights = self.unit_in(chip).array, taps * weight_bytes(self.channels, chip)
-        rate = operand_rate(mac, chip, chip.numerics.weight)
-        cycles = depthwise_cycles(mac, pixels, taps, self.channels, rate, self.dataflow, self.mode)
-        return self.array_demand(chip, cycles, self.window_bytes(self.channels, chip), weights, pixels * taps * self.channels)
+
+        def cycles(codes: CodeType) -> Whole:
+            rate = operand_rate(mac, codes, chip.numerics.weight)
+            return depthwise_cycles(mac, pixels, taps, self.channels, rate, self.dataflow, self.mode)
+
+        read, macs = self.window_bytes(self.channels, chip), pixels * taps * self.channels
+        return self.array_demand(chip, by_type(self.input_type, chip, cycles), read, weights, macs)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         unit = self.unit_in(chip)

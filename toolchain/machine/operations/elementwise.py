@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from toolchain.hw.chip import Chip
+from toolchain.machine.codes import broken_types, code_bytes
 from toolchain.machine.columns import Whole, where
 from toolchain.machine.operation import Access, Demand, MachineOp, traffic
 from toolchain.machine.parameter import (
     code,
+    code_type,
     extent,
     function,
     left_shift,
@@ -80,24 +82,28 @@ class Elementwise(MachineOp):
     a_base: int = operand_base_of("a_address")
     b_base: int = operand_base_of("b_address")
     output_base: int = operand_base_of("output_address")
+    a_type: int = code_type()
+    b_type: int = code_type()
+    output_type: int = code_type()
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:
         return needed_functions(cls.FUNCTIONS, chip)
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
-        size, roles = chip.activation_bytes, self.unit_in(chip).roles
+        roles = self.unit_in(chip).roles
+        a_bytes, b_bytes, size = (code_bytes(t, chip) for t in (self.a_type, self.b_type, self.output_type))
         a = self._operand(
-            roles["input"], self.a_address, (self.a_row_stride, self.a_column_stride, self.a_channel_stride), 1, size
+            roles["input"], self.a_address, (self.a_row_stride, self.a_column_stride, self.a_channel_stride), 1, a_bytes
         )
         used = where(self.kind == ElementwiseKind.RESCALE, 0, 1)
         b = self._operand(
-            roles["input"], self.b_address, (self.b_row_stride, self.b_column_stride, self.b_channel_stride), used, size
+            roles["input"], self.b_address, (self.b_row_stride, self.b_column_stride, self.b_channel_stride), used, b_bytes
         )
         counts, strides = (self.height, self.width), (self.output_row_stride, self.output_column_stride)
         return (a, b, Access(roles["output"], self.output_address, counts, strides, self.channels * size, True))
 
-    def _operand(self, space: int, address: Whole, strides: tuple[Whole, Whole, Whole], used: Whole, size: int) -> Access:
+    def _operand(self, space: int, address: Whole, strides: tuple[Whole, Whole, Whole], used: Whole, size: Whole) -> Access:
         """Broadcast dimensions touch the same bytes: they are counted once."""
         row, column, channel = strides
         counts = (where(row, self.height, 1), where(column, self.width, 1))
@@ -119,8 +125,10 @@ class Elementwise(MachineOp):
             return
         if name not in self.unit_in(chip).vector.functions:
             yield f"{self.unit_in(chip).key}.functions has no {name}"
-        size = chip.activation_bytes
+        types = {"a_type": self.a_type, "b_type": self.b_type, "output_type": self.output_type}
+        yield from broken_types(types, chip)
         for operand, stride in (("a", self.a_channel_stride), ("b", self.b_channel_stride)):
+            size = code_bytes(types[f"{operand}_type"], chip)
             unused = operand == "b" and self.kind == ElementwiseKind.RESCALE
             if self.channels > 1 and stride not in (0, size) and not unused:
                 yield f"{operand}_channel_stride={stride}, must be 0 (broadcast) or {size} (one element)"

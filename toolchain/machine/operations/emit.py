@@ -9,13 +9,15 @@ from typing import ClassVar
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import SUMS
+from toolchain.machine.codes import code_bytes, table_bytes
 from toolchain.machine.columns import Whole, where
-from toolchain.machine.layout import PARAMETER_BYTES, table_bytes
+from toolchain.machine.layout import PARAMETER_BYTES
 from toolchain.machine.operation import Access, Demand, MachineOp, traffic
 from toolchain.machine.operations.addend import WithAddend, broken_post
 from toolchain.machine.operations.window import read_of
 from toolchain.machine.parameter import (
     code,
+    code_type,
     extent,
     multiplier,
     only_with,
@@ -75,13 +77,15 @@ class Emit(WithAddend, _Taken):
     multiplier: int = multiplier()
     shift: int = shift()
     unit: int = unit_number()
+    output_type: int = code_type()
+    addend_type: int = code_type()
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:
         return needed_functions(cls.FUNCTIONS, chip)
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
-        unit, size, counts = self.unit_in(chip), chip.activation_bytes, (self.height, self.width)
+        unit, size, counts = self.unit_in(chip), code_bytes(self.output_type, chip), (self.height, self.width)
         parameters, looked_up, added = self._read_bytes(chip)
         return (
             read_of(unit, sums_role(unit), self.sums_address, (), (), self._elements() * chip.array.accumulators.sum_bytes),
@@ -104,7 +108,11 @@ class Emit(WithAddend, _Taken):
     def _read_bytes(self, chip: Chip) -> tuple[Whole, Whole, Whole]:
         """Of parameters, of the table, and of the addend of one pixel."""
         each = where(self.kind == EmitKind.CONVOLUTION, self.channels * PARAMETER_BYTES, 0)
-        return each, where(self.use_table, table_bytes(chip), 0), self.addend_bytes(self.channels, chip)
+        return (
+            each,
+            where(self.use_table, table_bytes(self.output_type, chip), 0),
+            self.addend_bytes(self.channels, self.addend_type, chip),
+        )
 
     def demand(self, chip: Chip) -> Demand:
         unit, elements = self.unit_in(chip), self._elements()
@@ -115,7 +123,7 @@ class Emit(WithAddend, _Taken):
             (sums, elements * chip.array.accumulators.sum_bytes, 0),
             ("tables", parameters + looked_up, 0),
             ("input", self.height * self.width * added, 0),
-            ("output", 0, elements * chip.activation_bytes),
+            ("output", 0, elements * code_bytes(self.output_type, chip)),
         )
         return vector_demand(unit, chip, rate_of(unit, self.FUNCTIONS), elements, moved, roles=(sums, "tables", "input"))
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from toolchain.hw.chip import Chip
+from toolchain.machine.codes import broken_codes, broken_types, code_bytes
 from toolchain.machine.operation import Access, Demand
 from toolchain.machine.operations.move import Move
 from toolchain.machine.parameter import (
@@ -13,6 +14,7 @@ from toolchain.machine.parameter import (
     Space,
     base_of,
     code,
+    code_type,
     dma_channel,
     extent,
     memory_address,
@@ -26,7 +28,7 @@ from toolchain.machine.units.dma import End, move_demand
 
 @dataclass(frozen=True, slots=True)
 class Fill(Move):
-    """dst[o, i0, i1, i2, :inner_elements] = value (activation type); any memory; runs on DMA queue `channel`.
+    """dst[o, i0, i1, i2, :inner_elements] = value, a code of its type; any memory; runs on DMA queue `channel`.
 
     Counts as of `copy`.
     On machines with base registers `destination_base`, where not 0, names the one that is added to the address.
@@ -47,21 +49,21 @@ class Fill(Move):
     destination_base: int = base_of("destination_address")
     count_outer: int = move_count(OUTER)
     destination_stride_outer: int = move_stride(OUTER)
+    element_type: int = code_type()
 
     def spaces(self) -> tuple[int, ...]:
         return (self.destination_space,)
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
-        target, inner_bytes = space_of(self.destination_space, chip), self.inner_elements * chip.activation_bytes
+        target, inner_bytes = space_of(self.destination_space, chip), self.inner_elements * code_bytes(self.element_type, chip)
         return (Access(target, self.destination_address, self.counts(), self.destination_strides(), inner_bytes, True),)
 
     def demand(self, chip: Chip) -> Demand:
-        inner_bytes = self.inner_elements * chip.activation_bytes
+        inner_bytes = self.inner_elements * code_bytes(self.element_type, chip)
         write = End(self.destination_space, self.destination_address, inner_bytes, self.counts(), self.destination_strides())
         return move_demand(self.unit_in(chip), chip, None, write)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         yield from Move.broken(self, chip)
-        codes = chip.numerics.activation
-        if not codes.low <= self.value <= codes.high:
-            yield f"value={self.value}, must be {codes.low}..{codes.high} ({codes})"
+        yield from broken_types({"element_type": self.element_type}, chip)
+        yield from broken_codes({"value": self.value}, self.element_type, chip)

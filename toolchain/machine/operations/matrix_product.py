@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
+from toolchain.machine.codes import broken_types, by_type, code_bytes
 from toolchain.machine.columns import Whole, where
 from toolchain.machine.operation import Access, Demand, MachineOp, Sums, traffic
 from toolchain.machine.operations.window import broken_choice, read_of
@@ -14,6 +16,7 @@ from toolchain.machine.parameter import (
     batch_count,
     batch_stride,
     code,
+    code_type,
     dataflow,
     extent,
     flag,
@@ -73,6 +76,9 @@ class MatrixProduct(MachineOp):
     output_base: int = operand_base_of("output_address")
     sums_address: int = sums_address()
     dataflow: int = dataflow()
+    a_type: int = code_type()
+    b_type: int = code_type()
+    output_type: int = code_type()
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:
@@ -82,8 +88,8 @@ class MatrixProduct(MachineOp):
         return Sums((self.rows, self.columns), self.accumulate, self.emit, self.sums_address, self.dataflow)
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
-        size, unit = chip.activation_bytes, self.unit_in(chip)
-        written = where(self.emit, self.columns * size, 0)
+        a, b, out = (code_bytes(t, chip) for t in (self.a_type, self.b_type, self.output_type))
+        unit, written = self.unit_in(chip), where(self.emit, self.columns * out, 0)
         return (
             read_of(
                 unit,
@@ -91,7 +97,7 @@ class MatrixProduct(MachineOp):
                 self.a_address,
                 (self._apart(self.a_batch_stride), self.rows),
                 (self.a_batch_stride, self.a_row_stride),
-                self.inner * size,
+                self.inner * a,
             ),
             read_of(
                 unit,
@@ -99,7 +105,7 @@ class MatrixProduct(MachineOp):
                 self.b_address,
                 (self._apart(self.b_batch_stride), self.inner, self.columns),
                 (self.b_batch_stride, self.b_row_stride, self.b_column_stride),
-                size,
+                b,
             ),
             Access(
                 unit.roles["output"],
@@ -117,22 +123,30 @@ class MatrixProduct(MachineOp):
         return where(stride, self.batches, 1)
 
     def demand(self, chip: Chip) -> Demand:
-        unit, size = self.unit_in(chip), chip.activation_bytes
+        unit = self.unit_in(chip)
         mac = unit.array
+        a, b, out = (code_bytes(t, chip) for t in (self.a_type, self.b_type, self.output_type))
         a_reads, b_reads = operand_reads(mac, self.rows, self.columns, self.dataflow)
         moved = traffic(
             unit,
-            ("input", self.batches * a_reads * self.rows * self.inner * size, 0),
-            ("weights", self.batches * b_reads * self.columns * self.inner * size, 0),
-            ("output", 0, where(self.emit, self.batches * self.rows * self.columns * size, 0)),
+            ("input", self.batches * a_reads * self.rows * self.inner * a, 0),
+            ("weights", self.batches * b_reads * self.columns * self.inner * b, 0),
+            ("output", 0, where(self.emit, self.batches * self.rows * self.columns * out, 0)),
             *sums_moved(self.sums(), unit),
         )
-        cycles = product_cycles(mac, self.rows, self.inner, self.columns, matrix_rate(mac, chip), self.batches, self.dataflow)
+
+        def by_second(first: CodeType) -> Whole:
+            return by_type(self.b_type, chip, lambda second: cycles(matrix_rate(mac, first, second)))
+
+        def cycles(rate: float) -> Whole:
+            return product_cycles(mac, self.rows, self.inner, self.columns, rate, self.batches, self.dataflow)
+
         latency = array_latency_cycles(self.sums(), unit, chip, ("input", "weights"))
-        return Demand(cycles, latency, self.batches * self.rows * self.inner * self.columns, moved)
+        return Demand(by_type(self.a_type, chip, by_second), latency, self.batches * self.rows * self.inner * self.columns, moved)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         unit = self.unit_in(chip)
+        yield from broken_types({"a_type": self.a_type, "b_type": self.b_type, "output_type": self.output_type}, chip)
         yield from broken_accumulators(self.sums(), unit)
         yield from broken_choice("dataflow", self.dataflow, "dataflow and more_dataflows", unit.array.dataflows, unit)
         if self.batches > 1 and (self.accumulate or not self.emit):

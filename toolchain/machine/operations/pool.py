@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from toolchain.hw.chip import Chip
+from toolchain.machine.codes import code_bytes
+from toolchain.machine.columns import Whole
 from toolchain.machine.operation import Access, Demand, traffic
 from toolchain.machine.operations.window import WindowOp
-from toolchain.machine.parameter import extent, function, multiplier, operand_base_of, shift, unit_number
+from toolchain.machine.parameter import code_type, extent, function, multiplier, operand_base_of, shift, unit_number
 from toolchain.machine.units.vector import needed_functions, rate_of, vector_demand
 
 
@@ -38,10 +40,15 @@ class Pool(WindowOp):
     unit: int = unit_number()
     input_base: int = operand_base_of("input_address")
     output_base: int = operand_base_of("output_address")
+    input_type: int = code_type()
+    output_type: int = code_type()
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:
         return needed_functions(cls.FUNCTIONS, chip)
+
+    def code_types(self) -> tuple[Whole, Whole]:
+        return self.input_type, self.output_type
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         return (*self.input_accesses(self.channels, chip), self.output_access(self.channels, chip))
@@ -49,7 +56,7 @@ class Pool(WindowOp):
     def demand(self, chip: Chip) -> Demand:
         """A pass for each tap of the window."""
         unit, elements = self.unit_in(chip), self.pixels() * self.channels
-        read, written = self.window_bytes(self.channels, chip), elements * chip.activation_bytes
+        read, written = self.window_bytes(self.channels, chip), elements * code_bytes(self.output_type, chip)
         moved = traffic(unit, ("input", read, 0), ("output", 0, written))
         return vector_demand(unit, chip, rate_of(unit, self.FUNCTIONS, self.kind), elements, moved, self.taps())
 

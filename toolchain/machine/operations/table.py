@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from toolchain.hw.chip import Chip
-from toolchain.machine.layout import table_bytes
+from toolchain.machine.codes import code_bytes, table_bytes
 from toolchain.machine.operation import Access, Demand, MachineOp, traffic
 from toolchain.machine.operations.window import read_of
-from toolchain.machine.parameter import extent, function, operand_address, operand_base_of, operand_stride, unit_number
+from toolchain.machine.parameter import code_type, extent, function, operand_address, operand_base_of, operand_stride, unit_number
 from toolchain.machine.units.vector import needed_functions, rate_of, vector_demand
 
 
@@ -75,9 +75,8 @@ def lacking(function: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Table(MachineOp):
-    """out[y, x, c] = table[in[y, x, c]]; the table of `chip.numerics.table`: an entry for each code of 8 bits, that
-    of the least code first, or int16[513]. function: what the table holds, on machines that have rates for single functions; it
-    changes no value.
+    """out[y, x, c] = table[in[y, x, c]]; codes of element_type, as are the entries: 256 of 8 bits, that for the least code
+    first, or 513 of 16. function: what the table holds, on machines that have rates for single functions; it changes no value.
     """
 
     NAME = "table"
@@ -98,6 +97,7 @@ class Table(MachineOp):
     input_base: int = operand_base_of("input_address")
     output_base: int = operand_base_of("output_address")
     table_base: int = operand_base_of("table_address")
+    element_type: int = code_type()
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:
@@ -105,18 +105,20 @@ class Table(MachineOp):
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         unit = self.unit_in(chip)
-        counts, inner = (self.height, self.width), self.channels * chip.activation_bytes
+        counts, inner = (self.height, self.width), self.channels * code_bytes(self.element_type, chip)
         source, target = (self.input_row_stride, self.input_column_stride), (self.output_row_stride, self.output_column_stride)
         return (
             Access(unit.roles["input"], self.input_address, counts, source, inner, False, in_step=True),
-            read_of(unit, "tables", self.table_address, (), (), table_bytes(chip)),
+            read_of(unit, "tables", self.table_address, (), (), table_bytes(self.element_type, chip)),
             Access(unit.roles["output"], self.output_address, counts, target, inner, True),
         )
 
     def demand(self, chip: Chip) -> Demand:
         unit, elements = self.unit_in(chip), self.height * self.width * self.channels
-        size_bytes = elements * chip.activation_bytes
-        moved = traffic(unit, ("input", size_bytes, 0), ("tables", table_bytes(chip), 0), ("output", 0, size_bytes))
+        size_bytes = elements * code_bytes(self.element_type, chip)
+        moved = traffic(
+            unit, ("input", size_bytes, 0), ("tables", table_bytes(self.element_type, chip), 0), ("output", 0, size_bytes)
+        )
         return vector_demand(unit, chip, rate_of(unit, self.FUNCTIONS, self.function, ANY), elements, moved)
 
     def broken(self, chip: Chip) -> Iterator[str]:

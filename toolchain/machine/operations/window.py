@@ -8,8 +8,9 @@ from typing import ClassVar
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
+from toolchain.machine.codes import broken_codes, broken_types, code_bytes, table_bytes, type_of
 from toolchain.machine.columns import Whole, is_column, where
-from toolchain.machine.layout import PARAMETER_BYTES, table_bytes
+from toolchain.machine.layout import PARAMETER_BYTES
 from toolchain.machine.operation import Access, Demand, MachineOp, Sums, traffic
 from toolchain.machine.parameter import (
     Limit,
@@ -77,6 +78,10 @@ class WindowOp(MachineOp):
     clamp_low: int = on_the_way_out(code())
     clamp_high: int = on_the_way_out(code())
 
+    def code_types(self) -> tuple[Whole, Whole]:
+        """Numbers of the types of its input and its output."""
+        raise NotImplementedError
+
     def pixels(self) -> Whole:
         """Output pixels."""
         return self.output_height * self.output_width
@@ -101,11 +106,13 @@ class WindowOp(MachineOp):
 
     def window_bytes(self, channels: Whole, chip: Chip) -> Whole:
         """Bytes of the input that windows reach; not what strides and dilations pass over."""
-        return rows_reached(*self.window_rows()) * rows_reached(*self.window_columns()) * channels * chip.activation_bytes
+        reached_pixels = rows_reached(*self.window_rows()) * rows_reached(*self.window_columns())
+        return reached_pixels * channels * code_bytes(self.code_types()[0], chip)
 
     def input_accesses(self, channels: Whole, chip: Chip) -> tuple[Access, ...]:
         """What the windows reach of the input, and nothing that they pass over; of columns, a box that holds it."""
-        inner_bytes, strides = channels * chip.activation_bytes, (self.input_row_stride, self.input_column_stride)
+        inner_bytes = channels * code_bytes(self.code_types()[0], chip)
+        strides = self.input_row_stride, self.input_column_stride
         unit = self.unit_in(chip)
         if is_column(self.output_height):
             counts = (extent_reached(*self.window_rows()), extent_reached(*self.window_columns()))
@@ -119,15 +126,17 @@ class WindowOp(MachineOp):
 
     def output_access(self, channels: Whole, chip: Chip) -> Access:
         counts, strides = (self.output_height, self.output_width), (self.output_row_stride, self.output_column_stride)
-        space = self.unit_in(chip).roles["output"]
-        return Access(space, self.output_address, counts, strides, channels * chip.activation_bytes, True)
+        space, inner_bytes = self.unit_in(chip).roles["output"], channels * code_bytes(self.code_types()[1], chip)
+        return Access(space, self.output_address, counts, strides, inner_bytes, True)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         if min(self.input_height, self.input_width, self.pad_top, self.pad_left) < 0:
             yield "input_height, input_width, pad_top and pad_left must not be negative"
-        value, codes = self.input_zero_point, chip.numerics.activation
-        if not codes.low <= value <= codes.high:
-            yield f"input_zero_point={value}, must be {codes.low}..{codes.high} ({codes})"
+        read, written = self.code_types()
+        yield from broken_types({"input_type": read, "output_type": written}, chip)
+        yield from broken_codes({"input_zero_point": self.input_zero_point}, read, chip)
+        clamped = {"output_zero_point": self.output_zero_point, "clamp_low": self.clamp_low, "clamp_high": self.clamp_high}
+        yield from broken_codes(clamped, written, chip)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +179,7 @@ class WeightedWindowOp(WindowOp):
             emitted, looked_up = self._emitted()
             found += (
                 read_of(unit, "parameters", self.parameter_address, (), (), emitted * outputs * PARAMETER_BYTES),
-                read_of(unit, "parameters", self.table_address, (), (), looked_up * table_bytes(chip)),
+                read_of(unit, "parameters", self.table_address, (), (), looked_up * table_bytes(self.code_types()[1], chip)),
                 *addend,
                 self.output_access(emitted * outputs, chip),
             )
@@ -188,8 +197,8 @@ class WeightedWindowOp(WindowOp):
             unit,
             ("input", input_bytes, 0),
             ("weights", weights, 0),
-            ("parameters", emitted * outputs * PARAMETER_BYTES + looked_up * table_bytes(chip), 0),
-            ("output", 0, emitted * self.pixels() * outputs * chip.activation_bytes),
+            ("parameters", emitted * outputs * PARAMETER_BYTES + looked_up * table_bytes(self.code_types()[1], chip), 0),
+            ("output", 0, emitted * self.pixels() * outputs * code_bytes(self.code_types()[1], chip)),
             *sums_moved(self.sums(), unit),
         )
         latency = array_latency_cycles(self.sums(), unit, chip, ("input", "weights", "parameters"))
@@ -197,8 +206,10 @@ class WeightedWindowOp(WindowOp):
 
     def broken(self, chip: Chip) -> Iterator[str]:
         yield from WindowOp.broken(self, chip)
-        activation, weight, unit = chip.numerics.activation, chip.numerics.weight, self.unit_in(chip)
-        if unit.array.rate_of(activation, weight) is None:
+        weight, unit = chip.numerics.weight, self.unit_in(chip)
+        read = self.code_types()[0]
+        activation = type_of(read, chip) if 0 <= read < len(chip.code_types) else None
+        if activation is not None and unit.array.rate_of(activation, weight) is None:
             yield f"{unit.key}.types has no {activation} by {weight}"
         yield from broken_accumulators(self.sums(), unit)
         yield from broken_choice("dataflow", self.sums().dataflow, "dataflow and more_dataflows", unit.array.dataflows, unit)

@@ -7,7 +7,7 @@ Sources: the fold counts and the cycles a fold are SCALE-Sim 3.0's (`K + R + C -
 
 from __future__ import annotations
 
-from toolchain.hw.chip import Chip
+from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.engines import MacArray
 from toolchain.machine.columns import Whole, at_rate, by_name, ceil_div, least, most, where
 
@@ -86,15 +86,15 @@ def _folds(mac: MacArray, folds: Whole, stream_cycles: Whole, edge_cycles: int, 
     return where(folds > 0, (folds - 1) * most(stream_cycles, load_cycles) + stream_cycles + edge_cycles, 0)
 
 
-def operand_rate(mac: MacArray, chip: Chip, weight: str) -> float:
-    """The array's share of its peak with the machine's activations and this weight type; 1.0 where the table is silent."""
-    rate = mac.rate_of(chip.numerics.activation, weight)
+def operand_rate(mac: MacArray, activation: CodeType, weight: str) -> float:
+    """The array's share of its peak with operands of these types; 1.0 where the table is silent."""
+    rate = mac.rate_of(activation, weight)
     return 1.0 if rate is None else rate
 
 
-def matrix_rate(mac: MacArray, chip: Chip) -> float:
+def matrix_rate(mac: MacArray, a: CodeType, b: CodeType) -> float:
     """Both operands are activations: b goes through the weight port, of 16 bits as two planes of 8 at half the rate."""
-    return operand_rate(mac, chip, "int8") / chip.numerics.activation.size_bytes
+    return operand_rate(mac, a, "int8") / b.size_bytes
 
 
 def operand_reads(mac: MacArray, pixels: Whole, outputs: Whole, dataflow: Whole = 0) -> tuple[Whole, Whole]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from quant.fixed_point.core.codes import CodeType
 from toolchain import machine
 from toolchain.machine import PARAMETER_BYTES, weight_bytes
 from toolchain.machine.units.array import operand_rate, product_cycles
@@ -50,7 +51,7 @@ def _groups_together(op: ConvolutionParameters, layer: Layer) -> int:
     """Groups of one instruction: the fewest cycles a group, of array and weights; 0 where the limits forbid even one."""
     chip, limits = layer.chip, op.limits(layer)
     mac, dram = op.array(layer), chip.dram
-    rate = operand_rate(mac, chip, chip.numerics.weight)
+    rate = operand_rate(mac, CodeType(layer.input_type(0).dtype), chip.numerics.weight)
     _, height, width, outputs = layer.output.shape
     _, kh, kw, inputs = layer.constants[layer.node.inputs[1]].shape
     own = outputs // op.groups

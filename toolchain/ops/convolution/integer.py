@@ -42,7 +42,7 @@ class IntegerConvolution(ConvolutionParameters):
             bias=bias,
             accumulator_bits=self.accumulator_bits,
         )
-        y = requantize(acc, self.requant, x.dtype)
+        y = requantize(acc, self.requant, self.requant.dtype)
         if self.table is not None:
             y = self.table.apply(y)
         return y if self.residual is None else self.residual.add(y, inputs[3])

@@ -51,9 +51,10 @@ class Convolution(FloatOp):
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if node.inputs[1] not in graph.constants:
             return "its weights are computed, not constant"
-        activation, weight = chip.numerics.activation, chip.numerics.weight
-        if chip.array.rate_of(activation, weight) is None:
-            return f"{chip.key('mac_array')}.types has no {activation} x {weight}"
+        weight = chip.numerics.weight
+        for activation in chip.code_types:
+            if chip.array.rate_of(activation, weight) is None:
+                return f"{chip.key('mac_array')}.types has no {activation} x {weight}"
         return None
 
     def weights(self, node: Node, scope: QuantScope) -> BiasQuant:
@@ -66,7 +67,7 @@ class Convolution(FloatOp):
         else:
             w = taken_weight(chosen.weight, weights, numerics, name=node.name)
             weights = w.dequantized()
-        return bias_quant(bias, weights, w, scope.quant(node.inputs[0]), numerics, name=node.name)
+        return bias_quant(bias, weights, w, scope.quant(node.inputs[0]), scope.numerics(node.inputs[0]), name=node.name)
 
     def can_be_grouped(self, shape: tuple[int, ...]) -> bool:
         """Whether neighbours along the reduction stay so in every tile: products of a pixel's channels, all of them."""
@@ -74,12 +75,13 @@ class Convolution(FloatOp):
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
-        numerics = scope.chip.numerics
-        low, high = clamp_codes(self.activation, y, scope.code_range)
+        numerics = scope.numerics(node.outputs[0])
+        low, high = clamp_codes(self.activation, y, numerics.activation)
         b = self.weights(node, scope)
         scale = product_scale(x.scale, b.weight.scales, y.scale, numerics)
         peak = b.peak if len(b.weight.scales) > 1 else b.peak.max()
-        requant = scope.requant(scale, "convolution", y.zero_point, low, high, where=node.name, peak=peak)
+        codes = numerics.activation
+        requant = scope.requant(scale, "convolution", codes, y.zero_point, low, high, where=node.name, peak=peak)
         offset = bias_compensation(requant.real_scale, y, numerics, clamp_low=low, peak=b.peak, name=node.name)
         integer = IntegerConvolution(
             self.strides,

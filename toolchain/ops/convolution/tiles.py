@@ -148,6 +148,8 @@ class Lowering:
             "output_height": tile.rows[1],
             "output_width": tile.columns[1],
             "input_zero_point": op.x_zero_point,
+            "input_type": self.layer.type_number(self.layer.node.inputs[0]),
+            "output_type": self.layer.output_number,
         }
 
     def array_fields(self, constants: Addresses, accumulate: bool, last: bool) -> dict[str, int]:
@@ -228,7 +230,11 @@ class Dense(Lowering):
                     **self.window_fields(tile, part, box, sites[0]),
                     **self.array_fields(constants.at(blocks), accumulate, last),
                     **self.output_fields(out),
-                    **(no_residual_fields() if residual is None else residual_fields(residual, sites[1])),
+                    **(
+                        no_residual_fields()
+                        if residual is None
+                        else residual_fields(residual, sites[1], self.layer.type_number(self.layer.node.inputs[3]))
+                    ),
                     input_channels=part.inner[1],
                     output_channels=tile.channels[1],
                     group=self.op.group,

@@ -19,7 +19,7 @@ def mean_weight(count: int, numerics: Numerics) -> tuple[int, float]:
     """
     if divides(count, numerics):
         return 1, 1 / count
-    widest = 1 << numerics.activation.bits  # a code less its zero point
+    widest = 1 << max(t.bits for t in numerics.types)  # a code less its zero point
     room = numerics.largest_sum // (count * widest)
     most = max(1, min(numerics.weight.high, room))
     step = 2.0 ** -math.floor(math.log2((most + 0.5) * count))

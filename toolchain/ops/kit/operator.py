@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, 
 import numpy as np
 from numpy.typing import NDArray
 
+from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.numerics import Numerics
+from quant.fixed_point.core.requant import Requant
 from quant.observe import Range
 from quant.repair.step import LayerParameters, Offset
 from toolchain.errors import InternalError
@@ -62,6 +65,14 @@ class Layer:
     @property
     def output(self) -> TensorType:
         return self.types[self.node.outputs[0]]
+
+    def type_number(self, tensor: str) -> int:
+        """Under which operations name the type of the tensor's codes."""
+        return self.chip.type_number(self.types[tensor].dtype)
+
+    @property
+    def output_number(self) -> int:
+        return self.type_number(self.node.outputs[0])
 
 
 class PerSample(NamedTuple):
@@ -133,8 +144,20 @@ class QuantScope(Protocol):
         """By what a sum's zero points differ from its tensors'."""
         ...
 
-    def constant_quant(self, value: Array) -> Quant:
-        """The scale of a constant operand, by its own range."""
+    def codes(self, tensor: str) -> CodeType:
+        """The type of an activation."""
+        ...
+
+    def numerics(self, tensor: str) -> Numerics:
+        """The machine's arithmetic where codes are of the tensor's type."""
+        ...
+
+    def constant_quant(self, value: Array, like: str) -> Quant:
+        """The scale of a constant operand, by its own range, in codes of the type of the tensor `like`."""
+        ...
+
+    def inner(self, tensor: str, quant: Quant, codes: CodeType) -> str:
+        """Registers a tensor between the nodes that an operator becomes and gives its name."""
         ...
 
     def stored(self, node: Node) -> Stored | None:
@@ -146,15 +169,23 @@ class QuantScope(Protocol):
         ...
 
     def requant(
-        self, real_scale: Any, operation: str, zero_point: int, low: int, high: int, *, where: str, peak: Any = None
-    ) -> Any: ...
-
-    def inner_requant(self, real_scale: Any, operation: str, *, where: str) -> Any:
-        """A requantization inside an operator, to int32: no zero point, no clamp."""
+        self,
+        real_scale: Any,
+        operation: str,
+        codes: CodeType,
+        zero_point: int,
+        low: int,
+        high: int,
+        *,
+        where: str,
+        peak: Any = None,
+    ) -> Requant:
+        """codes: type of the output."""
         ...
 
-    @property
-    def code_range(self) -> tuple[int, int]: ...
+    def inner_requant(self, real_scale: Any, operation: str, *, where: str) -> Requant:
+        """A requantization inside an operator, to int32: no zero point, no clamp."""
+        ...
 
 
 class FloatOp(Operator, ABC):
@@ -259,14 +290,14 @@ def _by_value(value: Any) -> Hashable:
     return id(value)
 
 
-def clamp_codes(bounds: tuple[float | None, float | None], quant: Quant, code_range: tuple[int, int]) -> tuple[int, int]:
-    """Real bounds of a fused Relu or Clip, low not above high -> (low, high) codes within the type's range."""
-    low, high = code_range
+def clamp_codes(bounds: tuple[float | None, float | None], quant: Quant, codes: CodeType) -> tuple[int, int]:
+    """Real bounds of a fused Relu or Clip, low not above high -> (low, high) codes of the type."""
+    low, high = codes.limits
     if bounds[0] is not None and bounds[1] is not None and bounds[0] > bounds[1]:
         raise InternalError(f"a clamp from {bounds[0]:g} to {bounds[1]:g}")
 
     def code(real: float) -> int:
-        return int(np.clip(np.rint(real / quant.scale) + quant.zero_point, *code_range))
+        return int(np.clip(np.rint(real / quant.scale) + quant.zero_point, *codes.limits))
 
     if bounds[0] is not None:
         low = max(low, code(bounds[0]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -37,7 +37,7 @@ def channel_slice(r: Requant, start: int, size: int) -> Requant:
         return r
     multiplier, shift = np.broadcast_arrays(r.multiplier, r.shift)
     cut = slice(start, start + size)
-    return Requant(multiplier[cut], shift[cut], r.rounding, r.zero_point, r.low, r.high, r.wrap, r.kind, r.width_bits)
+    return replace(r, multiplier=multiplier[cut], shift=shift[cut])
 
 
 def pack_weights(rows: Array, weight: CodeType) -> bytes:

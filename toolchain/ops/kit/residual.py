@@ -37,12 +37,12 @@ class Residual:
             a_zero_point=self.q_zero_point,
             b_zero_point=self.r_zero_point,
             left_shift=self.left_shift,
-            dtype=q.dtype,
+            dtype=self.out_requant.dtype,
         )
 
 
-def residual_fields(residual: Residual, site: Site) -> dict[str, int]:
-    """The parameters of machine.WithAddend."""
+def residual_fields(residual: Residual, site: Site, number: int) -> dict[str, int]:
+    """The parameters of machine.WithAddend, and the type of the addend by its number."""
     q, r, out = pair(residual.q_requant), pair(residual.r_requant), pair(residual.out_requant)
     return {
         "use_add": 1,
@@ -61,6 +61,7 @@ def residual_fields(residual: Residual, site: Site) -> dict[str, int]:
         "add_output_shift": out[1],
         "add_clamp_low": residual.out_requant.low,
         "add_clamp_high": residual.out_requant.high,
+        "addend_type": number,
     }
 
 

@@ -87,6 +87,8 @@ class _Pooling(TiledOp):
                     output_column_stride=out.strides[2],
                     output_height=rows[1],
                     output_width=columns[1],
+                    input_type=layer.type_number(layer.node.inputs[0]),
+                    output_type=layer.output_number,
                     **self._numbers(layer, rows[0], columns[0]),
                 ),
             )
@@ -132,7 +134,7 @@ class IntegerAveragePool(_Pooling):
     """`requants`: (elements counted, requantization) for every count that occurs."""
 
     NAME = "AveragePool"
-    VERSION = 1
+    VERSION = 2
     geometry: Geometry
     count_padding: bool
     x_zero_point: int
@@ -144,10 +146,10 @@ class IntegerAveragePool(_Pooling):
             x, kernel=g.kernel, strides=g.strides, pads=g.pads, dilations=g.dilations, x_zero_point=self.x_zero_point
         )
         counts = np.broadcast_to(window_counts(g, x.shape[1], x.shape[2], self.count_padding), sums.shape[1:3])
-        y = np.empty(sums.shape, x.dtype)
+        y = np.empty(sums.shape, self.requants[0][1].dtype)
         for n, requant in self.requants:
             here = counts == n
-            y[:, here, :] = requantize(sums[:, here, :], requant, x.dtype)
+            y[:, here, :] = requantize(sums[:, here, :], requant, requant.dtype)
         return y
 
     def tiling_key(self) -> Hashable:

@@ -24,7 +24,7 @@ Bounds = tuple[float | None, float | None]
 
 def _beyond(geometry: Geometry, channels: int, chip: Chip) -> str | None:
     limits = chip.limits.pool
-    window_bytes = math.prod(geometry.kernel) * min(channels, chip.lanes) * chip.activation_bytes
+    window_bytes = math.prod(geometry.kernel) * min(channels, chip.lanes) * max(t.size_bytes for t in chip.code_types)
     if window_bytes > chip.sram.size // 4:
         return f"one window of {window_bytes} bytes fills more than a quarter of memories.sram.size={chip.sram.size}"
     for what, value, limit, key in (
@@ -90,12 +90,13 @@ class AveragePool(FloatOp):
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
-        low, high = clamp_codes(self.activation, y, scope.code_range)
+        codes = scope.codes(node.outputs[0])
+        low, high = clamp_codes(self.activation, y, codes)
         _, height, width, channels = scope.graph.types[node.inputs[0]].shape
         if self.as_convolution(channels, scope.chip):
             return [self._convolution(node, scope, channels, low, high)]
         requants = tuple(
-            (n, scope.requant(x.scale / (y.scale * n), "average_pool", y.zero_point, low, high, where=node.name))
+            (n, scope.requant(x.scale / (y.scale * n), "average_pool", codes, y.zero_point, low, high, where=node.name))
             for n in self._counted(height, width)
         )
         op = IntegerAveragePool(self.geometry, self.count_padding, x.zero_point, requants)
@@ -103,9 +104,10 @@ class AveragePool(FloatOp):
 
     def _convolution(self, node: Node, scope: QuantScope, channels: int, low: int, high: int) -> Node:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
-        g, (kh, kw), numerics = self.geometry, self.geometry.kernel, scope.chip.numerics
+        g, (kh, kw), numerics = self.geometry, self.geometry.kernel, scope.numerics(node.inputs[0])
         weight, step = mean_weight(kh * kw, numerics)
-        requant = scope.requant(x.scale * step / y.scale, "convolution", y.zero_point, low, high, where=node.name)
+        scale, codes = x.scale * step / y.scale, scope.codes(node.outputs[0])
+        requant = scope.requant(scale, "convolution", codes, y.zero_point, low, high, where=node.name)
         op = IntegerConvolution(
             g.strides,
             g.pads,
