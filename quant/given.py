@@ -23,7 +23,7 @@ def kept(given: GivenQuant, numerics: Numerics) -> bool:
     """Whether a machine holds tensors at any such scale and zero point, in codes of that width."""
     if given.bits != numerics.activation.bits or numerics.scale.kind == "pow2":
         return False
-    return not numerics.symmetric_activations or given.quant(numerics.activation).zero_point == 0
+    return not numerics.symmetric_activations or given.quant(numerics.activation.low).zero_point == 0
 
 
 def stored_codes(value: Array, how: Stored | None, numerics: Numerics) -> tuple[Array, Quant] | None:
@@ -31,7 +31,7 @@ def stored_codes(value: Array, how: Stored | None, numerics: Numerics) -> tuple[
     them, or the constant is another by now."""
     if how is None or how.quant is None or not kept(how.quant, numerics):
         return None
-    quant = how.quant.quant(numerics.activation)
+    quant = how.quant.quant(numerics.activation.low)
     codes = np.asarray(value, np.float64) / quant.scale + quant.zero_point
     low, high = numerics.activation.limits
     whole = np.rint(codes)

@@ -111,11 +111,11 @@ def machines(draw: Any) -> DrawnMachine:
     assert not broken_rules(chip), broken_rules(chip)
     # An instruction table that cannot hold what the drawn chip needs gives way to one that can.
     tables = (isa for isa in (base.isa, _machine("edge16").isa) if not broken_needs(chip, isa))
-    isa = next(tables, None) or _first_table(chip, draw(st.sampled_from(["descriptors", "registers"])))
+    isa = next(tables, None) or first_table(chip, draw(st.sampled_from(["descriptors", "registers"])))
     return DrawnMachine(replace(base, chip=chip, isa=isa))
 
 
-def _first_table(chip: Chip, kind: str) -> Isa:
+def first_table(chip: Chip, kind: str) -> Isa:
     table, faults = read_table(read_source(starter_table(chip, kind), "starter.yaml"))
     assert table is not None, faults
     return Isa(table)

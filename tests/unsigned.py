@@ -1,10 +1,12 @@
-"""Machines of int8 activations whose codes are 128 higher: uint8, and nothing else changed."""
+"""Machines whose activations are of the other type of 8 bits: each code is 128 higher or lower, and nothing else changed."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 
+from quant.fixed_point.core.codes import CodeType
+from tests.random_cases import first_table
 from toolchain.hw.chip import Chip
 from toolchain.hw.rules import broken_rules
 from toolchain.isa import Machine
@@ -14,12 +16,24 @@ HALF = 128
 
 
 def unsigned(machine: Machine) -> Machine:
+    """A machine of int8 with uint8."""
+    return _with_codes(machine, CodeType.UINT8)
+
+
+def signed(machine: Machine) -> Machine:
+    """A machine of uint8 with int8."""
+    return _with_codes(machine, CodeType.INT8)
+
+
+def _with_codes(machine: Machine, wanted: CodeType) -> Machine:
     data = json.loads(machine.chip.model_dump_json())
-    data["name"] += "_u8"
-    data["numerics"]["activation"] = "uint8"
+    own = data["numerics"]["activation"]
+    data["name"] += f"_{wanted}"
+    data["numerics"]["activation"] = wanted
     for rate in (rate for engine in data["engines"].values() for rate in engine.get("types", ())):
-        rate["activation"] = rate["activation"].replace("int8", "uint8")
+        rate["activation"] = wanted if rate["activation"] == own else rate["activation"]
     chip = Chip.model_validate_json(json.dumps(data))
     assert not broken_rules(chip), broken_rules(chip)
-    assert not broken_needs(chip, machine.isa), broken_needs(chip, machine.isa)
-    return replace(machine, chip=chip)
+    # a first table of a machine has no bits for the other type's codes
+    isa = first_table(chip, machine.isa.kind) if broken_needs(chip, machine.isa) else machine.isa
+    return replace(machine, chip=chip, isa=isa)

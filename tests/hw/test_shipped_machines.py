@@ -8,6 +8,7 @@ from importlib.resources import files
 
 import pytest
 
+from tests.unsigned import unsigned
 from toolchain.errors import ProgramError
 from toolchain.hw import chip_differences, chip_lines, chip_schema, load_chip, read_source, shipped_names
 from toolchain.hw.quantities import write_bytes, write_hertz
@@ -188,6 +189,21 @@ def test_the_c_header_defines_each_name_once(name):
     names = [line.split()[1] for line in c_header(load_machine(name)).splitlines() if line.startswith("#define")]
     assert len(names) == len(set(names))
     assert "NPU_CONVOLUTION_OPCODE" in names
+
+
+@pytest.mark.parametrize(
+    ("machine", "low", "high", "codes"),
+    [
+        (load_machine("edge16"), -128, 127, "256 entries of int8, the least code's first"),
+        (unsigned(load_machine("edge16")), 0, 255, "256 entries of uint8, the least code's first"),
+        (load_machine("wide32_w4a16"), -32768, 32767, "513 entries of int16, the ends of its segments from the least code on"),
+    ],
+    ids=["int8", "uint8", "int16"],
+)
+def test_manual_and_header_say_what_codes_are(machine, low, high, codes):
+    assert f", {low} to {high}: so are zero points, clamps and values of fills." in manual(machine)
+    assert f"A function's table has {codes}." in manual(machine)
+    assert f"#define NPU_ACTIVATION_LOW ({low})\n#define NPU_ACTIVATION_HIGH {high}\n" in c_header(machine)
 
 
 def test_lines_are_those_of_key_and_value():

@@ -199,16 +199,18 @@ def _n_bits(w: Written) -> None:
 def _blocked(w: Written, codes: np.ndarray, scales: np.ndarray, points: np.ndarray, of: tuple[int, int]) -> str:
     """codes: uint8[n, blocks, size]; of: how many a row has, and of how many bits. Real numbers [k, n], by a DequantizeLinear.
 
-    Its scales are above zero: codes of a scale below turn around, those of a scale of zero are 0. Zero points that are no codes
-    are added behind it.
+    Its scales are above zero: codes of a scale below turn around, those of a scale of zero are zero points. Zero points that are
+    no codes are added behind it.
     """
     (k, bits), size = of, codes.shape[2]
     most, whole = (1 << bits) - 1, (points == np.rint(points)) & (points >= 0) & (points < 1 << bits)
     turned, nothing = scales < 0, scales == 0
-    zero = np.where(nothing | ~whole, 0, points)
-    found = np.where(nothing[..., None], 0, codes)
+    near = np.clip(np.rint(points), 0, most)
+    zero = np.where(whole | nothing, near, 0)
+    found = np.where(nothing[..., None], near[..., None], codes)
     found, zero = np.where(turned[..., None], most - found, found), np.where(turned, most - zero, zero)
-    scale = np.where(nothing, 1, np.abs(scales)).astype(np.float32)
+    row = np.abs(scales).max(1, keepdims=True)
+    scale = np.where(nothing, np.where(row > 0, row, 1), np.abs(scales)).astype(np.float32)
     names = [
         w.constant("codes", np.ascontiguousarray(found.reshape(len(found), -1)[:, :k].T.astype(np.uint8))),
         w.constant("scales", np.ascontiguousarray(scale.T)),

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quant.fixed_point.core.codes import CodeType
 from toolchain.ir.graph import Quant
 
 Array = NDArray[Any]
@@ -32,9 +31,9 @@ class GivenQuant:
         """The least code."""
         return int(np.iinfo(self.dtype).min)
 
-    def quant(self, codes: CodeType) -> Quant:
-        """The same in codes of another type of as many bits: their zero point is as far from the least code, exactly."""
-        return Quant(self.scale, self.zero_point - self.low + codes.low)
+    def quant(self, low: int) -> Quant:
+        """The same in codes of a type of as many bits whose least is `low`: the zero point is as far from that, exactly."""
+        return Quant(self.scale, self.zero_point - self.low + low)
 
     def ends(self) -> tuple[float, float]:
         """The real values of the least and the largest code."""

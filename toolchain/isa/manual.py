@@ -30,6 +30,7 @@ def manual(machine: Machine) -> str:
         "",
         *_memories(chip),
         *_engines(machine),
+        *_codes(chip),
         *(_descriptor_forms(isa.table) if isinstance(isa.table, DescriptorTable) else _register_forms(isa.table)),
         "## Operations",
         "",
@@ -70,6 +71,18 @@ def _engines(machine: Machine) -> Iterator[str]:
     yield (
         f"Engines wait for each other with {chip.sync.semaphores} counting semaphores (0 to {chip.sync.max_count} each, "
         "0 at the start); nothing else orders them."
+    )
+    yield ""
+
+
+def _codes(chip: Chip) -> Iterator[str]:
+    codes, weights = chip.numerics.activation, chip.numerics.weight
+    entries = "the least code's first" if not codes.interpolates else "the ends of its segments from the least code on"
+    yield "## Codes"
+    yield ""
+    yield (
+        f"Activations are {codes}, {codes.low} to {codes.high}: so are zero points, clamps and values of fills. "
+        f"Weights are {weights}. A function's table has {codes.table_entries} entries of {codes}, {entries}."
     )
     yield ""
 
@@ -144,11 +157,13 @@ def _formula(s: BitField) -> str:
 
 
 def c_header(machine: Machine) -> str:
-    """A C99 header of opcodes, register addresses and, for each field, its shift, mask, bias and step."""
+    """A C99 header of opcodes, register addresses, ends of codes and, for each field, its shift, mask, bias and step."""
     isa = machine.isa
     guard = f"NPU_{isa.name.upper()}_H"
     lines = [f"/* Instruction set {isa.name}. Made from its table; value = stored * STEP + BIAS. */", f"#ifndef {guard}"]
     lines += [f"#define {guard}", "", f"#define NPU_WORD_BITS {isa.table.word_bits}"]
+    codes = machine.chip.numerics.activation
+    lines += [f"#define NPU_ACTIVATION_LOW ({codes.low})", f"#define NPU_ACTIVATION_HIGH {codes.high}"]
     if isinstance(isa.table, RegisterTable):
         lines += _register_header(isa.table)
     else:

@@ -81,7 +81,7 @@ class _Taking:
             return
         self._nodes.append(node)
         if kept(found, self._chip.numerics):
-            self._given[node.outputs[0]] = found.quant(self._chip.numerics.activation)
+            self._given[node.outputs[0]] = found.quant(self._chip.numerics.activation.low)
 
     def _quantize(self, node: OnnxNode, found: GivenQuant) -> None:
         x, q = node.inputs[0], node.outputs[0]
@@ -97,7 +97,7 @@ class _Taking:
     def _rounded(self, x: str, found: GivenQuant, node: OnnxNode, reals: list[str]) -> str:
         """The tensor that holds `x` rounded: x itself, with a scale that it has or takes, or a Clip's output."""
         keeps, bounds = kept(found, self._chip.numerics), Range(*found.ends())
-        quant = found.quant(self._chip.numerics.activation)
+        quant = found.quant(self._chip.numerics.activation.low)
         self._changed += not keeps
         if keeps and self._takes(x, quant):
             return x
