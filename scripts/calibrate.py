@@ -144,7 +144,7 @@ def _repaired(options: argparse.Namespace, model: NormalModel, data: Samples) ->
     effort = effort_of(options.repair, network, data, real=True)
     found = prepared(network, data, options.observer, effort, show_progress)
     numerics = machine.chip.numerics
-    ranges = {n: r for n, r in found.quantization.ranges.items() if n not in model.fixed}
+    ranges = {n: r for n, r in found.quantization.ranges.items() if n not in network.selection.fixed}
     parameters = Parameters(
         ranges, found.label, found.samples or 0, **_of(options, model), hardware=machine.chip.name, repair=found.repair
     )

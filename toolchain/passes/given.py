@@ -163,8 +163,10 @@ def selected(
     seen(composed)
     found = select(composed, chip, host_nodes)
     told = tuple(replace(f, reason=model.whole.get(f.node, f.reason)) for f in found.fallbacks)
-    given = {**_fixed(model.inner), **taken.given}
-    return replace(found, fallbacks=told, given=given, rounded=taken.rounded, notes=taken.notes)
+    known = {**_fixed(model.inner), **found.given}
+    given = {**known, **taken.given, **found.given}
+    fixed = frozenset(known.keys() - taken.given)
+    return replace(found, fallbacks=told, given=given, fixed=fixed, rounded=taken.rounded, notes=taken.notes)
 
 
 def _fixed(inner: Mapping[str, Inner]) -> dict[str, Quant | Range]:

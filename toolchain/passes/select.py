@@ -35,12 +35,14 @@ class Fallback:
 
 @dataclass(frozen=True)
 class Selection:
-    """`graph`: chip nodes hold float operators, host nodes OnnxOp. `given`: what a quantized model says of its tensors;
-    `rounded`: its name of each of them behind their rounding."""
+    """`graph`: chip nodes hold float operators, host nodes OnnxOp. `given`: what is not measured of the model's tensors, since a
+    quantized model says it, or, of those in `fixed`, since it follows from what they are; `rounded`: a quantized model's name of
+    each of them behind their rounding."""
 
     graph: Graph
     fallbacks: tuple[Fallback, ...]
     given: Mapping[str, Quant | Range] = field(default_factory=dict[str, Quant | Range])
+    fixed: frozenset[str] = frozenset()
     rounded: Mapping[str, str] = field(default_factory=dict[str, str])
     notes: tuple[str, ...] = ()
 
@@ -83,19 +85,21 @@ def _selected(graph: OnnxGraph, chip: Chip, hosted: Mapping[str, str]) -> Select
     constants = dict(graph.constants)
     nodes: list[Node] = []
     fallbacks: list[Fallback] = []
+    scales: dict[str, Quant] = {}
     spatial = _spatial(graph)
     for node in graph.nodes:
         scope = Scope(graph, chip, node, dict(origins), dict(layouts), types.copy(), constants.copy(), spatial)
         reason = hosted.get(node.name) or _try(node, scope)
         if reason is None or (node.name not in hosted and _becomes_clamp(scope, nodes)):
             origins, layouts, types, constants = scope.origins, scope.layouts, scope.types, scope.constants
+            scales |= scope.scales
             nodes += scope.nodes
             continue
         # Islands are cut out of the model by tensor names: a composed function stands for its nodes there.
         nodes.append(node if isinstance(node.op, OnnxOp) else replace(node, op=OnnxOp(_kind(node), {}, "npu")))
         fallbacks.append(Fallback(node.name, _kind(node), reason))
     chosen = lift_functions(graph.with_nodes(nodes, types, constants, origins))
-    return Selection(merge_moves(chosen), tuple(fallbacks))
+    return Selection(merge_moves(chosen), tuple(fallbacks), scales, fixed=frozenset(scales))
 
 
 def _spatial(graph: Graph) -> frozenset[str]:

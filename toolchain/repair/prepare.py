@@ -70,7 +70,7 @@ def effort_of(asked: Effort | None, network: Network, samples: Iterable[Sample],
         return "none"
     if not real:
         raise CompileError(f"repair {asked}: random inputs say nothing of accuracy; give --calib DATA, or --repair none")
-    if network.selection.given.keys() - network.model.fixed or network.model.stored:
+    if network.selection.given.keys() - network.selection.fixed or network.model.stored:
         raise CompileError(f"repair {asked}: the model is quantized already, and its codes are taken as they are; leave it out")
     _require_samples(f"repair {asked}", samples)
     return asked

@@ -14,13 +14,14 @@ from quant.fixed_point.core.scale import choose_scale
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.machine import MachineOp
-from toolchain.ops.elementwise import Rescale
 from toolchain.ops.kit.box import box_nest
 from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.operator import Array, FloatOp, Layer, QuantScope, TiledOp
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
 from toolchain.ops.kit.tile import Box, Site, Tiling, Work, halvings
+
+PROBABILITIES = Quant(1 / 256, -128)  # the only scale that the operation makes
 
 
 @dataclass(frozen=True)
@@ -31,15 +32,9 @@ class Softmax(FloatOp):
         return None if "row_softmax" in chip.functions else f"{chip.key('vector')}.functions has no row_softmax"
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
-        x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
-        real = choose_scale(float(np.float32(x.scale)) * 2.0**26, Q31_MULTIPLIER)
-        codes = scope.codes(node.outputs[0])
-        inner = scope.inner(f"{node.outputs[0]}@softmax", Quant(1 / 256, -128), codes)
-        fit = scope.requant(1 / 256 / y.scale, "rescale", codes, y.zero_point, *codes.limits, where=node.name)
-        return [
-            Node(inner, IntegerSoftmax(int(real.multiplier[0]), int(real.shift[0])), node.inputs, (inner,), node.sources),
-            Node(node.name, Rescale(-128, fit), (inner,), node.outputs, node.sources),
-        ]
+        real = choose_scale(float(np.float32(scope.quant(node.inputs[0]).scale)) * 2.0**26, Q31_MULTIPLIER)
+        op = IntegerSoftmax(int(real.multiplier[0]), int(real.shift[0]))
+        return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
 
 
 @dataclass(frozen=True)
@@ -75,7 +70,7 @@ def softmax(scope: Scope) -> None:
     x = scope.node.inputs[0]
     if len(scope.shape(x)) != 2 or scope.attributes["axis"] not in (-1, 1):
         return scope.refuse("Softmax of something else than the rows of a matrix")
-    return scope.emit(Softmax(), (scope.read(x, "plain"),), "plain")
+    return scope.emit(Softmax(), (scope.read(x, "plain"),), "plain", quant=PROBABILITIES)
 
 
 RULES = {"Softmax": Rule(softmax)}
