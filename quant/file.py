@@ -15,11 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from quant.encodings import SUFFIXES, read_encodings
 from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.groups import GROUP_STEP, LARGEST_GROUP, LEAST_GROUP, WeightScaling
 from quant.fixed_point.core.numerics import Numerics
 from quant.observe import Range
 from quant.parameters import SMALLEST_SCALE, activation_quant
 from quant.repair.file import Repair, RepairSection, array_file, packed_layers, repair_of, section_of
-from quant.repair.step import Quantization
+from quant.repair.step import AS_IN_THE_MODEL, Quantization
 from quant.suggestion import suggestion
 from toolchain.errors import ConfigError
 from toolchain.files import write_files, write_whole
@@ -35,7 +36,8 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 @dataclass(frozen=True)
 class Parameters:
     """`tensors`: for each float tensor a range, whose scale the build chooses for its machine, or the scale and zero point.
-    types: of those whose codes are not of the machine's first type."""
+    types: of those whose codes are not of the machine's first type. `weights`: by node of the selected graph, which of its
+    weights share a scale where that is not the machine's choice."""
 
     tensors: Mapping[str, Range | Quant]
     observer: str = "minmax"
@@ -46,13 +48,14 @@ class Parameters:
     sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     repair: Repair | None = None
     types: Mapping[str, CodeType] = field(default_factory=lambda: MappingProxyType({}))
+    weights: Mapping[str, WeightScaling] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def quantization(self) -> Quantization:
-        """All of it: ranges and what was repaired."""
-        return replace(
-            Quantization({}) if self.repair is None else self.repair.quantization, ranges=self.tensors, types=self.types
-        )
+        """All of it: ranges, types, scales of weights, and what was repaired."""
+        found = Quantization({}) if self.repair is None else self.repair.quantization
+        scaled = {n: replace(found.layers.get(n, AS_IN_THE_MODEL), scaling=s) for n, s in self.weights.items()}
+        return replace(found, ranges=self.tensors, types=self.types, layers={**found.layers, **scaled})
 
     def quant(self, name: str, numerics: Numerics) -> Quant:
         """Scale and zero point of a tensor on a machine."""
@@ -78,6 +81,18 @@ class _Entry(BaseModel):
         return self
 
 
+class _Weights(BaseModel):
+    """scales: one for all, one an output channel, or one for so many weights along the reduction."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    scales: Literal["tensor", "channel"] | Annotated[int, Field(ge=LEAST_GROUP, le=LARGEST_GROUP, multiple_of=GROUP_STEP)]
+
+    @property
+    def scaling(self) -> WeightScaling:
+        group = 0 if isinstance(self.scales, str) else self.scales
+        return WeightScaling(None if self.scales == "tensor" else 0, group)
+
+
 class _File(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     version: Literal[1]
@@ -87,6 +102,7 @@ class _File(BaseModel):
     samples: Annotated[int, Field(ge=0)] = 0
     data: str = ""
     repair: RepairSection | None = None
+    weights: dict[str, _Weights] = Field(default_factory=dict)
     tensors: dict[str, _Entry]
 
 
@@ -108,6 +124,8 @@ def render_parameters(parameters: Parameters, arrays: tuple[str, bytes] | None =
         f"samples: {parameters.samples}",
         f"data: {_text(parameters.data)}",
         *(() if parameters.repair is None else _repair_lines(section_of(parameters.repair, arrays))),
+        *(["weights:"] if parameters.weights else []),
+        *(f"  {_text(name)}: {{scales: {_scales_text(s)}}}" for name, s in parameters.weights.items()),
         "tensors:" if parameters.tensors else "tensors: {}",
     ]
     for name, entry in parameters.tensors.items():
@@ -120,6 +138,10 @@ def render_parameters(parameters: Parameters, arrays: tuple[str, bytes] | None =
         source = " ".join(parameters.sources.get(name, "").split())
         lines.append(f"  {_text(name)}: {{{value}}}" + (f"  # {source}" if source else ""))
     return "\n".join(lines) + "\n"
+
+
+def _scales_text(scaling: WeightScaling) -> str:
+    return str(scaling.group) if scaling.group else "tensor" if scaling.axis is None else "channel"
 
 
 def write_parameters(path: Path, parameters: Parameters) -> None:
@@ -184,12 +206,13 @@ def read_parameters(
     *,
     tensors: Collection[str] | Callable[[Quantization], Collection[str]] | None = None,
     known: Collection[str] | None = None,
+    layers: Callable[[], Collection[str]] | None = None,
     numerics: Numerics | None = None,
 ) -> Parameters:
     """Of a file of ours, or of AIMET's encodings by its suffix. tensors: those that must have an entry, which may hang on what
-    was repaired; known: those that may have one (default: no others); numerics: the machine that must be able to express the
-    scales. Raises ConfigError with every fault as `file:line: path: reason`; CompileError where what was repaired is not of
-    this model."""
+    was repaired; known: those that may have one (default: no others); layers: that have weights, asked for last; numerics: the
+    machine that must be able to express the scales. Raises ConfigError with every fault as `file:line: path: reason`;
+    CompileError where what was repaired is not of this model."""
     if path.suffix in SUFFIXES:
         wanted = tensors(Quantization({})) if callable(tensors) else tensors
         return _encoded(path, wanted or (), numerics)
@@ -205,17 +228,23 @@ def read_parameters(
         tensors = tensors(Quantization({}) if repair is None else repair.quantization)
     if tensors is not None:
         faults += _name_faults(file, source, tensors, tensors if known is None else known)
+    if layers is not None and file.weights:
+        faults += _layer_faults(file, source, layers())
     if numerics is not None:
         faults += [
             source.fault(("tensors", name, key), reason)
             for name, entry in file.tensors.items()
             for key, reason in _machine_faults(entry, numerics)
         ]
+        scalings = ((name, _scaling_fault(entry, numerics)) for name, entry in file.weights.items())
+        faults += [source.fault(("weights", name, "scales"), reason) for name, reason in scalings if reason]
     if faults:
         raise ConfigError(faults)
     entries = {name: _value(entry) for name, entry in file.tensors.items()}
     types = {name: entry.type for name, entry in file.tensors.items() if entry.type is not None}
-    return Parameters(entries, file.observer, file.samples, file.data, file.model, file.hardware, repair=repair, types=types)
+    weights = {name: entry.scaling for name, entry in file.weights.items()}
+    of = (file.observer, file.samples, file.data, file.model, file.hardware)
+    return Parameters(entries, *of, repair=repair, types=types, weights=weights)
 
 
 def _encoded(path: Path, tensors: Collection[str], numerics: Numerics | None) -> Parameters:
@@ -267,6 +296,30 @@ def _name_faults(file: _File, source: Source, tensors: Collection[str], known: C
         for name in missing
     ]
     return unknown + absent
+
+
+def _layer_faults(file: _File, source: Source, layers: Collection[str]) -> list[str]:
+    faults: list[str] = []
+    chosen = {} if file.repair is None else file.repair.layers
+    for name in file.weights:
+        if name not in layers:
+            reason = f"the machine has no such layer with weights{suggestion(name, layers)}; mend or remove its entry"
+        elif name in chosen and chosen[name].weights:
+            reason = "repair.layers has codes of its weights, with their scales; remove one of the two"
+        else:
+            continue
+        faults.append(source.fault(("weights", name), reason, at_key=True))
+    return faults
+
+
+def _scaling_fault(entry: _Weights, numerics: Numerics) -> str | None:
+    if entry.scales == "channel" and not numerics.weights_per_channel:
+        return "the machine has one scale for all weights of a layer (numerics.weights_per_channel); use tensor"
+    sizes = () if numerics.groups is None else numerics.groups.sizes
+    if isinstance(entry.scales, int) and entry.scales not in sizes:
+        known = f"use {', '.join(map(str, sizes))}, channel or tensor" if sizes else "use channel or tensor"
+        return f"the machine has no groups of {entry.scales} weights (engines.mac.groups); {known}"
+    return None
 
 
 def _machine_faults(entry: _Entry, numerics: Numerics) -> list[tuple[str, str]]:

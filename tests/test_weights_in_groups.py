@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -15,9 +17,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.schedule.test_buffers import built
 from toolchain.api import BuildOptions, build
+from toolchain.errors import CompileError
 from toolchain.hw import load_chip
 from toolchain.isa import Machine, load_machine, starter_table
 from toolchain.machine import Convolution, MachineOp, accesses, broken_capability, demand, weight_bytes
+from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.runtime import Session
 
 Make = Callable[..., Machine]
@@ -233,3 +237,32 @@ def test_tables_have_bits_where_there_are_groups(make: Make, tmp_path: Path) -> 
     assert "group: {bits: [" in starter_table(load_chip(str(tmp_path / "mine.yaml")))
     make("edge16", "", default=0)
     assert "group:" not in starter_table(load_chip(str(tmp_path / "mine.yaml")))
+
+
+CALIBRATE = Path(__file__).parents[1] / "scripts" / "calibrate.py"
+
+
+def scaled(net: Path, machine: Machine, weights: str) -> dict[str, tuple[int, int]]:
+    """How many weights of a group, and how many scales each layer has, by a calibrated file with these lines on weights."""
+    data, file = net.with_name("data.npz"), net.with_name("params.yaml")
+    np.savez(data, x=np.random.default_rng(2).normal(0, 1, (2, ROWS, INNER)).astype(np.float32))
+    subprocess.run([sys.executable, CALIBRATE, net, "--data", data, "-o", file], check=True, capture_output=True)
+    file.write_text(file.read_text().replace("tensors:\n", f"weights:\n{weights}tensors:\n"))
+    made = build(net, BuildOptions(machine, parameters=str(file)))
+    layers = [(n.name, n.op) for n in made.container.graph.nodes if isinstance(n.op, IntegerConvolution)]
+    return {name: (op.group, op.requant.channels) for name, op in layers}
+
+
+def test_a_parameters_file_says_which_weights_share_a_scale(make: Make, net: Path) -> None:
+    machine = make("edge16", "sizes: [32, 64]")
+    found = scaled(net, machine, "  a: {scales: 64}\n  c: {scales: channel}\n  y: {scales: tensor}\n")
+    assert found == {"a": (64, OUTPUTS), "c": (0, OUTPUTS), "q": (32, 40), "y": (0, 1)}
+
+
+def test_kernels_of_several_elements_have_no_groups(make: Make, net: Path) -> None:
+    with pytest.raises(CompileError) as caught:
+        scaled(net, make("edge16", "sizes: [32, 64]"), "  y: {scales: 32}\n")
+    assert str(caught.value) == (
+        "y: groups of 32 weights are of 1x1 kernels over all channels, its kernel is 3x3 over 1 / 40 of them; "
+        "give it `scales: channel`"
+    )

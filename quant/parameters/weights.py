@@ -69,14 +69,14 @@ def weight_quant(
     axis: int,
     numerics: Numerics,
     *,
-    group: int = 0,
+    scaling: WeightScaling | None = None,
     method: Literal["minmax", "mse"] | None = None,
     name: str = "weights",
 ) -> WeightQuant:
     """Symmetric codes, a scale for each index of `axis` where the machine has them, else one for all.
 
-    group: so many weights along the reduction have a scale of their own, and a minimum where the machine has those; `axis` is the
-    first then, and their order that of memory.
+    scaling: which weights share a scale, where that is to be another. In groups of neighbours along the reduction each has a
+    scale of its own, and a minimum where the machine has those; `axis` is the first then, and their order that of memory.
     method: 'minmax' covers the largest weight; 'mse' searches the clipping of least squared error, which pays at int4.
     None: minmax at int8, mse at int4. Powers of two are always searched. Weights in small whole ratios, such as 1:3:9 of a
     linear interpolation, take the finest scale that holds them exactly. A channel of zeros takes the largest scale of the
@@ -87,13 +87,14 @@ def weight_quant(
         raise CompileError(f"{name}: holds {float(w[tuple(at)])} at {at}; weights must be finite, mend the model")
     axis = axis % max(w.ndim, 1)
     rows = np.moveaxis(np.asarray(w, np.float64), axis, 0).reshape(w.shape[axis], -1)
-    if not numerics.weights_per_channel:
+    scaling = WeightScaling(axis if numerics.weights_per_channel else None) if scaling is None else scaling
+    if scaling.axis is None:
         rows = rows.reshape(1, -1)
     method = method or ("mse" if numerics.weight is CodeType.INT4 else "minmax")
-    if group:
-        real = covering_groups(np.asarray(w, np.float64).reshape(len(w), -1), group, numerics, method)
+    if scaling.group:
+        real = covering_groups(np.asarray(w, np.float64).reshape(len(w), -1), scaling.group, numerics, method)
         scales = channel_scales(real, numerics)
-        whole = whole_groups(real, scales, group, form_of(numerics))
+        whole = whole_groups(real, scales, scaling.group, form_of(numerics))
         return WeightQuant(group_codes(w, whole, scales, weight_code_range(numerics.weight)), scales, 0, whole)
     scales = weight_scales(rows, numerics, method)
     return requantized(w, WeightQuant(np.zeros(w.shape, np.int8), scales, axis), scales, numerics)

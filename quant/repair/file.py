@@ -79,8 +79,8 @@ def packed_layers(layers: Mapping[str, LayerParameters]) -> bytes:
     """All codes, scales and biases, one layer behind the other in the order of their names."""
     found = [layers[name] for name in sorted(layers)]
     weights = [p.weight for p in found if p.weight is not None]
-    if any(w.axis != 0 for w in weights):
-        raise InternalError("codes of weights whose scales do not lie along axis 0")
+    if any(w.axis != 0 or w.groups is not None for w in weights):
+        raise InternalError("codes of weights whose scales do not lie along axis 0 alone")
     arrays: dict[str, Any] = {
         "codes": _joined([w.codes for w in weights], np.int8),
         "scales": _joined([w.scales for w in weights], np.float64),

@@ -10,6 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.groups import WeightScaling
 from quant.observe import Range
 from quant.parameters import WeightQuant
 from toolchain.ir.graph import Quant
@@ -24,10 +25,12 @@ class LayerParameters:
 
     weight: codes in the shape that the layer's weights have on the chip, [o, kh, kw, i / groups], and their scales along
     axis 0; None: the model's weights rounded to nearest. bias: float64[o], real, in the model's place; None: the model's.
+    scaling: which of the model's weights share a scale; None: as the file of a quantized model has them, or as the machine does.
     """
 
     weight: WeightQuant | None = None
     bias: Array | None = None
+    scaling: WeightScaling | None = None
 
 
 NO_LAYERS: Mapping[str, LayerParameters] = MappingProxyType({})

@@ -24,6 +24,7 @@ from toolchain.ir.graph import Quant
 from toolchain.ir.stored import StoredGroups
 
 BLOCK = 32
+IN_GROUPS = WeightScaling(0, BLOCK)
 Q4_1 = np.dtype([("d", "<f2"), ("m", "<f2"), ("codes", "u1", BLOCK // 2)])  # of ggml: w = d code + m, low nibbles first half
 Q8_0 = np.dtype([("d", "<f2"), ("codes", "i1", BLOCK)])
 
@@ -158,7 +159,7 @@ def test_groups_from_float(case: tuple[Any, ...]) -> None:
     w = rng.normal(0, 1, (5, k)) * np.exp(rng.normal(0, 1, (5, 1))) + rng.normal(0, 0.3)
     w[0] = 0
     numerics = grouped(weight, bits, minimum, scale=ScaleForm(kind), weights_per_channel=each)
-    held = weight_quant(w, 0, numerics, group=BLOCK, method="minmax")
+    held = weight_quant(w, 0, numerics, scaling=IN_GROUPS, method="minmax")
     first, last = weight_code_range(numerics.weight)
     assert held.groups is not None and held.groups.scales.shape == (5, -(-k // BLOCK))
     assert held.scales.shape == (5 if each else 1,)
@@ -177,18 +178,18 @@ def test_groups_from_float(case: tuple[Any, ...]) -> None:
 def test_groups_lose_less_than_channels() -> None:
     w = weights(64, 576)
     lost = {}
-    for name, numerics, group in (
-        ("channel", grouped(), 0),
-        ("symmetric", grouped(minimum=0), BLOCK),
-        ("minima", grouped(), BLOCK),
+    for name, numerics, scaling in (
+        ("channel", grouped(), None),
+        ("symmetric", grouped(minimum=0), IN_GROUPS),
+        ("minima", grouped(), IN_GROUPS),
     ):
-        lost[name] = db(w, weight_quant(w, 0, numerics, group=group).dequantized())
+        lost[name] = db(w, weight_quant(w, 0, numerics, scaling=scaling).dequantized())
     assert lost["channel"] + 3 < lost["symmetric"] < lost["minima"]
 
 
 def test_other_scales_keep_what_groups_mean() -> None:
     w, numerics = weights(8, 96), grouped(bits=16)
-    held = weight_quant(w, 0, numerics, group=BLOCK)
+    held = weight_quant(w, 0, numerics, scaling=IN_GROUPS)
     grown = requantized(w, held, held.scales * 3, numerics)
     assert grown.groups is not None and held.groups is not None
     assert np.abs(grown.groups.scales - held.groups.scales / 3).max() <= 0.5
@@ -199,7 +200,7 @@ def test_other_scales_keep_what_groups_mean() -> None:
 def test_narrow_accumulators_take_bits_of_the_scales() -> None:
     w = np.full((2, 64), 0.5)
     numerics = grouped("int8", 8, 0, activation=CodeType.INT8, accumulator_bits=28)
-    held = weight_quant(w, 0, numerics, group=BLOCK)
+    held = weight_quant(w, 0, numerics, scaling=IN_GROUPS)
     found = bias_quant(None, w, held, Quant(0.1, 0), numerics)
     assert found.enlarged and found.peak.max() <= numerics.largest_sum
     np.testing.assert_allclose(found.weight.dequantized(), w, rtol=0.01)
@@ -210,7 +211,7 @@ def test_narrow_accumulators_take_bits_of_the_scales() -> None:
 
 def test_a_bias_beside_groups_may_be_wider() -> None:
     w, numerics = weights(4, 64), grouped(bits=16, accumulator_bits=48)
-    held = weight_quant(w, 0, numerics, group=BLOCK)
+    held = weight_quant(w, 0, numerics, scaling=IN_GROUPS)
     found = bias_quant(np.full(4, 3.0), w, held, Quant(1e-4, 0), numerics)
     assert not found.enlarged and found.codes.min() > 2**31
     np.testing.assert_allclose(found.codes * 1e-4 * held.scales, 3.0)

@@ -16,6 +16,7 @@ from quant.repair.step import Quantization
 from quant.sample import Sample
 from quant.structure import adjust_ranges
 from toolchain.errors import CompileError, InternalError
+from toolchain.ops.convolution.rules import Convolution
 from toolchain.passes.decompose import decomposed_everywhere
 from toolchain.repair.folds import LEAST_JUDGES, folds
 from toolchain.repair.harness import EFFORTS, OBSERVERS_STEP, STEPS, Effort, NamedStep, Tried, repaired
@@ -123,10 +124,16 @@ def prepared_by_file(network: Network, file: Path) -> Prepared:
         return tensors
 
     known = {**network.model.types, **decomposed_everywhere(network.model.undivided or network.model).types}
-    found = read_parameters(file, tensors=needed, known=known, numerics=network.chip.numerics).quantization
+    numerics = network.chip.numerics
+    found = read_parameters(file, tensors=needed, known=known, layers=lambda: _weighted(changed), numerics=numerics).quantization
     measured = cut_ranges({name: found.ranges[name] for name in tensors}, changed.model.divided)
     ranges, types = {**measured, **changed.selection.given}, {**found.types, **network.types}
     return Prepared(changed, replace(found, ranges=ranges, held=changed.model.stored, types=types))
+
+
+def _weighted(network: Network) -> list[str]:
+    """Layers of the selected graph that have weights."""
+    return [n.name for n in network.graph.nodes if isinstance(n.op, Convolution)]
 
 
 def prepared_alike(network: Network, other: Prepared) -> Prepared:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.errors import FixedPointError
-from quant.fixed_point.core.groups import GroupForm
+from quant.fixed_point.core.groups import GroupForm, WeightScaling
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.rounding import Rounding
 from quant.fixed_point.core.scale import ScaleForm
@@ -111,6 +111,12 @@ class Numerics:
         scale, right = np.atleast_1d(np.asarray(multiplier, np.int64)), np.atleast_1d(np.asarray(shift, np.int64))
         rounding, kind = self.rounding_of(operation), self.scale.kind
         return Requant(scale, right, rounding, zero_point, low, high, self.wraps, kind, codes=codes)
+
+    def scaling_of(self, axis: int, reduction: int, groups: bool) -> WeightScaling:
+        """Which weights share a scale where nothing is said of them. reduction: how many are summed; groups: whether they may be
+        in groups."""
+        group = self.weight_group if groups and reduction > self.weight_group else 0
+        return WeightScaling(axis if self.weights_per_channel else None, group)
 
     @cached_property
     def wraps(self) -> bool:

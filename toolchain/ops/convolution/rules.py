@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from quant.fixed_point.core.groups import WeightScaling
 from quant.given import stored_weights
 from quant.parameters import (
     BiasQuant,
@@ -20,6 +21,7 @@ from quant.parameters import (
     taken_weight,
     weight_quant,
 )
+from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.ops.convolution.integer import IntegerConvolution, exceeds_max_pad
@@ -63,11 +65,32 @@ class Convolution(FloatOp):
         bias_name = (*node.inputs, "", "")[2]
         bias = chosen.bias if chosen.bias is not None or not bias_name else scope.graph.constants[bias_name]
         if chosen.weight is None:
-            w, bias = _weights(node, weights, bias, scope, self.can_be_grouped(weights.shape))
+            w, bias = self._rounded(node, weights, bias, scope, chosen.scaling)
         else:
             w = taken_weight(chosen.weight, weights, numerics, name=node.name)
             weights = w.dequantized()
         return bias_quant(bias, weights, w, scope.quant(node.inputs[0]), scope.numerics(node.inputs[0]), name=node.name)
+
+    def _rounded(
+        self, node: Node, w: Array, bias: Array | None, scope: QuantScope, scaling: WeightScaling | None
+    ) -> tuple[WeightQuant, Array | None]:
+        """Codes of the weights: the file's own where it has them and nothing else is asked for. And the bias, in all its bits."""
+        numerics, how, groups = scope.chip.numerics, scope.stored(node), self.can_be_grouped(w.shape)
+        own = None
+        if how is not None and scaling is None and (groups or how.groups is None):
+            own = stored_weights(w, 0, how, numerics, node.name)
+        if how is not None and how.bias is not None and bias is not None and np.array_equal(how.bias.astype(np.float32), bias):
+            bias = how.bias
+        if own is not None:
+            return own, bias
+        if scaling is not None and scaling.group and not groups:
+            raise CompileError(
+                f"{node.name}: groups of {scaling.group} weights are of 1x1 kernels over all channels, its kernel is "
+                f"{w.shape[1]}x{w.shape[2]} over 1 / {self.groups} of them; give it `scales: channel`"
+            )
+        scaling = numerics.scaling_of(0, w.shape[3], groups) if scaling is None else scaling
+        ratio = scope.quant(node.inputs[0]).scale / scope.quant(node.outputs[0]).scale
+        return expressible_weight(w, weight_quant(w, 0, numerics, scaling=scaling, name=node.name), ratio, numerics), bias
 
     def can_be_grouped(self, shape: tuple[int, ...]) -> bool:
         """Whether neighbours along the reduction stay so in every tile: products of a pixel's channels, all of them."""
@@ -101,20 +124,6 @@ class Convolution(FloatOp):
             scope.constant(f"{node.name}.bias", b.codes.astype(np.int64) + offset.offsets),
         )
         return [Node(node.name, integer, names, node.outputs, node.sources)]
-
-
-def _weights(node: Node, w: Array, bias: Array | None, scope: QuantScope, grouped: bool) -> tuple[WeightQuant, Array | None]:
-    """Codes of the weights: the file's own where it has them. And the bias, in all its bits. grouped: groups of them may have
-    scales of their own."""
-    numerics, how = scope.chip.numerics, scope.stored(node)
-    own = None if how is None or (how.groups and not grouped) else stored_weights(w, 0, how, numerics, node.name)
-    if how is not None and how.bias is not None and bias is not None and np.array_equal(how.bias.astype(np.float32), bias):
-        bias = how.bias
-    if own is not None:
-        return own, bias
-    size = numerics.weight_group if grouped and w.shape[3] > numerics.weight_group else 0
-    ratio = scope.quant(node.inputs[0]).scale / scope.quant(node.outputs[0]).scale
-    return expressible_weight(w, weight_quant(w, 0, numerics, group=size, name=node.name), ratio, numerics), bias
 
 
 def convolution(scope: Scope) -> None:
