@@ -17,7 +17,7 @@ from tests.random_units import draw_accumulators, draw_mappings, draw_single_fun
 from toolchain.frontend.read import newest_opset
 from toolchain.hw import read_source
 from toolchain.hw.chip import Chip
-from toolchain.hw.numerics import ActivationName
+from toolchain.hw.numerics import ActivationName, WeightName
 from toolchain.hw.rules import broken_rules
 from toolchain.isa import Machine, load_machine
 from toolchain.isa.machine import read_table
@@ -133,12 +133,18 @@ _CONTROLS: tuple[dict[str, Any], ...] = (
 
 
 def _types(draw: Any, numerics: dict[str, Any], mac: dict[str, Any]) -> CodeType:
-    """Of activations: the machine's own, or another of as many bits."""
-    own = CodeType(numerics["activation"])
-    drawn = draw(st.sampled_from([name for name in get_args(ActivationName) if CodeType(name).bits == own.bits]))
-    numerics["activation"] = drawn
-    mac["types"] = [{**rate, "activation": drawn} if rate["activation"] == own else rate for rate in mac["types"]]
-    return CodeType(drawn)
+    """Of activations, which this gives, and of weights; what sums and tables of 16 bits need."""
+    activation = CodeType(draw(st.sampled_from(get_args(ActivationName))))
+    weight = draw(st.sampled_from(get_args(WeightName)))
+    pair = {"activation": activation, "weight": weight}
+    others = [rate for rate in mac["types"][1:] if (rate["activation"], rate["weight"]) != (activation, weight)]
+    mac["types"] = [{**mac["types"][0], **pair}, *others]
+    interpolation = draw(st.sampled_from(["tosa", "tflite"])) if activation.interpolates else "none"
+    numerics |= {**pair, "table": {"entries": activation.table_entries, "interpolation": interpolation}}
+    numerics["add_left_shift"] = min(numerics["add_left_shift"], 31 - activation.bits)
+    if activation.bits > 8:
+        mac["accumulators"]["bits"] = max(mac["accumulators"]["bits"], 40)
+    return activation
 
 
 def _numerics(draw: Any, numerics: dict[str, Any]) -> None:
