@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.quantized.forms import float32_machine, on_kernels, script
 from tests.random_cases import DrawnModel, networks
+from tests.unsigned import unsigned
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.runtime import Session
@@ -44,8 +45,8 @@ def test_within_one_step_of_onnxruntime(tmp_path: Path) -> None:
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
-@given(model=networks(), form=st.sampled_from(FORMS))
-def within_one_step(folder: Path, model: DrawnModel, form: str) -> None:
+@given(model=networks(), form=st.sampled_from(FORMS), codes=st.sampled_from(["int8", "uint8"]))
+def within_one_step(folder: Path, model: DrawnModel, form: str, codes: str) -> None:
     rng = np.random.default_rng(5)
     shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.proto.graph.input}
     samples = [{n: np.asarray(rng.normal(size=s), np.float32) for n, s in shapes.items()} for _ in range(SAMPLES)]
@@ -62,7 +63,7 @@ def within_one_step(folder: Path, model: DrawnModel, form: str) -> None:
     path = folder / "quantized.onnx"
     onnx.save(quantized, path)
     try:
-        built = build(path, BuildOptions(float32_machine()))
+        built = build(path, BuildOptions(float32_machine() if codes == "int8" else unsigned(float32_machine())))
     except CompileError as fault:
         assert "counts padding in windows that ceil_mode cuts" in str(fault), fault
         event("refused: an average that onnxruntime computes otherwise")
