@@ -109,7 +109,7 @@ def _calibrated(options: argparse.Namespace, model: NormalModel, data: Samples, 
     """Of every float tensor, so that the file serves several machines; of operators in steps those of this machine, without one
     those of any."""
     numerics = chip.numerics if chip else None
-    model = decomposed(model, chip) if chip else decomposed_everywhere(model)
+    model = decomposed(model, chip, finest=None) if chip else decomposed_everywhere(model)
     observer = options.observer or (default_observer(numerics) if numerics else "minmax")
     samples = 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,10 @@ import numpy as np
 import onnx
 from onnx import numpy_helper, parser
 
-from toolchain.isa import Machine
+from toolchain.hw import read_source
+from toolchain.hw.chip import Chip
+from toolchain.isa import Isa, Machine, load_machine, starter_table
+from toolchain.isa.machine import read_table
 
 SOFTMAX = "g (float[1,4,16,64] x) => (float[1,4,16,64] y) { y = Softmax(x) }"
 NORM = "g (float[1,32,64] x) => (float[1,32,64] y) <float[64] w, float[64] b> { y = LayerNormalization(x, w, b) }"
@@ -19,6 +23,20 @@ def decomposing(machine: Machine, *names: str) -> Machine:
     """The machine with `limits.decompose` of these names, both where none is given."""
     limits = machine.chip.limits.model_copy(update={"decompose": names or ("LayerNormalization", "Softmax")})
     return replace(machine, chip=machine.chip.model_copy(update={"limits": limits}))
+
+
+def mixed() -> Machine:
+    """edge16 whose tensors may have int16 codes too."""
+    data = json.loads(load_machine("edge16").chip.model_dump_json())
+    data["name"] = "edge16_mixed"
+    table = {"entries": 256, "interpolation": "tosa"}
+    data["numerics"].update({"more_activations": ["int16"], "add_left_shift": 14, "table": table})
+    types = [{"activation": kind, "weight": "int8"} for kind in ("int8", "int16")]
+    data["engines"]["mac"].update({"types": types, "accumulators": {"bits": 48, "entries": 4096}})
+    chip = Chip.model_validate_json(json.dumps(data))
+    words, faults = read_table(read_source(starter_table(chip), "first.yaml"))
+    assert words is not None, faults
+    return Machine(chip, Isa(words, chip))
 
 
 def saved(graph: str, folder: Path, samples: int = 12, low: float = -4.0, high: float = 5.0) -> tuple[Path, Path]:

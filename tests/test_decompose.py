@@ -12,8 +12,10 @@ import onnx
 import onnxruntime
 import pytest
 
-from quant.file import read_parameters
-from tests.decomposing import NORM, SOFTMAX, decomposing, saved
+from quant.file import Parameters, read_parameters, write_parameters
+from quant.fixed_point.core.codes import CodeType
+from quant.observe import Range
+from tests.decomposing import NORM, SOFTMAX, decomposing, mixed, saved
 from tests.meaning.judge import sqnr_db
 from tests.meaning.machines import int16_machine
 from toolchain.api import Build, BuildOptions, build
@@ -102,6 +104,30 @@ def test_attention_stays_on_the_chip(bits: str, least_db: float, lost_db: float,
     assert "p: x - max" not in str(built.warnings)
     whole = decibels(model, data, hosted)
     assert decibels(model, data, built) > max(least_db, whole - lost_db)
+
+
+def test_steps_of_finer_types_lose_nothing(tmp_path: Path) -> None:
+    """--type names the operator, and each of its steps has that type; what the rule says of ranges is then for int16."""
+    model, data = attention(tmp_path)
+    types = ("Softmax=int16", "LayerNormalization=int16")
+    coarse, fine = (build(model, BuildOptions(decomposing(mixed()), calibration=str(data), types=t)) for t in ((), types))
+    hosted = build(model, BuildOptions(mixed(), calibration=str(data)))
+    assert not [n for n, (engine, _) in engines(fine).items() if engine == "host"]
+    kinds = {name: t for name, t in fine.container.graph.types.items() if name in ("p: exp", "p: x - max", "p: 1 / sum, refined")}
+    assert len(kinds) == 3 and {t.dtype for t in kinds.values()} == {"int16"}
+    found = {name: decibels(model, data, made) for name, made in (("coarse", coarse), ("fine", fine), ("hosted", hosted))}
+    assert found["fine"] > found["hosted"] > found["coarse"] + 3, found
+
+
+def test_a_file_gives_steps_finer_types(tmp_path: Path) -> None:
+    model, data = saved(SOFTMAX, tmp_path)
+    machine = decomposing(mixed())
+    made = decomposed(load_model(model), machine.chip, finest=None)
+    ranges = {n: Range(-4.0, 9.0) for n in made.types if n not in made.graph.constants}
+    types = dict.fromkeys((n for n in made.types if ": " in n), CodeType.INT16)
+    write_parameters(tmp_path / "p.yaml", Parameters(ranges, types=types))
+    built = build(model, BuildOptions(machine, parameters=str(tmp_path / "p.yaml"), calibration=str(data)))
+    assert built.container.graph.types["y: 1 / sum, refined"].dtype == "int16"
 
 
 def test_masks_are_seen_in_the_model_as_it_was(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from quant.calibrate import default_observer
 from quant.data import Samples, to_calibrate_on
+from quant.file import read_parameters
 from quant.repair.step import Quantization
 from simulator import simulate
 from toolchain import entries
@@ -36,6 +37,7 @@ from toolchain.codegen import (
 from toolchain.errors import CompileError, InternalError, ProgramError
 from toolchain.export.qdq import qdq_model
 from toolchain.frontend import NormalModel, load_model, to_graph
+from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph
 from toolchain.ir.text import print_graph
 from toolchain.isa import Machine, decode, disassemble, load_machine
@@ -146,7 +148,7 @@ def _started(
     """first: another entry of the file, by whose ranges this one is quantized."""
     progress("load", 0, None)
     model = load_model(path, options.shapes, static_ranges=options.static_ranges)
-    model = decomposed(model, machine.chip, named_nodes(model.nodes, options.host_nodes))
+    model = _divided(model, machine.chip, options)
     selection = select_model(model, machine, dump, options.host_nodes)
     data = data_of(model, options) if first is None else data_in_other_shapes(model, options)
     samples = data.given if first is not None or options.parameters is not None else to_calibrate_on(data.given)
@@ -157,6 +159,18 @@ def _started(
     if first is None or options.parameters is not None:
         return _Started(data, _prepared(network, options, samples, progress), unread)
     return _Started(data, prepared_alike(network, first.calibrated), unread)
+
+
+def _divided(model: NormalModel, chip: Chip, options: BuildOptions) -> NormalModel:
+    """With steps in the place of the operators that the machine wants so, for the codes that are asked for."""
+    hosts = named_nodes(model.nodes, options.host_nodes)
+    divided = decomposed(model, chip, hosts)
+    if divided.undivided is None or len(chip.code_types) == 1:
+        return divided
+    given = {} if options.parameters is None else read_parameters(Path(options.parameters)).quantization.types
+    types = {**given, **asked_types(divided.graph, divided.nodes, options.types, chip, divided.types)}
+    finest = max(codes.bits for codes in chip.code_types)
+    return decomposed(model, chip, hosts, {name for name, codes in types.items() if codes.bits == finest})
 
 
 def _built(

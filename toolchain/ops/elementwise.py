@@ -123,7 +123,8 @@ class Binary(FloatOp):
 
 def _zero_points(own: tuple[int, int, int], node: Node, scope: QuantScope) -> tuple[int, int, int]:
     """Of operands and output of a sum, with its offset. Raises CompileError: no codes that the machine has."""
-    chosen, types = scope.offset(node), [scope.codes(n) for n in (*node.inputs, *node.outputs)]
+    named = (node.outputs[0] if n in scope.graph.constants else n for n in (*node.inputs, *node.outputs))
+    chosen, types = scope.offset(node), [scope.codes(n) for n in named]
     moves = (*chosen.operands, chosen.output)
     if len(moves) != 3 or not all(t.low <= z + m <= t.high for t, z, m in zip(types, own, moves)):
         within = ", ".join(dict.fromkeys(f"{t.low}..{t.high}" for t in types))

@@ -18,12 +18,16 @@ from toolchain.passes.select import Selection
 WIDEST_BITS = 16  # of activations: steps for every machine are those of the finest
 
 
-def decomposed(model: NormalModel, chip: Chip, host_nodes: Collection[str] = ()) -> NormalModel:
+def decomposed(
+    model: NormalModel, chip: Chip, host_nodes: Collection[str] = (), finest: Collection[str] | None = ()
+) -> NormalModel:
     """The model with steps in the place of the operators that limits.decompose names, where the chip runs all of these; others
-    stay whole, with the reason. host_nodes: of the model's, that stay on the host as they are."""
+    stay whole, with the reason. host_nodes: of the model's, that stay on the host as they are; finest: tensors that have the
+    finest codes of the machine, None: any may."""
     whole: dict[str, str] = {}
+    bits = max(codes.bits for codes in chip.code_types), chip.numerics.activation.bits
     while True:
-        taken = _taken(to_graph(model), chip.limits.decompose, chip.numerics.activation.bits, {*host_nodes}, whole)
+        taken = _taken(to_graph(model), chip.limits.decompose, bits, finest, {*host_nodes}, whole)
         divided = replace(_divided(model, taken.steps), whole=dict(taken.whole))
         failed = _failed(selected(divided, chip, host_nodes), taken.steps) if taken.steps else {}
         if not failed:
@@ -33,7 +37,7 @@ def decomposed(model: NormalModel, chip: Chip, host_nodes: Collection[str] = ())
 
 def decomposed_everywhere(model: NormalModel) -> NormalModel:
     """The model with all steps that there are, so that ranges of it serve every machine."""
-    return _divided(model, _taken(to_graph(model), STEPS, WIDEST_BITS, frozenset(), {}).steps)
+    return _divided(model, _taken(to_graph(model), STEPS, (WIDEST_BITS, WIDEST_BITS), None, (), {}).steps)
 
 
 @dataclass(frozen=True)
@@ -44,18 +48,32 @@ class _Taken:
     whole: Mapping[str, str]
 
 
-def _taken(graph: OnnxGraph, kinds: Iterable[str], bits: int, hosted: Collection[str], whole: Mapping[str, str]) -> _Taken:
+def _taken(
+    graph: OnnxGraph,
+    kinds: Iterable[str],
+    bits: tuple[int, int],
+    finest: Collection[str] | None,
+    hosted: Collection[str],
+    whole: Mapping[str, str],
+) -> _Taken:
+    """bits: the most, and those of tensors that are not in `finest`."""
     found, refused, kinds = dict[str, Steps](), dict(whole), frozenset(kinds)
     for node in graph.nodes:
         if not _is_one(node, kinds) or node.name in refused or not set(node.sources or (node.name,)).isdisjoint(hosted):
             continue
-        steps = Steps(node, graph, bits)
         try:
-            STEPS[node.op.op_type](steps)
-            found[node.name] = steps
+            steps = _steps(node, graph, bits[0])
+            fine = finest is None or any(not made.isdisjoint(finest) for made in (set(n.outputs) for n in steps.nodes))
+            found[node.name] = steps if fine or bits[0] == bits[1] else _steps(node, graph, bits[1])
         except Refused as refusal:
             refused[node.name] = str(refusal)
     return _Taken(found, refused)
+
+
+def _steps(node: OnnxNode, graph: OnnxGraph, bits: int) -> Steps:
+    steps = Steps(node, graph, bits)
+    STEPS[node.op.op_type](steps)
+    return steps
 
 
 def _is_one(node: OnnxNode, kinds: Collection[str]) -> bool:
