@@ -175,3 +175,20 @@ def draw_accumulators(draw: Any, data: dict[str, Any]) -> None:
 def _lies_as(array: dict[str, Any], vector: dict[str, Any]) -> bool:
     """Whether an array has its parameters, inputs and outputs where the vector engine that emits has them."""
     return all(array[own] == vector[its] for own, its in (("parameters", "tables"), ("input", "input"), ("output", "output")))
+
+
+def draw_groups(draw: Any, data: dict[str, Any]) -> None:
+    """On every third machine arrays take weights in groups of the least size, the first of them surely."""
+    most = data["limits"]["convolution"]["max_input_channels"]
+    if draw(st.integers(0, 2)) or (most is not None and most < 16):
+        return
+    form = {
+        "sizes": [16],
+        "scale_bits": draw(st.sampled_from([4, 8, 12])),
+        "minimum_bits": draw(st.sampled_from([0, 8, 16])),
+        "layout": draw(st.sampled_from(["blocks", "rows", "planes"])),
+    }
+    for name, engine in data["engines"].items():
+        if engine["kind"] == "mac_array" and (name == "mac" or draw(st.booleans())):
+            engine["groups"] = {**form, "fold_cycles": draw(st.sampled_from([0, 1, 5]))}
+    data["numerics"]["weight_group"] = 16

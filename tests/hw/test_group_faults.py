@@ -19,11 +19,12 @@ def groups(said: str) -> tuple[str, str]:
     return MAC, f"{MAC}    groups: {{{said}}}\n"
 
 
-def second(said: str) -> tuple[str, str]:
-    return "  vector:\n", f"{OTHER.replace('GROUPS', said)}  vector:\n"
+def second(said: str, more: str = "") -> tuple[str, str]:
+    small = OTHER.replace("GROUPS", said).replace("kind: mac_array,", f"kind: mac_array, {more}")
+    return "  vector:\n", f"{small}  vector:\n"
 
 
-HELD = "    groups:"
+HELD, MEMORIES = "    groups:", "engines:\n"
 # what is replaced by what, where the fault stands, the fault
 CASES = {
     "a size of no multiple": ([groups("sizes: [40]")], HELD, "engines.mac.groups.sizes[0]: must be a multiple of 16, got 40"),
@@ -64,6 +65,16 @@ CASES = {
         [groups("sizes: [64, 128]"), (NUMERICS, f"{NUMERICS}  weight_group: 32\n")],
         "  weight_group:",
         "numerics.weight_group: 32 weights share a scale, and engines.mac.groups sizes are 64, 128",
+    ),
+    "weights in groups of an array that programs do not use": (
+        [
+            (MEMORIES, f"  far: {{size: 64 KiB, read_bytes_per_cycle: 8.0, write_bytes_per_cycle: 8.0}}\n{MEMORIES}"),
+            second("sizes: [32]", "memories: {input: far}, "),
+            (NUMERICS, f"{NUMERICS}  weight_group: 32\n"),
+        ],
+        "  weight_group:",
+        "numerics.weight_group: 32, and no program uses small: engines.small.memories.input is far, "
+        "compiled programs have it in sram",
     ),
     "weights in groups on an array without": (
         [(NUMERICS, f"{NUMERICS}  weight_group: 32\n")],

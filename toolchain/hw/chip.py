@@ -163,7 +163,13 @@ class Chip(Section):
     @cached_property
     def numerics(self) -> Numerics:
         """How the machine computes: what everything but this package reads of `numerics`, and of the accumulators' width."""
-        return described(self.numerics_keys, self.array.accumulators.bits, group_form(self.engines))
+        return described(self.numerics_keys, self.array.accumulators.bits, group_form(self.used_arrays))
+
+    @property
+    def used_arrays(self) -> dict[str, Engine]:
+        """By name; all of them where programs can use none."""
+        units = self.workers("mac_array") or self.of_kind("mac_array")
+        return {unit.engine: self.engines[unit.engine] for unit in units}
 
     @cached_property
     def spaces(self) -> tuple[Space, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from toolchain.hw.chip import Chip
-from toolchain.hw.engines import WeightGroups, grouped_arrays
+from toolchain.hw.engines import WeightGroups, group_sizes, grouped_arrays
 from toolchain.hw.source import KeyPath
 
 _LEAST_MINIMUM = 8  # bits: of a scale of 4 bits, a minimum of as many whole steps each way and 4 bits of fractions
@@ -34,3 +34,11 @@ def _alone(groups: WeightGroups, most: int | None) -> Iterator[tuple[KeyPath, st
             yield ("sizes", i), reason
     if 0 < groups.minimum_bits < _LEAST_MINIMUM:
         yield ("minimum_bits",), f"{groups.minimum_bits} are too few for a minimum: {_LEAST_MINIMUM} to 16, or 0 for none"
+
+
+def unused_groups(chip: Chip) -> Iterator[tuple[KeyPath, str]]:
+    """Of a chip that breaks no other rule: groups that only arrays have which programs do not use."""
+    wanted = chip.numerics_keys.weight_group
+    if wanted not in (0, *group_sizes(chip.used_arrays)):
+        having = [name for name, groups in grouped_arrays(chip.engines).items() if wanted in groups.sizes]
+        yield ("numerics", "weight_group"), f"{wanted}, and no program uses {', '.join(having)}: {chip.unused[having[0]]}"

@@ -9,7 +9,7 @@ from toolchain.bounds import SRAM_BYTES
 from toolchain.hw.accumulators import broken_accumulators
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import Dma, Engine, MacArray, group_sizes
-from toolchain.hw.groups import broken_groups
+from toolchain.hw.groups import broken_groups, unused_groups
 from toolchain.hw.quantities import write_bytes
 from toolchain.hw.source import KeyPath
 from toolchain.hw.units import SUMS, operand_memories, unit_names
@@ -33,7 +33,7 @@ def broken_rules(chip: Chip) -> list[Broken]:
     """Every rule that `chip` breaks, as (path of the value, reason)."""
     found = [*_maps(chip), *_memories(chip), *_arrays(chip), *broken_accumulators(chip), *broken_groups(chip)]
     found += [*_units(chip), *_numerics(chip), *_control(chip)]
-    return found or list(_sync(chip))
+    return found or [*_sync(chip), *unused_groups(chip)]
 
 
 def _control(chip: Chip) -> Iterator[Broken]:
