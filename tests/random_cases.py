@@ -134,23 +134,29 @@ _CONTROLS: tuple[dict[str, Any], ...] = (
 
 
 def _types(draw: Any, numerics: dict[str, Any], mac: dict[str, Any]) -> CodeType:
-    """Of activations, which this gives, and of weights; what sums and tables of 16 bits need."""
+    """Of activations and of weights, and what sums and tables of 16 bits need. Gives the widest of the activations."""
     activation = CodeType(draw(st.sampled_from(get_args(ActivationName))))
     weight = draw(st.sampled_from(get_args(WeightName)))
-    pair = {"activation": activation, "weight": weight}
-    others = [rate for rate in mac["types"][1:] if (rate["activation"], rate["weight"]) != (activation, weight)]
-    mac["types"] = [{**mac["types"][0], **pair}, *others]
-    interpolation = draw(st.sampled_from(["tosa", "tflite"])) if activation.interpolates else "none"
-    numerics |= {**pair, "table": {"entries": activation.table_entries, "interpolation": interpolation}}
+    others = [name for name in get_args(ActivationName) if name != activation]
+    more = draw(st.sampled_from([[], [], others[:1], others[1:], others, others[::-1]]))
+    types = [activation, *(CodeType(name) for name in more)]
+    known = [(rate["activation"], rate["weight"]) for rate in mac["types"]]
+    pairs = [{"activation": name, "weight": weight, "rate": draw(st.sampled_from([1.0, 0.5]))} for name in types]
+    mac["types"] = [*pairs, *(r for r, (a, w) in zip(mac["types"], known) if w != weight or a not in types)]
+    interpolation = draw(st.sampled_from(["tosa", "tflite"])) if any(t.interpolates for t in types) else "none"
+    table = {"entries": activation.table_entries, "interpolation": interpolation}
+    numerics |= {"activation": activation, "more_activations": more, "weight": weight, "table": table}
     numerics["add_left_shift"] = min(numerics["add_left_shift"], 31 - activation.bits)
-    if activation.bits > 8:
+    widest = max(types, key=lambda codes: codes.bits)
+    if widest.bits > 8:
         mac["accumulators"]["bits"] = max(mac["accumulators"]["bits"], 40)
-    return activation
+    return widest
 
 
 def _numerics(draw: Any, numerics: dict[str, Any]) -> None:
     kind = draw(st.sampled_from(["multiplier", "multiplier", "pow2", "float32", "scale16"]))
-    numerics["symmetric_activations"] = CodeType(numerics["activation"]).low < 0 and draw(st.booleans())
+    signed = all(CodeType(n).low < 0 for n in (numerics["activation"], *numerics["more_activations"]))
+    numerics["symmetric_activations"] = signed and draw(st.booleans())
     numerics["weights_per_channel"] = draw(st.booleans())
     numerics["per_op"] = {}
     numerics["overflow"] = draw(st.sampled_from(["saturate", "saturate", "wrap"]))

@@ -17,6 +17,8 @@ from toolchain.errors import CompileError
 from toolchain.runtime import Session, random_feeds, verify
 
 CASES = int(os.environ.get("RANDOM_CASES", "300"))
+PATTERNS = [("*",), ("*[02468]",), ("*[13579]",), ("*[02468]", "*[13579]"), ("*[01234]", "*[05]")]  # of names of tensors
+integers = st.integers(0, 2)
 PARTS = 6  # tests of their own, so that they run side by side
 
 
@@ -39,17 +41,24 @@ def test_simulator_equals_reference(folder: Path, part: int) -> None:
     phases=[Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
-@given(model=networks(), machine=machines(), level=st.sampled_from([2, 2, 0, 1, 3]))
-def equal_on_drawn_case(folder: Path, model: DrawnModel, machine: DrawnMachine, level: int) -> None:
-    path = folder / "random.onnx"
+@given(
+    model=networks(), machine=machines(), level=st.sampled_from([2, 2, 0, 1, 3]), patterns=st.sampled_from(PATTERNS), at=integers
+)
+def equal_on_drawn_case(
+    folder: Path, model: DrawnModel, machine: DrawnMachine, level: int, patterns: tuple[str, ...], at: int
+) -> None:
+    path, codes = folder / "random.onnx", machine.machine.chip.code_types
     onnx.save(model.proto, path)
+    types = tuple(f"{pattern}={codes[(at + i) % len(codes)]}" for i, pattern in enumerate(patterns)) if len(codes) > 1 else ()
     try:
-        built = build(path, BuildOptions(machine.machine, level=level))
+        built = build(path, BuildOptions(machine.machine, level=level, types=types))
     except CompileError as fault:
-        # The one thing a machine may refuse: an instruction that cannot fit its SRAM.
-        assert "smallest tile needs" in str(fault), fault
-        event("refused: SRAM too small")
+        # What a machine may refuse: an instruction that cannot fit its SRAM; types of tensors where it holds none of the names.
+        small = "smallest tile needs" in str(fault)
+        assert small or (types and "holds no such tensor" in str(fault)), fault
+        event("refused: SRAM too small" if small else "refused: no tensor of such a name")
         return
+    event(f"types: {', '.join(sorted({t.dtype for t in built.container.graph.types.values() if t.quant is not None}))}")
     assert not built.figures["warnings"], built.figures["warnings"]
     feeds = random_feeds(built.container.inputs, seed=7)
     reference = Session(built.data, backend="reference")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 
+from quant.fixed_point.core.codes import CodeType
 from toolchain.hw import Chip, write_bytes, write_hertz
 from toolchain.isa.machine import Machine
 from toolchain.isa.plan import BitField, Isa, OperationPlan, slot
@@ -76,15 +77,22 @@ def _engines(machine: Machine) -> Iterator[str]:
 
 
 def _codes(chip: Chip) -> Iterator[str]:
-    codes, weights = chip.numerics.activation, chip.numerics.weight
-    entries = "the least code's first" if not codes.interpolates else "the ends of its segments from the least code on"
+    first, *others = chip.code_types
     yield "## Codes"
     yield ""
     yield (
-        f"Activations are {codes}, {codes.low} to {codes.high}: so are zero points, clamps and values of fills. "
-        f"Weights are {weights}. A function's table has {codes.table_entries} entries of {codes}, {entries}."
+        f"Activations are {first}, {first.low} to {first.high}: so are zero points, clamps and values of fills. "
+        f"Weights are {chip.numerics.weight}. {_table_of(first)}"
     )
+    if others:
+        yield f"Where an operation says so, an operand's codes are of another type. Types by their numbers: 0 {first}; and"
+        yield from (f"- {i} {codes}, {codes.low} to {codes.high}. {_table_of(codes)}" for i, codes in enumerate(others, 1))
     yield ""
+
+
+def _table_of(codes: CodeType) -> str:
+    entries = "the least code's first" if not codes.interpolates else "the ends of its segments from the least code on"
+    return f"A function's table has {codes.table_entries} entries of {codes}, {entries}."
 
 
 def _descriptor_forms(table: DescriptorTable) -> Iterator[str]:
@@ -163,6 +171,8 @@ def c_header(machine: Machine) -> str:
     lines = [f"/* Instruction set {isa.name}. Made from its table; value = stored * STEP + BIAS. */", f"#ifndef {guard}"]
     lines += [f"#define {guard}", "", f"#define NPU_WORD_BITS {isa.table.word_bits}"]
     codes = machine.chip.numerics.activation
+    if len(machine.chip.code_types) > 1:
+        lines += [f"#define NPU_TYPE_{codes.upper()} {i}" for i, codes in enumerate(machine.chip.code_types)]
     lines += [f"#define NPU_ACTIVATION_LOW ({codes.low})", f"#define NPU_ACTIVATION_HIGH {codes.high}"]
     if isinstance(isa.table, RegisterTable):
         lines += _register_header(isa.table)

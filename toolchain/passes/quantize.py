@@ -26,6 +26,7 @@ from toolchain.ops.kit.operator import FloatOp, brought, operator_of, same_scale
 from toolchain.ops.movement import Concat, Pad
 from toolchain.ops.pool.geometry import Geometry, all_windows_meet
 from toolchain.ops.pool.rules import MaxPool
+from toolchain.ops.unary import Unary
 
 _WIDEST = 2.0**8  # more would leave an 8-bit tensor no codes
 _INT32 = (-(2**31), 2**31 - 1)
@@ -51,11 +52,13 @@ class _Scope:
     wider: dict[str, Range] = field(default_factory=dict)
 
     def quant(self, tensor: str) -> Quant:
+        if tensor in self.inners:
+            return self.inners[tensor][0]
         value = self.graph.constants.get(tensor)
         return self.quants[tensor] if value is None else self.constant_quant(value, tensor)
 
     def codes(self, tensor: str) -> CodeType:
-        return self.types.get(tensor, self.chip.code_types[0])
+        return self.inners[tensor][1] if tensor in self.inners else self.types.get(tensor, self.chip.code_types[0])
 
     def numerics(self, tensor: str) -> Numerics:
         return self.chip.numerics.of(self.codes(tensor))
@@ -230,7 +233,9 @@ def _type_inner(made: list[Node], node: Node, types: dict[str, TensorType], orig
 
 def assign_types(graph: Graph, chip: Chip, asked: Mapping[str, CodeType]) -> dict[str, CodeType]:
     """The type of every tensor of the chip: what is asked of the model's tensor that it is or becomes, else the machine's first.
-    Movers keep their input's; what is asked of one of their tensors, the widest where they differ, holds for all of them."""
+    Movers keep their input's; what is asked of one of their tensors, the widest where they differ, holds for all of them. So do
+    functions of one tensor where the machine cannot rescale: a table has one type."""
+    apart = "rescale" in chip.functions
     nodes = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
     root: dict[str, str] = {}
     for node in nodes:
@@ -238,7 +243,8 @@ def assign_types(graph: Graph, chip: Chip, asked: Mapping[str, CodeType]) -> dic
             if name and name not in graph.constants:
                 root.setdefault(name, name)
         for name in node.outputs:
-            root[name] = root[node.inputs[0]] if same_scale(node.op) else name
+            kept = same_scale(node.op) or (isinstance(node.op, Unary) and not apart)
+            root[name] = root[node.inputs[0]] if kept else name
     adopted = _adopted(nodes, graph)
     wanted: dict[str, CodeType] = {}
     for name, own in root.items():
