@@ -185,6 +185,11 @@ CASES = {
         "      - {activation: int8, weight: int8}\n      - {activation: int8, weight: int8}\n",
         "mine.yaml:{line}: engines.mac.types[1]: int8 by int8 is given twice",
     ),
+    "a type of activations twice": (
+        "  activation: int8\n",
+        "  more_activations: [int8]\n  activation: int8\n",
+        "mine.yaml:{line}: numerics.more_activations[0]: int8 is given twice",
+    ),
     "post operation twice": (
         "post: [table, add]",
         "post: [add, table, add]",

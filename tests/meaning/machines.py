@@ -8,9 +8,13 @@ from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
 
+from toolchain.hw import read_source
 from toolchain.hw.chip import Chip
 from toolchain.hw.rules import broken_rules
 from toolchain.isa import Machine, load_machine
+from toolchain.isa.machine import read_table
+from toolchain.isa.plan import Isa
+from toolchain.isa.starter import starter_table
 
 
 @cache
@@ -37,3 +41,16 @@ def _like_edge16(name: str, numerics: Mapping[str, object], mac: Mapping[str, ob
     chip = Chip.model_validate_json(json.dumps(data))
     assert not broken_rules(chip), broken_rules(chip)
     return replace(base, chip=chip)
+
+
+@cache
+def mixed_machine() -> Machine:
+    """Both: int8 where nothing is asked for, int16 where it is. What it shares with each of the two is theirs."""
+    table = {"entries": 256, "interpolation": "tosa"}
+    numerics = {"more_activations": ["int16"], "rounding": "single_half_up", "table": table, "add_left_shift": 14}
+    types = [{"activation": "int8", "weight": "int8"}, {"activation": "int16", "weight": "int8"}]
+    mac = {"types": types, "accumulators": {"bits": 48, "entries": 4096}}
+    base = _like_edge16("edge16_mixed", numerics, mac)
+    fields, faults = read_table(read_source(starter_table(base.chip, "descriptors"), "mixed.yaml"))
+    assert fields is not None, faults
+    return replace(base, isa=Isa(fields))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.errors import ScaleRangeError
 from quant.fixed_point.core.numerics import Numerics
 from quant.fixed_point.core.scale import choose_scale
@@ -250,13 +251,11 @@ class Unary(FloatOp):
         """A table has one type: that of more bits, from or to which the other is rescaled."""
         (source,), (target,) = node.inputs, node.outputs
         read, made = scope.codes(source), scope.codes(target)
-        step = 2.0 ** abs(read.bits - made.bits)
         if made.bits > read.bits:
-            fine, inner = Quant(x.scale / step, 0), f"{source}@{node.name}"
+            fine, inner = _in_type(x, read, made), f"{source}@{node.name}"
             before = rescaled(f"{node.name}.rescale", source, inner, fine, made, scope)
             return [before, *self._lookup(replace(node, inputs=(inner,)), fine, y, scope)]
-        zero = 0 if made.bits < read.bits else y.zero_point - made.low + read.low
-        fine, inner = Quant(y.scale / step, zero), f"{target}@{node.name}"
+        fine, inner = _in_type(y, made, read), f"{target}@{node.name}"
         scope.inner(inner, fine, read)
         after = rescaled(f"{node.name}.rescale", inner, target, y, made, scope)
         return [*self._lookup(replace(node, outputs=(inner,)), x, fine, scope), after]
@@ -304,6 +303,12 @@ class Unary(FloatOp):
         low, high = clamp_codes(bounds, y, codes)
         requant = scope.requant(x.scale / y.scale, "rescale", codes, y.zero_point, low, high, where=node.name)
         return Node(node.name, Rescale(x.zero_point, requant), node.inputs, node.outputs, node.sources)
+
+
+def _in_type(quant: Quant, codes: CodeType, wider: CodeType) -> Quant:
+    """The scale at which codes of at least as many bits hold what these hold."""
+    step = 2 ** (wider.bits - codes.bits)
+    return Quant(quant.scale / step, (quant.zero_point - codes.low) * step + wider.low)
 
 
 def make_table(function: Function, x: Quant, y: Quant, numerics: Numerics) -> LookupTable:

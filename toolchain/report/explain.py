@@ -38,11 +38,24 @@ def explained(
     `made_by`: "model", or "compiler" for a layer that the model does not have, which stands before the node that it serves.
     """
     layers = list(layers)
-    why = causes(container, flows, dict(nodes), resident)
+    why = _with_types(causes(container, flows, dict(nodes), resident), container)
     owner = {source: layer for layer in layers for source in layer["sources"]}
     views = {source for node in container.graph.nodes if isinstance(node.op, Reshape) for source in node.sources}
     rows = [_row(name, op, owner.get(name), name in views, host.get(name), why) for name, op in nodes]
     return _with_made(rows, layers, container, why)
+
+
+def _with_types(why: Mapping[str, Sequence[str]], container: Container) -> Mapping[str, Sequence[str]]:
+    """And the types of each layer's codes, where a machine has several."""
+    graph, known = container.graph, container.machine.chip.code_types
+    if len(known) == 1:
+        return why
+    found = dict(why)
+    for node in graph.nodes:
+        read = [graph.types[n].dtype for n in node.inputs if n and n not in graph.constants]
+        made = graph.types[node.outputs[0]].dtype
+        found[node.name] = (*why.get(node.name, ()), f"codes: {', '.join(dict.fromkeys(read)) or 'none'} to {made}")
+    return found
 
 
 def _row(

@@ -1,0 +1,55 @@
+"""Tensors with types of their own mean what the file means: one type throughout is the machine of that type, bit for bit, and
+finer tensors among coarser ones lose nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quant.error import sqnr_db
+from tests.meaning.case import Case
+from tests.meaning.judge import in_float, save
+from tests.meaning.machines import int8_machine, int16_machine, mixed_machine
+from tests.meaning.test_cases import CASES
+from toolchain.api import BuildOptions, build
+from toolchain.isa import Machine
+from toolchain.runtime import Session
+
+WORSE_DB = 3.0  # by chance of rounding, where some tensors are finer
+EACH = 6  # of so many cases one is fast
+
+
+def outputs(case: Case, machine: Machine, folder: Path, *types: str) -> tuple[list[list[np.ndarray]], list[str]]:
+    """Of each sample, by the integer reference (the build holds the program to it); and the model's tensors that the chip has."""
+    model, data = save(case.proto, case.samples, folder)
+    built = build(model, BuildOptions(machine, calibration=str(data), types=types))
+    session, names = Session(built.container, backend="reference"), [o.name for o in case.proto.graph.output]
+    graph = built.container.graph
+    held = sorted({n for n, t in graph.types.items() if t.quant is not None and n not in graph.constants})
+    return [session.run(names, s) for s in case.samples], held
+
+
+@pytest.mark.parametrize("name", [n if i % EACH == 0 else pytest.param(n, marks=pytest.mark.slow) for i, n in enumerate(CASES)])
+def test_types_mean_what_the_file_means(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    coarse, held = outputs(case, int8_machine(), tmp_path)
+    same, _ = outputs(case, mixed_machine(), tmp_path)
+    if not held:
+        return
+    fine, _ = outputs(case, int16_machine(), tmp_path)
+    throughout, _ = outputs(case, mixed_machine(), tmp_path, "*=int16")
+    for one, other in zip(fine, throughout):
+        for a, b in zip(one, other):
+            np.testing.assert_array_equal(a, b)
+    expected = in_float(case.proto, case.samples)
+    made = [n for node in case.proto.graph.node for n in node.output if n in held]
+    for chosen in (made[::2], made[1::2]):
+        if not chosen:
+            continue
+        mixed, _ = outputs(case, mixed_machine(), tmp_path, *(f"{n}=int16" for n in chosen))
+        for i, output in enumerate(case.proto.graph.output):
+            real, alone, beside, got = (np.stack([run[i] for run in runs]) for runs in (expected, coarse, same, mixed))
+            if real.dtype.kind == "f":
+                assert sqnr_db(real, got) >= min(sqnr_db(real, alone), sqnr_db(real, beside)) - WORSE_DB, output.name
