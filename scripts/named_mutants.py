@@ -16,8 +16,8 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
     (
         "MatMul's output zero point dropped",
         f"{OPS}/matrix_product.py",
-        '"matrix_product", y.zero_point, low',
-        '"matrix_product", 0, low',
+        '"matrix_product", codes, y.zero_point, low',
+        '"matrix_product", codes, 0, low',
     ),
     (
         "Mul with the scale of one operand",
@@ -122,7 +122,12 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
         "(pads[0], pads[1], pads[2], pads[3])",
         "(pads[1], pads[0], pads[3], pads[2])",
     ),
-    ("parts of a Concat are not rescaled", f"{OPS}/movement.py", "            if x == y:\n", "            if True:\n"),
+    (
+        "parts of a Concat are not rescaled",
+        f"{OPS}/movement.py",
+        "            if (scope.quant(name), scope.codes(name)) == (y, codes):\n",
+        "            if True:\n",
+    ),
     ("linear Resize's taps exchanged", f"{OPS}/resize.py", "1 - (at - left), at - left", "at - left, 1 - (at - left)"),
     (
         "accesses of the second operand dropped",

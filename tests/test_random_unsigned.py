@@ -10,7 +10,7 @@ import onnx
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 
 from tests.random_cases import DrawnMachine, DrawnModel, machines, networks
-from tests.unsigned import HALF, signed
+from tests.unsigned import HALF, signed, unsigned
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.isa import Machine
@@ -42,7 +42,7 @@ def equal_on_drawn_case(folder: Path, model: DrawnModel, machine: DrawnMachine) 
     assume(machine.machine.chip.numerics.activation == "uint8")
     onnx.save(model.proto, folder / "random.onnx")
     try:
-        mine, other = (_ran(folder / "random.onnx", m) for m in (machine.machine, signed(machine.machine)))
+        mine, other = (_ran(folder / "random.onnx", m) for m in (unsigned(machine.machine), signed(machine.machine)))
     except CompileError as fault:
         assert "smallest tile needs" in str(fault), fault
         return

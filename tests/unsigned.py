@@ -29,7 +29,10 @@ def _with_codes(machine: Machine, wanted: CodeType) -> Machine:
     data = json.loads(machine.chip.model_dump_json())
     own = data["numerics"]["activation"]
     data["name"] += f"_{wanted}"
-    data["numerics"]["activation"] = wanted
+    data["numerics"] |= {"activation": wanted, "more_activations": [], "table": {"entries": 256}}
+    for engine in data["engines"].values():
+        if "types" in engine:
+            engine["types"] = [rate for rate in engine["types"] if rate["activation"] in (own, "int16")]
     for rate in (rate for engine in data["engines"].values() for rate in engine.get("types", ())):
         rate["activation"] = wanted if rate["activation"] == own else rate["activation"]
     chip = Chip.model_validate_json(json.dumps(data))
