@@ -42,7 +42,9 @@ def one_file_each(model: Path, options: dict[str, Any], sizes: dict[str, Any]) -
     return {name: build(model, BuildOptions(shapes=shapes, **options)) for name, shapes in sizes.items()}
 
 
-@pytest.mark.parametrize("machine", ["edge16", "ethos_u55_256", "wide32_w4a16"])
+@pytest.mark.parametrize(
+    "machine", ["edge16", *(pytest.param(m, marks=pytest.mark.slow) for m in ("ethos_u55_256", "wide32_w4a16"))]
+)
 def test_a_batch_in_one_file_gives_what_its_samples_give(machine: str) -> None:
     """The shipped classifier, calibrated once: the first entry is the file of its own, byte for byte, and a batch of eight images
     gives the bits of eight runs."""
@@ -147,6 +149,7 @@ def test_an_entry_alone_has_its_own_name(tmp_path: Path) -> None:
     assert np.array_equal(named, only)
 
 
+@pytest.mark.slow
 def test_tiles_that_are_cut_otherwise_share_their_bytes(tmp_path: Path) -> None:
     """MobileNet v1, 4.2 MB of weights, at two sizes: its programs load other tiles, the file has hardly more than the larger."""
     built = build(_mobilenet(tmp_path), BuildOptions("edge16", entries={n: {"input": (1, 3, s, s)} for n, s in SIDES.items()}))

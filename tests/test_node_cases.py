@@ -57,6 +57,7 @@ ELSEWHERE = (  # on the host, wholly or partly; or refused
 )
 
 
+@pytest.mark.slow
 def test_sample_of_node_cases(tmp_path: Path) -> None:
     pytest.importorskip("onnx.backend.test.case.node", reason="the installed onnx has no node cases")
     found = tmp_path / "found.json"

@@ -27,7 +27,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("random")
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))])
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
 def test_simulator_equals_reference(folder: Path, part: int) -> None:
     """The same cases each time, others in each part; with RANDOM_CASES others each time."""
     check = equal_on_drawn_case if "RANDOM_CASES" in os.environ else seed(part)(equal_on_drawn_case)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 
 from tests.random_cases import DrawnMachine, DrawnModel, machines, networks
@@ -20,6 +21,7 @@ from toolchain.runtime.session import Run
 CASES = int(os.environ.get("RANDOM_CASES", "16"))
 
 
+@pytest.mark.slow
 def test_codes_are_128_higher_than_those_of_int8(tmp_path: Path) -> None:
     (equal_on_drawn_case if "RANDOM_CASES" in os.environ else seed(7)(equal_on_drawn_case))(tmp_path)
 

@@ -149,6 +149,7 @@ def test_weights_are_the_chips_codes(tmp_path: Path) -> None:
     assert not any(i.data_type == onnx.TensorProto.FLOAT and np.prod(i.dims) > 4 for i in proto.graph.initializer)
 
 
+@pytest.mark.slow
 def test_the_classifier_names_the_same_classes() -> None:
     """On 350 of its 2,000 images, of which both get as many right: 1,862. With float32 scales 97.7 % of all logits are equal,
     and the others a step apart."""

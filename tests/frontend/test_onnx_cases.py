@@ -54,6 +54,7 @@ def usable(proto: onnx.ModelProto, values: list[Any]) -> bool:
     return 9 <= opset <= newest_opset() and not any(n.domain or n.op_type == "Optional" for n in proto.graph.node)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_same_as_before(tmp_path: Path) -> None:
     checked = 0

@@ -18,7 +18,7 @@ from toolchain.schedule.options import LEVELS
 
 GOLDEN = Path(__file__).parent / "networks.txt"
 LEVEL = 2  # what a build does unless told otherwise
-LARGE = "resnet50_224"
+LARGE, LARGER = "resnet50_224", ("mobilenet_v1_224", "mobilenet_v2_224", "yolov5n_silu_320")
 SMALL = "resnet8_cifar"  # a network of convolutions and sums that is cheap enough for every level
 LARGEST_ERROR, MEAN_ERROR = 0.035, 0.003  # of the cost model's cycles against the simulator's
 PAIRS = [(n, m, LEVEL) for n in NETWORKS for m in shipped_names()]
@@ -37,7 +37,7 @@ def read_golden() -> dict[str, str]:
 
 
 def _marked(network: str, machine: str, level: int) -> Any:
-    slow = network == LARGE and machine != shipped_names()[0]
+    slow = network == LARGE or (network in LARGER and machine != shipped_names()[0])
     return pytest.param(network, machine, level, marks=[pytest.mark.slow] if slow else [])
 
 

@@ -27,11 +27,12 @@ PARTS = 4  # tests of their own, so that they run side by side
 SAMPLES = 8
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))])
 def test_means_what_the_file_means(part: int) -> None:
     drawn(part)
 
 
+@pytest.mark.slow
 def test_every_operator_of_the_chip_is_drawn() -> None:
     seen: Seen = set().union(*(drawn(part) for part in range(PARTS)))
     kinds = {"float operator", "integer operator", "optional part", "select"}

@@ -18,7 +18,7 @@ from toolchain.isa import Machine
 from toolchain.runtime import Session
 
 WORSE_DB = 3.0  # by chance of rounding, where some tensors are finer
-EACH = 6  # of so many cases one is fast
+EACH = 12  # of so many cases one is fast
 
 
 def outputs(case: Case, machine: Machine, folder: Path, *types: str) -> tuple[list[list[np.ndarray]], list[str]]:

@@ -28,6 +28,7 @@ FLOAT_OPERANDS = ("Add", "Div", "Mul", "PRelu", "Sub")  # quantize_static leaves
 CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
 
 
+@pytest.mark.slow
 def test_within_one_step_of_onnxruntime(tmp_path: Path) -> None:
     """The same cases each time; with QUANT_CASES others each time."""
     check = within_one_step if "QUANT_CASES" in os.environ else seed(0)(within_one_step)

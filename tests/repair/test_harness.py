@@ -137,6 +137,7 @@ def classifier() -> tuple[Network, Quantization, list, list]:
     return net, plain(net, list(seen)), list(seen), list(held)
 
 
+@pytest.mark.slow
 def test_on_a_real_network_steps_that_hurt_are_not_kept(classifier) -> None:
     """Equalization costs the shipped classifier, whose weights have a scale for each channel, 0.8 dB; other observers 1.7."""
     net, before, seen, held = classifier

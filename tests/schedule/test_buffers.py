@@ -166,6 +166,7 @@ def test_its_latency_and_filling_are_charged(net: Net, make: Make) -> None:
     assert filled.figures["cycles"] >= 8 * 9 * 32 * 32
 
 
+@pytest.mark.slow
 def test_a_small_buffer_has_smaller_tiles(residual: Path, make: Make) -> None:
     large, more = built(residual, make(memory("64 KiB"), operands(CONSTANTS)))
     small, fewer = built(residual, make(memory("2 KiB"), operands(CONSTANTS)))

@@ -102,6 +102,7 @@ def _views(layer: Layer) -> dict[str, View]:
     return {n: View.whole(n, t) for n, t in layer.types.items()}
 
 
+@pytest.mark.slow
 @CASES
 @given(st.data(), st.one_of(convolutions(), convolutions(), others()))
 def test_a_few_tiles_of_each_kind_stand_for_all(data: Any, layer: Layer) -> None:
