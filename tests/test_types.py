@@ -115,3 +115,16 @@ def test_manual_and_header_number_the_types() -> None:
     assert "- 1 int16, -32768 to 32767. A function's table has 513 entries of int16" in "\n".join(manual(machine).splitlines())
     assert "#define NPU_TYPE_INT8 0\n#define NPU_TYPE_INT16 1\n" in c_header(machine)
     assert "NPU_TYPE" not in c_header(int8_machine())
+
+
+def test_the_remedy_of_a_coarse_layer_is_the_option(model: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data.npz"
+    np.savez(data, x=np.random.default_rng(0).normal(0, 1, (20, 4, 6, 6)).astype(np.float32))
+    before = build(model, BuildOptions(mixed_machine(), calibration=str(data))).figures
+    named = [part for worst in before["worst_layers"] for part in worst["remedy"].split(", or ") if part.startswith("--type ")]
+    assert named
+    types = tuple(part.removeprefix("--type ") for part in named)
+    after = build(model, BuildOptions(mixed_machine(), calibration=str(data), types=types)).figures
+    assert after["outputs"][0]["sqnr_db"] > before["outputs"][0]["sqnr_db"] + 1
+    other = build(model, BuildOptions(int8_machine(), calibration=str(data))).figures["worst_layers"]
+    assert not any("--type" in worst["remedy"] for worst in other)

@@ -283,8 +283,10 @@ def _remedy(row: LayerError, cause: Cause, found: Measured, quantized: Quantized
         ways.append(_other_range(row, cause, own.low, own.high, quantized))
     ways += [host] if host else []
     fine = cause not in ("weight rounding", "clipped tail", "accumulator overflow")
-    if numerics.activation.bits == 8 and fine and row.at_int16_db > row.alone_db + _LOST_DB:
-        ways.append("numerics.activation: int16 in the machine's file")
+    codes = CodeType(found.network.integer.types[row.block.tensor].dtype)
+    if codes.bits == 8 and fine and row.at_int16_db > row.alone_db + _LOST_DB:
+        named = f"--type {row.tensor}=int16"
+        ways.append(named if CodeType.INT16 in numerics.types else "numerics.activation: int16 in the machine's file")
     return ", or ".join(w for w in ways if w)
 
 
