@@ -6,7 +6,7 @@ import importlib
 import inspect
 import random
 import sys
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from simulator.state import State
 from simulator.values.context import Context
 from tests.controlled import CONTROL, with_control
 from tests.emitting import emitting
+from tests.meaning.machines import mixed_machine
 from toolchain.errors import InternalError
 from toolchain.hw import load_chip, shipped_names
 from toolchain.isa import Machine, c_header, decode, encode, load_machine, manual, starter_table, verilog_package
@@ -34,6 +35,7 @@ from toolchain.machine import (
     broken_capability,
     columns_of,
     demand,
+    suspects,
 )
 from toolchain.machine.registry import OPERATIONS
 
@@ -202,3 +204,22 @@ def test_the_parameters_of_an_addend_are_stated_once() -> None:
         assert names[names.index(ADDEND[0]) :][: len(ADDEND)] == ADDEND
         stating = [c for c in operation.__mro__ if set(ADDEND) & set(inspect.get_annotations(c))]
         assert stating == [WithAddend]
+
+
+def test_types_that_there_are_not_and_codes_that_a_type_has_not_are_refused_everywhere() -> None:
+    chip = mixed_machine().chip
+    seen: set[str] = set()
+    for operation in (o for o in OPERATIONS.values() if o.needed(chip)):
+        op = lowest(operation, mixed_machine())
+        plain = replace(op, **dict.fromkeys((name for name, _ in operation.typed()), 0))
+        for name in operation.type_numbers():
+            broken = replace(plain, **{name: 2})
+            assert broken_capability(broken, chip) == f"{name}=2, numerics.activation and more_activations name int8, int16"
+            assert suspects([plain, broken], chip)[1]
+        for name, kind in operation.typed():
+            narrow, wide = (replace(plain, **{name: 128, kind: number}) for number in (0, 1))
+            assert broken_capability(narrow, chip) == f"{name}=128, must be -128..127 (int8)"
+            assert list(suspects([narrow, wide], chip)) == [True, bool(suspects([plain], chip)[0])]
+            assert f"{name}=" not in (broken_capability(wide, chip) or "")
+            seen.add(name)
+    assert {"a_zero_point", "clamp_high", "add_addend_zero_point", "input_zero_point", "value"} <= seen

@@ -3,7 +3,7 @@ machine has several; the functions here hold for one number and for columns of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
@@ -32,19 +32,3 @@ def code_bytes(number: Whole, chip: Chip) -> Whole:
 def table_bytes(number: Whole, chip: Chip) -> Whole:
     """Of the table of a function of these codes: entries of their type."""
     return by_type(number, chip, lambda codes: codes.table_entries * codes.size_bytes)
-
-
-def broken_types(numbers: dict[str, int], chip: Chip) -> Iterator[str]:
-    """numbers: by the parameter that names a type."""
-    for name, number in numbers.items():
-        if not 0 <= number < len(chip.code_types):
-            yield f"{name}={number}, numerics.activation and more_activations name {', '.join(chip.code_types)}"
-
-
-def broken_codes(values: dict[str, int], number: int, chip: Chip) -> Iterator[str]:
-    """values: of the type of that number, by the parameter that holds them."""
-    if 0 <= number < len(chip.code_types):
-        codes = chip.code_types[number]
-        for name, value in values.items():
-            if not codes.low <= value <= codes.high:
-                yield f"{name}={value}, must be {codes.low}..{codes.high} ({codes})"

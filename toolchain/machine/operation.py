@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from functools import cache
+from itertools import chain
 from operator import attrgetter
 from typing import ClassVar, NamedTuple, TypeVar
 
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
+from toolchain.machine.codes import by_type, type_of
 from toolchain.machine.columns import Whole
 from toolchain.machine.parameter import Limit, Need, Parameter
 
@@ -183,6 +185,18 @@ class MachineOp:
 
     @classmethod
     @cache
+    def typed(cls) -> tuple[tuple[str, str], ...]:
+        """Parameters that are codes, each with the one that names their type."""
+        return tuple((name, p.typed_by) for name, p in cls.described().items() if p.typed_by is not None)
+
+    @classmethod
+    @cache
+    def type_numbers(cls) -> tuple[str, ...]:
+        """Parameters that name types."""
+        return tuple(name for name, p in cls.described().items() if p.names_type)
+
+    @classmethod
+    @cache
     def based(cls) -> tuple[tuple[str, str], ...]:
         """Parameters that name a base register, each with the address that it is added to."""
         return tuple((name, p.adds_to) for name, p in cls.described().items() if p.adds_to is not None)
@@ -254,12 +268,13 @@ def broken_capability(op: MachineOp, chip: Chip) -> str | None:
     for name, least in op.sizes():
         if getattr(op, name) < least:
             return f"{name}={getattr(op, name)}, must be at least {least}"
-    return next(_unknown_bases(op, chip), None) or next(op.broken(chip), None) or next(_beyond(op, chip), None)
+    checks = (_unknown_bases(op, chip), _unknown_types(op, chip), op.broken(chip), _beyond(op, chip))
+    return next(chain.from_iterable(checks), None)
 
 
 def suspects(ops: Sequence[MachineOp], chip: Chip) -> NDArray[np.bool_]:
-    """bool[op]: whether sizes, base registers or `limits` let `broken_capability` find something. What `broken` finds is seen
-    one operation at a time."""
+    """bool[op]: whether sizes, base registers, types or `limits` let `broken_capability` find something. What `broken` finds
+    is seen one operation at a time."""
     found = np.zeros(len(ops), bool)
     for members in alike(ops).values():
         found[members] = _outside(columns_of([ops[i] for i in members]), chip)
@@ -275,13 +290,20 @@ def alike(ops: Sequence[MachineOp]) -> dict[tuple[type[MachineOp], int], list[in
 
 
 def _outside(op: MachineOp, chip: Chip) -> Whole:
-    """Where a parameter is outside its size, its base registers or its limit."""
+    """Where a parameter is outside its size, its base registers, its type or its limit."""
     found: Whole = False
     for name, least in op.sizes():
         found = found | (getattr(op, name) < least)
     for name, _ in op.based():
         value = getattr(op, name)
         found = found | (value < 0) | (value > op.need(name, chip).high)
+    for name in op.type_numbers():
+        value = getattr(op, name)
+        found = found | (value < 0) | (value >= len(chip.code_types))
+    for name, kind in op.typed():
+        value, number = getattr(op, name), getattr(op, kind)
+        low, high = by_type(number, chip, lambda codes: codes.low), by_type(number, chip, lambda codes: codes.high)
+        found = found | (value < low) | (value > high)
     for together in op.limited().values():
         for name, limit in together:
             most = limit.of(type(op), chip)
@@ -297,6 +319,17 @@ def _unknown_bases(op: MachineOp, chip: Chip) -> Iterator[str]:
             held = f"control.bases={chip.control.bases}"
             known = op.need(name, chip).high or not chip.control.bases
             yield f"{name}={value}, the machine has {held if known else f'{held}, and no control.operand_bases'}"
+
+
+def _unknown_types(op: MachineOp, chip: Chip) -> Iterator[str]:
+    """Numbers of no type, and codes that their type has not."""
+    for name in op.type_numbers():
+        if not 0 <= getattr(op, name) < len(chip.code_types):
+            yield f"{name}={getattr(op, name)}, numerics.activation and more_activations name {', '.join(chip.code_types)}"
+    for name, kind in op.typed():
+        value, codes = getattr(op, name), type_of(getattr(op, kind), chip)
+        if not codes.low <= value <= codes.high:
+            yield f"{name}={value}, must be {codes.low}..{codes.high} ({codes})"
 
 
 def _beyond(op: MachineOp, chip: Chip) -> Iterator[str]:

@@ -88,6 +88,7 @@ class Limit:
 class Parameter:
     """unit: bytes, elements, bits, codes or none. least: checked in every program. kinds: the enumeration of its codes.
     choice: tables of machines where it has one value, `absent`, may leave it out. adds_to: the address a base is added to.
+    names_type: a number in `chip.code_types`; typed_by: of a code, the parameter that names its type.
     way_out: of an array's operation: what becomes of its sums, and nothing that they depend on."""
 
     unit: str
@@ -99,6 +100,8 @@ class Parameter:
     absent: int = 0
     adds_to: str | None = None
     way_out: bool = False
+    names_type: bool = False
+    typed_by: str | None = None
 
 
 def parameter(unit: str, values: Values, **more: Any) -> Any:
@@ -297,13 +300,13 @@ def window_extent_of(name: str, index: int) -> Any:
 # Codes and scales
 
 
-def code() -> Any:
-    """An activation's code: a bound of a clamp, a value."""
-    return parameter("codes", _code)
+def code(of: str) -> Any:
+    """An activation's code: a bound of a clamp, a value. of: the parameter that names its type."""
+    return parameter("codes", _code, typed_by=of)
 
 
-def zero_point() -> Any:
-    return parameter("codes", _zero_point)
+def zero_point(of: str) -> Any:
+    return parameter("codes", _zero_point, typed_by=of)
 
 
 def _code(operation: Any, chip: Chip) -> Need:
@@ -367,7 +370,7 @@ def only_with(post: str, wanted: Any) -> Any:
             return inner.values(operation, chip)
         return Need(0, 0, f"{chip.key('mac_array')}.post has no {post}")
 
-    return on_the_way_out(parameter(inner.unit, values))
+    return on_the_way_out(field(metadata={"parameter": replace(inner, values=values)}))
 
 
 def _posted(post: str, chip: Chip) -> bool:
@@ -428,7 +431,7 @@ def code_type() -> Any:
     def values(operation: Any, chip: Chip) -> Need:
         return Need(0, len(chip.code_types) - 1, "numerics.more_activations")
 
-    return choice("", values)
+    return choice("", values, names_type=True)
 
 
 def base_of(address: str) -> Any:

@@ -33,9 +33,9 @@ class WithAddend:
     addend_address: int = only_with("add", operand_address("input"))
     addend_row_stride: int = only_with("add", operand_stride("input"))
     addend_column_stride: int = only_with("add", operand_stride("input"))
-    add_input_zero_point: int = only_with("add", zero_point())
-    add_addend_zero_point: int = only_with("add", zero_point())
-    add_output_zero_point: int = only_with("add", zero_point())
+    add_input_zero_point: int = only_with("add", zero_point("output_type"))
+    add_addend_zero_point: int = only_with("add", zero_point("addend_type"))
+    add_output_zero_point: int = only_with("add", zero_point("output_type"))
     add_left_shift: int = only_with("add", left_shift())
     add_input_multiplier: int = only_with("add", multiplier())
     add_input_shift: int = only_with("add", shift())
@@ -43,8 +43,8 @@ class WithAddend:
     add_addend_shift: int = only_with("add", shift())
     add_output_multiplier: int = only_with("add", multiplier())
     add_output_shift: int = only_with("add", shift())
-    add_clamp_low: int = only_with("add", code())
-    add_clamp_high: int = only_with("add", code())
+    add_clamp_low: int = only_with("add", code("output_type"))
+    add_clamp_high: int = only_with("add", code("output_type"))
 
     def addend_bytes(self, channels: Whole, number: Whole, chip: Chip) -> Whole:
         """Of the addend of one pixel; number: of its type."""

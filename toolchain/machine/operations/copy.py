@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from toolchain.hw.chip import Chip
-from toolchain.machine.codes import broken_types, code_bytes
+from toolchain.machine.codes import code_bytes
 from toolchain.machine.columns import Whole, is_column, where
 from toolchain.machine.operation import Access, Demand
 from toolchain.machine.operations.move import Move
@@ -106,7 +106,6 @@ class Copy(Move):
         yield from Move.broken(self, chip)
         if self.transpose and not self.unit_in(chip).dma.transpose_block:
             yield f"transpose=1, the machine has {self.unit_in(chip).key}.transpose_block=0"
-        yield from broken_types({"element_type": self.element_type}, chip)
         size = code_bytes(self.element_type, chip)
         if self.transpose and self.inner_bytes % size:
             yield f"transpose=1 of {self.inner_bytes} bytes, no whole elements of {size}"

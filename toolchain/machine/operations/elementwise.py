@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from toolchain.hw.chip import Chip
-from toolchain.machine.codes import broken_types, code_bytes
+from toolchain.machine.codes import code_bytes
 from toolchain.machine.columns import Whole, where
 from toolchain.machine.operation import Access, Demand, MachineOp, traffic
 from toolchain.machine.parameter import (
@@ -66,9 +66,9 @@ class Elementwise(MachineOp):
     output_address: int = operand_address("output")
     output_row_stride: int = operand_stride("output")
     output_column_stride: int = operand_stride("output")
-    a_zero_point: int = zero_point()
-    b_zero_point: int = zero_point()
-    output_zero_point: int = zero_point()
+    a_zero_point: int = zero_point("a_type")
+    b_zero_point: int = zero_point("b_type")
+    output_zero_point: int = zero_point("output_type")
     left_shift: int = left_shift()
     a_multiplier: int = multiplier()
     a_shift: int = shift()
@@ -76,8 +76,8 @@ class Elementwise(MachineOp):
     b_shift: int = shift()
     output_multiplier: int = multiplier()
     output_shift: int = shift()
-    clamp_low: int = code()
-    clamp_high: int = code()
+    clamp_low: int = code("output_type")
+    clamp_high: int = code("output_type")
     unit: int = unit_number()
     a_base: int = operand_base_of("a_address")
     b_base: int = operand_base_of("b_address")
@@ -125,10 +125,8 @@ class Elementwise(MachineOp):
             return
         if name not in self.unit_in(chip).vector.functions:
             yield f"{self.unit_in(chip).key}.functions has no {name}"
-        types = {"a_type": self.a_type, "b_type": self.b_type, "output_type": self.output_type}
-        yield from broken_types(types, chip)
-        for operand, stride in (("a", self.a_channel_stride), ("b", self.b_channel_stride)):
-            size = code_bytes(types[f"{operand}_type"], chip)
+        for operand, stride, number in (("a", self.a_channel_stride, self.a_type), ("b", self.b_channel_stride, self.b_type)):
+            size = code_bytes(number, chip)
             unused = operand == "b" and self.kind == ElementwiseKind.RESCALE
             if self.channels > 1 and stride not in (0, size) and not unused:
                 yield f"{operand}_channel_stride={stride}, must be 0 (broadcast) or {size} (one element)"

@@ -54,9 +54,9 @@ class _Taken(MachineOp):
     output_row_stride: int = operand_stride("output")
     output_column_stride: int = operand_stride("output")
     parameter_address: int = operand_address("tables", PARAMETER_BYTES)
-    output_zero_point: int = zero_point()
-    clamp_low: int = code()
-    clamp_high: int = code()
+    output_zero_point: int = zero_point("output_type")
+    clamp_low: int = code("output_type")
+    clamp_high: int = code("output_type")
     use_table: int = post_flag("table")
     table_address: int = only_with("table", operand_address("tables", 1))
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from toolchain.hw.chip import Chip
-from toolchain.machine.codes import broken_codes, broken_types, code_bytes
+from toolchain.machine.codes import code_bytes
 from toolchain.machine.operation import Access, Demand
 from toolchain.machine.operations.move import Move
 from toolchain.machine.parameter import (
@@ -45,7 +44,7 @@ class Fill(Move):
     destination_stride0: int = move_stride(0)
     destination_stride1: int = move_stride(1)
     destination_stride2: int = move_stride(2)
-    value: int = code()
+    value: int = code("element_type")
     destination_base: int = base_of("destination_address")
     count_outer: int = move_count(OUTER)
     destination_stride_outer: int = move_stride(OUTER)
@@ -62,8 +61,3 @@ class Fill(Move):
         inner_bytes = self.inner_elements * code_bytes(self.element_type, chip)
         write = End(self.destination_space, self.destination_address, inner_bytes, self.counts(), self.destination_strides())
         return move_demand(self.unit_in(chip), chip, None, write)
-
-    def broken(self, chip: Chip) -> Iterator[str]:
-        yield from Move.broken(self, chip)
-        yield from broken_types({"element_type": self.element_type}, chip)
-        yield from broken_codes({"value": self.value}, self.element_type, chip)

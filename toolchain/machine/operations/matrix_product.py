@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
-from toolchain.machine.codes import broken_types, by_type, code_bytes
+from toolchain.machine.codes import by_type, code_bytes
 from toolchain.machine.columns import Whole, where
 from toolchain.machine.operation import Access, Demand, MachineOp, Sums, traffic
 from toolchain.machine.operations.window import broken_choice, read_of
@@ -57,13 +57,13 @@ class MatrixProduct(MachineOp):
     rows: int = extent()
     inner: int = extent(Limit("max_k", "inner size {}"))
     columns: int = extent(Limit("max_n", "{} columns"))
-    a_zero_point: int = zero_point()
-    b_zero_point: int = zero_point()
-    output_zero_point: int = on_the_way_out(zero_point())
+    a_zero_point: int = zero_point("a_type")
+    b_zero_point: int = zero_point("b_type")
+    output_zero_point: int = on_the_way_out(zero_point("output_type"))
     multiplier: int = on_the_way_out(multiplier())
     shift: int = on_the_way_out(shift())
-    clamp_low: int = on_the_way_out(code())
-    clamp_high: int = on_the_way_out(code())
+    clamp_low: int = on_the_way_out(code("output_type"))
+    clamp_high: int = on_the_way_out(code("output_type"))
     accumulate: int = flag()
     emit: int = on_the_way_out(flag())
     batches: int = batch_count()
@@ -146,7 +146,6 @@ class MatrixProduct(MachineOp):
 
     def broken(self, chip: Chip) -> Iterator[str]:
         unit = self.unit_in(chip)
-        yield from broken_types({"a_type": self.a_type, "b_type": self.b_type, "output_type": self.output_type}, chip)
         yield from broken_accumulators(self.sums(), unit)
         yield from broken_choice("dataflow", self.dataflow, "dataflow and more_dataflows", unit.array.dataflows, unit)
         if self.batches > 1 and (self.accumulate or not self.emit):

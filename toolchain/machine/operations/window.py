@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
-from toolchain.machine.codes import broken_codes, broken_types, code_bytes, table_bytes, type_of
+from toolchain.machine.codes import code_bytes, table_bytes, type_of
 from toolchain.machine.columns import Whole, is_column, where
 from toolchain.machine.layout import PARAMETER_BYTES
 from toolchain.machine.operation import Access, Demand, MachineOp, Sums, traffic
@@ -73,10 +73,10 @@ class WindowOp(MachineOp):
     output_column_stride: int = on_the_way_out(operand_stride("output"))
     output_height: int = extent()
     output_width: int = extent(Limit("max_width", "output width {}"))
-    input_zero_point: int = zero_point()
-    output_zero_point: int = on_the_way_out(zero_point())
-    clamp_low: int = on_the_way_out(code())
-    clamp_high: int = on_the_way_out(code())
+    input_zero_point: int = zero_point("input_type")
+    output_zero_point: int = on_the_way_out(zero_point("output_type"))
+    clamp_low: int = on_the_way_out(code("output_type"))
+    clamp_high: int = on_the_way_out(code("output_type"))
 
     def code_types(self) -> tuple[Whole, Whole]:
         """Numbers of the types of its input and its output."""
@@ -132,11 +132,6 @@ class WindowOp(MachineOp):
     def broken(self, chip: Chip) -> Iterator[str]:
         if min(self.input_height, self.input_width, self.pad_top, self.pad_left) < 0:
             yield "input_height, input_width, pad_top and pad_left must not be negative"
-        read, written = self.code_types()
-        yield from broken_types({"input_type": read, "output_type": written}, chip)
-        yield from broken_codes({"input_zero_point": self.input_zero_point}, read, chip)
-        clamped = {"output_zero_point": self.output_zero_point, "clamp_low": self.clamp_low, "clamp_high": self.clamp_high}
-        yield from broken_codes(clamped, written, chip)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +201,8 @@ class WeightedWindowOp(WindowOp):
 
     def broken(self, chip: Chip) -> Iterator[str]:
         yield from WindowOp.broken(self, chip)
-        weight, unit = chip.numerics.weight, self.unit_in(chip)
-        read = self.code_types()[0]
-        activation = type_of(read, chip) if 0 <= read < len(chip.code_types) else None
-        if activation is not None and unit.array.rate_of(activation, weight) is None:
+        activation, weight, unit = type_of(self.code_types()[0], chip), chip.numerics.weight, self.unit_in(chip)
+        if unit.array.rate_of(activation, weight) is None:
             yield f"{unit.key}.types has no {activation} by {weight}"
         yield from broken_accumulators(self.sums(), unit)
         yield from broken_choice("dataflow", self.sums().dataflow, "dataflow and more_dataflows", unit.array.dataflows, unit)
