@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import chdir
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolchain.errors import ConfigError
 
 
 def shipped_text(name: str) -> str:
@@ -25,3 +32,11 @@ def line_of(path: Path, anchor: str) -> int:
     """The line, from 1, where `anchor` first is."""
     text = path.read_text()
     return text[: text.index(anchor)].count("\n") + 1
+
+
+def assert_one_fault(directory: Path, changes: list[tuple[str, str]], anchor: str, said: str, load: Callable[[str], Any]) -> None:
+    """edge16 with these changes has one fault: `said`, in the line of `anchor`."""
+    write_changed(directory, "edge16.yaml", changes)
+    with chdir(directory), pytest.raises(ConfigError) as caught:
+        load("mine.yaml")
+    assert caught.value.faults == [f"mine.yaml:{line_of(directory / 'mine.yaml', anchor)}: {said}"]
