@@ -235,6 +235,8 @@ def test_no_header_at_all() -> None:
         (lambda g: g["nodes"].clear(), "has no node 'Conv_0', which a region holds"),
         (lambda g: g["constants"].clear(), "node 'Conv_0' reads 'Conv_0.weights' before it is made"),
         (lambda g: g["types"].update(x=5), "tensor 'x': is 5"),
+        (lambda g: g["origins"].update(x=["x"]), "tensor 'x': is ['x']"),
+        (lambda g: g["origins"].update(x=["x", "rows"]), "tensor 'x': layout 'rows' is none of plain, nhwc, inner"),
         (lambda g: g["constants"].update(x=5), "tensor 'x': 5 is no array"),
         (
             lambda g: g["constants"].update(x={"array": ["int8", [4], [[99, 0, 4]]]}),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from commands import run
 from onnx import numpy_helper, parser
@@ -70,17 +71,54 @@ def test_tensors_that_are_whole_hold_what_the_reference_says(model: Path) -> Non
                 held = memory[item["memory"]]
                 assert item["address"] + item["bytes"] <= held.size or item["kind"] == "tensor"
                 if item["kind"] == "input":
-                    port = next(p for p in region.inputs if p.model == item["tensor"])
+                    port = next(p for p in region.inputs if p.tensor == item["name"])
+                    assert item["tensor"] == port.model
                     assert np.array_equal(
                         held[item["address"] :][: item["bytes"]].view(item["dtype"]), codes[port.tensor].ravel()
                     )
                 if item["kind"] == "tensor" and item["written_bytes"] == item["bytes"]:
                     found = np.ndarray(item["shape"], item["dtype"], held, item["address"], item["strides"])
-                    assert np.array_equal(found, codes[item["tensor"]])
+                    assert np.array_equal(found, codes[item["name"]])
                     whole.add(item["layer"])
             begun = {region.layers[i].name for i in region.op_layers[: index + 1] if i >= 0}
             assert whole - {"Concat_3"} <= begun  # which other layers make in place
         assert whole == {info.name for info in region.layers}
+
+
+def test_tensors_have_the_names_of_the_model(tmp_path: Path) -> None:
+    """What is said to be the model's holds float's values in the layout that is said; the rest is inside a node."""
+    body = (
+        "c = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, k) d = Concat<axis=1>(c, x) t = Transpose<perm=[0,2,1,3]>(d) "
+        "f = Flatten(t) y = Gemm(f, w)"
+    )
+    proto = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> g (float[1,8,6,6] x) => (float[1,10] y, float[1,16,6,6] d) {{ {body} }}'
+    )
+    rng = np.random.default_rng(0)
+    for name, shape in (("k", (8, 8, 3, 3)), ("w", (576, 10))):
+        proto.graph.initializer.append(numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name))
+    onnx.save(proto, tmp_path / "m.onnx")
+    session = Session(build(tmp_path / "m.onnx", BuildOptions("edge16")).data)
+    feeds = random_feeds(session.get_inputs(), seed=1)
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in ("c", "t", "f"))
+    names = [output.name for output in proto.graph.output]
+    made: Any = onnxruntime.InferenceSession(proto.SerializeToString()).run(names, feeds)
+    real = dict(zip(names, made))
+    segment, _, ops = programs(session.container)[0]
+    inner, compared = set[tuple[str, str]](), set[tuple[str, str, None]]()
+    for said, memory in (dumped(session, Stop(segment, index), feeds) for index in range(len(ops))):
+        for item in (c for c in said["contents"] if c["kind"] == "tensor" and c["written_bytes"] == c["bytes"]):
+            if item["layout"] == "inner":
+                inner.add((item["tensor"], item["inside"]))
+                continue
+            held = np.ndarray(item["shape"], item["dtype"], memory[item["memory"]], item["address"], item["strides"])
+            quant = session.container.graph.types[item["name"]].quant
+            values = (held.astype(float) - quant.zero_point) * quant.scale  # type: ignore[union-attr]
+            values = values.transpose(0, 3, 1, 2) if item["layout"] == "nhwc" else values
+            assert np.abs(values - real[item["tensor"]]).max() < 0.05 * np.abs(real[item["tensor"]]).max()
+            compared.add((item["tensor"], item["layout"], item["inside"]))
+    assert compared == {("c", "nhwc", None), ("d", "nhwc", None), ("t", "plain", None)}
+    assert inner == {("d", "Concat_1"), ("y", "Gemm_4")}  # x at the scale of d; y before it has its shape
 
 
 def test_memories_are_those_of_a_program_that_ends_there(model: Path) -> None:

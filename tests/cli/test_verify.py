@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from edited import edited, model, operations, region_of
+from resealed import graph_changed
 from typer.testing import CliRunner
 
 from toolchain.api import Build, BuildOptions, build
@@ -121,6 +122,19 @@ def test_a_load_from_elsewhere_shows_in_the_layer_that_computes(built):
     found = difference(changed(built, index, source_address=source))
     first = region.layers[region.op_layers[index]]
     assert found is not None and f"of layer {first.name} " in found, found
+
+
+def test_tensors_have_the_names_of_the_model(tmp_path):
+    """In files that were written and read again; an older one says the chip's."""
+    built = build(model(tmp_path, "float[1,8,8,8]", "d = Concat<axis=1>(h, x) y = Flatten(d)"), BuildOptions("edge16"))
+    convolution, rescale = indexes(built, "convolution")[0], indexes(built, "elementwise")[0]
+    wrong = {index: changed(built, index, clamp_low=17, clamp_high=18) for index in (convolution, rescale)}
+    found = [difference(data) or "" for data in wrong.values()]
+    assert "of layer Conv_0 (Convolution of Conv_0): " in found[0] and ", element [0, 0, 0, 0] (nhwc) of h; " in found[0]
+    assert "of layer Concat_1.rescale1 (Rescale for Concat_1): " in found[1]
+    assert ", element [0, 0, 0, 0] of d, inside Concat_1; " in found[1]
+    older = graph_changed(wrong[rescale], lambda graph: graph.pop("origins"))
+    assert ", element [0, 0, 0, 0] of x@nhwc@Concat_1.1; " in (difference(older) or "")
 
 
 def run_sim(path: Path, *options: str) -> Any:

@@ -72,6 +72,14 @@ def test_the_arrays_of_the_graph(built: Build) -> None:
     assert all(np.array_equal(told[n], c) and told[n].dtype == c.dtype for n, c in graph.constants.items())
 
 
+def test_the_graph_says_what_its_tensors_are_of_the_user_s(built: Build) -> None:
+    told, graph = read(built.data).graph(), built.container.graph
+    assert told["origins"].keys() == graph.types.keys() - graph.constants.keys()
+    assert {name: told["origins"][name] for name in ("x@nhwc", "c", "y")} == {
+        "x@nhwc": ["x", "nhwc"], "c": ["c", "nhwc"], "y": ["y", "nhwc"]
+    }  # fmt: skip
+
+
 def test_a_layer_computed_from_the_page(tmp_path: Path) -> None:
     """Weights, bias, scales and codes as the page says give the codes of the session, bit for bit."""
     data = compiled(tmp_path, CONVOLUTIONS, "wide32_w4a16").data

@@ -65,4 +65,5 @@ def _chip_graph(graph: Graph) -> Graph:
         (),
         {n: t for n, t in graph.types.items() if n in named},
         {n: c for n, c in graph.constants.items() if n in named},
+        {n: o for n, o in graph.origins.items() if n in named},
     )

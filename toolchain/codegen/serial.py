@@ -10,10 +10,11 @@ import numpy as np
 
 from toolchain.codegen.forms import packed, records, unpacked, unpacked_fields
 from toolchain.errors import InternalError, NewerFileError, ProgramError, ToolchainError
-from toolchain.ir.graph import Graph, Node, TensorType
+from toolchain.ir.graph import INNER, Graph, Node, Origin, TensorType
 from toolchain.ops.kit.operator import NpuOp
 from toolchain.ops.kit.registry import INTEGER_OPERATORS
 
+_LAYOUTS = ("plain", "nhwc", INNER)
 _NODE_KEYS = ("fields", "inputs", "name", "operator", "outputs", "sources", "version")
 
 for _operator in INTEGER_OPERATORS.values():
@@ -27,6 +28,7 @@ def graph_to_text(graph: Graph, array: Callable[[np.ndarray], Any]) -> str:
         "nodes": [_packed_node(n, array) for n in graph.nodes],
         "types": {n: packed(t, array) for n, t in graph.types.items()},
         "constants": {n: packed(c, array) for n, c in sorted(graph.constants.items())},  # the order of their bytes in the file
+        "origins": {n: list(origin) for n, origin in graph.origins.items()},
     }
     return json.dumps(body, sort_keys=True, separators=(",", ":"))
 
@@ -65,7 +67,15 @@ def _graph(body: Any, array: Callable[[Any], np.ndarray]) -> Graph:
         (),
         {n: _value(n, t, TensorType, array) for n, t in body["types"].items()},
         {n: _value(n, c, np.ndarray[Any, Any], array) for n, c in body["constants"].items()},
+        {n: _origin(n, o, array) for n, o in body.get("origins", {}).items()},  # files of older builds do not say them
     )
+
+
+def _origin(name: str, said: Any, array: Callable[[Any], np.ndarray]) -> Origin:
+    origin = Origin(*_value(name, said, tuple[str, str], array))
+    if origin.layout not in _LAYOUTS:
+        raise ValueError(f"tensor {name!r}: layout {origin.layout!r:.20} is none of {', '.join(_LAYOUTS)}")
+    return origin
 
 
 def _value(name: str, value: Any, hint: Any, array: Callable[[Any], np.ndarray]) -> Any:

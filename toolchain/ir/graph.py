@@ -57,6 +57,18 @@ class Origin(NamedTuple):
     layout: str
 
 
+class TensorName(NamedTuple):
+    """What people are told of a tensor of the chip: the model's name. inside: the model's node in which it is only a step to that
+    tensor or from it, None: it is that tensor. layout: plain, nhwc or inner, None where that is not known."""
+
+    tensor: str
+    layout: str | None
+    inside: str | None
+
+    def __str__(self) -> str:
+        return f"{self.tensor}, inside {self.inside}" if self.inside else self.tensor
+
+
 class Operator:
     """What a node computes: `OnnxOp` as the frontend leaves it; the chip's own are in `toolchain.ops`."""
 
@@ -97,12 +109,21 @@ class Graph(Generic[OpT]):
     constants: Mapping[str, np.ndarray]
     origins: Mapping[str, Origin] = field(default_factory=lambda: MappingProxyType({}))
 
-    def shown(self, tensor: str) -> str:
-        """What people are told of a tensor: the model's own name, whatever the chip calls it."""
+    def shown(self, tensor: str) -> TensorName:
+        """The model's own name, whatever the chip calls the tensor; the chip's where no origin is known."""
         origin = self.origins.get(tensor)
         if origin is None:
-            return tensor
-        return origin.tensor if origin.layout != INNER else f"{origin.tensor}, unfinished"
+            return TensorName(tensor, None, None)
+        return TensorName(*origin, self.served(tensor) if origin.layout == INNER else None)
+
+    def served(self, tensor: str) -> str | None:
+        """The model's node that makes the tensor; of what the compiler added, the next one that it is for."""
+        for node in self.nodes:  # in order: the readers of a tensor stand behind what makes it
+            if tensor in node.outputs or tensor in node.inputs:
+                if node.sources:
+                    return node.sources[0]
+                tensor = node.outputs[0]
+        return None
 
     def producers(self) -> dict[str, Node[OpT]]:
         return {name: node for node in self.nodes for name in node.outputs if name}

@@ -117,12 +117,12 @@ def _purpose(name: str, container: Container) -> str:
     if kind == "IntegerPad":
         return f"padding written out, beyond {_pad_limit(node, graph, chip)}"
     if kind == "Rescale" and any(isinstance(n.op, IntegerPad) for n in graph.consumers().get(node.outputs[0], ())):
-        return f"brings {_tensor(node.inputs[0])} to a scale that holds the value put around it"
+        return f"brings tensor {graph.shown(node.inputs[0])} to a scale that holds the value put around it"
     if kind == "Rescale":
-        return f"brings {_tensor(node.inputs[0])} to the scale of what it is joined with"
+        return f"brings tensor {graph.shown(node.inputs[0])} to the scale of what it is joined with"
     if isinstance(node.op, Transpose):
         order = "channels last" if node.op.perm == NHWC else "the model's order"
-        return f"{_tensor(node.outputs[0])} in {order}, as its reader takes it"
+        return f"tensor {graph.shown(node.outputs[0])} in {order}, as its reader takes it"
     return "serves the next node"
 
 
@@ -136,7 +136,3 @@ def _pad_limit(pad: Node, graph: Graph, chip: Chip) -> str:
     if limit is None:
         return f"the {OPEN_LIMIT:,} that an instruction can say"
     return f"limits.{section}.max_pad=[{limit[0]}, {limit[1]}]"
-
-
-def _tensor(name: str) -> str:
-    return f"tensor {name.partition('@')[0]}"

@@ -13,6 +13,7 @@ import numpy as np
 from simulator.order import program_order
 from toolchain.codegen import Container, Port, Region, Result
 from toolchain.errors import CompileError
+from toolchain.ir.graph import TensorName
 from toolchain.isa import machine_digest
 from toolchain.machine import Access, Flow, Space, accesses_at
 from toolchain.ops.kit.operator import of_sample
@@ -72,7 +73,7 @@ def memory_files(
     chip = container.machine.chip
     engine = op.queue(chip)
     said = {
-        "version": 1,
+        "version": 2,
         "model": container.name,
         "machine": container.machine.chip.name,
         "machine_digest": machine_digest(container.machine),
@@ -125,14 +126,20 @@ class _Contents:
             "memory": "dram",
             "address": port.address,
             "bytes": port.size_bytes,
-            "tensor": port.model,
+            **self._named(port.tensor, port),
             "shape": list(port.shape),
             "dtype": port.dtype,
-            "layout": port.layout,
             "scale": port.scale,
             "zero_point": port.zero_point,
             **written,
         }
+
+    def _named(self, tensor: str, port: Port | None = None) -> dict[str, Any]:
+        """The model's tensor that it is, or is a step of, and its name in the integer graph."""
+        said = self._container.graph.shown(tensor)
+        if port is not None and not said.inside:  # files of older builds know this of ports alone
+            said = TensorName(port.model, port.layout, None)
+        return {**said._asdict(), "name": tensor}
 
     def _tensor(self, layer: int, result: Result) -> dict[str, Any]:
         kind = self._container.graph.types[result.tensor]
@@ -142,7 +149,7 @@ class _Contents:
             "memory": result.space,
             "address": result.address,
             "bytes": kind.size_bytes,
-            "tensor": result.tensor,
+            **self._named(result.tensor),
             "layer": self._region.layers[layer].name,
             "shape": list(kind.shape),
             "dtype": kind.dtype,

@@ -126,9 +126,13 @@ class _RegionWatch:
         if not self._found:
             return None
         first = min(self._found, key=lambda d: d.position)
-        sources = ", ".join(first.layer.sources)
-        of = f"layer {first.layer.name} ({first.layer.op}{f' of {sources}' if sources else ''})"
-        return f"{self._segment}{self._name(first.index)} of {of}: {first.text}"
+        return f"{self._segment}{self._name(first.index)} of layer {self._layer(first.layer)}: {first.text}"
+
+    def _layer(self, info: LayerInfo) -> str:
+        """Its name, and of which nodes of the model it is, or for which."""
+        served = self._graph.served(info.result.tensor) if info.result is not None else None
+        of = f" of {', '.join(info.sources)}" if info.sources else f" for {served}" if served else ""
+        return f"{info.name} ({info.op}{of})"
 
     def _target(self, owner: _Owner, result: Result) -> _Target:
         layer, sample = owner
@@ -176,10 +180,12 @@ class _RegionWatch:
         if missing.any():
             last, position = self._ran[-1], len(self._ran) - 1
             first = target.base + int(missing.argmax())
+            lacking, name = counted(int(missing.sum()), "byte"), self._graph.shown(result.tensor)
             text = (
-                f"was its last operation, and {counted(int(missing.sum()), 'byte')} of its tensor {result.tensor!r}, the first "
+                f"was its last operation, and {lacking} of its tensor {name} were not written, the first at "
+                f"{result.space}[{first:#x}]"
             )
-            self._found.append(_Difference(position, last, info, f"{text}at {result.space}[{first:#x}], were not written"))
+            self._found.append(_Difference(position, last, info, text))
 
     def _wrong_text(
         self,
@@ -192,7 +198,9 @@ class _RegionWatch:
     ) -> str:
         at = int(wrong.argmax())
         address = target.base + at
-        place = f"{result.space}[{address:#x}], element {self._element(index, result, address)} of {result.tensor!r}"
+        name, element = self._graph.shown(result.tensor), self._element(index, result, address)
+        order = f" ({name.layout})" if name.layout == "nhwc" else ""
+        place = f"{result.space}[{address:#x}], element {element}{order} of {name}"
         said = (
             f"writes {memory[access.space][address]:#04x} to {place}; the integer reference has {target.want[at]:#04x} "
             f"({int(wrong.sum()):,} of its {access.bytes:,} bytes differ)"
