@@ -120,6 +120,19 @@ def test_a_machine_without_table_runs_only_what_it_lists(tmp_path: Path) -> None
     assert set(said.values()) == {"engines.vector.functions has neither neg nor table", "engines.vector.functions has no table"}
 
 
+def test_a_clamp_that_no_layer_takes_in_needs_rescale_or_table(tmp_path: Path) -> None:
+    machine = edge16(exp=COMMON, rescale=COMMON)
+    built, _ = made(tmp_path, "a = Exp(x) b = Relu(x) y = Mul(a, b)", machine)
+    assert built.figures["fallbacks"] == []
+    functions = machine.chip.engines["vector"].functions
+    without = {f: rate for f, rate in functions.items() if f != "rescale"}
+    engines = {**machine.chip.engines, "vector": machine.chip.engines["vector"].model_copy(update={"functions": without})}
+    machine = replace(machine, chip=machine.chip.model_copy(update={"engines": engines}))
+    built, _ = made(tmp_path, "a = Exp(x) b = Relu(x) y = Mul(a, b)", machine)
+    said = {f["reason"] for f in built.figures["fallbacks"]}
+    assert said == {"engines.vector.functions has neither rescale nor table"}
+
+
 def test_a_machine_without_table_takes_chains_apart(tmp_path: Path) -> None:
     machine = edge16(exp=COMMON, sigmoid=SLOW)
     built, ops = made(tmp_path, "a = Exp(x) y = Sigmoid(a)", machine)

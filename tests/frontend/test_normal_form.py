@@ -146,6 +146,10 @@ NORMS = [
         "(float[2,5,8] x) => (float[a,b,c] y) { " + MOMENTS.format(axis=1) + "y = Div(d, r) }",
         "ReduceMean Sub Mul ReduceMean Add Sqrt Div",
     ),
+    (
+        "(float[2,4,5,7] x) => (float[a,b,c,f] y) { " + MOMENTS.format(axis=2) + "y = Div(d, r) }",
+        "ReduceMean Sub Mul ReduceMean Add Sqrt Div",
+    ),
 ]
 
 # As JAX and TensorFlow write it: mean(x^2) - mean(x)^2, one over the root, scale and bias in any order.

@@ -72,3 +72,13 @@ def test_memories_serve_in_the_order_in_which_operations_would_be_ready(looks_ah
     queues.ask(storing, moved, [queues.ask(mac, Wanted(1, 0, 200, (), 200), ())])
     queues.ask(mac, Wanted(1, 0, 100, (), 100), [queues.ask(loading, moved, ())])
     assert queues.cycles == cycles
+
+
+def test_an_operation_takes_the_longer_of_computing_and_being_served() -> None:
+    """As far as memories serve all at once: two channels' loads of 60 cycles take 60 together."""
+    queues = Queues(load_machine("edge16").chip, looks_ahead=True)
+    mac, storing, loading = 0, 1, 2
+    assert queues.end([queues.ask(mac, Wanted(1, 0, 200, ((0, 60),), 200), ())]) == 200
+    assert queues.end([queues.ask(mac, Wanted(1, 0, 20, ((0, 60),), 60), ())]) == queues.free(mac) == 260
+    moved = Wanted(1, 0, 0, ((0, 60),), 60)
+    assert queues.end([queues.ask(storing, moved, ()), queues.ask(loading, moved, ())]) == 60
