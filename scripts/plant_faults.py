@@ -29,8 +29,8 @@ from quant.parameters import WeightQuant
 from quant.repair.step import LayerParameters, Quantization
 from quant.sample import Sample
 from quant.structure import adjust_ranges
-from toolchain.api import select_model
 from toolchain.cli.application import reported
+from toolchain.compiling import select_model
 from toolchain.frontend import load_model
 from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.isa import Machine, load_machine

@@ -15,7 +15,7 @@ import pytest
 from bad_files import model
 from commands import run
 
-from toolchain.api import STAGES
+from toolchain.compiling import STAGES
 
 CLASSIFIER = Path(__file__).parents[2] / "examples" / "classifier"
 BOTH_FILES = {

@@ -9,8 +9,9 @@ import pytest
 from chip_against_file import against_file
 from onnx_text import model, save
 
-from toolchain import api
-from toolchain.api import STAGES, BuildOptions, build
+from toolchain import compiling
+from toolchain.api import BuildOptions, build
+from toolchain.compiling import STAGES
 from toolchain.ir.graph import Graph, Node, TensorType
 from toolchain.ir.text import print_graph
 from toolchain.ops.unary import Unary, X, evaluate
@@ -61,5 +62,5 @@ def test_stages_are_written_when_asked(tmp_path: Path, monkeypatch: pytest.Monke
     build(path, BuildOptions("edge16"), lambda stage, text: asked.setdefault(stage, []).append(text()))
     assert tuple(asked) == STAGES and all(text for texts in asked.values() for text in texts)
     for name in ("print_graph", "print_plan", "disassemble"):
-        monkeypatch.setattr(api, name, lambda *_, name=name: pytest.fail(f"{name} was called"))
+        monkeypatch.setattr(compiling, name, lambda *_, name=name: pytest.fail(f"{name} was called"))
     build(path, BuildOptions("edge16"), lambda stage, text: None)

@@ -26,8 +26,8 @@ from quant.observe import Range
 from quant.repair.step import Quantization
 from quant.structure import adjust_ranges
 from simulator import simulate
-from toolchain.api import Compiled, compile_model, select_model
 from toolchain.codegen import Port, Region
+from toolchain.compiling import Compiled, compile_model, select_model
 from toolchain.frontend import NormalModel, load_model, to_graph
 from toolchain.hw import shipped_names
 from toolchain.isa import Machine, decode, load_machine

@@ -12,8 +12,8 @@ from test_golden import LEVEL, SMALL, label, read_golden
 
 from tests.quantized.forms import float32_machine
 from tests.unsigned import HALF, unsigned
-from toolchain.api import Compiled
 from toolchain.codegen import Region
+from toolchain.compiling import Compiled
 from toolchain.isa import Machine, load_machine
 from toolchain.runtime import Session, random_feeds, verify
 

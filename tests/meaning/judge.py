@@ -17,7 +17,7 @@ from quant.float_session import FloatSession, PlainModel
 from tests.meaning.held import Codes, held_codes
 from tests.meaning.recorder import Seen, operators
 from tests.meaning.rounded import Rounded, nearest, session
-from toolchain import api
+from toolchain import compiling
 from toolchain.api import Build, BuildOptions, build
 from toolchain.frontend import load_model
 from toolchain.ir.graph import Graph
@@ -156,13 +156,13 @@ def judged(proto: onnx.ModelProto, machine: Machine, samples: Samples, folder: P
 def _built(model: Path, options: BuildOptions) -> tuple[Build, Graph, Graph]:
     """And the graph before and behind quantization."""
     quantized: list[tuple[Graph, Graph]] = []
-    real = api.quantize
+    real = compiling.quantize
 
     def seen(graph: Graph, chip: Any, ranges: Any) -> Graph:
         quantized.append((graph, real(graph, chip, ranges)))
         return quantized[-1][1]
 
-    with patch.object(api, "quantize", seen):
+    with patch.object(compiling, "quantize", seen):
         return build(model, options), *quantized[0]
 
 

@@ -19,7 +19,7 @@ from quant.repair.step import Quantization
 from tests.decomposing import NORM, SOFTMAX, decomposing, saved
 from tests.meaning.judge import reported_codes, sqnr_db
 from tests.meaning.machines import int16_machine
-from toolchain.api import select_model, silent
+from toolchain.compiling import select_model, silent
 from toolchain.frontend import NormalModel, load_model
 from toolchain.ir.graph import Graph, OnnxNode, Quant
 from toolchain.isa import Machine, load_machine

@@ -14,7 +14,8 @@ from quant.data import Samples
 from quant.error import Fidelity
 from quant.observe import Range
 from quant.repair.step import Outcome, Quantization
-from toolchain.api import BuildOptions, select_model
+from toolchain.api import BuildOptions
+from toolchain.compiling import select_model
 from toolchain.errors import CompileError
 from toolchain.frontend import load_model
 from toolchain.isa import load_machine

@@ -12,7 +12,7 @@ from quant.calibrate import calibrate, default_observer
 from quant.repair.step import Quantization
 from quant.structure import adjust_ranges
 from tests.other_numerics import with_numerics
-from toolchain.api import select_model
+from toolchain.compiling import select_model
 from toolchain.frontend import load_model
 from toolchain.isa import load_machine
 from toolchain.repair.network import Network

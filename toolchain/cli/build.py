@@ -30,7 +30,8 @@ from toolchain.errors import CompileError
 from toolchain.files import naming
 
 if TYPE_CHECKING:
-    from toolchain.api import Build, BuildOptions, Dump
+    from toolchain.api import Build, BuildOptions
+    from toolchain.compiling import Dump
 
 NOT_ACCURATE = 3  # exit code of a build that the gate keeps from being written
 LEVELS = ("0", "1", "2", "3")
@@ -289,7 +290,7 @@ def input_shapes(given: Sequence[str], option: str = "--shape ") -> dict[str, tu
 
 def dump_files(stage: str | None, directory: Path) -> dict[str, Path]:
     """NN-STAGE.txt of each stage that is asked for. Raises CompileError."""
-    from toolchain.api import STAGES
+    from toolchain.compiling import STAGES
 
     if stage is None:
         return {}
@@ -301,7 +302,7 @@ def dump_files(stage: str | None, directory: Path) -> dict[str, Path]:
 
 def dumper(files: Mapping[str, Path]) -> Dump:
     """Writes the file of a stage, whole; those of later regions are added to it. The function raises OSError."""
-    from toolchain.api import silent
+    from toolchain.compiling import silent
     from toolchain.files import write_whole
 
     if not files:

@@ -1,0 +1,71 @@
+"""Whether what was emitted is what was asked for: the program against the integer reference, the integers against float."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from quant.calibrate import default_observer
+from quant.data import Samples
+from toolchain.codegen import Region
+from toolchain.compiling import Compiled, Progress
+from toolchain.errors import InternalError, ProgramError
+from toolchain.options import BuildOptions
+from toolchain.passes.given import clamped
+from toolchain.passes.select import Selection
+from toolchain.repair.prepare import Prepared
+from toolchain.report import explained, run_figures
+from toolchain.report.accuracy import JudgedOn, Judgement, Subject, judged
+from toolchain.report.diagnosis import Quantized
+from toolchain.report.error_report import concat_parts, network_of
+from toolchain.report.gate import Evaluation
+from toolchain.runtime import Session
+from toolchain.schedule.options import LEVELS
+
+
+def checked(
+    entry: tuple[bytes, str],
+    compiled: Compiled,
+    calibrated: Prepared,
+    judging: tuple[JudgedOn, Samples],
+    evaluation: Evaluation | None,
+    options: BuildOptions,
+    progress: Progress,
+) -> tuple[dict[str, Any], Judgement]:
+    """Runs the emitted bytes (of a file and an entry) once against the integer reference; the reference on a few samples against
+    float."""
+    container, (on, samples) = compiled.container, judging
+    model, selection = calibrated.network.model, calibrated.network.selection
+    simulator = Session(entry[0], host=options.host, timing=True, entry=entry[1])  # type: ignore[arg-type]
+    reference = Session(container, backend="reference", host=options.host)  # type: ignore[arg-type]
+    first = next(iter(samples))
+    try:
+        run = simulator.run_detailed(first, lambda stage, done, total: progress(stage, done, total))
+    except ProgramError as fault:
+        raise InternalError(f"the emitted program breaks a rule of the machine: {fault}") from fault
+    expected = reference.run_detailed(first)
+    for name, value in expected.outputs.items():
+        if not np.array_equal(value, run.outputs[name], equal_nan=True):
+            raise InternalError(f"the program's output {name} differs from the integer reference")
+    figures = run_figures(container, [s.simulation for s in run.segments])
+    figures["segments"] = [{"where": s.where, "nodes": len(s.nodes)} for s in run.segments]
+    figures["warnings"] = [w for s in run.segments for w in s.warnings]
+    flows = [simulator.program(i).flow if isinstance(s, Region) else None for i, s in enumerate(container.segments)]
+    resident = LEVELS[options.level].residency
+    figures["nodes"] = explained(model.nodes, figures["layers"], container, flows, host_reasons(selection), resident)
+    del run, simulator, flows
+    chip, parts = container.machine.chip, concat_parts(selection.graph, selection.shown)
+    network = network_of(model, compiled.unfused, clamped(selection, chip), selection.shown, parts)
+    observer = calibrated.label or default_observer(chip.numerics)
+    given = calibrated.quantization.ranges if options.parameters is not None else None
+    quantized = Quantized(chip, observer, given, options.parameters, options.repair)
+    subject = Subject(model, container, reference, network, quantized, parts, samples, on)
+    judgement = judged(subject, (first, expected), options.gate, evaluation, options.error_report)
+    return {**figures, **judgement.figures}, judgement
+
+
+def host_reasons(selection: Selection) -> dict[str, str]:
+    """By the model's own nodes."""
+    sources = {n.name: n.sources for n in selection.graph.nodes}
+    return {s: f.reason for f in selection.fallbacks for s in sources.get(f.node) or (f.node,)}
