@@ -27,8 +27,8 @@ from quant.file import Parameters, write_parameters
 from quant.observe import Range
 from quant.structure import JoinedPart, adjust_ranges, joined_parts
 from toolchain.cli.application import reported, require_writable
-from toolchain.cli.build import input_shapes
 from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
+from toolchain.cli.option_values import input_shapes
 from toolchain.compiling import select_model
 from toolchain.errors import CompileError
 from toolchain.files import write_whole

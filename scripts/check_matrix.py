@@ -20,8 +20,8 @@ import numpy as np
 
 from toolchain.api import BuildOptions, build
 from toolchain.cli.application import reported, require_writable
-from toolchain.cli.build import input_shapes
 from toolchain.cli.inputs import machine_inputs
+from toolchain.cli.option_values import input_shapes
 from toolchain.errors import CompileError, ToolchainError
 from toolchain.files import write_whole
 from toolchain.frontend import load_model

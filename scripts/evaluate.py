@@ -35,8 +35,8 @@ from quant.float_session import open_session
 from toolchain.api import Build, BuildOptions, build
 from toolchain.cli.application import reported, require_writable
 from toolchain.cli.arrays import npz_arrays
-from toolchain.cli.build import input_shapes
 from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
+from toolchain.cli.option_values import input_shapes
 from toolchain.errors import CompileError
 from toolchain.files import write_whole
 from toolchain.hw import shipped_names

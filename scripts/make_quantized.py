@@ -29,8 +29,8 @@ from quantized_forms import (
 
 from quant.data import open_data
 from toolchain.cli.application import reported, require_writable
-from toolchain.cli.build import input_shapes
 from toolchain.cli.inputs import data_inputs, model_inputs
+from toolchain.cli.option_values import input_shapes
 from toolchain.errors import CompileError
 from toolchain.files import write_whole
 

@@ -16,7 +16,7 @@ from quant.file import Parameters, write_parameters
 from quant.observe import Range
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region, container_to_bytes, entries_from_bytes, entries_to_bytes, images_of_entries
-from toolchain.report.gate import OPEN, Gate
+from toolchain.report.gate import Gate
 from toolchain.runtime import Session, dram_image, random_feeds
 
 ROOT = Path(__file__).parents[1]
@@ -121,12 +121,12 @@ def test_the_image_of_entries_holds_their_constants(three: Build) -> None:
     assert len(files["constants.bin"]) < 1.1 * max(_block_bytes(one.data) for one in three.entries.values())
 
 
-def test_the_first_entry_is_what_a_gate_judges() -> None:
-    """And what is exported: the others are not calibrated, and perhaps on random inputs."""
-    options = BuildOptions("edge16", "x.npz", gate=Gate(min_sqnr=20), export_qdq=True, error_report=True, entries=SIZES)
+def test_every_entry_is_built_with_what_is_asked_for() -> None:
+    options = BuildOptions("edge16", "x.npz", gate=Gate(min_sqnr=20), export_qdq=True, judges={"large": "y.npz"}, entries=SIZES)
     small, large = options.each().values()
-    assert (small.shapes, small.gate, small.export_qdq, small.error_report) == (SIZES["small"], Gate(min_sqnr=20), True, True)
-    assert (large.shapes, large.gate, large.export_qdq, large.error_report) == (SIZES["large"], OPEN, False, False)
+    assert [one.shapes for one in (small, large)] == [SIZES["small"], SIZES["large"]]
+    assert [one.judge for one in (small, large)] == [None, "y.npz"]
+    assert all((one.gate, one.export_qdq, one.calibration) == (Gate(min_sqnr=20), True, "x.npz") for one in (small, large))
 
 
 def test_files_are_read_as_they_were_written(three: Build) -> None:

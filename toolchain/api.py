@@ -42,7 +42,7 @@ _AGREEMENT_SAMPLES = 1  # that the user's file and its normal form are compared 
 class Build:
     """The file's bytes, what the report says of them, what was assumed, and what must not be overlooked. failures: of the gate;
     errors: every layer's, qdq: an ONNX model, where they were asked for. entries: where they were asked for, each as a build of
-    its own with the bytes of a file of its own; container, failures, errors and qdq are then the first's."""
+    its own with the bytes of a file of its own, its errors and qdq; container is then the first's."""
 
     container: Container
     data: bytes
@@ -61,6 +61,7 @@ class _Started:
 
     data: Data
     calibrated: Prepared
+    calibrated_on: int | None  # samples, of this entry or the one by whose ranges it is quantized
     unread: tuple[str, ...]
 
 
@@ -87,8 +88,7 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
     built: dict[str, Build] = {}
     for name, asked in each.items():
         with entries.named(name if options.entries else None):
-            score = evaluation if not built else None
-            built[name] = _built(data, name, compiled[name], started[name], asked, score, progress)
+            built[name] = _built(data, name, compiled[name], started[name], asked, evaluation, progress)
     return _together(data, built) if options.entries else built[MAIN]
 
 
@@ -100,15 +100,16 @@ def _started(
     model = load_model(path, options.shapes, static_ranges=options.static_ranges)
     model = _divided(model, machine.chip, options)
     selection = select_model(model, machine, dump, options.host_nodes)
-    data = data_of(model, options) if first is None else data_in_other_shapes(model, options)
+    data = data_of(model, options) if first is None else data_in_other_shapes(model, options, first.calibrated.network.model)
     samples = data.given if first is not None or options.parameters is not None else to_calibrate_on(data.given)
     model, unread = agreed(model, islice(samples, _AGREEMENT_SAMPLES))
     network = Network(model, selection, machine, named_nodes(model.nodes, options.host_nodes))
     types = asked_types(model.graph, model.nodes, options.types, machine.chip, network.held)
     network = replace(network, types=types) if types else network
     if first is None or options.parameters is not None:
-        return _Started(data, _prepared(network, options, samples, progress), unread)
-    return _Started(data, prepared_alike(network, first.calibrated), unread)
+        calibrated = _prepared(network, options, samples, progress)
+        return _Started(data, calibrated, calibrated.samples, unread)
+    return _Started(data, prepared_alike(network, first.calibrated), first.calibrated_on, unread)
 
 
 def _divided(model: NormalModel, chip: Chip, options: BuildOptions) -> NormalModel:
@@ -135,7 +136,7 @@ def _built(
     """What has come of one entry of the file `data`, checked."""
     container, calibrated = compiled.container, started.calibrated
     model, selection, chip = calibrated.network.model, calibrated.network.selection, container.machine.chip
-    on, judging = to_judge_on(started.data, options, calibrated.samples)
+    on, judging = to_judge_on(started.data, options, started.calibrated_on)
     figures, judgement = checked((data, name), compiled, calibrated, (on, judging), evaluation, options, progress)
     hosted = host_reasons(selection)
     figures["repair"] = calibrated.figures()
@@ -144,7 +145,7 @@ def _built(
         *started.unread,
         *random_warnings(options),
         *calibration_warnings(figures["calibration_samples"]),
-        *(judged_warnings(on, options) if started.data.on is None else ()),
+        *judged_warnings(on, started.data, options),
         *judgement.warnings,
         *host_warnings(figures["host"], model.nodes),
         *figures["warnings"],
@@ -173,6 +174,8 @@ def _together(data: bytes, built: Mapping[str, Build]) -> Build:
     figures = entries.figures_of_entries(
         len(data), {name: len(one.data) for name, one in alone.items()}, {name: one.figures for name, one in alone.items()}
     )
-    notes = [note for name, one in built.items() for note in entries.told(name, one.notes)]
-    warnings = [warning for name, one in built.items() for warning in entries.told(name, one.warnings)]
-    return Build(first.container, data, figures, tuple(notes), tuple(warnings), first.failures, first.errors, first.qdq, alone)
+    notes, warnings, failures = (
+        tuple(sentence for name, one in built.items() for sentence in entries.told(name, said(one)))
+        for said in (lambda one: one.notes, lambda one: one.warnings, lambda one: one.failures)
+    )
+    return Build(first.container, data, figures, notes, warnings, failures, entries=alone)

@@ -15,7 +15,7 @@ from toolchain.report.text import RANDOM
 
 @dataclass(frozen=True)
 class Data:
-    """given: of --calib, or random; judge: of --judge. on: what is judged on, where that is known already. notes: why they are
+    """given: of --calib, or random; judge: of --judge. on: what `given` are, where that is known already. notes: why they are
     random all the same."""
 
     given: Samples
@@ -32,18 +32,28 @@ def data_of(model: NormalModel, options: BuildOptions) -> Data:
     return Data(given, None if options.judge is None else open_data(options.judge, inputs_of(model)))
 
 
-def data_in_other_shapes(model: NormalModel, options: BuildOptions) -> Data:
-    """Of an entry that is not calibrated: the same data where they fit its shapes, as images are made to, else random inputs."""
+def data_in_other_shapes(model: NormalModel, options: BuildOptions, calibrated: NormalModel) -> Data:
+    """Of an entry that is not calibrated: the same data where they fit its shapes, as images are made to, else random inputs.
+    calibrated: the model in the shapes of the entry that is. Raises CompileError: they do not fit, and judging is asked for."""
+    inputs = inputs_of(model)
     if options.calibration is None and options.judge is None:
-        return Data(random_data(inputs_of(model)), None, RANDOM)
-    on: JudgedOn = "judge" if options.judge is not None else "calib" if options.parameters is not None else "calibration"
+        return Data(random_data(inputs), None, RANDOM)
     try:
-        found = open_data(options.judge or options.calibration or "", inputs_of(model))
+        found = open_data(options.judge or options.calibration or "", inputs, limit=None if options.judge else options.samples)
         next(iter(found))
     except CompileError as fault:
+        if options.judged:
+            raise CompileError(
+                f"cannot be judged as --{options.judged} asks: {first_line(fault)}\n"
+                "  help: give data of its own, --judge ENTRY:DATA"
+            ) from None
         why = f"checked on random inputs, not judged: the data do not fit its shapes: {first_line(fault)}"
-        return Data(random_data(inputs_of(model)), None, RANDOM, (why,))
-    return Data(found, None, on)
+        return Data(random_data(inputs), None, RANDOM, (why,))
+    if options.judge is not None:
+        return Data(found, None, "judge")
+    batches = {name: kind.shape[:1] for name, kind in inputs_of(calibrated).items()}
+    alike = batches == {name: kind.shape[:1] for name, kind in inputs.items()}
+    return Data(found, None, None if alike or options.parameters is not None else "calibration")
 
 
 def inputs_of(model: NormalModel) -> dict[str, TensorType]:
@@ -65,11 +75,12 @@ def to_judge_on(data: Data, options: BuildOptions, calibrated_on: int | None) ->
     return ("calibration", data.given) if few or next(iter(held), None) is None else ("held out", held)
 
 
-def judged_warnings(on: JudgedOn, options: BuildOptions) -> list[str]:
-    if on != "calibration":
+def judged_warnings(on: JudgedOn, data: Data, options: BuildOptions) -> list[str]:
+    if on != "calibration" or (data.on is not None and not options.gate):
         return []
     asked = "the gate judges" if options.gate else "judged"
-    return [f"{asked} on the data it was calibrated on: others may do worse; give more than {HELD_FROM} samples, or --judge DATA"]
+    more = f"more than {HELD_FROM} samples, or " if data.on is None else ""  # other batches have samples of both kinds
+    return [f"{asked} on the data it was calibrated on: others may do worse; give {more}--judge DATA"]
 
 
 def random_warnings(options: BuildOptions) -> list[str]:

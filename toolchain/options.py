@@ -10,6 +10,7 @@ from typing import Literal
 from quant.calibrate import OBSERVERS, ObserverName
 from toolchain.bounds import ENTRIES
 from toolchain.codegen import MAIN
+from toolchain.entries import named
 from toolchain.errors import CompileError
 from toolchain.isa import Machine
 from toolchain.repair.harness import EFFORTS, Effort
@@ -25,7 +26,8 @@ Shapes = Mapping[str, tuple[int, ...]]  # of inputs
 class BuildOptions:
     """What `npu-build` was asked for. hardware: a shipped name, a YAML file, or a machine already loaded. calibration None:
     random inputs; parameters: an edited file of calibrate.py; host_nodes: what stays on the host: nodes of the model, their
-    operators, patterns of either; judge: data to judge on, None: what is held out of calibration; gate: what must be reached;
+    operators, patterns of either; judge: data to judge on, None: what is held out of calibration; judges: the same of single
+    entries; gate: what every entry must reach;
     error_report: every layer's error is measured; static_ranges: what the model quantizes by each run's range is calibrated;
     repair: what is done for the answer beyond calibration, None: nothing yet;
     export_qdq: the integers are also made an ONNX model; entries: by name, shapes of inputs beside `shapes`, each a set for which
@@ -48,6 +50,7 @@ class BuildOptions:
     export_qdq: bool = False
     entries: Mapping[str, Shapes] = field(default_factory=dict)
     types: tuple[str, ...] = ()
+    judges: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raises CompileError: a level, a number of samples, an observer or a host that there is not, entries that cannot be."""
@@ -62,17 +65,25 @@ class BuildOptions:
         if self.repair not in (None, "none") and self.parameters is not None:
             raise CompileError(f"repair {self.repair}: {self.parameters} holds what is built already; give one of them")
         host_providers(self.host)
-        self._require_data()
         self._require_entries()
+        self._require_data()
+
+    @property
+    def judged(self) -> str | None:
+        """An option that asks how accurate it is, without its dashes; None: no such is given."""
+        given = {"error-report": self.error_report, **dict.fromkeys(self.gate.asked, True), "judge": self.judge is not None}
+        return next((option for option, asked in given.items() if asked), None)
 
     def _require_data(self) -> None:
+        if self.judges:
+            self.each()
+            return
         without_data = self.calibration is None and self.judge is None
         if self.judge is not None and self.calibration is None and self.parameters is None:
             raise CompileError(f"judge {self.judge}: what was calibrated on random inputs means nothing; give --calib or --quant")
-        if without_data and (self.gate or self.error_report):
-            asked = "error-report" if self.error_report else self.gate.asked[0]
+        if without_data and self.judged:
             raise CompileError(
-                f"{asked}: random inputs say nothing of accuracy; give --calib DATA, or --quant FILE and --judge DATA"
+                f"{self.judged}: random inputs say nothing of accuracy; give --calib DATA, or --quant FILE and --judge DATA"
             )
 
     def _require_entries(self) -> None:
@@ -86,12 +97,19 @@ class BuildOptions:
                 raise CompileError(
                     f"entry {name}: input {twice!r} has a shape by --shape, which is for all entries; give one of them"
                 )
+        unknown = next((name for name in self.judges if name not in self.entries), None)
+        if unknown is not None:
+            raise CompileError(
+                f"judge {unknown}:{self.judges[unknown]}: there is no such entry; give --entry {unknown}:INPUT=SHAPE"
+            )
 
     def each(self) -> dict[str, BuildOptions]:
-        """By entry, what it is built with: all is judged, and what else is asked for made, of the first."""
+        """By entry, what it is built with."""
         if not self.entries:
             return {MAIN: self}
-        shaped = {name: replace(self, shapes={**self.shapes, **shapes}, entries={}) for name, shapes in self.entries.items()}
-        first = next(iter(shaped))
-        aside = {"gate": OPEN, "error_report": False, "export_qdq": False}
-        return {name: one if name == first else replace(one, **aside) for name, one in shaped.items()}
+        found = dict[str, BuildOptions]()
+        for name, shapes in self.entries.items():
+            with named(name):
+                judge = self.judges.get(name, self.judge)
+                found[name] = replace(self, shapes={**self.shapes, **shapes}, judge=judge, entries={}, judges={})
+        return found

@@ -69,7 +69,7 @@ def _container(given: argparse.Namespace) -> Path | Container:
     if given.model.suffix != ".onnx":
         return given.model
     from toolchain.api import BuildOptions, build
-    from toolchain.cli.build import input_shapes
+    from toolchain.cli.option_values import input_shapes
 
     built = build(given.model, BuildOptions(given.hw, given.calib, given.quant, input_shapes(given.shape)))
     warn(built.warnings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,18 +19,19 @@ from toolchain.cli.application import (
     as_options,
     reported,
     require_apart,
-    require_folder,
     require_new_folder,
     require_writable,
     warn,
 )
+from toolchain.cli.build_report import error_reports, report
 from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
+from toolchain.cli.option_values import dump_files, dumper, entry_shapes, input_shapes, judging_data, qdq_files
 from toolchain.cli.progress import shown
 from toolchain.errors import CompileError
 from toolchain.files import naming
 
 if TYPE_CHECKING:
-    from toolchain.api import Build, BuildOptions
+    from toolchain.api import BuildOptions
     from toolchain.compiling import Dump
 
 NOT_ACCURATE = 3  # exit code of a build that the gate keeps from being written
@@ -76,9 +77,14 @@ def build_command(
     repair: Annotated[str | None, typer.Option(help="none, fast or full: parameters chosen for the answer.")] = None,
     observer: Annotated[str | None, typer.Option(help="minmax, percentile, mse or auto; default by the machine.")] = None,
     samples: Annotated[int | None, typer.Option(help="Use at most so many calibration samples.")] = None,
-    judge: Annotated[str | None, typer.Option(help="Data to judge on; else what is held out of --calib.")] = None,
+    judge: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[ENTRY:]DATA", help="Data to judge on; else what is held out of --calib. Repeatable, for single entries."
+        ),
+    ] = None,
     error_report: Annotated[Path | None, typer.Option(help="A new folder for what each layer loses: table, JSON, HTML.")] = None,
-    export_qdq: Annotated[Path | None, typer.Option(help="The result as ONNX with Q and DQ, for onnxruntime.")] = None,
+    export_qdq: Annotated[Path | None, typer.Option(help="The result as ONNX with Q and DQ.")] = None,
     min_cosine: Annotated[float | None, typer.Option(help="Every part must have it, or nothing is written: exit code 3.")] = None,
     min_sqnr: Annotated[float | None, typer.Option(help="The same in dB.")] = None,
     evaluation: Annotated[str | None, typer.Option("--eval", help="FILE.py:FUNCTION that says whether it is enough.")] = None,
@@ -92,16 +98,19 @@ def build_command(
             from toolchain.report.gate import Gate
 
         machine, shapes, entries = _machine(hw, level), input_shapes(shape or ()), entry_shapes(entry or ())
+        judged, judges = judging_data(judge or (), entries)
         with as_options():
             gate, hosted = Gate(min_cosine, min_sqnr, evaluation), tuple(host_node or ())
             options = BuildOptions(
                 machine, calib, quant, shapes, host, int(level), samples, observer, hosted,  # type: ignore[arg-type]
-                judge, gate, error_report is not None, static_ranges, repair, export_qdq is not None, entries, tuple(type_ or ()),  # type: ignore[arg-type]
+                judged, gate, error_report is not None, static_ranges, repair, export_qdq is not None, entries,  # type: ignore[arg-type]
+                tuple(type_ or ()), judges,
             )  # fmt: skip
         _require_effect(options, dump_after, dump_dir, force)
         _require_source(model)
         inputs = _inputs(model, machine, options)
-        wanted = Wanted(output or model.with_suffix(".npu"), json_file, export_qdq, image, error_report)
+        qdq = qdq_files(export_qdq, entries)
+        wanted = Wanted(output or model.with_suffix(".npu"), json_file, qdq, image, error_report)
         dumps = dump_files(dump_after, dump_dir or Path("dumps"))
         _require_places(inputs, wanted, dumps)
         _build(model, options, wanted, explain, force, dumper(dumps))
@@ -120,11 +129,11 @@ def _machine(hw: str | None, level: str) -> str:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be written, None: not asked for; the last two are folders."""
+    """What is to be written, None: not asked for; the last two are folders. qdq: by entry, '' where there is only one."""
 
     target: Path
     json_file: Path | None
-    qdq: Path | None
+    qdq: Mapping[str, Path]
     image: Path | None
     error_report: Path | None
 
@@ -136,13 +145,17 @@ def _inputs(model: Path, machine: str, options: BuildOptions) -> dict[str, Paths
         **given,
         "--quant": options.parameters,
         **data_inputs("--judge", options.judge),
+        **{
+            name: files for entry, data in options.judges.items() for name, files in data_inputs(f"--judge {entry}", data).items()
+        },
         "the file of --eval": options.gate.file,
     }
 
 
 def _require_places(inputs: Mapping[str, Paths], wanted: Wanted, dumps: Mapping[str, Path]) -> None:
     """What is to be written can be, and lies apart from what is read and from each other. Raises CompileError."""
-    outputs = {"-o": wanted.target, "--json": wanted.json_file, "--export-qdq": wanted.qdq}
+    qdq = {f"--export-qdq of entry {entry}" if entry else "--export-qdq": file for entry, file in wanted.qdq.items()}
+    outputs = {"-o": wanted.target, "--json": wanted.json_file, **qdq}
     require_writable(outputs, inputs)
     require_new_folder("--image", wanted.image)
     require_new_folder("--error-report", wanted.error_report)
@@ -185,8 +198,6 @@ def _build(
     from toolchain.api import build
     from toolchain.codegen import image_files, images_of_entries
     from toolchain.files import write_files
-    from toolchain.report.error_page import report_files
-    from toolchain.report.text import JUDGED_ON
 
     with shown() as progress:
         built = build(model, options, dump, progress)
@@ -197,21 +208,17 @@ def _build(
         print("\n".join(["NOT ACCURATE ENOUGH", *built.failures, refused]), file=sys.stderr)
         raise SystemExit(NOT_ACCURATE)
     files: dict[str | Path, bytes] = {wanted.target: built.data}
-    if wanted.qdq is not None and built.qdq is not None:
-        files[wanted.qdq] = built.qdq
+    parts = built.entries or {"": built}
+    files |= {wanted.qdq[name]: one.qdq for name, one in parts.items() if one.qdq is not None}
     if wanted.json_file is not None:
         figures = {**built.figures, "notes": built.notes, "warnings": built.warnings, "failures": built.failures}
         files[wanted.json_file] = (json.dumps(figures, indent=1) + "\n").encode()
     containers = {name: one.container for name, one in built.entries.items()}
     files |= _folder(wanted.image, lambda: images_of_entries(containers) if containers else image_files(built.container))
-    first = next(iter(built.entries.values()), built)
-    if built.errors is not None:
-        errors, judged_on = built.errors, JUDGED_ON[first.figures["judged_on"]]
-        title = f"{model.stem} on {built.container.machine.chip.name}"
-        files |= _folder(wanted.error_report, lambda: report_files(errors, title, judged_on))
+    files |= _folder(wanted.error_report, lambda: error_reports(model.stem, parts))
     write_files(files)
     print(report(built, explain, options))
-    programs = any(one.figures["layers"] for one in (built.entries or {"": built}).values())
+    programs = any(one.figures["layers"] for one in parts.values())
     checked = "the emitted program equals the integer reference bit for bit" if programs else "no program"
     if len(built.entries) > 1 and programs:
         checked = "of every entry the emitted program equals the integer reference bit for bit"
@@ -228,93 +235,3 @@ def _folder(folder: Path | None, made: Callable[[], Mapping[str, bytes]]) -> dic
         with naming(parent):
             parent.mkdir(parents=True, exist_ok=True)
     return files
-
-
-def report(built: Build, explain: bool, options: BuildOptions) -> str:
-    """The tables that a person reads, with an empty line between them."""
-    from toolchain.entries import sharing_text
-
-    if not built.entries:
-        return _report(built, explain)
-    parts = [f"== entry {name}: {_shapes(one)}\n\n{_report(one, explain)}" for name, one in built.entries.items()]
-    shared = [sharing_text(built.figures, options.parameters)] if len(parts) > 1 else []
-    return "\n\n".join([*parts, *shared])
-
-
-def _shapes(built: Build) -> str:
-    return ", ".join(f"{t.name} {list(t.shape)}" for t in built.container.inputs)
-
-
-def _report(built: Build, explain: bool) -> str:
-    from toolchain.report import text
-
-    sections = [
-        text.layers_text(built.figures),
-        text.totals_text(built.figures),
-        text.fallbacks_text(built.figures),
-        text.repair_text(built.figures),
-        text.fidelity_text(built.figures, "outputs", "outputs"),
-        text.fidelity_text(built.figures, "concats", "concat operands"),
-        text.worst_text(built.figures),
-        text.score_text(built.figures),
-        text.explain_text(built.figures) if explain else "",
-        *text.warnings_text(built.figures),
-        *(f"note: {note}" for note in built.notes),
-    ]
-    return "\n\n".join(s for s in sections if s)
-
-
-def entry_shapes(given: Sequence[str]) -> dict[str, dict[str, tuple[int, ...]]]:
-    """NAME:INPUT=D0,D1,... of each --entry; further inputs under the same name. Raises CompileError."""
-    entries: dict[str, list[str]] = {}
-    for text in given:
-        name, colon, shape = text.partition(":")
-        if not name or not colon:
-            raise CompileError(f"--entry {text}: must be NAME:INPUT=D0,D1,..., for example --entry small:x=1,3,160,160")
-        entries.setdefault(name, []).append(shape)
-    return {name: input_shapes(shapes, f"--entry {name}:") for name, shapes in entries.items()}
-
-
-def input_shapes(given: Sequence[str], option: str = "--shape ") -> dict[str, tuple[int, ...]]:
-    """NAME=D0,D1,... of each --shape; names may hold '='. option: what stands before it. Raises CompileError."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for text in given:
-        name, _, dims = text.rpartition("=")
-        if not name or not re.fullmatch(r"-?\d+(,-?\d+)*", dims, re.ASCII):
-            raise CompileError(f"{option}{text}: must be NAME=D0,D1,..., for example {option}x=1,3,640,640")
-        if name in shapes:
-            raise CompileError(f"{option}{text}: input {name!r} is given twice")
-        shapes[name] = tuple(int(d) for d in dims.split(","))
-    return shapes
-
-
-def dump_files(stage: str | None, directory: Path) -> dict[str, Path]:
-    """NN-STAGE.txt of each stage that is asked for. Raises CompileError."""
-    from toolchain.compiling import STAGES
-
-    if stage is None:
-        return {}
-    if stage not in (*STAGES, "all"):
-        raise CompileError(f"--dump-after {stage}: no such stage; stages are {', '.join(STAGES)}, or all")
-    require_folder("--dump-dir", directory)
-    return {name: directory / f"{i:02d}-{name}.txt" for i, name in enumerate(STAGES) if stage in (name, "all")}
-
-
-def dumper(files: Mapping[str, Path]) -> Dump:
-    """Writes the file of a stage, whole; those of later regions are added to it. The function raises OSError."""
-    from toolchain.compiling import silent
-    from toolchain.files import write_whole
-
-    if not files:
-        return silent
-    texts: dict[str, str] = {}
-
-    def dump(name: str, text: Callable[[], str]) -> None:
-        if name not in files:
-            return
-        texts[name] = texts.get(name, "") + text()
-        with naming(files[name]):
-            files[name].parent.mkdir(parents=True, exist_ok=True)
-        write_whole(files[name], texts[name].encode(errors="backslashreplace"))
-
-    return dump

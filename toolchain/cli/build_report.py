@@ -1,0 +1,57 @@
+"""What npu-build says of a build: the tables that it prints, and the files of the error report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from toolchain.api import Build, BuildOptions
+
+
+def report(built: Build, explain: bool, options: BuildOptions) -> str:
+    """The tables that a person reads, with an empty line between them."""
+    from toolchain.entries import sharing_text
+
+    if not built.entries:
+        return _report(built, explain)
+    parts = [f"== entry {name}: {_shapes(one)}\n\n{_report(one, explain)}" for name, one in built.entries.items()]
+    shared = [sharing_text(built.figures, options.parameters)] if len(parts) > 1 else []
+    return "\n\n".join([*parts, *shared])
+
+
+def _shapes(built: Build) -> str:
+    return ", ".join(f"{t.name} {list(t.shape)}" for t in built.container.inputs)
+
+
+def _report(built: Build, explain: bool) -> str:
+    from toolchain.report import text
+
+    sections = [
+        text.layers_text(built.figures),
+        text.totals_text(built.figures),
+        text.fallbacks_text(built.figures),
+        text.repair_text(built.figures),
+        text.fidelity_text(built.figures, "outputs", "outputs"),
+        text.fidelity_text(built.figures, "concats", "concat operands"),
+        text.worst_text(built.figures),
+        text.score_text(built.figures),
+        text.explain_text(built.figures) if explain else "",
+        *text.warnings_text(built.figures),
+        *(f"note: {note}" for note in built.notes),
+    ]
+    return "\n\n".join(s for s in sections if s)
+
+
+def error_reports(model: str, built: Mapping[str, Build]) -> dict[str, bytes]:
+    """By name in the folder; of an entry in a folder of its name."""
+    from toolchain.report.error_page import report_files
+    from toolchain.report.text import JUDGED_ON
+
+    files: dict[str, bytes] = {}
+    for entry, one in built.items():
+        if one.errors is not None:
+            title = f"{model}{f', entry {entry},' if entry else ''} on {one.container.machine.chip.name}"
+            found = report_files(one.errors, title, JUDGED_ON[one.figures["judged_on"]])
+            files |= {f"{entry}/{name}" if entry else name: data for name, data in found.items()}
+    return files

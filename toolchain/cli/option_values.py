@@ -1,0 +1,97 @@
+"""What the values of npu-build's options say: shapes, data and files, by entry where there are several."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolchain.cli.application import require_folder
+from toolchain.errors import CompileError
+from toolchain.files import is_stream, naming
+
+if TYPE_CHECKING:
+    from toolchain.compiling import Dump
+
+
+def entry_shapes(given: Sequence[str]) -> dict[str, dict[str, tuple[int, ...]]]:
+    """NAME:INPUT=D0,D1,... of each --entry; further inputs under the same name. Raises CompileError."""
+    entries: dict[str, list[str]] = {}
+    for text in given:
+        name, colon, shape = text.partition(":")
+        if not name or not colon:
+            raise CompileError(f"--entry {text}: must be NAME:INPUT=D0,D1,..., for example --entry small:x=1,3,160,160")
+        entries.setdefault(name, []).append(shape)
+    return {name: input_shapes(shapes, f"--entry {name}:") for name, shapes in entries.items()}
+
+
+def judging_data(given: Sequence[str], entries: Collection[str]) -> tuple[str | None, dict[str, str]]:
+    """Of all entries, and of single ones: DATA or ENTRY:DATA of each --judge. Raises CompileError."""
+    common, single = list[str](), dict[str, str]()
+    for text in given:
+        entry, _, data = text.partition(":")
+        if entry not in entries:
+            common.append(text)
+        elif entry in single:
+            raise CompileError(f"--judge {text}: entry {entry} has data already: {single[entry]}")
+        else:
+            single[entry] = data
+    if len(common) > 1:
+        there = f"; entries are {', '.join(entries)}" if entries else ""
+        raise CompileError(f"--judge {common[1]}: {common[0]} is given already; ENTRY:DATA is of a single entry{there}")
+    return common[0] if common else None, single
+
+
+def qdq_files(path: Path | None, entries: Collection[str]) -> dict[str, Path]:
+    """By entry, '' where none is asked for: q.onnx, or q.NAME.onnx of each. Raises CompileError."""
+    if path is None or not entries:
+        return {} if path is None else {"": path}
+    if is_stream(path):
+        raise CompileError(f"--export-qdq {path}: every entry has a file of its own; give the name of a file")
+    return {entry: path.with_name(f"{path.stem}.{entry}{path.suffix}") for entry in entries}
+
+
+def input_shapes(given: Sequence[str], option: str = "--shape ") -> dict[str, tuple[int, ...]]:
+    """NAME=D0,D1,... of each --shape; names may hold '='. option: what stands before it. Raises CompileError."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in given:
+        name, _, dims = text.rpartition("=")
+        if not name or not re.fullmatch(r"-?\d+(,-?\d+)*", dims, re.ASCII):
+            raise CompileError(f"{option}{text}: must be NAME=D0,D1,..., for example {option}x=1,3,640,640")
+        if name in shapes:
+            raise CompileError(f"{option}{text}: input {name!r} is given twice")
+        shapes[name] = tuple(int(d) for d in dims.split(","))
+    return shapes
+
+
+def dump_files(stage: str | None, directory: Path) -> dict[str, Path]:
+    """NN-STAGE.txt of each stage that is asked for. Raises CompileError."""
+    from toolchain.compiling import STAGES
+
+    if stage is None:
+        return {}
+    if stage not in (*STAGES, "all"):
+        raise CompileError(f"--dump-after {stage}: no such stage; stages are {', '.join(STAGES)}, or all")
+    require_folder("--dump-dir", directory)
+    return {name: directory / f"{i:02d}-{name}.txt" for i, name in enumerate(STAGES) if stage in (name, "all")}
+
+
+def dumper(files: Mapping[str, Path]) -> Dump:
+    """Writes the file of a stage, whole; those of later regions are added to it. The function raises OSError."""
+    from toolchain.compiling import silent
+    from toolchain.files import write_whole
+
+    if not files:
+        return silent
+    texts: dict[str, str] = {}
+
+    def dump(name: str, text: Callable[[], str]) -> None:
+        if name not in files:
+            return
+        texts[name] = texts.get(name, "") + text()
+        with naming(files[name]):
+            files[name].parent.mkdir(parents=True, exist_ok=True)
+        write_whole(files[name], texts[name].encode(errors="backslashreplace"))
+
+    return dump
