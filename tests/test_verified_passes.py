@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import toolchain.api
+import toolchain.compiling
 import toolchain.passes.fuse
 from tests.verified_passes import BrokenGraph, passes, verified
 from toolchain.frontend import rewrite
@@ -49,7 +49,7 @@ def test_a_pass_that_breaks_a_graph_is_named(fault: str) -> None:
     assert str(raised.value) == f"{__name__}.breaking gave a broken graph: {fault}"
 
 
-@pytest.mark.parametrize("holder", [toolchain.api, toolchain.passes.fuse])
+@pytest.mark.parametrize("holder", [toolchain.compiling, toolchain.passes.fuse])
 def test_where_the_build_calls_it_and_where_it_is_defined(holder: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Graph, "with_nodes", lambda graph, nodes: replace(graph, nodes=tuple(nodes)[:-1]))
     with pytest.raises(
