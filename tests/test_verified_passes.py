@@ -30,6 +30,17 @@ BROKEN = {
 }
 
 
+def test_a_tensor_of_the_compiler_is_named_by_what_it_is_for() -> None:
+    """x, moved and moved again for relu, whose output is taken on to z."""
+    names = ("x", "a", "b", "y", "z", "w")
+    added = [Node(name, OnnxOp("Reshape"), (before,), (name,)) for before, name in (("x", "a"), ("a", "b"), ("y", "z"))]
+    relu = replace(RELU, inputs=("b",), sources=("clip", "relu"))
+    origins = {"a": Origin("x", "nhwc"), "b": Origin("y", INNER), "z": Origin("y", INNER)}
+    graph = Graph("g", (*added[:2], relu, added[2]), ("x",), ("z",), dict.fromkeys(names, F), SOUND.constants, origins)
+    assert [graph.served(name) for name in names] == ["clip", "clip", "clip", "clip", None, None]
+    assert [str(graph.shown(name)) for name in names] == ["x", "x", "y, inside clip", "y", "y", "w"]
+
+
 def test_every_stage_that_makes_a_graph_is_watched() -> None:
     found = {name.removeprefix("toolchain.") for name, f in passes().items() if hasattr(f, "__wrapped__")}
     stages = "walk.static_graph widen.in_float32 dequantize.dequantized rewrite.sweep normal.normal_form promote.promote"

@@ -20,6 +20,7 @@ from simulator import simulate
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import Container, Region, read_container
 from toolchain.errors import CompileError, ProgramError
+from toolchain.ir.graph import INNER, Origin
 from toolchain.isa import decode, load_machine
 from toolchain.machine import MachineOp, Signal, Wait
 from toolchain.runtime import Session, Stop, dram_image, memory_files, parse_stop, random_feeds, write_port
@@ -119,6 +120,22 @@ def test_tensors_have_the_names_of_the_model(tmp_path: Path) -> None:
             compared.add((item["tensor"], item["layout"], item["inside"]))
     assert compared == {("c", "nhwc", None), ("d", "nhwc", None), ("t", "plain", None)}
     assert inner == {("d", "Concat_1"), ("y", "Gemm_4")}  # x at the scale of d; y before it has its shape
+
+
+@pytest.mark.parametrize(
+    ("origin", "said"),
+    [
+        (None, {"tensor": "x", "layout": "nhwc", "inside": None}),  # in a file of an older build
+        (Origin("c", INNER), {"tensor": "c", "layout": "inner", "inside": "Conv_0"}),  # what only regions exchange
+    ],
+)
+def test_ports_have_the_names_of_the_model(origin: Origin | None, said: dict[str, Any], model: Path) -> None:
+    session = Session(model)
+    graph, ((segment, region, ops), *_) = session.container.graph, programs(session.container)
+    object.__setattr__(graph, "origins", {} if origin is None else {region.inputs[0].tensor: origin})
+    found = dumped(session, Stop(segment, len(ops) - 1), random_feeds(session.get_inputs(), seed=1))[0]["contents"]
+    (port,) = [item for item in found if item["kind"] == "input"]
+    assert port["name"] == region.inputs[0].tensor and {key: port[key] for key in said} == said
 
 
 def test_memories_are_those_of_a_program_that_ends_there(model: Path) -> None:

@@ -87,6 +87,8 @@ def test_samples_that_were_not_calibrated_on_judge_every_entry_of_their_batch(he
         ("calibration", 13),
     ]
     assert all(one["worst_layers"] for one in entries)
+    assert built(f"--calib images --samples 18 {SIZES.replace('9,9', '16,12')}").code == 0
+    assert [(one["judged_on"], one["judged_samples"]) for one in figures()["entries"].values()] == [("held out", 1)] * 2
     assert [line for line in printed.err.splitlines() if "calibrated on" in line] == [
         "WARNING: entry pair: the gate judges on the data it was calibrated on: others may do worse; give --judge DATA"
     ]
