@@ -77,8 +77,8 @@ _POW2 = ("single_half_up", "half_away", "half_even", "truncate", "floor", "pow2"
 
 
 @st.composite
-def machines(draw: Any) -> DrawnMachine:
-    """A shipped machine with its array, memories, DMA, numerics and limits drawn anew."""
+def machines(draw: Any, grouped: bool = False) -> DrawnMachine:
+    """A shipped machine with its array, memories, DMA, numerics and limits drawn anew. grouped: with weights in groups."""
     base = _machine(draw(st.sampled_from(["edge16", "wide32_w4a16", "ws8_pow2", "ethos_u55_256"])))
     data = json.loads(base.chip.model_dump_json())
     mac, vector, dma = (data["engines"][k] for k in ("mac", "vector", "dma"))
@@ -106,7 +106,7 @@ def machines(draw: Any) -> DrawnMachine:
     _limits(draw, data["limits"])
     draw_units(draw, data)
     draw_accumulators(draw, data)
-    draw_groups(draw, data)
+    draw_groups(draw, data, grouped)
     data["control"] = draw(st.sampled_from(_CONTROLS))
     chip = Chip.model_validate_json(json.dumps(data))
     assert not broken_rules(chip), broken_rules(chip)

@@ -177,10 +177,11 @@ def _lies_as(array: dict[str, Any], vector: dict[str, Any]) -> bool:
     return all(array[own] == vector[its] for own, its in (("parameters", "tables"), ("input", "input"), ("output", "output")))
 
 
-def draw_groups(draw: Any, data: dict[str, Any]) -> None:
-    """On every third machine arrays take weights in groups of the least size, the first of them surely."""
+def draw_groups(draw: Any, data: dict[str, Any], always: bool) -> None:
+    """On every third machine, or always, arrays take weights in groups of the least size, the first of them surely; where their
+    rows are long enough."""
     most = data["limits"]["convolution"]["max_input_channels"]
-    if draw(st.integers(0, 2)) or (most is not None and most < 16):
+    if (draw(st.integers(0, 2)) and not always) or (most is not None and most < 16):
         return
     form = {
         "sizes": [16],

@@ -46,7 +46,7 @@ def products(sizes: tuple[int, int, int, int], path: Path) -> Path:
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
-@given(machine=machines(), sizes=SIZES, level=st.sampled_from([0, 2, 3]))
+@given(machine=machines(grouped=True), sizes=SIZES, level=st.sampled_from([0, 2, 3]))
 def test_simulator_equals_reference(
     tmp_path_factory: pytest.TempPathFactory, machine: DrawnMachine, sizes: tuple[int, int, int, int], level: int
 ) -> None:

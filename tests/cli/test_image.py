@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,13 @@ def run_region(segment: dict[str, Any], folder: Path, image: dict[str, Any], mac
 def put(dram: np.ndarray, address: int, data: bytes, written: list[tuple[int, int]]) -> None:
     dram[address : address + len(data)] = np.frombuffer(data, np.uint8)
     written.append((address, address + len(data)))
+
+
+def test_the_version_is_that_of_the_page(tmp_path: Path) -> None:
+    _, folder = image_of(tmp_path, "edge16")
+    page = (Path(__file__).parents[2] / "docs" / "image.md").read_text()
+    (version,) = re.findall(r"^\| `version` \| of this layout: (\d+) \|", page, re.MULTILINE)
+    assert json.loads((folder / "ports.json").read_text())["version"] == int(version)
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ import pytest
 from onnx import ModelProto, TensorProto, parser
 from resealed import changed, graph_changed, island_changed, parts, sealed
 
+from toolchain.bounds import HEADER_RANK
 from toolchain.codegen import container_from_bytes
+from toolchain.codegen.header import IoHeader
 from toolchain.errors import ProgramError, ToolchainError
 from toolchain.runtime import Session, random_feeds
 
@@ -46,6 +48,13 @@ def refusal(data: bytes) -> str:
 )
 def test_tensors_of_gigabytes(path: str, value: list[int], reason: str, data: bytes) -> None:
     assert refusal(changed(data, path, value)) == f"model: is not sound: {reason}; build it again"
+
+
+def test_as_many_dimensions_as_are_allowed() -> None:
+    shape = (1,) * HEADER_RANK
+    assert IoHeader(name="x", shape=shape, dtype="float32").shape == shape
+    with pytest.raises(ValueError, match=f"has {HEADER_RANK + 1} dimensions, {HEADER_RANK} are the most"):
+        IoHeader(name="x", shape=(1, *shape), dtype="float32")
 
 
 def test_a_dram_of_gigabytes(data: bytes) -> None:

@@ -125,6 +125,11 @@ MISFITS = {
         fill(count0=1 << 70),
         "instruction 1 (fill): count0=1180591620717411303424 does not fit 64 bits",
     ),
+    "beyond 64 bits beside a negative number": (
+        "ws8_pow2",
+        fill(count0=-1, value=1 << 70),
+        "instruction 1 (fill): value=1180591620717411303424 does not fit its 8 bits (-128 to 127)",
+    ),
     "a fraction": ("edge16", fill(value=0.5), "instruction 1 (fill): value=0.5 is not a whole number"),
     "an absent operation": (
         "ws8_pow2",

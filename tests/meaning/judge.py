@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 import numpy as np
@@ -155,22 +156,40 @@ def judged(proto: onnx.ModelProto, machine: Machine, samples: Samples, folder: P
 
 def _built(model: Path, options: BuildOptions) -> tuple[Build, Graph, Graph]:
     """And the graph before and behind quantization."""
-    quantized: list[tuple[Graph, Graph]] = []
+    with _quantized() as seen:
+        return build(model, options), *seen[0]
+
+
+@contextmanager
+def _quantized() -> Iterator[list[tuple[Graph, Graph]]]:
+    """Of builds in this block: the graph before and behind quantization."""
+    found: list[tuple[Graph, Graph]] = []
     real = compiling.quantize
 
     def seen(graph: Graph, chip: Any, ranges: Any) -> Graph:
-        quantized.append((graph, real(graph, chip, ranges)))
-        return quantized[-1][1]
+        found.append((graph, real(graph, chip, ranges)))
+        return found[-1][1]
 
     with patch.object(compiling, "quantize", seen):
-        return build(model, options), *quantized[0]
+        yield found
+
+
+class _Fused(Exception):
+    """Ends a build before its program is made."""
 
 
 def built_through(proto: onnx.ModelProto, machine: Machine, samples: Samples, folder: Path) -> Seen:
     """The operators that a build of the file goes through."""
     model, data = save(proto, samples, folder)
-    built, selected, _ = _built(model, BuildOptions(machine, calibration=str(data)))
-    return operators(selected, built.container.graph)
+    fused: list[Graph] = []
+
+    def end(graph: Graph) -> NoReturn:
+        fused.append(graph)
+        raise _Fused
+
+    with _quantized() as seen, patch.object(compiling, "segments", end), suppress(_Fused):
+        build(model, BuildOptions(machine, calibration=str(data)))
+    return operators(seen[0][0], fused[0])
 
 
 def held(proto: onnx.ModelProto, model: Path, samples: Samples, codes: Codes) -> dict[str, tuple[float, int]]:

@@ -109,6 +109,8 @@ def operators(selected: Graph, integer: Graph) -> Seen:
         if isinstance(node.op, Unary):
             found |= {("primitive", name) for name in _primitives(node.op.function)}
     for node in integer.nodes:
+        if isinstance(node.op, OnnxOp):
+            continue
         kind = operator_of(node, NpuOp).NAME
         found.add(("integer operator", kind))
         found |= {("optional part", f"{kind}.{p}") for p in _optional(type(node.op)) if getattr(node.op, p) is not None}

@@ -61,7 +61,7 @@ def brute_force_places(count: int, seed: int) -> None:
 
 
 def test_brute_force() -> None:
-    brute_force_places(120, seed=1)
+    brute_force_places(40, seed=1)
 
 
 @pytest.mark.slow

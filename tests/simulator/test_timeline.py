@@ -148,10 +148,10 @@ FASTER = [
 
 
 def test_laws_and_more_never_slows():
-    """120 random programs, each on a base machine and on 11 that are faster in one thing, with and without shared ports."""
+    """50 random programs, each on a base machine and on 11 that are faster in one thing, with and without shared ports."""
     rng = np.random.default_rng(7)
     compared = 0
-    for case in range(120):
+    for case in range(50):
         ops = random_program(rng, int(rng.integers(5, 60))) if case % 3 else pipeline(int(rng.integers(2, 12)), 128)
         shared = {"memories__dram__shared_ports": bool(case % 2), "memories__sram__shared_ports": case % 5 == 0}
         try:
@@ -170,7 +170,7 @@ def test_laws_and_more_never_slows():
             assert after.cycles <= before.cycles, (case, change)
             assert (after.end <= before.end).all()
             compared += 1
-    assert compared > 700
+    assert compared > 300
 
 
 def test_times_do_not_depend_on_values_or_checks():

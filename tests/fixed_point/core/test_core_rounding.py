@@ -24,7 +24,8 @@ from quant.fixed_point import (
 )
 
 VALUES = 500
-EXAMPLES = 220  # 110,000 values a mode
+MANY = pytest.param(220, marks=pytest.mark.slow)  # 110,000 values a mode
+FEW = 30
 MULTIPLIER_BITS = {Rounding.SCALE16: 15, Rounding.POW2: 1}
 MODES = [r for r in Rounding if r is not Rounding.FP32_RNE]
 
@@ -73,9 +74,10 @@ def expected(acc: np.ndarray, r: Requant, dtype: np.dtype) -> np.ndarray:
     return np.array(values, dtype)
 
 
+@pytest.mark.parametrize("examples", [FEW, MANY])
 @pytest.mark.parametrize("rounding", MODES, ids=str)
-def test_equals_exact_arithmetic(rounding: Rounding) -> None:
-    @settings(max_examples=EXAMPLES)
+def test_equals_exact_arithmetic(rounding: Rounding, examples: int) -> None:
+    @settings(max_examples=examples)
     @given(cases(rounding))
     def check(case: tuple[np.ndarray, Requant, np.dtype]) -> None:
         acc, r, dtype = case
@@ -91,14 +93,18 @@ def saturates_int64(acc: np.ndarray, r: Requant) -> bool:
     return max(abs(exact.scaled(int(v), m, s, r.rounding)) for v in (acc.min(), acc.max())) >= 1 << 61
 
 
-@settings(max_examples=EXAMPLES)
-@given(st.integers(0, 2**32 - 1), st.floats(2.0**-40, 2.0**10, width=32), st.booleans())
-def test_float32_equals_exact_arithmetic(seed: int, scale: float, wide: bool) -> None:
-    rng = np.random.default_rng(seed)
-    acc = accumulators(rng, np.int64 if wide else np.int32, 1, max(0, int(-np.log2(scale))))
-    r = Requant(float32_bits([scale]), np.array([0]), Rounding.FP32_RNE, -3, -128, 127, kind="float32")
-    values = [exact.finished(exact.scaled_float32(int(x), Fraction(scale)), -3, -128, 127) for x in acc]
-    np.testing.assert_array_equal(requantize(acc, r), np.array(values, np.int8))
+@pytest.mark.parametrize("examples", [FEW, MANY])
+def test_float32_equals_exact_arithmetic(examples: int) -> None:
+    @settings(max_examples=examples)
+    @given(st.integers(0, 2**32 - 1), st.floats(2.0**-40, 2.0**10, width=32), st.booleans())
+    def check(seed: int, scale: float, wide: bool) -> None:
+        rng = np.random.default_rng(seed)
+        acc = accumulators(rng, np.int64 if wide else np.int32, 1, max(0, int(-np.log2(scale))))
+        r = Requant(float32_bits([scale]), np.array([0]), Rounding.FP32_RNE, -3, -128, 127, kind="float32")
+        values = [exact.finished(exact.scaled_float32(int(x), Fraction(scale)), -3, -128, 127) for x in acc]
+        np.testing.assert_array_equal(requantize(acc, r), np.array(values, np.int8))
+
+    check()
 
 
 @settings(max_examples=40)

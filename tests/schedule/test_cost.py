@@ -1,0 +1,25 @@
+"""What the schedule takes transfers to cost: they begin where bursts do."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolchain.hw import load_chip
+from toolchain.hw.units import DRAM, SRAM
+from toolchain.ir.graph import TensorType
+from toolchain.ops.kit.tile import Box
+from toolchain.schedule.cost import CostModel
+from toolchain.schedule.places import View
+
+
+@pytest.mark.parametrize("name", ["edge16", "ethos_u55_256", "wide32_w4a16", "ws8_pow2"])
+def test_transfers_of_whole_bursts_are_charged_for_their_bytes_alone(name: str) -> None:
+    chip = load_chip(name)
+    dram, model = chip.memories["dram"], CostModel(chip)
+    size_bytes = 8 * dram.burst_bytes
+    ((_, block),) = model.block(size_bytes, SRAM)
+    rows, view = Box("x", (0, 0), (8, dram.burst_bytes)), View.whole("x", TensorType((8, 3 * dram.burst_bytes), "int8"))
+    ((_, load),) = model.load(rows, view, DRAM, SRAM)
+    read, written = (int(size_bytes / rate) for rate in (dram.read_bytes_per_cycle, dram.write_bytes_per_cycle))
+    assert dict(block.services)[0] == dict(load.services)[0] == read
+    assert max(cycles for _, cycles in model.store(rows, view).services) == written
