@@ -7,17 +7,17 @@ for each node how the file stores its constants (quant.given).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from toolchain.frontend.convert import type_of
 from toolchain.frontend.errors import refuse_node
-from toolchain.frontend.held import Held, HeldBlocks, held_blocks
-from toolchain.frontend.infer import evaluate, foldable, infer
-from toolchain.frontend.rewrite import fresh_name, operand
-from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, TensorType
+from toolchain.frontend.held import Held, held_blocks
+from toolchain.frontend.infer import evaluate
+from toolchain.frontend.meant import CODES, Meant, Walk, make_codes, real_of
+from toolchain.frontend.rewrite import operand
+from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp
 from toolchain.ir.stored import Stored, stored
 
 # Operators of which codes of their outputs mean what codes of their first input do.
@@ -30,60 +30,6 @@ MOVES = frozenset(
 WEIGHTED: Mapping[str, int] = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": -1}  # the output channels' axis of input 1
 PRODUCTS: Mapping[str, str] = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
 QUANTIZERS = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"))
-CODES = frozenset(("int8", "uint8", "int16", "uint16"))
-
-
-@dataclass(frozen=True)
-class Meant:
-    """A tensor of codes: `real` is the float tensor of what they stand for ("" until something reads it), by scale and zero
-    point; of sums of products the scale of one input is known and the weights' is not, so they have no dtype of CODES."""
-
-    real: str
-    scale: float
-    zero_point: int
-    dtype: str
-
-
-@dataclass
-class _Walk:
-    graph: OnnxGraph
-    opset: int
-    static: bool
-    types: dict[str, TensorType]
-    constants: dict[str, np.ndarray]
-    same: dict[str, str] = field(default_factory=dict)
-    meant: dict[str, Meant] = field(default_factory=dict)
-    made: set[str] = field(default_factory=set)  # tensors that a node emitted so far makes
-    held: dict[str, Held | HeldBlocks] = field(default_factory=dict)  # by constant
-    nodes: list[OnnxNode] = field(default_factory=list)
-    stored: dict[str, Stored] = field(default_factory=dict)  # by node
-
-    def emit(self, node: OnnxNode) -> None:
-        node = replace(node, inputs=tuple(self.same.get(n, n) for n in node.inputs))
-        if foldable(node, self.constants):
-            self.constants.update(evaluate(node, self.constants, self.opset))
-            self.types.update((n, type_of(self.constants[n])) for n in node.outputs if n)
-            held = self.held.get(operand(node, 0))
-            if isinstance(held, HeldBlocks) and (made := held.behind(node, tuple(self.constants[n] for n in node.inputs[1:]))):
-                self.held[node.outputs[0]] = made
-            return
-        self.types.update(infer(node, self.types, self.constants, self.opset))
-        self.nodes.append(node)
-        self.made.update(node.outputs)
-
-    def fresh(self, base: str) -> str:
-        return fresh_name(base, self.types)
-
-    def constant(self, base: str, value: np.ndarray) -> str:
-        name = self.fresh(base)
-        self.constants[name] = value
-        self.types[name] = type_of(value)
-        return name
-
-    def scalar(self, name: str) -> float | None:
-        """A constant of one number, as of a scale or zero point."""
-        value = self.constants.get(self.same.get(name, name))
-        return None if value is None or value.size != 1 else float(value.reshape(-1)[0])
 
 
 @dataclass(frozen=True)
@@ -99,7 +45,7 @@ def dequantized(graph: OnnxGraph, opset: int, static: bool = False) -> Dequantiz
 
     Raises CompileError: scales that are not finite and positive.
     """
-    walk = _Walk(graph, opset, static, dict(graph.types), dict(graph.constants))
+    walk = Walk(graph, opset, static, dict(graph.types), dict(graph.constants))
     if not any(n.op.op_type in QUANTIZERS for n in graph.nodes):
         return Dequantized(graph, {})
     for node in graph.nodes:
@@ -109,7 +55,7 @@ def dequantized(graph: OnnxGraph, opset: int, static: bool = False) -> Dequantiz
         if not _moved(node, walk):
             _plain(node, walk)
     for name in graph.outputs:
-        _needed(name, walk)
+        make_codes(name, walk)
         if name in walk.same:
             walk.emit(Node(f"{name}/identity", OnnxOp("Identity"), (name,), (name,), ()))
             del walk.same[name]
@@ -117,7 +63,7 @@ def dequantized(graph: OnnxGraph, opset: int, static: bool = False) -> Dequantiz
     return Dequantized(done, walk.stored)
 
 
-def _parameters(node: OnnxNode, walk: _Walk) -> tuple[np.ndarray, np.ndarray, str] | None:
+def _parameters(node: OnnxNode, walk: Walk) -> tuple[np.ndarray, np.ndarray, str] | None:
     """Scale, zero point and type of the codes of a QuantizeLinear or DequantizeLinear; None where they are computed."""
     scale = walk.constants.get(operand(node, 1))
     quantizes = node.op.op_type == "QuantizeLinear"
@@ -131,7 +77,7 @@ def _parameters(node: OnnxNode, walk: _Walk) -> tuple[np.ndarray, np.ndarray, st
     return scale, point, dtype
 
 
-def _quantize(node: OnnxNode, walk: _Walk) -> bool:
+def _quantize(node: OnnxNode, walk: Walk) -> bool:
     found, x = _parameters(node, walk), node.inputs[0]
     if x in walk.constants and found is not None:
         made = evaluate(replace(node, inputs=tuple(walk.same.get(n, n) for n in node.inputs)), walk.constants, walk.opset)
@@ -145,7 +91,7 @@ def _quantize(node: OnnxNode, walk: _Walk) -> bool:
     return True
 
 
-def _dequantize(node: OnnxNode, walk: _Walk) -> bool:
+def _dequantize(node: OnnxNode, walk: Walk) -> bool:
     found, q, y = _parameters(node, walk), node.inputs[0], node.outputs[0]
     if found is None:
         return False
@@ -166,7 +112,7 @@ def _dequantize(node: OnnxNode, walk: _Walk) -> bool:
     return True
 
 
-def _dequantized_constant(node: OnnxNode, scale: np.ndarray, point: np.ndarray, walk: _Walk) -> None:
+def _dequantized_constant(node: OnnxNode, scale: np.ndarray, point: np.ndarray, walk: Walk) -> None:
     codes = walk.constants[node.inputs[0]]
     block = int(node.op.attributes.get("block_size") or 1)
     axis = int(node.op.attributes.get("axis", 1)) % max(codes.ndim, 1)
@@ -190,7 +136,7 @@ def _dequantized_constant(node: OnnxNode, scale: np.ndarray, point: np.ndarray, 
     walk.held[y] = Held(whole - zero, scale, axis, int(point.reshape(-1)[0]), codes.dtype.name)
 
 
-def _dynamic(node: OnnxNode, walk: _Walk) -> bool:
+def _dynamic(node: OnnxNode, walk: Walk) -> bool:
     """y, scale, zero point of a range that each run has anew. To calibrate it, it stays as a pair, and what reads its codes reads
     the real numbers instead: codes of scale 1."""
     if not walk.static:
@@ -205,7 +151,7 @@ def _dynamic(node: OnnxNode, walk: _Walk) -> bool:
     return True
 
 
-def _product(node: OnnxNode, walk: _Walk) -> bool:
+def _product(node: OnnxNode, walk: Walk) -> bool:
     """ConvInteger, MatMulInteger: sum (a - za) (b - zb), where a is of codes that are known and b constant or such."""
     a, b = node.inputs[:2]
     x = walk.meant.get(a)
@@ -228,8 +174,8 @@ def _product(node: OnnxNode, walk: _Walk) -> bool:
         w = walk.meant.get(b)
         if w is None or not _zero_point(node, 3, w, walk):
             return False
-        weights, scale = _real(b, walk), scale * w.scale
-    real = _real(a, walk)
+        weights, scale = real_of(b, walk), scale * w.scale
+    real = real_of(a, walk)
     op = replace(node.op, op_type=PRODUCTS[node.op.op_type])
     walk.emit(replace(node, op=op, inputs=(real, weights), outputs=(name,)))
     if held is not None:
@@ -238,19 +184,19 @@ def _product(node: OnnxNode, walk: _Walk) -> bool:
     return True
 
 
-def _zero_point(node: OnnxNode, index: int, codes: Meant, walk: _Walk) -> bool:
+def _zero_point(node: OnnxNode, index: int, codes: Meant, walk: Walk) -> bool:
     """Whether the node takes off the zero point that the codes have."""
     point = walk.scalar(operand(node, index)) if operand(node, index) else 0.0
     return point is not None and point == codes.zero_point
 
 
-def _cast(node: OnnxNode, walk: _Walk) -> bool:
+def _cast(node: OnnxNode, walk: Walk) -> bool:
     """Codes as float numbers: what they stand for over their scale."""
     codes = walk.meant.get(node.inputs[0])
     y = node.outputs[0]
     if codes is None or walk.types[y].dtype != "float32":
         return False
-    real = _real(node.inputs[0], walk)
+    real = real_of(node.inputs[0], walk)
     factor = walk.constant(f"{node.name}/factor", np.asarray(1 / codes.scale, np.float32))
     scaled = y if codes.zero_point == 0 else walk.fresh(f"{y}/scaled")
     walk.emit(Node(node.name, OnnxOp("Mul"), (real, factor), (scaled,), node.sources))
@@ -260,7 +206,7 @@ def _cast(node: OnnxNode, walk: _Walk) -> bool:
     return True
 
 
-def _moved(node: OnnxNode, walk: _Walk) -> bool:
+def _moved(node: OnnxNode, walk: Walk) -> bool:
     """Moves of codes become moves of what they stand for; a MaxPool too, for larger codes stand for larger numbers."""
     if node.op.domain or not node.inputs:
         return False
@@ -271,7 +217,7 @@ def _moved(node: OnnxNode, walk: _Walk) -> bool:
         return False
     if any(c is None or replace(c, real="") != replace(first, real="") for c in codes):
         return False
-    reals = [_real(n, walk) for n in parts]
+    reals = [real_of(n, walk) for n in parts]
     others = node.inputs[len(parts) :]
     if node.op.op_type == "Pad":
         pads, code, *axes = (*others, "")
@@ -293,17 +239,17 @@ def _only_moves(node: OnnxNode) -> bool:
     return kind in MOVES or kind in ("Concat", "Pad") or (kind == "Resize" and mode == "nearest")
 
 
-def _plain(node: OnnxNode, walk: _Walk) -> None:
+def _plain(node: OnnxNode, walk: Walk) -> None:
     """A node that means what it says. Codes that it reads are made, where only what they stand for is there."""
     for name in node.inputs:
-        _needed(name, walk)
+        make_codes(name, walk)
     how = _how(node, walk)
     if how is not None:
         walk.stored[node.name] = how
     walk.emit(node)
 
 
-def _how(node: OnnxNode, walk: _Walk) -> Stored | None:
+def _how(node: OnnxNode, walk: Walk) -> Stored | None:
     """How the file holds the constants of a node."""
     weights = walk.held.get(operand(node, 1))
     if node.op.op_type not in WEIGHTED:
@@ -317,31 +263,6 @@ def _how(node: OnnxNode, walk: _Walk) -> Stored | None:
     if how is None or not isinstance(bias, Held) or bias.dtype != "int32":
         return how
     return replace(how, bias=bias.real())
-
-
-def _real(name: str, walk: _Walk) -> str:
-    """The float tensor that codes stand for."""
-    codes = walk.meant[name]
-    if codes.real:
-        return walk.same.get(codes.real, codes.real)
-    made = walk.fresh(f"{name}/real")
-    walk.emit(_conversion("DequantizeLinear", name, made, codes, walk))
-    walk.meant[name] = replace(codes, real=made)
-    return made
-
-
-def _needed(name: str, walk: _Walk) -> None:
-    codes = walk.meant.get(name)
-    if codes is None or name in walk.made or name in walk.graph.inputs or codes.dtype not in CODES:
-        return
-    walk.emit(_conversion("QuantizeLinear", codes.real, name, codes, walk))
-
-
-def _conversion(op_type: str, x: str, y: str, codes: Meant, walk: _Walk) -> OnnxNode:
-    scale = walk.constant(f"{y}/scale", np.asarray(codes.scale, np.float32))
-    point = walk.constant(f"{y}/zero_point", np.asarray(codes.zero_point, codes.dtype))
-    attributes: dict[str, Any] = {"axis": 1}
-    return Node(f"{y}/{op_type}", OnnxOp(op_type, attributes), (x, scale, point), (y,), ())
 
 
 _RULES = {

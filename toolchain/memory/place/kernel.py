@@ -1,6 +1,7 @@
 """The decision search: is there a placement within the target? Depth first over canonical placements.
 
-In the subset that both Python (over lists) and numba (over int64 arrays) run: the same nodes, the same plan.
+In the subset that both Python (over lists) and numba (over int64 arrays) run: the same nodes, the same plan. In one file,
+for numba's cache of `decide` sees changes of this file alone.
 
 A canonical plan has the smallest sum of size^2 * address among the plans within the target. So each item lies on the
 floor or on another item, no item could slip into a gap below its support, and of two items of equal life that touch,
