@@ -14,7 +14,8 @@ from toolchain.api import BuildOptions, build
 from toolchain.compiling import STAGES
 from toolchain.ir.graph import Graph, Node, TensorType
 from toolchain.ir.text import print_graph
-from toolchain.ops.unary import Unary, X, evaluate
+from toolchain.ops.functions import X, evaluate
+from toolchain.ops.unary import Unary
 
 
 def chain(steps: list[str], count: int) -> str:

@@ -10,9 +10,10 @@ from unittest.mock import patch
 
 from toolchain.frontend import normal, upgrade
 from toolchain.ir.graph import Graph, OnnxOp
+from toolchain.ops.functions import ONNX_UNARY, PRIMITIVES
 from toolchain.ops.kit import registry
 from toolchain.ops.kit.operator import NpuOp, operator_of
-from toolchain.ops.unary import ONNX_UNARY, PRIMITIVES, Unary
+from toolchain.ops.unary import Unary
 from toolchain.passes import compose, select
 
 Seen = set[tuple[str, str]]  # what it is, its name

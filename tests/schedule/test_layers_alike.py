@@ -13,10 +13,10 @@ from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.rounding import Rounding
 from toolchain.hw import load_chip
 from toolchain.ir.graph import Graph, Node, TensorType
-from toolchain.ops.elementwise import Rescale
 from toolchain.ops.kit.operator import Layer, tiling_key
 from toolchain.ops.kit.registry import INTEGER_OPERATORS
 from toolchain.ops.kit.tile import Tiling
+from toolchain.ops.rescale import Rescale
 from toolchain.schedule.options import LEVELS
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.region import plan_region

@@ -17,13 +17,13 @@ from toolchain.hw.units import SRAM
 from toolchain.ir.graph import Node, TensorType
 from toolchain.isa import load_machine
 from toolchain.ops.convolution.integer import IntegerConvolution
-from toolchain.ops.elementwise import Rescale
 from toolchain.ops.kit.nest import Axis, Nest
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Tiling, halvings
 from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.ops.pool.geometry import Geometry
 from toolchain.ops.pool.integer import IntegerMaxPool
+from toolchain.ops.rescale import Rescale
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.places import View
 from toolchain.schedule.refusal import MOST_TILES, too_many

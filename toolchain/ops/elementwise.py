@@ -1,4 +1,4 @@
-"""Add, Sub, Mul and PRelu of two tensors with broadcasting, and the change of scale of one, on the vector engine.
+"""Add, Sub, Mul and PRelu of two tensors with broadcasting, on the vector engine.
 
 Integer forms: TFLite ADD, SUB, MUL (see quant.fixed_point.pointwise.elementwise), roundings as `numerics.per_op`.
 """
@@ -11,9 +11,8 @@ from typing import Literal
 
 import numpy as np
 
-from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
-from quant.fixed_point.pointwise.elementwise import add, mul, prelu, rescale
+from quant.fixed_point.pointwise.elementwise import add, mul, prelu
 from quant.given import stored_codes
 from quant.parameters import quant_range
 from toolchain import machine
@@ -27,17 +26,16 @@ from toolchain.ops.kit.box import (
     broadcast_strides,
     constant_block,
     operand_box,
-    row_column,
-    three,
 )
+from toolchain.ops.kit.elementwise import elementwise
 from toolchain.ops.kit.layout import NHWC
 from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, QuantScope, TiledOp, alike_per_sample, clamp_codes
+from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, QuantScope, TiledOp, clamp_codes
 from toolchain.ops.kit.requants import pair
 from toolchain.ops.kit.residual import Residual
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
-from toolchain.ops.kit.tile import Block, Box, Site, Tiling, Work, dense_strides
+from toolchain.ops.kit.tile import Box, Site, Tiling, Work, dense_strides
 
 Kind = Literal["add", "sub", "mul", "prelu"]
 Bounds = tuple[float | None, float | None]
@@ -248,102 +246,6 @@ class IntegerBinary(TiledOp):
             left_shift=self.left_shift,
             types=types,
         )
-
-
-def elementwise(
-    kind: ElementwiseKind,
-    size: tuple[int, ...],
-    out: Site,
-    *,
-    a: tuple[int, ...],
-    b: tuple[int, ...],
-    output: tuple[int, ...],
-    types: Sequence[int],
-    left_shift: int = 0,
-) -> machine.Elementwise:
-    """a, b: address, row, column, channel stride, zero point, multiplier, shift. output: zero point, multiplier, shift, clamp.
-    types: numbers of those of a, b and the output."""
-    height, width, channels = three(size)[-3:]
-    row, column = row_column(out)
-    return machine.Elementwise(
-        kind=kind,
-        height=height,
-        width=width,
-        channels=channels,
-        a_address=a[0],
-        a_row_stride=a[1],
-        a_column_stride=a[2],
-        a_channel_stride=a[3],
-        b_address=b[0],
-        b_row_stride=b[1],
-        b_column_stride=b[2],
-        b_channel_stride=b[3],
-        output_address=out.address,
-        output_row_stride=row,
-        output_column_stride=column,
-        a_zero_point=a[4],
-        b_zero_point=b[4],
-        output_zero_point=output[0],
-        left_shift=left_shift,
-        a_multiplier=a[5],
-        a_shift=a[6],
-        b_multiplier=b[5],
-        b_shift=b[6],
-        output_multiplier=output[1],
-        output_shift=output[2],
-        clamp_low=output[3],
-        clamp_high=output[4],
-        a_type=types[0],
-        b_type=types[1],
-        output_type=types[2],
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class Rescale(TiledOp):
-    """Codes of one scale to codes of another: out(x - x_zero_point)."""
-
-    NAME = "Rescale"
-    VERSION = 2
-    x_zero_point: int
-    requant: Requant
-
-    def reference(self, inputs: Sequence[Array]) -> Array:
-        return rescale(inputs[0], self.requant, x_zero_point=self.x_zero_point, dtype=self.requant.dtype)
-
-    def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
-        return alike_per_sample(self, layer, axis)
-
-    def tiling_key(self) -> Hashable:
-        return ()
-
-    def tilings(self, layer: Layer) -> Iterable[Tiling]:
-        return box_tilings(layer, layer.chip.lanes)
-
-    def nest(self, layer: Layer, tiling: Tiling) -> Nest:
-        return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size))
-
-    def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> Work:
-        box = Box(layer.node.inputs[0], start, size)
-
-        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
-            assert out is not None
-            strides = broadcast_strides(box, sites[0], len(size))
-            r = self.requant
-            a = (sites[0].address, *strides, self.x_zero_point, 0, 0)
-            output = (r.zero_point, *pair(r), r.low, r.high)
-            types = layer.type_number(layer.node.inputs[0]), 0, layer.output_number
-            return (elementwise(ElementwiseKind.RESCALE, size, out, a=a, b=(0,) * 7, output=output, types=types),)
-
-        no_blocks: tuple[Block, ...] = ()
-        return Work((box,), no_blocks, Box(layer.node.outputs[0], start, size), emit)
-
-
-def rescaled(name: str, source: str, target: str, y: Quant, codes: CodeType, scope: QuantScope) -> Node:
-    """A node that gives `source` the codes of scale y and of another type, in the tensor `target`."""
-    x = scope.quant(source)
-    requant = scope.requant(x.scale / y.scale, "rescale", codes, y.zero_point, *codes.limits, where=name)
-    return Node(name, Rescale(x.zero_point, requant), (source,), (scope.inner(target, y, codes),), ())
 
 
 def _rule(kind: Kind) -> Callable[[Scope], None]:

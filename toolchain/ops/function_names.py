@@ -6,7 +6,7 @@ import re
 
 from toolchain.hw.chip import Chip
 from toolchain.machine import TABLE_FUNCTIONS
-from toolchain.ops.unary import ONNX_UNARY, Function, X, clip_bounds
+from toolchain.ops.functions import ONNX_UNARY, Function, X, clip_bounds
 
 FUNCTION_NAMES = {op: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", op).lower() for op in ONNX_UNARY}
 _COMMUTE = ("add", "mul", "min", "max")

@@ -1,14 +1,9 @@
-"""Functions of one number: any chain of pointwise operators with scalar constants is one table on the chip.
-
-A function is a nested tuple: ("x",) is the argument, a float is itself, ("sigmoid", f) applies, ("mul", f, g) combines.
-"""
+"""Functions of one number: any chain of pointwise operators with scalar constants is one table on the chip."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -16,13 +11,12 @@ from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.errors import ScaleRangeError
 from quant.fixed_point.core.numerics import Numerics
 from quant.fixed_point.core.scale import choose_scale
-from quant.fixed_point.pointwise.real_functions import erf, sigmoid
 from quant.fixed_point.pointwise.tables import TableForm, around16, build_table8, build_table16, entries16
 from quant.observe import Range
 from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
-from toolchain.ops.elementwise import Rescale, rescaled
+from toolchain.ops.functions import Function, clip_bounds, evaluate
 from toolchain.ops.kit.box import box_nest, box_tilings, row_column, three
 from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, QuantScope, TiledOp, alike_per_sample, clamp_codes
@@ -30,193 +24,12 @@ from toolchain.ops.kit.requants import LookupTable
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
 from toolchain.ops.kit.tile import Block, Box, Site, Tiling, Work
+from toolchain.ops.rescale import Rescale, rescaled
 
-Function = Any  # ("x",) | float | (name, Function, ...)
-Attributes = Mapping[str, Any]
-
-
-def _softplus(x: Array) -> Array:
-    return np.logaddexp(0, x)
-
-
-def _where_positive(x: Array, yes: Array, no: Array) -> Array:
-    return np.where(x > 0, yes, no)
-
-
-PRIMITIVES: dict[str, Callable[..., Array]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "pow": np.power,
-    "min": np.minimum,
-    "max": np.maximum,
-    "exp": np.exp,
-    "log": np.log,
-    "sqrt": np.sqrt,
-    "abs": np.abs,
-    "neg": np.negative,
-    "sigmoid": sigmoid,
-    "tanh": np.tanh,
-    "erf": erf,
-    "sin": np.sin,
-    "cos": np.cos,
-    "tan": np.tan,
-    "atan": np.arctan,
-    "asin": np.arcsin,
-    "acos": np.arccos,
-    "sinh": np.sinh,
-    "cosh": np.cosh,
-    "asinh": np.arcsinh,
-    "acosh": np.arccosh,
-    "atanh": np.arctanh,
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "round": np.rint,
-    "sign": np.sign,
-    "softplus": _softplus,
-    "where_positive": _where_positive,
-}
-
-X: Function = ("x",)
 # What an entry may saturate by, in codes, and of the output at the end of the range in use. Less than this is left: tensors
 # that share a scale would part, and be rescaled, for the last few numbers of one.
 BENT_CODES, BENT = 2.0, 2.0**-7
 FARTHEST = 16.0  # times an output's range: what a wider one would cost is more than an end that is bent
-
-
-def _leaky(x: Function, slope: float) -> Function:
-    return ("where_positive", x, x, ("mul", x, slope))
-
-
-def _clip(x: Function, low: float | None, high: float | None) -> Function:
-    y = x if low is None else ("max", x, float(low))
-    return y if high is None else ("min", y, float(high))
-
-
-def _hard_sigmoid(x: Function, alpha: float, beta: float) -> Function:
-    return _clip(("add", ("mul", x, alpha), beta), 0.0, 1.0)
-
-
-def _gelu(x: Function, approximate: str) -> Function:
-    if approximate == "tanh":
-        inner = ("mul", ("add", x, ("mul", 0.044715, ("mul", x, ("mul", x, x)))), math.sqrt(2 / math.pi))
-        return ("mul", ("mul", x, 0.5), ("add", ("tanh", inner), 1.0))
-    return ("mul", ("mul", x, 0.5), ("add", ("erf", ("mul", x, math.sqrt(0.5))), 1.0))
-
-
-def _selu(x: Function, alpha: float, gamma: float) -> Function:
-    return ("mul", gamma, _elu(x, alpha))
-
-
-def _elu(x: Function, alpha: float) -> Function:
-    return ("where_positive", x, x, ("mul", alpha, ("sub", ("exp", ("min", x, 0.0)), 1.0)))
-
-
-# ONNX operators of one tensor, with their attributes' defaults (onnx.ai/onnx/operators).
-ONNX_UNARY: dict[str, Callable[[Function, Attributes], Function]] = {
-    **{
-        name.capitalize(): (lambda x, a, n=name: (n, x))
-        for name in [
-            "exp",
-            "log",
-            "sqrt",
-            "abs",
-            "neg",
-            "sigmoid",
-            "tanh",
-            "erf",
-            "sin",
-            "cos",
-            "tan",
-            "atan",
-            "asin",
-            "acos",
-            "sinh",
-            "cosh",
-            "floor",
-            "ceil",
-            "round",
-            "sign",
-        ]
-    },
-    "Asinh": lambda x, a: ("asinh", x),
-    "Acosh": lambda x, a: ("acosh", x),
-    "Atanh": lambda x, a: ("atanh", x),
-    "Softplus": lambda x, a: ("softplus", x),
-    "Softsign": lambda x, a: ("div", x, ("add", 1.0, ("abs", x))),
-    "Reciprocal": lambda x, a: ("div", 1.0, x),
-    "Relu": lambda x, a: _clip(x, 0.0, None),
-    "Clip": lambda x, a: _clip(x, a.get("min"), a.get("max")),
-    "LeakyRelu": lambda x, a: _leaky(x, float(a.get("alpha", 0.01))),
-    "HardSigmoid": lambda x, a: _hard_sigmoid(x, float(a.get("alpha", 0.2)), float(a.get("beta", 0.5))),
-    "HardSwish": lambda x, a: ("mul", x, _hard_sigmoid(x, 1 / 6, 0.5)),
-    "Elu": lambda x, a: _elu(x, float(a.get("alpha", 1.0))),
-    "Selu": lambda x, a: _selu(x, float(a.get("alpha", 1.67326319)), float(a.get("gamma", 1.05070102))),
-    "Celu": lambda x, a: _elu_celu(x, float(a.get("alpha", 1.0))),
-    "ThresholdedRelu": lambda x, a: ("where_positive", ("sub", x, float(a.get("alpha", 1.0))), x, 0.0),
-    "Mish": lambda x, a: ("mul", x, ("tanh", ("softplus", x))),
-    "Gelu": lambda x, a: _gelu(x, str(a.get("approximate", "none"))),
-    "Swish": lambda x, a: ("mul", x, ("sigmoid", _times(x, float(a.get("alpha", 1.0))))),
-}
-
-
-def _times(x: Function, factor: float) -> Function:
-    return x if factor == 1.0 else ("mul", x, factor)
-
-
-def _elu_celu(x: Function, alpha: float) -> Function:
-    return ("add", ("max", x, 0.0), ("min", 0.0, ("mul", alpha, ("sub", ("exp", ("div", ("min", x, 0.0), alpha)), 1.0))))
-
-
-def evaluate(function: Function, x: Array) -> Array:
-    """function at x, float64[...] -> float64[...]; inf and nan pass through. Of any depth, each part computed once."""
-    found: dict[int, Array] = {}  # by the part's id
-    waiting = [function]
-    while waiting:
-        part = waiting[-1]
-        arguments = () if isinstance(part, float | int) or part[0] == "x" else part[1:]
-        missing = [argument for argument in arguments if id(argument) not in found]
-        if missing:
-            waiting += missing
-            continue
-        waiting.pop()
-        if isinstance(part, float | int):
-            found[id(part)] = np.full(np.shape(x), float(part))
-        else:
-            found[id(part)] = x if part[0] == "x" else PRIMITIVES[part[0]](*(found[id(a)] for a in arguments))
-    return found[id(function)]
-
-
-def substitute(function: Function, inner: Function) -> Function:
-    """function(inner(x)); function is one operator's, of no great depth, inner is taken as it is."""
-    if isinstance(function, float | int):
-        return function
-    if function[0] == "x":
-        return inner
-    return (function[0], *(substitute(argument, inner) for argument in function[1:]))
-
-
-def clip_bounds(function: Function) -> tuple[float | None, float | None] | None:
-    """The bounds when the function is only a clamp of x (Relu, Clip), else None; low is never above high.
-
-    Of two that contradict each other the outer one decides, as when a Clip's min is above its max.
-    """
-    steps: list[tuple[str, float]] = []  # from the outermost on
-    while not isinstance(function, float) and function != X:
-        if function[0] not in ("min", "max") or not isinstance(function[2], float):
-            return None
-        steps.append((function[0], function[2]))
-        function = function[1]
-    if isinstance(function, float):
-        return None
-    low, high = None, None
-    for kind, value in reversed(steps):
-        if kind == "max":
-            low, high = value if low is None else max(low, value), None if high is None else max(high, value)
-        else:
-            low, high = None if low is None else min(low, value), value if high is None else min(high, value)
-    return low, high
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import numpy as np
 
 from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxNode, OnnxOp
 from toolchain.ops.function_names import FUNCTION_NAMES, spelled_out
-from toolchain.ops.unary import ONNX_UNARY, Function, Unary, X, substitute
+from toolchain.ops.functions import ONNX_UNARY, Function, X, substitute
+from toolchain.ops.unary import Unary
 
 _SHORT = 4  # nodes of a chain that may be one of ONNX's functions, spelled out
 _BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Pow": "pow", "Min": "min", "Max": "max"}

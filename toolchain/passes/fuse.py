@@ -10,9 +10,10 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Operator
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.elementwise import IntegerBinary
+from toolchain.ops.functions import clip_bounds
 from toolchain.ops.kit.operator import FloatOp, Layer, operator_of
 from toolchain.ops.kit.residual import Residual
-from toolchain.ops.unary import Lookup, Unary, clip_bounds
+from toolchain.ops.unary import Lookup, Unary
 
 
 def fuse_clamps(graph: Graph, apart: Callable[[str, str], bool] = lambda x, y: False) -> Graph:

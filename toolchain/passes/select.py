@@ -14,11 +14,12 @@ from quant.observe import Range
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxOp, Origin, Quant
 from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.functions import ONNX_UNARY, clip_bounds
 from toolchain.ops.kit.operator import FloatOp, operator_of
 from toolchain.ops.kit.registry import RULES, STEPS
 from toolchain.ops.kit.scope import Refused, Scope
 from toolchain.ops.permutation import Reshape, Transpose
-from toolchain.ops.unary import ONNX_UNARY, Unary, clip_bounds
+from toolchain.ops.unary import Unary
 from toolchain.passes.fuse import can_clamp
 from toolchain.passes.movers import lift_functions, merge_moves
 from toolchain.passes.segments import moves_for_host

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from toolchain.ir.graph import INNER, Graph, Node, OnnxOp, TensorType
-from toolchain.ops.elementwise import Rescale
 from toolchain.ops.kit.operator import same_scale
 from toolchain.ops.movement import Join
 from toolchain.ops.pool.integer import IntegerMaxPool
+from toolchain.ops.rescale import Rescale
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,59 @@
+"""The vector engine's operation on up to two operands, of a box of elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from toolchain import machine
+from toolchain.machine import ElementwiseKind
+from toolchain.ops.kit.box import row_column, three
+from toolchain.ops.kit.tile import Site
+
+
+def elementwise(
+    kind: ElementwiseKind,
+    size: tuple[int, ...],
+    out: Site,
+    *,
+    a: tuple[int, ...],
+    b: tuple[int, ...],
+    output: tuple[int, ...],
+    types: Sequence[int],
+    left_shift: int = 0,
+) -> machine.Elementwise:
+    """a, b: address, row, column, channel stride, zero point, multiplier, shift. output: zero point, multiplier, shift, clamp.
+    types: numbers of those of a, b and the output."""
+    height, width, channels = three(size)[-3:]
+    row, column = row_column(out)
+    return machine.Elementwise(
+        kind=kind,
+        height=height,
+        width=width,
+        channels=channels,
+        a_address=a[0],
+        a_row_stride=a[1],
+        a_column_stride=a[2],
+        a_channel_stride=a[3],
+        b_address=b[0],
+        b_row_stride=b[1],
+        b_column_stride=b[2],
+        b_channel_stride=b[3],
+        output_address=out.address,
+        output_row_stride=row,
+        output_column_stride=column,
+        a_zero_point=a[4],
+        b_zero_point=b[4],
+        output_zero_point=output[0],
+        left_shift=left_shift,
+        a_multiplier=a[5],
+        a_shift=a[6],
+        b_multiplier=b[5],
+        b_shift=b[6],
+        output_multiplier=output[1],
+        output_shift=output[2],
+        clamp_low=output[3],
+        clamp_high=output[4],
+        a_type=types[0],
+        b_type=types[1],
+        output_type=types[2],
+    )

@@ -1,0 +1,66 @@
+"""The change of a tensor's scale, zero point or type of codes, on the vector engine."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.requant import Requant
+from quant.fixed_point.pointwise.elementwise import rescale
+from toolchain import machine
+from toolchain.ir.graph import Node, Quant
+from toolchain.machine import ElementwiseKind
+from toolchain.ops.kit.box import box_nest, box_tilings, broadcast_strides
+from toolchain.ops.kit.elementwise import elementwise
+from toolchain.ops.kit.nest import Nest
+from toolchain.ops.kit.operator import Array, Layer, PerSample, QuantScope, TiledOp, alike_per_sample
+from toolchain.ops.kit.requants import pair
+from toolchain.ops.kit.tile import Block, Box, Site, Tiling, Work
+
+
+@dataclass(frozen=True, eq=False)
+class Rescale(TiledOp):
+    """Codes of one scale to codes of another: out(x - x_zero_point)."""
+
+    NAME = "Rescale"
+    VERSION = 2
+    x_zero_point: int
+    requant: Requant
+
+    def reference(self, inputs: Sequence[Array]) -> Array:
+        return rescale(inputs[0], self.requant, x_zero_point=self.x_zero_point, dtype=self.requant.dtype)
+
+    def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
+        return alike_per_sample(self, layer, axis)
+
+    def tiling_key(self) -> Hashable:
+        return ()
+
+    def tilings(self, layer: Layer) -> Iterable[Tiling]:
+        return box_tilings(layer, layer.chip.lanes)
+
+    def nest(self, layer: Layer, tiling: Tiling) -> Nest:
+        return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size))
+
+    def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> Work:
+        box = Box(layer.node.inputs[0], start, size)
+
+        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
+            assert out is not None
+            strides = broadcast_strides(box, sites[0], len(size))
+            r = self.requant
+            a = (sites[0].address, *strides, self.x_zero_point, 0, 0)
+            output = (r.zero_point, *pair(r), r.low, r.high)
+            types = layer.type_number(layer.node.inputs[0]), 0, layer.output_number
+            return (elementwise(ElementwiseKind.RESCALE, size, out, a=a, b=(0,) * 7, output=output, types=types),)
+
+        no_blocks: tuple[Block, ...] = ()
+        return Work((box,), no_blocks, Box(layer.node.outputs[0], start, size), emit)
+
+
+def rescaled(name: str, source: str, target: str, y: Quant, codes: CodeType, scope: QuantScope) -> Node:
+    """A node that gives `source` the codes of scale y and of another type, in the tensor `target`."""
+    x = scope.quant(source)
+    requant = scope.requant(x.scale / y.scale, "rescale", codes, y.zero_point, *codes.limits, where=name)
+    return Node(name, Rescale(x.zero_point, requant), (source,), (scope.inner(target, y, codes),), ())
