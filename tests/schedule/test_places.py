@@ -8,8 +8,8 @@ import pytest
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.rounding import Rounding
 from toolchain.ir.graph import Node, TensorType
-from toolchain.ops.elementwise import Rescale
 from toolchain.ops.movement import Slice
+from toolchain.ops.rescale import Rescale
 from toolchain.schedule.places import View, find_views
 
 RESCALE = Rescale(0, Requant(np.array([1 << 30]), np.array([30]), Rounding.SINGLE_HALF_UP, 0, -128, 127))
