@@ -23,7 +23,7 @@ from tests.random_cases import DrawnModel, exported_networks
 from toolchain.isa import load_machine
 
 CASES = int(os.environ.get("RANDOM_FLOAT_CASES", "160"))
-PARTS = 4  # tests of their own, so that they run side by side
+PARTS = 8  # tests of their own, so that they run side by side
 SAMPLES = 8
 
 
