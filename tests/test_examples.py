@@ -28,6 +28,7 @@ def shipped_test() -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
         return data["x"][:, None].astype(np.float32) / np.float32(255), data["y"]
 
 
+@pytest.mark.slow
 def test_classifier_scores_above_90_percent_in_float() -> None:
     x, y = shipped_test()
     logits = np.asarray(session(onnx.load(CLASSIFIER / "classifier.onnx")).run(["logits"], {"x": x})[0])

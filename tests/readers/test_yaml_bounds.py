@@ -37,7 +37,7 @@ def test_aliases_of_aliases(read, tmp_path: Path) -> None:
     ("text", "reason"),
     [
         ("name: " + "[" * 40 + "]" * 40, "nests deeper than 32 sections and lists in line 1"),
-        ("name: [" + "1," * 100_000 + "]", TOO_MANY),
+        pytest.param("name: [" + "1," * 100_000 + "]", TOO_MANY, marks=pytest.mark.slow),
     ],
 )
 def test_deep_and_long_documents(text: str, reason: str, tmp_path: Path) -> None:

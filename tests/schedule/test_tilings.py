@@ -126,7 +126,7 @@ def test_a_few_tiles_of_each_kind_stand_for_all(data: Any, layer: Layer) -> None
         assert plan.cycles == pytest.approx(whole.cycles, rel=0.005, abs=320 * turns)
 
 
-@settings(CASES, max_examples=40)
+@settings(CASES, max_examples=20)
 @given(st.data(), st.one_of(convolutions(), others()))
 def test_what_is_known_of_a_tiling_holds_at_other_budgets(data: Any, layer: Layer) -> None:
     """Slots of two copies, then of one, at budgets that just hold them and just do not, up and down."""
@@ -146,7 +146,7 @@ def _at_depth(layer: Layer, tiling: Tiling, depth: int) -> LayerPlan | None:
     return LayerTilings(layer, (), _views(layer), CostModel(layer.chip), depth).evaluate(tiling, UNBOUNDED)
 
 
-@CASES
+@settings(CASES, max_examples=75)
 @given(convolutions())
 def test_every_output_is_written_once(layer: Layer) -> None:
     """The boxes that works write cover the output without overlap."""

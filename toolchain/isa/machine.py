@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,7 @@ def _canonical(data: dict[str, dict[str, Any]]) -> str:
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
+@lru_cache(maxsize=16)
 def machine_from_json(text: str) -> Machine:
     """The inverse of `machine_to_json`. Raises ProgramError when the text is no sound machine."""
     try:
