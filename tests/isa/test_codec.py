@@ -231,6 +231,11 @@ REFUSED = {
     ),
     "unknown register": ("ws8_pow2", b"\0\0\0\xff", "instruction word 0: there is no register at address 0x7f"),
     "reserved bits of a register": ("ws8_pow2", b"\0\1\0\xa1", "instruction word 0: reserved bits of PAD are set"),
+    "reserved bits of a register that was well written before": (
+        "ws8_pow2",
+        b"\0\0\0\xa1" + b"\0\1\0\xa1",
+        "instruction word 1: reserved bits of PAD are set",
+    ),
     "reserved bits of a start": (
         "ws8_pow2",
         b"\1\0\0\x0b",

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from toolchain.bounds import NUMBER_CHARACTERS
 from toolchain.errors import ProgramError
-from toolchain.isa import assemble, load_machine, split_listings
+from toolchain.isa import assemble, disassemble, encode, load_machine, split_listings
+from toolchain.machine import End, Signal, Wait
 from toolchain.memory import InvalidCsv, read_csv
 
 
@@ -25,6 +27,13 @@ def test_numbers_of_thousands_of_digits(machine: str, line: str, number: str) ->
     with pytest.raises(ProgramError) as refused:
         assemble(f"isa {isa.name}\n{line.format(number)}\n", isa)
     assert str(refused.value) == f"listing line 2: a number of {len(number):,} characters; 64 are the most"
+
+
+def test_numbers_may_be_padded_to_the_longest_that_is_read() -> None:
+    isa = load_machine("edge16").isa
+    program = encode([Signal(1, 5), Wait(2, 5), End()], isa)
+    padded = disassemble(program, isa).replace("semaphore=5", f"semaphore=0x{5:0{NUMBER_CHARACTERS - 2}x}")
+    assert assemble(padded, isa) == program
 
 
 def test_a_listing_of_millions_of_lines() -> None:
