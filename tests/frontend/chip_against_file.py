@@ -8,10 +8,11 @@ import numpy as np
 from same_outputs import session
 
 from toolchain.api import Build, BuildOptions, build
+from toolchain.isa import Machine
 from toolchain.runtime import Session
 
 
-def against_file(path: Path, machine: str = "edge16", least_db: float = 30.0, level: int = 2) -> Build:
+def against_file(path: Path, machine: Machine | str = "edge16", least_db: float = 30.0, level: int = 2) -> Build:
     """Calibrated on the inputs that are compared. Each output: its shape, the bits of program and reference, its distance."""
     on_file = session(str(path))
     feeds = {i.name: np.random.default_rng(7).standard_normal(i.shape).astype(np.float32) for i in on_file.get_inputs()}
@@ -24,7 +25,7 @@ def against_file(path: Path, machine: str = "edge16", least_db: float = 30.0, le
     for name, wanted, got, bits in zip(names, on_floats, program, reference):
         assert got.shape == wanted.shape, f"{name}: {got.shape}, not {wanted.shape}"
         assert np.array_equal(got, bits), f"{name}: the program differs from the reference"
-        assert (db := sqnr_db(wanted, got)) >= least_db, f"{name}: {db:.1f} dB on {machine}"
+        assert (db := sqnr_db(wanted, got)) >= least_db, f"{name}: {db:.1f} dB on {built.container.machine.chip.name}"
     return built
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from chip_against_file import against_file
 from onnx_text import model, save
+
+from toolchain.hw.chip import Chip
+from toolchain.isa import Machine, load_machine
 
 
 def drawn(seed: int) -> str:
@@ -43,3 +48,34 @@ def test_dilated_means(window: str, machine: str, tmp_path: Path) -> None:
     graph = f"(float[1,3,4,5] x) => (float[a,b,c,d] y) {{ y = AveragePool<{window}>(x) }}"
     built = against_file(save(model(graph, opset=19), tmp_path), machine)
     assert not built.figures["fallbacks"]
+
+
+def with_windows(most: tuple[int, int]) -> Machine:
+    """edge16 whose pools take no larger windows."""
+    machine = load_machine("edge16")
+    data = json.loads(machine.chip.model_dump_json())
+    data["limits"]["pool"]["max_kernel"] = most
+    return replace(machine, chip=Chip.model_validate_json(json.dumps(data)))
+
+
+@pytest.mark.parametrize("most", [(2, 2), (3, 4), (9, 2)])
+@pytest.mark.parametrize(
+    "window",
+    [
+        "kernel_shape = [7,4]",
+        "kernel_shape = [5,5], pads = [2,1,0,3]",
+        "kernel_shape = [4,6], pads = [0,2,3,1], strides = [2,3]",
+        "kernel_shape = [3,7], pads = [1,3,1,3], strides = [1,2], ceil_mode = 1",
+    ],
+)
+def test_large_maxima_are_maxima_of_small_ones(window: str, most: tuple[int, int], tmp_path: Path) -> None:
+    graph = f"(float[2,3,9,10] x) => (float[a,b,c,d] y) {{ y = MaxPool<{window}>(x) }}"
+    built = against_file(save(model(graph), tmp_path), with_windows(most))
+    assert not built.figures["fallbacks"] and len(built.figures["layers"]) > 1
+
+
+@pytest.mark.parametrize("most", [(1, 9), (9, 1)])
+def test_windows_of_one_row_or_column_make_no_larger_ones(most: tuple[int, int], tmp_path: Path) -> None:
+    graph = "(float[2,3,9,10] x) => (float[a,b,c,d] y) { y = MaxPool<kernel_shape = [3,3]>(x) }"
+    (fallback,) = against_file(save(model(graph), tmp_path), with_windows(most)).figures["fallbacks"]
+    assert "limits.pool.max_kernel" in fallback["reason"]
