@@ -14,8 +14,10 @@ from commands import contents, run
 from onnx import numpy_helper, parser
 from resealed import parts, sealed
 
+from toolchain import bounds
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import container_from_bytes, entries_to_bytes, read_container
+from toolchain.codegen.container import entries_from_bytes
 from toolchain.errors import CompileError, ProgramError
 from toolchain.runtime import Session, random_feeds
 
@@ -284,6 +286,13 @@ def test_files_that_are_refused(change: Callable[[dict[str, Any]], None], reason
     sizes["dram"] = header["entries"][1]["segments"][2]["dram_bytes"]
     change(header)
     assert refusal(header, body) == f"model: is not sound: {reason.format(**sizes)}; build it again"
+
+
+def test_as_many_entries_as_are_allowed(in_shop: Path) -> None:
+    header, body = parts(Path("m.npu").read_bytes())
+    many(header)
+    header["entries"] = header["entries"][: bounds.ENTRIES]
+    assert len(entries_from_bytes(sealed(header, body), "model")) == bounds.ENTRIES
 
 
 def test_pieces_that_are_more_than_the_file(in_shop: Path) -> None:

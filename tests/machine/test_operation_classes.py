@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import random
 import sys
 from dataclasses import FrozenInstanceError, replace
@@ -20,7 +21,7 @@ from tests.controlled import CONTROL, with_control
 from tests.emitting import emitting
 from tests.meaning.machines import mixed_machine
 from toolchain.errors import InternalError
-from toolchain.hw import load_chip, shipped_names
+from toolchain.hw import Chip, load_chip, shipped_names
 from toolchain.isa import Machine, c_header, decode, encode, load_machine, manual, starter_table, verilog_package
 from toolchain.isa.needs import needed_operations
 from toolchain.machine import (
@@ -37,6 +38,7 @@ from toolchain.machine import (
     demand,
     suspects,
 )
+from toolchain.machine.parameter import Need
 from toolchain.machine.registry import OPERATIONS
 
 WHOLE = '''
@@ -130,6 +132,15 @@ def test_every_operation_is_one_of_some_machine() -> None:
         name for machine in (*shipped_names(), *CONTROLLED, *EMITTING) for name in needed_operations(machine_of(machine).chip)
     }
     assert used == {*OPERATIONS}
+
+
+@pytest.mark.parametrize(("times", "name"), [(0.5, "sram"), (1, "sram"), (2, "wbuf")])
+def test_extents_reach_to_the_largest_memory_beside_the_dram(times: float, name: str) -> None:
+    data = json.loads(load_machine("edge16").chip.model_dump_json())
+    memories = data["memories"]
+    memories["wbuf"] = {**memories["sram"], "size": int(times * memories["sram"]["size"])}
+    chip = Chip.model_validate_json(json.dumps(data))
+    assert OPERATIONS["copy"].need("inner_bytes", chip) == Need(1, memories[name]["size"], f"memories.{name}.size")
 
 
 @pytest.mark.parametrize("name", [*shipped_names(), *CONTROLLED, *EMITTING])
