@@ -221,6 +221,8 @@ def test_no_header_at_all() -> None:
         (lambda g: g["nodes"].__setitem__(0, 7), f"{NODE_KEYS}, not 7"),
         (lambda g: g["nodes"][0].update(inputs=[1]), "node 'Conv_0' (Convolution): is 1"),
         (lambda g: g["nodes"][0]["fields"].update(strides="wide"), "node 'Conv_0' (Convolution): strides is 'wide'"),
+        (lambda g: g["nodes"][0]["fields"].update(strides="11"), "node 'Conv_0' (Convolution): strides is '11'"),
+        (lambda g: g["nodes"][0]["fields"].update(strides=2), "node 'Conv_0' (Convolution): strides is 2"),
         (lambda g: g["nodes"][0]["fields"].update(strides=[1]), "node 'Conv_0' (Convolution): strides is [1]"),
         (lambda g: g["nodes"][0]["fields"].update(pads=[1] * 5), "node 'Conv_0' (Convolution): pads is [1, 1, 1, 1, 1]"),
         (
