@@ -24,11 +24,15 @@ _WIDEST_BYTES = np.dtype(np.complex128).itemsize  # of one element
 
 @dataclass(frozen=True)
 class Samples:
-    """An iterable that starts afresh each time; `count` is None where only the end of the stream tells."""
+    """An iterable that starts afresh each time; `count` is None where only the end of the stream tells.
+
+    random: made up, so that what the model makes of them may say nothing of the model.
+    """
 
     source: str
     count: int | None
     start: Callable[[], Iterator[Sample]]
+    random: bool = False
 
     def __iter__(self) -> Iterator[Sample]:
         return self.start()
@@ -56,7 +60,7 @@ def open_data(
     if limit is None:
         return samples
     count = None if samples.count is None else min(samples.count, limit)
-    return Samples(samples.source, count, lambda: islice(samples.start(), limit))
+    return Samples(samples.source, count, lambda: islice(samples.start(), limit), samples.random)
 
 
 def _open(spec: str, inputs: Types, preprocess: Preprocess | None) -> Samples:
@@ -85,13 +89,13 @@ def to_calibrate_on(samples: Samples) -> Samples:
     """All but those that are held out to judge on: from the 17th on every eighth, so that 16 are there to calibrate on first."""
     count = samples.count
     rest = None if count is None else count - _held_count(count)
-    return Samples(samples.source, rest, lambda: (s for i, s in enumerate(samples) if not _is_held(i)))
+    return Samples(samples.source, rest, lambda: (s for i, s in enumerate(samples) if not _is_held(i)), samples.random)
 
 
 def held_out(samples: Samples) -> Samples:
     """Those that `to_calibrate_on` leaves out; none of 16 or fewer."""
     count = None if samples.count is None else _held_count(samples.count)
-    return Samples(samples.source, count, lambda: (s for i, s in enumerate(samples) if _is_held(i)))
+    return Samples(samples.source, count, lambda: (s for i, s in enumerate(samples) if _is_held(i)), samples.random)
 
 
 def _is_held(index: int) -> bool:
@@ -130,7 +134,7 @@ def random_data(inputs: Types, samples: int = 8, seed: int = 0) -> Samples:
         for _ in range(samples):
             yield {name: _random(rng, t) for name, t in inputs.items()}
 
-    return Samples(f"random inputs (seed {seed})", samples, start)
+    return Samples(f"random inputs (seed {seed})", samples, start, random=True)
 
 
 def _random(rng: np.random.Generator, t: TensorType) -> np.ndarray:

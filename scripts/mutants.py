@@ -75,6 +75,7 @@ TEXTS = ("toolchain/isa/manual.py", "toolchain/isa/verilog.py", "toolchain/isa/s
          "toolchain/schedule/text.py", "quant/fixed_point/kit/*.py")  # fmt: skip
 NOT_COPIED = (".git", ".venv", "venv", "build", "__pycache__", ".hypothesis", ".pytest_cache", ".ruff_cache", "*.egg-info")
 OWN_TESTS = "test_mutants.py"  # they look for the texts of named faults, not for what these do
+ADDRESS_BYTES = 12 << 30  # of a run of tests, several times what it needs
 FAILURE = re.compile(r"^(?:FAILED|ERROR) (\S+\.py(?:::.*?)?)(?: - .*)?$", re.MULTILINE)
 
 
@@ -125,8 +126,8 @@ class Tree:
     def _pytest(self, *arguments: str) -> tuple[int, str]:
         command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", "-m", "not slow", *arguments]
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": ""}
-        limit = partial(resource.setrlimit, resource.RLIMIT_CPU, (self._cpu_s, self._cpu_s + 10))
-        done = subprocess.run(command, cwd=self.folder, env=environment, preexec_fn=limit, capture_output=True, check=False)
+        limits = partial(_limit, self._cpu_s)
+        done = subprocess.run(command, cwd=self.folder, env=environment, preexec_fn=limits, capture_output=True, check=False)
         return done.returncode, done.stdout.decode(errors="replace")
 
     @staticmethod
@@ -135,6 +136,12 @@ class Tree:
         path.write_text(text, encoding="utf-8")
         for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
             compiled.unlink()
+
+
+def _limit(cpu_s: int) -> None:
+    """A loop that a fault keeps from ending may take memory in each turn."""
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 10))
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_BYTES, ADDRESS_BYTES))
 
 
 def runs_for(mutant: Mutant, root: Path, near_only: bool) -> list[list[str]]:
