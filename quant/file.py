@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -36,8 +36,8 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 @dataclass(frozen=True)
 class Parameters:
     """`tensors`: for each float tensor a range, whose scale the build chooses for its machine, or the scale and zero point.
-    types: of those whose codes are not of the machine's first type. `weights`: by node of the selected graph, which of its
-    weights share a scale where that is not the machine's choice."""
+    types: of those whose codes are not of the machine's first type. By node of the selected graph, `weights`: which of its
+    weights share a scale where that is not the machine's choice; `weight_types`: their type, where it is not."""
 
     tensors: Mapping[str, Range | Quant]
     observer: str = "minmax"
@@ -49,13 +49,15 @@ class Parameters:
     repair: Repair | None = None
     types: Mapping[str, CodeType] = field(default_factory=lambda: MappingProxyType({}))
     weights: Mapping[str, WeightScaling] = field(default_factory=lambda: MappingProxyType({}))
+    weight_types: Mapping[str, CodeType] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def quantization(self) -> Quantization:
         """All of it: ranges, types, scales of weights, and what was repaired."""
         found = Quantization({}) if self.repair is None else self.repair.quantization
         scaled = {n: replace(found.layers.get(n, AS_IN_THE_MODEL), scaling=s) for n, s in self.weights.items()}
-        return replace(found, ranges=self.tensors, types=self.types, layers={**found.layers, **scaled})
+        layers = {**found.layers, **scaled}
+        return replace(found, ranges=self.tensors, types=self.types, layers=layers, weight_types=self.weight_types)
 
     def quant(self, name: str, numerics: Numerics) -> Quant:
         """Scale and zero point of a tensor on a machine."""
@@ -85,10 +87,21 @@ class _Weights(BaseModel):
     """scales: one for all, one an output channel, or one for so many weights along the reduction."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-    scales: Literal["tensor", "channel"] | Annotated[int, Field(ge=LEAST_GROUP, le=LARGEST_GROUP, multiple_of=GROUP_STEP)]
+    scales: (
+        Literal["tensor", "channel"] | Annotated[int, Field(ge=LEAST_GROUP, le=LARGEST_GROUP, multiple_of=GROUP_STEP)] | None
+    ) = None
+    type: Annotated[CodeType, Field(strict=False)] | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> _Weights:
+        if self.scales is None and self.type is None:
+            raise ValueError("needs scales, type or both")
+        return self
 
     @property
-    def scaling(self) -> WeightScaling:
+    def scaling(self) -> WeightScaling | None:
+        if self.scales is None:
+            return None
         group = 0 if isinstance(self.scales, str) else self.scales
         return WeightScaling(None if self.scales == "tensor" else 0, group)
 
@@ -124,8 +137,7 @@ def render_parameters(parameters: Parameters, arrays: tuple[str, bytes] | None =
         f"samples: {parameters.samples}",
         f"data: {_text(parameters.data)}",
         *(() if parameters.repair is None else _repair_lines(section_of(parameters.repair, arrays))),
-        *(["weights:"] if parameters.weights else []),
-        *(f"  {_text(name)}: {{scales: {_scales_text(s)}}}" for name, s in parameters.weights.items()),
+        *_weight_lines(parameters),
         "tensors:" if parameters.tensors else "tensors: {}",
     ]
     for name, entry in parameters.tensors.items():
@@ -138,6 +150,17 @@ def render_parameters(parameters: Parameters, arrays: tuple[str, bytes] | None =
         source = " ".join(parameters.sources.get(name, "").split())
         lines.append(f"  {_text(name)}: {{{value}}}" + (f"  # {source}" if source else ""))
     return "\n".join(lines) + "\n"
+
+
+def _weight_lines(parameters: Parameters) -> Iterator[str]:
+    """Of each layer that has scales or a type of its own."""
+    scales, types = parameters.weights, parameters.weight_types
+    if scales or types:
+        yield "weights:"
+    for name in dict.fromkeys((*scales, *types)):
+        said = [f"scales: {_scales_text(scales[name])}"] if name in scales else []
+        said += [f"type: {types[name]}"] if name in types else []
+        yield f"  {_text(name)}: {{{', '.join(said)}}}"
 
 
 def _scales_text(scaling: WeightScaling) -> str:
@@ -236,15 +259,19 @@ def read_parameters(
             for name, entry in file.tensors.items()
             for key, reason in _machine_faults(entry, numerics)
         ]
-        scalings = ((name, _scaling_fault(entry, numerics)) for name, entry in file.weights.items())
-        faults += [source.fault(("weights", name, "scales"), reason) for name, reason in scalings if reason]
+        faults += [
+            source.fault(("weights", name, key), reason)
+            for name, entry in file.weights.items()
+            for key, reason in _weight_faults(entry, numerics)
+        ]
     if faults:
         raise ConfigError(faults)
     entries = {name: _value(entry) for name, entry in file.tensors.items()}
     types = {name: entry.type for name, entry in file.tensors.items() if entry.type is not None}
-    weights = {name: entry.scaling for name, entry in file.weights.items()}
+    weights = {name: scaling for name, entry in file.weights.items() if (scaling := entry.scaling) is not None}
+    weight_types = {name: entry.type for name, entry in file.weights.items() if entry.type is not None}
     of = (file.observer, file.samples, file.data, file.model, file.hardware)
-    return Parameters(entries, *of, repair=repair, types=types, weights=weights)
+    return Parameters(entries, *of, repair=repair, types=types, weights=weights, weight_types=weight_types)
 
 
 def _encoded(path: Path, tensors: Collection[str], numerics: Numerics | None) -> Parameters:
@@ -304,7 +331,7 @@ def _layer_faults(file: _File, source: Source, layers: Collection[str]) -> list[
     for name in file.weights:
         if name not in layers:
             reason = f"the machine has no such layer with weights{suggestion(name, layers)}; mend or remove its entry"
-        elif name in chosen and chosen[name].weights:
+        elif file.weights[name].scales is not None and name in chosen and chosen[name].weights:
             reason = "repair.layers has codes of its weights, with their scales; remove one of the two"
         else:
             continue
@@ -312,14 +339,16 @@ def _layer_faults(file: _File, source: Source, layers: Collection[str]) -> list[
     return faults
 
 
-def _scaling_fault(entry: _Weights, numerics: Numerics) -> str | None:
+def _weight_faults(entry: _Weights, numerics: Numerics) -> Iterator[tuple[str, str]]:
+    """(key, reason)"""
+    if entry.type is not None and entry.type not in numerics.weight_types:
+        yield "type", f"{entry.type} where the machine has {', '.join(numerics.weight_types)} weights; give one of these"
     if entry.scales == "channel" and not numerics.weights_per_channel:
-        return "the machine has one scale for all weights of a layer (numerics.weights_per_channel); use tensor"
+        yield "scales", "the machine has one scale for all weights of a layer (numerics.weights_per_channel); use tensor"
     sizes = () if numerics.groups is None else numerics.groups.sizes
     if isinstance(entry.scales, int) and entry.scales not in sizes:
         known = f"use {', '.join(map(str, sizes))}, channel or tensor" if sizes else "use channel or tensor"
-        return f"the machine has no groups of {entry.scales} weights (engines.mac.groups); {known}"
-    return None
+        yield "scales", f"the machine has no groups of {entry.scales} weights (engines.mac.groups); {known}"
 
 
 def _machine_faults(entry: _Entry, numerics: Numerics) -> list[tuple[str, str]]:

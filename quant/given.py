@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.numerics import Numerics
 from quant.parameters import WeightQuant, along, given_groups
+from quant.parameters.groups import fitting_codes
 from toolchain.errors import CompileError, InternalError
 from toolchain.ir.graph import Quant
 from toolchain.ir.stored import GivenQuant, Stored, StoredGroups
@@ -38,6 +39,22 @@ def stored_codes(value: Array, how: Stored | None, numerics: Numerics) -> tuple[
     if (np.abs(codes - whole) > _WHOLE).any() or whole.min(initial=0) < low or whole.max(initial=0) > high:
         return None
     return whole, quant
+
+
+def narrowest_weight(how: Stored, numerics: Numerics, *, groups: bool) -> CodeType:
+    """The type of fewest bits that holds a file's codes, the machine's first where none does. groups: whether the layer can have
+    its weights in groups."""
+    if how.groups is not None and not groups:
+        return numerics.weight
+    narrow = sorted(numerics.weight_types, key=lambda t: t.bits)
+    return next((t for t in narrow if _holds(how, numerics.with_weights(t))), numerics.weight)
+
+
+def _holds(how: Stored, numerics: Numerics) -> bool:
+    if how.groups is not None:
+        return fitting_codes(how.groups, numerics) is not None
+    low, high = numerics.weight.limits
+    return low <= int(how.least.min()) and int(how.largest.max()) <= high
 
 
 def stored_weights(w: Array, axis: int, how: Stored, numerics: Numerics, name: str) -> WeightQuant | None:

@@ -48,26 +48,30 @@ class Decoded:
         requant = self._numerics.requant("convolution", multiplier, shift, zero_point=zero_point, low=low, high=high)
         return entries["bias"].astype(np.int64), requant
 
-    def _weights(self, block: bytes, outputs: int, height: int, width: int, inputs: int, group: int) -> ConvWeights:
-        """Dense weights, order o, ky, kx, i; int4: each output channel starts on a byte. With what groups make of them."""
+    def _weights(
+        self, block: bytes, codes: CodeType, outputs: int, height: int, width: int, inputs: int, group: int
+    ) -> ConvWeights:
+        """Dense weights of a type, order o, ky, kx, i; int4: each output channel starts on a byte. With what groups make of
+        them."""
         rows, count = np.frombuffer(block, np.uint8).reshape(outputs, -1), height * width * inputs
         if group and self._groups is not None:
-            part_bytes = group // 2 if self._numerics.weight is CodeType.INT4 else group
-            codes, groups = ungrouped(rows, group, part_bytes, -(-count // group), self._groups)
-            values = groups.applied(self._codes(codes, count))
+            part_bytes = group // 2 if codes is CodeType.INT4 else group
+            packed, groups = ungrouped(rows, group, part_bytes, -(-count // group), self._groups)
+            values = groups.applied(_unpacked(packed, codes, count))
         else:
-            values = self._codes(rows, count)
+            values = _unpacked(rows, codes, count)
         return ConvWeights(values.reshape(outputs, height, width, inputs))
 
-    def depthwise_weights(self, raw: Array, height: int, width: int, channels: int) -> ConvWeights:
+    def depthwise_weights(self, raw: Array, codes: CodeType, height: int, width: int, channels: int) -> ConvWeights:
         """raw: uint8, order ky, kx, c; int4: each ky, kx row starts on a byte."""
-        values = self._codes(raw.reshape(height * width, -1), channels)
+        values = _unpacked(raw.reshape(height * width, -1), codes, channels)
         planes = values.reshape(height, width, channels).transpose(2, 0, 1)[..., None]
         return ConvWeights(planes, groups=channels)
 
-    def _codes(self, rows: Array, count: int) -> Array:
-        """uint8[rows, bytes] -> int8[rows, count], the weights in each row."""
-        return unpack_int4(rows, count) if self._numerics.weight is CodeType.INT4 else rows.view(np.int8)
+
+def _unpacked(rows: Array, codes: CodeType, count: int) -> Array:
+    """uint8[rows, bytes] -> int8[rows, count], the weights in each row."""
+    return unpack_int4(rows, count) if codes is CodeType.INT4 else rows.view(np.int8)
 
 
 def unpack_int4(packed: Array, count: int) -> Array:

@@ -140,12 +140,20 @@ def _types(draw: Any, numerics: dict[str, Any], mac: dict[str, Any]) -> CodeType
     others = [name for name in get_args(ActivationName) if name != activation]
     more = draw(st.sampled_from([[], [], others[:1], others[1:], others, others[::-1]]))
     types = [activation, *(CodeType(name) for name in more)]
+    weights = [weight, *draw(st.sampled_from([[], [], [n for n in get_args(WeightName) if n != weight]]))]
     known = [(rate["activation"], rate["weight"]) for rate in mac["types"]]
-    pairs = [{"activation": name, "weight": weight, "rate": draw(st.sampled_from([1.0, 0.5]))} for name in types]
-    mac["types"] = [*pairs, *(r for r, (a, w) in zip(mac["types"], known) if w != weight or a not in types)]
+    rates = st.sampled_from([1.0, 0.5])
+    pairs = [{"activation": name, "weight": w, "rate": draw(rates)} for name in types for w in weights]
+    mac["types"] = [*pairs, *(r for r, (a, w) in zip(mac["types"], known) if w not in weights or a not in types)]
     interpolation = draw(st.sampled_from(["tosa", "tflite"])) if any(t.interpolates for t in types) else "none"
     table = {"entries": activation.table_entries, "interpolation": interpolation}
-    numerics |= {"activation": activation, "more_activations": more, "weight": weight, "table": table}
+    numerics |= {
+        "activation": activation,
+        "more_activations": more,
+        "weight": weight,
+        "more_weights": weights[1:],
+        "table": table,
+    }
     numerics["add_left_shift"] = min(numerics["add_left_shift"], 31 - activation.bits)
     widest = max(types, key=lambda codes: codes.bits)
     if widest.bits > 8:

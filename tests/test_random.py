@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.random_cases import DrawnMachine, DrawnModel, machines, networks
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
+from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.runtime import Session, random_feeds, verify
 
 CASES = int(os.environ.get("RANDOM_CASES", "300"))
@@ -48,18 +49,24 @@ def test_simulator_equals_reference(folder: Path, part: int) -> None:
 def equal_on_drawn_case(
     folder: Path, model: DrawnModel, machine: DrawnMachine, level: int, patterns: tuple[str, ...], at: int
 ) -> None:
-    path, codes = folder / "random.onnx", machine.machine.chip.code_types
+    path, chip = folder / "random.onnx", machine.machine.chip
+    codes, weights = chip.code_types, chip.weight_types
     onnx.save(model.proto, path)
     types = tuple(f"{pattern}={codes[(at + i) % len(codes)]}" for i, pattern in enumerate(patterns)) if len(codes) > 1 else ()
+    if len(weights) > 1:
+        types += tuple(f"{pattern}={weights[(at + i) % len(weights)]}" for i, pattern in enumerate(patterns))
     try:
         built = build(path, BuildOptions(machine.machine, level=level, types=types))
     except CompileError as fault:
         # What a machine may refuse: an instruction that cannot fit its SRAM; types of tensors where it holds none of the names.
         small = "smallest tile needs" in str(fault)
-        assert small or (types and "holds no such tensor" in str(fault)), fault
+        absent = "holds no such tensor" in str(fault) or "no layer of the chip has such weights" in str(fault)
+        assert small or (types and absent), fault
         event("refused: SRAM too small" if small else "refused: no tensor of such a name")
         return
     event(f"types: {', '.join(sorted({t.dtype for t in built.container.graph.types.values() if t.quant is not None}))}")
+    layers = [n.op for n in built.container.graph.nodes if isinstance(n.op, IntegerConvolution)]
+    event(f"weights: {', '.join(sorted({op.weight_type for op in layers}))}")
     assert not built.figures["warnings"], built.figures["warnings"]
     feeds = random_feeds(built.container.inputs, seed=7)
     reference = Session(built.data, backend="reference")

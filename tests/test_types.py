@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,16 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from quant.file import Parameters, read_parameters, write_parameters
+from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.groups import WeightScaling
+from quant.observe import Range
 from tests.meaning.machines import int8_machine, mixed_machine
 from toolchain.api import BuildOptions, build
+from toolchain.codegen import Region
 from toolchain.errors import CompileError, ConfigError
 from toolchain.isa.manual import c_header, manual
+from toolchain.ops.convolution.integer import IntegerConvolution
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +68,95 @@ def test_names_are_tensors_nodes_operators_and_patterns(model: Path, asked: list
     assert all(found.get(name, "int8") == "int8" for name in {"x", "a", "s", "b", "y"} - wide)
 
 
+def weight_types_of(model: Path, *types: str, parameters: Path | None = None) -> dict[str, str]:
+    """Of the layers."""
+    options = BuildOptions(mixed_machine(), types=types, parameters=None if parameters is None else str(parameters))
+    nodes = build(model, options).container.graph.nodes
+    return {n.name: n.op.weight_type.value for n in nodes if isinstance(n.op, IntegerConvolution)}
+
+
+@pytest.mark.parametrize(
+    ("asked", "narrow"),
+    [
+        ([], set()),
+        (["w0=int4"], {"first"}),
+        (["second=int4"], {"second"}),
+        (["Conv=int4"], {"first", "second"}),
+        (["w?=int4", "w1=int8"], {"first"}),
+        (["first=int8", "w*=int4"], {"first", "second"}),
+        (["Conv=int4", "Conv=int8"], {"first", "second"}),  # a node of a type that activations may have is its outputs
+    ],
+)
+def test_weights_have_types_of_their_own(model: Path, asked: list[str], narrow: set[str]) -> None:
+    found = weight_types_of(model, *asked)
+    assert {name for name, kind in found.items() if kind == "int4"} == narrow
+    assert set(found) == {"first", "second"}
+
+
+def test_the_parameters_file_says_the_types_of_weights(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    tensors = {n: Range(-2.0, 2.0) for n in ("x", "a", "s", "b", "y")}
+    said = Parameters(tensors, weights={"first": WeightScaling(None)}, weight_types={"first": CodeType.INT4})
+    write_parameters(path, said)
+    assert '  "first": {scales: tensor, type: int4}\n' in path.read_text()
+    assert read_parameters(path).quantization.weight_types == said.weight_types
+    assert weight_types_of(model, parameters=path) == {"first": "int4", "second": "int8"}
+    assert weight_types_of(model, "w0=int8", parameters=path) == {"first": "int8", "second": "int8"}  # the option counts
+    with pytest.raises(ConfigError) as caught:
+        build(model, BuildOptions(int8_machine(), parameters=str(path)))
+    assert str(caught.value).endswith("weights.first.type: int4 where the machine has int8 weights; give one of these")
+    path.write_text(path.read_text().replace("scales: tensor, type: int4", ""))
+    with pytest.raises(ConfigError, match=r"weights.first: needs scales, type or both"):
+        read_parameters(path)
+
+
+@pytest.mark.parametrize(("largest", "kind"), [(7, "int4"), (8, "int8"), (127, "int8")])
+def test_codes_of_a_file_take_the_narrowest_type_that_holds_them(largest: int, kind: str, tmp_path: Path) -> None:
+    codes = np.random.default_rng(3).integers(-largest, largest + 1, (4, 4, 1, 1)).astype(np.int8)
+    codes[0, 0] = largest
+    given = [numpy_helper.from_array(codes, "codes"), numpy_helper.from_array(np.float32(0.05), "scale")]
+    nodes = [
+        helper.make_node("DequantizeLinear", ["codes", "scale"], ["w"]),
+        helper.make_node("Conv", ["x", "w"], ["y"], name="layer"),
+    ]
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4, 6, 6]) for n in ("x", "y")]
+    path = tmp_path / "net.onnx"
+    graph = helper.make_graph(nodes, "net", ports[:1], ports[1:], given)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    graph = build(path, BuildOptions(mixed_machine())).container.graph
+    assert np.array_equal(graph.constants["layer.weights"].ravel(), codes.ravel())
+    assert weight_types_of(path) == {"layer": kind}
+    assert weight_types_of(path, "w=int8") == {"layer": "int8"}
+
+
+def test_repair_keeps_the_types_of_weights(model: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data.npz"
+    rng = np.random.default_rng(0)
+    alike = rng.normal(0, 1, (40, 1, 6, 6)) + rng.normal(0, 0.1, (40, 4, 6, 6))  # so that rounding one by one is not best
+    np.savez(data, x=alike.astype(np.float32))
+    asked = BuildOptions(mixed_machine(), calibration=str(data), types=("w0=int4",))
+    plain, repaired = (build(model, replace(asked, repair=effort)) for effort in ("none", "fast"))
+    graphs = [each.container.graph for each in (plain, repaired)]
+    for graph in graphs:
+        assert {n.name: n.op.weight_type for n in graph.nodes if isinstance(n.op, IntegerConvolution)} == {
+            "first": CodeType.INT4,
+            "second": CodeType.INT8,
+        }
+    assert not np.array_equal(graphs[0].constants["first.weights"], graphs[1].constants["first.weights"])
+    assert np.abs(graphs[1].constants["first.weights"]).max() <= 8
+
+
+def test_narrow_weights_take_half_the_bytes(tmp_path: Path) -> None:
+    weights = numpy_helper.from_array(np.random.default_rng(2).normal(0, 0.3, (32, 32, 1, 1)).astype(np.float32), "w")
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 32, 2, 2]) for n in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Conv", ["x", "w"], ["y"])], "net", ports[:1], ports[1:], [weights])
+    path = tmp_path / "net.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    built = [build(path, BuildOptions(mixed_machine(), types=types)).container for types in ((), ("w=int4",))]
+    plain, narrow = (sum(len(data) for s in c.segments if isinstance(s, Region) for _, data in s.constants) for c in built)
+    assert plain - narrow == 32 * 32 // 2
+
+
 def test_the_parameters_file_says_the_same(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
     lines = [f'  "{n}": {{low: -2, high: 2{", type: int16" if n in "as" else ""}}}' for n in ("x", "a", "s", "b", "y")]
@@ -76,14 +172,17 @@ def test_the_parameters_file_says_the_same(model: Path, tmp_path: Path) -> None:
 
 
 def test_bad_types_are_told_all_at_once(model: Path) -> None:
-    asked = ("a", "a=int32", "z=int16", "=int16")
+    asked = ("a", "a=int32", "z=int16", "=int16", "w=int4", "s=int4")
     with pytest.raises(CompileError) as caught:
         build(model, BuildOptions(mixed_machine(), types=asked))
     assert str(caught.value).splitlines() == [
         "--type a: must be NAME=TYPE, such as conv1=int16",
-        "--type a=int32: edge16_mixed has int8, int16 activations (numerics.activation, numerics.more_activations)",
+        "--type a=int32: edge16_mixed has int8, int16 activations (numerics.activation, numerics.more_activations) "
+        "and int8, int4 weights (numerics.weight, numerics.more_weights)",
         "--type z=int16: the chip holds no such tensor, and the result of no such node",
         "--type =int16: must be NAME=TYPE, such as conv1=int16",
+        '--type w=int4: no layer of the chip has such weights, or is such a node; did you mean "w1"?',
+        "--type s=int4: no layer of the chip has such weights, or is such a node",
         "  help: the parameters file that scripts/calibrate.py writes lists the tensors",
     ]
 
@@ -101,7 +200,7 @@ def test_a_type_that_the_machine_has_not(model: Path, tmp_path: Path) -> None:
 def test_explain_says_the_types_where_there_are_several(model: Path) -> None:
     rows = build(model, BuildOptions(mixed_machine(), types=("a=int16",))).figures["nodes"]
     said = {row["node"]: row["reason"] for row in rows}
-    assert said["first"].endswith("codes: int8 to int16")
+    assert said["first"].endswith("codes: int8 to int16; weights: int8")
     assert all("codes:" not in row["reason"] for row in build(model, BuildOptions(int8_machine())).figures["nodes"])
 
 
@@ -113,8 +212,10 @@ def test_finer_codes_cost_what_the_array_and_the_bytes_say(model: Path) -> None:
 def test_manual_and_header_number_the_types() -> None:
     machine = mixed_machine()
     assert "- 1 int16, -32768 to 32767. A function's table has 513 entries of int16" in "\n".join(manual(machine).splitlines())
+    assert "Types of weights by their numbers: 0 int8, 1 int4." in manual(machine)
+    assert "#define NPU_WEIGHT_TYPE_INT8 0\n#define NPU_WEIGHT_TYPE_INT4 1\n" in c_header(machine)
     assert "#define NPU_TYPE_INT8 0\n#define NPU_TYPE_INT16 1\n" in c_header(machine)
-    assert "NPU_TYPE" not in c_header(int8_machine())
+    assert "_TYPE" not in c_header(int8_machine())
 
 
 def test_the_remedy_of_a_coarse_layer_is_the_option(model: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from toolchain.options import BuildOptions
 from toolchain.passes.decompose import decomposed
 from toolchain.passes.given import clamped
 from toolchain.passes.named import named_nodes
-from toolchain.passes.typed import asked_types
+from toolchain.passes.typed import asked_types, weighted
 from toolchain.repair.network import Network
 from toolchain.repair.prepare import Prepared, effort_of, prepared, prepared_alike, prepared_by_file
 from toolchain.report import agreed, calibration_warnings, host_warnings
@@ -104,8 +104,15 @@ def _started(
     samples = data.given if first is not None or options.parameters is not None else to_calibrate_on(data.given)
     model, unread = agreed(model, islice(samples, _AGREEMENT_SAMPLES))
     network = Network(model, selection, machine, named_nodes(model.nodes, options.host_nodes))
-    types = asked_types(model.graph, model.nodes, options.types, machine.chip, network.held)
-    network = replace(network, types=types) if types else network
+    asked = asked_types(
+        model.graph,
+        model.nodes,
+        options.types,
+        machine.chip,
+        network.held,
+        weighted(model.graph, network.weighted) if options.types else {},
+    )
+    network = replace(network, types=asked.tensors, weight_types=asked.weights)
     if first is None or options.parameters is not None:
         calibrated = _prepared(network, options, samples, progress)
         return _Started(data, calibrated, calibrated.samples, unread)
@@ -119,7 +126,9 @@ def _divided(model: NormalModel, chip: Chip, options: BuildOptions) -> NormalMod
     if divided.undivided is None or len(chip.code_types) == 1:
         return divided
     given = {} if options.parameters is None else read_parameters(Path(options.parameters)).quantization.types
-    types = {**given, **asked_types(divided.graph, divided.nodes, options.types, chip, divided.types)}
+    computed = [one for one in options.types if one.rpartition("=")[2] in chip.code_types]
+    asked = asked_types(divided.graph, divided.nodes, computed, chip, divided.types, weighted(divided.graph, divided.graph.nodes))
+    types = {**given, **asked.tensors}
     finest = max(codes.bits for codes in chip.code_types)
     return decomposed(model, chip, hosts, {name for name, codes in types.items() if codes.bits == finest})
 

@@ -59,6 +59,7 @@ class Quantization:
     layers, offsets: by node of the selected graph (`Selection.graph` with its clamps fused). hosted: the model's nodes that
     stay on the host because repair found their integers to be worse than the trip.
     types: of tensors of the model whose codes are not of the machine's first type; of those that it only moves, one is enough.
+    weight_types: by node of the selected graph, of weights that are not of the machine's first type, or not of the file's.
     held: by node of the model, how the file of a model that is quantized already holds its constants.
     """
 
@@ -69,6 +70,7 @@ class Quantization:
     hosted: tuple[str, ...] = ()
     held: Mapping[str, Stored] = field(default_factory=lambda: _NONE)
     types: Mapping[str, CodeType] = field(default_factory=lambda: _NONE)
+    weight_types: Mapping[str, CodeType] = field(default_factory=lambda: _NONE)
 
 
 @dataclass(frozen=True)

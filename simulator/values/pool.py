@@ -6,14 +6,14 @@ import numpy as np
 
 from quant.fixed_point import conv2d, max_pool, pool_sum, requantize
 from simulator.values.context import Context
-from toolchain.machine import Pool, PoolKind, type_of
+from toolchain.machine import Pool, PoolKind
 
 
 def pool(op: Pool, context: Context) -> None:
     strides, kernel = (op.stride_height, op.stride_width), (op.kernel_height, op.kernel_width)
     dilations, zero = (op.dilation_height, op.dilation_width), op.input_zero_point
     if op.kind == PoolKind.MAX:
-        x, pads = context.window_input(op, op.channels, type_of(op.input_type, context.chip).low)
+        x, pads = context.window_input(op, op.channels, context.chip.code_types[op.input_type].low)
         q = max_pool(x, kernel=kernel, strides=strides, pads=pads, dilations=dilations, low=op.clamp_low, high=op.clamp_high)
         context.window_output(op, op.channels)[...] = q[0]
         return

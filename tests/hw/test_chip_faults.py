@@ -190,6 +190,16 @@ CASES = {
         "  more_activations: [int8]\n  activation: int8\n",
         "mine.yaml:{line}: numerics.more_activations[0]: int8 is given twice",
     ),
+    "a type of weights twice": (
+        "  weight: int8\n",
+        "  more_weights: [int8]\n  weight: int8\n",
+        "mine.yaml:{line}: numerics.more_weights[0]: int8 is given twice",
+    ),
+    "a pair that an array has not": (
+        "  weight: int8\n",
+        "  more_weights: [int4]\n  weight: int8\n",
+        "mine.yaml:{line}: engines.mac.types: has no {{activation: int8, weight: int4}}, the types of numerics",
+    ),
     "post operation twice": (
         "post: [table, add]",
         "post: [add, table, add]",
@@ -280,6 +290,7 @@ ANCHORS = {
     "pair of three": "limits:",
     "nothing for a number": "rows:",
     "array without the machine's types": "types:\n",
+    "a pair that an array has not": "types:\n",
     "types twice": "{activation: int8, weight: int8}\n    accumulators",
     "rounding of an operation": "per_op:",
     "rounding of no operation": "per_op:",

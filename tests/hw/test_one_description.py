@@ -23,6 +23,7 @@ CHANGES: dict[str, Any] = {
     "activation": "int16",
     "more_activations": ("int16",),
     "weight": "int4",
+    "more_weights": ("int4",),
     "symmetric_activations": True,
     "weights_per_channel": False,
     "scale.kind": "float32",

@@ -32,6 +32,13 @@ def int16_machine() -> Machine:
     return _like_edge16("edge16_a16", numerics, mac)
 
 
+@cache
+def int4_machine() -> Machine:
+    """int8_machine with int4 weights."""
+    mac = {"types": [{"activation": "int8", "weight": "int4"}]}
+    return _like_edge16("edge16_w4", {"weight": "int4", "rounding": "single_half_up"}, mac)
+
+
 def _like_edge16(name: str, numerics: Mapping[str, object], mac: Mapping[str, object] = MappingProxyType({})) -> Machine:
     base = load_machine("edge16")
     data = json.loads(base.chip.model_dump_json())
@@ -45,10 +52,12 @@ def _like_edge16(name: str, numerics: Mapping[str, object], mac: Mapping[str, ob
 
 @cache
 def mixed_machine() -> Machine:
-    """Both: int8 where nothing is asked for, int16 where it is. What it shares with each of the two is theirs."""
+    """All of these: int8 where nothing is asked for, activations of int16 and weights of int4 where they are. What it shares
+    with each of them is theirs."""
     table = {"entries": 256, "interpolation": "tosa"}
-    numerics = {"more_activations": ["int16"], "rounding": "single_half_up", "table": table, "add_left_shift": 14}
-    types = [{"activation": "int8", "weight": "int8"}, {"activation": "int16", "weight": "int8"}]
+    numerics = {"rounding": "single_half_up", "table": table, "add_left_shift": 14}
+    numerics |= {"more_activations": ["int16"], "more_weights": ["int4"]}
+    types = [{"activation": a, "weight": w} for a in ("int8", "int16") for w in ("int8", "int4")]
     mac = {"types": types, "accumulators": {"bits": 48, "entries": 4096}}
     base = _like_edge16("edge16_mixed", numerics, mac)
     fields, faults = read_table(read_source(starter_table(base.chip, "descriptors"), "mixed.yaml"))

@@ -11,9 +11,10 @@ import pytest
 from quant.error import sqnr_db
 from tests.meaning.case import Case
 from tests.meaning.judge import in_float, save
-from tests.meaning.machines import int8_machine, int16_machine, mixed_machine
+from tests.meaning.machines import int4_machine, int8_machine, int16_machine, mixed_machine
 from tests.meaning.test_cases import CASES
 from toolchain.api import BuildOptions, build
+from toolchain.errors import CompileError
 from toolchain.isa import Machine
 from toolchain.runtime import Session
 
@@ -31,7 +32,24 @@ def outputs(case: Case, machine: Machine, folder: Path, *types: str) -> tuple[li
     return [session.run(names, s) for s in case.samples], held
 
 
-@pytest.mark.parametrize("name", [n if i % EACH == 0 else pytest.param(n, marks=pytest.mark.slow) for i, n in enumerate(CASES)])
+CHOSEN = [n if i % EACH == 0 else pytest.param(n, marks=pytest.mark.slow) for i, n in enumerate(CASES)]
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_weights_of_a_type_are_those_of_the_machine_of_that_type(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    try:
+        coarse, _ = outputs(case, mixed_machine(), tmp_path, "*=int4")
+    except CompileError as fault:
+        assert "no layer of the chip has such weights" in str(fault), fault
+        return
+    narrow, _ = outputs(case, int4_machine(), tmp_path)
+    for one, other in zip(narrow, coarse):
+        for a, b in zip(one, other):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", CHOSEN)
 def test_types_mean_what_the_file_means(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     coarse, held = outputs(case, int8_machine(), tmp_path)

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
+from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from toolchain.api import BuildOptions, build
 from toolchain.hw.chip import Chip
@@ -36,7 +37,7 @@ def _machine(sram_bytes: int = 64 << 10, dataflow: str = "os", **limits: Any) ->
 
 def _layer(groups: int, own: int, inputs: int, chip: Chip, height: int = 12, kernel: int = 3) -> Layer:
     pad = kernel // 2
-    op = IntegerConvolution((1, 1), (pad, pad, pad, pad), (1, 1), groups, 0, 32, REQUANT, None, None)
+    op = IntegerConvolution((1, 1), (pad, pad, pad, pad), (1, 1), groups, 0, 32, CodeType.INT8, REQUANT, None, None)
     rng = np.random.default_rng(0)
     weights = rng.integers(-127, 128, (groups * own, kernel, kernel, inputs)).astype(np.int8)
     constants = {"w": weights, "b": np.zeros(groups * own, np.int64)}

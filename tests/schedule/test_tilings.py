@@ -11,6 +11,7 @@ import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
+from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import SRAM
@@ -72,7 +73,7 @@ def convolutions(draw: Any) -> Layer:
         (n + pads[i] + pads[i + 2] - (kernel[i] - 1) * dilations[i] - 1) // strides[i] + 1 for i, n in enumerate((height, width))
     ]
     assume(min(size) > 0)
-    op = IntegerConvolution(strides, pads, dilations, groups, 0, 32, REQUANT, None, None)
+    op = IntegerConvolution(strides, pads, dilations, groups, 0, 32, CodeType.INT8, REQUANT, None, None)
     weights = np.zeros((groups * outer, *kernel, inner), np.int8)
     shapes = {"x": (draw(st.integers(1, 2)), height, width, groups * inner), "w": weights.shape, "b": (groups * outer,)}
     constants = {"w": weights, "b": np.zeros(groups * outer, np.int64)}
@@ -185,7 +186,7 @@ def test_outer_steps_are_repeated_with_what_they_hold() -> None:
 
 def test_layers_of_many_tiles_take_few_visits() -> None:
     """A pointwise convolution of 1,000 x 1,000: a million tiles of one pixel."""
-    op = IntegerConvolution((1, 1), (0, 0, 0, 0), (1, 1), 1, 0, 32, REQUANT, None, None)
+    op = IntegerConvolution((1, 1), (0, 0, 0, 0), (1, 1), 1, 0, 32, CodeType.INT8, REQUANT, None, None)
     shape, constants = (1, 1000, 1000, 16), {"w": np.zeros((16, 1, 1, 16), np.int8), "b": np.zeros(16, np.int64)}
     layer = _layer(op, {"x": shape, "w": (16, 1, 1, 16), "b": (16,)}, shape, load_machine("edge16").chip, constants)
     tilings, tiling = LayerTilings(layer, (), _views(layer), CostModel(layer.chip), 2), Tiling(1, 1, 16, 16, False)
@@ -196,7 +197,7 @@ def test_layers_of_many_tiles_take_few_visits() -> None:
 
 
 def test_the_best_of_a_budget_fits_it() -> None:
-    op = IntegerConvolution((1, 1), (1, 1, 1, 1), (1, 1), 1, 0, 32, REQUANT, None, None)
+    op = IntegerConvolution((1, 1), (1, 1, 1, 1), (1, 1), 1, 0, 32, CodeType.INT8, REQUANT, None, None)
     shape, constants = (1, 40, 40, 32), {"w": np.zeros((32, 3, 3, 32), np.int8), "b": np.zeros(32, np.int64)}
     layer = _layer(op, {"x": shape, "w": (32, 3, 3, 32), "b": (32,)}, shape, load_machine("edge16").chip, constants)
     remembering = LayerTilings(layer, (), _views(layer), CostModel(layer.chip), 2)

@@ -144,7 +144,7 @@ def window_operation(d: Draw, kind: type[MachineOp], accumulate: int = 0, emit: 
     f["input_address"], f["input_row_stride"], f["input_column_stride"] = d.tile(height, width, inputs)
     if kind is Convolution:
         f |= {"input_channels": inputs, "output_channels": outputs}
-        f["weight_address"] = d.place(outputs * weight_bytes(taps * inputs, d.chip))
+        f["weight_address"] = d.place(outputs * weight_bytes(taps * inputs, 0, d.chip))
         f["use_add"] = d.between(0, 1)
         f["addend_address"], f["addend_row_stride"], f["addend_column_stride"] = d.tile(
             f["output_height"], f["output_width"], outputs
@@ -156,7 +156,7 @@ def window_operation(d: Draw, kind: type[MachineOp], accumulate: int = 0, emit: 
         f["add_clamp_low"], f["add_clamp_high"] = d.clamp()
     else:
         f["channels"] = outputs
-        f["weight_address"] = d.place(taps * weight_bytes(outputs, d.chip))
+        f["weight_address"] = d.place(taps * weight_bytes(outputs, 0, d.chip))
     f["parameter_address"] = d.parameters(outputs)
     f |= {"use_table": d.between(0, 1), "table_address": d.place(table_bytes(0, d.chip))}
     shape = (f["output_height"], f["output_width"], outputs)

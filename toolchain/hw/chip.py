@@ -156,7 +156,7 @@ class Chip(Section):
     def __copy__(self) -> Self:
         """Without what follows from fields that the copy may have changed."""
         copied = super().__copy__()
-        for name in ("spaces", "units", "_by_kind", "_workers", "staging", "channels", "numerics", "code_types"):
+        for name in ("spaces", "units", "_by_kind", "_workers", "staging", "channels", "numerics", "code_types", "weight_types"):
             vars(copied).pop(name, None)
         return copied
 
@@ -291,6 +291,11 @@ class Chip(Section):
     def code_types(self) -> tuple[CodeType, ...]:
         """Types of activations, by the numbers under which operations name them: the first where nothing says otherwise."""
         return tuple(CodeType(name) for name in (self.numerics_keys.activation, *self.numerics_keys.more_activations))
+
+    @cached_property
+    def weight_types(self) -> tuple[CodeType, ...]:
+        """Types of weights, by the numbers under which operations name them: the first where nothing says otherwise."""
+        return tuple(CodeType(name) for name in (self.numerics_keys.weight, *self.numerics_keys.more_weights))
 
     def type_number(self, dtype: str) -> int:
         """Of a tensor's type. Raises ValueError where the machine has no such activations."""

@@ -39,6 +39,7 @@ class NumericsKeys(Section):
     # That tensors may have instead, each its own; an operation says which its operands have.
     more_activations: Annotated[tuple[ActivationName, ...], Field(examples=[["int16"]])] = ()
     weight: WeightName
+    more_weights: Annotated[tuple[WeightName, ...], Field(examples=[["int4"]])] = ()  # that layers may have instead, each its own
     symmetric_activations: bool = False
     weights_per_channel: bool = True
     weight_group: NonNegative = 0  # weights that share a scale where the model does not say so; 0: those of a channel, or all
@@ -57,6 +58,7 @@ def described(keys: NumericsKeys, accumulator_bits: int, groups: GroupForm | Non
         activation=CodeType(keys.activation),
         more_activations=tuple(CodeType(name) for name in keys.more_activations),
         weight=CodeType(keys.weight),
+        more_weights=tuple(CodeType(name) for name in keys.more_weights),
         symmetric_activations=keys.symmetric_activations,
         weights_per_channel=keys.weights_per_channel,
         scale=ScaleForm(scale.kind, scale.multiplier_bits, scale.shift_min, scale.shift_max),

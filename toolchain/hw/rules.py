@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 from quant.fixed_point.core.codes import CodeType
 from toolchain.bounds import SRAM_BYTES
@@ -113,14 +114,13 @@ def _named_memories(name: str, engine: Engine) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _arrays(chip: Chip) -> Iterator[Broken]:
-    numerics = chip.numerics_keys
     arrays = [(name, e) for name, e in chip.engines.items() if isinstance(e, MacArray)]
     for name, mac in arrays:
         path: KeyPath = ("engines", name)
         pairs = [(t.activation, t.weight) for t in mac.types]
-        for activation in (numerics.activation, *numerics.more_activations):
-            if mac.rate_of(activation, numerics.weight) is None:
-                wanted = f"{{activation: {activation}, weight: {numerics.weight}}}"
+        for activation, weight in product(chip.code_types, chip.weight_types):
+            if mac.rate_of(activation, weight) is None:
+                wanted = f"{{activation: {activation}, weight: {weight}}}"
                 yield (*path, "types"), f"has no {wanted}, the types of numerics"
         for i, pair in enumerate(pairs):
             if pair in pairs[:i]:
@@ -199,9 +199,10 @@ def _numerics(chip: Chip) -> Iterator[Broken]:
         reason = f"{numerics.weight_group} weights share a scale, and {chip.key('mac_array')}.groups {known}"
         yield ("numerics", "weight_group"), reason
     types = (activation, *(CodeType(name) for name in numerics.more_activations))
-    for i, codes in enumerate(types[1:]):
-        if codes in types[: i + 1]:
-            yield ("numerics", "more_activations", i), f"{codes} is given twice"
+    for key, known_types in (("more_activations", types), ("more_weights", chip.weight_types)):
+        for i, codes in enumerate(known_types[1:]):
+            if codes in known_types[: i + 1]:
+                yield ("numerics", key, i), f"{codes} is given twice"
     unsigned = [codes for codes in types if codes.low == 0]
     if unsigned and numerics.symmetric_activations:
         reason = f"zero points of 0 leave {unsigned[0]} no code for a negative number; leave it false, or have signed activations"

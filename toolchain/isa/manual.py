@@ -84,6 +84,9 @@ def _codes(chip: Chip) -> Iterator[str]:
         f"Activations are {first}, {first.low} to {first.high}: so are zero points, clamps and values of fills. "
         f"Weights are {chip.numerics.weight}. {_table_of(first)}"
     )
+    if len(chip.weight_types) > 1:
+        known = ", ".join(f"{i} {codes}" for i, codes in enumerate(chip.weight_types))
+        yield f"Where an operation says so, its weights are of another type. Types of weights by their numbers: {known}."
     if others:
         yield f"Where an operation says so, an operand's codes are of another type. Types by their numbers: 0 {first}; and"
         yield from (f"- {i} {codes}, {codes.low} to {codes.high}. {_table_of(codes)}" for i, codes in enumerate(others, 1))
@@ -173,6 +176,8 @@ def c_header(machine: Machine) -> str:
     codes = machine.chip.numerics.activation
     if len(machine.chip.code_types) > 1:
         lines += [f"#define NPU_TYPE_{codes.upper()} {i}" for i, codes in enumerate(machine.chip.code_types)]
+    if len(machine.chip.weight_types) > 1:
+        lines += [f"#define NPU_WEIGHT_TYPE_{codes.upper()} {i}" for i, codes in enumerate(machine.chip.weight_types)]
     lines += [f"#define NPU_ACTIVATION_LOW ({codes.low})", f"#define NPU_ACTIVATION_HIGH {codes.high}"]
     if isinstance(isa.table, RegisterTable):
         lines += _register_header(isa.table)

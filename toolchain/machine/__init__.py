@@ -1,6 +1,6 @@
 """What a chip can be asked to do: its operations, each with its parameters, bytes, time and limits."""
 
-from toolchain.machine.codes import by_type, code_bytes, table_bytes, type_of
+from toolchain.machine.codes import by_type, code_bytes, table_bytes
 from toolchain.machine.demands import Demands, demands
 from toolchain.machine.flow import Flow, accesses_at, dispatched, op_number, reached
 from toolchain.machine.layout import PARAMETER_BYTES, PARAMETERS, group_bytes, memory_type, weight_bytes
@@ -107,6 +107,5 @@ __all__ = [
     "residues",
     "suspects",
     "table_bytes",
-    "type_of",
     "weight_bytes",
 ]

@@ -8,6 +8,7 @@ from numpy.typing import DTypeLike
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import MacArray
+from toolchain.machine.codes import by_type
 from toolchain.machine.columns import Whole, ceil_div, most, where
 
 # Of an output channel; what convolutions and `emit` read from parameter_address on is one after another of these.
@@ -20,9 +21,9 @@ def memory_type(dtype: DTypeLike) -> np.dtype:
     return np.dtype(dtype).newbyteorder("<")
 
 
-def weight_bytes(count: Whole, chip: Chip) -> Whole:
-    """Bytes of `count` weights stored together: int4 has two a byte, low nibble first."""
-    return ceil_div(count, 2) if chip.numerics.weight is CodeType.INT4 else count
+def weight_bytes(count: Whole, number: Whole, chip: Chip) -> Whole:
+    """Bytes of `count` weights of the type of that number stored together: int4 has two a byte, low nibble first."""
+    return by_type(number, chip.weight_types, lambda codes: ceil_div(count, 2) if codes is CodeType.INT4 else count)
 
 
 def group_bytes(count: Whole, group: Whole, array: MacArray) -> Whole:

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
-from toolchain.machine.codes import by_type, type_of
+from toolchain.machine.codes import by_type
 from toolchain.machine.columns import Whole
-from toolchain.machine.parameter import Limit, Need, Parameter
+from toolchain.machine.parameter import Limit, Need, Parameter, TypeList
 
 Operation = TypeVar("Operation", bound="MachineOp")
 
@@ -191,9 +191,9 @@ class MachineOp:
 
     @classmethod
     @cache
-    def type_numbers(cls) -> tuple[str, ...]:
-        """Parameters that name types."""
-        return tuple(name for name, p in cls.described().items() if p.names_type)
+    def type_numbers(cls) -> tuple[tuple[str, TypeList], ...]:
+        """Parameters that name types, each with those among which it does."""
+        return tuple((name, p.names_type) for name, p in cls.described().items() if p.names_type is not None)
 
     @classmethod
     @cache
@@ -297,12 +297,12 @@ def _outside(op: MachineOp, chip: Chip) -> Whole:
     for name, _ in op.based():
         value = getattr(op, name)
         found = found | (value < 0) | (value > op.need(name, chip).high)
-    for name in op.type_numbers():
+    for name, types in op.type_numbers():
         value = getattr(op, name)
-        found = found | (value < 0) | (value >= len(chip.code_types))
+        found = found | (value < 0) | (value >= len(types.of(chip)))
     for name, kind in op.typed():
         value, number = getattr(op, name), getattr(op, kind)
-        low, high = by_type(number, chip, lambda codes: codes.low), by_type(number, chip, lambda codes: codes.high)
+        low, high = (by_type(number, chip.code_types, end) for end in (attrgetter("low"), attrgetter("high")))
         found = found | (value < low) | (value > high)
     for together in op.limited().values():
         for name, limit in together:
@@ -323,11 +323,11 @@ def _unknown_bases(op: MachineOp, chip: Chip) -> Iterator[str]:
 
 def _unknown_types(op: MachineOp, chip: Chip) -> Iterator[str]:
     """Numbers of no type, and codes that their type has not."""
-    for name in op.type_numbers():
-        if not 0 <= getattr(op, name) < len(chip.code_types):
-            yield f"{name}={getattr(op, name)}, numerics.activation and more_activations name {', '.join(chip.code_types)}"
+    for name, types in op.type_numbers():
+        if not 0 <= getattr(op, name) < len(types.of(chip)):
+            yield f"{name}={getattr(op, name)}, {types.keys} name {', '.join(types.of(chip))}"
     for name, kind in op.typed():
-        value, codes = getattr(op, name), type_of(getattr(op, kind), chip)
+        value, codes = getattr(op, name), chip.code_types[int(getattr(op, kind))]
         if not codes.low <= value <= codes.high:
             yield f"{name}={value}, must be {codes.low}..{codes.high} ({codes})"
 

@@ -12,6 +12,7 @@ from enum import IntEnum
 from math import gcd
 from typing import Any
 
+from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.groups import GROUP_STEP
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import Memory
@@ -85,10 +86,22 @@ class Limit:
 
 
 @dataclass(frozen=True)
+class TypeList:
+    """Types of codes of a chip, which operations name by their numbers; keys: of its file that say them."""
+
+    keys: str
+    of: Callable[[Chip], tuple[CodeType, ...]]
+
+
+ACTIVATION_TYPES = TypeList("numerics.activation and more_activations", lambda chip: chip.code_types)
+WEIGHT_TYPES = TypeList("numerics.weight and more_weights", lambda chip: chip.weight_types)
+
+
+@dataclass(frozen=True)
 class Parameter:
     """unit: bytes, elements, bits, codes or none. least: checked in every program. kinds: the enumeration of its codes.
     choice: tables of machines where it has one value, `absent`, may leave it out. adds_to: the address a base is added to.
-    names_type: a number in `chip.code_types`; typed_by: of a code, the parameter that names its type.
+    names_type: the types among which it is a number; typed_by: of a code, the parameter that names its type.
     way_out: of an array's operation: what becomes of its sums, and nothing that they depend on."""
 
     unit: str
@@ -100,7 +113,7 @@ class Parameter:
     absent: int = 0
     adds_to: str | None = None
     way_out: bool = False
-    names_type: bool = False
+    names_type: TypeList | None = None
     typed_by: str | None = None
 
 
@@ -431,7 +444,16 @@ def code_type() -> Any:
     def values(operation: Any, chip: Chip) -> Need:
         return Need(0, len(chip.code_types) - 1, "numerics.more_activations")
 
-    return choice("", values, names_type=True)
+    return choice("", values, names_type=ACTIVATION_TYPES)
+
+
+def weight_type() -> Any:
+    """The type of an operation's weights, by its number in `chip.weight_types`: no bits where a machine has one."""
+
+    def values(operation: Any, chip: Chip) -> Need:
+        return Need(0, len(chip.weight_types) - 1, "numerics.more_weights")
+
+    return choice("", values, names_type=WEIGHT_TYPES)
 
 
 def base_of(address: str) -> Any:

@@ -46,6 +46,7 @@ class _Scope:
     layers: Mapping[str, LayerParameters]
     offsets: Mapping[str, Offset]
     held: Mapping[str, Stored]
+    weight_types: Mapping[str, CodeType]
     ranges: Mapping[str, Range] = field(default_factory=dict)  # of the chip's tensors whose scale is not given
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     inners: dict[str, tuple[Quant, CodeType]] = field(default_factory=dict)  # tensors between the nodes of an operator
@@ -75,6 +76,9 @@ class _Scope:
 
     def layer(self, node: Node) -> LayerParameters:
         return self.layers.get(node.name, AS_IN_THE_MODEL)
+
+    def weight_type(self, node: Node) -> CodeType | None:
+        return self.weight_types.get(node.name)
 
     def offset(self, node: Node) -> Offset:
         return self.offsets.get(node.name, NO_OFFSET)
@@ -149,7 +153,7 @@ def quantize(graph: Graph, chip: Chip, given: Quantization) -> Graph:
     factors, asked, types = dict[str, float](), dict[str, Range](), assign_types(graph, chip, given.types)
     while True:
         quants = assign_quants(graph, chip, types, given.ranges, _widened(calibrated, factors, asked))
-        scope = _Scope(graph, chip, types, quants, given.layers, given.offsets, given.held, calibrated)
+        scope = _Scope(graph, chip, types, quants, given.layers, given.offsets, given.held, given.weight_types, calibrated)
         try:
             integer = _quantized(graph, scope)
         except _Widen as wider:
@@ -193,7 +197,7 @@ def node_scope(
 ) -> _Scope:
     """What one chip node of `quantize`'s graph sees where its tensors have these types and scales and it has these parameters:
     its `quantize` then makes what that makes, with the new constants in `constants`."""
-    return _Scope(graph, chip, types, quants, {node.name: chosen}, given.offsets, given.held)
+    return _Scope(graph, chip, types, quants, {node.name: chosen}, given.offsets, given.held, given.weight_types)
 
 
 def _quantized(graph: Graph, scope: _Scope) -> Graph:

@@ -1,54 +1,109 @@
-"""Which tensors shall have other codes than the machine's first type: --type NAME=TYPE."""
+"""Which tensors shall have other codes than those of the machine's first type: --type NAME=TYPE."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from quant.fixed_point.core.codes import CodeType
 from quant.suggestion import suggestion
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph
+from toolchain.ir.graph import Graph, Node
 from toolchain.passes.named import named_nodes
 
 
+@dataclass(frozen=True)
+class AskedTypes:
+    """tensors: of the model, its activations; weights: by layer of the selected graph."""
+
+    tensors: Mapping[str, CodeType] = field(default_factory=dict[str, CodeType])
+    weights: Mapping[str, CodeType] = field(default_factory=dict[str, CodeType])
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """A layer with weights: the model's nodes that it is, and the constants that they read."""
+
+    nodes: frozenset[str]
+    constants: frozenset[str]
+
+
+def weighted(graph: Graph, layers: Iterable[Node]) -> dict[str, Weighted]:
+    """By name, these layers of the selected graph; graph: the model's normal form."""
+    read: dict[str, set[str]] = {}
+    for node in graph.nodes:
+        for source in node.sources or (node.name,):
+            read.setdefault(source, set()).update(n for n in node.inputs if n in graph.constants)
+    sources = {layer.name: layer.sources or (layer.name,) for layer in layers}
+    return {name: Weighted(frozenset(own), frozenset(c for s in own for c in read.get(s, ()))) for name, own in sources.items()}
+
+
 def asked_types(
-    graph: Graph, nodes: Sequence[tuple[str, str]], asked: Sequence[str], chip: Chip, held: Collection[str]
-) -> dict[str, CodeType]:
-    """By tensor of the model. graph: its normal form; nodes: (name, operator) of its own; asked: NAME=TYPE, where NAME is a
-    tensor, a node (its outputs), an operator, or a pattern of * and ? of these, the later ones counting; held: the model's
-    tensors that the chip holds. Raises CompileError with every fault."""
-    found: dict[str, CodeType] = {}
+    graph: Graph,
+    nodes: Sequence[tuple[str, str]],
+    asked: Sequence[str],
+    chip: Chip,
+    held: Collection[str],
+    layers: Mapping[str, Weighted],
+) -> AskedTypes:
+    """graph: the model's normal form; nodes: (name, operator) of its own; held: the model's tensors that the chip holds; layers:
+    those with weights. asked: NAME=TYPE, the later ones counting, where NAME is a tensor, weights among them, a node, an
+    operator, or a pattern of * and ? of these. A node is its outputs, and its weights where only they can have the type.
+    Raises CompileError with every fault."""
+    tensors: dict[str, CodeType] = {}
+    weights: dict[str, CodeType] = {}
     faults: list[str] = []
     for one in asked:
         name, sign, kind = one.rpartition("=")
+        computed, constant = kind in chip.code_types, kind in chip.weight_types
         if not sign or not name:
             faults.append(f"--type {one}: must be NAME=TYPE, such as conv1=int16")
-        elif kind not in chip.code_types:
-            known = ", ".join(chip.code_types)
-            faults.append(f"--type {one}: {chip.name} has {known} activations (numerics.activation, numerics.more_activations)")
-        else:
-            tensors = _tensors(graph, nodes, name, held)
-            found |= dict.fromkeys(tensors, CodeType(kind))
-            if not tensors:
-                faults.append(
-                    f"--type {one}: the chip holds no such tensor, and the result of no such node{suggestion(name, held)}"
-                )
+            continue
+        if not computed and not constant:
+            faults.append(f"--type {one}: {_known(chip)}")
+            continue
+        found = _named(name, held) if computed else []
+        layers_found = [layer for layer, own in layers.items() if constant and _named(name, own.constants)]
+        if not found and not layers_found:
+            meant = _meant(nodes, name)
+            found = [t for t in _outputs(graph, meant) if computed and t in held]
+            layers_found = [layer for layer, own in layers.items() if not computed and own.nodes & meant]
+        if not found and not layers_found:
+            faults.append(f"--type {one}: {_nothing(name, computed, held, layers)}")
+        tensors |= dict.fromkeys(found, CodeType(kind))
+        weights |= dict.fromkeys(layers_found, CodeType(kind))
     if faults:
         raise CompileError("\n".join([*faults, "  help: the parameters file that scripts/calibrate.py writes lists the tensors"]))
-    return found
+    return AskedTypes(tensors, weights)
 
 
-def _tensors(graph: Graph, nodes: Sequence[tuple[str, str]], name: str, held: Collection[str]) -> list[str]:
-    if name in held:
-        return [name]
-    matching = [tensor for tensor in held if fnmatchcase(tensor, name)]
-    if matching:
-        return matching
+def _named(name: str, known: Collection[str]) -> list[str]:
+    return [name] if name in known else [tensor for tensor in known if fnmatchcase(tensor, name)]
+
+
+def _meant(nodes: Sequence[tuple[str, str]], name: str) -> set[str]:
     try:
-        meant = set(named_nodes(nodes, (name,)))
+        return set(named_nodes(nodes, (name,)))
     except CompileError:
-        return []
-    made = [n for node in graph.nodes if meant.intersection(node.sources or (node.name,)) for n in node.outputs]
-    return [tensor for tensor in made if tensor in held]
+        return set()
+
+
+def _outputs(graph: Graph, meant: Collection[str]) -> list[str]:
+    return [n for node in graph.nodes if not set(meant).isdisjoint(node.sources or (node.name,)) for n in node.outputs]
+
+
+def _known(chip: Chip) -> str:
+    activations, weights = ", ".join(chip.code_types), ", ".join(chip.weight_types)
+    said = f"{chip.name} has {activations} activations (numerics.activation, numerics.more_activations)"
+    if len(chip.weight_types) == 1:
+        return said
+    return f"{said} and {weights} weights (numerics.weight, numerics.more_weights)"
+
+
+def _nothing(name: str, computed: bool, held: Collection[str], layers: Mapping[str, Weighted]) -> str:
+    if computed:
+        return f"the chip holds no such tensor, and the result of no such node{suggestion(name, held)}"
+    known = sorted({c for own in layers.values() for c in own.constants})
+    return f"no layer of the chip has such weights, or is such a node{suggestion(name, known)}"

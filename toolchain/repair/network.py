@@ -12,8 +12,9 @@ from quant.sample import Sample
 from toolchain.codegen import reference_container
 from toolchain.frontend import NormalModel
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Origin
+from toolchain.ir.graph import Graph, Node, Origin
 from toolchain.isa import Machine
+from toolchain.ops.convolution.rules import Convolution
 from toolchain.passes.given import clamped, selected
 from toolchain.passes.named import named_nodes
 from toolchain.passes.quantize import quantize
@@ -28,18 +29,24 @@ Progress = Callable[[str, int, int | None], None]  # step, done, total
 @dataclass(frozen=True)
 class Network:
     """model: in float; selection: what of it the machine's chip runs; host_nodes: of the model's, that were asked to stay;
-    types: of the model's tensors, that were asked for."""
+    types, weight_types: of the model's tensors, and of layers' weights, that were asked for."""
 
     model: NormalModel
     selection: Selection
     machine: Machine
     host_nodes: tuple[str, ...] = ()
     types: Mapping[str, CodeType] = field(default_factory=dict)
+    weight_types: Mapping[str, CodeType] = field(default_factory=dict)
 
     @cached_property
     def graph(self) -> Graph:
         """The chip operators as selected, clamps fused, in float."""
         return clamped(self.selection, self.chip)
+
+    @property
+    def weighted(self) -> list[Node]:
+        """Layers of `graph` that have weights."""
+        return [n for n in self.graph.nodes if isinstance(n.op, Convolution)]
 
     @property
     def origins(self) -> Mapping[str, Origin]:

@@ -16,7 +16,6 @@ from quant.repair.step import Quantization
 from quant.sample import Sample
 from quant.structure import adjust_ranges
 from toolchain.errors import CompileError, InternalError
-from toolchain.ops.convolution.rules import Convolution
 from toolchain.passes.decompose import decomposed_everywhere
 from toolchain.repair.folds import LEAST_JUDGES, folds
 from toolchain.repair.harness import EFFORTS, OBSERVERS_STEP, STEPS, Effort, NamedStep, Tried, repaired
@@ -125,15 +124,13 @@ def prepared_by_file(network: Network, file: Path) -> Prepared:
 
     known = {**network.model.types, **decomposed_everywhere(network.model.undivided or network.model).types}
     numerics = network.chip.numerics
-    found = read_parameters(file, tensors=needed, known=known, layers=lambda: _weighted(changed), numerics=numerics).quantization
+    found = read_parameters(
+        file, tensors=needed, known=known, layers=lambda: [n.name for n in changed.weighted], numerics=numerics
+    ).quantization
     measured = cut_ranges({name: found.ranges[name] for name in tensors}, changed.model.divided)
     ranges, types = {**measured, **changed.selection.given}, {**found.types, **network.types}
-    return Prepared(changed, replace(found, ranges=ranges, held=changed.model.stored, types=types))
-
-
-def _weighted(network: Network) -> list[str]:
-    """Layers of the selected graph that have weights."""
-    return [n.name for n in network.graph.nodes if isinstance(n.op, Convolution)]
+    weights = {**found.weight_types, **network.weight_types}
+    return Prepared(changed, replace(found, ranges=ranges, held=changed.model.stored, types=types, weight_types=weights))
 
 
 def prepared_alike(network: Network, other: Prepared) -> Prepared:
@@ -163,7 +160,7 @@ def _calibrated(
     chosen: ObserverName = default_observer(numerics) if observer is None or observer == AUTO else observer
     model, tensors = network.model, network.tensors
     if not tensors:
-        return Prepared(network, Quantization(given, held=model.stored, types=network.types))
+        return Prepared(network, Quantization(given, held=model.stored, types=network.types, weight_types=network.weight_types))
     ranges = calibrate(
         model.proto,
         samples,
@@ -176,5 +173,5 @@ def _calibrated(
         divided=model.divided,
     )
     adjusted = adjust_ranges(model.proto, ranges, model.divided)
-    found = Quantization({**adjusted.ranges, **given}, held=model.stored, types=network.types)
+    found = Quantization({**adjusted.ranges, **given}, held=model.stored, types=network.types, weight_types=network.weight_types)
     return Prepared(network, found, seen, adjusted.notes, chosen)

@@ -104,7 +104,7 @@ class _Layer:
         made = before = self._made(given)
         chosen = given
         if codes != "keep" and before.weight.groups is None:  # groups have scales enough, and codes of their own
-            chosen = LayerParameters(self._rounded(before.weight.scales, codes == "answer"), given.bias)
+            chosen = LayerParameters(self._rounded(before, codes == "answer"), given.bias)
             made = self._made(chosen)
         wanted = self._target.mean(0) / self._y.scale
         shift = bias_shift(made.sums, made.op.requant, self._dtype, self._y.zero_point, wanted)
@@ -143,11 +143,12 @@ class _Layer:
     def _error(self, output: Array) -> float:
         return float(np.mean((output - self._target) ** 2) / max(np.mean(self._target**2), np.finfo(np.float64).tiny))
 
-    def _rounded(self, scales: Array, answering: bool) -> WeightQuant:
+    def _rounded(self, before: _Made, answering: bool) -> WeightQuant:
+        scales = before.weight.scales
         groups, _, k = self._rows.shape
         w = self._w.reshape(groups, -1, k)
         seen = moments(self._rows, self._real if answering else None)
         wanted = w if seen.cross is None else toward_float(w, seen.hessian, seen.cross, seen.rows)
         each = np.broadcast_to(scales, (len(self._w),)).reshape(groups, -1, 1)
-        codes = round_weights(wanted, each, seen.hessian, *weight_code_range(self._network.chip.numerics.weight))
+        codes = round_weights(wanted, each, seen.hessian, *weight_code_range(before.op.weight_type))
         return WeightQuant(codes.reshape(self._w.shape).astype(np.int8), scales, 0)

@@ -189,7 +189,10 @@ def _cause(found: Measured, block: Block, weights: float | None, quantized: Quan
         numerics = quantized.chip.numerics
         scales = "a scale a channel" if numerics.weights_per_channel else "one scale for all channels"
         share = 100 * (weights or 0.0) / shares.alone if shares.alone else 0.0
-        return "weight rounding", f"{share:.0f} % of its error is that of weights rounded to {numerics.weight} with {scales}"
+        return (
+            "weight rounding",
+            f"{share:.0f} % of its error is that of weights rounded to {_weight_type(block, quantized.chip)} with {scales}",
+        )
     return _of_arithmetic(found, block)
 
 
@@ -271,8 +274,8 @@ def _remedy(row: LayerError, cause: Cause, found: Measured, quantized: Quantized
         return ""
     ways: list[str] = []
     if cause == "weight rounding":
-        if numerics.weight is CodeType.INT4:
-            ways.append("numerics.weight: int8 in the machine's file")
+        if _weight_type(row.block, quantized.chip) is CodeType.INT4:
+            ways.append(_wider_weights(row, quantized.chip))
         elif not numerics.weights_per_channel:
             ways.append("numerics.weights_per_channel: true in the machine's file")
         ways += ["--repair full"] if quantized.given is None and quantized.repair != "full" else []
@@ -288,6 +291,19 @@ def _remedy(row: LayerError, cause: Cause, found: Measured, quantized: Quantized
         named = f"--type {row.tensor}=int16"
         ways.append(named if CodeType.INT16 in numerics.types else "numerics.activation: int16 in the machine's file")
     return ", or ".join(w for w in ways if w)
+
+
+def _weight_type(block: Block, chip: Chip) -> CodeType:
+    """Of its weights; the machine's first where it has none."""
+    found = [n.op.weight_type for n in block.nodes if isinstance(n.op, IntegerConvolution)]
+    return found[0] if found else chip.numerics.weight
+
+
+def _wider_weights(row: LayerError, chip: Chip) -> str:
+    wide = max(chip.weight_types, key=lambda t: t.bits)
+    if wide is CodeType.INT4:
+        return "numerics.weight: int8 in the machine's file"
+    return f"weights: {{{row.layer}: {{type: {wide}}}}} in the file of --quant"
 
 
 def _other_range(row: LayerError, cause: Cause, low: float, high: float, quantized: Quantized) -> str:

@@ -46,15 +46,16 @@ def explained(
 
 
 def _with_types(why: Mapping[str, Sequence[str]], container: Container) -> Mapping[str, Sequence[str]]:
-    """And the types of each layer's codes, where a machine has several."""
-    graph, known = container.graph, container.machine.chip.code_types
-    if len(known) == 1:
-        return why
-    found = dict(why)
-    for node in graph.nodes:
+    """And the types of each layer's codes and weights, where a machine has several."""
+    graph, chip = container.graph, container.machine.chip
+    found = {name: tuple(reasons) for name, reasons in why.items()}
+    for node in graph.nodes if len(chip.code_types) > 1 else ():
         read = [graph.types[n].dtype for n in node.inputs if n and n not in graph.constants]
         made = graph.types[node.outputs[0]].dtype
-        found[node.name] = (*why.get(node.name, ()), f"codes: {', '.join(dict.fromkeys(read)) or 'none'} to {made}")
+        found[node.name] = (*found.get(node.name, ()), f"codes: {', '.join(dict.fromkeys(read)) or 'none'} to {made}")
+    for node in graph.nodes if len(chip.weight_types) > 1 else ():
+        if isinstance(node.op, IntegerConvolution):
+            found[node.name] = (*found.get(node.name, ()), f"weights: {node.op.weight_type}")
     return found
 
 

@@ -28,12 +28,12 @@ class Numerics:
     test vectors are drawn for. Made from a machine's file once (`toolchain.hw`); what follows from it is asked here.
 
     activation, weight: the types of codes, names as of `CodeType`, of activations where nothing says otherwise; more_activations:
-    those that a tensor may have instead, each tensor its own (`of`); symmetric_activations: zero points are 0;
-    weights_per_channel: a scale for each output channel; scale: what a requantization may multiply by; rounding: of the machine,
-    per_op where an operation differs; overflow: of a requantization's result, before its clamp; accumulator_bits: where sums
-    wrap; add_left_shift: bits that both operands of a sum are shifted by before they meet (0: none); interpolation: between
-    entries of 16-bit tables; groups: what it has of weights in groups, None where it has none; weight_group: how many weights
-    share a scale where a model says nothing else, 0: those of an output channel, or all.
+    those that a tensor may have instead, each tensor its own (`of`); more_weights: the same of weights (`with_weights`);
+    symmetric_activations: zero points are 0; weights_per_channel: a scale for each output channel; scale: what a requantization
+    may multiply by; rounding: of the machine, per_op where an operation differs; overflow: of a requantization's result, before
+    its clamp; accumulator_bits: where sums wrap; add_left_shift: bits that both operands of a sum are shifted by before they meet
+    (0: none); interpolation: between entries of 16-bit tables; groups: what it has of weights in groups, None where it has none;
+    weight_group: how many weights share a scale where a model says nothing else, 0: those of an output channel, or all.
     """
 
     activation: CodeType = CodeType.INT8
@@ -50,6 +50,7 @@ class Numerics:
     groups: GroupForm | None = None
     weight_group: int = 0
     more_activations: tuple[CodeType, ...] = ()
+    more_weights: tuple[CodeType, ...] = ()
 
     def __post_init__(self) -> None:
         for name, known, made in (
@@ -82,10 +83,25 @@ class Numerics:
             return {self.activation: self}
         return {t: replace(self, activation=t, more_activations=(), add_left_shift=self.headroom(t)) for t in self.types}
 
+    def with_weights(self, codes: CodeType) -> Numerics:
+        """The same arithmetic where weights are of this type. Raises KeyError: the machine has no such weights."""
+        return self._by_weights[codes]
+
+    @cached_property
+    def _by_weights(self) -> Mapping[CodeType, Numerics]:
+        if not self.more_weights:
+            return {self.weight: self}
+        return {t: replace(self, weight=t, more_weights=()) for t in self.weight_types}
+
     @property
     def types(self) -> tuple[CodeType, ...]:
         """Of activations, the first where nothing says otherwise."""
         return (self.activation, *self.more_activations)
+
+    @property
+    def weight_types(self) -> tuple[CodeType, ...]:
+        """The first where nothing says otherwise."""
+        return (self.weight, *self.more_weights)
 
     def headroom(self, codes: CodeType) -> int:
         """Bits that both operands of a sum are shifted by, the wider of them of this type."""

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
-from toolchain.machine.codes import by_type
 from toolchain.machine.columns import Whole, where
 from toolchain.machine.layout import group_bytes, weight_bytes
 from toolchain.machine.operation import Access, Demand
@@ -24,8 +22,9 @@ from toolchain.machine.parameter import (
     sums_address,
     unit_number,
     weight_group,
+    weight_type,
 )
-from toolchain.machine.units.array import operand_rate, operand_reads, product_cycles
+from toolchain.machine.units.array import operand_reads, product_cycles
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +61,7 @@ class Convolution(WithAddend, _Channels):
     input_type: int = code_type()
     output_type: int = code_type()
     addend_type: int = code_type()
+    weight_type: int = weight_type()
 
     @classmethod
     def needed(cls, chip: Chip) -> str:
@@ -70,13 +70,16 @@ class Convolution(WithAddend, _Channels):
     def code_types(self) -> tuple[Whole, Whole]:
         return self.input_type, self.output_type
 
+    def weights_number(self) -> Whole:
+        return self.weight_type
+
     def outputs(self) -> int:
         return self.output_channels
 
     def row_bytes(self, chip: Chip) -> Whole:
         """Of one output channel's weights, with the scales and minima of its groups."""
         inner = self.taps() * self.input_channels
-        return weight_bytes(inner, chip) + group_bytes(inner, self.group, self.unit_in(chip).array)
+        return weight_bytes(inner, self.weight_type, chip) + group_bytes(inner, self.group, self.unit_in(chip).array)
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         weights = self.output_channels * self.row_bytes(chip)
@@ -92,11 +95,10 @@ class Convolution(WithAddend, _Channels):
         read = read + where(self.emit, pixels * self.addend_bytes(outputs, self.addend_type, chip), 0)
         weights = weight_reads * outputs * self.row_bytes(chip)
 
-        def cycles(codes: CodeType) -> Whole:
-            rate = operand_rate(mac, codes, chip.numerics.weight)
+        def cycles(rate: float) -> Whole:
             return product_cycles(mac, pixels, inner, outputs, rate, dataflow=self.dataflow, group=self.group)
 
-        return self.array_demand(chip, by_type(self.input_type, chip, cycles), read, weights, pixels * inner * outputs)
+        return self.array_demand(chip, self.rated(chip, cycles), read, weights, pixels * inner * outputs)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         yield from WeightedWindowOp.broken(self, chip)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
-from toolchain.machine.codes import by_type
 from toolchain.machine.columns import Whole
 from toolchain.machine.layout import weight_bytes
 from toolchain.machine.operation import Access, Demand
@@ -21,8 +19,9 @@ from toolchain.machine.parameter import (
     operand_base_of,
     sums_address,
     unit_number,
+    weight_type,
 )
-from toolchain.machine.units.array import depthwise_cycles, operand_rate
+from toolchain.machine.units.array import depthwise_cycles
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +42,7 @@ class Depthwise(WeightedWindowOp):
     mode: int = depthwise_mode()
     input_type: int = code_type()
     output_type: int = code_type()
+    weight_type: int = weight_type()
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:
@@ -52,22 +52,24 @@ class Depthwise(WeightedWindowOp):
     def code_types(self) -> tuple[Whole, Whole]:
         return self.input_type, self.output_type
 
+    def weights_number(self) -> Whole:
+        return self.weight_type
+
     def outputs(self) -> int:
         return self.channels
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
-        return self.array_ranges(self.channels, self.taps() * weight_bytes(self.channels, chip), chip)
+        return self.array_ranges(self.channels, self.taps() * weight_bytes(self.channels, self.weight_type, chip), chip)
 
     def demand(self, chip: Chip) -> Demand:
         pixels, taps = self.pixels(), self.taps()
-        mac, weights = self.unit_in(chip).array, taps * weight_bytes(self.channels, chip)
+        mac, weights = self.unit_in(chip).array, taps * weight_bytes(self.channels, self.weight_type, chip)
 
-        def cycles(codes: CodeType) -> Whole:
-            rate = operand_rate(mac, codes, chip.numerics.weight)
+        def cycles(rate: float) -> Whole:
             return depthwise_cycles(mac, pixels, taps, self.channels, rate, self.dataflow, self.mode)
 
         read, macs = self.window_bytes(self.channels, chip), pixels * taps * self.channels
-        return self.array_demand(chip, by_type(self.input_type, chip, cycles), read, weights, macs)
+        return self.array_demand(chip, self.rated(chip, cycles), read, weights, macs)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         unit = self.unit_in(chip)

@@ -136,13 +136,15 @@ class MatrixProduct(MachineOp):
         )
 
         def by_second(first: CodeType) -> Whole:
-            return by_type(self.b_type, chip, lambda second: cycles(matrix_rate(mac, first, second)))
+            return by_type(self.b_type, chip.code_types, lambda second: cycles(matrix_rate(mac, first, second)))
 
         def cycles(rate: float) -> Whole:
             return product_cycles(mac, self.rows, self.inner, self.columns, rate, self.batches, self.dataflow)
 
         latency = array_latency_cycles(self.sums(), unit, chip, ("input", "weights"))
-        return Demand(by_type(self.a_type, chip, by_second), latency, self.batches * self.rows * self.inner * self.columns, moved)
+        return Demand(
+            by_type(self.a_type, chip.code_types, by_second), latency, self.batches * self.rows * self.inner * self.columns, moved
+        )
 
     def broken(self, chip: Chip) -> Iterator[str]:
         unit = self.unit_in(chip)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
-from toolchain.machine.codes import code_bytes, table_bytes, type_of
+from toolchain.machine.codes import by_type, code_bytes, table_bytes
 from toolchain.machine.columns import Whole, is_column, where
 from toolchain.machine.layout import PARAMETER_BYTES
 from toolchain.machine.operation import Access, Demand, MachineOp, Sums, traffic
@@ -26,6 +27,7 @@ from toolchain.machine.parameter import (
     zero_point,
 )
 from toolchain.machine.sums import array_latency_cycles, broken_accumulators, sums_accesses, sums_moved
+from toolchain.machine.units.array import operand_rate
 from toolchain.machine.windows import Runs, extent_reached, reached, rows_reached
 
 
@@ -143,7 +145,7 @@ class WeightedWindowOp(WindowOp):
     (bias int64, multiplier int32, shift int32; 16 bytes, little-endian, at parameter_address + 16 o):
         q = clamp(requantize(acc + bias, multiplier, shift) + output_zero_point, clamp_low, clamp_high)
     then, when `use_table`, q = table[q].
-    Weights: int8, or int4 packed two a byte, low nibble first, the whole block contiguous at weight_address. Each operand
+    Weights: of `weight_type`, int4 packed two a byte, low nibble first; the whole block contiguous at weight_address. An operand
     lies in the memory that the array names for it.
     Where the array's accumulators are a memory, the sums lie there from sums_address on, [y, x, o] without gaps, a word each;
     `emit` is 0, and the operation emit takes them out.
@@ -161,6 +163,19 @@ class WeightedWindowOp(WindowOp):
     def outputs(self) -> Whole:
         """Output channels."""
         raise NotImplementedError
+
+    def weights_number(self) -> Whole:
+        """Of the type of its weights."""
+        raise NotImplementedError
+
+    def rated(self, chip: Chip, cycles: Callable[[float], Whole]) -> Whole:
+        """cycles: at a rate of the array, which hangs on the types of both operands."""
+        mac = self.unit_in(chip).array
+
+        def by_weights(activation: CodeType) -> Whole:
+            return by_type(self.weights_number(), chip.weight_types, lambda w: cycles(operand_rate(mac, activation, w)))
+
+        return by_type(self.code_types()[0], chip.code_types, by_weights)
 
     def sums(self) -> Sums:
         shape = (self.output_height, self.output_width, self.outputs())
@@ -201,7 +216,8 @@ class WeightedWindowOp(WindowOp):
 
     def broken(self, chip: Chip) -> Iterator[str]:
         yield from WindowOp.broken(self, chip)
-        activation, weight, unit = type_of(self.code_types()[0], chip), chip.numerics.weight, self.unit_in(chip)
+        activation, weight = chip.code_types[int(self.code_types()[0])], chip.weight_types[int(self.weights_number())]
+        unit = self.unit_in(chip)
         if unit.array.rate_of(activation, weight) is None:
             yield f"{unit.key}.types has no {activation} by {weight}"
         yield from broken_accumulators(self.sums(), unit)

@@ -51,7 +51,7 @@ def _groups_together(op: ConvolutionParameters, layer: Layer) -> int:
     """Groups of one instruction: the fewest cycles a group, of array and weights; 0 where the limits forbid even one."""
     chip, limits = layer.chip, op.limits(layer)
     mac, dram = op.array(layer), chip.dram
-    rate = operand_rate(mac, CodeType(layer.input_type(0).dtype), chip.numerics.weight)
+    rate = operand_rate(mac, CodeType(layer.input_type(0).dtype), op.weight_type)
     _, height, width, outputs = layer.output.shape
     _, kh, kw, inputs = layer.constants[layer.node.inputs[1]].shape
     own = outputs // op.groups
@@ -61,10 +61,10 @@ def _groups_together(op: ConvolutionParameters, layer: Layer) -> int:
         (limits.max_output_channels or outputs) // own,
         mac.accumulators.entries // own,
     )
-    best, least = 0, float("inf")
+    best, least, kind = 0, float("inf"), chip.weight_types.index(op.weight_type)
     for count in range(1, min(most, max(1, mac.columns // own)) + 1):
         array = product_cycles(mac, height * width, kh * kw * count * inputs, count * own, rate) / count
-        loads = own * weight_bytes(kh * kw * count * inputs, chip) / dram.read_bytes_per_cycle
+        loads = own * weight_bytes(kh * kw * count * inputs, kind, chip) / dram.read_bytes_per_cycle
         if array + loads <= least:
             best, least = count, array + loads
     return best
@@ -123,12 +123,12 @@ class Grouped(Lowering):
         for _, count in pieces:
             for ky, kx in taps:
                 offsets.append(end)
-                end += count * self.own * weight_bytes(ky[1] * kx[1] * count * self.inputs, chip)
+                end += count * self.own * weight_bytes(ky[1] * kx[1] * count * self.inputs, self.weight_number, chip)
 
         def data() -> bytes:
             wide = [self._diagonal(start + first * self.own, count) for first, count in pieces]
             rows = [w[:, cut(ky), cut(kx)].reshape(len(w), -1) for w in wide for ky, kx in taps]
-            return b"".join(pack_weights(r, chip.numerics.weight) for r in rows)
+            return b"".join(pack_weights(r, self.op.weight_type) for r in rows)
 
         key = (self.layer.node.name, tile.channels, self.at_once)
         found = whole(key, Packed(end, data), self.parameters(*tile.channels), self.table_blocks, self.together)

@@ -27,7 +27,7 @@ class IntegerConvolution(ConvolutionParameters):
     """Inputs x, weights int8[o, kh, kw, i / groups], bias int64[o] and, with `residual`, the tensor that is added."""
 
     NAME = "Convolution"
-    VERSION = 2
+    VERSION = 3
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         x, weights, bias = inputs[:3]
@@ -59,6 +59,7 @@ class IntegerConvolution(ConvolutionParameters):
             self.table is not None,
             self.residual is not None,
             self.group,
+            self.weight_type,
         )
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.sums.groups import WeightGroups
 from toolchain.hw.chip import Chip, ConvolutionLimits
@@ -21,7 +22,8 @@ Pads = tuple[int, int, int, int]
 class ConvolutionParameters(TiledOp):
     """Of a layer's inputs: x, weights int8[o, kh, kw, i / groups], bias int64[o] and, with `residual`, the addend.
 
-    weight_groups: scales and minima of groups of the weights, of a kernel of 1x1 and one group of channels; None: they have none.
+    weight_type: of the weights' codes; weight_groups: scales and minima of groups of them, of a kernel of 1x1 and one group of
+    channels, None where they have none.
     """
 
     strides: tuple[int, int]
@@ -30,6 +32,7 @@ class ConvolutionParameters(TiledOp):
     groups: int
     x_zero_point: int
     accumulator_bits: int
+    weight_type: CodeType
     requant: Requant
     table: LookupTable | None
     residual: Residual | None

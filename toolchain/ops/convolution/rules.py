@@ -6,11 +6,14 @@ y[n, h, w, o] = act(bias[o] + sum x[n, h sh + ky dh - top, w sw + kx dw - left, 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
+from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.groups import WeightScaling
-from quant.given import stored_weights
+from quant.fixed_point.core.numerics import Numerics
+from quant.given import narrowest_weight, stored_weights
 from quant.parameters import (
     BiasQuant,
     WeightQuant,
@@ -53,29 +56,43 @@ class Convolution(FloatOp):
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if node.inputs[1] not in graph.constants:
             return "its weights are computed, not constant"
-        weight = chip.numerics.weight
-        for activation in chip.code_types:
+        for activation, weight in product(chip.code_types, chip.weight_types):
             if chip.array.rate_of(activation, weight) is None:
                 return f"{chip.key('mac_array')}.types has no {activation} x {weight}"
         return None
 
     def weights(self, node: Node, scope: QuantScope) -> BiasQuant:
         """Its weights and bias in integers: as chosen, or the file's own codes, or rounded to nearest."""
-        weights, chosen, numerics = scope.graph.constants[node.inputs[1]], scope.layer(node), scope.chip.numerics
+        weights, chosen = scope.graph.constants[node.inputs[1]], scope.layer(node)
+        numerics = scope.numerics(node.inputs[0]).with_weights(self.weight_type(node, scope))
         bias_name = (*node.inputs, "", "")[2]
         bias = chosen.bias if chosen.bias is not None or not bias_name else scope.graph.constants[bias_name]
         if chosen.weight is None:
-            w, bias = self._rounded(node, weights, bias, scope, chosen.scaling)
+            w, bias = self._rounded(node, weights, bias, scope, chosen.scaling, numerics)
         else:
             w = taken_weight(chosen.weight, weights, numerics, name=node.name)
             weights = w.dequantized()
-        return bias_quant(bias, weights, w, scope.quant(node.inputs[0]), scope.numerics(node.inputs[0]), name=node.name)
+        return bias_quant(bias, weights, w, scope.quant(node.inputs[0]), numerics, name=node.name)
+
+    def weight_type(self, node: Node, scope: QuantScope) -> CodeType:
+        """As asked; else the narrowest that holds a quantized file's own codes; else the machine's first."""
+        asked, how = scope.weight_type(node), scope.stored(node)
+        if asked is not None or how is None or scope.layer(node).scaling is not None:
+            return asked or scope.chip.numerics.weight
+        groups = self.can_be_grouped(scope.graph.constants[node.inputs[1]].shape)
+        return narrowest_weight(how, scope.chip.numerics, groups=groups)
 
     def _rounded(
-        self, node: Node, w: Array, bias: Array | None, scope: QuantScope, scaling: WeightScaling | None
+        self,
+        node: Node,
+        w: Array,
+        bias: Array | None,
+        scope: QuantScope,
+        scaling: WeightScaling | None,
+        numerics: Numerics,
     ) -> tuple[WeightQuant, Array | None]:
         """Codes of the weights: the file's own where it has them and nothing else is asked for. And the bias, in all its bits."""
-        numerics, how, groups = scope.chip.numerics, scope.stored(node), self.can_be_grouped(w.shape)
+        how, groups = scope.stored(node), self.can_be_grouped(w.shape)
         own = None
         if how is not None and scaling is None and (groups or how.groups is None):
             own = stored_weights(w, 0, how, numerics, node.name)
@@ -113,6 +130,7 @@ class Convolution(FloatOp):
             self.groups,
             x.zero_point,
             numerics.accumulator_bits,
+            self.weight_type(node, scope),
             replace(requant, zero_point=offset.output_zero_point),
             None,
             None,

@@ -62,6 +62,7 @@ class Lowering:
         self.vertical = Window(height, self.kh, op.strides[0], op.dilations[0], op.pads[0])
         self.horizontal = Window(width, self.kw, op.strides[1], op.dilations[1], op.pads[1])
         self.limits = op.limits(layer)
+        self.weight_number = layer.chip.weight_types.index(op.weight_type)
         self.high, self.wide = self._kernel_part()
         self.table_blocks = () if op.table is None else (op.table.block(layer.node.name, "parameters"),)
         self.together = lie_together(layer.chip, "weights", "parameters")
@@ -162,6 +163,7 @@ class Lowering:
             "use_table": int(last and self.op.table is not None),
             "table_address": constants.table if last else 0,
             "dataflow": self.tiling.dataflow,
+            "weight_type": self.weight_number,
         }
 
     def output_fields(self, site: Site | None) -> dict[str, int]:
@@ -188,10 +190,9 @@ class Lowering:
 
     def packed(self, tile: Tile, part: Part, shape: tuple[int, int]) -> Packed:
         """The weights of one instruction."""
-        chip = self.layer.chip
         return Packed(
-            shape[0] * weight_bytes(shape[1], chip),
-            lambda: pack_weights(self.rows(tile, part).reshape(shape), chip.numerics.weight),
+            shape[0] * weight_bytes(shape[1], self.weight_number, self.layer.chip),
+            lambda: pack_weights(self.rows(tile, part).reshape(shape), self.op.weight_type),
         )
 
     def parameters(self, start: int, size: int) -> Packed:
@@ -249,7 +250,7 @@ class Dense(Lowering):
         if groups is None or keys is None:
             return codes
         size, (first, inner) = groups.size, part.inner
-        one_bytes = weight_bytes(size, self.layer.chip)
+        one_bytes = weight_bytes(size, self.weight_number, self.layer.chip)
         of_them = groups.part(cut(tile.channels), slice(first // size, group_count(first + inner, size)))
         beside = shape[0] * group_bytes(inner, size, self.op.array(self.layer))
 

@@ -140,6 +140,10 @@ class QuantScope(Protocol):
         """What was chosen for a node with weights: empty where they are rounded as they are."""
         ...
 
+    def weight_type(self, node: Node) -> CodeType | None:
+        """That was asked for of a node with weights."""
+        ...
+
     def offset(self, node: Node) -> Offset:
         """By what a sum's zero points differ from its tensors'."""
         ...

@@ -115,6 +115,7 @@ class AveragePool(FloatOp):
             channels,
             x.zero_point,
             numerics.accumulator_bits,
+            numerics.weight,
             requant,
             None,
             None,
