@@ -92,6 +92,8 @@ def machines(draw: Any, grouped: bool = False) -> DrawnMachine:
     lanes, startup = draw(st.sampled_from([1, 4, 16])), draw(st.sampled_from([0, 4, 12]))
     kept = [f for f in vector["functions"] if draw(st.booleans())] if draw(st.integers(0, 3)) == 0 else vector["functions"]
     vector["functions"] = {f: {"lanes": lanes, "startup": startup} for f in kept} | draw_single_functions(draw)
+    if draw(st.booleans()):
+        vector["functions"]["softmax"] = {"lanes": lanes, "startup": startup}
     dma["dimensions"], dma["channels"] = draw(st.sampled_from([1, 2, 3, 4, 4])), draw(st.sampled_from([1, 1, 2, 3, 4]))
     dma["transpose_block"] = draw(st.sampled_from([0, 0, 0, 4, 64]))
     data["sync"]["semaphores"] = draw(st.sampled_from([6, 9, 32]))

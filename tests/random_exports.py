@@ -84,7 +84,8 @@ def _channels_and_space(net: Network) -> None:
     if not x:
         return
     n, c, h, w = net.shapes[x]
-    if h % 2 == 0 and w % 2 == 0:
+    even = h % 2 == 0 and w % 2 == 0
+    if even and (c % 4 or net.choose(0, 1)):
         net.add("SpaceToDepth", [x], (n, c * 4, h // 2, w // 2), blocksize=2)
     elif c % 4 == 0:
         mode = {"mode": net.choose("DCR", "CRD")} if net.opset >= 11 else {}
@@ -265,7 +266,8 @@ def _quotient(net: Network) -> None:
 
 
 EXPORTS = [
-    *(_one_number, _one_number, _conv_transpose, _same_convolution, _channels_and_space, _expand, _squeeze, _shuffle, _gemm),
+    *(_one_number, _one_number, _conv_transpose, _same_convolution, _expand, _squeeze, _shuffle, _gemm),
+    *(_channels_and_space, _channels_and_space),
     *(_matmul, _reduce, _reduce, _softmax, _norm, _function, _function, _several, _gather, _pad_by_copies, _linear, _nothing),
     *(_prelu, _quotient, _residual, _residual, _padded_pool, _padded_pool),
 ]

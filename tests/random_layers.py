@@ -230,8 +230,14 @@ def _matmul(net: Network) -> None:
         net.add("MatMul", [x, turned], (*shape[:-1], shape[-2]))
 
 
+def _softmax(net: Network) -> None:
+    x = net.pick()
+    if net.shapes[x]:
+        net.add("Softmax", [x], net.shapes[x], axis=len(net.shapes[x]) - 1)
+
+
 LAYERS = (
     [convolution] * 6
     + [_activation, _binary, _binary, _channel_scale, _prelu, _pool, _pool, _concat, _concat, _slice, _pad, _resize]
-    + [_transpose, _reshape, _gemm, _matmul, _reduce_mean, _split, _wave]
+    + [_transpose, _reshape, _gemm, _matmul, _reduce_mean, _split, _wave, _softmax]
 )

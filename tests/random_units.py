@@ -18,6 +18,9 @@ def draw_units(draw: Any, data: dict[str, Any]) -> None:
         _more_units(draw, data)
     if draw(st.booleans()):
         _buffers(draw, data)
+    # A ring of all units, and an answer to each of its signals where counts are small.
+    least = 2 * sum(1 if e["kind"] == "dma" else e["count"] for e in data["engines"].values())
+    data["sync"]["semaphores"] = max(data["sync"]["semaphores"], least)
 
 
 def _more_units(draw: Any, data: dict[str, Any]) -> None:
@@ -34,9 +37,6 @@ def _more_units(draw: Any, data: dict[str, Any]) -> None:
         engines["mover"] = _mover(draw, engines["dma"])
     if draw(st.booleans()):
         _apart(draw, data)
-    # A ring of all units, and an answer to each of its signals where counts are small.
-    least = 2 * (sum(e["count"] for e in engines.values() if e["kind"] != "dma") + 1)
-    data["sync"]["semaphores"] = max(data["sync"]["semaphores"], least)
 
 
 _SINGLE = sorted(TABLE_FUNCTIONS.keys() - {"table"})

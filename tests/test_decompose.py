@@ -69,7 +69,7 @@ def test_the_machine_names_what_has_steps() -> None:
 def test_no_shipped_machine_takes_operators_apart(tmp_path: Path) -> None:
     model, _ = saved(SOFTMAX, tmp_path)
     built = build(model, BuildOptions("edge16"))
-    said = "no operator of the chip computes Softmax; limits.decompose would make it of steps that do"
+    said = "engines.vector.functions has no softmax; limits.decompose would make it of steps that the chip has"
     assert engines(built)["Softmax_0"] == ("host", said)
 
 

@@ -114,7 +114,7 @@ def test_the_parameters_file_says_the_types_of_weights(model: Path, tmp_path: Pa
 def test_codes_of_a_file_take_the_narrowest_type_that_holds_them(largest: int, kind: str, tmp_path: Path) -> None:
     codes = np.random.default_rng(3).integers(-largest, largest + 1, (4, 4, 1, 1)).astype(np.int8)
     codes[0, 0] = largest
-    given = [numpy_helper.from_array(codes, "codes"), numpy_helper.from_array(np.float32(0.05), "scale")]
+    given = [numpy_helper.from_array(codes, "codes"), numpy_helper.from_array(np.array(0.05, np.float32), "scale")]
     nodes = [
         helper.make_node("DequantizeLinear", ["codes", "scale"], ["w"]),
         helper.make_node("Conv", ["x", "w"], ["y"], name="layer"),
@@ -216,6 +216,17 @@ def test_manual_and_header_number_the_types() -> None:
     assert "#define NPU_WEIGHT_TYPE_INT8 0\n#define NPU_WEIGHT_TYPE_INT4 1\n" in c_header(machine)
     assert "#define NPU_TYPE_INT8 0\n#define NPU_TYPE_INT16 1\n" in c_header(machine)
     assert "_TYPE" not in c_header(int8_machine())
+
+
+def test_the_report_tells_the_range_of_the_codes_that_a_tensor_has(model: Path, tmp_path: Path) -> None:
+    path, data = tmp_path / "p.yaml", tmp_path / "data.npz"
+    ends = {"x": 4, "a": 4, "s": 1, "b": 30000, "y": 8}
+    lines = [f'  "{n}": {{low: {-end}, high: {end}{", type: int16" if n == "b" else ""}}}' for n, end in ends.items()]
+    path.write_text("\n".join(["version: 1", "tensors:", *lines, ""]))
+    np.savez(data, x=np.random.default_rng(0).normal(0, 1, (20, 4, 6, 6)).astype(np.float32))
+    figures = build(model, BuildOptions(mixed_machine(), calibration=str(data), parameters=str(path))).figures
+    found = next(worst for worst in figures["worst_layers"] if worst["tensor"] == "b")
+    assert found["why"].startswith("its codes cover [-3e+04, 3e+04]")
 
 
 def test_the_remedy_of_a_coarse_layer_is_the_option(model: Path, tmp_path: Path) -> None:

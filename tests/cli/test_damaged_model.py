@@ -262,8 +262,8 @@ def test_a_graph_changed_by_hand(change: Callable[[dict[str, Any]], Any], reason
             "its own, wrote the file; read it with that, or build it again",
         ),
         (
-            {"version": 3},
-            "node 'Conv_0': operator Convolution has version 3, this toolchain reads 2; build the file again, or read it with "
+            {"version": 4},
+            "node 'Conv_0': operator Convolution has version 4, this toolchain reads 3; build the file again, or read it with "
             "the toolchain that wrote it",
         ),
     ],

@@ -30,8 +30,12 @@ from toolchain.codegen import Port, Region
 from toolchain.compiling import Compiled, compile_model, select_model
 from toolchain.frontend import NormalModel, load_model, to_graph
 from toolchain.hw import shipped_names
-from toolchain.isa import Machine, decode, load_machine
+from toolchain.ir.graph import Quant
+from toolchain.isa import Machine, load_machine
+from toolchain.passes.decompose import decomposed
+from toolchain.passes.select import Selection
 from toolchain.runtime import dram_image, dram_parts
+from toolchain.runtime.backend import Program
 
 FOLDER = Path(__file__).parent
 EXAMPLES = FOLDER.parent.parent / "examples/networks"
@@ -65,12 +69,12 @@ def simulated(compiled: Compiled) -> tuple[int, bytes]:
     """Cycles, and what the regions write where they are given `drawn_codes`."""
     cycles, outputs = 0, bytearray()
     for region in (s for s in compiled.container.segments if isinstance(s, Region)):
-        decoded = decode(region.program, compiled.container.machine.isa)
+        program = Program(compiled.container.machine, region, compiled.container.graph)
         dram = dram_image(region)
         for port in region.inputs:
             raw = drawn_codes(port).tobytes()
             dram[port.address : port.address + len(raw)] = np.frombuffer(raw, np.uint8)
-        run = simulate(compiled.container.machine.chip, decoded.ops, decoded.words, dram, (), parts=dram_parts(region))
+        run = simulate(program.machine.chip, program.flow, program.flow.words, dram, (), parts=dram_parts(region))
         cycles += run.cycles
         for port in region.outputs:
             outputs += run.dram[port.address : port.address + port.size_bytes].tobytes()
@@ -98,12 +102,19 @@ def drawn_codes(port: Port) -> np.ndarray:
 
 
 def compile_network(network: str, machine: str | Machine, level: int) -> Compiled:
-    model, found = normal_model(network), machine if isinstance(machine, Machine) else load_machine(machine)
+    found = machine if isinstance(machine, Machine) else load_machine(machine)
+    model = decomposed(normal_model(network), found.chip, ())
     selection = select_model(model, found)
-    tensors = {tensor for tensor, _ in selection.origins.values()}
-    ranges = read_parameters(ranges_file(network), tensors=sorted(tensors), known=model.types, numerics=found.chip.numerics)
-    wanted = {name: ranges.tensors[name] for name in sorted(tensors)}
+    tensors = measured(selection)
+    known = {*model.types, *read_parameters(ranges_file(network)).tensors}
+    ranges = read_parameters(ranges_file(network), tensors=sorted(tensors), known=known, numerics=found.chip.numerics)
+    wanted = {**{name: ranges.tensors[name] for name in sorted(tensors)}, **selection.given}
     return compile_model(network, model, selection, found, Quantization(wanted), level)
+
+
+def measured(selection: Selection) -> set[str]:
+    """The model's tensors whose ranges calibration finds."""
+    return {tensor for tensor, _ in selection.origins.values()} - selection.given.keys()
 
 
 @lru_cache(maxsize=1)
@@ -121,17 +132,27 @@ def ranges_file(network: str) -> Path:
 
 def update_ranges(network: str) -> None:
     """Gives the file an entry for each tensor that any machine calibrates. Entries that are there stay as they are."""
-    model, path = normal_model(network), ranges_file(network)
-    tensors = {t for name in shipped_names() for t, _ in select_model(model, load_machine(name)).origins.values()}
+    path = ranges_file(network)
     known = read_parameters(path).tensors if path.exists() else {}
-    if tensors == set(known):
+    entries: dict[str, Range | Quant] = {}
+    for name in shipped_names():
+        machine = load_machine(name)
+        model = decomposed(normal_model(network), machine.chip, ())
+        tensors = measured(select_model(model, machine))
+        entries.update({t: known[t] for t in tensors if t in known})
+        if tensors - entries.keys():
+            inputs = {n: model.types[n] for n in to_graph(model).inputs}
+            seen = calibrate(model.proto, random_data(inputs), sorted(tensors), observer="minmax", divided=model.divided)
+            adjusted = adjust_ranges(model.proto, seen, model.divided).ranges
+            entries.update({t: _rounded(adjusted[t]) for t in tensors - entries.keys()})
+    entries = {name: entries[name] for name in sorted(entries)}
+    if entries.keys() == known.keys():
         return
-    inputs = {name: model.types[name] for name in to_graph(model).inputs}
-    calibrated = calibrate(model.proto, random_data(inputs), sorted(tensors), observer="minmax")
-    adjusted = adjust_ranges(model.proto, calibrated).ranges
-    rounded = {name: Range(float(f"{r.low:.6g}"), float(f"{r.high:.6g}")) for name, r in adjusted.items()}
-    entries = {name: known.get(name, rounded[name]) for name in sorted(tensors)}
     write_parameters(path, Parameters(entries, model=network, data="random inputs"))
+
+
+def _rounded(r: Range) -> Range:
+    return Range(float(f"{r.low:.6g}"), float(f"{r.high:.6g}"))
 
 
 @lru_cache(maxsize=1)

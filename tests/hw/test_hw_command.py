@@ -39,7 +39,7 @@ def test_no_such_machine(command):
     code, out, err = run(command, "none")
     assert (code, out) == (2, "")
     assert err == (
-        "no machine named 'none'; known: edge16, ethos_u55_256, ethos_u65_512, wide32_w4a16, ws8_pow2 "
+        "no machine named 'none'; known: edge16, ethos_u55_256, ethos_u65_512, transformer64, wide32_w4a16, ws8_pow2 "
         "(or give the path of a YAML file)\n"
     )
 
@@ -51,6 +51,7 @@ def test_list():
         "edge16",
         "ethos_u55_256",
         "ethos_u65_512",
+        "transformer64",
         "wide32_w4a16",
         "ws8_pow2",
     ]

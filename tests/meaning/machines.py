@@ -43,11 +43,14 @@ def _like_edge16(name: str, numerics: Mapping[str, object], mac: Mapping[str, ob
     base = load_machine("edge16")
     data = json.loads(base.chip.model_dump_json())
     data["name"] = name
+    data["engines"]["vector"]["functions"]["softmax"] = {"lanes": 4}
     data["numerics"].update(numerics)
     data["engines"]["mac"].update(mac)
     chip = Chip.model_validate_json(json.dumps(data))
     assert not broken_rules(chip), broken_rules(chip)
-    return replace(base, chip=chip)
+    fields, faults = read_table(read_source(starter_table(chip, "descriptors"), f"{name}.yaml"))
+    assert fields is not None, faults
+    return replace(base, chip=chip, isa=Isa(fields))
 
 
 @cache
@@ -59,7 +62,4 @@ def mixed_machine() -> Machine:
     numerics |= {"more_activations": ["int16"], "more_weights": ["int4"]}
     types = [{"activation": a, "weight": w} for a in ("int8", "int16") for w in ("int8", "int4")]
     mac = {"types": types, "accumulators": {"bits": 48, "entries": 4096}}
-    base = _like_edge16("edge16_mixed", numerics, mac)
-    fields, faults = read_table(read_source(starter_table(base.chip, "descriptors"), "mixed.yaml"))
-    assert fields is not None, faults
-    return replace(base, isa=Isa(fields))
+    return _like_edge16("edge16_mixed", numerics, mac)

@@ -5,8 +5,23 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
+import numpy as np
+
+from quant.fixed_point import softmax8, softmax16
 from toolchain.hw.chip import Chip
-from toolchain.machine import Convolution, Copy, Depthwise, Elementwise, Emit, Fill, MachineOp, MatrixProduct, Pool, Table
+from toolchain.machine import (
+    Convolution,
+    Copy,
+    Depthwise,
+    Elementwise,
+    Emit,
+    Fill,
+    MachineOp,
+    MatrixProduct,
+    Pool,
+    Softmax,
+    Table,
+)
 
 ACCUMULATORS = 2  # code of the one memory beside dram and sram
 
@@ -102,8 +117,8 @@ class PlainMachine:
             return wrapped(t0 + ((wrapped(t1 - t0, 16) * f + 64) >> 7), 16)
         return t0 + (((t1 - t0) * f + 64) >> 7)
 
-    def weight(self, address: int, row: int, row_elements: int, i: int) -> int:
-        if self.chip.numerics.weight == "int8":
+    def weight(self, kind: str, address: int, row: int, row_elements: int, i: int) -> int:
+        if kind == "int8":
             return self.get(address + row * row_elements + i, 1)
         byte = self.memory[1][address + row * ((row_elements + 1) // 2) + i // 2]
         nibble = byte >> 4 if i % 2 else byte & 15
@@ -136,16 +151,18 @@ class PlainMachine:
     # the array
 
     def run_convolution(self, op: Convolution) -> None:
-        taps = op.kernel_height * op.kernel_width * op.input_channels
+        taps, kind = op.kernel_height * op.kernel_width * op.input_channels, self.chip.weight_types[op.weight_type]
 
         def weights(o, ky, kx, i):
-            return self.weight(op.weight_address, o, taps, (ky * op.kernel_width + kx) * op.input_channels + i)
+            return self.weight(kind, op.weight_address, o, taps, (ky * op.kernel_width + kx) * op.input_channels + i)
 
         self.array(op, op.output_channels, lambda o: range(op.input_channels), weights)
 
     def run_depthwise(self, op: Depthwise) -> None:
+        kind = self.chip.weight_types[op.weight_type]
+
         def weights(o, ky, kx, i):
-            return self.weight(op.weight_address, ky * op.kernel_width + kx, op.channels, o)
+            return self.weight(kind, op.weight_address, ky * op.kernel_width + kx, op.channels, o)
 
         self.array(op, op.channels, lambda o: (o,), weights)
 
@@ -296,6 +313,17 @@ class PlainMachine:
             "high": op.clamp_high,
         }
         return self.summed(key, p, a, b, 1 if key == "add" else -1)
+
+    def run_softmax(self, op: Softmax) -> None:
+        kind = np.dtype(str(self.chip.numerics.activation))
+        scale = op.input_multiplier * 2.0 ** (-op.input_shift - 26)
+        rows = [
+            [self.get(op.input_address + r * op.input_row_stride + c * self.size) for c in range(op.columns)]
+            for r in range(op.rows)
+        ]
+        for r, row in enumerate((softmax16 if self.size == 2 else softmax8)(np.array(rows, kind), scale)):
+            for c, q in enumerate(row):
+                self.put(op.output_address + r * op.output_row_stride + c * self.size, int(q))
 
     def run_table(self, op: Table) -> None:
         for y in range(op.height):

@@ -22,6 +22,7 @@ from toolchain.machine import (
     MatrixProduct,
     Pool,
     PoolKind,
+    Softmax,
     Space,
     Table,
     table_bytes,
@@ -139,12 +140,13 @@ def window_operation(d: Draw, kind: type[MachineOp], accumulate: int = 0, emit: 
     if like is not None:
         f["output_height"], f["output_width"] = like.output_height, like.output_width
         outputs = like.output_channels if kind is Convolution else like.channels
+    f["weight_type"] = d.between(0, len(d.chip.weight_types) - 1) if len(d.chip.weight_types) > 1 else 0
     inputs = d.between(1, 5) if kind is Convolution else outputs
     taps = f["kernel_height"] * f["kernel_width"]
     f["input_address"], f["input_row_stride"], f["input_column_stride"] = d.tile(height, width, inputs)
     if kind is Convolution:
         f |= {"input_channels": inputs, "output_channels": outputs}
-        f["weight_address"] = d.place(outputs * weight_bytes(taps * inputs, 0, d.chip))
+        f["weight_address"] = d.place(outputs * weight_bytes(taps * inputs, f["weight_type"], d.chip))
         f["use_add"] = d.between(0, 1)
         f["addend_address"], f["addend_row_stride"], f["addend_column_stride"] = d.tile(
             f["output_height"], f["output_width"], outputs
@@ -156,7 +158,7 @@ def window_operation(d: Draw, kind: type[MachineOp], accumulate: int = 0, emit: 
         f["add_clamp_low"], f["add_clamp_high"] = d.clamp()
     else:
         f["channels"] = outputs
-        f["weight_address"] = d.place(taps * weight_bytes(outputs, 0, d.chip))
+        f["weight_address"] = d.place(taps * weight_bytes(outputs, f["weight_type"], d.chip))
     f["parameter_address"] = d.parameters(outputs)
     f |= {"use_table": d.between(0, 1), "table_address": d.place(table_bytes(0, d.chip))}
     shape = (f["output_height"], f["output_width"], outputs)
@@ -280,6 +282,25 @@ def table(d: Draw) -> list[MachineOp]:
             output_row_stride=target[1],
             output_column_stride=target[2],
             table_address=d.place(table_bytes(0, d.chip)),
+        )
+    ]
+
+
+def softmax(d: Draw) -> list[MachineOp]:
+    """Of an input scale between 1/64 and 1/4."""
+    rows, columns = d.between(1, 4), d.between(1, 40)
+    source, target = d.tile(1, rows, columns), d.tile(1, rows, columns)
+    return [
+        make(
+            Softmax,
+            rows=rows,
+            columns=columns,
+            input_address=source[0],
+            input_row_stride=source[2],
+            output_address=target[0],
+            output_row_stride=target[2],
+            input_multiplier=d.between(1 << 29, (1 << 31) - 1),
+            input_shift=d.between(7, 9),
         )
     ]
 

@@ -262,7 +262,7 @@ def test_every_operation_and_every_kind_of_parameter_has_a_case():
 
 def test_an_operation_is_charged_for_what_it_touches():
     """To the byte: what is read again, or in whole bursts, is charged more often."""
-    again = {"matrix_product", "convolution", "depthwise", "copy", "fill"}
+    again = {"matrix_product", "convolution", "depthwise", "copy", "fill", "softmax"}
     for chip, ops, _ in all_drawn():
         for op in ops:
             found, charged = accesses(op, chip), demand(op, chip)

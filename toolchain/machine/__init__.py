@@ -35,6 +35,7 @@ from toolchain.machine.operations.repeat import Repeat
 from toolchain.machine.operations.return_ import Return
 from toolchain.machine.operations.set_base import SetBase
 from toolchain.machine.operations.signal import Signal
+from toolchain.machine.operations.softmax import Softmax
 from toolchain.machine.operations.table import TABLE_FUNCTIONS, Table, TableFunction, lacking, rated_as
 from toolchain.machine.operations.wait import Wait
 from toolchain.machine.operations.window import WeightedWindowOp, WindowOp
@@ -76,6 +77,7 @@ __all__ = [
     "Return",
     "SetBase",
     "Signal",
+    "Softmax",
     "Space",
     "Table",
     "TableFunction",

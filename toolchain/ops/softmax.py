@@ -1,11 +1,31 @@
-"""Softmax of steps that the chip has."""
+"""Softmax: the vector engine's function, or steps that the chip has."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
+import numpy as np
+
+from quant.fixed_point import softmax8, softmax16
+from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.q31 import Q31_MULTIPLIER
+from quant.fixed_point.core.scale import choose_scale
+from toolchain import machine
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.ir.inner import Fixed, Within
+from toolchain.machine.operations.softmax import MOST_COLUMNS_OF_BYTES
+from toolchain.ops.kit.box import box_nest
+from toolchain.ops.kit.nest import Nest
+from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, QuantScope, TiledOp, alike_per_sample
+from toolchain.ops.kit.rule import Rule
+from toolchain.ops.kit.scope import Scope
 from toolchain.ops.kit.steps import Steps
+from toolchain.ops.kit.tile import Box, Site, Tiling, Work, halvings
+from toolchain.ops.permutation import Reshape
 
 _NEAR_ONE = Fixed(0.0, 1.25)
 
@@ -35,4 +55,92 @@ def _refined(steps: Steps, total: str, inverse: str) -> str:
     return steps.make("1 / sum, refined", "Mul", inverse, left)
 
 
+@dataclass(frozen=True)
+class Softmax(FloatOp):
+    """y[r, :] = softmax(x[r, :])."""
+
+    one_type: ClassVar[bool] = True
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        columns = graph.types[node.inputs[0]].shape[1]
+        if "softmax" not in chip.functions:
+            return f"{chip.key('vector')}.functions has no softmax; limits.decompose would make it of steps that the chip has"
+        if chip.numerics.symmetric_activations and any(codes.bits == 8 for codes in chip.code_types):
+            return "a softmax of 8 bits has the least code for 0; numerics.symmetric_activations is true"
+        if columns > MOST_COLUMNS_OF_BYTES and any(codes.bits == 8 for codes in chip.code_types):
+            return f"rows of {columns}; a softmax of 8 bits takes {MOST_COLUMNS_OF_BYTES}"
+        return None
+
+    def own_scale(self, codes: CodeType) -> Quant:
+        return Quant(2.0**-8, codes.low) if codes.bits == 8 else Quant(2.0**-15, 0)
+
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+        real = choose_scale(float(np.float32(scope.quant(node.inputs[0]).scale)) * 2.0**26, Q31_MULTIPLIER)
+        op = IntegerSoftmax(int(real.multiplier[0]), int(real.shift[0]))
+        return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
+
+
+@dataclass(frozen=True)
+class IntegerSoftmax(TiledOp):
+    """Codes[r, c] of one type to the same, at the scale of `Softmax`; scale of the input: multiplier 2**(-shift - 26)."""
+
+    NAME = "Softmax"
+    VERSION = 1
+    multiplier: int
+    shift: int
+
+    def reference(self, inputs: Sequence[Array]) -> Array:
+        (x,) = inputs
+        return (softmax8 if x.dtype.itemsize == 1 else softmax16)(x, self.multiplier * 2.0 ** (-self.shift - 26))
+
+    def tiling_key(self) -> Hashable:
+        return ()
+
+    def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
+        return alike_per_sample(self, layer, axis) if axis == 0 else None
+
+    def tilings(self, layer: Layer) -> Iterable[Tiling]:
+        rows, columns = layer.output.shape
+        return (Tiling(1, part, columns, 0) for part in halvings(rows))
+
+    def nest(self, layer: Layer, tiling: Tiling) -> Nest:
+        return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size))
+
+    def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> Work:
+        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
+            assert out is not None
+            (source,) = sites
+            return (
+                machine.Softmax(
+                    rows=size[0],
+                    columns=size[1],
+                    input_address=source.address,
+                    input_row_stride=source.strides[0],
+                    output_address=out.address,
+                    output_row_stride=out.strides[0],
+                    input_multiplier=self.multiplier,
+                    input_shift=self.shift,
+                    element_type=layer.output_number,
+                ),
+            )
+
+        return Work((Box(layer.node.inputs[0], start, size),), (), Box(layer.node.outputs[0], start, size), emit)
+
+
+def select(scope: Scope) -> None:
+    """Over the last dimension, as rows of a matrix."""
+    x, shape = scope.node.inputs[0], scope.shape(scope.node.inputs[0])
+    if not shape or scope.attributes["axis"] % len(shape) != len(shape) - 1:
+        return scope.refuse(f"Softmax over another than the last of {len(shape)} dimensions")
+    flat = (math.prod(shape[:-1]), shape[-1])
+    source = scope.read(x, "plain")
+    if len(shape) == 2:
+        return scope.emit(Softmax(), (source,), "plain")
+    rows = scope.step("rows", Reshape(flat), (source,), flat, like=source, sources=())
+    made = scope.step("softmax", Softmax(), (rows,), flat)
+    scope.node = replace(scope.node, name=f"{scope.node.name}@shape")
+    return scope.emit(Reshape(shape), (made,), "plain")
+
+
+RULES = {"Softmax": Rule(select)}
 STEPS = {"Softmax": softmax}

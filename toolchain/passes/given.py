@@ -163,8 +163,8 @@ def selected(
     seen(composed)
     found = select(composed, chip, host_nodes)
     told = tuple(replace(f, reason=model.whole.get(f.node, f.reason)) for f in found.fallbacks)
-    known = {**_fixed(model.inner), **found.given}
-    given = {**known, **taken.given, **found.given}
+    known = _fixed(model.inner)
+    given = {**known, **taken.given}
     fixed = frozenset(known.keys() - taken.given)
     return replace(found, fallbacks=told, given=given, fixed=fixed, rounded=taken.rounded, notes=taken.notes)
 

@@ -19,10 +19,10 @@ from quant.parameters import activation_quant, quant_range
 from quant.repair.step import AS_IN_THE_MODEL, NO_OFFSET, LayerParameters, Offset, Quantization
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import INNER, Graph, Node, OnnxOp, Origin, Quant, TensorType
+from toolchain.ir.graph import INNER, Graph, Node, OnnxOp, Operator, Origin, Quant, TensorType
 from toolchain.ir.masks import MASK_LOW
 from toolchain.ir.stored import Stored
-from toolchain.ops.kit.operator import FloatOp, brought, operator_of, same_scale
+from toolchain.ops.kit.operator import FloatOp, brought, one_type, operator_of, own_scale, same_scale
 from toolchain.ops.movement import Concat, Pad
 from toolchain.ops.pool.geometry import Geometry, all_windows_meet
 from toolchain.ops.pool.rules import MaxPool
@@ -237,8 +237,8 @@ def _type_inner(made: list[Node], node: Node, types: dict[str, TensorType], orig
 
 def assign_types(graph: Graph, chip: Chip, asked: Mapping[str, CodeType]) -> dict[str, CodeType]:
     """The type of every tensor of the chip: what is asked of the model's tensor that it is or becomes, else the machine's first.
-    Movers keep their input's; what is asked of one of their tensors, the widest where they differ, holds for all of them. So do
-    functions of one tensor where the machine cannot rescale: a table has one type."""
+    Movers keep their input's, as do operators of one type; what is asked of one of their tensors, the widest where they differ,
+    holds for all of them. So do functions of one tensor where the machine cannot rescale: a table has one type."""
     apart = "rescale" in chip.functions
     nodes = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
     root: dict[str, str] = {}
@@ -247,7 +247,7 @@ def assign_types(graph: Graph, chip: Chip, asked: Mapping[str, CodeType]) -> dic
             if name and name not in graph.constants:
                 root.setdefault(name, name)
         for name in node.outputs:
-            kept = same_scale(node.op) or (isinstance(node.op, Unary) and not apart)
+            kept = same_scale(node.op) or one_type(node.op) or (isinstance(node.op, Unary) and not apart)
             root[name] = root[node.inputs[0]] if kept else name
     adopted = _adopted(nodes, graph)
     wanted: dict[str, CodeType] = {}
@@ -268,7 +268,7 @@ def assign_quants(
     widened: Mapping[str, Range],
 ) -> dict[str, Quant]:
     """Scale and zero point of every tensor of the chip. Movers keep their input's, where it holds the numbers that they bring;
-    parts of a Concat take the whole's, but those whose scale is given.
+    parts of a Concat take the whole's, but those whose scale is given; what makes a scale of its own has that.
 
     widened: what tensors without a given scale take in place of their ranges.
     """
@@ -286,12 +286,15 @@ def assign_quants(
                 quants[name] = calibrated(name, types[name])
         for name in node.outputs:
             numerics = chip.numerics.of(types[name])
+            fixed = own_scale(node.op, types[name])
             lost = _lost(node, quants[node.inputs[0]], graph, consumers, numerics) if same_scale(node.op) else ()
             if lost:
                 given = ranges[graph.origins[name].tensor]
                 quants[name] = given if isinstance(given, Quant) else activation_quant(_with(given, lost), numerics)
             elif same_scale(node.op):
                 quants[name] = quants[node.inputs[0]]
+            elif fixed is not None:
+                quants[name] = fixed
             else:
                 own = isinstance(ranges.get(graph.origins[name].tensor), Quant)
                 quants[name] = calibrated(name if own else adopted.get(name, name), types[name])
@@ -326,6 +329,10 @@ def _with(r: Range, values: Sequence[float]) -> Range:
     return Range(min(r.low, *held), max(r.high, *held)) if held else r
 
 
+def _any_scale(op: Operator) -> bool:
+    return not same_scale(op) and own_scale(op, CodeType.INT8) is None and not isinstance(op, Concat)
+
+
 def _adopted(nodes: list[Node], graph: Graph) -> dict[str, str]:
     """part -> whole, for parts of a Concat that nothing else reads and whose producer can make any scale."""
     consumers = graph.consumers()
@@ -335,7 +342,7 @@ def _adopted(nodes: list[Node], graph: Graph) -> dict[str, str]:
         if not isinstance(node.op, Concat):
             continue
         for name in node.inputs:
-            free = name in made and not same_scale(made[name].op) and not isinstance(made[name].op, Concat)
+            free = name in made and _any_scale(made[name].op)
             if free and graph.read_once(name, consumers):
                 found[name] = node.outputs[0]
     return found

@@ -86,21 +86,19 @@ def _selected(graph: OnnxGraph, chip: Chip, hosted: Mapping[str, str]) -> Select
     constants = dict(graph.constants)
     nodes: list[Node] = []
     fallbacks: list[Fallback] = []
-    scales: dict[str, Quant] = {}
     spatial = _spatial(graph)
     for node in graph.nodes:
         scope = Scope(graph, chip, node, dict(origins), dict(layouts), types.copy(), constants.copy(), spatial)
         reason = hosted.get(node.name) or _try(node, scope)
         if reason is None or (node.name not in hosted and _becomes_clamp(scope, nodes)):
             origins, layouts, types, constants = scope.origins, scope.layouts, scope.types, scope.constants
-            scales |= scope.scales
             nodes += scope.nodes
             continue
         # Islands are cut out of the model by tensor names: a composed function stands for its nodes there.
         nodes.append(node if isinstance(node.op, OnnxOp) else replace(node, op=OnnxOp(_kind(node), {}, "npu")))
         fallbacks.append(Fallback(node.name, _kind(node), reason))
     chosen = lift_functions(graph.with_nodes(nodes, types, constants, origins))
-    return Selection(merge_moves(chosen), tuple(fallbacks), scales, fixed=frozenset(scales))
+    return Selection(merge_moves(chosen), tuple(fallbacks))
 
 
 def _spatial(graph: Graph) -> frozenset[str]:

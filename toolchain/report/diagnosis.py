@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.numerics import Numerics
 from quant.observe import Range
 from quant.parameters import quant_range
 from toolchain.hw.chip import Chip
@@ -184,7 +185,8 @@ def _cause(found: Measured, block: Block, weights: float | None, quantized: Quan
     shares = _shares(sums, weights)
     quant = found.network.quant(block.tensor)
     if shares.largest in ("clipped", "rounded"):
-        return _of_scale(sums, quant, shares.largest == "clipped", quantized)
+        numerics = quantized.chip.numerics.of(CodeType(found.network.integer.types[block.tensor].dtype))
+        return _of_scale(sums, quant, shares.largest == "clipped", numerics)
     if shares.largest == "weights":
         numerics = quantized.chip.numerics
         scales = "a scale a channel" if numerics.weights_per_channel else "one scale for all channels"
@@ -204,8 +206,9 @@ def keeps_all(found: Measured, block: Block) -> bool:
     return sums.alone == 0 or (min(levels) > CEILING_DB and sums.alone <= sums.own.count * step**2 / 12)
 
 
-def _of_scale(sums: Sums, quant: Quant, clipped: bool, quantized: Quantized) -> tuple[Cause, str]:
-    own, held = sums.own, quant_range(quant, quantized.chip.numerics)
+def _of_scale(sums: Sums, quant: Quant, clipped: bool, numerics: Numerics) -> tuple[Cause, str]:
+    """numerics: where codes are of the tensor's type."""
+    own, held = sums.own, quant_range(quant, numerics)
     codes, seen = f"[{held.low:.4g}, {held.high:.4g}]", f"[{own.low:.4g}, {own.high:.4g}]"
     if clipped:
         return "clipped tail", f"{_percent(own.clipped / own.count)} of its values, in {seen}, lie outside its codes' {codes}"

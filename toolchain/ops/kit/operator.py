@@ -193,9 +193,10 @@ class QuantScope(Protocol):
 
 
 class FloatOp(Operator, ABC):
-    """Float operator on the chip's layout. keeps_scale: its output has the codes of its input."""
+    """Float operator on the chip's layout. keeps_scale: its output has the codes of its input; one_type: codes of its type."""
 
     keeps_scale: ClassVar[bool] = False
+    one_type: ClassVar[bool] = False
 
     @property
     def takes_clamp(self) -> bool:
@@ -210,6 +211,10 @@ class FloatOp(Operator, ABC):
     def brings(self) -> tuple[float, ...]:
         """The real numbers that it puts among its input's codes where it keeps their scale."""
         return ()
+
+    def own_scale(self, codes: CodeType) -> Quant | None:
+        """Of its output in codes of this type, where it makes no other."""
+        return None
 
     @abstractmethod
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
@@ -259,6 +264,16 @@ def alike_per_sample(op: NpuOp, layer: Layer, axis: int, source_axis: int | None
 def same_scale(op: Operator) -> bool:
     """True for operators whose output has the codes of their input."""
     return isinstance(op, FloatOp | NpuOp) and op.keeps_scale
+
+
+def one_type(op: Operator) -> bool:
+    """True for operators whose output has codes of their input's type."""
+    return isinstance(op, FloatOp) and op.one_type
+
+
+def own_scale(op: Operator, codes: CodeType) -> Quant | None:
+    """Of its output, for operators that make no other."""
+    return op.own_scale(codes) if isinstance(op, FloatOp) else None
 
 
 def brought(op: Operator) -> tuple[float, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import INNER, Graph, Node, OnnxNode, Origin, Quant, TensorType
+from toolchain.ir.graph import INNER, Graph, Node, OnnxNode, Origin, TensorType
 from toolchain.ops.kit.layout import NCHW, NHWC, arranged
 from toolchain.ops.permutation import permutation
 
@@ -30,7 +30,6 @@ class Scope:
     types: dict[str, TensorType]
     constants: dict[str, np.ndarray]
     spatial: frozenset[str]  # model tensors that end in an operator which slides over space
-    scales: dict[str, Quant] = field(default_factory=dict[str, Quant])  # model tensors that an operator makes at its own scale
     nodes: list[Node] = field(default_factory=list[Node])
 
     @property
@@ -109,11 +108,9 @@ class Scope:
         self.nodes.append(Node(name, op, inputs, (name,), self.node.sources if sources is None else sources))
         return name
 
-    def emit(self, op: Any, inputs: tuple[str, ...], layout: str, *, quant: Quant | None = None) -> None:
-        """The chip node that makes the model node's output, in `layout`. quant: where it makes no other scale."""
+    def emit(self, op: Any, inputs: tuple[str, ...], layout: str) -> None:
+        """The chip node that makes the model node's output, in `layout`."""
         name = self.node.outputs[0]
-        if quant is not None:
-            self.scales[name] = quant
         shape = self.shape(name)
         self._define(name, arranged(shape, layout), Origin(name, layout))
         self.layouts[name] = layout

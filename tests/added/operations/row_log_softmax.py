@@ -1,4 +1,4 @@
-"""Softmax of rows: a machine operation that the tests add."""
+"""Logarithm of the softmax of rows: a machine operation that the tests add."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ PASSES = 3  # over a row: its maximum, the sum of exponentials, the quotients
 
 
 @dataclass(frozen=True, slots=True)
-class RowSoftmax(MachineOp):
-    """out[r, :] = softmax(in[r, :]), in int8 of scale multiplier 2**(-shift - 26), out of scale 1/256 and zero point -128;
-    integers only, as TFLite's SOFTMAX has them.
+class RowLogSoftmax(MachineOp):
+    """out[r, :] = log(softmax(in[r, :])), in int8 of scale multiplier 2**(-shift - 26), out of scale 1/16 and zero point 127;
+    integers only, as TFLite's LOG_SOFTMAX has them.
     """
 
-    NAME = "row_softmax"
+    NAME = "row_log_softmax"
     ENGINE = "vector"
-    FUNCTIONS = ("row_softmax",)
+    FUNCTIONS = ("row_log_softmax",)
     rows: int = extent()
     columns: int = extent()
     input_address: int = operand_address("input")
@@ -50,7 +50,7 @@ class RowSoftmax(MachineOp):
 
     def broken(self, chip: Chip) -> Iterator[str]:
         unit = self.unit_in(chip)
-        if "row_softmax" not in unit.vector.functions:
-            yield f"{unit.key}.functions has no row_softmax"
+        if "row_log_softmax" not in unit.vector.functions:
+            yield f"{unit.key}.functions has no row_log_softmax"
         if chip.code_types[0].bits != 8:
-            yield f"row_softmax takes int8, numerics.activation is {chip.numerics.activation}"
+            yield f"row_log_softmax takes int8, numerics.activation is {chip.numerics.activation}"

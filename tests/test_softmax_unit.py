@@ -1,0 +1,108 @@
+"""The softmax unit of a vector engine: what it means, in which types, and what it is refused for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from quant.error import sqnr_db
+from tests.meaning.machines import mixed_machine
+from toolchain.api import BuildOptions, build
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node, Quant, TensorType
+from toolchain.isa import load_machine
+from toolchain.ops.softmax import Softmax
+from toolchain.runtime import Session
+
+LACKING = "engines.vector.functions has no softmax"
+
+
+def network(path: Path, shape: tuple[int, ...], axis: int) -> Path:
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in ("x", "y")]
+    nodes = [helper.make_node("Neg", ["x"], ["n"], name="before"), helper.make_node("Softmax", ["n"], ["y"], name="s", axis=axis)]
+    graph = helper.make_graph(nodes, "net", ports[:1], ports[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def samples(path: Path, shape: tuple[int, ...]) -> Path:
+    np.savez(path, x=np.random.default_rng(4).normal(0, 3, (20, *shape[1:])).astype(np.float32))
+    return path
+
+
+@pytest.mark.parametrize("shape", [(1, 20), (1, 6, 33), (1, 3, 8, 20), (1, 2, 2, 3, 7)])
+@pytest.mark.parametrize(
+    ("types", "least_db", "scale"), [((), 30.0, Quant(1 / 256, -128)), (("s=int16", "x=int16"), 60.0, Quant(2**-15, 0))]
+)
+def test_rows_of_any_rank_mean_softmax(
+    shape: tuple[int, ...], types: tuple[str, ...], least_db: float, scale: Quant, tmp_path: Path
+) -> None:
+    path, data = network(tmp_path / "net.onnx", shape, -1), samples(tmp_path / "x.npz", shape)
+    built = build(path, BuildOptions(mixed_machine(), calibration=str(data), types=types))
+    assert built.figures["fallbacks"] == []
+    assert [n.outputs[0] for n in built.container.graph.nodes if type(n.op).__name__ == "IntegerSoftmax"]
+    assert built.container.graph.types["y"].quant == scale
+    x = np.load(data)["x"].astype(np.float64)
+    power = np.exp(-x - (-x).max(-1, keepdims=True))
+    session = Session(built.data)
+    got = np.concatenate([session.run(["y"], {"x": row[None]})[0] for row in x.astype(np.float32)])
+    assert sqnr_db(power / power.sum(-1, keepdims=True), got) > least_db
+
+
+def test_what_it_reads_has_its_type(tmp_path: Path) -> None:
+    shape = (1, 6, 33)
+    path, data = network(tmp_path / "net.onnx", shape, -1), samples(tmp_path / "x.npz", shape)
+    types = build(path, BuildOptions(mixed_machine(), calibration=str(data), types=("y=int16",))).container.graph.types
+    assert (types["y"].dtype, types["n"].dtype, types["x"].dtype) == ("int16", "int16", "int8")
+
+
+def test_it_takes_three_passes_of_its_own_lanes(tmp_path: Path) -> None:
+    path, data = network(tmp_path / "net.onnx", (1, 16, 64), -1), samples(tmp_path / "x.npz", (1, 16, 64))
+    figures = build(path, BuildOptions(mixed_machine(), calibration=str(data))).figures
+    (own,) = [row for row in figures["layers"] if row["op"] == "Softmax"]
+    assert own["engine"] == "vector"
+    assert 3 * 16 * 64 // 4 <= own["cycles"] <= 3 * 16 * 64 // 4 + 120
+
+
+def changed(**numerics: Any) -> Chip:
+    data = json.loads(mixed_machine().chip.model_dump_json())
+    data["numerics"].update(numerics)
+    return Chip.model_validate_json(json.dumps(data))
+
+
+@pytest.mark.parametrize(
+    ("chip", "columns", "reason"),
+    [
+        (mixed_machine().chip, 4095, None),
+        (mixed_machine().chip, 4096, "rows of 4096; a softmax of 8 bits takes 4095"),
+        (changed(activation="int16", more_activations=[]), 4096, None),
+        (
+            load_machine("edge16").chip,
+            8,
+            "engines.vector.functions has no softmax; limits.decompose would make it of steps that the chip has",
+        ),
+        (
+            changed(symmetric_activations=True),
+            8,
+            "a softmax of 8 bits has the least code for 0; numerics.symmetric_activations is true",
+        ),
+        (changed(symmetric_activations=True, activation="int16", more_activations=[]), 8, None),
+    ],
+)
+def test_what_it_cannot_do_is_said(chip: Chip, columns: int, reason: str | None) -> None:
+    node = Node("s", Softmax(), ("x",), ("y",), ("s",))
+    types = {name: TensorType((2, columns), "float32") for name in "xy"}
+    graph = Graph("g", (node,), ("x",), ("y",), types, {})
+    assert Softmax().unsupported(node, graph, chip) == reason
+
+
+def test_over_another_dimension_it_stays_on_the_host(tmp_path: Path) -> None:
+    path, data = network(tmp_path / "net.onnx", (1, 6, 33), 1), samples(tmp_path / "x.npz", (1, 6, 33))
+    (fallback,) = build(path, BuildOptions(mixed_machine(), calibration=str(data))).figures["fallbacks"]
+    assert fallback["reason"] == "Softmax over another than the last of 3 dimensions"
