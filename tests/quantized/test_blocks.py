@@ -12,7 +12,7 @@ from onnx import helper
 
 from tests.test_weights_in_groups import Make, make, saved
 from toolchain.api import BuildOptions, build
-from toolchain.isa import Machine
+from toolchain.isa import Machine, load_machine
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.runtime import Session
 
@@ -86,7 +86,7 @@ def dequantized(b: Blocks, path: Path, form: str) -> Path:
     return saved(nodes, constants, shape, path)
 
 
-def run(path: Path, machine: Machine) -> tuple[IntegerConvolution, np.ndarray, float]:
+def run(path: Path, machine: Machine, *types: str) -> tuple[IntegerConvolution, np.ndarray, float]:
     """The product's operator, its codes, and dB of its output to float."""
     options = onnxruntime.SessionOptions()
     # else it makes a MatMulNBits of a DequantizeLinear, whose activations it rounds to 8 bits
@@ -94,7 +94,7 @@ def run(path: Path, machine: Machine) -> tuple[IntegerConvolution, np.ndarray, f
     session = onnxruntime.InferenceSession(str(path), options)
     x = np.random.default_rng(3).normal(0, 1, session.get_inputs()[0].shape).astype(np.float32)
     np.savez(path.with_name("calib.npz"), x=x[None])
-    made = build(path, BuildOptions(machine, calibration=str(path.with_name("calib.npz"))))
+    made = build(path, BuildOptions(machine, calibration=str(path.with_name("calib.npz")), types=types))
     wanted = np.asarray(session.run(None, {"x": x})[0], np.float64)
     (found,) = Session(made.data).run(None, {"x": x})
     graph = made.container.graph
@@ -139,6 +139,15 @@ def test_q4_1_of_a_language_models_size(make: Make, tmp_path: Path) -> None:
     """576 x 1,536: within int16's rounding of the file's own real numbers, by the program's bytes."""
     op, _, db = run(n_bits(blocks("fractions", 1536, 576), tmp_path / "net.onnx", 3), make("wide32_w4a16", WIDE, default=0))
     assert op.weight_groups is not None and op.weight_groups.minima is not None
+    assert db >= 70
+
+
+def test_q4_1_on_a_machine_of_several_types(tmp_path: Path) -> None:
+    """The shipped one for transformers: the blocks take int4 beside its int8, the activations are asked for."""
+    path = n_bits(blocks("fractions", 1536, 576), tmp_path / "net.onnx", 3)
+    op, _, db = run(path, load_machine("transformer64"), "*=int16")
+    assert op.weight_groups is not None and op.weight_groups.minima is not None
+    assert op.weight_type == "int4"
     assert db >= 70
 
 

@@ -63,7 +63,9 @@ def build_command(
     ] = None,
     type_: Annotated[
         list[str] | None,
-        typer.Option("--type", metavar="NAME=TYPE", help="Codes of a tensor, or of what nodes or a pattern make. Repeatable."),
+        typer.Option(
+            "--type", metavar="NAME=TYPE", help="Codes of a tensor, of weights, or of what nodes or a pattern make. Repeatable."
+        ),
     ] = None,
     static_ranges: Annotated[
         bool, typer.Option("--static-ranges", help="Calibrate what the model quantizes by a range of each run.")
