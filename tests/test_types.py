@@ -68,6 +68,44 @@ def test_names_are_tensors_nodes_operators_and_patterns(model: Path, asked: list
     assert all(found.get(name, "int8") == "int8" for name in {"x", "a", "s", "b", "y"} - wide)
 
 
+def test_what_is_asked_of_a_tensor_behind_which_a_clamp_is_fused_is_what_that_makes(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    weights = numpy_helper.from_array(np.random.default_rng(2).normal(0, 0.3, (4, 4, 1, 1)).astype(np.float32), "w")
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"], name="conv"), helper.make_node("Relu", ["c"], ["y"], name="relu")]
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4, 6, 6]) for n in ("x", "y")]
+    graph = helper.make_graph(nodes, "net", ports[:1], ports[1:], [weights])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    assert types_of(path) == {"x": "int8", "y": "int8"}
+    for asked in (["c=int16"], ["conv=int16"], ["relu=int16"], ["c=int8", "y=int16"], ["y=int16", "c=int8"]):
+        assert types_of(path, *asked) == {"x": "int8", "y": "int16"}, asked
+    parameters = tmp_path / "p.yaml"
+    ends = "".join(f"  {n}: {{low: -2, high: 2{', type: int16' if n == 'c' else ''}}}\n" for n in "xyc")
+    parameters.write_text(f"version: 1\ntensors:\n{ends}")
+    assert types_of(path, parameters=parameters) == {"x": "int8", "y": "int16"}
+
+
+def test_weights_of_products_have_the_names_of_the_file(tmp_path: Path) -> None:
+    path, rng = tmp_path / "net.onnx", np.random.default_rng(2)
+    arrays = [("fc.weight", (4, 4)), ("g.weight", (4, 4)), ("g.bias", (4,))]
+    given = [numpy_helper.from_array(rng.normal(0, 0.3, shape).astype(np.float32), name) for name, shape in arrays]
+    nodes = [
+        helper.make_node("MatMul", ["x", "fc.weight"], ["a"], name="fc"),
+        helper.make_node("Gemm", ["a", "g.weight", "g.bias"], ["y"], name="g"),
+    ]
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 4]) for n in ("x", "y")]
+    graph = helper.make_graph(nodes, "net", ports[:1], ports[1:], given)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    assert weight_types_of(path, "fc.weight=int4") == {"fc": "int4", "g": "int8"}
+    assert weight_types_of(path, "*.weight=int4") == {"fc": "int4", "g": "int4"}
+    with pytest.raises(CompileError) as caught:
+        build(path, BuildOptions(mixed_machine(), types=("g.bias=int4", "g.weight=int16", "fc.wieght=int4")))
+    assert str(caught.value).splitlines()[:3] == [
+        "--type g.bias=int4: no layer of the chip has such weights, or is such a node",
+        "--type g.weight=int16: these are weights, edge16_mixed has int8, int4 (numerics.weight, numerics.more_weights)",
+        '--type fc.wieght=int4: no layer of the chip has such weights, or is such a node; did you mean "fc.weight"?',
+    ]
+
+
 def weight_types_of(model: Path, *types: str, parameters: Path | None = None) -> dict[str, str]:
     """Of the layers."""
     options = BuildOptions(mixed_machine(), types=types, parameters=None if parameters is None else str(parameters))
@@ -183,7 +221,7 @@ def test_bad_types_are_told_all_at_once(model: Path) -> None:
         "--type =int16: must be NAME=TYPE, such as conv1=int16",
         '--type w=int4: no layer of the chip has such weights, or is such a node; did you mean "w1"?',
         "--type s=int4: no layer of the chip has such weights, or is such a node",
-        "  help: the parameters file that scripts/calibrate.py writes lists the tensors",
+        "  help: the parameters file that scripts/calibrate.py writes lists the tensors, --explain the nodes",
     ]
 
 

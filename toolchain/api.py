@@ -110,9 +110,9 @@ def _started(
         options.types,
         machine.chip,
         network.held,
-        weighted(model.graph, network.weighted) if options.types else {},
+        weighted(model, network.weighted) if options.types else {},
     )
-    network = replace(network, types=asked.tensors, weight_types=asked.weights)
+    network = replace(network, types=network.on_chip(asked.tensors), weight_types=asked.weights)
     if first is None or options.parameters is not None:
         calibrated = _prepared(network, options, samples, progress)
         return _Started(data, calibrated, calibrated.samples, unread)
@@ -127,7 +127,7 @@ def _divided(model: NormalModel, chip: Chip, options: BuildOptions) -> NormalMod
         return divided
     given = {} if options.parameters is None else read_parameters(Path(options.parameters)).quantization.types
     computed = [one for one in options.types if one.rpartition("=")[2] in chip.code_types]
-    asked = asked_types(divided.graph, divided.nodes, computed, chip, divided.types, weighted(divided.graph, divided.graph.nodes))
+    asked = asked_types(divided.graph, divided.nodes, computed, chip, divided.types, weighted(divided, divided.graph.nodes))
     types = {**given, **asked.tensors}
     finest = max(codes.bits for codes in chip.code_types)
     return decomposed(model, chip, hosts, {name for name, codes in types.items() if codes.bits == finest})

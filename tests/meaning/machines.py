@@ -24,12 +24,13 @@ def int8_machine() -> Machine:
 
 
 @cache
-def int16_machine() -> Machine:
-    """The same with int16 activations: asymmetric too, and interpolated tables."""
+def int16_machine(*, softmax: bool = True) -> Machine:
+    """The same with int16 activations: asymmetric too, and interpolated tables. softmax: with the unit, whose outputs are in
+    steps of 2**-15 however small they are."""
     table = {"entries": 513, "interpolation": "tosa"}
     numerics = {"activation": "int16", "rounding": "single_half_up", "table": table, "add_left_shift": 14}
     mac = {"types": [{"activation": "int16", "weight": "int8"}], "accumulators": {"bits": 48, "entries": 4096}}
-    return _like_edge16("edge16_a16", numerics, mac)
+    return _like_edge16("edge16_a16", numerics, mac, softmax)
 
 
 @cache
@@ -39,11 +40,13 @@ def int4_machine() -> Machine:
     return _like_edge16("edge16_w4", {"weight": "int4", "rounding": "single_half_up"}, mac)
 
 
-def _like_edge16(name: str, numerics: Mapping[str, object], mac: Mapping[str, object] = MappingProxyType({})) -> Machine:
+def _like_edge16(
+    name: str, numerics: Mapping[str, object], mac: Mapping[str, object] = MappingProxyType({}), softmax: bool = True
+) -> Machine:
     base = load_machine("edge16")
     data = json.loads(base.chip.model_dump_json())
     data["name"] = name
-    data["engines"]["vector"]["functions"]["softmax"] = {"lanes": 4}
+    data["engines"]["vector"]["functions"] |= {"softmax": {"lanes": 4}} if softmax else {}
     data["numerics"].update(numerics)
     data["engines"]["mac"].update(mac)
     chip = Chip.model_validate_json(json.dumps(data))

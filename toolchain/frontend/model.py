@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
 import onnx
 
 from toolchain.frontend.bind import bind_inputs
@@ -41,7 +42,8 @@ class Divided:
 class NormalModel:
     """A model in normal form (docs/frontend.md). `graph` holds OnnxOp nodes whose parameters are still constant inputs, as in
     ONNX; `notes` say what was assumed on the way in; `nodes` are (name, operator) of all nodes that the file has; `source` is
-    the file itself, None where onnxruntime does not run it; `stored`: of a quantized model, by node, how it holds constants.
+    the file itself, None where onnxruntime does not run it; `stored`: of a quantized model, by node, how it holds constants;
+    weights: by node of the file, its constants of two dimensions and more that are no bias, by their names there.
 
     undivided: the model before operators were taken apart into steps, None where none was; whole: nodes that could be, and why
     they were not; inner: tensors between steps whose range is not what calibration sees of them alone."""
@@ -52,6 +54,7 @@ class NormalModel:
     nodes: tuple[tuple[str, str], ...] = ()
     source: Source | None = None
     stored: Mapping[str, Stored] = field(default_factory=dict[str, Stored])
+    weights: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     undivided: NormalModel | None = None
     whole: Mapping[str, str] = field(default_factory=dict[str, str])
     inner: Mapping[str, Inner] = field(default_factory=dict[str, Inner])
@@ -110,11 +113,17 @@ def load_model(
     opset = max(NORMAL_OPSET, opset_of(proto))
     names: dict[str, int] = {}
     nodes = tuple((unique_name(n, i, names), n.op_type) for i, n in enumerate(proto.graph.node))
+    weights = {name: _weights(n, graph.constants) for (name, _), n in zip(nodes, proto.graph.node)}
     source = source_of(Path(path), proto, inlined, bound, graph)
     del proto
     wide, notes = in_float32(graph, opset)
     real = dequantized(wide, opset, static_ranges)
-    return NormalModel(normal_form(real.graph, opset), opset, (*bound.notes, *notes), nodes, source, real.stored)
+    return NormalModel(normal_form(real.graph, opset), opset, (*bound.notes, *notes), nodes, source, real.stored, weights)
+
+
+def _weights(node: onnx.NodeProto, constants: Mapping[str, np.ndarray]) -> tuple[str, ...]:
+    read = node.input[:2] if node.op_type == "Gemm" else node.input
+    return tuple(n for n in read if n in constants and constants[n].ndim > 1)
 
 
 def to_graph(model: NormalModel) -> OnnxGraph:

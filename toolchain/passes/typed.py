@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from quant.fixed_point.core.codes import CodeType
 from quant.suggestion import suggestion
 from toolchain.errors import CompileError
+from toolchain.frontend import NormalModel
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.passes.named import named_nodes
@@ -22,6 +23,11 @@ class AskedTypes:
     weights: Mapping[str, CodeType] = field(default_factory=dict[str, CodeType])
 
 
+# Operators of files whose constants are weights.
+_CONVOLUTIONS = ("Conv", "ConvInteger", "ConvTranspose", "QLinearConv")
+_PRODUCTS = frozenset((*_CONVOLUTIONS, "Gemm", "MatMul", "MatMulInteger", "MatMulNBits", "QGemm", "QLinearMatMul"))
+
+
 @dataclass(frozen=True)
 class Weighted:
     """A layer with weights: the model's nodes that it is, and the constants that they read."""
@@ -30,14 +36,20 @@ class Weighted:
     constants: frozenset[str]
 
 
-def weighted(graph: Graph, layers: Iterable[Node]) -> dict[str, Weighted]:
-    """By name, these layers of the selected graph; graph: the model's normal form."""
-    read: dict[str, set[str]] = {}
-    for node in graph.nodes:
+def weighted(model: NormalModel, layers: Iterable[Node]) -> dict[str, Weighted]:
+    """By name, these layers of the selected graph. Weights have the name of the file, else, where they were made of constants of
+    the file, that of the normal form."""
+    kinds, made = dict(model.nodes), dict[str, set[str]]()
+    for node in model.graph.nodes:
+        operands = {n for n in node.inputs[:2] if n in model.graph.constants and model.graph.constants[n].ndim > 1}
         for source in node.sources or (node.name,):
-            read.setdefault(source, set()).update(n for n in node.inputs if n in graph.constants)
-    sources = {layer.name: layer.sources or (layer.name,) for layer in layers}
-    return {name: Weighted(frozenset(own), frozenset(c for s in own for c in read.get(s, ()))) for name, own in sources.items()}
+            made.setdefault(source, set()).update(operands)
+    found: dict[str, Weighted] = {}
+    for layer in layers:
+        own = [s for s in layer.sources or (layer.name,) if kinds.get(s, "") in _PRODUCTS] or [layer.name]
+        named = {c for s in own for c in model.weights.get(s, ())} or {c for s in own for c in made.get(s, ())}
+        found[layer.name] = Weighted(frozenset(layer.sources or (layer.name,)), frozenset(named))
+    return found
 
 
 def asked_types(
@@ -61,11 +73,15 @@ def asked_types(
         if not sign or not name:
             faults.append(f"--type {one}: must be NAME=TYPE, such as conv1=int16")
             continue
-        if not computed and not constant:
+        if not (computed or constant):
             faults.append(f"--type {one}: {_known(chip)}")
             continue
+        if not constant and _weights_of(name, layers) and not _named(name, held):
+            known = ", ".join(chip.weight_types)
+            faults.append(f"--type {one}: these are weights, {chip.name} has {known} (numerics.weight, numerics.more_weights)")
+            continue
         found = _named(name, held) if computed else []
-        layers_found = [layer for layer, own in layers.items() if constant and _named(name, own.constants)]
+        layers_found = _weights_of(name, layers) if constant else []
         if not found and not layers_found:
             meant = _meant(nodes, name)
             found = [t for t in _outputs(graph, meant) if computed and t in held]
@@ -75,12 +91,18 @@ def asked_types(
         tensors |= dict.fromkeys(found, CodeType(kind))
         weights |= dict.fromkeys(layers_found, CodeType(kind))
     if faults:
-        raise CompileError("\n".join([*faults, "  help: the parameters file that scripts/calibrate.py writes lists the tensors"]))
+        way_out = "  help: the parameters file that scripts/calibrate.py writes lists the tensors, --explain the nodes"
+        raise CompileError("\n".join([*faults, way_out]))
     return AskedTypes(tensors, weights)
 
 
 def _named(name: str, known: Collection[str]) -> list[str]:
     return [name] if name in known else [tensor for tensor in known if fnmatchcase(tensor, name)]
+
+
+def _weights_of(name: str, layers: Mapping[str, Weighted]) -> list[str]:
+    """Layers whose weights have this name, or a name of this pattern."""
+    return [layer for layer, own in layers.items() if _named(name, own.constants)]
 
 
 def _meant(nodes: Sequence[tuple[str, str]], name: str) -> set[str]:
@@ -96,10 +118,10 @@ def _outputs(graph: Graph, meant: Collection[str]) -> list[str]:
 
 def _known(chip: Chip) -> str:
     activations, weights = ", ".join(chip.code_types), ", ".join(chip.weight_types)
-    said = f"{chip.name} has {activations} activations (numerics.activation, numerics.more_activations)"
-    if len(chip.weight_types) == 1:
-        return said
-    return f"{said} and {weights} weights (numerics.weight, numerics.more_weights)"
+    return (
+        f"{chip.name} has {activations} activations (numerics.activation, numerics.more_activations) and {weights} weights "
+        "(numerics.weight, numerics.more_weights)"
+    )
 
 
 def _nothing(name: str, computed: bool, held: Collection[str], layers: Mapping[str, Weighted]) -> str:

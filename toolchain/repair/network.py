@@ -67,6 +67,18 @@ class Network:
     def chip(self) -> Chip:
         return self.machine.chip
 
+    def on_chip(self, types: Mapping[str, CodeType]) -> dict[str, CodeType]:
+        """types: by tensor of the model. Of a tensor that the chip does not hold since a clamp behind it is fused, what that
+        makes has the type, unless it has one of its own."""
+        held = {self.graph.origins[n].tensor for node in self.graph.nodes for n in node.outputs if n in self.graph.origins}
+        made: dict[str, str] = {}
+        for node in self.graph.nodes:
+            if node.outputs[0] in self.graph.origins:
+                made.update(dict.fromkeys(node.sources, self.graph.origins[node.outputs[0]].tensor))
+        sources = {t: node.sources or (node.name,) for node in self.model.graph.nodes for t in node.outputs}
+        moved = {t: [made[s] for s in sources.get(t, ()) if s in made] for t in types if t not in held}
+        return {**{to[0]: types[t] for t, to in moved.items() if to}, **types}
+
     def through(self, quantization: Quantization) -> Network:
         """This network, as it comes from the model, with the factors of a quantization in it and its hosted nodes on the host.
 

@@ -128,7 +128,7 @@ def prepared_by_file(network: Network, file: Path) -> Prepared:
         file, tensors=needed, known=known, layers=lambda: [n.name for n in changed.weighted], numerics=numerics
     ).quantization
     measured = cut_ranges({name: found.ranges[name] for name in tensors}, changed.model.divided)
-    ranges, types = {**measured, **changed.selection.given}, {**found.types, **network.types}
+    ranges, types = {**measured, **changed.selection.given}, {**changed.on_chip(found.types), **network.types}
     weights = {**found.weight_types, **network.weight_types}
     return Prepared(changed, replace(found, ranges=ranges, held=changed.model.stored, types=types, weight_types=weights))
 

@@ -306,7 +306,7 @@ def _wider_weights(row: LayerError, chip: Chip) -> str:
     wide = max(chip.weight_types, key=lambda t: t.bits)
     if wide is CodeType.INT4:
         return "numerics.weight: int8 in the machine's file"
-    return f"weights: {{{row.layer}: {{type: {wide}}}}} in the file of --quant"
+    return f"weights: {{{row.layer}: {{type: {wide}}}}} in the file of --quant, and no --type of them"
 
 
 def _other_range(row: LayerError, cause: Cause, low: float, high: float, quantized: Quantized) -> str:
