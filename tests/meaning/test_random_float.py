@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, event, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.meaning.case import RANGES
-from tests.meaning.floors import QUOTIENT, beyond_16, right_on_8, right_on_16
+from tests.meaning.floors import QUOTIENT, TWICE, beyond_16, right_on_8, right_on_16
 from tests.meaning.judge import changed_outputs, in_float, judged
 from tests.meaning.machines import int8_machine, int16_machine
 from tests.meaning.recorder import Seen, everything, recorded
@@ -89,7 +89,12 @@ def means_the_same(notes: Notes, model: DrawnModel, level: int, shipped: bool) -
 def causes(proto: onnx.ModelProto) -> list[str]:
     made = {o for n in proto.graph.node if n.op_type != "Constant" for o in n.output}
     quotient = any(n.op_type == "Div" and n.input[1] in made for n in proto.graph.node)
-    return [QUOTIENT] * quotient
+    shapes = {i.name: list(i.dims) for i in proto.graph.initializer}
+    matrix = any(
+        n.op_type == "Gemm" and len(n.input) > 2 and min(shapes.get(n.input[2], [1])[:-1], default=1) > 1
+        for n in proto.graph.node
+    )
+    return [QUOTIENT] * quotient + [TWICE] * matrix
 
 
 def drawn_samples(proto: onnx.ModelProto) -> list[dict[str, np.ndarray]]:
