@@ -97,6 +97,7 @@ def test_weights_of_products_have_the_names_of_the_file(tmp_path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
     assert weight_types_of(path, "fc.weight=int4") == {"fc": "int4", "g": "int8"}
     assert weight_types_of(path, "*.weight=int4") == {"fc": "int4", "g": "int4"}
+    assert types_of(path, "fc*=int16") != types_of(path)  # a pattern that weights have too, of a type that only nodes can have
     with pytest.raises(CompileError) as caught:
         build(path, BuildOptions(mixed_machine(), types=("g.bias=int4", "g.weight=int16", "fc.wieght=int4")))
     assert str(caught.value).splitlines()[:3] == [

@@ -76,10 +76,6 @@ def asked_types(
         if not (computed or constant):
             faults.append(f"--type {one}: {_known(chip)}")
             continue
-        if not constant and _weights_of(name, layers) and not _named(name, held):
-            known = ", ".join(chip.weight_types)
-            faults.append(f"--type {one}: these are weights, {chip.name} has {known} (numerics.weight, numerics.more_weights)")
-            continue
         found = _named(name, held) if computed else []
         layers_found = _weights_of(name, layers) if constant else []
         if not found and not layers_found:
@@ -87,7 +83,7 @@ def asked_types(
             found = [t for t in _outputs(graph, meant) if computed and t in held]
             layers_found = [layer for layer, own in layers.items() if not computed and own.nodes & meant]
         if not found and not layers_found:
-            faults.append(f"--type {one}: {_nothing(name, computed, held, layers)}")
+            faults.append(f"--type {one}: {_nothing(name, computed, chip, held, layers)}")
         tensors |= dict.fromkeys(found, CodeType(kind))
         weights |= dict.fromkeys(layers_found, CodeType(kind))
     if faults:
@@ -124,7 +120,10 @@ def _known(chip: Chip) -> str:
     )
 
 
-def _nothing(name: str, computed: bool, held: Collection[str], layers: Mapping[str, Weighted]) -> str:
+def _nothing(name: str, computed: bool, chip: Chip, held: Collection[str], layers: Mapping[str, Weighted]) -> str:
+    if computed and _weights_of(name, layers):
+        known = ", ".join(chip.weight_types)
+        return f"these are weights, {chip.name} has {known} (numerics.weight, numerics.more_weights)"
     if computed:
         return f"the chip holds no such tensor, and the result of no such node{suggestion(name, held)}"
     known = sorted({c for own in layers.values() for c in own.constants})
