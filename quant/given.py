@@ -44,7 +44,7 @@ def stored_codes(value: Array, how: Stored | None, numerics: Numerics) -> tuple[
 def narrowest_weight(how: Stored, numerics: Numerics, *, groups: bool) -> CodeType:
     """The type of fewest bits that holds a file's codes, the machine's first where none does. groups: whether the layer can have
     its weights in groups."""
-    if how.groups is not None and not groups:
+    if len(numerics.weight_types) == 1 or (how.groups is not None and not groups):
         return numerics.weight
     narrow = sorted(numerics.weight_types, key=lambda t: t.bits)
     return next((t for t in narrow if _holds(how, numerics.with_weights(t))), numerics.weight)
@@ -53,8 +53,13 @@ def narrowest_weight(how: Stored, numerics: Numerics, *, groups: bool) -> CodeTy
 def _holds(how: Stored, numerics: Numerics) -> bool:
     if how.groups is not None:
         return fitting_codes(how.groups, numerics) is not None
-    low, high = numerics.weight.limits
-    return low <= int(how.least.min()) and int(how.largest.max()) <= high
+    least, largest = _ends(how)
+    return numerics.weight.low <= least and largest <= numerics.weight.high
+
+
+def _ends(how: Stored) -> tuple[int, int]:
+    """The least and the largest of its codes less their zero points."""
+    return int(how.least.min()), int(how.largest.max())
 
 
 def stored_weights(w: Array, axis: int, how: Stored, numerics: Numerics, name: str) -> WeightQuant | None:
@@ -70,9 +75,8 @@ def stored_weights(w: Array, axis: int, how: Stored, numerics: Numerics, name: s
         return None
     if not numerics.weights_per_channel and np.ptp(how.scales):
         return None
-    least, largest = int(how.least.min()), int(how.largest.max())
-    low, high = numerics.weight.limits
-    if least < low or largest > high:
+    (least, largest), (low, high) = _ends(how), numerics.weight.limits
+    if not _holds(how, numerics):
         if numerics.weight is CodeType.INT4 and least >= -128 and largest <= 127:
             return None  # coarser on this machine, as the weights of any float model
         raise CompileError(

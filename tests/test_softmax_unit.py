@@ -62,6 +62,17 @@ def test_what_it_reads_has_its_type(tmp_path: Path) -> None:
     assert (types["y"].dtype, types["n"].dtype, types["x"].dtype) == ("int16", "int16", "int8")
 
 
+@pytest.mark.parametrize("size", [1e-10, 1e-7])
+@pytest.mark.parametrize("types", [(), ("s=int16", "x=int16")])
+def test_rows_that_hardly_differ_are_equal(size: float, types: tuple[str, ...], tmp_path: Path) -> None:
+    path, data = network(tmp_path / "net.onnx", (1, 6, 20), -1), tmp_path / "x.npz"
+    np.savez(data, x=(size * np.random.default_rng(4).normal(0, 1, (20, 6, 20))).astype(np.float32))
+    got = Session(build(path, BuildOptions(mixed_machine(), calibration=str(data), types=types)).data).run(
+        ["y"], {"x": np.load(data)["x"][:1]}
+    )
+    np.testing.assert_allclose(got[0], 1 / 20, atol=0.5 / 256 if not types else 1 / 32768)
+
+
 def test_it_takes_three_passes_of_its_own_lanes(tmp_path: Path) -> None:
     path, data = network(tmp_path / "net.onnx", (1, 16, 64), -1), samples(tmp_path / "x.npz", (1, 16, 64))
     figures = build(path, BuildOptions(mixed_machine(), calibration=str(data))).figures

@@ -60,6 +60,7 @@ def types_of(model: Path, *types: str, parameters: Path | None = None) -> dict[s
         (["Conv=int16"], {"a", "b"}),
         (["*=int16"], {"x", "a", "s", "b", "y"}),
         (["[ab]=int16", "b=int8"], {"a"}),
+        (["*=int16", "*st*=int8"], {"x", "s", "b", "y"}),  # of a node, though it is a type of weights too
     ],
 )
 def test_names_are_tensors_nodes_operators_and_patterns(model: Path, asked: list[str], wide: set[str]) -> None:

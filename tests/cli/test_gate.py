@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from commands import Printed, contents, run
-from onnx import numpy_helper
+from two_layers import save_two_layers
 
 from quant.data import held_out, open_data, to_calibrate_on
 from toolchain.ir.graph import TensorType
@@ -33,16 +32,8 @@ def alone(float_outputs, integer_outputs, samples):
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """m.onnx, data.npz of 40 samples, of which 3 are held out, other.npz, and p.yaml, which clips tensor `a`."""
-    proto = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17]> g (float[1,4,8,8] x) => (float[1,4,8,8] y) '
-        "{ a = Conv<pads=[1,1,1,1]>(x, w) b = Relu(a) y = Conv(b, v) }"
-    )
     rng = np.random.default_rng(0)
-    for name, shape in (("w", (4, 4, 3, 3)), ("v", (4, 4, 1, 1))):
-        proto.graph.initializer.append(numpy_helper.from_array((rng.standard_normal(shape) / 4).astype(np.float32), name))
-    for node, name in zip(proto.graph.node, ("first", "relu", "second"), strict=True):
-        node.name = name
-    onnx.save(proto, tmp_path / "m.onnx")
+    save_two_layers(tmp_path / "m.onnx", "(float[1,4,8,8] x) => (float[1,4,8,8] y)", (4, 4, 3, 3), (4, 4, 1, 1), rng)
     np.savez(tmp_path / "data.npz", x=rng.standard_normal((40, 4, 8, 8)).astype(np.float32))
     np.savez(tmp_path / "other.npz", x=8 * rng.standard_normal((5, 4, 8, 8)).astype(np.float32))
     ranges = dict.fromkeys("xaby", (-8.0, 8.0)) | {"b": (-0.05, 0.05)}

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 from commands import Printed, contents, run
-from onnx import numpy_helper, parser
 from PIL import Image
+from two_layers import save_two_layers
 
 EVALUATION = """
 def single(float_outputs, integer_outputs, samples):
@@ -23,16 +22,8 @@ def single(float_outputs, integer_outputs, samples):
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """m.onnx of any batch and size, 24 samples of 8 x 8 in data.npz, louder ones of 9 x 9, ranges and 25 images."""
-    proto = parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17]> g (float[N,3,H,W] x) => (float[N,6,P,Q] y) '
-        "{ a = Conv<pads=[1,1,1,1]>(x, w) b = Relu(a) y = Conv(b, v) }"
-    )
     rng = np.random.default_rng(0)
-    for name, shape in (("w", (4, 3, 3, 3)), ("v", (6, 4, 1, 1))):
-        proto.graph.initializer.append(numpy_helper.from_array((rng.standard_normal(shape) / 4).astype(np.float32), name))
-    for node, name in zip(proto.graph.node, ("first", "relu", "second"), strict=True):
-        node.name = name
-    onnx.save(proto, tmp_path / "m.onnx")
+    save_two_layers(tmp_path / "m.onnx", "(float[N,3,H,W] x) => (float[N,6,P,Q] y)", (4, 3, 3, 3), (6, 4, 1, 1), rng)
     np.savez(tmp_path / "data.npz", x=rng.standard_normal((24, 3, 8, 8)).astype(np.float32))
     np.savez(tmp_path / "alike.npz", x=rng.standard_normal((5, 3, 9, 9)).astype(np.float32))
     np.savez(tmp_path / "loud.npz", x=20 * rng.standard_normal((5, 3, 9, 9)).astype(np.float32))

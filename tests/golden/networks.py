@@ -33,7 +33,7 @@ from toolchain.hw import shipped_names
 from toolchain.ir.graph import Quant
 from toolchain.isa import Machine, load_machine
 from toolchain.passes.decompose import decomposed
-from toolchain.passes.select import Selection
+from toolchain.repair.network import Network
 from toolchain.runtime import dram_image, dram_parts
 from toolchain.runtime.backend import Program
 
@@ -105,16 +105,11 @@ def compile_network(network: str, machine: str | Machine, level: int) -> Compile
     found = machine if isinstance(machine, Machine) else load_machine(machine)
     model = decomposed(normal_model(network), found.chip, ())
     selection = select_model(model, found)
-    tensors = measured(selection)
+    tensors = Network(model, selection, found).tensors
     known = {*model.types, *read_parameters(ranges_file(network)).tensors}
-    ranges = read_parameters(ranges_file(network), tensors=sorted(tensors), known=known, numerics=found.chip.numerics)
-    wanted = {**{name: ranges.tensors[name] for name in sorted(tensors)}, **selection.given}
+    ranges = read_parameters(ranges_file(network), tensors=tensors, known=known, numerics=found.chip.numerics)
+    wanted = {**{name: ranges.tensors[name] for name in tensors}, **selection.given}
     return compile_model(network, model, selection, found, Quantization(wanted), level)
-
-
-def measured(selection: Selection) -> set[str]:
-    """The model's tensors whose ranges calibration finds."""
-    return {tensor for tensor, _ in selection.origins.values()} - selection.given.keys()
 
 
 @lru_cache(maxsize=1)
@@ -138,7 +133,7 @@ def update_ranges(network: str) -> None:
     for name in shipped_names():
         machine = load_machine(name)
         model = decomposed(normal_model(network), machine.chip, ())
-        tensors = measured(select_model(model, machine))
+        tensors = set(Network(model, select_model(model, machine), machine).tensors)
         entries.update({t: known[t] for t in tensors if t in known})
         if tensors - entries.keys():
             inputs = {n: model.types[n] for n in to_graph(model).inputs}

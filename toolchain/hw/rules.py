@@ -198,10 +198,10 @@ def _numerics(chip: Chip) -> Iterator[Broken]:
         known = f"sizes are {', '.join(map(str, sizes))}" if sizes else "are not given"
         reason = f"{numerics.weight_group} weights share a scale, and {chip.key('mac_array')}.groups {known}"
         yield ("numerics", "weight_group"), reason
-    types = (activation, *(CodeType(name) for name in numerics.more_activations))
-    for key, known_types in (("more_activations", types), ("more_weights", chip.weight_types)):
-        for i, codes in enumerate(known_types[1:]):
-            if codes in known_types[: i + 1]:
+    types = chip.code_types
+    for key, known in (("more_activations", types), ("more_weights", chip.weight_types)):
+        for i, codes in enumerate(known[1:]):
+            if codes in known[: i + 1]:
                 yield ("numerics", key, i), f"{codes} is given twice"
     unsigned = [codes for codes in types if codes.low == 0]
     if unsigned and numerics.symmetric_activations:

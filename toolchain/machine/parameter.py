@@ -87,14 +87,16 @@ class Limit:
 
 @dataclass(frozen=True)
 class TypeList:
-    """Types of codes of a chip, which operations name by their numbers; keys: of its file that say them."""
+    """Types of codes of a chip, which operations name by their numbers; keys: of its file that say them, more: all but the
+    first."""
 
     keys: str
+    more: str
     of: Callable[[Chip], tuple[CodeType, ...]]
 
 
-ACTIVATION_TYPES = TypeList("numerics.activation and more_activations", lambda chip: chip.code_types)
-WEIGHT_TYPES = TypeList("numerics.weight and more_weights", lambda chip: chip.weight_types)
+ACTIVATION_TYPES = TypeList("numerics.activation and more_activations", "numerics.more_activations", lambda chip: chip.code_types)
+WEIGHT_TYPES = TypeList("numerics.weight and more_weights", "numerics.more_weights", lambda chip: chip.weight_types)
 
 
 @dataclass(frozen=True)
@@ -440,20 +442,16 @@ def _array_choice(key: str) -> Values:
 
 def code_type() -> Any:
     """The type of an operand's codes, by its number in `chip.code_types`: no bits where a machine has one."""
-
-    def values(operation: Any, chip: Chip) -> Need:
-        return Need(0, len(chip.code_types) - 1, "numerics.more_activations")
-
-    return choice("", values, names_type=ACTIVATION_TYPES)
+    return _type_number(ACTIVATION_TYPES)
 
 
 def weight_type() -> Any:
     """The type of an operation's weights, by its number in `chip.weight_types`: no bits where a machine has one."""
+    return _type_number(WEIGHT_TYPES)
 
-    def values(operation: Any, chip: Chip) -> Need:
-        return Need(0, len(chip.weight_types) - 1, "numerics.more_weights")
 
-    return choice("", values, names_type=WEIGHT_TYPES)
+def _type_number(types: TypeList) -> Any:
+    return choice("", lambda operation, chip: Need(0, len(types.of(chip)) - 1, types.more), names_type=types)
 
 
 def base_of(address: str) -> Any:

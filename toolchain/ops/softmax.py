@@ -7,17 +7,13 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numpy as np
-
 from quant.fixed_point import softmax8, softmax16
 from quant.fixed_point.core.codes import CodeType
-from quant.fixed_point.core.q31 import Q31_MULTIPLIER
-from quant.fixed_point.core.scale import choose_scale
 from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.ir.inner import Fixed, Within
-from toolchain.machine.operations.softmax import MOST_COLUMNS_OF_BYTES
+from toolchain.machine.operations.softmax import MOST_COLUMNS_OF_BYTES, scale_fields, scale_of
 from toolchain.ops.kit.box import box_nest
 from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, QuantScope, TiledOp, alike_per_sample
@@ -75,8 +71,8 @@ class Softmax(FloatOp):
         return Quant(2.0**-8, codes.low) if codes.bits == 8 else Quant(2.0**-15, 0)
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
-        real = choose_scale(float(np.float32(scope.quant(node.inputs[0]).scale)) * 2.0**26, Q31_MULTIPLIER)
-        op = IntegerSoftmax(int(real.multiplier[0]), int(real.shift[0]))
+        x = node.inputs[0]
+        op = IntegerSoftmax(*scale_fields(scope.quant(x).scale, scope.codes(x)))
         return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
 
 
@@ -91,7 +87,7 @@ class IntegerSoftmax(TiledOp):
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         (x,) = inputs
-        return (softmax8 if x.dtype.itemsize == 1 else softmax16)(x, self.multiplier * 2.0 ** (-self.shift - 26))
+        return (softmax8 if x.dtype.itemsize == 1 else softmax16)(x, scale_of(self.multiplier, self.shift))
 
     def tiling_key(self) -> Hashable:
         return ()

@@ -76,12 +76,11 @@ def asked_types(
         if not (computed or constant):
             faults.append(f"--type {one}: {_known(chip)}")
             continue
-        found = _named(name, held) if computed else []
+        meant = _meant(nodes, name)
+        found = _named(name, held) or [t for t in _outputs(graph, meant) if t in held] if computed else []
         layers_found = _weights_of(name, layers) if constant else []
-        if not found and not layers_found:
-            meant = _meant(nodes, name)
-            found = [t for t in _outputs(graph, meant) if computed and t in held]
-            layers_found = [layer for layer, own in layers.items() if not computed and own.nodes & meant]
+        if not found and not layers_found and not computed:
+            layers_found = [layer for layer, own in layers.items() if own.nodes & meant]
         if not found and not layers_found:
             faults.append(f"--type {one}: {_nothing(name, computed, chip, held, layers)}")
         tensors |= dict.fromkeys(found, CodeType(kind))

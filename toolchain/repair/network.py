@@ -70,6 +70,8 @@ class Network:
     def on_chip(self, types: Mapping[str, CodeType]) -> dict[str, CodeType]:
         """types: by tensor of the model. Of a tensor that the chip does not hold since a clamp behind it is fused, what that
         makes has the type, unless it has one of its own."""
+        if not types:
+            return {}
         held = {self.graph.origins[n].tensor for node in self.graph.nodes for n in node.outputs if n in self.graph.origins}
         made: dict[str, str] = {}
         for node in self.graph.nodes:

@@ -6,6 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.q31 import Q31_MULTIPLIER
+from quant.fixed_point.core.scale import choose_scale
 from toolchain.hw.chip import Chip
 from toolchain.machine.codes import code_bytes
 from toolchain.machine.operation import Access, Demand, MachineOp, traffic
@@ -24,6 +29,20 @@ from toolchain.machine.units.vector import needed_functions, rate_of, vector_dem
 PASSES = 3  # over a row: its maximum, the sum of exponentials, the quotients
 MOST_COLUMNS_OF_BYTES = 4095  # whose sum the arithmetic of 8 bits holds
 _NAME = "softmax"
+_SCALE_BITS = 26
+_LEAST_OF_BYTES = 2.0**-25  # the arithmetic of 8 bits takes none of 2**-26; every output is 1 / n here already
+
+
+def scale_fields(scale: float, codes: CodeType) -> tuple[int, int]:
+    """input_multiplier and input_shift of an input of this scale, which TFLite takes in float32."""
+    least = _LEAST_OF_BYTES if codes.bits == 8 else 0.0
+    found = choose_scale(max(float(np.float32(scale)), least) * 2.0**_SCALE_BITS, Q31_MULTIPLIER)
+    return int(found.multiplier[0]), int(found.shift[0])
+
+
+def scale_of(multiplier: int, shift: int) -> float:
+    """The inverse."""
+    return multiplier * 2.0 ** (-shift - _SCALE_BITS)
 
 
 def _of_scale(high: int) -> Any:

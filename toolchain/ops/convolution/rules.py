@@ -63,8 +63,11 @@ class Convolution(FloatOp):
 
     def weights(self, node: Node, scope: QuantScope) -> BiasQuant:
         """Its weights and bias in integers: as chosen, or the file's own codes, or rounded to nearest."""
+        return self._weights(node, scope, self._weight_type(node, scope))
+
+    def _weights(self, node: Node, scope: QuantScope, codes: CodeType) -> BiasQuant:
         weights, chosen = scope.graph.constants[node.inputs[1]], scope.layer(node)
-        numerics = scope.numerics(node.inputs[0]).with_weights(self.weight_type(node, scope))
+        numerics = scope.numerics(node.inputs[0]).with_weights(codes)
         bias_name = (*node.inputs, "", "")[2]
         bias = chosen.bias if chosen.bias is not None or not bias_name else scope.graph.constants[bias_name]
         if chosen.weight is None:
@@ -74,7 +77,7 @@ class Convolution(FloatOp):
             weights = w.dequantized()
         return bias_quant(bias, weights, w, scope.quant(node.inputs[0]), numerics, name=node.name)
 
-    def weight_type(self, node: Node, scope: QuantScope) -> CodeType:
+    def _weight_type(self, node: Node, scope: QuantScope) -> CodeType:
         """As asked; else the narrowest that holds a quantized file's own codes; else the machine's first."""
         asked, how = scope.weight_type(node), scope.stored(node)
         if asked is not None or how is None or scope.layer(node).scaling is not None:
@@ -117,7 +120,8 @@ class Convolution(FloatOp):
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
         numerics = scope.numerics(node.outputs[0])
         low, high = clamp_codes(self.activation, y, numerics.activation)
-        b = self.weights(node, scope)
+        weight_type = self._weight_type(node, scope)
+        b = self._weights(node, scope, weight_type)
         scale = product_scale(x.scale, b.weight.scales, y.scale, numerics)
         peak = b.peak if len(b.weight.scales) > 1 else b.peak.max()
         codes = numerics.activation
@@ -130,7 +134,7 @@ class Convolution(FloatOp):
             self.groups,
             x.zero_point,
             numerics.accumulator_bits,
-            self.weight_type(node, scope),
+            weight_type,
             replace(requant, zero_point=offset.output_zero_point),
             None,
             None,
