@@ -1,20 +1,24 @@
-"""Random network x random machine: the emitted bytes, simulated, equal the integer reference bit for bit."""
+"""Random network x random machine: the emitted bytes, simulated, equal the integer reference bit for bit.
+
+Each part prints in how many programs operations took operands of each type (pytest -rP shows it)."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, Phase, event, given, seed, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.random_cases import DrawnMachine, DrawnModel, machines, networks
 from toolchain.api import BuildOptions, build
+from toolchain.codegen.model import Region
 from toolchain.errors import CompileError
-from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.hw.chip import Chip
 from toolchain.runtime import Session, random_feeds, verify
 
 CASES = int(os.environ.get("RANDOM_CASES", "300"))
@@ -33,7 +37,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_simulator_equals_reference(folder: Path, part: int) -> None:
     """The same cases each time, others in each part; with RANDOM_CASES others each time."""
     check = equal_on_drawn_case if "RANDOM_CASES" in os.environ else seed(part)(equal_on_drawn_case)
-    check(folder)
+    counts: Counter[str] = Counter()
+    check(folder, counts)
+    print("\n".join(f"{times:7}  {what}" for what, times in sorted(counts.items(), key=lambda pair: pair[0])))
+
+
+def types_used(data: bytes, chip: Chip) -> set[str]:
+    """Unit kinds with the types that its operations name, each type alone and the pairs of the arrays."""
+    session, found = Session(data), set[str]()
+    for index, segment in enumerate(session.container.segments):
+        for op in session.program(index).decoded.ops if isinstance(segment, Region) else ():
+            named = {name: str(types.of(chip)[getattr(op, name)]) for name, types in op.type_numbers()}
+            found |= {f"{op.ENGINE} {name}: {codes}" for name, codes in named.items()}
+            if {"input_type", "weight_type"} <= named.keys():
+                found.add(f"{op.ENGINE} {named['input_type']} x {named['weight_type']}")
+    return found
 
 
 @settings(
@@ -47,7 +65,7 @@ def test_simulator_equals_reference(folder: Path, part: int) -> None:
     model=networks(), machine=machines(), level=st.sampled_from([2, 2, 0, 1, 3]), patterns=st.sampled_from(PATTERNS), at=integers
 )
 def equal_on_drawn_case(
-    folder: Path, model: DrawnModel, machine: DrawnMachine, level: int, patterns: tuple[str, ...], at: int
+    folder: Path, counts: Counter[str], model: DrawnModel, machine: DrawnMachine, level: int, patterns: tuple[str, ...], at: int
 ) -> None:
     path, chip = folder / "random.onnx", machine.machine.chip
     codes, weights = chip.code_types, chip.weight_types
@@ -63,11 +81,9 @@ def equal_on_drawn_case(
         said = ("holds no such tensor", "no layer of the chip has such weights", "these are weights")
         absent = any(text in str(fault) for text in said)
         assert small or (types and absent), fault
-        event("refused: SRAM too small" if small else "refused: no tensor of such a name")
+        counts["refused: SRAM too small" if small else "refused: no tensor of such a name"] += 1
         return
-    event(f"types: {', '.join(sorted({t.dtype for t in built.container.graph.types.values() if t.quant is not None}))}")
-    layers = [n.op for n in built.container.graph.nodes if isinstance(n.op, IntegerConvolution)]
-    event(f"weights: {', '.join(sorted({op.weight_type for op in layers}))}")
+    counts.update(["programs", *types_used(built.data, chip)])
     assert not built.figures["warnings"], built.figures["warnings"]
     feeds = random_feeds(built.container.inputs, seed=7)
     reference = Session(built.data, backend="reference")
