@@ -2,12 +2,13 @@
 """Finds a model's quantization parameters and writes them to a file that `npu-build --quant` takes back.
 
     python scripts/calibrate.py MODEL.onnx --data DATA [--hw NAME|FILE] [--observer minmax|percentile|mse|auto]
-        [--repair none|fast|full] -o params.yaml
+        [--repair none|fast|full] [--type NAME=int16] -o params.yaml
 
 DATA is an .npz (arrays under the input names), a directory of .npy or of images (with a preprocess.yaml: mean, std, fit,
 layout), or FILE.py:FUNCTION, a generator of samples, or a CalibrationDataReader of onnxruntime. Edit the file before giving
 it back: each tensor has low and high, or scale and zero_point. With --repair the file is for one machine: it says what was
-changed for the answer's sake as well, and what each change gained on samples that were held out. A file that ends in .encodings
+changed for the answer's sake as well, and what each change gained on samples that were held out. --type is npu-build's: the
+file says these types, so that the build needs the file alone. A file that ends in .encodings
 or .json is written in AIMET's form (0.6.1), with the scales of --hw.
 """
 
@@ -28,15 +29,15 @@ from quant.observe import Range
 from quant.structure import JoinedPart, adjust_ranges, joined_parts
 from toolchain.cli.application import reported, require_writable
 from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
-from toolchain.cli.option_values import input_shapes
+from toolchain.cli.option_values import TYPE, add_types, input_shapes
 from toolchain.compiling import select_model
 from toolchain.errors import CompileError
 from toolchain.files import write_whole
 from toolchain.frontend import NormalModel, load_model
 from toolchain.hw import load_chip
-from toolchain.hw.chip import Chip
-from toolchain.isa import load_machine
+from toolchain.isa import Machine, load_machine
 from toolchain.passes.decompose import decomposed, decomposed_everywhere
+from toolchain.passes.typed import decomposed_as_asked
 from toolchain.repair.harness import EFFORTS
 from toolchain.repair.network import Network
 from toolchain.repair.prepare import AUTO, effort_of, prepared
@@ -53,6 +54,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--observer", choices=(*OBSERVERS, AUTO), help="default: mse where scales are powers of two, else minmax")
     parser.add_argument("--repair", choices=EFFORTS, default="none", help="what is done for the answer (default none)")
     parser.add_argument("--percent", type=float, default=99.99, help="of observer percentile (default 99.99)")
+    add_types(parser)
     parser.add_argument("--samples", type=int, help="use the first so many samples")
     parser.add_argument("--shape", action="append", default=[], metavar="NAME=1,3,640,640", help="binds dynamic dimensions")
     parser.add_argument("-o", "--output", type=Path, required=True)
@@ -76,7 +78,7 @@ def run(options: argparse.Namespace) -> None:
     if options.repair != "none" or options.observer == AUTO:
         parameters, notes, poor = _repaired(options, model, data)
     else:
-        parameters, notes, poor = _calibrated(options, model, data, load_chip(options.hw) if options.hw else None)
+        parameters, notes, poor = _calibrated(options, model, data, load_machine(options.hw) if options.hw else None)
     if sys.stderr.isatty():
         print(file=sys.stderr)
     if options.output.suffix in SUFFIXES:
@@ -99,17 +101,23 @@ def _require_machine(options: argparse.Namespace) -> None:
     asked = f"--repair {options.repair}" if options.repair != "none" else "--observer auto" if options.observer == AUTO else None
     if asked and not options.hw:
         raise CompileError(f"{asked}: is judged on a machine's integers, and no machine was named; give --hw")
+    if options.types and not options.hw:
+        raise CompileError(f"{TYPE} {options.types[0]}: is a type of a machine's, and no machine was named; give --hw")
+    if options.output.suffix in SUFFIXES and options.types:
+        raise CompileError(f"-o {options.output}: encodings cannot say types of a machine's; give -o params.yaml")
     if options.output.suffix in SUFFIXES and not options.hw:
         raise CompileError(f"-o {options.output}: encodings hold the scales of a machine; give --hw")
     if options.output.suffix in SUFFIXES and options.repair != "none":
         raise CompileError(f"-o {options.output}: encodings cannot say what was repaired; give -o params.yaml")
 
 
-def _calibrated(options: argparse.Namespace, model: NormalModel, data: Samples, chip: Chip | None) -> Found:
+def _calibrated(options: argparse.Namespace, model: NormalModel, data: Samples, machine: Machine | None) -> Found:
     """Of every float tensor, so that the file serves several machines; of operators in steps those of this machine, without one
     those of any."""
+    chip = machine.chip if machine else None
     numerics = chip.numerics if chip else None
     model = decomposed(model, chip, finest=None) if chip else decomposed_everywhere(model)
+    typed = Network(model, select_model(model, machine), machine).typed(options.types) if machine and options.types else None
     observer = options.observer or (default_observer(numerics) if numerics else "minmax")
     samples = 0
 
@@ -124,6 +132,7 @@ def _calibrated(options: argparse.Namespace, model: NormalModel, data: Samples, 
         [n for n in calibrated_tensors(model.proto, model.types) if n not in model.fixed],
         observer=observer,
         numerics=numerics,
+        others={n: numerics.of(codes) for n, codes in typed.types.items()} if typed and numerics else {},
         percent=options.percent,
         progress=progress,
         computed_by=model,
@@ -131,7 +140,7 @@ def _calibrated(options: argparse.Namespace, model: NormalModel, data: Samples, 
     )
     adjusted = adjust_ranges(model.proto, ranges, model.divided)
     label = f"percentile {options.percent:g}" if observer == "percentile" else observer
-    parameters = Parameters(adjusted.ranges, label, samples, **_of(options, model), hardware=chip.name if chip else "")
+    parameters = Parameters(adjusted.ranges, label, samples, **_of(options, model, typed), hardware=chip.name if chip else "")
     poor = [p for p in joined_parts(model.proto, adjusted.ranges, numerics) if p.poor] if numerics else []
     return parameters, adjusted.notes, poor
 
@@ -139,22 +148,23 @@ def _calibrated(options: argparse.Namespace, model: NormalModel, data: Samples, 
 def _repaired(options: argparse.Namespace, model: NormalModel, data: Samples) -> Found:
     """Of the tensors that one machine holds."""
     machine = load_machine(options.hw)
-    model = decomposed(model, machine.chip)
-    network = Network(model, select_model(model, machine), machine)
+    model = decomposed_as_asked(model, machine.chip, (), options.types, {})
+    network = Network(model, select_model(model, machine), machine).typed(options.types)
     effort = effort_of(options.repair, network, data, real=True)
     found = prepared(network, data, options.observer, effort, show_progress)
     numerics = machine.chip.numerics
     ranges = {n: r for n, r in found.quantization.ranges.items() if n not in network.selection.fixed}
     parameters = Parameters(
-        ranges, found.label, found.samples or 0, **_of(options, model), hardware=machine.chip.name, repair=found.repair
+        ranges, found.label, found.samples or 0, **_of(options, model, network), hardware=machine.chip.name, repair=found.repair
     )
     kept = {name: r for name, r in ranges.items() if isinstance(r, Range)}
     said = [f"{t.step}: {'kept' if t.kept else 'left out'}, {t.why}" for t in found.tried]
     return parameters, (*found.notes, *said), [p for p in joined_parts(found.network.model.proto, kept, numerics) if p.poor]
 
 
-def _of(options: argparse.Namespace, model: NormalModel) -> dict[str, Any]:
-    return {"data": str(options.data), "model": options.model.name, "sources": tensor_sources(model.proto)}
+def _of(options: argparse.Namespace, model: NormalModel, typed: Network | None) -> dict[str, Any]:
+    said = {} if typed is None else {"types": typed.types, "weight_types": typed.weight_types}
+    return {"data": str(options.data), "model": options.model.name, "sources": tensor_sources(model.proto), **said}
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ from toolchain.api import Build, BuildOptions, build
 from toolchain.cli.application import reported, require_writable
 from toolchain.cli.arrays import npz_arrays
 from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
-from toolchain.cli.option_values import input_shapes
+from toolchain.cli.option_values import add_types, input_shapes
 from toolchain.errors import CompileError
 from toolchain.files import write_whole
 from toolchain.hw import shipped_names
@@ -207,6 +207,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--calib", help="calibration data, as npu-build takes it")
     parser.add_argument("--calib-images", type=count, default=64, help="stamps to calibrate on without --calib (default 64)")
     parser.add_argument("--observer", choices=OBSERVERS, help="default by the machine")
+    add_types(parser)
     parser.add_argument("--shape", help="NAME=1,3,224,224 binds a dynamic input; the batch must be 1")
     parser.add_argument("--mean", type=float, default=0.0, help="of --npz: subtracted from x (default 0)")
     parser.add_argument("--std", type=divisor, default=1.0, help="of --npz: then divides x (default 1)")
@@ -234,7 +235,9 @@ def run(given: Any) -> list[Scores]:
         builds = {
             machine: build(
                 given.model,
-                BuildOptions(machine, calibration, shapes=shapes, level=given.level, observer=given.observer),
+                BuildOptions(
+                    machine, calibration, shapes=shapes, level=given.level, observer=given.observer, types=tuple(given.types)
+                ),
             )
             for machine in machines
         }

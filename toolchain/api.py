@@ -19,15 +19,13 @@ from toolchain.checking import checked, host_reasons
 from toolchain.codegen import MAIN, Container, container_to_bytes, entries_to_bytes
 from toolchain.compiling import Compiled, Dump, Progress, compile_model, select_model, silent
 from toolchain.export.qdq import qdq_model
-from toolchain.frontend import NormalModel, load_model
-from toolchain.hw.chip import Chip
+from toolchain.frontend import load_model
 from toolchain.isa import Machine, load_machine
 from toolchain.judging import Data, data_in_other_shapes, data_of, judged_warnings, random_warnings, to_judge_on
 from toolchain.options import BuildOptions
-from toolchain.passes.decompose import decomposed
 from toolchain.passes.given import clamped
 from toolchain.passes.named import named_nodes
-from toolchain.passes.typed import asked_types, weighted
+from toolchain.passes.typed import decomposed_as_asked
 from toolchain.repair.network import Network
 from toolchain.repair.prepare import Prepared, effort_of, prepared, prepared_alike, prepared_by_file
 from toolchain.report import agreed, calibration_warnings, host_warnings
@@ -98,39 +96,18 @@ def _started(
     """first: another entry of the file, by whose ranges this one is quantized."""
     progress("load", 0, None)
     model = load_model(path, options.shapes, static_ranges=options.static_ranges)
-    model = _divided(model, machine.chip, options)
+    hosted = named_nodes(model.nodes, options.host_nodes)
+    said = {} if options.parameters is None else read_parameters(Path(options.parameters)).quantization.types
+    model = decomposed_as_asked(model, machine.chip, hosted, options.types, said)
     selection = select_model(model, machine, dump, options.host_nodes)
     data = data_of(model, options) if first is None else data_in_other_shapes(model, options, first.calibrated.network.model)
     samples = data.given if first is not None or options.parameters is not None else to_calibrate_on(data.given)
     model, unread = agreed(model, islice(samples, _AGREEMENT_SAMPLES))
-    network = Network(model, selection, machine, named_nodes(model.nodes, options.host_nodes))
-    asked = asked_types(
-        model.graph,
-        model.nodes,
-        options.types,
-        machine.chip,
-        network.held,
-        weighted(model, network.weighted) if options.types else {},
-    )
-    network = replace(network, types=network.on_chip(asked.tensors), weight_types=asked.weights)
+    network = Network(model, selection, machine, hosted).typed(options.types)
     if first is None or options.parameters is not None:
         calibrated = _prepared(network, options, samples, progress)
         return _Started(data, calibrated, calibrated.samples, unread)
     return _Started(data, prepared_alike(network, first.calibrated), first.calibrated_on, unread)
-
-
-def _divided(model: NormalModel, chip: Chip, options: BuildOptions) -> NormalModel:
-    """With steps in the place of the operators that the machine wants so, for the codes that are asked for."""
-    hosts = named_nodes(model.nodes, options.host_nodes)
-    divided = decomposed(model, chip, hosts)
-    if divided.undivided is None or len(chip.code_types) == 1:
-        return divided
-    given = {} if options.parameters is None else read_parameters(Path(options.parameters)).quantization.types
-    computed = [one for one in options.types if one.rpartition("=")[2] in chip.code_types]
-    asked = asked_types(divided.graph, divided.nodes, computed, chip, divided.types, weighted(divided, divided.graph.nodes))
-    types = {**given, **asked.tensors}
-    finest = max(codes.bits for codes in chip.code_types)
-    return decomposed(model, chip, hosts, {name for name, codes in types.items() if codes.bits == finest})
 
 
 def _built(

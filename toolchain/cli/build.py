@@ -25,7 +25,17 @@ from toolchain.cli.application import (
 )
 from toolchain.cli.build_report import error_reports, report
 from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
-from toolchain.cli.option_values import dump_files, dumper, entry_shapes, input_shapes, judging_data, qdq_files
+from toolchain.cli.option_values import (
+    TYPE,
+    TYPE_FORM,
+    TYPE_HELP,
+    dump_files,
+    dumper,
+    entry_shapes,
+    input_shapes,
+    judging_data,
+    qdq_files,
+)
 from toolchain.cli.progress import shown
 from toolchain.errors import CompileError
 from toolchain.files import naming
@@ -63,9 +73,7 @@ def build_command(
     ] = None,
     type_: Annotated[
         list[str] | None,
-        typer.Option(
-            "--type", metavar="NAME=TYPE", help="Codes of a tensor, of weights, or of what nodes or a pattern make. Repeatable."
-        ),
+        typer.Option(TYPE, metavar=TYPE_FORM, help=TYPE_HELP),
     ] = None,
     static_ranges: Annotated[
         bool, typer.Option("--static-ranges", help="Calibrate what the model quantizes by a range of each run.")

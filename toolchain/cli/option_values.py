@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,15 @@ from toolchain.files import is_stream, naming
 
 if TYPE_CHECKING:
     from toolchain.compiling import Dump
+
+
+TYPE, TYPE_FORM = "--type", "NAME=TYPE"
+TYPE_HELP = "Codes of a tensor, of weights, or of what nodes or a pattern make. Repeatable."
+
+
+def add_types(parser: argparse.ArgumentParser) -> None:
+    """--type of a script, as npu-build has it: `types`, NAME=TYPE of each."""
+    parser.add_argument(TYPE, dest="types", action="append", default=[], metavar=TYPE_FORM, help=TYPE_HELP)
 
 
 def entry_shapes(given: Sequence[str]) -> dict[str, dict[str, tuple[int, ...]]]:

@@ -12,6 +12,7 @@ from toolchain.errors import CompileError
 from toolchain.frontend import NormalModel
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
+from toolchain.passes.decompose import decomposed
 from toolchain.passes.named import named_nodes
 
 
@@ -89,6 +90,21 @@ def asked_types(
         way_out = "  help: the parameters file that scripts/calibrate.py writes lists the tensors, --explain the nodes"
         raise CompileError("\n".join([*faults, way_out]))
     return AskedTypes(tensors, weights)
+
+
+def decomposed_as_asked(
+    model: NormalModel, chip: Chip, host_nodes: Collection[str], asked: Sequence[str], said: Mapping[str, CodeType]
+) -> NormalModel:
+    """With steps in the place of the operators that the machine wants so, for the codes that are asked for. asked: NAME=TYPE;
+    said: by tensor, those of a parameters file."""
+    divided = decomposed(model, chip, host_nodes)
+    if divided.undivided is None or len(chip.code_types) == 1:
+        return divided
+    computed = [one for one in asked if one.rpartition("=")[2] in chip.code_types]
+    found = asked_types(divided.graph, divided.nodes, computed, chip, divided.types, weighted(divided, divided.graph.nodes))
+    finest = max(codes.bits for codes in chip.code_types)
+    fine = {name for name, codes in {**said, **found.tensors}.items() if codes.bits == finest}
+    return decomposed(model, chip, host_nodes, fine)
 
 
 def _named(name: str, known: Collection[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -19,6 +19,7 @@ from toolchain.passes.given import clamped, selected
 from toolchain.passes.named import named_nodes
 from toolchain.passes.quantize import quantize
 from toolchain.passes.select import Selection
+from toolchain.passes.typed import asked_types, weighted
 from toolchain.repair.factors import scaled_model
 from toolchain.runtime import Session
 
@@ -66,6 +67,13 @@ class Network:
     @property
     def chip(self) -> Chip:
         return self.machine.chip
+
+    def typed(self, asked: Sequence[str]) -> Network:
+        """With the types that NAME=TYPE of each --type ask for. Raises CompileError with every fault of them."""
+        if not asked:
+            return self
+        found = asked_types(self.model.graph, self.model.nodes, asked, self.chip, self.held, weighted(self.model, self.weighted))
+        return replace(self, types=self.on_chip(found.tensors), weight_types=found.weights)
 
     def on_chip(self, types: Mapping[str, CodeType]) -> dict[str, CodeType]:
         """types: by tensor of the model. Of a tensor that the chip does not hold since a clamp behind it is fused, what that

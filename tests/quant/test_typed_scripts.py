@@ -1,0 +1,98 @@
+"""--type of calibrate.py and evaluate.py is npu-build's: what it asks for is in the file, and the build is the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from models import convolution_net, model, node
+
+from quant.file import read_parameters
+from quant.fixed_point.core.codes import CodeType
+from toolchain.api import BuildOptions, build
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+MACHINE = "transformer64"
+
+
+def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, str(SCRIPTS / script), *map(str, arguments)], capture_output=True, text=True)
+
+
+def typed(*types: str) -> list[str]:
+    return [part for one in types for part in ("--type", one)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    onnx.save(convolution_net(), tmp_path / "net.onnx")
+    tailed = np.random.default_rng(0).standard_normal((24, 3, 8, 8)) ** 7  # in 8 bits the least error cuts its ends off
+    np.savez(tmp_path / "c.npz", x=tailed.astype(np.float32))
+    return tmp_path
+
+
+@pytest.mark.parametrize("more", [[], ["--observer", "mse"], ["--repair", "fast"]])
+def test_a_calibrated_file_says_the_types_that_were_asked_for(more: list[str], folder: Path) -> None:
+    asked = ("c_node=int16", "w2=int4")
+    net, data, parameters = folder / "net.onnx", folder / "c.npz", folder / "p.yaml"
+    done = run("calibrate.py", net, "--data", data, "--hw", MACHINE, *more, *typed(*asked), "-o", parameters)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = read_parameters(parameters)
+    assert found.types["r"] == CodeType.INT16 and set(found.types) <= {"c", "r"}  # the clamp is fused: r is what is made
+    assert found.weight_types == {"d_node": CodeType.INT4}
+    names = {"--observer": "observer", "--repair": "repair"}
+    options = BuildOptions(MACHINE, calibration=str(data), types=asked, **{names[more[0]]: more[1]} if more else {})  # type: ignore[arg-type]
+    assert build(net, BuildOptions(MACHINE, parameters=str(parameters))).data == build(net, options).data
+
+
+def test_steps_have_the_bounds_of_their_types(tmp_path: Path) -> None:
+    made = [node("LayerNormalization", "x g b", "y", axis=-1)]
+    constants = {"g": np.linspace(0.5, 2, 16, dtype=np.float32), "b": np.linspace(-1, 1, 16, dtype=np.float32)}
+    net, data = tmp_path / "net.onnx", tmp_path / "c.npz"
+    onnx.save(model(made, {"x": [1, 4, 16]}, ["y"], constants), net)
+    np.savez(data, x=np.random.default_rng(0).standard_normal((8, 4, 16)).astype(np.float32))
+    line = (net, "--data", data, "--hw", MACHINE, "--type", "LayerNormalization=int16", "-o", tmp_path / "p.yaml")
+    done = run("calibrate.py", *line)
+    assert (done.returncode, done.stderr) == (0, "")
+    options = BuildOptions(MACHINE, calibration=str(data), types=("LayerNormalization=int16",))
+    assert build(net, BuildOptions(MACHINE, parameters=str(tmp_path / "p.yaml"))).data == build(net, options).data
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--type", "r=int16"], "--type r=int16: is a type of a machine's, and no machine was named; give --hw"),
+        (
+            ["--type", "r=int16", "--hw", MACHINE, "-o", "p.encodings"],
+            "-o p.encodings: encodings cannot say types of a machine's; give -o params.yaml",
+        ),
+        (
+            ["--type", "r", "--hw", MACHINE],
+            "--type r: must be NAME=TYPE, such as conv1=int16\n"
+            "  help: the parameters file that scripts/calibrate.py writes lists the tensors, --explain the nodes",
+        ),
+    ],
+)
+def test_types_that_cannot_be_are_refused(more: list[str], message: str, folder: Path) -> None:
+    output = [] if "-o" in more else ["-o", folder / "p.yaml"]
+    done = run("calibrate.py", folder / "net.onnx", "--data", folder / "c.npz", *output, *more)
+    assert (done.returncode, done.stderr) == (2, message + "\n")
+
+
+def test_evaluation_is_of_the_types_that_were_asked_for(tmp_path: Path) -> None:
+    signs = np.where(np.random.default_rng(1).random((4, 16)) < 0.5, -1, 1).astype(np.float32)  # exact in any type of weights
+    onnx.save(model([node("Gemm", "x w", "y", transB=1)], {"x": [1, 16]}, ["y"], {"w": signs}), tmp_path / "net.onnx")
+    x = np.random.default_rng(0).standard_normal((8, 1, 16)).astype(np.float32)
+    np.savez(tmp_path / "c.npz", x=x)
+    np.savez(tmp_path / "labelled.npz", x=x, y=np.zeros(8, np.int64))
+    line = (tmp_path / "net.onnx", "--hw", MACHINE, "--npz", tmp_path / "labelled.npz", "--calib", tmp_path / "c.npz")
+    plain, fine = (run("evaluate.py", *line, *typed(*types)) for types in ((), ("x=int16", "y=int16")))
+    assert (plain.returncode, fine.returncode, fine.stderr) == (0, 0, "")
+    decibels = [float(done.stdout.split("logits ")[1].split(" dB")[0]) for done in (plain, fine)]
+    assert decibels[1] > decibels[0] + 30
+    refused = run("evaluate.py", *line, *typed("z=int16"))
+    assert refused.returncode == 2 and refused.stderr.startswith("--type z=int16: the chip holds no such tensor")
