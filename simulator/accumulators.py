@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolchain.machine import MachineOp
-from toolchain.machine.operation import Sums
+from toolchain.machine.access import Sums
 
 
 class AccumulatorState:

@@ -38,14 +38,16 @@ from toolchain.machine import (
     demand,
     suspects,
 )
-from toolchain.machine.parameter import Need
+from toolchain.machine.parameters.description import Need
 from toolchain.machine.registry import OPERATIONS
 
 WHOLE = '''
 from collections.abc import Iterator
 from dataclasses import dataclass
-from toolchain.machine.operation import NOTHING, Access, Demand, MachineOp
-from toolchain.machine.parameter import operand_address
+from toolchain.machine.access import Access
+from toolchain.machine.traffic import NOTHING, Demand
+from toolchain.machine.operation import MachineOp
+from toolchain.machine.parameters.addresses import operand_address
 
 @dataclass(frozen=True, slots=True)
 class Negate(MachineOp):

@@ -82,7 +82,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     def fails(parameters: Parameters) -> str:
         raise RuntimeError("no")
 
-    monkeypatch.setattr("quant.file.render_parameters", fails)
+    monkeypatch.setattr("quant.file.write.render_parameters", fails)
     with pytest.raises(RuntimeError):
         write_parameters(path, Parameters({"x": Range(0, 2)}))
     assert path.read_text() == before and list(tmp_path.iterdir()) == [path]

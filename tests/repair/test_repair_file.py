@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from unequal_networks import convolutions, normed, samples
 
-from quant.file import Parameters, array_file, read_parameters, write_parameters
+from quant.file import Parameters, read_parameters, write_parameters
 from quant.observe import Range
 from quant.parameters import WeightQuant
-from quant.repair.file import Repair
+from quant.repair.file import Repair, array_file
 from quant.repair.step import LayerParameters, Offset, Quantization
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError, ConfigError

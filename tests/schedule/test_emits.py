@@ -20,7 +20,7 @@ from toolchain.codegen import Region
 from toolchain.hw.units import SUMS
 from toolchain.isa import Machine, decode, load_machine
 from toolchain.machine import Convolution, Depthwise, Emit, EmitKind, MachineOp, MatrixProduct
-from toolchain.machine.operation import Sums
+from toolchain.machine.access import Sums
 from toolchain.runtime import Session, random_feeds, verify
 from toolchain.schedule.emits import SumPlaces
 

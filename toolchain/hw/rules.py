@@ -18,7 +18,7 @@ from toolchain.hw.validation import suggest
 
 Broken = tuple[KeyPath, str]
 
-MOST_SPACES = 16  # of Space in toolchain.machine.parameter
+MOST_SPACES = 16  # of Space in toolchain.machine.parameters.spaces
 _MOST_UNITS = 64  # queues of a machine
 _LARGEST_SIDE = 1 << 14  # of the array: far above any that was built
 

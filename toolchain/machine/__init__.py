@@ -1,21 +1,12 @@
 """What a chip can be asked to do: its operations, each with its parameters, bytes, time and limits."""
 
+from toolchain.machine.access import Access
+from toolchain.machine.capability import broken_capability, suspects
 from toolchain.machine.codes import by_type, code_bytes, table_bytes
 from toolchain.machine.demands import Demands, demands
 from toolchain.machine.flow import Flow, accesses_at, dispatched, op_number, reached
 from toolchain.machine.layout import PARAMETER_BYTES, PARAMETERS, group_bytes, memory_type, weight_bytes
-from toolchain.machine.operation import (
-    NOTHING,
-    Access,
-    Demand,
-    MachineOp,
-    Traffic,
-    accesses,
-    broken_capability,
-    columns_of,
-    demand,
-    suspects,
-)
+from toolchain.machine.operation import MachineOp, accesses, columns_of, demand
 from toolchain.machine.operations.addend import ADDEND, WithAddend
 from toolchain.machine.operations.again import Again
 from toolchain.machine.operations.block import Block
@@ -39,8 +30,10 @@ from toolchain.machine.operations.softmax import Softmax
 from toolchain.machine.operations.table import TABLE_FUNCTIONS, Table, TableFunction, lacking, rated_as
 from toolchain.machine.operations.wait import Wait
 from toolchain.machine.operations.window import WeightedWindowOp, WindowOp
-from toolchain.machine.parameter import Need, Parameter, Space
+from toolchain.machine.parameters.description import Need, Parameter
+from toolchain.machine.parameters.spaces import Space
 from toolchain.machine.strided import Residues, byte_view, moved, overlap, range_text, repeats_itself, residues
+from toolchain.machine.traffic import NOTHING, Demand, Traffic
 
 __all__ = [
     "ADDEND",

@@ -9,7 +9,8 @@ import numpy as np
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.columns import Column
-from toolchain.machine.operation import MachineOp, Traffic, alike, columns_of
+from toolchain.machine.operation import MachineOp, alike, columns_of
+from toolchain.machine.traffic import Traffic
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from dataclasses import replace
 from toolchain.bounds import DISPATCHED_OPERATIONS
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
+from toolchain.machine.access import Access
 from toolchain.machine.front_end import FrontEnd, Index
-from toolchain.machine.operation import Access, MachineOp, accesses
+from toolchain.machine.operation import MachineOp, accesses
 from toolchain.machine.operations.control import ControlOp
 from toolchain.machine.operations.load_base import LoadBase
 

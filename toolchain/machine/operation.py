@@ -9,124 +9,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, fields
 from functools import cache
-from itertools import chain
 from operator import attrgetter
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
-from toolchain.machine.codes import by_type
+from toolchain.machine.access import Access, Sums
 from toolchain.machine.columns import Whole
-from toolchain.machine.parameter import Limit, Need, Parameter, TypeList
-
-Operation = TypeVar("Operation", bound="MachineOp")
-
-
-class Traffic(NamedTuple):
-    """What an operation moves at one memory; burst bytes: the same in whole bursts, which its ports are charged."""
-
-    space: int
-    read_bytes: Whole = 0
-    write_bytes: Whole = 0
-    read_burst_bytes: Whole = 0
-    write_burst_bytes: Whole = 0
-
-
-class Demand(NamedTuple):
-    """One operation alone on an idle machine. Bytes are totals, cycles are whole.
-
-    compute_cycles: what its unit needs with memories of no limit (DMA: bytes over the channel's rate).
-    latency_cycles: from start to the first byte, read and write latency of the memories touched.
-    macs: products, those with padding included.
-    traffic: one entry a memory, in order of their codes; memories of no bytes may be among them.
-    """
-
-    compute_cycles: Whole = 0
-    latency_cycles: Whole = 0
-    macs: Whole = 0
-    traffic: tuple[Traffic, ...] = ()
-
-    def at(self, space: int) -> Traffic:
-        """What it moves at one memory."""
-        return next((t for t in self.traffic if t.space == space), Traffic(space))
-
-
-NOTHING = Demand()
-Block = tuple[int, int, tuple[tuple[int, int], ...]]  # first byte, contiguous run, (count, stride) outermost first
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """Bytes address + sum(i_k strides[k]) + j for i_k < counts[k], j < inner_bytes; strides are not negative.
-
-    exact: every one of these bytes is touched; else they are a box that holds all that are. in_step: a read that goes
-    element by element with the write, so that both may be the same bytes.
-    """
-
-    space: int  # a code of `chip.spaces`
-    address: int
-    counts: tuple[int, ...]
-    strides: tuple[int, ...]
-    inner_bytes: int
-    write: bool
-    in_step: bool = False
-    exact: bool = True
-    end: int = field(init=False, compare=False)  # one past the last byte touched
-
-    def __post_init__(self) -> None:
-        end = self.address + self.inner_bytes
-        for n, stride in zip(self.counts, self.strides):
-            end = end + (n - 1) * stride
-        object.__setattr__(self, "end", end)
-
-    @property
-    def block(self) -> Block:
-        """The same bytes with dimensions of one element dropped and those that continue the run merged into it."""
-        run = self.inner_bytes
-        outer: list[tuple[int, int]] = []
-        for n, stride in zip(reversed(self.counts), reversed(self.strides)):
-            if n == 1:
-                continue
-            if not outer and stride == run:
-                run *= n
-            elif outer and stride == outer[-1][0] * outer[-1][1]:
-                outer[-1] = (outer[-1][0] * n, outer[-1][1])
-            else:
-                outer.append((n, stride))
-        return self.address, run, tuple(reversed(outer))
-
-    @property
-    def bytes(self) -> int:
-        total = self.inner_bytes
-        for n in self.counts:
-            total = total * n  # columns are shared: nothing is changed in place
-        return total
-
-
-class Sums(NamedTuple):
-    """shape: of the sums made. accumulate: added to those that lie there. emit: written out, so that none stay. address: where
-    they lie, if the accumulators are a memory. dataflow: by which they are made, of the array's."""
-
-    shape: tuple[Whole, ...]
-    accumulate: Whole
-    emit: Whole
-    address: Whole
-    dataflow: Whole = 0
-
-    @property
-    def total(self) -> Whole:
-        found = 1
-        for size in self.shape:
-            found = found * size
-        return found
-
+from toolchain.machine.parameters.description import Limit, Need, Parameter, TypeList
+from toolchain.machine.traffic import Demand
 
 MEMBERS = ("NAME", "ENGINE", "needed", "ranges", "demand", "broken")
+Operation = TypeVar("Operation", bound="MachineOp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,95 +161,9 @@ def columns_of(ops: Sequence[Operation]) -> Operation:
     return cls(*np.ascontiguousarray(table.T))
 
 
-def broken_capability(op: MachineOp, chip: Chip) -> str | None:
-    """The reason why this machine cannot run the operation, or None."""
-    for name, least in op.sizes():
-        if getattr(op, name) < least:
-            return f"{name}={getattr(op, name)}, must be at least {least}"
-    checks = (_unknown_bases(op, chip), _unknown_types(op, chip), op.broken(chip), _beyond(op, chip))
-    return next(chain.from_iterable(checks), None)
-
-
-def suspects(ops: Sequence[MachineOp], chip: Chip) -> NDArray[np.bool_]:
-    """bool[op]: whether sizes, base registers, types or `limits` let `broken_capability` find something. What `broken` finds
-    is seen one operation at a time."""
-    found = np.zeros(len(ops), bool)
-    for members in alike(ops).values():
-        found[members] = _outside(columns_of([ops[i] for i in members]), chip)
-    return found
-
-
 def alike(ops: Sequence[MachineOp]) -> dict[tuple[type[MachineOp], int], list[int]]:
     """The indexes of operations of one class on one unit, which columns can hold."""
     found: dict[tuple[type[MachineOp], int], list[int]] = {}
     for index, op in enumerate(ops):
         found.setdefault((type(op), op.number()), []).append(index)
     return found
-
-
-def _outside(op: MachineOp, chip: Chip) -> Whole:
-    """Where a parameter is outside its size, its base registers, its type or its limit."""
-    found: Whole = False
-    for name, least in op.sizes():
-        found = found | (getattr(op, name) < least)
-    for name, _ in op.based():
-        value = getattr(op, name)
-        found = found | (value < 0) | (value > op.need(name, chip).high)
-    for name, types in op.type_numbers():
-        value = getattr(op, name)
-        found = found | (value < 0) | (value >= len(types.of(chip)))
-    for name, kind in op.typed():
-        value, number = getattr(op, name), getattr(op, kind)
-        low, high = (by_type(number, chip.code_types, end) for end in (attrgetter("low"), attrgetter("high")))
-        found = found | (value < low) | (value > high)
-    for together in op.limited().values():
-        for name, limit in together:
-            most = limit.of(type(op), chip)
-            if most is not None:
-                found = found | (getattr(op, name) > most)
-    return found
-
-
-def _unknown_bases(op: MachineOp, chip: Chip) -> Iterator[str]:
-    for name, _ in op.based():
-        value = getattr(op, name)
-        if value and not 0 < value <= op.need(name, chip).high:
-            held = f"control.bases={chip.control.bases}"
-            known = op.need(name, chip).high or not chip.control.bases
-            yield f"{name}={value}, the machine has {held if known else f'{held}, and no control.operand_bases'}"
-
-
-def _unknown_types(op: MachineOp, chip: Chip) -> Iterator[str]:
-    """Numbers of no type, and codes that their type has not."""
-    for name, types in op.type_numbers():
-        if not 0 <= getattr(op, name) < len(types.of(chip)):
-            yield f"{name}={getattr(op, name)}, {types.keys} name {', '.join(types.of(chip))}"
-    for name, kind in op.typed():
-        value, codes = getattr(op, name), chip.code_types[int(getattr(op, kind))]
-        if not codes.low <= value <= codes.high:
-            yield f"{name}={value}, must be {codes.low}..{codes.high} ({codes})"
-
-
-def _beyond(op: MachineOp, chip: Chip) -> Iterator[str]:
-    """Parameters beyond the machine's `limits`; a pair [height, width] is one limit."""
-    for key, together in op.limited().items():
-        values = [getattr(op, name) for name, _ in together]
-        mosts = [limit.of(type(op), chip) for _, limit in together]
-        if any(most is not None and value > most for value, most in zip(values, mosts)):
-            text = together[0][1].text.format("x".join(map(str, values)))
-            yield f"{text}, limits.{op.NAME}.{key}={'x'.join(map(str, mosts))}"
-
-
-def traffic(unit: Unit, *operands: tuple[str, Whole, Whole]) -> tuple[Traffic, ...]:
-    """What a unit other than a DMA channel moves. operands: role, bytes read, bytes written."""
-    found: dict[int, list[Whole]] = {}
-    for role, read, write in operands:
-        total = found.setdefault(unit.roles[role], [0, 0])
-        total[0], total[1] = total[0] + read, total[1] + write
-    return tuple(Traffic(space, read, write, read, write) for space, (read, write) in sorted(found.items()))
-
-
-def latency_cycles(unit: Unit, chip: Chip, written: Whole = 1, roles: Sequence[str] = ("input",)) -> Whole:
-    """Of the slowest memory read, and of the one written where `written` is 1."""
-    read = max(chip.spaces[unit.roles[role]].memory.latency_cycles for role in roles)
-    return read + written * chip.spaces[unit.roles["output"]].memory.write_latency_cycles

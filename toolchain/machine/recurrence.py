@@ -16,7 +16,7 @@ import numpy as np
 from toolchain.hw.chip import Chip
 from toolchain.machine.columns import Column
 from toolchain.machine.demands import Demands
-from toolchain.machine.operation import Traffic
+from toolchain.machine.traffic import Traffic
 
 Service = tuple[int, int]  # a memory port, and cycles for which it serves one operation
 

@@ -7,9 +7,9 @@ from math import gcd
 
 import numpy as np
 
+from toolchain.machine.access import Access
 from toolchain.machine.columns import Whole
-from toolchain.machine.operation import Access
-from toolchain.machine.parameter import Space
+from toolchain.machine.parameters.spaces import Space
 
 Nest = tuple[tuple[int, int, int], ...]  # (bytes from first to last, stride, count), the longest stride first; the run at last
 _MOST_PARTS = 64  # of one access that are looked at one by one

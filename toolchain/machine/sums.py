@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import SUMS, Unit
+from toolchain.machine.access import Access, Sums
 from toolchain.machine.columns import Whole, most, where
-from toolchain.machine.operation import Access, Sums, latency_cycles
+from toolchain.machine.traffic import latency_cycles
 
 
 def sums_role(unit: Unit) -> str:

@@ -9,7 +9,7 @@ from toolchain.codegen import Container
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.machine import Flow
-from toolchain.machine.parameter import OPEN_LIMIT
+from toolchain.machine.parameters.description import OPEN_LIMIT
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.convolution.parameters import is_depthwise
 from toolchain.ops.kit.layout import NHWC

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import SUMS, Unit
 from toolchain.machine import Emit, EmitKind, MachineOp, MatrixProduct
-from toolchain.machine.operation import Sums
+from toolchain.machine.access import Sums
 
 
 class _Share(NamedTuple):

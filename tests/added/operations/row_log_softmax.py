@@ -6,8 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from toolchain.hw.chip import Chip
-from toolchain.machine.operation import Access, Demand, MachineOp, traffic
-from toolchain.machine.parameter import extent, multiplier, operand_address, operand_stride, shift, unit_number
+from toolchain.machine.access import Access
+from toolchain.machine.operation import MachineOp
+from toolchain.machine.parameters.addresses import operand_address, operand_stride
+from toolchain.machine.parameters.codes import multiplier, shift
+from toolchain.machine.parameters.extents import extent
+from toolchain.machine.parameters.numbers import unit_number
+from toolchain.machine.traffic import Demand, traffic
 from toolchain.machine.units.vector import needed_functions, rate_of, vector_demand
 
 PASSES = 3  # over a row: its maximum, the sum of exponentials, the quotients

@@ -7,20 +7,12 @@ from dataclasses import dataclass, fields
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
+from toolchain.machine.access import Access
 from toolchain.machine.codes import code_bytes
 from toolchain.machine.columns import Whole, where
-from toolchain.machine.operation import Access
-from toolchain.machine.parameter import (
-    code,
-    left_shift,
-    multiplier,
-    only_with,
-    operand_address,
-    operand_stride,
-    post_flag,
-    shift,
-    zero_point,
-)
+from toolchain.machine.parameters.addresses import operand_address, operand_stride
+from toolchain.machine.parameters.codes import code, left_shift, multiplier, shift, zero_point
+from toolchain.machine.parameters.modes import only_with, post_flag
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from toolchain.machine.front_end import FrontEnd
 from toolchain.machine.operations.control import BlockOp
-from toolchain.machine.parameter import block_number
+from toolchain.machine.parameters.numbers import block_number
 
 
 @dataclass(frozen=True, slots=True)

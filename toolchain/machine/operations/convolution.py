@@ -8,22 +8,18 @@ from typing import ClassVar
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
+from toolchain.machine.access import Access
 from toolchain.machine.columns import Whole, where
 from toolchain.machine.layout import group_bytes, weight_bytes
-from toolchain.machine.operation import Access, Demand
 from toolchain.machine.operations.addend import WithAddend, broken_post
 from toolchain.machine.operations.window import WeightedWindowOp
-from toolchain.machine.parameter import (
-    Limit,
-    code_type,
-    dataflow,
-    extent,
-    operand_base_of,
-    sums_address,
-    unit_number,
-    weight_group,
-    weight_type,
-)
+from toolchain.machine.parameters.addresses import operand_base_of, sums_address
+from toolchain.machine.parameters.codes import code_type, weight_type
+from toolchain.machine.parameters.description import Limit
+from toolchain.machine.parameters.extents import extent, weight_group
+from toolchain.machine.parameters.modes import dataflow
+from toolchain.machine.parameters.numbers import unit_number
+from toolchain.machine.traffic import Demand
 from toolchain.machine.units.array import operand_reads, product_cycles
 
 

@@ -6,21 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from toolchain.hw.chip import Chip
+from toolchain.machine.access import Access
 from toolchain.machine.columns import Whole
 from toolchain.machine.layout import weight_bytes
-from toolchain.machine.operation import Access, Demand
 from toolchain.machine.operations.window import WeightedWindowOp, broken_choice
-from toolchain.machine.parameter import (
-    Limit,
-    code_type,
-    dataflow,
-    depthwise_mode,
-    extent,
-    operand_base_of,
-    sums_address,
-    unit_number,
-    weight_type,
-)
+from toolchain.machine.parameters.addresses import operand_base_of, sums_address
+from toolchain.machine.parameters.codes import code_type, weight_type
+from toolchain.machine.parameters.description import Limit
+from toolchain.machine.parameters.extents import extent
+from toolchain.machine.parameters.modes import dataflow, depthwise_mode
+from toolchain.machine.parameters.numbers import unit_number
+from toolchain.machine.traffic import Demand
 from toolchain.machine.units.array import depthwise_cycles
 
 

@@ -7,23 +7,16 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from toolchain.hw.chip import Chip
+from toolchain.machine.access import Access
 from toolchain.machine.codes import code_bytes
 from toolchain.machine.columns import Whole, where
-from toolchain.machine.operation import Access, Demand, MachineOp, traffic
-from toolchain.machine.parameter import (
-    code,
-    code_type,
-    extent,
-    function,
-    left_shift,
-    multiplier,
-    operand_address,
-    operand_base_of,
-    operand_stride,
-    shift,
-    unit_number,
-    zero_point,
-)
+from toolchain.machine.operation import MachineOp
+from toolchain.machine.parameters.addresses import operand_address, operand_base_of, operand_stride
+from toolchain.machine.parameters.codes import code, code_type, left_shift, multiplier, shift, zero_point
+from toolchain.machine.parameters.extents import extent
+from toolchain.machine.parameters.modes import function
+from toolchain.machine.parameters.numbers import unit_number
+from toolchain.machine.traffic import Demand, traffic
 from toolchain.machine.units.vector import needed_functions, rate_of, vector_demand
 
 

@@ -9,28 +9,20 @@ from typing import ClassVar
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import SUMS
+from toolchain.machine.access import Access
 from toolchain.machine.codes import code_bytes, table_bytes
 from toolchain.machine.columns import Whole, where
 from toolchain.machine.layout import PARAMETER_BYTES
-from toolchain.machine.operation import Access, Demand, MachineOp, traffic
+from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.addend import WithAddend, broken_post
 from toolchain.machine.operations.window import read_of
-from toolchain.machine.parameter import (
-    code,
-    code_type,
-    extent,
-    multiplier,
-    only_with,
-    operand_address,
-    operand_stride,
-    post_flag,
-    shift,
-    sums_address,
-    sums_kind,
-    unit_number,
-    zero_point,
-)
+from toolchain.machine.parameters.addresses import operand_address, operand_stride, sums_address
+from toolchain.machine.parameters.codes import code, code_type, multiplier, shift, zero_point
+from toolchain.machine.parameters.extents import extent
+from toolchain.machine.parameters.modes import only_with, post_flag, sums_kind
+from toolchain.machine.parameters.numbers import unit_number
 from toolchain.machine.sums import broken_sums_address, sums_role
+from toolchain.machine.traffic import Demand, traffic
 from toolchain.machine.units.vector import needed_functions, rate_of, vector_demand
 
 

@@ -5,23 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from toolchain.hw.chip import Chip
+from toolchain.machine.access import Access
 from toolchain.machine.codes import code_bytes
-from toolchain.machine.operation import Access, Demand
 from toolchain.machine.operations.move import Move
-from toolchain.machine.parameter import (
-    OUTER,
-    Space,
-    base_of,
-    code,
-    code_type,
-    dma_channel,
-    extent,
-    memory_address,
-    memory_space,
-    move_count,
-    move_stride,
-    space_of,
-)
+from toolchain.machine.parameters.addresses import OUTER, base_of, memory_address, move_stride
+from toolchain.machine.parameters.codes import code, code_type
+from toolchain.machine.parameters.extents import extent, move_count
+from toolchain.machine.parameters.numbers import dma_channel
+from toolchain.machine.parameters.spaces import Space, memory_space, space_of
+from toolchain.machine.traffic import Demand
 from toolchain.machine.units.dma import End, move_demand
 
 

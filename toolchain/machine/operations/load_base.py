@@ -7,23 +7,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from toolchain.hw.chip import Chip
+from toolchain.machine.access import Access
 from toolchain.machine.columns import Whole
 from toolchain.machine.front_end import FrontEnd
-from toolchain.machine.operation import Access, Demand, MachineOp
+from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.move import unreached
-from toolchain.machine.parameter import (
-    Space,
-    base_number,
-    base_of,
-    base_offset,
-    base_scale,
-    dma_channel,
-    index_limit,
-    memory_address,
-    memory_space,
-    space_of,
-    word_size,
-)
+from toolchain.machine.parameters.addresses import base_number, base_of, base_offset, base_scale, memory_address
+from toolchain.machine.parameters.numbers import dma_channel, index_limit, word_size
+from toolchain.machine.parameters.spaces import Space, memory_space, space_of
+from toolchain.machine.traffic import Demand
 from toolchain.machine.units.dma import End, move_demand
 
 

@@ -7,30 +7,19 @@ from dataclasses import dataclass
 
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
+from toolchain.machine.access import Access, Sums
 from toolchain.machine.codes import by_type, code_bytes
 from toolchain.machine.columns import Whole, where
-from toolchain.machine.operation import Access, Demand, MachineOp, Sums, traffic
+from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.window import broken_choice, read_of
-from toolchain.machine.parameter import (
-    Limit,
-    batch_count,
-    batch_stride,
-    code,
-    code_type,
-    dataflow,
-    extent,
-    flag,
-    multiplier,
-    on_the_way_out,
-    operand_address,
-    operand_base_of,
-    operand_stride,
-    shift,
-    sums_address,
-    unit_number,
-    zero_point,
-)
+from toolchain.machine.parameters.addresses import batch_stride, operand_address, operand_base_of, operand_stride, sums_address
+from toolchain.machine.parameters.codes import code, code_type, multiplier, shift, zero_point
+from toolchain.machine.parameters.description import Limit
+from toolchain.machine.parameters.extents import batch_count, extent
+from toolchain.machine.parameters.modes import dataflow, flag, on_the_way_out
+from toolchain.machine.parameters.numbers import unit_number
 from toolchain.machine.sums import array_latency_cycles, broken_accumulators, sums_accesses, sums_moved
+from toolchain.machine.traffic import Demand, traffic
 from toolchain.machine.units.array import matrix_rate, operand_reads, product_cycles
 
 

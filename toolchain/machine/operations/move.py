@@ -9,7 +9,7 @@ from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
 from toolchain.machine.columns import Whole
 from toolchain.machine.operation import MachineOp
-from toolchain.machine.parameter import space_of
+from toolchain.machine.parameters.spaces import space_of
 
 MOST_DIMENSIONS = 4  # strided counts of a move
 

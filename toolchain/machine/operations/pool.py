@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from toolchain.hw.chip import Chip
+from toolchain.machine.access import Access
 from toolchain.machine.codes import code_bytes
 from toolchain.machine.columns import Whole
-from toolchain.machine.operation import Access, Demand, traffic
 from toolchain.machine.operations.window import WindowOp
-from toolchain.machine.parameter import code_type, extent, function, multiplier, operand_base_of, shift, unit_number
+from toolchain.machine.parameters.addresses import operand_base_of
+from toolchain.machine.parameters.codes import code_type, multiplier, shift
+from toolchain.machine.parameters.extents import extent
+from toolchain.machine.parameters.modes import function
+from toolchain.machine.parameters.numbers import unit_number
+from toolchain.machine.traffic import Demand, traffic
 from toolchain.machine.units.vector import needed_functions, rate_of, vector_demand
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from toolchain.machine.front_end import FrontEnd
 from toolchain.machine.operations.control import RepeatOp
-from toolchain.machine.parameter import repeat_count
+from toolchain.machine.parameters.numbers import repeat_count
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from toolchain.hw.chip import Chip
 from toolchain.machine.front_end import FrontEnd
 from toolchain.machine.operations.control import ControlOp
-from toolchain.machine.parameter import base_number, base_offset
+from toolchain.machine.parameters.addresses import base_number, base_offset
 
 
 @dataclass(frozen=True, slots=True)

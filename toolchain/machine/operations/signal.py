@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.operations.synchronisation import NoWork
-from toolchain.machine.parameter import engine_of_sync, semaphore
+from toolchain.machine.parameters.numbers import engine_of_sync, semaphore
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,18 +12,15 @@ from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.q31 import Q31_MULTIPLIER
 from quant.fixed_point.core.scale import choose_scale
 from toolchain.hw.chip import Chip
+from toolchain.machine.access import Access
 from toolchain.machine.codes import code_bytes
-from toolchain.machine.operation import Access, Demand, MachineOp, traffic
-from toolchain.machine.parameter import (
-    Need,
-    code_type,
-    extent,
-    operand_address,
-    operand_base_of,
-    operand_stride,
-    parameter,
-    unit_number,
-)
+from toolchain.machine.operation import MachineOp
+from toolchain.machine.parameters.addresses import operand_address, operand_base_of, operand_stride
+from toolchain.machine.parameters.codes import code_type
+from toolchain.machine.parameters.description import Need, parameter
+from toolchain.machine.parameters.extents import extent
+from toolchain.machine.parameters.numbers import unit_number
+from toolchain.machine.traffic import Demand, traffic
 from toolchain.machine.units.vector import needed_functions, rate_of, vector_demand
 
 PASSES = 3  # over a row: its maximum, the sum of exponentials, the quotients

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from toolchain.hw.chip import Chip
-from toolchain.machine.operation import NOTHING, Access, Demand, MachineOp
+from toolchain.machine.access import Access
+from toolchain.machine.operation import MachineOp
+from toolchain.machine.traffic import NOTHING, Demand
 
 
 class NoWork(MachineOp):

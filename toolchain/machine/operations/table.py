@@ -7,10 +7,16 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from toolchain.hw.chip import Chip
+from toolchain.machine.access import Access
 from toolchain.machine.codes import code_bytes, table_bytes
-from toolchain.machine.operation import Access, Demand, MachineOp, traffic
+from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.window import read_of
-from toolchain.machine.parameter import code_type, extent, function, operand_address, operand_base_of, operand_stride, unit_number
+from toolchain.machine.parameters.addresses import operand_address, operand_base_of, operand_stride
+from toolchain.machine.parameters.codes import code_type
+from toolchain.machine.parameters.extents import extent
+from toolchain.machine.parameters.modes import function
+from toolchain.machine.parameters.numbers import unit_number
+from toolchain.machine.traffic import Demand, traffic
 from toolchain.machine.units.vector import needed_functions, rate_of, vector_demand
 
 

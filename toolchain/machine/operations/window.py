@@ -9,24 +9,18 @@ from typing import ClassVar
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
+from toolchain.machine.access import Access, Sums
 from toolchain.machine.codes import by_type, code_bytes, table_bytes
 from toolchain.machine.columns import Whole, is_column, where
 from toolchain.machine.layout import PARAMETER_BYTES
-from toolchain.machine.operation import Access, Demand, MachineOp, Sums, traffic
-from toolchain.machine.parameter import (
-    Limit,
-    code,
-    extent,
-    flag,
-    on_the_way_out,
-    only_with,
-    operand_address,
-    operand_stride,
-    post_flag,
-    window_extent_of,
-    zero_point,
-)
+from toolchain.machine.operation import MachineOp
+from toolchain.machine.parameters.addresses import operand_address, operand_stride
+from toolchain.machine.parameters.codes import code, zero_point
+from toolchain.machine.parameters.description import Limit
+from toolchain.machine.parameters.extents import extent, window_extent_of
+from toolchain.machine.parameters.modes import flag, on_the_way_out, only_with, post_flag
 from toolchain.machine.sums import array_latency_cycles, broken_accumulators, sums_accesses, sums_moved
+from toolchain.machine.traffic import Demand, traffic
 from toolchain.machine.units.array import operand_rate
 from toolchain.machine.windows import Runs, extent_reached, reached, rows_reached
 

@@ -11,7 +11,7 @@ from toolchain.hw.chip import Chip
 from toolchain.hw.engines import Memory
 from toolchain.hw.units import Unit
 from toolchain.machine.columns import Whole, at_rate, distinct_rows, is_column, where
-from toolchain.machine.operation import Demand, Traffic
+from toolchain.machine.traffic import Demand, Traffic
 
 
 class End(NamedTuple):

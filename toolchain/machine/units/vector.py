@@ -11,7 +11,7 @@ from toolchain.hw.chip import Chip
 from toolchain.hw.engines import FunctionRate
 from toolchain.hw.units import Unit
 from toolchain.machine.columns import Whole, ceil_div, is_column, where
-from toolchain.machine.operation import Demand, Traffic, latency_cycles
+from toolchain.machine.traffic import Demand, Traffic, latency_cycles
 
 _LACKING = FunctionRate(lanes=1, startup=0)  # a program that uses what its machine lacks is refused before it is timed
 

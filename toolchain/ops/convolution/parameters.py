@@ -9,7 +9,7 @@ from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.sums.groups import WeightGroups
 from toolchain.hw.chip import Chip, ConvolutionLimits
 from toolchain.hw.engines import MacArray
-from toolchain.machine.parameter import OPEN_LIMIT
+from toolchain.machine.parameters.description import OPEN_LIMIT
 from toolchain.ops.kit.arrays import able_arrays, main_array
 from toolchain.ops.kit.operator import Array, Layer, TiledOp
 from toolchain.ops.kit.requants import LookupTable

@@ -9,7 +9,7 @@ import numpy as np
 
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
-from toolchain.machine.parameter import OPEN_LIMIT
+from toolchain.machine.parameters.description import OPEN_LIMIT
 from toolchain.ops.convolution.integer import IntegerConvolution, exceeds_max_pad
 from toolchain.ops.kit.division import divides, mean_weight
 from toolchain.ops.kit.operator import FloatOp, QuantScope, clamp_codes

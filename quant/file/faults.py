@@ -1,0 +1,104 @@
+"""What is wrong with a file of the right form: names that the model has not, values that the machine has not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from quant.file.parameters import of_type
+from quant.file.schema import Entry, File, Weights
+from quant.fixed_point.core.numerics import Numerics
+from quant.parameters import SMALLEST_SCALE
+from quant.suggestion import suggestion
+from toolchain.hw import Source
+
+_LARGEST = float(np.finfo(np.float32).max)
+_OTHER_SCALE = "give one that fits the data, or low and high"
+
+
+def name_faults(file: File, source: Source, tensors: Collection[str], known: Collection[str]) -> list[str]:
+    """tensors: that must have an entry; known: that may have one."""
+    missing = [name for name in tensors if name not in file.tensors]
+    unknown = []
+    for name in file.tensors:
+        if name not in known:
+            reason = f"the model has no such tensor{suggestion(name, missing or known)}; mend or remove its entry"
+            unknown.append(source.fault(("tensors", name), reason, at_key=True))
+    absent = [
+        source.fault(("tensors",), f"tensor {name!r} of the model has no entry; add it, or calibrate again", at_key=True)
+        for name in missing
+    ]
+    return unknown + absent
+
+
+def layer_faults(file: File, source: Source, layers: Collection[str]) -> list[str]:
+    """layers: that have weights."""
+    faults: list[str] = []
+    chosen = {} if file.repair is None else file.repair.layers
+    for name in file.weights:
+        if name not in layers:
+            reason = f"the machine has no such layer with weights{suggestion(name, layers)}; mend or remove its entry"
+        elif file.weights[name].scales is not None and name in chosen and chosen[name].weights:
+            reason = "repair.layers has codes of its weights, with their scales; remove one of the two"
+        else:
+            continue
+        faults.append(source.fault(("weights", name), reason, at_key=True))
+    return faults
+
+
+def weight_faults(entry: Weights, numerics: Numerics) -> Iterator[tuple[str, str]]:
+    """(key, reason) of weights that the machine has not."""
+    if entry.type is not None and entry.type not in numerics.weight_types:
+        yield "type", f"{entry.type} where the machine has {', '.join(numerics.weight_types)} weights; give one of these"
+    if entry.scales == "channel" and not numerics.weights_per_channel:
+        yield "scales", "the machine has one scale for all weights of a layer (numerics.weights_per_channel); use tensor"
+    sizes = () if numerics.groups is None else numerics.groups.sizes
+    if isinstance(entry.scales, int) and entry.scales not in sizes:
+        known = f"use {', '.join(map(str, sizes))}, channel or tensor" if sizes else "use channel or tensor"
+        yield "scales", f"the machine has no groups of {entry.scales} weights (engines.mac.groups); {known}"
+
+
+def machine_faults(entry: Entry, numerics: Numerics) -> list[tuple[str, str]]:
+    """(key, reason) of a tensor that the machine cannot express."""
+    ends = (("low", entry.low), ("high", entry.high))
+    faults = [(key, f"{end!r} is beyond float32") for key, end in ends if end is not None and abs(end) > _LARGEST]
+    if entry.type is not None and entry.type not in numerics.types:
+        return [
+            *faults,
+            ("type", f"{entry.type} where the machine has {', '.join(numerics.types)} activations; give one of these"),
+        ]
+    if entry.scale is None or entry.zero_point is None:
+        return faults
+    numerics = of_type(entry.type, numerics)
+    low, high = numerics.activation.limits
+    if entry.scale < SMALLEST_SCALE:
+        faults.append(("scale", f"{entry.scale!r} is below the smallest, 2^-40 ({SMALLEST_SCALE:.2g}); {_OTHER_SCALE}"))
+    elif entry.scale * (high - low) > _LARGEST:
+        faults.append(("scale", f"{entry.scale!r} spreads the codes beyond float32; {_OTHER_SCALE}"))
+    if numerics.scale.kind == "pow2" and not _is_power_of_two(entry.scale):
+        below, above = _neighbours(entry.scale)
+        faults.append(
+            ("scale", f"{entry.scale!r} is no power of two, and the machine has no others (numerics.scale.kind); "
+             f"use {below!r} or {above!r}, or give low and high")
+        )  # fmt: skip
+    if numerics.symmetric_activations and entry.zero_point != 0:
+        faults.append(
+            (
+                "zero_point",
+                f"{entry.zero_point} where the machine has none (numerics.symmetric_activations); use 0, or give low and high",
+            )
+        )
+    elif not low <= entry.zero_point <= high:
+        faults.append(("zero_point", f"{entry.zero_point} is no {numerics.activation} code; use {low} to {high}"))
+    return faults
+
+
+def _is_power_of_two(value: float) -> bool:
+    return math.frexp(value)[0] == 0.5
+
+
+def _neighbours(value: float) -> tuple[float, float]:
+    exponent = math.frexp(value)[1]
+    return 2.0 ** (exponent - 1), 2.0**exponent

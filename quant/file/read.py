@@ -1,0 +1,112 @@
+"""Parameters of a file, with every fault of it at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from quant.encodings import SUFFIXES, read_encodings
+from quant.file.faults import layer_faults, machine_faults, name_faults, weight_faults
+from quant.file.parameters import Parameters
+from quant.file.schema import Entry, File
+from quant.fixed_point.core.numerics import Numerics
+from quant.observe import Range
+from quant.repair.file import repair_of
+from quant.repair.step import Quantization
+from quant.suggestion import suggestion
+from toolchain.errors import ConfigError
+from toolchain.hw import Source, read_yaml, validate
+from toolchain.ir.graph import Quant
+
+
+def read_parameters(
+    path: Path,
+    *,
+    tensors: Collection[str] | Callable[[Quantization], Collection[str]] | None = None,
+    known: Collection[str] | None = None,
+    layers: Callable[[], Collection[str]] | None = None,
+    numerics: Numerics | None = None,
+) -> Parameters:
+    """Of a file of ours, or of AIMET's encodings by its suffix. tensors: those that must have an entry, which may hang on what
+    was repaired; known: those that may have one (default: no others); layers: that have weights, asked for last; numerics: the
+    machine that must be able to express the scales. Raises ConfigError with every fault as `file:line: path: reason`;
+    CompileError where what was repaired is not of this model."""
+    if path.suffix in SUFFIXES:
+        wanted = tensors(Quantization({})) if callable(tensors) else tensors
+        return _encoded(path, wanted or (), numerics)
+    source = _numbers(read_yaml(path, str(path)))
+    if isinstance(source.data, dict) and not {"version", "tensors"}.intersection(source.data):
+        raise ConfigError([f"{path}:1: is no parameters file: no version, no tensors; scripts/calibrate.py writes one"])
+    file, faults = validate(File, source)
+    if file is None:
+        raise ConfigError(faults)
+    repair = None if file.repair is None else repair_of(file.repair, path)
+    faults = []
+    if callable(tensors):
+        tensors = tensors(Quantization({}) if repair is None else repair.quantization)
+    if tensors is not None:
+        faults += name_faults(file, source, tensors, tensors if known is None else known)
+    if layers is not None and file.weights:
+        faults += layer_faults(file, source, layers())
+    if numerics is not None:
+        faults += [
+            source.fault(("tensors", name, key), reason)
+            for name, entry in file.tensors.items()
+            for key, reason in machine_faults(entry, numerics)
+        ]
+        faults += [
+            source.fault(("weights", name, key), reason)
+            for name, entry in file.weights.items()
+            for key, reason in weight_faults(entry, numerics)
+        ]
+    if faults:
+        raise ConfigError(faults)
+    entries = {name: _value(entry) for name, entry in file.tensors.items()}
+    types = {name: entry.type for name, entry in file.tensors.items() if entry.type is not None}
+    weights = {name: scaling for name, entry in file.weights.items() if (scaling := entry.scaling) is not None}
+    weight_types = {name: entry.type for name, entry in file.weights.items() if entry.type is not None}
+    of = (file.observer, file.samples, file.data, file.model, file.hardware)
+    return Parameters(entries, *of, repair=repair, types=types, weights=weights, weight_types=weight_types)
+
+
+def _encoded(path: Path, tensors: Collection[str], numerics: Numerics | None) -> Parameters:
+    """An AIMET file names the tensors of the framework's graph as well: those that nobody asks for are passed over."""
+    given = read_encodings(path, numerics)
+    absent = [n for n in tensors if n not in given]
+    if absent:
+        raise ConfigError(
+            [
+                f"{path}: tensor {n!r} of the model has no activation encoding{suggestion(n, given)}; add it, or calibrate with "
+                "scripts/calibrate.py"
+                for n in absent
+            ]
+        )
+    return Parameters({n: e for n, e in given.items() if not tensors or n in tensors})
+
+
+def _numbers(source: Source) -> Source:
+    """1e-5 is text to YAML 1.1, and a number to the person who wrote it."""
+
+    def number(value: Any) -> Any:
+        return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
+
+    if not isinstance(source.data, dict) or not isinstance(source.data.get("tensors"), dict):
+        return source
+    tensors = {
+        name: {k: number(v) for k, v in entry.items()} if isinstance(entry, dict) else entry
+        for name, entry in source.data["tensors"].items()
+    }
+    return replace(source, data={**source.data, "tensors": tensors})
+
+
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+
+
+def _value(entry: Entry) -> Range | Quant:
+    if entry.low is not None and entry.high is not None:
+        return Range(entry.low, entry.high)
+    assert entry.scale is not None and entry.zero_point is not None
+    return Quant(entry.scale, entry.zero_point)

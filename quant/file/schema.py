@@ -1,0 +1,71 @@
+"""The form of a parameters file: its keys, and the rules of one entry alone."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
+
+from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.groups import GROUP_STEP, LARGEST_GROUP, LEAST_GROUP, WeightScaling
+from quant.repair.file import RepairSection
+
+VERSION = 1
+
+
+class Entry(BaseModel):
+    """Of one tensor: its range, or scale and zero point; its type."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    low: FiniteFloat | None = None
+    high: FiniteFloat | None = None
+    scale: Annotated[FiniteFloat, Field(gt=0)] | None = None
+    zero_point: int | None = None
+    type: Annotated[CodeType, Field(strict=False)] | None = None
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Entry:
+        given = {key for key, value in self.__dict__.items() if value is not None and key != "type"}
+        if given not in ({"low", "high"}, {"scale", "zero_point"}):
+            raise ValueError("needs low and high, or scale and zero_point, and not both")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"low {self.low!r} is above high {self.high!r}")
+        return self
+
+
+class Weights(BaseModel):
+    """Of one layer. scales: one for all, one an output channel, or one for so many weights along the reduction."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    scales: (
+        Literal["tensor", "channel"] | Annotated[int, Field(ge=LEAST_GROUP, le=LARGEST_GROUP, multiple_of=GROUP_STEP)] | None
+    ) = None
+    type: Annotated[CodeType, Field(strict=False)] | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Weights:
+        if self.scales is None and self.type is None:
+            raise ValueError("needs scales, type or both")
+        return self
+
+    @property
+    def scaling(self) -> WeightScaling | None:
+        if self.scales is None:
+            return None
+        group = 0 if isinstance(self.scales, str) else self.scales
+        return WeightScaling(None if self.scales == "tensor" else 0, group)
+
+
+class File(BaseModel):
+    """The whole file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    version: Literal[1]
+    model: str = ""
+    hardware: str = ""
+    observer: str = "minmax"
+    samples: Annotated[int, Field(ge=0)] = 0
+    data: str = ""
+    repair: RepairSection | None = None
+    weights: dict[str, Weights] = Field(default_factory=dict)
+    tensors: dict[str, Entry]

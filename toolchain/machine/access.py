@@ -1,0 +1,76 @@
+"""The bytes that an operation touches, and the sums that it makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from toolchain.machine.columns import Whole
+
+Block = tuple[int, int, tuple[tuple[int, int], ...]]  # first byte, contiguous run, (count, stride) outermost first
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Bytes address + sum(i_k strides[k]) + j for i_k < counts[k], j < inner_bytes; strides are not negative.
+
+    exact: every one of these bytes is touched; else they are a box that holds all that are. in_step: a read that goes
+    element by element with the write, so that both may be the same bytes.
+    """
+
+    space: int  # a code of `chip.spaces`
+    address: int
+    counts: tuple[int, ...]
+    strides: tuple[int, ...]
+    inner_bytes: int
+    write: bool
+    in_step: bool = False
+    exact: bool = True
+    end: int = field(init=False, compare=False)  # one past the last byte touched
+
+    def __post_init__(self) -> None:
+        end = self.address + self.inner_bytes
+        for n, stride in zip(self.counts, self.strides):
+            end = end + (n - 1) * stride
+        object.__setattr__(self, "end", end)
+
+    @property
+    def block(self) -> Block:
+        """The same bytes with dimensions of one element dropped and those that continue the run merged into it."""
+        run = self.inner_bytes
+        outer: list[tuple[int, int]] = []
+        for n, stride in zip(reversed(self.counts), reversed(self.strides)):
+            if n == 1:
+                continue
+            if not outer and stride == run:
+                run *= n
+            elif outer and stride == outer[-1][0] * outer[-1][1]:
+                outer[-1] = (outer[-1][0] * n, outer[-1][1])
+            else:
+                outer.append((n, stride))
+        return self.address, run, tuple(reversed(outer))
+
+    @property
+    def bytes(self) -> int:
+        total = self.inner_bytes
+        for n in self.counts:
+            total = total * n  # columns are shared: nothing is changed in place
+        return total
+
+
+class Sums(NamedTuple):
+    """shape: of the sums made. accumulate: added to those that lie there. emit: written out, so that none stay. address: where
+    they lie, if the accumulators are a memory. dataflow: by which they are made, of the array's."""
+
+    shape: tuple[Whole, ...]
+    accumulate: Whole
+    emit: Whole
+    address: Whole
+    dataflow: Whole = 0
+
+    @property
+    def total(self) -> Whole:
+        found = 1
+        for size in self.shape:
+            found = found * size
+        return found

@@ -1,0 +1,131 @@
+"""Addresses of operands and of any memory, strides between their parts, and what base registers add to them."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from math import gcd
+from typing import Any
+
+from toolchain.hw.chip import Chip
+from toolchain.hw.engines import Memory
+from toolchain.hw.units import SUMS
+from toolchain.machine.parameters.description import Need, Parameter, choice, parameter
+
+OUTER = -1  # the dimension around dimension 0, which few machines have
+
+
+def operand_address(role: str, alignment_bytes: int = 0) -> Any:
+    """Of a byte of the memory that this operand lies in; alignment_bytes: a block that starts on a multiple of it and of
+    the memory's alignment."""
+
+    def values(operation: Any, chip: Chip) -> Need:
+        high, reason = _operand_size(operation, role, chip)
+        if not alignment_bytes:
+            return Need(0, high, reason)
+        steps = [m.alignment_bytes for m in _operand_memories(operation, role, chip)]
+        step = gcd(*steps) if alignment_bytes == 1 else gcd(*steps, alignment_bytes)
+        return Need(0, high, reason.removesuffix(".size"), step)
+
+    return parameter("bytes", values)
+
+
+def operand_stride(role: str) -> Any:
+    return parameter("bytes", lambda operation, chip: Need(0, *_operand_size(operation, role, chip)))
+
+
+def batch_stride(role: str) -> Any:
+    """Between the operands of neighbouring products; 0 where all share one, and where an operation has one product."""
+
+    def values(operation: Any, chip: Chip) -> Need:
+        most = chip.limits.matrix_product.max_batches
+        single = Need(0, 0, f"limits.matrix_product.max_batches {most}")
+        return single if most == 1 else Need(0, *_operand_size(operation, role, chip))
+
+    return choice("bytes", values)
+
+
+def _operand_memories(operation: Any, role: str, chip: Chip) -> list[Memory]:
+    """Different ones, over the units that run the operation; the sram where none does."""
+    codes = dict.fromkeys(unit.roles[role] for unit in chip.of_kind(operation.ENGINE))
+    return [chip.spaces[code].memory for code in codes] or [chip.sram]
+
+
+def _operand_size(operation: Any, role: str, chip: Chip) -> tuple[int, str]:
+    """The last byte's address, and the key that says so."""
+    largest = max(_operand_memories(operation, role, chip), key=lambda m: m.size)
+    return largest.size - 1, f"memories.{next(n for n, m in chip.memories.items() if m is largest)}.size"
+
+
+def sums_address(choice: bool = True) -> Any:
+    """Of a sum in the memory of accumulators; 0, and no bits where that is a choice, on machines that have none."""
+
+    def values(operation: Any, chip: Chip) -> Need:
+        named = [chip.spaces[u.roles[SUMS]] for u in chip.of_kind(operation.ENGINE) if SUMS in u.roles]
+        if not named:
+            return Need(0, 0, f"{chip.key('mac_array')}.accumulators names no memory")
+        largest = max(named, key=lambda space: space.memory.size)
+        return Need(0, largest.memory.size - 1, f"memories.{largest.key}.size")
+
+    known = Parameter("bytes", values, choice=choice)
+    return field(default=0, metadata={"parameter": known}) if choice else field(metadata={"parameter": known})
+
+
+def memory_address() -> Any:
+    """Of a byte of any memory."""
+    return parameter("bytes", any_memory)
+
+
+def move_stride(dimension: int) -> Any:
+    """Between the runs of dimension OUTER, 0, 1 or 2 of a strided move; 0 where the DMA has fewer dimensions."""
+
+    def values(operation: Any, chip: Chip) -> Need:
+        return absent_dimension(dimension, 0, chip) or any_memory(operation, chip)
+
+    return choice("bytes", values) if dimension == OUTER else parameter("bytes", values)
+
+
+def base_of(address: str) -> Any:
+    """The base register that the front end adds to this address, a parameter: 0 for none, and no bits where there are none."""
+    return choice("", _bases, adds_to=address)
+
+
+def operand_base_of(address: str) -> Any:
+    """The same of an operand of an array or a vector engine."""
+    return field(default=0, metadata={"parameter": Parameter("", _operand_bases, choice=True, adds_to=address)})
+
+
+def _bases(operation: Any, chip: Chip) -> Need:
+    return Need(0, chip.control.bases, "control.bases")
+
+
+def _operand_bases(operation: Any, chip: Chip) -> Need:
+    return Need(0, chip.control.bases if chip.control.operand_bases else 0, "control.operand_bases")
+
+
+def base_number(least: int) -> Any:
+    """Of a base register; 0 holds 0."""
+    return parameter("", lambda operation, chip: Need(least, max(least, chip.control.bases), "control.bases"))
+
+
+def base_offset() -> Any:
+    """Bytes by which addresses of any memory may lie apart."""
+
+    def values(operation: Any, chip: Chip) -> Need:
+        most = any_memory(operation, chip)
+        return Need(-most.high, most.high, most.reason)
+
+    return parameter("bytes", values)
+
+
+def base_scale() -> Any:
+    """Bytes that an index which is read from memory counts."""
+    return parameter("bytes", any_memory)
+
+
+def any_memory(operation: Any, chip: Chip) -> Need:
+    return Need(0, max(m.size for m in chip.memories.values()) - 1, "memories.dram.size")
+
+
+def absent_dimension(dimension: int, value: int, chip: Chip) -> Need | None:
+    dimensions = max(u.dma.dimensions for u in chip.of_kind("dma"))
+    return Need(value, value, f"{chip.key('dma')}.dimensions {dimensions}") if dimension < 3 - dimensions else None

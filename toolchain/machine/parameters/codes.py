@@ -1,0 +1,70 @@
+"""Codes, their scales, and the types of both activations and weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toolchain.hw.chip import Chip
+from toolchain.machine.parameters.description import Need, TypeList, choice, parameter
+
+ACTIVATION_TYPES = TypeList("numerics.activation and more_activations", "numerics.more_activations", lambda chip: chip.code_types)
+WEIGHT_TYPES = TypeList("numerics.weight and more_weights", "numerics.more_weights", lambda chip: chip.weight_types)
+
+
+def code(of: str) -> Any:
+    """An activation's code: a bound of a clamp, a value. of: the parameter that names its type."""
+    return parameter("codes", _code, typed_by=of)
+
+
+def zero_point(of: str) -> Any:
+    return parameter("codes", _zero_point, typed_by=of)
+
+
+def _code(operation: Any, chip: Chip) -> Need:
+    low, high = min(c.low for c in chip.code_types), max(c.high for c in chip.code_types)
+    return Need(low, high, f"numerics.activation {', '.join(chip.code_types)}")
+
+
+def _zero_point(operation: Any, chip: Chip) -> Need:
+    return Need(0, 0, "numerics.symmetric_activations") if chip.numerics.symmetric_activations else _code(operation, chip)
+
+
+def multiplier() -> Any:
+    return parameter("", _multiplier)
+
+
+def _multiplier(operation: Any, chip: Chip) -> Need:
+    scale = chip.numerics.scale
+    bits = {"pow2": 1, "float32": 31}.get(scale.kind, scale.multiplier_bits)
+    return Need(0, (1 << bits) - 1, f"numerics.scale, kind {scale.kind}")
+
+
+def shift() -> Any:
+    return parameter("bits", _shift)
+
+
+def _shift(operation: Any, chip: Chip) -> Need:
+    scale = chip.numerics.scale
+    return Need(min(0, scale.shift_min), 0 if scale.kind == "float32" else scale.shift_max, "numerics.scale")
+
+
+def left_shift() -> Any:
+    return parameter("bits", _left_shift)
+
+
+def _left_shift(operation: Any, chip: Chip) -> Need:
+    return Need(0, chip.numerics.add_left_shift, "numerics.add_left_shift")
+
+
+def code_type() -> Any:
+    """The type of an operand's codes, by its number in `chip.code_types`: no bits where a machine has one."""
+    return _type_number(ACTIVATION_TYPES)
+
+
+def weight_type() -> Any:
+    """The type of an operation's weights, by its number in `chip.weight_types`: no bits where a machine has one."""
+    return _type_number(WEIGHT_TYPES)
+
+
+def _type_number(types: TypeList) -> Any:
+    return choice("", lambda operation, chip: Need(0, len(types.of(chip)) - 1, types.more), names_type=types)

@@ -1,0 +1,82 @@
+"""What a parameter of a machine operation is: its unit, and the values that programs for a chip may give it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from quant.fixed_point.core.codes import CodeType
+from toolchain.hw.chip import Chip
+
+# A parameter whose limit the chip leaves open is at most this.
+OPEN_LIMIT = (1 << 16) - 1
+
+
+@dataclass(frozen=True)
+class Need:
+    """Every value low..high that `step` divides; `reason` is the key of the chip that says so."""
+
+    low: int
+    high: int
+    reason: str
+    step: int = 1
+
+
+# The operation's class and the chip -> the values.
+Values = Callable[[Any, Chip], Need]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A key of the operation's section of `limits`; `index` of a pair [height, width]. text: what exceeds it, `{}` its value."""
+
+    key: str
+    text: str
+    index: int | None = None
+
+    def of(self, operation: Any, chip: Chip) -> int | None:
+        """The largest value that the operation, a class, may have here; None: no limit."""
+        value = getattr(getattr(chip.limits, operation.NAME), self.key, None)
+        return value if value is None or self.index is None else value[self.index]
+
+
+@dataclass(frozen=True)
+class TypeList:
+    """Types of codes of a chip, which operations name by their numbers; keys: of its file that say them, more: all but the
+    first."""
+
+    keys: str
+    more: str
+    of: Callable[[Chip], tuple[CodeType, ...]]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """unit: bytes, elements, bits, codes or none. least: checked in every program. kinds: the enumeration of its codes.
+    choice: tables of machines where it has one value, `absent`, may leave it out. adds_to: the address a base is added to.
+    names_type: the types among which it is a number; typed_by: of a code, the parameter that names its type.
+    way_out: of an array's operation: what becomes of its sums, and nothing that they depend on."""
+
+    unit: str
+    values: Values
+    least: int | None = None
+    limit: Limit | None = None
+    kinds: type[IntEnum] | None = None
+    choice: bool = False
+    absent: int = 0
+    adds_to: str | None = None
+    way_out: bool = False
+    names_type: TypeList | None = None
+    typed_by: str | None = None
+
+
+def parameter(unit: str, values: Values, **more: Any) -> Any:
+    """A field of an operation's dataclass."""
+    return field(metadata={"parameter": Parameter(unit, values, **more)})
+
+
+def choice(unit: str, values: Values, absent: Any = 0, **more: Any) -> Any:
+    """One that is `absent` where it is not given, and takes no bits where a machine has no other value."""
+    return field(default=absent, metadata={"parameter": Parameter(unit, values, choice=True, absent=int(absent), **more)})
