@@ -20,6 +20,9 @@ from toolchain.codegen import Region
 from toolchain.errors import CompileError, ConfigError
 from toolchain.isa.manual import c_header, manual
 from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.report.error_page import page, rows_text
+from toolchain.report.layer_types import types_text
+from toolchain.report.text import explain_text
 
 
 @pytest.fixture(scope="module")
@@ -237,11 +240,41 @@ def test_a_type_that_the_machine_has_not(model: Path, tmp_path: Path) -> None:
     assert str(caught.value) == f"{path}:7: {said}"
 
 
-def test_explain_says_the_types_where_there_are_several(model: Path) -> None:
-    rows = build(model, BuildOptions(mixed_machine(), types=("a=int16",))).figures["nodes"]
-    said = {row["node"]: row["reason"] for row in rows}
-    assert said["first"].endswith("codes: int8 to int16; weights: int8")
-    assert all("codes:" not in row["reason"] for row in build(model, BuildOptions(int8_machine())).figures["nodes"])
+def test_reports_say_the_types_of_each_layer(model: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data.npz"
+    np.savez(data, x=np.random.default_rng(0).normal(0, 1, (8, 4, 6, 6)).astype(np.float32))
+    options = BuildOptions(mixed_machine(), calibration=str(data), types=("a=int16", "w1=int4"), error_report=True, level=0)
+    built = build(model, options)
+    keys = ("input_types", "output_types", "weight_type")
+    wanted = {
+        "first": (["int8"], ["int16"], "int8"),
+        "second": (["int8"], ["int8"], "int4"),
+        "sum": (["int16", "int8"], ["int8"], None),
+    }
+    figures, errors = built.figures, built.errors
+    assert errors is not None
+    for name, key, rows in (
+        ("layers", "name", figures["layers"]),
+        ("nodes", "node", figures["nodes"]),
+        ("errors", "layer", errors.as_json()["layers"]),
+    ):
+        found = {row[key]: tuple(row[k] for k in keys) for row in rows}
+        assert {n: found[n] for n in wanted} == wanted, name
+    texts = (explain_text(figures), rows_text(errors.rows), page(errors, "head"))
+    for text in texts:
+        for said in ("int8 to int16; int8 weights", "int8 to int8; int4 weights", "int16, int8 to int8"):
+            assert said in text
+        assert "types" in text
+    given = next(row for row in errors.rows if row.layer is None)
+    assert given.types.as_json() == {"input_types": [], "output_types": ["int8"], "weight_type": None}
+    assert types_text(given.types.as_json()) == "int8"
+
+
+def test_what_is_no_layer_has_no_types(model: Path) -> None:
+    built = build(model, BuildOptions(int8_machine(), host_nodes=("function",)))
+    row = next(row for row in built.figures["nodes"] if row["node"] == "function")
+    assert (row["engine"], row["input_types"], row["output_types"], row["weight_type"]) == ("host", [], [], None)
+    assert types_text(row) == ""
 
 
 def test_finer_codes_cost_what_the_array_and_the_bytes_say(model: Path) -> None:

@@ -122,13 +122,13 @@ def test_a_network_that_only_the_host_runs(in_workshop: Path, tmp_path: Path) ->
 
 
 EXPLAINED = """\
-node   operator           engine  cycles of its layer  ops  why
-conv   Conv               mac                       N  I:I-I
-relu   Relu               mac                       N  I:I-I  part of conv
+node   operator           engine  cycles of its layer  ops  types  why
+conv   Conv               mac                       N  I:I-I  int8 to int8; int8 weights
+relu   Relu               mac                       N  I:I-I  int8 to int8; int8 weights  part of conv
 same   Identity           none                      0  folded away: constant, without effect, or merged into another node
 log    LogSoftmax         host                      -  no operator of the chip computes LogSoftmax
 prelu  PRelu              host                      -  engines.vector.functions has no prelu
-pool   GlobalAveragePool  vector                    N  I:I-I
+pool   GlobalAveragePool  vector                    N  I:I-I  int8 to int8
 shape  Flatten            none                      0  the same bytes under another shape"""
 
 

@@ -21,6 +21,7 @@ from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.ops.unary import Lookup
 from toolchain.report.blocks import Block
 from toolchain.report.layer_errors import Measured, Sums, weight_noise, wrapped
+from toolchain.report.layer_types import LayerTypes, types_of
 from toolchain.report.noise import decibels
 
 Cause = Literal[
@@ -62,6 +63,7 @@ class LayerError:
     this error alone is put into float, None where that was not tried. clipped_share: of its values, outside its codes.
 
     layer: the node it is named for, None for a tensor that comes into a region; nodes: the model's own; tensor: the model's;
+    types: of float's tensors that it is fed with, of that tensor, and of its weights;
     position: in the order of the network.
     """
 
@@ -69,6 +71,7 @@ class LayerError:
     op: str
     nodes: tuple[str, ...]
     tensor: str
+    types: LayerTypes
     alone_db: float
     own_db: float
     accumulated_db: float | None
@@ -85,8 +88,8 @@ class LayerError:
 
     def as_json(self) -> dict[str, Any]:
         """JSON has no infinity: what is exact, or tells nothing, gives null."""
-        keys = [k for k in self.__dataclass_fields__ if k != "block"]
-        return {k: _finite(getattr(self, k)) for k in keys}
+        keys = [k for k in self.__dataclass_fields__ if k not in ("block", "types")]
+        return {**{k: _finite(getattr(self, k)) for k in keys}, **self.types.as_json()}
 
 
 def _finite(value: Any) -> Any:
@@ -147,6 +150,7 @@ def _row(found: Measured, block: Block, sums: Sums, weights: float | None) -> La
         op=given if node is None else type(node.op).__name__,
         nodes=() if node is None else node.sources,
         tensor=network.shown[block.tensor].model,
+        types=types_of(block.feeds, (block.tensor,), block.nodes, network.integer),
         alone_db=decibels(1.0, shares.alone) if signal else decibels(0.0, sums.alone),
         own_db=decibels(signal, sums.own.noise),
         accumulated_db=None if sums.accumulated is None else decibels(signal, sums.accumulated),

@@ -10,6 +10,7 @@ from html import escape
 from toolchain.errors import counted
 from toolchain.report.diagnosis import CEILING_DB, LayerError
 from toolchain.report.error_report import ErrorReport
+from toolchain.report.layer_types import types_text
 from toolchain.report.text import cut, table
 
 _NOTHING = "nothing is lost: every layer makes of codes the codes that float makes of them, but for ties"
@@ -61,6 +62,7 @@ _HEADERS = (
     "activations",
     "accumulated",
     "clipped",
+    "types",
     "cause",
 )
 
@@ -74,7 +76,15 @@ def _cells(row: LayerError, width: int) -> tuple[str, ...]:
     levels = (row.effect_db, row.alone_db, row.own_db, row.weights_db, row.activations_db, row.accumulated_db)
     clipped = f"{100 * row.clipped_share:.2g} %" if row.clipped_share else ""
     name = row.layer if row.layer is not None else "-"
-    return (cut(name, width), row.op, cut(row.tensor, width), *map(_level, levels), clipped, row.cause or "")
+    return (
+        cut(name, width),
+        row.op,
+        cut(row.tensor, width),
+        *map(_level, levels),
+        clipped,
+        types_text(row.types.as_json()),
+        row.cause or "",
+    )
 
 
 def _level(value: object) -> str:

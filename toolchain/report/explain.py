@@ -19,6 +19,7 @@ from toolchain.ops.permutation import Reshape, Transpose
 from toolchain.report.causes import causes
 
 Row = dict[str, Any]
+_OF_A_LAYER = ("engine", "cycles", "segment", "operations", "input_types", "output_types", "weight_type")
 QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 
 
@@ -34,29 +35,16 @@ def explained(
     segment that is a program, as the front end dispatches them; host: node -> why it runs there;
     resident: the build's level keeps tensors in SRAM between layers.
 
-    Gives node, op, engine, layer, cycles (of the whole layer), segment and operations of the layer (first and last), reason, and
-    `made_by`: "model", or "compiler" for a layer that the model does not have, which stands before the node that it serves.
+    Gives node, op, engine, layer, cycles (of the whole layer), segment and operations of the layer (first and last), its types,
+    reason, and `made_by`: "model", or "compiler" for a layer that the model does not have, which stands before the node that it
+    serves.
     """
     layers = list(layers)
-    why = _with_types(causes(container, flows, dict(nodes), resident), container)
+    why = causes(container, flows, dict(nodes), resident)
     owner = {source: layer for layer in layers for source in layer["sources"]}
     views = {source for node in container.graph.nodes if isinstance(node.op, Reshape) for source in node.sources}
     rows = [_row(name, op, owner.get(name), name in views, host.get(name), why) for name, op in nodes]
     return _with_made(rows, layers, container, why)
-
-
-def _with_types(why: Mapping[str, Sequence[str]], container: Container) -> Mapping[str, Sequence[str]]:
-    """And the types of each layer's codes and weights, where a machine has several."""
-    graph, chip = container.graph, container.machine.chip
-    found = {name: tuple(reasons) for name, reasons in why.items()}
-    for node in graph.nodes if len(chip.code_types) > 1 else ():
-        read = [graph.types[n].dtype for n in node.inputs if n and n not in graph.constants]
-        made = graph.types[node.outputs[0]].dtype
-        found[node.name] = (*found.get(node.name, ()), f"codes: {', '.join(dict.fromkeys(read)) or 'none'} to {made}")
-    for node in graph.nodes if len(chip.weight_types) > 1 else ():
-        if isinstance(node.op, IntegerConvolution):
-            found[node.name] = (*found.get(node.name, ()), f"weights: {node.op.weight_type}")
-    return found
 
 
 def _row(
@@ -68,7 +56,7 @@ def _row(
     why: Mapping[str, Sequence[str]],
 ) -> Row:
     row = {"node": name, "op": op, "engine": "none", "layer": None, "cycles": 0, "reason": "", "made_by": "model"}
-    row |= {"segment": None, "operations": None}
+    row |= {"segment": None, "operations": None, "input_types": [], "output_types": [], "weight_type": None}
     if refusal is not None and layer is None:
         return {**row, "engine": "host", "cycles": None, "reason": refusal}
     if layer is not None:
@@ -85,7 +73,7 @@ def _row(
 
 
 def _figures(layer: Mapping[str, Any]) -> Row:
-    return {key: layer[key] for key in ("engine", "cycles", "segment", "operations")}
+    return {key: layer[key] for key in _OF_A_LAYER}
 
 
 def _with_made(

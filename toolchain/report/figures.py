@@ -17,6 +17,7 @@ from toolchain.machine import Signal, Wait
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.kit.operator import Layer
 from toolchain.report.host import host_figures
+from toolchain.report.layer_types import types_by_layer
 
 
 def run_figures(container: Container, simulations: Sequence[Simulation | None]) -> dict[str, Any]:
@@ -159,6 +160,7 @@ def _layers(segment: int, region: Region, simulation: Simulation, container: Con
         finished = max(finished, end)
     if count:
         cycles[-1] += simulation.cycles - finished
+    types = types_by_layer(container.graph)
     rows = []
     for layer, info in enumerate(region.layers):
         rows.append(
@@ -172,6 +174,7 @@ def _layers(segment: int, region: Region, simulation: Simulation, container: Con
                 "bound_by": _bound_by(container.machine.chip, busy[layer]),
                 "segment": segment,
                 "operations": places.get(layer),
+                **types[info.name].as_json(),
             }
         )
     return rows

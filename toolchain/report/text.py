@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from toolchain.errors import counted
+from toolchain.report.layer_types import types_text
 
 RANDOM: Final = "random inputs"  # what a build is judged on without data
 JUDGED_ON = {
@@ -214,9 +215,9 @@ def explain_text(figures: Mapping[str, Any]) -> str:
     for n in figures["nodes"]:
         first, *more = n["reason"].split("; ")
         cycles = "-" if n["cycles"] is None else f"{n['cycles']:,}"
-        rows.append((cut(n["node"], 44), n["op"], n["engine"], cycles, _operations(n), first))
-        rows += [("", "", "", "", "", sentence) for sentence in more]
-    return table(("node", "operator", "engine", "cycles of its layer", "ops", "why"), rows, (3, 4))
+        rows.append((cut(n["node"], 44), n["op"], n["engine"], cycles, _operations(n), types_text(n), first))
+        rows += [("", "", "", "", "", "", sentence) for sentence in more]
+    return table(("node", "operator", "engine", "cycles of its layer", "ops", "types", "why"), rows, (3, 4))
 
 
 def _operations(row: Mapping[str, Any]) -> str:
