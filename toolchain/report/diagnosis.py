@@ -194,11 +194,9 @@ def _cause(found: Measured, block: Block, weights: float | None, quantized: Quan
     if shares.largest == "weights":
         numerics = quantized.chip.numerics
         scales = "a scale a channel" if numerics.weights_per_channel else "one scale for all channels"
-        share = 100 * (weights or 0.0) / shares.alone if shares.alone else 0.0
-        return (
-            "weight rounding",
-            f"{share:.0f} % of its error is that of weights rounded to {_weight_type(block, quantized.chip)} with {scales}",
-        )
+        # No share of the error: rounded inputs may cancel a part of it, and it is of the loudest sample alone.
+        alone = f"{decibels(1.0, weights or 0.0):.1f} dB by themselves, on one sample"
+        return "weight rounding", f"weights rounded to {_weight_type(block, quantized.chip)} with {scales} leave {alone}"
     return _of_arithmetic(found, block)
 
 
