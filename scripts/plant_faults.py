@@ -37,8 +37,8 @@ from toolchain.isa import Machine, load_machine
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.passes.decompose import decomposed
 from toolchain.repair.network import Network
-from toolchain.report.diagnosis import LayerError, Quantized
 from toolchain.report.error_report import ErrorReport, concat_parts, error_report, network_of
+from toolchain.report.findings import LayerError, Quantized
 
 Array = NDArray[np.float32]
 SAMPLES, JUDGED = 16, 4

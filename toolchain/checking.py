@@ -17,8 +17,8 @@ from toolchain.passes.select import Selection
 from toolchain.repair.prepare import Prepared
 from toolchain.report import explained, run_figures
 from toolchain.report.accuracy import JudgedOn, Judgement, Subject, judged
-from toolchain.report.diagnosis import Quantized
 from toolchain.report.error_report import concat_parts, network_of
+from toolchain.report.findings import Quantized
 from toolchain.report.gate import Evaluation
 from toolchain.runtime import Session
 from toolchain.schedule.options import LEVELS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,21 +15,19 @@ from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.rounding import Rounding
 from quant.fixed_point.core.scale import ScaleForm, choose_scale
 from quant.observe import Range
-from quant.parameters import activation_quant, quant_range
+from quant.parameters import activation_quant
 from quant.repair.step import AS_IN_THE_MODEL, NO_OFFSET, LayerParameters, Offset, Quantization
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import INNER, Graph, Node, OnnxOp, Operator, Origin, Quant, TensorType
-from toolchain.ir.masks import MASK_LOW
+from toolchain.ir.graph import INNER, Graph, Node, OnnxOp, Origin, Quant, TensorType
 from toolchain.ir.stored import Stored
-from toolchain.ops.kit.operator import FloatOp, brought, one_type, operator_of, own_scale, same_scale
-from toolchain.ops.movement import Concat, Pad
-from toolchain.ops.pool.geometry import Geometry, all_windows_meet
-from toolchain.ops.pool.rules import MaxPool
-from toolchain.ops.unary import Unary
+from toolchain.ops.kit.operator import FloatOp, operator_of
+from toolchain.passes.assign import adopted_parts, assign_quants, assign_types
 
 _WIDEST = 2.0**8  # more would leave an 8-bit tensor no codes
 _INT32 = (-(2**31), 2**31 - 1)
+
+
 # Rounding.DOUBLE_ROUND rounds a second time behind shifts above 31. Of scales near one, as pools and sums have them, that is off
 # by up to a quarter of a code, always away from zero: there the multiplier gives up its last bits, of which 26 are left.
 _ONCE, _COARSE, _CODES = 31, 2.0**-5, 1 << 16
@@ -149,7 +147,7 @@ def quantize(graph: Graph, chip: Chip, given: Quantization) -> Graph:
     range. Raises CompileError: no scale that the machine has would do, or the tensor's scale is given.
     """
     calibrated = {n: r for n, (own, _) in graph.origins.items() if isinstance(r := given.ranges.get(own), Range)}
-    adopted = _adopted([n for n in graph.nodes if not isinstance(n.op, OnnxOp)], graph)
+    adopted = adopted_parts([n for n in graph.nodes if not isinstance(n.op, OnnxOp)], graph)
     factors, asked, types = dict[str, float](), dict[str, Range](), assign_types(graph, chip, given.types)
     while True:
         quants = assign_quants(graph, chip, types, given.ranges, _widened(calibrated, factors, asked))
@@ -202,7 +200,7 @@ def node_scope(
 
 def _quantized(graph: Graph, scope: _Scope) -> Graph:
     quants = scope.quants
-    adopted = _adopted([n for n in graph.nodes if not isinstance(n.op, OnnxOp)], graph)
+    adopted = adopted_parts([n for n in graph.nodes if not isinstance(n.op, OnnxOp)], graph)
     nodes: list[Node] = []
     origins: dict[str, Origin] = {}
     types: dict[str, TensorType] = {
@@ -233,116 +231,3 @@ def _type_inner(made: list[Node], node: Node, types: dict[str, TensorType], orig
             quant, codes = scope.inners[name]
             types[name] = TensorType(types[inner.inputs[0]].shape, codes.value, quant)
             origins[name] = Origin(scope.graph.origins[node.outputs[0]].tensor, INNER)
-
-
-def assign_types(graph: Graph, chip: Chip, asked: Mapping[str, CodeType]) -> dict[str, CodeType]:
-    """The type of every tensor of the chip: what is asked of the model's tensor that it is or becomes, else the machine's first.
-    Movers keep their input's, as do operators of one type; what is asked of one of their tensors, the widest where they differ,
-    holds for all of them. So do functions of one tensor where the machine cannot rescale: a table has one type."""
-    apart = "rescale" in chip.functions
-    nodes = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
-    root: dict[str, str] = {}
-    for node in nodes:
-        for name in node.inputs:
-            if name and name not in graph.constants:
-                root.setdefault(name, name)
-        for name in node.outputs:
-            kept = same_scale(node.op) or one_type(node.op) or (isinstance(node.op, Unary) and not apart)
-            root[name] = root[node.inputs[0]] if kept else name
-    adopted = _adopted(nodes, graph)
-    wanted: dict[str, CodeType] = {}
-    for name, own in root.items():
-        found = asked.get(graph.origins[name].tensor)
-        if found is not None:
-            wanted[own] = max(found, wanted.get(own, found), key=lambda t: t.bits)
-    first = chip.code_types[0]
-    chosen = {name: wanted.get(own) for name, own in root.items()}
-    return {name: chosen[name] or chosen.get(adopted.get(name, "")) or first for name in root}
-
-
-def assign_quants(
-    graph: Graph,
-    chip: Chip,
-    types: Mapping[str, CodeType],
-    ranges: Mapping[str, Range | Quant],
-    widened: Mapping[str, Range],
-) -> dict[str, Quant]:
-    """Scale and zero point of every tensor of the chip. Movers keep their input's, where it holds the numbers that they bring;
-    parts of a Concat take the whole's, but those whose scale is given; what makes a scale of its own has that.
-
-    widened: what tensors without a given scale take in place of their ranges.
-    """
-
-    def calibrated(name: str, codes: CodeType) -> Quant:
-        given = ranges[graph.origins[name].tensor]
-        return given if isinstance(given, Quant) else activation_quant(widened.get(name, given), chip.numerics.of(codes))
-
-    chip_nodes = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
-    adopted, consumers = _adopted(chip_nodes, graph), graph.consumers()
-    quants: dict[str, Quant] = {}
-    for node in chip_nodes:
-        for name in node.inputs:
-            if name and name not in quants and name not in graph.constants:
-                quants[name] = calibrated(name, types[name])
-        for name in node.outputs:
-            numerics = chip.numerics.of(types[name])
-            fixed = own_scale(node.op, types[name])
-            lost = _lost(node, quants[node.inputs[0]], graph, consumers, numerics) if same_scale(node.op) else ()
-            if lost:
-                given = ranges[graph.origins[name].tensor]
-                quants[name] = given if isinstance(given, Quant) else activation_quant(_with(given, lost), numerics)
-            elif same_scale(node.op):
-                quants[name] = quants[node.inputs[0]]
-            elif fixed is not None:
-                quants[name] = fixed
-            else:
-                own = isinstance(ranges.get(graph.origins[name].tensor), Quant)
-                quants[name] = calibrated(name if own else adopted.get(name, name), types[name])
-    return quants
-
-
-def _lost(node: Node, x: Quant, graph: Graph, consumers: Mapping[str, Sequence[Node]], numerics: Numerics) -> tuple[float, ...]:
-    """The numbers that a mover brings and its input's codes do not hold; not those below them that only a MaxPool reads,
-    each of whose windows has something larger."""
-    held = quant_range(x, numerics)
-    lost = tuple(v for v in brought(node.op) if not held.low - x.scale / 2 <= v <= held.high + x.scale / 2)
-    if not lost or max(lost) > held.high or node.outputs[0] in graph.outputs:
-        return lost
-    readers = consumers.get(node.outputs[0], ())
-    hidden = all(isinstance(n.op, MaxPool) and _sees_data(node, n.op.geometry, graph) for n in readers)
-    return () if hidden else lost
-
-
-def _sees_data(node: Node, geometry: Geometry, graph: Graph) -> bool:
-    """True where every window over a Pad's output meets some of its input."""
-    if not isinstance(node.op, Pad):
-        return False
-    (_, height, width, _), before = graph.types[node.inputs[0]].shape, node.op.before
-    _, *padded, _ = graph.types[node.outputs[0]].shape
-    places = ((0, before[1], height), (1, before[2], width))
-    return all(all_windows_meet(geometry, axis, padded[axis], start, size) for axis, start, size in places)
-
-
-def _with(r: Range, values: Sequence[float]) -> Range:
-    """The range and the values; where one masks, the range ends already where it should: at its bound, or at the value."""
-    held = [v for v in values if v > MASK_LOW]
-    return Range(min(r.low, *held), max(r.high, *held)) if held else r
-
-
-def _any_scale(op: Operator) -> bool:
-    return not same_scale(op) and own_scale(op, CodeType.INT8) is None and not isinstance(op, Concat)
-
-
-def _adopted(nodes: list[Node], graph: Graph) -> dict[str, str]:
-    """part -> whole, for parts of a Concat that nothing else reads and whose producer can make any scale."""
-    consumers = graph.consumers()
-    made = {n.outputs[0]: n for n in nodes}
-    found: dict[str, str] = {}
-    for node in nodes:
-        if not isinstance(node.op, Concat):
-            continue
-        for name in node.inputs:
-            free = name in made and _any_scale(made[name].op)
-            if free and graph.read_once(name, consumers):
-                found[name] = node.outputs[0]
-    return found

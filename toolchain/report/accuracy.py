@@ -14,9 +14,9 @@ from quant.sample import Sample
 from toolchain.codegen import Container
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Graph
-from toolchain.report.diagnosis import LayerError, Quantized
 from toolchain.report.error_report import ErrorReport, Network, error_report, worst_layers
 from toolchain.report.fidelity import Part, fidelity
+from toolchain.report.findings import LayerError, Quantized
 from toolchain.report.gate import Evaluation, Gate, Score, evaluated, failures
 from toolchain.report.text import RANDOM
 from toolchain.runtime import Run, Session

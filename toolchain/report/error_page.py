@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from toolchain.errors import counted
-from toolchain.report.diagnosis import CEILING_DB, LayerError
+from toolchain.report.diagnosis import CEILING_DB
 from toolchain.report.error_report import ErrorReport
+from toolchain.report.findings import LayerError
 from toolchain.report.layer_types import types_text
 from toolchain.report.text import cut, table
 

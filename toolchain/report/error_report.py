@@ -19,7 +19,8 @@ from toolchain.ir.graph import Graph, OnnxGraph
 from toolchain.ir.part import Part
 from toolchain.ops.movement import Concat
 from toolchain.report.blocks import Block, blocks, shown_tensors
-from toolchain.report.diagnosis import LayerError, Quantized, diagnosed, keeps_all, to_blame, undiagnosed
+from toolchain.report.diagnosis import diagnosed, keeps_all, to_blame, undiagnosed
+from toolchain.report.findings import LayerError, Quantized
 from toolchain.report.layer_errors import KEPT, Codes, Kept, Measured, Network, alone_values, measured
 from toolchain.report.warnings import layer_warnings
 

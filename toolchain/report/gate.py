@@ -12,9 +12,9 @@ import numpy as np
 
 from quant.generator import USERS_FAULTS, load_function, users_cause
 from toolchain.errors import CompileError
-from toolchain.report.diagnosis import LayerError
 from toolchain.report.error_page import finding_text
 from toolchain.report.fidelity import Part
+from toolchain.report.findings import LayerError
 
 Outputs = Sequence[Mapping[str, np.ndarray]]
 

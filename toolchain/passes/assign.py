@@ -1,0 +1,131 @@
+"""Which type, and which scale and zero point, each tensor of the chip has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.numerics import Numerics
+from quant.observe import Range
+from quant.parameters import activation_quant, quant_range
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node, OnnxOp, Operator, Quant
+from toolchain.ir.masks import MASK_LOW
+from toolchain.ops.kit.operator import brought, one_type, own_scale, same_scale
+from toolchain.ops.movement import Concat, Pad
+from toolchain.ops.pool.geometry import Geometry, all_windows_meet
+from toolchain.ops.pool.rules import MaxPool
+from toolchain.ops.unary import Unary
+
+
+def assign_types(graph: Graph, chip: Chip, asked: Mapping[str, CodeType]) -> dict[str, CodeType]:
+    """The type of every tensor of the chip: what is asked of the model's tensor that it is or becomes, else the machine's first.
+    Movers keep their input's, as do operators of one type; what is asked of one of their tensors, the widest where they differ,
+    holds for all of them. So do functions of one tensor where the machine cannot rescale: a table has one type."""
+    apart = "rescale" in chip.functions
+    nodes = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
+    root: dict[str, str] = {}
+    for node in nodes:
+        for name in node.inputs:
+            if name and name not in graph.constants:
+                root.setdefault(name, name)
+        for name in node.outputs:
+            kept = same_scale(node.op) or one_type(node.op) or (isinstance(node.op, Unary) and not apart)
+            root[name] = root[node.inputs[0]] if kept else name
+    adopted = adopted_parts(nodes, graph)
+    wanted: dict[str, CodeType] = {}
+    for name, own in root.items():
+        found = asked.get(graph.origins[name].tensor)
+        if found is not None:
+            wanted[own] = max(found, wanted.get(own, found), key=lambda t: t.bits)
+    first = chip.code_types[0]
+    chosen = {name: wanted.get(own) for name, own in root.items()}
+    return {name: chosen[name] or chosen.get(adopted.get(name, "")) or first for name in root}
+
+
+def assign_quants(
+    graph: Graph,
+    chip: Chip,
+    types: Mapping[str, CodeType],
+    ranges: Mapping[str, Range | Quant],
+    widened: Mapping[str, Range],
+) -> dict[str, Quant]:
+    """Scale and zero point of every tensor of the chip. Movers keep their input's, where it holds the numbers that they bring;
+    parts of a Concat take the whole's, but those whose scale is given; what makes a scale of its own has that.
+
+    widened: what tensors without a given scale take in place of their ranges.
+    """
+
+    def calibrated(name: str, codes: CodeType) -> Quant:
+        given = ranges[graph.origins[name].tensor]
+        return given if isinstance(given, Quant) else activation_quant(widened.get(name, given), chip.numerics.of(codes))
+
+    chip_nodes = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
+    adopted, consumers = adopted_parts(chip_nodes, graph), graph.consumers()
+    quants: dict[str, Quant] = {}
+    for node in chip_nodes:
+        for name in node.inputs:
+            if name and name not in quants and name not in graph.constants:
+                quants[name] = calibrated(name, types[name])
+        for name in node.outputs:
+            numerics = chip.numerics.of(types[name])
+            fixed = own_scale(node.op, types[name])
+            lost = _lost(node, quants[node.inputs[0]], graph, consumers, numerics) if same_scale(node.op) else ()
+            if lost:
+                given = ranges[graph.origins[name].tensor]
+                quants[name] = given if isinstance(given, Quant) else activation_quant(_with(given, lost), numerics)
+            elif same_scale(node.op):
+                quants[name] = quants[node.inputs[0]]
+            elif fixed is not None:
+                quants[name] = fixed
+            else:
+                own = isinstance(ranges.get(graph.origins[name].tensor), Quant)
+                quants[name] = calibrated(name if own else adopted.get(name, name), types[name])
+    return quants
+
+
+def _lost(node: Node, x: Quant, graph: Graph, consumers: Mapping[str, Sequence[Node]], numerics: Numerics) -> tuple[float, ...]:
+    """The numbers that a mover brings and its input's codes do not hold; not those below them that only a MaxPool reads,
+    each of whose windows has something larger."""
+    held = quant_range(x, numerics)
+    lost = tuple(v for v in brought(node.op) if not held.low - x.scale / 2 <= v <= held.high + x.scale / 2)
+    if not lost or max(lost) > held.high or node.outputs[0] in graph.outputs:
+        return lost
+    readers = consumers.get(node.outputs[0], ())
+    hidden = all(isinstance(n.op, MaxPool) and _sees_data(node, n.op.geometry, graph) for n in readers)
+    return () if hidden else lost
+
+
+def _sees_data(node: Node, geometry: Geometry, graph: Graph) -> bool:
+    """True where every window over a Pad's output meets some of its input."""
+    if not isinstance(node.op, Pad):
+        return False
+    (_, height, width, _), before = graph.types[node.inputs[0]].shape, node.op.before
+    _, *padded, _ = graph.types[node.outputs[0]].shape
+    places = ((0, before[1], height), (1, before[2], width))
+    return all(all_windows_meet(geometry, axis, padded[axis], start, size) for axis, start, size in places)
+
+
+def _with(r: Range, values: Sequence[float]) -> Range:
+    """The range and the values; where one masks, the range ends already where it should: at its bound, or at the value."""
+    held = [v for v in values if v > MASK_LOW]
+    return Range(min(r.low, *held), max(r.high, *held)) if held else r
+
+
+def _any_scale(op: Operator) -> bool:
+    return not same_scale(op) and own_scale(op, CodeType.INT8) is None and not isinstance(op, Concat)
+
+
+def adopted_parts(nodes: list[Node], graph: Graph) -> dict[str, str]:
+    """part -> whole, for parts of a Concat that nothing else reads and whose producer can make any scale."""
+    consumers = graph.consumers()
+    made = {n.outputs[0]: n for n in nodes}
+    found: dict[str, str] = {}
+    for node in nodes:
+        if not isinstance(node.op, Concat):
+            continue
+        for name in node.inputs:
+            free = name in made and _any_scale(made[name].op)
+            if free and graph.read_once(name, consumers):
+                found[name] = node.outputs[0]
+    return found

@@ -1,0 +1,62 @@
+"""What can be done about what a layer loses: options and keys that exist, for this machine and this way of calibrating."""
+
+from __future__ import annotations
+
+from quant.fixed_point.core.codes import CodeType
+from toolchain.hw.chip import Chip
+from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.report.blocks import Block
+from toolchain.report.findings import LOST_DB, Cause, LayerError, Quantized
+from toolchain.report.layer_errors import Measured
+
+
+def remedy_of(row: LayerError, cause: Cause, found: Measured, quantized: Quantized) -> str:
+    numerics, own = quantized.chip.numerics, found.sums[row.block.tensor].own
+    host = " and ".join(f"--host-node {n}" for n in row.nodes[:2])
+    if cause == "nothing lost":
+        return ""
+    ways: list[str] = []
+    if cause == "weight rounding":
+        if weight_type_of(row.block, quantized.chip) is CodeType.INT4:
+            ways.append(_wider_weights(row, quantized.chip))
+        elif not numerics.weights_per_channel:
+            ways.append("numerics.weights_per_channel: true in the machine's file")
+        ways += ["--repair full"] if quantized.given is None and quantized.repair != "full" else []
+    elif cause == "accumulator overflow":
+        ways.append(f"engines.mac.accumulators.bits above {numerics.accumulator_bits} in the machine's file")
+        ways += ["numerics.overflow: saturate"] if numerics.wraps else []
+    elif cause in ("clipped tail", "range wider than its values", "range dominated by few values"):
+        ways.append(_other_range(row, cause, own.low, own.high, quantized))
+    ways += [host] if host else []
+    fine = cause not in ("weight rounding", "clipped tail", "accumulator overflow")
+    codes = CodeType(found.network.integer.types[row.block.tensor].dtype)
+    if codes.bits == 8 and fine and row.at_int16_db > row.alone_db + LOST_DB:
+        named = f"--type {row.tensor}=int16"
+        ways.append(named if CodeType.INT16 in numerics.types else "numerics.activation: int16 in the machine's file")
+    return ", or ".join(w for w in ways if w)
+
+
+def weight_type_of(block: Block, chip: Chip) -> CodeType:
+    """Of its weights; the machine's first where it has none."""
+    found = [n.op.weight_type for n in block.nodes if isinstance(n.op, IntegerConvolution)]
+    return found[0] if found else chip.numerics.weight
+
+
+def _wider_weights(row: LayerError, chip: Chip) -> str:
+    wide = max(chip.weight_types, key=lambda t: t.bits)
+    if wide is CodeType.INT4:
+        return "numerics.weight: int8 in the machine's file"
+    return f"weights: {{{row.layer}: {{type: {wide}}}}} in the file of --quant, and no --type of them"
+
+
+def _other_range(row: LayerError, cause: Cause, low: float, high: float, quantized: Quantized) -> str:
+    if quantized.given is not None and row.tensor in quantized.given:
+        if cause == "range dominated by few values":
+            return f"narrow low and high of {row.tensor} in the file of --quant"
+        return f"low: {low:.4g}, high: {high:.4g} for {row.tensor} in the file of --quant"
+    if cause == "clipped tail":
+        other = "" if quantized.observer == "minmax" else "--observer minmax, or "
+        return f"{other}--calib with samples in which {row.tensor} reaches as far"
+    if cause == "range dominated by few values" and quantized.observer == "minmax":
+        return "--observer mse"
+    return ""
