@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from simulator import simulate
+from simulator.attribution import attributed
 from simulator.check import check_program
 from simulator.order import program_order
 from simulator.timeline import timeline
@@ -269,11 +270,14 @@ def main() -> None:
     run = simulate(chip, ops, None, dram, written)
     seconds["all"] = time.process_time() - begin
     seconds["values"] = seconds["all"] - sum(seconds[stage] for stage in ("order", "check", "timing"))
+    begin = time.process_time()
+    attributed(chip, run)
+    seconds["attribution"] = time.process_time() - begin
     moved = f"{run.dram_read_bytes / 1e6:.0f} MB read, {run.dram_write_bytes / 1e6:.0f} MB written"
     busy = ", ".join(f"{name} {cycles / run.cycles:.0%}" for name, cycles in run.busy_cycles.items())
     print(f"{chip.name}: {len(ops)} operations, {run.macs / 1e9:.2f} GMAC, {run.cycles:,} cycles, {moved}; busy: {busy}")
     for stage, spent in seconds.items():
-        print(f"{stage:7} {spent:6.2f} CPU s, {1e6 * spent / len(ops):6.1f} us an operation")
+        print(f"{stage:11} {spent:6.2f} CPU s, {1e6 * spent / len(ops):6.1f} us an operation")
 
 
 if __name__ == "__main__":

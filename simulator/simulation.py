@@ -35,7 +35,8 @@ class Simulation:
     op_macs: int64, products of each operation, those with padding included.
     traffic: by memory, bytes the program moves, and the same in whole bursts, as charged to the bandwidth.
     peak_bytes: by memory, one past the highest byte touched. busy_cycles: per engine, without signals and waits.
-    unread: bytes that are written, or constant, and never read (empty with check=False).
+    unread: bytes that are written, or constant, and never read (empty with check=False). wanted, order, times: what each
+    operation asks for, its queue and the Signal that it takes, and what held it (None with timing=False).
     """
 
     memory: Mapping[str, np.ndarray]
@@ -49,6 +50,9 @@ class Simulation:
     traffic: dict[str, Traffic]
     peak_bytes: dict[str, int]
     flow: Flow
+    wanted: Demands
+    order: RunOrder
+    times: Timeline | None
     busy_cycles: dict[str, int] = field(default_factory=dict)
     unread: tuple[Unread, ...] = ()
 
@@ -241,4 +245,7 @@ def _result(
         busy_cycles=times.busy_cycles if times else {},
         flow=flow,
         unread=unread,
+        wanted=wanted,
+        order=order,
+        times=times,
     )

@@ -18,7 +18,7 @@ from toolchain.hw.chip import Chip
 from toolchain.machine import MachineOp, Signal, Space, Wait
 from toolchain.machine.columns import Column
 from toolchain.machine.demands import Demands
-from toolchain.machine.recurrence import COMPUTED, Asked, Recurrence, recurrence, services
+from toolchain.machine.recurrence import COMPUTED, Asked, Record, Recurrence, recurrence, services
 
 BOUNDS = ("compute", "dispatch", "wait", "unknown")  # besides the memories, which follow
 _COMPUTE, _DISPATCH, _WAIT, UNKNOWN_BOUND = range(len(BOUNDS))  # unknown: of times that were measured elsewhere
@@ -26,7 +26,11 @@ _COMPUTE, _DISPATCH, _WAIT, UNKNOWN_BOUND = range(len(BOUNDS))  # unknown: of ti
 
 @dataclass(frozen=True)
 class Timeline:
-    """start, end: int64[op] cycles; bound: int8[op], index into `bounds`. End operations start and end at `cycles`."""
+    """start, end: int64[op] cycles; bound: int8[op], index into `bounds`. End operations start and end at `cycles`.
+
+    ended_by: int64[op], End operations not among them, the port or COMPUTED; record: what held them (neither of times that were
+    measured elsewhere).
+    """
 
     start: np.ndarray
     end: np.ndarray
@@ -34,6 +38,8 @@ class Timeline:
     cycles: int
     busy_cycles: dict[str, int]
     bounds: tuple[str, ...]
+    ended_by: np.ndarray | None = None
+    record: Record | None = None
 
 
 def bound_names(chip: Chip) -> tuple[str, ...]:
@@ -46,11 +52,12 @@ def timeline(chip: Chip, ops: Sequence[MachineOp], order: RunOrder, wanted: Dema
     count = len(order.legal)  # an End is the last of all operations
     after = [(order.taken[i],) if i in order.taken else () for i in range(count)]
     costs = [chip.isa.word_cycles * n for n in words] if words is not None else [chip.isa.word_cycles] * len(ops)
-    run, columns = recurrence(chip), (wanted.latency_cycles.tolist(), wanted.compute_cycles.tolist(), services(chip, wanted))
+    record = Record()
+    run, columns = recurrence(chip, record), (wanted.latency_cycles.tolist(), wanted.compute_cycles.tolist(), services(chip, wanted))
     stalls = [op.STALLS for op in ops[:count]]
     asked = [Asked(*row) for row in zip(order.engine[:count], costs, after, *columns, stalls)]
     run.run(asked, _sequence(chip, ops, order, _balanced_cycles(chip, order, wanted), after))
-    return _finished(chip, ops, order, run)
+    return _finished(chip, ops, order, run, record)
 
 
 def _sequence(
@@ -83,7 +90,7 @@ def _moved(wanted: Demands) -> Column:
     return there.max(axis=0)
 
 
-def _finished(chip: Chip, ops: Sequence[MachineOp], order: RunOrder, run: Recurrence) -> Timeline:
+def _finished(chip: Chip, ops: Sequence[MachineOp], order: RunOrder, run: Recurrence, record: Record) -> Timeline:
     count = len(run.end)
     start, end = np.array(run.start, np.int64), np.array(run.end, np.int64)
     engine, ended_by = np.array(order.engine[:count], np.int64), np.array(run.ended_by, np.int64)
@@ -105,4 +112,6 @@ def _finished(chip: Chip, ops: Sequence[MachineOp], order: RunOrder, run: Recurr
         cycles,
         {name: int(n) for name, n in zip(order.names, busy)},
         bound_names(chip),
+        ended_by,
+        record,
     )

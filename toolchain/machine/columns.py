@@ -53,8 +53,10 @@ def most(a: Whole, b: Whole) -> Whole:
 
 
 def where(condition: Whole, a: Whole, b: Whole) -> Whole:
-    """a where the condition holds, else b, element by element."""
+    """a where the condition holds, else b, element by element; of named tuples, field by field."""
     if is_column(condition):
+        if isinstance(a, tuple):
+            return cast(Whole, a.__class__(*(where(condition, x, y) for x, y in zip(a, b))))
         return cast(Whole, np.where(condition, a, b))
     return a if condition else b
 

@@ -10,12 +10,13 @@ import numpy as np
 from toolchain.hw.chip import Chip
 from toolchain.machine.columns import Column
 from toolchain.machine.operation import MachineOp, alike, columns_of
-from toolchain.machine.traffic import Traffic
+from toolchain.machine.traffic import Lost, Traffic
 
 
 @dataclass(frozen=True)
 class Demands:
-    """`Demand` of each operation: int64[op]; bytes int64[space, op], spaces in the order of `chip.spaces`."""
+    """`Demand` of each operation: int64[op]; bytes int64[space, op], spaces in the order of `chip.spaces`; `lost` int64[part, op],
+    parts as in `Lost`."""
 
     compute_cycles: Column
     latency_cycles: Column
@@ -24,6 +25,7 @@ class Demands:
     write_bytes: Column
     read_burst_bytes: Column
     write_burst_bytes: Column
+    lost: Column
 
     def traffic(self, space: int) -> Traffic:
         """What all operations together move at one memory."""
@@ -33,13 +35,17 @@ class Demands:
 
 def demands(ops: Sequence[MachineOp], chip: Chip) -> Demands:
     """Raises IndexError where an operation names a unit that the machine has not."""
-    found = Demands(*np.zeros((3, len(ops)), np.int64), *np.zeros((4, len(chip.spaces), len(ops)), np.int64))
+    count, spaces = len(ops), len(chip.spaces)
+    lost = np.zeros((len(Lost._fields), count), np.int64)
+    found = Demands(*np.zeros((3, count), np.int64), *np.zeros((4, spaces, count), np.int64), lost)
     for members in alike(ops).values():
         at = np.array(members)
         asked = columns_of([ops[i] for i in members]).demand(chip)
         found.compute_cycles[at] = asked.compute_cycles
         found.latency_cycles[at] = asked.latency_cycles
         found.macs[at] = asked.macs
+        for part, cycles in enumerate(asked.lost):
+            found.lost[part, at] = cycles
         for t in asked.traffic:
             found.read_bytes[t.space, at] = t.read_bytes
             found.write_bytes[t.space, at] = t.write_bytes

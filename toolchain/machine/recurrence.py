@@ -7,7 +7,9 @@ max-plus system), as long as the order in which the ports serve does not depend 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from math import ceil
 from typing import NamedTuple
 
@@ -39,6 +41,30 @@ class Asked(NamedTuple):
 
 
 COMPUTED = -1  # in the place of a port: the operation ended when its unit had computed
+READ, STALLED = -1, -2  # in the place of an operation with a full queue: nothing held the front end; it waited for an operation
+
+
+def _cycles_list() -> array[float]:
+    return array("d")
+
+
+def _numbers_list() -> array[int]:
+    return array("q")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the front end and the ports did, to be asked why an operation ran when it did.
+
+    read, dispatched: of each operation, when the front end had read it and when its queue had it. held_by: what kept it in
+    between, the operation whose end made room in its queue, STALLED or READ. served: operation, port, first and last cycle of
+    each service, one after another.
+    """
+
+    read: array[float] = field(default_factory=_cycles_list)
+    dispatched: array[float] = field(default_factory=_cycles_list)
+    held_by: array[int] = field(default_factory=_numbers_list)
+    served: array[int] = field(default_factory=_numbers_list)
 
 
 class Mark(NamedTuple):
@@ -61,8 +87,9 @@ class Recurrence:
     as soon as it has served the one before.
     """
 
-    def __init__(self, issue_cycles: Sequence[int], depths: Sequence[int], ports: int):
-        """issue_cycles, depths: of each queue; depth: operations that wait beside the one that runs."""
+    def __init__(self, issue_cycles: Sequence[int], depths: Sequence[int], ports: int, record: Record | None = None):
+        """issue_cycles, depths: of each queue; depth: operations that wait beside the one that runs. record: is written."""
+        self._record = record
         self._issue, self._back = issue_cycles, [depth + 1 for depth in depths]
         self._ports, self._fetched, self._stalled = [0] * ports, 0.0, -1
         self._queued: list[list[int]] = [[] for _ in depths]
@@ -78,15 +105,20 @@ class Recurrence:
         for column in (start, end, ended_by):
             column.extend([0] * count)
         room, dispatched = self._room(asked, base), [0] * count
-        free, ports, issue, fetched, front = self.free, self._ports, self._issue, self._fetched, 0
+        free, ports, issue, fetched, front, record = self.free, self._ports, self._issue, self._fetched, 0, self._record
         for i in range(count) if sequence is None else sequence:
             while front <= i:
                 fetched += asked[front].fetch_cycles
+                read, held_by = fetched, READ
                 if self._stalled >= 0 and end[self._stalled] > fetched:
-                    fetched = end[self._stalled]
+                    fetched, held_by = end[self._stalled], STALLED
                 if room[front] >= 0 and end[room[front]] > fetched:
-                    fetched = end[room[front]]
+                    fetched, held_by = end[room[front]], room[front]
                 dispatched[front] = ceil(fetched)
+                if record is not None:
+                    record.read.append(read)
+                    record.dispatched.append(fetched)
+                    record.held_by.append(held_by)
                 if asked[front].stalls:
                     self._stalled = base + front
                 front += 1
@@ -101,6 +133,8 @@ class Recurrence:
             for port, cycles in services:
                 served = (ports[port] if ports[port] > ready else ready) + cycles
                 ports[port] = served
+                if record is not None:
+                    record.served.extend((base + i, port, served - cycles, served))
                 if served > done:
                     done, last = served, port
             number = base + i
@@ -133,10 +167,10 @@ class Recurrence:
         return room
 
 
-def recurrence(chip: Chip) -> Recurrence:
+def recurrence(chip: Chip, record: Record | None = None) -> Recurrence:
     """The queues and ports of a machine."""
     specs = [unit.spec for unit in chip.units]
-    return Recurrence([s.issue_cycles for s in specs], [s.queue_depth for s in specs], 2 * len(chip.spaces))
+    return Recurrence([s.issue_cycles for s in specs], [s.queue_depth for s in specs], 2 * len(chip.spaces), record)
 
 
 def services(chip: Chip, wanted: Demands) -> Iterator[tuple[Service, ...]]:

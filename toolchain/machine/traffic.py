@@ -20,6 +20,25 @@ class Traffic(NamedTuple):
     write_burst_bytes: Whole = 0
 
 
+class Lost(NamedTuple):
+    """Cycles of a unit that computes in which it does nothing of use.
+
+    fill: fill and drain of its pipeline, startup, operands that load before a fold can begin. partial: rows, columns, depth or
+    lanes that have nothing to do, as the cycles that full ones would not need. output: what is done to sums on their way out.
+    """
+
+    fill_cycles: Whole = 0
+    partial_cycles: Whole = 0
+    output_cycles: Whole = 0
+
+
+class Compute(NamedTuple):
+    """Cycles of a unit with memories of no limit, and those of them that are lost."""
+
+    cycles: Whole
+    lost: Lost = Lost()
+
+
 class Demand(NamedTuple):
     """One operation alone on an idle machine. Bytes are totals, cycles are whole.
 
@@ -27,12 +46,14 @@ class Demand(NamedTuple):
     latency_cycles: from start to the first byte, read and write latency of the memories touched.
     macs: products, those with padding included.
     traffic: one entry a memory, in order of their codes; memories of no bytes may be among them.
+    lost: of compute_cycles.
     """
 
     compute_cycles: Whole = 0
     latency_cycles: Whole = 0
     macs: Whole = 0
     traffic: tuple[Traffic, ...] = ()
+    lost: Lost = Lost()
 
     def at(self, space: int) -> Traffic:
         """What it moves at one memory."""

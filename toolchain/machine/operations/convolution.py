@@ -19,7 +19,7 @@ from toolchain.machine.parameters.description import Limit
 from toolchain.machine.parameters.extents import extent, weight_group
 from toolchain.machine.parameters.modes import dataflow
 from toolchain.machine.parameters.numbers import unit_number
-from toolchain.machine.traffic import Demand
+from toolchain.machine.traffic import Compute, Demand
 from toolchain.machine.units.array import operand_reads, product_cycles
 
 
@@ -91,7 +91,7 @@ class Convolution(WithAddend, _Channels):
         read = read + where(self.emit, pixels * self.addend_bytes(outputs, self.addend_type, chip), 0)
         weights = weight_reads * outputs * self.row_bytes(chip)
 
-        def cycles(rate: float) -> Whole:
+        def cycles(rate: float) -> Compute:
             return product_cycles(mac, pixels, inner, outputs, rate, dataflow=self.dataflow, group=self.group)
 
         return self.array_demand(chip, self.rated(chip, cycles), read, weights, pixels * inner * outputs)

@@ -16,7 +16,7 @@ from toolchain.machine.parameters.description import Limit
 from toolchain.machine.parameters.extents import extent
 from toolchain.machine.parameters.modes import dataflow, depthwise_mode
 from toolchain.machine.parameters.numbers import unit_number
-from toolchain.machine.traffic import Demand
+from toolchain.machine.traffic import Compute, Demand
 from toolchain.machine.units.array import depthwise_cycles
 
 
@@ -61,7 +61,7 @@ class Depthwise(WeightedWindowOp):
         pixels, taps = self.pixels(), self.taps()
         mac, weights = self.unit_in(chip).array, taps * weight_bytes(self.channels, self.weight_type, chip)
 
-        def cycles(rate: float) -> Whole:
+        def cycles(rate: float) -> Compute:
             return depthwise_cycles(mac, pixels, taps, self.channels, rate, self.dataflow, self.mode)
 
         read, macs = self.window_bytes(self.channels, chip), pixels * taps * self.channels

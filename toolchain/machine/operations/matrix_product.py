@@ -19,7 +19,7 @@ from toolchain.machine.parameters.extents import batch_count, extent
 from toolchain.machine.parameters.modes import dataflow, flag, on_the_way_out
 from toolchain.machine.parameters.numbers import unit_number
 from toolchain.machine.sums import array_latency_cycles, broken_accumulators, sums_accesses, sums_moved
-from toolchain.machine.traffic import Demand, traffic
+from toolchain.machine.traffic import Compute, Demand, traffic
 from toolchain.machine.units.array import matrix_rate, operand_reads, product_cycles
 
 
@@ -124,16 +124,16 @@ class MatrixProduct(MachineOp):
             *sums_moved(self.sums(), unit),
         )
 
-        def by_second(first: CodeType) -> Whole:
+        def by_second(first: CodeType) -> Compute:
             return by_type(self.b_type, chip.code_types, lambda second: cycles(matrix_rate(mac, first, second)))
 
-        def cycles(rate: float) -> Whole:
+        def cycles(rate: float) -> Compute:
             return product_cycles(mac, self.rows, self.inner, self.columns, rate, self.batches, self.dataflow)
 
+        compute: Compute = by_type(self.a_type, chip.code_types, by_second)
         latency = array_latency_cycles(self.sums(), unit, chip, ("input", "weights"))
-        return Demand(
-            by_type(self.a_type, chip.code_types, by_second), latency, self.batches * self.rows * self.inner * self.columns, moved
-        )
+        macs = self.batches * self.rows * self.inner * self.columns
+        return Demand(compute.cycles, latency, macs, moved, compute.lost)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         unit = self.unit_in(chip)

@@ -20,7 +20,7 @@ from toolchain.machine.parameters.description import Limit
 from toolchain.machine.parameters.extents import extent, window_extent_of
 from toolchain.machine.parameters.modes import flag, on_the_way_out, only_with, post_flag
 from toolchain.machine.sums import array_latency_cycles, broken_accumulators, sums_accesses, sums_moved
-from toolchain.machine.traffic import Demand, traffic
+from toolchain.machine.traffic import Compute, Demand, traffic
 from toolchain.machine.units.array import operand_rate
 from toolchain.machine.windows import Runs, extent_reached, reached, rows_reached
 
@@ -162,11 +162,11 @@ class WeightedWindowOp(WindowOp):
         """Of the type of its weights."""
         raise NotImplementedError
 
-    def rated(self, chip: Chip, cycles: Callable[[float], Whole]) -> Whole:
+    def rated(self, chip: Chip, cycles: Callable[[float], Compute]) -> Compute:
         """cycles: at a rate of the array, which hangs on the types of both operands."""
         mac = self.unit_in(chip).array
 
-        def by_weights(activation: CodeType) -> Whole:
+        def by_weights(activation: CodeType) -> Compute:
             return by_type(self.weights_number(), chip.weight_types, lambda w: cycles(operand_rate(mac, activation, w)))
 
         return by_type(self.code_types()[0], chip.code_types, by_weights)
@@ -193,7 +193,7 @@ class WeightedWindowOp(WindowOp):
         """1 or 0: outputs are written; they pass through a table."""
         return where(self.emit, 1, 0), where(self.emit, where(self.use_table, 1, 0), 0)
 
-    def array_demand(self, chip: Chip, cycles: Whole, input_bytes: Whole, weights: Whole, macs: Whole) -> Demand:
+    def array_demand(self, chip: Chip, compute: Compute, input_bytes: Whole, weights: Whole, macs: Whole) -> Demand:
         """input_bytes: read of inputs and addend; weights: bytes read of them."""
         unit, outputs = self.unit_in(chip), self.outputs()
         emitted, looked_up = self._emitted()
@@ -206,7 +206,7 @@ class WeightedWindowOp(WindowOp):
             *sums_moved(self.sums(), unit),
         )
         latency = array_latency_cycles(self.sums(), unit, chip, ("input", "weights", "parameters"))
-        return Demand(cycles, latency, macs, moved)
+        return Demand(compute.cycles, latency, macs, moved, compute.lost)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         yield from WindowOp.broken(self, chip)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.engines import MacArray
 from toolchain.machine.columns import Whole, at_rate, by_name, ceil_div, least, most, where
+from toolchain.machine.traffic import Compute, Lost
 
 
 def product_cycles(
@@ -21,7 +22,7 @@ def product_cycles(
     repeats: Whole = 1,
     dataflow: Whole = 0,
     group: Whole = 0,
-) -> Whole:
+) -> Compute:
     """Cycles of `repeats` matrix products [pixels, inner] x [inner, outputs] one after another on the array; dataflow: which of
     `mac.dataflows`; group: weights along `inner` that share a scale, 0: all.
 
@@ -34,11 +35,12 @@ def product_cycles(
     take `groups.fold_cycles` more each.
     """
     rows, columns = mac.rows, mac.columns
+    useful = _full(mac, repeats * pixels * inner * outputs, rate)
     repeats = repeats * where(group, ceil_div(inner, most(group, 1)), 1)
     steps = ceil_div(where(group, least(group, inner), inner), mac.depth)
     scaled = 0 if mac.groups is None else where(group, mac.groups.fold_cycles, 0)
 
-    def cycles(flow: str) -> Whole:
+    def cycles(flow: str) -> Compute:
         if flow == "os":
             folds = ceil_div(pixels, rows) * ceil_div(outputs, columns)
             stream, edge, load = steps, rows + columns - 2, 0
@@ -48,14 +50,14 @@ def product_cycles(
         else:
             folds = ceil_div(steps, rows) * ceil_div(pixels, columns)
             stream, edge, load = outputs, 2 * rows + columns - 2, rows
-        return _folds(mac, folds * repeats, at_rate(stream, rate) + scaled, edge, load)
+        return _folds(mac, folds * repeats, at_rate(stream, rate), scaled, edge, load, useful)
 
     return by_name(mac.dataflows, dataflow, cycles)
 
 
 def depthwise_cycles(
     mac: MacArray, pixels: Whole, taps: Whole, channels: Whole, rate: float, dataflow: Whole = 0, mode: Whole = 0
-) -> Whole:
+) -> Compute:
     """Cycles of a depthwise convolution of `pixels` outputs a channel; T' = ceil(taps / depth). dataflow, mode: which of
     `mac.dataflows` and `mac.depthwise_modes`.
 
@@ -65,14 +67,15 @@ def depthwise_cycles(
     T' ceil(channels/C) folds of P / rate steps, partial sums in the accumulators.
     """
     groups, steps = ceil_div(channels, mac.columns), ceil_div(taps, mac.depth)
+    useful = _full(mac, pixels * taps * channels, rate)
 
-    def diagonal(flow: str) -> Whole:
+    def diagonal(flow: str) -> Compute:
         if flow == "os":
             folds, edge = ceil_div(pixels, mac.rows) * groups, mac.rows + mac.columns - 2
-            return _folds(mac, folds, at_rate(steps, rate), edge, 0)
-        return _folds(mac, steps * groups, at_rate(pixels, rate), 2 * mac.rows + mac.columns - 2, mac.rows)
+            return _folds(mac, folds, at_rate(steps, rate), 0, edge, 0, useful)
+        return _folds(mac, steps * groups, at_rate(pixels, rate), 0, 2 * mac.rows + mac.columns - 2, mac.rows, useful)
 
-    def cycles(mode: str) -> Whole:
+    def cycles(mode: str) -> Compute:
         if mode != "diagonal":
             return product_cycles(mac, pixels, taps, 1, rate, channels, dataflow)
         return by_name(mac.dataflows, dataflow, diagonal)
@@ -80,10 +83,21 @@ def depthwise_cycles(
     return by_name(mac.depthwise_modes, mode, cycles)
 
 
-def _folds(mac: MacArray, folds: Whole, stream_cycles: Whole, edge_cycles: int, load_cycles: int) -> Whole:
+def _full(mac: MacArray, macs: Whole, rate: float) -> Whole:
+    """Cycles of so many products on all of the array, at its rate for their types."""
+    return at_rate(ceil_div(macs, mac.multipliers), rate)
+
+
+def _folds(
+    mac: MacArray, folds: Whole, steps: Whole, scaled: Whole, edge_cycles: int, load_cycles: int, useful_cycles: Whole
+) -> Compute:
+    """steps, scaled: cycles of each fold with products and of scaling their sums. useful_cycles: of products, on a full array."""
+    stream = steps + scaled
     if not mac.folds_overlap:
-        return folds * (stream_cycles + edge_cycles)
-    return where(folds > 0, (folds - 1) * most(stream_cycles, load_cycles) + stream_cycles + edge_cycles, 0)
+        fill = folds * edge_cycles
+    else:
+        fill = where(folds > 0, (folds - 1) * (most(stream, load_cycles) - stream) + edge_cycles, 0)
+    return Compute(folds * stream + fill, Lost(fill, folds * steps - useful_cycles, folds * scaled))
 
 
 def operand_rate(mac: MacArray, activation: CodeType, weight: str) -> float:

@@ -11,7 +11,7 @@ from toolchain.hw.chip import Chip
 from toolchain.hw.engines import FunctionRate
 from toolchain.hw.units import Unit
 from toolchain.machine.columns import Whole, ceil_div, is_column, where
-from toolchain.machine.traffic import Demand, Traffic, latency_cycles
+from toolchain.machine.traffic import Demand, Lost, Traffic, latency_cycles
 
 _LACKING = FunctionRate(lanes=1, startup=0)  # a program that uses what its machine lacks is refused before it is timed
 
@@ -27,7 +27,9 @@ def vector_demand(
 ) -> Demand:
     """startup + ceil(elements / lanes) cycles, that many for each pass. rate: lanes, startup; roles: of what it reads."""
     lanes, startup = rate
-    return Demand(startup + passes * ceil_div(elements, lanes), latency_cycles(unit, chip, 1, roles), 0, moved)
+    steps = passes * ceil_div(elements, lanes)
+    lost = Lost(startup, steps - ceil_div(passes * elements, lanes))
+    return Demand(startup + steps, latency_cycles(unit, chip, 1, roles), 0, moved, lost)
 
 
 def rate_of(unit: Unit, names: Sequence[str], kind: Whole = 0, otherwise: str = "") -> tuple[Whole, Whole]:

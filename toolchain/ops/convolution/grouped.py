@@ -63,7 +63,7 @@ def _groups_together(op: ConvolutionParameters, layer: Layer) -> int:
     )
     best, least, kind = 0, float("inf"), chip.weight_types.index(op.weight_type)
     for count in range(1, min(most, max(1, mac.columns // own)) + 1):
-        array = product_cycles(mac, height * width, kh * kw * count * inputs, count * own, rate) / count
+        array = product_cycles(mac, height * width, kh * kw * count * inputs, count * own, rate).cycles / count
         loads = own * weight_bytes(kh * kw * count * inputs, kind, chip) / dram.read_bytes_per_cycle
         if array + loads <= least:
             best, least = count, array + loads
