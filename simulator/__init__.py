@@ -1,16 +1,24 @@
 """Runs a machine's program: exact bits, cycles, and refusal of whatever would depend on timing."""
 
+from simulator.attribution import COMPUTING, Attribution, Cause, Reason, Spans, attributed, by_reason
 from simulator.parts import DramPart, PartKind
 from simulator.simulation import Observe, Simulation, measured, simulate
 from simulator.trace import chrome_trace, occupancy, write_trace
 from simulator.unread import Unread
 
 __all__ = [
+    "COMPUTING",
+    "Attribution",
+    "Cause",
     "DramPart",
     "Observe",
     "PartKind",
+    "Reason",
     "Simulation",
+    "Spans",
     "Unread",
+    "attributed",
+    "by_reason",
     "chrome_trace",
     "measured",
     "occupancy",

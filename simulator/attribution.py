@@ -85,11 +85,13 @@ class Attribution:
         return found
 
 
-def attributed(chip: Chip, run: Simulation) -> Attribution | None:
-    """None of times that were measured elsewhere, or not at all: what held their operations is not known."""
+def attributed(chip: Chip, run: Simulation, shares: np.ndarray | None = None) -> Attribution | None:
+    """shares: float64[op], of each operation's products those that the network asks for; the others, by zeros, are partial folds
+    (None: it asks for all). Returns None of times that were measured elsewhere or not at all: what held operations is not known.
+    """
     if run.times is None or run.times.record is None:
         return None
-    units = _Units(chip, run, run.times, run.times.record)
+    units = _Units(chip, run, run.times, run.times.record, shares)
     return Attribution(run.cycles, reasons(chip), dict(zip(run.engines, units.spans())))
 
 
@@ -108,17 +110,20 @@ class _Track:
     op: list[int]
 
     def add(self, first: int, reason: int, op: int) -> None:
-        if self.first and (self.reason[-1], self.op[-1]) == (reason, op):
-            return
         self.first.append(first)
         self.reason.append(reason)
         self.op.append(op)
+
+    def go_on(self, first: int, reason: int, op: int) -> None:
+        """As `add`, or the last span goes on."""
+        if not self.first or (self.reason[-1], self.op[-1]) != (reason, op):
+            self.add(first, reason, op)
 
 
 class _Units:
     """Gives every operation its spans, in an order in which the program can run: what a Wait waits for has its own by then."""
 
-    def __init__(self, chip: Chip, run: Simulation, times: Timeline, record: Record):
+    def __init__(self, chip: Chip, run: Simulation, times: Timeline, record: Record, shares: np.ndarray | None):
         self._run, self._signal = run, _MEMORY + len(chip.spaces)
         self._tracks = [_Track([], [], []) for _ in chip.units]
         self._free = [0] * len(chip.units)
@@ -128,8 +133,9 @@ class _Units:
         self._issued = (times.start[:count] + np.array(issue_cycles(chip), np.int64)[engine]).tolist()
         self._latency, self._slowest = run.wanted.latency_cycles.tolist(), _slowest_memories(chip, run)
         fill, partial, output = (run.wanted.lost[part] for part in range(3))
-        useful = run.wanted.compute_cycles - fill - partial - output
-        self._parts = list(zip(*(part.tolist() for part in (fill, useful, partial, output))))
+        full = run.wanted.compute_cycles - fill - partial - output
+        useful = full if shares is None else np.ceil(full * shares).astype(np.int64)
+        self._parts = list(zip(*(part.tolist() for part in (fill, useful, partial + full - useful, output))))
         self._ended_by = [] if times.ended_by is None else times.ended_by.tolist()
         self._read, self._dispatched = ([ceil(cycle) for cycle in column] for column in (record.read, record.dispatched))
         self._held_by = record.held_by.tolist()
@@ -180,27 +186,31 @@ class _Units:
             front -= 1
         for first, last, held in reversed(found):
             if held < 0:
-                track.add(first, _DISPATCH, op)
+                track.go_on(first, _DISPATCH, op)
             elif self._held_by[held] == STALLED:
                 self._other(track, first, last, op, self._run.order.engine[self._stalls[held]])
             else:
-                track.add(first, _QUEUE, op)
+                track.go_on(first, _QUEUE, op)
 
     def _other(self, track: _Track, first: int, last: int, op: int, queue: int) -> None:
         """The cycles first .. last - 1, in which the unit waits for another: what that one did then."""
         other = self._tracks[queue]
         for i in range(bisect_right(other.first, first) - 1, bisect_right(other.first, last - 1)):
             reason = other.reason[i]
-            track.add(max(first, other.first[i]), self._signal + queue if reason < len(COMPUTING) else reason, op)
+            track.go_on(max(first, other.first[i]), self._signal + queue if reason < len(COMPUTING) else reason, op)
 
 
 def _closed(track: _Track, begun: int, ended: int, cycles: int) -> Spans:
     """With nothing to do before the first operation begins and after the last has ended."""
-    first, reason, op = list(track.first), list(track.reason), list(track.op)
-    inside = bisect_right(first, begun - 1)
+    if begun == ended:  # operations that took no time
+        begun = cycles
+    inside = bisect_right(track.first, begun)
+    first, reason, op = track.first[inside:], track.reason[inside:], track.op[inside:]
+    if begun < cycles:
+        first, reason, op = [begun, *first], [track.reason[inside - 1], *reason], [track.op[inside - 1], *op]
     if begun:
-        first[:inside], reason[:inside], op[:inside] = [0], [_NOTHING], [-1]
-    if ended < cycles and begun < cycles:
+        first, reason, op = [0, *first], [_NOTHING, *reason], [-1, *op]
+    if begun < cycles and ended < cycles:
         first, reason, op = [*first, ended], [*reason, _NOTHING], [*op, -1]
     return Spans(np.array(first, np.int64), np.array(reason, np.int16), np.array(op, np.int64))
 

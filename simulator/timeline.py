@@ -53,7 +53,10 @@ def timeline(chip: Chip, ops: Sequence[MachineOp], order: RunOrder, wanted: Dema
     after = [(order.taken[i],) if i in order.taken else () for i in range(count)]
     costs = [chip.isa.word_cycles * n for n in words] if words is not None else [chip.isa.word_cycles] * len(ops)
     record = Record()
-    run, columns = recurrence(chip, record), (wanted.latency_cycles.tolist(), wanted.compute_cycles.tolist(), services(chip, wanted))
+    run, columns = (
+        recurrence(chip, record),
+        (wanted.latency_cycles.tolist(), wanted.compute_cycles.tolist(), services(chip, wanted)),
+    )
     stalls = [op.STALLS for op in ops[:count]]
     asked = [Asked(*row) for row in zip(order.engine[:count], costs, after, *columns, stalls)]
     run.run(asked, _sequence(chip, ops, order, _balanced_cycles(chip, order, wanted), after))

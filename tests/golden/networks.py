@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import zlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import onnx
@@ -25,15 +27,18 @@ from quant.file import Parameters, read_parameters, write_parameters
 from quant.observe import Range
 from quant.repair.step import Quantization
 from quant.structure import adjust_ranges
-from simulator import simulate
+from simulator import Cause, Simulation, by_reason, simulate
 from toolchain.codegen import Port, Region
 from toolchain.compiling import Compiled, compile_model, select_model
 from toolchain.frontend import NormalModel, load_model, to_graph
 from toolchain.hw import shipped_names
+from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Quant
 from toolchain.isa import Machine, load_machine
 from toolchain.passes.decompose import decomposed
 from toolchain.repair.network import Network
+from toolchain.report.attribution import most_macs, region_attribution
+from toolchain.report.windows import layer_cycles
 from toolchain.runtime import dram_image, dram_parts
 from toolchain.runtime.backend import Program
 
@@ -68,6 +73,7 @@ def figures(network: str, machine: str | Machine, level: int) -> Figures:
 def simulated(compiled: Compiled) -> tuple[int, bytes]:
     """Cycles, and what the regions write where they are given `drawn_codes`."""
     cycles, outputs = 0, bytearray()
+    most = most_macs(compiled.container)
     for region in (s for s in compiled.container.segments if isinstance(s, Region)):
         program = Program(compiled.container.machine, region, compiled.container.graph)
         dram = dram_image(region)
@@ -76,9 +82,38 @@ def simulated(compiled: Compiled) -> tuple[int, bytes]:
             dram[port.address : port.address + len(raw)] = np.frombuffer(raw, np.uint8)
         run = simulate(program.machine.chip, program.flow, program.flow.words, dram, (), parts=dram_parts(region))
         cycles += run.cycles
+        attributed_once(program.machine.chip, region, run, most)
         for port in region.outputs:
             outputs += run.dram[port.address : port.address + port.size_bytes].tobytes()
     return cycles, bytes(outputs)
+
+
+def attributed_once(chip: Chip, region: Region, run: Simulation, most: Mapping[str, int]) -> None:
+    """Every cycle of every unit has one cause, those of all layers are those of the region, and no array does more products in
+    its useful cycles than it can."""
+    causes = region_attribution(chip, region, run, most)
+    assert causes is not None
+    cycles = layer_cycles(region, run).tolist()
+    assert sum(cycles) == run.cycles
+    for unit in chip.units:
+        layers = [_spent(layer[unit.name]) for layer in causes.layers]
+        assert [sum(layer.values()) for layer in layers] == cycles
+        assert sum(layers, Counter[str]()) == _spent(by_reason(chip, causes.totals[unit.name]))
+    arrays = [unit.array for unit in chip.of_kind("mac_array")]
+    best = max(array.multipliers * rate.rate for array in arrays for rate in array.types)
+    useful = sum(layer[unit.name].get(Cause.USEFUL, 0) for layer in causes.layers for unit in chip.of_kind("mac_array"))
+    owners = np.array([region.layer_of(run.flow, i) for i in range(len(run.flow))])
+    macs = [int(run.op_macs[owners == layer].sum()) for layer in range(len(cycles))]
+    assert useful * best >= sum(min(n, most.get(info.name, n)) for n, info in zip(macs, region.layers))
+
+
+def _spent(causes: Mapping[str, Any]) -> Counter[str]:
+    """Cycles by cause and name."""
+    found = Counter[str]()
+    for cause, taken in causes.items():
+        for name, cycles in taken.items() if isinstance(taken, Mapping) else [("", taken)]:
+            found[f"{cause} {name}"] = cycles
+    return found
 
 
 def program_digest(regions: Sequence[Region]) -> str:

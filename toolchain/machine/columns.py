@@ -56,7 +56,8 @@ def where(condition: Whole, a: Whole, b: Whole) -> Whole:
     """a where the condition holds, else b, element by element; of named tuples, field by field."""
     if is_column(condition):
         if isinstance(a, tuple):
-            return cast(Whole, a.__class__(*(where(condition, x, y) for x, y in zip(a, b))))
+            named, fields = cast(Callable[..., Whole], type(cast(object, a))), cast(tuple[Whole, ...], a)
+            return named(*(where(condition, x, y) for x, y in zip(fields, b)))
         return cast(Whole, np.where(condition, a, b))
     return a if condition else b
 

@@ -15,7 +15,7 @@ from toolchain.machine.traffic import Lost, Traffic
 
 @dataclass(frozen=True)
 class Demands:
-    """`Demand` of each operation: int64[op]; bytes int64[space, op], spaces in the order of `chip.spaces`; `lost` int64[part, op],
+    """`Demand` of each operation: int64[op]; bytes int64[space, op], spaces in the order of `chip.spaces`; lost int64[part, op],
     parts as in `Lost`."""
 
     compute_cycles: Column
@@ -37,7 +37,7 @@ def demands(ops: Sequence[MachineOp], chip: Chip) -> Demands:
     """Raises IndexError where an operation names a unit that the machine has not."""
     count, spaces = len(ops), len(chip.spaces)
     lost = np.zeros((len(Lost._fields), count), np.int64)
-    found = Demands(*np.zeros((3, count), np.int64), *np.zeros((4, spaces, count), np.int64), lost)
+    found = Demands(*np.zeros((3, count), np.int64), *np.zeros((4, spaces, count), np.int64), lost=lost)
     for members in alike(ops).values():
         at = np.array(members)
         asked = columns_of([ops[i] for i in members]).demand(chip)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,21 +14,23 @@ from toolchain.codegen import Container, Region
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import KINDS
 from toolchain.machine import Signal, Wait
-from toolchain.ops.convolution.integer import IntegerConvolution
-from toolchain.ops.kit.operator import Layer
+from toolchain.report.attribution import RegionAttribution, most_macs, network_attribution, region_attribution
 from toolchain.report.host import host_figures
 from toolchain.report.layer_types import types_by_layer
+from toolchain.report.windows import layer_cycles
 
 
 def run_figures(container: Container, simulations: Sequence[Simulation | None]) -> dict[str, Any]:
     """simulations: one a segment (None for islands), with timing. Keys are those of the JSON files."""
     chip = container.machine.chip
     regions = [(s, r) for s, r in zip(container.segments, simulations) if isinstance(s, Region) and r is not None]
+    most = most_macs(container)
+    causes = [region_attribution(chip, region, run, most) for region, run in regions]
+    parts = [i for i, (s, r) in enumerate(zip(container.segments, simulations)) if isinstance(s, Region) and r is not None]
     layers = [
         layer
-        for index, (segment, run) in enumerate(zip(container.segments, simulations))
-        if isinstance(segment, Region) and run is not None
-        for layer in _layers(index, segment, run, container)
+        for index, (region, run), found in zip(parts, regions, causes)
+        for layer in _layers(index, region, run, container, most, found)
     ]
     cycles = sum(r.cycles for _, r in regions)
     macs = sum(layer["macs"] for layer in layers)
@@ -55,6 +57,7 @@ def run_figures(container: Container, simulations: Sequence[Simulation | None]) 
         "sram_size_bytes": chip.sram.size,
         "buffers": _buffers(chip, [region for region, _ in regions]),
         "busy_cycles": busy,
+        "attribution": network_attribution(chip, causes),
         "used_arrays": [unit.name for unit in used],
         "idle_arrays": [unit.name for unit in chip.workers("mac_array") if unit not in used],
         "arrays_overlap": _arrays_overlap(chip, [r for _, r in regions]),
@@ -132,35 +135,32 @@ def _compulsory_bytes(region: Region) -> tuple[int, int]:
     return read + sum(len(data) for _, data in region.constants), written
 
 
-def _layers(segment: int, region: Region, simulation: Simulation, container: Container) -> list[dict[str, Any]]:
-    """A layer's cycles end with its last operation and begin where the layers before it have ended: they sum to the total.
-    Of a repeat, those of all iterations together.
-    """
-    flow, count, most = simulation.flow, len(region.layers), _most_macs(container)
-    ends: dict[tuple[int, int], int] = {}  # by iteration of the outermost repeat, and layer
+def _layers(
+    segment: int,
+    region: Region,
+    simulation: Simulation,
+    container: Container,
+    most: Mapping[str, int],
+    causes: RegionAttribution | None,
+) -> list[dict[str, Any]]:
+    """causes: of the region; None where times were measured elsewhere."""
+    flow, count = simulation.flow, len(region.layers)
     busy = np.zeros((count, len(simulation.engines)), np.int64)
     macs = np.zeros(count, np.int64)
     places: dict[int, list[int]] = {}  # first and last operation of each layer
     for index, op in enumerate(flow):
         source = flow.calls[index][0][0] if flow.calls[index] else flow.sources[index]
-        turn, layer = flow.round(index), region.layer_of(flow, index)
+        layer = region.layer_of(flow, index)
         if layer < 0:
             continue
         first, last = places.setdefault(layer, [source, source])
         places[layer] = [min(first, source), max(last, source)]
-        ends[turn, layer] = max(ends.get((turn, layer), 0), int(simulation.end[index]))
         if not isinstance(op, Signal | Wait):
             busy[layer, simulation.engine[index]] += simulation.end[index] - simulation.start[index]
             macs[layer] += simulation.op_macs[index]
     macs = np.array([min(int(n), most.get(info.name, int(n))) for n, info in zip(macs, region.layers)], np.int64)
-    cycles = np.zeros(count, np.int64)
-    finished = 0
-    for (_, layer), end in sorted(ends.items()):
-        cycles[layer] += max(0, end - finished)
-        finished = max(finished, end)
-    if count:
-        cycles[-1] += simulation.cycles - finished
     types = types_by_layer(container.graph)
+    cycles = layer_cycles(region, simulation)
     rows = []
     for layer, info in enumerate(region.layers):
         rows.append(
@@ -175,16 +175,10 @@ def _layers(segment: int, region: Region, simulation: Simulation, container: Con
                 "segment": segment,
                 "operations": places.get(layer),
                 **types[info.name].as_json(),
+                "attribution": None if causes is None else causes.layers[layer],
             }
         )
     return rows
-
-
-def _most_macs(container: Container) -> dict[str, int]:
-    """What each convolution asks for: an instruction that takes groups together multiplies by zeros besides."""
-    graph, chip = container.graph, container.machine.chip
-    convolutions = [(n, n.op) for n in graph.nodes if isinstance(n.op, IntegerConvolution)]
-    return {n.name: op.macs(Layer(n, graph.types, graph.constants, chip)) for n, op in convolutions}
 
 
 def _engine(chip: Chip, busy: np.ndarray) -> str:

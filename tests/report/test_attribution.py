@@ -1,0 +1,75 @@
+"""Where the cycles of a built network went: in its figures, by layer, and in the text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from toolchain.api import Build, BuildOptions, build
+from toolchain.report.text import attribution_text, layers_text, totals_text
+
+
+def network(path: Path, group: int) -> Path:
+    """Two convolutions of 3 x 3, the second in groups of two channels."""
+    rng = np.random.default_rng(3)
+    weights = {"w": (16, 16, 3, 3), "v": (16, 16 // group, 3, 3)}
+    initializers = [numpy_helper.from_array(rng.normal(size=s).astype(np.float32), n) for n, s in weights.items()]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["y"], "one", pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["y", "v"], ["z"], "two", pads=[1, 1, 1, 1], group=group),
+    ]
+    ends = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, (1, 16, 16, 16)) for n in ("x", "z")]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], initializers)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def grouped(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    return build(network(tmp_path_factory.mktemp("grouped") / "g.onnx", 8), BuildOptions(hardware="edge16"))
+
+
+def cycles(spent: dict[str, Any]) -> int:
+    return sum(sum(taken.values()) if isinstance(taken, dict) else taken for taken in spent.values())
+
+
+def test_each_unit_has_all_cycles_of_the_network_and_of_each_layer(grouped: Build) -> None:
+    figures = grouped.figures
+    assert list(figures["attribution"]) == ["mac", "vector", "dma0"]
+    assert {cycles(spent) for spent in figures["attribution"].values()} == {figures["cycles"]}
+    for layer in figures["layers"]:
+        assert {cycles(spent) for spent in layer["attribution"].values()} == {layer["cycles"]}
+
+
+def test_useful_cycles_of_the_array_are_its_utilization(grouped: Build) -> None:
+    """But for less than a cycle of each operation. Products by zeros, which groups taken together add, are no use."""
+    figures = grouped.figures
+    whole = figures["macs"] / figures["macs_per_cycle"]
+    operations = 64
+    assert whole <= figures["attribution"]["mac"]["useful"] <= whole + operations
+    two = figures["layers"][-1]
+    assert two["attribution"]["mac"]["partial_folds"] > 2 * two["attribution"]["mac"]["useful"]
+
+
+def test_the_text_has_a_line_for_each_unit_and_sums_to_all(grouped: Build) -> None:
+    text = attribution_text(grouped.figures)
+    head, names, _, *rows = text.splitlines()
+    assert head == "% of cycles, by cause" and names.split()[:2] == ["unit", "useful"] and "nothing to do" in names
+    assert [row.split()[0] for row in rows] == ["mac", "vector", "dma0"]
+    for row in rows:
+        shares = [float(cell) for cell in row.split()[1:] if cell[0].isdigit()]
+        assert sum(shares) == pytest.approx(100, abs=0.5)
+    assert text in totals_text(grouped.figures)
+    assert "mac: partial folds" in layers_text(grouped.figures)
+
+
+def test_nothing_is_said_of_causes_that_are_not_known(grouped: Build) -> None:
+    layers = [{**layer, "attribution": None} for layer in grouped.figures["layers"]]
+    unknown = {**grouped.figures, "attribution": None, "layers": layers}
+    assert attribution_text(unknown) == ""
+    assert "by cause" not in totals_text(unknown) and "mac:" not in layers_text(unknown)

@@ -1,0 +1,68 @@
+"""Where the cycles of each unit went, of the network and of each layer: `simulator.attribution` by the layers' windows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simulator import Attribution, Simulation, attributed, by_reason
+from toolchain.codegen import Container, Region
+from toolchain.hw.chip import Chip
+from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.kit.operator import Layer
+from toolchain.report.windows import windows
+
+Spent = dict[str, dict[str, Any]]  # cycles by cause, of each unit by its name
+
+
+@dataclass(frozen=True)
+class RegionAttribution:
+    """totals: int64[reason] of each unit; layers: the same cycles, of each layer those in its window, by cause."""
+
+    totals: Mapping[str, np.ndarray]
+    layers: tuple[Spent, ...]
+
+
+def region_attribution(chip: Chip, region: Region, run: Simulation, most: Mapping[str, int]) -> RegionAttribution | None:
+    """most: products that each convolution asks for. None where times were measured elsewhere."""
+    found = asked_attribution(chip, region, run, most)
+    if found is None:
+        return None
+    parts = windows(region, run)
+    counted = found.totals([part.end for part in parts])
+    layers: list[Spent] = []
+    for layer in range(len(region.layers)):
+        mine = [i for i, part in enumerate(parts) if part.layer == layer]
+        layers.append({unit: by_reason(chip, cycles[mine].sum(axis=0)) for unit, cycles in counted.items()})
+    return RegionAttribution({unit: cycles[0] for unit, cycles in found.totals().items()}, tuple(layers))
+
+
+def asked_attribution(chip: Chip, region: Region, run: Simulation, most: Mapping[str, int]) -> Attribution | None:
+    """Of a region; products that no convolution asks for are no use of an array."""
+    flow = run.flow
+    owners = np.array([region.layer_of(flow, i) for i in range(len(flow))], np.int64)
+    shares = np.ones(len(flow))
+    for layer, info in enumerate(region.layers):
+        mine = owners == layer
+        done = int(run.op_macs[mine].sum())
+        if info.name in most and done > most[info.name]:
+            shares[mine] = most[info.name] / done
+    return attributed(chip, run, shares)
+
+
+def network_attribution(chip: Chip, regions: Sequence[RegionAttribution | None]) -> Spent | None:
+    """Of all regions, one after another; None where those of one are not known."""
+    known = [region for region in regions if region is not None]
+    if len(known) < len(regions) or not known:
+        return None
+    return {unit: by_reason(chip, np.sum([region.totals[unit] for region in known], axis=0)) for unit in known[0].totals}
+
+
+def most_macs(container: Container) -> dict[str, int]:
+    """What each convolution asks for: an instruction that takes groups together multiplies by zeros besides."""
+    graph, chip = container.graph, container.machine.chip
+    convolutions = [(n, n.op) for n in graph.nodes if isinstance(n.op, IntegerConvolution)]
+    return {n.name: op.macs(Layer(n, graph.types, graph.constants, chip)) for n, op in convolutions}
