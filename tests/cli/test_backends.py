@@ -69,6 +69,11 @@ def test_the_command_reports_measured_times(installed: None, in_workshop: Path, 
         assert (printed.code, printed.err) == (0, "")
         told[backend] = json.loads((tmp_path / f"{backend}.json").read_text()) | {"segments": None}
         assert f"on npu ({backend})" in printed.out
+        assert ("% of cycles, by cause" in printed.out) == (backend == "simulator")
+    for part in (told["simulator"], *told["simulator"]["layers"]):
+        assert part.pop("attribution")
+    for part in (told["toy"], *told["toy"]["layers"]):
+        assert part.pop("attribution") is None
     assert told["toy"] == told["simulator"]
 
 

@@ -23,6 +23,7 @@ BOTH_FILES = {
     "clock_hz",
     "macs",
     "mac_utilization",
+    "attribution",
     "roofline_cycles",
     "dram_read_bytes",
     "dram_write_bytes",
@@ -77,7 +78,7 @@ def test_report_and_json(in_workshop: Path, tmp_path: Path) -> None:
         "the emitted program equals the integer reference bit for bit"
     )
     assert "outputs against float, on 1 sample of the data it was calibrated on:\n" in out
-    assert "\n1 node runs on the host:\n" in out
+    assert "\n1 node runs on the host:\n" in out and "\n% of cycles, by cause\n" in out
 
 
 FEW_SAMPLES = (

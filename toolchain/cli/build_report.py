@@ -30,6 +30,7 @@ def _report(built: Build, explain: bool) -> str:
     sections = [
         text.layers_text(built.figures),
         text.totals_text(built.figures),
+        text.attribution_text(built.figures),
         text.fallbacks_text(built.figures),
         text.repair_text(built.figures),
         text.fidelity_text(built.figures, "outputs", "outputs"),

@@ -210,6 +210,7 @@ def _report(session: Session, run: Run, figures: dict) -> str:
         text.totals_text(figures)
         if timed
         else f"{figures['name']} on {figures['machine']}: no cycles, the backend gives no times",
+        text.attribution_text(figures) if timed else "",
         text.fallbacks_text(figures),
         "ran: " + ", ".join(f"{counted(len(s.nodes), 'node')} on {s.where}" for s in run.segments),
     ]

@@ -94,8 +94,7 @@ def totals_text(figures: Mapping[str, Any]) -> str:
     if figures["host"]["macs"]:
         head += f"; {100 * figures['host']['mac_share']:.1f} % of the model's MACs run on the HOST"
     totals = table(("total", "value", "bound", "ratio", "bound is"), rows, (1, 2, 3))
-    sections = [head + "\n" + totals + _left_out(figures["host"]) + _units(figures), attribution_text(figures)]
-    return "\n\n".join(section for section in sections if section)
+    return head + "\n" + totals + _left_out(figures["host"]) + _units(figures)
 
 
 def _units(figures: Mapping[str, Any]) -> str:
