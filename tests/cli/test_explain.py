@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
+from quant.fixed_point import Rounding
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.hw.engines import FunctionRate
@@ -133,6 +134,14 @@ def test_a_function_and_a_sum_without_room_behind_the_array(tmp_path: Path) -> N
     assert reasons[1] == "engines.mac.post has no table: the function is a pass of its own over the convolution's output"
     assert reasons[3] == "engines.mac.post has no add: the sum is a pass of its own over the convolution's output"
     assert "engines.mac.post" not in str([r["reason"] for r in rows(tmp_path, {}, (3, 3, 1, 1), body)])
+
+
+def test_a_sum_in_float32_behind_its_second_operand(tmp_path: Path) -> None:
+    changes = {"numerics_keys.scale": {"kind": "float32"}, "numerics_keys": {"rounding": Rounding.FP32_RNE}}
+    said = "numerics.rounding is fp32_rne: an array adds to its own result, and of this sum the other operand is added last"
+    for order, apart in (("c, x", False), ("x, c", True)):
+        found = rows(tmp_path, changes, (3, 3, 1, 1), f"c = Conv(x, w) y = Add({order})")
+        assert (said in [row["reason"] for row in found]) == apart
 
 
 def test_what_has_no_room_in_sram(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ CASES = {
     "product": "a = Flatten(x) y = Gemm(a, g, h)",
     "transposed product": "a = Flatten(x) y = Gemm<transB=1>(a, t)",
     "sums": "a = Add(x, k) b = Mul(a, k) c = Sub(b, x) y = PRelu(c, s)",
+    "adds": "a = Add(x, k) b = Mul(a, x) y = Add(b, x)",
     "moves": "a = MaxPool<kernel_shape=[2,2], strides=[2,1]>(x) b = Transpose<perm=[0,2,3,1]>(a) y = Concat<axis=1>(b, b)",
     "functions": "a = Sigmoid(x) b = Mul(a, x) c = Conv(b, u) y = Tanh(c)",
     "host": "a = Conv(x, u) b = Softmax<axis=1>(a) c = Mul(b, a) y = Conv(c, u)",
@@ -77,7 +78,9 @@ def ran(model: bytes, feeds: Mapping[str, np.ndarray], *, plain: bool = False) -
 
 
 def session(model: bytes, *, plain: bool = False) -> ort.InferenceSession:
+    """By its kernels for codes, those of int8 too."""
     options = ort.SessionOptions()
+    options.add_session_config_entry("session.qdqisint8allowed", "1")
     if plain:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -132,7 +135,7 @@ def chip_values(run: object, reference: Session, graph: object) -> dict[str, np.
 @pytest.mark.parametrize("codes", ["int8", "uint8"])
 @pytest.mark.parametrize("case", [c for c in CASES if c not in ("sums", "functions", "host")])
 def test_on_a_machine_of_float32_scales_onnxruntime_gives_the_same(case: str, codes: str, tmp_path: Path) -> None:
-    """Its sums and functions round once where ours do twice, so they are left out."""
+    """Its functions round once where ours do twice, and it has no kernels of Sub and PRelu, so they are left out."""
     machine = float32_scales() if codes == "int8" else unsigned(float32_scales())
     data, reference, samples = exported(saved(CASES[case], tmp_path), tmp_path / "data.npz", machine)
     zeros = [numpy_helper.to_array(i) for i in onnx.load_from_string(data).graph.initializer if i.name.endswith("/zero_point")]
@@ -151,15 +154,14 @@ def test_weights_are_the_chips_codes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_classifier_names_the_same_classes() -> None:
-    """On 350 of its 2,000 images, of which both get as many right: 1,862. With float32 scales 97.7 % of all logits are equal,
-    and the others a step apart."""
+    """On 350 of its 2,000 images: with float32 scales all logits are equal."""
     data, reference, _ = exported(CLASSIFIER / "classifier.onnx", CLASSIFIER / "calib.npz", float32_scales())
     with np.load(CLASSIFIER / "test.npz") as test:
         images, labels = (test["x"][:350].astype(np.float32) / 255), test["y"][:350]
-    runner, right, equal = session(data), np.zeros(2), 0
+    runner, right = session(data), 0
     for image, label in zip(images, labels):
         x = image.reshape(1, 1, 28, 28)
         ours, theirs = reference.run(None, {"x": x})[0], np.asarray(runner.run(None, {"x": x})[0])
-        right += ours.argmax() == label, theirs.argmax() == label
-        equal += np.array_equal(ours, theirs)
-    assert abs(right[0] - right[1]) <= 1 and equal >= 0.95 * len(images)
+        assert np.array_equal(ours, theirs)
+        right += int(ours.argmax() == label)
+    assert right > 0.9 * len(images)

@@ -204,8 +204,14 @@ class _Writer:
 
 
 def weight_scales(requant: Requant, x_scale: float, y_scale: float) -> Array:
-    """float32[1] or [c]: of weights, so that x_scale * scale / y_scale is the requantization, to a unit in the last place."""
-    return (requant.real_scale * float(np.float32(y_scale)) / float(np.float32(x_scale))).astype(np.float32)
+    """float32[1] or [c]: of weights, so that x_scale * scale / y_scale, in float32 and from left to right as QLinearConv has it,
+    is the requantization where a float32 gives it, else to a unit in the last place."""
+    x, y = np.float32(x_scale), np.float32(y_scale)
+    found = (requant.real_scale * float(y) / float(x)).astype(np.float32)
+    for near in (np.nextafter(found, np.float32(0)), np.nextafter(found, np.float32(np.inf))):
+        meets, nearly = (x * scale / y == requant.real_scale for scale in (near, found))
+        found = np.where(meets & ~nearly, near, found)
+    return found
 
 
 def operand_scale(op: IntegerBinary, at: int, other_scale: float, y_scale: float) -> float:

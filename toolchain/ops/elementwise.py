@@ -13,8 +13,9 @@ import numpy as np
 
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.pointwise.elementwise import add, mul, prelu
+from quant.fixed_point.pointwise.float32 import right_is_last
 from quant.given import stored_codes
-from quant.parameters import quant_range
+from quant.parameters import product_scale, quant_range
 from toolchain import machine
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
@@ -67,20 +68,18 @@ class Binary(FloatOp):
         codes = scope.codes(node.outputs[0])
         low, high = clamp_codes(self.activation, y, codes)
 
-        def requantized(scale: float, operation: str) -> Requant:
-            return scope.requant(scale, operation, codes, y.zero_point, low, high, where=node.name)
-
         if self.kind in ("add", "sub"):
             r = sum_requants(node, (a, b, y), self.kind, low, high, scope)
             zeros = _zero_points((a.zero_point, b.zero_point, y.zero_point), node, scope)
             requants = r.q_requant, r.r_requant, replace(r.out_requant, zero_point=zeros[2])
             op = IntegerBinary(self.kind, zeros[0], zeros[1], r.left_shift, *requants)
         elif self.kind == "mul":
-            requant = requantized(a.scale * b.scale / y.scale, "mul")
+            scale = product_scale(a.scale, b.scale, y.scale, scope.chip.numerics)
+            requant = scope.requant(scale, "mul", codes, y.zero_point, low, high, where=node.name)
             op = IntegerBinary("mul", a.zero_point, b.zero_point, 0, None, None, requant)
         else:
-            positive = requantized(a.scale / y.scale, "prelu")
-            negative = requantized(a.scale * b.scale / y.scale, "prelu")
+            scales = a.scale / y.scale, a.scale * b.scale / y.scale
+            positive, negative = (scope.requant(s, "prelu", codes, y.zero_point, low, high, where=node.name) for s in scales)
             op = IntegerBinary("prelu", a.zero_point, b.zero_point, 0, positive, negative, positive)
         return [Node(node.name, op, names, node.outputs, node.sources)]
 
@@ -135,11 +134,13 @@ def _zero_points(own: tuple[int, int, int], node: Node, scope: QuantScope) -> tu
 
 
 def sum_requants(node: Node, quants: tuple[Quant, Quant, Quant], kind: str, low: int, high: int, scope: QuantScope) -> Residual:
-    """TFLite ADD: both operands to S2 = 2 max(S_a, S_b) with left_shift bits of headroom, then S2 / (2^left_shift S_y)."""
+    """TFLite ADD: both operands to S2 = 2 max(S_a, S_b) with left_shift bits of headroom, then S2 / (2^left_shift S_y). Of a sum
+    in float32 both to S_y, and nothing behind it."""
     (a, b, y), where = quants, node.name
     codes, read = scope.codes(node.outputs[0]), [scope.codes(n) for n in node.inputs if n not in scope.graph.constants]
     shift = scope.chip.numerics.headroom(max((codes, *read), key=lambda t: t.bits))
-    common = 2 * max(a.scale, b.scale)
+    in_float32 = scope.chip.numerics.sums_in_float32(kind)
+    shift, common = (0, y.scale) if in_float32 else (shift, 2 * max(a.scale, b.scale))
     q = scope.inner_requant(a.scale / common, kind, where=where)
     r = scope.inner_requant(b.scale / common, kind, where=where)
     out = scope.requant(common / (2.0**shift * y.scale), kind, codes, y.zero_point, low, high, where=where)
@@ -148,7 +149,8 @@ def sum_requants(node: Node, quants: tuple[Quant, Quant, Quant], kind: str, low:
 
 @dataclass(frozen=True, eq=False)
 class IntegerBinary(TiledOp):
-    """add, sub: out(a << s) +- out(b << s). mul: out((a - za)(b - zb)). prelu: a_requant where a >= za, else b_requant."""
+    """add, sub: out(a << s) +- out(b << s), or in float32, a's product added last. mul: out((a - za)(b - zb)). prelu: a_requant
+    where a >= za, else b_requant."""
 
     NAME = "Binary"
     VERSION = 2
@@ -252,7 +254,7 @@ def _rule(kind: Kind) -> Callable[[Scope], None]:
     def rule(scope: Scope) -> None:
         names = list(scope.node.inputs)
         rank = len(scope.shape(scope.node.outputs[0]))
-        if kind in ("add", "mul") and names[0] in scope.graph.constants:
+        if _exchanged(kind, names, scope):
             names.reverse()
         layout = scope.layout(*names) if rank == 4 else "plain"
         if scope.shape(names[0]) != scope.shape(scope.node.outputs[0]) and kind == "prelu":
@@ -261,6 +263,13 @@ def _rule(kind: Kind) -> Callable[[Scope], None]:
         return scope.emit(Binary(kind), operands, layout)
 
     return rule
+
+
+def _exchanged(kind: Kind, names: list[str], scope: Scope) -> bool:
+    """A constant goes second. Of a sum in float32 the order counts: its codes are those of QLinearAdd."""
+    if kind == "add" and scope.chip.numerics.sums_in_float32("add"):
+        return right_is_last(*(scope.shape(n) for n in names))
+    return kind in ("add", "mul") and names[0] in scope.graph.constants
 
 
 def _laid_out(scope: Scope, name: str, layout: str, rank: int) -> str:

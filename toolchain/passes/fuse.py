@@ -77,6 +77,7 @@ def fuse_residuals(graph: Graph, chip: Chip) -> Graph:
             and _takes_residual(producers[n], graph, chip)
             and graph.types[n].dtype == graph.types[node.outputs[0]].dtype
             and graph.read_once(n, consumers)
+            and not (i and chip.numerics.sums_in_float32("add"))  # what leaves the array is the operand that is added last
         ]
         choices = [c for c in choices if _same_shape(node, graph) and c[0].name not in gone]
         if not choices:

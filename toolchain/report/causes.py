@@ -261,7 +261,11 @@ def _apart(
     behind = [n for n in node.inputs if n in producers and isinstance(producers[n].op, IntegerConvolution)]
     behind = [n for n in behind if graph.read_once(n, consumers)]
     layers = [Layer(producers[n], graph.types, graph.constants, chip) for n in behind]
-    if not layers or any(operator_of(layer.node, IntegerConvolution).can_have(kind, layer) for layer in layers):
+    able = [n for n, layer in zip(behind, layers) if operator_of(layer.node, IntegerConvolution).can_have(kind, layer)]
+    if kind == "add" and able == [node.inputs[1]] and chip.numerics.sums_in_float32(kind):
+        rounding = "numerics.per_op.add" if kind in chip.numerics.per_op else "numerics.rounding"
+        return [f"{rounding} is fp32_rne: an array adds to its own result, and of this sum the other operand is added last"]
+    if not layers or able:
         return []
     what = "function" if kind == "table" else "sum"
     lacking = f"{chip.key('mac_array')}.post has no {kind}"

@@ -111,6 +111,10 @@ class Numerics:
         """How the requantizations of an operation round; the machine's rounding where `per_op` does not name it."""
         return self.per_op.get(operation, self.rounding)
 
+    def sums_in_float32(self, operation: str) -> bool:
+        """Whether sums, "add" or "sub", are made in float32, where their operands' order shows."""
+        return self.rounding_of(operation) is Rounding.FP32_RNE
+
     def requant(
         self,
         operation: str,

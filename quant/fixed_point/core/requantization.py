@@ -49,18 +49,32 @@ def _accumulators(acc: Array, r: Requant, dtype: np.dtype, axis: int) -> Array:
         raise FixedPointError(f"requantize: accumulators are {acc.dtype}; must be int32 or int64")
     if acc.dtype != np.int32 and acc.dtype != np.int64:
         acc = acc.astype(np.int32 if acc.dtype.itemsize < 4 else np.int64)
-    lowest, highest = type_limits(dtype)
-    if r.low < lowest or r.high > highest:
-        raise FixedPointError(
-            f"requantize: clamp {r.low}..{r.high} lies outside {dtype.name} ({lowest}..{highest}); "
-            f"narrow low and high, or ask for a wider dtype"
-        )
+    _check_clamp(r, dtype)
     channels = r.channels
     if channels > 1 and (acc.ndim == 0 or acc.shape[axis] != channels):
         raise FixedPointError(
             f"requantize: {channels} multipliers for shape {acc.shape}, axis {axis}; give one, or one for each channel"
         )
     return acc
+
+
+def _check_clamp(r: Requant, dtype: np.dtype) -> None:
+    lowest, highest = type_limits(dtype)
+    if r.low < lowest or r.high > highest:
+        raise FixedPointError(
+            f"requantize: clamp {r.low}..{r.high} lies outside {dtype.name} ({lowest}..{highest}); "
+            f"narrow low and high, or ask for a wider dtype"
+        )
+
+
+def float32_codes(v: Array, r: Requant, dtype: DTypeLike = np.int8) -> Array:
+    """v: float32[...], scaled already, r's zero point in it -> dtype[same shape]: rint(v), saturated or wrapped, clamped as r
+    says. NaN is below everything. Raises FixedPointError where the clamp lies outside dtype."""
+    dtype = np.dtype(dtype)
+    _check_clamp(r, dtype)
+    out = np.empty(v.shape, dtype)
+    _clamp(np.fmin(np.fmax(np.rint(v), -(2.0**62)), 2.0**62).astype(np.int64), r, out)
+    return out
 
 
 def _requantize_last(acc: Array, r: Requant, dtype: np.dtype) -> Array:
@@ -217,12 +231,14 @@ def _scale16_step(r: Requant, x: Array, p: tuple[Array, ...], out: Array, work: 
 
 
 def _finish(y: Array, r: Requant, out: Array) -> None:
-    """Zero point, wrap or saturation, clamp. y: int64, changed in place where it helps."""
+    """Zero point, wrap or saturation, clamp. y: int64."""
+    # the zero point is far below 2**62: clamping first keeps its addition from overflowing
+    _clamp((y if r.wrap else np.clip(y, -(1 << 62), 1 << 62)) + r.zero_point, r, out)
+
+
+def _clamp(y: Array, r: Requant, out: Array) -> None:
+    """y: int64, changed in place where it helps."""
     if r.wrap:
-        bits = r.width_bits or out.dtype.itemsize * 8
-        y = wrap_to_bits(y + r.zero_point, bits, signed=r.low < 0 or out.dtype.kind == "i")
-    else:
-        # the zero point is far below 2**62: clamping first keeps its addition from overflowing
-        y = np.clip(y, -(1 << 62), 1 << 62) + r.zero_point
+        y = wrap_to_bits(y, r.width_bits or out.dtype.itemsize * 8, signed=r.low < 0 or out.dtype.kind == "i")
     np.clip(y, r.low, r.high, out=y)
     np.copyto(out, y, casting="unsafe")

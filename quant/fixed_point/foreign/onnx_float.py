@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from quant.fixed_point.core.errors import FixedPointError
 from quant.fixed_point.core.widths import type_limits
+from quant.fixed_point.pointwise.float32 import float32_product, float32_sum, right_is_last
 from quant.fixed_point.sums.windows import Pads, Pair, pad_spatial, slide_over, tap
 
 Array = NDArray[Any]
@@ -54,11 +55,6 @@ def _saturate(v: Array, dtype: DTypeLike) -> Array:
     return np.clip(np.rint(v), lowest, highest).astype(dtype)
 
 
-def _fused_multiply_add(a: Array | np.float32, b: np.float32, c: Array | np.float32) -> Array:
-    """float32(a b + c), rounded once. The float64 product is exact; its sum is within 2**-53 of exact."""
-    return np.asarray(a.astype(np.float64) * np.float64(b) + c.astype(np.float64), np.float32)
-
-
 def qlinear_add(
     a: Array,
     b: Array,
@@ -71,16 +67,11 @@ def qlinear_add(
     out_zero_point: int,
 ) -> Array:
     """a, b: int8 or uint8, broadcastable -> same type. com.microsoft QLinearAdd, its AVX2 kernel as compiled with fma:
-
-    fixed = z - fma(ra, a_zero_point, rb b_zero_point), r = scale / out_scale; y = rint(fma(a, ra, fma(b, rb, fixed))).
-    A scalar a changes places with b first.
-    """
-    ra, rb = np.float32(a_scale) / np.float32(out_scale), np.float32(b_scale) / np.float32(out_scale)
-    if a.size == 1 and b.size > 1:
+    `float32_sum` of the ratios of scales, the operands exchanged where `right_is_last`."""
+    ra, rb = (np.float32(s) / np.float32(out_scale) for s in (a_scale, b_scale))
+    if right_is_last(a.shape, b.shape):
         a, ra, a_zero_point, b, rb, b_zero_point = b, rb, b_zero_point, a, ra, a_zero_point
-    zeros = _fused_multiply_add(np.float32(a_zero_point), ra, rb * np.float32(b_zero_point))
-    start = _fused_multiply_add(b.astype(np.float32), rb, np.float32(out_zero_point) - zeros)
-    return _saturate(_fused_multiply_add(a.astype(np.float32), ra, start), a.dtype)
+    return _saturate(float32_sum(a, b, (ra, rb), (a_zero_point, b_zero_point, out_zero_point)), a.dtype)
 
 
 def qlinear_mul(
@@ -94,13 +85,9 @@ def qlinear_mul(
     b_zero_point: int,
     out_zero_point: int,
 ) -> Array:
-    """a, b: int8 or uint8, broadcastable -> same type. com.microsoft QLinearMul:
-
-    y = rint(float32((a - a_zero_point) (b - b_zero_point)) (a_scale b_scale / out_scale) + out_zero_point).
-    """
+    """a, b: int8 or uint8, broadcastable -> same type. com.microsoft QLinearMul: `float32_product` of the ratio of scales."""
     ratio = np.float32(a_scale) * np.float32(b_scale) / np.float32(out_scale)
-    product = (a.astype(np.int32) - a_zero_point) * (b.astype(np.int32) - b_zero_point)
-    return _saturate(product.astype(np.float32) * ratio + np.float32(out_zero_point), a.dtype)
+    return _saturate(float32_product(a, b, ratio, (a_zero_point, b_zero_point, out_zero_point)), a.dtype)
 
 
 def qlinear_average_pool(

@@ -113,8 +113,8 @@ def _pairs(w: CaseDraw) -> dict[str, Array]:
 
 def _elementwise_cases(w: CaseDraw) -> Drawn:
     zeros = {"a_zero_point": w.zero(), "b_zero_point": w.zero()}
-    left_shift = w.n.add_left_shift
     for op in ("add", "sub"):
+        left_shift = 0 if w.n.sums_in_float32(op) else w.n.add_left_shift
         parameters = {
             "a_requant": requant_values(w.requant(op, 0.45, wide=True)),
             "b_requant": requant_values(w.requant(op, 0.2, wide=True)),

@@ -1,6 +1,7 @@
 """Element by element: add, sub, mul, rescale, leaky and parametric ReLU, concatenation. numpy broadcasting throughout.
 
-Every operand is taken relative to its zero point first; all products and shifts are exact in int64.
+Every operand is taken relative to its zero point first; all products and shifts are exact in int64. Sums and products that round
+by FP32_RNE are made in float32 instead (`float32.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from quant.fixed_point.core.errors import FixedPointError
 from quant.fixed_point.core.requant import Requant
-from quant.fixed_point.core.requantization import requantize
+from quant.fixed_point.core.requantization import float32_codes, requantize
+from quant.fixed_point.core.rounding import Rounding
+from quant.fixed_point.core.scale import float32_from_bits
+from quant.fixed_point.pointwise.float32 import float32_product, float32_sum
 
 Array = NDArray[Any]
 
@@ -44,7 +48,13 @@ def add(
     y = out_requant(t). TFLite ADD and SUB: S2 = 2 max(S_a, S_b), a_requant of S_a / S2, out_requant of
     S2 / (2**left_shift S_out), left_shift 20 (int8, uint8) or 15 (int16). A left_shift of 0 adds at the machine's own
     precision. a_requant and b_requant give int32 (low, high up to its limits; zero_point 0).
+    Where out_requant rounds by FP32_RNE: `float32_sum`, a_requant of S_a / S_out, b_requant of S_b / S_out; left_shift and
+    out_requant's scale are not read. ONNX QLinearAdd.
     """
+    if out_requant.rounding is Rounding.FP32_RNE:
+        ra, rb = float32_from_bits(a_requant.multiplier), float32_from_bits(b_requant.multiplier)
+        zero_points = (a_zero_point, b_zero_point, out_requant.zero_point)
+        return float32_codes(float32_sum(a, b, (ra, -rb if subtract else rb), zero_points), out_requant, dtype)
     if not 0 <= left_shift <= 30:
         raise FixedPointError(f"add: left_shift={left_shift}; must be 0..30")
     ta = _rescaled(a, a_zero_point, left_shift, a_requant, np.int32)
@@ -110,7 +120,13 @@ def mul(
     b_zero_point: int = 0,
     dtype: DTypeLike = np.int8,
 ) -> Array:
-    """y = requant((a - a_zero_point) (b - b_zero_point)), requant of S_a S_b / S_out. TFLite MUL; TOSA 1.0 MUL."""
+    """y = requant((a - a_zero_point) (b - b_zero_point)), requant of S_a S_b / S_out. TFLite MUL; TOSA 1.0 MUL.
+
+    Where requant rounds by FP32_RNE: `float32_product`, the zero point added before it rounds. ONNX QLinearMul.
+    """
+    if requant.rounding is Rounding.FP32_RNE:
+        ratio, zero_points = float32_from_bits(requant.multiplier), (a_zero_point, b_zero_point, requant.zero_point)
+        return float32_codes(float32_product(a, b, ratio, zero_points), requant, dtype)
     left, right = _centred(a, a_zero_point), _centred(b, b_zero_point)
     if a.dtype.itemsize == 1 and b.dtype.itemsize <= 2:
         return requantize(left * right, requant, dtype)

@@ -39,6 +39,11 @@ class Elementwise(MachineOp):
     ADD/SUB: clamp(req_out(req_a((a - za) << left_shift) +- req_b((b - zb) << left_shift)) + zo). req_a and req_b do not clamp.
     MUL: clamp(req_out((a - za) (b - zb)) + zo). RESCALE: clamp(req_out(a - za) + zo), b unused.
     PRELU: b holds the slopes; v = a - za; v >= 0 ? req_a(v) : req_b(v (b - zb)), + zo, clamp.
+
+    Where they round fp32_rne, sums and products are of float32 numbers, every step rounded to the nearest, ties to even; fma
+    is one step. ADD/SUB: clamp(rint(fma(a, ra, fma(b, rb, fixed)))) with ra = a_multiplier, rb = b_multiplier (SUB: its
+    negative), fixed = zo - fma(za, ra, zb rb), once for the operation; left_shift and output_multiplier are not read.
+    MUL: clamp(rint(float32((a - za) (b - zb)) output_multiplier + zo)), three steps.
     """
 
     NAME = "elementwise"
