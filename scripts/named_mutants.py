@@ -22,14 +22,14 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
     (
         "Mul with the scale of one operand",
         f"{OPS}/elementwise.py",
-        'a.scale * b.scale / y.scale, "mul"',
-        'a.scale / y.scale, "mul"',
+        "product_scale(a.scale, b.scale, y.scale",
+        "product_scale(a.scale, 1.0, y.scale",
     ),
     (
         "PRelu without the slope's scale",
         f"{OPS}/elementwise.py",
-        'a.scale * b.scale / y.scale, "prelu"',
-        'a.scale / y.scale, "prelu"',
+        "a.scale / y.scale, a.scale * b.scale / y.scale",
+        "a.scale / y.scale, a.scale / y.scale",
     ),
     (
         "a sum's operands exchange their scales",
