@@ -1,9 +1,10 @@
 """Runs a machine's program: exact bits, cycles, and refusal of whatever would depend on timing."""
 
 from simulator.attribution import COMPUTING, Attribution, Cause, Reason, Spans, attributed, by_reason
+from simulator.occupancy import occupancy
 from simulator.parts import DramPart, PartKind
 from simulator.simulation import Observe, Simulation, measured, simulate
-from simulator.trace import chrome_trace, occupancy, write_trace
+from simulator.trace import chrome_trace, write_trace
 from simulator.unread import Unread
 
 __all__ = [

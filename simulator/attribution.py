@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -234,16 +234,17 @@ def _stalls(run: Simulation) -> list[int]:
     return found
 
 
-def by_reason(chip: Chip, counted: Iterable[int]) -> dict[str, object]:
-    """Cycles by cause, those of memories and units by their names; what is 0 is left out. counted: of each of `reasons`."""
-    found: dict[str, object] = {}
-    for reason, cycles in zip(reasons(chip), counted):
-        if not cycles:
-            continue
-        if reason.of:
-            named = found.setdefault(reason.cause.value, {})
-            assert isinstance(named, dict)
-            named[reason.of] = int(cycles)
-        else:
-            found[reason.cause.value] = int(cycles)
+def by_reason(chip: Chip, counted: Iterable[int]) -> dict[str, Any]:
+    """As `by_cause`. counted: cycles of each of `reasons`."""
+    return by_cause((reason, int(cycles)) for reason, cycles in zip(reasons(chip), counted))
+
+
+def by_cause(spent: Iterable[tuple[Reason, int]]) -> dict[str, Any]:
+    """Cycles by cause, those of memories and units by their names; what is 0 is left out."""
+    found: dict[str, Any] = {}
+    for reason, cycles in spent:
+        if cycles and reason.of:
+            found.setdefault(reason.cause.value, {})[reason.of] = cycles
+        elif cycles:
+            found[reason.cause.value] = cycles
     return found

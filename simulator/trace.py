@@ -1,63 +1,55 @@
-"""A run as a Chrome trace (opens in Perfetto and chrome://tracing): one track an engine, a counter of live bytes for each
-memory on the chip.
+"""A run as a Chrome trace (opens in Perfetto and chrome://tracing): a track an engine with its operations and the causes of
+what lies between them; arrows from signals to waits; counters of live bytes of memories on the chip and of what ports give.
 
 One cycle is one microsecond of trace time, so the viewer's times read as cycles.
-Format: Trace Event Format, Google, "X" (complete), "C" (counter) and "M" (metadata) events.
+Format: Trace Event Format, Google, "X" (complete), "C" (counter), "s" and "f" (flow) and "M" (metadata) events.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from simulator.attribution import Attribution, attributed
+from simulator.occupancy import occupancy
 from simulator.simulation import Simulation
+from simulator.tracks import arrows, gaps, port_rates, spent_by
 from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
-from toolchain.machine import Access, MachineOp, Signal, Space, Table, Wait, accesses_at
+from toolchain.machine import MachineOp, Signal, Space, Table, Wait
 
 _PROCESS = 1
+Event = dict[str, Any]
 
 
-def chrome_trace(chip: Chip, ops: Sequence[MachineOp], run: Simulation, labels: Sequence[str] | None = None) -> dict[str, Any]:
-    """The trace of a run that was simulated with timing. ops: as dispatched. labels: a name of each, say its layer."""
+def chrome_trace(
+    chip: Chip,
+    ops: Sequence[MachineOp],
+    run: Simulation,
+    labels: Sequence[str] | None = None,
+    causes: Attribution | None = None,
+) -> dict[str, Any]:
+    """The trace of a run that was simulated with timing. ops: as dispatched. labels: a name of each, say its layer. causes: of
+    the run's cycles (None: `attributed` finds them)."""
     if len(run.start) != len(ops):
         raise InternalError(f"a trace of {len(ops)} operations needs a simulation with timing=True, has {len(run.start)} times")
-    events: list[dict[str, Any]] = [_metadata("process_name", 0, chip.name)]
+    causes = attributed(chip, run) if causes is None else causes
+    events: list[Event] = [_metadata("process_name", 0, chip.name)]
     events += [_metadata("thread_name", i + 1, name) for i, name in enumerate(run.engines)]
-    for i, op in enumerate(ops):
-        engine, start, end = int(run.engine[i]), int(run.start[i]), int(run.end[i])
-        if engine < 0 or (isinstance(op, Signal | Wait) and end == start):
-            continue
-        label = labels[i] if labels is not None else op.NAME
-        arguments: dict[str, Any] = {"op": run.flow.sources[i], "operation": op.NAME, "bound_by": run.bound_by[i]}
-        if isinstance(op, Table) and op.function:
-            arguments["function"] = op.function.name.lower()
-        if run.flow.iterations[i]:
-            arguments["iterations"] = [step + 1 for step, _ in run.flow.iterations[i]]
-        if isinstance(op, Signal | Wait):
-            label = f"{op.NAME} {op.semaphore}"
-        events.append(
-            {
-                "ph": "X",
-                "pid": _PROCESS,
-                "tid": engine + 1,
-                "ts": start,
-                "dur": end - start,
-                "name": label,
-                "cat": op.NAME,
-                "args": arguments,
-            }
-        )
+    events += _operations(ops, run, labels, causes)
+    if causes is not None:
+        events += (_slice(g.queue, g.first, g.last, g.title, "idle", {**_place(run, g.op), **g.told}) for g in gaps(run, causes))
+    for number, (since, until) in enumerate(arrows(run)):
+        events.append(_arrow("s", since.queue, since.cycle, number))
+        events.append({**_arrow("f", until.queue, until.cycle, number), "bp": "e"})
     for code, space in enumerate(chip.spaces):
-        if code == Space.DRAM or not run.peak_bytes[space.name]:
-            continue
-        name = f"{space.name} live bytes"
-        for cycle, live in zip(*(column.tolist() for column in occupancy(chip, ops, run, code))):
-            events.append({"ph": "C", "pid": _PROCESS, "tid": 0, "ts": cycle, "name": name, "args": {"bytes": live}})
+        if code != Space.DRAM and run.peak_bytes[space.name]:
+            live = zip(*(column.tolist() for column in occupancy(chip, ops, run, code)))
+            events += (_counter(cycle, f"{space.name} live bytes", "bytes", size) for cycle, size in live)
+    for port, cycle, rate in port_rates(chip, run):
+        events.append(_counter(cycle, f"{port} bytes a cycle", "bytes a cycle", rate))
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"machine": chip.name, "unit": "1 us = 1 cycle"}}
 
 
@@ -68,60 +60,45 @@ def write_trace(path: str | Path, trace: dict[str, Any]) -> None:
     Path(path).write_text(f'{{"traceEvents": [\n{lines}\n], {rest[1:]}\n', encoding="utf-8")
 
 
-def _metadata(kind: str, track: int, name: str) -> dict[str, Any]:
+def _operations(
+    ops: Sequence[MachineOp], run: Simulation, labels: Sequence[str] | None, causes: Attribution | None
+) -> Iterator[Event]:
+    """Signals and waits that took no time are left out."""
+    spent = {} if causes is None else spent_by(run, causes)
+    for i, op in enumerate(ops):
+        engine, start, end = int(run.engine[i]), int(run.start[i]), int(run.end[i])
+        if engine < 0 or (isinstance(op, Signal | Wait) and end == start):
+            continue
+        label = labels[i] if labels is not None else op.NAME
+        told: Event = {**_place(run, i), "bound_by": run.bound_by[i]}
+        if isinstance(op, Table) and op.function:
+            told["function"] = op.function.name.lower()
+        if run.flow.iterations[i]:
+            told["iterations"] = [step + 1 for step, _ in run.flow.iterations[i]]
+        if i in spent:
+            told["cycles"] = spent[i]
+        if isinstance(op, Signal | Wait):
+            label = f"{op.NAME} {op.semaphore}"
+        yield _slice(engine, start, end, label, op.NAME, told)
+
+
+def _place(run: Simulation, op: int) -> Event:
+    """Which operation of the program; none: nothing."""
+    return {} if op < 0 else {"op": run.flow.sources[op], "operation": run.flow[op].NAME}
+
+
+def _slice(queue: int, first: int, last: int, name: str, category: str, told: Event) -> Event:
+    place = {"ph": "X", "pid": _PROCESS, "tid": queue + 1, "ts": first, "dur": last - first}
+    return {**place, "name": name, "cat": category, "args": told}
+
+
+def _arrow(phase: str, queue: int, cycle: int, number: int) -> Event:
+    return {"ph": phase, "pid": _PROCESS, "tid": queue + 1, "ts": cycle, "id": number, "name": "signal", "cat": "semaphore"}
+
+
+def _counter(cycle: int, name: str, unit: str, value: float) -> Event:
+    return {"ph": "C", "pid": _PROCESS, "tid": 0, "ts": cycle, "name": name, "args": {unit: value}}
+
+
+def _metadata(kind: str, track: int, name: str) -> Event:
     return {"ph": "M", "pid": _PROCESS, "tid": track, "name": kind, "args": {"name": name}}
-
-
-def occupancy(chip: Chip, ops: Sequence[MachineOp], run: Simulation, space: int) -> tuple[np.ndarray, np.ndarray]:
-    """(int64 cycles, int64 bytes): from each cycle on, the bytes of a memory that hold a value still to be read.
-
-    A byte lives from the start of the operation that writes it to the end of the last that reads it before it is
-    written again.
-    """
-    size, count = chip.spaces[space].memory.size, len(ops)
-    # per byte, the operation that wrote it and the one that read it last, by their places in these orders
-    begun, ended = np.argsort(run.start, kind="stable"), np.argsort(run.end, kind="stable")
-    place = np.empty(count, np.int64)
-    place[ended] = np.arange(count)
-    born, last_read = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
-    lives: dict[int, int] = {}
-    for when, i in enumerate(begun.tolist()):
-        found = [a for a in accesses_at(ops, i, chip) if a.space == space and a.bytes]
-        for access in found:
-            reads = _of(last_read, access)
-            if not access.write:
-                np.maximum(reads, np.int32(place[i]), out=reads)
-                continue
-            _settle(_of(born, access), reads, count, lives)
-            _of(born, access)[...] = when
-            reads[...] = -1
-    _settle(born, last_read, count, lives)
-    return _summed(lives, run.start[begun], run.end[ended], count)
-
-
-def _of(values: np.ndarray, access: Access) -> np.ndarray:
-    """The int32 values of the bytes of an access."""
-    shape = (*access.counts, access.inner_bytes)
-    return np.ndarray(shape, np.int32, values, access.address * 4, tuple(s * 4 for s in (*access.strides, 1)))
-
-
-def _settle(born: np.ndarray, last_read: np.ndarray, count: int, lives: dict[int, int]) -> None:
-    """Books the bytes of values that nothing will read again, by writer and last reader (writer * count + reader)."""
-    keys = np.where((born >= 0) & (last_read >= 0), born * np.int64(count) + last_read, -1).ravel()
-    # neighbours mostly share a life: count runs, not bytes
-    starts = np.concatenate(([0], np.flatnonzero(keys[1:] != keys[:-1]) + 1))
-    lengths = np.diff(starts, append=keys.size)
-    for key, length in zip(keys[starts].tolist(), lengths.tolist()):
-        if key >= 0:
-            lives[key] = lives.get(key, 0) + length
-
-
-def _summed(lives: dict[int, int], start: np.ndarray, end: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lives as (writer, reader) pairs to live bytes over time."""
-    keys = np.array(sorted(lives), np.int64)
-    sizes = np.array([lives[int(k)] for k in keys], np.int64)
-    times = np.concatenate((start[keys // max(count, 1)], end[keys % max(count, 1)]))
-    cycles, at = np.unique(times, return_inverse=True)
-    change = np.zeros(cycles.size, np.int64)
-    np.add.at(change, at, np.concatenate((sizes, -sizes)))
-    return cycles, np.cumsum(change)

@@ -223,7 +223,9 @@ def test_listing_trace_report_and_explanation_count_alike(model: Path, tmp_path:
     listed = _listed(run(f"npu-dis {model}").out)
     assert len(listed) == len(programs(container)) == 2
     events = [
-        e["args"] | {"label": e["name"]} for e in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if e["ph"] == "X"
+        e["args"] | {"label": e["name"]}
+        for e in json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+        if e["ph"] == "X" and "op" in e["args"]
     ]
     for (segment, region, ops), listing in zip(programs(container), listed, strict=True):
         names = {i: op.NAME for i, op in enumerate(ops)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from simulator import Cause
 from toolchain.api import Build, BuildOptions, build
 from toolchain.report.text import attribution_text, layers_text
+from toolchain.report.trace import trace_json
+from toolchain.runtime import Session, random_feeds
 
 
 def network(path: Path, group: int) -> Path:
@@ -65,6 +69,20 @@ def test_the_text_has_a_line_for_each_unit_and_sums_to_all(grouped: Build) -> No
         shares = [float(cell) for cell in row.split()[1:] if cell[0].isdigit()]
         assert sum(shares) == pytest.approx(100, abs=0.5)
     assert "mac: partial folds" in layers_text(grouped.figures)
+
+
+def test_a_trace_has_the_causes_of_the_figures(grouped: Build) -> None:
+    """Idle cycles, and those of operations, by unit; products by zeros are partial folds here too."""
+    run = Session(grouped.data, timing=True).run_detailed(random_feeds(grouped.container.inputs))
+    events = json.loads(trace_json(grouped.container, [s.simulation for s in run.segments]))["traceEvents"]
+    tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    for unit, spent in grouped.figures["attribution"].items():
+        operations = [e["args"]["cycles"] for e in events if e["ph"] == "X" and tracks[e["tid"]] == unit and e["cat"] != "idle"]
+        for cause in (Cause.USEFUL, Cause.PARTIAL_FOLDS, Cause.FILL_DRAIN):
+            assert sum(o.get(cause, 0) for o in operations) == spent.get(cause, 0)
+        idle = [e for e in events if e["ph"] == "X" and tracks[e["tid"]] == unit and e["cat"] == "idle"]
+        assert sum(e["dur"] for e in idle if e["args"]["cause"] == Cause.NOTHING) == spent.get(Cause.NOTHING, 0)
+    assert {e["id"].split(".")[0] for e in events if e["ph"] == "s"} == {"0"}
 
 
 def test_nothing_is_said_of_causes_that_are_not_known(grouped: Build) -> None:

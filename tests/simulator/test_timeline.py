@@ -200,7 +200,7 @@ def test_trace(tmp_path):
     assert len(copies) == 6
     assert sum(e["dur"] for e in copies) == found.busy_cycles["dma0"] + found.busy_cycles["dma1"]
     assert copies[0]["name"] == "layer 0"
-    counter = [e["args"]["bytes"] for e in trace["traceEvents"] if e["ph"] == "C"]
+    counter = [e["args"]["bytes"] for e in trace["traceEvents"] if e["name"] == "sram live bytes"]
     assert counter[-1] == 0
     assert max(counter) <= 4 * 64
 

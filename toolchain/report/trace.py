@@ -8,11 +8,12 @@ from typing import Any
 
 from simulator import Simulation, chrome_trace
 from toolchain.codegen import Container, Region
+from toolchain.report.attribution import asked_attribution, most_macs
 
 
 def trace_json(container: Container, simulations: Sequence[Simulation | None]) -> bytes:
     """simulations: one a segment, with timing. One event a line."""
-    chip = container.machine.chip
+    chip, most = container.machine.chip, most_macs(container)
     events: list[dict[str, Any]] = []
     start = 0
     rest: dict[str, Any] = {}
@@ -22,7 +23,7 @@ def trace_json(container: Container, simulations: Sequence[Simulation | None]) -
         flow = simulation.flow
         owners = (segment.layer_of(flow, i) for i in range(len(flow)))
         labels = [segment.layers[i].name if i >= 0 else op.NAME for i, op in zip(owners, flow)]
-        trace = chrome_trace(chip, flow, simulation, labels)
+        trace = chrome_trace(chip, flow, simulation, labels, asked_attribution(chip, segment, simulation, most))
         rest = {k: v for k, v in trace.items() if k != "traceEvents"}
         later = [_placed(e, index, start) for e in trace["traceEvents"]]
         events += [e for e in later if not (e["ph"] == "M" and e in events)]
@@ -32,8 +33,10 @@ def trace_json(container: Container, simulations: Sequence[Simulation | None]) -
 
 
 def _placed(event: dict[str, Any], segment: int, start: int) -> dict[str, Any]:
-    """The event behind the regions before it; an operation's index is that of its segment's program."""
+    """The event behind the regions before it; an operation's index is that of its segment's program, an arrow's number too."""
     if "ts" not in event:
         return event
+    if "id" in event:
+        return {**event, "ts": event["ts"] + start, "id": f"{segment}.{event['id']}"}
     told = {"args": {**event["args"], "segment": segment}} if event["ph"] == "X" else {}
     return {**event, "ts": event["ts"] + start, **told}

@@ -1,0 +1,66 @@
+"""How many bytes of a memory hold a value that is still to be read, over the time of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from simulator.simulation import Simulation
+from toolchain.hw.chip import Chip
+from toolchain.machine import Access, MachineOp, accesses_at
+
+
+def occupancy(chip: Chip, ops: Sequence[MachineOp], run: Simulation, space: int) -> tuple[np.ndarray, np.ndarray]:
+    """(int64 cycles, int64 bytes): from each cycle on, the bytes of a memory that hold a value still to be read.
+
+    A byte lives from the start of the operation that writes it to the end of the last that reads it before it is
+    written again.
+    """
+    size, count = chip.spaces[space].memory.size, len(ops)
+    # per byte, the operation that wrote it and the one that read it last, by their places in these orders
+    begun, ended = np.argsort(run.start, kind="stable"), np.argsort(run.end, kind="stable")
+    place = np.empty(count, np.int64)
+    place[ended] = np.arange(count)
+    born, last_read = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
+    lives: dict[int, int] = {}
+    for when, i in enumerate(begun.tolist()):
+        found = [a for a in accesses_at(ops, i, chip) if a.space == space and a.bytes]
+        for access in found:
+            reads = _of(last_read, access)
+            if not access.write:
+                np.maximum(reads, np.int32(place[i]), out=reads)
+                continue
+            _settle(_of(born, access), reads, count, lives)
+            _of(born, access)[...] = when
+            reads[...] = -1
+    _settle(born, last_read, count, lives)
+    return _summed(lives, run.start[begun], run.end[ended], count)
+
+
+def _of(values: np.ndarray, access: Access) -> np.ndarray:
+    """The int32 values of the bytes of an access."""
+    shape = (*access.counts, access.inner_bytes)
+    return np.ndarray(shape, np.int32, values, access.address * 4, tuple(s * 4 for s in (*access.strides, 1)))
+
+
+def _settle(born: np.ndarray, last_read: np.ndarray, count: int, lives: dict[int, int]) -> None:
+    """Books the bytes of values that nothing will read again, by writer and last reader (writer * count + reader)."""
+    keys = np.where((born >= 0) & (last_read >= 0), born * np.int64(count) + last_read, -1).ravel()
+    # neighbours mostly share a life: count runs, not bytes
+    starts = np.concatenate(([0], np.flatnonzero(keys[1:] != keys[:-1]) + 1))
+    lengths = np.diff(starts, append=keys.size)
+    for key, length in zip(keys[starts].tolist(), lengths.tolist()):
+        if key >= 0:
+            lives[key] = lives.get(key, 0) + length
+
+
+def _summed(lives: dict[int, int], start: np.ndarray, end: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Lives as (writer, reader) pairs to live bytes over time."""
+    keys = np.array(sorted(lives), np.int64)
+    sizes = np.array([lives[int(k)] for k in keys], np.int64)
+    times = np.concatenate((start[keys // max(count, 1)], end[keys % max(count, 1)]))
+    cycles, at = np.unique(times, return_inverse=True)
+    change = np.zeros(cycles.size, np.int64)
+    np.add.at(change, at, np.concatenate((sizes, -sizes)))
+    return cycles, np.cumsum(change)
