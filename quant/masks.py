@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,13 +58,16 @@ def _before(graph: Links, name: str) -> Iterator[str]:
         yield name
 
 
-def bound_masks(model: onnx.ModelProto, ranges: Mapping[str, Range]) -> tuple[dict[str, Range], list[str]]:
+def bound_masks(
+    model: onnx.ModelProto, ranges: Mapping[str, Range], called: Callable[[str], str] = str
+) -> tuple[dict[str, Range], list[str]]:
     """The ranges with those of masks and masked scores ending where a masked position is surely gone; a note for each mask.
+    called: what these call a tensor.
 
     A mask goes down to a bound, a sum of scores and mask to MASK_MARGIN below its least score. Raises CompileError: minus
     infinity in every operand of a sum, so that scores cannot be told from masks.
     """
-    bounder = _Bounder(Links(model.graph), dict(ranges))
+    bounder = _Bounder(Links(model.graph), dict(ranges), called)
     for node in model.graph.node:
         if node.op_type in _JUDGES:
             bounder.scores(node.input[0], 0.0)
@@ -117,8 +120,8 @@ class _Term:
 class _Bounder:
     """found: the ranges as they are changed; `seen` stays, for one mask may serve many layers."""
 
-    def __init__(self, graph: Links, ranges: dict[str, Range]) -> None:
-        self._graph, self.found, self._seen = graph, ranges, dict(ranges)
+    def __init__(self, graph: Links, ranges: dict[str, Range], called: Callable[[str], str]) -> None:
+        self._graph, self.found, self._seen, self._called = graph, ranges, dict(ranges), called
         self._constants = {i.name: i for i in graph.graph.initializer}
         self.notes: list[str] = []
 
@@ -175,7 +178,7 @@ class _Bounder:
             else:
                 high = -bound if found is seen else max(found.high, -bound)
                 self.found[name] = Range(min(seen.low, high), high)
-        self.notes.append(f"{mask.name}: a mask down to {mask.lowest:.3g}; in {where} {bound:.4g} masks as well")
+        self.notes.append(f"{self._called(mask.name)}: a mask down to {mask.lowest:.3g}; in {where} {bound:.4g} masks as well")
 
     def _parts(self, name: str, sign: int) -> set[str]:
         """The tensors that a mask is made of by operators that hand values on and by sums of masks."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import onnx
@@ -51,9 +51,11 @@ class JoinedPart:
         )
 
 
-def adjust_ranges(model: onnx.ModelProto, ranges: Mapping[str, Range], divided: Divided | None = None) -> Adjusted:
+def adjust_ranges(
+    model: onnx.ModelProto, ranges: Mapping[str, Range], divided: Divided | None = None, called: Callable[[str], str] = str
+) -> Adjusted:
     """The ranges as the model's structure demands them; tensors without a range are passed over. divided: of a model with steps
-    in the place of operators: what these were says which tensors are masks and scores.
+    in the place of operators: what these were says which tensors are masks and scores; called: what notes call a tensor.
 
     Masks: where a Softmax reads scores plus a mask, both end where a masked position is surely gone (quant.masks).
     Scores: where a Sigmoid or Softmax reaches an output of the model, its range is [0, 1] and the Sigmoid's input reaches
@@ -64,14 +66,14 @@ def adjust_ranges(model: onnx.ModelProto, ranges: Mapping[str, Range], divided: 
     """
     whole = model if divided is None else divided.whole
     graph = Links(whole.graph)
-    found, notes = bound_masks(whole, ranges)
-    _open_scores(graph, found, notes)
+    found, notes = bound_masks(whole, ranges, called)
+    _open_scores(graph, found, notes, called)
     for node in graph.nodes:
         if node.op_type == "Concat" and node.output[0] in found:
             for operand in node.input:
                 if operand in found:
                     found[node.output[0]] = found[node.output[0]].union(found[operand])
-    _open_silence(Links(model.graph), found, notes)
+    _open_silence(Links(model.graph), found, notes, called)
     return Adjusted(cut_ranges(found, divided), tuple(notes))
 
 
@@ -97,7 +99,7 @@ def _constants(graph: onnx.GraphProto) -> frozenset[str]:
     return frozenset(i.name for i in graph.initializer) | {n.output[0] for n in graph.node if n.op_type == "Constant"}
 
 
-def _open_scores(graph: Links, found: dict[str, Range], notes: list[str]) -> None:
+def _open_scores(graph: Links, found: dict[str, Range], notes: list[str], called: Callable[[str], str]) -> None:
     constants = _constants(graph.graph)
     for node in graph.nodes:
         if node.op_type not in ("Sigmoid", "Softmax") or not graph.outputs_reached(node.output[0], constants):
@@ -109,17 +111,19 @@ def _open_scores(graph: Links, found: dict[str, Range], notes: list[str]) -> Non
         if node.op_type == "Sigmoid" and logits and logits.high < SCORE_LOGIT and logits.low < -max(logits.high, 0.0):
             found[node.input[0]] = Range(logits.low, SCORE_LOGIT)
             notes.append(
-                f"{node.input[0]}: the data's largest logit is {logits.high:.3g}, so no score passes "
+                f"{called(node.input[0])}: the data's largest logit is {logits.high:.3g}, so no score passes "
                 f"{1 / (1 + 2.718281828459045**-logits.high):.2f}; its range was opened to {SCORE_LOGIT:g}. "
                 "Calibrate with data that holds positives"
             )
 
 
-def _open_silence(graph: Links, found: dict[str, Range], notes: list[str]) -> None:
+def _open_silence(graph: Links, found: dict[str, Range], notes: list[str], called: Callable[[str], str]) -> None:
     heard = {name: r for name, r in found.items() if max(-r.low, r.high) > SILENT}
     for name in [i.name for i in graph.graph.input if i.name in found and i.name not in heard]:
         found[name] = heard[name] = Range(-1.0, 1.0)
-        notes.append(f"{name}: the data holds nothing but zeros for this input; [-1, 1] was taken. Calibrate with real data")
+        notes.append(
+            f"{called(name)}: the data holds nothing but zeros for this input; [-1, 1] was taken. Calibrate with real data"
+        )
     for node in graph.nodes:
         before = next((heard[i] for i in node.input if i in heard), None)
         for name in node.output:
@@ -128,4 +132,4 @@ def _open_silence(graph: Links, found: dict[str, Range], notes: list[str]) -> No
             heard[name] = before  # also through tensors that need no range of their own
             if name in found:
                 found[name] = before
-                notes.append(f"{name}: zero throughout the data; it took the range [{before.low:.4g}, {before.high:.4g}]")
+                notes.append(f"{called(name)}: zero throughout the data; it took the range [{before.low:.4g}, {before.high:.4g}]")

@@ -138,9 +138,10 @@ def _calibrated(options: argparse.Namespace, model: NormalModel, data: Samples, 
         computed_by=model,
         divided=model.divided,
     )
-    adjusted = adjust_ranges(model.proto, ranges, model.divided)
+    adjusted = adjust_ranges(model.proto, ranges, model.divided, model.name)
     label = f"percentile {options.percent:g}" if observer == "percentile" else observer
-    parameters = Parameters(adjusted.ranges, label, samples, **_of(options, model, typed), hardware=chip.name if chip else "")
+    told, hardware = _of(options, model, typed), chip.name if chip else ""
+    parameters = Parameters(model.by_name(adjusted.ranges), label, samples, **told, hardware=hardware)
     poor = [p for p in joined_parts(model.proto, adjusted.ranges, numerics) if p.poor] if numerics else []
     return parameters, adjusted.notes, poor
 
@@ -154,8 +155,9 @@ def _repaired(options: argparse.Namespace, model: NormalModel, data: Samples) ->
     found = prepared(network, data, options.observer, effort, show_progress)
     numerics = machine.chip.numerics
     ranges = {n: r for n, r in found.quantization.ranges.items() if n not in network.selection.fixed}
+    told = _of(options, model, network)
     parameters = Parameters(
-        ranges, found.label, found.samples or 0, **_of(options, model, network), hardware=machine.chip.name, repair=found.repair
+        model.by_name(ranges), found.label, found.samples or 0, **told, hardware=machine.chip.name, repair=found.repair
     )
     kept = {name: r for name, r in ranges.items() if isinstance(r, Range)}
     said = [f"{t.step}: {'kept' if t.kept else 'left out'}, {t.why}" for t in found.tried]
@@ -163,8 +165,8 @@ def _repaired(options: argparse.Namespace, model: NormalModel, data: Samples) ->
 
 
 def _of(options: argparse.Namespace, model: NormalModel, typed: Network | None) -> dict[str, Any]:
-    said = {} if typed is None else {"types": typed.types, "weight_types": typed.weight_types}
-    return {"data": str(options.data), "model": options.model.name, "sources": tensor_sources(model.proto), **said}
+    said = {} if typed is None else {"types": model.by_name(typed.types), "weight_types": typed.weight_types}
+    return {"data": str(options.data), "model": options.model.name, "sources": model.by_name(tensor_sources(model.proto)), **said}
 
 
 def main() -> None:

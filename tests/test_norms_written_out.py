@@ -12,6 +12,7 @@ from onnx import numpy_helper, parser
 from quant.error import sqnr_db
 from quant.float_session import open_session
 from toolchain.api import BuildOptions, build
+from toolchain.errors import CompileError
 from toolchain.runtime import Session
 
 MOMENTS = """
@@ -59,20 +60,46 @@ NORMS = [(MOMENTS, end, "LayerNormalization") for end in ENDS.values()] + [
 ]
 
 
-@pytest.mark.parametrize(("graph", "end", "op"), NORMS, ids=[*ENDS, *ROOT_MEAN_SQUARE])
-def test_a_norm_that_is_written_out_keeps_its_bits(graph: str, end: str, op: str, tmp_path: Path) -> None:
+def written(graph: str, end: str, folder: Path) -> np.ndarray:
+    """m.onnx and its data c.npz in the folder; gives the data."""
     rng = np.random.default_rng(0)
     model = parser.parse_model(graph.replace("k = Constant<value_ints = [2]>()\n", "").replace("END", end))
     del model.graph.initializer[:]
     weights = {"u": rng.normal(0, 0.3, (16, 16)), "w": rng.uniform(0.5, 2, 16), "b": rng.normal(0, 0.5, 16)}
     model.graph.initializer.extend(numpy_helper.from_array(v.astype(np.float32), k) for k, v in weights.items())
-    onnx.save(model, tmp_path / "m.onnx")
+    onnx.save(model, folder / "m.onnx")
     # rows of very unlike size: one scale for all of a mean of squares says nothing of the small ones
     x = (rng.normal(0, 1, (6, 1, 8, 16)) * np.geomspace(0.5, 4, 8)[:, None]).astype(np.float32)
-    np.savez(tmp_path / "c.npz", x=x)
+    np.savez(folder / "c.npz", x=x)
+    return x
+
+
+@pytest.mark.parametrize(("graph", "end", "op"), NORMS, ids=[*ENDS, *ROOT_MEAN_SQUARE])
+def test_a_norm_that_is_written_out_keeps_its_bits(graph: str, end: str, op: str, tmp_path: Path) -> None:
+    x = written(graph, end, tmp_path)
     built = build(tmp_path / "m.onnx", BuildOptions("edge16", calibration=str(tmp_path / "c.npz")))
     assert [f["op"] for f in built.figures["fallbacks"]] == [op]
     session, exact = Session(built.data, backend="reference"), open_session(str(tmp_path / "m.onnx"))
     expected = np.stack([exact.run(None, {"x": one})[0] for one in x])
     found = np.stack([session.run(None, {"x": one})[0] for one in x])
     assert sqnr_db(expected, found) > 25
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_types_know_a_norm_that_is_written_out_by_its_operator(end: str, tmp_path: Path) -> None:
+    """Its steps, and nothing of what is around it; --explain and the JSON say so."""
+    written(MOMENTS, ENDS[end], tmp_path)
+    found = {}
+    for types in ((), ("LayerNormalization=int16",), ("LayerN*=int16",)):
+        options = BuildOptions("transformer64", calibration=str(tmp_path / "c.npz"), types=types, level=0)
+        built = build(tmp_path / "m.onnx", options)
+        found[types] = [(layer["op"], layer["output_types"]) for layer in built.figures["layers"] if layer["sources"]]
+        assert not built.figures["fallbacks"]
+    plain, fine, pattern = found.values()
+    assert all(made == ["int8"] for _, made in plain)
+    products = [made for op, made in fine if op == "Convolution"]
+    assert products[0] == products[-1] == ["int8"] and fine == pattern
+    assert sum(made == ["int16"] for _, made in fine) > len(fine) / 2
+    with pytest.raises(CompileError, match=r'^--type LayerNormalisation=int16: .*; did you mean "LayerNormalization"\?'):
+        options = BuildOptions("transformer64", calibration=str(tmp_path / "c.npz"), types=("LayerNormalisation=int16",))
+        build(tmp_path / "m.onnx", options)

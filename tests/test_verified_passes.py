@@ -72,7 +72,7 @@ def test_where_the_build_calls_it_and_where_it_is_defined(holder: object, monkey
 def test_a_rule_of_the_frontend_that_breaks_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewrite, "drop_dead", lambda graph: BROKEN["tensor 'y' has no type"])
     with pytest.raises(BrokenGraph, match=r"^toolchain.frontend.rewrite.(sweep|rewrite) gave .* tensor 'y' has no type$"):
-        rewrite.rewrite(SOUND, {}, 21)
+        rewrite.rewrite(SOUND, {}, 21, {})
 
 
 def test_a_tensor_that_is_arranged_on_its_way_in_needs_what_it_is_of() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
@@ -18,13 +18,17 @@ _LARGEST = float(np.finfo(np.float32).max)
 _OTHER_SCALE = "give one that fits the data, or low and high"
 
 
-def name_faults(file: File, source: Source, tensors: Collection[str], known: Collection[str]) -> list[str]:
-    """tensors: that must have an entry; known: that may have one."""
-    missing = [name for name in tensors if name not in file.tensors]
+def name_faults(
+    file: File, source: Source, tensors: Collection[str], known: Collection[str], called: Mapping[str, str]
+) -> list[str]:
+    """tensors: that must have an entry; known: that may have one; called: another name that an entry may have, and that is
+    told."""
+    missing = list(dict.fromkeys(called.get(n, n) for n in tensors if file.tensors.keys().isdisjoint((n, called.get(n, n)))))
     unknown = []
     for name in file.tensors:
-        if name not in known:
-            reason = f"the model has no such tensor{suggestion(name, missing or known)}; mend or remove its entry"
+        if name not in known and name not in called.values():
+            near = suggestion(name, missing or sorted({called.get(n, n) for n in known}))
+            reason = f"the model has no such tensor{near}; mend or remove its entry"
             unknown.append(source.fault(("tensors", name), reason, at_key=True))
     absent = [
         source.fault(("tensors",), f"tensor {name!r} of the model has no entry; add it, or calibrate again", at_key=True)

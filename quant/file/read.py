@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from quant.encodings import SUFFIXES, read_encodings
@@ -21,22 +22,26 @@ from toolchain.errors import ConfigError
 from toolchain.hw import Source, read_yaml, validate
 from toolchain.ir.graph import Quant
 
+_AS_THEY_ARE: Mapping[str, str] = MappingProxyType({})
+
 
 def read_parameters(
     path: Path,
     *,
     tensors: Collection[str] | Callable[[Quantization], Collection[str]] | None = None,
     known: Collection[str] | None = None,
+    called: Mapping[str, str] = _AS_THEY_ARE,
     layers: Callable[[], Collection[str]] | None = None,
     numerics: Numerics | None = None,
 ) -> Parameters:
     """Of a file of ours, or of AIMET's encodings by its suffix. tensors: those that must have an entry, which may hang on what
-    was repaired; known: those that may have one (default: no others); layers: that have weights, asked for last; numerics: the
-    machine that must be able to express the scales. Raises ConfigError with every fault as `file:line: path: reason`;
-    CompileError where what was repaired is not of this model."""
+    was repaired; known: those that may have one (default: no others); called: another name, which people are told and an entry
+    may have instead; layers: that have weights, asked for last; numerics: the machine that must be able to express the scales.
+    Raises ConfigError with every fault as `file:line: path: reason`; CompileError where what was repaired is not of this
+    model."""
     if path.suffix in SUFFIXES:
         wanted = tensors(Quantization({})) if callable(tensors) else tensors
-        return _encoded(path, wanted or (), numerics)
+        return _encoded(path, wanted or (), called, numerics)
     source = _numbers(read_yaml(path, str(path)))
     if isinstance(source.data, dict) and not {"version", "tensors"}.intersection(source.data):
         raise ConfigError([f"{path}:1: is no parameters file: no version, no tensors; scripts/calibrate.py writes one"])
@@ -48,7 +53,7 @@ def read_parameters(
     if callable(tensors):
         tensors = tensors(Quantization({}) if repair is None else repair.quantization)
     if tensors is not None:
-        faults += name_faults(file, source, tensors, tensors if known is None else known)
+        faults += name_faults(file, source, tensors, tensors if known is None else known, called)
     if layers is not None and file.weights:
         faults += layer_faults(file, source, layers())
     if numerics is not None:
@@ -72,10 +77,10 @@ def read_parameters(
     return Parameters(entries, *of, repair=repair, types=types, weights=weights, weight_types=weight_types)
 
 
-def _encoded(path: Path, tensors: Collection[str], numerics: Numerics | None) -> Parameters:
+def _encoded(path: Path, tensors: Collection[str], called: Mapping[str, str], numerics: Numerics | None) -> Parameters:
     """An AIMET file names the tensors of the framework's graph as well: those that nobody asks for are passed over."""
     given = read_encodings(path, numerics)
-    absent = [n for n in tensors if n not in given]
+    absent = dict.fromkeys(called.get(n, n) for n in tensors if n not in given and called.get(n, n) not in given)
     if absent:
         raise ConfigError(
             [
@@ -84,7 +89,8 @@ def _encoded(path: Path, tensors: Collection[str], numerics: Numerics | None) ->
                 for n in absent
             ]
         )
-    return Parameters({n: e for n, e in given.items() if not tensors or n in tensors})
+    wanted = {*tensors, *(called.get(n, n) for n in tensors)}
+    return Parameters({n: e for n, e in given.items() if not tensors or n in wanted})
 
 
 def _numbers(source: Source) -> Source:

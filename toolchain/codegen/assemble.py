@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from toolchain.codegen.link import port_at
 from toolchain.codegen.model import Container, IoType, Island, Region
 from toolchain.frontend import NormalModel, extract
-from toolchain.ir.graph import Graph, Node, OnnxOp
+from toolchain.ir.graph import Graph, Node, OnnxOp, Origin
 from toolchain.isa import Machine
 from toolchain.passes.segments import Segment, segments
 from toolchain.passes.select import Selection
@@ -27,7 +27,7 @@ def container_of(
         for names in (model.graph.inputs, model.graph.outputs)
     )
     fallbacks = tuple((f.node, f.op, f.reason) for f in selection.fallbacks)
-    return Container(name, machine, inputs, outputs, tuple(compiled), fallbacks, _chip_graph(graph))
+    return Container(name, machine, inputs, outputs, tuple(compiled), fallbacks, _chip_graph(graph, model))
 
 
 def reference_container(model: NormalModel, selection: Selection, machine: Machine, graph: Graph) -> Container:
@@ -54,10 +54,12 @@ def _unplaced(graph: Graph, segment: Segment) -> Region:
     return Region(b"", (), inputs, outputs, end, tuple(n.name for n in segment.nodes), (), (), 0, 0)
 
 
-def _chip_graph(graph: Graph) -> Graph:
-    """Only what the chip runs: what the integer reference evaluates."""
+def _chip_graph(graph: Graph, model: NormalModel) -> Graph:
+    """Only what the chip runs: what the integer reference evaluates. Its tensors are told by their names in the file."""
     nodes: list[Node] = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
     named = {n for node in nodes for n in (*node.inputs, *node.outputs)}
+    made = {n for node in nodes for n in node.outputs}
+    told = {n: Origin(model.name(o.tensor), o.layout) if n in made else o for n, o in graph.origins.items() if n in named}
     return Graph(
         graph.name,
         tuple(nodes),
@@ -65,5 +67,5 @@ def _chip_graph(graph: Graph) -> Graph:
         (),
         {n: t for n, t in graph.types.items() if n in named},
         {n: c for n, c in graph.constants.items() if n in named},
-        {n: o for n, o in graph.origins.items() if n in named},
+        told,
     )

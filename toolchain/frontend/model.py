@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
 import numpy as np
 import onnx
@@ -26,6 +27,7 @@ from toolchain.ir.inner import Inner, Within
 from toolchain.ir.part import Part
 from toolchain.ir.stored import Stored
 
+T = TypeVar("T")
 NO_SHAPES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 
 
@@ -43,7 +45,8 @@ class NormalModel:
     """A model in normal form (docs/frontend.md). `graph` holds OnnxOp nodes whose parameters are still constant inputs, as in
     ONNX; `notes` say what was assumed on the way in; `nodes` are (name, operator) of all nodes that the file has; `source` is
     the file itself, None where onnxruntime does not run it; `stored`: of a quantized model, by node, how it holds constants;
-    weights: by node of the file, its constants of two dimensions and more that are no bias, by their names there.
+    weights: by node of the file, its constants of two dimensions and more that are no bias, by their names there; own: of tensors
+    that the file has under another shape, its name (`y` of `y/rows`).
 
     undivided: the model before operators were taken apart into steps, None where none was; whole: nodes that could be, and why
     they were not; inner: tensors between steps whose range is not what calibration sees of them alone."""
@@ -55,6 +58,7 @@ class NormalModel:
     source: Source | None = None
     stored: Mapping[str, Stored] = field(default_factory=dict[str, Stored])
     weights: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    own: Mapping[str, str] = field(default_factory=dict[str, str])
     undivided: NormalModel | None = None
     whole: Mapping[str, str] = field(default_factory=dict[str, str])
     inner: Mapping[str, Inner] = field(default_factory=dict[str, Inner])
@@ -75,6 +79,23 @@ class NormalModel:
     def fixed(self) -> frozenset[str]:
         """The tensors between steps that nobody measures."""
         return frozenset(n for n, r in self.inner.items() if not isinstance(r, Within))
+
+    def name(self, tensor: str) -> str:
+        """What people are told of a tensor: the file's name, where it has all elements of it."""
+        return self.own.get(tensor, tensor)
+
+    def by_name(self, said: Mapping[str, T]) -> dict[str, T]:
+        """What is said of tensors of the graph, by their names in the file. Of the shapes that one of the file's has here the
+        first counts: what only arranges a tensor keeps its codes."""
+        order = {n: i for i, n in enumerate((*self.inputs, *(n for node in self.graph.nodes for n in node.outputs)))}
+        found: dict[str, T] = {}
+        for tensor in sorted(said, key=lambda n: order.get(n, len(order))):
+            found.setdefault(self.name(tensor), said[tensor])
+        return found
+
+    def in_all_shapes(self, said: Mapping[str, T]) -> dict[str, T]:
+        """What is said of the file's tensors, of their other shapes too where nothing is said of these."""
+        return {**{t: said[own] for t, own in self.own.items() if own in said}, **said}
 
     def parts(self, names: Sequence[str]) -> Iterator[Part]:
         """Models that, run one behind the other, compute these tensors: the file's own as far as it has them, then what the
@@ -114,11 +135,13 @@ def load_model(
     names: dict[str, int] = {}
     nodes = tuple((unique_name(n, i, names), n.op_type) for i, n in enumerate(proto.graph.node))
     weights = {name: _weights(n, graph.constants) for (name, _), n in zip(nodes, proto.graph.node)}
+    made = frozenset((*bound.types, *(o for n in proto.graph.node for o in n.output if o)))
     source = source_of(Path(path), proto, inlined, bound, graph)
     del proto
     wide, notes = in_float32(graph, opset)
     real = dequantized(wide, opset, static_ranges)
-    return NormalModel(normal_form(real.graph, opset), opset, (*bound.notes, *notes), nodes, source, real.stored, weights)
+    normal, own = normal_form(real.graph, opset, made)
+    return NormalModel(normal, opset, (*bound.notes, *notes), nodes, source, real.stored, weights, own)
 
 
 def _weights(node: onnx.NodeProto, constants: Mapping[str, np.ndarray]) -> tuple[str, ...]:

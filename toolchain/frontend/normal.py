@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from toolchain.frontend import arithmetic, linear, norms, patterns, reduction, shaping, sinking, softmax, windows
 from toolchain.frontend.errors import unusable
 from toolchain.frontend.infer import RANDOM
+from toolchain.frontend.own import own_names
 from toolchain.frontend.rewrite import Rule, drop_dead, rewrite
 from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp
 
@@ -28,12 +29,15 @@ FACTORS = frozenset(
 SMALL = 64  # elements; constants up to this size are compared by value
 
 
-def normal_form(graph: OnnxGraph, opset: int) -> OnnxGraph:
+def normal_form(graph: OnnxGraph, opset: int, own: Collection[str]) -> tuple[OnnxGraph, dict[str, str]]:
+    """own: the file's tensors. Gives its names too, of what is another shape of them here (`own_names`)."""
+    moved: dict[tuple[str, str], None] = {}
     graph = drop_dead(graph)
     check_factors(graph)
-    graph = rewrite(graph, RULES, opset)
-    graph = rewrite(shared(graph), RULES, opset)
-    return unique_names(with_constant_outputs(graph))
+    graph = rewrite(graph, RULES, opset, moved)
+    graph = rewrite(shared(graph), RULES, opset, moved)
+    graph = unique_names(with_constant_outputs(graph))
+    return graph, own_names(graph, moved, own)
 
 
 def check_factors(graph: OnnxGraph) -> None:

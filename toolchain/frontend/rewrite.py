@@ -13,6 +13,7 @@ import onnx
 from toolchain.errors import InternalError
 from toolchain.frontend.convert import type_of
 from toolchain.frontend.infer import evaluate, foldable, infer
+from toolchain.frontend.own import MOVES
 from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, TensorType
 
 MAX_SWEEPS = 100
@@ -36,6 +37,7 @@ class RewriteScope:
     outputs: frozenset[str]
     uses: Counter[str]
     producers: dict[str, OnnxNode] = field(default_factory=dict)
+    moved: dict[tuple[str, str], None] = field(default_factory=dict)  # (input, output) of what has the same elements
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self.types[name].shape
@@ -100,19 +102,22 @@ def reshape(like: OnnxNode, suffix: str, x: str, shape: Sequence[int], output: s
     return node(name, "Reshape", (x, scope.ints(f"{name}/shape", shape)), output, like.sources, allowzero=0)
 
 
-def rewrite(graph: OnnxGraph, rules: Mapping[str, Sequence[Rule]], opset: int) -> OnnxGraph:
-    """Sweeps over the nodes until no rule applies. Outputs of the graph keep their names."""
+def rewrite(graph: OnnxGraph, rules: Mapping[str, Sequence[Rule]], opset: int, moved: dict[tuple[str, str], None]) -> OnnxGraph:
+    """Sweeps over the nodes until no rule applies. Outputs of the graph keep their names. moved: gets (input, output) of every
+    Reshape and Transpose that there was."""
     for _ in range(MAX_SWEEPS):
-        swept, changed = sweep(graph, rules, opset)
+        swept, changed = sweep(graph, rules, opset, moved)
         graph = drop_dead(swept)
         if not changed:
             return graph
     raise InternalError(f"rewrite rules of the frontend do not settle on {graph.name}")
 
 
-def sweep(graph: OnnxGraph, rules: Mapping[str, Sequence[Rule]], opset: int) -> tuple[OnnxGraph, bool]:
+def sweep(
+    graph: OnnxGraph, rules: Mapping[str, Sequence[Rule]], opset: int, moved: dict[tuple[str, str], None]
+) -> tuple[OnnxGraph, bool]:
     uses = Counter(n for node in graph.nodes for n in node.inputs if n)
-    scope = RewriteScope(opset, dict(graph.types), dict(graph.constants), frozenset(graph.outputs), uses)
+    scope = RewriteScope(opset, dict(graph.types), dict(graph.constants), frozenset(graph.outputs), uses, moved=moved)
     same: dict[str, str] = {}
     renamed: dict[str, str] = {}
     done: list[OnnxNode] = []
@@ -149,6 +154,8 @@ def first_match(anchor: OnnxNode, rules: Mapping[str, Sequence[Rule]], scope: Re
 def emit(node: OnnxNode, done: list[OnnxNode], scope: RewriteScope) -> None:
     done.append(node)
     scope.producers.update((n, node) for n in node.outputs if n)
+    if node.op.op_type in MOVES and not node.op.domain:
+        scope.moved[node.inputs[0], node.outputs[0]] = None
 
 
 def place(new: OnnxNode, done: list[OnnxNode], scope: RewriteScope) -> None:

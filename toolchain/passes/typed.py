@@ -11,7 +11,7 @@ from quant.suggestion import suggestion
 from toolchain.errors import CompileError
 from toolchain.frontend import NormalModel
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node
+from toolchain.ir.graph import Node, OnnxNode
 from toolchain.passes.decompose import decomposed
 from toolchain.passes.named import named_nodes
 
@@ -54,17 +54,24 @@ def weighted(model: NormalModel, layers: Iterable[Node]) -> dict[str, Weighted]:
 
 
 def asked_types(
-    graph: Graph,
-    nodes: Sequence[tuple[str, str]],
-    asked: Sequence[str],
-    chip: Chip,
-    held: Collection[str],
-    layers: Mapping[str, Weighted],
+    model: NormalModel, asked: Sequence[str], chip: Chip, held: Iterable[str], layers: Mapping[str, Weighted]
 ) -> AskedTypes:
-    """graph: the model's normal form; nodes: (name, operator) of its own; held: the model's tensors that the chip holds; layers:
-    those with weights. asked: NAME=TYPE, the later ones counting, where NAME is a tensor, weights among them, a node, an
-    operator, or a pattern of * and ? of these. A node is its outputs, and its weights where only they can have the type.
-    Raises CompileError with every fault."""
+    """held: the model's tensors that the chip holds; layers: those with weights. asked: NAME=TYPE, the later ones counting, where
+    NAME is a tensor by the file's name, weights among them, a node, an operator, or a pattern of * and ? of these; an operator of
+    the normal form, such as a LayerNormalization that the file writes out, where the file has none so called. A node is its
+    outputs, and its weights where only they can have the type. Raises CompileError with every fault."""
+    found, faults = _found(model, asked, chip, held, layers)
+    if faults:
+        way_out = "  help: the parameters file that scripts/calibrate.py writes lists the tensors, --explain the nodes"
+        raise CompileError("\n".join([*faults, way_out]))
+    return found
+
+
+def _found(
+    model: NormalModel, asked: Sequence[str], chip: Chip, held: Iterable[str], layers: Mapping[str, Weighted]
+) -> tuple[AskedTypes, list[str]]:
+    """As `asked_types`, with the faults."""
+    known = _Known(model, chip, tuple(held), layers)
     tensors: dict[str, CodeType] = {}
     weights: dict[str, CodeType] = {}
     faults: list[str] = []
@@ -75,21 +82,17 @@ def asked_types(
             faults.append(f"--type {one}: must be NAME=TYPE, such as conv1=int16")
             continue
         if not (computed or constant):
-            faults.append(f"--type {one}: {_known(chip)}")
+            faults.append(f"--type {one}: {_types(chip)}")
             continue
-        meant = _meant(nodes, name)
-        found = _named(name, held) or [t for t in _outputs(graph, meant) if t in held] if computed else []
-        layers_found = _weights_of(name, layers) if constant else []
+        found = known.tensors(name) or known.results(name) if computed else []
+        layers_found = known.weights(name) if constant else []
         if not found and not layers_found and not computed:
-            layers_found = [layer for layer, own in layers.items() if own.nodes & meant]
+            layers_found = known.layers_of(name)
         if not found and not layers_found:
-            faults.append(f"--type {one}: {_nothing(name, computed, chip, held, layers)}")
+            faults.append(f"--type {one}: {known.nothing(name, computed, constant)}")
         tensors |= dict.fromkeys(found, CodeType(kind))
         weights |= dict.fromkeys(layers_found, CodeType(kind))
-    if faults:
-        way_out = "  help: the parameters file that scripts/calibrate.py writes lists the tensors, --explain the nodes"
-        raise CompileError("\n".join([*faults, way_out]))
-    return AskedTypes(tensors, weights)
+    return AskedTypes(tensors, weights), faults
 
 
 def decomposed_as_asked(
@@ -101,19 +104,93 @@ def decomposed_as_asked(
     if divided.undivided is None or len(chip.code_types) == 1:
         return divided
     computed = [one for one in asked if one.rpartition("=")[2] in chip.code_types]
-    found = asked_types(divided.graph, divided.nodes, computed, chip, divided.types, weighted(divided, divided.graph.nodes))
+    made = [n for node in divided.graph.nodes for n in node.outputs if n]
+    found, _ = _found(divided, computed, chip, (*divided.inputs, *made), {})  # faults are told where it is known what is held
     finest = max(codes.bits for codes in chip.code_types)
-    fine = {name for name, codes in {**said, **found.tensors}.items() if codes.bits == finest}
+    types = {**divided.in_all_shapes(said), **found.tensors}
+    fine = {name for name, codes in types.items() if codes.bits == finest}
     return decomposed(model, chip, host_nodes, fine)
 
 
-def _named(name: str, known: Collection[str]) -> list[str]:
-    return [name] if name in known else [tensor for tensor in known if fnmatchcase(tensor, name)]
+@dataclass(frozen=True)
+class _Known:
+    """What NAME may be: the tensors that the chip holds and the weights of layers, by their names in the file."""
+
+    model: NormalModel
+    chip: Chip
+    held: tuple[str, ...]
+    layers: Mapping[str, Weighted]
+
+    @property
+    def _results(self) -> list[str]:
+        """Tensors, the nodes that make them, and operators."""
+        nodes = [(name, op) for name, op in self.model.nodes if self._outputs({name})]
+        operators = dict.fromkeys((*(op for _, op in nodes), *(n.op.op_type for n in self._normal if self._made_by(n))))
+        return [*dict.fromkeys(map(self.model.name, self.held)), *(name for name, _ in nodes), *operators]
+
+    @property
+    def _constants(self) -> list[str]:
+        """Weights, and the nodes that have them."""
+        return sorted({c for own in self.layers.values() for c in (*own.constants, *own.nodes)})
+
+    def tensors(self, name: str) -> list[str]:
+        meant = set(_fitting(name, {self.model.name(t) for t in self.held}))
+        return [t for t in self.held if self.model.name(t) in meant] or [t for t in self.held if t == name]
+
+    def results(self, name: str) -> list[str]:
+        """What nodes of this name make, or operators; those that the file writes out last."""
+        return self._outputs(_meant(self.model.nodes, name)) or [t for n in self._forms(name) for t in self._made_by(n)]
+
+    def layers_of(self, name: str) -> list[str]:
+        """Layers with weights that these are."""
+        meant = _meant(self.model.nodes, name)
+        found = [layer for layer, own in self.layers.items() if own.nodes & meant]
+        forms = [_sources(n) for n in self._forms(name)]
+        return found or [layer for layer, own in self.layers.items() if any(form <= own.nodes for form in forms)]
+
+    @property
+    def _normal(self) -> Sequence[OnnxNode]:
+        """Before operators were taken apart into steps."""
+        return (self.model.undivided or self.model).graph.nodes
+
+    def _forms(self, name: str) -> list[OnnxNode]:
+        """Nodes of the normal form by their operator."""
+        return [n for n in self._normal if fnmatchcase(n.op.op_type, name)]
+
+    def _made_by(self, form: OnnxNode) -> list[str]:
+        """What a node of the normal form makes, its steps where there are any."""
+        own = _sources(form)
+        return self._held_of(n for n in self.model.graph.nodes if _sources(n) == own)
+
+    def _outputs(self, meant: Collection[str]) -> list[str]:
+        """What nodes of the file make."""
+        return self._held_of(n for n in self.model.graph.nodes if not _sources(n).isdisjoint(meant))
+
+    def _held_of(self, nodes: Iterable[OnnxNode]) -> list[str]:
+        """Which is not what they only bring into another shape."""
+        computed = [n for n in nodes if not n.inputs or self.model.name(n.inputs[0]) != self.model.name(n.outputs[0])]
+        return [t for n in computed for t in n.outputs if t in self.held]
+
+    def weights(self, name: str) -> list[str]:
+        """Layers whose weights have this name, or a name of this pattern."""
+        return [layer for layer, own in self.layers.items() if _fitting(name, own.constants)]
+
+    def nothing(self, name: str, computed: bool, constant: bool) -> str:
+        if computed and self.weights(name):
+            known = ", ".join(self.chip.weight_types)
+            return f"these are weights, {self.chip.name} has {known} (numerics.weight, numerics.more_weights)"
+        near = suggestion(name, [*(self._results if computed else ()), *(self._constants if constant else ())])
+        if computed:
+            return f"the chip holds no such tensor, and the result of no such node{near}"
+        return f"no layer of the chip has such weights, or is such a node{near}"
 
 
-def _weights_of(name: str, layers: Mapping[str, Weighted]) -> list[str]:
-    """Layers whose weights have this name, or a name of this pattern."""
-    return [layer for layer, own in layers.items() if _named(name, own.constants)]
+def _sources(node: OnnxNode) -> frozenset[str]:
+    return frozenset(node.sources or (node.name,))
+
+
+def _fitting(name: str, known: Collection[str]) -> list[str]:
+    return [name] if name in known else [one for one in known if fnmatchcase(one, name)]
 
 
 def _meant(nodes: Sequence[tuple[str, str]], name: str) -> set[str]:
@@ -123,23 +200,9 @@ def _meant(nodes: Sequence[tuple[str, str]], name: str) -> set[str]:
         return set()
 
 
-def _outputs(graph: Graph, meant: Collection[str]) -> list[str]:
-    return [n for node in graph.nodes if not set(meant).isdisjoint(node.sources or (node.name,)) for n in node.outputs]
-
-
-def _known(chip: Chip) -> str:
+def _types(chip: Chip) -> str:
     activations, weights = ", ".join(chip.code_types), ", ".join(chip.weight_types)
     return (
         f"{chip.name} has {activations} activations (numerics.activation, numerics.more_activations) and {weights} weights "
         "(numerics.weight, numerics.more_weights)"
     )
-
-
-def _nothing(name: str, computed: bool, chip: Chip, held: Collection[str], layers: Mapping[str, Weighted]) -> str:
-    if computed and _weights_of(name, layers):
-        known = ", ".join(chip.weight_types)
-        return f"these are weights, {chip.name} has {known} (numerics.weight, numerics.more_weights)"
-    if computed:
-        return f"the chip holds no such tensor, and the result of no such node{suggestion(name, held)}"
-    known = sorted({c for own in layers.values() for c in own.constants})
-    return f"no layer of the chip has such weights, or is such a node{suggestion(name, known)}"

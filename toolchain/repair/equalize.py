@@ -110,7 +110,7 @@ def _with_factors(
         computed_by=scaled.model,
         divided=scaled.model.divided,
     )
-    adjusted = adjust_ranges(scaled.model.proto, ranges, scaled.model.divided)
+    adjusted = adjust_ranges(scaled.model.proto, ranges, scaled.model.divided, scaled.model.name)
     together = {**before.factors, **{t: f * before.factors.get(t, 1.0) for t, f in factors.items()}}
     found = {**adjusted.ranges, **scaled.selection.given}
     made = replace(before, ranges=found, factors=together, hosted=(*before.hosted, *hosted), layers={})

@@ -41,7 +41,7 @@ def choose_observers(network: Network, before: Quantization, samples: Iterable[S
     search = _Search(network, before, seen, Judge(list(islice(samples, 0, EVERY * TRIED_ON, EVERY))), progress)
     chosen = search.run()
     ranges = _mixed({o: seen.ranges(o, numerics) for o in set(chosen.values())}, chosen)
-    adjusted = adjust_ranges(model.proto, ranges, model.divided)
+    adjusted = adjust_ranges(model.proto, ranges, model.divided, model.name)
     counts = {o: sum(c == o for c in chosen.values()) for o in OBSERVERS}
     said = ", ".join(f"{o} {n}" for o, n in counts.items() if n)
     found = {**adjusted.ranges, **network.selection.given}

@@ -123,12 +123,17 @@ def prepared_by_file(network: Network, file: Path) -> Prepared:
         return tensors
 
     known = {**network.model.types, **decomposed_everywhere(network.model.undivided or network.model).types}
-    numerics = network.chip.numerics
     found = read_parameters(
-        file, tensors=needed, known=known, layers=lambda: [n.name for n in changed.weighted], numerics=numerics
+        file,
+        tensors=needed,
+        known=known,
+        called=network.model.own,
+        layers=lambda: [n.name for n in changed.weighted],
+        numerics=network.chip.numerics,
     ).quantization
-    measured = cut_ranges({name: found.ranges[name] for name in tensors}, changed.model.divided)
-    ranges, types = {**measured, **changed.selection.given}, {**changed.on_chip(found.types), **network.types}
+    said, kinds = network.model.in_all_shapes(found.ranges), network.model.in_all_shapes(found.types)
+    measured = cut_ranges({name: said[name] for name in tensors}, changed.model.divided)
+    ranges, types = {**measured, **changed.selection.given}, {**changed.on_chip(kinds), **network.types}
     weights = {**found.weight_types, **network.weight_types}
     return Prepared(changed, replace(found, ranges=ranges, held=changed.model.stored, types=types, weight_types=weights))
 
@@ -172,6 +177,6 @@ def _calibrated(
         computed_by=model,
         divided=model.divided,
     )
-    adjusted = adjust_ranges(model.proto, ranges, model.divided)
+    adjusted = adjust_ranges(model.proto, ranges, model.divided, model.name)
     found = Quantization({**adjusted.ranges, **given}, held=model.stored, types=network.types, weight_types=network.weight_types)
     return Prepared(network, found, seen, adjusted.notes, chosen)

@@ -81,6 +81,7 @@ def _row(found: Measured, block: Block, sums: Sums, weights: float | None) -> La
         op=given if node is None else type(node.op).__name__,
         nodes=() if node is None else node.sources,
         tensor=network.shown[block.tensor].model,
+        name=network.model.name(network.shown[block.tensor].model),
         types=types_of(block.feeds, (block.tensor,), block.nodes, network.integer),
         alone_db=decibels(1.0, shares.alone) if signal else decibels(0.0, sums.alone),
         own_db=decibels(signal, sums.own.noise),

@@ -80,7 +80,7 @@ def _cells(row: LayerError, width: int) -> tuple[str, ...]:
     return (
         cut(name, width),
         row.op,
-        cut(row.tensor, width),
+        cut(row.name, width),
         *map(_level, levels),
         clipped,
         types_text(row.types.as_json()),
@@ -137,7 +137,7 @@ def plot(rows: Sequence[LayerError]) -> str:
     line = []
     for i, row in enumerate(ordered):
         x, level = _LEFT + i * bar, _height(row.alone_db)
-        said = escape(f"{row.layer or row.tensor}: {_level(row.alone_db)} dB alone, {row.cause or ''}")
+        said = escape(f"{row.layer or row.name}: {_level(row.alone_db)} dB alone, {row.cause or ''}")
         parts.append(
             f'<rect class="alone" x="{x:.1f}" y="{_y(level, scale):.1f}" width="{max(bar - 1.5, 1):.1f}" '
             f'height="{level * scale:.1f}"><title>{said}</title></rect>'

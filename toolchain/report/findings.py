@@ -45,8 +45,9 @@ class LayerError:
     weights, None without; activations: of the rest; at_int16: alone, with 16 bits for 8; effect: of the worst output, where
     this error alone is put into float, None where that was not tried. clipped_share: of its values, outside its codes.
 
-    layer: the node it is named for, None for a tensor that comes into a region; nodes: the model's own; tensor: the model's;
-    types: of float's tensors that it is fed with, of that tensor, and of its weights;
+    layer: the node it is named for, None for a tensor that comes into a region; nodes: the model's own; tensor: of the model's
+    normal form; name: what people are told, the file's; types: of float's tensors that it is fed with, of that tensor, and of
+    its weights;
     position: in the order of the network.
     """
 
@@ -54,6 +55,7 @@ class LayerError:
     op: str
     nodes: tuple[str, ...]
     tensor: str
+    name: str
     types: LayerTypes
     alone_db: float
     own_db: float
@@ -71,8 +73,8 @@ class LayerError:
 
     def as_json(self) -> dict[str, Any]:
         """JSON has no infinity: what is exact, or tells nothing, gives null."""
-        keys = [k for k in self.__dataclass_fields__ if k not in ("block", "types")]
-        return {**{k: _finite(getattr(self, k)) for k in keys}, **self.types.as_json()}
+        keys = [k for k in self.__dataclass_fields__ if k not in ("block", "types", "name")]
+        return {**{k: _finite(getattr(self, k)) for k in keys}, "tensor": self.name, **self.types.as_json()}
 
 
 def _finite(value: Any) -> Any:

@@ -42,6 +42,10 @@ class Network:
     shown: Mapping[str, Shown]
     blocks: tuple[Block, ...]
 
+    def name(self, block: Block) -> str:
+        """The file's, of the tensor that a block makes."""
+        return self.model.name(self.shown[block.tensor].model)
+
     def quant(self, name: str) -> Quant:
         found = self.integer.types[name].quant
         assert found is not None

@@ -31,7 +31,7 @@ def remedy_of(row: LayerError, cause: Cause, found: Measured, quantized: Quantiz
     fine = cause not in ("weight rounding", "clipped tail", "accumulator overflow")
     codes = CodeType(found.network.integer.types[row.block.tensor].dtype)
     if codes.bits == 8 and fine and row.at_int16_db > row.alone_db + LOST_DB:
-        named = f"--type {row.tensor}=int16"
+        named = f"--type {row.name}=int16"
         ways.append(named if CodeType.INT16 in numerics.types else "numerics.activation: int16 in the machine's file")
     return ", or ".join(w for w in ways if w)
 
@@ -52,11 +52,11 @@ def _wider_weights(row: LayerError, chip: Chip) -> str:
 def _other_range(row: LayerError, cause: Cause, low: float, high: float, quantized: Quantized) -> str:
     if quantized.given is not None and row.tensor in quantized.given:
         if cause == "range dominated by few values":
-            return f"narrow low and high of {row.tensor} in the file of --quant"
-        return f"low: {low:.4g}, high: {high:.4g} for {row.tensor} in the file of --quant"
+            return f"narrow low and high of {row.name} in the file of --quant"
+        return f"low: {low:.4g}, high: {high:.4g} for {row.name} in the file of --quant"
     if cause == "clipped tail":
         other = "" if quantized.observer == "minmax" else "--observer minmax, or "
-        return f"{other}--calib with samples in which {row.tensor} reaches as far"
+        return f"{other}--calib with samples in which {row.name} reaches as far"
     if cause == "range dominated by few values" and quantized.observer == "minmax":
         return "--observer mse"
     return ""

@@ -49,7 +49,7 @@ def _lost(found: Measured) -> dict[str, str]:
     """What becomes of tensors whose ranges people wrote: most of it clipped, or all of it one code."""
     said = {}
     for block in found.network.blocks:
-        own, name = found.sums[block.tensor].own, found.network.shown[block.tensor].model
+        own, name = found.sums[block.tensor].own, found.network.name(block)
         span = f"[{own.low:.4g}, {own.high:.4g}]"
         if own.clipped > MOST_CLIPPED * own.count:
             said[name] = f"{own.clipped / own.count:.0%} of its values, in {span}, are clipped; widen its range"
@@ -62,8 +62,8 @@ def _saturated(found: Measured, told: Collection[str]) -> list[str]:
     shares = {}
     for block in found.network.blocks:
         own = found.sums[block.tensor].own
-        if own.count and own.clipped / own.count > SATURATED and found.network.shown[block.tensor].model not in told:
-            shares[found.network.shown[block.tensor].model] = own.clipped / own.count
+        if own.count and own.clipped / own.count > SATURATED and found.network.name(block) not in told:
+            shares[found.network.name(block)] = own.clipped / own.count
     ranked = sorted(shares.items(), key=lambda s: -s[1])
     named = ", ".join(f"{name} {100 * share:.2g} %" for name, share in ranked[:NAMED])
     return (
