@@ -18,14 +18,13 @@ _LARGEST = float(np.finfo(np.float32).max)
 _OTHER_SCALE = "give one that fits the data, or low and high"
 
 
-def name_faults(
-    file: File, source: Source, tensors: Collection[str], known: Collection[str], called: Mapping[str, str]
-) -> list[str]:
+def name_faults(source: Source, tensors: Collection[str], known: Collection[str], called: Mapping[str, str]) -> list[str]:
     """tensors: that must have an entry; known: that may have one; called: another name that an entry may have, and that is
     told."""
-    missing = list(dict.fromkeys(called.get(n, n) for n in tensors if file.tensors.keys().isdisjoint((n, called.get(n, n)))))
+    given = source.data["tensors"]
+    missing = list(dict.fromkeys(called.get(n, n) for n in tensors if {n, called.get(n, n)}.isdisjoint(given)))
     unknown = []
-    for name in file.tensors:
+    for name in given:
         if name not in known and name not in called.values():
             near = suggestion(name, missing or sorted({called.get(n, n) for n in known}))
             reason = f"the model has no such tensor{near}; mend or remove its entry"
@@ -38,13 +37,14 @@ def name_faults(
 
 
 def layer_faults(file: File, source: Source, layers: Collection[str]) -> list[str]:
-    """layers: that have weights."""
+    """file: what of the source can be read; layers: that have weights."""
     faults: list[str] = []
     chosen = {} if file.repair is None else file.repair.layers
-    for name in file.weights:
+    for name in source.data["weights"]:
+        own = file.weights.get(name)
         if name not in layers:
             reason = f"the machine has no such layer with weights{suggestion(name, layers)}; mend or remove its entry"
-        elif file.weights[name].scales is not None and name in chosen and chosen[name].weights:
+        elif own is not None and own.scales is not None and name in chosen and chosen[name].weights:
             reason = "repair.layers has codes of its weights, with their scales; remove one of the two"
         else:
             continue

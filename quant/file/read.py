@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -9,16 +10,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pydantic import BaseModel
+
 from quant.encodings import SUFFIXES, read_encodings
 from quant.file.faults import layer_faults, machine_faults, name_faults, weight_faults
 from quant.file.parameters import Parameters
-from quant.file.schema import Entry, File
+from quant.file.schema import VERSION, Entry, File, Weights
 from quant.fixed_point.core.numerics import Numerics
 from quant.observe import Range
-from quant.repair.file import repair_of
+from quant.repair.file import Repair, RepairSection, repair_of
 from quant.repair.step import Quantization
 from quant.suggestion import suggestion
-from toolchain.errors import ConfigError
+from toolchain.errors import CompileError, ConfigError
 from toolchain.hw import Source, read_yaml, validate
 from toolchain.ir.graph import Quant
 
@@ -45,28 +48,14 @@ def read_parameters(
     source = _numbers(read_yaml(path, str(path)))
     if isinstance(source.data, dict) and not {"version", "tensors"}.intersection(source.data):
         raise ConfigError([f"{path}:1: is no parameters file: no version, no tensors; scripts/calibrate.py writes one"])
-    file, faults = validate(File, source)
-    if file is None:
-        raise ConfigError(faults)
-    repair = None if file.repair is None else repair_of(file.repair, path)
-    faults = []
-    if callable(tensors):
-        tensors = tensors(Quantization({}) if repair is None else repair.quantization)
-    if tensors is not None:
-        faults += name_faults(file, source, tensors, tensors if known is None else known, called)
-    if layers is not None and file.weights:
-        faults += layer_faults(file, source, layers())
-    if numerics is not None:
-        faults += [
-            source.fault(("tensors", name, key), reason)
-            for name, entry in file.tensors.items()
-            for key, reason in machine_faults(entry, numerics)
-        ]
-        faults += [
-            source.fault(("weights", name, key), reason)
-            for name, entry in file.weights.items()
-            for key, reason in weight_faults(entry, numerics)
-        ]
+    file, faults = _readable(source)
+    try:
+        repair = None if file.repair is None else repair_of(file.repair, path)
+        faults += _faults_of(file, repair, source, tensors, known, called, layers, numerics)
+    except CompileError:
+        if faults:
+            raise ConfigError(faults) from None
+        raise
     if faults:
         raise ConfigError(faults)
     entries = {name: _value(entry) for name, entry in file.tensors.items()}
@@ -75,6 +64,64 @@ def read_parameters(
     weight_types = {name: entry.type for name, entry in file.weights.items() if entry.type is not None}
     of = (file.observer, file.samples, file.data, file.model, file.hardware)
     return Parameters(entries, *of, repair=repair, types=types, weights=weights, weight_types=weight_types)
+
+
+def _readable(source: Source) -> tuple[File, list[str]]:
+    """What of the file has the right form, and the faults of the rest. Raises ConfigError: it is no such file at all."""
+    file, faults = validate(File, source)
+    if file is not None:
+        return file, []
+    given = source.data
+    sections = isinstance(given, dict) and all(isinstance(given.get(s, {}), dict) for s in ("tensors", "weights"))
+    if not sections or "tensors" not in given or given.get("version") != VERSION:
+        raise ConfigError(faults)
+
+    def sound(model: type[BaseModel], entry: Any) -> bool:
+        return validate(model, replace(source, data=entry))[0] is not None
+
+    rest = {
+        "version": VERSION,
+        "tensors": {name: entry for name, entry in given["tensors"].items() if sound(Entry, entry)},
+        "weights": {name: entry for name, entry in given.get("weights", {}).items() if sound(Weights, entry)},
+    }
+    if "repair" in given and sound(RepairSection, given["repair"]):
+        rest["repair"] = given["repair"]
+    return File.model_validate_json(json.dumps(rest)), faults
+
+
+def _faults_of(
+    file: File,
+    repair: Repair | None,
+    source: Source,
+    tensors: Collection[str] | Callable[[Quantization], Collection[str]] | None,
+    known: Collection[str] | None,
+    called: Mapping[str, str],
+    layers: Callable[[], Collection[str]] | None,
+    numerics: Numerics | None,
+) -> list[str]:
+    """Of the part that has the right form. Which tensors and layers there are hangs on the repair: where that cannot be read,
+    nothing is said of names. Raises CompileError: what was repaired is not of this model."""
+    faults: list[str] = []
+    if repair is not None or source.data.get("repair") is None:
+        if callable(tensors):
+            tensors = tensors(Quantization({}) if repair is None else repair.quantization)
+        if tensors is not None:
+            faults += name_faults(source, tensors, tensors if known is None else known, called)
+        if layers is not None and source.data.get("weights"):
+            faults += layer_faults(file, source, layers())
+    if numerics is None:
+        return faults
+    faults += [
+        source.fault(("tensors", name, key), reason)
+        for name, entry in file.tensors.items()
+        for key, reason in machine_faults(entry, numerics)
+    ]
+    faults += [
+        source.fault(("weights", name, key), reason)
+        for name, entry in file.weights.items()
+        for key, reason in weight_faults(entry, numerics)
+    ]
+    return faults
 
 
 def _encoded(path: Path, tensors: Collection[str], called: Mapping[str, str], numerics: Numerics | None) -> Parameters:

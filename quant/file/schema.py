@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PlainValidator, model_validator
 
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.groups import GROUP_STEP, LARGEST_GROUP, LEAST_GROUP, WeightScaling
 from quant.repair.file import RepairSection
+from toolchain.hw import shown
 
 VERSION = 1
 
@@ -33,13 +34,19 @@ class Entry(BaseModel):
         return self
 
 
+def _scales(value: Any) -> str | int | None:
+    sizes = range(LEAST_GROUP, LARGEST_GROUP + 1, GROUP_STEP)
+    if value is None or value in ("tensor", "channel") or (type(value) is int and value in sizes):
+        return value
+    groups = f"a group's size, a multiple of {GROUP_STEP} from {LEAST_GROUP} to {LARGEST_GROUP}"
+    raise ValueError(f"must be tensor, channel or {groups}; got {shown(value)}")
+
+
 class Weights(BaseModel):
     """Of one layer. scales: one for all, one an output channel, or one for so many weights along the reduction."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-    scales: (
-        Literal["tensor", "channel"] | Annotated[int, Field(ge=LEAST_GROUP, le=LARGEST_GROUP, multiple_of=GROUP_STEP)] | None
-    ) = None
+    scales: Annotated[Literal["tensor", "channel"] | int | None, PlainValidator(_scales)] = None
     type: Annotated[CodeType, Field(strict=False)] | None = None
 
     @model_validator(mode="after")

@@ -104,6 +104,7 @@ FAULTS = [
             '{p}:3: tensors.x.hihg: no such key; did you mean "high"?',
             "{p}:4: tensors.y: low 2.0 is above high 1.0",
             "{p}:5: tensors.z: must be a section of keys, got 3",
+            "{p}:5: tensors.z: the model has no such tensor; mend or remove its entry",
         ],
     ),
     (
@@ -112,6 +113,7 @@ FAULTS = [
             "{p}:3: tensors.x: needs low and high, or scale and zero_point, and not both",
             "{p}:4: tensors.y: needs low and high, or scale and zero_point, and not both",
             "{p}:5: tensors.z: needs low and high, or scale and zero_point, and not both",
+            "{p}:5: tensors.z: the model has no such tensor; mend or remove its entry",
         ],
     ),
     (
@@ -144,6 +146,61 @@ FAULTS = [
         ],
     ),
 ]
+
+
+FAULTS_OF_BOTH_KINDS = """\
+version: 1
+samples: -1
+weights:
+  a: {scales: rows}
+  fc: {scales: 32, type: int4}
+tensors:
+  x: {low: 0, hihg: 1}
+  z: {low: 0, high: 1}
+  v: {scale: 0.3, zero_point: 0}
+"""
+
+
+def test_faults_of_form_hide_no_others(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(FAULTS_OF_BOTH_KINDS)
+    with pytest.raises(ConfigError) as caught:
+        read_parameters(path, tensors=["x", "y", "v"], layers=lambda: ["fc"], numerics=POW2)
+    assert caught.value.faults == [
+        f"{path}:2: samples: must be at least 0, got -1",
+        f"{path}:4: weights.a.scales: must be tensor, channel or a group's size, a multiple of 16 from 16 to 256; got 'rows'",
+        f'{path}:7: tensors.x.hihg: no such key; did you mean "high"?',
+        f"{path}:8: tensors.z: the model has no such tensor; mend or remove its entry",
+        f"{path}:6: tensors: tensor 'y' of the model has no entry; add it, or calibrate again",
+        f"{path}:4: weights.a: the machine has no such layer with weights; mend or remove its entry",
+        f"{path}:9: tensors.v.scale: 0.3 is no power of two, and the machine has no others (numerics.scale.kind); "
+        "use 0.25 or 0.5, or give low and high",
+        f"{path}:5: weights.fc.type: int4 where the machine has int8 weights; give one of these",
+        f"{path}:5: weights.fc.scales: the machine has no groups of 32 weights (engines.mac.groups); use channel or tensor",
+    ]
+
+
+def test_a_repair_that_cannot_be_read_says_nothing_of_names(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text("version: 1\nrepair: {effort: fast, hosted: 3}\ntensors:\n  x: {low: 0}\n  z: {low: 0, high: 1}\n")
+    with pytest.raises(ConfigError) as caught:
+        read_parameters(path, tensors=["x", "y"], numerics=POW2)
+    assert caught.value.faults == [
+        f"{path}:2: repair.hosted: must be a list, got 3",
+        f"{path}:4: tensors.x: needs low and high, or scale and zero_point, and not both",
+    ]
+
+
+@pytest.mark.parametrize("scales", ["33", "0", "512", "3.5", "yes", "[1]", "rows"])
+def test_scales_that_weights_cannot_have(scales: str, tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(f"version: 1\nweights: {{a: {{scales: {scales}}}}}\ntensors: {{}}\n")
+    with pytest.raises(ConfigError) as caught:
+        read_parameters(path)
+    (fault,) = caught.value.faults
+    assert fault.startswith(
+        f"{path}:2: weights.a.scales: must be tensor, channel or a group's size, a multiple of 16 from 16 to "
+    )
 
 
 @pytest.mark.parametrize(("text", "faults"), FAULTS)

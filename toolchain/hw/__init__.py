@@ -11,7 +11,7 @@ from toolchain.hw.schema import chip_schema, schema_text
 from toolchain.hw.section import NonNegative, Section
 from toolchain.hw.source import KeyPath, Source, read_source, read_yaml, render_path
 from toolchain.hw.units import Space, Unit
-from toolchain.hw.validation import suggest, validate
+from toolchain.hw.validation import shown, suggest, validate
 
 __all__ = [
     "Chip",
@@ -36,6 +36,7 @@ __all__ = [
     "render_path",
     "schema_text",
     "shipped_names",
+    "shown",
     "suggest",
     "table_name_fault",
     "validate",

@@ -62,8 +62,8 @@ def _fault(model: type[BaseModel], source: Source, error: ErrorDetails) -> str:
     if path[-1:] == ("[key]",):  # pydantic's step to a key itself
         return source.fault(path[:-1], _reason(error), at_key=True)
     in_list = path and isinstance(path[-1], int)
-    if kind == "tuple_type":
-        return source.fault(path, f"must be a list{_example(model, path)}, got {_shown(error['input'])}")
+    if kind in ("tuple_type", "list_type"):
+        return source.fault(path, f"must be a list{_example(model, path)}, got {shown(error['input'])}")
     if kind == "too_long" or (kind == "missing" and in_list):
         path = path[:-1] if kind == "missing" else path
         example = _example(model, path)
@@ -93,7 +93,7 @@ def _wrong_kind(source: Source, path: KeyPath, error: ErrorDetails) -> str:
     if error["type"] == "union_tag_not_found":
         return source.fault((*path, "kind"), "is missing")
     context = error.get("ctx", {})
-    return source.fault((*path, "kind"), f"must be one of {context['expected_tags']}; got {_shown(context['tag'])}")
+    return source.fault((*path, "kind"), f"must be one of {context['expected_tags']}; got {shown(context['tag'])}")
 
 
 def _example(model: type[BaseModel], path: KeyPath) -> str:
@@ -131,7 +131,7 @@ def _inline(value: Any) -> str:
 
 def _reason(error: ErrorDetails) -> str:
     kind, context = error["type"], error.get("ctx", {})
-    got = _shown(error["input"])
+    got = shown(error["input"])
     if kind == "value_error":
         return str(context["error"])
     limits = {
@@ -170,7 +170,8 @@ def _reason(error: ErrorDetails) -> str:
     return f"{error['msg'][:1].lower()}{error['msg'][1:]}, got {got}"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """What was written, in a few words."""
     if value is None:
         return "nothing"
     if isinstance(value, dict):
