@@ -105,6 +105,8 @@ def machines(draw: Any, grouped: bool = False) -> DrawnMachine:
         memory["banks"] = draw(st.sampled_from([1, 2, 8]))
     data["memories"]["sram"]["size"] = draw(st.sampled_from([8, 16, 64])) * 1024
     _numerics(draw, data["numerics"])
+    if data["numerics"]["symmetric_activations"] and CodeType(activation).bits == 8:
+        vector["functions"].pop("softmax", None)  # no program could use it
     _limits(draw, data["limits"])
     draw_units(draw, data)
     draw_accumulators(draw, data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,22 @@ def test_what_it_reads_has_its_type(tmp_path: Path) -> None:
     assert (types["y"].dtype, types["n"].dtype, types["x"].dtype) == ("int16", "int16", "int8")
 
 
+@pytest.mark.parametrize(("columns", "symmetric"), [(4096, False), (20, True)])
+def test_what_8_bits_cannot_do_is_done_in_16(columns: int, symmetric: bool, tmp_path: Path) -> None:
+    """Whatever is asked for: rows whose sum 8 bits do not hold, codes without one for 0 at their end."""
+    machine = replace(mixed_machine(), chip=changed(symmetric_activations=symmetric))
+    shape = (1, 2, columns)
+    path, data = network(tmp_path / "net.onnx", shape, -1), samples(tmp_path / "x.npz", shape)
+    built = build(path, BuildOptions(machine, calibration=str(data), types=("y=int8",)))
+    types = built.container.graph.types
+    assert built.figures["fallbacks"] == []
+    assert (types["y"].dtype, types["n"].dtype, types["x"].dtype) == ("int16", "int16", "int8")
+    x = np.load(data)["x"][:1]
+    power = np.exp(-x.astype(np.float64) + x.min(-1, keepdims=True))
+    (got,) = Session(built.data).run(["y"], {"x": x})
+    assert sqnr_db(power / power.sum(-1, keepdims=True), got) > 25
+
+
 @pytest.mark.parametrize("size", [1e-10, 1e-7])
 @pytest.mark.parametrize("types", [(), ("s=int16", "x=int16")])
 def test_rows_that_hardly_differ_are_equal(size: float, types: tuple[str, ...], tmp_path: Path) -> None:
@@ -91,7 +108,8 @@ def changed(**numerics: Any) -> Chip:
     ("chip", "columns", "reason"),
     [
         (mixed_machine().chip, 4095, None),
-        (mixed_machine().chip, 4096, "rows of 4096; a softmax of 8 bits takes 4095"),
+        (mixed_machine().chip, 4096, None),
+        (changed(more_activations=[]), 4096, "rows of 4096; a softmax of 8 bits takes 4095"),
         (changed(activation="int16", more_activations=[]), 4096, None),
         (
             load_machine("edge16").chip,
@@ -99,10 +117,11 @@ def changed(**numerics: Any) -> Chip:
             "engines.vector.functions has no softmax; limits.decompose would make it of steps that the chip has",
         ),
         (
-            changed(symmetric_activations=True),
+            changed(symmetric_activations=True, more_activations=[]),
             8,
             "a softmax of 8 bits has the least code for 0; numerics.symmetric_activations is true",
         ),
+        (changed(symmetric_activations=True), 8, None),
         (changed(symmetric_activations=True, activation="int16", more_activations=[]), 8, None),
     ],
 )

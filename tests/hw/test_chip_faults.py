@@ -344,6 +344,28 @@ def test_uint8_codes_need_zero_points(tmp_path, symmetric):
     ]
 
 
+def test_a_softmax_unit_that_no_program_can_use(tmp_path):
+    unit = ("      table: {lanes: 16, startup: 8}", "      table: {lanes: 16, startup: 8}\n      softmax: {lanes: 4}")
+    symmetric = ("  rounding: double_round", "  symmetric_activations: true\n  rounding: double_round")
+    write_changed(tmp_path, "edge16.yaml", [unit])
+    assert not any("no program can use it" in fault for fault in faults_of())  # its table has no row for it, either
+    write_changed(tmp_path, "edge16.yaml", [unit, symmetric])
+    line = line_of(tmp_path / "mine.yaml", "softmax")
+    assert faults_of() == [
+        f"mine.yaml:{line}: engines.vector.functions.softmax: no program can use it: a softmax of 8 bits has the least code for "
+        "0, and numerics.symmetric_activations is true; leave it out, or have int16 activations"
+    ]
+
+
+def test_tables_of_a_further_type_need_a_rule_between_their_entries(tmp_path):
+    write_changed(tmp_path, "transformer64.yaml", [("table: {entries: 256, interpolation: tosa}", "table: {entries: 256}")])
+    line = line_of(tmp_path / "mine.yaml", "  table: {entries")
+    assert faults_of() == [
+        f"mine.yaml:{line}: numerics.table.interpolation: tables of int16 activations have 513 entries, which need a rule "
+        "between them: tosa or tflite"
+    ]
+
+
 def test_faults_of_the_instruction_table_show_beside_those_of_the_chip(tmp_path):
     write_changed(tmp_path, "edge16.yaml", [("banks: 8", "banks: 0")])
     table = "isa/descriptors1024.yaml"

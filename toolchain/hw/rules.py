@@ -9,7 +9,7 @@ from quant.fixed_point.core.codes import CodeType
 from toolchain.bounds import SRAM_BYTES
 from toolchain.hw.accumulators import broken_accumulators
 from toolchain.hw.chip import Chip
-from toolchain.hw.engines import Dma, Engine, MacArray, group_sizes
+from toolchain.hw.engines import Dma, Engine, MacArray, Vector, group_sizes
 from toolchain.hw.groups import broken_groups, unused_groups
 from toolchain.hw.quantities import write_bytes
 from toolchain.hw.source import KeyPath
@@ -33,7 +33,7 @@ _ROUNDINGS = {
 def broken_rules(chip: Chip) -> list[Broken]:
     """Every rule that `chip` breaks, as (path of the value, reason)."""
     found = [*_maps(chip), *_memories(chip), *_arrays(chip), *broken_accumulators(chip), *broken_groups(chip)]
-    found += [*_units(chip), *_numerics(chip), *_control(chip)]
+    found += [*_units(chip), *_numerics(chip), *_functions(chip), *_control(chip)]
     return found or [*_sync(chip), *unused_groups(chip)]
 
 
@@ -214,11 +214,24 @@ def _numerics(chip: Chip) -> Iterator[Broken]:
     if table.entries != activation.table_entries:
         reason = f"{activation} activations use {activation.table_entries} entries, got {table.entries}"
         yield ("numerics", "table", "entries"), reason
-    interpolated = any(codes.interpolates for codes in types)
+    interpolated = next((codes for codes in types if codes.interpolates), None)
     if not interpolated and table.entries == 256 and table.interpolation != "none":
         yield ("numerics", "table", "interpolation"), "256 entries hold every code; nothing is interpolated"
     if interpolated and table.interpolation == "none":
-        yield ("numerics", "table", "interpolation"), "513 entries need a rule between them: tosa or tflite"
+        reason = f"tables of {interpolated} activations have {interpolated.table_entries} entries, which need a rule between them"
+        yield ("numerics", "table", "interpolation"), f"{reason}: tosa or tflite"
+
+
+def _functions(chip: Chip) -> Iterator[Broken]:
+    """Functions that no program could use."""
+    if not chip.numerics_keys.symmetric_activations or any(codes.bits > 8 for codes in chip.code_types):
+        return
+    for name, engine in chip.engines.items():
+        if isinstance(engine, Vector) and "softmax" in engine.functions:
+            reason = (
+                "no program can use it: a softmax of 8 bits has the least code for 0, and numerics.symmetric_activations is true"
+            )
+            yield ("engines", name, "functions", "softmax"), f"{reason}; leave it out, or have int16 activations"
 
 
 def _sync(chip: Chip) -> Iterator[Broken]:

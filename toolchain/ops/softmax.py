@@ -61,11 +61,18 @@ class Softmax(FloatOp):
         columns = graph.types[node.inputs[0]].shape[1]
         if "softmax" not in chip.functions:
             return f"{chip.key('vector')}.functions has no softmax; limits.decompose would make it of steps that the chip has"
-        if chip.numerics.symmetric_activations and any(codes.bits == 8 for codes in chip.code_types):
+        if any(codes.bits > 8 for codes in chip.code_types):
+            return None
+        if chip.numerics.symmetric_activations:
             return "a softmax of 8 bits has the least code for 0; numerics.symmetric_activations is true"
-        if columns > MOST_COLUMNS_OF_BYTES and any(codes.bits == 8 for codes in chip.code_types):
+        if columns > MOST_COLUMNS_OF_BYTES:
             return f"rows of {columns}; a softmax of 8 bits takes {MOST_COLUMNS_OF_BYTES}"
         return None
+
+    def least_type(self, node: Node, graph: Graph, chip: Chip) -> CodeType | None:
+        """One of 16 bits where none of 8 would do."""
+        fits = graph.types[node.inputs[0]].shape[1] <= MOST_COLUMNS_OF_BYTES and not chip.numerics.symmetric_activations
+        return None if fits else next((codes for codes in chip.code_types if codes.bits > 8), None)
 
     def own_scale(self, codes: CodeType) -> Quant:
         return Quant(2.0**-8, codes.low) if codes.bits == 8 else Quant(2.0**-15, 0)

@@ -11,7 +11,7 @@ from quant.parameters import activation_quant, quant_range
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, OnnxOp, Operator, Quant
 from toolchain.ir.masks import MASK_LOW
-from toolchain.ops.kit.operator import brought, one_type, own_scale, same_scale
+from toolchain.ops.kit.operator import FloatOp, brought, one_type, operator_of, own_scale, same_scale
 from toolchain.ops.movement import Concat, Pad
 from toolchain.ops.pool.geometry import Geometry, all_windows_meet
 from toolchain.ops.pool.rules import MaxPool
@@ -21,7 +21,8 @@ from toolchain.ops.unary import Unary
 def assign_types(graph: Graph, chip: Chip, asked: Mapping[str, CodeType]) -> dict[str, CodeType]:
     """The type of every tensor of the chip: what is asked of the model's tensor that it is or becomes, else the machine's first.
     Movers keep their input's, as do operators of one type; what is asked of one of their tensors, the widest where they differ,
-    holds for all of them. So do functions of one tensor where the machine cannot rescale: a table has one type."""
+    holds for all of them, as does what an operator must have. So do functions of one tensor where the machine cannot rescale: a
+    table has one type."""
     apart = "rescale" in chip.functions
     nodes = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
     root: dict[str, str] = {}
@@ -33,11 +34,12 @@ def assign_types(graph: Graph, chip: Chip, asked: Mapping[str, CodeType]) -> dic
             kept = same_scale(node.op) or one_type(node.op) or (isinstance(node.op, Unary) and not apart)
             root[name] = root[node.inputs[0]] if kept else name
     adopted = adopted_parts(nodes, graph)
+    least = {n.outputs[0]: operator_of(n, FloatOp).least_type(n, graph, chip) for n in nodes}
     wanted: dict[str, CodeType] = {}
     for name, own in root.items():
-        found = asked.get(graph.origins[name].tensor)
-        if found is not None:
-            wanted[own] = max(found, wanted.get(own, found), key=lambda t: t.bits)
+        for found in (asked.get(graph.origins[name].tensor), least.get(name)):
+            if found is not None:
+                wanted[own] = max(found, wanted.get(own, found), key=lambda t: t.bits)
     first = chip.code_types[0]
     chosen = {name: wanted.get(own) for name, own in root.items()}
     return {name: chosen[name] or chosen.get(adopted.get(name, "")) or first for name in root}

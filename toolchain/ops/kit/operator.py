@@ -216,6 +216,10 @@ class FloatOp(Operator, ABC):
         """Of its output in codes of this type, where it makes no other."""
         return None
 
+    def least_type(self, node: Node, graph: Graph, chip: Chip) -> CodeType | None:
+        """Of its output's codes, where narrower ones cannot hold what it makes, whatever is asked for."""
+        return None
+
     @abstractmethod
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         """The reason why this chip cannot run the node, or None. Names the key of the YAML that would change it."""
