@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from quant.calibrate import observe
 from quant.fixed_point.sums.conv import conv2d
+from quant.masks import masked_tensors
 from quant.sample import Sample
 from toolchain.errors import InternalError
 from toolchain.frontend import NormalModel
@@ -50,6 +51,12 @@ class Network:
         found = self.integer.types[name].quant
         assert found is not None
         return found
+
+    @cached_property
+    def masks(self) -> frozenset[str]:
+        """Tensors of the model in which minus infinity masks."""
+        divided = self.model.divided
+        return masked_tensors(self.model.proto if divided is None else divided.whole)
 
     @cached_property
     def made_by_host(self) -> frozenset[str]:
@@ -102,7 +109,7 @@ def evaluated(block: Block, graph: Graph, codes: Codes) -> dict[str, Array]:
 
 def measured(network: Network, samples: Iterable[tuple[Sample, Codes]]) -> Measured:
     """samples: few, each with the codes that the network gives its tensors on it, or none. One sample is held at a time."""
-    found = Measured(network, {b.tensor: Sums() for b in network.blocks})
+    found = Measured(network, {b.tensor: Sums(Rounding(network.shown[b.tensor].model in network.masks)) for b in network.blocks})
     state = _Pass(found)
     names = dict.fromkeys(network.shown[b.tensor].model for b in network.blocks)
     sinks = {name: _Sink(name, state) for name in names}
@@ -179,7 +186,7 @@ class _Pass:
     def _noise(self, block: Block, codes: Array, x: Array) -> float:
         shown, quant = self._network.shown[block.tensor], self._network.quant(block.tensor)
         straight = codes.transpose(0, 3, 1, 2) if shown.layout == "nhwc" else codes
-        return noise_energy(x, straight.reshape(x.shape), quant)
+        return noise_energy(x, straight.reshape(x.shape), quant, shown.model in self._network.masks)
 
     def _finish(self) -> None:
         if self._waiting:

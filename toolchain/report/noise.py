@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain.ir.graph import Quant
+from toolchain.ir.masks import MASK_LOW
 
 Array = NDArray[Any]
 _CHUNK = 1 << 16  # elements worked on at once: they stay in the cache
@@ -21,7 +22,10 @@ class Rounding:
     """What rounding a tensor's float values to its codes does to them. Energies are sums of squares.
 
     noise: all of it; clipped_noise: of values outside the codes, of which there are `clipped`; low, high: of the values.
+    masks: values that mask, minus infinity or what stands for it, are left out of all figures: the least code means the same.
     """
+
+    masks: bool = False
 
     signal: float = 0.0
     noise: float = 0.0
@@ -37,30 +41,37 @@ class Rounding:
     def codes(self, x: Array, quant: Quant, dtype: str) -> Array:
         """float32 x -> its codes, as the host makes them on the way into a region; adds what that costs."""
         flat = np.ravel(x)
-        some = np.abs(flat[:: -(-flat.size // _SOME) or 1])
+        some = flat[:: -(-flat.size // _SOME) or 1]
+        seen = _seen(some, self.masks)
+        some = np.abs(some if seen is None else some[seen])
         self._some.append(some[some > 0])
         limits = np.iinfo(dtype)
         made = np.empty(flat.size, dtype)
         scale, zero = np.float32(quant.scale), np.float32(quant.zero_point)
         for start in range(0, flat.size, _CHUNK):
             part = flat[start : start + _CHUNK].astype(np.float32, copy=False)
-            steps = np.rint(part / scale) + zero
+            with np.errstate(over="ignore"):  # infinity saturates
+                steps = np.rint(part / scale) + zero
             held = np.clip(steps, limits.min, limits.max)
             made[start : start + _CHUNK] = held
-            error = (held - zero) * scale - part
-            self._add(part, error, steps != held)
+            seen = _seen(part, self.masks)
+            if seen is not None:
+                part, steps, held = part[seen], steps[seen], held[seen]
+            if not part.size:
+                continue
+            self._add(part, (held - zero) * scale - part, steps != held)
             self._first, self._last = min(self._first, float(held.min())), max(self._last, float(held.max()))
         return made.reshape(x.shape)
 
     def _add(self, part: Array, error: Array, outside: Array) -> None:
         self.count += part.size
-        self.signal += float(part @ part)
-        self.noise += float(error @ error)
+        self.signal += _energy(part)
+        self.noise += _energy(error)
         self.low, self.high = min(self.low, float(part.min())), max(self.high, float(part.max()))
         clipped = int(np.count_nonzero(outside))
         if clipped:
             self.clipped += clipped
-            self.clipped_noise += float(error[outside] @ error[outside])
+            self.clipped_noise += _energy(error[outside])
 
     @property
     def one_code(self) -> bool:
@@ -77,15 +88,30 @@ class Rounding:
         return math.sqrt(self.signal / self.count) if self.count else 0.0
 
 
-def noise_energy(x: Array, codes: Array, quant: Quant) -> float:
-    """Sum of squared differences of what the codes stand for from x, of the same shape."""
+def noise_energy(x: Array, codes: Array, quant: Quant, masks: bool = False) -> float:
+    """Sum of squared differences of what the codes stand for from x, of the same shape. masks: as of `Rounding`."""
     flat, other = np.ravel(x), np.ravel(codes)
     scale, zero = np.float32(quant.scale), np.float32(quant.zero_point)
     found = 0.0
     for start in range(0, flat.size, _CHUNK):
-        error = (other[start : start + _CHUNK].astype(np.float32) - zero) * scale - flat[start : start + _CHUNK]
-        found += float(error @ error)
+        part = flat[start : start + _CHUNK]
+        error = (other[start : start + _CHUNK].astype(np.float32) - zero) * scale - part
+        seen = _seen(part, masks)
+        found += _energy(error if seen is None else error[seen])
     return found
+
+
+def _seen(x: Array, masks: bool) -> Array | None:
+    """Where x does not mask; None: everywhere."""
+    if not masks or not x.size or x.min() > MASK_LOW:
+        return None
+    return x > MASK_LOW
+
+
+def _energy(x: Array) -> float:
+    """In float64: squares of float32 end at 3e38."""
+    wide = x.astype(np.float64)
+    return float(wide @ wide)
 
 
 def decibels(signal: float, noise: float) -> float:
