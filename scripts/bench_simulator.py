@@ -23,7 +23,7 @@ from simulator.order import program_order
 from simulator.timeline import timeline
 from toolchain.cli.application import reported
 from toolchain.hw import Chip, load_chip
-from toolchain.machine import PARAMETERS, Convolution, Copy, End, MachineOp, Signal, Space, Wait, accesses, demands
+from toolchain.machine import Convolution, Copy, End, MachineOp, Signal, Space, Wait, accesses, demands, packed_parameters
 
 MAC, DMA = 0, 2
 LOADED, DONE, STORED = range(3)
@@ -112,12 +112,11 @@ class Writer:
 
     def block(self, count: int, inner: int) -> np.ndarray:
         """Parameters, then weights of `count` channels."""
-        entries = np.zeros(count, PARAMETERS)
-        entries["bias"] = self.rng.integers(-5000, 5000, count)
-        entries["multiplier"] = self.rng.integers(1 << 30, (1 << 31) - 1, count)
-        entries["shift"] = 38 + int(np.log2(inner) / 2)
+        bias = self.rng.integers(-5000, 5000, count)
+        multiplier = self.rng.integers(1 << 30, (1 << 31) - 1, count)
+        entries = packed_parameters(bias, multiplier, np.array([38 + int(np.log2(inner) / 2)]), self.chip)
         weights = self.rng.integers(-127, 128, count * inner, dtype=np.int8)
-        return np.concatenate((np.frombuffer(entries.tobytes(), np.uint8), weights.view(np.uint8)))
+        return np.concatenate((np.frombuffer(entries, np.uint8), weights.view(np.uint8)))
 
     def one_tile(
         self, layer: Layer, places: tuple[int, int, int], channels: tuple[int, int], rows: tuple[int, int], weights: int

@@ -151,7 +151,7 @@ class _Checks:
         self.chip, self.ops, self.order, self.touched, self.sizes = chip, ops, order, touched, sizes
         self.hazards = Hazards(ops, order, chip.sync.max_count, len(sizes))
         self.memories = (Written(sizes[Space.DRAM], [*written, *given(parts)]), *(Written(n) for n in sizes[1:]))
-        self.kept, self.unread = Kept(parts), UnreadMarks(ops, touched, sizes, parts)
+        self.kept, self.unread = Kept(parts), UnreadMarks(ops, touched, sizes, parts, chip.layout.parameters.alignment_bytes)
         working = [i for i, op in enumerate(ops) if not isinstance(op, Signal | Wait)]
         self.suspects = dict(zip(working, suspects([ops[i] for i in working], chip).tolist()))
         self.accumulators = {u.queue: AccumulatorState() for u in chip.of_kind("mac_array") if SUMS not in u.roles}

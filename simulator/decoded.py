@@ -10,21 +10,21 @@ from numpy.typing import NDArray
 
 from quant.fixed_point import ConvWeights, Requant
 from quant.fixed_point.core.codes import CodeType
-from quant.fixed_point.core.numerics import Numerics
 from simulator.grouped import ungrouped
-from toolchain.hw.engines import WeightGroups as GroupKeys
-from toolchain.machine import PARAMETERS
+from toolchain.hw.chip import Chip
+from toolchain.hw.engines import grouped_arrays
+from toolchain.machine import out_of_tiles, read_parameters
 
 Array = NDArray[Any]
 _INT32_LOW, _INT32_HIGH = -(1 << 31), (1 << 31) - 1
 
 
 class Decoded:
-    """On a machine of these numerics; groups: how weights in groups lie in its memory. Requantizations and weights of equal
-    parameters are made once (they are values)."""
+    """Of one machine. Requantizations and weights of equal parameters are made once (they are values)."""
 
-    def __init__(self, numerics: Numerics, groups: GroupKeys | None = None):
-        self._numerics, self._groups = numerics, groups
+    def __init__(self, chip: Chip):
+        self._chip, self._numerics = chip, chip.numerics
+        self._groups = next(iter(grouped_arrays(chip.engines).values()), None)
         self.requant = lru_cache(maxsize=1024)(self._requant)
         self.channel_requant = lru_cache(maxsize=256)(self._channel_requant)
         self.weights = lru_cache(maxsize=16)(self._weights)
@@ -39,21 +39,25 @@ class Decoded:
 
     def _channel_requant(self, block: bytes, zero_point: int, low: int, high: int) -> tuple[Array, Requant]:
         """A parameter block -> (bias int64[c], Requant of a convolution)."""
-        entries = np.frombuffer(block, PARAMETERS)
-        multiplier, shift = entries["multiplier"], entries["shift"]
+        bias, multiplier, shift = read_parameters(block, self._chip)
         if (multiplier == multiplier[0]).all():
             multiplier = multiplier[:1]
         if (shift == shift[0]).all():
             shift = shift[:1]
         requant = self._numerics.requant("convolution", multiplier, shift, zero_point=zero_point, low=low, high=high)
-        return entries["bias"].astype(np.int64), requant
+        return bias, requant
 
     def _weights(
         self, block: bytes, codes: CodeType, outputs: int, height: int, width: int, inputs: int, group: int
     ) -> ConvWeights:
-        """Dense weights of a type, order o, ky, kx, i; int4: each output channel starts on a byte. With what groups make of
-        them."""
-        rows, count = np.frombuffer(block, np.uint8).reshape(outputs, -1), height * width * inputs
+        """Dense weights of a type, order o, ky, kx, i, each output channel on a byte of its own, or in the layout's tiles. With
+        what groups make of them."""
+        count, tile = height * width * inputs, self._chip.layout.weight_tile
+        if tile is not None:
+            tiles = np.frombuffer(block, np.uint8).reshape(-(-outputs // tile[1]) * -(-count // tile[0]), -1)
+            values = out_of_tiles(_unpacked(tiles, codes, tile[0] * tile[1]), outputs, count, tile)
+            return ConvWeights(values.reshape(outputs, height, width, inputs))
+        rows = np.frombuffer(block, np.uint8).reshape(outputs, -1)
         if group and self._groups is not None:
             part_bytes = group // 2 if codes is CodeType.INT4 else group
             packed, groups = ungrouped(rows, group, part_bytes, -(-count // group), self._groups)

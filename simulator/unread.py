@@ -13,7 +13,7 @@ import numpy as np
 
 from simulator.parts import DramPart, PartKind
 from toolchain.errors import counted
-from toolchain.machine import PARAMETER_BYTES, Access, Emit, MachineOp, Space, WeightedWindowOp, byte_view, moved
+from toolchain.machine import Access, Emit, MachineOp, Space, WeightedWindowOp, byte_view, moved
 
 Range = tuple[int, int]
 
@@ -46,8 +46,10 @@ class UnreadMarks:
         touched: Sequence[Sequence[Access]],
         sizes: Sequence[int],
         parts: Sequence[DramPart],
+        step: int,
     ):
-        self._ops, self._touched, self._parts = ops, touched, parts
+        """step: alignment of parameters behind weights, in bytes."""
+        self._ops, self._touched, self._parts, self._step = ops, touched, parts, step
         self._raw = [bytearray(size) for size in sizes]
         self._marks = [np.frombuffer(raw, np.uint8) for raw in self._raw]
         self._writes: list[list[tuple[int, Access]]] = [[] for _ in sizes]
@@ -122,14 +124,14 @@ class UnreadMarks:
         return tuple(sorted(r for r in ranges if space == Space.DRAM or not self._in_tail(*r)))
 
     def _in_tail(self, first: int, last: int) -> bool:
-        return any(last <= self._tails.get(first - back, 0) for back in range(PARAMETER_BYTES))
+        return any(last <= self._tails.get(first - back, 0) for back in range(self._step))
 
     @cached_property
     def _tails(self) -> dict[int, int]:
-        """Where weights end -> where parameters begin, less than one entry behind."""
+        """Where weights end -> where parameters begin, as far behind as their alignment."""
         arrays = [(op, found) for op, found in zip(self._ops, self._touched) if isinstance(op, WeightedWindowOp)]
         begins = {op.parameter_address for op, _ in arrays if op.emit}
         begins |= {op.parameter_address for op in self._ops if isinstance(op, Emit)}
         ends = {a.end for op, found in arrays for a in found if not a.write and a.address == op.weight_address}
-        gaps = ((end, begin) for end in ends for begin in range(end + 1, end + PARAMETER_BYTES) if begin in begins)
+        gaps = ((end, begin) for end in ends for begin in range(end + 1, end + self._step) if begin in begins)
         return dict(gaps)

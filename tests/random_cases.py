@@ -13,7 +13,7 @@ from quant.fixed_point.core.codes import CodeType
 from tests.random_exports import EXPORTS
 from tests.random_layers import LAYERS, convolution
 from tests.random_network import DrawnModel, Network, Shape
-from tests.random_units import draw_accumulators, draw_groups, draw_mappings, draw_single_functions, draw_units
+from tests.random_units import draw_accumulators, draw_groups, draw_layout, draw_mappings, draw_single_functions, draw_units
 from toolchain.frontend.read import newest_opset
 from toolchain.hw import read_source
 from toolchain.hw.chip import Chip
@@ -111,6 +111,7 @@ def machines(draw: Any, grouped: bool = False) -> DrawnMachine:
     draw_units(draw, data)
     draw_accumulators(draw, data)
     draw_groups(draw, data, grouped)
+    data["layout"] = draw_layout(draw, data)
     data["control"] = draw(st.sampled_from(_CONTROLS))
     chip = Chip.model_validate_json(json.dumps(data))
     assert not broken_rules(chip), broken_rules(chip)

@@ -193,3 +193,16 @@ def draw_groups(draw: Any, data: dict[str, Any], always: bool) -> None:
         if engine["kind"] == "mac_array" and (name == "mac" or draw(st.booleans())):
             engine["groups"] = {**form, "fold_cycles": draw(st.sampled_from([0, 1, 5]))}
     data["numerics"]["weight_group"] = 16
+
+
+def draw_layout(draw: Any, data: dict[str, Any]) -> dict[str, Any]:
+    """Entries as narrow as the machine's numbers, or as by default; weights in tiles on every third machine, where none are in
+    groups."""
+    scale = data["numerics"]["scale"]
+    bits = max(e["accumulators"]["bits"] for e in data["engines"].values() if e["kind"] == "mac_array")
+    kind, shift_bits = scale["kind"], 7 if scale["shift_min"] < 0 else 6
+    narrow = {"bias_bits": bits, "multiplier_bits": 0 if kind == "pow2" else 31, "shift_bits": shift_bits}
+    parameters = draw(st.sampled_from([{}, {"bias_bits": 64, "multiplier_bits": 32, "shift_bits": 8}, narrow]))
+    grouped = any(e.get("groups") for e in data["engines"].values())
+    tile = None if grouped or draw(st.integers(0, 2)) else draw(st.sampled_from([(4, 4), (16, 16), (8, 3)]))
+    return {"parameters": parameters, "weight_tile": tile}

@@ -213,7 +213,7 @@ def test_time_and_bytes_of_groups(make: Make) -> None:
 def test_rows_of_a_weight_stationary_array_are_one_group(make: Make) -> None:
     chip = make("wide32_w4a16", "sizes: [32]").chip
     op = one(input_column_stride=2048, output_column_stride=128)
-    assert weight_bytes(576, 0, chip) + 18 == replace(op, group=32).row_bytes(chip)
+    assert op.output_channels * (weight_bytes(576, 0, chip) + 18) == replace(op, group=32).weight_bytes(chip)
     folds, stream = 18 * 2, 40
     assert demand(op, chip).compute_cycles == (folds - 1) * stream + stream + 94
     assert demand(replace(op, group=32), chip).compute_cycles == (folds - 1) * (stream + 1) + stream + 1 + 94

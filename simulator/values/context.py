@@ -13,10 +13,8 @@ from quant.fixed_point.sums.conv import finish_sums
 from simulator.decoded import Decoded
 from simulator.state import State
 from toolchain.hw.chip import Chip
-from toolchain.hw.engines import grouped_arrays
 from toolchain.hw.units import SUMS
 from toolchain.machine import (
-    PARAMETER_BYTES,
     Convolution,
     Depthwise,
     Emit,
@@ -26,6 +24,7 @@ from toolchain.machine import (
     WeightedWindowOp,
     WindowOp,
     memory_type,
+    parameter_bytes,
     table_bytes,
 )
 
@@ -38,7 +37,7 @@ class Context:
 
     def __init__(self, chip: Chip, state: State):
         self.chip, self.state, self.numerics = chip, state, chip.numerics
-        self.decoded = Decoded(chip.numerics, next(iter(grouped_arrays(chip.engines).values()), None))
+        self.decoded = Decoded(chip)
         self._kinds = tuple(memory_type(codes.dtype) for codes in chip.code_types)
 
     def space(self, op: MachineOp, role: str) -> int:
@@ -123,7 +122,7 @@ class Context:
 
     def channels_requantized(self, op: Convolution | Depthwise | Emit, role: str, sums: Array, channels: int) -> Array:
         """With the bias and scale of each channel, which lie where the unit has operands of this role. Changes `sums`."""
-        block = self.bytes_of(op, role, op.parameter_address, channels * PARAMETER_BYTES).tobytes()
+        block = self.bytes_of(op, role, op.parameter_address, parameter_bytes(channels, self.chip)).tobytes()
         bias, requant = self.decoded.channel_requant(block, op.output_zero_point, op.clamp_low, op.clamp_high)
         return requantize(finish_sums(sums, bias, self.numerics.accumulator_bits), requant, self.kind(op.output_type))
 

@@ -7,9 +7,8 @@ from toolchain.machine import Convolution
 
 
 def convolution(op: Convolution, context: Context) -> None:
-    size_bytes = op.output_channels * op.row_bytes(context.chip)
     weights = context.decoded.weights(
-        context.bytes_of(op, "weights", op.weight_address, size_bytes).tobytes(),
+        context.bytes_of(op, "weights", op.weight_address, op.weight_bytes(context.chip)).tobytes(),
         context.chip.weight_types[op.weight_type],
         op.output_channels,
         op.kernel_height,

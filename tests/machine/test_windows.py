@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolchain.isa import load_machine
-from toolchain.machine import PARAMETER_BYTES, Convolution, Space, accesses, demand
+from toolchain.machine import Convolution, Space, accesses, demand, parameter_bytes
 from toolchain.machine.registry import OPERATIONS
 from toolchain.machine.windows import reached, rows_reached
 
@@ -43,7 +43,7 @@ def convolution(**changes: int) -> Convolution:
 def test_a_strided_pointwise_convolution_is_charged_for_what_it_reads() -> None:
     """Of 8 x 8 positions of 16 channels every second row and column: a quarter."""
     half = {"stride_height": 2, "stride_width": 2, "output_height": 4, "output_width": 4}
-    parameters = 16 * PARAMETER_BYTES + 16 * 16  # and weights
+    parameters = parameter_bytes(16, CHIP) + 16 * 16  # and weights
     whole, quarter = demand(convolution(), CHIP), demand(convolution(**half), CHIP)
     assert whole.at(Space.SRAM).read_burst_bytes == 8 * 8 * 16 + parameters
     assert quarter.at(Space.SRAM).read_burst_bytes == 4 * 4 * 16 + parameters
@@ -62,5 +62,5 @@ def test_timing_charges_the_input_bytes_of_the_accesses(data: st.DataObject) -> 
     op = convolution(**changes)
     inputs = [a for a in accesses(op, CHIP) if not a.write and a.address < 4096 and a.inner_bytes == 16 and len(a.counts) >= 2]
     weights = 16 * 16 * op.kernel_height * op.kernel_width
-    charged = demand(op, CHIP).at(Space.SRAM).read_burst_bytes - weights - 16 * PARAMETER_BYTES
+    charged = demand(op, CHIP).at(Space.SRAM).read_burst_bytes - weights - parameter_bytes(16, CHIP)
     assert sum(a.bytes for a in inputs) == charged

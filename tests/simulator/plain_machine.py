@@ -154,7 +154,12 @@ class PlainMachine:
         taps, kind = op.kernel_height * op.kernel_width * op.input_channels, self.chip.weight_types[op.weight_type]
 
         def weights(o, ky, kx, i):
-            return self.weight(kind, op.weight_address, o, taps, (ky * op.kernel_width + kx) * op.input_channels + i)
+            at, tile = (ky * op.kernel_width + kx) * op.input_channels + i, self.chip.layout.weight_tile
+            if tile is None:
+                return self.weight(kind, op.weight_address, o, taps, at)
+            rows, columns = tile
+            before = o // columns * -(-taps // rows) + at // rows
+            return self.weight(kind, op.weight_address, before, rows * columns, at % rows * columns + o % columns)
 
         self.array(op, op.output_channels, lambda o: range(op.input_channels), weights)
 
@@ -190,9 +195,16 @@ class PlainMachine:
                 self.emit(op, y, x, o, total, bits)
 
     def emit(self, op, y: int, x: int, o: int, total: int, bits: int) -> None:
-        at = op.parameter_address + 16 * o
-        total = wrapped(total + self.get(at, 8), bits)
-        m, s = self.get(at + 8, 4), self.get(at + 12, 4)
+        entry, signed = self.chip.layout.parameters, self.chip.numerics_keys.scale.shift_min < 0
+        at = op.parameter_address + entry.size_bytes * o
+        word, widths = (
+            int.from_bytes(self.memory[1][at : at + entry.size_bytes], "little"),
+            (entry.bias_bits, entry.multiplier_bits),
+        )
+        total = wrapped(total + wrapped(word, widths[0]), bits)
+        m = (word >> widths[0]) % (1 << widths[1]) if widths[1] else 1
+        s = (word >> sum(widths)) % (1 << entry.shift_bits)
+        s = wrapped(s, entry.shift_bits) if signed else s
         q = self.requantized("convolution", total, m, s, op.output_zero_point, op.clamp_low, op.clamp_high)
         self.way_out(op, y, x, o, q)
 

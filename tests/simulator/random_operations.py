@@ -25,6 +25,7 @@ from toolchain.machine import (
     Softmax,
     Space,
     Table,
+    dense_bytes,
     table_bytes,
     weight_bytes,
 )
@@ -101,18 +102,22 @@ class Draw:
         return self.between(low, self.middle), self.between(self.middle + 1, high)
 
     def parameters(self, channels: int) -> int:
-        address = self.place(16 * channels)
+        address = self.place(self.chip.layout.parameters.size_bytes * channels)
         self.parameter_blocks.append((address, channels))
         return address
 
     def fill_parameters(self, image: np.ndarray) -> None:
         """Bias, multiplier and shift of each channel into the image."""
         for address, channels in self.parameter_blocks:
-            entries = np.zeros(channels, [("bias", "<i8"), ("multiplier", "<i4"), ("shift", "<i4")])
+            entry = self.chip.layout.parameters
             for i in range(channels):
                 multiplier, shift = self.scale()
-                entries[i] = (self.bias(), multiplier, shift)
-            image[address : address + 16 * channels] = np.frombuffer(entries.tobytes(), np.uint8)
+                word, at = self.bias() & (1 << entry.bias_bits) - 1, entry.bias_bits
+                if entry.multiplier_bits:
+                    word |= multiplier << at
+                word |= (shift & (1 << entry.shift_bits) - 1) << at + entry.multiplier_bits
+                held = word.to_bytes(entry.size_bytes, "little")
+                image[address + i * len(held) :][: len(held)] = np.frombuffer(held, np.uint8)
 
     def bias(self) -> int:
         """One in four makes the accumulator wrap, or comes near it."""
@@ -146,7 +151,7 @@ def window_operation(d: Draw, kind: type[MachineOp], accumulate: int = 0, emit: 
     f["input_address"], f["input_row_stride"], f["input_column_stride"] = d.tile(height, width, inputs)
     if kind is Convolution:
         f |= {"input_channels": inputs, "output_channels": outputs}
-        f["weight_address"] = d.place(outputs * weight_bytes(taps * inputs, f["weight_type"], d.chip))
+        f["weight_address"] = d.place(dense_bytes(outputs, taps * inputs, f["weight_type"], d.chip))
         f["use_add"] = d.between(0, 1)
         f["addend_address"], f["addend_row_stride"], f["addend_column_stride"] = d.tile(
             f["output_height"], f["output_width"], outputs

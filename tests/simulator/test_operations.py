@@ -29,8 +29,16 @@ CHIPS = {
     "memory": small_chip(**accumulator_changes()),
     "wide_memory": small_chip(**int16_changes(), **accumulator_changes(bits=40), numerics__per_op={"matrix_product": "floor"}),
     "narrow_memory": small_chip(**accumulator_changes(bits=24), numerics__rounding="half_even"),
+    "entries": small_chip(layout__parameters={"bias_bits": 40, "multiplier_bits": 32, "shift_bits": 6}),
+    "tiles": small_chip(layout__weight_tile=(4, 3)),
+    "tiles_int4": small_chip(numerics__weight="int4", layout__weight_tile=(5, 3), layout__parameters={"bias_bits": 33}),
     "wrap": small_chip(numerics__overflow="wrap", numerics__rounding="floor"),
     "pow2": small_chip(numerics__scale={"kind": "pow2"}, numerics__rounding="truncate"),
+    "pow2_entries": small_chip(
+        numerics__scale={"kind": "pow2", "shift_min": -31},
+        numerics__rounding="truncate",
+        layout__parameters={"bias_bits": 32, "multiplier_bits": 0, "shift_bits": 7},
+    ),
     "per_op": small_chip(
         numerics__per_op={
             "convolution": "single_half_up",

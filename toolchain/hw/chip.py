@@ -16,6 +16,7 @@ from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.numerics import Numerics
 from toolchain.hw.channels import used_channels
 from toolchain.hw.engines import Engine, MacArray, Memory, Name, group_form
+from toolchain.hw.layout import Layout
 from toolchain.hw.numerics import NumericsKeys, described
 from toolchain.hw.quantities import Hertz
 from toolchain.hw.section import NonNegative, Positive, PositiveFloat, Section
@@ -141,6 +142,7 @@ class Chip(Section):
     memories: dict[Name, Memory]
     engines: dict[Name, Engine]
     numerics_keys: NumericsKeys = Field(alias="numerics")
+    layout: Layout = Layout()
     limits: Limits = Limits()
     isa: Annotated[
         Isa,

@@ -13,7 +13,7 @@ from toolchain.hw.units import DRAM, SRAM
 
 # What keys other than limits mean where they are not given.
 _ABSENT = {"energy": "not given", "private_to": "shared", "memories": "all", "repeat": "none", "call": "none", "indirect": "none"}
-_ABSENT |= {"sums": "none", "memory": "the array's own", "groups": "none"}
+_ABSENT |= {"sums": "none", "memory": "the array's own", "groups": "none", "weight_tile": "none"}
 
 
 def chip_lines(chip: Chip) -> list[str]:

@@ -11,6 +11,7 @@ from toolchain.hw.accumulators import broken_accumulators
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import Dma, Engine, MacArray, Vector, group_sizes
 from toolchain.hw.groups import broken_groups, unused_groups
+from toolchain.hw.layout_rules import broken_layout, narrow_scales
 from toolchain.hw.quantities import write_bytes
 from toolchain.hw.source import KeyPath
 from toolchain.hw.units import SUMS, operand_memories, unit_names
@@ -33,8 +34,8 @@ _ROUNDINGS = {
 def broken_rules(chip: Chip) -> list[Broken]:
     """Every rule that `chip` breaks, as (path of the value, reason)."""
     found = [*_maps(chip), *_memories(chip), *_arrays(chip), *broken_accumulators(chip), *broken_groups(chip)]
-    found += [*_units(chip), *_numerics(chip), *_functions(chip), *_control(chip)]
-    return found or [*_sync(chip), *unused_groups(chip)]
+    found += [*_units(chip), *_numerics(chip), *_functions(chip), *_control(chip), *broken_layout(chip)]
+    return found or [*_sync(chip), *unused_groups(chip)] or [*narrow_scales(chip)]
 
 
 def _control(chip: Chip) -> Iterator[Broken]:

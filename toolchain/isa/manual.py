@@ -32,6 +32,7 @@ def manual(machine: Machine) -> str:
         *_memories(chip),
         *_engines(machine),
         *_codes(chip),
+        *_layout(chip),
         *(_descriptor_forms(isa.table) if isinstance(isa.table, DescriptorTable) else _register_forms(isa.table)),
         "## Operations",
         "",
@@ -90,6 +91,31 @@ def _codes(chip: Chip) -> Iterator[str]:
     if others:
         yield f"Where an operation says so, an operand's codes are of another type. Types by their numbers: 0 {first}; and"
         yield from (f"- {i} {codes}, {codes.low} to {codes.high}. {_table_of(codes)}" for i, codes in enumerate(others, 1))
+    yield ""
+
+
+def _layout(chip: Chip) -> Iterator[str]:
+    entry = chip.layout.parameters
+    sign = ", two's complement" if chip.numerics.scale.shifts[0] < 0 else ""
+    fields = (
+        ("bias, two's complement", entry.bias_bits),
+        ("multiplier", entry.multiplier_bits),
+        (f"shift{sign}", entry.shift_bits),
+    )
+    said: list[str] = []
+    low = 0
+    for name, width in fields:
+        said += [f"in bits {_range((low + width - 1, low))} the {name}"] if width else []
+        low += width
+    yield "## Layout of constants"
+    yield ""
+    yield f"An entry of requantization parameters, one an output channel, has {entry.size_bytes} bytes: {'; '.join(said)}."
+    yield f"The first of several is on a multiple of {entry.alignment_bytes}."
+    if chip.layout.weight_tile is not None:
+        rows, columns = chip.layout.weight_tile
+        yield f"Weights of convolutions are in tiles of {columns} output channels by {rows} of the weights ky, kx, i of each."
+        yield "Tiles follow one another along ky, kx, i, then along output channels. In a tile the weights of all channels for"
+        yield "one ky, kx, i lie together; zeros fill the last tiles."
     yield ""
 
 

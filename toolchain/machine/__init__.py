@@ -5,7 +5,17 @@ from toolchain.machine.capability import broken_capability, suspects
 from toolchain.machine.codes import by_type, code_bytes, table_bytes
 from toolchain.machine.demands import Demands, demands
 from toolchain.machine.flow import Flow, accesses_at, dispatched, op_number, reached
-from toolchain.machine.layout import PARAMETER_BYTES, PARAMETERS, group_bytes, memory_type, weight_bytes
+from toolchain.machine.layout import (
+    dense_bytes,
+    group_bytes,
+    in_tiles,
+    memory_type,
+    out_of_tiles,
+    packed_parameters,
+    parameter_bytes,
+    read_parameters,
+    weight_bytes,
+)
 from toolchain.machine.operation import MachineOp, accesses, columns_of, demand
 from toolchain.machine.operations.addend import ADDEND, WithAddend
 from toolchain.machine.operations.again import Again
@@ -38,8 +48,6 @@ from toolchain.machine.traffic import NOTHING, Demand, Traffic
 __all__ = [
     "ADDEND",
     "NOTHING",
-    "PARAMETERS",
-    "PARAMETER_BYTES",
     "TABLE_FUNCTIONS",
     "Access",
     "Again",
@@ -88,16 +96,22 @@ __all__ = [
     "columns_of",
     "demand",
     "demands",
+    "dense_bytes",
     "dispatched",
     "group_bytes",
+    "in_tiles",
     "lacking",
     "memory_type",
     "moved",
     "op_number",
+    "out_of_tiles",
     "overlap",
+    "packed_parameters",
+    "parameter_bytes",
     "range_text",
     "rated_as",
     "reached",
+    "read_parameters",
     "repeats_itself",
     "residues",
     "suspects",

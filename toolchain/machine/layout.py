@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
-from toolchain.hw.engines import MacArray
+from toolchain.hw.engines import WeightGroups
 from toolchain.machine.codes import by_type
 from toolchain.machine.columns import Whole, ceil_div, most, where
 
-# Of an output channel; what convolutions and `emit` read from parameter_address on is one after another of these.
-PARAMETERS = np.dtype([("bias", "<i8"), ("multiplier", "<i4"), ("shift", "<i4")])
-PARAMETER_BYTES = PARAMETERS.itemsize
+Array = NDArray[Any]
 
 
 def memory_type(dtype: DTypeLike) -> np.dtype:
@@ -26,14 +26,95 @@ def weight_bytes(count: Whole, number: Whole, chip: Chip) -> Whole:
     return by_type(number, chip.weight_types, lambda codes: ceil_div(count, 2) if codes is CodeType.INT4 else count)
 
 
-def group_bytes(count: Whole, group: Whole, array: MacArray) -> Whole:
+def parameter_bytes(channels: Whole, chip: Chip) -> Whole:
+    """Bytes of the requantization entries of so many output channels."""
+    return channels * chip.layout.parameters.size_bytes
+
+
+def group_bytes(count: Whole, group: Whole, groups: WeightGroups | None) -> Whole:
     """Bytes of scales and minima beside `count` weights of one output channel in groups of `group`; 0 where group is 0.
 
     Scales: unsigned, minima: signed, each of the least whole bytes that hold their bits, little-endian. Where, is the array's
-    key `layout`. blocks: the weights of each output channel group by group, scale and minimum in front of the group's codes;
-    rows: of each output channel all codes, all scales, all minima; planes: codes of all output channels, then all scales, then
-    all minima.
+    key `groups.layout`. blocks: the weights of each output channel group by group, scale and minimum in front of the group's
+    codes; rows: of each output channel all codes, all scales, all minima; planes: codes of all output channels, then all
+    scales, then all minima.
     """
-    if array.groups is None:
+    if groups is None:
         return 0
-    return where(group, ceil_div(count, most(group, 1)) * array.groups.entry_bytes, 0)
+    return where(group, ceil_div(count, most(group, 1)) * groups.entry_bytes, 0)
+
+
+def dense_bytes(
+    outputs: Whole, inner: Whole, number: Whole, chip: Chip, group: Whole = 0, groups: WeightGroups | None = None
+) -> Whole:
+    """Of a convolution's weights [outputs, inner] of the type of that number, with what lies beside their groups. In tiles, all
+    are whole."""
+    if chip.layout.weight_tile is None:
+        return outputs * (weight_bytes(inner, number, chip) + group_bytes(inner, group, groups))
+    rows, columns = chip.layout.weight_tile
+    return ceil_div(outputs, columns) * ceil_div(inner, rows) * weight_bytes(rows * columns, number, chip)
+
+
+def in_tiles(weights: Array, tile: tuple[int, int]) -> Array:
+    """[outputs, inner] -> [tiles, rows * columns], of `tile` = (rows, columns): rows of inner indices, columns of outputs. Tiles
+    follow one another along the inner indices first; in a tile the outputs of an inner index lie together. Zeros fill the last
+    ones."""
+    (outputs, inner), (rows, columns) = weights.shape, tile
+    filled = np.pad(weights, ((0, -outputs % columns), (0, -inner % rows)))
+    return filled.reshape(-1, columns, filled.shape[1] // rows, rows).transpose(0, 2, 3, 1).reshape(-1, rows * columns)
+
+
+def out_of_tiles(tiles: Array, outputs: int, inner: int, tile: tuple[int, int]) -> Array:
+    """The inverse of `in_tiles`."""
+    rows, columns = tile
+    filled = tiles.reshape(-(-outputs // columns), -(-inner // rows), rows, columns).transpose(0, 3, 1, 2)
+    return filled.reshape(-(-outputs // columns) * columns, -1)[:outputs, :inner]
+
+
+def packed_parameters(bias: Array, multiplier: Array, shift: Array, chip: Chip) -> bytes:
+    """int64[c], the last two of 1 or c -> requantization entries of output channels, one after another. Raises ValueError where
+    a value has more bits than its field."""
+    values = (bias, *np.broadcast_arrays(multiplier, shift, bias)[:2])
+    bits = [_as_bits(value.astype(np.int64), *form) for value, form in zip(values, _fields(chip), strict=True)]
+    return np.packbits(np.concatenate(bits, axis=1), axis=1, bitorder="little").tobytes()
+
+
+def read_parameters(block: bytes, chip: Chip) -> tuple[Array, Array, Array]:
+    """The inverse: bias, multiplier, shift int64[c] of the entries of a block."""
+    entries = np.frombuffer(block, np.uint8).reshape(-1, chip.layout.parameters.size_bytes)
+    bits = np.unpackbits(entries, axis=1, bitorder="little")
+    found: list[Array] = []
+    at = 0
+    for width, signed in _fields(chip):
+        found.append(_of_bits(bits[:, at : at + width], signed))
+        at += width
+    bias, multiplier, shift = found
+    return bias, multiplier, shift
+
+
+def _fields(chip: Chip) -> tuple[tuple[int, bool], ...]:
+    """Of an entry, in order: bits, and whether the most significant one is the sign. A multiplier without bits is 1."""
+    entry = chip.layout.parameters
+    signed_shift = chip.numerics.scale.shifts[0] < 0
+    return (entry.bias_bits, True), (entry.multiplier_bits, False), (entry.shift_bits, signed_shift)
+
+
+def _of_bits(bits: Array, signed: bool) -> Array:
+    """uint8[c, width], the least first -> int64[c]."""
+    width = bits.shape[1]
+    if not width:
+        return np.ones(len(bits), np.int64)
+    places = np.int64(1) << np.arange(width, dtype=np.int64)
+    if signed and width < 64:  # the last place of 64 is negative as it stands
+        places[-1] = -places[-1]
+    return bits.astype(np.int64) @ places
+
+
+def _as_bits(values: Array, width: int, signed: bool) -> Array:
+    """int64[c] -> uint8[c, width], the least first."""
+    bits = (values[:, None] >> np.arange(width) & 1).astype(np.uint8)
+    held = _of_bits(bits, signed)
+    if (held != values).any():
+        at = int(np.flatnonzero(held != values)[0])
+        raise ValueError(f"{int(values[at])} of channel {at} does not fit {width} bits")
+    return bits

@@ -39,6 +39,16 @@ class ScaleForm:
             )
 
     @property
+    def word_bits(self) -> int:
+        """Of a multiplier as instructions and parameters hold it: a float32 without its sign, a power of two's 1."""
+        return {"pow2": 1, "float32": 31}.get(self.kind, self.multiplier_bits)
+
+    @property
+    def shifts(self) -> tuple[int, int]:
+        """The least and the largest that instructions and parameters hold; a float32 has its own."""
+        return min(0, self.shift_min), 0 if self.kind == "float32" else self.shift_max
+
+    @property
     def extremes(self) -> tuple[float, float]:
         """The smallest and the largest scale above 0."""
         if self.kind == "float32":

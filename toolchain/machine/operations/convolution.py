@@ -10,7 +10,7 @@ from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
 from toolchain.machine.access import Access
 from toolchain.machine.columns import Whole, where
-from toolchain.machine.layout import group_bytes, weight_bytes
+from toolchain.machine.layout import dense_bytes
 from toolchain.machine.operations.addend import WithAddend, broken_post
 from toolchain.machine.operations.window import WeightedWindowOp
 from toolchain.machine.parameters.addresses import operand_base_of, sums_address
@@ -37,10 +37,11 @@ class Convolution(WithAddend, _Channels):
     """acc[y, x, o] (+)= sum over ky, kx, i of (in[iy, ix, i] - input_zero_point) w[o, ky, kx, i],
     iy = y sh + ky dh - pad_top, ix = x sw + kx dw - pad_left.
 
-    Weights in order o, ky, kx, i (int4: each output channel starts on a byte). With `group` = G, each G of those of an output
-    channel (the last ones may be fewer) have a scale m beside them, and a minimum n where the array's groups have those: the
-    sum is that over (in[iy, ix, i] - input_zero_point) (m w[o, ky, kx, i] + n). On emit, after the table, when `use_add`,
-    the output is Elementwise ADD of a = q and b = what lies at addend_address, with the `add_*` parameters (input: a).
+    Weights in order o, ky, kx, i (int4: each output channel starts on a byte), or in the tiles of the machine's `layout`. With
+    `group` = G, each G of those of an output channel (the last ones may be fewer) have a scale m beside them, and a minimum n
+    where the array's groups have those: the sum is that over (in[iy, ix, i] - input_zero_point) (m w[o, ky, kx, i] + n). On
+    emit, after the table, when `use_add`, the output is Elementwise ADD of a = q and b = what lies at addend_address, with the
+    `add_*` parameters (input: a).
     """
 
     NAME = "convolution"
@@ -72,13 +73,13 @@ class Convolution(WithAddend, _Channels):
     def outputs(self) -> int:
         return self.output_channels
 
-    def row_bytes(self, chip: Chip) -> Whole:
-        """Of one output channel's weights, with the scales and minima of its groups."""
-        inner = self.taps() * self.input_channels
-        return weight_bytes(inner, self.weight_type, chip) + group_bytes(inner, self.group, self.unit_in(chip).array)
+    def weight_bytes(self, chip: Chip) -> Whole:
+        """Of its weights, with the scales and minima of their groups."""
+        inner, array = self.taps() * self.input_channels, self.unit_in(chip).array
+        return dense_bytes(self.output_channels, inner, self.weight_type, chip, self.group, array.groups)
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
-        weights = self.output_channels * self.row_bytes(chip)
+        weights = self.weight_bytes(chip)
         added = where(self.emit, self.addend_bytes(self.output_channels, self.addend_type, chip), 0)
         addend = self.addend_access(self.unit_in(chip), (self.output_height, self.output_width), added)
         return self.array_ranges(self.input_channels, weights, chip, (addend,))
@@ -89,7 +90,7 @@ class Convolution(WithAddend, _Channels):
         input_reads, weight_reads = operand_reads(mac, pixels, outputs, self.dataflow)
         read = input_reads * self.window_bytes(self.input_channels, chip)
         read = read + where(self.emit, pixels * self.addend_bytes(outputs, self.addend_type, chip), 0)
-        weights = weight_reads * outputs * self.row_bytes(chip)
+        weights = weight_reads * self.weight_bytes(chip)
 
         def cycles(rate: float) -> Compute:
             return product_cycles(mac, pixels, inner, outputs, rate, dataflow=self.dataflow, group=self.group)

@@ -12,11 +12,11 @@ from toolchain.hw.units import SUMS
 from toolchain.machine.access import Access
 from toolchain.machine.codes import code_bytes, table_bytes
 from toolchain.machine.columns import Whole, where
-from toolchain.machine.layout import PARAMETER_BYTES
+from toolchain.machine.layout import parameter_bytes
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.addend import WithAddend, broken_post
 from toolchain.machine.operations.window import read_of
-from toolchain.machine.parameters.addresses import operand_address, operand_stride, sums_address
+from toolchain.machine.parameters.addresses import block_address, operand_address, operand_stride, parameter_address, sums_address
 from toolchain.machine.parameters.codes import code, code_type, multiplier, shift, zero_point
 from toolchain.machine.parameters.extents import extent
 from toolchain.machine.parameters.modes import only_with, post_flag, sums_kind
@@ -45,12 +45,12 @@ class _Taken(MachineOp):
     output_address: int = operand_address("output")
     output_row_stride: int = operand_stride("output")
     output_column_stride: int = operand_stride("output")
-    parameter_address: int = operand_address("tables", PARAMETER_BYTES)
+    parameter_address: int = parameter_address("tables")
     output_zero_point: int = zero_point("output_type")
     clamp_low: int = code("output_type")
     clamp_high: int = code("output_type")
     use_table: int = post_flag("table")
-    table_address: int = only_with("table", operand_address("tables", 1))
+    table_address: int = only_with("table", block_address("tables"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Emit(WithAddend, _Taken):
 
     def _read_bytes(self, chip: Chip) -> tuple[Whole, Whole, Whole]:
         """Of parameters, of the table, and of the addend of one pixel."""
-        each = where(self.kind == EmitKind.CONVOLUTION, self.channels * PARAMETER_BYTES, 0)
+        each = where(self.kind == EmitKind.CONVOLUTION, parameter_bytes(self.channels, chip), 0)
         return (
             each,
             where(self.use_table, table_bytes(self.output_type, chip), 0),

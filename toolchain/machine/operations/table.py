@@ -11,7 +11,7 @@ from toolchain.machine.access import Access
 from toolchain.machine.codes import code_bytes, table_bytes
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.window import read_of
-from toolchain.machine.parameters.addresses import operand_address, operand_base_of, operand_stride
+from toolchain.machine.parameters.addresses import block_address, operand_address, operand_base_of, operand_stride
 from toolchain.machine.parameters.codes import code_type
 from toolchain.machine.parameters.extents import extent
 from toolchain.machine.parameters.modes import function
@@ -97,7 +97,7 @@ class Table(MachineOp):
     output_address: int = operand_address("output")
     output_row_stride: int = operand_stride("output")
     output_column_stride: int = operand_stride("output")
-    table_address: int = operand_address("tables", 1)
+    table_address: int = block_address("tables")
     function: TableFunction = function(TableFunction, TABLE_FUNCTIONS, chosen=True)
     unit: int = unit_number()
     input_base: int = operand_base_of("input_address")

@@ -12,9 +12,9 @@ from toolchain.hw.units import Unit
 from toolchain.machine.access import Access, Sums
 from toolchain.machine.codes import by_type, code_bytes, table_bytes
 from toolchain.machine.columns import Whole, is_column, where
-from toolchain.machine.layout import PARAMETER_BYTES
+from toolchain.machine.layout import parameter_bytes
 from toolchain.machine.operation import MachineOp
-from toolchain.machine.parameters.addresses import operand_address, operand_stride
+from toolchain.machine.parameters.addresses import block_address, operand_address, operand_stride, parameter_address
 from toolchain.machine.parameters.codes import code, zero_point
 from toolchain.machine.parameters.description import Limit
 from toolchain.machine.parameters.extents import extent, window_extent_of
@@ -148,11 +148,11 @@ class WeightedWindowOp(WindowOp):
     ABSTRACT: ClassVar[bool] = True
     ENGINE = "mac_array"
     weight_address: int = operand_address("weights")
-    parameter_address: int = on_the_way_out(operand_address("parameters", PARAMETER_BYTES))
+    parameter_address: int = on_the_way_out(parameter_address("parameters"))
     accumulate: int = flag()
     emit: int = on_the_way_out(flag())
     use_table: int = post_flag("table")
-    table_address: int = only_with("table", operand_address("parameters", 1))
+    table_address: int = only_with("table", block_address("parameters"))
 
     def outputs(self) -> Whole:
         """Output channels."""
@@ -182,7 +182,7 @@ class WeightedWindowOp(WindowOp):
         if is_column(self.emit) or self.emit:
             emitted, looked_up = self._emitted()
             found += (
-                read_of(unit, "parameters", self.parameter_address, (), (), emitted * outputs * PARAMETER_BYTES),
+                read_of(unit, "parameters", self.parameter_address, (), (), parameter_bytes(emitted * outputs, chip)),
                 read_of(unit, "parameters", self.table_address, (), (), looked_up * table_bytes(self.code_types()[1], chip)),
                 *addend,
                 self.output_access(emitted * outputs, chip),
@@ -201,7 +201,7 @@ class WeightedWindowOp(WindowOp):
             unit,
             ("input", input_bytes, 0),
             ("weights", weights, 0),
-            ("parameters", emitted * outputs * PARAMETER_BYTES + looked_up * table_bytes(self.code_types()[1], chip), 0),
+            ("parameters", parameter_bytes(emitted * outputs, chip) + looked_up * table_bytes(self.code_types()[1], chip), 0),
             ("output", 0, emitted * self.pixels() * outputs * code_bytes(self.code_types()[1], chip)),
             *sums_moved(self.sums(), unit),
         )

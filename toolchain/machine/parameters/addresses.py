@@ -14,19 +14,29 @@ from toolchain.machine.parameters.description import Need, Parameter, choice, pa
 OUTER = -1  # the dimension around dimension 0, which few machines have
 
 
-def operand_address(role: str, alignment_bytes: int = 0) -> Any:
-    """Of a byte of the memory that this operand lies in; alignment_bytes: a block that starts on a multiple of it and of
-    the memory's alignment."""
+def operand_address(role: str) -> Any:
+    """Of a byte of the memory that this operand lies in."""
+    return parameter("bytes", lambda operation, chip: Need(0, *_operand_size(operation, role, chip)))
+
+
+def block_address(role: str) -> Any:
+    """Of a block of constants of its own, on a multiple of the memory's alignment."""
+    return parameter("bytes", lambda operation, chip: _aligned(operation, role, chip))
+
+
+def parameter_address(role: str) -> Any:
+    """Of the first of several requantization entries, which may lie behind weights."""
 
     def values(operation: Any, chip: Chip) -> Need:
-        high, reason = _operand_size(operation, role, chip)
-        if not alignment_bytes:
-            return Need(0, high, reason)
-        steps = [m.alignment_bytes for m in _operand_memories(operation, role, chip)]
-        step = gcd(*steps) if alignment_bytes == 1 else gcd(*steps, alignment_bytes)
-        return Need(0, high, reason.removesuffix(".size"), step)
+        return _aligned(operation, role, chip, chip.layout.parameters.alignment_bytes)
 
     return parameter("bytes", values)
+
+
+def _aligned(operation: Any, role: str, chip: Chip, *steps: int) -> Need:
+    high, reason = _operand_size(operation, role, chip)
+    memories = [m.alignment_bytes for m in _operand_memories(operation, role, chip)]
+    return Need(0, high, reason.removesuffix(".size"), gcd(*memories, *steps))
 
 
 def operand_stride(role: str) -> Any:

@@ -35,8 +35,7 @@ def multiplier() -> Any:
 
 def _multiplier(operation: Any, chip: Chip) -> Need:
     scale = chip.numerics.scale
-    bits = {"pow2": 1, "float32": 31}.get(scale.kind, scale.multiplier_bits)
-    return Need(0, (1 << bits) - 1, f"numerics.scale, kind {scale.kind}")
+    return Need(0, (1 << scale.word_bits) - 1, f"numerics.scale, kind {scale.kind}")
 
 
 def shift() -> Any:
@@ -44,8 +43,7 @@ def shift() -> Any:
 
 
 def _shift(operation: Any, chip: Chip) -> Need:
-    scale = chip.numerics.scale
-    return Need(min(0, scale.shift_min), 0 if scale.kind == "float32" else scale.shift_max, "numerics.scale")
+    return Need(*chip.numerics.scale.shifts, "numerics.scale")
 
 
 def left_shift() -> Any:

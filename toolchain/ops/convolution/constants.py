@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
-from toolchain.machine import PARAMETER_BYTES
 from toolchain.ops.kit.tile import Block, aligned
 
 
@@ -45,13 +44,13 @@ def partial(key: tuple[Hashable, ...], weights: Packed) -> Constants:
     return Constants((Block((*key, False), *weights, "weights"),))
 
 
-def whole(key: tuple[Hashable, ...], weights: Packed, parameters: Packed, table: Sequence[Block], together: bool) -> Constants:
-    """Of a work whose sums are written out. together: weights and parameters lie in one memory, and so in one block; else all
-    works of these channels share the parameters. key: of the weights, (layer, channels, ...)."""
-    if not together:
+def whole(key: tuple[Hashable, ...], weights: Packed, parameters: Packed, table: Sequence[Block], step: int) -> Constants:
+    """Of a work whose sums are written out. step: where weights and parameters lie in one memory, and so in one block, alignment
+    of the latter in bytes; 0: all works of these channels share the parameters. key: of the weights, (layer, channels, ...)."""
+    if not step:
         blocks = (Block((*key, False), *weights, "weights"), Block((*key[:2], "parameters"), *parameters, "parameters"), *table)
         return Constants(blocks, None, 2 if table else None)
-    behind = aligned(weights.size_bytes, PARAMETER_BYTES)
+    behind = aligned(weights.size_bytes, step)
 
     def data() -> bytes:
         return weights.data().ljust(behind, b"\0") + parameters.data()

@@ -14,13 +14,13 @@ import numpy as np
 
 from quant.fixed_point.core.codes import CodeType
 from toolchain import machine
-from toolchain.machine import PARAMETER_BYTES, weight_bytes
+from toolchain.machine import dense_bytes, parameter_bytes
 from toolchain.machine.units.array import operand_rate, product_cycles
 from toolchain.ops.convolution.constants import Constants, Packed, whole
 from toolchain.ops.convolution.parameters import ConvolutionParameters
 from toolchain.ops.convolution.tiles import Lowering, Pair, Part, Tile, cut
 from toolchain.ops.kit.operator import Array, Layer
-from toolchain.ops.kit.requants import pack_weights
+from toolchain.ops.kit.requants import pack_dense
 from toolchain.ops.kit.residual import no_residual_fields
 from toolchain.ops.kit.tile import Site, Tiling, Work, halvings, spans
 
@@ -64,7 +64,7 @@ def _groups_together(op: ConvolutionParameters, layer: Layer) -> int:
     best, least, kind = 0, float("inf"), chip.weight_types.index(op.weight_type)
     for count in range(1, min(most, max(1, mac.columns // own)) + 1):
         array = product_cycles(mac, height * width, kh * kw * count * inputs, count * own, rate).cycles / count
-        loads = own * weight_bytes(kh * kw * count * inputs, kind, chip) / dram.read_bytes_per_cycle
+        loads = dense_bytes(count * own, kh * kw * count * inputs, kind, chip) / count / dram.read_bytes_per_cycle
         if array + loads <= least:
             best, least = count, array + loads
     return best
@@ -92,7 +92,10 @@ class Grouped(Lowering):
         def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
             found: list[machine.MachineOp] = []
             for index, piece in enumerate(pieces):
-                site, parameters = _beside(sites[0], piece[0] * self.inputs), PARAMETER_BYTES * piece[0] * self.own
+                site, parameters = (
+                    _beside(sites[0], piece[0] * self.inputs),
+                    parameter_bytes(piece[0] * self.own, self.layer.chip),
+                )
                 for at in met:
                     last, weights = at == met[-1], offsets[index * len(taps) + at]
                     found.append(
@@ -123,15 +126,15 @@ class Grouped(Lowering):
         for _, count in pieces:
             for ky, kx in taps:
                 offsets.append(end)
-                end += count * self.own * weight_bytes(ky[1] * kx[1] * count * self.inputs, self.weight_number, chip)
+                end += dense_bytes(count * self.own, ky[1] * kx[1] * count * self.inputs, self.weight_number, chip)
 
         def data() -> bytes:
             wide = [self._diagonal(start + first * self.own, count) for first, count in pieces]
             rows = [w[:, cut(ky), cut(kx)].reshape(len(w), -1) for w in wide for ky, kx in taps]
-            return b"".join(pack_weights(r, self.op.weight_type) for r in rows)
+            return b"".join(pack_dense(r, self.op.weight_type, chip) for r in rows)
 
         key = (self.layer.node.name, tile.channels, self.at_once)
-        found = whole(key, Packed(end, data), self.parameters(*tile.channels), self.table_blocks, self.together)
+        found = whole(key, Packed(end, data), self.parameters(*tile.channels), self.table_blocks, self.parameter_step)
         return found, tuple(offsets)
 
     def _diagonal(self, channel: int, count: int) -> Array:

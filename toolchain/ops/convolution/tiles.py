@@ -10,14 +10,14 @@ import numpy as np
 
 from quant.fixed_point.sums.groups import group_count
 from toolchain import machine
-from toolchain.machine import PARAMETER_BYTES, group_bytes, weight_bytes
+from toolchain.machine import dense_bytes, parameter_bytes, weight_bytes
 from toolchain.ops.convolution.constants import Addresses, Constants, Packed, partial, whole
 from toolchain.ops.convolution.parameters import ConvolutionParameters
 from toolchain.ops.kit.arrays import lie_together
 from toolchain.ops.kit.grouped_weights import lay_groups
 from toolchain.ops.kit.nest import Nest, alike, cut_axis, reduction_axis, window_axis
 from toolchain.ops.kit.operator import Array, Layer
-from toolchain.ops.kit.requants import channel_slice, pack_weights, parameter_block
+from toolchain.ops.kit.requants import channel_slice, pack_dense, pack_weights, parameter_block
 from toolchain.ops.kit.residual import no_residual_fields, residual_fields
 from toolchain.ops.kit.tile import Box, Site, Tiling, Work, spans
 from toolchain.ops.kit.window import Window
@@ -65,7 +65,8 @@ class Lowering:
         self.weight_number = layer.chip.weight_types.index(op.weight_type)
         self.high, self.wide = self._kernel_part()
         self.table_blocks = () if op.table is None else (op.table.block(layer.node.name, "parameters"),)
-        self.together = lie_together(layer.chip, "weights", "parameters")
+        entry = layer.chip.layout.parameters
+        self.parameter_step = entry.alignment_bytes if lie_together(layer.chip, "weights", "parameters") else 0
 
     def _kernel_part(self) -> tuple[int, int]:
         """Kernel rows and columns of one instruction."""
@@ -186,7 +187,7 @@ class Lowering:
         packed = self.packed(tile, part, shape)
         if not last:
             return partial(key, packed)
-        return whole(key, packed, self.parameters(*tile.channels), self.table_blocks, self.together)
+        return whole(key, packed, self.parameters(*tile.channels), self.table_blocks, self.parameter_step)
 
     def packed(self, tile: Tile, part: Part, shape: tuple[int, int]) -> Packed:
         """The weights of one instruction."""
@@ -197,10 +198,12 @@ class Lowering:
 
     def parameters(self, start: int, size: int) -> Packed:
         """Of output channels [start, start + size)."""
-        bias, requant = self.layer.constants[self.bias], self.op.requant
-        return Packed(
-            PARAMETER_BYTES * size, lambda: parameter_block(bias[start : start + size], channel_slice(requant, start, size))
-        )
+        bias, requant, chip = self.layer.constants[self.bias], self.op.requant, self.layer.chip
+
+        def data() -> bytes:
+            return parameter_block(bias[start : start + size], channel_slice(requant, start, size), chip)
+
+        return Packed(parameter_bytes(size, chip), data)
 
     def rows(self, tile: Tile, part: Part) -> Array:
         """The weights of one instruction in the order of memory."""
@@ -246,18 +249,23 @@ class Dense(Lowering):
 
     def packed(self, tile: Tile, part: Part, shape: tuple[int, int]) -> Packed:
         """With scales and minima of their groups, where they have any."""
-        codes, groups, keys = super().packed(tile, part, shape), self.op.weight_groups, self.op.array(self.layer).groups
+        chip, number, groups = self.layer.chip, self.weight_number, self.op.weight_groups
+        keys = None if groups is None else self.op.array(self.layer).groups
+        size = dense_bytes(*shape, number, chip, self.op.group, keys)
+
+        def codes() -> bytes:
+            return pack_dense(self.rows(tile, part).reshape(shape), self.op.weight_type, chip)
+
         if groups is None or keys is None:
-            return codes
-        size, (first, inner) = groups.size, part.inner
-        one_bytes = weight_bytes(size, self.weight_number, self.layer.chip)
-        of_them = groups.part(cut(tile.channels), slice(first // size, group_count(first + inner, size)))
-        beside = shape[0] * group_bytes(inner, size, self.op.array(self.layer))
+            return Packed(size, codes)
+        first, inner = part.inner
+        one_bytes = weight_bytes(groups.size, number, chip)
+        of_them = groups.part(cut(tile.channels), slice(first // groups.size, group_count(first + inner, groups.size)))
 
         def data() -> bytes:
-            return lay_groups(np.frombuffer(codes.data(), np.uint8).reshape(shape[0], -1), of_them, one_bytes, keys)
+            return lay_groups(np.frombuffer(codes(), np.uint8).reshape(shape[0], -1), of_them, one_bytes, keys)
 
-        return Packed(codes.size_bytes + beside, data)
+        return Packed(size, data)
 
     def rows(self, tile: Tile, part: Part) -> Array:
         return self.layer.constants[self.weights][cut(tile.channels), cut(part.ky), cut(part.kx), cut(part.inner)]

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.pointwise.tables import lookup8, lookup16
-from toolchain.machine import PARAMETERS, memory_type
+from toolchain.hw.chip import Chip
+from toolchain.machine import in_tiles, memory_type, packed_parameters
 from toolchain.ops.kit.tile import Block
 
 Array = NDArray[Any]
@@ -22,13 +23,9 @@ def pair(r: Requant) -> tuple[int, int]:
     return int(r.multiplier[0]), int(r.shift[0])
 
 
-def parameter_block(bias: Array, r: Requant) -> bytes:
-    """bias int64[c] and a Requant of 1 or c scales -> c entries of `PARAMETERS`."""
-    entries = np.zeros(bias.size, PARAMETERS)
-    entries["bias"] = bias
-    entries["multiplier"] = r.multiplier
-    entries["shift"] = r.shift
-    return entries.tobytes()
+def parameter_block(bias: Array, r: Requant, chip: Chip) -> bytes:
+    """bias int64[c] and a Requant of 1 or c scales -> c entries of requantization parameters."""
+    return packed_parameters(bias, r.multiplier, r.shift, chip)
 
 
 def channel_slice(r: Requant, start: int, size: int) -> Requant:
@@ -38,6 +35,12 @@ def channel_slice(r: Requant, start: int, size: int) -> Requant:
     multiplier, shift = np.broadcast_arrays(r.multiplier, r.shift)
     cut = slice(start, start + size)
     return replace(r, multiplier=multiplier[cut], shift=shift[cut])
+
+
+def pack_dense(rows: Array, weight: CodeType, chip: Chip) -> bytes:
+    """int8[outputs, inner] of a convolution, in the layout's tiles where it has them."""
+    tile = chip.layout.weight_tile
+    return pack_weights(rows if tile is None else in_tiles(rows, tile), weight)
 
 
 def pack_weights(rows: Array, weight: CodeType) -> bytes:

@@ -1,0 +1,40 @@
+"""How constants lie in memory, where it is not as by default: the section `layout` of a machine's YAML."""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import Annotated
+
+from pydantic import Field
+
+from toolchain.hw.section import Section
+
+_MOST_ALIGNED = 16  # bytes: entries of more are not aligned further
+
+TileSide = Annotated[int, Field(ge=1, le=1 << 14)]
+Tile = Annotated[tuple[TileSide, TileSide], Field(description="[inner, outputs]", examples=[[16, 16]])]
+
+
+class ParameterEntry(Section):
+    """What convolutions read for each output channel. From the least bit of the first byte on: the bias, two's complement; the
+    multiplier, unsigned; the shift, two's complement where numerics.scale.shift_min is below 0. Bits left of the last byte
+    are 0."""
+
+    bias_bits: Annotated[int, Field(ge=8, le=64)] = 64
+    multiplier_bits: Annotated[int, Field(ge=0, le=32)] = 32  # 0: powers of two have none
+    shift_bits: Annotated[int, Field(ge=1, le=32)] = 32
+
+    @property
+    def size_bytes(self) -> int:
+        return -(-(self.bias_bits + self.multiplier_bits + self.shift_bits) // 8)
+
+    @property
+    def alignment_bytes(self) -> int:
+        """Of the first of several: the largest power of two that divides an entry, up to 16."""
+        return gcd(self.size_bytes, _MOST_ALIGNED)
+
+
+class Layout(Section):
+    parameters: ParameterEntry = ParameterEntry()
+    # Of convolutions, [inner, outputs]; not given: the weights of an output channel together
+    weight_tile: Tile | None = None

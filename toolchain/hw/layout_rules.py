@@ -1,0 +1,37 @@
+"""What must hold of where constants lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from toolchain.hw.chip import Chip
+from toolchain.hw.engines import MacArray, grouped_arrays
+from toolchain.hw.source import KeyPath
+
+
+def broken_layout(chip: Chip) -> Iterator[tuple[KeyPath, str]]:
+    """Every rule that is broken, as (path of the value, reason)."""
+    entry = chip.layout.parameters
+    bits = {name: e.accumulators.bits for name, e in chip.engines.items() if isinstance(e, MacArray)}
+    widest = max(bits, key=lambda name: bits[name], default="")
+    if widest and entry.bias_bits < bits[widest]:
+        reason = f"{entry.bias_bits} bits; a bias may take the {bits[widest]} of engines.{widest}.accumulators.bits"
+        yield ("layout", "parameters", "bias_bits"), reason
+    grouped = next(iter(grouped_arrays(chip.engines)), None)
+    if chip.layout.weight_tile is not None and grouped is not None:
+        reason = f"weights in groups lie as engines.{grouped}.groups.layout says; leave out one of the two"
+        yield ("layout", "weight_tile"), reason
+
+
+def narrow_scales(chip: Chip) -> Iterator[tuple[KeyPath, str]]:
+    """Of a chip that breaks no other rule: fields that its scales do not fit."""
+    entry, scale = chip.layout.parameters, chip.numerics.scale
+    path: KeyPath = ("layout", "parameters")
+    if scale.kind != "pow2" and entry.multiplier_bits < scale.word_bits:
+        reason = f"{entry.multiplier_bits} bits; a multiplier has {scale.word_bits} (numerics.scale)"
+        yield (*path, "multiplier_bits"), reason
+    low, high = scale.shifts
+    needed = max(high.bit_length(), (-low - 1).bit_length()) + 1 if low < 0 else high.bit_length()
+    if entry.shift_bits < needed:
+        reason = f"{entry.shift_bits} bits; shifts from {low} to {high} (numerics.scale) take {needed}"
+        yield (*path, "shift_bits"), reason
