@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from toolchain.hw import load_chip
+from toolchain.hw import Chip, load_chip
 from toolchain.hw.layout import Layout, ParameterEntry
 from toolchain.machine import dense_bytes, in_tiles, out_of_tiles, packed_parameters, read_parameters
 
 
-def chip_of(**layout: object):
+def chip_of(**layout: Any) -> Chip:
     return load_chip("edge16").model_copy(update={"layout": Layout(**layout)})
 
 
