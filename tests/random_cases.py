@@ -108,6 +108,8 @@ def machines(draw: Any, grouped: bool = False) -> DrawnMachine:
     if data["numerics"]["symmetric_activations"] and CodeType(activation).bits == 8:
         vector["functions"].pop("softmax", None)  # no program could use it
     _limits(draw, data["limits"])
+    if any(CodeType(name).is_wide for name in data["numerics"]["more_activations"]):
+        vector["functions"]["rescale"] = {"lanes": lanes, "startup": startup}
     draw_units(draw, data)
     draw_accumulators(draw, data)
     draw_groups(draw, data, grouped)
@@ -144,11 +146,13 @@ def _types(draw: Any, numerics: dict[str, Any], mac: dict[str, Any]) -> CodeType
     weight = draw(st.sampled_from(get_args(WeightName)))
     others = [name for name in get_args(ActivationName) if name != activation]
     more = draw(st.sampled_from([[], [], others[:1], others[1:], others, others[::-1]]))
+    more = draw(st.sampled_from([more, more, [*more, "int32"], ["int32", *more]]))
     types = [activation, *(CodeType(name) for name in more)]
+    operands = [codes for codes in types if not codes.is_wide]
     weights = [weight, *draw(st.sampled_from([[], [], [n for n in get_args(WeightName) if n != weight]]))]
     known = [(rate["activation"], rate["weight"]) for rate in mac["types"]]
     rates = st.sampled_from([1.0, 0.5])
-    pairs = [{"activation": name, "weight": w, "rate": draw(rates)} for name in types for w in weights]
+    pairs = [{"activation": name, "weight": w, "rate": draw(rates)} for name in operands for w in weights]
     mac["types"] = [*pairs, *(r for r, (a, w) in zip(mac["types"], known) if w not in weights or a not in types)]
     interpolation = draw(st.sampled_from(["tosa", "tflite"])) if any(t.interpolates for t in types) else "none"
     table = {"entries": activation.table_entries, "interpolation": interpolation}
@@ -167,14 +171,17 @@ def _types(draw: Any, numerics: dict[str, Any], mac: dict[str, Any]) -> CodeType
 
 
 def _numerics(draw: Any, numerics: dict[str, Any]) -> None:
-    kind = draw(st.sampled_from(["multiplier", "multiplier", "pow2", "float32", "scale16"]))
-    signed = all(CodeType(n).low < 0 for n in (numerics["activation"], *numerics["more_activations"]))
+    types = [CodeType(n) for n in (numerics["activation"], *numerics["more_activations"])]
+    wide = any(codes.is_wide for codes in types)
+    kinds = ["multiplier", "multiplier", "pow2"]
+    kind = draw(st.sampled_from(kinds if wide else [*kinds, "float32", "scale16"]))
+    signed = all(codes.low < 0 for codes in types)
     numerics["symmetric_activations"] = signed and draw(st.booleans())
     numerics["weights_per_channel"] = draw(st.booleans())
     numerics["per_op"] = {}
     numerics["overflow"] = draw(st.sampled_from(["saturate", "saturate", "wrap"]))
     if kind == "multiplier":
-        bits = draw(st.sampled_from([8, 15, 24, 31]))
+        bits = draw(st.sampled_from([8, 15, 24, 31]) if not wide else st.sampled_from([25, 31]))
         numerics["scale"] = {"kind": "multiplier", "multiplier_bits": bits, "shift_min": 0, "shift_max": 62}
         numerics["rounding"] = draw(st.sampled_from(_MULTIPLIER))
         for operation in ("add", "average_pool", "mul"):

@@ -123,7 +123,7 @@ def _buffer(draw: Any, sram: dict[str, Any], private_to: str | None) -> dict[str
         "read_bytes_per_cycle": draw(st.sampled_from([1.0, 16.0])),
         "write_bytes_per_cycle": draw(st.sampled_from([2.0, 16.0])),
         "latency_cycles": draw(st.sampled_from([0, 3])),
-        "alignment_bytes": max(2, draw(st.sampled_from([1, 4, 64]))),
+        "alignment_bytes": max(4, draw(st.sampled_from([1, 4, 64]))),
         "private_to": private_to,
     }
 

@@ -277,6 +277,37 @@ def test_what_is_no_layer_has_no_types(model: Path) -> None:
     assert types_text(row) == ""
 
 
+def test_wide_codes_are_symmetric_have_bits_to_spare_and_reach_arrays_and_tables_as_narrower_ones(model: Path) -> None:
+    built = build(model, BuildOptions(mixed_machine("int32"), types=("*=int32",), level=0))
+    graph = built.container.graph
+    named = {n.removesuffix("@nhwc"): t for n, t in graph.types.items() if t.quant is not None and "@int16" not in n}
+    assert {n: t.dtype for n, t in named.items() if n in {"x", "a", "s", "b", "y"}} == dict.fromkeys("xasby", "int32")
+    for name, kind in named.items():
+        assert kind.quant is not None and kind.quant.zero_point == 0, name
+    codes = [graph.types[n.inputs[0]].dtype for n in graph.nodes if isinstance(n.op, IntegerConvolution)]
+    assert codes == ["int16", "int16"]
+    rows = {row["node"]: row for row in built.figures["nodes"]}
+    assert types_text(rows["first"]) == "int16 to int32; int8 weights"
+    assert types_text(rows["sum"]) == "int32 to int32"
+    assert rows["first.narrow0"]["reason"].startswith("made by the compiler: makes int16 codes of tensor x")
+    assert "second.narrow0" not in rows  # what the function makes before it is widened
+
+
+def test_a_range_fills_a_sixteenth_of_wide_codes(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    kinds = "".join(f"  {n}: {{low: -2, high: 1{', type: int32' if n == 'a' else ''}}}\n" for n in "xasby")
+    path.write_text(f"version: 1\ntensors:\n{kinds}")
+    graph = build(model, BuildOptions(mixed_machine("int32"), parameters=str(path), level=0)).container.graph
+    (quant,) = (t.quant for n, t in graph.types.items() if t.dtype == "int32" and t.quant is not None)
+    assert quant is not None and (quant.zero_point, quant.scale) == (0, 2.0 / 2**27)
+    given = path.read_text().replace("a: {low: -2, high: 1,", "a: {scale: 1.0e-6, zero_point: 0,")
+    path.write_text(given)
+    with pytest.raises(ConfigError) as caught:
+        build(model, BuildOptions(mixed_machine("int32"), parameters=str(path)))
+    said = "tensors.a.scale: is not given for int32, of which narrower codes hold the range; give low and high"
+    assert str(caught.value) == f"{path}:4: {said}"
+
+
 def test_finer_codes_cost_what_the_array_and_the_bytes_say(model: Path) -> None:
     plain, wide = (build(model, BuildOptions(mixed_machine(), types=types)).figures for types in ((), ("*=int16",)))
     assert wide["dram_read_bytes"] > plain["dram_read_bytes"] and wide["cycles"] > plain["cycles"]

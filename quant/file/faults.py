@@ -75,6 +75,8 @@ def machine_faults(entry: Entry, numerics: Numerics) -> list[tuple[str, str]]:
         ]
     if entry.scale is None or entry.zero_point is None:
         return faults
+    if entry.type is not None and entry.type.is_wide:
+        return [*faults, ("scale", f"is not given for {entry.type}, of which narrower codes hold the range; give low and high")]
     numerics = of_type(entry.type, numerics)
     low, high = numerics.activation.limits
     if entry.scale < SMALLEST_SCALE:

@@ -19,7 +19,7 @@ SMALLEST_SCALE = 2.0**-40
 
 
 def activation_quant(r: Range, numerics: Numerics) -> Quant:
-    """The scale and zero point whose codes cover `r` and 0.
+    """The scale and zero point whose codes cover `r` and 0, with `spare_bits` of their type to spare.
 
     Where scales are powers of two: the power and zero point of least squared error for values spread evenly over `r`,
     which may clip up to 4 % of the range rather than lose a bit. A range made from a scale and zero point gives them back.
@@ -41,7 +41,7 @@ def least_error_range(histogram: Histogram, numerics: Numerics) -> Range:
     """The range of least mean squared rounding and clipping error over the values seen, within what `numerics` can express."""
     full = histogram.extremes.with_zero()
     low, high, counts = histogram.bins()
-    if not counts.size or full.span == 0:
+    if not counts.size or full.span == 0 or numerics.activation.is_wide:  # what is clipped costs more than bits to spare
         return full
     if numerics.scale.kind == "pow2":
         return quant_range(_least_error(low, high, counts, _pow2_candidates(full, numerics), numerics), numerics)
@@ -57,7 +57,7 @@ def least_error_range(histogram: Histogram, numerics: Numerics) -> Range:
 
 
 def _covering(r: Range, numerics: Numerics) -> Quant:
-    first, last = numerics.activation.limits
+    first, last = (limit >> numerics.activation.spare_bits for limit in numerics.activation.limits)
     if numerics.symmetric_activations:
         return Quant(float(max(r.high / last, r.low / first, SMALLEST_SCALE)), 0)
     scale = float(max(r.span / (last - first), SMALLEST_SCALE))

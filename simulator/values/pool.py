@@ -18,8 +18,8 @@ def pool(op: Pool, context: Context) -> None:
         context.window_output(op, op.channels)[...] = q[0]
         return
     x, pads = context.window_input(op, op.channels, zero)
-    if dilations == (1, 1):
-        sums = pool_sum(x, kernel=kernel, strides=strides, pads=pads, x_zero_point=zero)
+    if dilations == (1, 1) or context.chip.code_types[op.input_type].is_wide:
+        sums = pool_sum(x, kernel=kernel, strides=strides, pads=pads, dilations=dilations, x_zero_point=zero)
     else:
         ones = np.ones((op.channels, *kernel, 1), np.int8)
         sums = conv2d(x, ones, strides=strides, dilations=dilations, pads=pads, groups=op.channels, x_zero_point=zero)

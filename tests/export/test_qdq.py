@@ -13,6 +13,7 @@ from onnx import numpy_helper
 
 from quant.data import open_data
 from quant.error import sqnr_db
+from tests.meaning.machines import mixed_machine
 from tests.other_numerics import with_numerics
 from tests.unsigned import unsigned
 from toolchain.api import BuildOptions, build
@@ -142,6 +143,19 @@ def test_on_a_machine_of_float32_scales_onnxruntime_gives_the_same(case: str, co
     assert codes in {str(z.dtype) for z in zeros if z.ndim == 0}
     for sample in samples:
         assert np.array_equal(ran(data, sample), reference.run(None, sample)[0])
+
+
+def test_wide_codes_stay_floats(tmp_path: Path) -> None:
+    """QuantizeLinear has no such type: what is behind them is what the chip makes of codes finer than a float32."""
+    path, data = saved(CASES["sums"], tmp_path), tmp_path / "data.npz"
+    options = BuildOptions(mixed_machine("int32"), calibration=str(data), types=("b=int32",), level=0, export_qdq=True)
+    built = build(path, options)
+    assert built.qdq is not None
+    proto = onnx.load_from_string(built.qdq)
+    rounded = {n.output[0].removesuffix("/codes") for n in proto.graph.node if n.op_type == "QuantizeLinear"}
+    assert {"x", "a", "c", "y"} <= rounded and "b" not in rounded
+    x = np.load(data)["x"][0]
+    assert sqnr_db(ran(built.qdq, {"x": x}), Session(built.container).run(None, {"x": x})[0]) >= 35
 
 
 def test_weights_are_the_chips_codes(tmp_path: Path) -> None:

@@ -366,6 +366,39 @@ def test_tables_of_a_further_type_need_a_rule_between_their_entries(tmp_path):
     ]
 
 
+WIDE = ("  activation: int8\n", "  activation: int8\n  more_activations: [int32]\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "said"),
+    [
+        (
+            ("multiplier_bits: 31,", "multiplier_bits: 15,"),
+            "scale: {kind",
+            "numerics.scale: the largest scale, by multiplier_bits and shift_min, is 32767; int8 codes become int32 "
+            "(more_activations) by up to 16777216",
+        ),
+        (
+            ("      rescale: {lanes: 16, startup: 8}\n", ""),
+            "more_activations",
+            "numerics.more_activations[0]: int32 is rescaled to and from other types, and engines.vector.functions has "
+            "no rescale",
+        ),
+        (
+            (
+                "{kind: multiplier, multiplier_bits: 31, shift_min: 0, shift_max: 62}\n  rounding: double_round",
+                "{kind: float32}\n  rounding: fp32_rne",
+            ),
+            "rounding:",
+            "numerics.rounding: fp32_rne keeps 24 bits of a code; int32 has 32 (numerics.more_activations)",
+        ),
+    ],
+)
+def test_what_wide_codes_need(tmp_path, change, key, said):
+    write_changed(tmp_path, "edge16.yaml", [WIDE, change])
+    assert faults_of() == [f"mine.yaml:{line_of(tmp_path / 'mine.yaml', key)}: {said}"]
+
+
 def test_faults_of_the_instruction_table_show_beside_those_of_the_chip(tmp_path):
     write_changed(tmp_path, "edge16.yaml", [("banks: 8", "banks: 0")])
     table = "isa/descriptors1024.yaml"

@@ -73,11 +73,13 @@ def test_it_is_made_once_and_anew_for_a_copy() -> None:
         (CodeType.INT8, 8, (-128, 127), 1, 256),
         (CodeType.UINT8, 8, (0, 255), 1, 256),
         (CodeType.INT16, 16, (-32768, 32767), 2, 513),
+        (CodeType.INT32, 32, (-(2**31), 2**31 - 1), 4, 0),
     ],
 )
 def test_types_of_codes(code: CodeType, bits: int, limits: tuple[int, int], size_bytes: int, entries: int) -> None:
     assert (code.bits, code.limits, code.size_bytes, code.table_entries) == (bits, limits, size_bytes, entries)
     assert code.interpolates == (entries == 513)
+    assert (code.is_wide, code.spare_bits) == ((True, 4) if entries == 0 else (False, 0))
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:

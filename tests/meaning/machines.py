@@ -57,12 +57,12 @@ def _like_edge16(
 
 
 @cache
-def mixed_machine() -> Machine:
+def mixed_machine(*wide: str) -> Machine:
     """All of these: int8 where nothing is asked for, activations of int16 and weights of int4 where they are. What it shares
-    with each of them is theirs."""
+    with each of them is theirs. wide: int32, where it has this too."""
     table = {"entries": 256, "interpolation": "tosa"}
     numerics = {"rounding": "single_half_up", "table": table, "add_left_shift": 14}
-    numerics |= {"more_activations": ["int16"], "more_weights": ["int4"]}
+    numerics |= {"more_activations": ["int16", *wide], "more_weights": ["int4"]}
     types = [{"activation": a, "weight": w} for a in ("int8", "int16") for w in ("int8", "int4")]
     mac = {"types": types, "accumulators": {"bits": 48, "entries": 4096}}
-    return _like_edge16("edge16_mixed", numerics, mac)
+    return _like_edge16("_".join(("edge16_mixed", *wide)), numerics, mac)

@@ -50,6 +50,25 @@ def test_weights_of_a_type_are_those_of_the_machine_of_that_type(name: str, tmp_
 
 
 @pytest.mark.parametrize("name", CHOSEN)
+def test_wide_codes_lose_nothing_of_the_finest_others(name: str, tmp_path: Path) -> None:
+    """And a machine that has them besides makes the same bits where nothing asks for them."""
+    case, machine = CASES[name], mixed_machine("int32")
+    without, held = outputs(case, mixed_machine(), tmp_path)
+    with_them, _ = outputs(case, machine, tmp_path)
+    for one, other in zip(without, with_them):
+        for a, b in zip(one, other):
+            np.testing.assert_array_equal(a, b)
+    if not held:
+        return
+    expected = in_float(case.proto, case.samples)
+    fine, wide = (outputs(case, machine, tmp_path, f"*={codes}")[0] for codes in ("int16", "int32"))
+    for i, output in enumerate(case.proto.graph.output):
+        real, narrow, got = (np.stack([run[i] for run in runs]) for runs in (expected, fine, wide))
+        if real.dtype.kind == "f":
+            assert sqnr_db(real, got) >= sqnr_db(real, narrow) - 1.0, output.name
+
+
+@pytest.mark.parametrize("name", CHOSEN)
 def test_types_mean_what_the_file_means(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     coarse, held = outputs(case, int8_machine(), tmp_path)

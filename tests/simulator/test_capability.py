@@ -17,6 +17,7 @@ from toolchain.machine import (
     MatrixProduct,
     Pool,
     PoolKind,
+    Softmax,
     Space,
     Table,
     broken_capability,
@@ -68,6 +69,29 @@ SIZED = {
     Pool: POOL,
 }
 NO_SIZES = {"pad_top", "pad_left", "input_height", "input_width", "emit", "kind"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "name", "said"),
+    [
+        (Convolution, CONVOLUTION, "input_type", "engines.mac.types has no int32 by int8"),
+        (Convolution, {**CONVOLUTION, "use_table": 1}, "output_type", "output_type=1, codes of int32 have no table"),
+        (Depthwise, DEPTHWISE, "input_type", "engines.mac.types has no int32 by int8"),
+        (MatrixProduct, PRODUCT, "a_type", "a_type=1, engines.mac.types has no int32 activations"),
+        (MatrixProduct, PRODUCT, "b_type", "b_type=1, engines.mac.types has no int32 activations"),
+        (Table, SIZED[Table], "element_type", "element_type=1, codes of int32 have no table"),
+        (Softmax, {"rows": 1, "columns": 4}, "element_type", "element_type=1, a softmax has codes of 8 or 16 bits, not int32"),
+        (Pool, POOL, "input_type", None),
+        (Convolution, CONVOLUTION, "output_type", None),
+    ],
+)
+def test_wide_codes_are_no_operands_of_arrays_and_have_no_table(
+    kind: type[MachineOp], fields: dict[str, int], name: str, said: str | None
+) -> None:
+    functions = {**CHIP.engines["vector"].model_dump()["functions"], "softmax": {"lanes": 4, "startup": 0}}
+    chip = small_chip(numerics__more_activations=("int32",), engines__vector__functions=functions)
+    assert broken_capability(make(kind, **fields), chip) is None
+    assert broken_capability(make(kind, **fields, **{name: 1}), chip) == said
 
 
 @pytest.mark.parametrize(("kind", "fields", "name", "key"), BEYOND, ids=[f"{k.NAME}-{n}" for k, _, n, _ in BEYOND])

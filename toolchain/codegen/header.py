@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, 
 
 from toolchain.bounds import ENTRIES, HEADER_RANK, TENSOR_ELEMENTS
 from toolchain.errors import NewerFileError, ProgramError
-from toolchain.hw.numerics import ActivationName
+from toolchain.hw.numerics import AnyActivationName
 
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
 Span = tuple[Count, Count]  # first byte and number of bytes, from the end of the header
@@ -58,7 +58,7 @@ class PortHeader(_Section):
     layout: Literal["plain", "nhwc"]
     address: Count
     shape: Shape
-    dtype: ActivationName
+    dtype: AnyActivationName
     scale: Annotated[FiniteFloat, Field(gt=0)]
     zero_point: int
 

@@ -1,7 +1,8 @@
 """The quantized network as ONNX that others run: QuantizeLinear and DequantizeLinear at every tensor that the chip holds.
 
 Weights are the chip's codes with their scales, biases int32 where a runtime's products take them. Functions, averages and
-resizings stay operators of floats between two roundings, as the chip's tables and sums round once.
+resizings stay operators of floats between two roundings, as the chip's tables and sums round once. Tensors of wide
+codes stay floats.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.rounding import Rounding
 from toolchain.errors import InternalError
@@ -67,6 +69,8 @@ def _coded(integer: Graph, origins: Mapping[str, tuple[str, str]], model: Normal
     for name, (tensor, layout) in origins.items():
         kind = integer.types.get(name)
         if kind is None or kind.quant is None or layout == INNER or model.types[tensor].dtype != "float32":
+            continue
+        if CodeType(kind.dtype).is_wide:  # no type of QuantizeLinear; finer than a float32 is
             continue
         # of a tensor that the chip holds in both orders, and reads from the host in none, the codes are the same
         if tensor not in found or name == tensor:

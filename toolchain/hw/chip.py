@@ -294,6 +294,11 @@ class Chip(Section):
         """Types of activations, by the numbers under which operations name them: the first where nothing says otherwise."""
         return tuple(CodeType(name) for name in (self.numerics_keys.activation, *self.numerics_keys.more_activations))
 
+    @property
+    def operand_types(self) -> tuple[CodeType, ...]:
+        """Those of activations that arrays multiply and tables look up."""
+        return tuple(codes for codes in self.code_types if not codes.is_wide)
+
     @cached_property
     def weight_types(self) -> tuple[CodeType, ...]:
         """Types of weights, by the numbers under which operations name them: the first where nothing says otherwise."""

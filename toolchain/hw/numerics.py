@@ -13,8 +13,9 @@ from quant.fixed_point.core.rounding import Rounding
 from quant.fixed_point.core.scale import ScaleForm, ScaleKind
 from toolchain.hw.section import NonNegative, Section
 
-# Of the types there are, those that machines may have, and their arrays take.
+# Of the types there are, those that arrays of machines take, and those that activations may have beside the first.
 ActivationName = Literal["int8", "uint8", "int16"]
+AnyActivationName = Literal["int8", "uint8", "int16", "int32"]
 WeightName = Literal["int4", "int8"]
 # A text of a file is the member of that name.
 RoundingName = Annotated[Rounding, Field(strict=False)]
@@ -37,7 +38,7 @@ class TableKeys(Section):
 class NumericsKeys(Section):
     activation: ActivationName
     # That tensors may have instead, each its own; an operation says which its operands have.
-    more_activations: Annotated[tuple[ActivationName, ...], Field(examples=[["int16"]])] = ()
+    more_activations: Annotated[tuple[AnyActivationName, ...], Field(examples=[["int16"]])] = ()
     weight: WeightName
     more_weights: Annotated[tuple[WeightName, ...], Field(examples=[["int4"]])] = ()  # that layers may have instead, each its own
     symmetric_activations: bool = False

@@ -34,7 +34,7 @@ _ROUNDINGS = {
 def broken_rules(chip: Chip) -> list[Broken]:
     """Every rule that `chip` breaks, as (path of the value, reason)."""
     found = [*_maps(chip), *_memories(chip), *_arrays(chip), *broken_accumulators(chip), *broken_groups(chip)]
-    found += [*_units(chip), *_numerics(chip), *_functions(chip), *_control(chip), *broken_layout(chip)]
+    found += [*_units(chip), *_numerics(chip), *_wide(chip), *_functions(chip), *_control(chip), *broken_layout(chip)]
     return found or [*_sync(chip), *unused_groups(chip)] or [*narrow_scales(chip)]
 
 
@@ -119,7 +119,7 @@ def _arrays(chip: Chip) -> Iterator[Broken]:
     for name, mac in arrays:
         path: KeyPath = ("engines", name)
         pairs = [(t.activation, t.weight) for t in mac.types]
-        for activation, weight in product(chip.code_types, chip.weight_types):
+        for activation, weight in product(chip.operand_types, chip.weight_types):
             if mac.rate_of(activation, weight) is None:
                 wanted = f"{{activation: {activation}, weight: {weight}}}"
                 yield (*path, "types"), f"has no {wanted}, the types of numerics"
@@ -225,7 +225,7 @@ def _numerics(chip: Chip) -> Iterator[Broken]:
 
 def _functions(chip: Chip) -> Iterator[Broken]:
     """Functions that no program could use."""
-    if not chip.numerics_keys.symmetric_activations or any(codes.bits > 8 for codes in chip.code_types):
+    if not chip.numerics_keys.symmetric_activations or any(codes.bits > 8 for codes in chip.operand_types):
         return
     for name, engine in chip.engines.items():
         if isinstance(engine, Vector) and "softmax" in engine.functions:
@@ -233,6 +233,27 @@ def _functions(chip: Chip) -> Iterator[Broken]:
                 "no program can use it: a softmax of 8 bits has the least code for 0, and numerics.symmetric_activations is true"
             )
             yield ("engines", name, "functions", "softmax"), f"{reason}; leave it out, or have int16 activations"
+
+
+def _wide(chip: Chip) -> Iterator[Broken]:
+    """What wide codes need: to be made of narrower ones and given to them, and products of all their bits."""
+    numerics = chip.numerics_keys
+    rules = [(("numerics", "rounding"), numerics.rounding)]
+    rules += [(("numerics", "per_op", op), rule) for op, rule in numerics.per_op.items()]
+    for i, codes in enumerate(chip.code_types):
+        if not codes.is_wide:
+            continue
+        path: KeyPath = ("numerics", "more_activations", i - 1)
+        if "rescale" not in chip.functions:
+            yield path, f"{codes} is rescaled to and from other types, and {chip.key('vector')}.functions has no rescale"
+        narrowest, scale = min(chip.operand_types, key=lambda t: t.bits), numerics.scale
+        least, lowest = 2 ** (codes.bits - narrowest.bits), -31 if scale.kind == "pow2" else 0
+        if lowest <= scale.shift_min <= scale.shift_max and chip.numerics.scale.extremes[1] < least:
+            said = f"the largest scale, by multiplier_bits and shift_min, is {chip.numerics.scale.extremes[1]:.0f}"
+            yield ("numerics", "scale"), f"{said}; {narrowest} codes become {codes} (more_activations) by up to {least}"
+        for key, rule in rules:
+            if rule == "fp32_rne":
+                yield key, f"fp32_rne keeps 24 bits of a code; {codes} has {codes.bits} (numerics.more_activations)"
 
 
 def _sync(chip: Chip) -> Iterator[Broken]:

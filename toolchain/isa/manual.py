@@ -120,6 +120,8 @@ def _layout(chip: Chip) -> Iterator[str]:
 
 
 def _table_of(codes: CodeType) -> str:
+    if not codes.table_entries:
+        return f"Functions have no table of {codes}."
     entries = "the least code's first" if not codes.interpolates else "the ends of its segments from the least code on"
     return f"A function's table has {codes.table_entries} entries of {codes}, {entries}."
 

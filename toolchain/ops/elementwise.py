@@ -5,12 +5,14 @@ Integer forms: TFLite ADD, SUB, MUL (see quant.fixed_point.pointwise.elementwise
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
+from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.pointwise.elementwise import add, mul, prelu
 from quant.fixed_point.pointwise.float32 import right_is_last
@@ -60,6 +62,12 @@ class Binary(FloatOp):
         if not chip.limits.elementwise.broadcast and shapes[0] != shapes[1] and not graph.constants.keys() & set(node.inputs):
             return "operands of unequal shape need limits.elementwise.broadcast: true"
         return None
+
+    def reads_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        return True
+
+    def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        return True
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         names, quants = zip(*(self._operand(i, node, scope) for i in range(2)))
@@ -134,17 +142,29 @@ def _zero_points(own: tuple[int, int, int], node: Node, scope: QuantScope) -> tu
 
 
 def sum_requants(node: Node, quants: tuple[Quant, Quant, Quant], kind: str, low: int, high: int, scope: QuantScope) -> Residual:
-    """TFLite ADD: both operands to S2 = 2 max(S_a, S_b) with left_shift bits of headroom, then S2 / (2^left_shift S_y). Of a sum
-    in float32 both to S_y, and nothing behind it."""
+    """TFLite ADD: both operands to S2 = 2 max(S_a, S_b) with left_shift bits of headroom, then S2 / (2^left_shift S_y). Where
+    codes are wide there is no headroom to shift into: S2 is the least at which the sum has 32 bits. Of a sum in float32 both to
+    S_y, and nothing behind it."""
     (a, b, y), where = quants, node.name
-    codes, read = scope.codes(node.outputs[0]), [scope.codes(n) for n in node.inputs if n not in scope.graph.constants]
-    shift = scope.chip.numerics.headroom(max((codes, *read), key=lambda t: t.bits))
-    in_float32 = scope.chip.numerics.sums_in_float32(kind)
-    shift, common = (0, y.scale) if in_float32 else (shift, 2 * max(a.scale, b.scale))
+    codes = scope.codes(node.outputs[0])
+    read = [codes if n in scope.graph.constants else scope.codes(n) for n in node.inputs]
+    widest = max((codes, *read), key=lambda t: t.bits)
+    shift = scope.chip.numerics.headroom(widest)
+    common = _finest(a, b, read, scope) if widest.is_wide else 2 * max(a.scale, b.scale)
+    if scope.chip.numerics.sums_in_float32(kind):
+        shift, common = 0, y.scale
     q = scope.inner_requant(a.scale / common, kind, where=where)
     r = scope.inner_requant(b.scale / common, kind, where=where)
     out = scope.requant(common / (2.0**shift * y.scale), kind, codes, y.zero_point, low, high, where=where)
     return Residual(a.zero_point, b.zero_point, shift, q, r, out)
+
+
+def _finest(a: Quant, b: Quant, types: Sequence[CodeType], scope: QuantScope) -> float:
+    """The least scale at which operands of at most 2**29 each have a sum of 32 bits, and to which the machine can bring them."""
+    form = scope.chip.numerics.scale
+    reach = max(q.scale * 2.0 ** (t.bits - t.is_wide - 29) for q, t in zip((a, b), types, strict=True))
+    least = max(reach, max(a.scale, b.scale) / form.extremes[1])
+    return 2.0 ** math.ceil(math.log2(least)) if form.kind == "pow2" else least
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,10 +38,13 @@ class MatrixProduct(FloatOp):
             code = unit.roles["weights"]
             if code != SRAM and not chip.loaders(SRAM, code):
                 return f"{unit.key}.memories.weights is {chip.spaces[code].key}, which {chip.key('dma')} does not fill from sram"
-        for codes in chip.code_types:
+        for codes in chip.operand_types:
             if not any(t.activation == codes for t in chip.array.types):
                 return f"{chip.key('mac_array')}.types has no {codes} activations"
         return None
+
+    def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        return True
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         a, b = (scope.quant(n) for n in node.inputs)

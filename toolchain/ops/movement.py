@@ -146,6 +146,12 @@ class Stack(FloatOp):
             return f"parts of unequal scale need {chip.key('vector')}.functions: rescale"
         return None
 
+    def reads_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        return True
+
+    def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        return True
+
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         y, codes = scope.quant(node.outputs[0]), scope.codes(node.outputs[0])
         nodes: list[Node] = []

@@ -61,7 +61,7 @@ class Softmax(FloatOp):
         columns = graph.types[node.inputs[0]].shape[1]
         if "softmax" not in chip.functions:
             return f"{chip.key('vector')}.functions has no softmax; limits.decompose would make it of steps that the chip has"
-        if any(codes.bits > 8 for codes in chip.code_types):
+        if any(codes.bits > 8 for codes in chip.operand_types):
             return None
         if chip.numerics.symmetric_activations:
             return "a softmax of 8 bits has the least code for 0; numerics.symmetric_activations is true"
@@ -72,7 +72,7 @@ class Softmax(FloatOp):
     def least_type(self, node: Node, graph: Graph, chip: Chip) -> CodeType | None:
         """One of 16 bits where none of 8 would do."""
         fits = graph.types[node.inputs[0]].shape[1] <= MOST_COLUMNS_OF_BYTES and not chip.numerics.symmetric_activations
-        return None if fits else next((codes for codes in chip.code_types if codes.bits > 8), None)
+        return None if fits else next((codes for codes in chip.operand_types if codes.bits > 8), None)
 
     def own_scale(self, codes: CodeType) -> Quant:
         return Quant(2.0**-8, codes.low) if codes.bits == 8 else Quant(2.0**-15, 0)

@@ -47,11 +47,18 @@ class Unary(FloatOp):
         missing = machine.lacking("rescale" if clip_bounds(self.function) is not None else self.name)
         return f"{chip.key('vector')}.functions has {missing}"
 
+    def reads_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        return clip_bounds(self.function) is not None
+
+    def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        return clip_bounds(self.function) is not None
+
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
-        if not machine.rated_as(self.name, scope.chip.functions) or self._is_finer_as_clamp(node, x, y, scope):
-            return [self._clamp(node, x, y, scope)]
         read, made = scope.codes(node.inputs[0]), scope.codes(node.outputs[0])
+        tabled = machine.rated_as(self.name, scope.chip.functions) and not (read.is_wide or made.is_wide)
+        if not tabled or self._is_finer_as_clamp(node, x, y, scope):
+            return [self._clamp(node, x, y, scope)]
         if made.interpolates and read == made:
             self._hold_ends(node, x, y, scope)
         return self._lookup(node, x, y, scope) if read == made else self._between(node, x, y, scope)

@@ -58,8 +58,13 @@ def assign_quants(
     widened: what tensors without a given scale take in place of their ranges.
     """
 
+    def known(name: str, codes: CodeType) -> Range | Quant:
+        """Of codes that are given in the machine's first type, wide ones hold the range."""
+        found = ranges[graph.origins[name].tensor]
+        return quant_range(found, chip.numerics) if isinstance(found, Quant) and codes.is_wide else found
+
     def calibrated(name: str, codes: CodeType) -> Quant:
-        given = ranges[graph.origins[name].tensor]
+        given = known(name, codes)
         return given if isinstance(given, Quant) else activation_quant(widened.get(name, given), chip.numerics.of(codes))
 
     chip_nodes = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
@@ -74,7 +79,7 @@ def assign_quants(
             fixed = own_scale(node.op, types[name])
             lost = _lost(node, quants[node.inputs[0]], graph, consumers, numerics) if same_scale(node.op) else ()
             if lost:
-                given = ranges[graph.origins[name].tensor]
+                given = known(name, types[name])
                 quants[name] = given if isinstance(given, Quant) else activation_quant(_with(given, lost), numerics)
             elif same_scale(node.op):
                 quants[name] = quants[node.inputs[0]]

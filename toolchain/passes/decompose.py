@@ -25,7 +25,7 @@ def decomposed(
     stay whole, with the reason. host_nodes: of the model's, that stay on the host as they are; finest: tensors that have the
     finest codes of the machine, None: any may."""
     whole: dict[str, str] = {}
-    bits = max(codes.bits for codes in chip.code_types), chip.numerics.activation.bits
+    bits = max(codes.bits for codes in chip.operand_types), chip.numerics.activation.bits
     while True:
         taken = _taken(to_graph(model), chip.limits.decompose, bits, finest, {*host_nodes}, whole)
         divided = replace(_divided(model, taken.steps), whole=dict(taken.whole))

@@ -205,7 +205,7 @@ def _given(node: OnnxNode, graph: OnnxGraph) -> GivenQuant | None:
 
 
 def _refuse_widths(pairs: list[OnnxNode], graph: OnnxGraph, chip: Chip) -> None:
-    wide = max(t.bits for t in chip.code_types)
+    wide = max(t.bits for t in chip.operand_types)
     found = [(n.name, graph.types[n.outputs[0]].dtype) for n in pairs if n.op.op_type == "QuantizeLinear"]
     wider = [f"node {name} (QuantizeLinear): rounds to {dtype}" for name, dtype in found if BITS[dtype] > wide]
     if not wider:

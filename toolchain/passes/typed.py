@@ -106,9 +106,9 @@ def decomposed_as_asked(
     computed = [one for one in asked if one.rpartition("=")[2] in chip.code_types]
     made = [n for node in divided.graph.nodes for n in node.outputs if n]
     found, _ = _found(divided, computed, chip, (*divided.inputs, *made), {})  # faults are told where it is known what is held
-    finest = max(codes.bits for codes in chip.code_types)
+    finest = max(codes.bits for codes in chip.operand_types)
     types = {**divided.in_all_shapes(said), **found.tensors}
-    fine = {name for name, codes in types.items() if codes.bits == finest}
+    fine = {name for name, codes in types.items() if codes.bits >= finest}
     return decomposed(model, chip, host_nodes, fine)
 
 

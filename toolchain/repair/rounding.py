@@ -20,7 +20,7 @@ from toolchain.ir.graph import Graph, Node
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.kit.operator import Array, operator_of
-from toolchain.passes.quantize import node_scope
+from toolchain.passes.node_scope import node_scope
 from toolchain.repair.network import Network, Progress
 from toolchain.repair.places import FloatRows, Place, places
 from toolchain.repair.walk import held_samples, walk
@@ -53,6 +53,8 @@ def _layer_by_layer(
     held = held_samples(network, given, samples)
     found = places(network, given, len(held))
     integer = network.integer(given)
+    # of layers that see narrower codes than their tensor has, which are no tensor of the model, weights stay as they are
+    found = {name: place for name, place in found.items() if not CodeType(integer.types[place.node.inputs[0]].dtype).is_wide}
     float_rows, gains = FloatRows(network, held, found), list[Gain]()
 
     def choose(node: Node, read: Sequence[Array]) -> LayerParameters:

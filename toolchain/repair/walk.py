@@ -12,8 +12,8 @@ from quant.sample import Sample
 from toolchain.codegen import Port, island
 from toolchain.codegen.link import port_at
 from toolchain.ir.graph import Graph, Node, Quant
-from toolchain.ops.kit.operator import Array, FloatOp, NpuOp, operator_of
-from toolchain.passes.quantize import node_scope
+from toolchain.ops.kit.operator import Array, NpuOp, operator_of
+from toolchain.passes.node_scope import integer_nodes, node_scope
 from toolchain.passes.segments import Segment, segments
 from toolchain.repair.network import Network
 from toolchain.runtime.ports import to_codes, to_real
@@ -86,7 +86,7 @@ class _Values:
     def run(self, node: Node, quants: Mapping[str, Quant], chosen: LayerParameters) -> None:
         network = self._network
         scope = node_scope(network.graph, network.chip, self._types, quants, self._given, node, chosen)
-        nodes = operator_of(node, FloatOp).quantize(node, scope)
+        nodes = integer_nodes(node, scope)
         constants = {**network.graph.constants, **scope.constants}
         made: list[Array] = []
         for index in range(len(self.real)):

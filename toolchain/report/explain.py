@@ -107,6 +107,8 @@ def _purpose(name: str, container: Container) -> str:
         return f"padding written out, beyond {_pad_limit(node, graph, chip)}"
     if kind == "Rescale" and any(isinstance(n.op, IntegerPad) for n in graph.consumers().get(node.outputs[0], ())):
         return f"brings tensor {graph.shown(node.inputs[0])} to a scale that holds the value put around it"
+    if kind == "Rescale" and graph.types[node.inputs[0]].dtype != (made := graph.types[node.outputs[0]].dtype):
+        return f"makes {made} codes of tensor {graph.shown(node.inputs[0])}"
     if kind == "Rescale":
         return f"brings tensor {graph.shown(node.inputs[0])} to the scale of what it is joined with"
     if isinstance(node.op, Transpose):
@@ -117,6 +119,8 @@ def _purpose(name: str, container: Container) -> str:
 
 def _pad_limit(pad: Node, graph: Graph, chip: Chip) -> str:
     reader = graph.consumers()[pad.outputs[0]][0]
+    while not isinstance(reader.op, IntegerConvolution):  # rescaled in between
+        reader = graph.consumers()[reader.outputs[0]][0]
     outputs, _, _, reduction = graph.constants[reader.inputs[1]].shape
     groups = operator_of(reader, IntegerConvolution).groups
     deep = is_depthwise(groups, reduction * groups, outputs, chip)

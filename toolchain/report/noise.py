@@ -52,6 +52,8 @@ class Rounding:
             part = flat[start : start + _CHUNK].astype(np.float32, copy=False)
             with np.errstate(over="ignore"):  # infinity saturates
                 steps = np.rint(part / scale) + zero
+            if made.dtype.itemsize > 2:  # float32 has no largest code of 32 bits
+                steps = steps.astype(np.float64)
             held = np.clip(steps, limits.min, limits.max)
             made[start : start + _CHUNK] = held
             seen = _seen(part, self.masks)

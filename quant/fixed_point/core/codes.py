@@ -12,7 +12,7 @@ class CodeType(StrEnum):
 
     low, high: the least and the largest code. dtype: of arrays with a code in each element, int8 for int4. size_bytes: of one
     code in memory that is not packed. table_entries: of a function's table, one for each code of at most 8 bits, the ends of 512
-    segments of 16 bits.
+    segments of 16 bits, 0 of 32 bits, which have none.
     """
 
     bits: int
@@ -26,6 +26,7 @@ class CodeType(StrEnum):
     INT8 = "int8"
     UINT8 = "uint8"
     INT16 = "int16"
+    INT32 = "int32"
 
     def __init__(self, name: str) -> None:
         sign, bits = name.split("int")
@@ -34,12 +35,23 @@ class CodeType(StrEnum):
         self.high = self.low + (1 << self.bits) - 1
         self.dtype = np.dtype("int8" if self.bits == 4 else name)
         self.size_bytes = self.dtype.itemsize
-        self.table_entries = 513 if self.bits == 16 else 256
+        self.table_entries = {16: 513, 32: 0}.get(self.bits, 256)
 
     @property
     def interpolates(self) -> bool:
         """Whether a function's table has no entry for each code."""
-        return self.table_entries < 1 << self.bits
+        return 0 < self.table_entries < 1 << self.bits
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether it is for sums: no operand of an array, no table, symmetric, with bits to spare."""
+        return self.bits > 16
+
+    @property
+    def spare_bits(self) -> int:
+        """Of the largest code, that the range of a tensor leaves free: values beyond what was seen do not saturate, and the rest
+        still has three bits more than a float32."""
+        return 4 if self.is_wide else 0
 
     @property
     def limits(self) -> tuple[int, int]:

@@ -74,14 +74,18 @@ class Numerics:
 
     def of(self, codes: CodeType) -> Numerics:
         """The same arithmetic where activations are of this type; the operands of a sum take no more headroom than 32 bits
-        leave. Raises KeyError: the machine has no such activations."""
+        leave, and wide codes are symmetric. Raises KeyError: the machine has no such activations."""
         return self._by_type[codes]
 
     @cached_property
     def _by_type(self) -> Mapping[CodeType, Numerics]:
         if not self.more_activations:
             return {self.activation: self}
-        return {t: replace(self, activation=t, more_activations=(), add_left_shift=self.headroom(t)) for t in self.types}
+        return {t: self._with(t) for t in self.types}
+
+    def _with(self, codes: CodeType) -> Numerics:
+        symmetric, shift = self.symmetric_activations or codes.is_wide, self.headroom(codes)
+        return replace(self, activation=codes, more_activations=(), symmetric_activations=symmetric, add_left_shift=shift)
 
     def with_weights(self, codes: CodeType) -> Numerics:
         """The same arithmetic where weights are of this type. Raises KeyError: the machine has no such weights."""
@@ -105,7 +109,7 @@ class Numerics:
 
     def headroom(self, codes: CodeType) -> int:
         """Bits that both operands of a sum are shifted by, the wider of them of this type."""
-        return min(self.add_left_shift, 31 - codes.bits)
+        return min(self.add_left_shift, max(0, 31 - codes.bits))
 
     def rounding_of(self, operation: str) -> Rounding:
         """How the requantizations of an operation round; the machine's rounding where `per_op` does not name it."""

@@ -59,18 +59,20 @@ def pool_sum(
     dilations: Pair = (1, 1),
     x_zero_point: int = 0,
 ) -> Array:
-    """x: int8, uint8 or int16 [n, h, w, c] -> int32 [n, oh, ow, c], sums of x - x_zero_point over each window.
+    """x: int8, uint8, int16 or int32 [n, h, w, c] -> [n, oh, ow, c], sums of x - x_zero_point over each window: int32, of int32
+    int64.
 
     Average with a constant divisor: requantize(pool_sum(x), S_in / (S_out kh kw)).
     """
     slide = slide_over(x, kernel, strides, dilations, pads, "pool_sum")
     padded = pad_spatial(x, pads, x_zero_point)
+    kind = np.dtype(np.int64 if x.dtype.itemsize > 2 else np.int32)
     if kernel == padded.shape[1:3]:
-        total = padded.sum(axis=(1, 2), dtype=np.int32, keepdims=True)
+        total = padded.sum(axis=(1, 2), dtype=kind, keepdims=True)
     else:
-        total = _fold(padded, kernel, slide, np.add, np.int32)
+        total = _fold(padded, kernel, slide, np.add, kind)
     if x_zero_point:
-        total -= np.int32(x_zero_point * kernel[0] * kernel[1])
+        total -= kind.type(x_zero_point * kernel[0] * kernel[1])
     return total
 
 

@@ -15,7 +15,7 @@ from toolchain.machine.columns import Whole, where
 from toolchain.machine.layout import parameter_bytes
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.addend import WithAddend, broken_post
-from toolchain.machine.operations.window import read_of
+from toolchain.machine.operations.window import broken_table, read_of
 from toolchain.machine.parameters.addresses import block_address, operand_address, operand_stride, parameter_address, sums_address
 from toolchain.machine.parameters.codes import code, code_type, multiplier, shift, zero_point
 from toolchain.machine.parameters.extents import extent
@@ -128,5 +128,7 @@ class Emit(WithAddend, _Taken):
             yield f"{unit.key}.memories names no sums"
             return
         yield from broken_sums_address(self.sums_address, chip.array.accumulators.sum_bytes)
+        if self.use_table:
+            yield from broken_table("output_type", self.output_type, chip)
         posts = [post for array in chip.of_kind("mac_array") for post in array.array.post]
         yield from broken_post(chip.key("mac_array"), [("table", self.use_table), ("add", self.use_add)], posts)

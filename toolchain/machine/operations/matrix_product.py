@@ -141,5 +141,9 @@ class MatrixProduct(MachineOp):
         yield from broken_choice("dataflow", self.dataflow, "dataflow and more_dataflows", unit.array.dataflows, unit)
         if self.batches > 1 and (self.accumulate or not self.emit):
             yield f"batches={self.batches}, must be 1 where accumulate is 1 or emit 0: accumulators hold the sums of one product"
+        for name, number in (("a_type", self.a_type), ("b_type", self.b_type)):
+            codes = chip.code_types[int(number)]
+            if not any(rate.activation == codes for rate in unit.array.types):
+                yield f"{name}={number}, {unit.key}.types has no {codes} activations"
         if not chip.limits.matrix_product.computed_operand:
             yield "both operands are activations, limits.matrix_product.computed_operand is false"

@@ -91,5 +91,7 @@ class Softmax(MachineOp):
         unit, codes = self.unit_in(chip), chip.code_types[int(self.element_type)]
         if _NAME not in unit.vector.functions:
             yield f"{unit.key}.functions has no {_NAME}"
+        if codes.is_wide:
+            yield f"element_type={self.element_type}, a softmax has codes of 8 or 16 bits, not {codes}"
         if codes.bits == 8 and self.columns > MOST_COLUMNS_OF_BYTES:
             yield f"columns={self.columns}, a softmax of {codes} has at most {MOST_COLUMNS_OF_BYTES}"

@@ -10,7 +10,7 @@ from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
 from toolchain.machine.codes import code_bytes, table_bytes
 from toolchain.machine.operation import MachineOp
-from toolchain.machine.operations.window import read_of
+from toolchain.machine.operations.window import broken_table, read_of
 from toolchain.machine.parameters.addresses import block_address, operand_address, operand_base_of, operand_stride
 from toolchain.machine.parameters.codes import code_type
 from toolchain.machine.parameters.extents import extent
@@ -134,3 +134,4 @@ class Table(MachineOp):
             yield f"function={self.function} is no function of a table"
         elif rated_as(name, unit.vector.functions) is None:
             yield f"{unit.key}.functions has {lacking(name)}"
+        yield from broken_table("element_type", self.element_type, chip)

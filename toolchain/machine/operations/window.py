@@ -218,9 +218,18 @@ class WeightedWindowOp(WindowOp):
         yield from broken_choice("dataflow", self.sums().dataflow, "dataflow and more_dataflows", unit.array.dataflows, unit)
         if self.emit and self.use_table and "table" not in unit.array.post:
             yield f"use_table=1, {unit.key}.post has no table"
+        if self.emit and self.use_table:
+            yield from broken_table("output_type", int(self.code_types()[1]), chip)
 
 
 def broken_choice(parameter: str, number: int, keys: str, names: Sequence[str], unit: Unit) -> Iterator[str]:
     """A number by which the array has nothing to choose."""
     if not 0 <= number < len(names):
         yield f"{parameter}={number}, {unit.key}.{keys} name {', '.join(names)}"
+
+
+def broken_table(parameter: str, number: int, chip: Chip) -> Iterator[str]:
+    """Codes of the type of that number, which a parameter names, have no table."""
+    codes = chip.code_types[int(number)]
+    if not codes.table_entries:
+        yield f"{parameter}={number}, codes of {codes} have no table"

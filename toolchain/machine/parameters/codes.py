@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
 from toolchain.machine.parameters.description import Need, TypeList, choice, parameter
 
@@ -21,12 +23,17 @@ def zero_point(of: str) -> Any:
 
 
 def _code(operation: Any, chip: Chip) -> Need:
-    low, high = min(c.low for c in chip.code_types), max(c.high for c in chip.code_types)
-    return Need(low, high, f"numerics.activation {', '.join(chip.code_types)}")
+    return _spanned(chip.code_types)
+
+
+def _spanned(types: Sequence[CodeType]) -> Need:
+    return Need(min(c.low for c in types), max(c.high for c in types), f"numerics.activation {', '.join(types)}")
 
 
 def _zero_point(operation: Any, chip: Chip) -> Need:
-    return Need(0, 0, "numerics.symmetric_activations") if chip.numerics.symmetric_activations else _code(operation, chip)
+    """Those of wide codes are 0."""
+    symmetric, types = chip.numerics.symmetric_activations, chip.operand_types
+    return Need(0, 0, "numerics.symmetric_activations") if symmetric else _spanned(types)
 
 
 def multiplier() -> Any:

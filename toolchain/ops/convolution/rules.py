@@ -56,10 +56,13 @@ class Convolution(FloatOp):
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if node.inputs[1] not in graph.constants:
             return "its weights are computed, not constant"
-        for activation, weight in product(chip.code_types, chip.weight_types):
+        for activation, weight in product(chip.operand_types, chip.weight_types):
             if chip.array.rate_of(activation, weight) is None:
                 return f"{chip.key('mac_array')}.types has no {activation} x {weight}"
         return None
+
+    def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        return True
 
     def weights(self, node: Node, scope: QuantScope) -> BiasQuant:
         """Its weights and bias in integers: as chosen, or the file's own codes, or rounded to nearest."""

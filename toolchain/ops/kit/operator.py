@@ -220,6 +220,14 @@ class FloatOp(Operator, ABC):
         """Of its output's codes, where narrower ones cannot hold what it makes, whatever is asked for."""
         return None
 
+    def reads_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        """Whether its operands may have wide codes; where not, it sees them rescaled to narrower ones."""
+        return self.keeps_scale
+
+    def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        """Whether its output may have wide codes; where not, it makes narrower ones, which are rescaled."""
+        return self.keeps_scale
+
     @abstractmethod
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         """The reason why this chip cannot run the node, or None. Names the key of the YAML that would change it."""
@@ -276,8 +284,8 @@ def one_type(op: Operator) -> bool:
 
 
 def own_scale(op: Operator, codes: CodeType) -> Quant | None:
-    """Of its output, for operators that make no other."""
-    return op.own_scale(codes) if isinstance(op, FloatOp) else None
+    """Of its output, for operators that make no other; wide codes are made of narrower ones, at any scale."""
+    return op.own_scale(codes) if isinstance(op, FloatOp) and not codes.is_wide else None
 
 
 def brought(op: Operator) -> tuple[float, ...]:

@@ -77,6 +77,12 @@ class AveragePool(FloatOp):
             return f"windows of {', '.join(map(str, odd))} elements; numerics.scale.kind=pow2 divides by powers of two alone"
         return _beyond(self.geometry, channels, chip)
 
+    def reads_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        return not self.as_convolution(graph.types[node.inputs[0]].shape[3], chip)
+
+    def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        return True
+
     def as_convolution(self, channels: int, chip: Chip) -> bool:
         """A window the vector engine cannot do, or cannot divide by, is a depthwise convolution where all windows count alike."""
         uniform = self.count_padding or not any(self.geometry.pads)
