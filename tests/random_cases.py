@@ -105,10 +105,11 @@ def machines(draw: Any, grouped: bool = False) -> DrawnMachine:
         memory["banks"] = draw(st.sampled_from([1, 2, 8]))
     data["memories"]["sram"]["size"] = draw(st.sampled_from([8, 16, 64])) * 1024
     _numerics(draw, data["numerics"])
-    if data["numerics"]["symmetric_activations"] and CodeType(activation).bits == 8:
+    more = [CodeType(name) for name in data["numerics"]["more_activations"]]
+    if data["numerics"]["symmetric_activations"] and CodeType.INT16 not in (data["numerics"]["activation"], *more):
         vector["functions"].pop("softmax", None)  # no program could use it
     _limits(draw, data["limits"])
-    if any(CodeType(name).is_wide for name in data["numerics"]["more_activations"]):
+    if any(codes.is_wide for codes in more):
         vector["functions"]["rescale"] = {"lanes": lanes, "startup": startup}
     draw_units(draw, data)
     draw_accumulators(draw, data)
