@@ -131,7 +131,7 @@ def test_tensors_have_the_names_of_the_model(tmp_path):
     wrong = {index: changed(built, index, clamp_low=17, clamp_high=18) for index in (convolution, rescale)}
     found = [difference(data) or "" for data in wrong.values()]
     assert "of layer Conv_0 (Convolution of Conv_0): " in found[0] and ", element [0, 0, 0, 0] (nhwc) of h; " in found[0]
-    assert "of layer Concat_1.rescale1 (Rescale for Concat_1): " in found[1]
+    assert "of layer Concat_1 (rescale 1) (Rescale for Concat_1): " in found[1]
     assert ", element [0, 0, 0, 0] of d, inside Concat_1; " in found[1]
     older = graph_changed(wrong[rescale], lambda graph: graph.pop("origins"))
     assert ", element [0, 0, 0, 0] of x@nhwc@Concat_1.1; " in (difference(older) or "")

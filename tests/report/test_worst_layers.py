@@ -56,7 +56,7 @@ MADE_OF_SEVERAL = {  # nodes, tensor whose range is too small, layer that is to 
         "y",
         "Add_3",
     ),
-    "transposed convolution": ("a = Relu(x) y = ConvTranspose<strides=[2,2]>(a, w)", "y", "y@phases"),
+    "transposed convolution": ("a = Relu(x) y = ConvTranspose<strides=[2,2]>(a, w)", "y", "ConvTranspose_1 (phases)"),
     "product of rows": ("a = Relu(x) r = Flatten(a) y = Gemm(r, v)", "y", "Gemm_2"),
     "pool in stages": ("y = MaxPool<kernel_shape=[7,7], pads=[3,3,3,3]>(x)", "x", None),
 }

@@ -96,6 +96,11 @@ class Node(Generic[OpT]):
     sources: tuple[str, ...] = ()
 
 
+def step_name(name: str, step: str) -> str:
+    """Of a node that the compiler makes of the model's node `name` beside the one that has its name, or for the tensor `name`."""
+    return f"{name} ({step})"
+
+
 @dataclass(frozen=True)
 class Graph(Generic[OpT]):
     """Every tensor name has a type; constants are tensors with values and no producer. origins: of the chip's tensors, those that

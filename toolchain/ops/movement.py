@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import MAX_PARTS, Graph, Node
+from toolchain.ir.graph import MAX_PARTS, Graph, Node, step_name
 from toolchain.ops.kit.layout import NHWC, arranged, axis_in
 from toolchain.ops.kit.operator import Array, FloatOp, Layer, MoveOp, PerSample, QuantScope, alike_per_sample, of_sample
 from toolchain.ops.kit.rule import Rule
@@ -71,7 +71,7 @@ class Pad(FloatOp):
         nodes: list[Node] = []
         if (x, scope.codes(name)) != (y, codes):
             name = f"{name}@{node.name}"
-            nodes.append(rescaled(f"{node.name}.rescale", node.inputs[0], name, y, codes, scope))
+            nodes.append(rescaled(step_name(node.name, "rescale"), node.inputs[0], name, y, codes, scope))
         return [*nodes, Node(node.name, IntegerPad(self.before, self.after, code), (name,), node.outputs, node.sources)]
 
 
@@ -161,7 +161,7 @@ class Stack(FloatOp):
                 names.append(name)
                 continue
             names.append(f"{name}@{node.name}.{i}")
-            nodes.append(rescaled(f"{node.name}.rescale{i}", name, names[-1], y, codes, scope))
+            nodes.append(rescaled(step_name(node.name, f"rescale {i}"), name, names[-1], y, codes, scope))
         joined = Node(node.name, Join(self.axis), tuple(names), node.outputs, node.sources)
         return [*nodes, joined]
 

@@ -12,10 +12,9 @@ from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
 from toolchain.ops.permutation import Reshape, Transpose
 from toolchain.ops.pool.geometry import Geometry
-from toolchain.ops.pool.rules import AveragePool, MaxPool, mean_over_space
+from toolchain.ops.pool.rules import MaxPool, mean_over_space
 
 Shape = tuple[int, ...]
-Step = Reshape | Transpose | AveragePool | MaxPool | Convolution
 
 
 def reduce_mean(scope: Scope) -> None:
@@ -28,7 +27,7 @@ def reduce_mean(scope: Scope) -> None:
     if inner == 1:
         return _mean_of_rows(scope, source, layout, outer, length)
     view = _step(scope, "view", Reshape((outer, length, 1, inner)), source, (outer, length, 1, inner))
-    pooled = _step(scope, "mean", mean_over_space(length, 1, (1,)), view, (outer, 1, 1, inner))
+    pooled = scope.work("mean", mean_over_space(length, 1, (1,)), (view,), (outer, 1, 1, inner))
     return _emit(scope, pooled, layout)
 
 
@@ -38,7 +37,7 @@ def _mean_of_rows(scope: Scope, source: str, layout: str, outer: int, length: in
     view = _step(scope, "view", Reshape(wide), source, wide)
     weights = scope.constant(f"{scope.node.name}@mean", np.full((1, 1, 1, length), 1 / length, np.float32))
     op = Convolution((1, 1), (0, 0, 0, 0), (1, 1), 1)
-    return _emit(scope, _step(scope, "mean", op, view, (1, 1, outer, 1), weights), layout)
+    return _emit(scope, scope.work("mean", op, (view, weights), (1, 1, outer, 1)), layout)
 
 
 def reduce_max(scope: Scope) -> None:
@@ -52,7 +51,7 @@ def reduce_max(scope: Scope) -> None:
     if inner == 1:  # side by side in the lanes
         view = _step(scope, "lanes", Transpose((3, 1, 2, 0)), view, (1, length, 1, outer))
         outer, inner = 1, outer
-    pooled = _step(scope, "max", MaxPool(Geometry((length, 1), (1, 1), (0, 0, 0, 0))), view, (outer, 1, 1, inner))
+    pooled = scope.work("max", MaxPool(Geometry((length, 1), (1, 1), (0, 0, 0, 0))), (view,), (outer, 1, 1, inner))
     return _emit(scope, pooled, layout)
 
 
@@ -78,9 +77,8 @@ def _split(scope: Scope, what: str) -> tuple[str, str, tuple[int, int, int]]:
     raise AssertionError("unreachable")
 
 
-def _step(scope: Scope, suffix: str, op: Step, source: str, shape: Shape, *weights: str) -> str:
-    like = source if isinstance(op, Reshape | Transpose) else ""
-    return scope.step(suffix, op, (source, *weights), shape, like=like)
+def _step(scope: Scope, suffix: str, op: Reshape | Transpose, source: str, shape: Shape) -> str:
+    return scope.step(suffix, op, (source,), shape, like=source)
 
 
 def _emit(scope: Scope, source: str, layout: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from quant.fixed_point import softmax8, softmax16
@@ -140,8 +140,7 @@ def select(scope: Scope) -> None:
     if len(shape) == 2:
         return scope.emit(Softmax(), (source,), "plain")
     rows = scope.step("rows", Reshape(flat), (source,), flat, like=source, sources=())
-    made = scope.step("softmax", Softmax(), (rows,), flat)
-    scope.node = replace(scope.node, name=f"{scope.node.name}@shape")
+    made = scope.work("softmax", Softmax(), (rows,), flat)
     return scope.emit(Reshape(shape), (made,), "plain")
 
 

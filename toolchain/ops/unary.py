@@ -15,7 +15,7 @@ from quant.fixed_point.pointwise.tables import TableForm, around16, build_table8
 from quant.observe import Range
 from toolchain import machine
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node, Quant
+from toolchain.ir.graph import Graph, Node, Quant, step_name
 from toolchain.ops.functions import Function, clip_bounds, evaluate
 from toolchain.ops.kit.box import box_nest, box_tilings, row_column, three
 from toolchain.ops.kit.nest import Nest
@@ -73,11 +73,11 @@ class Unary(FloatOp):
         read, made = scope.codes(source), scope.codes(target)
         if made.bits > read.bits:
             fine, inner = _in_type(x, read, made), f"{source}@{node.name}"
-            before = rescaled(f"{node.name}.rescale", source, inner, fine, made, scope)
+            before = rescaled(step_name(node.name, "rescale"), source, inner, fine, made, scope)
             return [before, *self._lookup(replace(node, inputs=(inner,)), fine, y, scope)]
         fine, inner = _in_type(y, made, read), f"{target}@{node.name}"
         scope.inner(inner, fine, read)
-        after = rescaled(f"{node.name}.rescale", inner, target, y, made, scope)
+        after = rescaled(step_name(node.name, "rescale"), inner, target, y, made, scope)
         return [*self._lookup(replace(node, outputs=(inner,)), x, fine, scope), after]
 
     def _hold_ends(self, node: Node, x: Quant, y: Quant, scope: QuantScope) -> None:

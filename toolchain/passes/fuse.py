@@ -32,9 +32,14 @@ def fuse_clamps(graph: Graph, apart: Callable[[str, str], bool] = lambda x, y: F
         if not can_clamp(producer.op) or producer.name in fused or apart(node.inputs[0], node.outputs[0]):
             continue
         op = producer.op.clamped(bounds)
-        fused[producer.name] = Node(producer.name, op, producer.inputs, node.outputs, (*producer.sources, *node.sources))
+        fused[producer.name] = Node(producer.name, op, producer.inputs, node.outputs, _sources(producer, node))
         gone.add(node.name)
     return graph.with_nodes(fused.get(n.name, n) for n in graph.nodes if n.name not in gone)
+
+
+def _sources(*nodes: Node) -> tuple[str, ...]:
+    """The model's nodes that one stands for into which these are fused."""
+    return tuple(dict.fromkeys(source for node in nodes for source in node.sources))
 
 
 def can_clamp(op: Operator) -> TypeGuard[FloatOp]:
@@ -56,7 +61,7 @@ def fuse_tables(graph: Graph, chip: Chip) -> Graph:
         if not graph.read_once(producer.outputs[0], consumers) or not _can_have("table", producer, graph, chip):
             continue
         op = replace(producer.op, table=node.op.table)
-        fused[producer.name] = Node(producer.name, op, producer.inputs, node.outputs, (*producer.sources, *node.sources))
+        fused[producer.name] = Node(producer.name, op, producer.inputs, node.outputs, _sources(producer, node))
         gone.add(node.name)
     return graph.with_nodes(fused.get(n.name, n) for n in graph.nodes if n.name not in gone)
 
@@ -86,7 +91,7 @@ def fuse_residuals(graph: Graph, chip: Chip) -> Graph:
         producer, index = max(choices, key=lambda c: position[c[0].name])
         op = replace(operator_of(producer, IntegerConvolution), residual=_residual(node.op, index))
         inputs = (*producer.inputs, node.inputs[1 - index])
-        fused[node.name] = Node(producer.name, op, inputs, node.outputs, (*producer.sources, *node.sources))
+        fused[node.name] = Node(producer.name, op, inputs, node.outputs, _sources(producer, node))
         gone.add(producer.name)
     return graph.with_nodes(fused.get(n.name, n) for n in graph.nodes if n.name not in gone)
 

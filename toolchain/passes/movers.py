@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from toolchain.ir.graph import INNER, Graph, Node, Origin, TensorType
+from toolchain.ir.graph import INNER, Graph, Node, Origin, TensorType, step_name
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.kit.operator import operator_of
 from toolchain.ops.movement import Slice
@@ -152,9 +152,9 @@ def _one_transpose(chain: list[Node], graph: Graph) -> list[Node] | None:
         return [Node(end.name, last, (x,), end.outputs, sources)]
     view, moved = f"{y}@factors", f"{y}@permuted"
     return [
-        Node(f"{end.name}@factors", Reshape(shape), (x,), (view,), ()),
-        Node(f"{end.name}@permuted", Transpose(perm), (view,), (moved,), sources),
-        Node(end.name, last, (moved,), end.outputs, ()),
+        Node(step_name(end.name, "factors"), Reshape(shape), (x,), (view,), ()),
+        Node(end.name, Transpose(perm), (view,), (moved,), sources),
+        Node(step_name(end.name, "shape"), last, (moved,), end.outputs, ()),
     ]
 
 

@@ -199,11 +199,7 @@ def gemm(scope: Scope) -> None:
     names = [wide, scope.constant(f"{w}@nhwc", np.ascontiguousarray(weights.reshape(n, 1, 1, k))), ""]
     if values is not None:
         names[2] = scope.constant(f"{bias}@row", np.broadcast_to(values.reshape(-1), (n,)).copy())
-    product = scope.inner("product", (1, 1, m, n))
-    op = Convolution((1, 1), (0, 0, 0, 0), (1, 1), 1)
-    sources = scope.node.sources or (scope.node.name,)
-    scope.nodes.append(Node(f"{scope.node.name}", op, tuple(names), (product,), sources))
-    scope.node = Node(f"{scope.node.name}@shape", scope.node.op, scope.node.inputs, scope.node.outputs, sources)
+    product = scope.work("product", Convolution((1, 1), (0, 0, 0, 0), (1, 1), 1), tuple(names), (1, 1, m, n))
     return scope.emit(Reshape((m, n)), (product,), "plain")
 
 

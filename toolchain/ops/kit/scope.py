@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import INNER, Graph, Node, OnnxNode, Origin, TensorType
+from toolchain.ir.graph import INNER, Graph, Node, OnnxNode, Origin, TensorType, step_name
 from toolchain.ops.kit.layout import NCHW, NHWC, arranged
 from toolchain.ops.permutation import permutation
 
@@ -66,13 +66,14 @@ class Scope:
         alias = f"{name}@{layout}"
         if alias not in self.types:
             perm = NHWC if layout == "nhwc" else NCHW
-            self._transpose(name, alias, perm, Origin(name, layout))
+            order = "channels last" if layout == "nhwc" else "the model's order"
+            self._transpose(name, alias, perm, Origin(name, layout), step_name(name, f"to {order}"))
         return alias
 
-    def _transpose(self, source: str, target: str, perm: tuple[int, ...], origin: Origin) -> None:
+    def _transpose(self, source: str, target: str, perm: tuple[int, ...], origin: Origin, node: str) -> None:
         shape = tuple(self.types[source].shape[p] for p in perm)
         self._define(target, shape, origin)
-        self.nodes.append(Node(target, permutation(self.types[source].shape, perm), (source,), (target,), ()))
+        self.nodes.append(Node(node, permutation(self.types[source].shape, perm), (source,), (target,), ()))
 
     def _define(self, name: str, shape: tuple[int, ...], origin: Origin) -> None:
         self.types[name] = TensorType(shape, "float32")
@@ -105,7 +106,16 @@ class Scope:
         sources: the model's nodes that it stands for, by default this one's; () for what the compiler adds.
         """
         name = self.inner(suffix, shape, like)
-        self.nodes.append(Node(name, op, inputs, (name,), self.node.sources if sources is None else sources))
+        sources = self.node.sources if sources is None else sources
+        self.nodes.append(Node(step_name(self.node.name, suffix), op, inputs, (name,), sources))
+        return name
+
+    def work(self, suffix: str, op: Any, inputs: tuple[str, ...], shape: tuple[int, ...]) -> str:
+        """As `step`, of the chip node that does what the model's node is for: it has its name, and what follows only gives its
+        output another shape."""
+        name, sources = self.inner(suffix, shape), self.node.sources or (self.node.name,)
+        self.nodes.append(Node(self.node.name, op, inputs, (name,), sources))
+        self.node = replace(self.node, name=step_name(self.node.name, "shape"), sources=sources)
         return name
 
     def emit(self, op: Any, inputs: tuple[str, ...], layout: str) -> None:

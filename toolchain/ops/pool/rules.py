@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node
+from toolchain.ir.graph import Graph, Node, step_name
 from toolchain.machine.parameters.description import OPEN_LIMIT
 from toolchain.ops.convolution.integer import IntegerConvolution, exceeds_max_pad
 from toolchain.ops.kit.division import divides, mean_weight
@@ -181,7 +181,7 @@ def max_pool(scope: Scope) -> None:
         top, left, bottom, right = step.pads
         shape = (n, h + top + bottom - step.kernel[0] + 1, w + left + right - step.kernel[1] + 1, c)
         name = scope.inner(f"stage{i}", shape)
-        scope.nodes.append(Node(f"{scope.node.name}@stage{i}", MaxPool(step), (source,), (name,), scope.node.sources))
+        scope.nodes.append(Node(step_name(scope.node.name, f"stage{i}"), MaxPool(step), (source,), (name,), scope.node.sources))
         source = name
     return scope.emit(MaxPool(chain[-1]), (source,), "nhwc")
 
