@@ -56,6 +56,9 @@ class Model:
     def array(self, said: dict[str, Any]) -> np.ndarray:
         dtype, shape, pieces = said["array"]
         data = b"".join(self.block(block)[first : first + size] for block, first, size in pieces)
+        if dtype == "int4":
+            halves = [half - 16 if half > 7 else half for byte in data for half in (byte & 15, byte >> 4)]
+            return np.array(halves[: int(np.prod(shape))], np.int8).reshape(shape)
         return np.frombuffer(data, np.dtype(dtype).newbyteorder("<")).reshape(shape)
 
 

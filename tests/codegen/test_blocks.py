@@ -36,6 +36,33 @@ def test_tiles_with_parameters_behind_them() -> None:
     assert blocks[-1] == b""
 
 
+def packed(codes: np.ndarray) -> bytes:
+    pairs = codes.reshape(-1, 2).astype(np.uint8) & 15
+    return (pairs[:, 0] | pairs[:, 1] << 4).tobytes()
+
+
+@pytest.mark.parametrize("shape", [(8, 3, 3, 16), (3, 5, 7), (1,), (0, 4)])
+def test_codes_of_4_bits_are_two_a_byte(shape: tuple[int, ...]) -> None:
+    array = np.random.default_rng(0).integers(-8, 8, shape).astype(np.int8)
+    writer = BlockWriter()
+    said = writer.array(array, narrow=True)
+    found = BlockReader(writer.blocks()).array(said)
+    assert said[:2] == ["int4", list(shape)] and sum(map(len, writer.blocks())) == -(-array.size // 2)
+    assert found.dtype == np.int8 and np.array_equal(found, array)
+    with pytest.raises(ValueError, match="array of 'int4'"):
+        BlockReader(writer.blocks()).array(["int4", [*shape, 3], said[2]] if array.size else ["int4", [3], said[2]])
+
+
+def test_codes_of_4_bits_are_pieces_of_what_programs_load() -> None:
+    array = np.random.default_rng(0).integers(-8, 8, (8, 3, 3, 16)).astype(np.int8)
+    writer = BlockWriter()
+    for i in range(0, 8, 4):
+        writer.block(packed(array[i : i + 4]) + bytes([i]) * 32)
+    said = writer.array(array, narrow=True)
+    assert said[2] == [[0, 0, 288], [1, 0, 288]] and writer.blocks()[-1] == b""
+    assert np.array_equal(BlockReader(writer.blocks()).array(said), array)
+
+
 def test_parameters_that_happen_to_go_on_like_the_weights() -> None:
     """Three bytes behind the first tile are what the next tile begins with: the next is found all the same."""
     array = weights(0, (4, 512))

@@ -115,12 +115,13 @@ def test_constants_of_two_regions_are_stored_once(tmp_path: Path) -> None:
     assert sorted(piece[0] for a in arrays for piece in a[2]) == [block, len(told.header["blocks"]) - 1]
 
 
-def test_weights_are_stored_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("machine", "kind", "size_bytes"), [("edge16", "int8", 576), ("wide32_w4a16", "int4", 288)])
+def test_weights_are_stored_once(machine: str, kind: str, size_bytes: int, tmp_path: Path) -> None:
     """Those of the graph are pieces of the blocks that the program loads, up to the parameters behind each tile's."""
-    told = read(compiled(tmp_path, CONVOLUTIONS, "edge16").data)
-    _, shape, pieces = told.graph()["constants"]["Conv_0.weights"]["array"]
+    told = read(compiled(tmp_path, CONVOLUTIONS, machine).data)
+    dtype, shape, pieces = told.graph()["constants"]["Conv_0.weights"]["array"]
     blocks = [block for _, block in told.entry["segments"][0]["constants"]]
-    assert (shape, sum(size for *_, size in pieces)) == ([8, 3, 3, 8], 576)
+    assert (dtype, shape, sum(size for *_, size in pieces)) == (kind, [8, 3, 3, 8], size_bytes)
     assert {block for block, *_ in pieces} <= set(blocks)
 
 

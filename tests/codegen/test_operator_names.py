@@ -71,7 +71,7 @@ def test_an_operator_of_no_file_of_the_project_is_not_written() -> None:
     stranger = operator("Stranger", NAME="Stranger", VERSION=1)
     graph = Graph("g", (Node("n", stranger(), ("x",), ("y",)),), (), (), {}, {})
     with pytest.raises(InternalError, match=r"node n: Stranger is no integer operator of toolchain\.ops"):
-        graph_to_text(graph, lambda _: None)
+        graph_to_text(graph, lambda *_: None)
 
 
 @pytest.mark.parametrize("moved", [IntegerConvolution, Requant])

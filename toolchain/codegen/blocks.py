@@ -15,14 +15,22 @@ from typing import Any
 
 import numpy as np
 
+from quant.fixed_point.core.codes import CodeType
 from toolchain.codegen.pieces import Index
 from toolchain.machine import memory_type
+from toolchain.ops.kit.requants import pack_weights
 
 Pieces = list[list[int]]  # block, first byte and bytes of each
+_NARROW = "int4"  # of arrays, two a byte; no type of numpy's
 _KEY_BYTES = 32  # by which a block is found that an array may go on in
 _LEAST_SHARED_BYTES = 256  # a shorter piece costs as much to name as to store
 _CHOICES = 8  # blocks of the same first bytes that are compared
 _MOST_TOO_FAR = 64  # bytes by which what follows in a block may happen to be what follows in the array
+
+
+def _halves(pairs: np.ndarray, count: int) -> np.ndarray:
+    """int8[pairs] -> int8[count] of 4 bits each, the low half of a byte first."""
+    return np.stack((np.left_shift(pairs, 4) >> 4, pairs >> 4), axis=-1).reshape(-1)[:count]
 
 
 class BlockWriter:
@@ -64,10 +72,11 @@ class BlockWriter:
             self._pieced[data] = pieces
         return self._pieced[data]
 
-    def array(self, value: np.ndarray) -> list[Any]:
-        """[type, shape, pieces]: each piece is [block, first byte, bytes]."""
+    def array(self, value: np.ndarray, narrow: bool = False) -> list[Any]:
+        """[type, shape, pieces]: each piece is [block, first byte, bytes]. narrow: codes of 4 bits, which are stored as programs
+        have them, two a byte, so that they can be pieces of what these load."""
         little = np.ascontiguousarray(value).astype(memory_type(value.dtype), copy=False)
-        raw = little.reshape(-1).view(np.uint8)
+        raw = np.frombuffer(pack_weights(little.reshape(1, -1), CodeType.INT4), np.uint8) if narrow else _bytes(little)
         digest = hashlib.sha256(raw.data).digest()
         reusable = self._reusable.get(digest)
         if reusable:
@@ -75,7 +84,7 @@ class BlockWriter:
         else:
             pieces = self._shared(raw) or [self._stored(raw)]
             self._arrays.setdefault(digest, []).append(pieces)
-        return [value.dtype.name, list(value.shape), pieces]
+        return [_NARROW if narrow else value.dtype.name, list(value.shape), pieces]
 
     def blocks(self) -> list[bytes]:
         return [*self._blocks, bytes(self._rest)]
@@ -140,6 +149,10 @@ class BlockWriter:
         return self._starting
 
 
+def _bytes(value: np.ndarray) -> np.ndarray:
+    return value.reshape(-1).view(np.uint8)
+
+
 def _same(raw: np.ndarray, block: bytes) -> int:
     """How many bytes both begin with."""
     size = min(raw.size, len(block))
@@ -149,7 +162,8 @@ def _same(raw: np.ndarray, block: bytes) -> int:
 
 
 class BlockReader:
-    """The blocks of a file. All arrays together have no more bytes than they: no file unpacks to more than it holds."""
+    """The blocks of a file. All arrays together have no more bytes than they: no file unpacks to more than it holds, or twice
+    that, of codes of 4 bits."""
 
     def __init__(self, blocks: Sequence[bytes]):
         self._blocks = blocks
@@ -167,15 +181,18 @@ class BlockReader:
     def array(self, said: Any) -> np.ndarray:
         """The inverse of `BlockWriter.array`. Raises ValueError."""
         dtype, shape, pieces = said
-        kind, count = np.dtype(dtype), math.prod(shape)
-        size_bytes = sum(size for _, _, size in pieces)
-        if kind.kind not in "biuf" or kind.name != dtype or min(shape, default=0) < 0 or count * kind.itemsize != size_bytes:
+        narrow = dtype == _NARROW
+        kind, count = np.dtype(np.int8 if narrow else dtype), math.prod(shape)
+        size_bytes, wanted = sum(size for _, _, size in pieces), -(-count // 2) if narrow else count * kind.itemsize
+        if kind.kind not in "biuf" or (kind.name != dtype and not narrow) or min(shape, default=0) < 0 or wanted != size_bytes:
             raise ValueError(f"array of {dtype!r:.20} {shape!r:.40} in {size_bytes!r:.20} bytes")
         parts = [self._piece(*piece) for piece in pieces]
         self._left -= size_bytes
         if self._left < 0:
             raise ValueError(f"its arrays have more bytes together than the {self._size_bytes} of the blocks")
         raw = parts[0] if len(parts) == 1 else b"".join(parts)
+        if narrow:
+            return _halves(np.frombuffer(raw, np.int8), count).reshape(shape)
         return np.frombuffer(raw, memory_type(kind)).astype(kind).reshape(shape)
 
     def _piece(self, block: int, start: int, size: int) -> memoryview:

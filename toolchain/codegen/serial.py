@@ -11,6 +11,7 @@ import numpy as np
 from toolchain.codegen.forms import packed, records, unpacked, unpacked_fields
 from toolchain.errors import InternalError, NewerFileError, ProgramError, ToolchainError
 from toolchain.ir.graph import INNER, Graph, Node, Origin, TensorType
+from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.kit.operator import NpuOp
 from toolchain.ops.kit.registry import INTEGER_OPERATORS
 
@@ -21,13 +22,20 @@ for _operator in INTEGER_OPERATORS.values():
     records(_operator)  # what no file can hold is said at import
 
 
-def graph_to_text(graph: Graph, array: Callable[[np.ndarray], Any]) -> str:
-    """Of a graph whose nodes are integer operators. array: puts an array's bytes away and says where. Deterministic."""
+def graph_to_text(graph: Graph, array: Callable[[np.ndarray, bool], Any]) -> str:
+    """Of a graph whose nodes are integer operators. array: puts an array's bytes away and says where; true of weights of 4 bits.
+    Deterministic."""
+    narrow = {n.inputs[1] for n in graph.nodes if isinstance(n.op, IntegerConvolution) and n.op.weight_type.bits == 4}
+
+    def wide(value: np.ndarray) -> Any:
+        return array(value, False)
+
     body = {
         "name": graph.name,
-        "nodes": [_packed_node(n, array) for n in graph.nodes],
-        "types": {n: packed(t, array) for n, t in graph.types.items()},
-        "constants": {n: packed(c, array) for n, c in sorted(graph.constants.items())},  # the order of their bytes in the file
+        "nodes": [_packed_node(n, wide) for n in graph.nodes],
+        "types": {n: packed(t, wide) for n, t in graph.types.items()},
+        # in the order of their bytes in the file
+        "constants": {n: {"array": array(c, n in narrow)} for n, c in sorted(graph.constants.items())},
         "origins": {n: list(origin) for n, origin in graph.origins.items()},
     }
     return json.dumps(body, sort_keys=True, separators=(",", ":"))
