@@ -12,12 +12,13 @@ from quant.fixed_point.core.requant import make_requant
 from quant.fixed_point.core.rounding import Rounding
 from quant.fixed_point.kit.draw import Array, CaseDraw, Contents, Drawn, into_range, requant_values
 from quant.fixed_point.kit.nonlinear import nonlinear_cases
+from quant.fixed_point.kit.ties import tie_cases
 
 
 def draw_cases(numerics: Numerics, contents: Contents, seed: int) -> Drawn:
     """(name, op, inputs, parameters) of every case. A requantization stands as `requant_values` under its own name."""
     w = CaseDraw(numerics, contents, seed)
-    for cases in (_requantize_cases, _product_cases, _elementwise_cases, _window_cases, nonlinear_cases):
+    for cases in (_requantize_cases, _product_cases, _elementwise_cases, _window_cases, nonlinear_cases, tie_cases):
         yield from (case for case in cases(w) if case[1] in contents.operators)
 
 

@@ -43,7 +43,7 @@ OPERATORS = (
 )
 # Operators whose requantizations round as another operation does, by the name it has in `Numerics.per_op`.
 _ROUNDED_AS = {"conv2d": "convolution", "conv_transpose2d": "convolution", "matmul": "matrix_product"}
-_INT32 = (-(1 << 31), (1 << 31) - 1)
+INT32 = (-(1 << 31), (1 << 31) - 1)
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class CaseDraw:
         zero = 0 if wide else self.zero() if zero_point is None else zero_point
         if relu and not self.n.symmetric_activations:
             zero = self.low + (zero - self.low) // 4
-        low, high = _INT32 if wide else (max(self.low, zero) if relu else self.low, self.high)
+        low, high = INT32 if wide else (max(self.low, zero) if relu else self.low, self.high)
         width = 4 if self.n.activation is CodeType.INT4 and not wide else None
         scale = into_range(real * spread, self.n.scale)
         return make_requant(

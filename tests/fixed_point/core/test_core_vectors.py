@@ -205,3 +205,20 @@ def test_pairs_by_exact_arithmetic(op: str) -> None:
             left, right = (by_fractions(p[k], v << 20) for k, v in (("a_requant", a), ("b_requant", b)))
             got = by_fractions(p["requant"], left + right if op == "add" else left - right)
         assert got == want, (a, b)
+
+
+@pytest.mark.parametrize("op", ["add", "sub", "mul"])
+def test_ties_in_float32_tell_the_order_of_its_steps(op: str, tmp_path: Path) -> None:
+    """Rounding the exact sum or product once gives other codes, and so does a sum with its operands exchanged."""
+    write_vectors(tmp_path / "kit", MACHINES["onnx"])
+    (case,) = (c for c in read_vectors(tmp_path / "kit") if c.name == f"{op}_ties")
+    p, (a, b) = case.parameters, (case.inputs["a"], case.inputs["b"])
+    left, right, y = a.astype(np.float64) - p["a_zero_point"], b.astype(np.float64) - p["b_zero_point"], p["requant"]
+    real = left * right / 80 if op == "mul" else left / 6 + (-right if op == "sub" else right) / 3
+    exact_codes = np.clip(np.rint(real) + y["zero_point"], y["low"], y["high"])
+    assert np.abs(case.expected - exact_codes).max() == 1
+    assert (case.expected != exact_codes).sum() > 100
+    if op == "add":
+        swapped = {"a_requant": p["b_requant"], "b_requant": p["a_requant"]}
+        swapped |= {"a_zero_point": p["b_zero_point"], "b_zero_point": p["a_zero_point"]}
+        assert (replay("add", {"a": b, "b": a}, p | swapped) != case.expected).sum() > 10
