@@ -182,7 +182,8 @@ def _numerics(draw: Any, numerics: dict[str, Any]) -> None:
     numerics["per_op"] = {}
     numerics["overflow"] = draw(st.sampled_from(["saturate", "saturate", "wrap"]))
     if kind == "multiplier":
-        bits = draw(st.sampled_from([8, 15, 24, 31]) if not wide else st.sampled_from([25, 31]))
+        mixed = len({codes.bits for codes in types}) > 1  # 8 bits do not take codes of 8 bits to 16
+        bits = draw(st.sampled_from([25, 31] if wide else [15, 24, 31] if mixed else [8, 15, 24, 31]))
         numerics["scale"] = {"kind": "multiplier", "multiplier_bits": bits, "shift_min": 0, "shift_max": 62}
         numerics["rounding"] = draw(st.sampled_from(_MULTIPLIER))
         for operation in ("add", "average_pool", "mul"):

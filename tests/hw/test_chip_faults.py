@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from machine_files import line_of, write_changed
 
@@ -376,7 +378,7 @@ WIDE = ("  activation: int8\n", "  activation: int8\n  more_activations: [int32]
             ("multiplier_bits: 31,", "multiplier_bits: 15,"),
             "scale: {kind",
             "numerics.scale: the largest scale, by multiplier_bits and shift_min, is 32767; int8 codes become int32 "
-            "(more_activations) by up to 16777216",
+            "(more_activations) by up to 16909321",
         ),
         (
             ("      rescale: {lanes: 16, startup: 8}\n", ""),
@@ -462,3 +464,27 @@ def test_no_such_name():
 def test_a_chip_loads_without_its_instruction_table(tmp_path):
     write_changed(tmp_path, "edge16.yaml", [("isa/descriptors1024.yaml", "isa/none.yaml")])
     assert load_chip("mine.yaml").isa.file == "isa/none.yaml"
+
+
+COARSE = "the largest scale, by multiplier_bits and shift_min, is 255; int8 codes become int16 (more_activations) by up to 259"
+
+
+@pytest.mark.parametrize(("bits", "said"), [(8, f"numerics.scale: {COARSE}"), (9, None)])
+def test_scales_take_codes_of_8_bits_to_16(bits: int, said: str | None, tmp_path: Path) -> None:
+    """Of the same range, 32,767 over 127."""
+    mixed = [
+        ("  activation: int8\n", "  activation: int8\n  more_activations: [int16]\n"),
+        ("multiplier_bits: 31,", f"multiplier_bits: {bits},"),
+        ("  table: {entries: 256}\n", "  table: {entries: 256, interpolation: tosa}\n"),
+        (
+            "      - {activation: int8, weight: int8}\n",
+            "      - {activation: int8, weight: int8}\n      - {activation: int16, weight: int8}\n",
+        ),
+    ]
+    write_changed(tmp_path, "edge16.yaml", mixed)
+    if said is None:
+        assert load_chip(str(tmp_path / "mine.yaml")).numerics.scale.multiplier_bits == bits
+        return
+    with pytest.raises(ConfigError) as caught:
+        load_chip(str(tmp_path / "mine.yaml"))
+    assert [fault.partition(": ")[2] for fault in caught.value.faults] == [said]

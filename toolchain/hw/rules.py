@@ -34,7 +34,15 @@ _ROUNDINGS = {
 def broken_rules(chip: Chip) -> list[Broken]:
     """Every rule that `chip` breaks, as (path of the value, reason)."""
     found = [*_maps(chip), *_memories(chip), *_arrays(chip), *broken_accumulators(chip), *broken_groups(chip)]
-    found += [*_units(chip), *_numerics(chip), *_wide(chip), *_functions(chip), *_control(chip), *broken_layout(chip)]
+    found += [
+        *_units(chip),
+        *_numerics(chip),
+        *_between_types(chip),
+        *_wide(chip),
+        *_functions(chip),
+        *_control(chip),
+        *broken_layout(chip),
+    ]
     return found or [*_sync(chip), *unused_groups(chip)] or [*narrow_scales(chip)]
 
 
@@ -235,6 +243,18 @@ def _functions(chip: Chip) -> Iterator[Broken]:
             yield ("engines", name, "functions", "softmax"), f"{reason}; leave it out, or have int16 activations"
 
 
+def _between_types(chip: Chip) -> Iterator[Broken]:
+    """Codes of few bits become those of many by the quotient of their largest ones, where both have the same range."""
+    scale = chip.numerics_keys.scale
+    if not (-31 if scale.kind == "pow2" else 0) <= scale.shift_min <= scale.shift_max:
+        return  # said already
+    narrowest, widest = (choose(chip.code_types, key=lambda t: t.bits) for choose in (min, max))
+    least = -(-((1 << widest.bits - 1) - 1) // ((1 << narrowest.bits - 1) - 1))
+    if chip.numerics.scale.extremes[1] < least:
+        said = f"the largest scale, by multiplier_bits and shift_min, is {chip.numerics.scale.extremes[1]:.0f}"
+        yield ("numerics", "scale"), f"{said}; {narrowest} codes become {widest} (more_activations) by up to {least}"
+
+
 def _wide(chip: Chip) -> Iterator[Broken]:
     """What wide codes need: to be made of narrower ones and given to them, and products of all their bits."""
     numerics = chip.numerics_keys
@@ -246,11 +266,6 @@ def _wide(chip: Chip) -> Iterator[Broken]:
         path: KeyPath = ("numerics", "more_activations", i - 1)
         if "rescale" not in chip.functions:
             yield path, f"{codes} is rescaled to and from other types, and {chip.key('vector')}.functions has no rescale"
-        narrowest, scale = min(chip.operand_types, key=lambda t: t.bits), numerics.scale
-        least, lowest = 2 ** (codes.bits - narrowest.bits), -31 if scale.kind == "pow2" else 0
-        if lowest <= scale.shift_min <= scale.shift_max and chip.numerics.scale.extremes[1] < least:
-            said = f"the largest scale, by multiplier_bits and shift_min, is {chip.numerics.scale.extremes[1]:.0f}"
-            yield ("numerics", "scale"), f"{said}; {narrowest} codes become {codes} (more_activations) by up to {least}"
         for key, rule in rules:
             if rule == "fp32_rne":
                 yield key, f"fp32_rne keeps 24 bits of a code; {codes} has {codes.bits} (numerics.more_activations)"
