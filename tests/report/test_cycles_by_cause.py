@@ -13,7 +13,8 @@ from onnx import helper, numpy_helper
 
 from simulator import Cause
 from toolchain.api import Build, BuildOptions, build
-from toolchain.report.text import attribution_text, layers_text
+from toolchain.report.spent_text import attribution_text
+from toolchain.report.text import layers_text
 from toolchain.report.trace import trace_json
 from toolchain.runtime import Session, random_feeds
 

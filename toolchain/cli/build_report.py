@@ -25,12 +25,13 @@ def _shapes(built: Build) -> str:
 
 
 def _report(built: Build, explain: bool) -> str:
-    from toolchain.report import text
+    from toolchain.report import spent_text, text
 
     sections = [
         text.layers_text(built.figures),
         text.totals_text(built.figures),
-        text.attribution_text(built.figures),
+        spent_text.attribution_text(built.figures),
+        spent_text.traffic_text(built.figures),
         text.fallbacks_text(built.figures),
         text.repair_text(built.figures),
         text.fidelity_text(built.figures, "outputs", "outputs"),

@@ -202,7 +202,7 @@ def _figures(session: Session, run: Run, timed: bool) -> dict[str, Any]:
 
 def _report(session: Session, run: Run, figures: dict) -> str:
     from toolchain.errors import counted
-    from toolchain.report import text
+    from toolchain.report import spent_text, text
 
     timed = "cycles" in figures
     sections = [
@@ -210,7 +210,8 @@ def _report(session: Session, run: Run, figures: dict) -> str:
         text.totals_text(figures)
         if timed
         else f"{figures['name']} on {figures['machine']}: no cycles, the backend gives no times",
-        text.attribution_text(figures) if timed else "",
+        spent_text.attribution_text(figures) if timed else "",
+        spent_text.traffic_text(figures) if timed else "",
         text.fallbacks_text(figures),
         "ran: " + ", ".join(f"{counted(len(s.nodes), 'node')} on {s.where}" for s in run.segments),
     ]

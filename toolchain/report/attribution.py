@@ -8,13 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from simulator import Attribution, Simulation, attributed, by_reason
+from simulator import COMPUTING, Attribution, Cause, Simulation, attributed, by_reason
 from toolchain.codegen import Container, Region
 from toolchain.hw.chip import Chip
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.kit.operator import Layer
 from toolchain.report.windows import windows
 
+CAUSES = {
+    Cause.USEFUL: "useful",
+    Cause.FILL_DRAIN: "fill and drain",
+    Cause.PARTIAL_FOLDS: "partial folds",
+    Cause.OUTPUT_PATH: "output path",
+    Cause.MEMORY: "",  # by their names
+    Cause.SIGNAL: "signal of",
+    Cause.QUEUE: "queue",
+    Cause.DISPATCH: "dispatch",
+    Cause.NOTHING: "nothing to do",
+}
 Spent = dict[str, dict[str, Any]]  # cycles by cause, of each unit by its name
 
 
@@ -66,3 +77,19 @@ def most_macs(container: Container) -> dict[str, int]:
     graph, chip = container.graph, container.machine.chip
     convolutions = [(n, n.op) for n in graph.nodes if isinstance(n.op, IntegerConvolution)]
     return {n.name: op.macs(Layer(n, graph.types, graph.constants, chip)) for n, op in convolutions}
+
+
+def most_lost(layer: Mapping[str, Any]) -> str:
+    """What kept the unit that did most for the layer longest, with its share of the layer's: `mac: fill and drain 48 %`."""
+    units: Mapping[str, Mapping[str, Any]] = layer["attribution"] or {}
+    if not units or not layer["cycles"]:
+        return "-"
+    unit = max(units, key=lambda name: sum(units[name].get(cause, 0) for cause in COMPUTING))
+    lost: dict[str, int] = {}
+    for cause, taken in units[unit].items():
+        if isinstance(taken, Mapping):
+            lost |= {f"{CAUSES[Cause(cause)]} {name}".strip(): cycles for name, cycles in taken.items()}
+        elif cause not in (Cause.USEFUL, Cause.NOTHING):
+            lost[CAUSES[Cause(cause)]] = taken
+    most = max(lost, key=lost.__getitem__, default=None)
+    return "-" if most is None else f"{unit}: {most} {100 * lost[most] / layer['cycles']:.0f} %"

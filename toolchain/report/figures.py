@@ -17,6 +17,7 @@ from toolchain.machine import Signal, Wait
 from toolchain.report.attribution import RegionAttribution, most_macs, network_attribution, region_attribution
 from toolchain.report.host import host_figures
 from toolchain.report.layer_types import types_by_layer
+from toolchain.report.traffic import moved, together, traffic_figures
 from toolchain.report.windows import layer_cycles
 
 
@@ -38,7 +39,7 @@ def run_figures(container: Container, simulations: Sequence[Simulation | None]) 
     read_bytes, write_bytes = sum(r for r, _ in compulsory), sum(w for _, w in compulsory)
     busy = _busy([r for _, r in regions])
     used = [unit for unit in chip.of_kind("mac_array") if busy.get(unit.name)]
-    peak = chip.peak_macs(used)
+    peak, word_bytes = chip.peak_macs(used), container.machine.isa.word_bytes
     return {
         "name": container.name,
         "machine": chip.name,
@@ -58,6 +59,7 @@ def run_figures(container: Container, simulations: Sequence[Simulation | None]) 
         "buffers": _buffers(chip, [region for region, _ in regions]),
         "busy_cycles": busy,
         "attribution": network_attribution(chip, causes),
+        **traffic_figures(chip, word_bytes, together([moved(region, run) for region, run in regions], chip)),
         "used_arrays": [unit.name for unit in used],
         "idle_arrays": [unit.name for unit in chip.workers("mac_array") if unit not in used],
         "arrays_overlap": _arrays_overlap(chip, [r for _, r in regions]),
@@ -160,7 +162,7 @@ def _layers(
             macs[layer] += simulation.op_macs[index]
     macs = np.array([min(int(n), most.get(info.name, int(n))) for n, info in zip(macs, region.layers)], np.int64)
     types = types_by_layer(container.graph)
-    cycles = layer_cycles(region, simulation)
+    cycles, traffic = layer_cycles(region, simulation), moved(region, simulation)
     rows = []
     for layer, info in enumerate(region.layers):
         rows.append(
@@ -176,6 +178,7 @@ def _layers(
                 "operations": places.get(layer),
                 **types[info.name].as_json(),
                 "attribution": None if causes is None else causes.layers[layer],
+                **traffic_figures(container.machine.chip, container.machine.isa.word_bytes, traffic, layer),
             }
         )
     return rows

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from simulator import COMPUTING, Cause
 from toolchain.errors import counted
+from toolchain.report.attribution import most_lost
 from toolchain.report.layer_types import types_text
 
 RANDOM: Final = "random inputs"  # what a build is judged on without data
@@ -44,13 +44,20 @@ def layers_text(figures: Mapping[str, Any]) -> str:
             layer["engine"],
             f"{layer['cycles']:,}",
             f"{layer['macs']:,}",
+            f"{_dram_bytes(layer):,}",
             f"{100 * layer['macs'] / (layer['cycles'] * peak):.1f} %" if layer["cycles"] > 0 and peak else "-",
             layer["bound_by"],
-            _most_lost(layer),
+            most_lost(layer),
         )
         for layer in figures["layers"]
     ]
-    return table(("layer", "operator", "engine", "cycles", "MACs", "MAC use", "bound by", "most lost to"), rows, (3, 4, 5))
+    heads = ("layer", "operator", "engine", "cycles", "MACs", "DRAM bytes", "MAC use", "bound by", "most lost to")
+    return table(heads, rows, (3, 4, 5, 6))
+
+
+def _dram_bytes(layer: Mapping[str, Any]) -> int:
+    moved = layer["traffic"].get("dram", {})
+    return moved.get("read_bytes", 0) + moved.get("write_bytes", 0)
 
 
 def totals_text(figures: Mapping[str, Any]) -> str:
@@ -106,60 +113,6 @@ def _units(figures: Mapping[str, Any]) -> str:
     if figures["arrays_overlap"]:
         said.insert(0, f"two or more arrays at once in {100 * figures['arrays_overlap']:.1f} % of array time")
     return "".join(f"\n{line}" for line in said)
-
-
-_CAUSES = {
-    Cause.USEFUL: "useful",
-    Cause.FILL_DRAIN: "fill and drain",
-    Cause.PARTIAL_FOLDS: "partial folds",
-    Cause.OUTPUT_PATH: "output path",
-    Cause.MEMORY: "",  # by their names
-    Cause.SIGNAL: "signal of",
-    Cause.QUEUE: "queue",
-    Cause.DISPATCH: "dispatch",
-    Cause.NOTHING: "nothing to do",
-}
-
-
-def attribution_text(figures: Mapping[str, Any]) -> str:
-    """Shares of all cycles, each unit's sum to 100 %; causes that no unit has are left out. Of signals, with the unit waited for
-    longest. Empty where the causes are not known."""
-    if not figures["attribution"] or not figures["cycles"]:
-        return ""
-    units: Mapping[str, Mapping[str, Any]] = figures["attribution"]
-    memories = sorted({name for spent in units.values() for name in spent.get(Cause.MEMORY, {})})
-    columns = [
-        (cause, name)
-        for cause in Cause
-        for name in (memories if cause is Cause.MEMORY else [""])
-        if any(spent.get(cause) for spent in units.values())
-    ]
-    rows = [(unit, *(_share(spent, cause, name, figures["cycles"]) for cause, name in columns)) for unit, spent in units.items()]
-    heads = ("unit", *(name or _CAUSES[cause] for cause, name in columns))
-    return "% of cycles, by cause\n" + table(heads, rows, range(1, len(heads)))
-
-
-def _share(spent: Mapping[str, Any], cause: Cause, name: str, cycles: int) -> str:
-    found = spent.get(cause, 0)
-    if cause is Cause.SIGNAL and found:
-        return f"{100 * sum(found.values()) / cycles:.1f} {max(found, key=found.__getitem__)}"
-    taken = found.get(name, 0) if isinstance(found, Mapping) else found
-    return f"{100 * taken / cycles:.1f}" if taken else "-"
-
-
-def _most_lost(layer: Mapping[str, Any]) -> str:
-    units: Mapping[str, Mapping[str, Any]] = layer["attribution"] or {}
-    if not units or not layer["cycles"]:
-        return "-"
-    unit = max(units, key=lambda name: sum(units[name].get(cause, 0) for cause in COMPUTING))
-    lost: dict[str, int] = {}
-    for cause, taken in units[unit].items():
-        if isinstance(taken, Mapping):
-            lost |= {f"{_CAUSES[Cause(cause)]} {name}".strip(): cycles for name, cycles in taken.items()}
-        elif cause not in (Cause.USEFUL, Cause.NOTHING):
-            lost[_CAUSES[Cause(cause)]] = taken
-    most = max(lost, key=lost.__getitem__, default=None)
-    return "-" if most is None else f"{unit}: {most} {100 * lost[most] / layer['cycles']:.0f} %"
 
 
 def _left_out(host: Mapping[str, Any]) -> str:

@@ -1,0 +1,67 @@
+"""Bytes that a program moves and reads as instructions, and the energy of both, of the network and of each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from simulator import Simulation
+from toolchain.codegen import Region
+from toolchain.hw.chip import Chip
+from toolchain.machine import Space
+from toolchain.machine.traffic import Traffic
+
+
+class Moved(NamedTuple):
+    """What each layer's operations do, those of no layer with the last: int64[layer]; bytes int64[layer, memory, kind], kinds as
+    in `Traffic`. macs: products that arrays do, those by zeros too. words: instruction words that the front end reads."""
+
+    bytes: np.ndarray
+    macs: np.ndarray
+    words: np.ndarray
+
+
+def moved(region: Region, run: Simulation) -> Moved:
+    """Of a region."""
+    flow, count, wanted = run.flow, max(1, len(region.layers)), run.wanted
+    owners = np.array([region.layer_of(flow, i) for i in range(len(flow))], np.int64) % count  # -1, none: the last
+    kinds = (wanted.read_bytes, wanted.write_bytes, wanted.read_burst_bytes, wanted.write_burst_bytes)
+    found = Moved(np.zeros((count, len(wanted.read_bytes), len(kinds)), np.int64), *np.zeros((2, count), np.int64))
+    for kind, column in enumerate(kinds):
+        np.add.at(found.bytes[:, :, kind], owners, column.T)
+    np.add.at(found.macs, owners, wanted.macs)
+    np.add.at(found.words, owners, np.array(flow.words, np.int64))
+    return found
+
+
+def together(regions: Sequence[Moved], chip: Chip) -> Moved:
+    """What all layers of all regions do, as one layer; nothing where there is none."""
+    nothing = Moved(np.zeros((1, len(chip.spaces), len(Traffic._fields) - 1), np.int64), *np.zeros((2, 1), np.int64))
+    return Moved(*(np.concatenate(parts).sum(axis=0, keepdims=True) for parts in zip(nothing, *regions)))
+
+
+def traffic_figures(chip: Chip, word_bytes: int, found: Moved, layer: int = 0) -> dict[str, Any]:
+    """Of one layer; memories of no bytes are left out. energy_pj: None where the machine does not say what a byte takes."""
+    kinds = Traffic._fields[1:]
+    by_memory = zip(chip.spaces, found.bytes[layer].tolist())
+    return {
+        "traffic": {space.name: dict(zip(kinds, sizes)) for space, sizes in by_memory if any(sizes)},
+        "program_bytes": int(found.words[layer]) * word_bytes,
+        "energy_pj": _energy(chip, found, layer),
+    }
+
+
+def _energy(chip: Chip, found: Moved, layer: int) -> dict[str, float] | None:
+    """By the machine's `energy`: of products that arrays do, and of bytes as the memories are charged."""
+    if chip.energy is None:
+        return None
+    charged = found.bytes[layer, :, 2:].sum(axis=1)
+    dram, all_bytes = int(charged[Space.DRAM]), int(charged.sum())
+    spent = {
+        "macs": chip.energy.pj_per_mac * int(found.macs[layer]),
+        "on_chip": chip.energy.pj_per_sram_byte * (all_bytes - dram),
+        "dram": chip.energy.pj_per_dram_byte * dram,
+    }
+    return {**spent, "total": sum(spent.values())}
