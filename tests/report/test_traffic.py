@@ -50,6 +50,16 @@ def test_layers_sum_to_the_network(built: Build) -> None:
         assert sum(layer["energy_pj"][part] for layer in figures["layers"]) == pytest.approx(energy)
 
 
+def test_each_layer_has_what_its_own_operations_do(built: Build, machine: Machine) -> None:
+    energy = machine.chip.energy
+    assert energy is not None
+    layers = {layer["name"]: layer for layer in built.figures["layers"]}
+    products = {"one": 24 * 64 * 96, "two": 24 * 96 * 33}
+    for name, macs in products.items():
+        assert layers[name]["energy_pj"]["macs"] == pytest.approx(energy.pj_per_mac * macs)
+        assert layers[name]["traffic"]["dram"]["read_bytes"] >= 96 * 33 / 2 and layers[name]["program_bytes"] > 0
+
+
 def test_the_network_s_bytes_are_those_of_the_run_and_of_its_program(built: Build, machine: Machine) -> None:
     """Without repeats each instruction is read once."""
     figures, run = built.figures, Session(built.data).run_detailed(random_feeds(built.container.inputs)).segments[0].simulation

@@ -252,6 +252,8 @@ def laws(chip: Chip, done: Simulation) -> None:
         took, lasts = spans.op, np.append(spans.first[1:], done.cycles)
         own = (took >= 0) & (spans.first >= done.start[took])
         assert (lasts[own] <= ends[took[own]]).all()
+        busy = own & np.array([not isinstance(done.flow[op], Signal | Wait) for op in took])
+        assert (lasts - spans.first)[busy].sum() == done.busy_cycles[unit]
         assert not (np.isin(spans.reason[~own], computing)).any()
 
 
