@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from toolchain.ops.kit.operator import FloatOp, QuantScope, clamp_codes
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
 from toolchain.ops.kit.window import pair_of
-from toolchain.ops.pool.geometry import Geometry, Pair, window_counts
+from toolchain.ops.pool.geometry import Geometry, Pads, Pair, window_counts
 from toolchain.ops.pool.integer import IntegerAveragePool, IntegerMaxPool
 
 Bounds = tuple[float | None, float | None]
@@ -134,7 +135,8 @@ class AveragePool(FloatOp):
 def split_max_pool(geometry: Geometry, limit: Pair) -> list[Geometry] | None:
     """A large max pool as a chain of small ones: max over k is max over k2 of max over k1, k1 + k2 - 1 = k.
 
-    All but the last have stride 1; the first carries the padding. None where dilation stands in the way.
+    All but the last have stride 1. Each takes the padding that its window reaches, less than its kernel, before the next has any:
+    what lies beyond a stage that took it whole is padding alone. None where dilation stands in the way.
     """
     if geometry.dilations != (1, 1) or min(limit) < 2:
         return None
@@ -145,8 +147,18 @@ def split_max_pool(geometry: Geometry, limit: Pair) -> list[Geometry] | None:
         chain.append(Geometry(step, (1, 1), (0, 0, 0, 0)))
         kh, kw = kh - step[0] + 1, kw - step[1] + 1
     chain.append(Geometry((kh, kw), geometry.strides, (0, 0, 0, 0)))
-    chain[0] = replace(chain[0], pads=geometry.pads)
-    return chain
+    return _padded(chain, geometry.pads)
+
+
+def _padded(chain: Sequence[Geometry], pads: Pads) -> list[Geometry]:
+    """The chain with these pads dealt out, what no window reaches to the first."""
+    left = list(pads)
+    taken: list[list[int]] = []
+    for step in chain:
+        taken.append([min(left[side], step.kernel[side % 2] - 1) for side in range(4)])
+        left = [rest - part for rest, part in zip(left, taken[-1])]
+    taken[0] = [part + rest for part, rest in zip(taken[0], left)]
+    return [replace(step, pads=(part[0], part[1], part[2], part[3])) for step, part in zip(chain, taken)]
 
 
 def mean_over_space(height: int, width: int, axes: tuple[int, ...]) -> AveragePool:
