@@ -12,9 +12,9 @@ from toolchain.ops.pool.geometry import Geometry
 from toolchain.ops.pool.rules import split_max_pool
 
 CASES = [
-    (kernel, limit, pads)
+    (kernel, limit, (top, left, bottom, right))
     for kernel, limit in (((1, 5), (2, 2)), ((5, 5), (3, 3)), ((4, 7), (2, 3)), ((13, 2), (4, 4)))
-    for pads in product(*({0, (kernel[side % 2] - 1) // 2, kernel[side % 2] - 1} for side in range(4)))
+    for top, left, bottom, right in product(*({0, (kernel[side % 2] - 1) // 2, kernel[side % 2] - 1} for side in range(4)))
 ]
 
 
