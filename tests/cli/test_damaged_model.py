@@ -130,7 +130,7 @@ def test_the_unchanged_file_seals_to_itself(data: bytes) -> None:
         (
             "entries.0.segments.0.ports.0.dtype",
             "object",
-            "header key entries.0.segments.0.ports.0.dtype: Input should be 'int8', 'uint8' or 'int16'",
+            "header key entries.0.segments.0.ports.0.dtype: Input should be 'int8', 'uint8', 'int16' or 'int32'",
         ),
         (
             "entries.0.segments.0.ports.0.scale",
