@@ -27,6 +27,11 @@ class ScaleKeys(Section):
     shift_min: Annotated[int, Field(ge=-31, le=62)] = 0  # below 0: a left shift, powers of two only
     shift_max: Annotated[int, Field(ge=0, le=62)] = 62
 
+    @property
+    def form(self) -> ScaleForm:
+        """The scales that there are. Raises FixedPointError where the shifts are none that a machine may have."""
+        return ScaleForm(self.kind, self.multiplier_bits, self.shift_min, self.shift_max)
+
 
 class TableKeys(Section):
     """How a non-linear function is computed: 256 entries for 8 bit, 513 interpolated entries for 16 bit."""
@@ -54,7 +59,6 @@ class NumericsKeys(Section):
 
 def described(keys: NumericsKeys, accumulator_bits: int, groups: GroupForm | None = None) -> Numerics:
     """The arithmetic of a machine with these keys and accumulators; groups: what its arrays have of them."""
-    scale = keys.scale
     return Numerics(
         activation=CodeType(keys.activation),
         more_activations=tuple(CodeType(name) for name in keys.more_activations),
@@ -62,7 +66,7 @@ def described(keys: NumericsKeys, accumulator_bits: int, groups: GroupForm | Non
         more_weights=tuple(CodeType(name) for name in keys.more_weights),
         symmetric_activations=keys.symmetric_activations,
         weights_per_channel=keys.weights_per_channel,
-        scale=ScaleForm(scale.kind, scale.multiplier_bits, scale.shift_min, scale.shift_max),
+        scale=keys.scale.form,
         rounding=keys.rounding,
         per_op={**keys.per_op},
         overflow=keys.overflow,

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from itertools import product
 
 from quant.fixed_point.core.codes import CodeType
-from quant.fixed_point.core.scale import ScaleForm
 from toolchain.bounds import SRAM_BYTES
 from toolchain.hw.accumulators import broken_accumulators
 from toolchain.hw.chip import Chip
@@ -251,7 +250,7 @@ def _between_types(chip: Chip) -> Iterator[Broken]:
         return  # said already
     narrowest, widest = (choose(chip.code_types, key=lambda t: t.bits) for choose in (min, max))
     least = -(-((1 << widest.bits - 1) - 1) // ((1 << narrowest.bits - 1) - 1))
-    largest = ScaleForm(scale.kind, scale.multiplier_bits, scale.shift_min, scale.shift_max).extremes[1]
+    largest = scale.form.extremes[1]
     if widest.bits > narrowest.bits and largest < least:
         said = f"the largest scale, by multiplier_bits and shift_min, is {largest:.0f}"
         yield ("numerics", "scale"), f"{said}; {narrowest} codes become {widest} (more_activations) by up to {least}"

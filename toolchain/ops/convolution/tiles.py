@@ -191,10 +191,7 @@ class Lowering:
 
     def packed(self, tile: Tile, part: Part, shape: tuple[int, int]) -> Packed:
         """The weights of one instruction."""
-        return Packed(
-            shape[0] * weight_bytes(shape[1], self.weight_number, self.layer.chip),
-            lambda: pack_weights(self.rows(tile, part).reshape(shape), self.op.weight_type),
-        )
+        raise NotImplementedError
 
     def parameters(self, start: int, size: int) -> Packed:
         """Of output channels [start, start + size)."""
@@ -299,6 +296,13 @@ class Depthwise(Lowering):
             )
 
         return Work((box,), constants.blocks, self.write(tile) if last else None, emit, self.tiling.variant)
+
+    def packed(self, tile: Tile, part: Part, shape: tuple[int, int]) -> Packed:
+        """Row by row."""
+        return Packed(
+            shape[0] * weight_bytes(shape[1], self.weight_number, self.layer.chip),
+            lambda: pack_weights(self.rows(tile, part).reshape(shape), self.op.weight_type),
+        )
 
     def rows(self, tile: Tile, part: Part) -> Array:
         planes = self.layer.constants[self.weights][cut(tile.channels), cut(part.ky), cut(part.kx), 0]
