@@ -50,3 +50,12 @@ def test_bias_of_64_bits() -> None:
         block = packed_parameters(np.array([bias]), np.array([7]), np.array([3]), chip)
         assert block[:8] == (bias % (1 << 64)).to_bytes(8, "little")
         assert read_parameters(block, chip)[0].tolist() == [bias]
+
+
+def test_left_shifts_have_their_sign() -> None:
+    """ws8_pow2 shifts from -31 to 31, in 7 bits; its multiplier is 1 and takes none."""
+    entry = ParameterEntry(bias_bits=32, multiplier_bits=0, shift_bits=7)
+    chip = load_chip("ws8_pow2").model_copy(update={"layout": Layout(parameters=entry)})
+    block = packed_parameters(np.array([5]), np.array([1]), np.array([-3]), chip)
+    assert block == (((1 << 7) - 3) << 32 | 5).to_bytes(5, "little")
+    assert [values.tolist() for values in read_parameters(block, chip)] == [[5], [1], [-3]]
