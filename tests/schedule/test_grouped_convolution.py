@@ -20,7 +20,8 @@ from toolchain.isa import Machine, load_machine
 from toolchain.machine import Convolution
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Site, Tiling, dense_strides
+from toolchain.ops.kit.strides import dense
+from toolchain.ops.kit.tile import Site, Tiling
 from toolchain.runtime import Session, random_feeds
 
 REQUANT = Requant(np.array([1 << 30]), np.array([38]), "single_half_up", 0, -128, 127)  # type: ignore[arg-type]
@@ -50,8 +51,8 @@ def _instructions(layer: Layer, tiling: Tiling) -> list[Convolution]:
     """Of the first work, its operands at addresses of their own."""
     work = next(layer.tiled.nest(layer, tiling).works())
     assert work.write is not None
-    sites = [Site(1000, dense_strides(work.reads[0].size, 1))]
-    ops = work.emit(sites, [5000], Site(9000, dense_strides(work.write.size, 1)))
+    sites = [Site(1000, dense(work.reads[0].size, 1))]
+    ops = work.emit(sites, [5000], Site(9000, dense(work.write.size, 1)))
     return [op for op in ops if isinstance(op, Convolution)]
 
 

@@ -8,6 +8,7 @@ import pytest
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.rounding import Rounding
 from toolchain.ir.graph import Node, TensorType
+from toolchain.ops.kit.strides import Strides
 from toolchain.ops.movement import Slice
 from toolchain.ops.rescale import Rescale
 from toolchain.schedule.places import View, find_views
@@ -34,10 +35,10 @@ def views_of(starts: tuple[int, ...], steps: tuple[int, ...], in_place: bool = T
 def test_a_slice_with_neighbouring_channels_lies_in_its_source(
     starts: tuple[int, ...], steps: tuple[int, ...], offset: int, strides: tuple[int, ...]
 ) -> None:
-    assert views_of(starts, steps)["y"] == View("x", offset, strides, 2)
+    assert views_of(starts, steps)["y"] == View("x", offset, Strides(strides), 2)
     assert views_of(starts, steps, in_place=False)["y"].root == "y"
 
 
 def test_a_slice_of_every_other_channel_has_a_place_of_its_own() -> None:
     """Units read the channels of a pixel one behind the other."""
-    assert views_of((0, 0, 0, 1), (1, 1, 1, 2))["y"] == View("y", 0, (1024, 128, 16, 2), 2)
+    assert views_of((0, 0, 0, 1), (1, 1, 1, 2))["y"] == View("y", 0, Strides((1024, 128, 16, 2)), 2)

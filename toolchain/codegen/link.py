@@ -129,7 +129,7 @@ def _layers(plan: RegionPlan, roots: Mapping[str, Location], count: int, steppin
         view = plan.views[node.outputs[0]]
         base = roots[view.root]
         turns = 1 if view.root in stepping else count
-        result = Result(node.outputs[0], base.space.name.lower(), base.address + view.offset_bytes, view.strides, turns)
+        result = Result(node.outputs[0], base.space.name.lower(), base.address + view.offset_bytes, view.strides.along, turns)
         found.append(LayerInfo(node.name, operator_of(node, NpuOp).NAME, node.sources, result))
     return found
 

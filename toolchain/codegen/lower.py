@@ -11,7 +11,7 @@ from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
 from toolchain.machine import Access, Copy, MachineOp, Space, accesses, overlap
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Block, Box, Site, Work, dense_strides
+from toolchain.ops.kit.tile import Block, Box, Site, Work
 from toolchain.schedule.copies import Location, Mover, Stride, copies
 from toolchain.schedule.emits import SumPlaces
 from toolchain.schedule.moves import moves
@@ -103,8 +103,7 @@ class _LayerLowering:
         """The address of element `start` of a tensor in its base."""
         view = self.plan.views[name]
         base = self.bases.roots[view.root]
-        offset = view.offset_bytes + sum(i * s for i, s in zip(start, view.strides))
-        return Location(base.space, base.address + offset)
+        return Location(base.space, base.address + view.at(start))
 
     def view(self, name: str) -> View:
         return self.plan.views[name]
@@ -136,7 +135,7 @@ class _LayerLowering:
         if not staged(box, unit, self.plan.residents):
             return Site(base.address, view.strides)
         slot, held = self._take(role, unit.roles[box.role], box)
-        site = Site(slot.address, dense_strides(box.size, view.item_bytes))
+        site = Site(slot.address, view.box_alone(box))
         if not held:
             strides = box_strides(box, view.strides, site.strides)
             loads += self.channels.deal(copies(base, slot, strides, view.item_bytes, self.loads))
@@ -154,7 +153,7 @@ class _LayerLowering:
         if box.tensor in self.plan.residents:
             return Site(base.address, view.strides)
         slot, _ = self._take("w", unit.roles["output"], box)
-        site = Site(slot.address, dense_strides(box.size, view.item_bytes))
+        site = Site(slot.address, view.box_alone(box))
         strides = box_strides(box, site.strides, view.strides)
         stores += copies(slot, base, strides, view.item_bytes, self.stores)
         return site

@@ -38,7 +38,7 @@ from toolchain.ops.kit.requants import pair
 from toolchain.ops.kit.residual import Residual
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
-from toolchain.ops.kit.tile import Box, Site, Tiling, Work, dense_strides
+from toolchain.ops.kit.tile import Box, Site, Tiling, Work
 
 Kind = Literal["add", "sub", "mul", "prelu"]
 Bounds = tuple[float | None, float | None]
@@ -231,7 +231,6 @@ class IntegerBinary(TiledOp):
         return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size))
 
     def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> Work:
-        items = [layer.types[n].item_bytes for n in layer.node.inputs]
         boxes = [operand_box(n, layer.types[n].shape, start, size) for n in layer.node.inputs]
         constant = [n in layer.constants for n in layer.node.inputs]
         reads = tuple(r for r, c in zip(boxes, constant) if not c)
@@ -240,10 +239,7 @@ class IntegerBinary(TiledOp):
         def emit(sites: Sequence[Site], addresses: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
             assert out is not None
             moving, fixed = iter(sites), iter(addresses)
-            at = [
-                Site(next(fixed), dense_strides(r.size, item)) if c else next(moving)
-                for r, c, item in zip(boxes, constant, items)
-            ]
+            at = [Site(next(fixed), layer.strides(r)) if c else next(moving) for r, c in zip(boxes, constant)]
             a = broadcast_strides(boxes[0], at[0], len(size))
             b = broadcast_strides(boxes[1], at[1], len(size))
             numbers = [layer.type_number(n) for n in (*layer.node.inputs, *layer.node.outputs)]

@@ -10,7 +10,7 @@ from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
 from toolchain.machine import MachineOp, Space
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Box, Work, dense_strides
+from toolchain.ops.kit.tile import Box, Work
 from toolchain.schedule.copies import Location, Mover, Stride, copies
 from toolchain.schedule.emits import SumPlaces, turns
 from toolchain.schedule.moves import moves
@@ -52,7 +52,7 @@ class CostModel:
         key = (box.size, view.strides, view.item_bytes, home, space)
         found = self._copies.get(key)
         if found is None:
-            strides = box_strides(box, view.strides, dense_strides(box.size, view.item_bytes))
+            strides = box_strides(box, view.strides, view.box_alone(box))
             found = self._copies[key] = self._copy(home, space, strides, view.item_bytes, self.chip.loaders(home, space))
         return found
 
@@ -70,7 +70,7 @@ class CostModel:
         key = (box.size, view.strides, view.item_bytes)
         found = self._copies.get(key)
         if found is None:
-            strides = box_strides(box, dense_strides(box.size, view.item_bytes), view.strides)
+            strides = box_strides(box, view.box_alone(box), view.strides)
             channels = self.chip.channels[-1:]
             found = self._copies[key] = self._copy(Space.SRAM, Space.DRAM, strides, view.item_bytes, channels)
         return found[0][1]
@@ -87,8 +87,7 @@ class CostModel:
         if found is None:
 
             def locate(name: str, start: Sequence[int]) -> Location:
-                offset = views[name].offset_bytes + sum(i * s for i, s in zip(start, views[name].strides))
-                return Location(Space.SRAM if name in resident else Space.DRAM, offset)
+                return Location(Space.SRAM if name in resident else Space.DRAM, views[name].at(start))
 
             found = self._moves[key] = wanted(moves(layer, views, locate, self.chip), self.chip)
         return found

@@ -24,7 +24,7 @@ def moves(layer: Layer, views: Mapping[str, View], locate: Locate, chip: Chip) -
     boxes, moved = layer.mover.moves(layer)
     ops: list[MachineOp] = []
     for box in boxes:
-        ops += fills(locate(out, box.start), box.size, views[out].strides, box.value, item_bytes, mover)
+        ops += fills(locate(out, box.start), box.size, views[out].strides.along, box.value, item_bytes, mover)
     for move in moved:
         name = layer.node.inputs[move.source]
         source, target = locate(name, move.source_start), locate(out, move.target_start)

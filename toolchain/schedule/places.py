@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from toolchain.ir.graph import Node, TensorType
-from toolchain.ops.kit.tile import dense_strides
+from toolchain.ops.kit.strides import Strides, dense
+from toolchain.ops.kit.tile import Box
 from toolchain.ops.movement import Join, Slice
 from toolchain.ops.permutation import Reshape
 
 
 @dataclass(frozen=True)
 class View:
-    """A tensor inside the storage of `root`: bytes from its start, bytes between neighbours of each dimension, and of one
-    element."""
+    """A tensor inside the storage of `root`: bytes from its start, how it lies from there, and bytes of one element."""
 
     root: str
     offset_bytes: int
-    strides: tuple[int, ...]
+    strides: Strides
     item_bytes: int
 
     @classmethod
     def whole(cls, name: str, kind: TensorType) -> View:
         """A storage of its own."""
-        return cls(name, 0, dense_strides(kind.shape, kind.item_bytes), kind.item_bytes)
+        return cls(name, 0, dense(kind.shape, kind.item_bytes), kind.item_bytes)
+
+    def at(self, element: Sequence[int]) -> int:
+        """Bytes from the start of the storage to an element."""
+        return self.offset_bytes + self.strides.offset_bytes(element)
+
+    def box_alone(self, box: Box) -> Strides:
+        """Of a box of the tensor by itself, as it passes through a memory of the chip."""
+        return dense(box.size, self.item_bytes)
 
 
 def find_views(
@@ -77,9 +85,7 @@ def _view(
     reshaped = any(isinstance(n.op, Reshape) for n in uses.get(out, []))
     if isinstance(node.op, Slice) and in_place and unit_step and not reshaped and out not in ports:
         source = views[node.inputs[0]]
-        offset = source.offset_bytes + sum(a * s for a, s in zip(node.op.starts, source.strides))
-        strides = tuple(s * k for s, k in zip(source.strides, node.op.steps))
-        return View(source.root, offset, strides, source.item_bytes)
+        return View(source.root, source.at(node.op.starts), source.strides.stepped(node.op.steps), source.item_bytes)
     return own
 
 
@@ -103,7 +109,7 @@ def _in_place_parts(
             apart = producer is None or isinstance(producer.op, Reshape | Slice) or name in ports or name in placed
             reshaped = any(isinstance(n.op, Reshape) for n in uses[name])
             if not apart and not reshaped and node.inputs.count(name) == 1:
-                offset = whole.offset_bytes + at * whole.strides[node.op.axis]
-                placed[name] = View(whole.root, offset, whole.strides, whole.item_bytes)
+                start = tuple(at if d == node.op.axis else 0 for d in range(len(types[name].shape)))
+                placed[name] = View(whole.root, whole.at(start), whole.strides, whole.item_bytes)
             at += types[name].shape[node.op.axis]
     return placed

@@ -16,6 +16,7 @@ from toolchain.hw.units import Unit
 from toolchain.ir.graph import TensorType
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer
+from toolchain.ops.kit.strides import Strides
 from toolchain.ops.kit.tile import Box, Tiling, Work, aligned
 from toolchain.schedule.copies import Stride
 
@@ -177,5 +178,5 @@ def fits(needed: Room, room: Room) -> bool:
     return all(size <= room.get(space, 0) for space, size in needed.items())
 
 
-def box_strides(box: Box, source: Sequence[int], target: Sequence[int]) -> list[Stride]:
-    return [Stride(n, a, b) for n, a, b in zip(box.size, source, target)]
+def box_strides(box: Box, source: Strides, target: Strides) -> list[Stride]:
+    return [Stride(n, a, b) for n, a, b in zip(box.size, source.along, target.along)]

@@ -10,7 +10,7 @@ from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
 from toolchain.machine import MachineOp, broken_capability
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Box, Site, Work, dense_strides
+from toolchain.ops.kit.tile import Box, Site, Work
 from toolchain.schedule.emits import SumPlaces, through_memory
 
 _LONGEST_TURN = 8
@@ -20,7 +20,7 @@ def emitted(work: Work, layer: Layer) -> tuple[MachineOp, ...]:
     """The operations of a layer's work whose operands lie dense at address 0: what its time depends on is all there."""
 
     def dense(box: Box) -> Site:
-        return Site(0, dense_strides(box.size, layer.types[box.tensor].item_bytes))
+        return Site(0, layer.strides(box))
 
     sites = [dense(r) for r in work.reads]
     out = dense(work.write) if work.write else None

@@ -68,10 +68,10 @@ def constant_block(layer: Layer, box: Box) -> Block:
 
 def broadcast_strides(box: Box, site: Site, rank: int) -> Shape:
     """(row, column, channel) bytes for an operand inside a box of `rank` dimensions; 0 where it is broadcast."""
-    strides = tuple(0 if n == 1 else s for n, s in zip(box.size, site.strides))
+    strides = tuple(0 if n == 1 else s for n, s in zip(box.size, site.strides.along))
     return ((0,) * (max(rank, 3) - len(strides)) + strides)[-3:]
 
 
 def row_column(site: Site) -> Shape:
     """(row, column) bytes of a site of any rank."""
-    return (0, 0, 0, *site.strides)[-3:-1]
+    return (0, 0, 0, *site.strides.along)[-3:-1]

@@ -26,7 +26,8 @@ from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Operator, Quant, TensorType
 from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.tile import FillBox, Move, Tiling
+from toolchain.ops.kit.strides import Strides, dense
+from toolchain.ops.kit.tile import Box, FillBox, Move, Tiling
 
 if TYPE_CHECKING:
     from toolchain.ir.stored import Stored
@@ -58,6 +59,10 @@ class Layer:
     def activations(self) -> tuple[str, ...]:
         """The inputs that are not constants, in order."""
         return tuple(n for n in self.node.inputs if n and n not in self.constants)
+
+    def strides(self, box: Box) -> Strides:
+        """Of a box of a tensor by itself, as it passes through a memory of the chip."""
+        return dense(box.size, self.types[box.tensor].item_bytes)
 
     def input_type(self, index: int) -> TensorType:
         return self.types[self.node.inputs[index]]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from toolchain.machine import MachineOp
+from toolchain.ops.kit.strides import Strides
 
 
 class Box(NamedTuple):
@@ -21,10 +22,10 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True)
 class Site:
-    """Where a box's first element lies in the memory of its operand, and the bytes between neighbours along each dimension."""
+    """Where a box's first element lies in the memory of its operand, and how the others lie from there."""
 
     address: int
-    strides: tuple[int, ...]
+    strides: Strides
 
 
 class Block(NamedTuple):
@@ -123,16 +124,6 @@ def ceil_div(a: int, b: int) -> int:
 def aligned(size: int, multiple: int) -> int:
     """The least multiple of `multiple` that holds `size`."""
     return ceil_div(size, multiple) * multiple
-
-
-def dense_strides(shape: tuple[int, ...], item_bytes: int) -> tuple[int, ...]:
-    """Bytes between neighbours along each dimension of a tensor without gaps."""
-    strides: list[int] = []
-    step = item_bytes
-    for n in reversed(shape):
-        strides.append(step)
-        step *= n
-    return tuple(reversed(strides))
 
 
 def spans(total: int, tile: int) -> list[tuple[int, int]]:
