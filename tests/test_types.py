@@ -14,7 +14,7 @@ from quant.file import Parameters, read_parameters, write_parameters
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.groups import WeightScaling
 from quant.observe import Range
-from tests.meaning.machines import int8_machine, mixed_machine
+from tests.meaning.machines import int8_machine, mixed_machine, unsigned_machine
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.errors import CompileError, ConfigError
@@ -291,6 +291,17 @@ def test_wide_codes_are_symmetric_have_bits_to_spare_and_reach_arrays_and_tables
     assert types_text(rows["sum"]) == "int32 to int32"
     assert rows["first.narrow0"]["reason"].startswith("made by the compiler: makes int16 codes of tensor x")
     assert "second.narrow0" not in rows  # what the function makes before it is widened
+
+
+def test_a_function_of_codes_of_one_type_makes_wide_ones_by_way_of_another(model: Path) -> None:
+    """Its table makes int8 of int8, which become uint8 for the convolution behind it and int32 for the tensor."""
+    built = build(model, BuildOptions(unsigned_machine("int8", "int32"), types=("a=int8", "s=int32"), level=0))
+    graph = built.container.graph
+    assert graph.types["s"].dtype == "int32"
+    assert [graph.types[n.inputs[0]].dtype for n in graph.nodes if isinstance(n.op, IntegerConvolution)] == ["uint8", "uint8"]
+    for node in graph.nodes:
+        requant = getattr(node.op, "requant", None)
+        assert requant is None or requant.codes == graph.types[node.outputs[0]].dtype, node.name
 
 
 def test_a_range_fills_a_sixteenth_of_wide_codes(model: Path, tmp_path: Path) -> None:

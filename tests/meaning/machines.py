@@ -66,3 +66,12 @@ def mixed_machine(*wide: str) -> Machine:
     types = [{"activation": a, "weight": w} for a in ("int8", "int16") for w in ("int8", "int4")]
     mac = {"types": types, "accumulators": {"bits": 48, "entries": 4096}}
     return _like_edge16("_".join(("edge16_mixed", *wide)), numerics, mac)
+
+
+@cache
+def unsigned_machine(*more: str) -> Machine:
+    """int8_machine with uint8 activations where nothing is asked for, and those of `more` where they are."""
+    numerics = {"activation": "uint8", "more_activations": [*more], "rounding": "single_half_up", "add_left_shift": 14}
+    types = [{"activation": a, "weight": "int8"} for a in ("uint8", *more) if a != "int32"]
+    mac = {"types": types, "accumulators": {"bits": 48, "entries": 4096}}
+    return _like_edge16("_".join(("edge16_unsigned", *more)), numerics, mac)

@@ -63,4 +63,6 @@ def rescaled(name: str, source: str, target: str, y: Quant, codes: CodeType, sco
     """A node that gives `source` the codes of scale y and of another type, in the tensor `target`."""
     x = scope.quant(source)
     requant = scope.requant(x.scale / y.scale, "rescale", codes, y.zero_point, *codes.limits, where=name)
-    return Node(name, Rescale(x.zero_point, requant), (source,), (scope.inner(target, y, codes),), ())
+    if target not in scope.graph.types:  # the network's tensors have their own, also while a node sees them in another type
+        scope.inner(target, y, codes)
+    return Node(name, Rescale(x.zero_point, requant), (source,), (target,), ())
