@@ -13,7 +13,15 @@ from quant.fixed_point.core.codes import CodeType
 from tests.random_exports import EXPORTS
 from tests.random_layers import LAYERS, convolution
 from tests.random_network import DrawnModel, Network, Shape
-from tests.random_units import draw_accumulators, draw_groups, draw_layout, draw_mappings, draw_single_functions, draw_units
+from tests.random_units import (
+    draw_accumulators,
+    draw_groups,
+    draw_layout,
+    draw_mappings,
+    draw_pairs,
+    draw_single_functions,
+    draw_units,
+)
 from toolchain.frontend.read import newest_opset
 from toolchain.hw import read_source
 from toolchain.hw.chip import Chip
@@ -118,6 +126,10 @@ def machines(draw: Any, grouped: bool = False) -> DrawnMachine:
     data["control"] = draw(st.sampled_from(_CONTROLS))
     chip = Chip.model_validate_json(json.dumps(data))
     assert not broken_rules(chip), broken_rules(chip)
+    if len(chip.code_types) * len(chip.weight_types) > 1 and draw(st.booleans()):
+        draw_pairs(draw, data)
+        fewer = Chip.model_validate_json(json.dumps(data))
+        chip = chip if broken_rules(fewer) else fewer  # types that no array takes, or such that only arrays without depthwise do
     # An instruction table that cannot hold what the drawn chip needs gives way to one that can.
     tables = (isa for isa in (base.isa, _machine("edge16").isa) if not broken_needs(chip, isa))
     isa = next(tables, None) or first_table(chip, draw(st.sampled_from(["descriptors", "registers"])))

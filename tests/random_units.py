@@ -51,6 +51,16 @@ def draw_single_functions(draw: Any) -> dict[str, Any]:
     return dict.fromkeys(names, rate)
 
 
+def draw_pairs(draw: Any, data: dict[str, Any]) -> None:
+    """Arrays that take some pairs of types only, and functions at rates of their own for a type."""
+    for engine in data["engines"].values():
+        if engine["kind"] == "mac_array":
+            engine["types"] = [pair for pair in engine["types"] if draw(st.integers(0, 2))] or engine["types"]
+        elif engine["kind"] == "vector":
+            rates = {"int16": draw(st.sampled_from([1, 2, 8])), "int32": draw(st.sampled_from([1, 4]))}
+            engine["functions"] = {f: {**rate, "type_lanes": rates} for f, rate in engine["functions"].items()}
+
+
 def draw_mappings(draw: Any) -> dict[str, Any]:
     """Of an array: dataflows and depthwise modes, at times several."""
     dataflow, depthwise = draw(st.sampled_from(["os", "ws", "is"])), draw(st.sampled_from(["diagonal", "column", "none"]))

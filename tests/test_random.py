@@ -78,7 +78,7 @@ def equal_on_drawn_case(
     except CompileError as fault:
         # What a machine may refuse: an instruction that cannot fit its SRAM; types of tensors where it holds none of the names.
         small = "smallest tile needs" in str(fault)
-        said = ("holds no such tensor", "no layer of the chip has such weights", "these are weights")
+        said = ("holds no such tensor", "no layer of the chip has such weights", "these are weights", "; ask for one of these")
         absent = any(text in str(fault) for text in said)
         assert small or (types and absent), fault
         counts["refused: SRAM too small" if small else "refused: no tensor of such a name"] += 1

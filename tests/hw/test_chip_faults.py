@@ -200,7 +200,13 @@ CASES = {
     "a pair that an array has not": (
         "  weight: int8\n",
         "  more_weights: [int4]\n  weight: int8\n",
-        "mine.yaml:{line}: engines.mac.types: has no {{activation: int8, weight: int4}}, the types of numerics",
+        "mine.yaml:{line}: numerics.more_weights[0]: int4: engines.mac.types has no pair with it",
+    ),
+    "the first types in no pair": (
+        "  weight: int8\n  scale",
+        "  weight: int4\n  more_weights: [int8]\n  scale",
+        "mine.yaml:{line}: engines.mac.types: has no {{activation: int8, weight: int4}}, the first types of numerics, nor has "
+        "another array",
     ),
     "post operation twice": (
         "post: [table, add]",
@@ -292,7 +298,7 @@ ANCHORS = {
     "pair of three": "limits:",
     "nothing for a number": "rows:",
     "array without the machine's types": "types:\n",
-    "a pair that an array has not": "types:\n",
+    "the first types in no pair": "types:\n",
     "types twice": "{activation: int8, weight: int8}\n    accumulators",
     "rounding of an operation": "per_op:",
     "rounding of no operation": "per_op:",

@@ -49,9 +49,15 @@ def _like_edge16(
     data["engines"]["vector"]["functions"] |= {"softmax": {"lanes": 4}} if softmax else {}
     data["numerics"].update(numerics)
     data["engines"]["mac"].update(mac)
+    return _machine(base, data)
+
+
+def _machine(base: Machine, data: Mapping[str, object]) -> Machine:
     chip = Chip.model_validate_json(json.dumps(data))
-    assert not broken_rules(chip), broken_rules(chip)
-    fields, faults = read_table(read_source(starter_table(chip, "descriptors"), f"{name}.yaml"))
+    broken = broken_rules(chip)
+    if broken:
+        raise ValueError("; ".join(f"{'.'.join(map(str, path))}: {reason}" for path, reason in broken))
+    fields, faults = read_table(read_source(starter_table(chip, "descriptors"), f"{chip.name}.yaml"))
     assert fields is not None, faults
     return replace(base, chip=chip, isa=Isa(fields))
 
@@ -66,6 +72,20 @@ def mixed_machine(*wide: str) -> Machine:
     types = [{"activation": a, "weight": w} for a in ("int8", "int16") for w in ("int8", "int4")]
     mac = {"types": types, "accumulators": {"bits": 48, "entries": 4096}}
     return _like_edge16("_".join(("edge16_mixed", *wide)), numerics, mac)
+
+
+@cache
+def paired_machine(*arrays: tuple[tuple[str, str], ...], rescale: bool = True) -> Machine:
+    """mixed_machine with these arrays, each of which takes these pairs of activations and weights. rescale: whether its vector
+    engine can."""
+    base = mixed_machine()
+    data = json.loads(base.chip.model_dump_json())
+    mac = data["engines"].pop("mac")
+    for i, pairs in enumerate(arrays):
+        data["engines"][f"mac{i}"] = {**mac, "types": [{"activation": a, "weight": w} for a, w in pairs]}
+    if not rescale:
+        del data["engines"]["vector"]["functions"]["rescale"]
+    return _machine(base, data)
 
 
 @cache

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
+from itertools import product
 from pathlib import PurePath
 from typing import Annotated, Literal, Self
 
@@ -296,13 +297,29 @@ class Chip(Section):
 
     @property
     def operand_types(self) -> tuple[CodeType, ...]:
-        """Those of activations that arrays multiply and tables look up."""
+        """Those of activations that can be multiplied and looked up: all but wide ones."""
         return tuple(codes for codes in self.code_types if not codes.is_wide)
 
     @cached_property
     def weight_types(self) -> tuple[CodeType, ...]:
         """Types of weights, by the numbers under which operations name them: the first where nothing says otherwise."""
         return tuple(CodeType(name) for name in (self.numerics_keys.weight, *self.numerics_keys.more_weights))
+
+    @cached_property
+    def pairs(self) -> frozenset[tuple[CodeType, CodeType]]:
+        """Activations and weights that arrays take together, of those that programs use."""
+        arrays = [u.array for u in self.workers("mac_array")]
+        known = product(self.operand_types, self.weight_types)
+        return frozenset(pair for pair in known if any(mac.rate_of(*pair) is not None for mac in arrays))
+
+    @property
+    def array_types(self) -> tuple[CodeType, ...]:
+        """Of activations, those that arrays multiply by constant weights."""
+        return tuple(codes for codes in self.operand_types if any(codes == activation for activation, _ in self.pairs))
+
+    def weights_for(self, codes: CodeType) -> tuple[CodeType, ...]:
+        """Types of weights that arrays take with activations of this type, in the order of `weight_types`."""
+        return tuple(weight for weight in self.weight_types if (codes, weight) in self.pairs)
 
     def type_number(self, dtype: str) -> int:
         """Of a tensor's type. Raises ValueError where the machine has no such activations."""

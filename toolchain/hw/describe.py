@@ -13,7 +13,7 @@ from toolchain.hw.units import DRAM, SRAM
 
 # What keys other than limits mean where they are not given.
 _ABSENT = {"energy": "not given", "private_to": "shared", "memories": "all", "repeat": "none", "call": "none", "indirect": "none"}
-_ABSENT |= {"sums": "none", "memory": "the array's own", "groups": "none", "weight_tile": "none"}
+_ABSENT |= {"sums": "none", "memory": "the array's own", "groups": "none", "weight_tile": "none", "type_lanes": "lanes"}
 
 
 def chip_lines(chip: Chip) -> list[str]:
@@ -108,6 +108,9 @@ def _derived(chip: Chip) -> Iterator[str]:
     arrays = {u.engine for u in chip.of_kind("mac_array")}
     yield from (f"# not in the peak: engines.{name}, {reason}" for name, reason in chip.unused.items() if name in arrays)
     yield f"# loads from DRAM: at most {rate:g} bytes a cycle, {rate * clock / 1e9:g} GB/s ({key})"
+    foreign = [codes for codes in chip.operand_types if codes not in chip.array_types]
+    if foreign and chip.array_types:
+        yield f"# {', '.join(foreign)}: rescaled for arrays, {chip.key('mac_array')}.types has no pair with them"
     for code in chip.staging:
         if code != SRAM:
             yield f"# {_buffer(chip, code)}"

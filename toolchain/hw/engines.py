@@ -6,12 +6,12 @@ Both are maps of any names. Engines are told apart by `kind`; each says which me
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 from pydantic import Field
 
 from quant.fixed_point.core.groups import GROUP_STEP, LARGEST_GROUP, LEAST_GROUP, GroupForm
-from toolchain.hw.numerics import ActivationName, WeightName
+from toolchain.hw.numerics import ActivationName, AnyActivationName, WeightName
 from toolchain.hw.quantities import Bytes
 from toolchain.hw.section import NonNegative, Positive, PositiveFloat, Section
 
@@ -148,6 +148,12 @@ class FunctionRate(Section):
 
     lanes: Positive  # elements a cycle
     startup: NonNegative = 4  # cycles
+    # elements a cycle where an operand has codes of this type: of an operation's types the one of fewest lanes counts
+    type_lanes: Annotated[dict[AnyActivationName, Positive] | None, Field(examples=[{"int16": 8}])] = None
+
+    def lanes_of(self, codes: str) -> int:
+        """Elements a cycle where the operands have codes of this type."""
+        return (self.type_lanes or {}).get(cast(AnyActivationName, str(codes)), self.lanes)
 
 
 class VectorMemories(Section):

@@ -37,6 +37,7 @@ def broken_rules(chip: Chip) -> list[Broken]:
     found += [
         *_units(chip),
         *_numerics(chip),
+        *_pairs(chip),
         *_between_types(chip),
         *_wide(chip),
         *_functions(chip),
@@ -127,10 +128,8 @@ def _arrays(chip: Chip) -> Iterator[Broken]:
     for name, mac in arrays:
         path: KeyPath = ("engines", name)
         pairs = [(t.activation, t.weight) for t in mac.types]
-        for activation, weight in product(chip.operand_types, chip.weight_types):
-            if mac.rate_of(activation, weight) is None:
-                wanted = f"{{activation: {activation}, weight: {weight}}}"
-                yield (*path, "types"), f"has no {wanted}, the types of numerics"
+        if not any(mac.rate_of(*pair) is not None for pair in product(chip.operand_types, chip.weight_types)):
+            yield (*path, "types"), f"has no {_pair(chip.code_types[0], chip.weight_types[0])}, the types of numerics"
         for i, pair in enumerate(pairs):
             if pair in pairs[:i]:
                 yield (*path, "types", i), f"{pair[0]} by {pair[1]} is given twice"
@@ -152,6 +151,40 @@ def _arrays(chip: Chip) -> Iterator[Broken]:
                 f"{mac.accumulators.bits}, and those of {first} have {bits}: a sum must not depend on the array that makes it"
             )
             yield (*path, "accumulators", "bits"), reason
+
+
+def _pair(activation: str, weight: str) -> str:
+    return f"{{activation: {activation}, weight: {weight}}}"
+
+
+def _pairs(chip: Chip) -> Iterator[Broken]:
+    """Types that no array multiplies, and abilities of arrays that have not every pair that the machine has."""
+    arrays = {name: e for name, e in chip.engines.items() if isinstance(e, MacArray)}
+    all_pairs = product(chip.operand_types, chip.weight_types)
+    known = [pair for pair in all_pairs if any(mac.rate_of(*pair) is not None for mac in arrays.values())]
+    first = chip.code_types[0], chip.weight_types[0]
+    if not known:
+        return  # said already
+    if first not in known and not first[0].is_wide:
+        yield (
+            ("engines", next(iter(arrays)), "types"),
+            f"has no {_pair(*first)}, the first types of numerics, nor has another array",
+        )
+    for i, weight in enumerate(chip.weight_types[1:]):
+        if not any(weight == w for _, w in known):
+            yield ("numerics", "more_weights", i), f"{weight}: {chip.key('mac_array')}.types has no pair with it"
+    for i, codes in enumerate(chip.code_types[1:]):
+        if not codes.is_wide and not any(codes == a for a, _ in known) and "rescale" not in chip.functions:
+            reason = f"{codes}: {chip.key('mac_array')}.types has no pair with it, and {chip.key('vector')}.functions no rescale"
+            yield ("numerics", "more_activations", i), f"{reason} that would make what arrays take of it"
+    wanted = [("depthwise", "", [e for e in arrays.values() if e.depthwise != "none"])]
+    for size in group_sizes(chip.engines):
+        wanted.append(("groups", f" of {size}", [e for e in arrays.values() if e.groups is not None and size in e.groups.sizes]))
+    for key, which, able in wanted:
+        lacking = [pair for pair in known if not any(mac.rate_of(*pair) is not None for mac in able)]
+        if able and lacking:
+            name = next(n for n, e in arrays.items() if e is able[0])
+            yield ("engines", name, key), f"no array that has {key}{which} takes {_pair(*lacking[0])}, which another does"
 
 
 def _more_than_one(mac: MacArray) -> Iterator[Broken]:

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.requantization import requantize
 from quant.fixed_point.sums.matmul import matmul
@@ -38,10 +39,10 @@ class MatrixProduct(FloatOp):
             code = unit.roles["weights"]
             if code != SRAM and not chip.loaders(SRAM, code):
                 return f"{unit.key}.memories.weights is {chip.spaces[code].key}, which {chip.key('dma')} does not fill from sram"
-        for codes in chip.operand_types:
-            if not any(t.activation == codes for t in chip.array.types):
-                return f"{chip.key('mac_array')}.types has no {codes} activations"
         return None
+
+    def operand_types(self, chip: Chip) -> tuple[CodeType, ...]:
+        return tuple(codes for codes in chip.array_types if any(t.activation == codes for t in chip.array.types))
 
     def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -46,7 +46,7 @@ class Scope:
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     inners: dict[str, tuple[Quant, CodeType]] = field(default_factory=dict)  # tensors between the nodes of an operator
     wider: dict[str, Range] = field(default_factory=dict)
-    narrower: Mapping[str, Quant] = field(default_factory=dict)  # what wide tensors would have in the finest of the other types
+    seen_as: Mapping[CodeType, Mapping[str, Quant]] = field(default_factory=dict)  # what tensors would have in another type
     narrowed: Mapping[str, tuple[Quant, CodeType]] = field(default_factory=dict)  # those of one node that it sees so
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of inner tensors that have not that of their source
 
@@ -156,14 +156,24 @@ def node_scope(
     """What one chip node of `quantize`'s graph sees where its tensors have these types and scales and it has these parameters:
     its `quantize` then makes what that makes, with the new constants in `constants`."""
     scope = Scope(graph, chip, types, quants, {node.name: chosen}, given.offsets, given.held, given.weight_types)
-    names = {n: _narrow_name(n, finest(chip)) for n, codes in types.items() if codes.is_wide}
-    scope.narrower = {n: quants[inner] for n, inner in names.items() if inner in quants}
+    for target, others in substitutes(graph, chip).items():
+        names = {n: _narrow_name(n, target) for n, codes in types.items() if codes in others}
+        scope.seen_as = {**scope.seen_as, target: {n: quants[inner] for n, inner in names.items() if inner in quants}}
     return scope
 
 
+def substitutes(graph: Graph, chip: Chip) -> dict[CodeType, frozenset[CodeType]]:
+    """By the finest type that operators of the graph take: those that some of them do not."""
+    found = {finest(chip.operand_types): frozenset(codes for codes in chip.code_types if codes.is_wide)}
+    for known in {n.op.operand_types(chip) for n in graph.nodes if isinstance(n.op, FloatOp)}:
+        others = frozenset(codes for codes in chip.code_types if codes not in known)
+        found[finest(known)] = found.get(finest(known), frozenset()) | others
+    return found
+
+
 def integer_nodes(node: Node, scope: Scope) -> list[Node]:
-    """What a chip node becomes. One that does not take or make wide codes has narrower ones in their place, to and from which
-    they are rescaled: once for all that read a tensor."""
+    """What a chip node becomes. One that does not take or make codes of a type has others in their place, to and from which they
+    are rescaled: once for all that read a tensor."""
     op, output = operator_of(node, FloatOp), node.outputs[0]
     narrowed = _narrowed(node, op, scope)
     scope.narrowed = narrowed
@@ -183,17 +193,27 @@ def integer_nodes(node: Node, scope: Scope) -> list[Node]:
 
 
 def _narrowed(node: Node, op: FloatOp, scope: Scope) -> dict[str, tuple[Quant, CodeType]]:
-    """By wide tensor that the operator does not take, or make: what it has in its place, of the most bits that there are."""
+    """By tensor that the operator does not take, or make, in its type: what it has in its place, of the most bits that there
+    are."""
     graph, chip = scope.graph, scope.chip
-    wide = [n for n in (*node.inputs, *node.outputs) if n and n not in graph.constants and scope.codes(n).is_wide]
-    codes = finest(chip)
-    reads, makes = op.reads_wide(node, graph, chip), op.makes_wide(node, graph, chip)
-    return {n: (scope.narrower[n], codes) for n in wide if not (makes if n in node.outputs else reads)}
+    tensors = [n for n in (*node.inputs, *node.outputs) if n and n not in graph.constants]
+    reads, makes, known = op.reads_wide(node, graph, chip), op.makes_wide(node, graph, chip), op.operand_types(chip)
+    found: dict[str, tuple[Quant, CodeType]] = {}
+    for name in tensors:
+        codes, made = scope.codes(name), name in node.outputs
+        if codes.is_wide and not (makes if made else reads):
+            target = finest(chip.operand_types if made else known)
+        elif not codes.is_wide and not made and codes not in known:
+            target = finest(known)
+        else:
+            continue
+        found[name] = scope.seen_as[target][name], target
+    return found
 
 
-def finest(chip: Chip) -> CodeType:
-    """Of the types that are not wide."""
-    return max(chip.operand_types, key=lambda t: t.bits)
+def finest(types: Sequence[CodeType]) -> CodeType:
+    """Of the most bits, the first of equal ones."""
+    return max(types, key=lambda t: t.bits)
 
 
 def _narrow_name(tensor: str, codes: CodeType) -> str:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
+from quant.fixed_point.core.codes import CodeType
 from quant.observe import Range
+from quant.parameters import quant_range
 from quant.repair.step import Quantization
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import INNER, Graph, Node, OnnxOp, Origin, TensorType
+from toolchain.ir.graph import INNER, Graph, Node, OnnxOp, Origin, Quant, TensorType
 from toolchain.passes.assign import adopted_parts, assign_quants, assign_types
-from toolchain.passes.node_scope import ScaleOutOfReach, Scope, finest, integer_nodes
+from toolchain.passes.node_scope import ScaleOutOfReach, Scope, integer_nodes, substitutes
 
 _WIDEST = 2.0**8  # more would leave an 8-bit tensor no codes
 
@@ -26,13 +28,16 @@ def quantize(graph: Graph, chip: Chip, given: Quantization) -> Graph:
     calibrated = {n: r for n, (own, _) in graph.origins.items() if isinstance(r := given.ranges.get(own), Range)}
     adopted = adopted_parts([n for n in graph.nodes if not isinstance(n.op, OnnxOp)], graph)
     factors, asked, types = dict[str, float](), dict[str, Range](), assign_types(graph, chip, given.types)
-    narrow = {name: finest(chip) if codes.is_wide else codes for name, codes in types.items()}
+    others = substitutes(graph, chip)
     while True:
         widened = _widened(calibrated, factors, asked)
         quants = assign_quants(graph, chip, types, given.ranges, widened)
         scope = Scope(graph, chip, types, quants, given.layers, given.offsets, given.held, given.weight_types, calibrated)
-        if narrow != types:
-            scope.narrower = assign_quants(graph, chip, narrow, given.ranges, widened)
+        scope.seen_as = {
+            target: _seen_as(target, lacking, graph, scope, given.ranges, widened)
+            for target, lacking in others.items()
+            if not lacking.isdisjoint(types.values())
+        }
         try:
             integer = _quantized(graph, scope)
         except _Widen as wider:
@@ -47,6 +52,25 @@ def quantize(graph: Graph, chip: Chip, given: Quantization) -> Graph:
                 asked[whole] = asked.get(whole, calibrated[whole]).union(values)
         if asked == before:
             return integer
+
+
+def _seen_as(
+    target: CodeType,
+    others: Collection[CodeType],
+    graph: Graph,
+    scope: Scope,
+    ranges: Mapping[str, Range | Quant],
+    widened: Mapping[str, Range],
+) -> Mapping[str, Quant]:
+    """Scales and zero points where tensors of the other types have codes of `target`: of a given scale, those that hold its
+    range."""
+    types = {name: target if codes in others else codes for name, codes in scope.types.items()}
+    held = dict(ranges)
+    for name, codes in scope.types.items():
+        given = ranges.get(graph.origins[name].tensor)
+        if codes in others and not codes.is_wide and isinstance(given, Quant):
+            held[graph.origins[name].tensor] = quant_range(given, scope.chip.numerics.of(codes))
+    return assign_quants(graph, scope.chip, types, held, widened)
 
 
 def _widened(calibrated: Mapping[str, Range], factors: Mapping[str, float], asked: Mapping[str, Range]) -> dict[str, Range]:

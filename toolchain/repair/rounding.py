@@ -53,8 +53,9 @@ def _layer_by_layer(
     held = held_samples(network, given, samples)
     found = places(network, given, len(held))
     integer = network.integer(given)
-    # of layers that see narrower codes than their tensor has, which are no tensor of the model, weights stay as they are
-    found = {name: place for name, place in found.items() if not CodeType(integer.types[place.node.inputs[0]].dtype).is_wide}
+    # of layers that see other codes than their tensor has, which are no tensor of the model, weights stay as they are
+    known = network.chip.array_types
+    found = {name: place for name, place in found.items() if integer.types[place.node.inputs[0]].dtype in known}
     float_rows, gains = FloatRows(network, held, found), list[Gain]()
 
     def choose(node: Node, read: Sequence[Array]) -> LayerParameters:

@@ -51,7 +51,7 @@ class RowLogSoftmax(MachineOp):
     def demand(self, chip: Chip) -> Demand:
         unit, elements = self.unit_in(chip), self.rows * self.columns
         moved = traffic(unit, ("input", PASSES * elements, 0), ("output", 0, elements))
-        return vector_demand(unit, chip, rate_of(unit, self.FUNCTIONS), elements, moved, PASSES)
+        return vector_demand(unit, chip, rate_of(unit, chip, self.FUNCTIONS), elements, moved, PASSES)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         unit = self.unit_in(chip)

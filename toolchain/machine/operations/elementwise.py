@@ -113,7 +113,8 @@ class Elementwise(MachineOp):
         a, b, written = self.ranges(chip)
         unit = self.unit_in(chip)
         moved = traffic(unit, ("input", a.bytes + b.bytes, 0), ("output", 0, written.bytes))
-        rate = rate_of(unit, self.FUNCTIONS, self.kind)
+        b_type = where(self.kind == ElementwiseKind.RESCALE, self.a_type, self.b_type)
+        rate = rate_of(unit, chip, self.FUNCTIONS, self.kind, types=(self.a_type, b_type, self.output_type))
         return vector_demand(unit, chip, rate, self.height * self.width * self.channels, moved)
 
     def broken(self, chip: Chip) -> Iterator[str]:

@@ -117,7 +117,14 @@ class Emit(WithAddend, _Taken):
             ("input", self.height * self.width * added, 0),
             ("output", 0, elements * code_bytes(self.output_type, chip)),
         )
-        return vector_demand(unit, chip, rate_of(unit, self.FUNCTIONS), elements, moved, roles=(sums, "tables", "input"))
+        return vector_demand(
+            unit,
+            chip,
+            rate_of(unit, chip, self.FUNCTIONS, types=(self.output_type,)),
+            elements,
+            moved,
+            roles=(sums, "tables", "input"),
+        )
 
     def broken(self, chip: Chip) -> Iterator[str]:
         unit = self.unit_in(chip)

@@ -63,7 +63,9 @@ class Pool(WindowOp):
         unit, elements = self.unit_in(chip), self.pixels() * self.channels
         read, written = self.window_bytes(self.channels, chip), elements * code_bytes(self.output_type, chip)
         moved = traffic(unit, ("input", read, 0), ("output", 0, written))
-        return vector_demand(unit, chip, rate_of(unit, self.FUNCTIONS, self.kind), elements, moved, self.taps())
+        return vector_demand(
+            unit, chip, rate_of(unit, chip, self.FUNCTIONS, self.kind, types=self.code_types()), elements, moved, self.taps()
+        )
 
     def broken(self, chip: Chip) -> Iterator[str]:
         yield from WindowOp.broken(self, chip)

@@ -85,7 +85,7 @@ class Softmax(MachineOp):
         unit, elements = self.unit_in(chip), self.rows * self.columns
         size_bytes = elements * code_bytes(self.element_type, chip)
         moved = traffic(unit, ("input", PASSES * size_bytes, 0), ("output", 0, size_bytes))
-        return vector_demand(unit, chip, rate_of(unit, self.FUNCTIONS), elements, moved, PASSES)
+        return vector_demand(unit, chip, rate_of(unit, chip, self.FUNCTIONS, types=(self.element_type,)), elements, moved, PASSES)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         unit, codes = self.unit_in(chip), chip.code_types[int(self.element_type)]

@@ -125,7 +125,9 @@ class Table(MachineOp):
         moved = traffic(
             unit, ("input", size_bytes, 0), ("tables", table_bytes(self.element_type, chip), 0), ("output", 0, size_bytes)
         )
-        return vector_demand(unit, chip, rate_of(unit, self.FUNCTIONS, self.function, ANY), elements, moved)
+        return vector_demand(
+            unit, chip, rate_of(unit, chip, self.FUNCTIONS, self.function, ANY, (self.element_type,)), elements, moved
+        )
 
     def broken(self, chip: Chip) -> Iterator[str]:
         unit = self.unit_in(chip)

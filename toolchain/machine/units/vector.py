@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
 from typing import cast
 
 import numpy as np
 
+from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import FunctionRate
 from toolchain.hw.units import Unit
-from toolchain.machine.columns import Whole, ceil_div, is_column, where
+from toolchain.machine.codes import by_type
+from toolchain.machine.columns import Whole, ceil_div, is_column, least, where
 from toolchain.machine.traffic import Demand, Lost, Traffic, latency_cycles
 
 _LACKING = FunctionRate(lanes=1, startup=0)  # a program that uses what its machine lacks is refused before it is timed
@@ -32,15 +35,24 @@ def vector_demand(
     return Demand(startup + steps, latency_cycles(unit, chip, 1, roles), 0, moved, lost)
 
 
-def rate_of(unit: Unit, names: Sequence[str], kind: Whole = 0, otherwise: str = "") -> tuple[Whole, Whole]:
+def rate_of(
+    unit: Unit, chip: Chip, names: Sequence[str], kind: Whole = 0, otherwise: str = "", types: Sequence[Whole] = ()
+) -> tuple[Whole, Whole]:
     """Lanes and startup cycles of the function names[kind], where the unit has none those of `otherwise`; of a column of kinds,
-    columns."""
+    columns. types: numbers of its operands' types, the one of fewest lanes counts."""
     functions = cast(Mapping[str, FunctionRate], unit.vector.functions)
     rates = [*(functions.get(name, functions.get(otherwise, _LACKING)) for name in names), _LACKING]
     chosen = where((kind >= 0) & (kind < len(names)), kind, len(names))
     if is_column(chosen):
-        return np.array([r.lanes for r in rates], np.int64)[chosen], np.array([r.startup for r in rates], np.int64)[chosen]
-    return rates[int(chosen)].lanes, rates[int(chosen)].startup
+        startup: Whole = np.array([r.startup for r in rates], np.int64)[chosen]
+    else:
+        startup = rates[int(chosen)].startup
+
+    def lanes(codes: CodeType) -> Whole:
+        found = [r.lanes_of(codes) for r in rates]
+        return np.array(found, np.int64)[chosen] if is_column(chosen) else found[int(chosen)]
+
+    return reduce(least, (by_type(number, chip.code_types, lanes) for number in types or (0,))), startup
 
 
 def needed_functions(names: Collection[str], chip: Chip) -> str | None:

@@ -16,7 +16,7 @@ from toolchain.hw.chip import Chip
 from toolchain.ops.convolution.grouped import Grouped, grouped_tilings
 from toolchain.ops.convolution.parameters import ConvolutionParameters, Pads, is_depthwise, stated
 from toolchain.ops.convolution.tiles import Dense, Depthwise, Lowering
-from toolchain.ops.kit.arrays import able_arrays, mapped
+from toolchain.ops.kit.arrays import mapped
 from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.operator import Array, Layer, PerSample, alike_per_sample
 from toolchain.ops.kit.tile import Tiling, halvings
@@ -66,7 +66,7 @@ class IntegerConvolution(ConvolutionParameters):
         """Neighbouring groups together, then each group alone: a small SRAM may hold no more."""
         deep = self.depthwise(layer)
         grouped = grouped_tilings(self, layer) if self.groups > 1 and self.residual is None and not deep else ()
-        return mapped(chain(grouped, _tilings(self, layer)), able_arrays(layer.chip, self.post, deep, self.group), deep)
+        return mapped(chain(grouped, _tilings(self, layer)), self.able(layer), deep)
 
     def nest(self, layer: Layer, tiling: Tiling) -> Nest:
         return _lowering(self, layer, tiling).nest()

@@ -9,6 +9,7 @@ from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.sums.groups import WeightGroups
 from toolchain.hw.chip import Chip, ConvolutionLimits
 from toolchain.hw.engines import MacArray
+from toolchain.hw.units import Unit
 from toolchain.machine.parameters.description import OPEN_LIMIT
 from toolchain.ops.kit.arrays import able_arrays, main_array
 from toolchain.ops.kit.operator import Array, Layer, TiledOp
@@ -53,13 +54,18 @@ class ConvolutionParameters(TiledOp):
         wanted = (("table", self.table), ("add", self.residual))
         return frozenset(name for name, part in wanted if part is not None)
 
+    def able(self, layer: Layer, *post: str) -> tuple[Unit, ...]:
+        """Arrays that can run it and do this to its outputs too."""
+        pair = layer.input_type(0).dtype, self.weight_type
+        return able_arrays(layer.chip, self.post | {*post}, self.depthwise(layer), self.group, pair)
+
     def array(self, layer: Layer) -> MacArray:
         """The largest array that can run it."""
-        return main_array(able_arrays(layer.chip, self.post, self.depthwise(layer), self.group))
+        return main_array(self.able(layer))
 
     def can_have(self, post: str, layer: Layer) -> bool:
         """True where an array that can run the convolution as it is has this `post` too."""
-        return bool(able_arrays(layer.chip, self.post | {post}, self.depthwise(layer), self.group))
+        return bool(self.able(layer, post))
 
     def depthwise(self, layer: Layer) -> bool:
         """True when machine.Depthwise runs it."""

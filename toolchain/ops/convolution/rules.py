@@ -6,7 +6,6 @@ y[n, h, w, o] = act(bias[o] + sum x[n, h sh + ky dh - top, w sw + kx dw - left, 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import product
 
 import numpy as np
 
@@ -56,10 +55,12 @@ class Convolution(FloatOp):
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if node.inputs[1] not in graph.constants:
             return "its weights are computed, not constant"
-        for activation, weight in product(chip.operand_types, chip.weight_types):
-            if chip.array.rate_of(activation, weight) is None:
-                return f"{chip.key('mac_array')}.types has no {activation} x {weight}"
+        if not chip.pairs:
+            return f"no array that programs can use has types of numerics ({chip.key('mac_array')}.types)"
         return None
+
+    def operand_types(self, chip: Chip) -> tuple[CodeType, ...]:
+        return chip.array_types
 
     def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
         return True
@@ -81,12 +82,17 @@ class Convolution(FloatOp):
         return bias_quant(bias, weights, w, scope.quant(node.inputs[0]), numerics, name=node.name)
 
     def _weight_type(self, node: Node, scope: QuantScope) -> CodeType:
-        """As asked; else the narrowest that holds a quantized file's own codes; else the machine's first."""
-        asked, how = scope.weight_type(node), scope.stored(node)
+        """As asked; else the narrowest that holds a quantized file's own codes; else the first: of those that an array takes with
+        the input's."""
+        chip, codes, asked, how = scope.chip, scope.codes(node.inputs[0]), scope.weight_type(node), scope.stored(node)
+        known = chip.weights_for(codes)
+        if asked is not None and asked not in known:
+            reason = f"{chip.key('mac_array')}.types has {codes} activations with {', '.join(known)} weights"
+            raise CompileError(f"node {node.name}: {asked} weights and an input of {codes}: {reason}; ask for one of these")
         if asked is not None or how is None or scope.layer(node).scaling is not None:
-            return asked or scope.chip.numerics.weight
+            return asked or known[0]
         groups = self.can_be_grouped(scope.graph.constants[node.inputs[1]].shape)
-        return narrowest_weight(how, scope.chip.numerics, groups=groups)
+        return narrowest_weight(how, replace(chip.numerics, weight=known[0], more_weights=known[1:]), groups=groups)
 
     def _rounded(
         self,

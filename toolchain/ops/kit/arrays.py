@@ -13,14 +13,17 @@ from toolchain.hw.units import Unit
 from toolchain.ops.kit.tile import Tiling
 
 
-def able_arrays(chip: Chip, post: Collection[str] = (), depthwise: bool = False, group: int = 0) -> tuple[Unit, ...]:
-    """Those that programs use and that have all of `post`, a mode for depthwise convolutions where one is asked for, and groups
-    of so many weights where `group` is one."""
+def able_arrays(
+    chip: Chip, post: Collection[str] = (), depthwise: bool = False, group: int = 0, pair: tuple[str, str] | None = None
+) -> tuple[Unit, ...]:
+    """Those that programs use and that have all of `post`, a mode for depthwise convolutions where one is asked for, groups of so
+    many weights where `group` is one, and activations and weights of the types of `pair` where that is given."""
     return tuple(
         unit
         for unit in chip.workers("mac_array")
         if set(post) <= set(unit.array.post) and (not depthwise or unit.array.depthwise != "none")
         if not group or (unit.array.groups is not None and group in unit.array.groups.sizes)
+        if pair is None or unit.array.rate_of(*pair) is not None
     )
 
 
