@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from simulator.accumulators import AccumulatorState
 from simulator.hazards import Hazards, Written
@@ -116,15 +116,17 @@ def check_program(
     dram_bytes: int,
     written: Sequence[tuple[int, int]],
     parts: Sequence[DramPart] = (),
+    held: Collection[str] = (),
     progress: Progress | None = None,
 ) -> tuple[Unread, ...]:
-    """Every rule. touched: `accesses` of each operation; written: dram ranges that hold data and may be overwritten.
+    """Every rule. touched: `accesses` of each operation; written: dram ranges that hold data and may be overwritten; held: names
+    of other memories that hold data at the start.
 
     Returns what nothing reads. Raises ProgramError with the first rule that is broken.
     """
     check_semaphores(ops, order)
     sizes = [dram_bytes, *(s.memory.size for s in chip.spaces[1:])]
-    checks = _Checks(chip, ops, order, touched, sizes, written, parts)
+    checks = _Checks(chip, ops, order, touched, sizes, written, parts, held)
     for done, index in enumerate(order.legal):
         checks.step(index)
         if progress and not done % PROGRESS_EVERY:
@@ -147,10 +149,13 @@ class _Checks:
         sizes: Sequence[int],
         written: Sequence[tuple[int, int]],
         parts: Sequence[DramPart],
+        held: Collection[str],
     ):
         self.chip, self.ops, self.order, self.touched, self.sizes = chip, ops, order, touched, sizes
         self.hazards = Hazards(ops, order, chip.sync.max_count, len(sizes))
-        self.memories = (Written(sizes[Space.DRAM], [*written, *given(parts)]), *(Written(n) for n in sizes[1:]))
+        begun = [[(0, s.memory.size)] if s.name in held else [] for s in chip.spaces[1:]]
+        others = (Written(size, ranges) for size, ranges in zip(sizes[1:], begun))
+        self.memories = (Written(sizes[Space.DRAM], [*written, *given(parts)]), *others)
         self.kept, self.unread = Kept(parts), UnreadMarks(ops, touched, sizes, parts, chip.layout.parameters.alignment_bytes)
         working = [i for i, op in enumerate(ops) if not isinstance(op, Signal | Wait)]
         self.suspects = dict(zip(working, suspects([ops[i] for i in working], chip).tolist()))

@@ -106,6 +106,7 @@ def simulate(
     timing: bool = True,
     check: bool = True,
     parts: Sequence[DramPart] = (),
+    held: Mapping[str, np.ndarray] | None = None,
     until: int | None = None,
     observe: Observe | None = None,
     progress: Progress | None = None,
@@ -114,9 +115,10 @@ def simulate(
 
     words: instruction words of each operation (None: one each). dram: uint8, the whole address space that the program
     may use. written: the ranges [first, last) of it that hold data and may be overwritten; parts: its constants and inputs,
-    which hold data too and may not, and its outputs. until: values are computed as if the program ended behind this operation;
-    rules and times are the whole program's. observe: called behind each operation, in the order in which values are
-    computed. progress: called as (stage, done, total).
+    which hold data too and may not, and its outputs. held: by name what other memories hold at the start, uint8 of the whole
+    memory (None: nothing; a program that reads them must have written there). until: values are computed as if the program
+    ended behind this operation; rules and times are the whole program's. observe: called behind each operation, in the order
+    in which values are computed. progress: called as (stage, done, total).
     Raises ProgramError where the program breaks a rule of the machine, deadlocks, or holds parameters that describe no
     arithmetic (docs/simulator.md lists the rules). With check=False only deadlocks and such parameters are found.
     """
@@ -129,11 +131,12 @@ def simulate(
     flow = dispatched(chip, ops, words)
     order = program_order(chip, flow)
     touched = _accesses(chip, flow, order)
-    unread = check_program(chip, flow, order, touched, dram.size, written, parts, progress) if check else ()
+    unread = check_program(chip, flow, order, touched, dram.size, written, parts, held or (), progress) if check else ()
     wanted = demands(flow, chip)
     times = timeline(chip, flow, order, wanted, flow.words) if timing else None
     legal = order.legal if until is None else _prefix(flow, order, until)
-    after = _values(chip, flow, order, legal, dram.copy(), check, observe, progress) if values else {"dram": dram}
+    state = State(chip, dram.copy(), held) if values else None
+    after = {"dram": dram} if state is None else _values(chip, flow, order, legal, state, check, observe, progress)
     return _result(chip, flow, order, after, touched, wanted, times, unread)
 
 
@@ -191,13 +194,13 @@ def _values(
     flow: Flow,
     order: RunOrder,
     legal: Sequence[int],
-    dram: np.ndarray,
+    state: State,
     checked: bool,
     observe: Observe | None,
     progress: Progress | None,
 ) -> dict[str, np.ndarray]:
     """Of the operations `legal`, in an order that can run: a program without hazards gives the same values in any of them."""
-    context = Context(chip, State(chip, dram))
+    context = Context(chip, state)
     # numpy refuses views outside a memory; in a checked program that would be our fault
     faults = (FixedPointError,) if checked else (FixedPointError, ValueError, TypeError)
     numbers: dict[int, int] = {}

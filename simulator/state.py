@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,13 @@ Array = NDArray[Any]
 
 class State:
     """memory: uint8 arrays by the codes of `chip.spaces`. accumulators: what the last operation of each array left, by its
-    number; absent where it left none, or where they are a memory."""
+    number; absent where it left none, or where they are a memory. held: what other memories than the DRAM begin with, by name;
+    else they begin with zeros."""
 
-    def __init__(self, chip: Chip, dram: Array):
-        self.memory = (dram, *(np.zeros(s.memory.size, np.uint8) for s in chip.spaces[1:]))
+    def __init__(self, chip: Chip, dram: Array, held: Mapping[str, Array] | None = None):
+        begin = held or {}
+        others = (begin[s.name].copy() if s.name in begin else np.zeros(s.memory.size, np.uint8) for s in chip.spaces[1:])
+        self.memory = (dram, *others)
         self.accumulators: dict[int, Array] = {}
         self.number = 0  # that the front end has read last, within its limit
         self.sum = np.dtype(f"<i{chip.array.accumulators.sum_bytes}")  # in memories of accumulators

@@ -37,10 +37,10 @@ def run_plain(chip: Chip, ops: list[MachineOp], dram: bytes) -> bytes:
 
 
 def rounded(x: int, m: int, s: int, rule: str) -> int:
-    """x m / 2**s by a rounding rule (s >= 0)."""
+    """x m / 2**s by a rounding rule."""
     p = x * m
-    if s == 0:
-        return p
+    if s <= 0:
+        return p << -s
     half, unit = 1 << (s - 1), 1 << s
     if rule in ("single_half_up", "pow2"):
         return (p + half) // unit

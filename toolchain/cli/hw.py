@@ -12,6 +12,7 @@ from toolchain.errors import CompileError
 from toolchain.hw import Chip, chip_differences, chip_lines, chip_schema, shipped_names
 from toolchain.isa import c_header, load_machine, machine_digest, manual, table_schema, verilog_package
 from toolchain.machine import TABLE_FUNCTIONS
+from toolchain.vectors import write_instruction_cases
 
 app = application(no_args_is_help=True, help="Machine descriptions: one YAML each, with an instruction table.")
 _MACHINE = typer.Argument(metavar="MACHINE", help="A shipped machine's name, or the path of a YAML file.")
@@ -91,16 +92,26 @@ def print_manual(
 def vectors(
     name: str = _MACHINE,
     out: str = typer.Option(..., "--out", help="The kit's directory: new, empty, or of an earlier kit."),
+    instructions: bool = typer.Option(False, "--instructions", help="Of instructions: words, memories before and after, cycles."),
+    hexadecimal: bool = typer.Option(False, "--hex", help="With --instructions: also words and memories for $readmemh."),
 ) -> None:
     """Writes the conformance kit of a machine's numerics: for each case an .npz (inputs, parameters, expected); index.json."""
     with reported():
-        chip = load_machine(name).chip
+        if hexadecimal and not instructions:
+            raise CompileError("--hex: words and memories are what --instructions writes; give both")
+        machine = load_machine(name)
+        chip = machine.chip
         try:
-            paths = write_vectors(Path(out), chip.numerics, _contents(chip))
+            if instructions:
+                cases = write_instruction_cases(Path(out), machine, hexadecimal)
+                what = f"{len(cases)} cases of {len(machine.isa.plans)} instructions of {chip.name}"
+            else:
+                paths = write_vectors(Path(out), chip.numerics, _contents(chip))
+                what = f"{len(paths) - 1} cases for the numerics of {chip.name}"
         except FixedPointError as fault:
             raise CompileError(str(fault)) from None
-        size_bytes = sum(path.stat().st_size for path in paths)
-        print(f"{out}: {len(paths) - 1} cases for the numerics of {chip.name}, {size_bytes / 1024:.0f} KiB")
+        size_bytes = sum(path.stat().st_size for path in Path(out).iterdir())
+        print(f"{out}: {what}, {size_bytes / 1024:.0f} KiB")
 
 
 def _contents(chip: Chip) -> Contents:

@@ -6,10 +6,7 @@ case again from its file alone. The same arguments give the same bytes.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +25,7 @@ from quant.fixed_point.curves.curve_tables import CurveTable
 from quant.fixed_point.curves.norms import NormUnit, layer_norm, rms_norm
 from quant.fixed_point.curves.softmax import SoftmaxUnit, log_softmax, softmax
 from quant.fixed_point.kit.cases import draw_cases
+from quant.fixed_point.kit.directory import INDEX, kit_directory, sha256
 from quant.fixed_point.kit.draw import Contents
 from quant.fixed_point.pointwise.elementwise import add, leaky_relu, mul, prelu, rescale
 from quant.fixed_point.pointwise.resize import bilinear_sums, linear_axis_tosa, nearest_indices_tosa, resize_nearest
@@ -209,19 +207,11 @@ def write_vectors(out_dir: Path, numerics: Numerics, contents: Contents = EVERYT
     The whole directory or nothing: out_dir is new or empty, or holds an earlier kit, which is replaced; FixedPointError
     otherwise. int4 codes are stored one to a byte, as int8.
     """
-    target = Path(os.path.realpath(out_dir))
-    _require_place(out_dir, target)
     cases = make_vectors(numerics, contents, seed=seed)
-    staging = target.with_name(f".{target.name}.{os.getpid()}")
-    staging.mkdir()
-    try:
-        names = [*(_write_case(staging, case) for case in cases), "index.json"]
-        index = [{"file": n, "op": c.op, "sha256": _sha256(staging / n)} for n, c in zip(names, cases)]
-        (staging / "index.json").write_text(json.dumps(index, indent=1) + "\n")
-        _replace_directory(staging, target)
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
+    with kit_directory(out_dir) as staging:
+        names = [*(_write_case(staging, case) for case in cases), INDEX]
+        index = [{"file": n, "op": c.op, "sha256": sha256(staging / n)} for n, c in zip(names, cases)]
+        (staging / INDEX).write_text(json.dumps(index, indent=1) + "\n")
     return [out_dir / name for name in names]
 
 
@@ -232,51 +222,10 @@ def _write_case(directory: Path, case: VectorCase) -> str:
     return f"{case.name}.npz"
 
 
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _require_place(out_dir: Path, target: Path) -> None:
-    """Nothing but an earlier kit may be lost."""
-    if not target.parent.is_dir():
-        raise FixedPointError(f"{out_dir}: there is no directory {out_dir.parent}; make it first")
-    if not target.exists():
-        return
-    if not target.is_dir():
-        raise FixedPointError(f"{out_dir}: is a file; give the name of a directory")
-    held = {p.name for p in target.iterdir()}
-    foreign = sorted(held - _kit_files(target))
-    if foreign:
-        raise FixedPointError(f"{out_dir}: holds {foreign[0]}, which is no part of a kit; give a new or an empty directory")
-
-
-def _kit_files(directory: Path) -> set[str]:
-    """The files that the index in a directory names, and the index; none where it cannot be read."""
-    try:
-        return {"index.json", *(entry["file"] for entry in json.loads((directory / "index.json").read_text()))}
-    except (OSError, ValueError, TypeError, KeyError):
-        return set()
-
-
-def _replace_directory(staging: Path, target: Path) -> None:
-    """staging becomes target; what target held goes only when the new one stands."""
-    if not target.exists():
-        staging.rename(target)
-        return
-    old = target.with_name(f"{staging.name}.old")
-    target.rename(old)
-    try:
-        staging.rename(target)
-    except BaseException:
-        old.rename(target)
-        raise
-    shutil.rmtree(old)
-
-
 def read_vectors(directory: Path) -> list[VectorCase]:
     """The cases that `write_vectors` wrote, in the order of index.json."""
     cases = []
-    for entry in json.loads((directory / "index.json").read_text()):
+    for entry in json.loads((directory / INDEX).read_text()):
         with np.load(directory / entry["file"]) as file:
             case = json.loads(str(file["case"]))
             inputs = {name[3:]: file[name] for name in file.files if name.startswith("in_")}

@@ -1,0 +1,92 @@
+"""A case of an instruction: words, what the memories hold before and after them, and the cycles that they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator import simulate
+from toolchain.errors import InternalError
+from toolchain.hw import Chip
+from toolchain.isa import Machine, decode, encode
+from toolchain.machine import End, MachineOp, Space, accesses_at, broken_capability, byte_view, range_text
+from toolchain.vectors.bench import Bench, NotHere
+
+Array = NDArray[Any]
+Draw = Callable[[Bench], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Bytes of one memory. ranges: int64[n, 2], address and bytes of each; before, after: uint8 of all of them, one behind the
+    other. Bytes of the memory that are in no range are neither read nor written."""
+
+    ranges: Array
+    before: Array
+    after: Array
+
+
+@dataclass(frozen=True, eq=False)
+class InstructionCase:
+    """operation: what the case is for. ops: of the program, words: the same as bytes; memory: by the memory's name. cycles: of
+    the program; start, end: int64[op], of each operation as it is dispatched."""
+
+    name: str
+    operation: str
+    about: str
+    ops: tuple[MachineOp, ...]
+    words: bytes
+    memory: Mapping[str, Held]
+    cycles: int
+    start: Array
+    end: Array
+
+
+def run_case(machine: Machine, operation: str, name: str, draw: Draw) -> InstructionCase | None:
+    """Draws a case and runs it; None where the machine cannot do what it is about."""
+    bench = Bench(machine, f"{operation} {name}", at_end=name.endswith("at_end"))
+    try:
+        draw(bench)
+    except NotHere:
+        return None
+    ops = (*bench.ops, bench.add(End))
+    if any(broken_capability(op, machine.chip) for op in bench.ops):
+        return None
+    words = encode([_far(op, bench.far_bytes, machine.chip) for op in ops], machine.isa)
+    dram, *others = bench.memory
+    names = [space.name for space in machine.chip.spaces]
+    counts = decode(words, machine.isa).words
+    run = simulate(machine.chip, ops, counts, dram, [(0, dram.size)], held=dict(zip(names[1:], others)))
+    for index in range(len(run.flow)):
+        for access in accesses_at(run.flow, index, machine.chip):
+            if access.exact and not byte_view(bench.said[access.space], access).all():
+                raise InternalError(f"case {name} touches {range_text(access)}, which it does not give in whole")
+    memory = {}
+    for at, memory_name in enumerate(names):
+        held = _held(bench.memory[at], run.memory[memory_name], bench.said[at], bench.far_bytes if at == Space.DRAM else 0)
+        if held.before.size:
+            memory[memory_name] = held
+    about = " ".join((getattr(draw, "func", draw).__doc__ or "").split())
+    return InstructionCase(name, operation, about, ops, words, memory, run.cycles, run.start, run.end)
+
+
+def _far(op: MachineOp, far_bytes: int, chip: Chip) -> MachineOp:
+    """The same operation where the DRAM of the case begins so many bytes later."""
+    if not far_bytes:
+        return op
+    moved: dict[str, int] = {}
+    for name in op.parameters():
+        space = getattr(op, name.replace("address", "space"), None)
+        if name.endswith("address") and space == Space.DRAM:
+            moved[name] = getattr(op, name) + far_bytes
+    return replace(op, **moved)
+
+
+def _held(before: Array, after: Array, said: Array, far_bytes: int) -> Held:
+    edges = np.flatnonzero(np.diff(said.astype(np.int8), prepend=0, append=0)).reshape(-1, 2)
+    ranges = np.stack([edges[:, 0] + far_bytes, edges[:, 1] - edges[:, 0]], 1).astype(np.int64)
+    return Held(ranges, before[said], after[said])

@@ -1,0 +1,42 @@
+"""The cases of every operation of a machine: what the files of the folder `draws` have, run."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from functools import cache
+
+from toolchain.errors import InternalError
+from toolchain.hw import Chip
+from toolchain.isa import Machine
+from toolchain.machine import MachineOp
+from toolchain.vectors import draws
+from toolchain.vectors.case import Draw, InstructionCase, run_case
+
+Cases = Callable[[type[MachineOp], Chip], Iterator[tuple[str, Draw]]]  # (name, draw) of an operation on a chip
+
+
+@cache
+def draws_of() -> dict[type[MachineOp], Cases]:
+    """What draws the cases of each operation. Raises InternalError where two files do."""
+    found: dict[type[MachineOp], Cases] = {}
+    for info in pkgutil.iter_modules(draws.__path__):
+        module = importlib.import_module(f"{draws.__name__}.{info.name}")
+        for operation, cases in getattr(module, "CASES", {}).items():
+            if operation in found:
+                raise InternalError(f"{module.__name__}: another file draws the operation {operation.NAME}")
+            found[operation] = cases
+    return found
+
+
+def instruction_cases(machine: Machine) -> Iterator[InstructionCase]:
+    """Of each operation of the machine's instruction table, in its order. Raises InternalError for an operation without cases."""
+    for name, plan in machine.isa.plans.items():
+        drawn = draws_of().get(plan.operation)
+        if drawn is None:
+            raise InternalError(f"no file of toolchain.vectors.draws draws the operation {name}")
+        for case_name, draw in drawn(plan.operation, machine.chip):
+            case = run_case(machine, name, case_name, draw)
+            if case is not None:
+                yield case

@@ -1,0 +1,91 @@
+"""Cases of taking sums out of accumulators that are a memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolchain.hw import Chip
+from toolchain.hw.units import SUMS
+from toolchain.machine import Emit, EmitKind
+from toolchain.vectors.bench import Bench, NotHere
+from toolchain.vectors.case import Draw
+from toolchain.vectors.draws.sums import addend, edges, parameters, random_entries, rounding_entries, table
+
+
+def _emit(bench: Bench, kind: EmitKind, sums: NDArray[Any], entries: Any = None, number: int = 0, **more: Any) -> None:
+    """sums: [h, w, c]."""
+    unit, codes = bench.unit(Emit), bench.type(number)
+    if SUMS not in unit.roles:
+        raise NotHere("no memory of sums")
+    word = bench.chip.array.accumulators.sum_bytes
+    f: dict[str, Any] = dict(zip(("height", "width", "channels"), sums.shape))
+    f |= {"kind": kind, "sums_address": bench.block(unit.roles[SUMS], sums.astype(f"<i{word}").tobytes(), word)}
+    target = bench.output(unit, (sums.shape[0], sums.shape[1], sums.shape[2]), number)
+    f |= dict(zip(("output_address", "output_row_stride", "output_column_stride"), target))
+    f |= {"clamp_low": codes.low, "clamp_high": codes.high, "output_type": number}
+    f |= {"output_zero_point": bench.zero(Emit, "output_zero_point", number)}
+    if kind == EmitKind.CONVOLUTION:
+        biases, scales = entries or random_entries(bench, sums.shape[2], 20 - codes.bits)
+        f |= {"parameter_address": parameters(bench, Emit, "tables", biases, scales)}
+    bench.add(Emit, **(f | more))
+
+
+def _random(bench: Bench) -> NDArray[Any]:
+    return bench.rng.integers(-(1 << 18), 1 << 18, (3, 4, 5))
+
+
+def plain(bench: Bench, number: int) -> None:
+    """Sums of a convolution, each channel with its own parameters."""
+    _emit(bench, EmitKind.CONVOLUTION, _random(bench), number=number)
+
+
+def at_end(bench: Bench) -> None:
+    """Operands on the last bytes of their memories."""
+    _emit(bench, EmitKind.CONVOLUTION, _random(bench))
+
+
+def rounding(bench: Bench) -> None:
+    """Sums of 0 with biases on every edge of the rounding."""
+    biases, scales = rounding_entries(bench)
+    _emit(bench, EmitKind.CONVOLUTION, np.zeros((1, 1, len(biases)), np.int64), (biases, scales))
+
+
+def product(bench: Bench, shift: int) -> None:
+    """Sums of a matrix product on every edge of the rounding."""
+    multiplier, right = bench.scale(shift)
+    wanted = np.array(edges(shift, bench.chip.numerics.largest_sum))[None, None, :]
+    _emit(bench, EmitKind.MATRIX_PRODUCT, wanted, multiplier=multiplier, shift=right)
+
+
+def behind(bench: Bench, table_too: bool, added: bool) -> None:
+    """Results pass through a table, have a feature map added, or both."""
+    more: dict[str, Any] = {}
+    for name, used in (("use_table", table_too), ("use_add", added)):
+        if used and not Emit.need(name, bench.chip).high:
+            raise NotHere(f"no {name}")
+    if table_too:
+        more |= {"use_table": 1, "table_address": table(bench, Emit, "tables", 0)}
+    if added:
+        source = bench.feature_map(bench.unit(Emit), "input", bench.codes((3, 4, 5)))
+        more |= dict(zip(("addend_address", "addend_row_stride", "addend_column_stride"), source))
+        more |= {"use_add": 1, **addend(bench, Emit)}
+    _emit(bench, EmitKind.CONVOLUTION, _random(bench), **more)
+
+
+def _cases(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:
+    for number in range(len(chip.code_types)):
+        yield f"plain_{number}", partial(plain, number=number)
+    yield "at_end", at_end
+    yield "rounding", rounding
+    for shift in (0, 1, 6):
+        yield f"product_{shift}", partial(product, shift=shift)
+    for name, table_too, added in (("tabled", True, False), ("added", False, True), ("tabled_and_added", True, True)):
+        yield name, partial(behind, table_too=table_too, added=added)
+
+
+CASES = {Emit: _cases}

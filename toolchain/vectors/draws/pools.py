@@ -1,0 +1,155 @@
+"""Cases of pools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from toolchain.hw import Chip
+from toolchain.machine import Pool, PoolKind
+from toolchain.vectors.bench import Bench
+from toolchain.vectors.case import Draw
+from toolchain.vectors.draws.sums import CLAMPS, clamps, edges, end_shifts
+
+Pair = tuple[int, int]
+
+
+def _pool(
+    bench: Bench,
+    kind: PoolKind,
+    size: Pair = (5, 6),
+    kernel: Pair = (3, 3),
+    stride: Pair = (1, 1),
+    dilation: Pair = (1, 1),
+    pad: Pair = (1, 1),
+    output: Pair = (5, 6),
+    channels: int = 3,
+    values: Any = None,
+    scale: Pair | None = None,
+    types: Pair = (0, 0),
+    **more: Any,
+) -> None:
+    unit = bench.unit(Pool, more.get("unit", 0))
+    values = bench.codes((*size, channels), types[0]) if values is None else values
+    source, target = bench.feature_map(unit, "input", values), bench.output(unit, (*output, channels), types[1])
+    f: dict[str, Any] = {"kind": kind, "channels": channels, "input_height": size[0], "input_width": size[1]}
+    f |= dict(zip(("input_address", "input_row_stride", "input_column_stride"), source))
+    f |= dict(zip(("output_address", "output_row_stride", "output_column_stride"), target))
+    for name, (height, width) in (("kernel", kernel), ("stride", stride), ("dilation", dilation), ("output", output)):
+        f |= {f"{name}_height": height, f"{name}_width": width}
+    f |= {"pad_top": pad[0], "pad_left": pad[1], "input_type": types[0], "output_type": types[1]}
+    f |= {"clamp_low": bench.type(types[1]).low, "clamp_high": bench.type(types[1]).high}
+    if kind == PoolKind.AVERAGE:
+        multiplier, shift = scale or bench.scale(int(np.log2(kernel[0] * kernel[1])), 1.0)
+        f |= {"multiplier": multiplier, "shift": shift}
+        f |= {"input_zero_point": bench.zero(Pool, "input_zero_point", types[0])}
+        f |= {"output_zero_point": bench.zero(Pool, "output_zero_point", types[1])}
+    bench.add(Pool, **(f | more))
+
+
+def plain(bench: Bench, kind: PoolKind) -> None:
+    """A 3x3 window with a padding of 1 around the input."""
+    _pool(bench, kind)
+
+
+def at_end(bench: Bench, kind: PoolKind) -> None:
+    """Operands on the last bytes of their memories."""
+    _pool(bench, kind)
+
+
+def single(bench: Bench, kind: PoolKind) -> None:
+    """The least of every size."""
+    _pool(bench, kind, (1, 1), (1, 1), pad=(0, 0), output=(1, 1), channels=1)
+
+
+def largest_strides(bench: Bench, kind: PoolKind) -> None:
+    """The largest strides, of sizes of 1."""
+    single(bench, kind)
+    bench.stretched()
+
+
+def _highest(bench: Bench, name: str, most: int) -> int:
+    return min(Pool.need(name, bench.chip).high, most)
+
+
+def tall(bench: Bench, kind: PoolKind) -> None:
+    """The largest height of kernel, stride and padding (256 where the machine has no limit): windows lie mostly on padding."""
+    kernel, stride = _highest(bench, "kernel_height", 256), _highest(bench, "stride_height", 16)
+    pad, output = _highest(bench, "pad_top", kernel - 1), 1 + 260 // stride
+    dilation = (1, _highest(bench, "dilation_width", 256))
+    _pool(bench, kind, (40, 1), (kernel, 1), (stride, 1), dilation, (pad, 0), (output, 1), channels=2)
+
+
+def wide(bench: Bench, kind: PoolKind) -> None:
+    """The same of widths, and many channels."""
+    kernel, stride = _highest(bench, "kernel_width", 256), _highest(bench, "stride_width", 16)
+    pad, output = _highest(bench, "pad_left", kernel - 1), 1 + 260 // stride
+    dilation = (_highest(bench, "dilation_height", 256), 1)
+    _pool(bench, kind, (1, 40), (1, kernel), (1, stride), dilation, (0, pad), (1, output), channels=2)
+    _pool(bench, kind, (2, 2), (2, 2), pad=(0, 0), output=(1, 1), channels=700)
+
+
+def strided(bench: Bench, kind: PoolKind) -> None:
+    """Strides, and dilations, of different height and width."""
+    _pool(bench, kind, (7, 9), (2, 3), (2, 3), (3, 2), (1, 2), (3, 2))
+
+
+def padded(bench: Bench, kind: PoolKind) -> None:
+    """Windows that lie on padding alone: of a max pool the least code, of an average pool a sum of 0."""
+    _pool(bench, kind, (1, 2), (3, 3), pad=(2, 2), output=(4, 6))
+
+
+def whole(bench: Bench, kind: PoolKind) -> None:
+    """One window over all of a larger input."""
+    limit = bench.chip.limits.pool.max_kernel or (16, 16)
+    size = (min(12, limit[0]), min(11, limit[1]))
+    _pool(bench, kind, size, size, pad=(0, 0), output=(1, 1), channels=5)
+
+
+def clamped(bench: Bench, kind: PoolKind, name: str) -> None:
+    """A clamp of a small range, and of one code."""
+    low, high = clamps(bench, name)
+    _pool(bench, kind, clamp_low=low, clamp_high=high)
+
+
+def typed(bench: Bench, kind: PoolKind, types: Pair) -> None:
+    """Input and output of other types, by their numbers."""
+    _pool(bench, kind, types=types)
+
+
+def on_unit(bench: Bench, kind: PoolKind, unit: int) -> None:
+    """On another vector engine."""
+    _pool(bench, kind, unit=unit)
+
+
+def rounding(bench: Bench, kind: PoolKind, shift: int) -> None:
+    """Sums of two codes on every edge of the rounding."""
+    codes, span = bench.type(0), 256
+    wanted = np.array([v for v in edges(max(shift, 0), 3 * span) if abs(v) < span // 2])
+    zero = 0 if bench.chip.numerics.symmetric_activations else (codes.low + codes.high + 1) // 2
+    halves = np.stack([wanted // 2, wanted - wanted // 2])[:, None, :] + zero
+    more: dict[str, Any] = {"input_zero_point": zero, "output_zero_point": zero}
+    _pool(bench, kind, (2, 1), (2, 1), pad=(0, 0), output=(1, 1), channels=wanted.size, values=halves.astype(codes.dtype),
+          scale=bench.scale(shift), **more)  # fmt: skip
+
+
+def _cases(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:
+    for kind in PoolKind:
+        name = f"{kind.name.lower()}_"
+        for draw in (plain, at_end, single, largest_strides, tall, wide, strided, padded, whole):
+            yield name + draw.__name__, partial(draw, kind=kind)
+        for clamp in CLAMPS:
+            yield f"{name}clamped_{clamp}", partial(clamped, kind=kind, name=clamp)
+        for shift in dict.fromkeys((0, 1, 3, *end_shifts(chip))) if kind == PoolKind.AVERAGE else ():
+            yield f"{name}rounding_{shift}".replace("-", "minus"), partial(rounding, kind=kind, shift=shift)
+        types = range(len(chip.code_types))
+        for pair in ((i, o) for i in types for o in types if (i, o) != (0, 0)):
+            yield f"{name}typed_{pair[0]}_{pair[1]}", partial(typed, kind=kind, types=pair)
+        for number in range(1, operation.need("unit", chip).high + 1):
+            yield f"{name}unit_{number}", partial(on_unit, kind=kind, unit=number)
+
+
+CASES = {Pool: _cases}

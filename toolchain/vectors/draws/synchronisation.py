@@ -1,0 +1,103 @@
+"""Cases of signals and waits, and of the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from toolchain.hw import Chip
+from toolchain.machine import Convolution, End, Fill, Signal, Space, Wait
+from toolchain.vectors.bench import Bench
+from toolchain.vectors.case import Draw
+from toolchain.vectors.draws.weights import Window
+from toolchain.vectors.draws.windows import window
+
+ROUNDS = 3
+
+
+def _filled(bench: Bench, op: Any, value: int) -> None:
+    """A fill of the convolution's first input pixel, on the first channel."""
+    space = bench.unit(Convolution).roles["input"]
+    where: dict[str, Any] = {"destination_space": Space(space), "destination_address": op.input_address}
+    bench.add(Fill, **where, inner_elements=op.input_channels, value=value)
+
+
+def _queues(bench: Bench) -> tuple[int, int]:
+    return bench.unit(Fill).queue, bench.unit(Convolution).queue
+
+
+def ordered(bench: Bench, semaphore: int) -> None:
+    """A fill, and a convolution that reads what it writes: a signal of the one, a wait of the other."""
+    mover, array = _queues(bench)
+    op = window(bench, Convolution, Window())
+    bench.ops.clear()
+    _filled(bench, op, bench.type(0).high)
+    bench.add(Signal, engine=mover, semaphore=semaphore)
+    bench.add(Wait, engine=array, semaphore=semaphore)
+    bench.ops.append(op)
+
+
+def to_and_fro(bench: Bench) -> None:
+    """Three rounds of a fill and a convolution that reads it; each waits for the other, on two semaphores."""
+    mover, array = _queues(bench)
+    first, second = 0, bench.chip.sync.semaphores - 1
+    made = []
+    for _ in range(ROUNDS):
+        made.append(window(bench, Convolution, Window(size=(2, 2), output=(2, 2))))
+    bench.ops.clear()
+    for turn, op in enumerate(made):
+        if turn:
+            bench.add(Wait, engine=mover, semaphore=second)
+        _filled(bench, op, bench.type(0).low + turn)
+        bench.add(Signal, engine=mover, semaphore=first)
+        bench.add(Wait, engine=array, semaphore=first)
+        bench.ops.append(op)
+        if turn < ROUNDS - 1:
+            bench.add(Signal, engine=array, semaphore=second)
+
+
+def counted(bench: Bench) -> None:
+    """As many signals as a semaphore can count, then as many waits."""
+    mover, array = _queues(bench)
+    op = window(bench, Convolution, Window())
+    bench.ops.clear()
+    _filled(bench, op, bench.type(0).low)
+    count = min(bench.chip.sync.max_count, 20)
+    for engine, kind in ((mover, Signal), (array, Wait)):
+        for _ in range(count):
+            bench.add(kind, engine=engine, semaphore=1)
+    bench.ops.append(op)
+
+
+def nothing(bench: Bench) -> None:
+    """A program that ends at once; the memories keep what they hold."""
+    bench.block(Space.DRAM, bench.rng.bytes(4))
+    bench.block(Space.SRAM, bench.rng.bytes(4))
+
+
+def drained(bench: Bench) -> None:
+    """The end stands behind operations that still run: it waits for all of them."""
+    window(bench, Convolution, Window())
+    address = bench.room(Space.SRAM, 16)
+    f = {"destination_space": Space.SRAM, "inner_elements": 16 // bench.type(0).size_bytes, "value": bench.type(0).low}
+    bench.add(Fill, **f, destination_address=address)
+
+
+def _waits(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:
+    yield "first_semaphore", partial(ordered, semaphore=0)
+    yield "last_semaphore", partial(ordered, semaphore=chip.sync.semaphores - 1)
+    yield "to_and_fro", to_and_fro
+
+
+def _signals(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:
+    yield "ordered", partial(ordered, semaphore=chip.sync.semaphores // 2)
+    yield "counted", counted
+
+
+def _ends(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:
+    yield "nothing", nothing
+    yield "drained", drained
+
+
+CASES = {Wait: _waits, Signal: _signals, End: _ends}

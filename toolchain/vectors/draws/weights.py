@@ -1,0 +1,74 @@
+"""What a window operation with weights is drawn of: sizes, and its weights as the machine lays them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.fixed_point import WeightGroups
+from toolchain.hw.units import Unit
+from toolchain.ops.kit.grouped_weights import lay_groups
+from toolchain.ops.kit.requants import pack_dense, pack_weights
+from toolchain.vectors.bench import Bench, NotHere
+
+Array = NDArray[Any]
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Window:
+    """What is drawn: sizes of one operation and the numbers of its types; values None are random."""
+
+    size: Pair = (5, 6)
+    inputs: int = 3
+    outputs: int = 5
+    kernel: Pair = (3, 3)
+    stride: Pair = (1, 1)
+    dilation: Pair = (1, 1)
+    pad: Pair = (1, 1)
+    output: Pair = (5, 6)
+    input_type: int = 0
+    output_type: int = 0
+    weight_type: int = 0
+    group: int = 0
+    unit: int = 0
+    accumulate: int = 0
+    emit: int = 1
+    more: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def taps(self) -> int:
+        return self.kernel[0] * self.kernel[1]
+
+
+def _random_weights(bench: Bench, number: int, shape: Pair) -> Array:
+    """Every third one is the least or the largest."""
+    codes = bench.chip.weight_types[number]
+    values = bench.rng.integers(codes.low, codes.high, shape, np.int64, endpoint=True)
+    ends = bench.rng.integers(0, 6, shape)
+    return np.select([ends == 0, ends == 1], [codes.low, codes.high], values).astype(np.int8)
+
+
+def dense(bench: Bench, unit: Unit, w: Window, weights: Array | None) -> int:
+    chip, inner = bench.chip, w.taps * w.inputs
+    codes = chip.weight_types[w.weight_type]
+    rows = _random_weights(bench, w.weight_type, (w.outputs, inner)) if weights is None else weights
+    if not w.group:
+        return bench.block(unit.roles["weights"], pack_dense(rows, codes, chip))
+    keys, shape = unit.array.groups, (w.outputs, -(-inner // w.group))
+    if keys is None:
+        raise NotHere("no weights in groups")
+    scales = bench.rng.integers(0, 1 << keys.scale_bits, shape).astype(np.int32)
+    half = 1 << max(keys.minimum_bits - 1, 0)
+    minima = bench.rng.integers(-half, half, shape).astype(np.int32) if keys.minimum_bits else None
+    part_bytes = w.group * codes.bits // 8
+    packed = np.frombuffer(pack_weights(rows, codes), np.uint8).reshape(w.outputs, -1)
+    return bench.block(unit.roles["weights"], lay_groups(packed, WeightGroups(w.group, scales, minima), part_bytes, keys))
+
+
+def planes(bench: Bench, unit: Unit, w: Window, weights: Array | None) -> int:
+    rows = _random_weights(bench, w.weight_type, (w.taps, w.outputs)) if weights is None else weights
+    return bench.block(unit.roles["weights"], pack_weights(rows, bench.chip.weight_types[w.weight_type]))

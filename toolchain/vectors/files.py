@@ -1,0 +1,95 @@
+"""The kit of a machine's instruction cases as files: an .npz each, the same for $readmemh, and index.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.fixed_point.kit.directory import INDEX, kit_directory, sha256
+from toolchain.isa import Machine
+from toolchain.vectors.case import Held, InstructionCase
+from toolchain.vectors.drawn import instruction_cases
+
+Array = NDArray[Any]
+LINE_BYTES = 16
+
+
+@dataclass(frozen=True, eq=False)
+class ReadCase:
+    """What the file of a case holds. words: the program's bytes; start, end: int64[op]; said: its other keys."""
+
+    name: str
+    words: bytes
+    memory: Mapping[str, Held]
+    start: Array
+    end: Array
+    said: Mapping[str, Any]
+
+
+def write_instruction_cases(out_dir: Path, machine: Machine, hexadecimal: bool = False) -> list[InstructionCase]:
+    """Writes OPERATION.CASE.npz for each case and index.json; hexadecimal: also .hex files for $readmemh.
+
+    The whole directory or nothing, as `write_vectors`. The same machine gives the same bytes. Raises FixedPointError for a
+    directory that holds something else.
+    """
+    written: list[InstructionCase] = []
+    index: list[dict[str, Any]] = []
+    with kit_directory(out_dir) as staging:
+        for case in instruction_cases(machine):
+            stem = f"{case.operation}.{case.name}"
+            _write_npz(staging / f"{stem}.npz", case, machine)
+            more = list(_write_hex(staging, stem, case, machine)) if hexadecimal else []
+            said = {"file": f"{stem}.npz", "operation": case.operation, "about": case.about, "cycles": case.cycles}
+            index.append(said | {"sha256": sha256(staging / f"{stem}.npz"), "more": more})
+            written.append(case)
+        (staging / INDEX).write_text(json.dumps(index, indent=1) + "\n")
+    return written
+
+
+def _write_npz(path: Path, case: InstructionCase, machine: Machine) -> None:
+    arrays: dict[str, Any] = {"words": np.frombuffer(case.words, np.uint8), "start": case.start, "end": case.end}
+    for name, held in case.memory.items():
+        arrays |= {f"{name}_ranges": held.ranges, f"{name}_before": held.before, f"{name}_after": held.after}
+    program = [{"operation": op.NAME, **{p: int(getattr(op, p)) for p in op.parameters()}} for op in case.ops]
+    said = {"machine": machine.chip.name, "operation": case.operation, "about": case.about, "cycles": case.cycles}
+    said |= {"word_bytes": machine.isa.word_bytes, "memories": list(case.memory), "program": program}
+    np.savez_compressed(path, case=np.array(json.dumps(said)), **arrays)
+
+
+def _write_hex(directory: Path, stem: str, case: InstructionCase, machine: Machine) -> Iterator[str]:
+    """The names of the files. Words one a line; memories one byte an entry, with @ADDRESS where a range begins."""
+    size = machine.isa.word_bytes
+    words = [case.words[at : at + size][::-1].hex() for at in range(0, len(case.words), size)]
+    yield _write_lines(directory / f"{stem}.words.hex", [f"// {case.cycles} cycles", *words])
+    for name, held in case.memory.items():
+        for when, values in (("before", held.before), ("after", held.after)):
+            yield _write_lines(directory / f"{stem}.{name}.{when}.hex", _hex_lines(held.ranges, values))
+
+
+def _hex_lines(ranges: Array, values: Array) -> Iterator[str]:
+    at = 0
+    for address, size in ranges.tolist():
+        yield f"@{address:x}"
+        for first in range(at, at + size, LINE_BYTES):
+            yield bytes(values[first : min(first + LINE_BYTES, at + size)]).hex(" ")
+        at += size
+
+
+def _write_lines(path: Path, lines: Any) -> str:
+    path.write_text("\n".join(lines) + "\n")
+    return path.name
+
+
+def read_instruction_cases(directory: Path) -> Iterator[ReadCase]:
+    """The cases that `write_instruction_cases` wrote, in the order of index.json."""
+    for entry in json.loads((directory / INDEX).read_text()):
+        with np.load(directory / entry["file"]) as file:
+            said = json.loads(str(file["case"]))
+            memory = {m: Held(file[f"{m}_ranges"], file[f"{m}_before"], file[f"{m}_after"]) for m in said["memories"]}
+            yield ReadCase(Path(entry["file"]).stem, file["words"].tobytes(), memory, file["start"], file["end"], said)
