@@ -241,7 +241,10 @@ def _values(session: FloatSession, sample: Sample, where: _Sample) -> Iterator[t
 def _finite(
     x: np.ndarray, name: str, where: _Sample, producers: Mapping[str, onnx.NodeProto], masks: Container[str]
 ) -> np.ndarray:
-    """`x`, with the lowest float for a mask's minus infinity. Raises CompileError: no floats, NaN, another infinity."""
+    """`x`, with the lowest float for a mask's minus infinity, and 0 and 1 for bools. Raises CompileError: no floats, NaN, another
+    infinity."""
+    if x.dtype.kind == "b":
+        return x.astype(np.float32)
     if x.dtype.kind != "f":
         raise CompileError(f"tensor {name!r}: is {x.dtype.name}; only float tensors are calibrated")
     if not x.size or np.isfinite(x.min() + x.max()):  # either may be NaN, or infinite

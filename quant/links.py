@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from functools import cached_property
+from typing import Any
 
 import onnx
+from numpy.typing import NDArray
+from onnx import numpy_helper
 
 # Operators that hand values on unchanged, whatever they do to shapes.
 SHAPE_OPS = frozenset(
@@ -52,6 +55,15 @@ class Links:
             seen.add(name)
             pending.extend(o for n in readers for o in n.output if o and o not in seen)
         return True
+
+    @cached_property
+    def _initializers(self) -> dict[str, onnx.TensorProto]:
+        return {i.name: i for i in self.graph.initializer}
+
+    def constant(self, name: str) -> NDArray[Any] | None:
+        """The value of an initializer."""
+        found = self._initializers.get(name)
+        return None if found is None else numpy_helper.to_array(found)
 
     def producer(self, name: str) -> onnx.NodeProto | None:
         return self._producers.get(name)

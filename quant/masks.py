@@ -35,19 +35,32 @@ def masked_tensors(model: onnx.ModelProto) -> frozenset[str]:
             pending.append(node.input[0])
         elif node is not None and node.op_type in ("Add", "Sub"):
             pending.extend(node.input)
+        elif node is not None and (scores := _masked_by_choice(graph, node)) is not None:
+            pending.append(scores)
     return frozenset(found)
 
 
 def _sums(graph: Links, name: str) -> bool:
     *_, first = _before(graph, name)
     node = graph.producer(first)
-    return node is not None and node.op_type in ("Add", "Sub")
+    return node is not None and (node.op_type in ("Add", "Sub") or _masked_by_choice(graph, node) is not None)
+
+
+def _masked_by_choice(graph: Links, node: onnx.NodeProto) -> str | None:
+    """The scores of a Where that puts minus infinity, or what stands for it, in the place of some of them."""
+    if node.op_type != "Where":
+        return None
+    for scores, other in (node.input[1:3], node.input[:0:-1]):
+        mask = graph.constant(other)
+        if mask is not None and mask.size and mask.max() <= MASK_LOW and graph.constant(scores) is None:
+            return scores
+    return None
 
 
 def _seen_elsewhere(graph: Links, name: str) -> bool:
     """Whether a sum is an output of the model, or read by what minus infinity can get past. A maximum of positions that
     are not all masked it cannot."""
-    return _sums(graph, name) and not graph.ends_in(name, {*_JUDGES, "ReduceMax"}, (*HANDED_ON, "Add", "Sub"))
+    return _sums(graph, name) and not graph.ends_in(name, {*_JUDGES, "ReduceMax"}, (*HANDED_ON, "Add", "Sub", "Where"))
 
 
 def _before(graph: Links, name: str) -> Iterator[str]:
@@ -136,13 +149,20 @@ class _Bounder:
         if node.op_type in HANDED_ON:
             kept = self.scores(node.input[0], room)
         else:
-            kept = self._sum(node, room) if node.op_type in ("Add", "Sub") else None
+            kept = self._sum(node, room) if node.op_type in ("Add", "Sub") else self._choice(node, room)
         if kept is not None and name in self.found:
             low = kept.low - room - MASK_MARGIN
             if self.found[name] is not self._seen[name]:
                 low = min(low, self.found[name].low)
             self.found[name] = Range(low, max(kept.high, low))
         return kept
+
+    def _choice(self, node: onnx.NodeProto, room: float) -> Range | None:
+        name = _masked_by_choice(self._graph, node)
+        if name is None or name not in self._seen:
+            return None
+        self.notes.append(f"{node.name or node.output[0]}: masks; {MASK_MARGIN:g} below the least score masks as well")
+        return self.scores(name, room) or self._seen[name]
 
     def _sum(self, node: onnx.NodeProto, room: float) -> Range | None:
         terms = [self._term(n, -1 if i and node.op_type == "Sub" else 1) for i, n in enumerate(node.input)]

@@ -61,6 +61,41 @@ def _binary(net: Network) -> None:
     net.add(kind, operands if net.draw(st.booleans()) else operands[::-1], net.shapes[a])
 
 
+def _choice(net: Network) -> None:
+    """Of values that are alike where the choice between them changes: beside a step all roundings are right."""
+    a = net.pick()
+    shape = net.shapes[a]
+    same = [n for n, s in net.shapes.items() if s == shape and n != a]
+    low = tuple(s if net.draw(st.booleans()) else 1 for s in shape)
+    b = net.draw(st.sampled_from(same)) if same and net.draw(st.booleans()) else net.constant(low)
+    kind = net.choose("Max", "Min", "Where", "Where", "Where", "Mul")
+    if kind in ("Max", "Min"):
+        if net.opset >= 8:
+            net.add(kind, [a, b], shape)
+    elif net.opset >= 11 and kind == "Where":
+        truth, above = _truth(net, a, b)
+        net.add(kind, [truth, a, b] if above else [truth, b, a], shape)
+    elif net.opset >= 9 and kind == "Mul":
+        number = net.add("Cast", [net.truth("Greater", [a, net.floats(0.0)])], shape, to=1)
+        net.add("Mul", [number, a], shape)
+
+
+def _truth(net: Network, a: str, b: str) -> tuple[str, bool]:
+    """Of two tensors or one and a constant, and whether it says that a is above b."""
+    later = net.opset >= 12
+    kinds = ("Greater", "Less", "GreaterOrEqual", "LessOrEqual") if later else ("Greater", "Less")
+    kind = net.choose(*kinds)
+    operands, above = ([b, a], False) if net.draw(st.booleans()) else ([a, b], True)
+    truth, above = net.truth(kind, operands), above == kind.startswith("Greater")
+    logic = net.choose("", "", "Not", "And", "Or", "Xor")
+    if logic == "Not":
+        return net.truth("Not", [truth]), not above
+    if logic:
+        equal = net.truth("Equal", [a, b])  # there either is right
+        truth = net.truth(logic, [truth, net.truth("Not", [equal]) if logic == "And" else equal])
+    return truth, above
+
+
 def _channel_scale(net: Network) -> None:
     """Squeeze and excite: a computed operand that broadcasts over space."""
     x = net.pick(4)
@@ -238,6 +273,21 @@ def _softmax(net: Network) -> None:
 
 LAYERS = (
     [convolution] * 6
-    + [_activation, _binary, _binary, _channel_scale, _prelu, _pool, _pool, _concat, _concat, _slice, _pad, _resize]
+    + [
+        _activation,
+        _binary,
+        _binary,
+        _choice,
+        _choice,
+        _channel_scale,
+        _prelu,
+        _pool,
+        _pool,
+        _concat,
+        _concat,
+        _slice,
+        _pad,
+        _resize,
+    ]
     + [_transpose, _reshape, _gemm, _matmul, _reduce_mean, _split, _wave, _softmax]
 )

@@ -62,6 +62,12 @@ class Network:
         self.shapes.update(outputs)
         return next(iter(outputs))
 
+    def truth(self, kind: str, inputs: Sequence[str], **attributes: Any) -> str:
+        """A bool tensor, which no other layer picks."""
+        name = f"t{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, inputs, [name], f"n{len(self.nodes)}_{kind}", **attributes))
+        return name
+
     # Constants
 
     def hold(self, value: np.ndarray) -> str:

@@ -362,6 +362,17 @@ ARITHMETIC = [
     ),
 ]
 
+CHOICES = [
+    (f"{MATRIX}, float[3,5] z) => (bool[a,b] y) {{ a = Less(x, z) b = Not(a) y = Not(b) }}", "Less"),
+    (f"{MATRIX}, float[3,5] z) => (float[a,b] y) {{ a = Less(x, z) b = Not(a) y = Where(b, x, z) }}", "Less Where"),
+    (f"{MATRIX}, float[3,5] z) => (float[a,b] y) {{ a = Less(x, z) b = Cast<to = 7>(a) y = Cast<to = 1>(b) }}", "Less Cast"),
+    (f"{MATRIX}, float[3,5] z) => (bool[a,b] y) {{ a = Less(x, z) b = Cast<to = 1>(a) y = Cast<to = 9>(b) }}", "Less"),
+    (f"{MATRIX}) => (float[a,b] y) {{ a = Cast<to = 7>(x) y = Cast<to = 1>(a) }}", "Cast Cast"),
+    (f"{MATRIX}, float z, float h) => (float[a,b] y) {{ y = Clip(x, z, h) }}", "Max Min"),
+    (f"{MATRIX}, float z) => (float[a,b] y) {{ h = float {{0.2}} y = Clip(x, z, h) }}", "Max Clip"),
+    (f"{MATRIX}, float h) => (float[a,b] y) {{ n = float {{-0.3}} y = Clip(x, n, h) }}", "Clip Min"),
+]
+
 OLDER = [
     (19, "(float[2,5] x, double[3] w) => (double[a,b] y) { a = CastLike(x, w) y = Exp(a) }", "Exp Cast"),
     (19, "(float[2,5] x, float[3] w) => (float[a,b] y) { a = CastLike(x, w) y = Exp(a) }", "Exp"),
@@ -410,7 +421,9 @@ OLDER = [
     ),
 ]
 
-CASES = [(21, g, o) for g, o in (*WINDOWS, *LINEAR, *NORMS, *WRITTEN_OUT, *RMS, *SOFTMAXES, *SHAPING, *ARITHMETIC)] + OLDER
+CASES = [
+    (21, g, o) for g, o in (*WINDOWS, *LINEAR, *NORMS, *WRITTEN_OUT, *RMS, *SOFTMAXES, *SHAPING, *ARITHMETIC, *CHOICES)
+] + OLDER
 
 
 @pytest.mark.parametrize(("opset", "graph", "expected"), CASES)

@@ -151,7 +151,9 @@ WHOLE = "tensor a is int32, not float32"
             "(int32[3,4] a) => (int32[p,q] y) { y = CumSum(a, axis) axis = Constant<value_int = 1>() }",
             "no operator of the chip computes CumSum",
         ),
-        ("(float[1,3,4,4] a, float low) => (float[p,q,r,s] y) { y = Clip(a, low) }", "no operator of the chip computes Clip"),
+        ("(float[1,3,4,4] a, float z) => (float[p,q,r,s] y) { y = Mod<fmod = 1>(a, z) }", "no operator of the chip computes Mod"),
+        ("(float[3,4] a, int32[3,4] z) => (bool[p,q] y) { y = Less(z, z) }", "tensor z is int32, not float32 or bool"),
+        ("(float[3,4] a) => (int64[p,q] y) { y = Cast<to = 7>(a) }", "tensor y is int64, not float32 or bool"),
     ],
 )
 def test_the_type_is_the_reason_only_where_another_would_help(graph: str, reason: str, tmp_path: Path) -> None:

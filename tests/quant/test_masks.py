@@ -144,19 +144,40 @@ def test_minus_infinity_elsewhere_is_refused() -> None:
 SHOWN = {
     "an output": ([node("Add", "s m", "a"), node("Softmax", "a", "y")], ["a", "y"]),
     "read by another": ([node("Add", "s m", "a"), node("Softmax", "a", "y"), node("Exp", "a", "e")], ["e", "y"]),
+    "a choice": ([node("Where", "c n s", "a"), node("Softmax", "a", "y"), node("Exp", "a", "e")], ["e", "y"]),
     "before a shape": ([node("Add", "s m", "a"), node("Flatten", "a", "b"), node("Softmax", "b", "y")], ["a", "y"]),
 }
+
+
+def _held(name: str, value: object) -> onnx.TensorProto:
+    return numpy_helper.from_array(np.asarray(value), name)
 
 
 @pytest.mark.parametrize("form", SHOWN)
 def test_a_masked_sum_that_others_see_keeps_its_range(form: str) -> None:
     nodes, outputs = SHOWN[form]
     proto = model(nodes, {"s": [1, 4], "m": [1, 4]}, outputs)
+    proto.graph.initializer.extend([_held("c", np.array([[0, 0, 0, 1]], bool)), _held("n", np.float32(-np.inf))])
     ranges = {"s": Range(-2, 3), "m": Range(-1e4, 0), "a": Range(-10002, 3)}
     assert adjust_ranges(proto, ranges).ranges["a"] == ranges["a"]
     sample = {"s": np.zeros((1, 4), np.float32), "m": np.array([[0, 0, 0, -np.inf]], np.float32)}
     with pytest.raises(CompileError, match=r"tensor 'a', the output of .*, holds infinity; no range covers it"):
         calibrate(proto, [sample], ["a"])
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_choice_masks_scores_and_keeps_them(turned: bool) -> None:
+    """Also where what is chosen from is a masked sum itself, and through a shape."""
+    nodes = [node("Add", "s m", "b"), node("Where", "c b n" if turned else "c n b", "a"), node("Flatten", "a", "f")]
+    proto = model([*nodes, node("Softmax", "f", "y")], {"s": [1, 4], "m": [1, 4]}, ["y"])
+    proto.graph.initializer.extend([_held("c", np.array([[0, 0, 0, 1]], bool)), _held("n", np.full((1, 4), -1e9, np.float32))])
+    assert masked_tensors(proto) == {"f", "a", "b", "s", "m"}
+    ranges = {"s": Range(-2, 3), "m": Range(-1e4, 0), "b": Range(-10002, 3), "a": Range(-1e9, 3), "f": Range(-1e9, 3)}
+    found = adjust_ranges(proto, ranges)
+    assert [found.ranges[n] for n in "baf"] == [Range(-18, 3)] * 3
+    assert "a_node: masks; 16 below the least score masks as well" in found.notes
+    proto.graph.initializer[1].CopyFrom(_held("n", np.full((1, 4), -999, np.float32)))
+    assert adjust_ranges(proto, ranges).ranges["a"] == ranges["a"]
 
 
 def test_a_sum_that_is_masked_throughout_is_refused() -> None:

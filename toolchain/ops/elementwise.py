@@ -275,7 +275,7 @@ def _rule(kind: Kind) -> Callable[[Scope], None]:
         layout = scope.layout(*names) if rank == 4 else "plain"
         if scope.shape(names[0]) != scope.shape(scope.node.outputs[0]) and kind == "prelu":
             return scope.refuse("its slope has more dimensions than its input")
-        operands = tuple(_laid_out(scope, n, layout, rank) for n in names)
+        operands = tuple(laid_out(scope, n, layout, rank) for n in names)
         return scope.emit(Binary(kind), operands, layout)
 
     return rule
@@ -288,7 +288,8 @@ def _exchanged(kind: Kind, names: list[str], scope: Scope) -> bool:
     return kind in ("add", "mul") and names[0] in scope.graph.constants
 
 
-def _laid_out(scope: Scope, name: str, layout: str, rank: int) -> str:
+def laid_out(scope: Scope, name: str, layout: str, rank: int) -> str:
+    """The chip's tensor or constant in this layout. rank: of the result that it is an operand of."""
     value = scope.value(name)
     if value is None:
         return scope.read(name, layout)

@@ -276,11 +276,11 @@ def expand(scope: Scope) -> None:
 
 
 RULES = {
-    "Concat": Rule(concat, "any"),
-    "Slice": Rule(slice_, "any"),
-    "Pad": Rule(pad, "any"),
-    "Reshape": Rule(reshape),
-    "Transpose": Rule(transpose),
-    "Expand": Rule(expand),
-    "Tile": Rule(expand),
+    "Concat": Rule(concat, "any", bools=True),
+    "Slice": Rule(slice_, "any", bools=True),
+    "Pad": Rule(pad, "any", bools=True),
+    "Reshape": Rule(reshape, bools=True),
+    "Transpose": Rule(transpose, bools=True),
+    "Expand": Rule(expand, bools=True),
+    "Tile": Rule(expand, bools=True),
 }

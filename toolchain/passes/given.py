@@ -15,6 +15,7 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxNode, OnnxOp, Quant
 from toolchain.ir.inner import Fixed, Inner, Within
 from toolchain.ir.stored import BITS, GivenQuant
+from toolchain.ops.exact import TRUTH
 from toolchain.ops.function_names import one_for_all
 from toolchain.passes.compose import compose
 from toolchain.passes.fuse import fuse_clamps
@@ -163,10 +164,16 @@ def selected(
     seen(composed)
     found = select(composed, chip, host_nodes)
     told = tuple(replace(f, reason=model.whole.get(f.node, f.reason)) for f in found.fallbacks)
-    known = _fixed(model.inner)
+    known = _fixed(model.inner) | _truths(found.graph, composed)
     given = {**known, **taken.given}
     fixed = frozenset(known.keys() - taken.given)
     return replace(found, fallbacks=told, given=given, fixed=fixed, rounded=taken.rounded, notes=taken.notes)
+
+
+def _truths(chosen: Graph, model: Graph) -> dict[str, Quant | Range]:
+    """chosen: with the chip's tensors; model: with the model's. Those of bools."""
+    held = {origin.tensor for origin in chosen.origins.values()}
+    return {name: TRUTH for name in sorted(held) if name in model.types and model.types[name].dtype == "bool"}
 
 
 def _fixed(inner: Mapping[str, Inner]) -> dict[str, Quant | Range]:

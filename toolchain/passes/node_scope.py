@@ -66,8 +66,10 @@ class Scope:
     def numerics(self, tensor: str) -> Numerics:
         return self.chip.numerics.of(self.codes(tensor))
 
-    def inner(self, tensor: str, quant: Quant, codes: CodeType) -> str:
+    def inner(self, tensor: str, quant: Quant, codes: CodeType, shape: tuple[int, ...] | None = None) -> str:
         self.inners[tensor] = quant, codes
+        if shape is not None:
+            self.shapes[tensor] = shape
         return tensor
 
     def seen(self, tensor: str) -> Range | None:

@@ -147,9 +147,10 @@ def _try(node: Node, scope: Scope) -> str | None:
     if rule is None and (foreign or kind not in ONNX_UNARY):
         return unknown
     computed = [n for n in (*node.inputs, *node.outputs) if n and n not in scope.graph.constants]
-    wrong = next((n for n in computed if scope.graph.types[n].dtype != "float32"), None)
+    held = ("float32", "bool") if rule is not None and rule.bools else ("float32",)
+    wrong = next((n for n in computed if scope.graph.types[n].dtype not in held), None)
     if wrong is not None:
-        return f"tensor {wrong} is {scope.graph.types[wrong].dtype}, not float32"
+        return f"tensor {wrong} is {scope.graph.types[wrong].dtype}, not {' or '.join(held)}"
     if rule is None:
         return unknown
     if not any(n for n in node.inputs if n and n not in scope.graph.constants):

@@ -16,7 +16,7 @@ from toolchain.ops.kit.operator import Array, NpuOp, operator_of
 from toolchain.passes.node_scope import integer_nodes, node_scope
 from toolchain.passes.segments import Segment, segments
 from toolchain.repair.network import Network
-from toolchain.runtime.ports import to_codes, to_real
+from toolchain.runtime.ports import fed, to_codes, to_real
 
 HELD_BYTES = 512 << 20  # of all samples' live tensors
 SAMPLES = 64
@@ -65,7 +65,7 @@ class _Values:
     def run_island(self, part: Segment) -> None:
         session = open_session(island(self._network.model, part).model)
         for real in self.real:
-            real.update(zip(part.outputs, session.run(list(part.outputs), {n: real[n] for n in part.inputs})))
+            real.update(zip(part.outputs, session.run(list(part.outputs), fed(session, part.inputs, real))))
 
     def enter(self, part: Segment) -> None:
         for name in part.inputs:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 import numpy as np
 
 from toolchain.codegen import Port
 
+WHOLE = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _TO_NHWC, _TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
@@ -27,3 +31,14 @@ def to_real(codes: np.ndarray, port: Port) -> np.ndarray:
     value = (codes.astype(np.float32) - np.float32(port.zero_point)) * np.float32(port.scale)
     # numpy makes a scalar of arithmetic on an array without dimensions
     return np.ascontiguousarray(value.transpose(_TO_NCHW)) if port.layout == "nhwc" else np.asarray(value)
+
+
+def in_type(value: np.ndarray, dtype: str) -> np.ndarray:
+    """Real numbers in the type that the model has them in: bools and whole numbers, which codes hold exactly."""
+    return value if dtype not in WHOLE or value.dtype.kind != "f" else np.rint(value).astype(dtype)
+
+
+def fed(session: Any, names: Iterable[str], real: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What an island's session of onnxruntime is given."""
+    types = {i.name: i.type.removeprefix("tensor(").removesuffix(")") for i in session.get_inputs()}
+    return {n: in_type(real[n], types.get(n, "")) for n in names}

@@ -21,7 +21,7 @@ from toolchain.frontend import island_fault
 from toolchain.machine import Flow
 from toolchain.runtime.backend import Backend, Foreign, Loaded, Program, Progress, backend_named
 from toolchain.runtime.builtin import BACKENDS, dram_image, read_port, write_port
-from toolchain.runtime.ports import to_codes, to_real
+from toolchain.runtime.ports import fed, in_type, to_codes, to_real
 from toolchain.runtime.unread import unread_warnings
 
 Watch = Callable[[Region, Flow], Observe]
@@ -111,7 +111,7 @@ class Session:
         check_feeds(self.container.inputs, feeds)
         real, codes = {n: np.asarray(feeds[n]) for n in feeds}, {}
         ran = self._run_segments(len(self.container.segments), real, codes, progress, watch)
-        return Run({t.name: real[t.name] for t in self.container.outputs}, tuple(ran), codes, real)
+        return Run({t.name: in_type(real[t.name], t.dtype) for t in self.container.outputs}, tuple(ran), codes, real)
 
     def memory_behind(
         self, index: int, until: int, feeds: Mapping[str, np.ndarray], progress: Progress | None = None
@@ -209,7 +209,7 @@ class Session:
             self._islands[index] = _host_session(island, self._providers)
         session = self._islands[index]
         try:
-            values = session.run(list(island.outputs), {n: real[n] for n in island.inputs})
+            values = session.run(list(island.outputs), fed(session, island.inputs, real))
         except Exception as fault:  # onnxruntime's exceptions have no common base but this
             raise CompileError(f"{_island_name(island)}: onnxruntime cannot run them: {first_line(fault)}") from None
         real.update(zip(island.outputs, values))

@@ -165,8 +165,9 @@ class QuantScope(Protocol):
         """The scale of a constant operand, by its own range, in codes of the type of the tensor `like`."""
         ...
 
-    def inner(self, tensor: str, quant: Quant, codes: CodeType) -> str:
-        """Registers a tensor between the nodes that an operator becomes and gives its name."""
+    def inner(self, tensor: str, quant: Quant, codes: CodeType, shape: tuple[int, ...] | None = None) -> str:
+        """Registers a tensor between the nodes that an operator becomes and gives its name. shape: where it has not that of
+        what it is made from."""
         ...
 
     def stored(self, node: Node) -> Stored | None:

@@ -14,8 +14,10 @@ class Rule:
     """How one ONNX operator becomes operators of the chip.
 
     select: emits the nodes, or refuses. layout: on which the operator works: "nhwc" where it slides over rows and columns,
-    "any" where it takes its operands as they lie, "plain" where it needs the model's order.
+    "any" where it takes its operands as they lie, "plain" where it needs the model's order. bools: whether it takes and makes
+    bool tensors too, codes 0 and 1 at scale 1.
     """
 
     select: Callable[[Scope], None]
     layout: Literal["nhwc", "any", "plain"] = "plain"
+    bools: bool = False

@@ -1,0 +1,236 @@
+"""Comparisons, logic and choices are exactly those of the numbers that the codes of their operands are, ties included."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.frontend.onnx_text import model
+from tests.meaning.judge import save
+from tests.meaning.machines import int8_machine, int16_machine, mixed_machine
+from tests.other_numerics import with_numerics
+from tests.unsigned import unsigned
+from toolchain.api import Build, BuildOptions, build
+from toolchain.codegen import Region
+from toolchain.isa import Machine, load_machine
+from toolchain.runtime import Session
+
+Array = np.ndarray[Any, Any]
+SHIPPED = ("edge16", "ethos_u55_256", "transformer64", "wide32_w4a16", "ws8_pow2")
+OTHERS: Mapping[str, Callable[[], Machine]] = {
+    "asymmetric int16": int16_machine,
+    "rounding once": int8_machine,
+    "uint8": lambda: unsigned(load_machine("edge16")),
+    "no broadcasts": lambda: _changed("limits", {"elementwise": {"broadcast": False}}),
+    "no headroom": lambda: with_numerics(load_machine("edge16"), add_left_shift=0),
+    "float32 sums": lambda: with_numerics(load_machine("edge16"), scale={"kind": "float32"}, rounding="fp32_rne"),
+}
+MACHINES = (*SHIPPED, *OTHERS)
+COMPARISONS: Mapping[str, Callable[[Array, Array], Array]] = {
+    "Greater": np.greater,
+    "GreaterOrEqual": np.greater_equal,
+    "Less": np.less,
+    "LessOrEqual": np.less_equal,
+    "Equal": np.equal,
+}
+LOGIC: Mapping[str, Callable[[Array, Array], Array]] = {"And": np.logical_and, "Or": np.logical_or, "Xor": np.logical_xor}
+
+
+def _changed(section: str, keys: Mapping[str, Any]) -> Machine:
+    machine = load_machine("edge16")
+    changed = getattr(machine.chip, section).model_copy(update={k: _merged(machine, section, k, v) for k, v in keys.items()})
+    return Machine(machine.chip.model_copy(update={section: changed}), machine.isa)
+
+
+def _merged(machine: Machine, section: str, key: str, values: Mapping[str, Any]) -> Any:
+    return getattr(getattr(machine.chip, section), key).model_copy(update=values)
+
+
+@cache
+def machine_of(name: str) -> Machine:
+    return OTHERS[name]() if name in OTHERS else load_machine(name)
+
+
+def built(text: str, samples: list[dict[str, Array]], machine: Machine, types: tuple[str, ...] = ()) -> Build:
+    with tempfile.TemporaryDirectory() as folder:
+        file, data = save(model(text), samples, Path(folder))
+        return build(file, BuildOptions(machine, calibration=str(data), types=types))
+
+
+def ran(build: Build, sample: Mapping[str, Array]) -> tuple[list[Array], dict[str, Array], dict[str, float]]:
+    """Outputs; the numbers that inputs are in their codes, and the steps of these."""
+    run = Session(build.container, backend="reference").run_detailed(sample)
+    (region,) = build.container.segments  # all of it on the chip
+    assert isinstance(region, Region)
+    real = {p.model: p.scale * (run.codes[p.tensor].astype(np.float64) - p.zero_point) for p in region.inputs}
+    shown = {p.model: v.transpose(0, 3, 1, 2) if p.layout == "nhwc" else v for p, v in zip(region.inputs, real.values())}
+    return list(run.outputs.values()), shown, {p.model: p.scale for p in region.inputs}
+
+
+def draw(rng: np.random.Generator, shape: tuple[int, ...], low: float, high: float, step: float = 0.0) -> Array:
+    x = rng.uniform(low, high, shape)
+    return (np.rint(x / step) * step if step else x).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", COMPARISONS)
+@pytest.mark.parametrize("name", MACHINES)
+def test_two_tensors_are_compared_by_their_codes(name: str, kind: str) -> None:
+    """Of one scale exactly; zero is the same number at every scale."""
+    rng = np.random.default_rng(1)
+    for shapes in (((2, 5, 4, 6), (2, 5, 4, 6)), ((3, 7), (1, 7))):
+        if name == "no broadcasts" and shapes[0] != shapes[1]:
+            continue
+        a, b = (str(list(s)) for s in shapes)
+        text = f"(float{a} x, float{b} z) => (bool{a} y) {{ y = {kind}(x, z) }}"
+        samples = [{"x": draw(rng, shapes[0], -1, 2, 0.5), "z": draw(rng, shapes[1], -2.5, 0.7)} for _ in range(3)]
+        for sample in samples:
+            sample["z"].flat[::3] = sample["x"].flat[0] = 0
+        build = built(text, samples, machine_of(name))
+        for sample in samples:
+            (y,), real, steps = ran(build, sample)
+            near = max(steps.values()) * (1.0 if name == "no headroom" else 1 / 64)
+            told = (np.abs(real["x"] - real["z"]) > near) | (real["x"] == real["z"])
+            assert y.dtype == bool and (y == COMPARISONS[kind](real["x"], real["z"]))[told].all()
+            assert told.mean() > (0.5 if name == "no headroom" else 0.9)
+
+
+@pytest.mark.parametrize("kind", COMPARISONS)
+@pytest.mark.parametrize("name", MACHINES)
+def test_tensors_of_one_scale_are_compared_exactly(name: str, kind: str) -> None:
+    rng = np.random.default_rng(2)
+    text = f"(float[6,8] x) => (bool[3,8] y) {{ s = int64[2] {{3,3}} a, b = Split(x, s) y = {kind}(a, b) }}"
+    samples = [{"x": draw(rng, (6, 8), -1.3, 2.2, 0.25)} for _ in range(3)]
+    build = built(text, samples, machine_of(name))
+    for sample in samples:
+        (y,), real, _ = ran(build, sample)
+        assert (y == COMPARISONS[kind](*np.split(real["x"], 2))).all()
+
+
+CONSTANTS: Mapping[str, Array] = {
+    "float {0}": np.array(0.0),
+    "float {0.4}": np.array(0.4),
+    "float {-50}": np.array(-50.0),
+    "float {50}": np.array(50.0),
+    "float[7] {-50,-0.6,0,0.2,1.1,50,0}": np.array([-50, -0.6, 0, 0.2, 1.1, 50, 0]),
+    "float[2,1,1] {-0.1,50}": np.array([[[-0.1]], [[50]]]),
+}
+
+
+@pytest.mark.parametrize("kind", COMPARISONS)
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_constant_splits_the_codes_where_it_lies(name: str, kind: str) -> None:
+    """Order is told exactly, whatever lies between two codes or beyond them; what is equal is the nearest code, within them."""
+    samples = [{"x": draw(np.random.default_rng(3), (3, 7), -1.3, 1.9)} for _ in range(2)]
+    samples[0]["x"][0] = 1.9, -1.3, 0.4, -0.6, 0, 0.2, 1.1
+    same = [c for c, v in CONSTANTS.items() if v.ndim < 2 or name != "no broadcasts"]
+    cases = list(enumerate(product(same, ("x, c", "c, x"))))
+    body = " ".join(f"c{i} = {c} y{i} = {kind}({operands.replace('c', f'c{i}')})" for i, (c, operands) in cases)
+    outputs = ", ".join(f"bool[{'2,' if '[2,1,1]' in c else ''}3,7] y{i}" for i, (c, _) in cases)
+    build = built(f"(float[3,7] x) => ({outputs}) {{ {body} }}", samples, machine_of(name))
+    for sample in samples:
+        found, real, steps = ran(build, sample)
+        for (_, (constant, operands)), y in zip(cases, found, strict=True):
+            away = real["x"] - np.float64(np.float32(CONSTANTS[constant]))
+            assert (y == _told(kind, away, steps["x"], operands == "c, x", y)).all(), (constant, operands)
+
+
+def _told(kind: str, away: Array, step: float, turned: bool, y: Array) -> Array:
+    """away: of a tensor's numbers from a constant. y: what is found, which counts where a constant is halfway between codes."""
+    if kind == "Equal":
+        halfway = np.abs(np.abs(away) - step / 2) < 1e-6 * step
+        return np.where(halfway, y, np.abs(away) < step / 2)
+    away = np.where(np.abs(away) < 1e-6 * step, 0.0, away)
+    return COMPARISONS[kind](-away if turned else away, np.zeros(()))
+
+
+def test_what_a_file_gives_the_scale_of_is_equal_to_its_codes_alone() -> None:
+    text = """(float[40] x) => (bool[40] y) {
+        s = float {0.25} c = float[40] {%s}
+        a = QuantizeLinear<output_dtype = 3>(x, s) b = DequantizeLinear(a, s) y = Equal(b, c) }"""
+    constants = np.array([0.3, 0.25, -0.5, 40.0] * 10, np.float32)
+    rng = np.random.default_rng(4)
+    samples = [{"x": draw(rng, (40,), -0.6, 0.6, 0.25)} for _ in range(4)]
+    build = built(text % ",".join(map(str, constants)), samples, machine_of("edge16"))
+    for sample in samples:
+        (y,), *_ = ran(build, sample)
+        assert (y == (sample["x"] == constants)).all()
+        assert y.any()
+
+
+@pytest.mark.parametrize("kind", LOGIC)
+@pytest.mark.parametrize("name", MACHINES)
+def test_logic(name: str, kind: str) -> None:
+    rng = np.random.default_rng(5)
+    b = "bool[2,3,4,5]" if name == "no broadcasts" else "bool[3,1,5]"
+    shape = (2, 3, 4, 5) if name == "no broadcasts" else (3, 1, 5)
+    text = f"(bool[2,3,4,5] x, {b} z) => (bool[2,3,4,5] y, bool[2,3,4,5] n) {{ y = {kind}(x, z) n = Not(x) }}"
+    samples = [{"x": rng.random((2, 3, 4, 5)) < 0.5, "z": rng.random(shape) < 0.5} for _ in range(2)]
+    build = built(text, samples, machine_of(name))
+    for sample in samples:
+        (y, n), *_ = ran(build, sample)
+        assert (y == LOGIC[kind](sample["x"], sample["z"])).all() and y.dtype == bool
+        assert (n == ~sample["x"]).all()
+
+
+@pytest.mark.parametrize("kind", LOGIC)
+@pytest.mark.parametrize("name", ["edge16", "wide32_w4a16", "uint8", "no broadcasts"])
+def test_logic_with_a_constant(name: str, kind: str) -> None:
+    rng = np.random.default_rng(6)
+    held = rng.random((4, 5)) < 0.5
+    text = (
+        f"(float[3,4,5] x, bool[4,5] w) => (bool[3,4,5] y) {{ a = Not(b) c = float {{0.3}} b = Greater(x, c) y = {kind}(a, w) }}"
+    )
+    text = text.replace("a = Not(b) c = float {0.3} b = Greater(x, c)", "c = float {0.3} b = Greater(x, c) a = Not(b)")
+    samples = [{"x": draw(rng, (3, 4, 5), -1, 1)} for _ in range(2)]
+    with tempfile.TemporaryDirectory() as folder:
+        file, data = save(model(text, weights={"w": held}), samples, Path(folder))
+        build_ = build(file, BuildOptions(machine_of(name), calibration=str(data)))
+    for sample in samples:
+        (y,), real, _ = ran(build_, sample)
+        assert (y == LOGIC[kind](~(real["x"] > np.float32(0.3)), held)).all()
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_bools_move_exactly_and_are_numbers(name: str) -> None:
+    """Through movers, to real numbers and back."""
+    text = """(float[1,4,6,6] x) => (bool[36,7] y, float[1,4,6,6] f, bool[1,4,6,6] g) {
+        c = float {0.1} a = Greater(x, c) t = Transpose<perm = [0,2,3,1]>(a) s = int64[2] {36,4} r = Reshape(t, s)
+        o = int64[1] {0} p = int64[1] {3} q = int64[1] {1} d = Slice(r, o, p, q) e = Not(d) y = Concat<axis = 1>(r, e)
+        h = Cast<to = 1>(a) f = Mul(h, x) g = Cast<to = 9>(f) }"""
+    rng = np.random.default_rng(7)
+    samples = [{"x": draw(rng, (1, 4, 6, 6), -1, 1)} for _ in range(2)]
+    build = built(text, samples, machine_of(name))
+    for sample in samples:
+        (y, f, g), real, _ = ran(build, sample)
+        a = real["x"] > np.float32(0.1)
+        r = a.transpose(0, 2, 3, 1).reshape(36, 4)
+        assert (y == np.concatenate((r, ~r[:, :3]), 1)).all()
+        assert (g == a).all() and np.abs(f - a * real["x"]).max() < 0.02
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_what_codes_never_are(name: str) -> None:
+    samples = [{"x": draw(np.random.default_rng(8), (3, 40), -1, 1)}]
+    build = built("(float[3,40] x) => (bool[3,40] y, bool[3,40] z) { y = IsNaN(x) z = IsInf(x) }", samples, machine_of(name))
+    (y, z), *_ = ran(build, samples[0])
+    assert y.dtype == bool and not y.any() and not z.any()
+
+
+def test_wide_and_fine_tensors_are_compared_with_coarse_ones() -> None:
+    text = "(float[3,40] x, float[3,40] z) => (bool[3,40] y, float[3,40] v) { a = Add(x, z) y = Less(a, z) v = Where(y, a, z) }"
+    rng = np.random.default_rng(9)
+    samples = [{"x": draw(rng, (3, 40), -1, 1), "z": draw(rng, (3, 40), -1, 1)} for _ in range(3)]
+    for wide in ("int16", "int32"):
+        build = built(text, samples, mixed_machine("int32"), (f"Add={wide}", "z=int16", f"y={wide}"))
+        for sample in samples:
+            (y, v), *_ = ran(build, sample)
+            clear = np.abs(sample["x"]) > 0.02
+            assert (y == (sample["x"] < 0))[clear].all()
+            assert np.abs(v - np.where(sample["x"] < 0, sample["x"] + sample["z"], sample["z"])).max() < 0.03

@@ -1,0 +1,62 @@
+"""Rules of bool tensors and of what is chosen by them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from toolchain.frontend.convert import elem_type
+from toolchain.frontend.rewrite import Rewrite, RewriteScope, Rule, node, operand
+from toolchain.ir.graph import OnnxNode, OnnxOp
+
+
+def _made_by(name: str, kind: str, scope: RewriteScope) -> OnnxNode | None:
+    made = scope.producers.get(name)
+    return made if made is not None and made.op.op_type == kind and not made.op.domain else None
+
+
+def not_not(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
+    before = _made_by(n.inputs[0], "Not", scope)
+    return None if before is None else Rewrite(same=before.inputs[0])
+
+
+def where_not(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
+    """Where(Not(c), x, y) = Where(c, y, x)."""
+    before = _made_by(n.inputs[0], "Not", scope)
+    if before is None:
+        return None
+    _, x, y = n.inputs
+    return Rewrite((replace(n, inputs=(before.inputs[0], y, x), sources=(*before.sources, *n.sources)),))
+
+
+def cast_of_truth(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
+    """A bool as a number of one type, then of another: of that at once. Every type holds 0 and 1."""
+    before = _made_by(n.inputs[0], "Cast", scope)
+    if before is None or scope.types[before.inputs[0]].dtype != "bool":
+        return None
+    if n.op.attributes["to"] == elem_type("bool"):
+        return Rewrite(same=before.inputs[0])
+    return Rewrite((replace(n, inputs=before.inputs, sources=(*before.sources, *n.sources)),))
+
+
+def computed_limits(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
+    """Clip(x, low, high) = Min(Max(x, low), high) where one of them is computed."""
+    x, low, high = (operand(n, i) for i in range(3))
+    if not scope.is_float(x) or all(name in scope.constants for name in (low, high) if name):
+        return None
+    nodes: list[OnnxNode] = []
+    if low:
+        y = scope.tensor(f"{n.outputs[0]}/low") if high else n.outputs[0]
+        nodes.append(node(f"{n.name}/low" if high else n.name, "Max", (x, low), y, n.sources))
+        x = y
+    if high:
+        nodes.append(replace(n, op=OnnxOp("Min"), inputs=(x, high)))
+    return Rewrite(tuple(nodes))
+
+
+RULES: Mapping[str, Sequence[Rule]] = {
+    "Not": (not_not,),
+    "Where": (where_not,),
+    "Cast": (cast_of_truth,),
+    "Clip": (computed_limits,),
+}

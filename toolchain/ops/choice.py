@@ -1,0 +1,107 @@
+"""Where, and Max and Min of two tensors: one of two values, element by element, and nothing of the other.
+
+c x + (1 - c) y, each product at the output's scale: what is not chosen adds exactly nothing, and what is chosen is rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node
+from toolchain.ops.comparison import Compare, lacking, no_nan, operands, truth
+from toolchain.ops.exact import FINE, TRUTH, Coded, CodeSteps
+from toolchain.ops.kit.operator import FloatOp, QuantScope
+from toolchain.ops.kit.rule import Rule
+from toolchain.ops.kit.scope import Scope
+
+_FUNCTIONS = ("add", "sub", "mul")
+
+
+@dataclass(frozen=True)
+class Choose(FloatOp):
+    """y = x where c, else z: inputs c, x, z, each a tensor or a constant, numpy broadcasting. What of a constant lies beyond the
+    output's codes, infinity too, is their end."""
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        return lacking(_FUNCTIONS, node, graph, chip)
+
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+        steps = CodeSteps(node, scope)
+        c, x, z = node.inputs
+        chosen(steps, truth(steps, c), operand(steps, x), operand(steps, z))
+        return steps.made
+
+
+@dataclass(frozen=True)
+class Extreme(FloatOp):
+    """y = the larger (max) or smaller (min) of two, as `Compare` tells them apart."""
+
+    kind: Literal["max", "min"]
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        return Compare("greater").unsupported(node, graph, chip) or lacking(_FUNCTIONS, node, graph, chip)
+
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+        steps = CodeSteps(node, scope)
+        a, b = (operand(steps, name) for name in node.inputs)
+        pair = (a, b) if self.kind == "max" else (b, a)
+        first = steps.sum("first", "sub", *pair, Coded("", TRUTH, steps.output.codes, ()), (0, 1), FINE)
+        chosen(steps, first, a, b)
+        return steps.made
+
+
+def operand(steps: CodeSteps, name: str) -> Coded:
+    """A value to be chosen: a constant is rounded to the codes of the output."""
+    value = steps.scope.graph.constants.get(name)
+    if value is None:
+        return steps.read(name)
+    y = steps.output
+    codes = np.clip(np.rint(value.astype(np.float64) / y.quant.scale) + y.quant.zero_point, *y.codes.limits)
+    return steps.constant(name, codes.astype(np.int64), y.quant, y.codes)
+
+
+def chosen(steps: CodeSteps, c: Coded, x: Coded, z: Coded) -> None:
+    """The steps from a bool and two values to the node's output."""
+    y = steps.output
+    other = replace(c, name=f"{c.name}/not", value=1 - c.value) if c.value is not None else _opposite(steps, c)
+    parts = _part(steps, "where true", c, x, y), _part(steps, "where false", other, z, y)
+    low, high = y.codes.limits
+    steps.sum("", "add", *parts, y, (low - y.quant.zero_point, high - y.quant.zero_point))
+
+
+def _opposite(steps: CodeSteps, c: Coded) -> Coded:
+    return steps.opposite("not", c, Coded("", TRUTH, c.codes, ()))
+
+
+def _part(steps: CodeSteps, what: str, c: Coded, x: Coded, y: Coded) -> Coded:
+    """x where c, else zero, in the codes of y."""
+    if c.value is None or x.value is None:
+        return steps.product(what, c, x, y)
+    return steps.constant(what, np.where(c.value == 1, x.value, y.quant.zero_point), y.quant, y.codes)
+
+
+def _where(scope: Scope) -> None:
+    no_nan(scope, scope.node.inputs)
+    read, layout = operands(scope, scope.node.inputs)
+    return scope.emit(Choose(), read, layout)
+
+
+def _extreme(kind: Literal["max", "min"]) -> Callable[[Scope], None]:
+    def rule(scope: Scope) -> None:
+        no_nan(scope, scope.node.inputs)
+        read, layout = operands(scope, scope.node.inputs)
+        return scope.emit(Extreme(kind), read, layout)
+
+    return rule
+
+
+RULES = {
+    "Where": Rule(_where, "any", bools=True),
+    "Max": Rule(_extreme("max"), "any"),
+    "Min": Rule(_extreme("min"), "any"),
+}

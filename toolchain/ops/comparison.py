@@ -1,0 +1,245 @@
+"""Comparisons and logic: bool tensors are codes 0 and 1 at scale 1, and nothing of them is rounded.
+
+A comparison is the difference of two operands of the vector engine, clamped to the step that it takes (docs/nonlinear.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from quant.fixed_point.core.codes import CodeType
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node, Quant
+from toolchain.ops.elementwise import laid_out
+from toolchain.ops.exact import FINE, TRUTH, Coded, CodeSteps
+from toolchain.ops.kit.operator import Array, FloatOp, QuantScope
+from toolchain.ops.kit.rule import Rule
+from toolchain.ops.kit.scope import Scope
+from toolchain.ops.permutation import Reshape
+from toolchain.ops.rescale import Rescale
+
+_NEAR = 2.0**-20  # of a code, beside which a constant is that code: float32 does not tell them apart
+_FUNCTIONS = {"and": ("mul",), "or": ("add",), "xor": ("sub", "mul"), "not": ("sub",)}
+
+
+def lacking(functions: Sequence[str], node: Node, graph: Graph, chip: Chip) -> str | None:
+    """Why the vector engine does not run these on the node's operands."""
+    missing = next((f for f in functions if f not in chip.functions), None)
+    if missing is not None:
+        return f"{chip.key('vector')}.functions has no {missing}"
+    shapes = {graph.types[n].shape for n in node.inputs if n not in graph.constants}
+    broadcasts = len(shapes | {graph.types[node.outputs[0]].shape}) > 1
+    if broadcasts and not chip.limits.elementwise.broadcast:
+        return "operands of unequal shape need limits.elementwise.broadcast: true"
+    return None
+
+
+@dataclass(frozen=True)
+class Compare(FloatOp):
+    """y = a > b, or a == b, of real numbers; negated: its opposite. Exact of codes of one scale, and of constants; of unlike
+    scales numbers that are closer than half a FINE part of the larger step are equal."""
+
+    kind: Literal["greater", "equal"]
+    negated: bool = False
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        if chip.numerics.wraps:
+            return "a difference of codes is clamped to the step that it takes, and numerics.overflow: wrap wraps it before"
+        constant = any(n in graph.constants for n in node.inputs)
+        functions = ("sub", *(("mul",) if self.kind == "equal" else ()), *(("add",) if constant else ()))
+        return lacking(functions, node, graph, chip)
+
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+        steps = CodeSteps(node, scope)
+        y, (a, b, beyond) = steps.output, self._operands(steps)
+        if self.kind == "greater":
+            found = _difference(steps, "greater" if self.negated else "", (a, b), beyond, y, 0)
+            if self.negated:
+                steps.opposite("", found, y)
+            return steps.made
+        found = _difference(steps, "sign", (a, b), beyond, signs(y), -1)
+        differ = steps.product("" if self.negated else "differ", found, found, y, (0, 1))
+        if not self.negated:
+            steps.opposite("", differ, y)
+        return steps.made
+
+    def _operands(self, steps: CodeSteps) -> tuple[Coded, Coded, Array | None]:
+        """And where the constant is beyond the other's codes, or between two of them: there the step is always taken."""
+        names, constants = steps.node.inputs, steps.scope.graph.constants
+        index = next((i for i, n in enumerate(names) if n in constants), None)
+        if index is None:
+            return steps.read(names[0]), steps.read(names[1]), None
+        other = steps.read(names[1 - index])
+        chosen = steps.scope.seen(other.name) is not None  # its scale: what the model has of it lies between its codes
+        codes, beyond = _threshold(constants[names[index]], other, self.kind, index, 0.5 if chosen else _NEAR)
+        held = steps.constant(names[index], codes, other.quant, other.codes)
+        pair = (held, other) if index == 0 else (other, held)
+        return *pair, beyond if beyond.any() else None
+
+
+def _threshold(value: Array, other: Coded, kind: str, index: int, equal: float) -> tuple[Array, Array]:
+    """The codes against which those of `other` are what its numbers are against `value`, and where none are. index: 1 for
+    other > value, 0 for value > other; equal: how far from a code a number may lie that is equal to it."""
+    codes = value.astype(np.float64) / other.quant.scale
+    reach = equal if kind == "equal" else _NEAR
+    with np.errstate(invalid="ignore"):  # infinity is infinitely far from itself
+        near = np.abs(codes - np.rint(codes)) <= np.maximum(reach, _NEAR * np.abs(codes))
+    one = np.rint(codes) if kind == "equal" else np.ceil(codes) if index == 0 else np.floor(codes)
+    one = np.where(near, np.rint(codes), one) + other.quant.zero_point
+    low, high = other.codes.limits
+    if kind == "equal":
+        beyond = ~near | (one < low) | (one > high)
+    else:
+        beyond = one > high if index == 0 else one < low
+    return np.clip(one, low, high).astype(np.int64), beyond
+
+
+def _difference(steps: CodeSteps, what: str, operands: tuple[Coded, Coded], beyond: Array | None, y: Coded, low: int) -> Coded:
+    """The step of a - b in low..1, 1 where it is taken anyway."""
+    if beyond is None:
+        return steps.sum(what, "sub", *operands, y, (low, 1), FINE)
+    found = steps.sum(f"{what or 'greater'} of codes", "sub", *operands, y, (low, 1), FINE)
+    taken = steps.constant("beyond", 2 * beyond.astype(np.int64), TRUTH, y.codes)
+    return steps.sum(what, "add", found, taken, y, (low, 1))
+
+
+def signs(y: Coded) -> Coded:
+    """Where -1, 0 and 1 lie among codes of the type of y."""
+    return replace(y, quant=Quant(1.0, max(0, y.codes.low + 1)))
+
+
+@dataclass(frozen=True)
+class Logic(FloatOp):
+    """y = a kind b, of bool tensors; not: of one."""
+
+    kind: Literal["and", "or", "xor", "not"]
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        return lacking(_FUNCTIONS[self.kind], node, graph, chip)
+
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+        steps = CodeSteps(node, scope)
+        y, (a, *others) = steps.output, [truth(steps, name) for name in node.inputs]
+        if self.kind == "not":
+            steps.opposite("", a, y)
+        elif self.kind == "and":
+            steps.product("", a, others[0], y)
+        elif self.kind == "or":
+            steps.sum("", "add", a, others[0], y, (0, 1))
+        else:
+            sign = steps.sum("sign", "sub", a, others[0], signs(y), (-1, 1))
+            steps.product("", sign, sign, y, (0, 1))
+        return steps.made
+
+
+def truth(steps: CodeSteps, name: str) -> Coded:
+    """A bool operand, computed or constant."""
+    value = steps.scope.graph.constants.get(name)
+    if value is None:
+        return steps.read(name)
+    return steps.constant(name, value.astype(np.int64), TRUTH, steps.output.codes)
+
+
+@dataclass(frozen=True)
+class Never(FloatOp):
+    """y = false: what codes never are."""
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        return lacking(("rescale",), node, graph, chip)
+
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+        x, y, codes = scope.quant(node.inputs[0]), scope.quant(node.outputs[0]), scope.codes(node.outputs[0])
+        false = y.zero_point
+        requant = scope.requant(1.0, "rescale", codes, false, false, false, where=node.name)
+        return [Node(node.name, Rescale(x.zero_point, requant), node.inputs, node.outputs, node.sources)]
+
+
+@dataclass(frozen=True)
+class Number(FloatOp):
+    """y = 1 where x, else 0: a bool as a real number, at a scale where a function's table has an entry for both."""
+
+    def own_scale(self, codes: CodeType) -> Quant:
+        return Quant(2.0**-14, 0) if codes.interpolates else TRUTH
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        return lacking(("rescale",), node, graph, chip)
+
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+        (x,), (y,) = node.inputs, node.outputs
+        if (scope.quant(x), scope.codes(x)) == (scope.quant(y), scope.codes(y)):
+            return [Node(node.name, Reshape(scope.graph.types[y].shape), node.inputs, node.outputs, node.sources)]
+        made, codes, shown = scope.quant(y), scope.codes(y), scope.quant(x)
+        requant = scope.requant(shown.scale / made.scale, "rescale", codes, made.zero_point, *codes.limits, where=node.name)
+        return [Node(node.name, Rescale(shown.zero_point, requant), node.inputs, node.outputs, node.sources)]
+
+
+def operands(scope: Scope, names: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """The node's operands as the chip has them, and their layout."""
+    rank = len(scope.shape(scope.node.outputs[0]))
+    layout = scope.layout(*names) if rank == 4 else "plain"
+    return tuple(laid_out(scope, n, layout, rank) for n in names), layout
+
+
+def no_nan(scope: Scope, names: Sequence[str]) -> None:
+    """Raises Refused."""
+    for value in (scope.value(n) for n in names):
+        if value is not None and value.dtype.kind == "f" and np.isnan(value).any():
+            scope.refuse("a constant operand holds NaN, which is no code")
+
+
+def _compared(kind: Literal["greater", "equal"], turned: bool = False, negated: bool = False) -> Callable[[Scope], None]:
+    def rule(scope: Scope) -> None:
+        names = scope.node.inputs[::-1] if turned else scope.node.inputs
+        no_nan(scope, names)
+        read, layout = operands(scope, names)
+        return scope.emit(Compare(kind, negated), read, layout)
+
+    return rule
+
+
+def _logical(kind: Literal["and", "or", "xor", "not"]) -> Callable[[Scope], None]:
+    def rule(scope: Scope) -> None:
+        read, layout = operands(scope, scope.node.inputs)
+        return scope.emit(Logic(kind), read, layout)
+
+    return rule
+
+
+def _never(scope: Scope) -> None:
+    x = scope.node.inputs[0]
+    if x not in scope.layouts and x not in scope.graph.inputs:
+        return scope.refuse("its input is made by the host, where it may hold NaN and infinity")
+    read, layout = operands(scope, (x,))
+    return scope.emit(Never(), read, layout)
+
+
+def _cast(scope: Scope) -> None:
+    x, y = scope.node.inputs[0], scope.node.outputs[0]
+    before, after = (scope.graph.types[n].dtype for n in (x, y))
+    read, layout = operands(scope, (x,))
+    if (before, after) == ("bool", "float32"):
+        return scope.emit(Number(), read, layout)
+    if (before, after) == ("float32", "bool"):
+        zero = scope.constant(f"{scope.node.name}@0", np.zeros((), np.float32))
+        return scope.emit(Compare("equal", negated=True), (*read, zero), layout)
+    return scope.refuse(f"a cast from {before} to {after}; the chip's are between bool and float32")
+
+
+RULES = {
+    "Greater": Rule(_compared("greater"), "any", bools=True),
+    "Less": Rule(_compared("greater", turned=True), "any", bools=True),
+    "GreaterOrEqual": Rule(_compared("greater", turned=True, negated=True), "any", bools=True),
+    "LessOrEqual": Rule(_compared("greater", negated=True), "any", bools=True),
+    "Equal": Rule(_compared("equal"), "any", bools=True),
+    "And": Rule(_logical("and"), "any", bools=True),
+    "Or": Rule(_logical("or"), "any", bools=True),
+    "Xor": Rule(_logical("xor"), "any", bools=True),
+    "Not": Rule(_logical("not"), "any", bools=True),
+    "IsNaN": Rule(_never, "any", bools=True),
+    "IsInf": Rule(_never, "any", bools=True),
+    "Cast": Rule(_cast, "any", bools=True),
+}
