@@ -207,7 +207,7 @@ def draw_groups(draw: Any, data: dict[str, Any], always: bool) -> None:
 
 def draw_layout(draw: Any, data: dict[str, Any]) -> dict[str, Any]:
     """Entries as narrow as the machine's numbers, or as by default; weights in tiles on every third machine, where none are in
-    groups."""
+    groups; feature maps in granules on every third one, where instructions take so many channels."""
     scale = data["numerics"]["scale"]
     bits = max(e["accumulators"]["bits"] for e in data["engines"].values() if e["kind"] == "mac_array")
     kind, shift_bits = scale["kind"], 7 if scale["shift_min"] < 0 else 6
@@ -215,4 +215,9 @@ def draw_layout(draw: Any, data: dict[str, Any]) -> dict[str, Any]:
     parameters = draw(st.sampled_from([{}, {"bias_bits": 64, "multiplier_bits": 32, "shift_bits": 8}, narrow]))
     grouped = any(e.get("groups") for e in data["engines"].values())
     tile = None if grouped or draw(st.integers(0, 2)) else draw(st.sampled_from([(4, 4), (16, 16), (8, 3)]))
-    return {"parameters": parameters, "weight_tile": tile}
+    limits = data["limits"]["convolution"]
+    most = min(limits[key] or 32 for key in ("max_input_channels", "max_output_channels"))
+    granules = [g for g in (4, 8, 16, 32) if g <= most and not (grouped and max(g, 16) > (limits["max_input_channels"] or 32))]
+    order = draw(st.sampled_from(["surface", "line"]))
+    maps = {"granule": draw(st.sampled_from(granules)), "order": order} if granules and not draw(st.integers(0, 2)) else None
+    return {"parameters": parameters, "weight_tile": tile, "feature_maps": maps}

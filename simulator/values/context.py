@@ -23,7 +23,10 @@ from toolchain.machine import (
     Pool,
     WeightedWindowOp,
     WindowOp,
+    granule_of,
+    in_granules,
     memory_type,
+    out_of_granules,
     parameter_bytes,
     table_bytes,
 )
@@ -49,11 +52,29 @@ class Context:
         return self._kinds[number]
 
     def feature_map(
-        self, op: MachineOp, role: str, address: int, shape: tuple[int, ...], outer: tuple[int, ...], number: int
+        self,
+        op: MachineOp,
+        role: str,
+        address: int,
+        shape: tuple[int, ...],
+        outer: tuple[int, ...],
+        number: int,
+        surface_stride: int = 0,
     ) -> Array:
-        """A view of codes of the type of that number, the last dimension without gaps; outer: strides of the others, in bytes."""
-        kind = self._kinds[number]
-        return self.state.feature_map(self.space(op, role), address, shape, (*outer, kind.itemsize), kind)
+        """Codes of the type of that number; outer: strides of all dimensions but the last, in bytes. A view where the last one
+        has no gaps, a copy where it is cut into granules, surface_stride bytes apart."""
+        kind, space = self._kinds[number], self.space(op, role)
+        if not surface_stride:
+            return self.state.feature_map(space, address, shape, (*outer, kind.itemsize), kind)
+        return out_of_granules(self._granules(space, address, shape, outer, kind, surface_stride), shape[-1])
+
+    def _granules(
+        self, space: int, address: int, shape: tuple[int, ...], outer: tuple[int, ...], kind: np.dtype, surface_stride: int
+    ) -> Array:
+        """A view [..., granules, channels of one] of codes that have a shape."""
+        granule = granule_of(self.chip)
+        held = (*shape[:-1], -(-shape[-1] // granule), granule)
+        return self.state.feature_map(space, address, held, (*outer, surface_stride, kind.itemsize), kind)
 
     def bytes_of(self, op: MachineOp, role: str, address: int, size_bytes: int) -> Array:
         """A view of uint8[size_bytes]."""
@@ -64,13 +85,14 @@ class Context:
         entries = self.bytes_of(op, role, address, table_bytes(number, self.chip)).view(self._kinds[number])
         return lookup8(x, entries) if x.dtype.itemsize == 1 else lookup16(x, entries, self.numerics.interpolation)
 
-    def output(self, op: Any, height: int, width: int, channels: int, number: int) -> Array:
-        """[h, w, c] of the type of that number, where the operation writes."""
-        outer = (op.output_row_stride, op.output_column_stride)
-        return self.feature_map(op, "output", op.output_address, (height, width, channels), outer, number)
-
-    def window_output(self, op: WindowOp, channels: int) -> Array:
-        return self.output(op, op.output_height, op.output_width, channels, op.code_types()[1])
+    def write(self, op: Any, values: Array, number: int) -> None:
+        """values: [h, w, c], to where the operation writes, as codes of the type of that number."""
+        outer, surface, address = (op.output_row_stride, op.output_column_stride), op.output_surface_stride, op.output_address
+        if not surface:
+            self.feature_map(op, "output", address, values.shape, outer, number)[...] = values
+            return
+        filled = in_granules(values, granule_of(self.chip))
+        self._granules(self.space(op, "output"), address, values.shape, outer, self._kinds[number], surface)[...] = filled
 
     def window_input(self, op: WindowOp, channels: int, padding: int) -> tuple[Array, Pads]:
         """The part of the input that windows reach, [1, h, w, c], and the padding around it."""
@@ -82,7 +104,8 @@ class Context:
         if rows == 0 or columns == 0:
             return np.full((1, full_height, full_width, channels), padding, self.kind(number)), (0, 0, 0, 0)
         outer = (0, op.input_row_stride, op.input_column_stride)
-        x = self.feature_map(op, "input", op.input_address, (1, rows, columns, channels), outer, number)
+        shape, surface = (1, rows, columns, channels), op.surfaces()[0]
+        x = self.feature_map(op, "input", op.input_address, shape, outer, number, surface)
         return x, (op.pad_top, op.pad_left, full_height - op.pad_top - rows, full_width - op.pad_left - columns)
 
     def window_sums(self, op: WeightedWindowOp, channels: int, weights: Any) -> Array:
@@ -132,7 +155,7 @@ class Context:
         outer = (op.addend_row_stride, op.addend_column_stride)
         return add(
             q,
-            self.feature_map(op, "input", op.addend_address, q.shape, outer, op.addend_type),
+            self.feature_map(op, "input", op.addend_address, q.shape, outer, op.addend_type, op.addend_surface_stride),
             inner(key, op.add_input_multiplier, op.add_input_shift),
             inner(key, op.add_addend_multiplier, op.add_addend_shift),
             self.decoded.requant(

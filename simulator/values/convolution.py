@@ -18,7 +18,7 @@ def convolution(op: Convolution, context: Context) -> None:
     )
     q = context.emitted(op, context.window_sums(op, op.input_channels, weights), op.output_channels)
     if q is not None:
-        context.window_output(op, op.output_channels)[...] = context.with_addend(op, q) if op.use_add else q
+        context.write(op, context.with_addend(op, q) if op.use_add else q, op.output_type)
 
 
 VALUES = {Convolution: convolution}

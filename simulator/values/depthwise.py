@@ -14,7 +14,7 @@ def depthwise(op: Depthwise, context: Context) -> None:
     )
     q = context.emitted(op, context.window_sums(op, op.channels, weights), op.channels)
     if q is not None:
-        context.window_output(op, op.channels)[...] = q
+        context.write(op, q, op.output_type)
 
 
 VALUES = {Depthwise: depthwise}

@@ -15,7 +15,7 @@ def pool(op: Pool, context: Context) -> None:
     if op.kind == PoolKind.MAX:
         x, pads = context.window_input(op, op.channels, context.chip.code_types[op.input_type].low)
         q = max_pool(x, kernel=kernel, strides=strides, pads=pads, dilations=dilations, low=op.clamp_low, high=op.clamp_high)
-        context.window_output(op, op.channels)[...] = q[0]
+        context.write(op, q[0], op.output_type)
         return
     x, pads = context.window_input(op, op.channels, zero)
     if dilations == (1, 1) or context.chip.code_types[op.input_type].is_wide:
@@ -24,7 +24,7 @@ def pool(op: Pool, context: Context) -> None:
         ones = np.ones((op.channels, *kernel, 1), np.int8)
         sums = conv2d(x, ones, strides=strides, dilations=dilations, pads=pads, groups=op.channels, x_zero_point=zero)
     requant = context.output_requant("average_pool", op)
-    context.window_output(op, op.channels)[...] = requantize(sums[0], requant, context.kind(op.output_type))
+    context.write(op, requantize(sums[0], requant, context.kind(op.output_type)), op.output_type)
 
 
 VALUES = {Pool: pool}

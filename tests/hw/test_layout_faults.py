@@ -17,7 +17,14 @@ def layout(said: str) -> tuple[str, str]:
     return NUMERICS, f"layout: {{{said}}}\n{NUMERICS}"
 
 
+def limited(said: str, limits: str) -> tuple[str, str]:
+    return NUMERICS, f"layout: {{{said}}}\nlimits: {{{limits}}}\n{NUMERICS}"
+
+
 GROUPS = ("    kind: mac_array\n", "    kind: mac_array\n    groups: {sizes: [32]}\n")
+ROWS = ("    rows: 16\n    columns: 16\n", "    rows: 4\n    columns: 4\n")
+
+
 # what is replaced by what, the fault
 CASES = {
     "a narrow bias": (
@@ -39,6 +46,35 @@ CASES = {
     "a tile of one side": (
         [layout("weight_tile: [16]")],
         "layout.weight_tile: must be a list [inner, outputs], for example [16, 16], got [16]",
+    ),
+    "a granule of no power of two": (
+        [layout("feature_maps: {granule: 24}")],
+        "layout.feature_maps.granule: must be one of 4, 8, 16, 32, 64, 128; got 24",
+    ),
+    "another order": (
+        [layout("feature_maps: {granule: 16, order: rows}")],
+        "layout.feature_maps.order: must be one of 'surface', 'line'; got 'rows'",
+    ),
+    "inputs below a granule": (
+        [limited("feature_maps: {granule: 16}", "convolution: {max_input_channels: 8}")],
+        "layout.feature_maps.granule: 16 channels; limits.convolution.max_input_channels is 8, at least 16 are needed",
+    ),
+    "outputs below a granule": (
+        [limited("feature_maps: {granule: 16}", "convolution: {max_output_channels: 15}")],
+        "layout.feature_maps.granule: 16 channels; limits.convolution.max_output_channels is 15, at least 16 are needed",
+    ),
+    "a depthwise limit below a granule": (
+        [limited("feature_maps: {granule: 16}", "depthwise: {max_output_channels: 12}")],
+        "layout.feature_maps.granule: 16 channels; limits.depthwise.max_output_channels is 12, at least 16 are needed",
+    ),
+    "inputs below a granule of groups": (
+        [limited("feature_maps: {granule: 64}", "convolution: {max_input_channels: 32}"), GROUPS],
+        "layout.feature_maps.granule: 64 channels in groups of 32 (engines.*.groups.sizes); "
+        "limits.convolution.max_input_channels is 32, at least 64 are needed",
+    ),
+    "accumulators below a granule": (
+        [layout("feature_maps: {granule: 128}"), ("entries: 4096", "entries: 64"), ROWS],
+        "layout.feature_maps.granule: 128 channels; engines.mac.accumulators.entries is 64",
     ),
     "tiles beside groups": (
         [layout("weight_tile: [16, 16]"), GROUPS],

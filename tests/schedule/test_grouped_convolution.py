@@ -18,9 +18,9 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Node, TensorType
 from toolchain.isa import Machine, load_machine
 from toolchain.machine import Convolution
+from toolchain.machine.tensors import dense
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.strides import dense
 from toolchain.ops.kit.tile import Site, Tiling
 from toolchain.runtime import Session, random_feeds
 

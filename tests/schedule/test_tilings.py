@@ -115,7 +115,7 @@ def test_a_few_tiles_of_each_kind_stand_for_all(data: Any, layer: Layer) -> None
         works = list(nest.works())
         plan = LayerTilings(layer, resident, views, model, depth).evaluate(tiling, UNBOUNDED)
         assert plan is not None
-        sizes = Sizes(layer.types, plan.units)
+        sizes = Sizes(layer, plan.units)
         for work in works:
             sizes.add(work, resident)
         assert plan.slots == sizes.slots(depth, plan.units)

@@ -8,10 +8,10 @@ import pytest
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.rounding import Rounding
 from toolchain.ir.graph import Node, TensorType
-from toolchain.ops.kit.strides import Strides
+from toolchain.machine.tensors import Strides
 from toolchain.ops.movement import Slice
 from toolchain.ops.rescale import Rescale
-from toolchain.schedule.places import View, find_views
+from toolchain.schedule.places import Activations, View, find_views
 
 RESCALE = Rescale(0, Requant(np.array([1 << 30]), np.array([30]), Rounding.SINGLE_HALF_UP, 0, -128, 127))
 
@@ -21,7 +21,7 @@ def views_of(starts: tuple[int, ...], steps: tuple[int, ...], in_place: bool = T
     shape = tuple(-(-(n - start) // step) for n, start, step in zip((1, 8, 8, 16), starts, steps))
     types = {"x": TensorType((1, 8, 8, 16), "int16"), "y": TensorType(shape, "int16"), "z": TensorType(shape, "int16")}
     nodes = (Node("slice", Slice(starts, steps, shape), ("x",), ("y",)), Node("rescale", RESCALE, ("y",), ("z",)))
-    return find_views(nodes, types, ("x", "z"), in_place=in_place)
+    return find_views(Activations(nodes, types, ("x", "z")), in_place=in_place)
 
 
 @pytest.mark.parametrize(

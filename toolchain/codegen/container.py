@@ -11,7 +11,7 @@ import json
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +113,7 @@ def _segment_header(segment: Region | Island, sections: _Sections, blocks: Block
             "outputs": segment.outputs,
             "nodes": segment.nodes,
         }
-    ports = [{"kind": kind, **asdict(p)} for kind in ("input", "output") for p in getattr(segment, f"{kind}s")]
+    ports = [_port_header(kind, p) for kind in ("input", "output") for p in getattr(segment, f"{kind}s")]
     return {
         "kind": "npu",
         "program": sections.put(segment.program),
@@ -121,13 +121,27 @@ def _segment_header(segment: Region | Island, sections: _Sections, blocks: Block
         "ports": ports,
         "dram_bytes": segment.dram_bytes,
         "nodes": segment.nodes,
-        "layers": [asdict(info) for info in segment.layers],
+        "layers": [_layer_header(info) for info in segment.layers],
         "op_layers": sections.put(struct.pack(f"<{len(segment.op_layers)}i", *segment.op_layers)),
         "sram_bound_bytes": segment.sram_bound_bytes,
         "sram_peak_bytes": segment.sram_peak_bytes,
         "areas": [asdict(area) for area in segment.areas],
         "buffers": [asdict(buffer) for buffer in segment.buffers],
     }
+
+
+def _port_header(kind: str, port: Port) -> dict[str, Any]:
+    """Of a port without granules nothing is said of them."""
+    said = {"kind": kind, **asdict(replace(port, maps=None))}
+    maps = said.pop("maps") if port.maps is None else port.maps.model_dump()
+    return said if maps is None else {**said, "maps": maps}
+
+
+def _layer_header(info: LayerInfo) -> dict[str, Any]:
+    said = asdict(info)
+    if info.result is not None and not info.result.granule:
+        del said["result"]["granule"], said["result"]["surface_bytes"]
+    return said
 
 
 def container_from_bytes(data: bytes, label: str, entry: str | None = None) -> Container:

@@ -16,7 +16,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, 
 
 from toolchain.bounds import ENTRIES, HEADER_RANK, TENSOR_ELEMENTS
 from toolchain.errors import NewerFileError, ProgramError
+from toolchain.hw.layout import FeatureMaps
 from toolchain.hw.numerics import AnyActivationName
+from toolchain.machine.tensors import laid_bytes
 
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
 Span = tuple[Count, Count]  # first byte and number of bytes, from the end of the header
@@ -61,10 +63,11 @@ class PortHeader(_Section):
     dtype: AnyActivationName
     scale: Annotated[FiniteFloat, Field(gt=0)]
     zero_point: int
+    maps: FeatureMaps | None = None
 
     @property
     def size_bytes(self) -> int:
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        return laid_bytes(self.shape, np.dtype(self.dtype).itemsize, self.maps)
 
     @property
     def model_shape(self) -> tuple[int, ...]:
@@ -77,6 +80,8 @@ class ResultHeader(_Section):
     address: Count
     strides: tuple[Count, ...]
     turns: Annotated[int, Field(ge=1, le=1 << 62)] = 1
+    granule: Annotated[int, Field(ge=0, le=1 << 16)] = 0
+    surface_bytes: Count = 0
 
 
 class LayerHeader(_Section):
@@ -235,6 +240,9 @@ def _region_faults(region: RegionHeader, blocks: Sequence[Span], known: dict[str
         yield f"{where}: its table of layers has {region.op_layers[1]} bytes, no multiple of 4"
     yield from _constant_faults(region, blocks, where)
     for port in region.ports:
+        if port.maps is not None and len(port.shape) != 4:
+            yield f"{where}: port {port.model!r} is in granules with {len(port.shape)} dimensions"
+            continue
         if port.address + port.size_bytes > region.dram_bytes:
             size, end = port.size_bytes, region.dram_bytes
             yield f"{where}: port {port.model!r} of {size} bytes at {port.address:#x} lies outside the {end} of its DRAM"

@@ -115,4 +115,5 @@ def _port(port: Port) -> dict[str, Any]:
         "dtype": port.dtype,
         "scale": port.scale,
         "zero_point": port.zero_point,
+        **({} if port.maps is None else {"granule": port.maps.granule, "order": port.maps.order}),
     }

@@ -13,6 +13,7 @@ from toolchain.codegen.repeat import Stepping
 from toolchain.codegen.synchronise import synchronise
 from toolchain.errors import CompileError, InternalError
 from toolchain.hw.chip import Chip
+from toolchain.hw.layout import FeatureMaps
 from toolchain.ir.graph import INNER, Graph
 from toolchain.isa import Machine, encode
 from toolchain.machine import MachineOp, Space
@@ -90,8 +91,8 @@ class _Layout:
             if root not in self.roots:
                 self.roots[root] = Location(Space.DRAM, at)
                 if samples is not None and root in samples.counted:
-                    self.stepping[root] = Stepping(at, at + samples.graph.types[root].size_bytes)
-                end = at + aligned(graph.types[root].size_bytes, align)
+                    self.stepping[root] = Stepping(at, at + _stored_bytes(root, samples.graph, plan))
+                end = at + aligned(_stored_bytes(root, graph, plan), align)
                 self._ports.append((at, end))
                 at = end
         self._spilled = at
@@ -114,6 +115,11 @@ class _Layout:
         return [piece for piece in found if piece.first < piece.last]
 
 
+def _stored_bytes(root: str, graph: Graph, plan: RegionPlan) -> int:
+    kind = graph.types[root]
+    return plan.views[root].stored_bytes(kind.shape) if root in plan.views else kind.size_bytes
+
+
 def _encoded(ops: Sequence[MachineOp], machine: Machine) -> bytes:
     """Operators keep within what the machine can say; what does not fit its instructions is their bug, not the model's."""
     try:
@@ -129,7 +135,10 @@ def _layers(plan: RegionPlan, roots: Mapping[str, Location], count: int, steppin
         view = plan.views[node.outputs[0]]
         base = roots[view.root]
         turns = 1 if view.root in stepping else count
-        result = Result(node.outputs[0], base.space.name.lower(), base.address + view.offset_bytes, view.strides.along, turns)
+        lies = view.strides
+        granule = lies.maps.granule if lies.maps is not None else 0
+        place = base.space.name.lower(), base.address + view.offset_bytes
+        result = Result(node.outputs[0], *place, lies.along, turns, granule, lies.surface_bytes)
         found.append(LayerInfo(node.name, operator_of(node, NpuOp).NAME, node.sources, result))
     return found
 
@@ -137,16 +146,17 @@ def _layers(plan: RegionPlan, roots: Mapping[str, Location], count: int, steppin
 def _port(name: str, graph: Graph, plan: RegionPlan, roots: Mapping[str, Location]) -> Port:
     view = plan.views.get(name)
     base = roots[view.root if view else name]
-    return port_at(base.address + (view.offset_bytes if view else 0), name, graph)
+    maps = view.strides.maps if view else None
+    return port_at(base.address + (view.offset_bytes if view else 0), name, graph, maps)
 
 
-def port_at(address: int, name: str, graph: Graph) -> Port:
+def port_at(address: int, name: str, graph: Graph, maps: FeatureMaps | None = None) -> Port:
     kind = graph.types[name]
     assert kind.quant is not None
     model, layout = graph.origins.get(name, (name, INNER))
     if layout == INNER:  # what only regions exchange (a part rescaled for its Concat) is no tensor of the model
         model, layout = name, "plain"
-    return Port(name, model, layout, address, kind.shape, kind.dtype, kind.quant.scale, kind.quant.zero_point)
+    return Port(name, model, layout, address, kind.shape, kind.dtype, kind.quant.scale, kind.quant.zero_point, maps)
 
 
 class _Constants:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from toolchain.ir.graph import Graph
+from toolchain.hw.layout import FeatureMaps
+from toolchain.ir.graph import Graph, TensorType
 from toolchain.isa import Machine
-from toolchain.machine import Flow
+from toolchain.machine import Access, Flow
+from toolchain.machine.tensors import laid_bytes
+from toolchain.ops.kit.operator import of_sample
 
 _ORT_NAMES = {"float32": "float", "float64": "double"}
 
@@ -26,10 +28,11 @@ class Port:
     dtype: str
     scale: float
     zero_point: int
+    maps: FeatureMaps | None = None  # the granules of channels in which its codes lie
 
     @property
     def size_bytes(self) -> int:
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        return laid_bytes(self.shape, np.dtype(self.dtype).itemsize, self.maps)
 
 
 @dataclass(frozen=True)
@@ -68,13 +71,30 @@ class DramArea:
 @dataclass(frozen=True)
 class Result:
     """Where a layer leaves its tensor: element i at address + sum(i_k strides_k), bytes, of space dram or sram. turns: of a batch
-    that is repeated, the samples that lie there one after another, one an iteration."""
+    that is repeated, the samples that lie there one after another, one an iteration. granule: so many channels lie together, the
+    next ones surface_bytes further; 0: all do."""
 
     tensor: str
     space: str
     address: int
     strides: tuple[int, ...]
     turns: int = 1
+    granule: int = 0
+    surface_bytes: int = 0
+
+    def held(self, kind: TensorType) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shape and strides of what lies there, a sample of it where they take turns: of granules, whole ones, each a last
+        dimension. Raises ValueError where the tensor holds no such samples."""
+        shape = kind.shape if self.turns == 1 else of_sample(kind.shape, self.turns)
+        if not self.granule:
+            return shape, self.strides
+        held = (*shape[:-1], -(-shape[-1] // self.granule), self.granule)
+        return held, (*self.strides[:-1], self.surface_bytes, self.strides[-1])
+
+    def place(self, kind: TensorType, space: int) -> Access:
+        """The bytes, in the order of the tensor's elements; space: code of the memory."""
+        shape, strides = self.held(kind)
+        return Access(space, self.address, shape, strides, np.dtype(kind.dtype).itemsize, True)
 
 
 @dataclass(frozen=True)

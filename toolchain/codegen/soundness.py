@@ -11,7 +11,7 @@ from toolchain.errors import ProgramError
 from toolchain.ir.graph import Graph
 from toolchain.isa import Machine
 from toolchain.ops.convolution.integer import IntegerConvolution
-from toolchain.ops.kit.operator import Layer, of_sample
+from toolchain.ops.kit.operator import Layer
 
 
 def check_soundness(segments: Sequence[Region | Island], graph: Graph, machine: Machine) -> None:
@@ -68,10 +68,12 @@ def _check_results(segments: Sequence[Region | Island], graph: Graph, machine: M
             kind = graph.types[result.tensor]
             if len(result.strides) != len(kind.shape):
                 raise ProgramError(f"layer {layer!r}: {len(result.strides)} strides for {len(kind.shape)} dimensions")
+            if result.granule and len(kind.shape) != 4:
+                raise ProgramError(f"layer {layer!r}: its result is in granules with {len(kind.shape)} dimensions")
             try:
-                shape = kind.shape if result.turns == 1 else of_sample(kind.shape, result.turns)
+                shape, strides = result.held(kind)
             except ValueError as fault:
                 raise ProgramError(f"layer {layer!r}: {fault}") from None
-            reach = sum((n - 1) * stride for n, stride in zip(shape, result.strides))
+            reach = sum((n - 1) * stride for n, stride in zip(shape, strides))
             if result.address + reach + np.dtype(kind.dtype).itemsize > sizes[result.space]:
                 raise ProgramError(f"layer {layer!r}: its result at {result.address:#x} reaches outside {result.space}")

@@ -14,6 +14,7 @@ from toolchain.hw.units import DRAM, SRAM
 # What keys other than limits mean where they are not given.
 _ABSENT = {"energy": "not given", "private_to": "shared", "memories": "all", "repeat": "none", "call": "none", "indirect": "none"}
 _ABSENT |= {"sums": "none", "memory": "the array's own", "groups": "none", "weight_tile": "none", "type_lanes": "lanes"}
+_ABSENT |= {"feature_maps": "none"}
 
 
 def chip_lines(chip: Chip) -> list[str]:

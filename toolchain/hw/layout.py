@@ -1,9 +1,9 @@
-"""How constants lie in memory, where it is not as by default: the section `layout` of a machine's YAML."""
+"""How codes and constants lie in memory, where it is not as by default: the section `layout` of a machine's YAML."""
 
 from __future__ import annotations
 
 from math import gcd
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -34,7 +34,16 @@ class ParameterEntry(Section):
         return gcd(self.size_bytes, _MOST_ALIGNED)
 
 
+class FeatureMaps(Section):
+    """So many channels of a pixel lie together. order: of tensors [n, h, w, c], surface: [n, c / granule, h, w, granule], line:
+    [n, h, c / granule, w, granule]. The last granule is whole, whatever fills it."""
+
+    granule: Literal[4, 8, 16, 32, 64, 128]
+    order: Literal["surface", "line"] = "surface"
+
+
 class Layout(Section):
     parameters: ParameterEntry = ParameterEntry()
     # Of convolutions, [inner, outputs]; not given: the weights of an output channel together
     weight_tile: Tile | None = None
+    feature_maps: FeatureMaps | None = None  # not given: the channels of a pixel together

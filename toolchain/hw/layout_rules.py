@@ -1,11 +1,12 @@
-"""What must hold of where constants lie."""
+"""What must hold of where codes and constants lie."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import lcm
 
 from toolchain.hw.chip import Chip
-from toolchain.hw.engines import MacArray, grouped_arrays
+from toolchain.hw.engines import MacArray, group_sizes, grouped_arrays
 from toolchain.hw.source import KeyPath
 
 
@@ -21,6 +22,24 @@ def broken_layout(chip: Chip) -> Iterator[tuple[KeyPath, str]]:
     if chip.layout.weight_tile is not None and grouped is not None:
         reason = f"weights in groups lie as engines.{grouped}.groups.layout says; leave out one of the two"
         yield ("layout", "weight_tile"), reason
+    yield from ((("layout", "feature_maps", "granule"), reason) for reason in _uncut_granules(chip))
+
+
+def _uncut_granules(chip: Chip) -> Iterator[str]:
+    """What one instruction takes must hold whole granules of channels, and of the reduction whole groups of weights too."""
+    maps = chip.layout.feature_maps
+    if maps is None:
+        return
+    for section in ("convolution", "depthwise"):
+        limits = getattr(chip.limits, section)
+        for key, groups in (("max_input_channels", group_sizes(chip.engines)), ("max_output_channels", ())):
+            least, most = lcm(maps.granule, *groups), getattr(limits, key, None)
+            if most is not None and most < least:
+                in_groups = f" in groups of {', '.join(map(str, groups))} (engines.*.groups.sizes)" if groups else ""
+                yield f"{maps.granule} channels{in_groups}; limits.{section}.{key} is {most}, at least {least} are needed"
+    for name, engine in chip.engines.items():
+        if isinstance(engine, MacArray) and engine.accumulators.entries < maps.granule:
+            yield f"{maps.granule} channels; engines.{name}.accumulators.entries is {engine.accumulators.entries}"
 
 
 def narrow_scales(chip: Chip) -> Iterator[tuple[KeyPath, str]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw import Chip, write_bytes, write_hertz
 from toolchain.isa.machine import Machine
+from toolchain.isa.manual_maps import feature_maps
 from toolchain.isa.plan import BitField, Isa, OperationPlan, slot
 from toolchain.isa.table import DescriptorTable, RegisterTable
 from toolchain.machine.registry import OPERATIONS
@@ -33,6 +34,7 @@ def manual(machine: Machine) -> str:
         *_engines(machine),
         *_codes(chip),
         *_layout(chip),
+        *feature_maps(chip),
         *(_descriptor_forms(isa.table) if isinstance(isa.table, DescriptorTable) else _register_forms(isa.table)),
         "## Operations",
         "",

@@ -5,6 +5,7 @@ from toolchain.machine.capability import broken_capability, suspects
 from toolchain.machine.codes import by_type, code_bytes, table_bytes
 from toolchain.machine.demands import Demands, demands
 from toolchain.machine.flow import Flow, accesses_at, dispatched, op_number, reached
+from toolchain.machine.granules import granule_of, in_granules, out_of_granules
 from toolchain.machine.layout import (
     dense_bytes,
     group_bytes,
@@ -98,12 +99,15 @@ __all__ = [
     "demands",
     "dense_bytes",
     "dispatched",
+    "granule_of",
     "group_bytes",
+    "in_granules",
     "in_tiles",
     "lacking",
     "memory_type",
     "moved",
     "op_number",
+    "out_of_granules",
     "out_of_tiles",
     "overlap",
     "packed_parameters",

@@ -174,6 +174,7 @@ class IntegerBinary(TiledOp):
 
     NAME = "Binary"
     VERSION = 2
+    is_pointwise = True
     kind: Kind
     a_zero_point: int
     b_zero_point: int
@@ -211,6 +212,9 @@ class IntegerBinary(TiledOp):
             dtype=self.out_requant.dtype,
         )
 
+    def reads_granules(self, layer: Layer) -> bool:
+        return True
+
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
         """An operand with one element along the samples, or without that dimension, serves them all."""
         counted: list[str] = []
@@ -243,12 +247,20 @@ class IntegerBinary(TiledOp):
             a = broadcast_strides(boxes[0], at[0], len(size))
             b = broadcast_strides(boxes[1], at[1], len(size))
             numbers = [layer.type_number(n) for n in (*layer.node.inputs, *layer.node.outputs)]
-            return (self._instruction(at, a, b, size, out, numbers),)
+            surfaces = at[0].strides.surface_bytes, at[1].strides.surface_bytes
+            return (self._instruction(at, a, b, size, out, numbers, surfaces),)
 
         return Work(reads, blocks, Box(layer.node.outputs[0], start, size), emit)
 
     def _instruction(
-        self, at: list[Site], a: Sequence[int], b: Sequence[int], size: tuple[int, ...], out: Site, types: Sequence[int]
+        self,
+        at: list[Site],
+        a: Sequence[int],
+        b: Sequence[int],
+        size: tuple[int, ...],
+        out: Site,
+        types: Sequence[int],
+        surfaces: tuple[int, int],
     ) -> machine.Elementwise:
         r = self.out_requant
         first = pair(self.a_requant) if self.a_requant is not None else (0, 0)
@@ -263,6 +275,7 @@ class IntegerBinary(TiledOp):
             output=(r.zero_point, *last, r.low, r.high),
             left_shift=self.left_shift,
             types=types,
+            surfaces=surfaces,
         )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -39,8 +41,9 @@ class Keeping(FloatOp, NpuOp):
 
 
 @dataclass(frozen=True)
-class Reshape(Keeping):
-    """The same bytes under another shape: costs nothing."""
+class Reshape(Keeping, MoveOp):
+    """The same codes under another shape. Costs nothing where both shapes lie alike; it moves codes from granules of channels
+    to where the other shape has them."""
 
     NAME = "Reshape"
     VERSION = 1
@@ -55,6 +58,11 @@ class Reshape(Keeping):
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         return inputs[0].reshape(self.shape)
+
+    def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
+        source, target = layer.input_type(0).shape, layer.output.shape
+        kept = [name in layer.feature_maps for name in (layer.node.inputs[0], layer.node.outputs[0])]
+        return [], list(reshaping(source, target, *kept))
 
 
 @dataclass(frozen=True)
@@ -84,3 +92,33 @@ def permutation(shape: tuple[int, ...], perm: tuple[int, ...]) -> Reshape | Tran
     if kept == sorted(kept):
         return Reshape(tuple(shape[p] for p in perm))
     return Transpose(perm)
+
+
+def reshaping(source: Shape, target: Shape, cut_source: bool, cut_target: bool) -> Iterator[Move]:
+    """The moves of a Reshape: dimension by dimension of a side that lies in granules, where the other has no gaps. Where both do:
+    over what both dimensions are made of; else over the parts of rows that both have together."""
+    start, begin = (0,) * len(source), (0,) * len(target)
+    if not (cut_source and cut_target):
+        shape = target if cut_target else source
+        steps = [(n, d, math.prod(shape[d + 1 :])) for d, n in enumerate(shape)]
+        flat = len(source if cut_target else target) - 1
+        loops = (Loop(n, flat, step, d, 1) if cut_target else Loop(n, d, 1, flat, step) for n, d, step in steps)
+        yield Move(0, start, begin, tuple(loops))
+        return
+    bounds = sorted({math.prod(shape[d:]) for shape in (source, target) for d in range(len(shape) + 1)})
+    if all(b % a == 0 for a, b in pairwise(bounds)):
+        loops = (Loop(b // a, *_along(source, a), *_along(target, a)) for a, b in pairwise(bounds))
+        yield Move(0, start, begin, tuple(loops))
+        return
+    total, rows = math.prod(source), (source[-1], target[-1])
+    cuts = sorted({*range(0, total, rows[0]), *range(0, total, rows[1]), total})
+    for first, end in pairwise(cuts):
+        at, to = (tuple(int(i) for i in np.unravel_index(first, shape)) for shape in (source, target))
+        yield Move(0, at, to, (Loop(end - first, len(source) - 1, 1, len(target) - 1, 1),))
+
+
+def _along(shape: Shape, stride: int) -> tuple[int, int]:
+    """The dimension along which elements are `stride` apart in their order, and how many of its steps that is."""
+    inner = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+    dimension = next(d for d, n in enumerate(shape) if inner[d] <= stride < inner[d] * n)
+    return dimension, stride // inner[dimension]

@@ -25,11 +25,15 @@ class Rescale(TiledOp):
 
     NAME = "Rescale"
     VERSION = 2
+    is_pointwise = True
     x_zero_point: int
     requant: Requant
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         return rescale(inputs[0], self.requant, x_zero_point=self.x_zero_point, dtype=self.requant.dtype)
+
+    def reads_granules(self, layer: Layer) -> bool:
+        return True
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
         return alike_per_sample(self, layer, axis)
@@ -53,7 +57,18 @@ class Rescale(TiledOp):
             a = (sites[0].address, *strides, self.x_zero_point, 0, 0)
             output = (r.zero_point, *pair(r), r.low, r.high)
             types = layer.type_number(layer.node.inputs[0]), 0, layer.output_number
-            return (elementwise(ElementwiseKind.RESCALE, size, out, a=a, b=(0,) * 7, output=output, types=types),)
+            return (
+                elementwise(
+                    ElementwiseKind.RESCALE,
+                    size,
+                    out,
+                    a=a,
+                    b=(0,) * 7,
+                    output=output,
+                    types=types,
+                    surfaces=(sites[0].strides.surface_bytes, 0),
+                ),
+            )
 
         no_blocks: tuple[Block, ...] = ()
         return Work((box,), no_blocks, Box(layer.node.outputs[0], start, size), emit)

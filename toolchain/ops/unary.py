@@ -158,11 +158,15 @@ class Lookup(TiledOp):
 
     NAME = "Lookup"
     VERSION = 2
+    is_pointwise = True
     table: LookupTable
     function: str | None = None
 
     def reference(self, inputs: Sequence[Array]) -> Array:
         return self.table.apply(inputs[0])
+
+    def reads_granules(self, layer: Layer) -> bool:
+        return True
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
         return alike_per_sample(self, layer, axis)
@@ -194,9 +198,11 @@ class Lookup(TiledOp):
                     input_address=sites[0].address,
                     input_row_stride=x_row,
                     input_column_stride=x_column,
+                    input_surface_stride=sites[0].strides.surface_bytes,
                     output_address=out.address,
                     output_row_stride=y_row,
                     output_column_stride=y_column,
+                    output_surface_stride=out.strides.surface_bytes,
                     table_address=blocks[0],
                     function=machine.TABLE_FUNCTIONS[rate],
                     element_type=layer.output_number,

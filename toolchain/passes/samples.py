@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
-from toolchain.ops.kit.operator import Layer, of_sample, per_sample
+from toolchain.ops.kit.operator import Layer, of_sample, per_sample, sample_axis
 from toolchain.passes.segments import Segment
 
 
@@ -36,8 +36,14 @@ def one_sample(graph: Graph, segment: Segment, chip: Chip) -> OneSample | None:
         counted.update((*found.inputs, *node.outputs))
         shared.update(n for n in node.inputs if n and n not in found.inputs)
         nodes.append(replace(node, op=found.op))
-    if counted & shared:
+    if counted & shared or (chip.layout.feature_maps is not None and not all(_leads(graph.types[n].shape) for n in counted)):
         return None
     single = {n: replace(graph.types[n], shape=of_sample(graph.types[n].shape, count)) for n in sorted(counted)}
     types = {**graph.types, **single}
     return OneSample(count, replace(graph, types=types), replace(segment, nodes=tuple(nodes)), frozenset(counted))
+
+
+def _leads(shape: tuple[int, ...]) -> bool:
+    """Whether samples of a tensor lie one behind the other whatever the order of its channels: along no rows or columns of a
+    feature map."""
+    return len(shape) != 4 or sample_axis(shape) == 0

@@ -15,6 +15,7 @@ from toolchain.ir.graph import Node
 from toolchain.machine import memory_type
 from toolchain.ops.kit.operator import NpuOp, operator_of
 from toolchain.runtime.backend import Backend, Execution, Loaded, Program, Progress
+from toolchain.runtime.ports import packed, unpacked
 
 
 class Simulator:
@@ -98,12 +99,13 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType({"simulator": Simulator(), "r
 def read_port(dram: np.ndarray, port: Port) -> np.ndarray:
     """The codes of a port, a copy."""
     kind = memory_type(port.dtype)
-    return dram[port.address : port.address + port.size_bytes].view(kind).astype(port.dtype).reshape(port.shape)
+    held = dram[port.address : port.address + port.size_bytes].view(kind).astype(port.dtype)
+    return unpacked(held, port)
 
 
 def write_port(dram: np.ndarray, port: Port, codes: np.ndarray) -> None:
     """Puts a port's codes where the program reads them."""
-    raw = codes.astype(memory_type(port.dtype)).tobytes()
+    raw = packed(codes, port).astype(memory_type(port.dtype)).tobytes()
     dram[port.address : port.address + len(raw)] = np.frombuffer(raw, np.uint8)
 
 

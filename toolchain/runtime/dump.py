@@ -16,7 +16,6 @@ from toolchain.errors import CompileError
 from toolchain.ir.graph import TensorName
 from toolchain.isa import machine_digest
 from toolchain.machine import Access, Flow, Space, accesses_at
-from toolchain.ops.kit.operator import of_sample
 from toolchain.ops.movement import Join
 from toolchain.runtime.session import Progress, Session
 
@@ -131,6 +130,7 @@ class _Contents:
             "dtype": port.dtype,
             "scale": port.scale,
             "zero_point": port.zero_point,
+            **({} if port.maps is None else port.maps.model_dump()),
             **written,
         }
 
@@ -148,12 +148,13 @@ class _Contents:
             "kind": "tensor",
             "memory": result.space,
             "address": result.address,
-            "bytes": kind.size_bytes,
+            "bytes": held.size if result.granule else kind.size_bytes,
             **self._named(result.tensor),
             "layer": self._region.layers[layer].name,
             "shape": list(kind.shape),
             "dtype": kind.dtype,
             "strides": list(result.strides),
+            **({"granule": result.granule, "surface_bytes": result.surface_bytes} if result.granule else {}),
             "written_bytes": int(np.isin(held, self._makers(layer)).sum()),
         }
 
@@ -189,10 +190,8 @@ class _Contents:
                 }
 
     def _place(self, result: Result) -> Access:
-        kind = self._container.graph.types[result.tensor]
-        size = np.dtype(kind.dtype).itemsize
-        shape = kind.shape if result.turns == 1 else of_sample(kind.shape, result.turns)
-        return Access(self._container.machine.chip.space_code(result.space), result.address, shape, result.strides, size, True)
+        kind, space = self._container.graph.types[result.tensor], self._container.machine.chip.space_code(result.space)
+        return result.place(kind, space)
 
     def _bytes(self, access: Access) -> np.ndarray:
         """Who wrote the bytes of an access: a view, as far as anything was written there."""

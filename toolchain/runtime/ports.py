@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from toolchain.codegen import Port
+from toolchain.machine import in_granules, out_of_granules
 
 WHOLE = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _TO_NHWC, _TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
+_GRANULES = {"surface": (0, 3, 1, 2, 4), "line": (0, 1, 3, 2, 4)}  # of [n, h, w, granules, channels of one]
 
 
 def to_codes(value: np.ndarray, port: Port) -> np.ndarray:
@@ -42,3 +44,21 @@ def fed(session: Any, names: Iterable[str], real: Mapping[str, np.ndarray]) -> d
     """What an island's session of onnxruntime is given."""
     types = {i.name: i.type.removeprefix("tensor(").removesuffix(")") for i in session.get_inputs()}
     return {n: in_type(real[n], types.get(n, "")) for n in names}
+
+
+def packed(codes: np.ndarray, port: Port) -> np.ndarray:
+    """Codes of a port in the order in which they lie in memory; zeros fill the last granules of channels."""
+    if port.maps is None:
+        return codes
+    cut = in_granules(codes.reshape(port.shape), port.maps.granule)
+    return np.ascontiguousarray(cut.transpose(_GRANULES[port.maps.order]))
+
+
+def unpacked(held: np.ndarray, port: Port) -> np.ndarray:
+    """The inverse."""
+    if port.maps is None:
+        return held.reshape(port.shape)
+    n, h, w, c = port.shape
+    sizes = (n, h, w, -(-c // port.maps.granule), port.maps.granule)
+    order = _GRANULES[port.maps.order]
+    return out_of_granules(held.reshape([sizes[i] for i in order]).transpose(np.argsort(order)), c)

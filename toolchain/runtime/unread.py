@@ -15,7 +15,7 @@ from toolchain.codegen import Container, Region
 from toolchain.errors import counted
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph
-from toolchain.machine import Copy, Flow, MachineOp, Space, op_number
+from toolchain.machine import Copy, Flow, MachineOp, Space, in_granules, op_number
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.kit.operator import Layer, TiledOp
 from toolchain.ops.kit.tile import Move
@@ -66,6 +66,7 @@ class _Network:
     def __init__(self, graph: Graph, region: Region, chip: Chip):
         held = set(region.nodes)
         self._constants = region.constants
+        self._granules = {info.name: info.result.granule for info in region.layers if info.result is not None}
         self._layers = {n.name: Layer(n, graph.types, graph.constants, chip) for n in graph.nodes if n.name in held}
         nodes = [layer.node for layer in self._layers.values()]
         tensors = {t for n in nodes for t in (*n.inputs, *n.outputs) if t in graph.types}
@@ -92,9 +93,10 @@ class _Network:
         return sum(self.dropped_bytes(name) for name in self._layers)
 
     def dropped_bytes(self, name: str) -> int:
-        """Bytes of a layer's result that the network reads nowhere."""
-        layer = self._layers[name]
-        return layer.output.item_bytes * int((~self._read[layer.node.outputs[0]]).sum())
+        """Bytes of a layer's result that the network reads nowhere, with what fills its last granules of channels."""
+        layer, granule = self._layers[name], self._granules.get(name, 0)
+        read = self._read[layer.node.outputs[0]]
+        return layer.output.item_bytes * int((~(in_granules(read, granule) if granule else read)).sum())
 
 
 def _has_gaps(layer: Layer) -> bool:

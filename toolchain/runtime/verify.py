@@ -16,7 +16,7 @@ from simulator import Observe
 from simulator.order import describe
 from toolchain.codegen import Container, LayerInfo, Region, Result
 from toolchain.errors import counted
-from toolchain.machine import Access, Copy, Flow, Signal, Wait, accesses_at, byte_view, memory_type, moved
+from toolchain.machine import Access, Copy, Flow, Signal, Wait, accesses_at, byte_view, in_granules, memory_type, moved
 from toolchain.ops.kit.operator import of_sample, sample_axis
 from toolchain.runtime.backend import Progress
 from toolchain.runtime.session import Run, Session
@@ -142,12 +142,12 @@ class _RegionWatch:
         target = _Target(space, whole.address, np.zeros(size, np.uint8), held, written, wrong, [])
         codes = np.ascontiguousarray(self._codes[result.tensor])
         if sample is not None:  # each is a run of its own
-            codes = codes.reshape(result.turns, -1)[sample]
-        raw = codes.astype(memory_type(codes.dtype)).view(np.uint8).reshape(-1)
+            codes = codes.reshape(result.turns, *of_sample(codes.shape, result.turns))[sample]
         here = moved(whole, whole.address)
-        view = byte_view(target.want, here)
-        view[...] = raw.reshape(view.shape)
-        byte_view(target.held, here)[...] = True
+        every = codes | ~codes  # what fills last granules is held to nothing
+        for array, value in ((target.want, _raw(codes, result)), (target.held, _raw(every, result) != 0)):
+            view = byte_view(array, here)
+            view[...] = value.reshape(view.shape)
         for part in self._made_in_place(layer):
             low, high = max(part.address, whole.address), min(part.end, whole.end)
             if part.space == space and low < high:
@@ -161,10 +161,7 @@ class _RegionWatch:
         return [self._place(r) for r in results]
 
     def _place(self, result: Result) -> Access:
-        kind = self._graph.types[result.tensor]
-        size = np.dtype(kind.dtype).itemsize
-        shape = kind.shape if result.turns == 1 else of_sample(kind.shape, result.turns)
-        return Access(self._chip.space_code(result.space), result.address, shape, result.strides, size, True)
+        return result.place(self._graph.types[result.tensor], self._chip.space_code(result.space))
 
     def _finish(self, owner: _Owner, result: Result, target: _Target, memory: Sequence[np.ndarray]) -> None:
         """Every operation of the layer has run."""
@@ -211,9 +208,12 @@ class _RegionWatch:
     def _element(self, index: int, result: Result, address: int) -> list[int]:
         shape, left = self._graph.types[result.tensor].shape, address - result.address
         element, (_, sample) = [0] * len(shape), self._owners[index]
-        for k in sorted(range(len(shape)), key=lambda k: -result.strides[k]):
-            if result.strides[k] and shape[k] > 1:
-                element[k], left = divmod(left, result.strides[k])
+        granule = result.granule or shape[-1] if shape else 1
+        steps = [(stride, k, 1) for k, (n, stride) in enumerate(zip(shape, result.strides)) if n > 1]
+        for stride, k, elements in sorted([*steps, (result.surface_bytes, len(shape) - 1, granule)], reverse=True):
+            if stride:
+                count, left = divmod(left, stride)
+                element[k] += count * elements
         axis = sample_axis(shape)
         if sample is not None and axis is not None:
             element[axis] += sample * (shape[axis] // result.turns)
@@ -243,6 +243,12 @@ class _RegionWatch:
 
     def _name(self, index: int) -> str:
         return describe(index, self._ops, self._chip)
+
+
+def _raw(codes: np.ndarray, result: Result) -> np.ndarray:
+    """Bytes of codes in their order, with zeros that fill the last granules of channels."""
+    held = in_granules(codes, result.granule) if result.granule else codes
+    return np.ascontiguousarray(held).astype(memory_type(codes.dtype)).view(np.uint8).reshape(-1)
 
 
 def _compare(index: int, access: Access, target: _Target, memory: np.ndarray) -> None:

@@ -8,9 +8,10 @@ from dataclasses import replace
 from toolchain.hw.chip import Chip
 from toolchain.machine import MachineOp
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Move
-from toolchain.schedule.copies import Location, Mover, Stride, copies, fills
+from toolchain.ops.kit.tile import FillBox, Loop, Move
+from toolchain.schedule.copies import Location, Mover, copies, fills
 from toolchain.schedule.places import View
+from toolchain.schedule.runs import End, moves_whole, padding, runs_of
 from toolchain.schedule.wanted import wanted
 
 Locate = Callable[[str, Sequence[int]], Location]  # where an element of a tensor lies
@@ -22,25 +23,53 @@ def moves(layer: Layer, views: Mapping[str, View], locate: Locate, chip: Chip) -
     mover = Mover(store.number, chip.dma_dimensions, element_type=layer.output_number)
     movers = (mover, *((replace(mover, transposes=True),) if store.dma.transpose_block else ()))
     boxes, moved = layer.mover.moves(layer)
+    kept = [m for m in moved if not _in_place(m, layer, views, locate)]
+    ends = {m: _ends(m, layer, views) for m in kept}
     ops: list[MachineOp] = []
-    for box in boxes:
-        ops += fills(locate(out, box.start), box.size, views[out].strides.along, box.value, item_bytes, mover)
-    for move in moved:
-        name = layer.node.inputs[move.source]
-        source, target = locate(name, move.source_start), locate(out, move.target_start)
-        if source == target and views[name].root == views[out].root:
-            continue  # made in place
-        strides = sorted(_strides(move, views[name], views[out]), key=lambda s: -s.target)
-        # Matrices are turned where that is no slower than element by element.
-        ways = [list(copies(source, target, strides, item_bytes, m)) for m in movers]
-        ops += min(ways, key=lambda way: (_alone_cycles(way, chip), len(way))) if len(ways) > 1 else ways[0]
+    for box in (*_padding(layer, views[out], ends), *boxes):
+        for at, sizes, strides in _filled(box, layer, views[out]):
+            start = locate(out, box.start)
+            ops += fills(Location(start.space, start.address + at), sizes, strides, box.value, item_bytes, mover)
+    for move in kept:
+        source, target = locate(layer.node.inputs[move.source], move.source_start), locate(out, move.target_start)
+        for run in runs_of(move, *ends[move]):
+            there = replace(source, address=source.address + run.source), replace(target, address=target.address + run.target)
+            strides = sorted(run.loops, key=lambda s: -s.target)
+            # Matrices are turned where that is no slower than element by element.
+            ways = [list(copies(*there, strides, item_bytes, m)) for m in movers]
+            ops += min(ways, key=lambda way: (_alone_cycles(way, chip), len(way))) if len(ways) > 1 else ways[0]
     return ops
 
 
-def _strides(move: Move, source: View, target: View) -> Iterator[Stride]:
-    for loop in move.loops:
-        step = source.strides[loop.source_dim] * loop.source_step if loop.source_dim >= 0 else 0
-        yield Stride(loop.count, step, target.strides[loop.target_dim] * loop.target_step)
+def _in_place(move: Move, layer: Layer, views: Mapping[str, View], locate: Locate) -> bool:
+    """Whether what it would move was made where it belongs."""
+    name, out = layer.node.inputs[move.source], layer.node.outputs[0]
+    return views[name].root == views[out].root and locate(name, move.source_start) == locate(out, move.target_start)
+
+
+def _ends(move: Move, layer: Layer, views: Mapping[str, View]) -> tuple[End, End]:
+    name, out = layer.node.inputs[move.source], layer.node.outputs[0]
+    source = End(views[name].strides, layer.types[name].shape, move.source_start)
+    return source, End(views[out].strides, layer.output.shape, move.target_start)
+
+
+def _padding(layer: Layer, view: View, ends: Mapping[Move, tuple[End, End]]) -> Iterator[FillBox]:
+    """Of the output's last granules, where no move brings them whole: what reads a granule reads all of it."""
+    rest = padding(layer.output.shape, view.strides)
+    if rest is not None and not all(moves_whole(move, *pair) for move, pair in ends.items()):
+        yield FillBox(*rest, 0)
+
+
+def _filled(box: FillBox, layer: Layer, view: View) -> Iterator[tuple[int, list[int], list[int]]]:
+    """(bytes behind its first element, sizes, strides) of each part of a box that is strided as it lies."""
+    if view.strides.maps is None:
+        yield 0, list(box.size), list(view.strides.along)
+        return
+    end = End(view.strides, layer.output.shape, box.start)
+    loops = tuple(Loop(n, d, 1, d, 1) for d, n in enumerate(box.size))
+    for run in runs_of(Move(0, box.start, box.start, loops), end, end):
+        ordered = sorted(run.loops, key=lambda s: -s.target)
+        yield run.target, [s.count for s in ordered], [s.target for s in ordered]
 
 
 def _alone_cycles(ops: Sequence[MachineOp], chip: Chip) -> int:

@@ -66,7 +66,8 @@ def _walked(
         for name in (*layer.activations, *layer.node.outputs):
             root = plan.views[name].root
             if root in plan.resident and root not in walk.roots:
-                walk.roots[root] = areas.add(Space.SRAM, plan.root(root).address, layer.types[root].size_bytes)
+                size_bytes = plan.views[root].stored_bytes(layer.types[root].shape)
+                walk.roots[root] = areas.add(Space.SRAM, plan.root(root).address, size_bytes)
         if tiled is None:
             walk.moves(layer)
         else:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from toolchain.hw.layout import FeatureMaps
 from toolchain.ir.graph import Node, TensorType
-from toolchain.ops.kit.strides import Strides, dense
+from toolchain.machine.tensors import Strides, laid, laid_bytes
 from toolchain.ops.kit.tile import Box
 from toolchain.ops.movement import Join, Slice
 from toolchain.ops.permutation import Reshape
@@ -22,9 +24,9 @@ class View:
     item_bytes: int
 
     @classmethod
-    def whole(cls, name: str, kind: TensorType) -> View:
+    def whole(cls, name: str, kind: TensorType, maps: FeatureMaps | None = None) -> View:
         """A storage of its own."""
-        return cls(name, 0, dense(kind.shape, kind.item_bytes), kind.item_bytes)
+        return cls(name, 0, laid(kind.shape, kind.item_bytes, maps), kind.item_bytes)
 
     def at(self, element: Sequence[int]) -> int:
         """Bytes from the start of the storage to an element."""
@@ -32,84 +34,101 @@ class View:
 
     def box_alone(self, box: Box) -> Strides:
         """Of a box of the tensor by itself, as it passes through a memory of the chip."""
-        return dense(box.size, self.item_bytes)
+        return laid(box.size, self.item_bytes, self.strides.maps)
+
+    def stored_bytes(self, shape: tuple[int, ...]) -> int:
+        """Of a tensor of this shape that lies as this one does."""
+        return laid_bytes(shape, self.item_bytes, self.strides.maps)
 
 
-def find_views(
-    nodes: tuple[Node, ...],
-    types: Mapping[str, TensorType],
-    ports: Collection[str],
-    *,
-    in_place: bool,
-) -> dict[str, View]:
-    """A view for every activation. `ports`: the region's inputs and outputs, which own their storage.
+class Activations(NamedTuple):
+    """What views are made of. ports: inputs and outputs, which own their storage. feature_maps: those that lie as `maps` says."""
 
-    Reshapes always alias. With `in_place`, slices are views of their source and concat parts are made in place.
+    nodes: tuple[Node, ...]
+    types: Mapping[str, TensorType]
+    ports: Collection[str]
+    feature_maps: Collection[str] = ()
+    maps: FeatureMaps | None = None
+
+    def whole(self, name: str) -> View:
+        """A storage of its own."""
+        return View.whole(name, self.types[name], self.maps if name in self.feature_maps else None)
+
+    def uses(self) -> Mapping[str, list[Node]]:
+        """The nodes that read each tensor."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in set(node.inputs):
+                found.setdefault(name, []).append(node)
+        return found
+
+
+def find_views(region: Activations, *, in_place: bool) -> dict[str, View]:
+    """A view for every activation.
+
+    Reshapes alias where both shapes lie alike. With `in_place`, slices are views of their source and concat parts are made in
+    place; of feature maps in granules, those that are whole granules.
     """
-    views: dict[str, View] = {}
-    made = {n.outputs[0]: n for n in nodes}
-    uses: dict[str, list[Node]] = {}
-    for node in nodes:
-        for name in set(node.inputs):
-            uses.setdefault(name, []).append(node)
-    placed = _in_place_parts(nodes, types, ports, made, uses) if in_place else {}
-    for node in nodes:
-        for name in (*node.inputs, *node.outputs):
-            if name in views or name not in types or name not in placed:
-                continue
-            views[name] = placed[name]
-    for node in nodes:
+    uses = region.uses()
+    placed = _in_place_parts(region, uses) if in_place else {}
+    views = {name: view for name, view in placed.items() if name in region.types}
+    for node in region.nodes:
         for name in node.inputs:
             if name and name not in views:
-                views[name] = View.whole(name, types[name])
+                views[name] = region.whole(name)
         out = node.outputs[0]
         if out not in views:
-            views[out] = _view(node, views, types, ports, uses, in_place)
+            views[out] = _view(node, views, region, uses, in_place)
     return views
 
 
-def _view(
-    node: Node,
-    views: Mapping[str, View],
-    types: Mapping[str, TensorType],
-    ports: Collection[str],
-    uses: Mapping[str, list[Node]],
-    in_place: bool,
-) -> View:
+def _view(node: Node, views: Mapping[str, View], region: Activations, uses: Mapping[str, list[Node]], in_place: bool) -> View:
     out = node.outputs[0]
-    own = View.whole(out, types[out])
+    own, reshaped = region.whole(out), any(isinstance(n.op, Reshape) for n in uses.get(out, []))
     if isinstance(node.op, Reshape):
         source = views[node.inputs[0]]
-        return View(source.root, source.offset_bytes, own.strides, own.item_bytes)
-    unit_step = isinstance(node.op, Slice) and node.op.steps[-1] == 1
-    reshaped = any(isinstance(n.op, Reshape) for n in uses.get(out, []))
-    if isinstance(node.op, Slice) and in_place and unit_step and not reshaped and out not in ports:
+        return View(source.root, source.offset_bytes, own.strides, own.item_bytes) if _alike(node, source, own, region) else own
+    if isinstance(node.op, Slice) and in_place and not reshaped and out not in region.ports:
         source = views[node.inputs[0]]
-        return View(source.root, source.at(node.op.starts), source.strides.stepped(node.op.steps), source.item_bytes)
+        if _is_run(node.op, source, own):
+            strides = source.strides.stepped(node.op.steps)
+            return View(source.root, source.at(node.op.starts), strides, source.item_bytes)
     return own
 
 
-def _in_place_parts(
-    nodes: tuple[Node, ...],
-    types: Mapping[str, TensorType],
-    ports: Collection[str],
-    made: Mapping[str, Node],
-    uses: Mapping[str, list[Node]],
-) -> dict[str, View]:
+def _alike(node: Node, source: View, own: View, region: Activations) -> bool:
+    """Whether a Reshape finds every element where it wants it, and all bytes that it would touch."""
+    before, after = region.types[node.inputs[0]].shape, region.types[node.outputs[0]].shape
+    fits = own.stored_bytes(after) <= source.stored_bytes(before)
+    return fits and source.strides.same_places(before, own.strides, after)
+
+
+def _is_run(op: Slice, source: View, own: View) -> bool:
+    """Whether units can read what is sliced where it lies: neighbours along the last dimension, from a granule's first on."""
+    if op.steps[-1] != 1 or source.strides.maps != own.strides.maps:
+        return False
+    return source.strides.maps is None or op.starts[-1] % source.strides.maps.granule == 0
+
+
+def _in_place_parts(region: Activations, uses: Mapping[str, list[Node]]) -> dict[str, View]:
     """Views of concat parts, outermost Concat first. A part that is itself a view, a port, or reshaped stays apart."""
     placed: dict[str, View] = {}
-    for node in reversed(nodes):
+    made = {n.outputs[0]: n for n in region.nodes}
+    for node in reversed(region.nodes):
         if not isinstance(node.op, Join):
             continue
         out = node.outputs[0]
-        whole = placed.get(out) or View.whole(out, types[out])
+        whole, shape = placed.get(out) or region.whole(out), region.types[out].shape
         at = 0
         for name in node.inputs:
-            producer = made.get(name)
-            apart = producer is None or isinstance(producer.op, Reshape | Slice) or name in ports or name in placed
+            producer, own = made.get(name), region.types[name].shape
+            apart = producer is None or isinstance(producer.op, Reshape | Slice) or name in region.ports or name in placed
             reshaped = any(isinstance(n.op, Reshape) for n in uses[name])
-            if not apart and not reshaped and node.inputs.count(name) == 1:
-                start = tuple(at if d == node.op.axis else 0 for d in range(len(types[name].shape)))
+            start = tuple(at if d == node.op.axis else 0 for d in range(len(shape)))
+            alike = region.whole(name).strides.maps == whole.strides.maps and whole.strides.is_whole(
+                start[-1], own[-1], shape[-1]
+            )
+            if not apart and not reshaped and alike and node.inputs.count(name) == 1:
                 placed[name] = View(whole.root, whole.at(start), whole.strides, whole.item_bytes)
-            at += types[name].shape[node.op.axis]
+            at += own[node.op.axis]
     return placed

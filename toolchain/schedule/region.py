@@ -14,9 +14,10 @@ from toolchain.memory import Buffer, DoesNotFit, Placement, ResidentTensor, choo
 from toolchain.ops.kit.operator import Layer, TiledOp, tiling_key
 from toolchain.ops.permutation import Reshape
 from toolchain.schedule.cost import CostModel
+from toolchain.schedule.maps import feature_maps
 from toolchain.schedule.options import Options
 from toolchain.schedule.placement import PlanCosts, place_works
-from toolchain.schedule.places import find_views
+from toolchain.schedule.places import Activations, find_views
 from toolchain.schedule.plan import RegionPlan, Storage, alone_cycles, slot_name
 from toolchain.schedule.refusal import too_many, too_small
 from toolchain.schedule.staging import PlannedLayer
@@ -46,9 +47,10 @@ class _Planner:
     ):
         self.graph, self.chip, self.options = graph, chip, options
         ports = set(inputs) | set(outputs)
-        in_place = options.in_place
-        self.views = find_views(tuple(nodes), graph.types, ports, in_place=in_place)
-        self.layers = [Layer(n, graph.types, graph.constants, chip) for n in nodes if not isinstance(n.op, Reshape)]
+        maps = feature_maps(nodes, graph, chip)
+        activations = Activations(tuple(nodes), graph.types, ports, maps, chip.layout.feature_maps)
+        self.views = find_views(activations, in_place=options.in_place)
+        self.layers = [Layer(n, graph.types, graph.constants, chip, maps) for n in nodes if not self._is_free(n)]
         self.port_roots = {self.views[p].root for p in ports if p in self.views}
         self.storages = self._storages()
         self.model = CostModel(chip)
@@ -59,6 +61,11 @@ class _Planner:
         self.tilings: dict[object, LayerTilings] = {}  # by signature
         self.placed: dict[object, RegionPlan | None] = {}  # by resident roots and the plans of the layers
 
+    def _is_free(self, node: Node) -> bool:
+        """Whether it only looks at codes under another shape."""
+        out = node.outputs[0]
+        return isinstance(node.op, Reshape) and self.views[out].root != out
+
     def _storages(self) -> dict[str, Storage]:
         found: dict[str, Storage] = {}
         for step, layer in enumerate(self.layers):
@@ -66,7 +73,8 @@ class _Planner:
                 root = self.views[name].root
                 old = found.get(root)
                 if old is None:
-                    found[root] = Storage(root, self.graph.types[root].size_bytes, step, step + 1, 1)
+                    size_bytes = self.views[root].stored_bytes(self.graph.types[root].shape)
+                    found[root] = Storage(root, size_bytes, step, step + 1, 1)
                 else:
                     found[root] = replace(old, end=step + 1, touches=old.touches + 1)
         return found

@@ -7,16 +7,14 @@ of their own. Codegen walks the same rings, so that what is costed is what is em
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
-from toolchain.ir.graph import TensorType
 from toolchain.machine import Space
+from toolchain.machine.tensors import Strides
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.strides import Strides
 from toolchain.ops.kit.tile import Box, Tiling, Work, aligned
 from toolchain.schedule.copies import Stride
 
@@ -106,9 +104,9 @@ class _Use:
 class Sizes:
     """The largest thing that passes through each role, and whether more than one does."""
 
-    def __init__(self, types: Mapping[str, TensorType], units: Sequence[Unit]):
-        """types: of the tensors; units: that may run the works."""
-        self._types = types
+    def __init__(self, layer: Layer, units: Sequence[Unit]):
+        """units: that may run the works."""
+        self._layer = layer
         self._in_place = {o for o in units[0].roles if all(u.roles[o] == Space.SRAM for u in units)}  # where tensors are resident
         self._sizes: dict[str, int] = {}
         self._uses: dict[str, _Use] = {}
@@ -120,14 +118,11 @@ class Sizes:
         for i, box in enumerate(work.reads):
             kept = box.tensor in resident
             if not (kept and box.role in self._in_place):
-                self._note(f"r{i}", self._bytes(box), box, _Use(box.role, kept))
+                self._note(f"r{i}", self._layer.box_bytes(box), box, _Use(box.role, kept))
         for i, block in enumerate(work.blocks):
             self._note(f"b{i}", block.size_bytes, block.key, _Use(block.role, False))
         if work.write is not None and work.write.tensor not in resident:
-            self._note("w", self._bytes(work.write), work.write, _Use("output", False))
-
-    def _bytes(self, box: Box) -> int:
-        return math.prod(box.size) * self._types[box.tensor].item_bytes
+            self._note("w", self._layer.box_bytes(work.write), work.write, _Use("output", False))
 
     def _note(self, role: str, size_bytes: int, key: Hashable, use: _Use) -> None:
         old = self._sizes.get(role, 0)
@@ -179,4 +174,12 @@ def fits(needed: Room, room: Room) -> bool:
 
 
 def box_strides(box: Box, source: Strides, target: Strides) -> list[Stride]:
-    return [Stride(n, a, b) for n, a, b in zip(box.size, source.along, target.along)]
+    """Loops over a box between two places where it lies in one order; in granules, over whole ones."""
+    loops = [Stride(n, a, b) for n, a, b in zip(box.size, source.along, target.along)]
+    maps = source.maps
+    if maps is None:
+        return loops
+    surfaces = Stride(source.granules(box.size[-1]), source.surface_bytes, target.surface_bytes)
+    inner = replace(loops[-1], count=maps.granule)
+    image, line, pixel = loops[:-1]
+    return [image, surfaces, line, pixel, inner] if maps.order == "surface" else [image, line, surfaces, pixel, inner]

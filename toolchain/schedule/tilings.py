@@ -139,7 +139,7 @@ class LayerTilings:
         return layer_units(self._layer, self._candidates[0][1])
 
     def _sizes(self) -> Sizes:
-        return Sizes(self._layer.types, self._units)
+        return Sizes(self._layer, self._units)
 
     def _may_fit(self, sizes: Sizes, room: Room) -> bool:
         """Whether what is known goes into the memories of one unit at least."""
@@ -204,7 +204,7 @@ def smallest_tile(layer: Layer, resident: Collection[str]) -> SmallestTile:
     memories = [space.memory for space in layer.chip.spaces]
     for tiling in _last_of_each(layer.tiled.tilings(layer)):
         units, nest = layer_units(layer, tiling), layer.tiled.nest(layer, tiling)
-        sizes = Sizes(layer.types, units)
+        sizes = Sizes(layer, units)
         for work in nest.distinct():
             sizes.add(work, resident)
         for unit in units:

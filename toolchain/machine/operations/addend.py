@@ -10,6 +10,7 @@ from toolchain.hw.units import Unit
 from toolchain.machine.access import Access
 from toolchain.machine.codes import code_bytes
 from toolchain.machine.columns import Whole, where
+from toolchain.machine.granules import extent_of, held_channels
 from toolchain.machine.parameters.addresses import operand_address, operand_stride
 from toolchain.machine.parameters.codes import code, left_shift, multiplier, shift, zero_point
 from toolchain.machine.parameters.modes import only_with, post_flag
@@ -38,14 +39,21 @@ class WithAddend:
     add_clamp_low: int = only_with("add", code("output_type"))
     add_clamp_high: int = only_with("add", code("output_type"))
 
-    def addend_bytes(self, channels: Whole, number: Whole, chip: Chip) -> Whole:
-        """Of the addend of one pixel; number: of its type."""
-        return where(self.use_add, channels * code_bytes(number, chip), 0)
+    def addend(self) -> tuple[Whole, Whole]:
+        """The number of its type, and the bytes between its granules of channels."""
+        raise NotImplementedError
 
-    def addend_access(self, unit: Unit, pixels: tuple[Whole, Whole], pixel_bytes: Whole) -> Access:
-        """pixels: rows and columns; pixel_bytes: of the addend of each, 0 where none is read."""
-        strides = (self.addend_row_stride, self.addend_column_stride)
-        return Access(unit.roles["input"], self.addend_address, pixels, strides, pixel_bytes, False, in_step=True)
+    def addend_bytes(self, channels: Whole, chip: Chip) -> Whole:
+        """Of the addend of one pixel."""
+        number, surface_stride = self.addend()
+        return where(self.use_add, held_channels(channels, surface_stride, chip) * code_bytes(number, chip), 0)
+
+    def addend_access(self, unit: Unit, pixels: tuple[Whole, Whole], channels: Whole, chip: Chip) -> Access:
+        """pixels: rows and columns; channels: of each, 0 where none is read."""
+        strides, (number, surface_stride) = (self.addend_row_stride, self.addend_column_stride), self.addend()
+        used = where(self.use_add, channels, 0)
+        extent = extent_of(pixels, strides, used, surface_stride, code_bytes(number, chip), chip)
+        return Access(unit.roles["input"], self.addend_address, *extent, False, in_step=True)
 
 
 ADDEND = tuple(f.name for f in fields(WithAddend))  # names of its parameters, in the order of the constructor

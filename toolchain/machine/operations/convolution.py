@@ -13,11 +13,11 @@ from toolchain.machine.columns import Whole, where
 from toolchain.machine.layout import dense_bytes
 from toolchain.machine.operations.addend import WithAddend, broken_post
 from toolchain.machine.operations.window import WeightedWindowOp
-from toolchain.machine.parameters.addresses import operand_base_of, sums_address
+from toolchain.machine.parameters.addresses import operand_base_of, sums_address, surface_stride
 from toolchain.machine.parameters.codes import code_type, weight_type
 from toolchain.machine.parameters.description import Limit
 from toolchain.machine.parameters.extents import extent, weight_group
-from toolchain.machine.parameters.modes import dataflow
+from toolchain.machine.parameters.modes import dataflow, on_the_way_out, only_with
 from toolchain.machine.parameters.numbers import unit_number
 from toolchain.machine.traffic import Compute, Demand
 from toolchain.machine.units.array import operand_reads, product_cycles
@@ -59,6 +59,9 @@ class Convolution(WithAddend, _Channels):
     output_type: int = code_type()
     addend_type: int = code_type()
     weight_type: int = weight_type()
+    input_surface_stride: int = surface_stride("input")
+    output_surface_stride: int = on_the_way_out(surface_stride("output"))
+    addend_surface_stride: int = only_with("add", surface_stride("input"))
 
     @classmethod
     def needed(cls, chip: Chip) -> str:
@@ -66,6 +69,12 @@ class Convolution(WithAddend, _Channels):
 
     def code_types(self) -> tuple[Whole, Whole]:
         return self.input_type, self.output_type
+
+    def surfaces(self) -> tuple[Whole, Whole]:
+        return self.input_surface_stride, self.output_surface_stride
+
+    def addend(self) -> tuple[Whole, Whole]:
+        return self.addend_type, self.addend_surface_stride
 
     def weights_number(self) -> Whole:
         return self.weight_type
@@ -80,8 +89,8 @@ class Convolution(WithAddend, _Channels):
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         weights = self.weight_bytes(chip)
-        added = where(self.emit, self.addend_bytes(self.output_channels, self.addend_type, chip), 0)
-        addend = self.addend_access(self.unit_in(chip), (self.output_height, self.output_width), added)
+        added, pixels = where(self.emit, self.output_channels, 0), (self.output_height, self.output_width)
+        addend = self.addend_access(self.unit_in(chip), pixels, added, chip)
         return self.array_ranges(self.input_channels, weights, chip, (addend,))
 
     def demand(self, chip: Chip) -> Demand:
@@ -89,7 +98,7 @@ class Convolution(WithAddend, _Channels):
         inner = self.taps() * self.input_channels
         input_reads, weight_reads = operand_reads(mac, pixels, outputs, self.dataflow)
         read = input_reads * self.window_bytes(self.input_channels, chip)
-        read = read + where(self.emit, pixels * self.addend_bytes(outputs, self.addend_type, chip), 0)
+        read = read + where(self.emit, pixels * self.addend_bytes(outputs, chip), 0)
         weights = weight_reads * self.weight_bytes(chip)
 
         def cycles(rate: float) -> Compute:

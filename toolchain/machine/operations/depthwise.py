@@ -10,11 +10,11 @@ from toolchain.machine.access import Access
 from toolchain.machine.columns import Whole
 from toolchain.machine.layout import weight_bytes
 from toolchain.machine.operations.window import WeightedWindowOp, broken_choice
-from toolchain.machine.parameters.addresses import operand_base_of, sums_address
+from toolchain.machine.parameters.addresses import operand_base_of, sums_address, surface_stride
 from toolchain.machine.parameters.codes import code_type, weight_type
 from toolchain.machine.parameters.description import Limit
 from toolchain.machine.parameters.extents import extent
-from toolchain.machine.parameters.modes import dataflow, depthwise_mode
+from toolchain.machine.parameters.modes import dataflow, depthwise_mode, on_the_way_out
 from toolchain.machine.parameters.numbers import unit_number
 from toolchain.machine.traffic import Compute, Demand
 from toolchain.machine.units.array import depthwise_cycles
@@ -39,6 +39,8 @@ class Depthwise(WeightedWindowOp):
     input_type: int = code_type()
     output_type: int = code_type()
     weight_type: int = weight_type()
+    input_surface_stride: int = surface_stride("input")
+    output_surface_stride: int = on_the_way_out(surface_stride("output"))
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:
@@ -47,6 +49,9 @@ class Depthwise(WeightedWindowOp):
 
     def code_types(self) -> tuple[Whole, Whole]:
         return self.input_type, self.output_type
+
+    def surfaces(self) -> tuple[Whole, Whole]:
+        return self.input_surface_stride, self.output_surface_stride
 
     def weights_number(self) -> Whole:
         return self.weight_type

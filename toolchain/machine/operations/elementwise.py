@@ -10,8 +10,9 @@ from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
 from toolchain.machine.codes import code_bytes
 from toolchain.machine.columns import Whole, where
+from toolchain.machine.granules import Extent, extent_of
 from toolchain.machine.operation import MachineOp
-from toolchain.machine.parameters.addresses import operand_address, operand_base_of, operand_stride
+from toolchain.machine.parameters.addresses import operand_address, operand_base_of, operand_stride, surface_stride
 from toolchain.machine.parameters.codes import code, code_type, left_shift, multiplier, shift, zero_point
 from toolchain.machine.parameters.extents import extent
 from toolchain.machine.parameters.modes import function
@@ -34,7 +35,8 @@ ELEMENTWISE = {kind.name.lower(): kind for kind in ElementwiseKind}
 
 @dataclass(frozen=True, slots=True)
 class Elementwise(MachineOp):
-    """out[y, x, c] from a[y, x, c] and b[y, x, c]; a stride of 0 broadcasts; out is contiguous along c.
+    """out[y, x, c] from a[y, x, c] and b[y, x, c]; a stride of 0 broadcasts, a surface stride of 0 says that channels lie
+    together; out is contiguous along c, or along those of a granule.
 
     ADD/SUB: clamp(req_out(req_a((a - za) << left_shift) +- req_b((b - zb) << left_shift)) + zo). req_a and req_b do not clamp.
     MUL: clamp(req_out((a - za) (b - zb)) + zo). RESCALE: clamp(req_out(a - za) + zo), b unused.
@@ -83,6 +85,9 @@ class Elementwise(MachineOp):
     a_type: int = code_type()
     b_type: int = code_type()
     output_type: int = code_type()
+    a_surface_stride: int = surface_stride("input")
+    b_surface_stride: int = surface_stride("input")
+    output_surface_stride: int = surface_stride("output")
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:
@@ -91,22 +96,20 @@ class Elementwise(MachineOp):
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         roles = self.unit_in(chip).roles
         a_bytes, b_bytes, size = (code_bytes(t, chip) for t in (self.a_type, self.b_type, self.output_type))
-        a = self._operand(
-            roles["input"], self.a_address, (self.a_row_stride, self.a_column_stride, self.a_channel_stride), 1, a_bytes
-        )
+        a_strides = (self.a_row_stride, self.a_column_stride, self.a_channel_stride, self.a_surface_stride)
+        b_strides = (self.b_row_stride, self.b_column_stride, self.b_channel_stride, self.b_surface_stride)
         used = where(self.kind == ElementwiseKind.RESCALE, 0, 1)
-        b = self._operand(
-            roles["input"], self.b_address, (self.b_row_stride, self.b_column_stride, self.b_channel_stride), used, b_bytes
-        )
+        a = Access(roles["input"], self.a_address, *self._operand(a_strides, 1, a_bytes, chip), False, in_step=True)
+        b = Access(roles["input"], self.b_address, *self._operand(b_strides, used, b_bytes, chip), False, in_step=True)
         counts, strides = (self.height, self.width), (self.output_row_stride, self.output_column_stride)
-        return (a, b, Access(roles["output"], self.output_address, counts, strides, self.channels * size, True))
+        written = extent_of(counts, strides, self.channels, self.output_surface_stride, size, chip)
+        return (a, b, Access(roles["output"], self.output_address, *written, True))
 
-    def _operand(self, space: int, address: Whole, strides: tuple[Whole, Whole, Whole], used: Whole, size: Whole) -> Access:
-        """Broadcast dimensions touch the same bytes: they are counted once."""
-        row, column, channel = strides
+    def _operand(self, strides: tuple[Whole, Whole, Whole, Whole], used: Whole, size: Whole, chip: Chip) -> Extent:
+        """Broadcast dimensions touch the same bytes: they are counted once. strides: of rows, columns, channels, granules."""
+        row, column, channel, surface = strides
         counts = (where(row, self.height, 1), where(column, self.width, 1))
-        inner_bytes = used * where(channel, self.channels, 1) * size
-        return Access(space, address, counts, (row, column), inner_bytes, False, in_step=True)
+        return extent_of(counts, (row, column), used * where(channel, self.channels, 1), surface, size, chip)
 
     def demand(self, chip: Chip) -> Demand:
         """A broadcast operand is read once."""

@@ -12,11 +12,19 @@ from toolchain.hw.units import SUMS
 from toolchain.machine.access import Access
 from toolchain.machine.codes import code_bytes, table_bytes
 from toolchain.machine.columns import Whole, where
+from toolchain.machine.granules import extent_of, held_channels
 from toolchain.machine.layout import parameter_bytes
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.addend import WithAddend, broken_post
 from toolchain.machine.operations.window import broken_table, read_of
-from toolchain.machine.parameters.addresses import block_address, operand_address, operand_stride, parameter_address, sums_address
+from toolchain.machine.parameters.addresses import (
+    block_address,
+    operand_address,
+    operand_stride,
+    parameter_address,
+    sums_address,
+    surface_stride,
+)
 from toolchain.machine.parameters.codes import code, code_type, multiplier, shift, zero_point
 from toolchain.machine.parameters.extents import extent
 from toolchain.machine.parameters.modes import only_with, post_flag, sums_kind
@@ -71,6 +79,8 @@ class Emit(WithAddend, _Taken):
     unit: int = unit_number()
     output_type: int = code_type()
     addend_type: int = code_type()
+    output_surface_stride: int = surface_stride("output")
+    addend_surface_stride: int = only_with("add", surface_stride("input"))
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:
@@ -78,21 +88,23 @@ class Emit(WithAddend, _Taken):
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         unit, size, counts = self.unit_in(chip), code_bytes(self.output_type, chip), (self.height, self.width)
-        parameters, looked_up, added = self._read_bytes(chip)
+        strides = (self.output_row_stride, self.output_column_stride)
+        parameters, looked_up, _ = self._read_bytes(chip)
         return (
             read_of(unit, sums_role(unit), self.sums_address, (), (), self._elements() * chip.array.accumulators.sum_bytes),
             read_of(unit, "tables", self.parameter_address, (), (), parameters),
             read_of(unit, "tables", self.table_address, (), (), looked_up),
-            self.addend_access(unit, counts, added),
+            self.addend_access(unit, counts, self.channels, chip),
             Access(
                 unit.roles["output"],
                 self.output_address,
-                counts,
-                (self.output_row_stride, self.output_column_stride),
-                self.channels * size,
+                *extent_of(counts, strides, self.channels, self.output_surface_stride, size, chip),
                 True,
             ),
         )
+
+    def addend(self) -> tuple[Whole, Whole]:
+        return self.addend_type, self.addend_surface_stride
 
     def _elements(self) -> Whole:
         return self.height * self.width * self.channels
@@ -103,19 +115,20 @@ class Emit(WithAddend, _Taken):
         return (
             each,
             where(self.use_table, table_bytes(self.output_type, chip), 0),
-            self.addend_bytes(self.channels, self.addend_type, chip),
+            self.addend_bytes(self.channels, chip),
         )
 
     def demand(self, chip: Chip) -> Demand:
         unit, elements = self.unit_in(chip), self._elements()
         sums = sums_role(unit)
         parameters, looked_up, added = self._read_bytes(chip)
+        written = self.height * self.width * held_channels(self.channels, self.output_surface_stride, chip)
         moved = traffic(
             unit,
             (sums, elements * chip.array.accumulators.sum_bytes, 0),
             ("tables", parameters + looked_up, 0),
             ("input", self.height * self.width * added, 0),
-            ("output", 0, elements * code_bytes(self.output_type, chip)),
+            ("output", 0, written * code_bytes(self.output_type, chip)),
         )
         return vector_demand(
             unit,

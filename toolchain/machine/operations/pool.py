@@ -8,10 +8,9 @@ from enum import IntEnum
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
-from toolchain.machine.codes import code_bytes
 from toolchain.machine.columns import Whole
 from toolchain.machine.operations.window import WindowOp
-from toolchain.machine.parameters.addresses import operand_base_of
+from toolchain.machine.parameters.addresses import operand_base_of, surface_stride
 from toolchain.machine.parameters.codes import code_type, multiplier, shift
 from toolchain.machine.parameters.extents import extent
 from toolchain.machine.parameters.modes import function
@@ -47,6 +46,8 @@ class Pool(WindowOp):
     output_base: int = operand_base_of("output_address")
     input_type: int = code_type()
     output_type: int = code_type()
+    input_surface_stride: int = surface_stride("input")
+    output_surface_stride: int = surface_stride("output")
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:
@@ -55,13 +56,16 @@ class Pool(WindowOp):
     def code_types(self) -> tuple[Whole, Whole]:
         return self.input_type, self.output_type
 
+    def surfaces(self) -> tuple[Whole, Whole]:
+        return self.input_surface_stride, self.output_surface_stride
+
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         return (*self.input_accesses(self.channels, chip), self.output_access(self.channels, chip))
 
     def demand(self, chip: Chip) -> Demand:
         """A pass for each tap of the window."""
         unit, elements = self.unit_in(chip), self.pixels() * self.channels
-        read, written = self.window_bytes(self.channels, chip), elements * code_bytes(self.output_type, chip)
+        read, written = self.window_bytes(self.channels, chip), self.output_bytes(self.channels, chip)
         moved = traffic(unit, ("input", read, 0), ("output", 0, written))
         return vector_demand(
             unit, chip, rate_of(unit, chip, self.FUNCTIONS, self.kind, types=self.code_types()), elements, moved, self.taps()

@@ -9,9 +9,10 @@ from enum import IntEnum
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
 from toolchain.machine.codes import code_bytes, table_bytes
+from toolchain.machine.granules import extent_of
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.window import broken_table, read_of
-from toolchain.machine.parameters.addresses import block_address, operand_address, operand_base_of, operand_stride
+from toolchain.machine.parameters.addresses import block_address, operand_address, operand_base_of, operand_stride, surface_stride
 from toolchain.machine.parameters.codes import code_type
 from toolchain.machine.parameters.extents import extent
 from toolchain.machine.parameters.modes import function
@@ -104,6 +105,8 @@ class Table(MachineOp):
     output_base: int = operand_base_of("output_address")
     table_base: int = operand_base_of("table_address")
     element_type: int = code_type()
+    input_surface_stride: int = surface_stride("input")
+    output_surface_stride: int = surface_stride("output")
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:
@@ -111,23 +114,24 @@ class Table(MachineOp):
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         unit = self.unit_in(chip)
-        counts, inner = (self.height, self.width), self.channels * code_bytes(self.element_type, chip)
-        source, target = (self.input_row_stride, self.input_column_stride), (self.output_row_stride, self.output_column_stride)
+        counts, item_bytes = (self.height, self.width), code_bytes(self.element_type, chip)
+        strides = (self.input_row_stride, self.input_column_stride), (self.output_row_stride, self.output_column_stride)
+        source, target = (
+            extent_of(counts, along, self.channels, surface, item_bytes, chip)
+            for along, surface in zip(strides, (self.input_surface_stride, self.output_surface_stride))
+        )
         return (
-            Access(unit.roles["input"], self.input_address, counts, source, inner, False, in_step=True),
+            Access(unit.roles["input"], self.input_address, *source, False, in_step=True),
             read_of(unit, "tables", self.table_address, (), (), table_bytes(self.element_type, chip)),
-            Access(unit.roles["output"], self.output_address, counts, target, inner, True),
+            Access(unit.roles["output"], self.output_address, *target, True),
         )
 
     def demand(self, chip: Chip) -> Demand:
         unit, elements = self.unit_in(chip), self.height * self.width * self.channels
-        size_bytes = elements * code_bytes(self.element_type, chip)
-        moved = traffic(
-            unit, ("input", size_bytes, 0), ("tables", table_bytes(self.element_type, chip), 0), ("output", 0, size_bytes)
-        )
-        return vector_demand(
-            unit, chip, rate_of(unit, chip, self.FUNCTIONS, self.function, ANY, (self.element_type,)), elements, moved
-        )
+        source, looked_up, target = self.ranges(chip)
+        moved = traffic(unit, ("input", source.bytes, 0), ("tables", looked_up.bytes, 0), ("output", 0, target.bytes))
+        rate = rate_of(unit, chip, self.FUNCTIONS, self.function, ANY, (self.element_type,))
+        return vector_demand(unit, chip, rate, elements, moved)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         unit = self.unit_in(chip)

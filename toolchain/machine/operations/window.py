@@ -12,6 +12,7 @@ from toolchain.hw.units import Unit
 from toolchain.machine.access import Access, Sums
 from toolchain.machine.codes import by_type, code_bytes, table_bytes
 from toolchain.machine.columns import Whole, is_column, where
+from toolchain.machine.granules import extent_of, held_channels
 from toolchain.machine.layout import parameter_bytes
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.parameters.addresses import block_address, operand_address, operand_stride, parameter_address
@@ -48,6 +49,9 @@ def _grid(rows: Runs, row_stride: int, columns: Runs, column_stride: int) -> tup
 class WindowOp(MachineOp):
     """Base of what slides a window over a feature map: output (y, x) sees rows y sh + ky dh - pad_top of the input and
     columns x sw + kx dw - pad_left.
+    On machines with granules of G channels, channel c of a pixel lies (c / G) surface_stride + (c % G) elements behind its first
+    one where an operand's surface stride is not 0. Whole granules are read and written: what lies behind the last channel
+    changes nothing, and is written as 0.
     """
 
     ABSTRACT: ClassVar[bool] = True
@@ -78,6 +82,10 @@ class WindowOp(MachineOp):
         """Numbers of the types of its input and its output."""
         raise NotImplementedError
 
+    def surfaces(self) -> tuple[Whole, Whole]:
+        """Bytes between granules of channels of its input and its output."""
+        raise NotImplementedError
+
     def pixels(self) -> Whole:
         """Output pixels."""
         return self.output_height * self.output_width
@@ -103,27 +111,34 @@ class WindowOp(MachineOp):
     def window_bytes(self, channels: Whole, chip: Chip) -> Whole:
         """Bytes of the input that windows reach; not what strides and dilations pass over."""
         reached_pixels = rows_reached(*self.window_rows()) * rows_reached(*self.window_columns())
-        return reached_pixels * channels * code_bytes(self.code_types()[0], chip)
+        return reached_pixels * held_channels(channels, self.surfaces()[0], chip) * code_bytes(self.code_types()[0], chip)
 
     def input_accesses(self, channels: Whole, chip: Chip) -> tuple[Access, ...]:
         """What the windows reach of the input, and nothing that they pass over; of columns, a box that holds it."""
-        inner_bytes = channels * code_bytes(self.code_types()[0], chip)
+        laid = channels, self.surfaces()[0], code_bytes(self.code_types()[0], chip), chip
         strides = self.input_row_stride, self.input_column_stride
         unit = self.unit_in(chip)
         if is_column(self.output_height):
             counts = (extent_reached(*self.window_rows()), extent_reached(*self.window_columns()))
-            return (Access(unit.roles["input"], self.input_address, counts, strides, inner_bytes, False, exact=False),)
+            extent = extent_of(counts, strides, *laid)
+            return (Access(unit.roles["input"], self.input_address, *extent, False, exact=False),)
         found: list[Access] = []
         for rows in reached(*self.window_rows()):
             for columns in reached(*self.window_columns()):
                 address = self.input_address + rows.first * strides[0] + columns.first * strides[1]
-                found.append(read_of(unit, "input", address, *_grid(rows, strides[0], columns, strides[1]), inner_bytes))
+                grid = _grid(rows, strides[0], columns, strides[1])
+                found.append(read_of(unit, "input", address, *extent_of(*grid, *laid)))
         return tuple(found)
 
     def output_access(self, channels: Whole, chip: Chip) -> Access:
         counts, strides = (self.output_height, self.output_width), (self.output_row_stride, self.output_column_stride)
-        space, inner_bytes = self.unit_in(chip).roles["output"], channels * code_bytes(self.code_types()[1], chip)
-        return Access(space, self.output_address, counts, strides, inner_bytes, True)
+        extent = extent_of(counts, strides, channels, self.surfaces()[1], code_bytes(self.code_types()[1], chip), chip)
+        return Access(self.unit_in(chip).roles["output"], self.output_address, *extent, True)
+
+    def output_bytes(self, channels: Whole, chip: Chip) -> Whole:
+        """Bytes of the output that are written."""
+        held = held_channels(channels, self.surfaces()[1], chip)
+        return self.pixels() * held * code_bytes(self.code_types()[1], chip)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         if min(self.input_height, self.input_width, self.pad_top, self.pad_left) < 0:
@@ -202,7 +217,7 @@ class WeightedWindowOp(WindowOp):
             ("input", input_bytes, 0),
             ("weights", weights, 0),
             ("parameters", parameter_bytes(emitted * outputs, chip) + looked_up * table_bytes(self.code_types()[1], chip), 0),
-            ("output", 0, emitted * self.pixels() * outputs * code_bytes(self.code_types()[1], chip)),
+            ("output", 0, emitted * self.output_bytes(outputs, chip)),
             *sums_moved(self.sums(), unit),
         )
         latency = array_latency_cycles(self.sums(), unit, chip, ("input", "weights", "parameters"))

@@ -43,6 +43,17 @@ def operand_stride(role: str) -> Any:
     return parameter("bytes", lambda operation, chip: Need(0, *_operand_size(operation, role, chip)))
 
 
+def surface_stride(role: str) -> Any:
+    """Between granules of channels of an operand; 0 where its channels lie together, and no bits where those of all do."""
+
+    def values(operation: Any, chip: Chip) -> Need:
+        if chip.layout.feature_maps is None:
+            return Need(0, 0, "layout.feature_maps is not given")
+        return Need(0, *_operand_size(operation, role, chip))
+
+    return choice("bytes", values)
+
+
 def batch_stride(role: str) -> Any:
     """Between the operands of neighbouring products; 0 where all share one, and where an operation has one product."""
 

@@ -44,7 +44,7 @@ def only_with(post: str, wanted: Any) -> Any:
             return inner.values(operation, chip)
         return Need(0, 0, f"{chip.key('mac_array')}.post has no {post}")
 
-    return on_the_way_out(field(metadata={"parameter": replace(inner, values=values)}))
+    return on_the_way_out(_field(replace(inner, values=values)))
 
 
 def on_the_way_out(wanted: Any) -> Any:
@@ -54,7 +54,13 @@ def on_the_way_out(wanted: Any) -> Any:
     def values(operation: Any, chip: Chip) -> Need:
         return _emitted_elsewhere(operation, chip) or inner.values(operation, chip)
 
-    return field(metadata={"parameter": replace(inner, values=values, way_out=True)})
+    return _field(replace(inner, values=values, way_out=True))
+
+
+def _field(known: Parameter) -> Any:
+    """A choice is absent where it is not given."""
+    metadata = {"parameter": known}
+    return field(default=known.absent, metadata=metadata) if known.choice else field(metadata=metadata)
 
 
 def _posted(post: str, chip: Chip) -> bool:

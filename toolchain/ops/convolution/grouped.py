@@ -149,4 +149,4 @@ class Grouped(Lowering):
 
 def _beside(site: Site, channels: int) -> Site:
     """The site `channels` further along the last dimension."""
-    return Site(site.address + channels * site.strides[-1], site.strides)
+    return Site(site.address + site.strides.offset_bytes((0, 0, 0, channels)), site.strides)

@@ -13,6 +13,7 @@ from math import lcm
 from quant.fixed_point.core.requantization import requantize
 from quant.fixed_point.sums.conv import conv2d
 from toolchain.hw.chip import Chip
+from toolchain.machine import granule_of
 from toolchain.ops.convolution.grouped import Grouped, grouped_tilings
 from toolchain.ops.convolution.parameters import ConvolutionParameters, Pads, is_depthwise, stated
 from toolchain.ops.convolution.tiles import Dense, Depthwise, Lowering
@@ -46,6 +47,13 @@ class IntegerConvolution(ConvolutionParameters):
         if self.table is not None:
             y = self.table.apply(y)
         return y if self.residual is None else self.residual.add(y, inputs[3])
+
+    def reads_granules(self, layer: Layer) -> bool:
+        """Where each group begins with whole ones."""
+        if self.groups == 1 or self.depthwise(layer):
+            return True
+        channels = layer.input_type(0).shape[3] // self.groups, layer.output.shape[3] // self.groups
+        return all(own % granule_of(layer.chip) == 0 for own in channels)
 
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
         """Pixels are samples too where each is made from one."""
@@ -84,20 +92,22 @@ def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
     """Rows x columns x channels within accumulators and limits; whole reductions first, cut ones where they must be."""
     _, height, width, channels = layer.output.shape
     mac, limits = op.array(layer), op.limits(layer)
-    if op.depthwise(layer):
-        reduction, step = 1, mac.columns
+    x, out, deep = layer.node.inputs[0], layer.node.outputs[0], op.depthwise(layer)
+    whole = layer.channel_step(out, *((x,) if deep else layer.activations[1:]))
+    if deep:
+        reduction, within = 1, 1
     else:
-        reduction, channels, step = layer.input_type(0).shape[3] // op.groups, channels // op.groups, mac.columns
-    entries = mac.accumulators.entries
-    most_inner = _most_inner(reduction, limits.max_input_channels or reduction, op.group)
-    most_channels = min(channels, limits.max_output_channels or channels, entries)
+        reduction, channels, within = layer.input_type(0).shape[3] // op.groups, channels // op.groups, layer.channel_step(x)
+    step, piece, entries = lcm(mac.columns, whole), lcm(op.group or 1, within), mac.accumulators.entries
+    most_inner = _most(reduction, limits.max_input_channels or reduction, piece)
+    most_channels = _most(channels, min(limits.max_output_channels or channels, entries), whole)
 
     columns_limit = min(width, op.most_columns(layer))
 
     def most_columns(tile_channels: int) -> int:
         return min(columns_limit, entries // tile_channels)
 
-    all_channels, inners = halvings(most_channels, step), halvings(most_inner, lcm(mac.rows * mac.depth, op.group or 1))
+    all_channels, inners = halvings(most_channels, step), halvings(most_inner, lcm(mac.rows * mac.depth, piece))
     least = all_channels[-1]
     for inner in inners:
         for tile_channels in all_channels:
@@ -116,9 +126,9 @@ def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
             yield Tiling(1, 1, tile_channels, inners[-1], False, taps)
 
 
-def _most_inner(reduction: int, limit: int, group: int) -> int:
-    """Input channels of one instruction: a cut lies between groups of weights."""
-    return reduction if reduction <= limit else limit - limit % (group or 1)
+def _most(channels: int, limit: int, step: int) -> int:
+    """Channels of one instruction: a cut lies between groups of weights, and between granules of channels."""
+    return channels if channels <= limit else limit - limit % step
 
 
 def exceeds_max_pad(pads: Pads, groups: int, inputs: int, outputs: int, chip: Chip) -> bool:

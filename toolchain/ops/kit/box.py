@@ -24,6 +24,7 @@ def three(shape: Shape) -> Shape:
 def box_tilings(layer: Layer, multiple: int) -> Iterable[Tiling]:
     """Whole rows first, then fewer rows, columns, channels."""
     height, width, channels = three(layer.output.shape)[-3:]
+    multiple = math.lcm(multiple, layer.channel_step(*layer.activations, *layer.node.outputs))
     for rows in halvings(height):
         yield Tiling(rows, width, channels, 0)
     for columns in halvings(width)[1:]:

@@ -19,10 +19,11 @@ def elementwise(
     b: tuple[int, ...],
     output: tuple[int, ...],
     types: Sequence[int],
+    surfaces: tuple[int, int] = (0, 0),
     left_shift: int = 0,
 ) -> machine.Elementwise:
     """a, b: address, row, column, channel stride, zero point, multiplier, shift. output: zero point, multiplier, shift, clamp.
-    types: numbers of those of a, b and the output."""
+    types: numbers of those of a, b and the output; surfaces: bytes between granules of channels of a and b."""
     height, width, channels = three(size)[-3:]
     row, column = row_column(out)
     return machine.Elementwise(
@@ -56,4 +57,7 @@ def elementwise(
         a_type=types[0],
         b_type=types[1],
         output_type=types[2],
+        a_surface_stride=surfaces[0],
+        b_surface_stride=surfaces[1],
+        output_surface_stride=out.strides.surface_bytes,
     )

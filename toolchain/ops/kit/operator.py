@@ -24,9 +24,11 @@ from quant.observe import Range
 from quant.repair.step import LayerParameters, Offset
 from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
+from toolchain.hw.layout import FeatureMaps
 from toolchain.ir.graph import Graph, Node, Operator, Quant, TensorType
+from toolchain.machine import granule_of
+from toolchain.machine.tensors import Strides, laid, laid_bytes
 from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.strides import Strides, dense
 from toolchain.ops.kit.tile import Box, FillBox, Move, Tiling
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class Layer:
     types: Mapping[str, TensorType]
     constants: Mapping[str, Array]
     chip: Chip
+    feature_maps: frozenset[str] = frozenset()  # those of its tensors that lie in granules of channels
 
     @property
     def tiled(self) -> TiledOp:
@@ -62,7 +65,18 @@ class Layer:
 
     def strides(self, box: Box) -> Strides:
         """Of a box of a tensor by itself, as it passes through a memory of the chip."""
-        return dense(box.size, self.types[box.tensor].item_bytes)
+        return laid(box.size, self.types[box.tensor].item_bytes, self._maps(box.tensor))
+
+    def box_bytes(self, box: Box) -> int:
+        """That it takes there."""
+        return laid_bytes(box.size, self.types[box.tensor].item_bytes, self._maps(box.tensor))
+
+    def _maps(self, tensor: str) -> FeatureMaps | None:
+        return self.chip.layout.feature_maps if tensor in self.feature_maps else None
+
+    def channel_step(self, *tensors: str) -> int:
+        """Cuts along the channels of these tensors lie on multiples of it: operands begin with whole granules."""
+        return granule_of(self.chip) if self.feature_maps.intersection(tensors) else 1
 
     def input_type(self, index: int) -> TensorType:
         return self.types[self.node.inputs[index]]
@@ -109,7 +123,17 @@ class NpuOp(Operator, ABC):
 
 
 class TiledOp(NpuOp):
-    """Cut into tiles that pass through SRAM. A class may have a method `tiling_key` too: see the function."""
+    """Cut into tiles that pass through SRAM. A class may have a method `tiling_key` too: see the function.
+
+    is_pointwise: each element of its output is made of those at the same place of its activations.
+    """
+
+    is_pointwise: ClassVar[bool] = False
+
+    def reads_granules(self, layer: Layer) -> bool:
+        """Whether its tensors of four dimensions may lie in granules of channels: its operations name surface strides, and its
+        tiles begin on multiples of `layer.channel_step`."""
+        return False
 
     @abstractmethod
     def tilings(self, layer: Layer) -> Iterable[Tiling]: ...

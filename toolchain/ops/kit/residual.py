@@ -49,6 +49,7 @@ def residual_fields(residual: Residual, site: Site, number: int) -> dict[str, in
         "addend_address": site.address,
         "addend_row_stride": site.strides[1],
         "addend_column_stride": site.strides[2],
+        "addend_surface_stride": site.strides.surface_bytes,
         "add_input_zero_point": residual.q_zero_point,
         "add_addend_zero_point": residual.r_zero_point,
         "add_output_zero_point": residual.out_requant.zero_point,

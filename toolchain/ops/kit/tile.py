@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from toolchain.machine import MachineOp
-from toolchain.ops.kit.strides import Strides
+from toolchain.machine.tensors import Strides
 
 
 class Box(NamedTuple):

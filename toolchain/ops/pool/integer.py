@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import lcm
 from typing import Any
 
 import numpy as np
@@ -28,16 +29,20 @@ class _Pooling(TiledOp):
 
     geometry: Geometry
 
+    def reads_granules(self, layer: Layer) -> bool:
+        return True
+
     def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
         return alike_per_sample(self, layer, axis) if axis == 0 else None
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         _, height, width, channels = layer.output.shape
-        for part in halvings(channels, layer.chip.lanes):
+        lanes = lcm(layer.chip.lanes, layer.channel_step(layer.node.inputs[0], layer.node.outputs[0]))
+        for part in halvings(channels, lanes):
             for rows in halvings(height):
                 yield Tiling(rows, width, part, 0)
         for columns in halvings(width)[1:]:
-            yield Tiling(1, columns, min(channels, layer.chip.lanes), 0)
+            yield Tiling(1, columns, min(channels, lanes), 0)
 
     def _nest(self, layer: Layer, tiling: Tiling, row_runs: list[Pair], column_runs: list[Pair]) -> Nest:
         batch, _, _, channels = layer.output.shape
@@ -71,6 +76,7 @@ class _Pooling(TiledOp):
                     input_address=site.address,
                     input_row_stride=site.strides[1],
                     input_column_stride=site.strides[2],
+                    input_surface_stride=site.strides.surface_bytes,
                     input_height=high,
                     input_width=wide,
                     channels=channels[1],
@@ -85,6 +91,7 @@ class _Pooling(TiledOp):
                     output_address=out.address,
                     output_row_stride=out.strides[1],
                     output_column_stride=out.strides[2],
+                    output_surface_stride=out.strides.surface_bytes,
                     output_height=rows[1],
                     output_width=columns[1],
                     input_type=layer.type_number(layer.node.inputs[0]),

@@ -1,0 +1,45 @@
+"""The section of a machine's manual that says how feature maps lie, with one drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from toolchain.hw import Chip
+from toolchain.hw.layout import FeatureMaps
+from toolchain.machine.tensors import laid, laid_bytes
+
+
+def feature_maps(chip: Chip) -> Iterator[str]:
+    """Nothing of a machine whose channels lie together."""
+    maps = chip.layout.feature_maps
+    if maps is None:
+        return
+    granule, item_bytes = maps.granule, chip.code_types[0].size_bytes
+    outer = "channels / {0}, rows, columns" if maps.order == "surface" else "rows, channels / {0}, columns"
+    yield "## Feature maps"
+    yield ""
+    where = f"address + (c / {granule}) surface_stride + y row_stride + x column_stride + (c % {granule}) bytes"
+    yield f"{granule} channels of a pixel lie together, a granule; granules by {outer.format(granule)}. The last granule of a"
+    yield "pixel is whole: what lies behind the last channel is no code, and is read and written like others."
+    yield "Of an operand whose surface stride is not 0, channel c of row y and column x lies at"
+    yield f"{where}, bytes: of one code;"
+    yield "of one whose surface stride is 0, as of matrices, all channels of a pixel lie together."
+    yield ""
+    shape = (1, 2, 3, granule + granule // 4)
+    yield f"For example 2 rows of 3 columns of {shape[3]} channels, by the first byte of each granule:"
+    yield ""
+    yield from _drawn(shape, item_bytes, maps)
+    yield ""
+
+
+def _drawn(shape: tuple[int, int, int, int], item_bytes: int, maps: FeatureMaps) -> Iterator[str]:
+    """The granules of a map in the order in which they lie."""
+    strides, (_, rows, columns, channels) = laid(shape, item_bytes, maps), shape
+    firsts = range(0, channels, maps.granule)
+    places = [(strides.offset_bytes((0, y, x, c)), y, x, c) for y in range(rows) for x in range(columns) for c in firsts]
+    wide = len(str(laid_bytes(shape, item_bytes, maps)))
+    for at, y, x, c in sorted(places):
+        held, last = min(maps.granule, channels - c), c + maps.granule - 1
+        fill = "" if held == maps.granule else f", {last - channels + 1} of them none"
+        yield f"    {at:>{wide}}  row {y} column {x} channels {c} to {last}{fill}"
+    yield f"    {laid_bytes(shape, item_bytes, maps):>{wide}}  end"

@@ -1,0 +1,114 @@
+"""How a tensor lies in memory: the one place that says where an element of it is.
+
+Channels of a feature map may lie in granules (a machine's `layout.feature_maps`); the last granule is whole, so that such a
+map has more bytes than elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from toolchain.hw.layout import FeatureMaps
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Strides:
+    """Bytes between neighbours along each dimension. maps: elements of the last one lie in its granules, surface_bytes apart, and
+    the stride of that dimension is within one of them; None: all lie alike."""
+
+    along: Shape
+    maps: FeatureMaps | None = None
+    surface_bytes: int = 0
+
+    def __getitem__(self, dimension: int) -> int:
+        return self.along[dimension]
+
+    def offset_bytes(self, element: Sequence[int]) -> int:
+        """From the first element to this one."""
+        if self.maps is None:
+            return sum(i * s for i, s in zip(element, self.along))
+        *outer, last = element
+        surface, within = divmod(last, self.maps.granule)
+        return sum(i * s for i, s in zip((*outer, within), self.along)) + surface * self.surface_bytes
+
+    def stepped(self, steps: Sequence[int]) -> Strides:
+        """Of every steps[d]-th element along dimension d; of a map in granules, all along the last."""
+        return Strides(tuple(s * k for s, k in zip(self.along, steps)), self.maps, self.surface_bytes)
+
+    def granules(self, count: int) -> int:
+        """That hold so many elements of the last dimension."""
+        return -(-count // self.maps.granule) if self.maps is not None else 1
+
+    def is_whole(self, start: int, count: int, total: int) -> bool:
+        """Whether these elements of the last dimension, of so many, are whole granules."""
+        if self.maps is None:
+            return True
+        return start % self.maps.granule == 0 and (count % self.maps.granule == 0 or start + count == total)
+
+    def same_places(self, shape: Shape, other: Strides, other_shape: Shape) -> bool:
+        """Whether the elements of two shapes, in their order, lie in the same places of equal storages."""
+        if self.maps is None and other.maps is None:
+            return True
+        return _merged(self, shape) == _merged(other, other_shape) is not None
+
+
+def _merged(strides: Strides, shape: Shape) -> tuple[tuple[int, int], ...] | None:
+    """(count, stride) of loops over the elements in their order, as few as possible; None where these are no loops."""
+    loops = list(zip(shape, strides.along))
+    if strides.maps is not None and shape[-1] > strides.maps.granule:
+        granule = strides.maps.granule
+        if shape[-1] % granule and strides.surface_bytes != granule * strides.along[-1]:
+            return None
+        *loops, (count, item) = loops
+        loops += (
+            [(count, item)]
+            if strides.surface_bytes == granule * item
+            else [(count // granule, strides.surface_bytes), (granule, item)]
+        )
+    found: list[tuple[int, int]] = []
+    for count, stride in loops:
+        if count == 1:
+            continue
+        if found and found[-1][1] == count * stride:
+            found[-1] = (found[-1][0] * count, stride)
+        else:
+            found.append((count, stride))
+    return tuple(found)
+
+
+def dense(shape: Sequence[int], item_bytes: int) -> Strides:
+    """Of a tensor without gaps."""
+    found: list[int] = []
+    step = item_bytes
+    for n in reversed(shape):
+        found.append(step)
+        step *= n
+    return Strides(tuple(reversed(found)))
+
+
+def laid(shape: Shape, item_bytes: int, maps: FeatureMaps | None) -> Strides:
+    """Of a tensor without gaps, or of a feature map [n, h, w, c] in granules, whole ones."""
+    if maps is None:
+        return dense(shape, item_bytes)
+    _, height, width, channels = shape
+    surfaces, pixel = -(-channels // maps.granule), maps.granule * item_bytes
+    if maps.order == "surface":
+        line, surface = width * pixel, height * width * pixel
+        image = surfaces * surface
+    else:
+        surface = width * pixel
+        line = surfaces * surface
+        image = height * line
+    return Strides((image, line, pixel, item_bytes), maps, surface)
+
+
+def laid_bytes(shape: Shape, item_bytes: int, maps: FeatureMaps | None) -> int:
+    """Of a tensor that lies so."""
+    if maps is None:
+        return math.prod(shape) * item_bytes
+    *outer, channels = shape
+    return math.prod(outer) * -(-channels // maps.granule) * maps.granule * item_bytes
