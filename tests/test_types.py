@@ -18,7 +18,7 @@ from tests.meaning.machines import int8_machine, mixed_machine, unsigned_machine
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.errors import CompileError, ConfigError
-from toolchain.isa.manual import c_header, manual
+from toolchain.isa import c_header, manual
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.report.error_page import page, rows_text
 from toolchain.report.layer_types import types_text
@@ -326,7 +326,10 @@ def test_finer_codes_cost_what_the_array_and_the_bytes_say(model: Path) -> None:
 
 def test_manual_and_header_number_the_types() -> None:
     machine = mixed_machine()
-    assert "- 1 int16, -32768 to 32767. A function's table has 513 entries of int16" in "\n".join(manual(machine).splitlines())
+    assert (
+        "- 1 int16, -32768 to 32767. A code of int16 takes 2 bytes, two's complement. A function's table has 513 entries of int16"
+        in "\n".join(manual(machine).splitlines())
+    )
     assert "Types of weights by their numbers: 0 int8, 1 int4." in manual(machine)
     assert "#define NPU_WEIGHT_TYPE_INT8 0\n#define NPU_WEIGHT_TYPE_INT4 1\n" in c_header(machine)
     assert "#define NPU_TYPE_INT8 0\n#define NPU_TYPE_INT16 1\n" in c_header(machine)

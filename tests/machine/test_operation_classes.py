@@ -69,6 +69,10 @@ class Negate(MachineOp):
 
     def broken(self, chip):
         return iter(())
+
+    @classmethod
+    def meaning(cls, chip):
+        return iter(())
 '''
 LEFT_OUT = {
     'NAME = "negate"': "NAME",
@@ -78,6 +82,7 @@ LEFT_OUT = {
     "def ranges(": "ranges",
     "def demand(": "demand",
     "def broken(": "broken",
+    "def meaning(": "meaning",
     '"""y = -x."""': "a docstring",
     ' = operand_address("input")': "the unit and values of parameter input_address",
 }

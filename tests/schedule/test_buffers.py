@@ -309,8 +309,8 @@ def test_everyone_knows_it(residual: Path, make: Make, tmp_path: Path) -> None:
     assert live != sram
     shown = "# wbuf: 64 KiB for weights of mac, parameters of mac, filled with at most 8 bytes a cycle"
     assert shown in chip_lines(machine.chip)
-    assert "Codes: 0 dram, 1 sram, 2 wbuf." in manual(machine)
-    assert "input in sram, weights in wbuf, parameters in wbuf, output in sram" in manual(machine)
+    assert "| 2 | wbuf | " in manual(machine)
+    assert "- mac: input, output in sram; weights, parameters in wbuf" in manual(machine)
 
 
 @pytest.mark.slow

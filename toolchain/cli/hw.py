@@ -10,7 +10,7 @@ from quant.fixed_point import Contents, FixedPointError, write_vectors
 from toolchain.cli.application import application, reported
 from toolchain.errors import CompileError
 from toolchain.hw import Chip, chip_differences, chip_lines, chip_schema, shipped_names
-from toolchain.isa import c_header, load_machine, machine_digest, manual, table_schema, verilog_package
+from toolchain.isa import c_header, load_machine, machine_digest, manual, manual_page, table_schema, verilog_package
 from toolchain.machine import TABLE_FUNCTIONS
 from toolchain.vectors import write_instruction_cases
 
@@ -78,14 +78,16 @@ def print_manual(
     name: str = _MACHINE,
     c: bool = typer.Option(False, "--c-header", help="A C header instead."),
     verilog: bool = typer.Option(False, "--verilog", help="A SystemVerilog package instead."),
+    html: bool = typer.Option(False, "--html", help="One page of HTML, with figures, instead."),
 ) -> None:
-    """Prints the machine's instruction set manual in Markdown."""
+    """Prints the machine's manual in Markdown: all that is needed to build it."""
     with reported():
-        if c and verilog:
-            raise CompileError("--c-header and --verilog: give one of them")
-        machine = load_machine(name)
-        write = c_header if c else verilog_package if verilog else manual
-        print(write(machine), end="")
+        forms = {"--c-header": (c, c_header), "--verilog": (verilog, verilog_package), "--html": (html, manual_page)}
+        asked = [option for option, (given, _) in forms.items() if given]
+        if len(asked) > 1:
+            raise CompileError(f"{' and '.join(asked)}: give one of them")
+        write = forms[asked[0]][1] if asked else manual
+        print(write(load_machine(name)), end="")
 
 
 @app.command()

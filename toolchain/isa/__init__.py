@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from toolchain.isa.assembler import Assembled, assemble, assembled, split_listings
+from toolchain.isa.c_header import c_header
 from toolchain.isa.codec import Decoded, decode, encode
 from toolchain.isa.listing import disassemble
 from toolchain.isa.machine import Machine, load_machine, machine_digest, machine_from_json, machine_to_json
-from toolchain.isa.manual import c_header, manual
+from toolchain.isa.manual import manual, manual_page
 from toolchain.isa.plan import Isa
 from toolchain.isa.starter import starter_table
 from toolchain.isa.table import table_schema
@@ -28,6 +29,7 @@ __all__ = [
     "machine_from_json",
     "machine_to_json",
     "manual",
+    "manual_page",
     "split_listings",
     "starter_table",
     "table_schema",

@@ -23,7 +23,7 @@ from toolchain.machine.columns import Whole
 from toolchain.machine.parameters.description import Limit, Need, Parameter, TypeList
 from toolchain.machine.traffic import Demand
 
-MEMBERS = ("NAME", "ENGINE", "needed", "ranges", "demand", "broken")
+MEMBERS = ("NAME", "ENGINE", "needed", "ranges", "demand", "broken", "meaning")
 Operation = TypeVar("Operation", bound="MachineOp")
 
 
@@ -107,6 +107,11 @@ class MachineOp:
     @classmethod
     def needed(cls, chip: Chip) -> str | None:
         """The key of the chip for which its programs use this operation; None: they do not."""
+        raise NotImplementedError
+
+    @classmethod
+    def meaning(cls, chip: Chip) -> Iterator[str]:
+        """What it does on this machine, in full: paragraphs and blocks of Markdown, by the names of its parameters."""
         raise NotImplementedError
 
     def number(self) -> Whole:

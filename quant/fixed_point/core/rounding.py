@@ -9,6 +9,7 @@ rational x * m / 2**s, so results do not depend on which of the two ways below c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -49,6 +50,28 @@ class Rounding(StrEnum):
     SCALE16 = "scale16"
     REDUCED16 = "reduced16"
 
+
+# p / 2**s to an integer, p = x m exact: how manuals write it.
+RULES: Mapping[Rounding, str] = {
+    Rounding.SINGLE_HALF_UP: "floor((p + 2^(s-1)) / 2^s), for s = 0 p",
+    Rounding.DOUBLE_ROUND: (
+        "s > 31: floor((p + 2^(s-1) + n) / 2^s) with n = 2^30 where x >= 0, else -2^30; s <= 31: floor((p + 2^(s-1)) / 2^s), "
+        "for s = 0 p"
+    ),
+    Rounding.HALF_AWAY: "p / 2^s to the nearest integer, halves away from zero",
+    Rounding.HALF_EVEN: "p / 2^s to the nearest integer, halves to the even one",
+    Rounding.TRUNCATE: "p / 2^s without its fraction, towards zero: sign(p) floor(|p| / 2^s)",
+    Rounding.FLOOR: "floor(p / 2^s)",
+    Rounding.FP32_RNE: (
+        "rint(float32(x) m): x to the nearest float32, the product to the nearest float32, that to the nearest integer, each "
+        "time halves to even"
+    ),
+    Rounding.SCALE16: "x wraps to 48 bits first, m < 2^15: floor((p + 2^(s-1)) / 2^s), for s = 0 p",
+    Rounding.REDUCED16: (
+        "m' = floor((m + 2^15) / 2^16), or 32767 where m >= 0x7FFF0000: floor((x m' + 2^(s-17)) / 2^(s-16)), for s = 16 x m'"
+    ),
+    Rounding.POW2: "floor((x + 2^(s-1)) / 2^s), for s = 0 x",
+}
 
 HALF_UP_RULES = frozenset({Rounding.SINGLE_HALF_UP, Rounding.SCALE16, Rounding.REDUCED16, Rounding.POW2})
 

@@ -100,7 +100,7 @@ def softmax8(x: Array, input_scale: float, beta: float = 1.0, dtype: DTypeLike |
 
 
 @cache
-def _softmax16_tables(precision: type[np.floating]) -> tuple[Array, Array]:
+def softmax16_tables(precision: type[np.floating] = np.float64) -> tuple[Array, Array]:
     """exp over [-10, 0], and 1 / (1 + x) over [0, 1], both int16[513]."""
     unit = 2.0 / 65535
     exponential = build_table16(np.exp, 10.0 / 65535, unit, form="tflite", input_zero_point=_INT16_MAX, precision=precision)
@@ -118,7 +118,7 @@ def softmax16(x: Array, input_scale: float, beta: float = 1.0, *, precision: typ
     Source: TFLite SOFTMAX, reference_ops::SoftmaxInt16.
     """
     require_type(x, "softmax16", np.int16)
-    exp_table, inverse_table = _softmax16_tables(precision)
+    exp_table, inverse_table = softmax16_tables(precision)
     difference = -_differences(x, 65535)
     real = float(np.float32(input_scale) * np.float32(beta)) / (10.0 / 65535.0)
     rescale = make_requant(real, Q31_MULTIPLIER, Rounding.DOUBLE_ROUND, low=INT32_MIN, high=INT32_MAX)

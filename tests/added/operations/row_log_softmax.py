@@ -38,6 +38,10 @@ class RowLogSoftmax(MachineOp):
     unit: int = unit_number()
 
     @classmethod
+    def meaning(cls, chip: Chip) -> Iterator[str]:
+        yield "The logarithm of the softmax of each row, as TFLite's LOG_SOFTMAX: out has scale 1/16 and zero point 127."
+
+    @classmethod
     def needed(cls, chip: Chip) -> str | None:
         return needed_functions(cls.FUNCTIONS, chip)
 

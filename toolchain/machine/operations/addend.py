@@ -16,6 +16,23 @@ from toolchain.machine.parameters.codes import code, left_shift, multiplier, shi
 from toolchain.machine.parameters.modes import only_with, post_flag
 
 
+def sum_lines(a: str, b: str, names: tuple[str, str, str], prefix: str, key: str, chip: Chip) -> list[str]:
+    """Lines of the formula of a sum, or with `key` sub of a difference. names: of the parameters of a, b and the result up to
+    _multiplier; prefix: of left_shift and the clamps. Source: `quant.fixed_point.pointwise.elementwise.add`."""
+    (ours, theirs, out), sign = names, "-" if key == "sub" else "+"
+    if chip.numerics.sums_in_float32(key):
+        return [
+            f"ra, rb = the float32 numbers {ours}_multiplier, {'-' if key == 'sub' else ''}{theirs}_multiplier",
+            f"fixed = {out}_zero_point - fma({ours}_zero_point, ra, {theirs}_zero_point rb)",
+            f"q = clamp(rint(fma({a}, ra, fma({b}, rb, fixed))), {prefix}clamp_low, {prefix}clamp_high)",
+        ]
+    return [
+        f"ta = inner(({a} - {ours}_zero_point) << {prefix}left_shift, {ours}_multiplier, {ours}_shift)",
+        f"tb = inner(({b} - {theirs}_zero_point) << {prefix}left_shift, {theirs}_multiplier, {theirs}_shift)",
+        f"q = requantize(ta {sign} tb, {out}_multiplier, {out}_shift, {out}_zero_point, {prefix}clamp_low, {prefix}clamp_high)",
+    ]
+
+
 @dataclass(frozen=True)
 class WithAddend:
     """A base beside MachineOp, whose own docstring says when it adds: Elementwise ADD of a, what leaves the array, and b, what
@@ -42,6 +59,14 @@ class WithAddend:
     def addend(self) -> tuple[Whole, Whole]:
         """The number of its type, and the bytes between its granules of channels."""
         raise NotImplementedError
+
+    @classmethod
+    def added(cls, chip: Chip) -> list[str]:
+        """How the sum reads in a formula of results q; nothing on machines that have none."""
+        if not any("add" in unit.array.post for unit in chip.of_kind("mac_array")):
+            return []
+        steps = sum_lines("q", "addend[y, x, o]", ("add_input", "add_addend", "add_output"), "add_", "add", chip)
+        return ["where use_add = 1:", *(f"    {line}" for line in steps)]
 
     def addend_bytes(self, channels: Whole, chip: Chip) -> Whole:
         """Of the addend of one pixel."""

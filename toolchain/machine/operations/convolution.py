@@ -11,6 +11,7 @@ from toolchain.hw.units import Unit
 from toolchain.machine.access import Access
 from toolchain.machine.columns import Whole, where
 from toolchain.machine.layout import dense_bytes
+from toolchain.machine.meaning import based, formula
 from toolchain.machine.operations.addend import WithAddend, broken_post
 from toolchain.machine.operations.window import WeightedWindowOp
 from toolchain.machine.parameters.addresses import operand_base_of, sums_address, surface_stride
@@ -34,15 +35,7 @@ class _Channels(WeightedWindowOp):
 
 @dataclass(frozen=True, slots=True)
 class Convolution(WithAddend, _Channels):
-    """acc[y, x, o] (+)= sum over ky, kx, i of (in[iy, ix, i] - input_zero_point) w[o, ky, kx, i],
-    iy = y sh + ky dh - pad_top, ix = x sw + kx dw - pad_left.
-
-    Weights in order o, ky, kx, i (int4: each output channel starts on a byte), or in the tiles of the machine's `layout`. With
-    `group` = G, each G of those of an output channel (the last ones may be fewer) have a scale m beside them, and a minimum n
-    where the array's groups have those: the sum is that over (in[iy, ix, i] - input_zero_point) (m w[o, ky, kx, i] + n). On
-    emit, after the table, when `use_add`, the output is Elementwise ADD of a = q and b = what lies at addend_address, with the
-    `add_*` parameters (input: a).
-    """
+    """A convolution, dense over its input channels."""
 
     NAME = "convolution"
     unit: int = unit_number()
@@ -62,6 +55,25 @@ class Convolution(WithAddend, _Channels):
     input_surface_stride: int = surface_stride("input")
     output_surface_stride: int = on_the_way_out(surface_stride("output"))
     addend_surface_stride: int = only_with("add", surface_stride("input"))
+
+    @classmethod
+    def meaning(cls, chip: Chip) -> Iterator[str]:
+        yield (
+            "A convolution of all input channels with each output channel's weights; also a fully connected layer, of one pixel."
+        )
+        yield from cls.seen("input_channels", "its product is 0, as if it held the input's zero point", chip)
+        yield "Sums, for each output pixel and 0 <= o < output_channels:"
+        factor = "w[o, ky, kx, i]" if chip.numerics.groups is None else "W[o, ky, kx, i]"
+        yield formula(f"sum[y, x, o] (+)= sum over ky, kx, i of (in[iy, ix, i] - input_zero_point) {factor}")
+        yield "The weights w begin at weight_address; how they lie is in [Layout of constants](#layout-of-constants)."
+        if chip.numerics.groups is not None:
+            yield (
+                "`group` = 0: W = w. `group` = G: of each output channel's weights, in the order ky, kx, i, each G neighbours "
+                "(the last ones may be fewer) have a scale m, and a minimum n on machines that have those: W = m w + n (n = 0 "
+                "without)."
+            )
+        yield from cls.finished(chip)
+        yield from based(cls.based(), chip, operands=True)
 
     @classmethod
     def needed(cls, chip: Chip) -> str:

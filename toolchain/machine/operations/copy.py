@@ -11,7 +11,8 @@ from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
 from toolchain.machine.codes import code_bytes
 from toolchain.machine.columns import Whole, is_column, where
-from toolchain.machine.operations.move import Move
+from toolchain.machine.meaning import based, formula
+from toolchain.machine.operations.move import Move, dimension_names
 from toolchain.machine.parameters.addresses import OUTER, base_of, memory_address, move_stride
 from toolchain.machine.parameters.codes import code_type
 from toolchain.machine.parameters.extents import extent, move_count
@@ -24,14 +25,7 @@ from toolchain.machine.units.dma import End, move_demand
 
 @dataclass(frozen=True, slots=True)
 class Copy(Move):
-    """dst[o, i0, i1, i2, :inner] = src[o, i0, i1, i2, :inner] for o < count_outer, i0 < count0, i1 < count1, i2 < count2; runs on
-    DMA queue `channel`. Machines of fewer DMA dimensions use count_outer = 1 (3-D), count0 = 1 too (2-D), count1 = 1 too (1-D).
-
-    transpose: the matrix of count2 rows of inner_bytes / element size columns is turned: element (row, column), at
-    row source_stride2 + column elements of the source, goes to column destination_stride2 + row elements of the destination.
-    On machines with base registers `source_base` and `destination_base`, where not 0, name those that are added to the
-    addresses.
-    """
+    """Bytes from one place to another, in runs with counts and strides around them."""
 
     NAME = "copy"
     channel: int = dma_channel()
@@ -56,6 +50,36 @@ class Copy(Move):
     destination_stride_outer: int = move_stride(OUTER)
     transpose: int = turned()
     element_type: int = code_type()
+
+    @classmethod
+    def meaning(cls, chip: Chip) -> Iterator[str]:
+        names = dimension_names(chip)
+        indices = [f"i{name.strip('_')}" for name in names]
+        loops = ", ".join(f"{i} < count{name}" for i, name in zip(indices, names))
+        sides = [
+            " + ".join([f"{side}_address", *(f"{i} {side}_stride{name}" for i, name in zip(indices, names))])
+            for side in ("source", "destination")
+        ]
+        yield f"Moves runs of `inner_bytes` bytes, for all {loops}, each index from 0:"
+        yield formula(
+            "byte D + b of memory destination_space = byte S + b of memory source_space   for 0 <= b < inner_bytes",
+            (f"S = {sides[0]}"),
+            f"D = {sides[1]}",
+        )
+        yield (
+            "Bytes are moved as they are. A source stride of 0 moves the same run again. No byte is written twice, and none "
+            "that is written is also read: programs in which one is are refused. `channel`: the DMA queue that runs it, from "
+            "0."
+        )
+        if any(unit.dma.transpose_block for unit in chip.of_kind("dma")):
+            yield (
+                "`transpose` = 1 turns the matrix of count2 rows and inner_bytes / E columns, E the bytes of an element "
+                "(`element_type`); the other indices stay:"
+            )
+            yield formula("destination element (row c, column r) at D0 + c destination_stride2 + r E   is",
+                          "source element (row r, column c) at S0 + r source_stride2 + c E",
+                          "S0, D0 as S, D with i2 = 0")  # fmt: skip
+        yield from based(cls.based(), chip, operands=False)
 
     def spaces(self) -> tuple[int, ...]:
         return self.source_space, self.destination_space

@@ -9,6 +9,7 @@ from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
 from toolchain.machine.columns import Whole
 from toolchain.machine.layout import weight_bytes
+from toolchain.machine.meaning import based, formula
 from toolchain.machine.operations.window import WeightedWindowOp, broken_choice
 from toolchain.machine.parameters.addresses import operand_base_of, sums_address, surface_stride
 from toolchain.machine.parameters.codes import code_type, weight_type
@@ -22,8 +23,7 @@ from toolchain.machine.units.array import depthwise_cycles
 
 @dataclass(frozen=True, slots=True)
 class Depthwise(WeightedWindowOp):
-    """As Convolution with one weight plane a channel: w[ky, kx, c] (order ky, kx, c; int4: each ky, kx row on a byte);
-    input_channels = output_channels = `channels`. No addend."""
+    """A depthwise convolution: one weight plane a channel."""
 
     NAME = "depthwise"
     channels: int = extent(Limit("max_output_channels", "{} channels"))
@@ -41,6 +41,16 @@ class Depthwise(WeightedWindowOp):
     weight_type: int = weight_type()
     input_surface_stride: int = surface_stride("input")
     output_surface_stride: int = on_the_way_out(surface_stride("output"))
+
+    @classmethod
+    def meaning(cls, chip: Chip) -> Iterator[str]:
+        yield "Each channel with its own window of weights: as many output channels as input channels, `channels`."
+        yield from cls.seen("channels", "its product is 0, as if it held the input's zero point", chip)
+        yield "Sums, for each output pixel and 0 <= o < channels:"
+        yield formula("sum[y, x, o] (+)= sum over ky, kx of (in[iy, ix, o] - input_zero_point) w[ky, kx, o]")
+        yield "The weights w begin at weight_address; how they lie is in [Layout of constants](#layout-of-constants)."
+        yield from cls.finished(chip)
+        yield from based(cls.based(), chip, operands=True)
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:

@@ -11,7 +11,9 @@ from toolchain.machine.access import Access
 from toolchain.machine.codes import code_bytes
 from toolchain.machine.columns import Whole, where
 from toolchain.machine.granules import Extent, extent_of
+from toolchain.machine.meaning import based, formula, kinds_text, lies
 from toolchain.machine.operation import MachineOp
+from toolchain.machine.operations.addend import sum_lines
 from toolchain.machine.parameters.addresses import operand_address, operand_base_of, operand_stride, surface_stride
 from toolchain.machine.parameters.codes import code, code_type, left_shift, multiplier, shift, zero_point
 from toolchain.machine.parameters.extents import extent
@@ -35,18 +37,7 @@ ELEMENTWISE = {kind.name.lower(): kind for kind in ElementwiseKind}
 
 @dataclass(frozen=True, slots=True)
 class Elementwise(MachineOp):
-    """out[y, x, c] from a[y, x, c] and b[y, x, c]; a stride of 0 broadcasts, a surface stride of 0 says that channels lie
-    together; out is contiguous along c, or along those of a granule.
-
-    ADD/SUB: clamp(req_out(req_a((a - za) << left_shift) +- req_b((b - zb) << left_shift)) + zo). req_a and req_b do not clamp.
-    MUL: clamp(req_out((a - za) (b - zb)) + zo). RESCALE: clamp(req_out(a - za) + zo), b unused.
-    PRELU: b holds the slopes; v = a - za; v >= 0 ? req_a(v) : req_b(v (b - zb)), + zo, clamp.
-
-    Where they round fp32_rne, sums and products are of float32 numbers, every step rounded to the nearest, ties to even; fma
-    is one step. ADD/SUB: clamp(rint(fma(a, ra, fma(b, rb, fixed)))) with ra = a_multiplier, rb = b_multiplier (SUB: its
-    negative), fixed = zo - fma(za, ra, zb rb), once for the operation; left_shift and output_multiplier are not read.
-    MUL: clamp(rint(float32((a - za) (b - zb)) output_multiplier + zo)), three steps.
-    """
+    """Sums, differences, products, rescalings and PRelu, element by element."""
 
     NAME = "elementwise"
     ENGINE = "vector"
@@ -88,6 +79,55 @@ class Elementwise(MachineOp):
     a_surface_stride: int = surface_stride("input")
     b_surface_stride: int = surface_stride("input")
     output_surface_stride: int = surface_stride("output")
+
+    @classmethod
+    def meaning(cls, chip: Chip) -> Iterator[str]:
+        yield (
+            f"Element by element, by `kind` ({kinds_text(ELEMENTWISE, chip)}), for 0 <= y < height, 0 <= x < width, 0 <= c < "
+            "channels."
+        )
+        yield formula(
+            lies("a", "y, x, c", "a_address", chip, "a_type", "a_channel_stride"),
+            lies("b", "y, x, c", "b_address", chip, "b_type", "b_channel_stride"),
+            lies("out", "y, x, c", "output_address", chip, "output_type"),
+        )
+        yield (
+            "A stride of 0 broadcasts: all indices of that dimension see one element. a_channel_stride and b_channel_stride "
+            "are 0 or the bytes of an element. The result may lie exactly where an operand lies, with the same strides."
+        )
+        limits = "output_zero_point, clamp_low, clamp_high"
+        lines: list[str] = []
+        for kind in (ElementwiseKind.ADD, ElementwiseKind.SUB):
+            lines += [
+                f"{kind.name}:",
+                *(f"    {line}" for line in sum_lines("a", "b", ("a", "b", "output"), "", kind.name.lower(), chip)),
+            ]
+        if chip.numerics.sums_in_float32("mul"):
+            product = (
+                "q = clamp(rint(float32((a - a_zero_point) (b - b_zero_point)) output_multiplier + output_zero_point), "
+                "clamp_low, clamp_high)"
+            )
+        else:
+            product = f"q = requantize((a - a_zero_point) (b - b_zero_point), output_multiplier, output_shift, {limits})"
+        lines += [
+            "MUL:",
+            f"    {product}",
+            "RESCALE:",
+            f"    q = requantize(a - a_zero_point, output_multiplier, output_shift, {limits})",
+        ]
+        lines += ["PRELU:    v = a - a_zero_point", f"    v >= 0:  q = requantize(v, a_multiplier, a_shift, {limits})"]
+        lines += [f"    v < 0:   q = requantize(v (b - b_zero_point), b_multiplier, b_shift, {limits})", "out = q"]
+        yield formula(*lines)
+        yield (
+            "RESCALE reads no b. Of parameters that a kind's formula does not name it reads none. requantize and inner: "
+            "[Arithmetic](#arithmetic). Sums and products are exact before their rounding."
+        )
+        if chip.numerics.sums_in_float32("add") or chip.numerics.sums_in_float32("mul"):
+            yield (
+                "In float32 every step rounds to the nearest, ties to even; fma(x, y, z) = x y + z is one step, rint rounds "
+                "to the nearest integer, ties to even; `fixed` is made once for the operation. From left to right."
+            )
+        yield from based(cls.based(), chip, operands=True)
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:

@@ -14,6 +14,7 @@ from toolchain.machine.codes import code_bytes, table_bytes
 from toolchain.machine.columns import Whole, where
 from toolchain.machine.granules import extent_of, held_channels
 from toolchain.machine.layout import parameter_bytes
+from toolchain.machine.meaning import formula, lies
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.addend import WithAddend, broken_post
 from toolchain.machine.operations.window import broken_table, read_of
@@ -63,14 +64,7 @@ class _Taken(MachineOp):
 
 @dataclass(frozen=True, slots=True)
 class Emit(WithAddend, _Taken):
-    """Takes sums [height, width, channels], without gaps from sums_address on, out of the accumulators of an array:
-    q = clamp(requantize(acc + bias, multiplier, shift) + output_zero_point, clamp_low, clamp_high), as the array's own operation.
-
-    CONVOLUTION: bias, multiplier and shift of each channel at parameter_address, as convolution has them.
-    MATRIX_PRODUCT: `multiplier` and `shift` for all, no bias, rounded as matrix_product.
-    Then q = table[q] when `use_table`, and when `use_add` the output is Elementwise ADD of a = q and b = what lies at
-    addend_address, with the `add_*` parameters.
-    """
+    """Takes sums out of the accumulators of an array that are a memory."""
 
     NAME = "emit"
     FUNCTIONS = ("emit",)
@@ -81,6 +75,28 @@ class Emit(WithAddend, _Taken):
     addend_type: int = code_type()
     output_surface_stride: int = surface_stride("output")
     addend_surface_stride: int = only_with("add", surface_stride("input"))
+
+    @classmethod
+    def meaning(cls, chip: Chip) -> Iterator[str]:
+        size, entry = chip.array.accumulators.sum_bytes, chip.layout.parameters.size_bytes
+        yield "Makes results of an array's sums, for 0 <= y < height, 0 <= x < width, 0 <= o < channels, in this order:"
+        limits = "output_zero_point, clamp_low, clamp_high"
+        steps = [
+            f"sum[y, x, o] lies at  sums_address + ((y width + x) channels + o) {size}",
+            "CONVOLUTION:     a = wrap(sum[y, x, o] + bias[o])",
+            f"                 q = requantize(a, multiplier[o], shift[o], {limits})",
+            f"MATRIX_PRODUCT:  q = requantize(sum[y, x, o], multiplier, shift, {limits})",
+        ]
+        steps += ["where use_table = 1:  q = table[q], the table at table_address"] if cls.need("use_table", chip).high else []
+        yield formula(*steps, *cls.added(chip), "out[y, x, o] = q", lies("out", "y, x, o", "output_address", chip, "output_type"))
+        yield (
+            "`kind`: 0 CONVOLUTION, sums of convolution or depthwise: bias[o], multiplier[o] and shift[o] are entry o of the "
+            f"parameters, {entry} bytes from parameter_address + {entry} o on ([Layout of constants](#layout-of-constants)); 1 "
+            "MATRIX_PRODUCT: the operation's own multiplier and shift, rounded as matrix_product. wrap and requantize: "
+            "[Arithmetic](#arithmetic). The sums stay as they are."
+        )
+        if cls.added(chip):
+            yield formula(lies("addend", "y, x, o", "addend_address", chip, "addend_type"))
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
 from toolchain.machine.codes import code_bytes
-from toolchain.machine.operations.move import Move
+from toolchain.machine.meaning import based, formula, scaled
+from toolchain.machine.operations.move import Move, dimension_names
 from toolchain.machine.parameters.addresses import OUTER, base_of, memory_address, move_stride
 from toolchain.machine.parameters.codes import code, code_type
 from toolchain.machine.parameters.extents import extent, move_count
@@ -19,11 +21,7 @@ from toolchain.machine.units.dma import End, move_demand
 
 @dataclass(frozen=True, slots=True)
 class Fill(Move):
-    """dst[o, i0, i1, i2, :inner_elements] = value, a code of its type; any memory; runs on DMA queue `channel`.
-
-    Counts as of `copy`.
-    On machines with base registers `destination_base`, where not 0, names the one that is added to the address.
-    """
+    """One code, many times, in runs with counts and strides around them."""
 
     NAME = "fill"
     channel: int = dma_channel()
@@ -41,6 +39,20 @@ class Fill(Move):
     count_outer: int = move_count(OUTER)
     destination_stride_outer: int = move_stride(OUTER)
     element_type: int = code_type()
+
+    @classmethod
+    def meaning(cls, chip: Chip) -> Iterator[str]:
+        names = dimension_names(chip)
+        indices = [f"i{name.strip('_')}" for name in names]
+        loops = ", ".join(f"{i} < count{name}" for i, name in zip(indices, names))
+        place = " + ".join(["destination_address", *(f"{i} destination_stride{name}" for i, name in zip(indices, names))])
+        yield f"Writes `inner_elements` codes, each `value`, for all {loops}, each index from 0:"
+        yield formula(
+            f"code at D + {scaled('e', 'element_type', chip)} of memory destination_space = value   for 0 <= e < inner_elements",
+            f"D = {place}",
+        )
+        yield "Any memory that the channel reaches; `channel`: the DMA queue that runs it, from 0. No byte is written twice."
+        yield from based(cls.based(), chip, operands=False)
 
     def spaces(self) -> tuple[int, ...]:
         return (self.destination_space,)

@@ -10,6 +10,7 @@ from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
 from toolchain.machine.columns import Whole
 from toolchain.machine.front_end import FrontEnd
+from toolchain.machine.meaning import based, formula
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.move import unreached
 from toolchain.machine.parameters.addresses import base_number, base_of, base_offset, base_scale, memory_address
@@ -21,12 +22,7 @@ from toolchain.machine.units.dma import End, move_demand
 
 @dataclass(frozen=True, slots=True)
 class LoadBase(MachineOp):
-    """base[base] = base[source] + offset + scale * min(max(word, 0), limit), where word is the signed number, least
-    significant byte first, in the `word_bytes` (1, 2 or 4) at `address` of `space`; runs on DMA queue `channel`.
-
-    The front end dispatches nothing behind it before it is over. `address_base`, where not 0, names the base register that is
-    added to the address.
-    """
+    """Sets a base register by a number that lies in memory."""
 
     NAME = "load_base"
     ENGINE = "dma"
@@ -41,6 +37,16 @@ class LoadBase(MachineOp):
     address: int = memory_address()
     word_bytes: int = word_size()
     address_base: int = base_of("address")
+
+    @classmethod
+    def meaning(cls, chip: Chip) -> Iterator[str]:
+        yield formula("base[base] = base[source] + offset + scale min(max(word, 0), limit)")
+        yield (
+            "word is the number in the `word_bytes` bytes (1, 2 or 4) at `address` of the memory `space`, two's complement, "
+            "least significant byte first. It runs on DMA queue `channel`, behind what stands there; the front end dispatches "
+            "nothing behind it before it is over. base[0] is 0."
+        )
+        yield from based(cls.based(), chip, operands=False)
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:

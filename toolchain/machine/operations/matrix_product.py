@@ -10,6 +10,7 @@ from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access, Sums
 from toolchain.machine.codes import by_type, code_bytes
 from toolchain.machine.columns import Whole, where
+from toolchain.machine.meaning import based, formula, scaled, sums_in_memory, sums_kept
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.window import broken_choice, read_of
 from toolchain.machine.parameters.addresses import batch_stride, operand_address, operand_base_of, operand_stride, sums_address
@@ -25,14 +26,7 @@ from toolchain.machine.units.array import matrix_rate, operand_reads, product_cy
 
 @dataclass(frozen=True, slots=True)
 class MatrixProduct(MachineOp):
-    """acc[r, c] (+)= sum over k of (a[r, k] - a_zero_point) (b[k, c] - b_zero_point), both operands activations.
-
-    b comes through the weight port. a's k is contiguous (element size apart), rows a_row_stride apart; b's element (k, c) lies at
-    k b_row_stride + c b_column_stride.
-    emit writes clamp(requantize(acc, multiplier, shift) + output_zero_point, clamp_low, clamp_high), c contiguous. Where the
-    array's accumulators are a memory, the sums lie there from sums_address on, [r, c] without gaps, a word each, and emit is 0.
-    batches: so many products one after another, operands and outputs the batch strides apart; each is a whole sum.
-    """
+    """A product of two matrices of activations."""
 
     NAME = "matrix_product"
     ENGINE = "mac_array"
@@ -68,6 +62,29 @@ class MatrixProduct(MachineOp):
     a_type: int = code_type()
     b_type: int = code_type()
     output_type: int = code_type()
+
+    @classmethod
+    def meaning(cls, chip: Chip) -> Iterator[str]:
+        yield "A product of two matrices, both activations, for 0 <= r < rows, 0 <= c < columns:"
+        yield formula(
+            "sum[r, c] (+)= sum over 0 <= k < inner of (a[r, k] - a_zero_point) (b[k, c] - b_zero_point)",
+            f"a[r, k] lies at    a_address + r a_row_stride + {scaled('k', 'a_type', chip)}",
+            "b[k, c] lies at    b_address + k b_row_stride + c b_column_stride",
+            f"out[r, c] lies at  output_address + r output_row_stride + {scaled('c', 'output_type', chip)}",
+        )
+        yield "b is codes like a, but comes through the array's port of weights."
+        yield from sums_kept("rows, columns", chip)
+        if not sums_in_memory(chip):
+            yield "`emit` = 1 makes, for each sum:"
+            yield formula("out[r, c] = requantize(sum[r, c], multiplier, shift, output_zero_point, clamp_low, clamp_high)")
+            yield "There is no bias, and no table; one multiplier and shift for all."
+        if cls.need("batches", chip).high > 1:
+            yield (
+                "`batches`: so many such products one after another, n = 0 to batches - 1; a_address, b_address and "
+                "output_address grow by n times a_batch_stride, b_batch_stride and output_batch_stride (0: the same operand "
+                "for all). Each is a whole sum: accumulate is 0 and emit 1."
+            )
+        yield from based(cls.based(), chip, operands=True)
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:

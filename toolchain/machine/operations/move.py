@@ -21,6 +21,11 @@ def unreached(unit: Unit, spaces: Iterable[int], chip: Chip) -> Iterator[str]:
             yield f"{unit.name} does not reach {chip.spaces[int(space_of(space, chip))].name} ({unit.key}.memories)"
 
 
+def dimension_names(chip: Chip) -> tuple[str, ...]:
+    """Of the dimensions that some channel has, the outermost first, as parameters end."""
+    return ("_outer", "0", "1", "2")[MOST_DIMENSIONS - max(u.dma.dimensions for u in chip.of_kind("dma")) :]
+
+
 class Move(MachineOp):
     """Base of what a DMA queue does."""
 

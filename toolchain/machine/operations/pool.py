@@ -9,6 +9,7 @@ from enum import IntEnum
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
 from toolchain.machine.columns import Whole
+from toolchain.machine.meaning import based, formula, kinds_text
 from toolchain.machine.operations.window import WindowOp
 from toolchain.machine.parameters.addresses import operand_base_of, surface_stride
 from toolchain.machine.parameters.codes import code_type, multiplier, shift
@@ -30,9 +31,7 @@ POOLS = {"max_pool": PoolKind.MAX, "average_pool": PoolKind.AVERAGE}
 
 @dataclass(frozen=True, slots=True)
 class Pool(WindowOp):
-    """max: out = clamp(max over the window).
-    average: out = clamp(requantize(sum(in - input_zero_point), multiplier, shift) + output_zero_point).
-    """
+    """Largest and mean value of a window."""
 
     NAME = "pool"
     ENGINE = "vector"
@@ -48,6 +47,23 @@ class Pool(WindowOp):
     output_type: int = code_type()
     input_surface_stride: int = surface_stride("input")
     output_surface_stride: int = surface_stride("output")
+
+    @classmethod
+    def meaning(cls, chip: Chip) -> Iterator[str]:
+        least = chip.code_types[0].low if len(chip.code_types) == 1 else "the least code of its type"
+        yield f"The largest or the mean value of a window, channel by channel, by `kind` ({kinds_text(POOLS, chip)})."
+        yield from cls.seen("channels", f"of MAX it counts as {least}, of AVERAGE as 0 in the sum", chip)
+        yield "For each output pixel and channel c, 0 <= c < channels:"
+        yield formula(
+            "MAX:      out[y, x, c] = clamp(largest of in[iy, ix, c] over ky, kx, clamp_low, clamp_high)",
+            "AVERAGE:  s = sum over ky, kx of (in[iy, ix, c] - input_zero_point)",
+            "          out[y, x, c] = requantize(s, multiplier, shift, output_zero_point, clamp_low, clamp_high)",
+        )
+        yield (
+            "AVERAGE divides by nothing of its own: multiplier and shift hold 1 / elements. The sum is exact. MAX uses neither "
+            "multiplier and shift nor zero points; its clamp takes codes as they are."
+        )
+        yield from based(cls.based(), chip, operands=True)
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:

@@ -11,9 +11,11 @@ import numpy as np
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.q31 import Q31_MULTIPLIER
 from quant.fixed_point.core.scale import choose_scale
+from quant.fixed_point.curves.softmax import softmax16_tables
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
 from toolchain.machine.codes import code_bytes
+from toolchain.machine.meaning import based, formula, scaled
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.parameters.addresses import operand_address, operand_base_of, operand_stride
 from toolchain.machine.parameters.codes import code_type
@@ -47,12 +49,37 @@ def _of_scale(high: int) -> Any:
     return parameter("", lambda operation, chip: Need(0, high, "the scale of a softmax's input"))
 
 
+_HELPERS = (
+    "mul(a, b) = min(floor((a b + 2^30) / 2^31), 2^31 - 1)",
+    "div(x, n) = x / 2^n to the nearest integer, halves away from zero",
+    "shl(x, n) = x 2^n cut to -2^31 .. 2^31 - 1;  of n < 0 div(x, -n)",
+    "q(v) = the integer nearest to v 2^31",
+)
+_OF_BYTES = (
+    "d[c] = in[r, c] - largest in[r, :]",
+    "E = 31 - S;  z = div(mul(d 2^max(E, 0), M), max(-E, 0));  dropped where d < -floor((2^5 - 1) 2^26 / 2^E)",
+    "e[c] = 0 where dropped, 2^31 - 1 where z = 0, else:",
+    "    low = z mod 2^24 - 2^24;  a = shl(low, 5) + 2^28;  a2 = mul(a, a);  a3 = mul(a2, a);  a4 = mul(a2, a2)",
+    "    s = shl(mul(shl(a4, -2) + a3, q(1/3)) + a2, -1);  e = q(exp(-1/8)) + mul(a + s, q(exp(-1/8)))",
+    "    for k = -2 to 4: where bit 26 + k of (low - z) is 1, e = mul(e, q(exp(-2^k)))",
+    "t = sum of div(e[c], 12);  h = leading zeros of t in 32 bits",
+    "v = div(t 2^h - 2^31 + 2^31 - 1, 1);  y = q(12/17) - mul(v, q(8/17))",
+    "three times: y = y + shl(mul(y, 2^29 - mul(v, y)), 2);  then y = shl(y, 1)",
+    "out[r, c] = clamp(div(mul(e[c], y), 12 - h + 31 - 8) + least code, least code, largest code)",
+)
+_OF_16_BITS = (
+    "d[c] = in[r, c] - largest in[r, :]",
+    "M', S' = multiplier (31 bits, bit 30 set) and shift of the scale M 2^(-S - 26) / (10 / 65535)",
+    "z = d M' / 2^S', rounded as double_round, + 32767, cut to -32768 .. 32767;  e[c] = exp_table[z]",
+    "t = sum of e[c];  h = leading zeros of t in 32 bits",
+    "m = floor((t 2^(h - 1) + 2^13) / 2^14);  y = inverse_table[clamp(m - 2^15 - 2^16, -32768, 32767)]",
+    "out[r, c] = clamp(floor((e[c] y + 2^(30 - h)) / 2^(31 - h)), 0, 32767)",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Softmax(MachineOp):
-    """out[r, :] = softmax(in[r, :]), codes of element_type, integers only. Input: scale input_multiplier 2**(-input_shift - 26),
-    any zero point. Output: of 8 bits scale 1/256 and the least code for 0, as TFLite's SOFTMAX, rows of at most 4,095; of 16 bits
-    scale 1/32768 and zero point 0, as its SOFTMAX of int16.
-    """
+    """Softmax of rows, integers only, as TFLite's SOFTMAX of 8 or 16 bits."""
 
     NAME = _NAME
     ENGINE = "vector"
@@ -69,6 +96,34 @@ class Softmax(MachineOp):
     input_base: int = operand_base_of("input_address")
     output_base: int = operand_base_of("output_address")
     element_type: int = code_type()
+
+    @classmethod
+    def meaning(cls, chip: Chip) -> Iterator[str]:
+        place = scaled("c", "element_type", chip)
+        yield "The softmax of each row, in integers, for 0 <= r < rows, 0 <= c < columns:"
+        yield formula(
+            f"in[r, c] lies at   input_address + r input_row_stride + {place}",
+            f"out[r, c] lies at  output_address + r output_row_stride + {place}",
+            "the input's scale is input_multiplier 2^(-input_shift - 26), of 24 significant bits; any zero point",
+        )
+        yield (
+            "M, S are input_multiplier and input_shift with bit 30 of M set (M doubled as often as needed, S one more each "
+            "time). With"
+        )
+        yield formula(*_HELPERS)
+        if any(codes.bits == 8 for codes in chip.code_types):
+            yield f"codes of 8 bits, rows of at most {MOST_COLUMNS_OF_BYTES:,}; out has scale 1/256, and its least code for 0:"
+            yield formula(*_OF_BYTES)
+        if any(codes.bits == 16 for codes in chip.code_types):
+            yield (
+                "Codes of 16 bits; out has scale 1/32768 and zero point 0; `table` is read as in [Tables](#tables), form tflite:"
+            )
+            yield formula(*_OF_16_BITS)
+            for name, entries in zip(("exp_table", "inverse_table"), softmax16_tables()):
+                rows = [" ".join(map(str, entries[at : at + 19].tolist())) for at in range(0, entries.size, 19)]
+                yield formula(f"{name}, 513 entries:", *rows)
+
+        yield from based(cls.based(), chip, operands=True)
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:

@@ -10,6 +10,7 @@ from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
 from toolchain.machine.codes import code_bytes, table_bytes
 from toolchain.machine.granules import extent_of
+from toolchain.machine.meaning import based, formula, lies
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.window import broken_table, read_of
 from toolchain.machine.parameters.addresses import block_address, operand_address, operand_base_of, operand_stride, surface_stride
@@ -82,9 +83,7 @@ def lacking(function: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Table(MachineOp):
-    """out[y, x, c] = table[in[y, x, c]]; codes of element_type, as are the entries: 256 of 8 bits, that for the least code
-    first, or 513 of 16. function: what the table holds, on machines that have rates for single functions; it changes no value.
-    """
+    """A function of one tensor, by a table."""
 
     NAME = "table"
     ENGINE = "vector"
@@ -107,6 +106,25 @@ class Table(MachineOp):
     element_type: int = code_type()
     input_surface_stride: int = surface_stride("input")
     output_surface_stride: int = surface_stride("output")
+
+    @classmethod
+    def meaning(cls, chip: Chip) -> Iterator[str]:
+        yield "A function of each code, for 0 <= y < height, 0 <= x < width, 0 <= c < channels:"
+        yield formula(
+            "out[y, x, c] = table[in[y, x, c]]",
+            lies("in", "y, x, c", "input_address", chip, "element_type"),
+            lies("out", "y, x, c", "output_address", chip, "element_type"),
+        )
+        yield (
+            "The table lies at table_address; how it is read: [Tables](#tables). The result may lie exactly where the input lies."
+        )
+        if cls.need("function", chip).high:
+            rated = [
+                f"{TABLE_FUNCTIONS[n].value} {n}"
+                for n in sorted(chip.functions & {*TABLE_FUNCTIONS}, key=TABLE_FUNCTIONS.__getitem__)
+            ]
+            yield f"`function` says what the table holds ({', '.join(rated)}); the time hangs on it, no value does."
+        yield from based(cls.based(), chip, operands=True)
 
     @classmethod
     def needed(cls, chip: Chip) -> str | None:

@@ -14,7 +14,9 @@ from toolchain.machine.codes import by_type, code_bytes, table_bytes
 from toolchain.machine.columns import Whole, is_column, where
 from toolchain.machine.granules import extent_of, held_channels
 from toolchain.machine.layout import parameter_bytes
+from toolchain.machine.meaning import formula, has, lies, sums_in_memory, sums_kept
 from toolchain.machine.operation import MachineOp
+from toolchain.machine.operations.addend import WithAddend
 from toolchain.machine.parameters.addresses import block_address, operand_address, operand_stride, parameter_address
 from toolchain.machine.parameters.codes import code, zero_point
 from toolchain.machine.parameters.description import Limit
@@ -47,12 +49,7 @@ def _grid(rows: Runs, row_stride: int, columns: Runs, column_stride: int) -> tup
 
 @dataclass(frozen=True, slots=True)
 class WindowOp(MachineOp):
-    """Base of what slides a window over a feature map: output (y, x) sees rows y sh + ky dh - pad_top of the input and
-    columns x sw + kx dw - pad_left.
-    On machines with granules of G channels, channel c of a pixel lies (c / G) surface_stride + (c % G) elements behind its first
-    one where an operand's surface stride is not 0. Whole granules are read and written: what lies behind the last channel
-    changes nothing, and is written as 0.
-    """
+    """Base of what slides a window over a feature map."""
 
     ABSTRACT: ClassVar[bool] = True
     input_address: int = operand_address("input")
@@ -77,6 +74,23 @@ class WindowOp(MachineOp):
     output_zero_point: int = on_the_way_out(zero_point("output_type"))
     clamp_low: int = on_the_way_out(code("output_type"))
     clamp_high: int = on_the_way_out(code("output_type"))
+
+    @classmethod
+    def seen(cls, channels: str, padding: str, chip: Chip) -> Iterator[str]:
+        """What a window sees. channels: the parameter that counts those of the input; padding: what it reads as."""
+        yield "The window's element (ky, kx) at output row y, column x sees the input at"
+        yield formula("iy = y stride_height + ky dilation_height - pad_top", "ix = x stride_width + kx dilation_width - pad_left")
+        yield (
+            "for 0 <= y < output_height, 0 <= x < output_width, 0 <= ky < kernel_height, 0 <= kx < kernel_width. Where iy < "
+            f"0, iy >= input_height, ix < 0 or ix >= input_width it sees padding: no memory is read, and {padding}. Padding "
+            "below and on the right has no parameters: it is what windows reach beyond input_height and input_width. A window "
+            "may lie on padding alone, and input_height or input_width may be 0. Rows and columns that no window reaches are "
+            "not read."
+        )
+        yield formula(
+            lies("in", "iy, ix, i", "input_address", chip, "input_type") + f",  0 <= i < {channels}",
+            lies("out", "y, x, o", "output_address", chip, "output_type"),
+        )
 
     def code_types(self) -> tuple[Whole, Whole]:
         """Numbers of the types of its input and its output."""
@@ -147,18 +161,7 @@ class WindowOp(MachineOp):
 
 @dataclass(frozen=True, slots=True)
 class WeightedWindowOp(WindowOp):
-    """Base of the windows that the array multiplies with weights, into its accumulators and out of them.
-
-    `accumulate` = 1 adds to the accumulators left by the previous mac operation (same output shape), 0 starts from zero.
-    `emit` = 0 leaves the sums in the accumulators. `emit` = 1 writes, per output channel o with the parameter entry
-    (bias int64, multiplier int32, shift int32; 16 bytes, little-endian, at parameter_address + 16 o):
-        q = clamp(requantize(acc + bias, multiplier, shift) + output_zero_point, clamp_low, clamp_high)
-    then, when `use_table`, q = table[q].
-    Weights: of `weight_type`, int4 packed two a byte, low nibble first; the whole block contiguous at weight_address. An operand
-    lies in the memory that the array names for it.
-    Where the array's accumulators are a memory, the sums lie there from sums_address on, [y, x, o] without gaps, a word each;
-    `emit` is 0, and the operation emit takes them out.
-    """
+    """Base of the windows that the array multiplies with weights, into its accumulators and out of them."""
 
     ABSTRACT: ClassVar[bool] = True
     ENGINE = "mac_array"
@@ -168,6 +171,33 @@ class WeightedWindowOp(WindowOp):
     emit: int = on_the_way_out(flag())
     use_table: int = post_flag("table")
     table_address: int = only_with("table", block_address("parameters"))
+
+    @classmethod
+    def finished(cls, chip: Chip) -> Iterator[str]:
+        """From sums to results: chains of operations, then the way out."""
+        yield from sums_kept("output_height, output_width, output channels", chip)
+        if sums_in_memory(chip):
+            return
+        entry = chip.layout.parameters
+        steps = [
+            "a = wrap(sum[y, x, o] + bias[o])                                    to the accumulators' width",
+            "q = requantize(a, multiplier[o], shift[o], output_zero_point, clamp_low, clamp_high)",
+        ]
+        if has(cls.need("use_table", chip).high):
+            steps.append("where use_table = 1:  q = table[q], the table at table_address")
+        if issubclass(cls, WithAddend):
+            steps += cls.added(chip)
+        steps.append("out[y, x, o] = q")
+        yield "Results, in this order, for each output pixel and channel:"
+        yield formula(*steps)
+        yield (
+            f"bias[o], multiplier[o] and shift[o] are entry o of the parameters: {entry.size_bytes} bytes from "
+            f"parameter_address + {entry.size_bytes} o on ([Layout of constants](#layout-of-constants)). wrap and requantize: "
+            "[Arithmetic](#arithmetic). The clamp is where a Relu is made: there is no other activation function unless a "
+            "table is named."
+        )
+        if issubclass(cls, WithAddend) and cls.added(chip):
+            yield formula(lies("addend", "y, x, o", "addend_address", chip, "addend_type"))
 
     def outputs(self) -> Whole:
         """Output channels."""

@@ -102,6 +102,12 @@ def padded(bench: Bench, kind: PoolKind) -> None:
     _pool(bench, kind, (1, 2), (3, 3), pad=(2, 2), output=(4, 6))
 
 
+def passed_over(bench: Bench, kind: PoolKind) -> None:
+    """The input has rows and columns that no window reaches, as many as its size can say."""
+    more: dict[str, Any] = {name: Pool.need(name, bench.chip).high for name in ("input_height", "input_width")}
+    _pool(bench, kind, (3, 4), (2, 2), pad=(0, 0), output=(2, 3), **more)
+
+
 def whole(bench: Bench, kind: PoolKind) -> None:
     """One window over all of a larger input."""
     limit = bench.chip.limits.pool.max_kernel or (16, 16)
@@ -139,7 +145,7 @@ def rounding(bench: Bench, kind: PoolKind, shift: int) -> None:
 def _cases(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:
     for kind in PoolKind:
         name = f"{kind.name.lower()}_"
-        for draw in (plain, at_end, single, largest_strides, tall, wide, strided, padded, whole):
+        for draw in (plain, at_end, single, largest_strides, tall, wide, strided, padded, passed_over, whole):
             yield name + draw.__name__, partial(draw, kind=kind)
         for clamp in CLAMPS:
             yield f"{name}clamped_{clamp}", partial(clamped, kind=kind, name=clamp)

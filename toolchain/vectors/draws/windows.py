@@ -137,8 +137,9 @@ def only_padding(bench: Bench, operation: Any) -> None:
 
 
 def passed_over(bench: Bench, operation: Any) -> None:
-    """The input has rows and columns that no window reaches."""
-    window(bench, operation, Window((6, 7), kernel=(2, 2), pad=(0, 0), output=(2, 3)))
+    """The input has rows and columns that no window reaches, as many as its size can say."""
+    more = {name: operation.need(name, bench.chip).high for name in ("input_height", "input_width")}
+    window(bench, operation, Window((3, 4), kernel=(2, 2), pad=(0, 0), output=(2, 3), more=more))
 
 
 def partial_folds(bench: Bench, operation: Any) -> None:

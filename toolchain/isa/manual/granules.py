@@ -6,30 +6,30 @@ from collections.abc import Iterator
 
 from toolchain.hw import Chip
 from toolchain.hw.layout import FeatureMaps
+from toolchain.machine.meaning import formula
 from toolchain.machine.tensors import laid, laid_bytes
 
 
-def feature_maps(chip: Chip) -> Iterator[str]:
+def granules(chip: Chip) -> Iterator[str]:
     """Nothing of a machine whose channels lie together."""
     maps = chip.layout.feature_maps
     if maps is None:
         return
     granule, item_bytes = maps.granule, chip.code_types[0].size_bytes
     outer = "channels / {0}, rows, columns" if maps.order == "surface" else "rows, channels / {0}, columns"
-    yield "## Feature maps"
-    yield ""
-    where = f"address + (c / {granule}) surface_stride + y row_stride + x column_stride + (c % {granule}) bytes"
-    yield f"{granule} channels of a pixel lie together, a granule; granules by {outer.format(granule)}. The last granule of a"
-    yield "pixel is whole: what lies behind the last channel is no code, and is read and written like others."
-    yield "Of an operand whose surface stride is not 0, channel c of row y and column x lies at"
-    yield f"{where}, bytes: of one code;"
-    yield "of one whose surface stride is 0, as of matrices, all channels of a pixel lie together."
-    yield ""
+    yield (
+        f"**Granules.** {granule} channels of a pixel lie together, a granule; granules of a map by {outer.format(granule)}. The last "
+        "granule of a pixel is whole: what lies behind the last channel is no code; it is read and changes nothing, and is written as 0. "
+        "In formulas channel(c, s) is where channel c of a pixel lies behind its first one, s the operand's surface stride; of s = 0, "
+        "as of matrices, all channels of a pixel lie together:"
+    )
+    yield formula(
+        "channel(c, s) = c size                                             where s = 0",
+        f"              = floor(c / {granule}) s + (c mod {granule}) size            elsewhere; size: bytes of a code",
+    )
     shape = (1, 2, 3, granule + granule // 4)
     yield f"For example 2 rows of 3 columns of {shape[3]} channels, by the first byte of each granule:"
-    yield ""
-    yield from _drawn(shape, item_bytes, maps)
-    yield ""
+    yield formula(*_drawn(shape, item_bytes, maps))
 
 
 def _drawn(shape: tuple[int, int, int, int], item_bytes: int, maps: FeatureMaps) -> Iterator[str]:

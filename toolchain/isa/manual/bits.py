@@ -1,0 +1,27 @@
+"""How manuals write bits and values of fields."""
+
+from __future__ import annotations
+
+from toolchain.isa.plan import BitField
+
+
+def bits_text(bits: tuple[int, int]) -> str:
+    """`7:0`, or `3` of one bit."""
+    return f"{bits[0]}:{bits[1]}" if bits[0] != bits[1] else f"{bits[0]}"
+
+
+def bits_named(bits: tuple[int, int]) -> str:
+    """`bits 7:0`, or `bit 3`."""
+    return f"{'bits' if bits[0] != bits[1] else 'bit'} {bits_text(bits)}"
+
+
+def value_text(s: BitField) -> str:
+    """What a field's value is of what is stored."""
+    text = "signed" if s.signed else "stored"
+    text += f" * {s.step}" if s.step != 1 else ""
+    return f"{text} {'+' if s.bias > 0 else '-'} {abs(s.bias)}" if s.bias else text
+
+
+def place_text(s: BitField) -> str:
+    """Where a field lies."""
+    return bits_text((s.low + s.width - 1, s.low)) + (f" of {s.register}" if s.register else "")

@@ -1,0 +1,69 @@
+"""The sections of a machine's parts: memories, engines, how these are ordered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from toolchain.hw import Chip, write_bytes
+from toolchain.hw.units import Unit
+from toolchain.isa.machine import Machine
+from toolchain.isa.manual.figures import Blocks, Figure
+
+
+def parts(machine: Machine) -> Iterator[str | Figure]:
+    chip = machine.chip
+    yield "## Parts"
+    units = tuple((unit.name, f"queue of {unit.spec.queue_depth}", tuple(sorted(unit.reach))) for unit in chip.units)
+    yield Blocks(
+        "Engines with their queues, and the memories that they reach.", units, tuple(space.name for space in chip.spaces)
+    )
+    yield "## Memories"
+    rows = ["| code | memory | bytes | addresses |", "|---|---|---|---|"]
+    for code, space in enumerate(chip.spaces):
+        rows.append(
+            f"| {code} | {space.name} | {space.memory.size:,} ({write_bytes(space.memory.size)}) | 0 to "
+            f"{space.memory.size - 1:#x} |"
+        )
+    yield "\n".join(rows)
+    yield (
+        "Addresses count bytes; numbers of several bytes lie least significant byte first, at any address. Parameters that "
+        "name a memory hold its code. The DRAM is given with constants and inputs in place; what other memories hold at the "
+        "start is not known, and no program reads a byte that was not written. Each operand of an operation lies in the "
+        "memory that its engine names for it:"
+    )
+    yield "\n".join(f"- {_held(unit, chip)}" for unit in chip.units)
+
+
+def _held(unit: Unit, chip: Chip) -> str:
+    if not unit.roles:
+        return f"{unit.name} moves between {', '.join(chip.spaces[i].name for i in sorted(unit.reach))}"
+    by_space: dict[int, list[str]] = {}
+    for role, space in unit.roles.items():
+        by_space.setdefault(space, []).append(role)
+    return f"{unit.name}: " + "; ".join(f"{', '.join(roles)} in {chip.spaces[space].name}" for space, roles in by_space.items())
+
+
+def engines(machine: Machine) -> Iterator[str | Figure]:
+    chip = machine.chip
+    yield "## Engines and semaphores"
+    yield f"Engines by their numbers: {', '.join(f'{unit.queue} {unit.name}' for unit in chip.units)}."
+    yield (
+        "The front end takes operations in the order of the program and puts each into the queue of its engine; where that is "
+        "full, it stops until there is room. Each engine runs its queue in order, one operation after the other, beside the "
+        "others. Signals and waits stand in queues like any operation."
+    )
+    yield (
+        f"There are {chip.sync.semaphores} semaphores, numbered from 0. Each is a counter from 0 to {chip.sync.max_count}, 0 "
+        "when a program starts. `signal` adds one when everything before it in its queue has ended; `wait` holds its queue "
+        "until the count is at least 1 and then takes one. Nothing else orders engines: not the order of the program, and not "
+        "time."
+    )
+    yield (
+        "What a program promises, so that its results do not hang on how fast anything is:\n\n- Of two operations on "
+        "different engines that touch the same byte, one of them writing, one is ordered before the other by a chain of "
+        "signals and waits.\n- Each semaphore is signalled by one engine and waited for by one. The k-th wait takes the k-th "
+        f"signal. No count passes {chip.sync.max_count}, and all are 0 at the end.\n- It never waits for a signal that cannot "
+        "come: run one by one, in the order of the program, with every wait passing, the operations give the same memories. A "
+        "model of this machine may run them so.\n- No byte is read that was never written, and nothing outside of a memory is "
+        "touched. Results lie over an operand of the same operation only where that is said."
+    )

@@ -1,0 +1,112 @@
+"""The section of timing: the terms of which cycles are made, with the machine's own numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from toolchain.hw import Chip
+from toolchain.hw.engines import MacArray
+from toolchain.hw.units import Unit
+from toolchain.isa.machine import Machine
+from toolchain.isa.manual.figures import Figure
+from toolchain.machine.meaning import formula
+
+
+def timing(machine: Machine) -> Iterator[str | Figure]:
+    chip = machine.chip
+    yield "## Timing"
+    yield (
+        "Results do not hang on time; what follows is what the toolchain counts, and what vectors and reports call cycles. "
+        f"Cycle 0 is the first in which the front end reads a word. It takes {chip.isa.word_cycles:g} cycles for each word, "
+        "and stops at a full queue; a queue holds operations that wait beside the one that runs. An operation begins when its "
+        "engine is free and it has been dispatched. A wait and a signal take no time; a wait is over when its signal is."
+    )
+    yield (
+        "An operation lasts until its engine has computed and every memory that it touches has served it: first the engine's "
+        "issue cycles and the latencies of the memories that it reads and writes, then its computing cycles and, beside them, "
+        "the bytes that it moves over the bandwidth of each memory. A memory's ports serve operations one after another, in "
+        "an order that the program fixes; who needs less than the bandwidth leaves the rest to the next."
+    )
+    rows = ["| memory | bytes a cycle read | written | latency read | write | bursts | ports |", "|---|---|---|---|---|---|---|"]
+    for space in chip.spaces:
+        m = space.memory
+        ports = "one for both" if m.shared_ports else "one each"
+        rates = f"{m.read_bytes_per_cycle:g} | {m.write_bytes_per_cycle:g} | {m.latency_cycles} | {m.write_latency_cycles}"
+        rows.append(f"| {space.name} | {rates} | {m.burst_bytes} | {ports} |")
+    yield "\n".join(rows)
+    yield "Each contiguous run that a DMA operation moves is charged the whole bursts of a memory that it touches."
+    for unit in {u.engine: u for u in chip.units}.values():
+        yield from _array(unit) if unit.kind == "mac_array" else _vector(unit) if unit.kind == "vector" else _dma(unit, chip)
+    yield _ends()
+
+
+def _array(unit: Unit) -> Iterator[str]:
+    mac = unit.array
+    yield (
+        f"**{unit.engine}**: {mac.rows} rows, {mac.columns} columns, depth {mac.depth}; issue {mac.issue_cycles}. With P "
+        "output pixels, K products a pixel and channel, M output channels, a product takes F (steps + E) cycles:"
+    )
+    depth = "K" if mac.depth == 1 else f"ceil(K / {mac.depth})"
+    r, c = mac.rows, mac.columns
+    known = {
+        "os": f"F = ceil(P / {r}) ceil(M / {c}),  steps = {depth},  E = {r + c - 2}",
+        "ws": f"F = ceil({depth} / {r}) ceil(M / {c}),  steps = P,  E = {2 * r + c - 2}",
+        "is": f"F = ceil({depth} / {r}) ceil(P / {c}),  steps = M,  E = {2 * r + c - 2}",
+    }
+    yield formula(*(f"{number} {flow}:  {known[flow]}" for number, flow in enumerate(mac.dataflows)))
+    if mac.folds_overlap:
+        yield f"Folds overlap: E is paid once; a fold of ws or is takes at least {r} cycles but for the last."
+    rates = ", ".join(f"{t.activation} by {t.weight} {t.rate:g}" for t in mac.types)
+    yield f"Steps are over the rate of the operands' types: {rates}. {_depthwise(mac)}"
+    yield (
+        "Bytes that an operation moves: inputs that its windows reach once for each ceil(M / C) (os, ws) or once (is), C its "
+        f"columns; weights once (ws), once for each ceil(P / C) (is), or once for each ceil(P / {mac.rows * _sums(mac)}) (os); "
+        "parameters, a table, an addend and results once each."
+    )
+    if mac.groups is not None:
+        yield (
+            "Weights in groups of G are ceil(K / G) products of G one behind the other, whose folds take "
+            f"{mac.groups.fold_cycles} more each."
+        )
+
+
+def _sums(mac: MacArray) -> int:
+    """Accumulators an element of the array."""
+    return max(1, mac.accumulators.entries // (mac.rows * mac.columns))
+
+
+def _depthwise(mac: MacArray) -> str:
+    said = {
+        "column": "as one product of M = 1 and K = taps for each channel, one behind the other",
+        "diagonal": (
+            f"{mac.columns} channels at once: os as a product of K = taps and M = channels; ws and is with F = ceil(taps / "
+            f"depth) ceil(channels / {mac.columns}), steps P"
+        ),
+        "none": "not at all",
+    }
+    return "A depthwise operation runs " + "; or ".join(said[mode] for mode in mac.depthwise_modes) + "."
+
+
+def _vector(unit: Unit) -> Iterator[str]:
+    engine = unit.vector
+    yield (
+        f"**{unit.engine}**: startup + ceil(elements / lanes) cycles, a pool that many for each element of its window; issue "
+        f"{engine.issue_cycles}."
+    )
+    rows = ["| function | lanes | startup |", "|---|---|---|"]
+    for name, rate in engine.functions.items():
+        more = "".join(f", {codes} {lanes}" for codes, lanes in (rate.type_lanes or {}).items())
+        rows.append(f"| {name} | {rate.lanes}{more} | {rate.startup} |")
+    yield "\n".join(rows)
+
+
+def _dma(unit: Unit, chip: Chip) -> Iterator[str]:
+    channels = len([u for u in chip.units if u.engine == unit.engine])
+    yield (
+        f"**{unit.engine}**: {channels} channel{'s' if channels > 1 else ''}, each with a queue; ceil(bytes / "
+        f"{unit.dma.bytes_per_cycle:g}) cycles, issue {unit.dma.issue_cycles}."
+    )
+
+
+def _ends() -> str:
+    return "A program's cycles are those at which its last operation ends."
