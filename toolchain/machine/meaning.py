@@ -34,7 +34,7 @@ def lies(name: str, indices: str, address: str, chip: Chip, kind: str, stride: s
     stem = address.removesuffix("_address")
     last = f"{c} {stride}" if stride else scaled(c, kind, chip)
     if chip.layout.feature_maps is not None:
-        last = f"channel({c}, {stem}_surface_stride)"
+        last = f"channel({c}, {stem}_surface_stride)" + (f", 0 where {stride} is 0" if stride else "")
     return f"{name}[{indices}] lies at  {address} + {y} {stem}_row_stride + {x} {stem}_column_stride + {last}"
 
 

@@ -18,10 +18,10 @@ def granules(chip: Chip) -> Iterator[str]:
     granule, item_bytes = maps.granule, chip.code_types[0].size_bytes
     outer = "channels / {0}, rows, columns" if maps.order == "surface" else "rows, channels / {0}, columns"
     yield (
-        f"**Granules.** {granule} channels of a pixel lie together, a granule; granules of a map by {outer.format(granule)}. The last "
-        "granule of a pixel is whole: what lies behind the last channel is no code; it is read and changes nothing, and is written as 0. "
-        "In formulas channel(c, s) is where channel c of a pixel lies behind its first one, s the operand's surface stride; of s = 0, "
-        "as of matrices, all channels of a pixel lie together:"
+        f"**Granules.** {granule} channels of a pixel lie together, a granule; granules of a map by {outer.format(granule)}. "
+        "The last granule of a pixel is whole: what lies behind the last channel is no code; it is read and changes nothing, "
+        "and is written as 0. In formulas channel(c, s) is where channel c of a pixel lies behind its first one, s the "
+        "operand's surface stride; of s = 0, as of matrices, all channels of a pixel lie together:"
     )
     yield formula(
         "channel(c, s) = c size                                             where s = 0",
