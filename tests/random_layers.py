@@ -76,7 +76,7 @@ def _choice(net: Network) -> None:
         truth, above = _truth(net, a, b)
         net.add(kind, [truth, a, b] if above else [truth, b, a], shape)
     elif net.opset >= 9 and kind == "Mul":
-        number = net.add("Cast", [net.truth("Greater", [a, net.floats(0.0)])], shape, to=1)
+        number = net.add("Cast", [net.inner("Greater", [a, net.floats(0.0)])], shape, to=1)
         net.add("Mul", [number, a], shape)
 
 
@@ -86,14 +86,28 @@ def _truth(net: Network, a: str, b: str) -> tuple[str, bool]:
     kinds = ("Greater", "Less", "GreaterOrEqual", "LessOrEqual") if later else ("Greater", "Less")
     kind = net.choose(*kinds)
     operands, above = ([b, a], False) if net.draw(st.booleans()) else ([a, b], True)
-    truth, above = net.truth(kind, operands), above == kind.startswith("Greater")
+    truth, above = net.inner(kind, operands), above == kind.startswith("Greater")
     logic = net.choose("", "", "Not", "And", "Or", "Xor")
     if logic == "Not":
-        return net.truth("Not", [truth]), not above
+        return net.inner("Not", [truth]), not above
     if logic:
-        equal = net.truth("Equal", [a, b])  # there either is right
-        truth = net.truth(logic, [truth, net.truth("Not", [equal]) if logic == "And" else equal])
+        equal = net.inner("Equal", [a, b])  # there either is right
+        truth = net.inner(logic, [truth, net.inner("Not", [equal]) if logic == "And" else equal])
     return truth, above
+
+
+def _position(net: Network) -> None:
+    """The largest, found by where it is: of equal ones any would do."""
+    x = net.pick()
+    shape = net.shapes[x]
+    if net.opset < 13 or not shape or shape[-1] > 100:
+        return
+    place = net.inner("ArgMax", [x], axis=len(shape) - 1, select_last_index=net.number(0, 1))
+    there = net.inner("Equal", [place, net.integers(list(range(shape[-1])))])
+    kept = net.inner("Where", [there, x, net.floats(-1.0)])
+    net.shapes[kept] = shape
+    net.reduce("ReduceMax", kept, [len(shape) - 1], 1)
+    del net.shapes[kept]
 
 
 def _channel_scale(net: Network) -> None:
@@ -279,6 +293,7 @@ LAYERS = (
         _binary,
         _choice,
         _choice,
+        _position,
         _channel_scale,
         _prelu,
         _pool,

@@ -62,8 +62,8 @@ class Network:
         self.shapes.update(outputs)
         return next(iter(outputs))
 
-    def truth(self, kind: str, inputs: Sequence[str], **attributes: Any) -> str:
-        """A bool tensor, which no other layer picks."""
+    def inner(self, kind: str, inputs: Sequence[str], **attributes: Any) -> str:
+        """A tensor that no other layer picks: of bools or whole numbers, or one that is another for the least difference."""
         name = f"t{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, inputs, [name], f"n{len(self.nodes)}_{kind}", **attributes))
         return name

@@ -234,3 +234,88 @@ def test_wide_and_fine_tensors_are_compared_with_coarse_ones() -> None:
             clear = np.abs(sample["x"]) > 0.02
             assert (y == (sample["x"] < 0))[clear].all()
             assert np.abs(v - np.where(sample["x"] < 0, sample["x"] + sample["z"], sample["z"])).max() < 0.03
+
+
+ARGUMENTS = [  # shape, axis, keepdims
+    ((2, 9, 6, 5), 1, 1),
+    ((2, 9, 6, 5), 1, 0),
+    ((2, 9, 6, 5), 2, 0),
+    ((4, 30), -1, 1),
+    ((30, 4), 0, 0),
+    ((7,), 0, 0),
+    ((2, 1, 3), 1, 1),
+]
+
+
+@pytest.mark.parametrize("kind", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("name", [m for m in MACHINES if m != "no broadcasts"])
+def test_positions_are_those_of_the_codes(name: str, kind: str) -> None:
+    """Of equal ones the first, or the last where that is asked for."""
+    rng = np.random.default_rng(11)
+    for shape, axis, kept in ARGUMENTS:
+        for last in (0, 1):
+            there = np.argmax(np.zeros(shape), axis)
+            text = f"(float{list(shape)} x) => (int64{list(np.expand_dims(there, axis).shape if kept else there.shape) or ''} y)"
+            text += f" {{ y = {kind}<axis = {axis}, keepdims = {kept}, select_last_index = {last}>(x) }}"
+            samples = [{"x": draw(rng, shape, -0.6, 1.3, 0.25)} for _ in range(2)]
+            build = built(text, samples, machine_of(name))
+            for sample in samples:
+                (y,), real, _ = ran(build, sample)
+                x = real["x"] if kind == "ArgMax" else -real["x"]
+                places = shape[axis] - 1 - np.argmax(np.flip(x, axis), axis) if last else np.argmax(x, axis)
+                assert y.dtype == np.int64 and (y == (np.expand_dims(places, axis) if kept else places)).all()
+
+
+@pytest.mark.parametrize(("name", "most"), [("edge16", 256), ("ws8_pow2", 128), ("uint8", 256), ("transformer64", 4000)])
+def test_positions_end_where_codes_end(name: str, most: int) -> None:
+    rng = np.random.default_rng(12)
+    for length in (most, most + 1):
+        samples = [{"x": rng.permutation(length * 3).reshape(3, length).astype(np.float32)} for _ in range(3)]
+        for sample, place in zip(samples, (0, length // 2, length - 1)):
+            sample["x"][:, place] = 4 * length
+        text = f"(float[3,{length}] x) => (int64[3,1] y) {{ y = ArgMax<axis = 1>(x) }}"
+        build = built(text, samples, machine_of(name))
+        on_chip = length <= most or name == "transformer64"
+        assert [type(s).__name__ for s in build.container.segments] == (["Region"] if on_chip else ["Island"])
+        if not on_chip:
+            ((_, _, reason),) = build.container.fallbacks
+            held = ", ".join(machine_of(name).chip.operand_types)
+            keys = "numerics.activation, more_activations"
+            assert reason == f"positions 0 to {length - 1}, more than codes of {held} hold ({keys})"
+        session = Session(build.container, backend="reference")
+        for sample, place in zip(samples, (0, length // 2, length - 1)):
+            assert (session.run(None, sample)[0] == place).all()
+
+
+@pytest.mark.parametrize("name", [m for m in MACHINES if m != "no broadcasts"])
+def test_positions_go_on_as_whole_numbers(name: str) -> None:
+    """Through moves and comparisons, and as real numbers."""
+    text = """(float[6,20] x) => (float[6] f, bool[6,20] e, bool[20,6] l, bool[6] b, int32[1,6] i) {
+        a = ArgMax<axis = 1>(x) s = int64[1] {6} r = Reshape(a, s) f = Cast<to = 1>(r) b = Cast<to = 9>(r)
+        p = int64[20] {0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19} e = Equal(a, p)
+        t = Transpose<perm = [1,0]>(a) q = int64[20,1] {-5,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,300} l = Less(t, q)
+        i = Cast<to = 6>(t) }"""
+    rng = np.random.default_rng(13)
+    samples = [{"x": draw(rng, (6, 20), -0.6, 1.3)} for _ in range(3)]
+    samples[0]["x"][0, 0] = 2
+    build = built(text, samples, machine_of(name))
+    for sample in samples:
+        (f, e, less, b, i), real, _ = ran(build, sample)
+        a = np.argmax(real["x"], 1)
+        assert (f == a).all() and (e == (a[:, None] == np.arange(20))).all() and (b == (a != 0)).all()
+        assert (less == (a < np.array([-5, *range(1, 19), 300])[:, None])).all()
+        assert i.dtype == np.int32 and (i == a).all()
+
+
+def test_positions_need_broadcasts() -> None:
+    samples = [{"x": draw(np.random.default_rng(14), (3, 8), -1, 1)}]
+    text = "(float[3,8] x) => (int64[3,1] y) { y = ArgMax<axis = 1>(x) }"
+    ((_, _, reason),) = built(text, samples, machine_of("no broadcasts")).container.fallbacks
+    assert reason == "each element is compared with the largest of all, which needs limits.elementwise.broadcast: true"
+
+
+def test_whole_numbers_of_the_host_stay_there() -> None:
+    samples = [{"x": np.arange(4)}]
+    build = built("(int64[4] x) => (bool[4] y) { c = int64 {2} y = Less(x, c) }", samples, machine_of("edge16"))
+    ((_, _, reason),) = build.container.fallbacks
+    assert reason == "tensor x is int64, and nothing of the chip makes it, from which its largest number were known"

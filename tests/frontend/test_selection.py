@@ -152,8 +152,15 @@ WHOLE = "tensor a is int32, not float32"
             "no operator of the chip computes CumSum",
         ),
         ("(float[1,3,4,4] a, float z) => (float[p,q,r,s] y) { y = Mod<fmod = 1>(a, z) }", "no operator of the chip computes Mod"),
-        ("(float[3,4] a, int32[3,4] z) => (bool[p,q] y) { y = Less(z, z) }", "tensor z is int32, not float32 or bool"),
-        ("(float[3,4] a) => (int64[p,q] y) { y = Cast<to = 7>(a) }", "tensor y is int64, not float32 or bool"),
+        (
+            "(float[3,4] a, int32[3,4] z) => (bool[p,q] y) { y = Less(z, z) }",
+            "tensor z is int32, and nothing of the chip makes it, from which its largest number were known",
+        ),
+        ("(float[3,4] a, int8[3,4] z) => (bool[p,q] y) { y = Less(z, z) }", "tensor z is int8, not float32 or bool"),
+        (
+            "(float[3,4] a) => (int64[p,q] y) { y = Cast<to = 7>(a) }",
+            "a cast from float32 to int64: a real number loses its fraction, which no operation of the chip does",
+        ),
     ],
 )
 def test_the_type_is_the_reason_only_where_another_would_help(graph: str, reason: str, tmp_path: Path) -> None:

@@ -53,6 +53,16 @@ CASES = (
     Case("clip by one that is computed", "x 3,40; z", "y = Clip(x, z)"),
     Case("clip from above by what is computed", "x 3,40; q", "l = float {-0.2} y = Clip(x, l, q)"),
     Case("max and min of a constant", "x 3,40; k 40", "a = Max(x, k) s = float {0.1} b = Add(k, s) y = Min(b, a)"),
+    *(
+        Case(f"{kind} as a number", "x 3,20; z 3,1", f"a = {kind}<axis = 1>(x) f = Cast<to = 1>(a) y = Mul(f, z)")
+        for kind in ("ArgMax", "ArgMin")
+    ),
+    Case(
+        "the last of the largest channels",
+        "x 1,5,4,4",
+        "a = ArgMax<axis = 1, select_last_index = 1>(x) i = int64[5,1,1] {0,1,2,3,4} e = Equal(a, i) o = float {0} "
+        "y = Where(e, x, o)",
+    ),
     Case(
         "scores masked by a choice",
         "x 4,9; z 4,9",

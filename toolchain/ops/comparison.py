@@ -15,7 +15,7 @@ from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.ops.elementwise import laid_out
-from toolchain.ops.exact import FINE, TRUTH, Coded, CodeSteps
+from toolchain.ops.exact import FINE, TRUTH, Coded, CodeSteps, counting, counts_to
 from toolchain.ops.kit.operator import Array, FloatOp, QuantScope
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
@@ -160,10 +160,18 @@ class Never(FloatOp):
 
 @dataclass(frozen=True)
 class Number(FloatOp):
-    """y = 1 where x, else 0: a bool as a real number, at a scale where a function's table has an entry for both."""
+    """y = x as a real number, of a bool or a whole number up to `most`: in ones, or, where a function's table is interpolated, in
+    the finest steps of two that hold them, so that it has entries for them."""
+
+    most: int
+    symmetric: bool
 
     def own_scale(self, codes: CodeType) -> Quant:
-        return Quant(2.0**-14, 0) if codes.interpolates else TRUTH
+        if codes.interpolates:
+            return Quant(2.0 ** -int(np.log2(codes.high / self.most)), 0)
+        steps = self.most / counts_to(codes, self.symmetric)
+        scale = 2.0 ** np.ceil(np.log2(steps)) if steps > 1 else 1.0
+        return Quant(float(scale), counting(codes, int(np.ceil(self.most / scale))).zero_point)
 
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         return lacking(("rescale",), node, graph, chip)
@@ -221,25 +229,31 @@ def _cast(scope: Scope) -> None:
     x, y = scope.node.inputs[0], scope.node.outputs[0]
     before, after = (scope.graph.types[n].dtype for n in (x, y))
     read, layout = operands(scope, (x,))
-    if (before, after) == ("bool", "float32"):
-        return scope.emit(Number(), read, layout)
-    if (before, after) == ("float32", "bool"):
+    whole = before == "bool" or x in scope.counted
+    most = scope.counted.get(x, 1)
+    if whole and after == "float32":
+        scope.emit(Number(most, scope.chip.numerics.symmetric_activations), read, layout)
+        scope.counted.pop(y, None)
+    elif whole and after != "bool":
+        scope.emit(Reshape(scope.types[read[0]].shape), read, layout, most)
+    elif after == "bool":
         zero = scope.constant(f"{scope.node.name}@0", np.zeros((), np.float32))
-        return scope.emit(Compare("equal", negated=True), (*read, zero), layout)
-    return scope.refuse(f"a cast from {before} to {after}; the chip's are between bool and float32")
+        scope.emit(Compare("equal", negated=True), (*read, zero), layout)
+    else:
+        scope.refuse(f"a cast from {before} to {after}: a real number loses its fraction, which no operation of the chip does")
 
 
 RULES = {
-    "Greater": Rule(_compared("greater"), "any", bools=True),
-    "Less": Rule(_compared("greater", turned=True), "any", bools=True),
-    "GreaterOrEqual": Rule(_compared("greater", turned=True, negated=True), "any", bools=True),
-    "LessOrEqual": Rule(_compared("greater", negated=True), "any", bools=True),
-    "Equal": Rule(_compared("equal"), "any", bools=True),
+    "Greater": Rule(_compared("greater"), "any", bools=True, indices=True),
+    "Less": Rule(_compared("greater", turned=True), "any", bools=True, indices=True),
+    "GreaterOrEqual": Rule(_compared("greater", turned=True, negated=True), "any", bools=True, indices=True),
+    "LessOrEqual": Rule(_compared("greater", negated=True), "any", bools=True, indices=True),
+    "Equal": Rule(_compared("equal"), "any", bools=True, indices=True),
     "And": Rule(_logical("and"), "any", bools=True),
     "Or": Rule(_logical("or"), "any", bools=True),
     "Xor": Rule(_logical("xor"), "any", bools=True),
     "Not": Rule(_logical("not"), "any", bools=True),
     "IsNaN": Rule(_never, "any", bools=True),
     "IsInf": Rule(_never, "any", bools=True),
-    "Cast": Rule(_cast, "any", bools=True),
+    "Cast": Rule(_cast, "any", bools=True, indices=True),
 }

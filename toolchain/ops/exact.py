@@ -10,11 +10,21 @@ from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from toolchain.ir.graph import Node, Quant, step_name
 from toolchain.ops.elementwise import IntegerBinary, Kind
-from toolchain.ops.kit.operator import Array, QuantScope
+from toolchain.ops.kit.operator import Array, NpuOp, QuantScope
 
 FINE = 64  # parts of a code that a comparison counts: less than half of one, as what is left of unlike scales, is no difference
 TRUTH = Quant(1.0, 0)  # of bool tensors: false is code 0, true is code 1
 Bounds = tuple[int, int]  # of what an operation makes, counted from its zero point
+
+
+def counting(codes: CodeType, most: int) -> Quant:
+    """Of whole numbers 0 to `most`, which codes of this type hold: in ones."""
+    return Quant(1.0, 0 if most <= codes.high else codes.low)
+
+
+def counts_to(codes: CodeType, symmetric: bool) -> int:
+    """The largest `most` of `counting`. symmetric: zero points are 0."""
+    return codes.high - (0 if symmetric else codes.low)
 
 
 @dataclass(frozen=True)
@@ -82,7 +92,10 @@ class CodeSteps:
 
     def _step(self, what: str, op: IntegerBinary, operands: tuple[Coded, Coded], y: Coded) -> Coded:
         shape = np.broadcast_shapes(*(o.shape for o in operands))
-        names = tuple(self._operand(o, shape) for o in operands)
+        return self.add(what, op, tuple(self._operand(o, shape) for o in operands), y, shape)
+
+    def add(self, what: str, op: NpuOp, names: tuple[str, ...], y: Coded, shape: tuple[int, ...]) -> Coded:
+        """A node that makes codes like those of y, in a tensor of this shape."""
         node, scope = self.node, self.scope
         if not what:
             self.made.append(Node(node.name, op, names, node.outputs, node.sources))

@@ -277,10 +277,10 @@ def expand(scope: Scope) -> None:
 
 RULES = {
     "Concat": Rule(concat, "any", bools=True),
-    "Slice": Rule(slice_, "any", bools=True),
+    "Slice": Rule(slice_, "any", bools=True, indices=True),
     "Pad": Rule(pad, "any", bools=True),
-    "Reshape": Rule(reshape, bools=True),
-    "Transpose": Rule(transpose, bools=True),
-    "Expand": Rule(expand, bools=True),
-    "Tile": Rule(expand, bools=True),
+    "Reshape": Rule(reshape, bools=True, indices=True),
+    "Transpose": Rule(transpose, bools=True, indices=True),
+    "Expand": Rule(expand, bools=True, indices=True),
+    "Tile": Rule(expand, bools=True, indices=True),
 }

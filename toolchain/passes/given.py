@@ -171,9 +171,10 @@ def selected(
 
 
 def _truths(chosen: Graph, model: Graph) -> dict[str, Quant | Range]:
-    """chosen: with the chip's tensors; model: with the model's. Those of bools."""
+    """chosen: with the chip's tensors; model: with the model's. Those of bools, and of whole numbers where what makes them says
+    no other."""
     held = {origin.tensor for origin in chosen.origins.values()}
-    return {name: TRUTH for name in sorted(held) if name in model.types and model.types[name].dtype == "bool"}
+    return {name: TRUTH for name in sorted(held) if name in model.types and model.types[name].dtype != "float32"}
 
 
 def _fixed(inner: Mapping[str, Inner]) -> dict[str, Quant | Range]:

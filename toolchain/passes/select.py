@@ -7,7 +7,7 @@ only dimensions of size one move. What the host makes is permuted on its way in,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from quant.observe import Range
@@ -17,6 +17,7 @@ from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.functions import ONNX_UNARY, clip_bounds
 from toolchain.ops.kit.operator import FloatOp, operator_of
 from toolchain.ops.kit.registry import RULES, STEPS
+from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Refused, Scope
 from toolchain.ops.permutation import Reshape, Transpose
 from toolchain.ops.unary import Unary
@@ -57,6 +58,7 @@ class Selection:
         return {name: Origin(self.rounded.get(tensor, tensor), layout) for name, (tensor, layout) in self.origins.items()}
 
 
+INDICES = ("int64", "int32")
 ASKED_FOR = "asked for by --host-node"
 _IDLE = "only moves data that the host makes or reads"
 
@@ -84,14 +86,16 @@ def _selected(graph: OnnxGraph, chip: Chip, hosted: Mapping[str, str]) -> Select
     layouts: dict[str, str] = {}
     types = dict(graph.types)
     constants = dict(graph.constants)
+    counted: dict[str, int] = {}
     nodes: list[Node] = []
     fallbacks: list[Fallback] = []
     spatial = _spatial(graph)
     for node in graph.nodes:
-        scope = Scope(graph, chip, node, dict(origins), dict(layouts), types.copy(), constants.copy(), spatial)
+        scope = Scope(graph, chip, node, dict(origins), dict(layouts), types.copy(), constants.copy(), spatial, dict(counted))
         reason = hosted.get(node.name) or _try(node, scope)
         if reason is None or (node.name not in hosted and _becomes_clamp(scope, nodes)):
             origins, layouts, types, constants = scope.origins, scope.layouts, scope.types, scope.constants
+            counted = scope.counted
             nodes += scope.nodes
             continue
         # Islands are cut out of the model by tensor names: a composed function stands for its nodes there.
@@ -137,6 +141,20 @@ def _kind(node: Node) -> str:
     return node.op.op_type if isinstance(node.op, OnnxOp) else type(node.op).__name__
 
 
+def _wrong_type(node: Node, rule: Rule | None, scope: Scope, computed: Sequence[str]) -> str | None:
+    """Why a rule does not take the model's types of the node's tensors."""
+    held = ["float32", *(["bool"] if rule is not None and rule.bools else [])]
+    types = {n: scope.graph.types[n].dtype for n in computed}
+    for name, dtype in types.items():
+        if dtype in held:
+            continue
+        if rule is None or not rule.indices or dtype not in INDICES:
+            return f"tensor {name} is {dtype}, not {' or '.join(held)}"
+        if name in node.inputs and name not in scope.counted:
+            return f"tensor {name} is {dtype}, and nothing of the chip makes it, from which its largest number were known"
+    return None
+
+
 def _try(node: Node, scope: Scope) -> str | None:
     kind = _kind(node)
     foreign = isinstance(node.op, OnnxOp) and node.op.domain not in ("", "ai.onnx")
@@ -147,10 +165,9 @@ def _try(node: Node, scope: Scope) -> str | None:
     if rule is None and (foreign or kind not in ONNX_UNARY):
         return unknown
     computed = [n for n in (*node.inputs, *node.outputs) if n and n not in scope.graph.constants]
-    held = ("float32", "bool") if rule is not None and rule.bools else ("float32",)
-    wrong = next((n for n in computed if scope.graph.types[n].dtype not in held), None)
+    wrong = _wrong_type(node, rule, scope, computed)
     if wrong is not None:
-        return f"tensor {wrong} is {scope.graph.types[wrong].dtype}, not {' or '.join(held)}"
+        return wrong
     if rule is None:
         return unknown
     if not any(n for n in node.inputs if n and n not in scope.graph.constants):

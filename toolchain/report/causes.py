@@ -84,7 +84,9 @@ def _of_operator(node: Node, graph: Graph, chip: Chip, ops: Sequence[MachineOp])
     if any(isinstance(op, Table) for op in ops):
         return _rates(chip, [op for op in ops if isinstance(op, Table)])
     stages = [n for n in graph.nodes if isinstance(n.op, IntegerMaxPool) and n.sources == node.sources]
-    if isinstance(node.op, IntegerMaxPool) and len(stages) > 1:
+    if isinstance(node.op, IntegerMaxPool) and any(
+        {n.inputs[0], node.inputs[0]} & {n.outputs[0], node.outputs[0]} for n in stages
+    ):
         return [f"limits.pool.max_kernel={_pair(chip.limits.pool.max_kernel)}: a chain of smaller windows"]
     return []
 

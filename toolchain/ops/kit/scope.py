@@ -30,6 +30,7 @@ class Scope:
     types: dict[str, TensorType]
     constants: dict[str, np.ndarray]
     spatial: frozenset[str]  # model tensors that end in an operator which slides over space
+    counted: dict[str, int] = field(default_factory=dict[str, int])  # whole numbers that the chip makes -> the largest
     nodes: list[Node] = field(default_factory=list[Node])
 
     @property
@@ -118,9 +119,13 @@ class Scope:
         self.node = replace(self.node, name=step_name(self.node.name, "shape"), sources=sources)
         return name
 
-    def emit(self, op: Any, inputs: tuple[str, ...], layout: str) -> None:
-        """The chip node that makes the model node's output, in `layout`."""
+    def emit(self, op: Any, inputs: tuple[str, ...], layout: str, most: int | None = None) -> None:
+        """The chip node that makes the model node's output, in `layout`. most: of whole numbers, the largest, where it is not
+        that of the node's inputs."""
         name = self.node.outputs[0]
+        known = [self.counted[n] for n in self.node.inputs if n in self.counted]
+        if most is not None or known:
+            self.counted[name] = max(known) if most is None else most
         shape = self.shape(name)
         self._define(name, arranged(shape, layout), Origin(name, layout))
         self.layouts[name] = layout

@@ -1,0 +1,117 @@
+"""ArgMax and ArgMin: which of the elements along a dimension is the largest, in whole numbers that the codes hold exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from quant.fixed_point.core.codes import CodeType
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node, Quant
+from toolchain.ops.comparison import Compare, lacking
+from toolchain.ops.exact import FINE, TRUTH, Coded, CodeSteps, counting, counts_to
+from toolchain.ops.kit.layout import arranged, axis_in
+from toolchain.ops.kit.operator import FloatOp, QuantScope
+from toolchain.ops.kit.rule import Rule
+from toolchain.ops.kit.scope import Scope
+from toolchain.ops.permutation import Reshape, Transpose
+from toolchain.ops.pool.geometry import Geometry
+from toolchain.ops.pool.integer import IntegerMaxPool
+from toolchain.ops.pool.rules import MaxPool
+
+
+@dataclass(frozen=True)
+class Position(FloatOp):
+    """y[n, 0, 0, c] = the i of the largest x[n, i, 0, c]; smallest: of the smallest; last: the last of equal ones, else the
+    first. Where x is its maximum, the place counted from the end that wins; of these the maximum again."""
+
+    length: int
+    smallest: bool
+    last: bool
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        if self._type(chip) is None:
+            types = ", ".join(chip.operand_types)
+            return f"positions 0 to {self.length - 1}, more than codes of {types} hold (numerics.activation, more_activations)"
+        if not chip.limits.elementwise.broadcast:
+            return "each element is compared with the largest of all, which needs limits.elementwise.broadcast: true"
+        compared = Compare("greater").unsupported(node, graph, chip)
+        return compared or lacking(("sub", "mul"), node, graph, chip) or MaxPool(self._all).unsupported(node, graph, chip)
+
+    @property
+    def _all(self) -> Geometry:
+        return Geometry((self.length, 1), (1, 1), (0, 0, 0, 0))
+
+    def _type(self, chip: Chip) -> CodeType | None:
+        symmetric = chip.numerics.symmetric_activations
+        return next((t for t in chip.operand_types if self.length - 1 <= counts_to(t, symmetric)), None)
+
+    def least_type(self, node: Node, graph: Graph, chip: Chip) -> CodeType | None:
+        return self._type(chip)
+
+    def own_scale(self, codes: CodeType) -> Quant:
+        return counting(codes, self.length - 1)
+
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+        steps = CodeSteps(node, scope)
+        x, y = steps.read(node.inputs[0]), steps.output
+        x = _mirrored(steps, x) if self.smallest else x
+        below = steps.sum("below", "sub", self._largest(steps, "largest", x), x, Coded("", TRUTH, y.codes, ()), (0, 1), FINE)
+        there = steps.opposite("there", below, Coded("", TRUTH, y.codes, ()))
+        places = np.arange(self.length) if self.last else np.arange(self.length)[::-1]
+        held = steps.constant("places", places.reshape(1, -1, 1, 1) + y.quant.zero_point, y.quant, y.codes)
+        marked = steps.product("places", there, held, y)
+        if self.last:
+            self._largest(steps, "", marked)
+            return steps.made
+        found = self._largest(steps, "from the end", marked)
+        end = steps.constant("end", np.full((1, 1, 1, 1), self.length - 1 + y.quant.zero_point), y.quant, y.codes)
+        steps.sum("", "sub", end, found, y, (0, self.length - 1))
+        return steps.made
+
+    def _largest(self, steps: CodeSteps, what: str, x: Coded) -> Coded:
+        n, _, _, c = x.shape
+        return steps.add(what, IntegerMaxPool(self._all), (x.name,), x, (n, 1, 1, c))
+
+
+def _mirrored(steps: CodeSteps, x: Coded) -> Coded:
+    """-x, in codes that lie the other way round."""
+    low, high = x.codes.limits
+    symmetric = steps.scope.chip.numerics.symmetric_activations
+    mirror = Quant(x.quant.scale, 0 if symmetric else low + high - x.quant.zero_point)
+    zero = steps.constant("0", np.full((), x.quant.zero_point), x.quant, x.codes)
+    bounds = low - mirror.zero_point, high - mirror.zero_point
+    return steps.sum("negative", "sub", zero, x, Coded("", mirror, x.codes, ()), bounds)
+
+
+def _position(smallest: bool) -> Callable[[Scope], None]:
+    def rule(scope: Scope) -> None:
+        x, y, attributes = scope.node.inputs[0], scope.node.outputs[0], scope.attributes
+        shape, kept = scope.shape(x), bool(attributes.get("keepdims", 1))
+        if not shape:
+            return scope.refuse("the one place of a number")
+        axis = int(attributes.get("axis", 0)) % len(shape)
+        layout = scope.layout(x)
+        if layout == "nhwc" and not kept and axis != 1:  # without the channels what is left is in the model's order
+            layout = "plain"
+        sizes, place = arranged(shape, layout), axis_in(axis, layout)
+        outer, length, inner = prod(sizes[:place]), sizes[place], prod(sizes[place + 1 :])
+        source = scope.read(x, layout)
+        view = scope.step(
+            "view", Reshape((outer, length, 1, inner)), (source,), (outer, length, 1, inner), like=source, sources=()
+        )
+        if inner == 1:  # side by side in the lanes
+            view = scope.step("lanes", Transpose((3, 1, 2, 0)), (view,), (1, length, 1, outer), like=view, sources=())
+            outer, inner = 1, outer
+        op = Position(length, smallest, bool(attributes.get("select_last_index", 0)))
+        made = scope.work("position", op, (view,), (outer, 1, 1, inner))
+        target = layout if kept else "plain"
+        return scope.emit(Reshape(arranged(scope.shape(y), target)), (made,), target, length - 1)
+
+    return rule
+
+
+RULES = {"ArgMax": Rule(_position(False), indices=True), "ArgMin": Rule(_position(True), indices=True)}
