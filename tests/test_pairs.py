@@ -112,7 +112,7 @@ def _add(**types: int) -> Elementwise:
 @pytest.mark.parametrize(("types", "lanes"), [({}, 16), ({"a_type": 1}, 4), ({"b_type": 1}, 4), ({"output_type": 1}, 4)])
 def test_the_operand_of_fewest_lanes_counts(types: dict[str, int], lanes: int) -> None:
     chip = mixed_machine().chip
-    vector = chip.engines["vector"]
+    vector = chip.of_kind("vector")[0].vector
     functions = {**vector.functions, "add": FunctionRate(lanes=16, startup=3, type_lanes={"int16": 4})}
     chip = chip.model_copy(update={"engines": {**chip.engines, "vector": vector.model_copy(update={"functions": functions})}})
     chip = type(chip).model_validate_json(chip.model_dump_json())
