@@ -82,6 +82,30 @@ class PlainMachine:
         held = value.to_bytes(size or self.size, "little", signed=size > 0 or self.signed)
         self.memory[space][address : address + len(held)] = held
 
+    # channels of a pixel, which begins at `address`: together where `surface` is 0, else in granules, whole ones
+
+    def channel(self, address: int, c: int, surface: int) -> int:
+        """Where channel c lies."""
+        if not surface:
+            return address + c * self.size
+        granule = self.chip.layout.feature_maps.granule
+        return address + c // granule * surface + c % granule * self.size
+
+    def behind(self, address: int, channels: int, surface: int) -> list[int]:
+        """Where what fills the last granule lies."""
+        granule = self.chip.layout.feature_maps.granule if surface else 1
+        return [self.channel(address, c, surface) for c in range(channels, -(-channels // granule) * granule)]
+
+    def read(self, address: int, c: int, channels: int, surface: int) -> int:
+        for rest in self.behind(address, channels, surface) if c == channels - 1 else ():
+            self.get(rest)
+        return self.get(self.channel(address, c, surface))
+
+    def write(self, address: int, c: int, channels: int, surface: int, q: int) -> None:
+        self.put(self.channel(address, c, surface), q)
+        for rest in self.behind(address, channels, surface) if c == channels - 1 else ():
+            self.put(rest, 0)
+
     # sums in the accumulators, or in the memory that they are
 
     def held(self, op: Any, at: tuple[int, ...], number: int) -> int:
@@ -161,7 +185,7 @@ class PlainMachine:
             before = o // columns * -(-taps // rows) + at // rows
             return self.weight(kind, op.weight_address, before, rows * columns, at % rows * columns + o % columns)
 
-        self.array(op, op.output_channels, lambda o: range(op.input_channels), weights)
+        self.array(op, op.output_channels, op.input_channels, lambda o: range(op.input_channels), weights)
 
     def run_depthwise(self, op: Depthwise) -> None:
         kind = self.chip.weight_types[op.weight_type]
@@ -169,9 +193,9 @@ class PlainMachine:
         def weights(o, ky, kx, i):
             return self.weight(kind, op.weight_address, ky * op.kernel_width + kx, op.channels, o)
 
-        self.array(op, op.channels, lambda o: (o,), weights)
+        self.array(op, op.channels, op.channels, lambda o: (o,), weights)
 
-    def array(self, op, outputs, inputs_of, weights) -> None:
+    def array(self, op, outputs, inputs, inputs_of, weights) -> None:
         bits = self.chip.array.accumulators.bits
         sums = {}
         for y in range(op.output_height):
@@ -184,21 +208,21 @@ class PlainMachine:
                             column = x * op.stride_width + kx * op.dilation_width - op.pad_left
                             if not (0 <= row < op.input_height and 0 <= column < op.input_width):
                                 continue
+                            at = op.input_address + row * op.input_row_stride + column * op.input_column_stride
                             for i in inputs_of(o):
-                                at = op.input_address + row * op.input_row_stride + column * op.input_column_stride
-                                value = self.get(at + i * self.size) - op.input_zero_point
+                                value = self.read(at, i, inputs, op.input_surface_stride) - op.input_zero_point
                                 total += value * weights(o, ky, kx, i)
                     sums[y, x, o] = wrapped(total, bits)
         self.hold(op, sums)
         if op.emit:
             for (y, x, o), total in sums.items():
-                self.emit(op, y, x, o, total, bits)
+                self.emit(op, (y, x, o), outputs, total, bits)
 
-    def emit(self, op, y: int, x: int, o: int, total: int, bits: int) -> None:
+    def emit(self, op, at: tuple[int, int, int], channels: int, total: int, bits: int) -> None:
         entry, signed = self.chip.layout.parameters, self.chip.numerics_keys.scale.shift_min < 0
-        at = op.parameter_address + entry.size_bytes * o
+        first = op.parameter_address + entry.size_bytes * at[2]
         word, widths = (
-            int.from_bytes(self.memory[1][at : at + entry.size_bytes], "little"),
+            int.from_bytes(self.memory[1][first : first + entry.size_bytes], "little"),
             (entry.bias_bits, entry.multiplier_bits),
         )
         total = wrapped(total + wrapped(word, widths[0]), bits)
@@ -206,13 +230,15 @@ class PlainMachine:
         s = (word >> sum(widths)) % (1 << entry.shift_bits)
         s = wrapped(s, entry.shift_bits) if signed else s
         q = self.requantized("convolution", total, m, s, op.output_zero_point, op.clamp_low, op.clamp_high)
-        self.way_out(op, y, x, o, q)
+        self.way_out(op, at, channels, q)
 
-    def way_out(self, op, y: int, x: int, o: int, q: int) -> None:
+    def way_out(self, op, at: tuple[int, int, int], channels: int, q: int) -> None:
+        y, x, o = at
         if op.use_table:
             q = self.looked_up(q, op.table_address)
         if getattr(op, "use_add", 0):
-            b = self.get(op.addend_address + y * op.addend_row_stride + x * op.addend_column_stride + o * self.size)
+            pixel = op.addend_address + y * op.addend_row_stride + x * op.addend_column_stride
+            b = self.read(pixel, o, channels, op.addend_surface_stride)
             p = {
                 "za": op.add_input_zero_point,
                 "zb": op.add_addend_zero_point,
@@ -228,7 +254,8 @@ class PlainMachine:
                 "high": op.add_clamp_high,
             }
             q = self.summed("add", p, q, b, 1)
-        self.put(op.output_address + y * op.output_row_stride + x * op.output_column_stride + o * self.size, q)
+        pixel = op.output_address + y * op.output_row_stride + x * op.output_column_stride
+        self.write(pixel, o, channels, op.output_surface_stride, q)
 
     def run_matrix_product(self, op: MatrixProduct) -> None:
         bits = self.chip.array.accumulators.bits
@@ -256,10 +283,11 @@ class PlainMachine:
         totals = [self.held(op, at, number) for number, at in enumerate(places)]
         for (y, x, o), total in zip(places, totals):
             if op.kind == 0:
-                self.emit(op, y, x, o, total, bits)
+                self.emit(op, (y, x, o), op.channels, total, bits)
             else:
                 limits = (op.output_zero_point, op.clamp_low, op.clamp_high)
-                self.way_out(op, y, x, o, self.requantized("matrix_product", total, op.multiplier, op.shift, *limits))
+                q = self.requantized("matrix_product", total, op.multiplier, op.shift, *limits)
+                self.way_out(op, (y, x, o), op.channels, q)
 
     def run_pool(self, op: Pool) -> None:
         found = {}
@@ -273,16 +301,16 @@ class PlainMachine:
                             column = x * op.stride_width + kx * op.dilation_width - op.pad_left
                             if 0 <= row < op.input_height and 0 <= column < op.input_width:
                                 at = op.input_address + row * op.input_row_stride + column * op.input_column_stride
-                                seen.append(self.get(at + c * self.size))
+                                seen.append(self.read(at, c, op.channels, op.input_surface_stride))
                     if op.kind == 0:
                         q = max(op.clamp_low, min(op.clamp_high, max(seen, default=self.least)))
                     else:
                         total = sum(v - op.input_zero_point for v in seen)
                         limits = (op.output_zero_point, op.clamp_low, op.clamp_high)
                         q = self.requantized("average_pool", total, op.multiplier, op.shift, *limits)
-                    found[y * op.output_row_stride + x * op.output_column_stride + c * self.size] = q
-        for offset, q in found.items():
-            self.put(op.output_address + offset, q)
+                    found[y * op.output_row_stride + x * op.output_column_stride, c] = q
+        for (pixel, c), q in found.items():
+            self.write(op.output_address + pixel, c, op.channels, op.output_surface_stride, q)
 
     def run_elementwise(self, op: Elementwise) -> None:
         key = ("add", "sub", "mul", "rescale", "prelu")[op.kind]
@@ -290,14 +318,17 @@ class PlainMachine:
         for y in range(op.height):
             for x in range(op.width):
                 for c in range(op.channels):
-                    a = self.get(op.a_address + y * op.a_row_stride + x * op.a_column_stride + c * op.a_channel_stride)
-                    b = 0
-                    if key != "rescale":
-                        b = self.get(op.b_address + y * op.b_row_stride + x * op.b_column_stride + c * op.b_channel_stride)
+                    a = self.operand(op, "a", y, x, c)
+                    b = self.operand(op, "b", y, x, c) if key != "rescale" else 0
                     q = self.element(op, key, a, b)
-                    found[y * op.output_row_stride + x * op.output_column_stride + c * self.size] = q
-        for offset, q in found.items():
-            self.put(op.output_address + offset, q)
+                    found[y * op.output_row_stride + x * op.output_column_stride, c] = q
+        for (pixel, c), q in found.items():
+            self.write(op.output_address + pixel, c, op.channels, op.output_surface_stride, q)
+
+    def operand(self, op: Elementwise, name: str, y: int, x: int, c: int) -> int:
+        row, column, channel, surface = (getattr(op, f"{name}_{key}_stride") for key in ("row", "column", "channel", "surface"))
+        pixel = getattr(op, f"{name}_address") + y * row + x * column
+        return self.read(pixel, c if channel else 0, op.channels if channel else 1, surface)
 
     def element(self, op: Elementwise, key: str, a: int, b: int) -> int:
         out = (op.output_zero_point, op.clamp_low, op.clamp_high)
@@ -341,6 +372,7 @@ class PlainMachine:
         for y in range(op.height):
             for x in range(op.width):
                 for c in range(op.channels):
-                    at = op.input_address + y * op.input_row_stride + x * op.input_column_stride + c * self.size
-                    q = self.looked_up(self.get(at), op.table_address)
-                    self.put(op.output_address + y * op.output_row_stride + x * op.output_column_stride + c * self.size, q)
+                    at = op.input_address + y * op.input_row_stride + x * op.input_column_stride
+                    q = self.looked_up(self.read(at, c, op.channels, op.input_surface_stride), op.table_address)
+                    to = op.output_address + y * op.output_row_stride + x * op.output_column_stride
+                    self.write(to, c, op.channels, op.output_surface_stride, q)

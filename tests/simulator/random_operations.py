@@ -26,6 +26,7 @@ from toolchain.machine import (
     Space,
     Table,
     dense_bytes,
+    granule_of,
     table_bytes,
     weight_bytes,
 )
@@ -36,6 +37,7 @@ WAY_OUT = [
     "output_address",
     "output_row_stride",
     "output_column_stride",
+    "output_surface_stride",
     "output_zero_point",
     "clamp_low",
     "clamp_high",
@@ -48,6 +50,7 @@ WAY_OUT = [
     "addend_address",
     "addend_row_stride",
     "addend_column_stride",
+    "addend_surface_stride",
     "add_input_zero_point",
     "add_addend_zero_point",
     "add_output_zero_point",
@@ -86,6 +89,23 @@ class Draw:
         column = (channels + self.between(0, 3) * self.between(0, 1)) * self.size
         row = width * column + self.between(0, 2) * 2
         return self.place(height * row), row, column
+
+    def map(self, name: str, height: int, width: int, channels: int) -> dict[str, int]:
+        """Address and strides of an operand, by its name; on machines with granules of channels in these half the time, by
+        surfaces or lines."""
+        granule = granule_of(self.chip)
+        if not granule or self.between(0, 1):
+            address, row, column = self.tile(height, width, channels)
+            surface = 0
+        else:
+            surfaces, column = -(-channels // granule), (granule + self.between(0, 3) * self.between(0, 1)) * self.size
+            inner = width * column + self.between(0, 2) * 2
+            by_surfaces = self.between(0, 1)
+            outer = inner * (height if by_surfaces else surfaces) + self.between(0, 2) * 2
+            row, surface = (inner, outer) if by_surfaces else (outer, inner)
+            address = self.place(outer * (surfaces if by_surfaces else height))
+        strides = {"row_stride": row, "column_stride": column, "surface_stride": surface}
+        return {f"{name}_address": address, **{f"{name}_{key}": value for key, value in strides.items()}}
 
     def zero(self) -> int:
         return self.middle + self.between(-128, 127)
@@ -148,14 +168,12 @@ def window_operation(d: Draw, kind: type[MachineOp], accumulate: int = 0, emit: 
     f["weight_type"] = d.between(0, len(d.chip.weight_types) - 1) if len(d.chip.weight_types) > 1 else 0
     inputs = d.between(1, 5) if kind is Convolution else outputs
     taps = f["kernel_height"] * f["kernel_width"]
-    f["input_address"], f["input_row_stride"], f["input_column_stride"] = d.tile(height, width, inputs)
+    f |= d.map("input", height, width, inputs)
     if kind is Convolution:
         f |= {"input_channels": inputs, "output_channels": outputs}
         f["weight_address"] = d.place(dense_bytes(outputs, taps * inputs, f["weight_type"], d.chip))
         f["use_add"] = d.between(0, 1)
-        f["addend_address"], f["addend_row_stride"], f["addend_column_stride"] = d.tile(
-            f["output_height"], f["output_width"], outputs
-        )
+        f |= d.map("addend", f["output_height"], f["output_width"], outputs)
         f |= {"add_input_zero_point": d.zero(), "add_addend_zero_point": d.zero(), "add_output_zero_point": d.zero()}
         f["add_left_shift"] = d.between(0, 12)
         for name in ("input", "addend", "output"):
@@ -167,7 +185,7 @@ def window_operation(d: Draw, kind: type[MachineOp], accumulate: int = 0, emit: 
     f["parameter_address"] = d.parameters(outputs)
     f |= {"use_table": d.between(0, 1), "table_address": d.place(table_bytes(0, d.chip))}
     shape = (f["output_height"], f["output_width"], outputs)
-    f["output_address"], f["output_row_stride"], f["output_column_stride"] = d.tile(*shape)
+    f |= d.map("output", *shape)
     f |= {"input_zero_point": d.zero(), "output_zero_point": d.zero(), "accumulate": accumulate, "emit": emit}
     f["clamp_low"], f["clamp_high"] = d.clamp()
     return make(kind, **f)
@@ -246,9 +264,7 @@ def pool(d: Draw) -> list[MachineOp]:
     channels = d.between(1, 5)
     multiplier, shift = d.scale()
     f |= {"kind": PoolKind(d.between(0, 1)), "channels": channels, "multiplier": multiplier, "shift": shift}
-    f["input_address"], f["input_row_stride"], f["input_column_stride"] = d.tile(height, width, channels)
-    tile = d.tile(f["output_height"], f["output_width"], channels)
-    f["output_address"], f["output_row_stride"], f["output_column_stride"] = tile
+    f |= d.map("input", height, width, channels) | d.map("output", f["output_height"], f["output_width"], channels)
     f["clamp_low"], f["clamp_high"] = d.clamp()
     return [make(Pool, **f, input_zero_point=d.zero(), output_zero_point=d.zero())]
 
@@ -257,15 +273,13 @@ def elementwise(d: Draw) -> list[MachineOp]:
     height, width, channels = d.between(1, 4), d.between(1, 4), d.between(1, 5)
     f: dict[str, Any] = {"kind": ElementwiseKind(d.between(0, 4)), "height": height, "width": width, "channels": channels}
     for name in ("a", "b"):
-        address, row, column = d.tile(height, width, channels)
-        keep = [d.between(0, 3) > 0 for _ in range(3)]
-        strides = [s if k else 0 for s, k in zip((row, column, d.size), keep)]
-        f[f"{name}_address"] = address
-        f[f"{name}_row_stride"], f[f"{name}_column_stride"], f[f"{name}_channel_stride"] = strides
+        f |= d.map(name, height, width, channels)
+        for key, stride in (("row", f[f"{name}_row_stride"]), ("column", f[f"{name}_column_stride"]), ("channel", d.size)):
+            f[f"{name}_{key}_stride"] = stride if d.between(0, 3) > 0 else 0
         f[f"{name}_zero_point"] = d.zero()
         f[f"{name}_multiplier"], f[f"{name}_shift"] = d.scale()
     f["output_multiplier"], f["output_shift"] = d.scale()
-    f["output_address"], f["output_row_stride"], f["output_column_stride"] = d.tile(height, width, channels)
+    f |= d.map("output", height, width, channels)
     f |= {"output_zero_point": d.zero(), "left_shift": d.between(0, 12)}
     f["clamp_low"], f["clamp_high"] = d.clamp()
     return [make(Elementwise, **f)]
@@ -273,22 +287,8 @@ def elementwise(d: Draw) -> list[MachineOp]:
 
 def table(d: Draw) -> list[MachineOp]:
     height, width, channels = d.between(1, 4), d.between(1, 4), d.between(1, 5)
-    source, target = d.tile(height, width, channels), d.tile(height, width, channels)
-    return [
-        make(
-            Table,
-            height=height,
-            width=width,
-            channels=channels,
-            input_address=source[0],
-            input_row_stride=source[1],
-            input_column_stride=source[2],
-            output_address=target[0],
-            output_row_stride=target[1],
-            output_column_stride=target[2],
-            table_address=d.place(table_bytes(0, d.chip)),
-        )
-    ]
+    f = d.map("input", height, width, channels) | d.map("output", height, width, channels)
+    return [make(Table, height=height, width=width, channels=channels, **f, table_address=d.place(table_bytes(0, d.chip)))]
 
 
 def softmax(d: Draw) -> list[MachineOp]:

@@ -32,6 +32,11 @@ CHIPS = {
     "entries": small_chip(layout__parameters={"bias_bits": 40, "multiplier_bits": 32, "shift_bits": 6}),
     "tiles": small_chip(layout__weight_tile=(4, 3)),
     "tiles_int4": small_chip(numerics__weight="int4", layout__weight_tile=(5, 3), layout__parameters={"bias_bits": 33}),
+    "granules": small_chip(layout__feature_maps={"granule": 4}),
+    "granules_int16": small_chip(
+        **int16_changes(), engines__mac__accumulators={"entries": 4096, "bits": 48}, layout__feature_maps={"granule": 4}
+    ),
+    "granules_memory": small_chip(**accumulator_changes(), layout__feature_maps={"granule": 8, "order": "line"}),
     "wrap": small_chip(numerics__overflow="wrap", numerics__rounding="floor"),
     "pow2": small_chip(numerics__scale={"kind": "pow2"}, numerics__rounding="truncate"),
     "pow2_entries": small_chip(
