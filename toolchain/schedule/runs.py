@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 from toolchain.machine.tensors import Shape, Strides
 from toolchain.ops.kit.tile import Loop, Move
@@ -39,10 +40,10 @@ class End:
         first = self.start[-1]
         return self.strides.offset_bytes((*outer, first + channel)) - self.strides.offset_bytes((*outer, first))
 
-    def granule(self, channel: int) -> int:
-        """In which one that element lies."""
+    def granule(self, channel: int) -> tuple[int, int]:
+        """In which one that element lies, and where in it."""
         maps = self.strides.maps
-        return (self.start[-1] + channel) // maps.granule if maps is not None else 0
+        return divmod(self.start[-1] + channel, maps.granule) if maps is not None else (0, 0)
 
     def is_whole(self, count: int) -> bool:
         """Whether so many elements along the last dimension are whole granules."""
@@ -111,7 +112,8 @@ def _whole(count: int, source: End, target: End) -> Run:
     return Run(0, 0, (surfaces, Stride(maps.granule, source.strides[-1], target.strides[-1])))
 
 
-Part = tuple[int, int, Stride]  # where it begins on both sides, and the loop inside it
+Phase = tuple[int, int]  # of the first element in its granule, on both sides
+Part = tuple[int, int, tuple[Stride, Phase]]  # where it begins on both sides, and the loop inside it
 
 
 def _parts(inner: Loop, before: Sequence[tuple[Loop, int]], source: End, target: End) -> Iterator[Part]:
@@ -119,16 +121,24 @@ def _parts(inner: Loop, before: Sequence[tuple[Loop, int]], source: End, target:
     places = [_place(((inner, k), *before), source, target) for k in range(inner.count)]
     first = 0
     for k in range(1, inner.count + 1):
-        if k < inner.count and places[k][2] == places[first][2]:
+        if k < inner.count and places[k].granules == places[first].granules:
             continue
-        (a, b, _), count = places[first], k - first
-        a_step, b_step = (places[first + 1][0] - a, places[first + 1][1] - b) if count > 1 else (0, 0)
-        yield a, b, Stride(count, a_step, b_step)
+        (a, b, _, phase), count = places[first], k - first
+        a_step, b_step = (places[first + 1].source - a, places[first + 1].target - b) if count > 1 else (0, 0)
+        yield a, b, (Stride(count, a_step, b_step), phase)
         first = k
 
 
-def _place(steps: Sequence[tuple[Loop, int]], source: End, target: End) -> tuple[int, int, tuple[int, int]]:
-    """Bytes from the first element on both sides, and the granules there."""
+class _Place(NamedTuple):
+    """Bytes from the first element on both sides, the granules there, and where in them."""
+
+    source: int
+    target: int
+    granules: tuple[int, int]
+    phase: Phase
+
+
+def _place(steps: Sequence[tuple[Loop, int]], source: End, target: End) -> _Place:
     read, written = (
         sum(k * loop.source_step for loop, k in steps if loop.source_dim == source.last),
         sum(k * loop.target_step for loop, k in steps if loop.target_dim == target.last),
@@ -136,15 +146,16 @@ def _place(steps: Sequence[tuple[Loop, int]], source: End, target: End) -> tuple
     others = [(_stride(loop, source, target), loop, k) for loop, k in steps]
     a = source.offset(read) + sum(k * s.source for s, loop, k in others if loop.source_dim != source.last)
     b = target.offset(written) + sum(k * s.target for s, loop, k in others if loop.target_dim != target.last)
-    return a, b, (source.granule(read), target.granule(written))
+    (own, at), (other, to) = source.granule(read), target.granule(written)
+    return _Place(a, b, (own, other), (at, to))
 
 
 def _progressions(parts: Iterator[Part]) -> Iterator[Run]:
     """Parts that are alike and equally far apart as one loop around them."""
-    alike: dict[Stride, list[tuple[int, int]]] = {}
-    for a, b, loop in parts:
-        alike.setdefault(loop, []).append((a, b))
-    for loop, starts in alike.items():
+    alike: dict[tuple[Stride, Phase], list[tuple[int, int]]] = {}
+    for a, b, kind in parts:
+        alike.setdefault(kind, []).append((a, b))
+    for (loop, _), starts in alike.items():
         while starts:
             (a, b), count = starts[0], 1
             step = (starts[1][0] - a, starts[1][1] - b) if len(starts) > 1 else (0, 0)

@@ -1,0 +1,134 @@
+"""Moves between tensors in granules as runs of strided bytes, against the places of their elements one by one."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from toolchain.hw.layout import FeatureMaps
+from toolchain.machine.tensors import laid
+from toolchain.ops.kit.tile import Loop, Move
+from toolchain.ops.permutation import reshaping
+from toolchain.schedule.runs import End, moves_whole, runs_of
+
+Shape = tuple[int, ...]
+FORMS = {
+    "dense": None,
+    "surface": FeatureMaps(granule=4, order="surface"),
+    "line": FeatureMaps(granule=4, order="line"),
+    "wide": FeatureMaps(granule=8, order="surface"),
+}
+
+
+def one_by_one(move: Move, source: End, target: End) -> list[tuple[int, int]]:
+    """(byte of the source, byte of the target) of each element."""
+    found = []
+    for steps in product(*(range(loop.count) for loop in move.loops)):
+        ends = list(source.start), list(target.start)
+        for k, loop in zip(steps, move.loops):
+            if loop.source_dim >= 0:
+                ends[0][loop.source_dim] += k * loop.source_step
+            if loop.target_dim >= 0:
+                ends[1][loop.target_dim] += k * loop.target_step
+        found.append((source.strides.offset_bytes(ends[0]), target.strides.offset_bytes(ends[1])))
+    return sorted(found)
+
+
+def by_runs(move: Move, source: End, target: End) -> list[tuple[int, int]]:
+    starts = source.strides.offset_bytes(source.start), target.strides.offset_bytes(target.start)
+    found = []
+    for run in runs_of(move, source, target):
+        for steps in product(*(range(s.count) for s in run.loops)):
+            a = starts[0] + run.source + sum(k * s.source for k, s in zip(steps, run.loops))
+            found.append((a, starts[1] + run.target + sum(k * s.target for k, s in zip(steps, run.loops))))
+    return sorted(found)
+
+
+def held(move: Move, before: Shape, after: Shape, form: str, other: str) -> None:
+    """What fills last granules may be moved too, where both sides end with one."""
+    source = End(laid(before, 1, FORMS[form]), before, move.source_start)
+    target = End(laid(after, 1, FORMS[other]), after, move.target_start)
+    want, found = one_by_one(move, source, target), by_runs(move, source, target)
+    if moves_whole(move, source, target) and target.strides.maps is not None:
+        assert set(want) <= set(found)
+        assert len(found) == len(want) // move.loops[-1].count * -(-move.loops[-1].count // 4) * 4
+    else:
+        assert found == want
+
+
+def box(shape: Shape, source: Shape = (0, 0, 0, 0), target: Shape = (0, 0, 0, 0)) -> Move:
+    return Move(0, source, target, tuple(Loop(n, d, 1, d, 1) for d, n in enumerate(shape)))
+
+
+MOVES = {
+    "all": (box((1, 2, 3, 9)), (1, 2, 3, 9), (1, 2, 3, 9)),
+    "behind others": (box((1, 2, 3, 9), target=(0, 0, 0, 5)), (1, 2, 3, 9), (1, 2, 3, 14)),
+    "on a boundary": (box((1, 2, 3, 9), target=(0, 0, 0, 8)), (1, 2, 3, 9), (1, 2, 3, 17)),
+    "before others": (box((1, 2, 3, 9)), (1, 2, 3, 9), (1, 2, 3, 14)),
+    "a part": (box((1, 2, 2, 5), source=(0, 0, 1, 2)), (1, 2, 3, 9), (1, 2, 2, 5)),
+    "every third": (
+        Move(0, (0, 0, 0, 1), (0, 0, 0, 0), (Loop(2, 1, 1, 1, 1), Loop(3, 2, 1, 2, 1), Loop(4, 3, 3, 3, 1))),
+        (1, 2, 3, 12),
+        (1, 2, 3, 4),
+    ),
+    "turned": (
+        Move(0, (0,) * 4, (0,) * 4, (Loop(2, 1, 1, 2, 1), Loop(6, 2, 1, 3, 1), Loop(9, 3, 1, 1, 1))),
+        (1, 2, 6, 9),
+        (1, 9, 2, 6),
+    ),
+    "repeated": (
+        Move(0, (0,) * 4, (0,) * 4, (Loop(2, 1, 1, 1, 1), Loop(5, 3, 1, 3, 3), Loop(3, -1, 0, 3, 1))),
+        (1, 2, 1, 5),
+        (1, 2, 1, 15),
+    ),
+}
+
+
+@pytest.mark.parametrize(("form", "other"), [p for p in product(FORMS, FORMS) if "wide" not in p or "dense" in p])
+@pytest.mark.parametrize("name", MOVES)
+def test_a_move_moves_every_element(name: str, form: str, other: str) -> None:
+    held(*MOVES[name], form, other)
+
+
+def test_boxes_are_few_runs() -> None:
+    """One where granules meet granules; where they begin elsewhere, those of equal length together."""
+    forms = FORMS["surface"], (1, 8, 8, 64)
+    aligned = End(laid(forms[1], 1, forms[0]), forms[1], (0, 0, 0, 0))
+    shifted = End(laid((1, 8, 8, 66), 1, forms[0]), (1, 8, 8, 66), (0, 0, 0, 2))
+    assert len(runs_of(box(forms[1]), aligned, aligned)) == 1
+    assert len(runs_of(box(forms[1]), aligned, shifted)) == 2
+
+
+@pytest.mark.parametrize("form", ["surface", "line"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((1, 2, 3, 8), (1, 1, 6, 8)),
+        ((2, 2, 3, 5), (1, 4, 3, 5)),
+        ((1, 2, 3, 10), (1, 2, 6, 5)),
+        ((1, 2, 2, 6), (1, 3, 2, 4)),
+    ],
+)
+def test_a_reshape_between_maps_moves_every_element_in_its_order(form: str, before: Shape, after: Shape) -> None:
+    maps = FORMS[form]
+    want = sorted(
+        (laid(before, 1, maps).offset_bytes(a), laid(after, 1, maps).offset_bytes(b))
+        for a, b in zip(product(*map(range, before)), product(*map(range, after)))
+    )
+    found = []
+    for move in reshaping(before, after, True, True):
+        ends = End(laid(before, 1, maps), before, move.source_start), End(laid(after, 1, maps), after, move.target_start)
+        found += by_runs(move, *ends)
+    assert set(want) <= set(found)
+
+
+@pytest.mark.parametrize("form", ["surface", "line"])
+def test_a_reshape_to_a_matrix_and_back(form: str) -> None:
+    map_shape, shape = (1, 2, 3, 9), (6, 9)
+    maps, flat = laid(map_shape, 1, FORMS[form]), laid(shape, 1, None)
+    want = sorted((maps.offset_bytes(a), i) for i, a in enumerate(product(*map(range, map_shape))))
+    (out,), (back,) = reshaping(map_shape, shape, True, False), reshaping(shape, map_shape, False, True)
+    there = End(maps, map_shape, (0, 0, 0, 0)), End(flat, shape, (0, 0))
+    assert by_runs(out, *there) == want
+    assert sorted((b, a) for a, b in by_runs(back, *there[::-1])) == want
