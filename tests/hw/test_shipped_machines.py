@@ -191,7 +191,7 @@ def test_the_manual_names_every_parameter_and_register(name):
 def test_the_c_header_defines_each_name_once(name):
     names = [line.split()[1] for line in c_header(load_machine(name)).splitlines() if line.startswith("#define")]
     assert len(names) == len(set(names))
-    assert "NPU_CONVOLUTION_OPCODE" in names
+    assert f"{name.upper()}_OPCODE_CONVOLUTION" in names
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,8 @@ def test_the_c_header_defines_each_name_once(name):
 def test_manual_and_header_say_what_codes_are(machine, low, high, codes):
     assert f", {low} to {high}: so are zero points, clamps and values of fills." in manual(machine)
     assert f"A function's table has {codes}." in manual(machine)
-    assert f"#define NPU_ACTIVATION_LOW ({low})\n#define NPU_ACTIVATION_HIGH {high}\n" in c_header(machine)
+    assert f"_ACTIVATION_LOW {f'({low})' if low < 0 else low}\n" in c_header(machine)
+    assert f"_ACTIVATION_HIGH {high}\n" in c_header(machine)
 
 
 def test_lines_are_those_of_key_and_value():

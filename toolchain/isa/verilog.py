@@ -1,31 +1,38 @@
-"""The instruction set as a SystemVerilog package: opcodes, register addresses, and a packed struct for each word and register."""
+"""The instruction set as a SystemVerilog package: its constants, and a packed struct for each word and register."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 
+from toolchain.isa.constants import Constant, constants, identifier
+from toolchain.isa.keywords import SYSTEMVERILOG
 from toolchain.isa.machine import Machine
 from toolchain.isa.table import Bits, DescriptorTable, FieldBits, RegisterTable
 
 Member = tuple[int, int, str, bool]  # high, low, name, signed
 
-# Words that a field may be called and SystemVerilog keeps for itself.
-_KEPT = frozenset({"table", "end", "wait", "output", "input", "signed", "bit", "byte"})
-
 
 def verilog_package(machine: Machine) -> str:
-    """A package `NAME_pkg`; in each struct the highest bits come first. value = stored * step + bias is told in comments."""
-    isa = machine.isa
-    lines = [f"// Instruction set {isa.name}. Made from its table.", f"package {isa.name}_pkg;"]
-    lines.append(f"  localparam int unsigned WORD_BITS = {isa.table.word_bits};")
-    for name, plan in isa.plans.items():
-        lines.append(f"  localparam int unsigned OPCODE_{name.upper()} = {plan.opcode};")
+    """A package `MACHINE_pkg`; in each struct the highest bits come first. value = stored * STEP + BIAS, as the constants say."""
+    isa, name = machine.isa, machine.chip.name
+    lines = [f"// {name}, instruction table {isa.name}: made from its files.", f"package {identifier(machine)}_pkg;"]
+    for group, members in groupby(constants(machine), key=lambda c: c.group):
+        lines += ["", f"  // {group}", *(f"  {_parameter(constant)}" for constant in members)]
+    lines.append("")
     if isinstance(isa.table, RegisterTable):
         lines += _registers(isa.table)
-    for name in isa.plans:
-        row = isa.table.operations[name]
-        lines += _struct(f"{name}_word", isa.table.word_bits, [*_header(isa.table), *_members(row.fields)], row.fields)
+    for operation in isa.plans:
+        row = isa.table.operations[operation]
+        lines += _struct(f"{operation}_word", isa.table.word_bits, [*_header(isa.table), *_members(row.fields)], row.fields)
     return "\n".join([*lines, "endpackage", ""])
+
+
+def _parameter(constant: Constant) -> str:
+    if isinstance(constant.value, tuple):
+        values = ", ".join(map(str, constant.value))
+        return f"localparam int {constant.name} [{len(constant.value)}] = '{{{values}}};"
+    return f"localparam int {constant.name} = {constant.value};"
 
 
 def _header(table: RegisterTable | DescriptorTable) -> Iterator[Member]:
@@ -43,13 +50,10 @@ def _header(table: RegisterTable | DescriptorTable) -> Iterator[Member]:
 
 def _registers(table: RegisterTable) -> Iterator[str]:
     write = table.write
-    yield f"  localparam int unsigned TAG_WRITE = {write.tag.value};"
-    yield f"  localparam int unsigned TAG_START = {table.start.tag.value};"
     forms = [_member(write.tag.bits, "word_tag"), _member(write.register_, "address"), _member(write.value, "data")]
     yield from _struct("write_word", table.word_bits, forms, {})
     part_bits = write.value[0] - write.value[1] + 1
     for name, register in table.registers.items():
-        yield f"  localparam int unsigned ADDRESS_{name} = {register.address};"
         yield from _struct(f"{name.lower()}_register", part_bits * register.words, _members(register.fields), register.fields)
 
 
@@ -63,7 +67,7 @@ def _members(fields: Mapping[str, FieldBits]) -> Iterator[Member]:
 
 
 def _named(field: str) -> str:
-    return f"{field}_" if field in _KEPT else field
+    return f"{field}_" if field in SYSTEMVERILOG else field
 
 
 def _struct(name: str, width: int, members: Iterable[Member], fields: Mapping[str, FieldBits]) -> Iterator[str]:

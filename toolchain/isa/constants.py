@@ -1,0 +1,123 @@
+"""A machine's instruction set as named numbers, which its C header and its SystemVerilog package both say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from toolchain.hw import Chip
+from toolchain.isa.machine import Machine
+from toolchain.isa.plan import BitField, OperationPlan, slot
+from toolchain.isa.table import Bits, DescriptorTable, RegisterTable
+from toolchain.machine.parameters.spaces import Space
+
+
+class Constant(NamedTuple):
+    """name: in capitals, without the machine's. value: several are a list. group: constants of one stand together."""
+
+    group: str
+    name: str
+    value: int | tuple[int, ...]
+
+
+def identifier(machine: Machine) -> str:
+    """The machine's name, as languages take it."""
+    return machine.chip.name.replace("-", "_")
+
+
+def constants(machine: Machine) -> Iterator[Constant]:
+    """Every one once: widths, codes, forms of words, registers, and of each operation its opcode, fields and registers."""
+    chip, table = machine.chip, machine.isa.table
+    yield from _widths(machine)
+    yield from _codes(chip)
+    group = "Forms of words."
+    if isinstance(table, DescriptorTable):
+        yield from _bits(group, "OPCODE", table.opcode)
+        if table.sync:
+            for name, bits in table.sync.model_dump().items():
+                yield from _bits(group, f"SYNC_{name.upper()}", bits)
+    else:
+        yield from _register_forms(group, table)
+        yield from _registers(table)
+    for name, plan in machine.isa.plans.items():
+        yield from _operation(name, plan, machine)
+
+
+def _widths(machine: Machine) -> Iterator[Constant]:
+    chip, entry = machine.chip, machine.chip.layout.parameters
+    found = {
+        "WORD_BITS": machine.isa.table.word_bits,
+        "WORD_BYTES": machine.isa.word_bytes,
+        "ACCUMULATOR_BITS": chip.numerics.accumulator_bits,
+        "SEMAPHORES": chip.sync.semaphores,
+        "SEMAPHORE_MAX_COUNT": chip.sync.max_count,
+        "PARAMETER_BYTES": entry.size_bytes,
+    }
+    yield from (Constant("Widths.", name, value) for name, value in found.items())
+    low, signed = 0, chip.numerics.scale.shifts[0] < 0
+    fields = (("BIAS", entry.bias_bits, True), ("MULTIPLIER", entry.multiplier_bits, False), ("SHIFT", entry.shift_bits, signed))
+    for name, width, sign in fields:
+        if width:
+            yield from _bits("Widths.", f"PARAMETER_{name}", (low + width - 1, low))
+            yield Constant("Widths.", f"PARAMETER_{name}_SIGNED", int(sign))
+        low += width
+
+
+def _codes(chip: Chip) -> Iterator[Constant]:
+    group = "Codes."
+    first = chip.numerics.activation
+    yield Constant(group, "ACTIVATION_LOW", first.low)
+    yield Constant(group, "ACTIVATION_HIGH", first.high)
+    for stem, types in (("TYPE", chip.code_types), ("WEIGHT_TYPE", chip.weight_types)):
+        if len(types) > 1:
+            yield from (Constant(group, f"{stem}_{codes.upper()}", i) for i, codes in enumerate(types))
+    yield from (Constant(group, f"MEMORY_{space.name.upper()}", i) for i, space in enumerate(chip.spaces))
+    yield from (Constant(group, f"ENGINE_{unit.name.upper()}", unit.queue) for unit in chip.units)
+
+
+def _register_forms(group: str, table: RegisterTable) -> Iterator[Constant]:
+    for form, tag in (("WRITE", table.write.tag), ("START", table.start.tag)):
+        yield from _bits(group, f"{form}_TAG", tag.bits)
+        yield Constant(group, f"{form}_TAG", tag.value)
+    yield from _bits(group, "WRITE_REGISTER", table.write.register_)
+    yield from _bits(group, "WRITE_VALUE", table.write.value)
+    yield from _bits(group, "START_OPCODE", table.start.opcode)
+
+
+def _registers(table: RegisterTable) -> Iterator[Constant]:
+    for name, register in sorted(table.registers.items(), key=lambda item: item[1].address):
+        group = f"Register {name}."
+        yield Constant(group, f"REGISTER_{name}", register.address)
+        yield Constant(group, f"REGISTER_{name}_WORDS", register.words)
+        for field, bits in register.fields.items():
+            yield from _field(group, f"REGISTER_{name}_{field.upper()}", slot(field, bits))
+
+
+def _operation(name: str, plan: OperationPlan, machine: Machine) -> Iterator[Constant]:
+    """Of registers that it reads their addresses, in order; of a parameter in one the address beside its bits."""
+    table, stem, group = machine.isa.table, name.upper(), f"Operation {name}."
+    yield Constant(group, f"OPCODE_{stem}", plan.opcode)
+    if isinstance(table, RegisterTable) and plan.registers:
+        yield Constant(group, f"{stem}_REGISTERS", tuple(table.registers[r].address for r in plan.registers))
+    described = plan.operation.described()
+    for s in plan.slots:
+        field = f"{stem}_{s.name.upper()}"
+        if s.register is not None and isinstance(table, RegisterTable):
+            yield Constant(group, f"{field}_REGISTER", table.registers[s.register].address)
+        yield from _field(group, field, s)
+        kinds = described[s.name].kinds
+        if kinds is not None and kinds is not Space:  # memories have names of their own
+            yield from (Constant(group, f"{field}_{kind.name}", int(kind)) for kind in kinds)
+
+
+def _field(group: str, stem: str, s: BitField) -> Iterator[Constant]:
+    yield from _bits(group, stem, (s.low + s.width - 1, s.low))
+    yield Constant(group, f"{stem}_SIGNED", int(s.signed))
+    yield Constant(group, f"{stem}_STEP", s.step)
+    yield Constant(group, f"{stem}_BIAS", s.bias)
+
+
+def _bits(group: str, stem: str, bits: Bits) -> Iterator[Constant]:
+    high, low = bits
+    yield Constant(group, f"{stem}_SHIFT", low)
+    yield Constant(group, f"{stem}_WIDTH", high - low + 1)
