@@ -32,6 +32,7 @@ class Cause(StrEnum):
     FILL_DRAIN = "fill_drain"
     PARTIAL_FOLDS = "partial_folds"
     OUTPUT_PATH = "output_path"
+    EDGES = "edges"
     MEMORY = "memory"
     SIGNAL = "signal"
     QUEUE = "queue"
@@ -46,7 +47,7 @@ class Reason(NamedTuple):
     of: str = ""
 
 
-COMPUTING = (Cause.FILL_DRAIN, Cause.USEFUL, Cause.PARTIAL_FOLDS, Cause.OUTPUT_PATH)
+COMPUTING = (Cause.FILL_DRAIN, Cause.USEFUL, Cause.PARTIAL_FOLDS, Cause.EDGES, Cause.OUTPUT_PATH)
 _PLAIN = (*COMPUTING, Cause.QUEUE, Cause.DISPATCH, Cause.NOTHING)
 _QUEUE, _DISPATCH, _NOTHING = range(len(COMPUTING), len(_PLAIN))
 _MEMORY = len(_PLAIN)  # of code 0; units follow the memories
@@ -132,10 +133,10 @@ class _Units:
         engine = np.array(run.order.engine[:count], np.int64)
         self._issued = (times.start[:count] + np.array(issue_cycles(chip), np.int64)[engine]).tolist()
         self._latency, self._slowest = run.wanted.latency_cycles.tolist(), _slowest_memories(chip, run)
-        fill, partial, output = (run.wanted.lost[part] for part in range(3))
-        full = run.wanted.compute_cycles - fill - partial - output
+        fill, partial, output, edge = (run.wanted.lost[part] for part in range(4))
+        full = run.wanted.compute_cycles - fill - partial - output - edge
         useful = full if shares is None else np.ceil(full * shares).astype(np.int64)
-        self._parts = list(zip(*(part.tolist() for part in (fill, useful, partial + full - useful, output))))
+        self._parts = list(zip(*(part.tolist() for part in (fill, useful, partial + full - useful, edge, output))))
         self._ended_by = [] if times.ended_by is None else times.ended_by.tolist()
         self._read, self._dispatched = ([ceil(cycle) for cycle in column] for column in (record.read, record.dispatched))
         self._held_by = record.held_by.tolist()

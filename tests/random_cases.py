@@ -20,6 +20,7 @@ from tests.random_units import (
     draw_mappings,
     draw_pairs,
     draw_single_functions,
+    draw_timing,
     draw_units,
 )
 from toolchain.frontend.read import newest_opset
@@ -93,7 +94,7 @@ def machines(draw: Any, grouped: bool = False) -> DrawnMachine:
     activation = _types(draw, data["numerics"], mac)
     mac["rows"], mac["columns"] = draw(st.sampled_from([1, 4, 8, 16])), draw(st.sampled_from([1, 3, 8, 16]))
     mac["depth"] = draw(st.sampled_from([1, 1, 4]))
-    mac |= draw_mappings(draw)
+    mac |= draw_mappings(draw) | {"timing": draw_timing(draw)}
     mac["folds_overlap"] = draw(st.booleans())
     mac["accumulators"]["entries"] = max(mac["rows"] * mac["columns"], draw(st.sampled_from([64, 256, 1024, 8192])))
     mac["post"] = draw(st.sampled_from([[], ["table"], ["add"], ["table", "add"]]))

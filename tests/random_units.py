@@ -51,6 +51,28 @@ def draw_single_functions(draw: Any) -> dict[str, Any]:
     return dict.fromkeys(names, rate)
 
 
+def draw_timing(draw: Any) -> dict[str, Any] | str:
+    """Of an array: ideal, as where nothing is said, or some terms."""
+    if draw(st.integers(0, 2)) == 0:
+        return "ideal"
+    rates = st.sampled_from([None, 1, 5, 64, "unlimited"])
+    output = {
+        "lanes": draw(rates),
+        "table_lanes": draw(st.sampled_from([1, 4, "unlimited"])),
+        "addend_lanes": draw(rates),
+        "overlaps": draw(st.booleans()),
+    }
+    return {
+        "reduction": draw(st.sampled_from(["per_tap", "dense"])),
+        "fold_cycles": draw(st.sampled_from([0, 1, 3])),
+        "input_edge_bytes": draw(rates),
+        "weight_edge_bytes": draw(rates),
+        "window_bytes": draw(st.sampled_from([0, 64, 512, "unlimited"])),
+        "shared_outputs": draw(rates),
+        "output": output,
+    }
+
+
 def draw_pairs(draw: Any, data: dict[str, Any]) -> None:
     """Arrays that take some pairs of types only, and functions at rates of their own for a type."""
     for engine in data["engines"].values():
@@ -82,6 +104,7 @@ def _array(draw: Any, mac: dict[str, Any]) -> dict[str, Any]:
         "rows": rows,
         "columns": columns,
         **draw_mappings(draw),
+        "timing": draw_timing(draw),
         "accumulators": {**mac["accumulators"], "entries": entries},
         "post": draw(st.sampled_from(_POSTS)),
         "queue_depth": draw(st.sampled_from([1, 4])),

@@ -41,7 +41,7 @@ def with_engines(functions: dict[str, dict[str, dict[str, int]]], **mac: Any) ->
     machine = load_machine("edge16")
     engines = dict(machine.chip.engines)
     for name, rates in functions.items():
-        made = {f: FunctionRate(**rate) for f, rate in (OTHERS | rates).items()}
+        made = {f: FunctionRate.model_validate(rate) for f, rate in (OTHERS | rates).items()}
         engines[name] = engines["vector"].model_copy(update={"functions": made})
     engines["mac"] = engines["mac"].model_copy(update=mac)
     machine = replace(machine, chip=machine.chip.model_copy(update={"engines": engines}))
@@ -225,7 +225,7 @@ def test_a_function_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_a_table_for_a_clamp_is_one_of_it(tmp_path: Path) -> None:
     """A machine that rescales takes a Relu for a clamp; one that does not may have it as a function."""
     machine = load_machine("edge16")
-    vector = machine.chip.engines["vector"].model_copy(update={"functions": {"relu": FunctionRate(**SLOW)}})
+    vector = machine.chip.engines["vector"].model_copy(update={"functions": {"relu": FunctionRate.model_validate(SLOW)}})
     machine = replace(machine, chip=machine.chip.model_copy(update={"engines": {**machine.chip.engines, "vector": vector}}))
     built, ops = made(tmp_path, "y = Relu(x)", machine)
     assert (built.figures["fallbacks"], tables(ops)) == ([], {"relu"})

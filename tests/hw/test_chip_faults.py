@@ -208,6 +208,31 @@ CASES = {
         "mine.yaml:{line}: engines.mac.types: has no {{activation: int8, weight: int4}}, the first types of numerics, nor has "
         "another array",
     ),
+    "no such timing": (
+        "timing: ideal",
+        "timing: idle",
+        "mine.yaml:{line}: engines.mac.timing: must be a section of keys, got 'idle'",
+    ),
+    "an unknown term": (
+        "timing: ideal",
+        "timing: {fold_cycle: 3}",
+        'mine.yaml:{line}: engines.mac.timing.fold_cycle: no such key; did you mean "fold_cycles"?',
+    ),
+    "a reduction that there is not": (
+        "timing: ideal",
+        "timing: {reduction: packed}",
+        "mine.yaml:{line}: engines.mac.timing.reduction: must be one of 'per_tap', 'dense'; got 'packed'",
+    ),
+    "an edge that takes nothing": (
+        "timing: ideal",
+        "timing: {input_edge_bytes: 0}",
+        "mine.yaml:{line}: engines.mac.timing.input_edge_bytes: must be at least 1, got 0",
+    ),
+    "a way out of no lanes": (
+        "timing: ideal",
+        "timing: {output: {lanes: some}}",
+        "mine.yaml:{line}: engines.mac.timing.output.lanes: must be a whole number, got 'some'",
+    ),
     "post operation twice": (
         "post: [table, add]",
         "post: [add, table, add]",

@@ -44,6 +44,7 @@ _BASE: dict[str, Any] = {
             ),
             "accumulators": {"entries": 4096},
             "post": ("table", "add"),
+            "timing": "ideal",
             "issue_cycles": 0,
         },
         "vector": {

@@ -25,7 +25,7 @@ from toolchain.machine import (
     demand,
 )
 from toolchain.machine.units import array as units
-from toolchain.machine.units.array import operand_reads
+from toolchain.machine.units.array import Operands, operand_reads
 from toolchain.machine.units.dma import burst_bytes
 
 
@@ -61,7 +61,7 @@ def test_scale_sim_totals_of_resnet18(size, ws, os, is_):
     layers = resnet18()
     for dataflow, expected in (("ws", ws), ("os", os), ("is", is_)):
         mac = array(dataflow, size, size)
-        assert sum(product_cycles(mac, *layer, 1.0) - 1 for layer in layers) == expected
+        assert sum(product_cycles(mac, *layer, Operands(1.0)) - 1 for layer in layers) == expected
 
 
 @pytest.mark.parametrize("dataflow", ["os", "ws", "is"])
@@ -70,50 +70,52 @@ def test_folds_that_overlap_pay_fill_and_drain_once(dataflow):
     plain, overlapped = array(dataflow, 8, 8), array(dataflow, 8, 8, folds_overlap=True)
     folds = {"os": 13 * 5, "ws": 7 * 5, "is": 7 * 13}[dataflow]
     stream, edge = {"os": (k, 14), "ws": (p, 22), "is": (m, 22)}[dataflow]
-    assert product_cycles(plain, p, k, m, 1.0) == folds * (stream + edge)
-    assert product_cycles(overlapped, p, k, m, 1.0) == folds * stream + edge
+    assert product_cycles(plain, p, k, m, Operands(1.0)) == folds * (stream + edge)
+    assert product_cycles(overlapped, p, k, m, Operands(1.0)) == folds * stream + edge
 
 
 def test_weights_load_no_faster_than_a_row_a_cycle():
     """ws, overlapping folds, fewer pixels than rows: the next weights take `rows` cycles to load."""
     mac = array("ws", 16, 8, folds_overlap=True)
-    assert product_cycles(mac, 4, 64, 8, 1.0) == 3 * 16 + 4 + 2 * 16 + 8 - 2
+    assert product_cycles(mac, 4, 64, 8, Operands(1.0)) == 3 * 16 + 4 + 2 * 16 + 8 - 2
 
 
 def test_depth_and_rate():
-    assert product_cycles(array(depth=4), 16, 30, 16, 1.0) == 8 + 30
-    assert product_cycles(array(depth=4), 16, 30, 16, 0.5) == 16 + 30
-    assert product_cycles(array(depth=4), 16, 30, 16, 2.0) == 4 + 30
+    assert product_cycles(array(depth=4), 16, 30, 16, Operands(1.0)) == 8 + 30
+    assert product_cycles(array(depth=4), 16, 30, 16, Operands(0.5)) == 16 + 30
+    assert product_cycles(array(depth=4), 16, 30, 16, Operands(2.0)) == 4 + 30
 
 
 def test_depthwise_modes():
     """49 pixels, 9 taps, 40 channels on 16x16."""
-    assert depthwise_cycles(array("os"), 49, 9, 40, 1.0) == 4 * 3 * (9 + 30)
-    assert depthwise_cycles(array("ws"), 49, 9, 40, 1.0) == 9 * 3 * (49 + 46)
-    assert depthwise_cycles(array("os", depthwise="column"), 49, 9, 40, 1.0) == 40 * 4 * (9 + 30)
-    assert depthwise_cycles(array("ws", depthwise="column"), 49, 9, 40, 1.0) == 40 * 1 * (49 + 46)
-    assert depthwise_cycles(array("is", depthwise="column"), 49, 9, 40, 1.0) == 40 * 4 * (1 + 46)
+    assert depthwise_cycles(array("os"), 49, 9, 40, Operands(1.0)) == 4 * 3 * (9 + 30)
+    assert depthwise_cycles(array("ws"), 49, 9, 40, Operands(1.0)) == 9 * 3 * (49 + 46)
+    assert depthwise_cycles(array("os", depthwise="column"), 49, 9, 40, Operands(1.0)) == 40 * 4 * (9 + 30)
+    assert depthwise_cycles(array("ws", depthwise="column"), 49, 9, 40, Operands(1.0)) == 40 * 1 * (49 + 46)
+    assert depthwise_cycles(array("is", depthwise="column"), 49, 9, 40, Operands(1.0)) == 40 * 4 * (1 + 46)
     overlapped = array("os", depthwise="diagonal", folds_overlap=True)
-    assert depthwise_cycles(overlapped, 49, 9, 40, 1.0) == 4 * 3 * 9 + 30
+    assert depthwise_cycles(overlapped, 49, 9, 40, Operands(1.0)) == 4 * 3 * 9 + 30
 
 
 def test_an_operation_may_name_another_dataflow_and_mode():
     """Of an array with several each costs what it costs where the array has it alone, one operation at a time and in columns."""
     mac = array("os", more_dataflows=("is", "ws"), depthwise="diagonal", more_depthwise=("column",))
     alone = [array(flow) for flow in mac.dataflows]
-    assert [product_cycles(mac, 49, 90, 40, 1.0, dataflow=i) for i in range(3)] == [
-        product_cycles(one, 49, 90, 40, 1.0) for one in alone
+    assert [product_cycles(mac, 49, 90, 40, Operands(1.0), dataflow=i) for i in range(3)] == [
+        product_cycles(one, 49, 90, 40, Operands(1.0)) for one in alone
     ]
     assert [operand_reads(mac, 490, 40, i) for i in range(3)] == [operand_reads(one, 490, 40) for one in alone]
     flows, modes = np.repeat([0, 1, 2], 2), np.tile([0, 1], 3)
     each = [
-        depthwise_cycles(array(flow, depthwise=mode), 49, 9, 40, 1.0) for flow in mac.dataflows for mode in mac.depthwise_modes
+        depthwise_cycles(array(flow, depthwise=mode), 49, 9, 40, Operands(1.0))
+        for flow in mac.dataflows
+        for mode in mac.depthwise_modes
     ]
-    assert [depthwise_cycles(mac, 49, 9, 40, 1.0, *pair) for pair in zip(flows.tolist(), modes.tolist())] == each
+    assert [depthwise_cycles(mac, 49, 9, 40, Operands(1.0), *pair) for pair in zip(flows.tolist(), modes.tolist())] == each
     columns = np.full(6, 49), np.full(6, 9), np.full(6, 40)
-    assert depthwise_cycles(mac, *columns, 1.0, flows, modes).tolist() == each
-    assert product_cycles(mac, *columns, 1.0, dataflow=flows).tolist() == [
-        product_cycles(alone[i], 49, 9, 40, 1.0) for i in flows
+    assert depthwise_cycles(mac, *columns, Operands(1.0), flows, modes).tolist() == each
+    assert product_cycles(mac, *columns, Operands(1.0), dataflow=flows).tolist() == [
+        product_cycles(alone[i], 49, 9, 40, Operands(1.0)) for i in flows
     ]
 
 

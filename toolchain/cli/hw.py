@@ -10,6 +10,8 @@ from quant.fixed_point import Contents, FixedPointError, write_vectors
 from toolchain.cli.application import application, reported
 from toolchain.errors import CompileError
 from toolchain.hw import Chip, chip_differences, chip_lines, chip_schema, shipped_names
+from toolchain.hw.terms import defaulted_terms
+from toolchain.hw.timing import IDEAL
 from toolchain.isa import c_header, load_machine, machine_digest, manual, manual_page, table_schema, verilog_package
 from toolchain.machine import TABLE_FUNCTIONS
 from toolchain.vectors import write_instruction_cases
@@ -20,12 +22,18 @@ _MACHINE = typer.Argument(metavar="MACHINE", help="A shipped machine's name, or 
 
 @app.command()
 def check(file: str = _MACHINE) -> None:
-    """Checks a machine and its instruction table; prints every fault as file:line: path: reason and exits with 2."""
+    """Checks a machine and its instruction table; prints every fault as file:line: path: reason and exits with 2. Says which
+    terms of its time are left at their defaults."""
     with reported():
         machine = load_machine(file)
         print(f"{machine.chip.name}: no faults; instruction table {machine.isa.name} ({machine.isa.kind})")
         for engine, reason in machine.chip.unused.items():
             print(f"engines.{engine} is not used by compiled programs: {reason}")
+        for name, array in machine.chip.engines.items():
+            if array.kind == "mac_array" and array.timing == IDEAL:
+                print(f"engines.{name}.timing is ideal: folds begin at once, operands enter in time, outputs leave for nothing")
+        for key, value in defaulted_terms(machine.chip):
+            print(f"{key} is left at its default, {value}")
 
 
 @app.command()

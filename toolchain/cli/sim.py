@@ -17,6 +17,7 @@ from toolchain.cli.application import application, as_options, reported, require
 from toolchain.cli.inputs import machine_inputs
 from toolchain.cli.progress import shown
 from toolchain.errors import CompileError
+from toolchain.hw.terms import TERMS
 
 if TYPE_CHECKING:
     from toolchain.runtime import Run, Session
@@ -48,6 +49,10 @@ def sim_command(
         list[str] | None,
         typer.Option(help="NAME=ADDRESS: where an area of DRAM lies, as constants=0x100000 or input:x=0x8000. Repeatable."),
     ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TERM", help=f"Times a machine on which this costs nothing: {', '.join(TERMS)}. Repeatable."),
+    ] = None,
 ) -> None:
     """Runs MODEL on the simulator, or another backend, islands in onnxruntime; prints where the cycles went and what ran where.
 
@@ -57,7 +62,9 @@ def sim_command(
         with ended_at_once():
             import toolchain.runtime  # noqa: F401
         require_host(host)
-        asked = Asked(model, entry, backend, host, hw, area_bases(base or []))
+        if without and backend != "simulator":
+            raise CompileError(f"--without {without[0]}: times of the simulator only, not of backend {backend}")
+        asked = Asked(model, entry, backend, host, hw, area_bases(base or []), tuple(without or ()))
         outputs = {"--output": output, "--json": json_file, "--trace": trace}
         require_writable(outputs, {"the model": model, "--input": input_file, **machine_inputs(hw)})
         if dump_memory is None and out is None:
@@ -66,7 +73,8 @@ def sim_command(
             raise CompileError(f"--out {out}: goes with --dump-memory AFTER, which says where to stop")
         if out is None:
             raise CompileError(f"--dump-memory {dump_memory}: needs --out DIR, a new folder for the memories")
-        unused = next((name for name, value in {**outputs, "--verify": verify or None}.items() if value is not None), None)
+        beside = {**outputs, "--verify": verify or None, "--without": without or None}
+        unused = next((name for name, value in beside.items() if value is not None), None)
         if unused is not None:
             raise CompileError(f"{unused}: does not go with --dump-memory {dump_memory}, which stops the program there")
         require_new_folder("--out", out)
@@ -75,7 +83,7 @@ def sim_command(
 
 @dataclass(frozen=True)
 class Asked:
-    """What is run, and on what. hw: the machine that the file must be for, None: any."""
+    """What is run, and on what. hw: the machine that the file must be for, None: any; without: ideal terms of its time."""
 
     model: Path
     entry: str | None
@@ -83,6 +91,7 @@ class Asked:
     host: str
     hw: str | None
     bases: Mapping[str, int]
+    without: tuple[str, ...]
 
     def session(self, timing: bool) -> Session:
         """Raises CompileError: no such entry or backend; ProgramError: a file of another machine than --hw."""
@@ -96,6 +105,7 @@ class Asked:
                 timing=timing,
                 bases=self.bases,
                 entry=self.entry,
+                without=self.without,
             )
         if self.hw is not None:
             _require_machine(session, self.model, self.hw)
@@ -170,6 +180,8 @@ def _simulate(
     figures = _figures(session, run, timed)
     if compare:
         figures["difference"] = difference
+    if asked.without:
+        figures["without"] = list(asked.without)
     files: dict[str | Path, bytes] = {}
     if output is not None:
         files[output] = npz_bytes(run.outputs)
@@ -179,6 +191,9 @@ def _simulate(
         files[trace] = trace_json(session.container, simulations)
     write_files(files)
     print(_report(session, run, figures))
+    if asked.without:
+        named = ", ".join(asked.without)
+        print(f"\nnote: times of a copy of {session.container.machine.chip.name} on which this costs nothing: {named}")
     if input_file is None:
         print("\nnote: ran on random inputs; give --input IN.npz")
     if compare and difference is None:

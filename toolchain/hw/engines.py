@@ -14,6 +14,7 @@ from quant.fixed_point.core.groups import GROUP_STEP, LARGEST_GROUP, LEAST_GROUP
 from toolchain.hw.numerics import ActivationName, AnyActivationName, WeightName
 from toolchain.hw.quantities import Bytes
 from toolchain.hw.section import NonNegative, Positive, PositiveFloat, Section
+from toolchain.hw.timing import ArrayTiming, Timing
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
@@ -120,6 +121,7 @@ class MacArray(Section):
     groups: WeightGroups | None = None  # of weights, which may have scales of their own
     # applied to outputs on their way to memory
     post: Annotated[tuple[Literal["table", "add"], ...], Field(examples=[["table", "add"]])] = ()
+    timing: Timing = ArrayTiming()
     memories: ArrayMemories = ArrayMemories()
     queue_depth: Positive = 4
     issue_cycles: NonNegative = 1

@@ -25,11 +25,13 @@ class Lost(NamedTuple):
 
     fill: fill and drain of its pipeline, startup, operands that load before a fold can begin. partial: rows, columns, depth or
     lanes that have nothing to do, as the cycles that full ones would not need. output: what is done to sums on their way out.
+    edge: operands that enter more slowly than they are multiplied.
     """
 
     fill_cycles: Whole = 0
     partial_cycles: Whole = 0
     output_cycles: Whole = 0
+    edge_cycles: Whole = 0
 
 
 class Compute(NamedTuple):

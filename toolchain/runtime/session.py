@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +18,7 @@ from simulator import Observe, Simulation, measured
 from toolchain.codegen import Container, IoType, Island, Port, Region, container_from_bytes, read_container, relocated
 from toolchain.errors import CompileError, ProgramError, first_line
 from toolchain.frontend import island_fault
+from toolchain.hw import terms as timing_terms
 from toolchain.machine import Flow
 from toolchain.runtime.backend import Backend, Foreign, Loaded, Program, Progress, backend_named
 from toolchain.runtime.builtin import BACKENDS, dram_image, read_port, write_port
@@ -57,8 +58,9 @@ class Session:
     numpy, others are found by name (docs/backends.md). timing, check: cycles, and the machine's rules, where the backend has
     them. host: where islands run. bases: addresses of areas of DRAM, where the machine's host sets them
     (`{"constants": 0x100000, "input:x": 0x8000}`, docs/image.md). entry: which of a file's programs for several sets of input
-    shapes, None: the only one. Raises ProgramError for a file that is not there or not sound, CompileError for a backend, a host
-    or an entry that is not there, and for bases that cannot be.
+    shapes, None: the only one. without: terms of the simulator's time that are ideal (`toolchain.hw.terms`). Raises ProgramError
+    for a file that is not there or not sound, CompileError for a backend, a host, an entry or a term that is not there, and for
+    bases that cannot be.
     """
 
     def __init__(
@@ -71,11 +73,12 @@ class Session:
         check: bool = True,
         bases: Mapping[str, int] = MappingProxyType({}),
         entry: str | None = None,
+        without: Sequence[str] = (),
     ):
         self.backend_name = backend if isinstance(backend, str) else type(backend).__name__
         self._backend = backend_named(backend, BACKENDS) if isinstance(backend, str) else Foreign(self.backend_name, backend)
         self._own = isinstance(model, Container)  # made here, not read: what it cannot compute is our bug
-        self.container = relocated(_container(model, entry), bases)
+        self.container = _idealised(relocated(_container(model, entry), bases), without)
         self._timing, self._check = timing, check
         self._providers = host_providers(host)
         self._islands: dict[int, Any] = {}
@@ -214,6 +217,11 @@ class Session:
             raise CompileError(f"{_island_name(island)}: onnxruntime cannot run them: {first_line(fault)}") from None
         real.update(zip(island.outputs, values))
         return Ran(session.get_providers()[0], island.nodes, None)
+
+
+def _idealised(container: Container, terms: Sequence[str]) -> Container:
+    machine = container.machine
+    return replace(container, machine=replace(machine, chip=timing_terms.without(machine.chip, terms))) if terms else container
 
 
 def _container(model: str | Path | bytes | Container, entry: str | None) -> Container:

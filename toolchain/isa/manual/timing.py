@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from toolchain.hw import Chip
 from toolchain.hw.engines import MacArray
+from toolchain.hw.timing import UNLIMITED
 from toolchain.hw.units import Unit
 from toolchain.isa.machine import Machine
 from toolchain.isa.manual.figures import Figure
 from toolchain.machine.meaning import formula
+from toolchain.machine.units.array import edge_bytes
 
 
 def timing(machine: Machine) -> Iterator[str | Figure]:
@@ -59,15 +61,49 @@ def _array(unit: Unit) -> Iterator[str]:
     rates = ", ".join(f"{t.activation} by {t.weight} {t.rate:g}" for t in mac.types)
     yield f"Steps are over the rate of the operands' types: {rates}. {_depthwise(mac)}"
     yield (
-        "Bytes that an operation moves: inputs that its windows reach once for each ceil(M / C) (os, ws) or once (is), C its "
-        f"columns; weights once (ws), once for each ceil(P / C) (is), or once for each ceil(P / {mac.rows * _sums(mac)}) (os); "
+        "Bytes that an operation moves: inputs that its windows reach once for each ceil(M / S) (os, ws) or once (is), S = "
+        f"{_number(mac.timing.shared_outputs, mac.columns)}; weights once (ws), once for each ceil(P / C) (is), C its columns, "
+        f"or once for each ceil(P / {mac.rows * _sums(mac)}) (os); "
         "parameters, a table, an addend and results once each."
     )
+    yield from _terms(mac)
     if mac.groups is not None:
         yield (
             "Weights in groups of G are ceil(K / G) products of G one behind the other, whose folds take "
             f"{mac.groups.fold_cycles} more each."
         )
+
+
+def _terms(mac: MacArray) -> Iterator[str]:
+    """What is charged beside the folds."""
+    terms, (inputs, weights) = mac.timing, edge_bytes(mac)
+    rows = ["| term | |", "|---|---|"]
+    if terms.reduction == "per_tap":
+        each = "channels" if mac.depth == 1 else f"ceil(channels / {mac.depth})"
+        rows.append(f"| steps and row folds | of each tap of a kernel for itself: taps {each} in the place of ceil(K / depth) |")
+    if terms.fold_cycles:
+        rows.append(f"| a fold | {terms.fold_cycles} cycles more, before it begins |")
+    if inputs < UNLIMITED:
+        rows.append(f"| activations | {inputs} bytes a cycle enter: a step or a load that takes more lasts longer |")
+    if weights < UNLIMITED:
+        rows.append(f"| weights | {weights} bytes a cycle enter |")
+    if terms.window_bytes == 0:
+        rows.append("| windows | are not kept: inputs are read once for each tap |")
+    elif terms.window_bytes < UNLIMITED:
+        held = f"are read from a buffer of {terms.window_bytes} bytes where it holds the rows of a kernel that windows reach;"
+        rows.append(f"| windows | {held} once for each row of the kernel where it holds one, else once for each tap |")
+    out = terms.output
+    lanes = {"": out.lanes or mac.columns, " through a table": out.table_lanes, " with an addend": out.addend_lanes or out.lanes}
+    said = [f"{_number(n, mac.columns)} channels of a pixel a cycle{what}" for what, n in lanes.items() if n != UNLIMITED]
+    if said:
+        beside = "beside the folds" if out.overlaps else "behind the folds of the operation"
+        rows.append(f"| what is emitted | {', '.join(said)} (the fewest that apply), {beside} |")
+    if len(rows) > 2:
+        yield "\n".join(rows)
+
+
+def _number(rate: int | None, otherwise: int) -> str:
+    return "all" if rate == UNLIMITED else str(otherwise if rate is None else rate)
 
 
 def _sums(mac: MacArray) -> int:

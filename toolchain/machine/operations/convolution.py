@@ -21,7 +21,7 @@ from toolchain.machine.parameters.extents import extent, weight_group
 from toolchain.machine.parameters.modes import dataflow, on_the_way_out, only_with
 from toolchain.machine.parameters.numbers import unit_number
 from toolchain.machine.traffic import Compute, Demand
-from toolchain.machine.units.array import operand_reads, product_cycles
+from toolchain.machine.units.array import Operands, operand_reads, product_cycles
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +109,15 @@ class Convolution(WithAddend, _Channels):
         mac, pixels, outputs = self.unit_in(chip).array, self.pixels(), self.output_channels
         inner = self.taps() * self.input_channels
         input_reads, weight_reads = operand_reads(mac, pixels, outputs, self.dataflow)
-        read = input_reads * self.window_bytes(self.input_channels, chip)
+        read = input_reads * self.buffered_bytes(self.input_channels, chip)
         read = read + where(self.emit, pixels * self.addend_bytes(outputs, chip), 0)
         weights = weight_reads * self.weight_bytes(chip)
 
-        def cycles(rate: float) -> Compute:
-            return product_cycles(mac, pixels, inner, outputs, rate, dataflow=self.dataflow, group=self.group)
+        def cycles(operands: Operands) -> Compute:
+            flow, group, taps = self.dataflow, self.group, self.taps()
+            return product_cycles(mac, pixels, inner, outputs, operands, dataflow=flow, group=group, taps=taps)
 
-        return self.array_demand(chip, self.rated(chip, cycles), read, weights, pixels * inner * outputs)
+        return self.array_demand(chip, self.timed(chip, cycles, self.use_add), read, weights, pixels * inner * outputs)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         yield from WeightedWindowOp.broken(self, chip)

@@ -18,7 +18,7 @@ from toolchain.machine.parameters.extents import extent
 from toolchain.machine.parameters.modes import dataflow, depthwise_mode, on_the_way_out
 from toolchain.machine.parameters.numbers import unit_number
 from toolchain.machine.traffic import Compute, Demand
-from toolchain.machine.units.array import depthwise_cycles
+from toolchain.machine.units.array import Operands, depthwise_cycles
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,11 @@ class Depthwise(WeightedWindowOp):
         pixels, taps = self.pixels(), self.taps()
         mac, weights = self.unit_in(chip).array, taps * weight_bytes(self.channels, self.weight_type, chip)
 
-        def cycles(rate: float) -> Compute:
-            return depthwise_cycles(mac, pixels, taps, self.channels, rate, self.dataflow, self.mode)
+        def cycles(operands: Operands) -> Compute:
+            return depthwise_cycles(mac, pixels, taps, self.channels, operands, self.dataflow, self.mode)
 
-        read, macs = self.window_bytes(self.channels, chip), pixels * taps * self.channels
-        return self.array_demand(chip, self.rated(chip, cycles), read, weights, macs)
+        read, macs = self.buffered_bytes(self.channels, chip), pixels * taps * self.channels
+        return self.array_demand(chip, self.timed(chip, cycles), read, weights, macs)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         unit = self.unit_in(chip)

@@ -21,7 +21,7 @@ from toolchain.machine.parameters.modes import dataflow, flag, on_the_way_out
 from toolchain.machine.parameters.numbers import unit_number
 from toolchain.machine.sums import array_latency_cycles, broken_accumulators, sums_accesses, sums_moved
 from toolchain.machine.traffic import Compute, Demand, traffic
-from toolchain.machine.units.array import matrix_rate, operand_reads, product_cycles
+from toolchain.machine.units.array import Operands, matrix_operands, operand_reads, product_cycles, with_output
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +142,13 @@ class MatrixProduct(MachineOp):
         )
 
         def by_second(first: CodeType) -> Compute:
-            return by_type(self.b_type, chip.code_types, lambda second: cycles(matrix_rate(mac, first, second)))
+            return by_type(self.b_type, chip.code_types, lambda second: cycles(matrix_operands(mac, first, second)))
 
-        def cycles(rate: float) -> Compute:
-            return product_cycles(mac, self.rows, self.inner, self.columns, rate, self.batches, self.dataflow)
+        def cycles(operands: Operands) -> Compute:
+            return product_cycles(mac, self.rows, self.inner, self.columns, operands, self.batches, self.dataflow)
 
-        compute: Compute = by_type(self.a_type, chip.code_types, by_second)
+        folds: Compute = by_type(self.a_type, chip.code_types, by_second)
+        compute = with_output(mac, folds, self.batches * self.rows, self.columns, 0, 0, self.emit)
         latency = array_latency_cycles(self.sums(), unit, chip, ("input", "weights"))
         macs = self.batches * self.rows * self.inner * self.columns
         return Demand(compute.cycles, latency, macs, moved, compute.lost)

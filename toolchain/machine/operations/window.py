@@ -24,7 +24,7 @@ from toolchain.machine.parameters.extents import extent, window_extent_of
 from toolchain.machine.parameters.modes import flag, on_the_way_out, only_with, post_flag
 from toolchain.machine.sums import array_latency_cycles, broken_accumulators, sums_accesses, sums_moved
 from toolchain.machine.traffic import Compute, Demand, traffic
-from toolchain.machine.units.array import operand_rate
+from toolchain.machine.units.array import Operands, operands_of, window_reads, with_output
 from toolchain.machine.windows import Runs, extent_reached, reached, rows_reached
 
 
@@ -207,14 +207,24 @@ class WeightedWindowOp(WindowOp):
         """Of the type of its weights."""
         raise NotImplementedError
 
-    def rated(self, chip: Chip, cycles: Callable[[float], Compute]) -> Compute:
-        """cycles: at a rate of the array, which hangs on the types of both operands."""
+    def timed(self, chip: Chip, cycles: Callable[[Operands], Compute], added: Whole = 0) -> Compute:
+        """With the way out. cycles: of the folds, by operands, whose rate hangs on both types; added: whether an addend is."""
         mac = self.unit_in(chip).array
 
         def by_weights(activation: CodeType) -> Compute:
-            return by_type(self.weights_number(), chip.weight_types, lambda w: cycles(operand_rate(mac, activation, w)))
+            return by_type(self.weights_number(), chip.weight_types, lambda w: cycles(operands_of(mac, activation, w)))
 
-        return by_type(self.code_types()[0], chip.code_types, by_weights)
+        folds: Compute = by_type(self.code_types()[0], chip.code_types, by_weights)
+        return with_output(mac, folds, self.pixels(), self.outputs(), self.use_table, added, self.emit)
+
+    def buffered_bytes(self, channels: Whole, chip: Chip) -> Whole:
+        """Bytes of the input that are read once through the array's window buffer."""
+        size = held_channels(channels, self.surfaces()[0], chip) * code_bytes(self.code_types()[0], chip)
+        columns, reach = rows_reached(*self.window_columns()), (self.kernel_width - 1) * self.dilation_width + 1
+        by_row = self.output_height * self.kernel_height * columns * size
+        held = ((self.kernel_height - 1) * self.dilation_height + 1) * columns * size, reach * size
+        by_tap = self.pixels() * self.taps() * size
+        return window_reads(self.unit_in(chip).array, self.window_bytes(channels, chip), by_row, by_tap, held)
 
     def sums(self) -> Sums:
         shape = (self.output_height, self.output_width, self.outputs())

@@ -15,7 +15,7 @@ import numpy as np
 from quant.fixed_point.core.codes import CodeType
 from toolchain import machine
 from toolchain.machine import dense_bytes, parameter_bytes
-from toolchain.machine.units.array import operand_rate, product_cycles
+from toolchain.machine.units.array import operands_of, product_cycles
 from toolchain.ops.convolution.constants import Constants, Packed, whole
 from toolchain.ops.convolution.parameters import ConvolutionParameters
 from toolchain.ops.convolution.tiles import Lowering, Pair, Part, Tile, cut
@@ -51,7 +51,7 @@ def _groups_together(op: ConvolutionParameters, layer: Layer) -> int:
     """Groups of one instruction: the fewest cycles a group, of array and weights; 0 where the limits forbid even one."""
     chip, limits = layer.chip, op.limits(layer)
     mac, dram = op.array(layer), chip.dram
-    rate = operand_rate(mac, CodeType(layer.input_type(0).dtype), op.weight_type)
+    operands = operands_of(mac, CodeType(layer.input_type(0).dtype), op.weight_type)
     _, height, width, outputs = layer.output.shape
     _, kh, kw, inputs = layer.constants[layer.node.inputs[1]].shape
     own = outputs // op.groups
@@ -63,7 +63,7 @@ def _groups_together(op: ConvolutionParameters, layer: Layer) -> int:
     )
     best, least, kind = 0, float("inf"), chip.weight_types.index(op.weight_type)
     for count in range(1, min(most, max(1, mac.columns // own)) + 1):
-        array = product_cycles(mac, height * width, kh * kw * count * inputs, count * own, rate).cycles / count
+        array = product_cycles(mac, height * width, kh * kw * count * inputs, count * own, operands, taps=kh * kw).cycles / count
         loads = dense_bytes(count * own, kh * kw * count * inputs, kind, chip) / count / dram.read_bytes_per_cycle
         if array + loads <= least:
             best, least = count, array + loads

@@ -1,0 +1,134 @@
+"""The terms of a machine's time by name: what each leaves out where it is ideal, and which a file leaves at their defaults.
+
+`npu-sim --without TERM` times a copy of the machine on which that term is ideal, so that no formula knows of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+
+from toolchain.errors import CompileError
+from toolchain.hw.chip import Chip
+from toolchain.hw.engines import MacArray
+from toolchain.hw.timing import IDEAL
+from toolchain.hw.validation import suggest
+
+_UNNOTICED = 1e-9  # cycles of an instruction word: keys of rates are above 0
+
+
+class Term(NamedTuple):
+    """doc: what is left out without it. ideal: changes a chip as JSON."""
+
+    doc: str
+    ideal: Callable[[dict[str, Any]], None]
+
+
+def _of_arrays(*keys: str) -> Callable[[dict[str, Any]], None]:
+    """These keys of `timing` as where nothing is charged."""
+    ideal = IDEAL.model_dump(mode="json")
+
+    def change(data: dict[str, Any]) -> None:
+        for engine in _kind(data, "mac_array"):
+            engine["timing"] |= {key: ideal[key] for key in keys}
+
+    return change
+
+
+def _kind(data: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    return [engine for engine in data["engines"].values() if engine["kind"] == kind]
+
+
+def _no_fill(data: dict[str, Any]) -> None:
+    for engine in _kind(data, "mac_array"):
+        engine["folds_overlap"] = True
+
+
+def _no_startup(data: dict[str, Any]) -> None:
+    for engine in _kind(data, "vector"):
+        engine["functions"] = {name: {**rate, "startup": 0} for name, rate in engine["functions"].items()}
+
+
+def _no_issue(data: dict[str, Any]) -> None:
+    for engine in data["engines"].values():
+        engine["issue_cycles"] = 0
+
+
+def _no_latency(data: dict[str, Any]) -> None:
+    for memory in data["memories"].values():
+        memory |= {"latency_cycles": 0, "write_latency_cycles": 0}
+
+
+def _no_bursts(data: dict[str, Any]) -> None:
+    for memory in data["memories"].values():
+        memory["burst_bytes"] = 1
+
+
+def _no_words(data: dict[str, Any]) -> None:
+    data["isa"]["word_cycles"] = _UNNOTICED
+
+
+TERMS: Mapping[str, Term] = {
+    "reduction": Term("padding of each tap's channels to the array's depth (and rows)", _of_arrays("reduction")),
+    "fold_cycles": Term("cycles before each fold", _of_arrays("fold_cycles")),
+    "edges": Term(
+        "operands that enter the array more slowly than it multiplies", _of_arrays("input_edge_bytes", "weight_edge_bytes")
+    ),
+    "window": Term("inputs that are read again for other taps", _of_arrays("window_bytes")),
+    "output": Term("cycles of requantization, table and addend on the way out", _of_arrays("output")),
+    "fill": Term("fill and drain between folds of an operation", _no_fill),
+    "startup": Term("startup of vector functions", _no_startup),
+    "issue": Term("issue_cycles of all engines", _no_issue),
+    "latency": Term("latencies of all memories", _no_latency),
+    "bursts": Term("bytes of bursts beyond those that are moved", _no_bursts),
+    "words": Term("the front end's reading of instructions", _no_words),
+}
+
+
+def without(chip: Chip, terms: Sequence[str]) -> Chip:
+    """A copy with these terms ideal; all else, what it computes among it, is the same. Raises CompileError for unknown ones."""
+    for name in terms:
+        if name not in TERMS:
+            raise CompileError(f"--without {name}: no such term{suggest(name, TERMS)}; there are {', '.join(TERMS)}")
+    data = chip.model_dump(mode="json")
+    for name in terms:
+        TERMS[name].ideal(data)
+    return Chip.model_validate_json(json.dumps(data)) if terms else chip
+
+
+def defaulted_terms(chip: Chip) -> Iterator[tuple[str, str]]:
+    """(key, value) of each term of time that the machine's file says nothing of."""
+    for name, engine in chip.engines.items():
+        path = f"engines.{name}"
+        if isinstance(engine, MacArray):
+            yield from _unsaid(engine.timing, f"{path}.timing")
+        if "issue_cycles" not in engine.model_fields_set:
+            yield f"{path}.issue_cycles", str(engine.issue_cycles)
+    for name, memory in chip.memories.items():
+        for key in ("latency_cycles", "write_latency_cycles", "burst_bytes"):
+            if key not in memory.model_fields_set:
+                yield f"memories.{name}.{key}", str(getattr(memory, key))
+    if "word_cycles" not in chip.isa.model_fields_set:
+        yield "isa.word_cycles", f"{chip.isa.word_cycles:g}"
+
+
+_DERIVED = {
+    "input_edge_bytes": "an element for each row or column",
+    "weight_edge_bytes": "an element for each row or column",
+    "shared_outputs": "columns",
+    "lanes": "columns",
+    "addend_lanes": "lanes",
+}
+
+
+def _unsaid(section: BaseModel, path: str) -> Iterator[tuple[str, str]]:
+    for key in type(section).model_fields:
+        value = getattr(section, key)
+        if isinstance(value, BaseModel):
+            yield from _unsaid(value, f"{path}.{key}")
+        elif key not in section.model_fields_set:
+            said = _DERIVED[key] if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+            yield f"{path}.{key}", said

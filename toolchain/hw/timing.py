@@ -1,0 +1,82 @@
+"""What the time of an array hangs on beside its size: the section `timing` of an array in a machine's YAML.
+
+Each term is what hardware has, in a unit, with a default that can be built; `unlimited` or 0 leaves it out. docs/simulator.md has
+the formulas and where they are from.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, GetJsonSchemaHandler, PlainSerializer, WithJsonSchema
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from toolchain.hw.section import NonNegative, Positive, Section
+
+UNLIMITED = 1 << 40  # more of anything than an operation has
+
+
+def _number(value: object) -> object:
+    return UNLIMITED if value == "unlimited" else value
+
+
+def _word(value: int | None) -> int | str | None:
+    return "unlimited" if value == UNLIMITED else value
+
+
+def _schema(least: int) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [{"type": "integer", "minimum": least, "maximum": UNLIMITED}, {"const": "unlimited"}]})
+
+
+Rate = Annotated[Positive, BeforeValidator(_number), PlainSerializer(_word), _schema(1)]
+Size = Annotated[NonNegative, BeforeValidator(_number), PlainSerializer(_word), _schema(0)]
+
+
+class OutputPath(Section):
+    """Requantization on the way out: pixel by pixel, `lanes` output channels a cycle."""
+
+    lanes: Rate | None = None  # not given: `columns`, as they leave the array
+    table_lanes: Rate = 1  # channels a cycle where they pass through a table, of which each look-up a cycle takes a port
+    addend_lanes: Rate | None = None  # where an addend is added; not given: as `lanes`
+    overlaps: bool = False  # with the folds; else it comes behind those of the operation
+
+
+class ArrayTiming(Section):
+    # per_tap: the elements of a kernel's tap fill depth (ws, is: and rows) for themselves, and the last ones are padded; dense:
+    # those of all taps together, which takes a gather in front of the array
+    reduction: Literal["per_tap", "dense"] = "per_tap"
+    fold_cycles: NonNegative = 3  # of each fold, before it begins
+    # bytes a cycle; not given: an element of the widest type for each row or column that it enters by, and each of `depth`
+    input_edge_bytes: Rate | None = None
+    weight_edge_bytes: Rate | None = None
+    # of the input, from which all taps take what they read once from memory: the rows of a kernel, or what one row of it
+    # reaches; with less every tap reads for itself
+    window_bytes: Size = 0
+    shared_outputs: Rate | None = None  # output channels for which an input is read once; not given: `columns`
+    output: OutputPath = OutputPath()
+
+
+IDEAL = ArrayTiming(
+    reduction="dense",
+    fold_cycles=0,
+    input_edge_bytes=UNLIMITED,
+    weight_edge_bytes=UNLIMITED,
+    window_bytes=UNLIMITED,
+    output=OutputPath(lanes=UNLIMITED, table_lanes=UNLIMITED, addend_lanes=UNLIMITED, overlaps=True),
+)
+
+
+def _terms(value: Any) -> Any:
+    return IDEAL.model_dump(mode="json") if value == "ideal" else value
+
+
+class _OrIdeal:
+    """In the schema for editors, the word beside the section."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [handler(schema), {"const": "ideal"}]}
+
+
+# `ideal` is short for the terms of IDEAL
+Timing = Annotated[ArrayTiming, BeforeValidator(_terms), _OrIdeal()]
