@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 from html.parser import HTMLParser
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.controlled import with_control
 from tests.emitting import emitting
-from toolchain.hw import Chip, read_source, shipped_names
-from toolchain.hw.rules import broken_rules
-from toolchain.isa import Isa, Machine, load_machine, manual, manual_page, starter_table
-from toolchain.isa.machine import read_table
+from tests.keyed import with_keys
+from toolchain.hw import shipped_names
+from toolchain.isa import Machine, load_machine, manual, manual_page
 from toolchain.isa.manual import blocks
 from toolchain.isa.manual.figures import Fields, Strip, Window
 from toolchain.isa.manual.operations import operations
 from toolchain.machine import Convolution
-
-
-def with_keys(machine: Machine, **keys: Any) -> Machine:
-    """The machine with keys of its file replaced, and a first instruction table."""
-    chip = Chip.model_validate_json(json.dumps(json.loads(machine.chip.model_dump_json()) | keys))
-    assert not broken_rules(chip)
-    table, faults = read_table(read_source(starter_table(chip), "first.yaml"))
-    assert table is not None, faults
-    return Machine(chip, Isa(table, chip))
-
 
 MANUALS = {name: load_machine(name) for name in shipped_names()}
 MANUALS["emitting"] = emitting(load_machine("edge16"))

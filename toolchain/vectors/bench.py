@@ -15,7 +15,7 @@ from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.scale import choose_scale
 from toolchain.hw.units import Unit
 from toolchain.isa import Machine
-from toolchain.machine import MachineOp, code_bytes, memory_type
+from toolchain.machine import MachineOp, code_bytes, granule_of, memory_type
 
 Array = NDArray[Any]
 MARGIN_BYTES = 8  # around what an operation writes: other bytes must stay as they are
@@ -27,19 +27,33 @@ class NotHere(Exception):
 
 
 class Map(NamedTuple):
-    """Where a feature map lies: address and strides in bytes."""
+    """Where a feature map lies: address and strides in bytes. surface: between granules of channels; 0: channels together."""
 
     address: int
     row: int
     column: int
+    surface: int = 0
+
+    def named(self, operand: str) -> dict[str, int]:
+        """As parameters of this operand."""
+        surface = {f"{operand}_surface_stride": self.surface} if self.surface else {}
+        return {
+            f"{operand}_address": self.address,
+            f"{operand}_row_stride": self.row,
+            f"{operand}_column_stride": self.column,
+        } | surface
 
 
 class Bench:
     """One case while it is drawn. name: of the case, from which all that is random follows. at_end: memories are used from their
-    last byte on downwards. memory: uint8 of each, the DRAM's first bytes alone; said: which of its bytes the case gives."""
+    last byte on downwards; in_granules: feature maps have granules of channels. memory: uint8 of each, the DRAM's first bytes
+    alone; said: which of its bytes the case gives."""
 
-    def __init__(self, machine: Machine, name: str, at_end: bool = False):
+    def __init__(self, machine: Machine, name: str, at_end: bool = False, in_granules: bool = False):
         self.machine, self.chip, self.at_end = machine, machine.chip, at_end
+        self.granule = granule_of(self.chip) if in_granules else 0
+        if in_granules and not self.granule:
+            raise NotHere("no granules of channels")
         self.rng = np.random.default_rng(crc32(name.encode()))
         sizes = [min(s.memory.size, FAR_BYTES) if i == 0 else s.memory.size for i, s in enumerate(self.chip.spaces)]
         self.far_bytes = self.chip.dram.size - sizes[0] if at_end else 0
@@ -93,26 +107,34 @@ class Bench:
 
     def feature_map(self, unit: Unit, role: str, values: Array, gap: int = 1) -> Map:
         """codes [h, w, c] where the unit has operands of this role; gap: elements between columns, and between rows."""
-        found, offsets = self._strides(values.shape, values.dtype.itemsize, gap)
+        size = values.dtype.itemsize
+        strides, offsets = self._laid(values.shape, size, gap)
+        filled = self.rng.integers(0, 2, offsets.shape).astype(values.dtype)
+        filled[..., : values.shape[2]] = values
         space = unit.roles[role]
-        address = self.place(space, offsets.max(initial=0) + values.dtype.itemsize)
-        lying = np.ascontiguousarray(values).astype(memory_type(values.dtype)).reshape(-1, 1).view(np.uint8)
-        at = address + offsets.reshape(-1, 1) + np.arange(values.dtype.itemsize)
+        address = self.place(space, int(offsets.max(initial=0)) + size)
+        lying = np.ascontiguousarray(filled).astype(memory_type(values.dtype)).reshape(-1, 1).view(np.uint8)
+        at = address + offsets.reshape(-1, 1) + np.arange(size)
         self.memory[space][at], self.said[space][at] = lying, True
-        return Map(address, *found)
+        return Map(address, *strides)
 
     def output(self, unit: Unit, shape: tuple[int, int, int], number: int = 0, gap: int = 1) -> Map:
         """Room for codes [h, w, c] of a type, with gaps that stay as they are."""
         size = int(code_bytes(number, self.chip))
-        found, offsets = self._strides(shape, size, gap)
-        return Map(self.room(unit.roles["output"], int(offsets.max(initial=0)) + size), *found)
+        strides, offsets = self._laid(shape, size, gap)
+        return Map(self.room(unit.roles["output"], int(offsets.max(initial=0)) + size), *strides)
 
-    def _strides(self, shape: Sequence[int], size: int, gap: int) -> tuple[tuple[int, int], Array]:
+    def _laid(self, shape: Sequence[int], size: int, gap: int) -> tuple[tuple[int, int, int], Array]:
+        """Strides of rows, columns and granules, and the place of each element, with those that fill the last granule."""
         height, width, channels = shape
-        column = (channels + gap) * size
+        together = self.granule or channels
+        count = -(-channels // together)
+        column = (together + gap) * size
         row = width * column + gap * size
-        y, x, c = np.ogrid[:height, :width, :channels]
-        return (row, column), y * row + x * column + c * size
+        surface = (height * row + gap * size) if self.granule else 0
+        y, x, g, e = np.ogrid[:height, :width, :count, :together]
+        offsets = y * row + x * column + g * surface + e * size
+        return (row, column, surface), offsets.reshape(height, width, -1)
 
     # operations
 

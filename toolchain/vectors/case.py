@@ -48,8 +48,8 @@ class InstructionCase:
 
 def run_case(machine: Machine, operation: str, name: str, draw: Draw) -> InstructionCase | None:
     """Draws a case and runs it; None where the machine cannot do what it is about."""
-    bench = Bench(machine, f"{operation} {name}", at_end=name.endswith("at_end"))
     try:
+        bench = Bench(machine, f"{operation} {name}", name.endswith("at_end"), name.endswith("in_granules"))
         draw(bench)
     except NotHere:
         return None

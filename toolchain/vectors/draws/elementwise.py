@@ -56,10 +56,10 @@ def _elementwise(
     for name, values, ones in (("a", a, (False,) * 3), ("b", b, broadcast)):
         found = bench.feature_map(unit, "input", values)
         strides = (found.row, found.column, values.dtype.itemsize)
-        f |= {f"{name}_address": found.address}
+        f |= found.named(name)
         f |= {f"{name}_{d}_stride": 0 if one else s for d, one, s in zip(("row", "column", "channel"), ones, strides)}
     target = bench.output(unit, shape, types[2])
-    f |= dict(zip(("output_address", "output_row_stride", "output_column_stride"), target)) | _scales(bench, kind, types)
+    f |= target.named("output") | _scales(bench, kind, types)
     for name, number in zip(("a", "b", "output"), types):
         f |= {f"{name}_type": number, f"{name}_zero_point": bench.zero(Elementwise, f"{name}_zero_point", number)}
     f |= {"clamp_low": bench.type(types[2]).low, "clamp_high": bench.type(types[2]).high}
@@ -74,6 +74,11 @@ def plain(bench: Bench, kind: ElementwiseKind) -> None:
 def at_end(bench: Bench, kind: ElementwiseKind) -> None:
     """Operands on the last bytes of their memories."""
     _elementwise(bench, kind)
+
+
+def in_granules(bench: Bench, kind: ElementwiseKind) -> None:
+    """Feature maps in granules of channels, the last of which has two; what fills it changes nothing, and is written as 0."""
+    _elementwise(bench, kind, shape=(2, 3, bench.granule + 2))
 
 
 def single(bench: Bench, kind: ElementwiseKind) -> None:
@@ -153,7 +158,7 @@ def on_unit(bench: Bench, kind: ElementwiseKind, unit: int) -> None:
 def _cases(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:
     for kind in ElementwiseKind:
         name = f"{kind.name.lower()}_"
-        for draw in (plain, at_end, single, largest_strides, long, in_place, pairs):
+        for draw in (plain, in_granules, at_end, single, largest_strides, long, in_place, pairs):
             yield name + draw.__name__, partial(draw, kind=kind)
         for clamp in CLAMPS:
             yield f"{name}clamped_{clamp}", partial(clamped, kind=kind, name=clamp)
@@ -177,8 +182,8 @@ def looked_up(bench: Bench, number: int, function: TableFunction) -> None:
     values = np.unique(np.clip(np.concatenate([values, values - 1, values + 1]), codes.low, codes.high)) if step > 1 else values
     values = values[: values.size // 8 * 8].reshape(2, 4, -1).astype(codes.dtype)
     source, target = bench.feature_map(unit, "input", values), bench.output(unit, (2, 4, values.shape[2]), number)
-    f: dict[str, Any] = dict(zip(("input_address", "input_row_stride", "input_column_stride"), source))
-    f |= dict(zip(("output_address", "output_row_stride", "output_column_stride"), target))
+    f: dict[str, Any] = source.named("input")
+    f |= target.named("output")
     f |= {"height": 2, "width": 4, "channels": values.shape[2], "element_type": number, "function": function}
     bench.add(Table, **f, table_address=table(bench, Table, "tables", number))
 
@@ -187,6 +192,7 @@ def _tables(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:
     for number, codes in enumerate(chip.code_types):
         if codes.table_entries:
             yield f"every_code_{number}", partial(looked_up, number=number, function=TableFunction.TABLE)
+    yield "in_granules", partial(looked_up, number=0, function=TableFunction.TABLE)
     yield "at_end", partial(looked_up, number=0, function=TableFunction.TABLE)
     for function in TableFunction:
         if 0 < function <= operation.need("function", chip).high:

@@ -26,7 +26,7 @@ def _emit(bench: Bench, kind: EmitKind, sums: NDArray[Any], entries: Any = None,
     f: dict[str, Any] = dict(zip(("height", "width", "channels"), sums.shape))
     f |= {"kind": kind, "sums_address": bench.block(unit.roles[SUMS], sums.astype(f"<i{word}").tobytes(), word)}
     target = bench.output(unit, (sums.shape[0], sums.shape[1], sums.shape[2]), number)
-    f |= dict(zip(("output_address", "output_row_stride", "output_column_stride"), target))
+    f |= target.named("output")
     f |= {"clamp_low": codes.low, "clamp_high": codes.high, "output_type": number}
     f |= {"output_zero_point": bench.zero(Emit, "output_zero_point", number)}
     if kind == EmitKind.CONVOLUTION:
@@ -47,6 +47,11 @@ def plain(bench: Bench, number: int) -> None:
 def at_end(bench: Bench) -> None:
     """Operands on the last bytes of their memories."""
     _emit(bench, EmitKind.CONVOLUTION, _random(bench))
+
+
+def in_granules(bench: Bench) -> None:
+    """Results in granules of channels, the last of which has two; what fills it is written as 0."""
+    _emit(bench, EmitKind.CONVOLUTION, bench.rng.integers(-(1 << 18), 1 << 18, (2, 3, bench.granule + 2)))
 
 
 def rounding(bench: Bench) -> None:
@@ -72,7 +77,7 @@ def behind(bench: Bench, table_too: bool, added: bool) -> None:
         more |= {"use_table": 1, "table_address": table(bench, Emit, "tables", 0)}
     if added:
         source = bench.feature_map(bench.unit(Emit), "input", bench.codes((3, 4, 5)))
-        more |= dict(zip(("addend_address", "addend_row_stride", "addend_column_stride"), source))
+        more |= source.named("addend")
         more |= {"use_add": 1, **addend(bench, Emit)}
     _emit(bench, EmitKind.CONVOLUTION, _random(bench), **more)
 
@@ -81,6 +86,7 @@ def _cases(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:
     for number in range(len(chip.code_types)):
         yield f"plain_{number}", partial(plain, number=number)
     yield "at_end", at_end
+    yield "in_granules", in_granules
     yield "rounding", rounding
     for shift in (0, 1, 6):
         yield f"product_{shift}", partial(product, shift=shift)

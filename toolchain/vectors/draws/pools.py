@@ -36,8 +36,8 @@ def _pool(
     values = bench.codes((*size, channels), types[0]) if values is None else values
     source, target = bench.feature_map(unit, "input", values), bench.output(unit, (*output, channels), types[1])
     f: dict[str, Any] = {"kind": kind, "channels": channels, "input_height": size[0], "input_width": size[1]}
-    f |= dict(zip(("input_address", "input_row_stride", "input_column_stride"), source))
-    f |= dict(zip(("output_address", "output_row_stride", "output_column_stride"), target))
+    f |= source.named("input")
+    f |= target.named("output")
     for name, (height, width) in (("kernel", kernel), ("stride", stride), ("dilation", dilation), ("output", output)):
         f |= {f"{name}_height": height, f"{name}_width": width}
     f |= {"pad_top": pad[0], "pad_left": pad[1], "input_type": types[0], "output_type": types[1]}
@@ -58,6 +58,11 @@ def plain(bench: Bench, kind: PoolKind) -> None:
 def at_end(bench: Bench, kind: PoolKind) -> None:
     """Operands on the last bytes of their memories."""
     _pool(bench, kind)
+
+
+def in_granules(bench: Bench, kind: PoolKind) -> None:
+    """Feature maps in granules of channels, the last of which has one; what fills it changes nothing, and is written as 0."""
+    _pool(bench, kind, channels=bench.granule + 1)
 
 
 def single(bench: Bench, kind: PoolKind) -> None:
@@ -145,7 +150,7 @@ def rounding(bench: Bench, kind: PoolKind, shift: int) -> None:
 def _cases(operation: Any, chip: Chip) -> Iterator[tuple[str, Draw]]:
     for kind in PoolKind:
         name = f"{kind.name.lower()}_"
-        for draw in (plain, at_end, single, largest_strides, tall, wide, strided, padded, passed_over, whole):
+        for draw in (plain, in_granules, at_end, single, largest_strides, tall, wide, strided, padded, passed_over, whole):
             yield name + draw.__name__, partial(draw, kind=kind)
         for clamp in CLAMPS:
             yield f"{name}clamped_{clamp}", partial(clamped, kind=kind, name=clamp)

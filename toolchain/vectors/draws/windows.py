@@ -35,7 +35,7 @@ def window(
     inputs = w.inputs if operation is Convolution else w.outputs
     values = bench.codes((*w.size, inputs), w.input_type) if values is None else values
     source = bench.feature_map(unit, "input", values)
-    f: dict[str, Any] = dict(zip(("input_address", "input_row_stride", "input_column_stride"), source))
+    f: dict[str, Any] = source.named("input")
     for name, (height, width) in (("kernel", w.kernel), ("stride", w.stride), ("dilation", w.dilation)):
         f |= {f"{name}_height": height, f"{name}_width": width}
     f |= {"input_height": w.size[0], "input_width": w.size[1], "pad_top": w.pad[0], "pad_left": w.pad[1]}
@@ -62,7 +62,7 @@ def _emitted(bench: Bench, operation: Any, unit: Unit, w: Window, inputs: int, e
     biases, scales = entries or random_entries(bench, w.outputs, max(spread - bench.type(w.output_type).bits + 8, 0))
     target = bench.output(unit, (*w.output, w.outputs), w.output_type)
     out = bench.type(w.output_type)
-    f = dict(zip(("output_address", "output_row_stride", "output_column_stride"), target))
+    f = target.named("output")
     f |= {"parameter_address": parameters(bench, operation, "parameters", biases, scales), "emit": 1}
     f |= {"output_zero_point": bench.zero(operation, "output_zero_point", w.output_type), "output_type": w.output_type}
     return f | {"clamp_low": out.low, "clamp_high": out.high}
@@ -85,6 +85,12 @@ def _kept(bench: Bench, unit: Unit, w: Window) -> dict[str, Any]:
 def plain(bench: Bench, operation: Any) -> None:
     """A 3x3 window with a padding of 1 around the input."""
     window(bench, operation, Window())
+
+
+def in_granules(bench: Bench, operation: Any) -> None:
+    """Feature maps in granules of channels; what fills the last one changes nothing, and is written as 0."""
+    size = bench.granule
+    window(bench, operation, Window((3, 4), size + 1, size + 3, (2, 2), pad=(1, 0), output=(3, 4)))
 
 
 def single(bench: Bench, operation: Any) -> None:
@@ -236,14 +242,27 @@ def added(bench: Bench, operation: Any, table_too: bool) -> None:
         raise NotHere("no sum behind the array")
     bench_unit, w = bench.unit(operation), Window()
     source = bench.feature_map(bench_unit, "input", bench.codes((*w.output, w.outputs)))
-    more: dict[str, Any] = dict(zip(("addend_address", "addend_row_stride", "addend_column_stride"), source))
+    more: dict[str, Any] = source.named("addend")
     more |= {"use_add": 1, **addend(bench, operation)}
     if table_too:
         more |= {"use_table": 1, "table_address": table(bench, operation, "parameters", 0)}
     window(bench, operation, replace(w, more=more))
 
 
-BOTH = (plain, single, at_end, largest_strides, wide, tall, strided, padded, only_padding, passed_over, partial_folds)
+BOTH = (
+    plain,
+    in_granules,
+    single,
+    at_end,
+    largest_strides,
+    wide,
+    tall,
+    strided,
+    padded,
+    only_padding,
+    passed_over,
+    partial_folds,
+)
 BOTH += (largest_fields, rounding, wrapped, accumulated, tabled)
 
 
