@@ -13,7 +13,7 @@ from quant.fixed_point.core.rounding import RULES
 from quant.fixed_point.core.scale import choose_scale
 from toolchain.hw import Chip
 from toolchain.isa.machine import Machine
-from toolchain.isa.manual.figures import Figure
+from toolchain.isa.manual.figures import Chain, Figure
 from toolchain.machine import TABLE_FUNCTIONS
 from toolchain.machine.meaning import formula
 
@@ -74,6 +74,19 @@ def arithmetic(machine: Machine) -> Iterator[str | Figure]:
         "wrap(v) = ((v + 2^(n-1)) mod 2^n) - 2^(n-1),   n = " + str(bits), "clamp(v, low, high) = min(max(v, low), high)"
     )
     yield from _requantization(numerics)
+    posts = [name for name in ("table", "add") if any(name in unit.array.post for unit in chip.of_kind("mac_array"))]
+    behind = [{"table": "table", "add": "sum with an addend"}[name] for name in posts]
+    steps = (
+        "sum",
+        ("+ bias"),
+        "wrap",
+        "x multiplier",
+        "round by shift",
+        "+ zero point",
+        *(["wrap"] if numerics.wraps else []),
+        "clamp",
+    )
+    yield Chain("From an array's sums to codes.", (*steps, *behind, "memory"))
     if numerics.scale.kind != "float32":
         yield from _examples(numerics)
     if has_tables(chip):

@@ -128,6 +128,28 @@ class Window:
 
 
 @dataclass(frozen=True)
+class Chain:
+    """Steps one after another."""
+
+    caption: str
+    steps: tuple[str, ...]
+
+    def text(self) -> str:
+        return f"{self.caption}\n  " + " -> ".join(self.steps)
+
+    def svg(self) -> str:
+        at, parts = 0, []
+        for number, step in enumerate(self.steps):
+            width = 16 + 7 * len(step)
+            if number:
+                parts += [_line(at, 13, at + 22, 13), f'<path d="M{at + 22} 13l-7 -4v8z" fill="#889"/>']
+                at += 22
+            parts.append(_box(at, 0, width, HEIGHT, step, FILL if number % 2 else SHADE))
+            at += width
+        return _svg(self.caption, at, HEIGHT + 2, parts)
+
+
+@dataclass(frozen=True)
 class Blocks:
     """The parts of a machine: units with their queues, and the memories that each reaches, by number."""
 

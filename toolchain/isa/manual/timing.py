@@ -39,7 +39,7 @@ def timing(machine: Machine) -> Iterator[str | Figure]:
     yield "Each contiguous run that a DMA operation moves is charged the whole bursts of a memory that it touches."
     for unit in {u.engine: u for u in chip.units}.values():
         yield from _array(unit) if unit.kind == "mac_array" else _vector(unit) if unit.kind == "vector" else _dma(unit, chip)
-    yield _ends()
+    yield from _front_end(chip)
 
 
 def _array(unit: Unit) -> Iterator[str]:
@@ -126,8 +126,8 @@ def _depthwise(mac: MacArray) -> str:
 def _vector(unit: Unit) -> Iterator[str]:
     engine = unit.vector
     yield (
-        f"**{unit.engine}**: startup + ceil(elements / lanes) cycles, a pool that many for each element of its window; issue "
-        f"{engine.issue_cycles}."
+        f"**{unit.engine}**: startup + ceil(elements / lanes) cycles, a pool the second part for each element of its window, a "
+        f"softmax three times; issue {engine.issue_cycles}. Of several types of operands the one of fewest lanes counts."
     )
     rows = ["| function | lanes | startup |", "|---|---|---|"]
     for name, rate in engine.functions.items():
@@ -144,5 +144,12 @@ def _dma(unit: Unit, chip: Chip) -> Iterator[str]:
     )
 
 
-def _ends() -> str:
-    return "A program's cycles are those at which its last operation ends."
+def _front_end(chip: Chip) -> Iterator[str]:
+    if chip.control.repeat:
+        held = chip.control.repeat.buffer_words
+        yield "The words of a repeat are read again for each iteration" + (
+            f", but once where its body has at most {held}." if held else "."
+        )
+    if chip.control.call:
+        yield "The words of a block are read again at each call. What the front end carries out takes the time of its words."
+    yield "A program's cycles are those at which its last operation ends."
