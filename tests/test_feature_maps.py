@@ -208,6 +208,22 @@ def test_a_batch_of_images_is_a_repeat(order: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(run.outputs["y"], Session(build(path, BuildOptions("edge16")).data).run(["y"], feeds)[0])
 
 
+@pytest.mark.parametrize("order", IN_MEMORY)
+def test_rows_of_one_image_are_no_samples(order: str, tmp_path: Path) -> None:
+    """Each row of the output is one of the image, whose granules lie surface by surface: the chip has all of them at once."""
+    net = Net(x=[1, 20, 4, 8])
+    conv(net, "x", "a", 20, 24)
+    net.add("Transpose", "a", "b", perm=[0, 2, 3, 1])
+    net.whole("rows", 4, 8, 24)
+    net.add("Reshape", "b rows", "y")
+    path = net.save(tmp_path / "rows.onnx", y=[4, 8, 24])
+    own = machine("edge16", 16, order, repeats=True)
+    dense = own.chip.model_copy(update={"layout": own.chip.layout.model_copy(update={"feature_maps": None})})
+    for made, repeats in ((own, False), (replace(own, chip=dense), True)):
+        ops = operations(build(path, BuildOptions(made, level=0)))
+        assert any(isinstance(op, Repeat) for op in ops) == repeats
+
+
 def test_the_manual_draws_a_map() -> None:
     drawn = [line.split() for line in manual(machine("edge16", 16, "line")).splitlines() if " row 0 column 0 channels 16" in line]
     assert drawn == [["48", "row", "0", "column", "0", "channels", "16", "to", "31,", "12", "of", "them", "none"]]

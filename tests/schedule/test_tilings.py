@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from toolchain.hw.chip import Chip
+from toolchain.hw.layout import FeatureMaps
+from toolchain.hw.rules import broken_rules
 from toolchain.hw.units import SRAM
 from toolchain.ir.graph import Node, TensorType
 from toolchain.isa import load_machine
@@ -223,3 +226,18 @@ def test_too_many_tiles_are_refused() -> None:
         "  help: larger tiles need more SRAM (memories.sram.size is 524288), larger engines.mac.accumulators.entries, "
         "or wider limits"
     )
+
+
+@CASES
+@given(layer=convolutions() | others(), data=st.data())
+def test_tiles_of_maps_in_granules_begin_with_whole_ones(layer: Layer, data: Any) -> None:
+    granule = data.draw(st.sampled_from([4, 32]))
+    layout = layer.chip.layout.model_copy(update={"feature_maps": FeatureMaps(granule=granule)})
+    chip = layer.chip.model_copy(update={"layout": layout})
+    assume(not broken_rules(chip) and layer.tiled.reads_granules(replace(layer, chip=chip)))
+    maps = frozenset(n for n, kind in layer.types.items() if len(kind.shape) == 4 and n not in layer.constants)
+    cut = replace(layer, chip=chip, feature_maps=maps)
+    for tiling in _some_tilings(data.draw, cut):
+        for work in cut.tiled.nest(cut, tiling).distinct():
+            for box in (*work.reads, *([work.write] if work.write else [])):
+                assert box.start[-1] % granule == 0, (tiling, box)

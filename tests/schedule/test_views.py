@@ -7,9 +7,11 @@ import pytest
 
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.rounding import Rounding
+from toolchain.hw.layout import FeatureMaps
 from toolchain.ir.graph import Node, TensorType
 from toolchain.machine.tensors import Strides
-from toolchain.ops.movement import Slice
+from toolchain.ops.movement import Join, Slice
+from toolchain.ops.permutation import Reshape
 from toolchain.ops.rescale import Rescale
 from toolchain.schedule.places import Activations, View, find_views
 
@@ -42,3 +44,58 @@ def test_a_slice_with_neighbouring_channels_lies_in_its_source(
 def test_a_slice_of_every_other_channel_has_a_place_of_its_own() -> None:
     """Units read the channels of a pixel one behind the other."""
     assert views_of((0, 0, 0, 1), (1, 1, 1, 2))["y"] == View("y", 0, Strides((1024, 128, 16, 2)), 2)
+
+
+SURFACES, LINES = FeatureMaps(granule=8, order="surface"), FeatureMaps(granule=8, order="line")
+
+
+def views_of_maps(maps: FeatureMaps, *nodes: Node, **shapes: tuple[int, ...]) -> dict[str, View]:
+    """Of nodes on bytes; x goes in, z comes out; tensors of four dimensions lie in granules."""
+    types = {name: TensorType(shape, "int8") for name, shape in shapes.items()}
+    held = [name for name, shape in shapes.items() if len(shape) == 4]
+    return find_views(Activations(nodes, types, ("x", "z"), held, maps), in_place=True)
+
+
+def rescale(source: str, target: str) -> Node:
+    return Node(f"{source} to {target}", RESCALE, (source,), (target,))
+
+
+@pytest.mark.parametrize(("start", "root", "offset"), [(8, "x", 2 * 4 * 8), (16, "x", 2 * 2 * 4 * 8), (4, "y", 0), (20, "y", 0)])
+def test_a_slice_of_a_map_lies_in_its_source_where_it_begins_with_a_granule(start: int, root: str, offset: int) -> None:
+    cut = Slice((0, 0, 0, start), (1, 1, 1, 1), (1, 2, 4, 7))
+    views = views_of_maps(
+        SURFACES, Node("slice", cut, ("x",), ("y",)), rescale("y", "z"), x=(1, 2, 4, 28), y=(1, 2, 4, 7), z=(1, 2, 4, 7)
+    )
+    assert (views["y"].root, views["y"].offset_bytes) == (root, offset)
+
+
+@pytest.mark.parametrize(("first", "last", "made"), [(8, 5, "ab"), (16, 8, "ab"), (12, 8, ""), (5, 3, "")])
+def test_parts_of_a_concat_lie_in_it_where_they_are_whole_granules(first: int, last: int, made: str) -> None:
+    shapes = {"x": (1, 2, 4, first), "a": (1, 2, 4, first), "w": (1, 2, 4, last), "b": (1, 2, 4, last)}
+    nodes = rescale("x", "a"), rescale("w", "b"), Node("join", Join(3), ("a", "b"), ("y",)), rescale("y", "z")
+    whole = (1, 2, 4, first + last)
+    views = views_of_maps(SURFACES, *nodes, **shapes, y=whole, z=whole)
+    assert "".join(name for name in "ab" if views[name].root == "y") == made
+    assert not made or views["b"].offset_bytes == first // 8 * 2 * 4 * 8
+
+
+@pytest.mark.parametrize(
+    ("maps", "before", "after", "free"),
+    [
+        (SURFACES, (1, 1, 1, 20), (20,), True),  # of one pixel
+        (SURFACES, (20,), (1, 1, 1, 20), False),  # what fills the last granule is not there
+        (SURFACES, (24,), (1, 1, 1, 24), True),
+        (SURFACES, (1, 2, 4, 8), (8, 8), True),  # one granule a pixel
+        (SURFACES, (1, 2, 4, 16), (8, 16), False),
+        (SURFACES, (1, 2, 4, 16), (1, 1, 8, 16), True),
+        (LINES, (1, 2, 4, 16), (1, 1, 8, 16), False),
+        (LINES, (1, 2, 4, 16), (2, 1, 4, 16), True),
+        (SURFACES, (1, 2, 4, 16), (2, 1, 4, 16), False),
+    ],
+)
+def test_a_reshape_is_free_where_both_shapes_lie_alike(
+    maps: FeatureMaps, before: tuple[int, ...], after: tuple[int, ...], free: bool
+) -> None:
+    nodes = rescale("x", "a"), Node("view", Reshape(after), ("a",), ("y",)), rescale("y", "z")
+    views = views_of_maps(maps, *nodes, x=before, a=before, y=after, z=after)
+    assert views["y"].root == ("a" if free else "y")

@@ -26,12 +26,12 @@ def layouts(machine: Machine) -> Iterator[str | Figure]:
 
 
 def _feature_maps(chip: Chip) -> Iterator[str | Figure]:
-    codes = chip.code_types[0]
+    codes, in_granules = chip.code_types[0], ", or in granules of them" if chip.layout.feature_maps is not None else ""
     yield (
         "A feature map has rows, columns and channels. The channels of a pixel lie one behind the other, each a code; columns "
         "are a column stride apart, rows a row stride, both in bytes and of any size, so that a part of a larger map is "
         "addressed in place and bytes between are left as they are. A matrix has rows and columns alone. In DRAM, ports lie "
-        "as `ports.json` of an image says: dense, channels last, one sample behind the other."
+        f"as `ports.json` of an image says: dense, channels last{in_granules}, one sample behind the other."
     )
     yield from granules(chip)
     size, gap = codes.size_bytes, codes.size_bytes
