@@ -172,7 +172,9 @@ def test_rows_of_a_matrix_stay_as_they_are(tmp_path: Path) -> None:
     net.add("Transpose", "k4", "kt", perm=[0, 2, 3, 1])
     net.add("Transpose", "v4", "vt", perm=[0, 2, 1, 3])
     net.add("MatMul", "qt kt", "scores")
-    net.add("Tanh", "scores", "shares")
+    net.weight("mask", 1, 1, 12, 12)
+    net.add("Add", "scores mask", "masked")  # an element of each, made of matrices alone
+    net.add("Tanh", "masked", "shares")
     net.add("MatMul", "shares vt", "mixed")
     net.add("Transpose", "mixed", "m4", perm=[0, 2, 1, 3])
     net.whole("rows", 1, 12, 24)
@@ -180,6 +182,8 @@ def test_rows_of_a_matrix_stay_as_they_are(tmp_path: Path) -> None:
     path = net.save(tmp_path / "attention.onnx", y=[1, 12, 24])
     own, base = (build(path, BuildOptions(m)) for m in (machine("edge16", 16, "surface"), load_machine("edge16")))
     assert own.figures["cycles"] == base.figures["cycles"]
+    surfaces = {getattr(op, name) for op in operations(own) for name in op.parameters() if name.endswith("surface_stride")}
+    assert surfaces == {0}
     assert sum(isinstance(op, Copy) for op in operations(own)) == sum(isinstance(op, Copy) for op in operations(base))
 
 

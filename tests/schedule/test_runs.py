@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import pytest
 
 from toolchain.hw.layout import FeatureMaps
 from toolchain.machine.tensors import laid
-from toolchain.ops.kit.tile import Loop, Move
+from toolchain.ops.kit.tile import Box, Loop, Move
 from toolchain.ops.permutation import reshaping
+from toolchain.schedule.copies import merge
 from toolchain.schedule.runs import End, moves_whole, runs_of
+from toolchain.schedule.staging import box_strides
 
 Shape = tuple[int, ...]
 FORMS = {
@@ -132,3 +135,15 @@ def test_a_reshape_to_a_matrix_and_back(form: str) -> None:
     there = End(maps, map_shape, (0, 0, 0, 0)), End(flat, shape, (0, 0))
     assert by_runs(out, *there) == want
     assert sorted((b, a) for a, b in by_runs(back, *there[::-1])) == want
+
+
+@pytest.mark.parametrize(
+    ("form", "size", "loops"),
+    [("surface", (1, 4, 5, 9), []), ("surface", (1, 2, 5, 9), [3]), ("line", (1, 2, 5, 9), []), ("line", (1, 2, 5, 4), [2])],
+)
+def test_boxes_are_copied_in_the_order_in_which_they_lie(form: str, size: Shape, loops: list[int]) -> None:
+    """Of a map of [1, 4, 5, 9]: whole surfaces, or lines, are one run."""
+    home, slot = laid((1, 4, 5, 9), 1, FORMS[form]), laid(size, 1, FORMS[form])
+    merged, run_bytes = merge(box_strides(Box("x", (0, 0, 0, 0), size), home, slot), 1)
+    assert [s.count for s in merged] == loops
+    assert run_bytes * math.prod(loops) == size[1] * size[2] * -(-size[3] // 4) * 4
