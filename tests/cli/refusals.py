@@ -268,6 +268,8 @@ MACHINES = [
         "edge16.yaml: No such file or directory; the shipped machine is written without .yaml: edge16",
     ),
     ("npu-hw manual edge16 --c-header --verilog", "--c-header and --verilog: give one of them"),
+    ("npu-hw manual edge16 --html --verilog", "--verilog and --html: give one of them"),
+    ("npu-hw vectors edge16 --hex --out kit", "--hex: words and memories are what --instructions writes; give both"),
     ("npu-build good.onnx --hw tabs.yaml", "tabs.yaml:2: not YAML: indented with a tab; YAML takes spaces"),
     (
         "npu-hw check units.yaml",

@@ -1,0 +1,137 @@
+"""What a manual says of bits is enough to read programs: by its tables alone every case has the parameters it was made of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.controlled import with_control
+from tests.emitting import emitting
+from tests.keyed import with_keys
+from toolchain.isa import Machine, load_machine, manual
+from toolchain.vectors import instruction_cases
+
+MACHINES = {name: load_machine(name) for name in ("edge16", "ethos_u55_256", "transformer64", "ws8_pow2")}  # of each table one
+MACHINES["emitting"] = emitting(load_machine("edge16"))
+MACHINES["control"] = with_control(load_machine("edge16"), "registers", 64)
+MACHINES["granules"] = with_keys(load_machine("edge16"), layout={"feature_maps": {"granule": 16, "order": "line"}})
+
+
+@dataclass(frozen=True)
+class Field:
+    """As a row of a table says it: bits of a register, or of the word ("")."""
+
+    high: int
+    low: int
+    register: str
+    signed: bool
+    step: int
+    bias: int
+
+    def read(self, held: int) -> int:
+        width = self.high - self.low + 1
+        stored = held >> self.low & (1 << width) - 1
+        if self.signed and stored >> width - 1:
+            stored -= 1 << width
+        return stored * self.step + self.bias
+
+
+def field(bits: str, value: str) -> Field:
+    place, _, register = bits.partition(" of ")
+    high, _, low = place.partition(":")
+    said = re.fullmatch(r"(stored|signed)(?: \* (\d+))?(?: ([+-]) (\d+))?", value)
+    assert said is not None, value
+    sign, step, side, bias = said.groups()
+    return Field(int(high), int(low or high), register, sign == "signed", int(step or 1), int((side or "") + (bias or "0")))
+
+
+def rows(text: str, head: str) -> Iterator[list[str]]:
+    """Cells of the rows of the table that begins with this line."""
+    table = text.partition(head + "\n")[2].partition("\n\n")[0].splitlines()
+    yield from ([cell.strip() for cell in line.strip("|").split("|")] for line in table[1:])
+
+
+@dataclass(frozen=True)
+class Read:
+    """A manual, read: operations by opcode, each with its fields and what has one value; registers by address."""
+
+    operations: dict[int, tuple[str, dict[str, Field], dict[str, int]]]
+    registers: dict[str, range]
+    word_bytes: int
+    opcode: tuple[int, int]
+    tag: tuple[int, int] | None
+    address: tuple[int, int]
+    value: tuple[int, int]
+    carried: dict[str, tuple[int, int]]
+
+
+def bits(said: str) -> tuple[int, int]:
+    high, _, low = said.partition(":")
+    return int(high), int(low or high)
+
+
+def read(text: str) -> Read:
+    operations = {}
+    for part in re.split(r"(?m)^### ", text.partition("\n## Operations\n")[2])[1:]:
+        name, opcode = re.match(r"(\w+) \(opcode (\d+)\)", part).groups()  # type: ignore[union-attr]
+        fields = {r[0]: field(r[1], r[2]) for r in rows(part, "| parameter | bits | value | range | used | unit |")}
+        once = part.partition("which have no bits: ")[2].partition(".\n")[0].split(", ")
+        operations[int(opcode)] = name, fields, {p.split()[0]: int(p.split()[1]) for p in once if p}
+    registers = {}
+    for address, name, *_ in rows(text, "| address | register | bits | field | value |"):
+        if address:
+            first, _, last = address.partition(" to ")
+            registers[name] = range(int(first, 16), int(last or first, 16) + 1)
+    words = text.partition("\n## Words\n")[2].partition("\n## ")[0]
+    size = int(re.search(r"bits, (\d+) bytes each", words)[1])  # type: ignore[index]
+    drawn = {n: bits(b) for b, n in re.findall(r"(?m)^ +([\d:]+)  (\w+)$", words)}
+    tag = drawn.get("tag")
+    carried = {n: b for n, b in drawn.items() if n in ("wait", "wait_semaphore", "signal", "signal_semaphore")}
+    return Read(
+        operations, registers, size, drawn["opcode"], tag, drawn.get("address", (0, 0)), drawn.get("value", (0, 0)), carried
+    )
+
+
+def cut(word: int, place: tuple[int, int]) -> int:
+    return word >> place[1] & (1 << place[0] - place[1] + 1) - 1
+
+
+def decoded(program: bytes, known: Read) -> Iterator[tuple[str, dict[str, int]]]:
+    """Name and parameters of each operation, those that a word carries beside its own among them."""
+    held: dict[int, int] = {}
+    width = known.value[0] - known.value[1] + 1
+    for at in range(0, len(program), known.word_bytes):
+        word = int.from_bytes(program[at : at + known.word_bytes], "little")
+        if known.tag and cut(word, known.tag):
+            held[cut(word, known.address)] = cut(word, known.value)
+            continue
+        name, fields, once = known.operations[cut(word, known.opcode)]
+        wholes = {
+            r: sum(held[a] << width * i for i, a in enumerate(known.registers[r]))
+            for r in {f.register for f in fields.values()} - {""}
+        }
+        if known.carried and cut(word, known.carried["wait"]):
+            yield "wait", {"semaphore": cut(word, known.carried["wait_semaphore"])}
+        yield name, {p: f.read(wholes.get(f.register, word)) for p, f in fields.items()} | once
+        if known.carried and cut(word, known.carried["signal"]):
+            yield "signal", {"semaphore": cut(word, known.carried["signal_semaphore"])}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_programs_read_by_the_manual_are_what_was_written(name: str) -> None:
+    machine: Machine = MACHINES[name]
+    known = read(manual(machine))
+    count = 0
+    for case in instruction_cases(machine):
+        found = [*decoded(case.words, known)]
+        assert [n for n, _ in found] == [op.NAME for op in case.ops], case.name
+        if case.memory.get("dram") is not None and case.name.endswith("at_end"):
+            continue  # the words' addresses in the DRAM lie elsewhere than the operations'
+        for op, (_, parameters) in zip(case.ops, found):
+            assert all(int(getattr(op, p)) == value for p, value in parameters.items()), (case.name, op.NAME)
+            assert set(parameters) == {*op.parameters()} or op.NAME in ("wait", "signal")
+            count += 1
+    assert count > 150
