@@ -156,5 +156,5 @@ def test_check_names_engines_that_programs_cannot_use(tmp_path, monkeypatch):
 
 def test_manual_and_header():
     assert run("manual", "ws8_pow2")[1].startswith("# ws8_pow2: instruction set\n")
-    assert run("manual", "--c-header", "ws8_pow2")[1].startswith("/* Instruction set registers32.")
+    assert run("manual", "--c-header", "ws8_pow2")[1].startswith("/* ws8_pow2, instruction table registers32: ")
     assert run("schema")[1].startswith('{\n "$defs"')
