@@ -68,7 +68,7 @@ def _choice(net: Network) -> None:
     same = [n for n, s in net.shapes.items() if s == shape and n != a]
     low = tuple(s if net.draw(st.booleans()) else 1 for s in shape)
     b = net.draw(st.sampled_from(same)) if same and net.draw(st.booleans()) else net.constant(low)
-    kind = net.choose("Max", "Min", "Where", "Where", "Where", "Mul")
+    kind = net.choose("Max", "Min", "Where", "Where", "Where", "Where", "Mul")
     if kind in ("Max", "Min"):
         if net.opset >= 8:
             net.add(kind, [a, b], shape)
@@ -82,17 +82,16 @@ def _choice(net: Network) -> None:
 
 def _truth(net: Network, a: str, b: str) -> tuple[str, bool]:
     """Of two tensors or one and a constant, and whether it says that a is above b."""
-    later = net.opset >= 12
-    kinds = ("Greater", "Less", "GreaterOrEqual", "LessOrEqual") if later else ("Greater", "Less")
-    kind = net.choose(*kinds)
+    kind = net.choose("Greater", "Less", *(("GreaterOrEqual", "LessOrEqual") * 2 if net.opset >= 12 else ()))
     operands, above = ([b, a], False) if net.draw(st.booleans()) else ([a, b], True)
     truth, above = net.inner(kind, operands), above == kind.startswith("Greater")
-    logic = net.choose("", "", "Not", "And", "Or", "Xor")
-    if logic == "Not":
-        return net.inner("Not", [truth]), not above
-    if logic:
-        equal = net.inner("Equal", [a, b])  # there either is right
-        truth = net.inner(logic, [truth, net.inner("Not", [equal]) if logic == "And" else equal])
+    for logic in net.draw(st.lists(st.sampled_from(("Not", "And", "Or", "Xor")), max_size=3)):
+        if logic == "Not":
+            truth, above = net.inner("Not", [truth]), not above
+            continue
+        other = net.choose("Equal", "IsNaN", "IsInf")  # where it is true either of the two is right
+        other = net.inner(other, [a, b] if other == "Equal" else [a])
+        truth = net.inner(logic, [truth, net.inner("Not", [other]) if logic == "And" else other])
     return truth, above
 
 
@@ -102,8 +101,14 @@ def _position(net: Network) -> None:
     shape = net.shapes[x]
     if net.opset < 13 or not shape or shape[-1] > 100:
         return
-    place = net.inner("ArgMax", [x], axis=len(shape) - 1, select_last_index=net.number(0, 1))
-    there = net.inner("Equal", [place, net.integers(list(range(shape[-1])))])
+    where = {"axis": len(shape) - 1, "select_last_index": net.number(0, 1)}
+    smallest = net.draw(st.booleans())
+    place = net.inner("ArgMin", [net.add("Neg", [x], shape)], **where) if smallest else net.inner("ArgMax", [x], **where)
+    if net.draw(st.booleans()):
+        there = net.inner("Equal", [place, net.integers(list(range(shape[-1])))])
+    else:
+        flat = net.inner("Squeeze", [place, net.integers([len(shape) - 1])])
+        there = net.inner("OneHot", [flat, net.integers([shape[-1]]), net.hold(np.array([False, True]))])
     kept = net.inner("Where", [there, x, net.floats(-1.0)])
     net.shapes[kept] = shape
     net.reduce("ReduceMax", kept, [len(shape) - 1], 1)
@@ -293,6 +298,8 @@ LAYERS = (
         _binary,
         _choice,
         _choice,
+        _choice,
+        _position,
         _position,
         _channel_scale,
         _prelu,

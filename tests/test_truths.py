@@ -223,6 +223,17 @@ def test_what_codes_never_are(name: str) -> None:
     assert y.dtype == bool and not y.any() and not z.any()
 
 
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_sign_is_that_of_the_code(name: str) -> None:
+    rng = np.random.default_rng(10)
+    samples = [{"x": draw(rng, (3, 40), -0.3, 1.7)} for _ in range(3)]
+    samples[0]["x"].flat[:9] = np.linspace(-1e-4, 1e-4, 9)
+    build = built("(float[3,40] x) => (float[3,40] y) { y = Sign(x) }", samples, machine_of(name))
+    for sample in samples:
+        (y,), real, _ = ran(build, sample)
+        assert np.abs(y - np.sign(real["x"])).max() < 0.01
+
+
 def test_wide_and_fine_tensors_are_compared_with_coarse_ones() -> None:
     text = "(float[3,40] x, float[3,40] z) => (bool[3,40] y, float[3,40] v) { a = Add(x, z) y = Less(a, z) v = Where(y, a, z) }"
     rng = np.random.default_rng(9)
@@ -305,6 +316,24 @@ def test_positions_go_on_as_whole_numbers(name: str) -> None:
         assert (f == a).all() and (e == (a[:, None] == np.arange(20))).all() and (b == (a != 0)).all()
         assert (less == (a < np.array([-5, *range(1, 19), 300])[:, None])).all()
         assert i.dtype == np.int32 and (i == a).all()
+
+
+@pytest.mark.parametrize("name", [m for m in MACHINES if m != "no broadcasts"])
+def test_one_hot_of_positions(name: str) -> None:
+    """Beyond the depth nothing is on."""
+    text = """(float[5,6,9] x) => (float[5,7,6] y, float[7,5,6] z, bool[5,6,12] b) {
+        v = float[2] {-0.4,1.2} d = int64 {7} t = int64 {12} a = ArgMax<axis = 2, keepdims = 0>(x)
+        y = OneHot<axis = 1>(a, d, v) z = OneHot<axis = 0>(a, d, v) u = Cast<to = 9>(w) b = OneHot(a, t, u) }"""
+    text = text.replace("u = Cast<to = 9>(w)", "i = int64[2] {0,1} u = Cast<to = 9>(i)")
+    rng = np.random.default_rng(15)
+    samples = [{"x": draw(rng, (5, 6, 9), -1, 1)} for _ in range(3)]
+    build = built(text, samples, machine_of(name))
+    for sample in samples:
+        (y, z, b), real, _ = ran(build, sample)
+        there = np.argmax(real["x"], 2)[..., None] == np.arange(12)
+        assert np.abs(y - np.where(there[..., :7].transpose(0, 2, 1), 1.2, -0.4)).max() < 0.01
+        assert np.abs(z - np.where(there[..., :7].transpose(2, 0, 1), 1.2, -0.4)).max() < 0.01
+        assert (b == there).all()
 
 
 def test_positions_need_broadcasts() -> None:

@@ -139,6 +139,7 @@ def test_transposed_weights_that_are_computed(tmp_path: Path) -> None:
     assert fallback.reason == "its weights or bias are computed, not constant"
 
 
+ADDRESSES = "copies take their addresses from the program, none from what another operation has written"
 WHOLE = "tensor a is int32, not float32"
 
 
@@ -152,6 +153,18 @@ WHOLE = "tensor a is int32, not float32"
             "no operator of the chip computes CumSum",
         ),
         ("(float[1,3,4,4] a, float z) => (float[p,q,r,s] y) { y = Mod<fmod = 1>(a, z) }", "no operator of the chip computes Mod"),
+        (
+            "(float[3,4] a, int64[2] z) => (float[p,q] y) { y = Gather(a, z) }",
+            f"its indices are computed, or more than 16 evenly rising runs: {ADDRESSES}",
+        ),
+        (
+            "(float[3,4] a, int64[3,2] z) => (float[p,q] y) { y = GatherElements<axis = 1>(a, z) }",
+            f"it moves single elements: {ADDRESSES}",
+        ),
+        (
+            "(int64[3] a) => (float[p,q] y) { d = int64 {4} v = float[2] {0,1} y = OneHot(a, d, v) }",
+            "tensor a is int64, and nothing of the chip makes it, from which its largest number were known",
+        ),
         (
             "(float[3,4] a, int32[3,4] z) => (bool[p,q] y) { y = Less(z, z) }",
             "tensor z is int32, and nothing of the chip makes it, from which its largest number were known",

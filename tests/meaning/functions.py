@@ -31,8 +31,9 @@ CASES = (
     *(Case(f"{kind}, {how}", "x 3,80", f"y = {kind}<{how}>(x)", ranges=WIDE) for kind, how in ATTRIBUTES),
     *(
         Case(kind, "x 3,80", f"{VIEW} y = {kind}(a)", ranges=WIDE, least_db=20, below_db=8, cause=STEPS)
-        for kind in ("Floor", "Ceil", "Round", "Sign", "ThresholdedRelu")
+        for kind in ("Floor", "Ceil", "Round", "ThresholdedRelu")
     ),
+    Case("Sign", "x 3,80", f"{VIEW} y = Sign(a)", ranges=WIDE),
     Case("Swish", "x 3,80", f"{VIEW} y = Swish<alpha = 1.3>(a)", opset=24, ranges=WIDE),
     Case("Clip", "x 3,80", f"{VIEW} l = float {{-0.4}} h = float {{1.2}} y = Clip(a, l, h)"),
     Case("clip with limits as inputs", "x 3,80", "l = float {-0.4} h = float {1.2} y = Clip(x, l, h)"),

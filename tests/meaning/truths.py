@@ -58,6 +58,11 @@ CASES = (
         for kind in ("ArgMax", "ArgMin")
     ),
     Case(
+        "one hot",
+        "x 6,5; z 6,5",
+        "a = ArgMax<axis = 1, keepdims = 0>(x) d = int64 {5} v = float[2] {0.25,1} o = OneHot(a, d, v) y = Mul(o, z)",
+    ),
+    Case(
         "the last of the largest channels",
         "x 1,5,4,4",
         "a = ArgMax<axis = 1, select_last_index = 1>(x) i = int64[5,1,1] {0,1,2,3,4} e = Equal(a, i) o = float {0} "

@@ -46,6 +46,9 @@ class Compare(FloatOp):
     kind: Literal["greater", "equal"]
     negated: bool = False
 
+    def own_scale(self, codes: CodeType) -> Quant:
+        return TRUTH
+
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
         if chip.numerics.wraps:
             return "a difference of codes is clamped to the step that it takes, and numerics.overflow: wrap wraps it before"

@@ -62,6 +62,7 @@ PRIMITIVES: dict[str, Callable[..., Array]] = {
 }
 
 X: Function = ("x",)
+SIGN: Function = ("sign", X)
 
 
 def _leaky(x: Function, slope: float) -> Function:

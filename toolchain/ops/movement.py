@@ -284,3 +284,10 @@ RULES = {
     "Expand": Rule(expand, bools=True, indices=True),
     "Tile": Rule(expand, bools=True, indices=True),
 }
+
+_COMPUTED = "copies take their addresses from the program, none from what another operation has written"
+_KEPT = f"its indices are computed, or more than {MAX_PARTS} evenly rising runs: {_COMPUTED}"
+HOSTED = {
+    "Gather": _KEPT,
+    **dict.fromkeys(("GatherElements", "GatherND", "ScatterElements", "ScatterND"), f"it moves single elements: {_COMPUTED}"),
+}

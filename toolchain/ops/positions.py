@@ -1,4 +1,5 @@
-"""ArgMax and ArgMin: which of the elements along a dimension is the largest, in whole numbers that the codes hold exactly."""
+"""ArgMax and ArgMin: which of the elements along a dimension is the largest, in whole numbers that the codes hold exactly; and
+OneHot of such."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import numpy as np
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
+from toolchain.ops.choice import Choose
 from toolchain.ops.comparison import Compare, lacking
 from toolchain.ops.exact import FINE, TRUTH, Coded, CodeSteps, counting, counts_to
 from toolchain.ops.kit.layout import arranged, axis_in
@@ -114,4 +116,28 @@ def _position(smallest: bool) -> Callable[[Scope], None]:
     return rule
 
 
-RULES = {"ArgMax": Rule(_position(False), indices=True), "ArgMin": Rule(_position(True), indices=True)}
+def _one_hot(scope: Scope) -> None:
+    """on where an index is the place along the new dimension, else off."""
+    x, depth, values = scope.node.inputs
+    shape, length, held = scope.shape(x), scope.value(depth), scope.value(values)
+    if length is None or held is None:
+        return scope.refuse("its depth or its values are computed")
+    if held.dtype.name not in ("float32", "bool"):
+        return scope.refuse(f"its values are {held.dtype.name}, not float32 or bool")
+    axis = int(scope.attributes.get("axis", -1)) % (len(shape) + 1)
+    wide = (*shape[:axis], 1, *shape[axis:])
+    places = np.arange(int(length.reshape(-1)[0])).reshape(-1, *(1,) * (len(shape) - axis))
+    source = scope.read(x, "plain")
+    view = scope.step("view", Reshape(wide), (source,), wide, like=source, sources=())
+    there = scope.constant(f"{scope.node.name}@places", places)
+    c = scope.step("there", Compare("equal"), (view, there), scope.shape(scope.node.outputs[0]))
+    off, on = (scope.constant(f"{scope.node.name}@{name}", held[i : i + 1]) for i, name in enumerate(("off", "on")))
+    scope.emit(Choose(), (c, on, off), "plain")
+    scope.counted.pop(scope.node.outputs[0], None)
+
+
+RULES = {
+    "ArgMax": Rule(_position(False), indices=True),
+    "ArgMin": Rule(_position(True), indices=True),
+    "OneHot": Rule(_one_hot, bools=True, indices=True),
+}

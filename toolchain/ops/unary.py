@@ -16,7 +16,7 @@ from quant.observe import Range
 from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant, step_name
-from toolchain.ops.functions import Function, clip_bounds, evaluate
+from toolchain.ops.functions import SIGN, Function, clip_bounds, evaluate
 from toolchain.ops.kit.box import box_nest, box_tilings, row_column, three
 from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, QuantScope, TiledOp, alike_per_sample, clamp_codes
@@ -40,7 +40,7 @@ class Unary(FloatOp):
     name: str | None = None
 
     def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
-        if clip_bounds(self.function) is not None and "rescale" in chip.functions:
+        if (clip_bounds(self.function) is not None or self._is_step(chip)) and "rescale" in chip.functions:
             return None
         if machine.rated_as(self.name, chip.functions):
             return None
@@ -57,6 +57,9 @@ class Unary(FloatOp):
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
         read, made = scope.codes(node.inputs[0]), scope.codes(node.outputs[0])
         tabled = machine.rated_as(self.name, scope.chip.functions) and not (read.is_wide or made.is_wide)
+        exact = tabled and not (read.interpolates or made.interpolates)
+        if not exact and self._is_step(scope.chip) and "rescale" in scope.chip.functions:
+            return [self._step(node, x, y, scope)]
         if not tabled or self._is_finer_as_clamp(node, x, y, scope):
             return [self._clamp(node, x, y, scope)]
         if made.interpolates and read == made:
@@ -116,6 +119,20 @@ class Unary(FloatOp):
         except ScaleRangeError:
             return False
         return abs(float(error[0])) * (high - low) <= 0.5
+
+    def _is_step(self, chip: Chip) -> bool:
+        """Whether it is a Sign, which a clamp of one code or more is exactly, where a table that is interpolated bends between
+        two entries. What wraps does so before it is clamped."""
+        return self.function == SIGN and not chip.numerics.wraps
+
+    def _step(self, node: Node, x: Quant, y: Quant, scope: QuantScope) -> Node:
+        """One code of x reaches the code of 1. A power of two is a scale of every machine, where it reaches as far."""
+        codes, zero = scope.codes(node.outputs[0]), y.zero_point
+        low, high = clamp_codes((-1.0, 1.0), y, codes)
+        reach = 2.0 ** np.ceil(np.log2(max(high - zero, zero - low, 1)))
+        most = scope.numerics(node.outputs[0]).scale.extremes[1]
+        requant = scope.requant(min(reach, most), "rescale", codes, zero, low, high, where=node.name)
+        return Node(node.name, Rescale(x.zero_point, requant), node.inputs, node.outputs, node.sources)
 
     def _clamp(self, node: Node, x: Quant, y: Quant, scope: QuantScope) -> Node:
         bounds = clip_bounds(self.function) or (None, None)

@@ -16,7 +16,7 @@ from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxOp, Origin, Quant
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.functions import ONNX_UNARY, clip_bounds
 from toolchain.ops.kit.operator import FloatOp, operator_of
-from toolchain.ops.kit.registry import RULES, STEPS
+from toolchain.ops.kit.registry import HOSTED, RULES, STEPS
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Refused, Scope
 from toolchain.ops.permutation import Reshape, Transpose
@@ -160,7 +160,8 @@ def _try(node: Node, scope: Scope) -> str | None:
     foreign = isinstance(node.op, OnnxOp) and node.op.domain not in ("", "ai.onnx")
     rule = None if foreign else RULES.get(kind)
     steps = "; limits.decompose would make it of steps that do" if kind in STEPS and not foreign else ""
-    unknown = f"no operator of the chip computes {kind}{steps}"
+    unknown = HOSTED.get(kind, "") if not foreign else ""
+    unknown = unknown or f"no operator of the chip computes {kind}{steps}"
     # Functions of one tensor have a rule once they are composed, which takes float32.
     if rule is None and (foreign or kind not in ONNX_UNARY):
         return unknown

@@ -1,6 +1,7 @@
 """Every operator's file in `toolchain/ops`, by what it holds: adding the file is enough, there or in a family's folder.
 
-RULES: ONNX operator -> rule, from the files' own RULES; STEPS: ONNX operator -> rule that takes it apart. INTEGER_OPERATORS: the
+RULES: ONNX operator -> rule, from the files' own RULES; STEPS: ONNX operator -> rule that takes it apart; HOSTED: ONNX operator
+that has no rule -> why. INTEGER_OPERATORS: the
 classes of integer operators, by the NAME under which compiled files hold them.
 """
 
@@ -54,4 +55,5 @@ def _integer_operators(modules: list[ModuleType]) -> dict[str, type[NpuOp]]:
 _MODULES = _modules()
 RULES: dict[str, Rule] = _rules(_MODULES, "RULES")
 STEPS: dict[str, StepsRule] = _rules(_MODULES, "STEPS")
+HOSTED: dict[str, str] = _rules(_MODULES, "HOSTED")
 INTEGER_OPERATORS = _integer_operators(_MODULES)
