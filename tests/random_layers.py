@@ -68,7 +68,7 @@ def _choice(net: Network) -> None:
     same = [n for n, s in net.shapes.items() if s == shape and n != a]
     low = tuple(s if net.draw(st.booleans()) else 1 for s in shape)
     b = net.draw(st.sampled_from(same)) if same and net.draw(st.booleans()) else net.constant(low)
-    kind = net.choose("Max", "Min", "Where", "Where", "Where", "Where", "Mul")
+    kind = net.choose("Max", "Min", "Where", "Where", "Where", "Mul", "Mul")
     if kind in ("Max", "Min"):
         if net.opset >= 8:
             net.add(kind, [a, b], shape)
@@ -108,7 +108,8 @@ def _position(net: Network) -> None:
         there = net.inner("Equal", [place, net.integers(list(range(shape[-1])))])
     else:
         flat = net.inner("Squeeze", [place, net.integers([len(shape) - 1])])
-        there = net.inner("OneHot", [flat, net.integers([shape[-1]]), net.hold(np.array([False, True]))])
+        hot = net.inner("OneHot", [flat, net.integers([shape[-1]]), net.floats([0.0, 1.0])])
+        there = net.inner("Cast", [hot], to=9)
     kept = net.inner("Where", [there, x, net.floats(-1.0)])
     net.shapes[kept] = shape
     net.reduce("ReduceMax", kept, [len(shape) - 1], 1)

@@ -150,6 +150,24 @@ def _told(kind: str, away: Array, step: float, turned: bool, y: Array) -> Array:
     return COMPARISONS[kind](-away if turned else away, np.zeros(()))
 
 
+@pytest.mark.parametrize("name", ["edge16", "asymmetric int16", "uint8"])
+def test_a_constant_that_is_a_code_is_that_code(name: str) -> None:
+    """As float32 writes it, a little beside it."""
+    x = draw(np.random.default_rng(3), (3, 40), -1.2, 1.8)
+    x[1, :2] = -1.3, 1.9
+    _, _, steps = ran(built("(float[3,40] x) => (float[3,40] y) { y = Relu(x) }", [{"x": x}], machine_of(name)), {"x": x})
+    constants = np.float32(np.arange(-20, 20) * steps["x"])
+    x[0] = constants
+    kinds = (*COMPARISONS, "c, Greater", "c, Less")
+    body = " ".join(f"y{i} = {k.removeprefix('c, ')}({'c, x' if 'c, ' in k else 'x, c'})" for i, k in enumerate(kinds))
+    outputs = ", ".join(f"bool[3,40] y{i}" for i in range(len(kinds)))
+    held = ",".join(repr(float(c)) for c in constants)
+    build = built(f"(float[3,40] x) => ({outputs}) {{ c = float[40] {{{held}}} {body} }}", [{"x": x}], machine_of(name))
+    found, _, _ = ran(build, {"x": x})
+    for kind, y in zip(kinds, found, strict=True):
+        assert (y[0] == (kind in ("GreaterOrEqual", "LessOrEqual", "Equal"))).all(), kind
+
+
 def test_what_a_file_gives_the_scale_of_is_equal_to_its_codes_alone() -> None:
     text = """(float[40] x) => (bool[40] y) {
         s = float {0.25} c = float[40] {%s}
@@ -170,11 +188,13 @@ def test_logic(name: str, kind: str) -> None:
     rng = np.random.default_rng(5)
     b = "bool[2,3,4,5]" if name == "no broadcasts" else "bool[3,1,5]"
     shape = (2, 3, 4, 5) if name == "no broadcasts" else (3, 1, 5)
-    text = f"(bool[2,3,4,5] x, {b} z) => (bool[2,3,4,5] y, bool[2,3,4,5] n) {{ y = {kind}(x, z) n = Not(x) }}"
+    text = f"(bool[2,3,4,5] x, {b} z) => (bool[2,3,4,5] y, bool[2,3,4,5] n, float[2,3,4,5] f) "
+    text += f"{{ y = {kind}(x, z) n = Not(x) f = Cast<to = 1>(y) }}"
     samples = [{"x": rng.random((2, 3, 4, 5)) < 0.5, "z": rng.random(shape) < 0.5} for _ in range(2)]
     build = built(text, samples, machine_of(name))
     for sample in samples:
-        (y, n), *_ = ran(build, sample)
+        (y, n, f), *_ = ran(build, sample)
+        assert (f == y).all()  # one, not only something
         assert (y == LOGIC[kind](sample["x"], sample["z"])).all() and y.dtype == bool
         assert (n == ~sample["x"]).all()
 
@@ -232,6 +252,13 @@ def test_a_sign_is_that_of_the_code(name: str) -> None:
     for sample in samples:
         (y,), real, _ = ran(build, sample)
         assert np.abs(y - np.sign(real["x"])).max() < 0.01
+
+
+def test_what_the_host_makes_may_be_none() -> None:
+    text = "(float[4] x, float[4] z) => (bool[4] y) { a = Div(x, z) y = IsNaN(a) }"
+    samples = [{"x": np.arange(1, 5, dtype=np.float32), "z": np.full(4, 2, np.float32)}]
+    reasons = [reason for *_, reason in built(text, samples, machine_of("edge16")).container.fallbacks]
+    assert "its input is made by the host, where it may hold NaN and infinity" in reasons
 
 
 def test_wide_and_fine_tensors_are_compared_with_coarse_ones() -> None:

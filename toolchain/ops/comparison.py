@@ -236,7 +236,6 @@ def _cast(scope: Scope) -> None:
     most = scope.counted.get(x, 1)
     if whole and after == "float32":
         scope.emit(Number(most, scope.chip.numerics.symmetric_activations), read, layout)
-        scope.counted.pop(y, None)
     elif whole and after != "bool":
         scope.emit(Reshape(scope.types[read[0]].shape), read, layout, most)
     elif after == "bool":

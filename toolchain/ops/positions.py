@@ -132,8 +132,7 @@ def _one_hot(scope: Scope) -> None:
     there = scope.constant(f"{scope.node.name}@places", places)
     c = scope.step("there", Compare("equal"), (view, there), scope.shape(scope.node.outputs[0]))
     off, on = (scope.constant(f"{scope.node.name}@{name}", held[i : i + 1]) for i, name in enumerate(("off", "on")))
-    scope.emit(Choose(), (c, on, off), "plain")
-    scope.counted.pop(scope.node.outputs[0], None)
+    return scope.emit(Choose(), (c, on, off), "plain")
 
 
 RULES = {

@@ -26,6 +26,7 @@ from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.report.blocks import Block, Shown
 from toolchain.report.fidelity import real_values
 from toolchain.report.noise import Rounding, noise_energy
+from toolchain.runtime.ports import in_type
 
 Array = NDArray[Any]
 Codes = Mapping[str, Array]
@@ -276,8 +277,8 @@ def wrapped(found: Measured, block: Block) -> bool:
 
 
 def alone_values(found: Measured, block: Block, kept: Kept) -> Array:
-    """What the codes of the block, fed with float's tensors, stand for: in the model's order and shape."""
+    """What the codes of the block, fed with float's tensors, stand for: in the model's order, shape and type."""
     shown = found.network.shown[block.tensor]
     codes = found.outputs(block, kept).get(block.tensor, kept.codes[block.tensor])
-    shape = found.network.model.types[shown.model].shape
-    return real_values(codes, found.network.integer, block.tensor, shown.layout).reshape(shape)
+    kind = found.network.model.types[shown.model]
+    return in_type(real_values(codes, found.network.integer, block.tensor, shown.layout).reshape(kind.shape), kind.dtype)

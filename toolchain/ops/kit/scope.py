@@ -124,7 +124,7 @@ class Scope:
         that of the node's inputs."""
         name = self.node.outputs[0]
         known = [self.counted[n] for n in self.node.inputs if n in self.counted]
-        if most is not None or known:
+        if self.graph.types[name].dtype not in ("float32", "bool") and (most is not None or known):
             self.counted[name] = max(known) if most is None else most
         shape = self.shape(name)
         self._define(name, arranged(shape, layout), Origin(name, layout))
