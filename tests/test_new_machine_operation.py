@@ -43,10 +43,13 @@ folder, added = sys.argv[1], sys.argv[2]
 toolchain.machine.operations.__path__.append(added + "/operations")
 simulator.values.__path__.append(added + "/values")
 toolchain.ops.__path__.append(added + "/operators")
+import toolchain.vectors.draws
+toolchain.vectors.draws.__path__.append(added + "/draws")
 import numpy as np
 from toolchain.api import BuildOptions, build
 from toolchain.isa import c_header, disassemble, load_machine, manual
 from toolchain.runtime import Session
+from toolchain.vectors import instruction_cases
 built = build(folder + "/m.onnx", BuildOptions(folder + "/own.yaml", calibration=folder + "/x.npz"))
 session = Session(built.data)
 y = session.run(None, dict(np.load(folder + "/x.npz")))[0]
@@ -58,6 +61,7 @@ print(json.dumps({
     "fallbacks": built.figures["fallbacks"],
     "equal": bool((y == same).all()),
     "manual": "row_log_softmax" in manual(machine) and "row_log_softmax" in c_header(machine).lower(),
+    "cases": [case.name for case in instruction_cases(machine) if case.operation == "row_log_softmax"],
     "layers": [[row["op"], row["engine"], row["cycles"]] for row in rows.values()],
 }))
 """
@@ -97,6 +101,7 @@ def test_files_are_an_operation(folder: Path) -> None:
         assert done.returncode == 0, done.stderr
         said = json.loads(done.stdout)
         assert (said["fallbacks"], said["equal"], said["manual"]) == ([], True, True)
+        assert said["cases"] == ["rows_of_1", "rows_of_10"]
         own = next(layer for layer in said["layers"] if layer[0] == "RowLogSoftmax")
         assert own[1] == "vector"
         cycles.append(own[2])
