@@ -108,7 +108,7 @@ def machines(draw: Any, grouped: bool = False) -> DrawnMachine:
     data["sync"]["semaphores"] = draw(st.sampled_from([6, 9, 32]))
     data["sync"]["max_count"] = draw(st.sampled_from([1, 2, 15]))
     for memory in data["memories"].values():
-        memory["alignment_bytes"] = max(activation.size_bytes, draw(st.sampled_from([1, 4, 16, 64])))
+        memory["alignment_bytes"] = max(activation.size_bytes, draw(st.sampled_from([1, 1, 4, 16, 64])))
         memory["read_bytes_per_cycle"] = draw(st.sampled_from([1.0, 3.75, 16.0]))
         memory["shared_ports"] = draw(st.booleans())
         memory["banks"] = draw(st.sampled_from([1, 2, 8]))

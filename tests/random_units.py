@@ -240,7 +240,9 @@ def draw_layout(draw: Any, data: dict[str, Any]) -> dict[str, Any]:
     tile = None if grouped or draw(st.integers(0, 2)) else draw(st.sampled_from([(4, 4), (16, 16), (8, 3)]))
     limits = data["limits"]["convolution"]
     most = min(limits[key] or 32 for key in ("max_input_channels", "max_output_channels"))
-    granules = [g for g in (4, 8, 16, 32) if g <= most and not (grouped and max(g, 16) > (limits["max_input_channels"] or 32))]
+    granules = [
+        g for g in (4, 8, 16, 32, 32, 32) if g <= most and not (grouped and max(g, 16) > (limits["max_input_channels"] or 32))
+    ]
     order = draw(st.sampled_from(["surface", "line"]))
     maps = {"granule": draw(st.sampled_from(granules)), "order": order} if granules and not draw(st.integers(0, 2)) else None
     return {"parameters": parameters, "weight_tile": tile, "feature_maps": maps}

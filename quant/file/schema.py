@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PlainValidator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, PlainValidator, model_validator
 
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.groups import GROUP_STEP, LARGEST_GROUP, LEAST_GROUP, WeightScaling
@@ -63,11 +63,18 @@ class Weights(BaseModel):
         return WeightScaling(None if self.scales == "tensor" else 0, group)
 
 
+def _whole(value: object) -> object:
+    """YAML's `yes` is True, which equals 1."""
+    if isinstance(value, bool):
+        raise ValueError(f"must be 1, got {str(value).lower()}")
+    return value
+
+
 class File(BaseModel):
     """The whole file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-    version: Literal[1]
+    version: Annotated[Literal[1], BeforeValidator(_whole)]
     model: str = ""
     hardware: str = ""
     observer: str = "minmax"

@@ -124,6 +124,7 @@ def make_calibration(folder: Path) -> None:
         "scale": ("low: -3.0, high: 3.0", "scale: 0.0, zero_point: 0"),
         "code": ("low: -3.0, high: 3.0", "scale: 0.1, zero_point: 300"),
         "version": ("version: 1", "version: 7"),
+        "truth": ("version: 1", "version: yes"),
         "tiny": ("low: -3.0, high: 3.0", "scale: 1.0e-30, zero_point: 0"),
         "vast": ("low: -3.0, high: 3.0", "scale: 1.0e+308, zero_point: 0"),
         "double": ("low: -3.0", "low: -1.0e+300"),

@@ -183,6 +183,7 @@ BUILD = [
         "npu-build good.onnx --hw edge16 --quant parameters_version.yaml",
         "parameters_version.yaml:1: version: must be one of 1; got 7",
     ),
+    ("npu-build good.onnx --hw edge16 --quant parameters_truth.yaml", "parameters_truth.yaml:1: version: must be 1, got true"),
     ("npu-build good.onnx --hw edge16 --dump-after nothing", "--dump-after nothing: no such stage; stages are STAGES, or all"),
     (
         "npu-build good.onnx --hw edge16 --dump-after all --dump-dir plain_file",

@@ -9,11 +9,12 @@ from quant.fixed_point.core.codes import CodeType
 from toolchain.bounds import SRAM_BYTES
 from toolchain.hw.accumulators import broken_accumulators
 from toolchain.hw.chip import Chip
-from toolchain.hw.engines import Dma, Engine, MacArray, Vector, group_sizes
+from toolchain.hw.engines import Dma, Engine, MacArray, group_sizes
 from toolchain.hw.groups import broken_groups, unused_groups
 from toolchain.hw.layout_rules import broken_layout, narrow_scales
 from toolchain.hw.quantities import write_bytes
 from toolchain.hw.source import KeyPath
+from toolchain.hw.type_rules import broken_types, pair_of
 from toolchain.hw.units import SUMS, operand_memories, unit_names
 from toolchain.hw.validation import suggest
 
@@ -37,10 +38,7 @@ def broken_rules(chip: Chip) -> list[Broken]:
     found += [
         *_units(chip),
         *_numerics(chip),
-        *_pairs(chip),
-        *_between_types(chip),
-        *_wide(chip),
-        *_functions(chip),
+        *broken_types(chip),
         *_control(chip),
         *broken_layout(chip),
     ]
@@ -129,7 +127,7 @@ def _arrays(chip: Chip) -> Iterator[Broken]:
         path: KeyPath = ("engines", name)
         pairs = [(t.activation, t.weight) for t in mac.types]
         if not any(mac.rate_of(*pair) is not None for pair in product(chip.operand_types, chip.weight_types)):
-            yield (*path, "types"), f"has no {_pair(chip.code_types[0], chip.weight_types[0])}, the types of numerics"
+            yield (*path, "types"), f"has no {pair_of(chip.code_types[0], chip.weight_types[0])}, the types of numerics"
         for i, pair in enumerate(pairs):
             if pair in pairs[:i]:
                 yield (*path, "types", i), f"{pair[0]} by {pair[1]} is given twice"
@@ -151,40 +149,6 @@ def _arrays(chip: Chip) -> Iterator[Broken]:
                 f"{mac.accumulators.bits}, and those of {first} have {bits}: a sum must not depend on the array that makes it"
             )
             yield (*path, "accumulators", "bits"), reason
-
-
-def _pair(activation: str, weight: str) -> str:
-    return f"{{activation: {activation}, weight: {weight}}}"
-
-
-def _pairs(chip: Chip) -> Iterator[Broken]:
-    """Types that no array multiplies, and abilities of arrays that have not every pair that the machine has."""
-    arrays = {name: e for name, e in chip.engines.items() if isinstance(e, MacArray)}
-    all_pairs = product(chip.operand_types, chip.weight_types)
-    known = [pair for pair in all_pairs if any(mac.rate_of(*pair) is not None for mac in arrays.values())]
-    first = chip.code_types[0], chip.weight_types[0]
-    if not known:
-        return  # said already
-    if first not in known and not first[0].is_wide:
-        yield (
-            ("engines", next(iter(arrays)), "types"),
-            f"has no {_pair(*first)}, the first types of numerics, nor has another array",
-        )
-    for i, weight in enumerate(chip.weight_types[1:]):
-        if not any(weight == w for _, w in known):
-            yield ("numerics", "more_weights", i), f"{weight}: {chip.key('mac_array')}.types has no pair with it"
-    for i, codes in enumerate(chip.code_types[1:]):
-        if not codes.is_wide and not any(codes == a for a, _ in known) and "rescale" not in chip.functions:
-            reason = f"{codes}: {chip.key('mac_array')}.types has no pair with it, and {chip.key('vector')}.functions no rescale"
-            yield ("numerics", "more_activations", i), f"{reason} that would make what arrays take of it"
-    wanted = [("depthwise", "", [e for e in arrays.values() if e.depthwise != "none"])]
-    for size in group_sizes(chip.engines):
-        wanted.append(("groups", f" of {size}", [e for e in arrays.values() if e.groups is not None and size in e.groups.sizes]))
-    for key, which, able in wanted:
-        lacking = [pair for pair in known if not any(mac.rate_of(*pair) is not None for mac in able)]
-        if able and lacking:
-            name = next(n for n, e in arrays.items() if e is able[0])
-            yield ("engines", name, key), f"no array that has {key}{which} takes {_pair(*lacking[0])}, which another does"
 
 
 def _more_than_one(mac: MacArray) -> Iterator[Broken]:
@@ -262,47 +226,6 @@ def _numerics(chip: Chip) -> Iterator[Broken]:
     if interpolated and table.interpolation == "none":
         reason = f"tables of {interpolated} activations have {interpolated.table_entries} entries, which need a rule between them"
         yield ("numerics", "table", "interpolation"), f"{reason}: tosa or tflite"
-
-
-def _functions(chip: Chip) -> Iterator[Broken]:
-    """Functions that no program could use."""
-    if not chip.numerics_keys.symmetric_activations or any(codes.bits > 8 for codes in chip.operand_types):
-        return
-    for name, engine in chip.engines.items():
-        if isinstance(engine, Vector) and "softmax" in engine.functions:
-            reason = (
-                "no program can use it: a softmax of 8 bits has the least code for 0, and numerics.symmetric_activations is true"
-            )
-            yield ("engines", name, "functions", "softmax"), f"{reason}; leave it out, or have int16 activations"
-
-
-def _between_types(chip: Chip) -> Iterator[Broken]:
-    """Codes of few bits become those of many by the quotient of their largest ones, where both have the same range."""
-    scale = chip.numerics_keys.scale
-    if not (-31 if scale.kind == "pow2" else 0) <= scale.shift_min <= scale.shift_max:
-        return  # said already
-    narrowest, widest = (choose(chip.code_types, key=lambda t: t.bits) for choose in (min, max))
-    least = -(-((1 << widest.bits - 1) - 1) // ((1 << narrowest.bits - 1) - 1))
-    largest = scale.form.extremes[1]
-    if widest.bits > narrowest.bits and largest < least:
-        said = f"the largest scale, by multiplier_bits and shift_min, is {largest:.0f}"
-        yield ("numerics", "scale"), f"{said}; {narrowest} codes become {widest} (more_activations) by up to {least}"
-
-
-def _wide(chip: Chip) -> Iterator[Broken]:
-    """What wide codes need: to be made of narrower ones and given to them, and products of all their bits."""
-    numerics = chip.numerics_keys
-    rules = [(("numerics", "rounding"), numerics.rounding)]
-    rules += [(("numerics", "per_op", op), rule) for op, rule in numerics.per_op.items()]
-    for i, codes in enumerate(chip.code_types):
-        if not codes.is_wide:
-            continue
-        path: KeyPath = ("numerics", "more_activations", i - 1)
-        if "rescale" not in chip.functions:
-            yield path, f"{codes} is rescaled to and from other types, and {chip.key('vector')}.functions has no rescale"
-        for key, rule in rules:
-            if rule == "fp32_rne":
-                yield key, f"fp32_rne keeps 24 bits of a code; {codes} has {codes.bits} (numerics.more_activations)"
 
 
 def _sync(chip: Chip) -> Iterator[Broken]:
