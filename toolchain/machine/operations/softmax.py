@@ -63,13 +63,13 @@ _OF_BYTES = (
     "    s = shl(mul(shl(a4, -2) + a3, q(1/3)) + a2, -1);  e = q(exp(-1/8)) + mul(a + s, q(exp(-1/8)))",
     "    for k = -2 to 4: where bit 26 + k of (low - z) is 1, e = mul(e, q(exp(-2^k)))",
     "t = sum of div(e[c], 12);  h = leading zeros of t in 32 bits",
-    "v = div(t 2^h - 2^31 + 2^31 - 1, 1);  y = q(12/17) - mul(v, q(8/17))",
+    "v = div(t 2^h - 1, 1);  y = q(12/17) + mul(v, -q(8/17))",
     "three times: y = y + shl(mul(y, 2^29 - mul(v, y)), 2);  then y = shl(y, 1)",
     "out[r, c] = clamp(div(mul(e[c], y), 12 - h + 31 - 8) + least code, least code, largest code)",
 )
 _OF_16_BITS = (
     "d[c] = in[r, c] - largest in[r, :]",
-    "M', S' = multiplier (31 bits, bit 30 set) and shift of the scale M 2^(-S - 26) / (10 / 65535)",
+    "M', S' = the nearest multiplier (31 bits, bit 30 set) and shift of the scale M 2^(-S - 26) / (10 / 65535)",
     "z = d M' / 2^S', rounded as double_round, + 32767, cut to -32768 .. 32767;  e[c] = exp_table[z]",
     "t = sum of e[c];  h = leading zeros of t in 32 bits",
     "m = floor((t 2^(h - 1) + 2^13) / 2^14);  y = inverse_table[clamp(m - 2^15 - 2^16, -32768, 32767)]",
