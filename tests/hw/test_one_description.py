@@ -118,4 +118,4 @@ def test_keys_as_written_are_read_where_the_description_is_made() -> None:
         for name, tree in modules()
         if any(isinstance(n, ast.Attribute) and n.attr == "numerics_keys" for n in ast.walk(tree))
     }
-    assert readers == {"toolchain/hw/chip.py", "toolchain/hw/groups.py", "toolchain/hw/rules.py"}
+    assert readers == {"toolchain/hw/chip.py", "toolchain/hw/groups.py", "toolchain/hw/rules.py", "toolchain/hw/type_rules.py"}
