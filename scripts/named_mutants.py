@@ -135,7 +135,12 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
         "used = where(self.kind == ElementwiseKind.RESCALE, 0, 1)",
         "used = 0",
     ),
-    ("accesses of the addend dropped", f"{MACHINE}/addend.py", "pixel_bytes, False, in_step=True", "0, False, in_step=True"),
+    (
+        "accesses of the addend dropped",
+        f"{MACHINE}/addend.py",
+        "*extent, False, in_step=True",
+        "*extent[:2], 0, False, in_step=True",
+    ),
     (
         "accesses of a product's second matrix: half of it",
         f"{MACHINE}/matrix_product.py",
