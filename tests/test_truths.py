@@ -156,12 +156,12 @@ def test_a_constant_that_is_a_code_is_that_code(name: str) -> None:
     x = draw(np.random.default_rng(3), (3, 40), -1.2, 1.8)
     x[1, :2] = -1.3, 1.9
     _, _, steps = ran(built("(float[3,40] x) => (float[3,40] y) { y = Relu(x) }", [{"x": x}], machine_of(name)), {"x": x})
-    constants = np.float32(np.arange(-20, 20) * steps["x"])
+    constants = (np.arange(-20, 20) * steps["x"]).astype(np.float32)
     x[0] = constants
     kinds = (*COMPARISONS, "c, Greater", "c, Less")
     body = " ".join(f"y{i} = {k.removeprefix('c, ')}({'c, x' if 'c, ' in k else 'x, c'})" for i, k in enumerate(kinds))
     outputs = ", ".join(f"bool[3,40] y{i}" for i in range(len(kinds)))
-    held = ",".join(repr(float(c)) for c in constants)
+    held = ",".join(map(repr, constants.tolist()))
     build = built(f"(float[3,40] x) => ({outputs}) {{ c = float[40] {{{held}}} {body} }}", [{"x": x}], machine_of(name))
     found, _, _ = ran(build, {"x": x})
     for kind, y in zip(kinds, found, strict=True):

@@ -88,12 +88,17 @@ class PlainMachine:
         """Where channel c lies."""
         if not surface:
             return address + c * self.size
-        granule = self.chip.layout.feature_maps.granule
+        granule = self._granule()
         return address + c // granule * surface + c % granule * self.size
+
+    def _granule(self) -> int:
+        maps = self.chip.layout.feature_maps
+        assert maps is not None
+        return maps.granule
 
     def behind(self, address: int, channels: int, surface: int) -> list[int]:
         """Where what fills the last granule lies."""
-        granule = self.chip.layout.feature_maps.granule if surface else 1
+        granule = self._granule() if surface else 1
         return [self.channel(address, c, surface) for c in range(channels, -(-channels // granule) * granule)]
 
     def read(self, address: int, c: int, channels: int, surface: int) -> int:
