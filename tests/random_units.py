@@ -244,5 +244,6 @@ def draw_layout(draw: Any, data: dict[str, Any]) -> dict[str, Any]:
         g for g in (4, 8, 16, 32, 32, 32) if g <= most and not (grouped and max(g, 16) > (limits["max_input_channels"] or 32))
     ]
     order = draw(st.sampled_from(["surface", "line"]))
-    maps = {"granule": draw(st.sampled_from(granules)), "order": order} if granules and not draw(st.integers(0, 2)) else None
+    maps = {"order": order, "ports": draw(st.sampled_from(["granules", "dense"]))}
+    maps = {"granule": draw(st.sampled_from(granules)), **maps} if granules and not draw(st.integers(0, 2)) else None
     return {"parameters": parameters, "weight_tile": tile, "feature_maps": maps}

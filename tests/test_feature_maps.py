@@ -160,6 +160,24 @@ def test_ports_lie_in_whole_granules(network: Path, name: str, granule: int, ord
         assert port.model != "x" or not held[..., channels:].any(), "the host fills the last granule with zeros"
 
 
+def test_ports_may_be_dense(network: Path) -> None:
+    """Then the network between them lies in granules alone, and an image of five channels has the bytes of five."""
+    own = machine("edge16", 16, "surface")
+    maps = own.chip.layout.feature_maps
+    assert maps is not None
+    layout = own.chip.layout.model_copy(update={"feature_maps": maps.model_copy(update={"ports": "dense"})})
+    built = build(network, BuildOptions(replace(own, chip=own.chip.model_copy(update={"layout": layout}))))
+    (region,) = (s for s in built.container.segments if isinstance(s, Region))
+    assert all(p.maps is None for p in (*region.inputs, *region.outputs))
+    assert [p.size_bytes for p in region.inputs] == [9 * 10 * 5]
+    feeds = random_feeds(built.container.inputs, seed=3)
+    run, difference = verify(Session(built.data, timing=True), Session(built.data, backend="reference"), feeds)
+    assert difference is None, difference
+    for tensor, codes in without("edge16", network, 2).items():
+        np.testing.assert_array_equal(run.codes[tensor], codes, err_msg=tensor)
+    assert {bool(op.surfaces()[0]) for op in operations(built) if isinstance(op, WindowOp)} == {True, False}
+
+
 def test_rows_of_a_matrix_stay_as_they_are(tmp_path: Path) -> None:
     """Attention of two heads on rows: no tensor of it lies in granules, and no Reshape is a copy."""
     net = Net(x=[1, 12, 24])

@@ -55,6 +55,10 @@ CASES = {
         [layout("feature_maps: {granule: 16, order: rows}")],
         "layout.feature_maps.order: must be one of 'surface', 'line'; got 'rows'",
     ),
+    "ports in another form": (
+        [layout("feature_maps: {granule: 16, ports: lines}")],
+        "layout.feature_maps.ports: must be one of 'granules', 'dense'; got 'lines'",
+    ),
     "inputs below a granule": (
         [limited("feature_maps: {granule: 16}", "convolution: {max_input_channels: 8}")],
         "layout.feature_maps.granule: 16 channels; limits.convolution.max_input_channels is 8, at least 16 are needed",

@@ -133,7 +133,7 @@ def _segment_header(segment: Region | Island, sections: _Sections, blocks: Block
 def _port_header(kind: str, port: Port) -> dict[str, Any]:
     """Of a port without granules nothing is said of them."""
     said = {"kind": kind, **asdict(replace(port, maps=None))}
-    maps = said.pop("maps") if port.maps is None else port.maps.model_dump()
+    maps = said.pop("maps") if port.maps is None else port.maps.model_dump(include={"granule", "order"})
     return said if maps is None else {**said, "maps": maps}
 
 

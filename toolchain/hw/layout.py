@@ -36,10 +36,12 @@ class ParameterEntry(Section):
 
 class FeatureMaps(Section):
     """So many channels of a pixel lie together. order: of tensors [n, h, w, c], surface: [n, c / granule, h, w, granule], line:
-    [n, h, c / granule, w, granule]. The last granule is whole, whatever fills it."""
+    [n, h, c / granule, w, granule]. The last granule is whole, whatever fills it. ports: what the host gives and takes lies so
+    too, or dense, all channels of a pixel together."""
 
     granule: Literal[4, 8, 16, 32, 64, 128]
     order: Literal["surface", "line"] = "surface"
+    ports: Literal["granules", "dense"] = "granules"
 
 
 class Layout(Section):

@@ -130,7 +130,7 @@ class _Contents:
             "dtype": port.dtype,
             "scale": port.scale,
             "zero_point": port.zero_point,
-            **({} if port.maps is None else port.maps.model_dump()),
+            **({} if port.maps is None else port.maps.model_dump(include={"granule", "order"})),
             **written,
         }
 

@@ -6,7 +6,7 @@ a Reshape of one stays free. Operations name the order of each operand by its su
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
@@ -14,11 +14,13 @@ from toolchain.ops.kit.operator import Layer, MoveOp, TiledOp
 from toolchain.ops.permutation import Reshape
 
 
-def feature_maps(nodes: Sequence[Node], graph: Graph, chip: Chip) -> frozenset[str]:
+def feature_maps(nodes: Sequence[Node], graph: Graph, ports: Collection[str], chip: Chip) -> frozenset[str]:
     """The activations of a region's nodes, in order, that lie in granules; none on machines without them."""
-    if chip.layout.feature_maps is None:
+    maps = chip.layout.feature_maps
+    if maps is None:
         return frozenset()
-    return _Maps(nodes, graph, chip).found()
+    found = _Maps(nodes, graph, chip).found()
+    return found if maps.ports == "granules" else found.difference(ports)
 
 
 class _Maps:

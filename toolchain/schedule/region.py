@@ -47,7 +47,7 @@ class _Planner:
     ):
         self.graph, self.chip, self.options = graph, chip, options
         ports = set(inputs) | set(outputs)
-        maps = feature_maps(nodes, graph, chip)
+        maps = feature_maps(nodes, graph, ports, chip)
         activations = Activations(tuple(nodes), graph.types, ports, maps, chip.layout.feature_maps)
         self.views = find_views(activations, in_place=options.in_place)
         self.layers = [Layer(n, graph.types, graph.constants, chip, maps) for n in nodes if not self._is_free(n)]
