@@ -9,13 +9,13 @@ from toolchain.isa.machine import Machine
 from toolchain.isa.manual.arithmetic import arithmetic, codes
 from toolchain.isa.manual.figures import Figure
 from toolchain.isa.manual.layouts import layouts
-from toolchain.isa.manual.machine_parts import engines, parts
+from toolchain.isa.manual.machine_parts import engines, parts, run
 from toolchain.isa.manual.operations import operations
 from toolchain.isa.manual.page import as_page
 from toolchain.isa.manual.timing import timing
 from toolchain.isa.manual.words import words
 
-SECTIONS = (parts, engines, codes, arithmetic, layouts, words, operations, timing)
+SECTIONS = (parts, run, engines, codes, arithmetic, layouts, words, operations, timing)
 
 
 def blocks(machine: Machine) -> Iterator[str | Figure]:

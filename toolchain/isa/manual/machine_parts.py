@@ -43,6 +43,21 @@ def _held(unit: Unit, chip: Chip) -> str:
     return f"{unit.name}: " + "; ".join(f"{', '.join(roles)} in {chip.spaces[space].name}" for space, roles in by_space.items())
 
 
+def run(machine: Machine) -> Iterator[str | Figure]:
+    """What happens around a program."""
+    bases = machine.chip.control.host_bases
+    yield "## A run"
+    held = f", base registers 1 to {bases} what the host gives them" if bases else ""
+    yield (
+        "Before a program starts its host has put constants and inputs where they belong in the DRAM; semaphores are 0, "
+        f"queues and accumulators empty{held}. The front end then reads the program's words from the first on. When the "
+        "operation `end` is over results are in the DRAM, and the program can be started again once its inputs are there: it "
+        "has changed neither inputs nor constants. Where constants, inputs, results and the words themselves lie is said by "
+        "what comes with a compiled program (`ports.json` of an image); how words come to the front end is the machine's own "
+        "affair."
+    )
+
+
 def engines(machine: Machine) -> Iterator[str | Figure]:
     chip = machine.chip
     yield "## Engines and semaphores"
