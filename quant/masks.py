@@ -17,14 +17,14 @@ from toolchain.ir.masks import MASK_LOW
 MASK_MARGIN = 16.0  # exp(-16) is 1e-7: a masked position is gone
 LOWEST = float(np.finfo(np.float32).min)  # what stands for minus infinity where ranges must be finite
 # Operators that minus infinity cannot get past: a position so low has no part in what they give.
-_JUDGES = frozenset({"ArgMax", "Hardmax", "LogSoftmax", "Softmax"})
+JUDGES = frozenset({"ArgMax", "Hardmax", "LogSoftmax", "Softmax"})
 
 
 def masked_tensors(model: onnx.ModelProto) -> frozenset[str]:
     """What is summed into the scores that a Softmax, LogSoftmax, Hardmax or ArgMax reads, the sums too: minus infinity in
     any of these is a mask. Sums that others see as well are none: a bound in its place would be a wrong number to them."""
     graph, found = Links(model.graph), set[str]()
-    pending = [node.input[0] for node in graph.nodes if node.op_type in _JUDGES and _sums(graph, node.input[0])]
+    pending = [node.input[0] for node in graph.nodes if node.op_type in JUDGES and _sums(graph, node.input[0])]
     while pending:
         name = pending.pop()
         if name in found or _seen_elsewhere(graph, name):
@@ -60,7 +60,7 @@ def _masked_by_choice(graph: Links, node: onnx.NodeProto) -> str | None:
 def _seen_elsewhere(graph: Links, name: str) -> bool:
     """Whether a sum is an output of the model, or read by what minus infinity can get past. A maximum of positions that
     are not all masked it cannot."""
-    return _sums(graph, name) and not graph.ends_in(name, {*_JUDGES, "ReduceMax"}, (*HANDED_ON, "Add", "Sub", "Where"))
+    return _sums(graph, name) and not graph.ends_in(name, {*JUDGES, "ReduceMax"}, (*HANDED_ON, "Add", "Sub", "Where"))
 
 
 def _before(graph: Links, name: str) -> Iterator[str]:
@@ -82,7 +82,7 @@ def bound_masks(
     """
     bounder = _Bounder(Links(model.graph), dict(ranges), called)
     for node in model.graph.node:
-        if node.op_type in _JUDGES:
+        if node.op_type in JUDGES:
             bounder.scores(node.input[0], 0.0)
     lost = [name for name in masked_tensors(model) & ranges.keys() if bounder.found[name].low <= LOWEST]
     if lost:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.decomposing import decomposing
 from tests.frontend.onnx_text import model
 from tests.meaning.judge import save
 from tests.meaning.machines import int8_machine, int16_machine, mixed_machine
@@ -259,6 +260,43 @@ def test_what_the_host_makes_may_be_none() -> None:
     samples = [{"x": np.arange(1, 5, dtype=np.float32), "z": np.full(4, 2, np.float32)}]
     reasons = [reason for *_, reason in built(text, samples, machine_of("edge16")).container.fallbacks]
     assert "its input is made by the host, where it may hold NaN and infinity" in reasons
+
+
+@pytest.mark.parametrize(
+    ("far", "reader", "host"),
+    [
+        ("-inf", "y = Softmax(b)", False),
+        ("-1e9", "r = ReduceMax(b, o) c = Sub(b, r) y = Softmax(c)", False),
+        ("-999", "y = Relu(b)", False),
+        ("-1000", "y = Relu(b)", True),
+        ("-1e9", "s = Softmax(b) t = Relu(b) y = Add(s, t)", True),
+        ("-1e9", "y = Transpose(b)", True),
+        ("inf", "y = ReduceMin(b, o)", True),
+        ("1e9", "y = Softmax(b)", True),
+    ],
+)
+def test_what_stands_for_infinity_is_chosen_where_it_only_masks(far: str, reader: str, host: bool) -> None:
+    text = f"(float[6,6] x) => (float[a,b] y) {{ n = float {{{far}}} z = float {{0.1}} o = int64[1] {{1}} "
+    text += f"a = Less(x, z) b = Where(a, x, n) {reader} }}"
+    samples = [{"x": np.eye(6, dtype=np.float32) * -0.5 + draw(np.random.default_rng(i), (6, 6), -0.2, 1)} for i in range(2)]
+    fallbacks = {op: reason for _, op, reason in built(text, samples, machine_of("edge16")).container.fallbacks}
+    assert ("Where" in fallbacks) == host
+    said = f"{float(far):g} for what is not chosen, read by others than ArgMax, Hardmax, LogSoftmax, Softmax: one scale does not"
+    assert not host or fallbacks["Where"] == f"{said} hold both"
+
+
+def test_a_softmax_in_steps_reads_masked_scores_of_the_chip() -> None:
+    """And the numbers are those of the Softmax of the host."""
+    text = """(float[6,16] x, bool[6,16] m) => (float[6,16] y) { n = float {-inf} a = Where(m, x, n) y = Softmax(a) }"""
+    rng = np.random.default_rng(16)
+    samples = [{"x": draw(rng, (6, 16), -2, 3), "m": rng.random((6, 16)) < 0.7} for _ in range(6)]
+    for sample in samples:
+        sample["m"][:, 3] = True
+    build = built(text, samples, decomposing(load_machine("edge16"), "Softmax"))
+    for sample in samples:
+        (y,), *_ = ran(build, sample)
+        powers = np.where(sample["m"], np.exp(sample["x"]), 0)
+        assert np.abs(y - powers / powers.sum(1, keepdims=True)).max() < 0.06
 
 
 def test_wide_and_fine_tensors_are_compared_with_coarse_ones() -> None:

@@ -5,14 +5,17 @@ c x + (1 - c) y, each product at the output's scale: what is not chosen adds exa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
+from quant.links import HANDED_ON
+from quant.masks import JUDGES
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node
+from toolchain.ir.graph import Graph, Node, OnnxOp
+from toolchain.ir.masks import MASK_LOW
 from toolchain.ops.comparison import Compare, lacking, no_nan, operands, truth
 from toolchain.ops.exact import FINE, TRUTH, Coded, CodeSteps
 from toolchain.ops.kit.operator import FloatOp, QuantScope
@@ -87,8 +90,39 @@ def _part(steps: CodeSteps, what: str, c: Coded, x: Coded, y: Coded) -> Coded:
 
 def _where(scope: Scope) -> None:
     no_nan(scope, scope.node.inputs)
+    values = [v for v in (scope.value(n) for n in scope.node.inputs[1:]) if v is not None and v.dtype.kind == "f" and v.size]
+    far = next((float(v.flat[np.abs(v).argmax()]) for v in values if np.abs(v).max() >= -MASK_LOW), None)
+    if far is not None and not (far < 0 and _judged(scope.node.outputs[0], scope.graph)):
+        judges = ", ".join(sorted(JUDGES))
+        return scope.refuse(f"{far:g} for what is not chosen, read by others than {judges}: one scale does not hold both")
     read, layout = operands(scope, scope.node.inputs)
     return scope.emit(Choose(), read, layout)
+
+
+def _judged(name: str, graph: Graph) -> bool:
+    """Whether what the tensor becomes by moves, sums and choices is read only where a value so low has no part."""
+    consumers, producers, pending, seen = graph.consumers(), graph.producers(), [name], set[str]()
+    while pending:
+        name = pending.pop()
+        if name in graph.outputs:
+            return False
+        seen.add(name)
+        for node in consumers.get(name, ()):
+            kind = node.op.op_type if isinstance(node.op, OnnxOp) else ""
+            if kind in JUDGES or kind == "ReduceMax" or (kind == "Sub" and _less_largest(node, name, producers)):
+                continue
+            if kind not in (*HANDED_ON, "Add", "Sub", "Where"):
+                return False
+            pending += [n for n in node.outputs if n and n not in seen]
+    return True
+
+
+def _less_largest(node: Node, name: str, producers: Mapping[str, Node]) -> bool:
+    """x - max(x): the step of a Softmax that is taken apart."""
+    made = producers.get(node.inputs[1])
+    if made is None or not isinstance(made.op, OnnxOp) or made.op.op_type != "ReduceMax":
+        return False
+    return node.inputs[0] == name == made.inputs[0]
 
 
 def _extreme(kind: Literal["max", "min"]) -> Callable[[Scope], None]:
