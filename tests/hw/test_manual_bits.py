@@ -10,11 +10,13 @@ import pytest
 
 from tests.controlled import with_control
 from tests.emitting import emitting
+from tests.instructions import cases_of
 from tests.keyed import with_keys
 from toolchain.isa import Machine, load_machine, manual
 from toolchain.vectors import instruction_cases
 
-MACHINES = {name: load_machine(name) for name in ("edge16", "ethos_u55_256", "transformer64", "ws8_pow2")}  # of each table one
+SHIPPED = ("edge16", "ethos_u55_256", "transformer64", "ws8_pow2")  # of each table one
+MACHINES = {name: load_machine(name) for name in SHIPPED}
 MACHINES["emitting"] = emitting(load_machine("edge16"))
 MACHINES["control"] = with_control(load_machine("edge16"), "registers", 64)
 MACHINES["granules"] = with_keys(load_machine("edge16"), layout={"feature_maps": {"granule": 16, "order": "line"}})
@@ -125,7 +127,7 @@ def test_programs_read_by_the_manual_are_what_was_written(name: str) -> None:
     machine: Machine = MACHINES[name]
     known = read(manual(machine))
     count = 0
-    for case in instruction_cases(machine):
+    for case in cases_of(name) if name in SHIPPED else instruction_cases(machine):
         found = [*decoded(case.words, known)]
         assert [n for n, _ in found] == [op.NAME for op in case.ops], case.name
         if case.memory.get("dram") is not None and case.name.endswith("at_end"):

@@ -9,9 +9,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from tests.instructions import cases_of
 from toolchain.isa import load_machine, manual
 from toolchain.machine import Softmax
-from toolchain.vectors import InstructionCase, instruction_cases
+from toolchain.vectors import InstructionCase
 
 TEXT = manual(load_machine("transformer64"))
 
@@ -94,7 +95,7 @@ def of_16_bits(row: list[int], m: int, s: int) -> list[int]:
     return [max(0, min(32767, v * y + (1 << 30 - h) >> 31 - h)) for v in e]
 
 
-CASES = [case for case in instruction_cases(load_machine("transformer64")) if case.operation == "softmax"]
+CASES = [case for case in cases_of("transformer64") if case.operation == "softmax"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -16,13 +16,13 @@ import pytest
 
 from tests.controlled import with_control
 from tests.emitting import emitting
+from tests.instructions import cases_of
 from toolchain.hw import shipped_names
 from toolchain.isa import Machine, c_header, encode, load_machine, verilog_package
 from toolchain.isa.constants import constants
 from toolchain.isa.keywords import SYSTEMVERILOG
 from toolchain.isa.table import RegisterTable
 from toolchain.machine.registry import OPERATIONS
-from toolchain.vectors import instruction_cases
 
 MACHINES = {name: load_machine(name) for name in shipped_names()}
 MACHINES["emitting"] = emitting(load_machine("edge16"))
@@ -133,7 +133,7 @@ def test_a_program_in_c_reads_every_field_by_the_header(name: str, tmp_path: Pat
     (tmp_path / "machine.h").write_text(c_header(machine))
     (tmp_path / "main.c").write_text(reader(machine))
     compiled(tmp_path / "main.c", "-o", str(tmp_path / "main"))
-    ops = [op for case in instruction_cases(machine) if case.name in READ for op in case.ops]
+    ops = [op for case in cases_of(name) if case.name in READ for op in case.ops]
     assert {op.NAME for op in ops} >= {*OPERATIONS} & {*machine.isa.plans} - {
         "call",
         "return",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from plain_machine import PlainMachine
 from typer.testing import CliRunner
 
 from tests.emitting import emitting
+from tests.instructions import cases_of
 from tests.keyed import with_keys
 from toolchain.cli.hw import app
 from toolchain.errors import InternalError
@@ -38,11 +38,6 @@ LEFT_OUT = {
         "matrix_product.batched_shared",
     },
 }
-
-
-@cache
-def cases_of(name: str) -> tuple[InstructionCase, ...]:
-    return tuple(instruction_cases(load_machine(name)))
 
 
 def plain(case: InstructionCase, machine: Machine) -> dict[str, np.ndarray]:
