@@ -124,6 +124,7 @@ def _mover(draw: Any, dma: dict[str, Any]) -> dict[str, Any]:
         "channels": draw(st.integers(1, 2)),
         "dimensions": draw(st.integers(1, 4)),
         "transpose_block": draw(st.sampled_from([0, 8])),
+        "runs": draw(st.sampled_from(["whole_beats", "packed"])),
         "bytes_per_cycle": draw(st.sampled_from([0.5, 8.0, 64.0])),
         "memories": draw(st.sampled_from([None, ["dram", "sram"], ["sram"]])),
     }

@@ -40,7 +40,7 @@ CASES = {
         [(DMA, f"{DMA}    rows: 3\n")],
         "    rows: 3",
         "engines.dma.rows: no such key; known: bytes_per_cycle, channels, dimensions, issue_cycles, kind, memories, queue_depth, "
-        "transpose_block",
+        "runs, transpose_block",
     ),
     "a name with capitals": (
         [("  dma:\n", "  Dma:\n")],

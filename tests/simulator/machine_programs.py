@@ -56,6 +56,7 @@ _BASE: dict[str, Any] = {
             "kind": "dma",
             "channels": 2,
             "bytes_per_cycle": 16.0,
+            "runs": "packed",
             "dimensions": 4,
             "transpose_block": 4,
             "issue_cycles": 0,

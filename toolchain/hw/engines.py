@@ -183,6 +183,8 @@ class Dma(Section):
     kind: Literal["dma"]
     channels: Positive = 1  # each an in-order queue of its own
     bytes_per_cycle: PositiveFloat  # of one channel
+    # whole_beats: each contiguous run takes the beats (of bytes_per_cycle, rounded up) that it touches; packed: runs share beats
+    runs: Literal["whole_beats", "packed"] = "whole_beats"
     dimensions: Annotated[int, Field(ge=1, le=4)] = 3  # strided counts around the contiguous run
     transpose_block: NonNegative = 0  # elements a side of the square block that it turns on its way; 0: copies cannot transpose
     memories: tuple[Name, ...] | None = None  # those it moves between; not given: all

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
-from toolchain.hw.engines import MacArray
+from toolchain.hw.engines import Dma, MacArray
 from toolchain.hw.timing import IDEAL
 from toolchain.hw.validation import suggest
 
@@ -67,6 +67,11 @@ def _no_bursts(data: dict[str, Any]) -> None:
         memory["burst_bytes"] = 1
 
 
+def _no_beats(data: dict[str, Any]) -> None:
+    for engine in _kind(data, "dma"):
+        engine["runs"] = "packed"
+
+
 def _no_words(data: dict[str, Any]) -> None:
     data["isa"]["word_cycles"] = _UNNOTICED
 
@@ -84,6 +89,7 @@ TERMS: Mapping[str, Term] = {
     "issue": Term("issue_cycles of all engines", _no_issue),
     "latency": Term("latencies of all memories", _no_latency),
     "bursts": Term("bytes of bursts beyond those that are moved", _no_bursts),
+    "beats": Term("beats of a DMA channel that runs fill in part", _no_beats),
     "words": Term("the front end's reading of instructions", _no_words),
 }
 
@@ -105,6 +111,8 @@ def defaulted_terms(chip: Chip) -> Iterator[tuple[str, str]]:
         path = f"engines.{name}"
         if isinstance(engine, MacArray):
             yield from _unsaid(engine.timing, f"{path}.timing")
+        if isinstance(engine, Dma) and "runs" not in engine.model_fields_set:
+            yield f"{path}.runs", engine.runs
         if "issue_cycles" not in engine.model_fields_set:
             yield f"{path}.issue_cycles", str(engine.issue_cycles)
     for name, memory in chip.memories.items():

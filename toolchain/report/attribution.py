@@ -19,7 +19,7 @@ CAUSES = {
     Cause.USEFUL: "useful",
     Cause.FILL_DRAIN: "fill and drain",
     Cause.PARTIAL_FOLDS: "partial folds",
-    Cause.EDGES: "edges of the array",
+    Cause.EDGES: "edges",
     Cause.OUTPUT_PATH: "output path",
     Cause.MEMORY: "",  # by their names
     Cause.SIGNAL: "signal of",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 
 from toolchain.hw import Chip
 from toolchain.hw.engines import MacArray
@@ -137,10 +138,13 @@ def _vector(unit: Unit) -> Iterator[str]:
 
 
 def _dma(unit: Unit, chip: Chip) -> Iterator[str]:
-    channels = len([u for u in chip.units if u.engine == unit.engine])
+    channels, dma = len([u for u in chip.units if u.engine == unit.engine]), unit.dma
+    beats = (
+        f"; bytes are those of the beats of {ceil(dma.bytes_per_cycle)} that each contiguous run touches, of the end with more"
+    )
     yield (
         f"**{unit.engine}**: {channels} channel{'s' if channels > 1 else ''}, each with a queue; ceil(bytes / "
-        f"{unit.dma.bytes_per_cycle:g}) cycles, issue {unit.dma.issue_cycles}."
+        f"{dma.bytes_per_cycle:g}) cycles, issue {dma.issue_cycles}{beats if dma.runs == 'whole_beats' else ''}."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -10,8 +11,8 @@ import numpy as np
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import Memory
 from toolchain.hw.units import Unit
-from toolchain.machine.columns import Whole, at_rate, distinct_rows, is_column, where
-from toolchain.machine.traffic import Demand, Traffic
+from toolchain.machine.columns import Whole, at_rate, distinct_rows, is_column, most, where
+from toolchain.machine.traffic import Demand, Lost, Traffic
 
 
 class End(NamedTuple):
@@ -30,7 +31,8 @@ class End(NamedTuple):
 
 
 def move_demand(unit: Unit, chip: Chip, read: End | None, write: End | None) -> Demand:
-    """ceil(bytes / channel rate) cycles; each contiguous run, or piece of one, is charged as the whole bursts it touches."""
+    """ceil(bytes / channel rate) cycles, where runs take whole beats bytes of these, of the end that has more; each contiguous
+    run, or piece of one, is charged as the whole bursts it touches."""
     found = [end for end in (read, write) if end is not None]
     total_bytes = found[0].inner_bytes
     for n in found[0].counts:
@@ -47,20 +49,31 @@ def move_demand(unit: Unit, chip: Chip, read: End | None, write: End | None) -> 
         charged_read = 0 if read is None else _charged(read, reads, memory)
         charged_write = 0 if write is None else _charged(write, writes, memory)
         moved.append(Traffic(space, reads * total_bytes, writes * total_bytes, charged_read, charged_write))
-    return Demand(at_rate(total_bytes, unit.dma.bytes_per_cycle), latency, 0, tuple(moved))
+    size_bytes: Whole = total_bytes
+    if unit.dma.runs == "whole_beats":
+        for end in found:
+            size_bytes = most(size_bytes, _in_blocks(end, ceil(unit.dma.bytes_per_cycle)))
+    useful = at_rate(total_bytes, unit.dma.bytes_per_cycle)
+    cycles = at_rate(size_bytes, unit.dma.bytes_per_cycle)
+    return Demand(cycles, latency, 0, tuple(moved), Lost(edge_cycles=cycles - useful))
 
 
 def _charged(end: End, used: Whole, memory: Memory) -> Whole:
     """Bytes of whole bursts of the memory; 0 where it is not this end's (`used` is 0)."""
     if not is_column(used) and not used:
         return 0
-    burst, piece = memory.burst_bytes, end.piece_bytes
+    return used * _in_blocks(end, memory.burst_bytes)
+
+
+def _in_blocks(end: End, burst: int) -> Whole:
+    """Bytes of the blocks of so many that its runs, or the pieces of them, touch."""
+    piece = end.piece_bytes
     if not is_column(piece) and not piece:
-        return used * burst_bytes(end.address, end.inner_bytes, end.counts, end.strides, burst)
+        return burst_bytes(end.address, end.inner_bytes, end.counts, end.strides, burst)
     whole, rest = end.inner_bytes // piece, end.inner_bytes % piece
     counts, strides = (*end.counts[:-1], whole, end.counts[-1]), (*end.strides[:-1], piece, end.strides[-1])
     pieces = burst_bytes(end.address, piece, counts, strides, burst)
-    return used * (pieces + burst_bytes(end.address + whole * piece, rest, end.counts, end.strides, burst))
+    return pieces + burst_bytes(end.address + whole * piece, rest, end.counts, end.strides, burst)
 
 
 def burst_bytes(address: Whole, inner: Whole, counts: tuple[Whole, ...], strides: tuple[Whole, ...], burst: int) -> Whole:
