@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 
@@ -21,6 +22,9 @@ from toolchain.machine import Convolution
 MANUALS = {name: load_machine(name) for name in shipped_names()}
 MANUALS["emitting"] = emitting(load_machine("edge16"))
 MANUALS["granules"] = with_keys(load_machine("edge16"), layout={"feature_maps": {"granule": 16, "order": "line"}})
+CHOICES = {"count": 2, "more_dataflows": ["ws"], "more_depthwise": ["column"]}
+ENGINES = json.loads(load_machine("edge16").chip.model_dump_json())["engines"]
+MANUALS["choices"] = with_keys(load_machine("edge16"), engines=ENGINES | {"mac": ENGINES["mac"] | CHOICES})
 MANUALS["registers"] = with_control(load_machine("edge16"), "registers", 64)
 
 

@@ -99,6 +99,23 @@ def test_granules_of_channels_are_those_of_plain_loops(order: str) -> None:
     assert unlike_plain(cases, machine) == []
 
 
+def test_other_dataflows_modes_and_units_have_the_same_codes() -> None:
+    engines = json.loads(load_machine("edge16").chip.model_dump_json())["engines"]
+    more = {"count": 2, "more_dataflows": ["ws"], "more_depthwise": ["column"]}
+    machine = with_keys(load_machine("edge16"), engines=engines | {"mac": engines["mac"] | more})
+    cases = [case for case in instruction_cases(machine) if case.name in ("unit_1", "dataflow_1", "mode_1")]
+    assert {f"{case.operation}.{case.name}" for case in cases} == {
+        "convolution.unit_1",
+        "convolution.dataflow_1",
+        "depthwise.unit_1",
+        "depthwise.dataflow_1",
+        "depthwise.mode_1",
+        "matrix_product.unit_1",
+        "matrix_product.dataflow_1",
+    }
+    assert unlike_plain(cases, machine) == []
+
+
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_what_is_left_out_is_what_the_machine_lacks(name: str) -> None:
     machine = load_machine(name)

@@ -76,6 +76,19 @@ def sums_kept(shape: str, chip: Chip) -> Iterator[str]:
     )
 
 
+def chosen(depthwise: bool, chip: Chip) -> Iterator[str]:
+    """How an array makes sums, on machines where an operation may choose. depthwise: whether its mode is one of these."""
+    arrays = chip.of_kind("mac_array")
+    lists = [("dataflow", [unit.array.dataflows for unit in arrays])]
+    lists += [("mode", [unit.array.depthwise_modes for unit in arrays])] if depthwise else []
+    for parameter, each in lists:
+        if max(map(len, each)) == 1:
+            continue
+        said = [f"{unit.name}: {', '.join(f'{i} {name}' for i, name in enumerate(names))}" for unit, names in zip(arrays, each)]
+        same = ", and an operation that accumulates has that of the one before it" if parameter == "dataflow" else ""
+        yield f"`{parameter}`: how the array makes the sums ({'; '.join(said)}). The time hangs on it, no value does{same}."
+
+
 def has(value: Whole) -> bool:
     """Whether programs give a parameter any value but 0."""
     return bool(value)

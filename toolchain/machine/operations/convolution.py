@@ -11,7 +11,7 @@ from toolchain.hw.units import Unit
 from toolchain.machine.access import Access
 from toolchain.machine.columns import Whole, where
 from toolchain.machine.layout import dense_bytes
-from toolchain.machine.meaning import based, formula
+from toolchain.machine.meaning import based, chosen, formula
 from toolchain.machine.operations.addend import WithAddend, broken_post
 from toolchain.machine.operations.window import WeightedWindowOp
 from toolchain.machine.parameters.addresses import operand_base_of, sums_address, surface_stride
@@ -73,6 +73,7 @@ class Convolution(WithAddend, _Channels):
                 "without)."
             )
         yield from cls.finished(chip)
+        yield from chosen(False, chip)
         yield from based(cls.based(), chip, operands=True)
 
     @classmethod

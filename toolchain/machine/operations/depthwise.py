@@ -9,7 +9,7 @@ from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
 from toolchain.machine.columns import Whole
 from toolchain.machine.layout import weight_bytes
-from toolchain.machine.meaning import based, formula
+from toolchain.machine.meaning import based, chosen, formula
 from toolchain.machine.operations.window import WeightedWindowOp, broken_choice
 from toolchain.machine.parameters.addresses import operand_base_of, sums_address, surface_stride
 from toolchain.machine.parameters.codes import code_type, weight_type
@@ -50,6 +50,7 @@ class Depthwise(WeightedWindowOp):
         yield formula("sum[y, x, o] (+)= sum over ky, kx of (in[iy, ix, o] - input_zero_point) w[ky, kx, o]")
         yield "The weights w begin at weight_address; how they lie is in [Layout of constants](#layout-of-constants)."
         yield from cls.finished(chip)
+        yield from chosen(True, chip)
         yield from based(cls.based(), chip, operands=True)
 
     @classmethod

@@ -10,7 +10,7 @@ from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access, Sums
 from toolchain.machine.codes import by_type, code_bytes
 from toolchain.machine.columns import Whole, where
-from toolchain.machine.meaning import based, formula, scaled, sums_in_memory, sums_kept
+from toolchain.machine.meaning import based, chosen, formula, scaled, sums_in_memory, sums_kept
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.window import broken_choice, read_of
 from toolchain.machine.parameters.addresses import batch_stride, operand_address, operand_base_of, operand_stride, sums_address
@@ -84,6 +84,7 @@ class MatrixProduct(MachineOp):
                 "output_address grow by n times a_batch_stride, b_batch_stride and output_batch_stride (0: the same operand "
                 "for all). Each is a whole sum: accumulate is 0 and emit 1."
             )
+        yield from chosen(False, chip)
         yield from based(cls.based(), chip, operands=True)
 
     @classmethod
