@@ -148,6 +148,24 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
         "(self._apart(self.b_batch_stride), self.inner // 2, self.columns)",
     ),
     (
+        "granules by lines where a machine has surfaces",
+        "toolchain/machine/tensors.py",
+        'if maps.order == "surface":',
+        'if maps.order != "surface":',
+    ),
+    (
+        "a map in granules has the bytes of its own channels",
+        "toolchain/machine/tensors.py",
+        "-(-channels // maps.granule) * maps.granule * item_bytes",
+        "channels * item_bytes",
+    ),
+    (
+        "a convolution's input has the surface stride of its rows",
+        f"{OPS}/convolution/tiles.py",
+        '"input_surface_stride": site.strides.surface_bytes',
+        '"input_surface_stride": site.strides[1]',
+    ),
+    (
         "accesses of a fused table dropped",
         f"{MACHINE}/window.py",
         '"parameters", self.table_address, (), (), looked_up * table_bytes(self.code_types()[1], chip))',

@@ -205,6 +205,18 @@ def test_rows_of_a_matrix_stay_as_they_are(tmp_path: Path) -> None:
     assert sum(isinstance(op, Copy) for op in operations(own)) == sum(isinstance(op, Copy) for op in operations(base))
 
 
+def test_what_fills_the_granules_of_a_port_is_the_ports(tmp_path: Path) -> None:
+    """Tiles of an image of three channels are not said to wait in DRAM for want of room."""
+    net = Net(x=[1, 3, 16, 16])
+    conv(net, "x", "y", 3, 3, 3)
+    path = net.save(tmp_path / "image.onnx", y=[1, 3, 16, 16])
+    own = machine("edge16", 16, "surface")
+    memories = {**own.chip.memories, "sram": own.chip.sram.model_copy(update={"size": 4096})}
+    built = build(path, BuildOptions(replace(own, chip=own.chip.model_copy(update={"memories": memories}))))
+    (row,) = built.figures["nodes"]
+    assert row["operations"] is not None and "DRAM" not in row["reason"]
+
+
 @pytest.mark.parametrize("order", IN_MEMORY)
 def test_groups_that_begin_inside_a_granule_lie_dense(order: str, tmp_path: Path) -> None:
     for outputs, cut in ((24, False), (32, True)):

@@ -290,8 +290,7 @@ def _spilled(region: Region, chip: Chip, ops: Sequence[MachineOp], resident: boo
     """Copies between SRAM and what is in DRAM beside constants and the region's own inputs and outputs."""
     kept = [(address, address + len(data)) for address, data in region.constants]
     for port in (*region.inputs, *region.outputs):
-        size_bytes = math.prod(port.shape) * np.dtype(port.dtype).itemsize
-        kept.append((port.address, port.address + size_bytes))
+        kept.append((port.address, port.address + port.size_bytes))
     starts, ends = np.array([k[0] for k in kept]), np.array([k[1] for k in kept])
 
     def elsewhere(address: int) -> bool:
