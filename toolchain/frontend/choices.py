@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from toolchain.frontend.convert import elem_type
 from toolchain.frontend.rewrite import Rewrite, RewriteScope, Rule, node, operand
 from toolchain.ir.graph import OnnxNode, OnnxOp
 
@@ -34,8 +33,6 @@ def cast_of_truth(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     before = _made_by(n.inputs[0], "Cast", scope)
     if before is None or scope.types[before.inputs[0]].dtype != "bool":
         return None
-    if n.op.attributes["to"] == elem_type("bool"):
-        return Rewrite(same=before.inputs[0])
     return Rewrite((replace(n, inputs=before.inputs, sources=(*before.sources, *n.sources)),))
 
 

@@ -65,6 +65,7 @@ class CodeSteps:
         one. what: the tensor in words, "" the node's output; bounds: what it is clamped to."""
         numerics, operation = self.scope.chip.numerics, kind
         common, floats = max(a.quant.scale, b.quant.scale), numerics.sums_in_float32(operation)
+        # A bit less than where operands meet at twice the larger scale: so their difference has no more bits.
         shift = 0 if floats else max(numerics.headroom(max(a.codes, b.codes, key=lambda t: t.bits)) - 1, 0)
         inner = (parts if floats else 1) / common
         first, second = (self.scope.inner_requant(q.quant.scale * inner, operation, where=self.node.name) for q in (a, b))
