@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 from tests.meaning.machines import mixed_machine, paired_machine
 from toolchain.api import BuildOptions, build
@@ -120,3 +120,18 @@ def test_the_operand_of_fewest_lanes_counts(types: dict[str, int], lanes: int) -
     assert op.demand(chip).compute_cycles == 3 + 64 // lanes
     mixed = demands([_add(), op, op], chip).compute_cycles
     assert mixed.tolist() == [3 + 4, 3 + 64 // lanes, 3 + 64 // lanes]
+
+
+def test_a_pool_that_is_a_convolution_sees_what_arrays_take(tmp_path: Path) -> None:
+    """A mean over more than the vector engine can divide by runs on the array."""
+    body = "(float[1,4,9,7] x) => (float[1,4,1,1] y) { y = GlobalAveragePool(x) }"
+    path = tmp_path / "pool.onnx"
+    onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {body}'), path)
+    machine = paired_machine((("int8", "int4"), ("int8", "int8")))
+    functions = {n: r for n, r in machine.chip.of_kind("vector")[0].vector.functions.items() if n != "average_pool"}
+    vector = machine.chip.of_kind("vector")[0].vector.model_copy(update={"functions": functions})
+    data = machine.chip.model_copy(update={"engines": {**machine.chip.engines, "vector": vector}}).model_dump_json()
+    machine = replace(machine, chip=type(machine.chip).model_validate_json(data))
+    graph = build(path, BuildOptions(machine, types=("*=int16",))).container.graph
+    (read,) = [graph.types[n.inputs[0]].dtype for n in graph.nodes if isinstance(n.op, IntegerConvolution)]
+    assert read == "int8"

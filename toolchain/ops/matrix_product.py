@@ -41,7 +41,7 @@ class MatrixProduct(FloatOp):
                 return f"{unit.key}.memories.weights is {chip.spaces[code].key}, which {chip.key('dma')} does not fill from sram"
         return None
 
-    def operand_types(self, chip: Chip) -> tuple[CodeType, ...]:
+    def operand_types(self, node: Node, graph: Graph, chip: Chip) -> tuple[CodeType, ...]:
         return tuple(codes for codes in chip.array_types if any(t.activation == codes for t in chip.array.types))
 
     def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:

@@ -167,7 +167,7 @@ def node_scope(
 def substitutes(graph: Graph, chip: Chip) -> dict[CodeType, frozenset[CodeType]]:
     """By the finest type that operators of the graph take: those that some of them do not."""
     found = {finest(chip.operand_types): frozenset(codes for codes in chip.code_types if codes.is_wide)}
-    for known in {n.op.operand_types(chip) for n in graph.nodes if isinstance(n.op, FloatOp)}:
+    for known in {n.op.operand_types(n, graph, chip) for n in graph.nodes if isinstance(n.op, FloatOp)}:
         others = frozenset(codes for codes in chip.code_types if codes not in known)
         found[finest(known)] = found.get(finest(known), frozenset()) | others
     return found
@@ -199,7 +199,7 @@ def _narrowed(node: Node, op: FloatOp, scope: Scope) -> dict[str, tuple[Quant, C
     are."""
     graph, chip = scope.graph, scope.chip
     tensors = [n for n in (*node.inputs, *node.outputs) if n and n not in graph.constants]
-    reads, makes, known = op.reads_wide(node, graph, chip), op.makes_wide(node, graph, chip), op.operand_types(chip)
+    reads, makes, known = op.reads_wide(node, graph, chip), op.makes_wide(node, graph, chip), op.operand_types(node, graph, chip)
     found: dict[str, tuple[Quant, CodeType]] = {}
     for name in tensors:
         codes, made = scope.codes(name), name in node.outputs

@@ -59,7 +59,7 @@ class Convolution(FloatOp):
             return f"no array that programs can use has types of numerics ({chip.key('mac_array')}.types)"
         return None
 
-    def operand_types(self, chip: Chip) -> tuple[CodeType, ...]:
+    def operand_types(self, node: Node, graph: Graph, chip: Chip) -> tuple[CodeType, ...]:
         return chip.array_types
 
     def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:

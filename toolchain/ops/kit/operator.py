@@ -250,7 +250,7 @@ class FloatOp(Operator, ABC):
         """Of its output's codes, where narrower ones cannot hold what it makes, whatever is asked for."""
         return None
 
-    def operand_types(self, chip: Chip) -> tuple[CodeType, ...]:
+    def operand_types(self, node: Node, graph: Graph, chip: Chip) -> tuple[CodeType, ...]:
         """Of those that are not wide, which its operands may have; others it sees rescaled to the finest of these."""
         return chip.operand_types
 

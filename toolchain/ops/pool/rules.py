@@ -78,6 +78,10 @@ class AveragePool(FloatOp):
             return f"windows of {', '.join(map(str, odd))} elements; numerics.scale.kind=pow2 divides by powers of two alone"
         return _beyond(self.geometry, channels, chip)
 
+    def operand_types(self, node: Node, graph: Graph, chip: Chip) -> tuple[CodeType, ...]:
+        """As a convolution those that arrays take."""
+        return chip.array_types if self.as_convolution(graph.types[node.inputs[0]].shape[3], chip) else chip.operand_types
+
     def reads_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
         return not self.as_convolution(graph.types[node.inputs[0]].shape[3], chip)
 
@@ -111,7 +115,8 @@ class AveragePool(FloatOp):
 
     def _convolution(self, node: Node, scope: QuantScope, channels: int, low: int, high: int) -> Node:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])
-        g, (kh, kw), numerics = self.geometry, self.geometry.kernel, scope.numerics(node.inputs[0])
+        g, (kh, kw), read = self.geometry, self.geometry.kernel, scope.codes(node.inputs[0])
+        numerics = scope.numerics(node.inputs[0]).with_weights(scope.chip.weights_for(read)[0])
         weight, step = mean_weight(kh * kw, numerics)
         scale, codes = x.scale * step / y.scale, scope.codes(node.outputs[0])
         requant = scope.requant(scale, "convolution", codes, y.zero_point, low, high, where=node.name)
