@@ -30,9 +30,13 @@ def _with_codes(machine: Machine, wanted: CodeType) -> Machine:
     own = data["numerics"]["activation"]
     data["name"] += f"_{wanted}"
     data["numerics"] |= {"activation": wanted, "more_activations": [], "table": {"entries": 256}}
+    weights = (data["numerics"]["weight"], *data["numerics"]["more_weights"])
     for engine in data["engines"].values():
         if "types" in engine:
-            engine["types"] = [rate for rate in engine["types"] if rate["activation"] in (own, "int16")]
+            kept = [rate for rate in engine["types"] if rate["activation"] in (own, "int16")]
+            have = {rate["weight"] for rate in kept if rate["activation"] == own}
+            lacking = [{"activation": own, "weight": weight} for weight in weights if weight not in have]  # of other types before
+            engine["types"] = [*kept, *lacking]
     for rate in (rate for engine in data["engines"].values() for rate in engine.get("types", ())):
         rate["activation"] = wanted if rate["activation"] == own else rate["activation"]
     chip = Chip.model_validate_json(json.dumps(data))

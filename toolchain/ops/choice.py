@@ -13,6 +13,7 @@ import numpy as np
 
 from quant.links import HANDED_ON
 from quant.masks import JUDGES
+from quant.observe import Range
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, OnnxOp
 from toolchain.ir.masks import MASK_LOW
@@ -71,10 +72,20 @@ def operand(steps: CodeSteps, name: str) -> Coded:
 def chosen(steps: CodeSteps, c: Coded, x: Coded, z: Coded) -> None:
     """The steps from a bool and two values to the node's output."""
     y = steps.output
+    _hold_ends(steps, x, z, y)
     other = replace(c, name=f"{c.name}/not", value=1 - c.value) if c.value is not None else _opposite(steps, c)
     parts = _part(steps, "where true", c, x, y), _part(steps, "where false", other, z, y)
     low, high = y.codes.limits
     steps.sum("", "add", *parts, y, (low - y.quant.zero_point, high - y.quant.zero_point))
+
+
+def _hold_ends(steps: CodeSteps, x: Coded, z: Coded, y: Coded) -> None:
+    """Finer codes than those of what is chosen hold these at the ends of the range too: their numbers lie up to half a step
+    beyond the range, and would be another number where they are cut."""
+    step = max(value.quant.scale for value in (x, z))
+    seen = steps.scope.seen(y.name)
+    if seen is not None and step > 2 * y.quant.scale:
+        steps.scope.widen(y.name, Range(seen.low - step / 2, seen.high + step / 2))
 
 
 def _opposite(steps: CodeSteps, c: Coded) -> Coded:
