@@ -133,7 +133,7 @@ class _Units:
         engine = np.array(run.order.engine[:count], np.int64)
         self._issued = (times.start[:count] + np.array(issue_cycles(chip), np.int64)[engine]).tolist()
         self._latency, self._slowest = run.wanted.latency_cycles.tolist(), _slowest_memories(chip, run)
-        fill, partial, output, edge = (run.wanted.lost[part] for part in range(4))
+        fill, partial, output, edge = run.wanted.lost
         full = run.wanted.compute_cycles - fill - partial - output - edge
         useful = full if shares is None else np.ceil(full * shares).astype(np.int64)
         self._parts = list(zip(*(part.tolist() for part in (fill, useful, partial + full - useful, edge, output))))

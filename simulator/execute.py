@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -12,6 +10,7 @@ from simulator import values
 from simulator.values.context import Context
 from toolchain.errors import InternalError
 from toolchain.machine import MachineOp
+from toolchain.tables import files_of, merged
 
 Run = Callable[[Any, Context], None]
 
@@ -19,14 +18,7 @@ Run = Callable[[Any, Context], None]
 @cache
 def computed() -> dict[type[MachineOp], Run]:
     """What computes each operation. Raises InternalError where two files compute one."""
-    found: dict[type[MachineOp], Run] = {}
-    for info in pkgutil.iter_modules(values.__path__):
-        module = importlib.import_module(f"{values.__name__}.{info.name}")
-        for operation, run in getattr(module, "VALUES", {}).items():
-            if operation in found:
-                raise InternalError(f"{module.__name__}: another file computes {operation.NAME}")
-            found[operation] = run
-    return found
+    return merged(files_of(values), "VALUES", "computes")
 
 
 def execute(op: MachineOp, context: Context) -> None:

@@ -10,11 +10,12 @@ from typing import Annotated, Literal, cast
 
 from pydantic import Field
 
+from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.groups import GROUP_STEP, LARGEST_GROUP, LEAST_GROUP, GroupForm
 from toolchain.hw.numerics import ActivationName, AnyActivationName, WeightName
 from toolchain.hw.quantities import Bytes
 from toolchain.hw.section import NonNegative, Positive, PositiveFloat, Section
-from toolchain.hw.timing import ArrayTiming, Timing
+from toolchain.hw.timing import ArrayTiming, Timing, given
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
@@ -139,6 +140,17 @@ class MacArray(Section):
     @property
     def multipliers(self) -> int:
         return self.rows * self.columns * self.depth
+
+    @property
+    def edge_bytes(self) -> tuple[int, int]:
+        """Of activations and of weights that enter in a cycle."""
+        activation = max(CodeType(pair.activation).bits for pair in self.types) // 8
+        weight = max(CodeType(pair.weight).bits for pair in self.types) / 8
+        across, along = self.columns * self.depth, self.rows * self.depth
+        by_inputs = max(across if flow == "is" else along for flow in self.dataflows)
+        by_weights = max(along if flow == "is" else across for flow in self.dataflows)
+        inputs = given(self.timing.input_edge_bytes, by_inputs * activation)
+        return inputs, given(self.timing.weight_edge_bytes, max(1, round(by_weights * weight)))
 
     def rate_of(self, activation: str, weight: str) -> float | None:
         """The share of its peak with operands of these types; None where it has no such pair."""

@@ -14,11 +14,9 @@ from toolchain.hw.groups import broken_groups, unused_groups
 from toolchain.hw.layout_rules import broken_layout, narrow_scales
 from toolchain.hw.quantities import write_bytes
 from toolchain.hw.source import KeyPath
-from toolchain.hw.type_rules import broken_types, pair_of
+from toolchain.hw.type_rules import Broken, broken_types, pair_of
 from toolchain.hw.units import SUMS, operand_memories, unit_names
 from toolchain.hw.validation import suggest
-
-Broken = tuple[KeyPath, str]
 
 MOST_SPACES = 16  # of Space in toolchain.machine.parameters.spaces
 _MOST_UNITS = 64  # queues of a machine

@@ -33,6 +33,11 @@ Rate = Annotated[Positive, BeforeValidator(_number), PlainSerializer(_word), _sc
 Size = Annotated[NonNegative, BeforeValidator(_number), PlainSerializer(_word), _schema(0)]
 
 
+def given(rate: int | None, otherwise: int) -> int:
+    """What a key says; where it says nothing, what follows from others."""
+    return otherwise if rate is None else rate
+
+
 class OutputPath(Section):
     """Requantization on the way out: pixel by pixel, `lanes` output channels a cycle."""
 

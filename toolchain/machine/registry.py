@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-
 from toolchain.machine import operations
 from toolchain.machine.operation import MachineOp
+from toolchain.tables import files_of
 
 _ENGINES = ("dma", "mac_array", "vector", None)
 
 
 def _operations() -> dict[str, type[MachineOp]]:
     """In the order that manuals and first tables have: moves, the array, the vector engine, synchronisation."""
-    modules = [importlib.import_module(f"{operations.__name__}.{m.name}") for m in pkgutil.iter_modules(operations.__path__)]
-    own = [c for m in modules for c in vars(m).values() if isinstance(c, type) and c.__module__ == m.__name__]
+    own = [c for m in files_of(operations) for c in vars(m).values() if isinstance(c, type) and c.__module__ == m.__name__]
     found = [c for c in own if issubclass(c, MachineOp) and not c.ABSTRACT]
     names: dict[str, type[MachineOp]] = {}
     for operation in sorted(found, key=lambda c: (_ENGINES.index(c.ENGINE), c.NAME)):

@@ -158,9 +158,10 @@ def node_scope(
     """What one chip node of `quantize`'s graph sees where its tensors have these types and scales and it has these parameters:
     its `quantize` then makes what that makes, with the new constants in `constants`."""
     scope = Scope(graph, chip, types, quants, {node.name: chosen}, given.offsets, given.held, given.weight_types)
-    for target, others in substitutes(graph, chip).items():
-        names = {n: _narrow_name(n, target) for n, codes in types.items() if codes in others}
-        scope.seen_as = {**scope.seen_as, target: {n: quants[inner] for n, inner in names.items() if inner in quants}}
+    scope.seen_as = {
+        target: {n: quants[inner] for n, codes in types.items() if codes in others and (inner := _seen_name(n, target)) in quants}
+        for target, others in substitutes(graph, chip).items()
+    }
     return scope
 
 
@@ -181,7 +182,7 @@ def integer_nodes(node: Node, scope: Scope) -> list[Node]:
     scope.narrowed = narrowed
     made = op.quantize(node, scope)
     scope.narrowed = {}
-    names = {name: _narrow_name(name, codes) for name, (_, codes) in narrowed.items()}
+    names = {name: _seen_name(name, codes) for name, (_, codes) in narrowed.items()}
     before: list[Node] = []
     for i, name in enumerate(dict.fromkeys(n for n in node.inputs if n in narrowed)):
         if names[name] not in scope.inners:
@@ -218,7 +219,7 @@ def finest(types: Sequence[CodeType]) -> CodeType:
     return max(types, key=lambda t: t.bits)
 
 
-def _narrow_name(tensor: str, codes: CodeType) -> str:
+def _seen_name(tensor: str, codes: CodeType) -> str:
     return f"{tensor}@{codes}"
 
 

@@ -52,7 +52,7 @@ class End:
 
 def runs_of(move: Move, source: End, target: End) -> list[Run]:
     """The move as runs; neither side in granules: one."""
-    cut = [loop for loop in move.loops if loop.source_dim == source.last or loop.target_dim == target.last]
+    cut = _crossing(move, source, target)
     plain = tuple(_stride(loop, source, target) for loop in move.loops if loop not in cut)
     found = [Run(0, 0, plain)]
     for group in _groups(cut, source, target):
@@ -61,11 +61,16 @@ def runs_of(move: Move, source: End, target: End) -> list[Run]:
     return found
 
 
+def _crossing(move: Move, source: End, target: End) -> list[Loop]:
+    """Loops along what lies in granules on either side."""
+    return [loop for loop in move.loops if loop.source_dim == source.last or loop.target_dim == target.last]
+
+
 def moves_whole(move: Move, source: End, target: End) -> bool:
     """Whether all that the move writes are whole granules, brought with what fills the last one."""
     if target.strides.maps is None:
         return True
-    cut = [loop for loop in move.loops if loop.source_dim == source.last or loop.target_dim == target.last]
+    cut = _crossing(move, source, target)
     return len(cut) == 1 and _is_whole(cut[0], source, target)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Iterator
 from functools import cache
 
@@ -11,6 +9,7 @@ from toolchain.errors import InternalError
 from toolchain.hw import Chip
 from toolchain.isa import Machine
 from toolchain.machine import MachineOp
+from toolchain.tables import files_of, merged
 from toolchain.vectors import draws
 from toolchain.vectors.case import Draw, InstructionCase, run_case
 
@@ -20,14 +19,7 @@ Cases = Callable[[type[MachineOp], Chip], Iterator[tuple[str, Draw]]]  # (name, 
 @cache
 def draws_of() -> dict[type[MachineOp], Cases]:
     """What draws the cases of each operation. Raises InternalError where two files do."""
-    found: dict[type[MachineOp], Cases] = {}
-    for info in pkgutil.iter_modules(draws.__path__):
-        module = importlib.import_module(f"{draws.__name__}.{info.name}")
-        for operation, cases in getattr(module, "CASES", {}).items():
-            if operation in found:
-                raise InternalError(f"{module.__name__}: another file draws the operation {operation.NAME}")
-            found[operation] = cases
-    return found
+    return merged(files_of(draws), "CASES", "draws the operation")
 
 
 def instruction_cases(machine: Machine) -> Iterator[InstructionCase]:

@@ -7,12 +7,11 @@ from math import ceil
 
 from toolchain.hw import Chip
 from toolchain.hw.engines import MacArray
-from toolchain.hw.timing import UNLIMITED
+from toolchain.hw.timing import UNLIMITED, given
 from toolchain.hw.units import Unit
 from toolchain.isa.machine import Machine
 from toolchain.isa.manual.figures import Figure
 from toolchain.machine.meaning import formula
-from toolchain.machine.units.array import edge_bytes
 
 
 def timing(machine: Machine) -> Iterator[str | Figure]:
@@ -77,7 +76,7 @@ def _array(unit: Unit) -> Iterator[str]:
 
 def _terms(mac: MacArray) -> Iterator[str]:
     """What is charged beside the folds."""
-    terms, (inputs, weights) = mac.timing, edge_bytes(mac)
+    terms, (inputs, weights) = mac.timing, mac.edge_bytes
     rows = ["| term | |", "|---|---|"]
     if terms.reduction == "per_tap":
         each = "channels" if mac.depth == 1 else f"ceil(channels / {mac.depth})"
@@ -104,7 +103,7 @@ def _terms(mac: MacArray) -> Iterator[str]:
 
 
 def _number(rate: int | None, otherwise: int) -> str:
-    return "all" if rate == UNLIMITED else str(otherwise if rate is None else rate)
+    return "all" if rate == UNLIMITED else str(given(rate, otherwise))
 
 
 def _sums(mac: MacArray) -> int:

@@ -124,8 +124,11 @@ class WindowOp(MachineOp):
 
     def window_bytes(self, channels: Whole, chip: Chip) -> Whole:
         """Bytes of the input that windows reach; not what strides and dilations pass over."""
-        reached_pixels = rows_reached(*self.window_rows()) * rows_reached(*self.window_columns())
-        return reached_pixels * held_channels(channels, self.surfaces()[0], chip) * code_bytes(self.code_types()[0], chip)
+        return rows_reached(*self.window_rows()) * rows_reached(*self.window_columns()) * self.pixel_bytes(channels, chip)
+
+    def pixel_bytes(self, channels: Whole, chip: Chip) -> Whole:
+        """Of one pixel of the input."""
+        return held_channels(channels, self.surfaces()[0], chip) * code_bytes(self.code_types()[0], chip)
 
     def input_accesses(self, channels: Whole, chip: Chip) -> tuple[Access, ...]:
         """What the windows reach of the input, and nothing that they pass over; of columns, a box that holds it."""
@@ -219,12 +222,12 @@ class WeightedWindowOp(WindowOp):
 
     def buffered_bytes(self, channels: Whole, chip: Chip) -> Whole:
         """Bytes of the input that are read once through the array's window buffer."""
-        size = held_channels(channels, self.surfaces()[0], chip) * code_bytes(self.code_types()[0], chip)
+        size = self.pixel_bytes(channels, chip)
         columns, reach = rows_reached(*self.window_columns()), (self.kernel_width - 1) * self.dilation_width + 1
         by_row = self.output_height * self.kernel_height * columns * size
         held = ((self.kernel_height - 1) * self.dilation_height + 1) * columns * size, reach * size
-        by_tap = self.pixels() * self.taps() * size
-        return window_reads(self.unit_in(chip).array, self.window_bytes(channels, chip), by_row, by_tap, held)
+        once = rows_reached(*self.window_rows()) * columns * size
+        return window_reads(self.unit_in(chip).array, once, by_row, self.pixels() * self.taps() * size, held)
 
     def sums(self) -> Sums:
         shape = (self.output_height, self.output_width, self.outputs())

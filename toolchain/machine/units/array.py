@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.engines import MacArray
-from toolchain.hw.timing import UNLIMITED
+from toolchain.hw.timing import UNLIMITED, given
 from toolchain.machine.columns import Whole, at_rate, by_name, ceil_div, least, most, where
 from toolchain.machine.traffic import Compute, Lost
 
@@ -127,17 +127,13 @@ def with_output(
     """With the way out: ceil(outputs / lanes) cycles a pixel where the operation emits, behind the folds or beside them. tabled,
     added: whether outputs pass through a table, or take an addend."""
     terms = mac.timing.output
-    own = _given(terms.lanes, mac.columns)
+    own = given(terms.lanes, mac.columns)
     plain = _passes(outputs, own)
     looked_up = most(plain, where(tabled, _passes(outputs, terms.table_lanes), 0))
-    summed = most(looked_up, where(added, _passes(outputs, own if terms.addend_lanes is None else terms.addend_lanes), 0))
+    summed = most(looked_up, where(added, _passes(outputs, given(terms.addend_lanes, own)), 0))
     leaving = where(emitted, pixels * summed, 0)
     beyond = most(leaving - made.cycles, 0) if terms.overlaps else leaving
     return Compute(made.cycles + beyond, made.lost._replace(output_cycles=made.lost.output_cycles + beyond))
-
-
-def _given(rate: int | None, otherwise: int) -> int:
-    return otherwise if rate is None else rate
 
 
 def _passes(outputs: Whole, lanes: int) -> Whole:
@@ -160,25 +156,13 @@ def _fold(
 ) -> _Fold:
     """fed: activations and weights that enter in a step; held: those that it begins with, a row a cycle at best."""
     bits = operands.activation_bits, operands.weight_bits
-    edges = edge_bytes(mac)
     paced = at_rate(steps, operands.rate)
-    for n, size, taken in zip(fed, bits, edges):
+    for n, size, taken in zip(fed, bits, mac.edge_bytes):
         paced = most(paced, ceil_div(steps * n * size, 8 * taken))
     load: Whole = 0 if held is None else mac.rows
-    for n, size, taken in zip(held or (0, 0), bits, edges):
+    for n, size, taken in zip(held or (0, 0), bits, mac.edge_bytes):
         load = most(load, ceil_div(n * size, 8 * taken))
     return _Fold(steps, paced, mac.rows + mac.columns - 2 + load, load, scaled)
-
-
-def edge_bytes(mac: MacArray) -> tuple[int, int]:
-    """Of activations and of weights that enter in a cycle."""
-    activation = max(CodeType(pair.activation).bits for pair in mac.types) // 8
-    weight = max(CodeType(pair.weight).bits for pair in mac.types) / 8
-    across, along = mac.columns * mac.depth, mac.rows * mac.depth
-    by_inputs = max(across if flow == "is" else along for flow in mac.dataflows)
-    by_weights = max(along if flow == "is" else across for flow in mac.dataflows)
-    inputs = _given(mac.timing.input_edge_bytes, by_inputs * activation)
-    return inputs, _given(mac.timing.weight_edge_bytes, max(1, round(by_weights * weight)))
 
 
 def _folds(mac: MacArray, folds: Whole, fold: _Fold, useful_cycles: Whole, rate: float) -> Compute:
@@ -214,7 +198,7 @@ def operand_reads(mac: MacArray, pixels: Whole, outputs: Whole, dataflow: Whole 
     """
 
     def inputs(flow: str) -> Whole:
-        shared = _given(mac.timing.shared_outputs, mac.columns)
+        shared = given(mac.timing.shared_outputs, mac.columns)
         return 1 if flow == "is" else ceil_div(outputs, shared)
 
     def weights(flow: str) -> Whole:

@@ -11,13 +11,13 @@ import importlib
 import inspect
 import pkgutil
 from types import ModuleType
-from typing import Any
 
 import toolchain.ops
 from toolchain.errors import InternalError
 from toolchain.ops.kit.operator import NpuOp
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.steps import StepsRule
+from toolchain.tables import merged
 
 KIT = "toolchain.ops.kit"  # what operators are made of
 
@@ -25,16 +25,6 @@ KIT = "toolchain.ops.kit"  # what operators are made of
 def _modules() -> list[ModuleType]:
     found = pkgutil.walk_packages(toolchain.ops.__path__, "toolchain.ops.")
     return [importlib.import_module(name) for name in sorted(m.name for m in found) if not name.startswith(KIT)]
-
-
-def _rules(modules: list[ModuleType], table: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for module in modules:
-        for name, rule in getattr(module, table, {}).items():
-            if name in found:
-                raise InternalError(f"{module.__name__}: another file has a rule for {name}")
-            found[name] = rule
-    return found
 
 
 def _integer_operators(modules: list[ModuleType]) -> dict[str, type[NpuOp]]:
@@ -53,7 +43,8 @@ def _integer_operators(modules: list[ModuleType]) -> dict[str, type[NpuOp]]:
 
 
 _MODULES = _modules()
-RULES: dict[str, Rule] = _rules(_MODULES, "RULES")
-STEPS: dict[str, StepsRule] = _rules(_MODULES, "STEPS")
-HOSTED: dict[str, str] = _rules(_MODULES, "HOSTED")
+_HAS = "has a rule for"
+RULES: dict[str, Rule] = merged(_MODULES, "RULES", _HAS)
+STEPS: dict[str, StepsRule] = merged(_MODULES, "STEPS", _HAS)
+HOSTED: dict[str, str] = merged(_MODULES, "HOSTED", _HAS)
 INTEGER_OPERATORS = _integer_operators(_MODULES)
