@@ -1,4 +1,4 @@
-"""The closed forms of one operation: SCALE-Sim's figures, and DMA bursts counted byte by byte."""
+"""The closed forms of one operation, and DMA bursts counted byte by byte."""
 
 from __future__ import annotations
 
@@ -40,28 +40,6 @@ def depthwise_cycles(*arguments: Any, **named: Any) -> Any:
 def array(dataflow: str = "os", rows: int = 16, columns: int = 16, **changes):
     mac = {f"engines__mac__{key}": value for key, value in changes.items()}
     return small_chip(engines__mac__dataflow=dataflow, engines__mac__rows=rows, engines__mac__columns=columns, **mac).array
-
-
-# ResNet-18 at 224x224 as matrix products (pixels, inner, outputs): SCALE-Sim 3.0's 21 layers.
-def resnet18() -> list[tuple[int, int, int]]:
-    layers = [(112 * 112, 147, 64)] + [(56 * 56, 576, 64)] * 4
-    for side, channels in ((28, 128), (14, 256), (7, 512)):
-        p = side * side
-        layers += [(p, channels // 2 * 9, channels), (p, channels * 9, channels), (p, channels // 2, channels)]
-        layers += [(p, channels * 9, channels)] * 2
-    return [*layers, (1, 512, 1000)]
-
-
-@pytest.mark.parametrize(
-    ("size", "ws", "os", "is_"),
-    [(16, 9_226_427, 8_005_533, 10_478_827), (32, 2_855_031, 2_133_315, 3_400_155), (128, 441_581, 274_431, 629_829)],
-)
-def test_scale_sim_totals_of_resnet18(size, ws, os, is_):
-    """Its report is the index of each layer's last cycle: one less a layer."""
-    layers = resnet18()
-    for dataflow, expected in (("ws", ws), ("os", os), ("is", is_)):
-        mac = array(dataflow, size, size)
-        assert sum(product_cycles(mac, *layer, Operands(1.0)) - 1 for layer in layers) == expected
 
 
 @pytest.mark.parametrize("dataflow", ["os", "ws", "is"])
