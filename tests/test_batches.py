@@ -74,6 +74,7 @@ def classified(folder: Path) -> Build:
     return build(of_batch(folder, 8), BuildOptions(KINDS["descriptors"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_of_8_takes_little_more_program_and_time(kind: str, folder: Path):
     machine = KINDS[kind]

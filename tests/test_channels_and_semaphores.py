@@ -64,6 +64,7 @@ def test_random_networks_on_scarce_machines(
         np.testing.assert_array_equal(got.outputs[name], value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("semaphores, count", [(3, 255), (4, 255), (6, 1), (12, 2)])
 def test_the_classifier_on_three_engines(semaphores: int, count: int) -> None:
     """mac, vector and one DMA channel: a ring of three suffices, with an answer each where the count is small."""
@@ -84,6 +85,7 @@ def _region(container: Container) -> Region:
     return next(part for part in container.segments if isinstance(part, Region))
 
 
+@pytest.mark.slow
 def test_loads_are_dealt_out_to_all_channels_but_the_last() -> None:
     """Four slow channels: three load, one stores, and that is faster than one of each."""
     edge16 = load_machine("edge16")

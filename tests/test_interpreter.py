@@ -113,6 +113,7 @@ def test_it_runs_every_instruction_to_the_same_bits(kit: Path) -> None:
     assert wrong(None, kit) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", CHANGED)
 def test_a_change_of_it_is_seen_by_the_instructions(changed: str, kit: Path) -> None:
     assert wrong(changed, kit)
@@ -129,6 +130,7 @@ def test_a_change_of_it_is_seen_by_the_classifier(changed: str, classifier: tupl
     assert made.tobytes() != wanted[:1].tobytes()
 
 
+@pytest.mark.slow
 def test_the_command(kit: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert model().main(["--vectors", str(kit)]) == 0
     count = len(list(kit.glob("*.npz")))

@@ -68,6 +68,7 @@ def test_every_package_has_tests_near_it(scripts: ModuleType) -> None:
         assert all(list(ROOT.glob(p)) for p in patterns), patterns
 
 
+@pytest.mark.slow
 def test_a_fault_is_seen_in_the_copy_and_by_tests_that_reach_it(scripts: ModuleType, tmp_path: Path) -> None:
     path = "quant/observe.py"
     text = (ROOT / path).read_text()

@@ -93,6 +93,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_files_are_an_operation(folder: Path) -> None:
     cycles = []
     for rate in ("{lanes: 16, startup: 8}", "{lanes: 1, startup: 8}"):

@@ -38,6 +38,7 @@ def products(sizes: tuple[int, int, int, int], path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @settings(
     max_examples=15,
     deadline=None,

@@ -323,6 +323,7 @@ ARGUMENTS = [  # shape, axis, keepdims
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ArgMax", "ArgMin"])
 @pytest.mark.parametrize("name", [m for m in MACHINES if m != "no broadcasts"])
 def test_positions_are_those_of_the_codes(name: str, kind: str) -> None:

@@ -122,6 +122,7 @@ def decoded(program: bytes, known: Read) -> Iterator[tuple[str, dict[str, int]]]
             yield "signal", {"semaphore": cut(word, known.carried["signal_semaphore"])}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MACHINES)
 def test_programs_read_by_the_manual_are_what_was_written(name: str) -> None:
     machine: Machine = MACHINES[name]

@@ -111,6 +111,7 @@ def test_drawn_strategies_differ_and_cover_all() -> None:
     assert sum(s.jitter > 0 for s in drawn) == 6 * len(ALL_STRATEGIES)
 
 
+@pytest.mark.slow
 def test_minimizing_goes_far_below_the_first_plans() -> None:
     if compiled_kernel() is None:
         pytest.skip("needs the extra `fast`: minutes otherwise")

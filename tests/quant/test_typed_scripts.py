@@ -83,6 +83,7 @@ def test_types_that_cannot_be_are_refused(more: list[str], message: str, folder:
     assert (done.returncode, done.stderr) == (2, message + "\n")
 
 
+@pytest.mark.slow
 def test_evaluation_is_of_the_types_that_were_asked_for(tmp_path: Path) -> None:
     signs = np.where(np.random.default_rng(1).random((4, 16)) < 0.5, -1, 1).astype(np.float32)  # exact in any type of weights
     onnx.save(model([node("Gemm", "x w", "y", transB=1)], {"x": [1, 16]}, ["y"], {"w": signs}), tmp_path / "net.onnx")

@@ -98,6 +98,7 @@ def test_factors_of_people_are_checked(tmp_path: Path) -> None:
     assert str(caught.value) == f"{path}:5: repair.factors.t[1]: must be more than 0, got -2.0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [convolutions, normed])
 def test_the_file_builds_what_was_repaired(make, tmp_path: Path) -> None:
     net: Network = make(tmp_path) if make is normed else make(tmp_path, "ws8_pow2")

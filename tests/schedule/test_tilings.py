@@ -130,6 +130,7 @@ def test_a_few_tiles_of_each_kind_stand_for_all(data: Any, layer: Layer) -> None
         assert plan.cycles == pytest.approx(whole.cycles, rel=0.005, abs=320 * turns)
 
 
+@pytest.mark.slow
 @settings(CASES, max_examples=20)
 @given(st.data(), st.one_of(convolutions(), others()))
 def test_what_is_known_of_a_tiling_holds_at_other_budgets(data: Any, layer: Layer) -> None:

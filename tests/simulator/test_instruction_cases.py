@@ -78,11 +78,12 @@ def unlike_plain(cases: Iterable[InstructionCase], machine: Machine) -> list[str
     return wrong
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "ws8_pow2")) for n in PLAIN])
 def test_memories_afterwards_are_those_of_plain_loops(name: str) -> None:
     assert unlike_plain(cases_of(name), load_machine(name)) == []
 
 
+@pytest.mark.slow
 def test_sums_that_leave_by_an_operation_are_those_of_plain_loops() -> None:
     machine = emitting(load_machine("edge16"))
     cases = [c for c in instruction_cases(machine) if c.operation in ("convolution", "emit", "matrix_product")]
@@ -90,6 +91,7 @@ def test_sums_that_leave_by_an_operation_are_those_of_plain_loops() -> None:
     assert unlike_plain(cases, machine) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["surface", "line"])
 def test_granules_of_channels_are_those_of_plain_loops(order: str) -> None:
     machine = with_keys(load_machine("edge16"), layout={"feature_maps": {"granule": 16, "order": order}})
@@ -99,6 +101,7 @@ def test_granules_of_channels_are_those_of_plain_loops(order: str) -> None:
     assert unlike_plain(cases, machine) == []
 
 
+@pytest.mark.slow
 def test_other_dataflows_modes_and_units_have_the_same_codes() -> None:
     engines = json.loads(load_machine("edge16").chip.model_dump_json())["engines"]
     more = {"count": 2, "more_dataflows": ["ws"], "more_depthwise": ["column"]}
@@ -169,6 +172,7 @@ def test_fields_take_their_ends() -> None:
     assert checked > 50
 
 
+@pytest.mark.slow
 def test_the_files_hold_the_cases(tmp_path: Path) -> None:
     machine = load_machine("ws8_pow2")
     cases = write_instruction_cases(tmp_path / "kit", machine, hexadecimal=True)
@@ -244,6 +248,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     kit = str(tmp_path / "kit")
     code, out, err = run("vectors", "ws8_pow2", "--instructions", "--out", kit)
@@ -257,6 +262,7 @@ def test_the_command(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_equal_machines_give_equal_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_instruction_cases(tmp_path / name, load_machine("ws8_pow2"), hexadecimal=True)
