@@ -19,7 +19,8 @@ from tests.meaning.machines import int8_machine, mixed_machine, unsigned_machine
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.errors import CompileError, ConfigError
-from toolchain.isa import c_header, manual
+from toolchain.isa.c_header import c_header
+from toolchain.isa.manual import manual
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.report.error_page import page, rows_text
 from toolchain.report.layer_types import types_text

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 from commands import run
 
-from toolchain.isa import c_header, load_machine, manual, manual_page, verilog_package
+from toolchain.isa import load_machine
+from toolchain.isa.c_header import c_header
+from toolchain.isa.manual import manual, manual_page
+from toolchain.isa.verilog import verilog_package
 
 FORMS = {"": manual, " --html": manual_page, " --c-header": c_header, " --verilog": verilog_package}
 

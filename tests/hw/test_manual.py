@@ -13,8 +13,8 @@ from tests.controlled import with_control
 from tests.emitting import emitting
 from tests.keyed import with_keys
 from toolchain.hw import shipped_names
-from toolchain.isa import Machine, load_machine, manual, manual_page
-from toolchain.isa.manual import blocks
+from toolchain.isa import Machine, load_machine
+from toolchain.isa.manual import blocks, manual, manual_page
 from toolchain.isa.manual.figures import Fields, Strip, Window
 from toolchain.isa.manual.operations import operations
 from toolchain.machine import Convolution

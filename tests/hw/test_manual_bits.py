@@ -12,7 +12,8 @@ from tests.controlled import with_control
 from tests.emitting import emitting
 from tests.instructions import cases_of
 from tests.keyed import with_keys
-from toolchain.isa import Machine, load_machine, manual
+from toolchain.isa import Machine, load_machine
+from toolchain.isa.manual import manual
 from toolchain.vectors import instruction_cases
 
 SHIPPED = ("edge16", "ethos_u55_256", "transformer64", "ws8_pow2")  # of each table one

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tests.instructions import cases_of
-from toolchain.isa import load_machine, manual
+from toolchain.isa import load_machine
+from toolchain.isa.manual import manual
 from toolchain.machine import Softmax
 from toolchain.vectors import InstructionCase
 

@@ -12,17 +12,11 @@ from tests.unsigned import unsigned
 from toolchain.errors import ProgramError
 from toolchain.hw import chip_differences, chip_lines, chip_schema, load_chip, read_source, shipped_names
 from toolchain.hw.quantities import write_bytes, write_hertz
-from toolchain.isa import (
-    c_header,
-    load_machine,
-    machine_digest,
-    machine_from_json,
-    machine_to_json,
-    manual,
-    table_schema,
-    verilog_package,
-)
+from toolchain.isa import load_machine, machine_digest, machine_from_json, machine_to_json, table_schema
+from toolchain.isa.c_header import c_header
+from toolchain.isa.manual import manual
 from toolchain.isa.table import RegisterTable
+from toolchain.isa.verilog import verilog_package
 
 NAMES = shipped_names()
 

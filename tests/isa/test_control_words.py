@@ -6,7 +6,10 @@ import pytest
 
 from tests.controlled import with_control
 from toolchain.errors import ProgramError
-from toolchain.isa import Machine, assemble, c_header, decode, disassemble, encode, load_machine, manual, verilog_package
+from toolchain.isa import Machine, assemble, decode, disassemble, encode, load_machine
+from toolchain.isa.c_header import c_header
+from toolchain.isa.manual import manual
+from toolchain.isa.verilog import verilog_package
 from toolchain.machine import Again, Block, Call, End, Fill, LoadBase, MachineOp, Repeat, Return, SetBase, Signal, Space, Wait
 
 MACHINES = {

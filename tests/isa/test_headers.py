@@ -18,10 +18,12 @@ from tests.controlled import with_control
 from tests.emitting import emitting
 from tests.instructions import cases_of
 from toolchain.hw import shipped_names
-from toolchain.isa import Machine, c_header, encode, load_machine, verilog_package
+from toolchain.isa import Machine, encode, load_machine
+from toolchain.isa.c_header import c_header
 from toolchain.isa.constants import constants
 from toolchain.isa.keywords import SYSTEMVERILOG
 from toolchain.isa.table import RegisterTable
+from toolchain.isa.verilog import verilog_package
 from toolchain.machine.registry import OPERATIONS
 
 MACHINES = {name: load_machine(name) for name in shipped_names()}

@@ -22,8 +22,11 @@ from tests.emitting import emitting
 from tests.meaning.machines import mixed_machine
 from toolchain.errors import InternalError
 from toolchain.hw import Chip, load_chip, shipped_names
-from toolchain.isa import Machine, c_header, decode, encode, load_machine, manual, starter_table, verilog_package
+from toolchain.isa import Machine, decode, encode, load_machine, starter_table
+from toolchain.isa.c_header import c_header
+from toolchain.isa.manual import manual
 from toolchain.isa.needs import needed_operations
+from toolchain.isa.verilog import verilog_package
 from toolchain.machine import (
     ADDEND,
     ControlOp,

@@ -17,7 +17,8 @@ from toolchain.codegen import Region
 from toolchain.errors import CompileError
 from toolchain.hw import load_chip
 from toolchain.hw.describe import chip_lines
-from toolchain.isa import Machine, decode, load_machine, manual, starter_table
+from toolchain.isa import Machine, decode, load_machine, starter_table
+from toolchain.isa.manual import manual
 from toolchain.machine import Copy, MachineOp, Space, accesses
 from toolchain.report.text import totals_text
 from toolchain.runtime import Session, random_feeds, verify

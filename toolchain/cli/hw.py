@@ -12,7 +12,10 @@ from toolchain.errors import CompileError
 from toolchain.hw import Chip, chip_differences, chip_lines, chip_schema, shipped_names
 from toolchain.hw.terms import defaulted_terms
 from toolchain.hw.timing import IDEAL
-from toolchain.isa import c_header, load_machine, machine_digest, manual, manual_page, table_schema, verilog_package
+from toolchain.isa import load_machine, machine_digest, table_schema
+from toolchain.isa.c_header import c_header
+from toolchain.isa.manual import manual, manual_page
+from toolchain.isa.verilog import verilog_package
 from toolchain.machine import TABLE_FUNCTIONS
 from toolchain.vectors import write_instruction_cases
 

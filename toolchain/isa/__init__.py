@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from toolchain.isa.assembler import Assembled, assemble, assembled, split_listings
-from toolchain.isa.c_header import c_header
 from toolchain.isa.codec import Decoded, decode, encode
 from toolchain.isa.listing import disassemble
 from toolchain.isa.machine import Machine, load_machine, machine_digest, machine_from_json, machine_to_json
-from toolchain.isa.manual import manual, manual_page
 from toolchain.isa.plan import Isa
 from toolchain.isa.starter import starter_table
 from toolchain.isa.table import table_schema
-from toolchain.isa.verilog import verilog_package
 
 __all__ = [
     "Assembled",
@@ -20,7 +17,6 @@ __all__ = [
     "Machine",
     "assemble",
     "assembled",
-    "c_header",
     "decode",
     "disassemble",
     "encode",
@@ -28,10 +24,7 @@ __all__ = [
     "machine_digest",
     "machine_from_json",
     "machine_to_json",
-    "manual",
-    "manual_page",
     "split_listings",
     "starter_table",
     "table_schema",
-    "verilog_package",
 ]

@@ -54,7 +54,7 @@ def judged(subject: Subject, first: tuple[Sample, Run], gate: Gate, evaluation: 
     """first: the first of the samples, with what the integer network makes of it; the others are run here."""
     others = islice(subject.samples, 1, None if gate else FEW)
     runs = _Kept(chain([first], ((s, subject.reference.run_detailed(s)) for s in others)), evaluation is not None)
-    outputs, concats = fidelity(subject.model, subject.container, runs, subject.parts)
+    outputs, concats = fidelity(subject.model, subject.container, runs, subject.parts, few=not gate)
     real = subject.on != RANDOM
     worst = worst_layers(subject.network, subject.samples, subject.quantized) if real else None
     errors = _errors(subject) if reported else None

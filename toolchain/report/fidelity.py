@@ -76,11 +76,13 @@ def fidelity(
     container: Container,
     runs: Iterable[tuple[Sample, Run]],
     parts: Mapping[str, Sequence[tuple[str, str]]],
+    *,
+    few: bool = False,
 ) -> tuple[list[Part], list[Part]]:
-    """runs: samples with what the integer reference makes of them, read once, one held at a time. -> (outputs, concat
-    operands), over all samples."""
+    """runs: samples with what the integer reference makes of them, read once, one held at a time; few: of which there are no
+    more than a fast session pays for. -> (outputs, concat operands), over all samples."""
     measured = Measured(container, parts)
-    session = FloatSession(model, measured.wanted)
+    session = FloatSession(model, measured.wanted, few_runs=few)
     for sample, run in runs:
         measured.update(dict(zip(measured.wanted, session.run(sample))), run)
     return measured.outputs, measured.concats

@@ -32,7 +32,9 @@ def mapped(tilings: Iterable[Tiling], arrays: Sequence[Unit], depthwise: bool = 
     counts = {(len(u.array.dataflows), len(u.array.depthwise_modes) if depthwise else 1) for u in arrays}
     variants = sorted({pair for flows, modes in counts for pair in product(range(flows), range(modes))})
     for tiling in tilings:
-        yield from (replace(tiling, dataflow=flow, mode=mode) for flow, mode in variants)
+        for flow, mode in variants:
+            same = (tiling.dataflow, tiling.mode) == (flow, mode)  # on most machines: no copy
+            yield tiling if same else replace(tiling, dataflow=flow, mode=mode)
 
 
 def lie_together(chip: Chip, *roles: str) -> bool:
