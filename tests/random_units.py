@@ -63,7 +63,8 @@ def draw_timing(draw: Any) -> dict[str, Any] | str:
         "overlaps": draw(st.booleans()),
     }
     return {
-        "reduction": draw(st.sampled_from(["per_tap", "dense"])),
+        "reduction": draw(st.sampled_from(["per_tap", "dense", [[4, 1]], [[8, 1], [2, 4]]])),
+        "depthwise_taps": draw(st.sampled_from([None, 4])),
         "fold_cycles": draw(st.sampled_from([0, 1, 3])),
         "input_edge_bytes": draw(rates),
         "weight_edge_bytes": draw(rates),
@@ -114,7 +115,9 @@ def _array(draw: Any, mac: dict[str, Any]) -> dict[str, Any]:
 def _vector(draw: Any, vector: dict[str, Any]) -> dict[str, Any]:
     """Some of the functions of the other one, at another rate."""
     lanes = draw(st.sampled_from([1, 4, 16]))
-    functions = {f: {"lanes": lanes, "startup": 2} for f in vector["functions"] if draw(st.booleans())}
+    functions = {
+        f: {"lanes": lanes, "startup": 2, "passes": draw(st.integers(1, 3))} for f in vector["functions"] if draw(st.booleans())
+    }
     return {**vector, "count": draw(st.sampled_from([1, 1, 2])), "functions": functions}
 
 

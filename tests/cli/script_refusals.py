@@ -63,6 +63,11 @@ SCRIPTS = [
         "scripts/check_matrix.py good.onnx --hw own.yaml --json own.yaml",
         "--json own.yaml: is the same file as --hw; it would be overwritten",
     ),
+    ("scripts/time_terms.py missing.onnx", "missing.onnx: cannot be read: No such file or directory"),
+    (
+        "scripts/time_terms.py good.onnx --hw edge61",
+        "no machine named 'edge61'; did you mean \"edge16\"? (or give the path of a YAML file)",
+    ),
     ("scripts/bench_build.py missing.onnx", "missing.onnx: cannot be read: No such file or directory"),
     ("scripts/bench_build.py good.onnx --json folder", "--json folder: is a directory, give the name of a file"),
     (

@@ -221,7 +221,29 @@ CASES = {
     "a reduction that there is not": (
         "timing: ideal",
         "timing: {reduction: packed}",
-        "mine.yaml:{line}: engines.mac.timing.reduction: must be one of 'per_tap', 'dense'; got 'packed'",
+        "mine.yaml:{line}: engines.mac.timing.reduction: must be per_tap, dense or a list of [channels, taps], for example "
+        "[[32, 1], [8, 4]]; got 'packed'",
+    ),
+    "a reduction in blocks of none": (
+        "timing: ideal",
+        "timing: {reduction: []}",
+        "mine.yaml:{line}: engines.mac.timing.reduction: must be per_tap, dense or a list of [channels, taps], for example "
+        "[[32, 1], [8, 4]]; got []",
+    ),
+    "a block of no taps": (
+        "timing: ideal",
+        "timing: {reduction: [[16, 0]]}",
+        "mine.yaml:{line}: engines.mac.timing.reduction[0][1]: must be at least 1, got 0",
+    ),
+    "a diagonal that takes no taps": (
+        "timing: ideal",
+        "timing: {depthwise_taps: 0}",
+        "mine.yaml:{line}: engines.mac.timing.depthwise_taps: must be at least 1, got 0",
+    ),
+    "a function that no element passes": (
+        "mul: {lanes: 16, startup: 8}",
+        "mul: {lanes: 16, startup: 8, passes: 0}",
+        "mine.yaml:{line}: engines.vector.functions.mul.passes: must be at least 1, got 0",
     ),
     "an edge that takes nothing": (
         "timing: ideal",

@@ -32,6 +32,7 @@ def test_check_lists_the_terms_of_time_that_a_file_says_nothing_of(tmp_path, mon
     _, out, _ = run("check", "mine.yaml")
     assert out.splitlines()[1:] == [
         "engines.mac.timing.reduction is left at its default, per_tap",
+        "engines.mac.timing.depthwise_taps is left at its default, depth",
         "engines.mac.timing.input_edge_bytes is left at its default, an element for each row or column",
         "engines.mac.timing.weight_edge_bytes is left at its default, an element for each row or column",
         "engines.mac.timing.shared_outputs is left at its default, columns",

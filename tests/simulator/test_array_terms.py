@@ -9,7 +9,8 @@ import pytest
 
 from tests.simulator.machine_programs import make, small_chip
 from toolchain.hw.engines import MacArray
-from toolchain.machine import Convolution
+from toolchain.hw.terms import without
+from toolchain.machine import Convolution, Depthwise
 from toolchain.machine.traffic import Compute
 from toolchain.machine.units.array import Operands, depthwise_cycles, operand_reads, product_cycles, with_output
 
@@ -18,11 +19,14 @@ WIDE = Operands(0.5, 16, 8)
 
 def conv(height: int, width: int, kernel: tuple[int, int], inputs: int, outputs: int) -> Convolution:
     """Of outputs of this height and width, without padding."""
+    return make(Convolution, **_sizes(height, width, kernel), input_channels=inputs, output_channels=outputs)
+
+
+def _sizes(height: int, width: int, kernel: tuple[int, int]) -> dict[str, int]:
     windows = {"kernel_height": kernel[0], "kernel_width": kernel[1], "emit": 1}
     windows |= {f"{key}_{axis}": 1 for key in ("stride", "dilation") for axis in ("height", "width")}
     sizes = {"input_height": height + kernel[0] - 1, "input_width": width + kernel[1] - 1}
-    sizes |= {"output_height": height, "output_width": width, "input_channels": inputs, "output_channels": outputs}
-    return make(Convolution, **windows, **sizes)
+    return {**windows, **sizes, "output_height": height, "output_width": width}
 
 
 def array(dataflow: str = "os", rows: int = 16, columns: int = 16, timing: Any = None, **changes: Any) -> MacArray:
@@ -69,6 +73,57 @@ def test_channels_of_each_tap_fill_depth_and_rows_for_themselves(flow: str, dens
         return (one.cycles - edge) // {"os": 8 * 2, "ws": 30, "is": 12}[flow]
 
     assert (steps(), steps(reduction="per_tap")) == (dense, padded)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "channels", "taps", "products"),
+    [
+        ([[16, 1]], 3, 9, 144),
+        ([[16, 1]], 40, 9, 9 * 48),
+        ([[8, 4]], 3, 9, 8 * 12),
+        ([[32, 1], [8, 4]], 3, 9, 8 * 12),
+        ([[32, 1], [8, 4]], 32, 9, 32 * 9),
+        ([[32, 1], [8, 4]], 40, 1, 64),
+        ([[1, 1]], 5, 9, 45),
+    ],
+)
+@pytest.mark.parametrize("flow", ["os", "ws", "is"])
+def test_products_enter_in_the_blocks_that_pad_them_least(
+    blocks: list[list[int]], channels: int, taps: int, products: int, flow: str
+) -> None:
+    mac, dense = (array(flow, 4, 8, {"reduction": r}, depth=8) for r in (blocks, "dense"))
+    found = product_cycles(mac, 30, channels * taps, 12, Operands(), taps=taps)
+    assert found.cycles == product_cycles(dense, 30, products, 12, Operands()).cycles
+    assert sum(found.lost) >= sum(product_cycles(dense, 30, channels * taps, 12, Operands()).lost)
+
+
+def test_groups_of_weights_span_the_taps_that_they_reach() -> None:
+    """Groups of 32: half of a tap's 64 channels, or all of the four taps of 8 channels."""
+    groups = {"sizes": (32,), "fold_cycles": 0}
+    ideal, per_tap = (array("ws", timing={"reduction": r}, folds_overlap=True, groups=groups) for r in ("dense", "per_tap"))
+    for channels, more in ((64, 1), (8, 2)):
+        plain, padded = (
+            product_cycles(mac, 100, 9 * channels, 16, Operands(), group=32, taps=9).cycles - (2 * 16 + 16 - 2)
+            for mac in (ideal, per_tap)
+        )
+        assert padded == more * plain
+
+
+@pytest.mark.parametrize(
+    ("taps", "together", "steps", "entering"), [(9, None, 2, 16), (9, 4, 2, 12), (25, 4, 4, 28), (3, 1, 1, 3)]
+)
+def test_taps_of_a_diagonal_come_together(taps: int, together: int | None, steps: int, entering: int) -> None:
+    """4 pixels of 8 channels on a depth of 8: an edge of 32 bytes takes a tap of them a cycle."""
+    for edge, cycles in (("unlimited", steps), (32, entering)):
+        mac = array("os", 4, 8, {"depthwise_taps": together, "input_edge_bytes": edge}, depth=8, folds_overlap=True)
+        assert depthwise_cycles(mac, 4, taps, 8, Operands()).cycles == cycles + 4 + 8 - 2
+
+
+def test_taps_of_a_diagonal_cost_nothing_where_reductions_are_ideal() -> None:
+    """An edge that is slower than the array still takes no more than the taps."""
+    chip = small_chip(engines__mac__depth=8, engines__mac__timing={"depthwise_taps": 4, "input_edge_bytes": 8})
+    op = make(Depthwise, **_sizes(5, 6, (3, 3)), channels=8)
+    assert op.demand(without(chip, ["reduction"])).compute_cycles < op.demand(chip).compute_cycles
 
 
 def test_a_fold_begins_after_cycles_of_its_own() -> None:
@@ -179,6 +234,7 @@ MORE = {
     "window_bytes": [0, 8, 64, 512, "unlimited"],
     "shared_outputs": [1, 4, 16, "unlimited"],
     "fold_cycles": [9, 3, 1, 0],
+    "reduction": [[[64, 1]], [[64, 1], [16, 4]], [[4, 1]], "dense"],
     "output": [{"lanes": n, "table_lanes": 1 if n == "unlimited" else n} for n in (1, 2, 8, "unlimited")],
 }
 

@@ -175,6 +175,24 @@ def test_vector():
     assert (d.compute_cycles, d.at(Space.SRAM).read_burst_bytes, d.at(Space.SRAM).write_burst_bytes) == (4 + 16, 128 + 8, 128)
 
 
+def test_passes_of_a_vector_function():
+    """Three of a sum; a pool has one for each tap, but at least four."""
+    rates = {"add": {"lanes": 8, "passes": 3}, "max_pool": {"lanes": 8, "passes": 4}}
+    chip = small_chip(engines__vector__functions=rates)
+    size = {"height": 4, "width": 4, "channels": 8}
+    assert demand(make(Elementwise, **size), chip).compute_cycles == 4 + 3 * 16
+    for kernel, passes in ((1, 4), (2, 4), (3, 9)):
+        op = make(Pool, kernel_height=kernel, kernel_width=kernel, output_height=4, output_width=4, channels=8)
+        assert demand(op, chip).compute_cycles == 4 + passes * 16
+    ops = [make(Elementwise, **size), make(Elementwise, **size, kind=1)]
+    assert demand(
+        columns_of(ops), small_chip(engines__vector__functions={**rates, "sub": {"lanes": 8}})
+    ).compute_cycles.tolist() == [
+        52,
+        20,
+    ]
+
+
 def test_copies():
     chip = small_chip(
         memories__dram__burst_bytes=64,

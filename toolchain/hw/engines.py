@@ -158,10 +158,11 @@ class MacArray(Section):
 
 
 class FunctionRate(Section):
-    """What one function of a vector engine takes: startup + ceil(elements / lanes) cycles an operation."""
+    """What one function of a vector engine takes: startup + passes ceil(elements / lanes) cycles an operation."""
 
     lanes: Positive  # elements a cycle
     startup: NonNegative = 4  # cycles
+    passes: Positive = 1  # at least, of the elements through the lanes; a pool has one for each tap of its window
     # elements a cycle where an operand has codes of this type: of an operation's types the one of fewest lanes counts
     type_lanes: Annotated[dict[AnyActivationName, Positive] | None, Field(examples=[{"int16": 8}])] = None
 

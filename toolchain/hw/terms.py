@@ -77,7 +77,9 @@ def _no_words(data: dict[str, Any]) -> None:
 
 
 TERMS: Mapping[str, Term] = {
-    "reduction": Term("padding of each tap's channels to the array's depth (and rows)", _of_arrays("reduction")),
+    "reduction": Term(
+        "padding of channels and taps to the array's depth (and rows), or to blocks", _of_arrays("reduction", "depthwise_taps")
+    ),
     "fold_cycles": Term("cycles before each fold", _of_arrays("fold_cycles")),
     "edges": Term(
         "operands that enter the array more slowly than it multiplies", _of_arrays("input_edge_bytes", "weight_edge_bytes")
@@ -126,6 +128,7 @@ def defaulted_terms(chip: Chip) -> Iterator[tuple[str, str]]:
 _DERIVED = {
     "input_edge_bytes": "an element for each row or column",
     "weight_edge_bytes": "an element for each row or column",
+    "depthwise_taps": "depth",
     "shared_outputs": "columns",
     "lanes": "columns",
     "addend_lanes": "lanes",
@@ -133,10 +136,11 @@ _DERIVED = {
 
 
 def _unsaid(section: BaseModel, path: str) -> Iterator[tuple[str, str]]:
+    written = section.model_dump(mode="json")
     for key in type(section).model_fields:
         value = getattr(section, key)
         if isinstance(value, BaseModel):
             yield from _unsaid(value, f"{path}.{key}")
         elif key not in section.model_fields_set:
-            said = _DERIVED[key] if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+            said = _DERIVED[key] if value is None else str(written[key]).lower()
             yield f"{path}.{key}", said

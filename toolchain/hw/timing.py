@@ -6,7 +6,7 @@ the formulas and where they are from.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, GetJsonSchemaHandler, PlainSerializer, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
@@ -47,10 +47,38 @@ class OutputPath(Section):
     overlaps: bool = False  # with the folds; else it comes behind those of the operation
 
 
+Blocks = tuple[tuple[Positive, Positive], ...]  # of channels by taps
+_REDUCTIONS: dict[str, Blocks] = {"per_tap": (), "dense": ((1, 1),)}
+
+
+def _blocks(value: Any) -> Any:
+    if not isinstance(value, str) and value not in ((), []):
+        return tuple(tuple(block) if isinstance(block, list) else block for block in value) if isinstance(value, list) else value
+    if not isinstance(value, str) or value not in _REDUCTIONS:
+        raise ValueError(f"must be per_tap, dense or a list of [channels, taps], for example [[32, 1], [8, 4]]; got {value!r}")
+    return _REDUCTIONS[value]
+
+
+def _reduction(blocks: Blocks) -> str | list[list[int]]:
+    named = next((name for name, known in _REDUCTIONS.items() if known == blocks), None)
+    return named or [list(block) for block in blocks]
+
+
+class _OrWords:
+    """In the schema for editors, the words beside the list."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{**handler(schema), "minItems": 1}, {"enum": [*_REDUCTIONS]}]}
+
+
+Reduction = Annotated[Blocks, BeforeValidator(_blocks), PlainSerializer(_reduction), _OrWords()]
+
+
 class ArrayTiming(Section):
     # per_tap: the elements of a kernel's tap fill depth (ws, is: and rows) for themselves, and the last ones are padded; dense:
-    # those of all taps together, which takes a gather in front of the array
-    reduction: Literal["per_tap", "dense"] = "per_tap"
+    # those of all taps together, which takes a gather in front of the array; or in blocks of [channels, taps]
+    reduction: Reduction = _REDUCTIONS["per_tap"]
+    depthwise_taps: Positive | None = None  # that a `diagonal` takes together, the last ones padded; not given: `depth`
     fold_cycles: NonNegative = 3  # of each fold, before it begins
     # bytes a cycle; not given: an element of the widest type for each row or column that it enters by, and each of `depth`
     input_edge_bytes: Rate | None = None
@@ -62,8 +90,10 @@ class ArrayTiming(Section):
     output: OutputPath = OutputPath()
 
 
+DENSE = _REDUCTIONS["dense"]
 IDEAL = ArrayTiming(
-    reduction="dense",
+    reduction=DENSE,
+    depthwise_taps=1,
     fold_cycles=0,
     input_edge_bytes=UNLIMITED,
     weight_edge_bytes=UNLIMITED,

@@ -246,7 +246,8 @@ def _rates(chip: Chip, ops: Sequence[Table]) -> list[str]:
             continue  # the program's check refuses it
         rate = unit.vector.functions[name]
         what = "no single function with a rate of its own" if name == "table" else "the rate of this function"
-        said.append(f"{unit.key}.functions.{name}={{lanes: {rate.lanes}, startup: {rate.startup}}}: {what}")
+        passes = f", passes: {rate.passes}" if rate.passes > 1 else ""
+        said.append(f"{unit.key}.functions.{name}={{lanes: {rate.lanes}, startup: {rate.startup}{passes}}}: {what}")
     return said
 
 

@@ -7,7 +7,7 @@ from math import ceil
 
 from toolchain.hw import Chip
 from toolchain.hw.engines import MacArray
-from toolchain.hw.timing import UNLIMITED, given
+from toolchain.hw.timing import DENSE, UNLIMITED, given
 from toolchain.hw.units import Unit
 from toolchain.isa.machine import Machine
 from toolchain.isa.manual.figures import Figure
@@ -78,9 +78,17 @@ def _terms(mac: MacArray) -> Iterator[str]:
     """What is charged beside the folds."""
     terms, (inputs, weights) = mac.timing, mac.edge_bytes
     rows = ["| term | |", "|---|---|"]
-    if terms.reduction == "per_tap":
+    if terms.reduction not in (DENSE, ()):
+        sizes = " or ".join(f"{c} ceil(channels / {c}) {t} ceil(taps / {t})" for c, t in terms.reduction)
+        few = ", whichever is fewest" if len(terms.reduction) > 1 else ""
+        rows.append(f"| steps and row folds | as of K = {sizes}{few} |")
+    elif not terms.reduction:
         each = "channels" if mac.depth == 1 else f"ceil(channels / {mac.depth})"
         rows.append(f"| steps and row folds | of each tap of a kernel for itself: taps {each} in the place of ceil(K / depth) |")
+    if terms.depthwise_taps is not None:
+        rows.append(
+            f"| taps of a depthwise operation | as if there were {terms.depthwise_taps} ceil(taps / {terms.depthwise_taps}) |"
+        )
     if terms.fold_cycles:
         rows.append(f"| a fold | {terms.fold_cycles} cycles more, before it begins |")
     if inputs < UNLIMITED:
@@ -126,13 +134,14 @@ def _depthwise(mac: MacArray) -> str:
 def _vector(unit: Unit) -> Iterator[str]:
     engine = unit.vector
     yield (
-        f"**{unit.engine}**: startup + ceil(elements / lanes) cycles, a pool the second part for each element of its window, a "
-        f"softmax three times; issue {engine.issue_cycles}. Of several types of operands the one of fewest lanes counts."
+        f"**{unit.engine}**: startup + passes ceil(elements / lanes) cycles, a pool a pass for each element of its window where "
+        f"those are more, a softmax at least three; issue {engine.issue_cycles}. Of several types of operands the one of fewest "
+        "lanes counts."
     )
-    rows = ["| function | lanes | startup |", "|---|---|---|"]
+    rows = ["| function | lanes | startup | passes |", "|---|---|---|---|"]
     for name, rate in engine.functions.items():
         more = "".join(f", {codes} {lanes}" for codes, lanes in (rate.type_lanes or {}).items())
-        rows.append(f"| {name} | {rate.lanes}{more} | {rate.startup} |")
+        rows.append(f"| {name} | {rate.lanes}{more} | {rate.startup} | {rate.passes} |")
     yield "\n".join(rows)
 
 

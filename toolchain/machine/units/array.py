@@ -7,11 +7,12 @@ Sources: the fold counts and the cycles a fold are SCALE-Sim 3.0's (`K + R + C -
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import NamedTuple
 
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.engines import MacArray
-from toolchain.hw.timing import UNLIMITED, given
+from toolchain.hw.timing import DENSE, UNLIMITED, given
 from toolchain.machine.columns import Whole, at_rate, by_name, ceil_div, least, most, where
 from toolchain.machine.traffic import Compute, Lost
 
@@ -49,7 +50,8 @@ def product_cycles(
     """Cycles of `repeats` matrix products [pixels, inner] x [inner, outputs] one after another on the array; dataflow: which of
     `mac.dataflows`; group: weights along `inner` that share a scale, 0: all; taps: of a window, which `inner` is a multiple of.
 
-    With R rows, C columns, K' = ceil(inner / depth), of several taps with `reduction: per_tap` taps times that of one:
+    With R rows, C columns, K' = ceil(inner / depth), of several taps with `reduction: per_tap` taps times that of one, in blocks
+    that of whole blocks:
     os: ceil(P/R) ceil(M/C) folds of K' / rate steps, fill and drain R + C - 2.
     ws: ceil(K'/R) ceil(M/C) folds of P / rate steps, fill (R to load weights) and drain 2R + C - 2.
     is: ceil(K'/R) ceil(P/C) folds of M / rate steps, fill and drain 2R + C - 2.
@@ -60,26 +62,26 @@ def product_cycles(
     """
     useful = _full(mac, repeats * pixels * inner * outputs, operands.rate)
     repeats = repeats * where(group, ceil_div(inner, most(group, 1)), 1)
-    reduction = where(group, least(group, inner), inner)
-    taps = taps if mac.timing.reduction == "per_tap" else 1
-    each = ceil_div(ceil_div(reduction, taps), mac.depth)
+    taps, products = _reduced(mac, inner, taps, group)
+    each = ceil_div(products, mac.depth)
     scaled = 0 if mac.groups is None else where(group, mac.groups.fold_cycles, 0)
 
     def cycles(flow: str) -> Compute:
         if flow == "os":
             folds = ceil_div(pixels, mac.rows) * ceil_div(outputs, mac.columns)
-            fed = least(pixels, mac.rows) * mac.depth, least(outputs, mac.columns) * mac.depth
-            fold = _fold(mac, taps * each, fed, operands, None, scaled)
+            steps = taps * each
+            fed = steps * least(pixels, mac.rows) * mac.depth, steps * least(outputs, mac.columns) * mac.depth
+            fold = _fold(mac, steps, fed, operands, None, scaled)
         elif flow == "ws":
             folds = taps * ceil_div(each, mac.rows) * ceil_div(outputs, mac.columns)
             rows = least(each, mac.rows) * mac.depth
             held = rows * least(outputs, mac.columns)
-            fold = _fold(mac, pixels, (rows, 0), operands, (0, held), scaled)
+            fold = _fold(mac, pixels, (pixels * rows, 0), operands, (0, held), scaled)
         else:
             folds = taps * ceil_div(each, mac.rows) * ceil_div(pixels, mac.columns)
             rows = least(each, mac.rows) * mac.depth
             held = rows * least(pixels, mac.columns)
-            fold = _fold(mac, outputs, (0, rows), operands, (held, 0), scaled)
+            fold = _fold(mac, outputs, (0, outputs * rows), operands, (held, 0), scaled)
         return _folds(mac, folds * repeats, fold, useful, operands.rate)
 
     return by_name(mac.dataflows, dataflow, cycles)
@@ -98,20 +100,22 @@ def depthwise_cycles(
     `mac.dataflows` and `mac.depthwise_modes`.
 
     column (and none): one channel after another, each the product [pixels, taps] x [taps, 1] (as SCALE-Sim).
-    diagonal: `columns` channels at once. os: rows hold pixels, ceil(P/R) ceil(channels/C) folds of T' / rate steps, in each of
-    which every row and column takes an input of its own.
+    diagonal: `columns` channels at once, taps padded to whole `timing.depthwise_taps`. os: rows hold pixels, ceil(P/R)
+    ceil(channels/C) folds of T' / rate steps, in each of which every row and column takes an input of its own.
     ws, is: the diagonal holds one tap (`depth` taps) of each channel and streams the pixels,
     T' ceil(channels/C) folds of P / rate steps, partial sums in the accumulators.
     """
-    groups, steps = ceil_div(channels, mac.columns), ceil_div(taps, mac.depth)
-    useful = _full(mac, pixels * taps * channels, operands.rate)
-    across = least(channels, mac.columns) * mac.depth
+    useful, channels_at_once = _full(mac, pixels * taps * channels, operands.rate), least(channels, mac.columns)
+    together = given(mac.timing.depthwise_taps, mac.depth)
+    padded = ceil_div(taps, together) * together
+    groups, steps, across = ceil_div(channels, mac.columns), ceil_div(padded, mac.depth), channels_at_once * mac.depth
 
     def diagonal(flow: str) -> Compute:
         if flow == "os":
-            folds, fed = ceil_div(pixels, mac.rows) * groups, (least(pixels, mac.rows) * across, across)
+            folds, entering = ceil_div(pixels, mac.rows) * groups, padded * channels_at_once
+            fed = entering * least(pixels, mac.rows), entering
             return _folds(mac, folds, _fold(mac, steps, fed, operands), useful, operands.rate)
-        return _folds(mac, steps * groups, _fold(mac, pixels, (across, 0), operands, (0, across)), useful, operands.rate)
+        return _folds(mac, steps * groups, _fold(mac, pixels, (pixels * across, 0), operands, (0, across)), useful, operands.rate)
 
     def cycles(mode: str) -> Compute:
         if mode != "diagonal":
@@ -136,6 +140,18 @@ def with_output(
     return Compute(made.cycles + beyond, made.lost._replace(output_cycles=made.lost.output_cycles + beyond))
 
 
+def _reduced(mac: MacArray, inner: Whole, taps: Whole, group: Whole) -> tuple[Whole, Whole]:
+    """Taps that fill the depth for themselves, and the products of each, of one of the sums that are taken together."""
+    spanned = where(group, least(taps, ceil_div(group, ceil_div(inner, taps))), taps)
+    products = where(group, least(group, inner), inner)
+    if mac.timing.reduction == DENSE:
+        return 1, products
+    channels = ceil_div(products, spanned)
+    if not mac.timing.reduction:
+        return spanned, channels
+    return 1, reduce(least, (ceil_div(channels, c) * c * ceil_div(spanned, t) * t for c, t in mac.timing.reduction))
+
+
 def _passes(outputs: Whole, lanes: int) -> Whole:
     """Cycles in which a pixel's outputs pass."""
     return 0 if lanes == UNLIMITED else ceil_div(outputs, lanes)
@@ -154,11 +170,11 @@ def _fold(
     held: tuple[Whole, Whole] | None = None,
     scaled: Whole = 0,
 ) -> _Fold:
-    """fed: activations and weights that enter in a step; held: those that it begins with, a row a cycle at best."""
+    """fed: activations and weights that enter in all steps; held: those that it begins with, a row a cycle at best."""
     bits = operands.activation_bits, operands.weight_bits
     paced = at_rate(steps, operands.rate)
     for n, size, taken in zip(fed, bits, mac.edge_bytes):
-        paced = most(paced, ceil_div(steps * n * size, 8 * taken))
+        paced = most(paced, ceil_div(n * size, 8 * taken))
     load: Whole = 0 if held is None else mac.rows
     for n, size, taken in zip(held or (0, 0), bits, mac.edge_bytes):
         load = most(load, ceil_div(n * size, 8 * taken))

@@ -13,7 +13,7 @@ from toolchain.hw.chip import Chip
 from toolchain.hw.engines import FunctionRate
 from toolchain.hw.units import Unit
 from toolchain.machine.codes import by_type
-from toolchain.machine.columns import Whole, ceil_div, is_column, least, where
+from toolchain.machine.columns import Whole, ceil_div, is_column, least, most, where
 from toolchain.machine.traffic import Demand, Lost, Traffic, latency_cycles
 
 _LACKING = FunctionRate(lanes=1, startup=0)  # a program that uses what its machine lacks is refused before it is timed
@@ -22,14 +22,16 @@ _LACKING = FunctionRate(lanes=1, startup=0)  # a program that uses what its mach
 def vector_demand(
     unit: Unit,
     chip: Chip,
-    rate: tuple[Whole, Whole],
+    rate: tuple[Whole, Whole, Whole],
     elements: Whole,
     moved: tuple[Traffic, ...],
     passes: Whole = 1,
     roles: Sequence[str] = ("input",),
 ) -> Demand:
-    """startup + ceil(elements / lanes) cycles, that many for each pass. rate: lanes, startup; roles: of what it reads."""
-    lanes, startup = rate
+    """startup + ceil(elements / lanes) cycles, that many for each pass. rate: as `rate_of` gives it; passes: that the operation
+    has of itself, where its function has no more; roles: of what it reads."""
+    lanes, startup, least_passes = rate
+    passes = most(passes, least_passes)
     steps = passes * ceil_div(elements, lanes)
     lost = Lost(startup, steps - ceil_div(passes * elements, lanes))
     return Demand(startup + steps, latency_cycles(unit, chip, 1, roles), 0, moved, lost)
@@ -37,22 +39,21 @@ def vector_demand(
 
 def rate_of(
     unit: Unit, chip: Chip, names: Sequence[str], kind: Whole = 0, otherwise: str = "", types: Sequence[Whole] = ()
-) -> tuple[Whole, Whole]:
-    """Lanes and startup cycles of the function names[kind], where the unit has none those of `otherwise`; of a column of kinds,
-    columns. types: numbers of its operands' types, the one of fewest lanes counts."""
+) -> tuple[Whole, Whole, Whole]:
+    """Lanes, startup cycles and passes of the function names[kind], where the unit has none those of `otherwise`; of a column of
+    kinds, columns. types: numbers of its operands' types, the one of fewest lanes counts."""
     functions = cast(Mapping[str, FunctionRate], unit.vector.functions)
     rates = [*(functions.get(name, functions.get(otherwise, _LACKING)) for name in names), _LACKING]
     chosen = where((kind >= 0) & (kind < len(names)), kind, len(names))
-    if is_column(chosen):
-        startup: Whole = np.array([r.startup for r in rates], np.int64)[chosen]
-    else:
-        startup = rates[int(chosen)].startup
+
+    def of_each(values: Sequence[int]) -> Whole:
+        return np.array(values, np.int64)[chosen] if is_column(chosen) else values[int(chosen)]
 
     def lanes(codes: CodeType) -> Whole:
-        found = [r.lanes_of(codes) for r in rates]
-        return np.array(found, np.int64)[chosen] if is_column(chosen) else found[int(chosen)]
+        return of_each([r.lanes_of(codes) for r in rates])
 
-    return reduce(least, (by_type(number, chip.code_types, lanes) for number in types or (0,))), startup
+    fewest = reduce(least, (by_type(number, chip.code_types, lanes) for number in types or (0,)))
+    return fewest, of_each([r.startup for r in rates]), of_each([r.passes for r in rates])
 
 
 def needed_functions(names: Collection[str], chip: Chip) -> str | None:
