@@ -115,6 +115,13 @@ class _Track:
         self.reason.append(reason)
         self.op.append(op)
 
+    def until(self, first: int, end: int, reason: int, op: int) -> int:
+        """As `add`, up to `end` where that is later. -> the cycle that the next span begins with."""
+        if end <= first:
+            return first
+        self.add(first, reason, op)
+        return end
+
     def go_on(self, first: int, reason: int, op: int) -> None:
         """As `add`, or the last span goes on."""
         if not self.first or (self.reason[-1], self.op[-1]) != (reason, op):
@@ -155,24 +162,17 @@ class _Units:
     def _operation(self, op: int, queue: int) -> None:
         track, at = self._tracks[queue], self._free[queue]
         self._idle(track, at, op)
-        at = self._start[op]
-
-        def until(cycle: int, reason: int) -> None:
-            nonlocal at
-            if cycle > at:
-                track.add(at, reason, op)
-                at = cycle
-
-        until(self._issued[op], _DISPATCH)
+        at = track.until(self._start[op], self._issued[op], _DISPATCH, op)
         signal = self._run.order.taken.get(op)
         if signal is not None and self._end[signal] > at:
             self._other(track, at, self._end[signal], op, self._run.order.engine[signal])
             at = self._end[signal]
-        until(at + self._latency[op], _MEMORY + self._slowest[op])
-        for reason, cycles in enumerate(self._parts[op]):
-            until(at + cycles, reason)
+        at = track.until(at, at + self._latency[op], _MEMORY + self._slowest[op], op)
+        if self._end[op] > at:
+            for reason, cycles in enumerate(self._parts[op]):
+                at = track.until(at, at + cycles, reason, op)
         if self._ended_by[op] != COMPUTED:
-            until(self._end[op], _MEMORY + self._ended_by[op] // 2)
+            at = track.until(at, self._end[op], _MEMORY + self._ended_by[op] // 2, op)
         self._free[queue] = at
 
     def _idle(self, track: _Track, free: int, op: int) -> None:

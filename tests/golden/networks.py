@@ -102,7 +102,7 @@ def attributed_once(chip: Chip, region: Region, run: Simulation, most: Mapping[s
     arrays = [unit.array for unit in chip.of_kind("mac_array")]
     best = max(array.multipliers * rate.rate for array in arrays for rate in array.types)
     useful = sum(layer[unit.name].get(Cause.USEFUL, 0) for layer in causes.layers for unit in chip.of_kind("mac_array"))
-    owners = np.array([region.layer_of(run.flow, i) for i in range(len(run.flow))])
+    owners = region.layers_of(run.flow)
     macs = [int(run.op_macs[owners == layer].sum()) for layer in range(len(cycles))]
     assert useful * best >= sum(min(n, most.get(info.name, n)) for n, info in zip(macs, region.layers))
 

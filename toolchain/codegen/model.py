@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toolchain.hw.layout import FeatureMaps
 from toolchain.ir.graph import Graph, TensorType
@@ -144,6 +145,15 @@ class Region:
             here, there = self.op_layers[call], self.op_layers[block]
             layer = layer + here - there if min(layer, here, there) >= 0 else -1
         return layer if layer < len(self.layers) else -1
+
+    def layers_of(self, flow: Flow) -> NDArray[np.int64]:
+        """`layer_of` of each operation that is dispatched."""
+        found = np.array(self.op_layers, np.int64)[np.array(flow.sources, np.int64)]
+        found[found >= len(self.layers)] = -1
+        for index, calls in enumerate(flow.calls):
+            if calls:
+                found[index] = self.layer_of(flow, index)
+        return found
 
     @property
     def bases(self) -> dict[int, int]:

@@ -55,7 +55,7 @@ def region_attribution(chip: Chip, region: Region, run: Simulation, most: Mappin
 def asked_attribution(chip: Chip, region: Region, run: Simulation, most: Mapping[str, int]) -> Attribution | None:
     """Of a region; products that no convolution asks for are no use of an array."""
     flow = run.flow
-    owners = np.array([region.layer_of(flow, i) for i in range(len(flow))], np.int64)
+    owners = region.layers_of(flow)
     shares = np.ones(len(flow))
     for layer, info in enumerate(region.layers):
         mine = owners == layer

@@ -65,8 +65,7 @@ def causes(
 
 def _by_layer(region: Region, flow: Flow) -> list[list[MachineOp]]:
     found: list[list[MachineOp]] = [[] for _ in region.layers]
-    for index, op in enumerate(flow):
-        layer = region.layer_of(flow, index)
+    for index, (op, layer) in enumerate(zip(flow, region.layers_of(flow).tolist())):
         if layer >= 0 and not isinstance(op, Signal | Wait) and not any(i for i, _ in flow.iterations[index]):
             found[layer].append(op)
     return found

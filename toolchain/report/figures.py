@@ -150,11 +150,10 @@ def _layers(
     busy = np.zeros((count, len(simulation.engines)), np.int64)
     macs = np.zeros(count, np.int64)
     places: dict[int, list[int]] = {}  # first and last operation of each layer
-    for index, op in enumerate(flow):
-        source = flow.calls[index][0][0] if flow.calls[index] else flow.sources[index]
-        layer = region.layer_of(flow, index)
+    for index, (op, layer) in enumerate(zip(flow, region.layers_of(flow).tolist())):
         if layer < 0:
             continue
+        source = flow.calls[index][0][0] if flow.calls[index] else flow.sources[index]
         first, last = places.setdefault(layer, [source, source])
         places[layer] = [min(first, source), max(last, source)]
         if not isinstance(op, Signal | Wait):

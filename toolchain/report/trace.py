@@ -21,8 +21,7 @@ def trace_json(container: Container, simulations: Sequence[Simulation | None]) -
         if not isinstance(segment, Region) or simulation is None:
             continue
         flow = simulation.flow
-        owners = (segment.layer_of(flow, i) for i in range(len(flow)))
-        labels = [segment.layers[i].name if i >= 0 else op.NAME for i, op in zip(owners, flow)]
+        labels = [segment.layers[i].name if i >= 0 else op.NAME for i, op in zip(segment.layers_of(flow).tolist(), flow)]
         trace = chrome_trace(chip, flow, simulation, labels, asked_attribution(chip, segment, simulation, most))
         rest = {k: v for k, v in trace.items() if k != "traceEvents"}
         later = [_placed(e, index, start) for e in trace["traceEvents"]]

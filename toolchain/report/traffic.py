@@ -26,7 +26,7 @@ class Moved(NamedTuple):
 def moved(region: Region, run: Simulation) -> Moved:
     """Of a region."""
     flow, count, wanted = run.flow, max(1, len(region.layers)), run.wanted
-    owners = np.array([region.layer_of(flow, i) for i in range(len(flow))], np.int64) % count  # -1, none: the last
+    owners = region.layers_of(flow) % count  # -1, none: the last
     kinds = (wanted.read_bytes, wanted.write_bytes, wanted.read_burst_bytes, wanted.write_burst_bytes)
     found = Moved(np.zeros((count, len(wanted.read_bytes), len(kinds)), np.int64), *np.zeros((2, count), np.int64))
     for kind, column in enumerate(kinds):

@@ -21,10 +21,10 @@ class Window(NamedTuple):
 def windows(region: Region, simulation: Simulation) -> tuple[Window, ...]:
     """In order; the last one ends with the program. None where the region has no layers."""
     flow, ends = simulation.flow, dict[tuple[int, int], int]()  # by iteration of the outermost repeat, and layer
-    for index in range(len(flow)):
-        turn, layer = flow.round(index), region.layer_of(flow, index)
+    for index, (layer, end) in enumerate(zip(region.layers_of(flow).tolist(), simulation.end.tolist())):
         if layer >= 0:
-            ends[turn, layer] = max(ends.get((turn, layer), 0), int(simulation.end[index]))
+            turn = flow.round(index)
+            ends[turn, layer] = max(ends.get((turn, layer), 0), end)
     found: list[Window] = []
     finished = 0
     for (_, layer), end in sorted(ends.items()):

@@ -6,7 +6,9 @@ out, the pixels that strides and dilations pass over where a box that holds them
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from operator import itemgetter
 
 import numpy as np
 
@@ -65,7 +67,7 @@ class _Network:
 
     def __init__(self, graph: Graph, region: Region, chip: Chip):
         held = set(region.nodes)
-        self._constants = region.constants
+        self._constants = sorted((a, a + len(data)) for a, data in region.constants)
         self._granules = {info.name: info.result.granule for info in region.layers if info.result is not None}
         self._layers = {n.name: Layer(n, graph.types, graph.constants, chip) for n in graph.nodes if n.name in held}
         nodes = [layer.node for layer in self._layers.values()]
@@ -85,8 +87,12 @@ class _Network:
         """Whether a load brings more than the layer reads for a reason: a box with gaps, or weights that meet padding."""
         if not self.is_load(name, op) or not isinstance(op, Copy):
             return False
-        constant = any(a <= op.source_address < a + len(data) for a, data in self._constants)
-        return (_meets_padding if constant else _has_gaps)(self._layers[name])
+        return (_meets_padding if self._holds_constant(op.source_address) else _has_gaps)(self._layers[name])
+
+    def _holds_constant(self, address: int) -> bool:
+        """Of the DRAM."""
+        at = bisect_right(self._constants, address, key=itemgetter(0)) - 1
+        return at >= 0 and address < self._constants[at][1]
 
     @property
     def all_dropped_bytes(self) -> int:
