@@ -17,7 +17,8 @@ NO_ENGINE = -1
 class RunOrder:
     """engine: queue of each operation (NO_ENGINE: End). legal: every operation but Ends, in an order that can run.
 
-    taken: for each Wait by index, the index of the Signal it takes: the k-th Wait takes the k-th Signal.
+    taken: for each Wait by index, the index of the Signal it takes: the k-th Wait takes the k-th Signal. least_depths: of each
+    queue the entries without which the program deadlocks, at least 1; they hang on the program alone.
     """
 
     chip: Chip
@@ -25,11 +26,7 @@ class RunOrder:
     engine: list[int]
     legal: list[int]
     taken: dict[int, int]
-
-
-def queue_depths(chip: Chip) -> list[int]:
-    """Entries of each unit's queue."""
-    return [unit.spec.queue_depth for unit in chip.units]
+    least_depths: tuple[int, ...]
 
 
 def issue_cycles(chip: Chip) -> list[int]:
@@ -55,13 +52,13 @@ def program_order(chip: Chip, ops: Sequence[MachineOp]) -> RunOrder:
     """
     names = tuple(unit.name for unit in chip.units)
     engine = engines_of(chip, ops, names)
-    run = _Queues(ops, engine, queue_depths(chip))
+    run = _Queues(ops, engine, [unit.spec.queue_depth for unit in chip.units])
     for index, queue in enumerate(engine):
         if queue != NO_ENGINE and not run.dispatch(index, queue):
             raise ProgramError(_deadlock(ops, chip, run.blocked, index))
     if any(head >= 0 for head in run.blocked):
         raise ProgramError(_deadlock(ops, chip, run.blocked, None))
-    return RunOrder(chip, names, engine, run.legal, run.taken)
+    return RunOrder(chip, names, engine, run.legal, run.taken, tuple(run.least))
 
 
 def engines_of(chip: Chip, ops: Sequence[MachineOp], names: Sequence[str]) -> list[int]:
@@ -90,12 +87,13 @@ def engines_of(chip: Chip, ops: Sequence[MachineOp], names: Sequence[str]) -> li
 
 
 class _Queues:
-    """blocked[e]: the Wait that engine e stands at, or -1."""
+    """blocked[e]: the Wait that engine e stands at, or -1. least[e]: the most entries that waited behind one; all that can run
+    has run when an operation is dispatched, so more can wait on no machine."""
 
     def __init__(self, ops: Sequence[MachineOp], engine: Sequence[int], depths: Sequence[int]):
         self.ops, self.engine, self.depths = ops, engine, depths
         self.queues: list[deque[int]] = [deque() for _ in depths]
-        self.blocked = [-1] * len(depths)
+        self.blocked, self.least = [-1] * len(depths), [1] * len(depths)
         self.signals: dict[int, deque[int]] = {}
         self.waiting: dict[int, deque[int]] = {}
         self.legal: list[int] = []
@@ -110,6 +108,7 @@ class _Queues:
         if len(self.queues[queue]) >= self.depths[queue] or self.ops[index].STALLS:
             return False
         self.queues[queue].append(index)
+        self.least[queue] = max(self.least[queue], len(self.queues[queue]))
         return True
 
     def _run(self, index: int, queue: int) -> None:

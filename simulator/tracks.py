@@ -89,8 +89,9 @@ def port_rates(chip: Chip, run: Simulation) -> Iterator[tuple[str, int, float]]:
         name = space.name if space.memory.shared_ports else f"{space.name} {'write' if port % 2 else 'read'}"
         free, rate = -1, 0.0
         mine = served[served[:, 1] == port]
+        cycles = np.bincount(mine[:, 0], mine[:, 3] - mine[:, 2], len(moved))
         for op, first, last in mine[np.argsort(mine[:, 2], kind="stable")][:, [0, 2, 3]].tolist():
-            before, rate = rate if free == first else 0.0, int(moved[op]) / (last - first)
+            before, rate = rate if free == first else 0.0, int(moved[op]) / int(cycles[op])
             if 0 <= free < first:
                 yield name, free, 0.0
             if rate != before:

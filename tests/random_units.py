@@ -206,6 +206,7 @@ def draw_accumulators(draw: Any, data: dict[str, Any]) -> None:
         "write_latency_cycles": latency,
         "alignment_bytes": word,
         "shared_ports": draw(st.booleans()),
+        "arbitration": draw(st.sampled_from(["fixed", "round_robin", "fcfs"])),
     }
 
 

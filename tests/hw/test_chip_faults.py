@@ -78,6 +78,11 @@ CASES = {
         f"size: {'9' * 400} GiB",
         f"mine.yaml:{{line}}: memories.sram.size: '{'9' * 400} GiB' must be at least 1 and at most 2^48 in base units",
     ),
+    "an unknown arbitration": (
+        "banks: 8",
+        "arbitration: fair\n    banks: 8",
+        "mine.yaml:{line}: memories.sram.arbitration: must be one of 'fixed', 'round_robin', 'fcfs'; got 'fair'",
+    ),
     "zero banks": ("banks: 8", "banks: 0", "mine.yaml:{line}: memories.sram.banks: must be at least 1, got 0"),
     "a text for a number": (
         "banks: 8",

@@ -163,10 +163,6 @@ def test_laws_and_more_never_slows():
         for change in FASTER:
             chip = small_chip(**(BASE | shared | change))
             after = run(chip, ops)
-            # operations of the vector engine get shorter with its startup: their order at the memories may change
-            if "engines__vector__functions" in change:
-                laws(chip, ops, after)
-                continue
             assert after.cycles <= before.cycles, (case, change)
             assert (after.end <= before.end).all()
             compared += 1

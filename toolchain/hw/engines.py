@@ -32,6 +32,9 @@ class Memory(Section):
     alignment_bytes: Positive = 1  # of every buffer placed here
     banks: Positive = 1
     shared_ports: bool = False  # reads and writes share one bandwidth (the larger of the two figures)
+    # whom a port serves of several that are ready. fixed: by an order that the program fixes; round_robin: units in turn, a burst
+    # each; fcfs: who was ready first
+    arbitration: Literal["fixed", "round_robin", "fcfs"] = "fixed"
     private_to: Name | None = None  # an engine: each of its units has one of these for itself
 
 

@@ -13,6 +13,12 @@ from toolchain.isa.machine import Machine
 from toolchain.isa.manual.figures import Figure
 from toolchain.machine.meaning import formula
 
+_ARBITRATION = {
+    "round_robin": "of several operations that a port could serve the units' turns come one after another, in each a burst",
+    "fcfs": "of several operations that a port could serve the one that was ready first is served first, of one cycle the first "
+    "of the program",
+}
+
 
 def timing(machine: Machine) -> Iterator[str | Figure]:
     chip = machine.chip
@@ -37,6 +43,9 @@ def timing(machine: Machine) -> Iterator[str | Figure]:
         rows.append(f"| {space.name} | {rates} | {m.burst_bytes} | {ports} |")
     yield "\n".join(rows)
     yield "Each contiguous run that a DMA operation moves is charged the whole bursts of a memory that it touches."
+    for space in chip.spaces:
+        if space.memory.arbitration != "fixed":
+            yield f"{space.name}: {_ARBITRATION[space.memory.arbitration]}."
     for unit in {u.engine: u for u in chip.units}.values():
         yield from _array(unit) if unit.kind == "mac_array" else _vector(unit) if unit.kind == "vector" else _dma(unit, chip)
     yield from _front_end(chip)

@@ -1,0 +1,171 @@
+"""Times of a program on a machine whose memories arbitrate, event by event: the rules of `toolchain.machine.recurrence`, but for
+who is served when."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import ceil
+
+from simulator.arbitration import Arbiter, FirstCome, InOrder, Request, RoundRobin
+from toolchain.hw.chip import Chip
+from toolchain.machine.recurrence import COMPUTED, READ, STALLED, Asked, Record
+
+_READY, _OVER, _PORT = range(3)  # events: an operation asks the ports, an operation is over, a port has served
+
+
+def arbitrates(chip: Chip) -> bool:
+    """Whether some memory serves in another order than that of the program."""
+    return any(space.memory.arbitration != "fixed" for space in chip.spaces)
+
+
+class Contention:
+    """start, end, ended_by: as of `Recurrence`."""
+
+    def __init__(self, chip: Chip, record: Record):
+        self._chip, self._record = chip, record
+        self._issue = [unit.spec.issue_cycles for unit in chip.units]
+        self._back = [unit.spec.queue_depth + 1 for unit in chip.units]
+        self.start: list[int] = []
+        self.end: list[int] = []
+        self.ended_by: list[int] = []
+
+    def run(self, asked: Sequence[Asked], sequence: Sequence[int]) -> None:
+        """asked: of the whole program, in the order of dispatch. sequence: in which ports serve that do not arbitrate."""
+        count = len(asked)
+        self._asked, self._arbiters = asked, _arbiters(self._chip, asked, sequence)
+        self.start, self.end, self.ended_by = [0] * count, [-1] * count, [COMPUTED] * count  # end -1: not known yet
+        self._done, self._open = [0] * count, [len(entry.services) for entry in asked]
+        self._queues: list[list[int]] = [[] for _ in self._issue]
+        for number, entry in enumerate(asked):
+            self._queues[entry.queue].append(number)
+        self._behind = _behind(asked, self._queues)
+        self._held = [len(entry.after) + 1 for entry in asked]  # what is not known: its dispatch and what it comes after
+        for queue in self._queues:
+            for number in queue[1:]:
+                self._held[number] += 1  # and the one before it
+        self._place = {number: place for queue in self._queues for place, number in enumerate(queue)}
+        self._dispatched, self._free = [0] * count, [0] * len(self._issue)
+        self._front, self._fetched, self._stalled, self._read = 0, 0.0, -1, False
+        self._events: list[tuple[int, int, int]] = []
+        self._decided: dict[int, int] = {}  # by port, when it will have served
+        self._dispatch()
+        while self._events:
+            self._step()
+        for port, arbiter in self._arbiters.items():
+            for served in arbiter.served:
+                self._record.served.extend((served.op, port, served.first, served.last))
+
+    def _step(self) -> None:
+        """All that happens in one cycle, then who is served from there on."""
+        now = self._events[0][0]
+        ports: set[int] = set()
+        while self._events and self._events[0][0] == now:
+            _, kind, number = heapq.heappop(self._events)
+            if kind == _READY:
+                self._ask(number, now, ports)
+            elif kind == _OVER:
+                self._finish(number, now)
+            elif self._decided.get(number) == now:
+                ports.add(number)
+                for op in self._arbiters[number].over(now):
+                    self._served(op, number, now)
+        for port in sorted(ports):
+            then = self._arbiters[port].decide(now)
+            if then is not None and self._decided.get(port) != then:
+                heapq.heappush(self._events, (then, _PORT, port))
+            self._decided[port] = -1 if then is None else then
+
+    def _ask(self, number: int, now: int, ports: set[int]) -> None:
+        entry = self._asked[number]
+        for port, cycles in entry.services:
+            self._arbiters[port].ask(Request(number, entry.queue, now, cycles))
+            ports.add(port)
+
+    def _served(self, number: int, port: int, now: int) -> None:
+        if now > self._done[number]:
+            self._done[number], self.ended_by[number] = now, port
+        elif now == self._done[number] and self.ended_by[number] > port:
+            self.ended_by[number] = port
+        self._open[number] -= 1
+        if not self._open[number]:
+            heapq.heappush(self._events, (self._done[number], _OVER, number))
+
+    def _finish(self, number: int, now: int) -> None:
+        self.end[number] = self._free[self._asked[number].queue] = now
+        for other in self._behind[number]:
+            self._release(other)
+        self._dispatch()
+
+    def _release(self, number: int) -> None:
+        """One thing less that was not known; with the last, when the operation is ready."""
+        self._held[number] -= 1
+        if self._held[number]:
+            return
+        queue, _, after, latency, compute, services, _, _ = self._asked[number]
+        begin = max(self._dispatched[number], self._free[queue])
+        ready = max(begin + self._issue[queue], *(self.end[other] for other in after), 0) + latency
+        self.start[number], self._done[number] = begin, ready + compute
+        event = (ready, _READY, number) if services else (ready + compute, _OVER, number)
+        heapq.heappush(self._events, event)
+
+    def _dispatch(self) -> None:
+        """As far as the front end comes with what is known."""
+        while self._front < len(self._asked):
+            front = self._front
+            entry = self._asked[front]
+            room = self._room(front)
+            if any(other >= 0 and self.end[other] < 0 for other in (self._stalled, room)):
+                return
+            self._fetched += entry.fetch_cycles
+            self._record.read.append(self._fetched)
+            held_by = READ
+            for other, name in ((self._stalled, STALLED), (room, room)):
+                if other >= 0 and self.end[other] > self._fetched:
+                    self._fetched, held_by = self.end[other], name
+            self._record.dispatched.append(self._fetched)
+            self._record.held_by.append(held_by)
+            self._dispatched[front] = ceil(self._fetched)
+            self._stalled = front if entry.stalls else self._stalled
+            self._front += 1
+            self._release(front)
+
+    def _room(self, number: int) -> int:
+        """The operation whose end makes room for this one in its queue; -1: none."""
+        queue = self._asked[number].queue
+        place = self._place[number] - self._back[queue]
+        return self._queues[queue][place] if place >= 0 else -1
+
+
+def _behind(asked: Sequence[Asked], queues: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Of each operation those that wait for its end."""
+    found: list[list[int]] = [[] for _ in asked]
+    for number, entry in enumerate(asked):
+        for other in entry.after:
+            found[other].append(number)
+    for queue in queues:
+        for number, following in pairwise(queue):
+            found[number].append(following)
+    return found
+
+
+def _arbiters(chip: Chip, asked: Sequence[Asked], sequence: Sequence[int]) -> Mapping[int, Arbiter]:
+    """Of each port that serves anything."""
+    orders: dict[int, list[int]] = {}
+    for number in sequence:
+        for port, _ in asked[number].services:
+            orders.setdefault(port, []).append(number)
+    return {port: _arbiter(chip, port, orders[port]) for port in sorted(orders)}
+
+
+def _arbiter(chip: Chip, port: int, order: Sequence[int]) -> Arbiter:
+    memory = chip.spaces[port // 2].memory
+    if memory.arbitration == "fixed":
+        return InOrder(order)
+    if memory.arbitration == "fcfs":
+        return FirstCome()
+    rate = memory.write_bytes_per_cycle if port % 2 else memory.read_bytes_per_cycle
+    if memory.shared_ports:
+        rate = max(memory.read_bytes_per_cycle, memory.write_bytes_per_cycle)
+    return RoundRobin(ceil(memory.burst_bytes / rate))
