@@ -67,8 +67,8 @@ def test_no_such_machine(command):
     code, out, err = run(command, "none")
     assert (code, out) == (2, "")
     assert err == (
-        "no machine named 'none'; known: edge16, ethos_u55_256, ethos_u65_512, transformer64, wide32_w4a16, ws8_pow2 "
-        "(or give the path of a YAML file)\n"
+        "no machine named 'none'; known: edge16, ethos_u55_256, ethos_u65_512, nvdla_small, transformer64, wide32_w4a16, "
+        "ws8_pow2 (or give the path of a YAML file)\n"
     )
 
 
@@ -79,6 +79,7 @@ def test_list():
         "edge16",
         "ethos_u55_256",
         "ethos_u65_512",
+        "nvdla_small",
         "transformer64",
         "wide32_w4a16",
         "ws8_pow2",
@@ -92,7 +93,7 @@ def test_show_has_defaults_and_derived_figures():
     assert "# peak: 256 MAC a cycle, 128 GMAC/s\n" in out
 
 
-@pytest.mark.parametrize("name", ["edge16", "ethos_u55_256", "wide32_w4a16", "ws8_pow2"])
+@pytest.mark.parametrize("name", ["edge16", "ethos_u55_256", "nvdla_small", "wide32_w4a16", "ws8_pow2"])
 def test_what_show_prints_is_the_same_machine(name, tmp_path):
     _, shown, _ = run("show", name)
     assert "{}" not in shown.replace("per_op: {}", "")

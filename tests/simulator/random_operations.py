@@ -113,7 +113,8 @@ class Draw:
     def scale(self) -> tuple[int, int]:
         if self.chip.numerics.scale.kind == "pow2":
             return 1, self.between(0, 12)
-        return self.between(1 << 30, (1 << 31) - 1), self.between(30, 40)
+        bits = min(31, self.chip.layout.parameters.multiplier_bits)
+        return self.between(1 << bits - 1, (1 << bits) - 1), self.between(bits - 1, bits + 9)
 
     def clamp(self) -> tuple[int, int]:
         low, high = self.chip.numerics.activation.limits
