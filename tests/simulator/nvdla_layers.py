@@ -145,13 +145,14 @@ def in_surfaces(codes: np.ndarray) -> np.ndarray:
     return padded.reshape(height, width, -1, ATOM).transpose(2, 0, 1, 3).copy()
 
 
-def program(layer: HardwareLayer, chip: Chip) -> tuple[MachineOp, ...]:
-    """The operations of the layer, with their signals and waits. Raises ValueError where the buffer does not hold it."""
-    placed = [Placed(op, 0, accesses(op, chip)) for op in _operations(layer, chip.memories["sram"].size)]
+def program(layer: HardwareLayer, chip: Chip, turn_bytes: int = TURN_BYTES) -> tuple[MachineOp, ...]:
+    """The operations of the layer, with their signals and waits. turn_bytes: 0 where the memory itself serves by turns. Raises
+    ValueError where the buffer does not hold it."""
+    placed = [Placed(op, 0, accesses(op, chip)) for op in _operations(layer, chip.memories["sram"].size, turn_bytes)]
     return synchronise(placed, chip, layer.dram_bytes).ops
 
 
-def _operations(layer: HardwareLayer, buffer_bytes: int) -> Iterator[MachineOp]:
+def _operations(layer: HardwareLayer, buffer_bytes: int, turn_bytes: int) -> Iterator[MachineOp]:
     """In the buffer: features, parameters, two places for results that leave, and weights in what is left, round and round."""
     parameters, group_bytes, count = layer.feature_bytes, layer.inner * ATOM, len(layer.groups)
     results, weight_bytes = parameters + layer.kernels * ATOM, layer.kernels * layer.inner
@@ -166,9 +167,10 @@ def _operations(layer: HardwareLayer, buffer_bytes: int) -> Iterator[MachineOp]:
 
     yield load(layer.parts[2], parameters, layer.kernels * ATOM, FETCHES_WEIGHTS)
     sent = 0  # bytes of weights
-    for at in range(0, layer.feature_bytes, TURN_BYTES):
-        yield load(at, at, min(TURN_BYTES, layer.feature_bytes - at), FETCHES_FEATURES)
-        end = min(sent + TURN_BYTES, slots * group_bytes, weight_bytes)
+    step = turn_bytes or layer.feature_bytes
+    for at in range(0, layer.feature_bytes, step):
+        yield load(at, at, min(step, layer.feature_bytes - at), FETCHES_FEATURES)
+        end = min(sent + turn_bytes, slots * group_bytes, weight_bytes)
         if sent < end:
             yield fetched(sent, end)
             sent = end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -34,8 +35,8 @@ LATENCIES = {10: 9_965, 32: 9_987, 100: 10_055, 300: 11_743}  # of 2x3x32 by the
 NEAR_LATENCIES = 0.04  # one request of a channel is outstanding here, several in the RTL
 
 
-def run(layer: HardwareLayer, chip: Chip = MACHINE.chip) -> Simulation:
-    ops = program(layer, chip)
+def run(layer: HardwareLayer, chip: Chip = MACHINE.chip, **turns: int) -> Simulation:
+    ops = program(layer, chip, **turns)
     words = decode(encode(ops, MACHINE.isa), MACHINE.isa).words
     features, weights, _, results = layer.parts
     parts = [
@@ -54,13 +55,22 @@ def test_a_hardware_layer_takes_the_cycles_of_the_rtl(name: str) -> None:
     assert ran.cycles == pytest.approx(cycles, rel=LONG if cycles >= SHORTEST_LONG else SHORT)
 
 
+def with_dram(**changes: Any) -> Chip:
+    memories = dict(MACHINE.chip.memories)
+    memories["dram"] = memories["dram"].model_copy(update=changes)
+    return MACHINE.chip.model_copy(update={"memories": memories})
+
+
+@pytest.mark.parametrize("name", RTL)
+def test_turns_may_be_the_memory_s(name: str) -> None:
+    """Features in one copy and weights in one a group, a burst of each in turn: no figure of the assembly's own is in it."""
+    layer, cycles = RTL[name]
+    assert run(layer, with_dram(arbitration="round_robin"), turn_bytes=0).cycles == pytest.approx(cycles, rel=0.01)
+
+
 def test_latency_of_memory_counts_as_in_the_rtl() -> None:
     layer, _ = RTL["2x3x32"]
-    found = {}
-    for latency in LATENCIES:
-        memories = dict(MACHINE.chip.memories)
-        memories["dram"] = memories["dram"].model_copy(update={"latency_cycles": latency})
-        found[latency] = run(layer, MACHINE.chip.model_copy(update={"memories": memories})).cycles
+    found = {latency: run(layer, with_dram(latency_cycles=latency)).cycles for latency in LATENCIES}
     assert found == {latency: pytest.approx(cycles, rel=NEAR_LATENCIES) for latency, cycles in LATENCIES.items()}
 
 
