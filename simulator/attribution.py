@@ -26,13 +26,14 @@ from toolchain.machine.recurrence import COMPUTED, STALLED, Record
 class Cause(StrEnum):
     """What a cycle of a unit went to. MEMORY: latency or bandwidth of a memory; SIGNAL: another unit computes or moves what is
     waited for; QUEUE: the front end stands at a full queue; DISPATCH: it reads instructions, or the unit issues one; NOTHING:
-    before the first operation of the unit and after its last."""
+    before the first operation of the unit and after its last; REQUESTS: a channel starts requests and addresses runs."""
 
     USEFUL = "useful"
     FILL_DRAIN = "fill_drain"
     PARTIAL_FOLDS = "partial_folds"
     OUTPUT_PATH = "output_path"
     EDGES = "edges"
+    REQUESTS = "requests"
     MEMORY = "memory"
     SIGNAL = "signal"
     QUEUE = "queue"
@@ -47,8 +48,9 @@ class Reason(NamedTuple):
     of: str = ""
 
 
-COMPUTING = (Cause.FILL_DRAIN, Cause.USEFUL, Cause.PARTIAL_FOLDS, Cause.EDGES, Cause.OUTPUT_PATH)
+COMPUTING = (Cause.FILL_DRAIN, Cause.USEFUL, Cause.PARTIAL_FOLDS, Cause.EDGES, Cause.REQUESTS, Cause.OUTPUT_PATH)
 _PLAIN = (*COMPUTING, Cause.QUEUE, Cause.DISPATCH, Cause.NOTHING)
+_REQUESTS = COMPUTING.index(Cause.REQUESTS)
 _QUEUE, _DISPATCH, _NOTHING = range(len(COMPUTING), len(_PLAIN))
 _MEMORY = len(_PLAIN)  # of code 0; units follow the memories
 
@@ -90,9 +92,9 @@ def attributed(chip: Chip, run: Simulation, shares: np.ndarray | None = None) ->
     """shares: float64[op], of each operation's products those that the network asks for; the others, by zeros, are partial folds
     (None: it asks for all). Returns None of times that were measured elsewhere or not at all: what held operations is not known.
     """
-    if run.times is None or run.times.record is None:
+    if run.times is None or run.times.record is None or run.times.begun is None or run.times.asked is None:
         return None
-    units = _Units(chip, run, run.times, run.times.record, shares)
+    units = _Units(chip, run, run.times, run.times.record, run.times.begun, run.times.asked, shares)
     return Attribution(run.cycles, reasons(chip), dict(zip(run.engines, units.spans())))
 
 
@@ -131,19 +133,29 @@ class _Track:
 class _Units:
     """Gives every operation its spans, in an order in which the program can run: what a Wait waits for has its own by then."""
 
-    def __init__(self, chip: Chip, run: Simulation, times: Timeline, record: Record, shares: np.ndarray | None):
+    def __init__(
+        self,
+        chip: Chip,
+        run: Simulation,
+        times: Timeline,
+        record: Record,
+        begun: np.ndarray,
+        asked: np.ndarray,
+        shares: np.ndarray | None,
+    ):
         self._run, self._signal = run, _MEMORY + len(chip.spaces)
         self._tracks = [_Track([], [], []) for _ in chip.units]
         self._free = [0] * len(chip.units)
         self._start, self._end = times.start.tolist(), times.end.tolist()
-        count = len(record.read)
-        engine = np.array(run.order.engine[:count], np.int64)
-        self._issued = (times.start[:count] + np.array(issue_cycles(chip), np.int64)[engine]).tolist()
+        engine = np.array(run.order.engine[: len(record.read)], np.int64)
+        self._issued = (begun + np.array(issue_cycles(chip), np.int64)[engine]).tolist()
+        self._asked = asked.tolist()
         self._latency, self._slowest = run.wanted.latency_cycles.tolist(), _slowest_memories(chip, run)
-        fill, partial, output, edge = run.wanted.lost
-        full = run.wanted.compute_cycles - fill - partial - output - edge
+        self._request = [unit.dma.request_cycles if unit.kind == "dma" else 0 for unit in chip.units]
+        fill, partial, output, edge, request = run.wanted.lost
+        full = run.wanted.compute_cycles - run.wanted.lost.sum(axis=0)
         useful = full if shares is None else np.ceil(full * shares).astype(np.int64)
-        self._parts = list(zip(*(part.tolist() for part in (fill, useful, partial + full - useful, edge, output))))
+        self._parts = list(zip(*(part.tolist() for part in (fill, useful, partial + full - useful, edge, request, output))))
         self._ended_by = [] if times.ended_by is None else times.ended_by.tolist()
         self._read, self._dispatched = ([ceil(cycle) for cycle in column] for column in (record.read, record.dispatched))
         self._held_by = record.held_by.tolist()
@@ -167,7 +179,9 @@ class _Units:
         if signal is not None and self._end[signal] > at:
             self._other(track, at, self._end[signal], op, self._run.order.engine[signal])
             at = self._end[signal]
-        at = track.until(at, at + self._latency[op], _MEMORY + self._slowest[op], op)
+        asked = self._asked[op]
+        at = track.until(at, asked + min(self._request[queue], self._latency[op]), _REQUESTS, op)
+        at = track.until(at, asked + self._latency[op], _MEMORY + self._slowest[op], op)
         if self._end[op] > at:
             for reason, cycles in enumerate(self._parts[op]):
                 at = track.until(at, at + cycles, reason, op)

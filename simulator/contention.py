@@ -10,7 +10,7 @@ from math import ceil
 
 from simulator.arbitration import Arbiter, FirstCome, InOrder, Request, RoundRobin
 from toolchain.hw.chip import Chip
-from toolchain.machine.recurrence import COMPUTED, READ, STALLED, Asked, Record
+from toolchain.machine.recurrence import COMPUTED, READ, STALLED, Asked, Record, flights
 
 _READY, _OVER, _PORT = range(3)  # events: an operation asks the ports, an operation is over, a port has served
 
@@ -21,21 +21,25 @@ def arbitrates(chip: Chip) -> bool:
 
 
 class Contention:
-    """start, end, ended_by: as of `Recurrence`."""
+    """start, end, ended_by, begun, asked: as of `Recurrence`."""
 
     def __init__(self, chip: Chip, record: Record):
         self._chip, self._record = chip, record
         self._issue = [unit.spec.issue_cycles for unit in chip.units]
+        self._flights = flights(chip)
         self._back = [unit.spec.queue_depth + 1 for unit in chip.units]
         self.start: list[int] = []
         self.end: list[int] = []
         self.ended_by: list[int] = []
+        self.begun: list[int] = []
+        self.asked: list[int] = []
 
     def run(self, asked: Sequence[Asked], sequence: Sequence[int]) -> None:
         """asked: of the whole program, in the order of dispatch. sequence: in which ports serve that do not arbitrate."""
         count = len(asked)
-        self._asked, self._arbiters = asked, _arbiters(self._chip, asked, sequence)
-        self.start, self.end, self.ended_by = [0] * count, [-1] * count, [COMPUTED] * count  # end -1: not known yet
+        self._wanted, self._arbiters = asked, _arbiters(self._chip, asked, sequence)
+        self.start, self.begun, self.asked, self.ended_by = [0] * count, [0] * count, [0] * count, [COMPUTED] * count
+        self.end = [-1] * count  # not known yet
         self._done, self._open = [0] * count, [len(entry.services) for entry in asked]
         self._queues: list[list[int]] = [[] for _ in self._issue]
         for number, entry in enumerate(asked):
@@ -46,7 +50,8 @@ class Contention:
             for number in queue[1:]:
                 self._held[number] += 1  # and the one before it
         self._place = {number: place for queue in self._queues for place, number in enumerate(queue)}
-        self._dispatched, self._free = [0] * count, [0] * len(self._issue)
+        self._dispatched, self._free, self._issued = [0] * count, [0] * len(self._issue), [0] * len(self._issue)
+        self._flying: list[list[int]] = [[] for _ in self._issue]
         self._front, self._fetched, self._stalled, self._read = 0, 0.0, -1, False
         self._events: list[tuple[int, int, int]] = []
         self._decided: dict[int, int] = {}  # by port, when it will have served
@@ -78,7 +83,7 @@ class Contention:
             self._decided[port] = -1 if then is None else then
 
     def _ask(self, number: int, now: int, ports: set[int]) -> None:
-        entry = self._asked[number]
+        entry = self._wanted[number]
         for port, cycles in entry.services:
             self._arbiters[port].ask(Request(number, entry.queue, now, cycles))
             ports.add(port)
@@ -93,7 +98,7 @@ class Contention:
             heapq.heappush(self._events, (self._done[number], _OVER, number))
 
     def _finish(self, number: int, now: int) -> None:
-        self.end[number] = self._free[self._asked[number].queue] = now
+        self.end[number] = self._free[self._wanted[number].queue] = now
         for other in self._behind[number]:
             self._release(other)
         self._dispatch()
@@ -103,18 +108,29 @@ class Contention:
         self._held[number] -= 1
         if self._held[number]:
             return
-        queue, _, after, latency, compute, services, _, _ = self._asked[number]
-        begin = max(self._dispatched[number], self._free[queue])
-        ready = max(begin + self._issue[queue], *(self.end[other] for other in after), 0) + latency
-        self.start[number], self._done[number] = begin, ready + compute
+        queue, _, after, latency, compute, services, _, _ = self._wanted[number]
+        begin = max(self._dispatched[number], self._taken_up(queue))
+        issued = max(begin + self._issue[queue], *(self.end[other] for other in after), 0)
+        self._issued[queue] = issued
+        if compute or services:
+            self._flying[queue].append(number)
+        ready = max(issued + latency, self._free[queue])
+        self.asked[number] = issued
+        self.begun[number], self.start[number], self._done[number] = begin, max(begin, self._free[queue]), ready + compute
         event = (ready, _READY, number) if services else (ready + compute, _OVER, number)
         heapq.heappush(self._events, event)
 
+    def _taken_up(self, queue: int) -> int:
+        flights, flying = self._flights[queue], self._flying[queue]
+        if flights == 1:
+            return self._free[queue]
+        return max(self._issued[queue], self.end[flying[-flights]] if len(flying) >= flights else 0)
+
     def _dispatch(self) -> None:
         """As far as the front end comes with what is known."""
-        while self._front < len(self._asked):
+        while self._front < len(self._wanted):
             front = self._front
-            entry = self._asked[front]
+            entry = self._wanted[front]
             room = self._room(front)
             if any(other >= 0 and self.end[other] < 0 for other in (self._stalled, room)):
                 return
@@ -133,7 +149,7 @@ class Contention:
 
     def _room(self, number: int) -> int:
         """The operation whose end makes room for this one in its queue; -1: none."""
-        queue = self._asked[number].queue
+        queue = self._wanted[number].queue
         place = self._place[number] - self._back[queue]
         return self._queues[queue][place] if place >= 0 else -1
 

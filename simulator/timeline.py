@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulator.awaited import awaited_copies
 from simulator.contention import Contention, arbitrates
 from simulator.order import RunOrder, issue_cycles
 from simulator.service_order import service_order
@@ -28,8 +29,9 @@ _COMPUTE, _DISPATCH, _WAIT, UNKNOWN_BOUND = range(len(BOUNDS))  # unknown: of ti
 class Timeline:
     """start, end: int64[op] cycles; bound: int8[op], index into `bounds`. End operations start and end at `cycles`.
 
-    ended_by: int64[op], End operations not among them, the port or COMPUTED; record: what held them (neither of times that were
-    measured elsewhere).
+    ended_by: int64[op], End operations not among them, the port or COMPUTED. begun, asked: int64[op], when each was taken up and
+    when its latency began, before `start` where several are in flight. record: what held them. None of these of times that were
+    measured elsewhere.
     """
 
     start: np.ndarray
@@ -39,6 +41,8 @@ class Timeline:
     busy_cycles: dict[str, int]
     bounds: tuple[str, ...]
     ended_by: np.ndarray | None = None
+    begun: np.ndarray | None = None
+    asked: np.ndarray | None = None
     record: Record | None = None
 
 
@@ -50,14 +54,16 @@ def bound_names(chip: Chip) -> tuple[str, ...]:
 def timeline(chip: Chip, ops: Sequence[MachineOp], order: RunOrder, wanted: Demands, words: Sequence[int] | None) -> Timeline:
     """Times of every operation. words: instruction words of each operation, which the front end reads (None: one each)."""
     count = len(order.legal)  # an End is the last of all operations
-    after = [(order.taken[i],) if i in order.taken else () for i in range(count)]
+    taken = [(order.taken[i],) if i in order.taken else () for i in range(count)]
+    behind = awaited_copies(chip, ops, order)
+    after = [(*signals, behind[i]) if i in behind else signals for i, signals in enumerate(taken)]
     costs = [chip.isa.word_cycles * n for n in words] if words is not None else [chip.isa.word_cycles] * len(ops)
     record = Record()
     columns = wanted.latency_cycles.tolist(), wanted.compute_cycles.tolist(), services(chip, wanted)
     stalls = [op.STALLS for op in ops[:count]]
     asked = [Asked(*row) for row in zip(order.engine[:count], costs, after, *columns, stalls)]
     run = Contention(chip, record) if arbitrates(chip) else recurrence(chip, record)
-    run.run(asked, service_order(ops, order, wanted, after))
+    run.run(asked, service_order(ops, order, wanted, taken))
     return _finished(chip, ops, order, run, record)
 
 
@@ -84,5 +90,7 @@ def _finished(chip: Chip, ops: Sequence[MachineOp], order: RunOrder, run: Recurr
         {name: int(n) for name, n in zip(order.names, busy)},
         bound_names(chip),
         ended_by,
+        np.array(run.begun, np.int64),
+        np.array(run.asked, np.int64),
         record,
     )

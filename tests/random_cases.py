@@ -19,6 +19,7 @@ from tests.random_units import (
     draw_layout,
     draw_mappings,
     draw_pairs,
+    draw_requests,
     draw_single_functions,
     draw_timing,
     draw_units,
@@ -104,7 +105,7 @@ def machines(draw: Any, grouped: bool = False) -> DrawnMachine:
     if draw(st.booleans()):
         vector["functions"]["softmax"] = {"lanes": lanes, "startup": startup}
     dma["dimensions"], dma["channels"] = draw(st.sampled_from([1, 2, 3, 4, 4])), draw(st.sampled_from([1, 1, 2, 3, 4]))
-    dma["runs"] = draw(st.sampled_from(["whole_beats", "packed"]))
+    dma |= draw_requests(draw)
     dma["transpose_block"] = draw(st.sampled_from([0, 0, 0, 4, 64]))
     data["sync"]["semaphores"] = draw(st.sampled_from([6, 9, 32]))
     data["sync"]["max_count"] = draw(st.sampled_from([1, 2, 15]))

@@ -74,6 +74,16 @@ def draw_timing(draw: Any) -> dict[str, Any] | str:
     }
 
 
+def draw_requests(draw: Any) -> dict[str, Any]:
+    """What DMA channels ask of memories in."""
+    return {
+        "runs": draw(st.sampled_from(["whole_beats", "packed"])),
+        "request_cycles": draw(st.sampled_from([0, 2, 14])),
+        "run_cycles": draw(st.sampled_from([0, 1, 4])),
+        "outstanding": draw(st.sampled_from([1, 1, 2, 24])),
+    }
+
+
 def draw_pairs(draw: Any, data: dict[str, Any]) -> None:
     """Arrays that take some pairs of types only, and functions at rates of their own for a type."""
     for engine in data["engines"].values():
@@ -127,7 +137,7 @@ def _mover(draw: Any, dma: dict[str, Any]) -> dict[str, Any]:
         "channels": draw(st.integers(1, 2)),
         "dimensions": draw(st.integers(1, 4)),
         "transpose_block": draw(st.sampled_from([0, 8])),
-        "runs": draw(st.sampled_from(["whole_beats", "packed"])),
+        **draw_requests(draw),
         "bytes_per_cycle": draw(st.sampled_from([0.5, 8.0, 64.0])),
         "memories": draw(st.sampled_from([None, ["dram", "sram"], ["sram"]])),
     }

@@ -27,7 +27,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(str(files("hw_configs") / "isa"), folder / "isa")
     text = (files("hw_configs") / "edge16.yaml").read_text()
     changes = [("timing: ideal", TIMING), ("rows: 16", "rows: 4\n    depth: 4"), ("post: [table, add]", "post: []")]
-    changes += [("    bytes_per_cycle: 16.0\n    runs: packed\n", "    bytes_per_cycle: 3.0\n")]
+    dma = "    bytes_per_cycle: 16.0\n    runs: packed\n    request_cycles: 0\n    run_cycles: 0\n    outstanding: 1\n"
+    changes += [(dma, "    bytes_per_cycle: 3.0\n")]
     changes += [("read_bytes_per_cycle: 64", "read_bytes_per_cycle: 1")]
     for old, new in changes:
         text = text.replace(old, new, 1)

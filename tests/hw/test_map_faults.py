@@ -39,8 +39,8 @@ CASES = {
     "a key of another kind": (
         [(DMA, f"{DMA}    rows: 3\n")],
         "    rows: 3",
-        "engines.dma.rows: no such key; known: bytes_per_cycle, channels, dimensions, issue_cycles, kind, memories, queue_depth, "
-        "runs, transpose_block",
+        "engines.dma.rows: no such key; known: bytes_per_cycle, channels, dimensions, issue_cycles, kind, memories, outstanding, "
+        "queue_depth, request_cycles, run_cycles, runs, transpose_block",
     ),
     "a name with capitals": (
         [("  dma:\n", "  Dma:\n")],

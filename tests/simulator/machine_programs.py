@@ -57,6 +57,8 @@ _BASE: dict[str, Any] = {
             "channels": 2,
             "bytes_per_cycle": 16.0,
             "runs": "packed",
+            "request_cycles": 0,
+            "run_cycles": 0,
             "dimensions": 4,
             "transpose_block": 4,
             "issue_cycles": 0,

@@ -33,6 +33,8 @@ def random_machine(rng: np.random.Generator) -> Keys:
     keys: Keys = {"isa__word_cycles": one(0.25, 1.0, 3.0, 24.0), "engines__dma__bytes_per_cycle": one(1.0, 4.0, 7.5)}
     keys |= {f"engines__{name}__queue_depth": one(1, 2, 3, 4) for name in ("mac", "vector", "dma")}
     keys |= {f"engines__{name}__issue_cycles": one(0, 4, 12) for name in ("mac", "vector", "dma")}
+    keys |= {f"engines__dma__{key}_cycles": one(0, 2, 15) for key in ("request", "run")}
+    keys |= {"engines__dma__outstanding": one(1, 1, 2, 4)}
     keys |= {"engines__dma__runs": one("packed", "whole_beats"), "engines__vector__functions": functions(one(1, 2, 8), one(0, 6))}
     for name, rates in (("dram", (1.0, 2.5, 8.0)), ("sram", (4.0, 12.0, 64.0))):
         keys |= {f"memories__{name}__read_bytes_per_cycle": one(*rates), f"memories__{name}__write_bytes_per_cycle": one(*rates)}
@@ -48,8 +50,11 @@ def random_machine(rng: np.random.Generator) -> Keys:
 
 def faster(keys: Keys, factor: int) -> dict[str, Keys]:
     """Each figure that is more, or less of what delays, by its path."""
-    more = {key: {key: value * factor} for key, value in keys.items() if key.endswith(("_per_cycle", "queue_depth"))}
-    less = {key: {key: value // factor} for key, value in keys.items() if key.endswith(("latency_cycles", "issue_cycles"))}
+    more = {
+        key: {key: value * factor} for key, value in keys.items() if key.endswith(("_per_cycle", "queue_depth", "outstanding"))
+    }
+    delays = ("latency_cycles", "issue_cycles", "request_cycles", "run_cycles")
+    less = {key: {key: value // factor} for key, value in keys.items() if key.endswith(delays)}
     rate = keys["engines__vector__functions"]["add"]
     timing = keys["engines__mac__timing"]
     edges = ("input_edge_bytes", "weight_edge_bytes")

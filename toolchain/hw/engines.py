@@ -201,6 +201,9 @@ class Dma(Section):
     bytes_per_cycle: PositiveFloat  # of one channel
     # whole_beats: each contiguous run takes the beats (of bytes_per_cycle, rounded up) that it touches; packed: runs share beats
     runs: Literal["whole_beats", "packed"] = "whole_beats"
+    request_cycles: NonNegative = 2  # behind issue_cycles, until what an operation asks of memories is on its way to them
+    run_cycles: NonNegative = 1  # of each contiguous run, for its address, in which the channel moves nothing
+    outstanding: Positive = 1  # operations of a channel that have asked and are not over; more of them hide what each waits
     dimensions: Annotated[int, Field(ge=1, le=4)] = 3  # strided counts around the contiguous run
     transpose_block: NonNegative = 0  # elements a side of the square block that it turns on its way; 0: copies cannot transpose
     memories: tuple[Name, ...] | None = None  # those it moves between; not given: all

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import Dma, MacArray
-from toolchain.hw.timing import IDEAL
+from toolchain.hw.timing import IDEAL, UNLIMITED
 from toolchain.hw.validation import suggest
 
 _UNNOTICED = 1e-9  # cycles of an instruction word: keys of rates are above 0
@@ -72,6 +72,16 @@ def _no_beats(data: dict[str, Any]) -> None:
         engine["runs"] = "packed"
 
 
+def _no_requests(data: dict[str, Any]) -> None:
+    for engine in _kind(data, "dma"):
+        engine |= {"request_cycles": 0, "run_cycles": 0}
+
+
+def _all_outstanding(data: dict[str, Any]) -> None:
+    for engine in _kind(data, "dma"):
+        engine["outstanding"] = UNLIMITED
+
+
 def _no_words(data: dict[str, Any]) -> None:
     data["isa"]["word_cycles"] = _UNNOTICED
 
@@ -92,6 +102,8 @@ TERMS: Mapping[str, Term] = {
     "latency": Term("latencies of all memories", _no_latency),
     "bursts": Term("bytes of bursts beyond those that are moved", _no_bursts),
     "beats": Term("beats of a DMA channel that runs fill in part", _no_beats),
+    "requests": Term("requests of DMA channels, and addresses of their runs", _no_requests),
+    "outstanding": Term("copies that wait for others of their channel before they ask a memory", _all_outstanding),
     "words": Term("the front end's reading of instructions", _no_words),
 }
 
@@ -113,8 +125,10 @@ def defaulted_terms(chip: Chip) -> Iterator[tuple[str, str]]:
         path = f"engines.{name}"
         if isinstance(engine, MacArray):
             yield from _unsaid(engine.timing, f"{path}.timing")
-        if isinstance(engine, Dma) and "runs" not in engine.model_fields_set:
-            yield f"{path}.runs", engine.runs
+        if isinstance(engine, Dma):
+            for key in ("runs", "request_cycles", "run_cycles", "outstanding"):
+                if key not in engine.model_fields_set:
+                    yield f"{path}.{key}", str(getattr(engine, key))
         if "issue_cycles" not in engine.model_fields_set:
             yield f"{path}.issue_cycles", str(engine.issue_cycles)
     for name, memory in chip.memories.items():

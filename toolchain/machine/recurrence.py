@@ -16,6 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from toolchain.hw.chip import Chip
+from toolchain.hw.engines import Dma
+from toolchain.hw.units import Unit
 from toolchain.machine.columns import Column
 from toolchain.machine.demands import Demands
 from toolchain.machine.traffic import Traffic
@@ -73,6 +75,7 @@ class Mark(NamedTuple):
     operations: int
     free: tuple[int, ...]
     ports: tuple[int, ...]
+    issued: tuple[int, ...]
     fetched: float
 
 
@@ -85,11 +88,26 @@ class Recurrence:
     An operation begins when its queue is free and the front end has dispatched it, which stops at a full queue. It is issued,
     waits for what it comes after, and is ready behind its latency; then its unit computes while each of its ports serves it
     as soon as it has served the one before.
+
+    A queue with several operations in flight issues one when the one before is issued and has all that it comes after: latencies
+    overlap. It computes and is served in order, and `start` is not before the end of the one before; `begun` is when it was taken
+    up, `asked` when its latency began.
     """
 
-    def __init__(self, issue_cycles: Sequence[int], depths: Sequence[int], ports: int, record: Record | None = None):
-        """issue_cycles, depths: of each queue; depth: operations that wait beside the one that runs. record: is written."""
+    def __init__(
+        self,
+        issue_cycles: Sequence[int],
+        depths: Sequence[int],
+        ports: int,
+        record: Record | None = None,
+        flights: Sequence[int] | None = None,
+    ):
+        """issue_cycles, depths: of each queue; depth: operations that wait beside the one that runs. record: is written. flights:
+        of each queue, the operations that may be in flight (None: one), signals and waits not counted."""
         self._record = record
+        self._flights = [1] * len(depths) if flights is None else list(flights)
+        self._flying: list[list[int]] = [[] for _ in depths]  # of queues of several: their operations
+        self._issued = [0] * len(depths)
         self._issue, self._back = issue_cycles, [depth + 1 for depth in depths]
         self._ports, self._fetched, self._stalled = [0] * ports, 0.0, -1
         self._queued: list[list[int]] = [[] for _ in depths]
@@ -97,12 +115,14 @@ class Recurrence:
         self.start: list[int] = []
         self.end: list[int] = []
         self.ended_by: list[int] = []
+        self.begun: list[int] = []
+        self.asked: list[int] = []
 
     def run(self, asked: Sequence[Asked], sequence: Iterable[int] | None = None) -> None:
         """asked: in the order of dispatch. sequence: their places in the order in which ports serve them, which can run."""
         base, count = len(self.end), len(asked)
-        start, end, ended_by = self.start, self.end, self.ended_by
-        for column in (start, end, ended_by):
+        start, end, ended_by, begun, asked_at = self.start, self.end, self.ended_by, self.begun, self.asked
+        for column in (start, end, ended_by, begun, asked_at):
             column.extend([0] * count)
         room, dispatched = self._room(asked, base), [0] * count
         free, ports, issue, fetched, front, record = self.free, self._ports, self._issue, self._fetched, 0, self._record
@@ -123,27 +143,44 @@ class Recurrence:
                     self._stalled = base + front
                 front += 1
             queue, _, after, latency, compute, services, _, _ = asked[i]
-            begin = dispatched[i] if dispatched[i] > free[queue] else free[queue]
+            number, begin = base + i, max(dispatched[i], self._taken_up(queue))
             ready = begin + issue[queue]
             for other in after:
                 if end[other] > ready:
                     ready = end[other]
-            ready += latency
+            if self._flights[queue] > 1:
+                self._take_off(queue, number, ready, bool(compute or services))
+            begun[number], asked_at[number], start[number] = begin, ready, max(begin, free[queue])
+            ready = max(ready + latency, free[queue])
             done, last = ready + compute, COMPUTED
             for port, cycles in services:
                 served = (ports[port] if ports[port] > ready else ready) + cycles
                 ports[port] = served
                 if record is not None:
-                    record.served.extend((base + i, port, served - cycles, served))
+                    record.served.extend((number, port, served - cycles, served))
                 if served > done:
                     done, last = served, port
-            number = base + i
-            start[number], end[number], ended_by[number], free[queue] = begin, done, last, done
+            end[number], ended_by[number], free[queue] = done, last, done
         self._fetched = fetched
+
+    def _taken_up(self, queue: int) -> int:
+        """When a queue can take up another operation."""
+        flights = self._flights[queue]
+        if flights == 1:
+            return self.free[queue]
+        flying = self._flying[queue]
+        over = self.end[flying[-flights]] if len(flying) >= flights else 0
+        return max(self._issued[queue], over)
+
+    def _take_off(self, queue: int, number: int, issued: int, asks: bool) -> None:
+        """asks: of a memory; others are not counted among those in flight."""
+        self._issued[queue] = issued
+        if asks:
+            self._flying[queue].append(number)
 
     def mark(self) -> Mark:
         """The present, to be repeated from."""
-        return Mark(len(self.end), tuple(self.free), tuple(self._ports), self._fetched)
+        return Mark(len(self.end), tuple(self.free), tuple(self._ports), tuple(self._issued), self._fetched)
 
     def repeat(self, mark: Mark, times: float) -> None:
         """What was run since the mark goes on so many times more; its operations stand for the last of them."""
@@ -152,6 +189,7 @@ class Recurrence:
             self.start[number] += later
             self.end[number] += later
         self.free = [now + later if now > then else now for now, then in zip(self.free, mark.free)]
+        self._issued = [now + later if now > then else now for now, then in zip(self._issued, mark.issued)]
         self._ports = [now + later if now > then else now for now, then in zip(self._ports, mark.ports)]
         self._fetched += later
 
@@ -170,7 +208,18 @@ class Recurrence:
 def recurrence(chip: Chip, record: Record | None = None) -> Recurrence:
     """The queues and ports of a machine."""
     specs = [unit.spec for unit in chip.units]
-    return Recurrence([s.issue_cycles for s in specs], [s.queue_depth for s in specs], 2 * len(chip.spaces), record)
+    depths = [s.queue_depth for s in specs]
+    return Recurrence([s.issue_cycles for s in specs], depths, 2 * len(chip.spaces), record, flights(chip))
+
+
+def flights(chip: Chip) -> list[int]:
+    """Operations of each queue that may be in flight."""
+    return [flights_of(unit) for unit in chip.units]
+
+
+def flights_of(unit: Unit) -> int:
+    """Operations of its queue that may be in flight."""
+    return unit.spec.outstanding if isinstance(unit.spec, Dma) else 1
 
 
 def services(chip: Chip, wanted: Demands) -> Iterator[tuple[Service, ...]]:

@@ -25,13 +25,14 @@ class Lost(NamedTuple):
 
     fill: fill and drain of its pipeline, startup, operands that load before a fold can begin. partial: rows, columns, depth or
     lanes that have nothing to do, as the cycles that full ones would not need. output: what is done to sums on their way out.
-    edge: operands that enter more slowly than they are multiplied.
+    edge: operands that enter more slowly than they are multiplied. request: addresses of a channel's runs.
     """
 
     fill_cycles: Whole = 0
     partial_cycles: Whole = 0
     output_cycles: Whole = 0
     edge_cycles: Whole = 0
+    request_cycles: Whole = 0
 
 
 class Compute(NamedTuple):
@@ -45,7 +46,7 @@ class Demand(NamedTuple):
     """One operation alone on an idle machine. Bytes are totals, cycles are whole.
 
     compute_cycles: what its unit needs with memories of no limit (DMA: bytes over the channel's rate).
-    latency_cycles: from start to the first byte, read and write latency of the memories touched.
+    latency_cycles: from start to the first byte, a channel's request and the read and write latency of the memories touched.
     macs: products, those with padding included.
     traffic: one entry a memory, in order of their codes; memories of no bytes may be among them.
     lost: of compute_cycles.

@@ -20,6 +20,7 @@ CAUSES = {
     Cause.FILL_DRAIN: "fill and drain",
     Cause.PARTIAL_FOLDS: "partial folds",
     Cause.EDGES: "edges",
+    Cause.REQUESTS: "requests",
     Cause.OUTPUT_PATH: "output path",
     Cause.MEMORY: "",  # by their names
     Cause.SIGNAL: "signal of",

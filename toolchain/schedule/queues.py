@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from toolchain.hw.chip import Chip
-from toolchain.machine.recurrence import Asked, Mark, Recurrence, recurrence
+from toolchain.machine.recurrence import Asked, Mark, Recurrence, flights, recurrence
 from toolchain.schedule.cost import Wanted
 
 
@@ -30,6 +30,7 @@ class Queues:
         self._issue = [unit.spec.issue_cycles for unit in chip.units]
         self._word_cycles = chip.isa.word_cycles
         self._looks_ahead = looks_ahead
+        self._flights = flights(chip)
         self._unlimited = Recurrence([0] * len(chip.units), [unit.spec.queue_depth for unit in chip.units], 0)
         self._ready: list[int] = []  # of those that wait, with memories that serve all at once
         self._waiting: list[Asked] = []  # asked for, but not run yet
@@ -41,17 +42,19 @@ class Queues:
         """The number of an operation, or of several that follow one another, which touches what `after` touch."""
         known, queues = self._known[queue], self._queues
         sources: dict[int, int] = {}  # by queue, the latest
+        own = -1  # that this one comes behind where several of its queue are in flight
         for number in after:
             source = queues[number]
-            if source != queue and number > known[source]:
+            if source == queue:
+                own = max(own, number)
+            elif number > known[source]:
                 known[source] = sources[source] = number
         operations, latency, compute, services, alone = wanted
         count = operations + 2 * len(sources)  # each wait has its signal
         if sources:
             latency += self._issue[queue]  # the wait was issued before, the operation is now
-        self._waiting.append(
-            Asked(queue, count * self._word_cycles, tuple(sources.values()), latency, compute, services, False, count)
-        )
+        behind = (*sources.values(), own) if self._flights[queue] > 1 and own >= 0 else tuple(sources.values())
+        self._waiting.append(Asked(queue, count * self._word_cycles, behind, latency, compute, services, False, count))
         queues.append(queue)
         self._busy[queue] += alone
         return len(queues) - 1

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from toolchain.hw.chip import Chip
 from toolchain.machine import MachineOp, demand
-from toolchain.machine.recurrence import Service, services_of
+from toolchain.machine.recurrence import Service, flights_of, services_of
 
 
 class Wanted(NamedTuple):
@@ -22,11 +22,16 @@ class Wanted(NamedTuple):
 
 
 def wanted(ops: Iterable[MachineOp], chip: Chip) -> Wanted:
-    """ops: of one queue."""
+    """ops: of one queue. Where several may be in flight, what one waits for memories goes by while those before it are moved."""
     count, latency, compute, served = 0, 0, 0, dict[int, int]()
     for op in ops:
         asked = demand(op, chip)
-        count, latency, compute = count + 1, latency + int(asked.latency_cycles), compute + int(asked.compute_cycles)
+        moved = int(asked.compute_cycles)
         for port, cycles in services_of(chip, asked.traffic):
             served[port] = served.get(port, 0) + cycles
+            moved = max(moved, cycles)
+        waited, queue = int(asked.latency_cycles), op.queue(chip)
+        flying = 1 if queue is None or not count else flights_of(chip.units[queue])
+        latency += waited if flying == 1 else max(0, (waited + moved) // flying - moved)
+        count, compute = count + 1, compute + int(asked.compute_cycles)
     return Wanted(count, latency, compute, tuple(served.items()), latency + max((compute, *served.values())))

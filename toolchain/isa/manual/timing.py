@@ -163,6 +163,22 @@ def _dma(unit: Unit, chip: Chip) -> Iterator[str]:
         f"**{unit.engine}**: {channels} channel{'s' if channels > 1 else ''}, each with a queue; ceil(bytes / "
         f"{dma.bytes_per_cycle:g}) cycles, issue {dma.issue_cycles}{beats if dma.runs == 'whole_beats' else ''}."
     )
+    if dma.run_cycles:
+        yield (
+            f"Each contiguous run, of the end with more of them, takes {_cycles(dma.run_cycles)} more, in which nothing is moved."
+        )
+    if dma.request_cycles:
+        yield f"Behind issue and in front of the latencies come {_cycles(dma.request_cycles)} until a request is on its way."
+    if dma.outstanding > 1:
+        yield (
+            f"{dma.outstanding} operations of a channel may be in flight. The next one is issued when the one before has been "
+            "and every signal that it waits for is there; then request and latency of both go by at once. Bytes are moved and "
+            "operations are over in order; one that reads what another in flight writes asks when that is over."
+        )
+
+
+def _cycles(number: int) -> str:
+    return "1 cycle" if number == 1 else f"{number} cycles"
 
 
 def _front_end(chip: Chip) -> Iterator[str]:

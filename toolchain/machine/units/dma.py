@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from math import ceil
+from functools import lru_cache, reduce
+from math import ceil, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -31,8 +31,8 @@ class End(NamedTuple):
 
 
 def move_demand(unit: Unit, chip: Chip, read: End | None, write: End | None) -> Demand:
-    """ceil(bytes / channel rate) cycles, where runs take whole beats bytes of these, of the end that has more; each contiguous
-    run, or piece of one, is charged as the whole bursts it touches."""
+    """ceil(bytes / channel rate) cycles, where runs take whole beats bytes of these, and `run_cycles` for each contiguous run, or
+    piece of one, both of the end that has more; each is charged as the whole bursts it touches."""
     found = [end for end in (read, write) if end is not None]
     total_bytes = found[0].inner_bytes
     for n in found[0].counts:
@@ -40,7 +40,7 @@ def move_demand(unit: Unit, chip: Chip, read: End | None, write: End | None) -> 
     ends = [end.space for end in found]
     touched = range(len(chip.spaces)) if any(is_column(space) for space in ends) else sorted({int(space) for space in ends})
     moved: list[Traffic] = []
-    latency: Whole = 0
+    latency: Whole = unit.dma.request_cycles
     for space in touched:
         memory = chip.spaces[space].memory
         reads = 0 if read is None else where(read.space == space, 1, 0)
@@ -55,7 +55,33 @@ def move_demand(unit: Unit, chip: Chip, read: End | None, write: End | None) -> 
             size_bytes = most(size_bytes, _in_blocks(end, ceil(unit.dma.bytes_per_cycle)))
     useful = at_rate(total_bytes, unit.dma.bytes_per_cycle)
     cycles = at_rate(size_bytes, unit.dma.bytes_per_cycle)
-    return Demand(cycles, latency, 0, tuple(moved), Lost(edge_cycles=cycles - useful))
+    addressing: Whole = 0
+    if unit.dma.run_cycles:
+        addressing = unit.dma.run_cycles * reduce(most, (_runs(end) for end in found))
+    lost = Lost(edge_cycles=cycles - useful, request_cycles=addressing)
+    return Demand(cycles + addressing, latency, 0, tuple(moved), lost)
+
+
+def _runs(end: End) -> Whole:
+    """Contiguous runs, or the pieces that they are moved in."""
+    if not _in_pieces(end):
+        return _contiguous(end.inner_bytes, end.counts, end.strides)
+    pieces, rest = (_contiguous(part.inner_bytes, part.counts, part.strides) for part in _pieces(end))
+    return pieces + rest
+
+
+def _contiguous(inner: Whole, counts: tuple[Whole, ...], strides: tuple[Whole, ...]) -> Whole:
+    """Runs of a strided block; dimensions that continue the run are part of it."""
+    if not any(is_column(value) for value in (inner, *counts, *strides)):
+        return _contiguous_of_one(inner, counts, strides)
+    different, back = distinct_rows(inner, *counts, *strides)
+    n = len(counts)
+    return np.array([_contiguous_of_one(r[0], r[1 : 1 + n], r[1 + n :]) for r in different], np.int64)[back]
+
+
+def _contiguous_of_one(inner: int, counts: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    run, outer = _merged(inner, counts, strides)
+    return prod(n for n, _ in outer) if run else 0
 
 
 def _charged(end: End, used: Whole, memory: Memory) -> Whole:
@@ -67,13 +93,25 @@ def _charged(end: End, used: Whole, memory: Memory) -> Whole:
 
 def _in_blocks(end: End, burst: int) -> Whole:
     """Bytes of the blocks of so many that its runs, or the pieces of them, touch."""
-    piece = end.piece_bytes
-    if not is_column(piece) and not piece:
+    if not _in_pieces(end):
         return burst_bytes(end.address, end.inner_bytes, end.counts, end.strides, burst)
+    pieces, rest = (burst_bytes(part.address, part.inner_bytes, part.counts, part.strides, burst) for part in _pieces(end))
+    return pieces + rest
+
+
+def _in_pieces(end: End) -> bool:
+    return is_column(end.piece_bytes) or bool(end.piece_bytes)
+
+
+def _pieces(end: End) -> tuple[End, End]:
+    """The whole pieces of all runs, and what is left of these behind them."""
+    piece = end.piece_bytes
     whole, rest = end.inner_bytes // piece, end.inner_bytes % piece
     counts, strides = (*end.counts[:-1], whole, end.counts[-1]), (*end.strides[:-1], piece, end.strides[-1])
-    pieces = burst_bytes(end.address, piece, counts, strides, burst)
-    return pieces + burst_bytes(end.address + whole * piece, rest, end.counts, end.strides, burst)
+    return (
+        End(end.space, end.address, piece, counts, strides),
+        End(end.space, end.address + whole * piece, rest, end.counts, end.strides),
+    )
 
 
 def burst_bytes(address: Whole, inner: Whole, counts: tuple[Whole, ...], strides: tuple[Whole, ...], burst: int) -> Whole:
@@ -91,6 +129,16 @@ def burst_bytes(address: Whole, inner: Whole, counts: tuple[Whole, ...], strides
 
 
 def _burst_bytes(address: int, inner: int, counts: tuple[int, ...], strides: tuple[int, ...], burst: int) -> int:
+    run, outer = _merged(inner, counts, strides)
+    if run == 0:
+        return 0
+    if burst == 1:
+        return run * prod(n for n, _ in outer)
+    return burst * _bursts(address % burst, run, tuple((n, stride % burst) for n, stride in outer), burst)
+
+
+def _merged(inner: int, counts: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, list[tuple[int, int]]]:
+    """Bytes of a contiguous run, and the counts and strides around it, the innermost first."""
     run = inner
     outer: list[tuple[int, int]] = []
     for n, stride in zip(reversed(counts), reversed(strides)):
@@ -99,14 +147,8 @@ def _burst_bytes(address: int, inner: int, counts: tuple[int, ...], strides: tup
         if stride == run and not outer:
             run *= n
         else:
-            outer.append((n, stride % burst))
-    if run == 0:
-        return 0
-    if burst == 1:
-        for n, _ in outer:
-            run *= n
-        return run
-    return burst * _bursts(address % burst, run, tuple(outer), burst)
+            outer.append((n, stride))
+    return run, outer
 
 
 @lru_cache(maxsize=65536)
