@@ -161,9 +161,9 @@ def test_ranges_of_each_run_are_calibrated_on_request(tmp_path: Path) -> None:
     built, quantized, samples = built_form("dynamic", tmp_path, "edge16", static_ranges=True)
     assert built.figures["host"]["macs"] == 0 and built.figures["host"]["nodes"] == 0
     assert db(by_onnxruntime(quantized, samples), outputs(built, samples)) >= 30
-    hosted, _, _ = built_form("dynamic", tmp_path, "edge16")
-    assert hosted.figures["host"]["mac_share"] == 1
-    assert any(w.endswith("--static-ranges calibrates them") for w in hosted.warnings)
+    of_runs, _, _ = built_form("dynamic", tmp_path, "edge16")  # or products alone, in units of each run's scale
+    assert of_runs.figures["host"]["macs"] == 0 < of_runs.figures["host"]["nodes"]
+    assert db(by_onnxruntime(quantized, samples), outputs(of_runs, samples)) >= 30
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])

@@ -140,7 +140,7 @@ def _dynamic(node: OnnxNode, walk: Walk) -> bool:
     """y, scale, zero point of a range that each run has anew. To calibrate it, it stays as a pair, and what reads its codes reads
     the real numbers instead: codes of scale 1."""
     if not walk.static:
-        return False
+        return _scaled_in_each_run(node, walk)
     y, scale, point = node.outputs
     real = walk.fresh(f"{y}/real")
     walk.emit(node)
@@ -149,6 +149,28 @@ def _dynamic(node: OnnxNode, walk: Walk) -> bool:
     walk.same[point] = walk.constant(f"{point}/none", np.zeros((), np.uint8))
     walk.meant[y] = Meant(real, 1.0, 0, "uint8")
     return True
+
+
+def _scaled_in_each_run(node: OnnxNode, walk: Walk) -> bool:
+    """What products alone read: codes less their zero point are numbers of a tensor of its own, in units of a scale that each run
+    computes. Behind the products the file multiplies by that scale, as by any other tensor."""
+    y, _, point = node.outputs
+    readers = [n for n in walk.graph.nodes if not {y, point}.isdisjoint(n.inputs)]
+    if not {y, point}.isdisjoint(walk.graph.outputs) or not all(_multiplies(n, y, point) for n in readers):
+        return False
+    walk.emit(node)
+    units, one = walk.fresh(f"{y}/units"), walk.constant(f"{y}/one", np.ones((), np.float32))
+    walk.emit(Node(f"{node.name}/units", OnnxOp("DequantizeLinear", {"axis": 1}), (y, one, point), (units,), node.sources))
+    walk.same[point] = walk.constant(f"{point}/none", np.zeros((), np.uint8))
+    walk.meant[y] = Meant(units, 1.0, 0, "uint8")
+    return True
+
+
+def _multiplies(node: OnnxNode, codes: str, point: str) -> bool:
+    """Whether all that the node does with them is a product of these codes less this zero point."""
+    operands = [(operand(node, i), operand(node, i + 2)) for i in range(2)]
+    mine = all((a == codes) == (p == point) for a, p in operands)
+    return node.op.op_type in PRODUCTS and mine and codes not in node.inputs[2:] and point not in node.inputs[:2]
 
 
 def _product(node: OnnxNode, walk: Walk) -> bool:

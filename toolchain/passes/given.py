@@ -65,7 +65,7 @@ class _Taking:
         node = replace(node, inputs=tuple(self._same.get(n, n) for n in node.inputs))
         found = _given(node, self._graph)
         dynamic = self._producers.get(node.inputs[0]) if node.op.op_type == "DequantizeLinear" else None
-        if dynamic is not None and dynamic.op.op_type == "DynamicQuantizeLinear":
+        if dynamic is not None and dynamic.op.op_type == "DynamicQuantizeLinear" and node.inputs[1] == dynamic.outputs[1]:
             self._same[node.outputs[0]] = self._same.get(dynamic.inputs[0], dynamic.inputs[0])  # calibration finds its range
             return
         if found is None:

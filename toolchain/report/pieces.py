@@ -25,7 +25,7 @@ QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear")
 @dataclass(frozen=True)
 class Cut:
     """Where the normal form rounds `x` to `codes`, and what stands for them behind it. scale, zero_point: numbers, or tensors
-    of the file where each run has its own."""
+    of the file where each run has its own. units: the scale of `real`, 1 where that is in units of `scale`."""
 
     node: Node
     x: str
@@ -33,17 +33,21 @@ class Cut:
     real: str
     scale: float | str
     zero_point: int | str
+    units: float | str
 
     @property
     def reads(self) -> tuple[str, ...]:
         """The file's tensors that say what the codes stand for."""
-        return (self.codes, *(n for n in (self.scale, self.zero_point) if isinstance(n, str)))
+        return (self.codes, *(n for n in (self.scale, self.zero_point, self.units) if isinstance(n, str)))
 
     def fed(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
         """values: of the file."""
-        scale, point = (values[v] if isinstance(v, str) else v for v in (self.scale, self.zero_point))
-        whole = values[self.codes].astype(np.int64) - np.asarray(point).astype(np.int64)
-        return whole.astype(np.float32) * np.float32(scale)
+        return self._whole(values) * np.float32(values[self.units] if isinstance(self.units, str) else self.units)
+
+    def _whole(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The codes less their zero point."""
+        point = values[self.zero_point] if isinstance(self.zero_point, str) else self.zero_point
+        return (values[self.codes].astype(np.int64) - np.asarray(point).astype(np.int64)).astype(np.float32)
 
     def error(self, x: np.ndarray, values: Mapping[str, np.ndarray]) -> float:
         """How far `x` is at most from what rounds to the file's codes, as a share of its largest magnitude."""
@@ -51,7 +55,7 @@ class Cut:
         if x.shape != codes.shape:
             return np.inf
         scale = float(np.asarray(values[self.scale] if isinstance(self.scale, str) else self.scale).reshape(()))
-        middle = self.fed(values).astype(np.float64)
+        middle = (self._whole(values) * np.float32(scale)).astype(np.float64)
         ends = np.iinfo(codes.dtype)
         low = np.where(codes == ends.min, -np.inf, middle - scale / 2)
         high = np.where(codes == ends.max, np.inf, middle + scale / 2)
@@ -76,7 +80,9 @@ def cuts(model: NormalModel) -> list[Cut]:
             continue
         numbers = [n if c is None else c.reshape(-1)[0].item() for c, n in zip(constants, names)]
         scale, point = (*numbers, 0)[:2]
-        found.append(Cut(node, node.inputs[0], q, back.outputs[0], scale, point))
+        one = model.graph.constants.get(back.inputs[1])
+        units = back.inputs[1] if one is None else one.reshape(-1)[0].item()
+        found.append(Cut(node, node.inputs[0], q, back.outputs[0], scale, point, units))
     return found
 
 
