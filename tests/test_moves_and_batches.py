@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.random_cases import DrawnMachine, machines
+from tests.random_cases import DrawnMachine, first_table, machines
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
 from toolchain.errors import CompileError
@@ -23,7 +23,7 @@ from toolchain.hw import read_source
 from toolchain.isa import Isa, Machine, decode, load_machine, starter_table
 from toolchain.isa.machine import read_table
 from toolchain.isa.needs import broken_needs
-from toolchain.machine import Copy, MachineOp, MatrixProduct
+from toolchain.machine import Copy, Fill, MachineOp, MatrixProduct
 from toolchain.runtime import Session
 
 PERMS = [(0, 2, 3, 1), (0, 2, 1, 3), (0, 3, 2, 1), (1, 3, 0, 2), (3, 2, 1, 0), (2, 0, 1, 3)]
@@ -231,3 +231,23 @@ def test_random_moves_and_products(tmp_path: Path) -> None:
 
     check()
     assert seen["turned"] and seen["several products"], seen
+
+
+@pytest.mark.parametrize("dma", [{}, {"transpose_block": 16}], ids=str)
+def test_moves_of_more_than_an_operation_says_are_several(dma: dict[str, int], tmp_path: Path) -> None:
+    """Between tensors in the dram runs and counts would pass what a first table holds, the bytes of the sram."""
+    machine = edge16(4, **dma)
+    machine = replace(machine, isa=first_table(machine.chip, "descriptors"))
+    nodes = [
+        helper.make_node("Concat", ["x", "x"], ["twice"], axis=0),
+        helper.make_node("Transpose", ["twice"], ["turned"], perm=[0, 2, 3, 1]),
+        helper.make_node("Pad", ["turned", "pads"], ["y"]),
+    ]
+    pads = np.array([0, 0, 0, 0, 2, 0, 0, 0])
+    made = build(saved(tmp_path / "m.onnx", nodes, {"x": (1, 3, 70, 70)}, (4, 70, 70, 3), pads=pads), BuildOptions(machine))
+    found = [op for op in operations(made) if isinstance(op, Copy | Fill)]
+    runs = [op.inner_bytes if isinstance(op, Copy) else op.inner_elements for op in found]
+    assert max(runs) == 4096 and max(n for op in found for n in op.counts()) <= 4096
+    x = np.random.default_rng(3).standard_normal((1, 3, 70, 70)).astype(np.float32)
+    (got,), (expected,) = (Session(made.data, backend=b).run(None, {"x": x}) for b in ("simulator", "reference"))
+    np.testing.assert_array_equal(got, expected)

@@ -29,52 +29,54 @@ class Stride:
 
 @dataclass(frozen=True)
 class Mover:
-    """What copies are made for: a DMA channel, by its number; how many counts it has, whether it transposes, and the number of
-    the type of the codes that it fills with and turns."""
+    """What copies are made for: a DMA channel, by its number; how many counts it has, whether it transposes, the number of the
+    type of the codes that it fills with and turns, and what a count and the bytes of a run reach (0: as far as is asked, for
+    what lies on the chip)."""
 
     channel: int
     dimensions: int
     transposes: bool = False
     element_type: int = 0
+    most: int = 0
 
 
 def copies(source: Location, target: Location, strides: Sequence[Stride], item_bytes: int, mover: Mover) -> Iterator[Copy]:
     """strides: outermost first, over elements of item_bytes -> copies of at most the mover's counts each."""
-    run = _unroll(strides, item_bytes, mover)
-    outer, first, second, third = run.loops
-    for source_offset, target_offset in run.offsets:
-        yield Copy(
-            channel=mover.channel,
-            source_space=source.space,
-            source_address=source.address + source_offset,
-            destination_space=target.space,
-            destination_address=target.address + target_offset,
-            inner_bytes=run.inner_bytes,
-            source_stride_outer=outer.source,
-            source_stride0=first.source,
-            source_stride1=second.source,
-            source_stride2=third.source,
-            transpose=int(run.turned),
-            element_type=mover.element_type if run.turned else 0,
-            **run.target_fields,
-        )
+    for run in _unroll(strides, item_bytes, mover):
+        outer, first, second, third = run.loops
+        for source_offset, target_offset in run.offsets:
+            yield Copy(
+                channel=mover.channel,
+                source_space=source.space,
+                source_address=source.address + source_offset,
+                destination_space=target.space,
+                destination_address=target.address + target_offset,
+                inner_bytes=run.inner_bytes,
+                source_stride_outer=outer.source,
+                source_stride0=first.source,
+                source_stride1=second.source,
+                source_stride2=third.source,
+                transpose=int(run.turned),
+                element_type=mover.element_type if run.turned else 0,
+                **run.target_fields,
+            )
 
 
 def fills(
     target: Location, sizes: Sequence[int], strides: Sequence[int], value: int, item_bytes: int, mover: Mover
 ) -> Iterator[Fill]:
     """The box of these sizes and byte strides set to one code."""
-    run = _unroll([Stride(n, s, s) for n, s in zip(sizes, strides)], item_bytes, mover)
-    for _, target_offset in run.offsets:
-        yield Fill(
-            channel=mover.channel,
-            destination_space=target.space,
-            destination_address=target.address + target_offset,
-            inner_elements=run.inner_bytes // item_bytes,
-            value=value,
-            element_type=mover.element_type,
-            **run.target_fields,
-        )
+    for run in _unroll([Stride(n, s, s) for n, s in zip(sizes, strides)], item_bytes, mover):
+        for _, target_offset in run.offsets:
+            yield Fill(
+                channel=mover.channel,
+                destination_space=target.space,
+                destination_address=target.address + target_offset,
+                inner_elements=run.inner_bytes // item_bytes,
+                value=value,
+                element_type=mover.element_type,
+                **run.target_fields,
+            )
 
 
 @dataclass(frozen=True)
@@ -103,22 +105,39 @@ class _Unrolled:
         }
 
 
-def _unroll(strides: Sequence[Stride], item_bytes: int, mover: Mover) -> _Unrolled:
-    """The innermost loops up to the engine's dimensions, the others written out."""
+def _unroll(strides: Sequence[Stride], item_bytes: int, mover: Mover) -> Iterator[_Unrolled]:
+    """The innermost loops up to the engine's dimensions, the others written out; several where loops are too long for one."""
     merged, inner_bytes = merge(strides, item_bytes)
+    most = mover.most // item_bytes
+    loops = [*merged, Stride(inner_bytes // item_bytes, item_bytes, item_bytes)]
     matrix = _matrix(merged, inner_bytes, item_bytes) if mover.transposes else None
-    if matrix is not None:
+    turned = matrix is not None and not (most and max(s.count for s in matrix) > most)
+    if matrix is not None and turned:
         columns, rows = matrix
-        inner_bytes = columns.count * item_bytes
-        merged = [s for s in merged if s is not columns and s is not rows] + [Stride(rows.count, rows.source, columns.target)]
-    cut = max(0, len(merged) - mover.dimensions)
-    outer, kept = merged[:cut], merged[cut:]
-    offsets = [
-        (sum(i * s.source for i, s in zip(index, outer)), sum(i * s.target for i, s in zip(index, outer)))
-        for index in product(*(range(s.count) for s in outer))
-    ]
-    loops = (*[Stride(1, 0, 0)] * (MOST_DIMENSIONS - len(kept)), *kept)
-    return _Unrolled(inner_bytes, loops, offsets, matrix is not None)
+        rest = [s for s in merged if s is not columns and s is not rows]
+        loops = [*rest, Stride(rows.count, rows.source, columns.target), Stride(columns.count, item_bytes, item_bytes)]
+    for (source, target), (*around, run) in _within(loops, most):
+        cut = max(0, len(around) - mover.dimensions)
+        outer, kept = around[:cut], around[cut:]
+        offsets = [
+            (source + sum(i * s.source for i, s in zip(index, outer)), target + sum(i * s.target for i, s in zip(index, outer)))
+            for index in product(*(range(s.count) for s in outer))
+        ]
+        held = (*[Stride(1, 0, 0)] * (MOST_DIMENSIONS - len(kept)), *kept)
+        yield _Unrolled(run.count * item_bytes, held, offsets, turned)
+
+
+def _within(loops: Sequence[Stride], most: int) -> Iterator[tuple[tuple[int, int], Sequence[Stride]]]:
+    """Parts whose loops have at most so many steps (0: any number), each with where it begins at the source and at the target."""
+    long = next((i for i, s in enumerate(loops) if most and s.count > most), None)
+    if long is None:
+        yield (0, 0), loops
+        return
+    s = loops[long]
+    for first in range(0, s.count, most):
+        part = Stride(min(most, s.count - first), s.source, s.target)
+        for (source, target), kept in _within([*loops[:long], part, *loops[long + 1 :]], most):
+            yield (source + first * s.source, target + first * s.target), kept
 
 
 def _matrix(loops: Sequence[Stride], run_bytes: int, item_bytes: int) -> tuple[Stride, Stride] | None:

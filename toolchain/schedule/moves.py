@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from toolchain.hw.chip import Chip
-from toolchain.machine import MachineOp
+from toolchain.machine import Copy, MachineOp
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import FillBox, Loop, Move
 from toolchain.schedule.copies import Location, Mover, copies, fills
@@ -20,7 +20,8 @@ Locate = Callable[[str, Sequence[int]], Location]  # where an element of a tenso
 def moves(layer: Layer, views: Mapping[str, View], locate: Locate, chip: Chip) -> list[MachineOp]:
     """By the channel that stores. What lies where it should already is not moved."""
     store, out, item_bytes = chip.channels[-1], layer.node.outputs[0], layer.output.item_bytes
-    mover = Mover(store.number, chip.dma_dimensions, element_type=layer.output_number)
+    most = Copy.need("inner_bytes", chip).high
+    mover = Mover(store.number, chip.dma_dimensions, element_type=layer.output_number, most=most)
     movers = (mover, *((replace(mover, transposes=True),) if store.dma.transpose_block else ()))
     boxes, moved = layer.mover.moves(layer)
     kept = [m for m in moved if not _in_place(m, layer, views, locate)]
