@@ -26,9 +26,8 @@ from toolchain.machine import Convolution, Copy, MachineOp, accesses
 
 ATOM = 8  # ATOMIC_C, ATOMIC_K and the channels of a surface
 FETCHES_FEATURES, FETCHES_WEIGHTS, STORES = range(3)  # DMA channels
-# Bytes after which the other of the two that fetch has its turn: in the RTL 64, many of them outstanding; those of a channel here
-# are one after another, and long enough for the latency of one to pass beside the bytes of the other
-TURN_BYTES = 2048
+# After which the other of the two that fetch has its turn: 64 in the RTL; longer ones make fewer operations, and the same cycles
+TURN_BYTES = 512
 RESULT_BYTES = 8192  # of results that leave while others are made
 MULTIPLIER, SHIFT = 20_000, 26
 
