@@ -43,7 +43,9 @@ def cycles_of(container: Container) -> dict[str, int]:
     for region in (s for s in container.segments if isinstance(s, Region)):
         flow = Program(container.machine, region, container.graph).flow
         for name, timed in chips.items():
-            found[name] += simulate(timed, flow, flow.words, np.zeros(0, np.uint8), (), values=False, check=False).cycles
+            nothing, width = np.zeros(0, np.uint8), container.machine.isa.word_bytes
+            run = simulate(timed, flow, flow.words, nothing, (), word_bytes=width, values=False, check=False)
+            found[name] += run.cycles
     return found
 
 

@@ -10,7 +10,7 @@ from math import ceil
 
 from simulator.arbitration import Arbiter, FirstCome, InOrder, Request, RoundRobin
 from toolchain.hw.chip import Chip
-from toolchain.machine.recurrence import COMPUTED, READ, STALLED, Asked, Record, flights
+from toolchain.machine.recurrence import COMPUTED, READ, STALLED, Asked, Record, flights, read_rate, write_rate
 
 _READY, _OVER, _PORT = range(3)  # events: an operation asks the ports, an operation is over, a port has served
 
@@ -181,7 +181,4 @@ def _arbiter(chip: Chip, port: int, order: Sequence[int]) -> Arbiter:
         return InOrder(order)
     if memory.arbitration == "fcfs":
         return FirstCome()
-    rate = memory.write_bytes_per_cycle if port % 2 else memory.read_bytes_per_cycle
-    if memory.shared_ports:
-        rate = max(memory.read_bytes_per_cycle, memory.write_bytes_per_cycle)
-    return RoundRobin(ceil(memory.burst_bytes / rate))
+    return RoundRobin(ceil(memory.burst_bytes / (write_rate if port % 2 else read_rate)(memory)))

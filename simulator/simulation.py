@@ -102,6 +102,7 @@ def simulate(
     dram: np.ndarray,
     written: Sequence[tuple[int, int]],
     *,
+    word_bytes: int = 0,
     values: bool = True,
     timing: bool = True,
     check: bool = True,
@@ -113,12 +114,12 @@ def simulate(
 ) -> Simulation:
     """Runs the program `ops` on the machine, repeats and calls included; `dram` is not changed.
 
-    words: instruction words of each operation (None: one each). dram: uint8, the whole address space that the program
-    may use. written: the ranges [first, last) of it that hold data and may be overwritten; parts: its constants and inputs,
-    which hold data too and may not, and its outputs. held: by name what other memories hold at the start, uint8 of the whole
-    memory (None: nothing; a program that reads them must have written there). until: values are computed as if the program
-    ended behind this operation; rules and times are the whole program's. observe: called behind each operation, in the order
-    in which values are computed. progress: called as (stage, done, total).
+    words: instruction words of each operation (None: one each); word_bytes: of one, 0: reading them loads no memory. dram: uint8,
+    the whole address space that the program may use. written: the ranges [first, last) of it that hold data and may be
+    overwritten; parts: its constants and inputs, which hold data too and may not, and its outputs. held: by name what other
+    memories hold at the start, uint8 of the whole memory (None: nothing; a program that reads them must have written there).
+    until: values are computed as if the program ended behind this operation; rules and times are the whole program's. observe:
+    called behind each operation, in the order in which values are computed. progress: called as (stage, done, total).
     Raises ProgramError where the program breaks a rule of the machine, deadlocks, or holds parameters that describe no
     arithmetic (docs/simulator.md lists the rules). With check=False only deadlocks and such parameters are found.
     """
@@ -133,7 +134,7 @@ def simulate(
     touched = _accesses(chip, flow, order)
     unread = check_program(chip, flow, order, touched, dram.size, written, parts, held or (), progress) if check else ()
     wanted = demands(flow, chip)
-    times = timeline(chip, flow, order, wanted, flow.words) if timing else None
+    times = timeline(chip, flow, order, wanted, flow.words, word_bytes) if timing else None
     legal = order.legal if until is None else _prefix(flow, order, until)
     state = State(chip, dram.copy(), held) if values else None
     after = {"dram": dram} if state is None else _values(chip, flow, order, legal, state, check, observe, progress)

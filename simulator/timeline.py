@@ -15,6 +15,7 @@ import numpy as np
 from simulator.awaited import awaited_copies
 from simulator.contention import Contention, arbitrates
 from simulator.order import RunOrder, issue_cycles
+from simulator.program_reads import with_program, word_cycles
 from simulator.service_order import service_order
 from toolchain.hw.chip import Chip
 from toolchain.machine import MachineOp, Signal, Wait
@@ -51,15 +52,23 @@ def bound_names(chip: Chip) -> tuple[str, ...]:
     return (*BOUNDS, *(space.name for space in chip.spaces))
 
 
-def timeline(chip: Chip, ops: Sequence[MachineOp], order: RunOrder, wanted: Demands, words: Sequence[int] | None) -> Timeline:
-    """Times of every operation. words: instruction words of each operation, which the front end reads (None: one each)."""
+def timeline(
+    chip: Chip, ops: Sequence[MachineOp], order: RunOrder, wanted: Demands, words: Sequence[int] | None, word_bytes: int = 0
+) -> Timeline:
+    """Times of every operation. words: instruction words of each operation, which the front end reads (None: one each).
+    word_bytes: of one, 0: they load no memory."""
     count = len(order.legal)  # an End is the last of all operations
     taken = [(order.taken[i],) if i in order.taken else () for i in range(count)]
     behind = awaited_copies(chip, ops, order)
     after = [(*signals, behind[i]) if i in behind else signals for i, signals in enumerate(taken)]
-    costs = [chip.isa.word_cycles * n for n in words] if words is not None else [chip.isa.word_cycles] * len(ops)
+    words = [1] * len(ops) if words is None else words
+    costs = [word_cycles(chip, word_bytes) * n for n in words]
     record = Record()
-    columns = wanted.latency_cycles.tolist(), wanted.compute_cycles.tolist(), services(chip, wanted)
+    columns = (
+        wanted.latency_cycles.tolist(),
+        wanted.compute_cycles.tolist(),
+        services(chip, with_program(chip, wanted, words, word_bytes)),
+    )
     stalls = [op.STALLS for op in ops[:count]]
     asked = [Asked(*row) for row in zip(order.engine[:count], costs, after, *columns, stalls)]
     run = Contention(chip, record) if arbitrates(chip) else recurrence(chip, record)

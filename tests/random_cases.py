@@ -128,6 +128,7 @@ def machines(draw: Any, grouped: bool = False) -> DrawnMachine:
     draw_groups(draw, data, grouped)
     data["layout"] = draw_layout(draw, data)
     data["control"] = draw(st.sampled_from(_CONTROLS))
+    data["isa"]["program_memory"] = draw(st.sampled_from(["own", "dram", "sram"]))
     chip = Chip.model_validate_json(json.dumps(data))
     assert not broken_rules(chip), broken_rules(chip)
     if len(chip.code_types) * len(chip.weight_types) > 1 and draw(st.booleans()):

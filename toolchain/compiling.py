@@ -140,7 +140,8 @@ def _region(graph: Graph, segment: Segment, selection: Selection, machine: Machi
         found = decode(region.program, machine.isa)
         flow = dispatched(machine.chip, found.ops, found.words, region.bases)
         dram = np.zeros(region.dram_bytes, np.uint8)
-        return simulate(machine.chip, flow, flow.words, dram, (), values=False, check=False).cycles
+        width = machine.isa.word_bytes
+        return simulate(machine.chip, flow, flow.words, dram, (), word_bytes=width, values=False, check=False).cycles
 
     if level < len(LEVELS) - 1:
         return made(LEVELS[level])

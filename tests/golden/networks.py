@@ -80,7 +80,8 @@ def simulated(compiled: Compiled) -> tuple[int, bytes]:
         for port in region.inputs:
             raw = drawn_codes(port).tobytes()
             dram[port.address : port.address + len(raw)] = np.frombuffer(raw, np.uint8)
-        run = simulate(program.machine.chip, program.flow, program.flow.words, dram, (), parts=dram_parts(region))
+        chip, width = program.machine.chip, program.machine.isa.word_bytes
+        run = simulate(chip, program.flow, program.flow.words, dram, (), word_bytes=width, parts=dram_parts(region))
         cycles += run.cycles
         attributed_once(program.machine.chip, region, run, most)
         for port in region.outputs:

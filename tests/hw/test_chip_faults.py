@@ -114,7 +114,7 @@ CASES = {
         "'truncate', 'floor', 'fp32_rne', 'pow2', 'scale16', 'reduced16'; got 'nearest'",
     ),
     "no instruction table": (
-        "isa: {file: isa/descriptors1024.yaml, word_cycles: 8.0}\n",
+        "isa: {file: isa/descriptors1024.yaml, word_cycles: 8.0, program_memory: own}\n",
         "",
         "mine.yaml:{line}: isa: is missing (python -m toolchain.isa mine.yaml descriptors > isa/mine.yaml writes a first table), "
         "for example {{file: isa/mine.yaml, word_cycles: 8.0}}",

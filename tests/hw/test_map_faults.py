@@ -42,6 +42,11 @@ CASES = {
         "engines.dma.rows: no such key; known: bytes_per_cycle, channels, dimensions, issue_cycles, kind, memories, outstanding, "
         "queue_depth, request_cycles, run_cycles, runs, transpose_block",
     ),
+    "a program in no memory": (
+        [("program_memory: own", "program_memory: srom")],
+        "isa: {file: isa/descriptors1024.yaml, word_cycles: 8.0, program_memory: srom}",
+        "isa.program_memory: no memory 'srom'; did you mean \"sram\"?; own is one that nothing else reads",
+    ),
     "a name with capitals": (
         [("  dma:\n", "  Dma:\n")],
         "  Dma:",

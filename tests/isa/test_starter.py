@@ -87,7 +87,7 @@ def test_the_command_refuses_what_the_machine_would(arguments: str, message: str
 @pytest.mark.parametrize("kind", ["descriptors", "registers"])
 def test_a_machine_without_a_section_isa_gets_a_table(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     text = (Path(__file__).parents[2] / "hw_configs" / "edge16.yaml").read_text()
-    whole, section = text, "isa: {file: isa/descriptors1024.yaml, word_cycles: 8.0}\n"
+    whole, section = text, "isa: {file: isa/descriptors1024.yaml, word_cycles: 8.0, program_memory: own}\n"
     assert section in whole
     (tmp_path / "mine.yaml").write_text(whole.replace(section, ""))
     assert main([str(tmp_path / "mine.yaml"), kind]) == 0

@@ -40,6 +40,7 @@ def random_machine(rng: np.random.Generator) -> Keys:
         keys |= {f"memories__{name}__read_bytes_per_cycle": one(*rates), f"memories__{name}__write_bytes_per_cycle": one(*rates)}
         keys |= {f"memories__{name}__latency_cycles": one(0, 12, 60), f"memories__{name}__write_latency_cycles": one(0, 24)}
         keys |= {f"memories__{name}__shared_ports": one(True, False), f"memories__{name}__burst_bytes": one(1, 16, 64)}
+    keys["isa__program_memory"] = one("own", "dram", "sram")
     keys["engines__mac__timing"] = {
         "input_edge_bytes": one(1, 2, 4),
         "weight_edge_bytes": one(1, 2, 8),
@@ -107,7 +108,7 @@ def random_program(rng: np.random.Generator) -> list[MachineOp]:
 
 
 def run(chip: Chip, ops: list[MachineOp]) -> Simulation:
-    return simulate(chip, ops, None, IMAGE, [(0, IMAGE.size)], values=False, check=False)
+    return simulate(chip, ops, None, IMAGE, [(0, IMAGE.size)], word_bytes=12, values=False, check=False)
 
 
 def test_more_never_slows() -> None:

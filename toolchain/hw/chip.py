@@ -89,6 +89,8 @@ def _table_name(name: str) -> str:
 class Isa(Section):
     file: Annotated[str, AfterValidator(_table_name)]  # beside the machine's YAML, e.g. isa/registers.yaml
     word_cycles: PositiveFloat = 1.0  # the front end reads one instruction word in this time
+    # whose read port gives the words; own: a memory of the front end's, which nothing else reads
+    program_memory: Name | Literal["own"] = "dram"
 
 
 class Sync(Section):
@@ -178,6 +180,11 @@ class Chip(Section):
     def spaces(self) -> tuple[Space, ...]:
         """The memories that programs address, in order of their codes: dram 0, sram 1, the others by name."""
         return spaces_of(self.memories, self.engines)
+
+    @property
+    def program_space(self) -> int | None:
+        """The code of the memory that the front end reads; None where nothing else reads it."""
+        return None if self.isa.program_memory == "own" else self.space_code(self.isa.program_memory)
 
     def space_code(self, name: str) -> int:
         """The code of the memory of this name."""

@@ -104,6 +104,12 @@ def _maps(chip: Chip) -> Iterator[Broken]:
                 yield path, f"{memory_name} is private to {memory.private_to}"
             elif memory_name == "dram" and not isinstance(engine, Dma):
                 yield path, "dram is reached by DMA only; name an on-chip memory"
+    program = chip.isa.program_memory
+    if program != "own" and program not in chip.memories:
+        known = [*chip.memories, "own"]
+        yield ("isa", "program_memory"), f"no memory {program!r}{suggest(program, known)}; own is one that nothing else reads"
+    elif program != "own" and chip.memories[program].private_to is not None:
+        yield ("isa", "program_memory"), f"{program} is private to {chip.memories[program].private_to}"
     names = [n for name, e in chip.engines.items() for n in unit_names(name, e)]
     for name in sorted({n for n in names if names.count(n) > 1}):
         yield ("engines",), f"two units would be named {name}; rename an engine"

@@ -86,6 +86,10 @@ def _no_words(data: dict[str, Any]) -> None:
     data["isa"]["word_cycles"] = _UNNOTICED
 
 
+def _own_program(data: dict[str, Any]) -> None:
+    data["isa"]["program_memory"] = "own"
+
+
 TERMS: Mapping[str, Term] = {
     "reduction": Term(
         "padding of channels and taps to the array's depth (and rows), or to blocks", _of_arrays("reduction", "depthwise_taps")
@@ -104,6 +108,7 @@ TERMS: Mapping[str, Term] = {
     "beats": Term("beats of a DMA channel that runs fill in part", _no_beats),
     "requests": Term("requests of DMA channels, and addresses of their runs", _no_requests),
     "outstanding": Term("copies that wait for others of their channel before they ask a memory", _all_outstanding),
+    "program": Term("instructions on the port of the memory that they are read from", _own_program),
     "words": Term("the front end's reading of instructions", _no_words),
 }
 
@@ -137,6 +142,8 @@ def defaulted_terms(chip: Chip) -> Iterator[tuple[str, str]]:
                 yield f"memories.{name}.{key}", str(getattr(memory, key))
     if "word_cycles" not in chip.isa.model_fields_set:
         yield "isa.word_cycles", f"{chip.isa.word_cycles:g}"
+    if "program_memory" not in chip.isa.model_fields_set:
+        yield "isa.program_memory", chip.isa.program_memory
 
 
 _DERIVED = {

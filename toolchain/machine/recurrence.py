@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from toolchain.hw.chip import Chip
-from toolchain.hw.engines import Dma
+from toolchain.hw.engines import Dma, Memory
 from toolchain.hw.units import Unit
 from toolchain.machine.columns import Column
 from toolchain.machine.demands import Demands
@@ -222,6 +222,16 @@ def flights_of(unit: Unit) -> int:
     return unit.spec.outstanding if isinstance(unit.spec, Dma) else 1
 
 
+def read_rate(memory: Memory) -> float:
+    """Bytes a cycle of the port that reads."""
+    return max(memory.read_bytes_per_cycle, memory.write_bytes_per_cycle if memory.shared_ports else 0.0)
+
+
+def write_rate(memory: Memory) -> float:
+    """Bytes a cycle of the port that writes."""
+    return max(memory.write_bytes_per_cycle, memory.read_bytes_per_cycle if memory.shared_ports else 0.0)
+
+
 def services(chip: Chip, wanted: Demands) -> Iterator[tuple[Service, ...]]:
     """Of each operation, memory by memory. The ports of memory m are 2 m, which reads, and 2 m + 1; shared ones are 2 m."""
     columns = [cycles for space in range(len(chip.spaces)) for cycles in _served(chip, wanted, space)]
@@ -237,23 +247,19 @@ def services_of(chip: Chip, traffic: Iterable[Traffic]) -> tuple[Service, ...]:
     found: list[Service] = []
     for t in traffic:
         memory = chip.spaces[t.space].memory
-        read, written = t.read_burst_bytes, t.write_burst_bytes
+        cycles = ceil(t.read_burst_bytes / read_rate(memory)), ceil(t.write_burst_bytes / write_rate(memory))
         if memory.shared_ports:
-            rate = max(memory.read_bytes_per_cycle, memory.write_bytes_per_cycle)
-            cycles = ceil(read / rate) + ceil(written / rate), 0
-        else:
-            cycles = ceil(read / memory.read_bytes_per_cycle), ceil(written / memory.write_bytes_per_cycle)
+            cycles = sum(cycles), 0
         found += [(2 * t.space + i, n) for i, n in enumerate(cycles) if n]
     return tuple(found)
 
 
 def _served(chip: Chip, wanted: Demands, space: int) -> tuple[Column, Column]:
     """Cycles of the two ports of a memory."""
-    memory, read, written = chip.spaces[space].memory, wanted.read_burst_bytes[space], wanted.write_burst_bytes[space]
-    if memory.shared_ports:
-        rate = max(memory.read_bytes_per_cycle, memory.write_bytes_per_cycle)
-        return _cycles(read, rate) + _cycles(written, rate), np.zeros_like(read)
-    return _cycles(read, memory.read_bytes_per_cycle), _cycles(written, memory.write_bytes_per_cycle)
+    memory = chip.spaces[space].memory
+    read = _cycles(wanted.read_burst_bytes[space], read_rate(memory))
+    written = _cycles(wanted.write_burst_bytes[space], write_rate(memory))
+    return (read + written, np.zeros_like(read)) if memory.shared_ports else (read, written)
 
 
 def _cycles(size_bytes: Column, rate: float) -> Column:

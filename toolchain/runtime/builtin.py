@@ -40,6 +40,7 @@ class _Simulated:
             self._program.flow.words,
             dram,
             (),
+            word_bytes=self._program.machine.isa.word_bytes,
             timing=self._timing,
             check=self._check,
             parts=dram_parts(self._program.region),

@@ -60,7 +60,8 @@ def run_case(machine: Machine, operation: str, name: str, draw: Draw) -> Instruc
     dram, *others = bench.memory
     names = [space.name for space in machine.chip.spaces]
     counts = decode(words, machine.isa).words
-    run = simulate(machine.chip, ops, counts, dram, [(0, dram.size)], held=dict(zip(names[1:], others)))
+    held, word_bytes = dict(zip(names[1:], others)), machine.isa.word_bytes
+    run = simulate(machine.chip, ops, counts, dram, [(0, dram.size)], word_bytes=word_bytes, held=held)
     for index in range(len(run.flow)):
         for access in accesses_at(run.flow, index, machine.chip):
             if access.exact and not byte_view(bench.said[access.space], access).all():

@@ -12,6 +12,7 @@ from toolchain.hw.units import Unit
 from toolchain.isa.machine import Machine
 from toolchain.isa.manual.figures import Figure
 from toolchain.machine.meaning import formula
+from toolchain.machine.recurrence import read_rate
 
 _ARBITRATION = {
     "round_robin": "of several operations that a port could serve the units' turns come one after another, in each a burst",
@@ -25,7 +26,7 @@ def timing(machine: Machine) -> Iterator[str | Figure]:
     yield "## Timing"
     yield (
         "Results do not hang on time; what follows is what the toolchain counts, and what vectors and reports call cycles. "
-        f"Cycle 0 is the first in which the front end reads a word. It takes {chip.isa.word_cycles:g} cycles for each word, "
+        f"Cycle 0 is the first in which the front end reads a word. It takes {_reading(machine)} cycles for each word, "
         "and stops at a full queue; a queue holds operations that wait beside the one that runs. An operation begins when its "
         "engine is free and it has been dispatched. A wait and a signal take no time; a wait is over when its signal is."
     )
@@ -181,7 +182,21 @@ def _cycles(number: int) -> str:
     return "1 cycle" if number == 1 else f"{number} cycles"
 
 
+def _reading(machine: Machine) -> str:
+    """Cycles of a word."""
+    chip, space = machine.chip, machine.chip.program_space
+    if space is None:
+        return f"{chip.isa.word_cycles:g}"
+    return f"{max(chip.isa.word_cycles, machine.isa.word_bytes / read_rate(chip.spaces[space].memory)):g}"
+
+
 def _front_end(chip: Chip) -> Iterator[str]:
+    if chip.program_space is not None:
+        name = chip.spaces[chip.program_space].name
+        yield (
+            f"Words are read from {name}: those of an operation, and of the ones before it that this memory's port does not "
+            "serve, take the port with its bytes."
+        )
     if chip.control.repeat:
         held = chip.control.repeat.buffer_words
         yield "The words of a repeat are read again for each iteration" + (
