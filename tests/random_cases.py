@@ -113,6 +113,7 @@ def machines(draw: Any, grouped: bool = False) -> DrawnMachine:
         memory["alignment_bytes"] = max(activation.size_bytes, draw(st.sampled_from([1, 1, 4, 16, 64])))
         memory["read_bytes_per_cycle"] = draw(st.sampled_from([1.0, 3.75, 16.0]))
         memory["shared_ports"] = draw(st.booleans())
+        memory["frequency"] = draw(st.sampled_from([None, None, *(data["clock"]["frequency"] * n // 4 for n in (1, 3, 8))]))
         memory["arbitration"] = draw(st.sampled_from(["fixed", "fixed", "round_robin", "fcfs"]))
         memory["banks"] = draw(st.sampled_from([1, 2, 8]))
     data["memories"]["sram"]["size"] = draw(st.sampled_from([8, 16, 64])) * 1024

@@ -217,6 +217,7 @@ def draw_accumulators(draw: Any, data: dict[str, Any]) -> None:
         "alignment_bytes": word,
         "shared_ports": draw(st.booleans()),
         "arbitration": draw(st.sampled_from(["fixed", "round_robin", "fcfs"])),
+        "frequency": draw(st.sampled_from([None, 250_000_000])),
     }
 
 

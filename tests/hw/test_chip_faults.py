@@ -78,6 +78,11 @@ CASES = {
         f"size: {'9' * 400} GiB",
         f"mine.yaml:{{line}}: memories.sram.size: '{'9' * 400} GiB' must be at least 1 and at most 2^48 in base units",
     ),
+    "a memory's clock without its unit": (
+        "banks: 8",
+        "frequency: 800\n    banks: 8",
+        "mine.yaml:{line}: memories.sram.frequency: 800 has no unit; write it as '500 MHz', or as '800 Hz' where Hz is meant",
+    ),
     "an unknown arbitration": (
         "banks: 8",
         "arbitration: fair\n    banks: 8",

@@ -21,7 +21,7 @@ from toolchain.hw.layout import Layout
 from toolchain.hw.numerics import NumericsKeys, described
 from toolchain.hw.quantities import Hertz
 from toolchain.hw.section import NonNegative, Positive, PositiveFloat, Section
-from toolchain.hw.units import EMIT, EMITTED, KINDS, SRAM, SUMS, Space, Unit, out_of_reach, spaces_of, units_of
+from toolchain.hw.units import DRAM, EMIT, EMITTED, KINDS, SRAM, SUMS, Space, Unit, out_of_reach, spaces_of, units_of
 
 # Descriptions and examples are quoted in faults, and shown by editors.
 Pair = Annotated[tuple[Positive, Positive], Field(description="[height, width]", examples=[[3, 3]])]
@@ -178,8 +178,10 @@ class Chip(Section):
 
     @cached_property
     def spaces(self) -> tuple[Space, ...]:
-        """The memories that programs address, in order of their codes: dram 0, sram 1, the others by name."""
-        return spaces_of(self.memories, self.engines)
+        """The memories that programs address, in order of their codes: dram 0, sram 1, the others by name. Their rates and
+        latencies are in cycles of the chip's clock."""
+        memories = {name: memory.in_cycles_of(self.clock.frequency) for name, memory in self.memories.items()}
+        return spaces_of(memories, self.engines)
 
     @property
     def program_space(self) -> int | None:
@@ -237,11 +239,11 @@ class Chip(Section):
 
     @property
     def dram(self) -> Memory:
-        return self.memories["dram"]
+        return self.spaces[DRAM].memory
 
     @property
     def sram(self) -> Memory:
-        return self.memories["sram"]
+        return self.spaces[SRAM].memory
 
     @property
     def array(self) -> MacArray:

@@ -14,7 +14,7 @@ from toolchain.hw.units import DRAM, SRAM
 # What keys other than limits mean where they are not given.
 _ABSENT = {"energy": "not given", "private_to": "shared", "memories": "all", "repeat": "none", "call": "none", "indirect": "none"}
 _ABSENT |= {"sums": "none", "memory": "the array's own", "groups": "none", "weight_tile": "none", "type_lanes": "lanes"}
-_ABSENT |= {"feature_maps": "none"}
+_ABSENT |= {"feature_maps": "none", "frequency": "the chip's"}
 
 
 def chip_lines(chip: Chip) -> list[str]:
@@ -67,7 +67,7 @@ def _flat(data: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
 def _value(path: KeyPath, value: Any) -> str:
     if path[-1:] == ("size",):
         return write_bytes(value)
-    if path[-1:] == ("frequency",):
+    if path[-1:] == ("frequency",) and value is not None:
         return write_hertz(value)
     return _inline(value)
 

@@ -6,6 +6,7 @@ Both are maps of any names. Engines are told apart by `kind`; each says which me
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from typing import Annotated, Literal, cast
 
 from pydantic import Field
@@ -13,7 +14,7 @@ from pydantic import Field
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.groups import GROUP_STEP, LARGEST_GROUP, LEAST_GROUP, GroupForm
 from toolchain.hw.numerics import ActivationName, AnyActivationName, WeightName
-from toolchain.hw.quantities import Bytes
+from toolchain.hw.quantities import Bytes, Hertz
 from toolchain.hw.section import NonNegative, Positive, PositiveFloat, Section
 from toolchain.hw.timing import ArrayTiming, Timing, given
 
@@ -24,6 +25,7 @@ class Memory(Section):
     """One address space. `dram` holds weights, inputs and outputs; `sram` is what the engines compute on."""
 
     size: Bytes
+    frequency: Hertz | None = None  # of a clock of its own, of whose cycles its rates and latencies speak; not given: the chip's
     read_bytes_per_cycle: PositiveFloat
     write_bytes_per_cycle: PositiveFloat
     latency_cycles: NonNegative = 0
@@ -36,6 +38,21 @@ class Memory(Section):
     # each; fcfs: who was ready first
     arbitration: Literal["fixed", "round_robin", "fcfs"] = "fixed"
     private_to: Name | None = None  # an engine: each of its units has one of these for itself
+
+    def in_cycles_of(self, frequency: float) -> Memory:
+        """The same with rates and latencies of another clock: latencies in whole cycles, rounded up."""
+        if self.frequency is None or self.frequency == frequency:
+            return self
+        ratio = self.frequency / frequency
+        return self.model_copy(
+            update={
+                "frequency": None,
+                "read_bytes_per_cycle": self.read_bytes_per_cycle * ratio,
+                "write_bytes_per_cycle": self.write_bytes_per_cycle * ratio,
+                "latency_cycles": ceil(self.latency_cycles / ratio),
+                "write_latency_cycles": ceil(self.write_latency_cycles / ratio),
+            }
+        )
 
 
 class MacRate(Section):
