@@ -28,7 +28,9 @@ def test_check_of_a_sound_machine():
 def test_check_lists_the_terms_of_time_that_a_file_says_nothing_of(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = "timing: {fold_cycles: 3, window_bytes: 0, output: {lanes: 8}}"
-    write_changed(tmp_path, "edge16.yaml", [("timing: ideal", said), ("    burst_bytes: 64\n", "")])
+    requests = "    request_cycles: 0\n    run_cycles: 0\n    outstanding: 1\n"
+    left_out = [(requests, ""), (", program_memory: own", "")]
+    write_changed(tmp_path, "edge16.yaml", [("timing: ideal", said), ("    burst_bytes: 64\n", ""), *left_out])
     _, out, _ = run("check", "mine.yaml")
     assert out.splitlines()[1:] == [
         "engines.mac.timing.reduction is left at its default, per_tap",
@@ -41,10 +43,14 @@ def test_check_lists_the_terms_of_time_that_a_file_says_nothing_of(tmp_path, mon
         "engines.mac.timing.output.overlaps is left at its default, false",
         "engines.mac.issue_cycles is left at its default, 1",
         "engines.vector.issue_cycles is left at its default, 1",
+        "engines.dma.request_cycles is left at its default, 2",
+        "engines.dma.run_cycles is left at its default, 1",
+        "engines.dma.outstanding is left at its default, 1",
         "engines.dma.issue_cycles is left at its default, 1",
         "memories.dram.burst_bytes is left at its default, 1",
         "memories.sram.write_latency_cycles is left at its default, 0",
         "memories.sram.burst_bytes is left at its default, 1",
+        "isa.program_memory is left at its default, dram",
     ]
 
 
