@@ -14,6 +14,7 @@ from toolchain.machine.codes import by_type
 from toolchain.machine.columns import Whole, ceil_div, most, where
 
 Array = NDArray[Any]
+_WORDS = frozenset((8, 16, 32, 64))  # bits that numpy reads at once
 
 
 def memory_type(dtype: DTypeLike) -> np.dtype:
@@ -82,10 +83,16 @@ def packed_parameters(bias: Array, multiplier: Array, shift: Array, chip: Chip) 
 def read_parameters(block: bytes, chip: Chip) -> tuple[Array, Array, Array]:
     """The inverse: bias, multiplier, shift int64[c] of the entries of a block."""
     entries = np.frombuffer(block, np.uint8).reshape(-1, chip.layout.parameters.size_bytes)
+    fields = _fields(chip)
+    if all(width in _WORDS for width, _ in fields):
+        names = [f"<{'iu'[not signed]}{width // 8}" for width, signed in fields]
+        words = entries.view(np.dtype([(str(i), name) for i, name in enumerate(names)]))[:, 0]
+        bias, multiplier, shift = (words[str(i)].astype(np.int64) for i in range(len(names)))
+        return bias, multiplier, shift
     bits = np.unpackbits(entries, axis=1, bitorder="little")
     found: list[Array] = []
     at = 0
-    for width, signed in _fields(chip):
+    for width, signed in fields:
         found.append(_of_bits(bits[:, at : at + width], signed))
         at += width
     bias, multiplier, shift = found

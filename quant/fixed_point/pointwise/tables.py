@@ -67,7 +67,8 @@ def lookup8(x: Array, table: Array) -> Array:
         return np.take(table, x)
     if x.dtype != np.int8:
         raise FixedPointError(f"lookup8: input is {x.dtype}, must be int8 or uint8; 16-bit inputs go through lookup16")
-    return np.take(np.roll(table, TABLE8_ENTRIES // 2), x.view(np.uint8))
+    half = TABLE8_ENTRIES // 2  # np.roll takes as long as many look-ups
+    return np.take(np.concatenate((table[half:], table[:half])), x.view(np.uint8))
 
 
 def build_table16(
