@@ -21,6 +21,7 @@ from toolchain.hw import shipped_names
 from toolchain.report.text import table
 
 CLASSIFIER = Path(__file__).parent / "classifier"
+OF_COLUMNS = ("columns", "weight_edge_bytes", "shared_outputs", "lanes")  # each a column's, so many
 SHIPPED = Path(hw_configs.__path__[0])
 
 
@@ -30,7 +31,9 @@ def variants(folder: Path) -> Iterator[tuple[str, str]]:
         yield name, name
     plain = (SHIPPED / "edge16.yaml").read_text()
     for rows, columns, sram_kib in ((8, 8, 512), (32, 32, 512), (16, 16, 64), (16, 16, 24)):
-        text = plain.replace("rows: 16", f"rows: {rows}").replace("columns: 16", f"columns: {columns}")
+        text = plain.replace(" rows: 16", f" rows: {rows}")
+        for key in OF_COLUMNS:
+            text = text.replace(f" {key}: 16", f" {key}: {columns}")
         file = folder / f"edge{rows}x{columns}_{sram_kib}k.yaml"
         file.write_text(text.replace("size: 512 KiB", f"size: {sram_kib} KiB"))
         yield f"edge16, {rows}x{columns}, {sram_kib} KiB SRAM", str(file)

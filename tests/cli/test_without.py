@@ -12,6 +12,7 @@ import pytest
 from commands import run
 from two_layers import save_two_layers
 
+from tests.hw.machine_files import section_text
 from toolchain.api import BuildOptions, build
 from toolchain.hw.terms import TERMS
 from toolchain.runtime import Session, random_feeds
@@ -26,8 +27,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("without")
     shutil.copytree(str(files("hw_configs") / "isa"), folder / "isa")
     text = (files("hw_configs") / "edge16.yaml").read_text()
-    changes = [("timing: ideal", TIMING), ("rows: 16", "rows: 4\n    depth: 4"), ("post: [table, add]", "post: []")]
-    dma = "    bytes_per_cycle: 16.0\n    runs: packed\n    request_cycles: 0\n    run_cycles: 0\n    outstanding: 1\n"
+    changes = [
+        (section_text("edge16.yaml", "timing"), TIMING),
+        ("rows: 16", "rows: 4\n    depth: 4"),
+        ("post: [table, add]", "post: []"),
+    ]
+    dma = text[text.index("    bytes_per_cycle: 16.0\n") : text.index("    dimensions: 3\n")]
     changes += [(dma, "    bytes_per_cycle: 3.0\n")]
     changes += [("read_bytes_per_cycle: 64", "read_bytes_per_cycle: 1")]
     changes += [(", program_memory: own", "")]

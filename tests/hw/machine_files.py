@@ -17,6 +17,15 @@ def shipped_text(name: str) -> str:
     return files("hw_configs").joinpath(name).read_text()
 
 
+def section_text(name: str, key: str) -> str:
+    """A section of hw_configs/NAME that is there once, from its key to the end of its last line."""
+    lines = shipped_text(name).splitlines()
+    first = next(i for i, line in enumerate(lines) if line.strip() == f"{key}:")
+    indent = len(lines[first]) - len(lines[first].lstrip())
+    last = next(i for i in range(first + 1, len(lines)) if not lines[i].startswith(" " * (indent + 1)))
+    return "\n".join(lines[first:last]).lstrip()
+
+
 def write_changed(directory: Path, name: str, changes: list[tuple[str, str]], target: str = "mine.yaml") -> None:
     """hw_configs/NAME with each (old, new) replaced; old must be there exactly once."""
     text = shipped_text(name)

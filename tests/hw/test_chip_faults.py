@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from machine_files import line_of, write_changed
+from machine_files import line_of, section_text, write_changed
 
 from toolchain.errors import ConfigError
 from toolchain.hw import load_chip
@@ -22,6 +22,8 @@ def faults_of(path: str = "mine.yaml") -> list[str]:
 def _in_tmp_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
+
+TIMING = section_text("edge16.yaml", "timing")
 
 # what is replaced, by what, the fault; the fault's line is that of ANCHORS or of the replacement's first line
 CASES = {
@@ -219,34 +221,34 @@ CASES = {
         "another array",
     ),
     "no such timing": (
-        "timing: ideal",
+        TIMING,
         "timing: idle",
         "mine.yaml:{line}: engines.mac.timing: must be a section of keys, got 'idle'",
     ),
     "an unknown term": (
-        "timing: ideal",
+        TIMING,
         "timing: {fold_cycle: 3}",
         'mine.yaml:{line}: engines.mac.timing.fold_cycle: no such key; did you mean "fold_cycles"?',
     ),
     "a reduction that there is not": (
-        "timing: ideal",
+        TIMING,
         "timing: {reduction: packed}",
         "mine.yaml:{line}: engines.mac.timing.reduction: must be per_tap, dense or a list of [channels, taps], for example "
         "[[32, 1], [8, 4]]; got 'packed'",
     ),
     "a reduction in blocks of none": (
-        "timing: ideal",
+        TIMING,
         "timing: {reduction: []}",
         "mine.yaml:{line}: engines.mac.timing.reduction: must be per_tap, dense or a list of [channels, taps], for example "
         "[[32, 1], [8, 4]]; got []",
     ),
     "a block of no taps": (
-        "timing: ideal",
+        TIMING,
         "timing: {reduction: [[16, 0]]}",
         "mine.yaml:{line}: engines.mac.timing.reduction[0][1]: must be at least 1, got 0",
     ),
     "a diagonal that takes no taps": (
-        "timing: ideal",
+        TIMING,
         "timing: {depthwise_taps: 0}",
         "mine.yaml:{line}: engines.mac.timing.depthwise_taps: must be at least 1, got 0",
     ),
@@ -256,12 +258,12 @@ CASES = {
         "mine.yaml:{line}: engines.vector.functions.mul.passes: must be at least 1, got 0",
     ),
     "an edge that takes nothing": (
-        "timing: ideal",
+        TIMING,
         "timing: {input_edge_bytes: 0}",
         "mine.yaml:{line}: engines.mac.timing.input_edge_bytes: must be at least 1, got 0",
     ),
     "a way out of no lanes": (
-        "timing: ideal",
+        TIMING,
         "timing: {output: {lanes: some}}",
         "mine.yaml:{line}: engines.mac.timing.output.lanes: must be a whole number, got 'some'",
     ),

@@ -54,8 +54,8 @@ CASES = {
     ),
     "no sram": ([("  sram:\n", "  sbuf:\n")], "memories:", "memories.sram: is missing"),
     "the old form of functions": (
-        [("    functions:\n", "    lanes: 16\n    functions:\n")],
-        "    lanes: 16",
+        [("    functions:\n", "    lanes: 99\n    functions:\n")],
+        "    lanes: 99",
         "engines.vector.lanes: no such key; known: count, functions, issue_cycles, kind, memories, queue_depth",
     ),
     "a function that is none": (

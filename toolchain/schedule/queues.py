@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from toolchain.hw.chip import Chip
@@ -53,11 +53,20 @@ class Queues:
         count = operations + 2 * len(sources)  # each wait has its signal
         if sources:
             latency += self._issue[queue]  # the wait was issued before, the operation is now
+        self._signal(sources)
         behind = (*sources.values(), own) if self._flights[queue] > 1 and own >= 0 else tuple(sources.values())
-        self._waiting.append(Asked(queue, count * self._word_cycles, behind, latency, compute, services, False, count))
+        self._waiting.append(Asked(queue, count * self._word_cycles, behind, latency, compute, services, False, 1 + len(sources)))
         queues.append(queue)
         self._busy[queue] += alone
         return len(queues) - 1
+
+    def _signal(self, sources: Mapping[int, int]) -> None:
+        """Behind each of these operations, by queue, as far as none of them has been run, its queue issues a signal."""
+        run = len(self._queues) - len(self._waiting)
+        for queue, number in sources.items():
+            if number >= run:
+                asked = self._waiting[number - run]
+                self._waiting[number - run] = asked._replace(latency_cycles=asked.latency_cycles + self._issue[queue])
 
     def mark(self) -> Now:
         self._run()
