@@ -30,7 +30,7 @@ CASES = {
     ),
     "stride": (
         {"limits.convolution": {"max_stride": (1, 1)}}, (4, 3, 3, 3), "y = Conv<strides=[2,1]>(x, w)",
-        "limits.convolution.max_stride=[1, 1]: stride 2x1, so one output row an instruction",
+        "limits.convolution.max_stride=[1, 1]: stride 2x1, so one row of the kernel, or of outputs, an instruction",
     ),
     "dilation": (
         {"limits.convolution": {"max_dilation": (1, 1)}}, (4, 3, 3, 3), "y = Conv<dilations=[2,2]>(x, w)",
@@ -172,7 +172,9 @@ def test_layers_of_the_compiler_stand_before_what_they_serve(tmp_path: Path) -> 
     assert sum(row["made_by"] == "model" for row in graph_rows) == 5
 
 
-STRIDED = "limits.convolution.max_stride=[1, 1]: stride 2x2, so one output row and one column an instruction"
+STRIDED = (
+    "limits.convolution.max_stride=[1, 1]: stride 2x2, so one row and one column of the kernel, or of outputs, an instruction"
+)
 
 
 def test_strides_output_by_output_are_a_warning(tmp_path: Path) -> None:
@@ -186,11 +188,11 @@ def test_strides_output_by_output_are_a_warning(tmp_path: Path) -> None:
 
 
 def test_strides_of_too_many_tiles_are_refused_by_their_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusal, "MOST_TILES", 40)
+    monkeypatch.setattr(refusal, "MOST_TILES", 5)
     with pytest.raises(CompileError) as fault:
         made(tmp_path, {"limits.convolution": {"max_stride": (1, 1)}}, (4, 3, 3, 3), "y = Conv<strides=[2,2]>(x, w)")
     assert str(fault.value) == (
-        "edge16: the network falls into 49 tiles, most of them (49) of Conv_0 (Convolution); a program has at most 40\n"
-        "  help: limits.convolution.max_stride=[1, 1]: stride 2x2, so one output row and one column an instruction; raise it, or "
-        "let strides be 1 and drop outputs by a Slice"
+        "edge16: the network falls into 9 tiles, most of them (9) of Conv_0 (Convolution); a program has at most 5\n"
+        "  help: limits.convolution.max_stride=[1, 1]: stride 2x2, so one row and one column of the kernel, or of outputs, an "
+        "instruction; raise it, or let strides be 1 and drop outputs by a Slice"
     )

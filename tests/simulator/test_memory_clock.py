@@ -12,6 +12,8 @@ from pipelines import pipeline
 
 from simulator import simulate
 from toolchain.hw.describe import chip_differences, chip_lines
+from toolchain.isa import load_machine
+from toolchain.isa.needs import broken_needs
 from toolchain.machine import End
 
 IMAGE = np.zeros(0x8000, np.uint8)
@@ -50,3 +52,12 @@ def test_the_file_keeps_what_it_says() -> None:
     assert "    frequency: null  # the chip's" in chip_lines(none)
     assert chip_differences(own, none) == [("memories.dram.frequency", "250 MHz", "none")]
     assert (own.dram.read_bytes_per_cycle, own.memories["dram"].read_bytes_per_cycle) == (4.0, 8.0)
+
+
+def test_a_machine_with_its_own_clock_has_an_instruction_table() -> None:
+    machine = load_machine("edge16")
+    memories = {
+        name: memory.model_copy(update={"frequency": machine.chip.clock.frequency / 2})
+        for name, memory in machine.chip.memories.items()
+    }
+    assert broken_needs(machine.chip.model_copy(update={"memories": memories}), machine.isa) == []

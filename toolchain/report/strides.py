@@ -1,4 +1,4 @@
-"""The warning of strides that a machine takes output by output: many times the cycles that its array needs."""
+"""The warning of strides beyond the limit of a machine, for which its array works in parts: many times its cycles."""
 
 from __future__ import annotations
 

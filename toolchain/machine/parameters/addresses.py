@@ -7,8 +7,7 @@ from math import gcd
 from typing import Any
 
 from toolchain.hw.chip import Chip
-from toolchain.hw.engines import Memory
-from toolchain.hw.units import SUMS
+from toolchain.hw.units import SUMS, Space
 from toolchain.machine.parameters.description import Need, Parameter, choice, parameter
 
 OUTER = -1  # the dimension around dimension 0, which few machines have
@@ -35,7 +34,7 @@ def parameter_address(role: str) -> Any:
 
 def _aligned(operation: Any, role: str, chip: Chip, *steps: int) -> Need:
     high, reason = _operand_size(operation, role, chip)
-    memories = [m.alignment_bytes for m in _operand_memories(operation, role, chip)]
+    memories = [space.memory.alignment_bytes for space in _operand_spaces(operation, role, chip)]
     return Need(0, high, reason.removesuffix(".size"), gcd(*memories, *steps))
 
 
@@ -65,16 +64,16 @@ def batch_stride(role: str) -> Any:
     return choice("bytes", values)
 
 
-def _operand_memories(operation: Any, role: str, chip: Chip) -> list[Memory]:
+def _operand_spaces(operation: Any, role: str, chip: Chip) -> list[Space]:
     """Different ones, over the units that run the operation; the sram where none does."""
     codes = dict.fromkeys(unit.roles[role] for unit in chip.of_kind(operation.ENGINE))
-    return [chip.spaces[code].memory for code in codes] or [chip.sram]
+    return [chip.spaces[code] for code in codes] or [chip.spaces[chip.space_code("sram")]]
 
 
 def _operand_size(operation: Any, role: str, chip: Chip) -> tuple[int, str]:
     """The last byte's address, and the key that says so."""
-    largest = max(_operand_memories(operation, role, chip), key=lambda m: m.size)
-    return largest.size - 1, f"memories.{next(n for n, m in chip.memories.items() if m is largest)}.size"
+    largest = max(_operand_spaces(operation, role, chip), key=lambda space: space.memory.size)
+    return largest.memory.size - 1, f"memories.{largest.key}.size"
 
 
 def sums_address(choice: bool = True) -> Any:

@@ -40,9 +40,10 @@ def grouped_tilings(op: ConvolutionParameters, layer: Layer) -> Iterable[Tiling]
         for rows in halvings(height):
             if rows * columns > entries and rows > 1:
                 continue
-            yield Tiling(rows, columns, groups * own, inner, False)
-            if groups < op.groups and (rows < height or columns < width):
-                yield Tiling(rows, columns, groups * own, inner, True)
+            for wide in dict.fromkeys((columns, 1)) if op.beyond(layer)[1] else (columns,):
+                yield Tiling(rows, wide, groups * own, inner, False)
+                if groups < op.groups and (rows < height or wide < width):
+                    yield Tiling(rows, wide, groups * own, inner, True)
         for part in halvings(columns)[1:]:
             yield Tiling(1, part, groups * own, inner, False)
 

@@ -115,9 +115,10 @@ def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
             for rows in halvings(height):
                 if rows * columns * tile_channels > entries and rows > 1:
                     continue
-                yield Tiling(rows, columns, tile_channels, inner, False)
-                if tile_channels < channels and (rows < height or columns < width):
-                    yield Tiling(rows, columns, tile_channels, inner, True)
+                for wide in dict.fromkeys((columns, 1)) if op.beyond(layer)[1] else (columns,):
+                    yield Tiling(rows, wide, tile_channels, inner, False)
+                    if tile_channels < channels and (rows < height or wide < width):
+                        yield Tiling(rows, wide, tile_channels, inner, True)
         for part in halvings(most_columns(least))[1:]:
             yield Tiling(1, part, least, inner, False)
     kernel_rows = layer.constants[layer.node.inputs[1]].shape[1]

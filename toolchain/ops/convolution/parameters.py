@@ -80,22 +80,28 @@ class ConvolutionParameters(TiledOp):
         """Where `limits` has those of the machine operation that runs it."""
         return "depthwise" if self.depthwise(layer) else "convolution"
 
+    def beyond(self, layer: Layer) -> tuple[bool, bool]:
+        """Whether the strides of rows and of columns are beyond the machine's limit."""
+        rows, columns = self.limits(layer).max_stride or self.strides
+        return self.strides[0] > rows, self.strides[1] > columns
+
     def stride_cut(self, layer: Layer) -> str | None:
-        """What a stride beyond the machine's limit costs: outputs apart from each other take an instruction each."""
-        section = self.section(layer)
-        limit = getattr(layer.chip.limits, section).max_stride
-        apart = [axis for axis, s, most in zip(("row", "column"), self.strides, limit or self.strides) if s > most]
-        if limit is None or not apart:
+        """What a stride beyond the machine's limit costs: one element of the kernel, whose inputs addresses reach, or one output
+        an instruction. Nothing where the kernel has no more."""
+        kernel = layer.constants[layer.node.inputs[1]].shape[1:3]
+        cut = [axis for axis, far, size in zip(("row", "column"), self.beyond(layer), kernel) if far and size > 1]
+        if not cut:
             return None
-        stride, each = "x".join(map(str, self.strides)), " and one ".join(apart)
-        return f"limits.{section}.max_stride={list(limit)}: stride {stride}, so one output {each} an instruction"
+        section, stride = self.section(layer), "x".join(map(str, self.strides))
+        limit = list(getattr(layer.chip.limits, section).max_stride)
+        return (
+            f"limits.{section}.max_stride={limit}: stride {stride}, so one {' and one '.join(cut)} of the kernel, or of outputs, "
+            "an instruction"
+        )
 
     def most_columns(self, layer: Layer) -> int:
         """Output columns of one instruction."""
-        limits = self.limits(layer)
-        if limits.max_stride and self.strides[1] > limits.max_stride[1]:
-            return 1
-        return limits.max_width or layer.output.shape[2]
+        return self.limits(layer).max_width or layer.output.shape[2]
 
     def macs(self, layer: Layer) -> int:
         """Products that the convolution takes, those with padding included."""

@@ -43,6 +43,33 @@ class Part(NamedTuple):
     inner: tuple[int, int]
 
 
+class Seen(NamedTuple):
+    """What an instruction sees of one axis of its input: elements to skip in what is held, padding in front, how many elements,
+    which lie `apart`, and the stride of its window over them."""
+
+    skip: int
+    pad: int
+    size: int
+    apart: int
+    stride: int
+
+
+def seen(window: Window, outputs: Pair, first: int, held: int) -> Seen:
+    """Of `held` elements from `first`, for outputs (start, count)."""
+    skip, pad = window.offset(outputs[0], first)
+    return Seen(skip, pad, max(0, held - skip), 1, window.stride if outputs[1] > 1 else 1)
+
+
+def stepped(window: Window, outputs: Pair, first: int, held: int) -> Seen:
+    """As `seen`, of a window of one element whose stride is beyond the limit: elements a stride apart, one for each output."""
+    (start, count), stride = outputs, window.stride
+    begin = start * stride - window.pad - first
+    pad = max(0, -(begin // stride))
+    skip = begin + pad * stride
+    size = min(count - pad, -(-(held - skip) // stride))
+    return Seen(skip, pad, size, stride if size > 1 else 1, 1) if size > 0 else Seen(0, 0, 0, 1, 1)
+
+
 class Lowering:
     """What dense and depthwise instructions share: windows, tiles, parts and the common fields.
 
@@ -62,6 +89,8 @@ class Lowering:
         self.vertical = Window(height, self.kh, op.strides[0], op.dilations[0], op.pads[0])
         self.horizontal = Window(width, self.kw, op.strides[1], op.dilations[1], op.pads[1])
         self.limits = op.limits(layer)
+        # whole rows or columns of outputs at a stride beyond the limit: of one kernel element at a time
+        self.stepped = tuple(far and n > 1 for far, n in zip(op.beyond(layer), (tiling.rows, tiling.columns)))
         self.weight_number = layer.chip.weight_types.index(op.weight_type)
         self.high, self.wide = self._kernel_part()
         self.table_blocks = () if op.table is None else (op.table.block(layer.node.name, "parameters"),)
@@ -71,15 +100,15 @@ class Lowering:
     def _kernel_part(self) -> tuple[int, int]:
         """Kernel rows and columns of one instruction."""
         kernel, dilation = self.limits.max_kernel or (self.kh, self.kw), self.limits.max_dilation
-        high = 1 if dilation and self.op.dilations[0] > dilation[0] else min(kernel[0], self.tiling.taps or kernel[0])
-        wide = 1 if dilation and self.op.dilations[1] > dilation[1] else kernel[1]
+        far = [bool(dilation) and d > most for d, most in zip(self.op.dilations, dilation or self.op.dilations)]
+        high = 1 if far[0] or self.stepped[0] else min(kernel[0], self.tiling.taps or kernel[0])
+        wide = 1 if far[1] or self.stepped[1] else kernel[1]
         return min(high, self.kh), min(wide, self.kw)
 
     def nest(self) -> Nest:
         batch, height, width, _ = self.layer.output.shape
-        tile_rows = 1 if self.limits.max_stride and self.op.strides[0] > self.limits.max_stride[0] else self.tiling.rows
         ky, kx = tuple(spans(self.kh, self.high)), tuple(spans(self.kw, self.wide))
-        rows = window_axis(self.vertical, tuple(spans(height, tile_rows)), ky)
+        rows = window_axis(self.vertical, tuple(spans(height, self.tiling.rows)), ky)
         columns = window_axis(self.horizontal, tuple(spans(width, self.tiling.columns)), kx)
         inner = reduction_axis(self.reduction, self.tiling.inner)
         places, channels = (alike(batch), rows, columns), cut_axis(self.outputs, self.tiling.channels)
@@ -130,22 +159,22 @@ class Lowering:
     def window_fields(self, tile: Tile, part: Part, box: Box, site: Site) -> dict[str, int]:
         """Addresses, sizes and padding of the input as this part of the kernel sees it."""
         op = self.op
-        vertical, horizontal = self.vertical.part(part.ky), self.horizontal.part(part.kx)
-        skip_rows, pad_top = vertical.offset(tile.rows[0], box.start[1])
-        skip_columns, pad_left = horizontal.offset(tile.columns[0], box.start[2])
+        see_rows, see_columns = (stepped if far else seen for far in self.stepped)
+        rows = see_rows(self.vertical.part(part.ky), tile.rows, box.start[1], box.size[1])
+        columns = see_columns(self.horizontal.part(part.kx), tile.columns, box.start[2], box.size[2])
         return {
-            "input_address": site.address + skip_rows * site.strides[1] + skip_columns * site.strides[2],
-            "input_row_stride": site.strides[1],
-            "input_column_stride": site.strides[2],
+            "input_address": site.address + rows.skip * site.strides[1] + columns.skip * site.strides[2],
+            "input_row_stride": rows.apart * site.strides[1],
+            "input_column_stride": columns.apart * site.strides[2],
             "input_surface_stride": site.strides.surface_bytes,
-            "input_height": max(0, box.size[1] - skip_rows),
-            "input_width": max(0, box.size[2] - skip_columns),
-            "pad_top": pad_top,
-            "pad_left": pad_left,
+            "input_height": rows.size,
+            "input_width": columns.size,
+            "pad_top": rows.pad,
+            "pad_left": columns.pad,
             "kernel_height": part.ky[1],
             "kernel_width": part.kx[1],
-            "stride_height": op.strides[0] if tile.rows[1] > 1 else 1,
-            "stride_width": op.strides[1] if tile.columns[1] > 1 else 1,
+            "stride_height": rows.stride,
+            "stride_width": columns.stride,
             "dilation_height": op.dilations[0] if part.ky[1] > 1 else 1,
             "dilation_width": op.dilations[1] if part.kx[1] > 1 else 1,
             "output_height": tile.rows[1],

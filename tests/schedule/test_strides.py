@@ -1,0 +1,100 @@
+"""Strides beyond a machine's limit are addresses where the window is one element: the same bits; 1x1 kernels cost nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+from toolchain.api import Build, BuildOptions, build
+from toolchain.hw.chip import Pair
+from toolchain.isa import Machine, load_machine
+from toolchain.ops.convolution.tiles import seen, stepped
+from toolchain.ops.kit.window import Window
+from toolchain.runtime import Session
+
+
+def made(folder: Path, conv: str, weights: tuple[int, ...], limit: Pair | None, sram: int = 512 << 10) -> Build:
+    """x [1, 8, 21, 19] by a convolution on a copy of edge16 with this limit of strides."""
+    proto = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> g (float[1,8,21,19] x) => (float[N,C,H,W] y) {{ y = Conv<{conv}>(x, w) }}'
+    )
+    values = np.random.default_rng(3).normal(size=weights).astype(np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(values, "w"))
+    onnx.save(proto, folder / "m.onnx")
+    machine = load_machine("edge16")
+    limits = {
+        name: getattr(machine.chip.limits, name).model_copy(update={"max_stride": limit}) for name in ("convolution", "depthwise")
+    }
+    memory = machine.chip.sram.model_copy(update={"size": sram})
+    chip = machine.chip.model_copy(
+        update={
+            "limits": machine.chip.limits.model_copy(update=limits),
+            "memories": {**machine.chip.memories, "sram": memory},
+        }
+    )
+    return build(folder / "m.onnx", BuildOptions(Machine(chip, machine.isa)))
+
+
+def outputs(built: Build) -> np.ndarray:
+    x = np.random.default_rng(4).normal(size=(1, 8, 21, 19)).astype(np.float32)
+    return np.asarray(Session(built.data).run(["y"], {"x": x})[0])
+
+
+CASES = {
+    "1x1": ("strides=[2,2]", (24, 8, 1, 1)),
+    "1x1 far": ("strides=[5,4]", (24, 8, 1, 1)),
+    "padded 1x1": ("strides=[3,2],pads=[2,1,4,3]", (24, 8, 1, 1)),
+    "rows alone": ("strides=[3,1],pads=[1,1,1,1]", (24, 8, 3, 3)),
+    "3x3": ("strides=[2,2],pads=[1,1,1,1]", (24, 8, 3, 3)),
+    "as far as wide": ("strides=[4,4]", (24, 8, 4, 4)),
+    "dilated": ("strides=[2,3],dilations=[2,2],pads=[3,2,1,4]", (24, 8, 3, 2)),
+    "depthwise": ("strides=[2,2],pads=[1,1,1,1],group=8", (8, 1, 3, 3)),
+    "groups": ("strides=[2,2],pads=[2,1,0,1],group=4", (24, 2, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("sram", [512 << 10, 3 << 10])
+@pytest.mark.parametrize("case", CASES)
+def test_bits_are_those_without_a_limit(case: str, sram: int, tmp_path: Path) -> None:
+    """A build holds its program against the integer reference besides."""
+    conv, weights = CASES[case]
+    np.testing.assert_array_equal(
+        outputs(made(tmp_path, conv, weights, (1, 1), sram)), outputs(made(tmp_path, conv, weights, None, sram))
+    )
+
+
+@pytest.mark.parametrize("case", ["1x1", "1x1 far", "padded 1x1"])
+def test_kernels_of_one_element_cost_nothing(case: str, tmp_path: Path) -> None:
+    conv, weights = CASES[case]
+    limited, free = made(tmp_path, conv, weights, (1, 1)), made(tmp_path, conv, weights, None)
+    assert limited.figures["cycles"] <= free.figures["cycles"]
+    assert not any("max_stride" in w for w in limited.warnings)
+
+
+def test_whole_rows_take_fewer_cycles_than_outputs_one_by_one(tmp_path: Path) -> None:
+    """Of 11 x 10 outputs each of which was an instruction."""
+    conv, weights = CASES["3x3"]
+    limited, free = made(tmp_path, conv, weights, (1, 1)), made(tmp_path, conv, weights, None)
+    assert free.figures["cycles"] < limited.figures["cycles"] < 3 * free.figures["cycles"]
+
+
+@pytest.mark.parametrize("stride", [2, 3, 5])
+@pytest.mark.parametrize("pad", [-4, 0, 1, 7])
+def test_every_output_sees_its_element(stride: int, pad: int) -> None:
+    """By the definition: output y sees element y stride - pad of the input, or padding."""
+    size, first, held = 13, 2, 9
+    window = Window(size, 1, stride, 1, pad)
+    for start in range(4):
+        for count in range(1, 5):
+            at = [y * stride - pad for y in range(start, start + count)]
+            wanted = [i if first <= i < first + held else None for i in at]
+            if any(0 <= i < first for i in at):
+                continue  # what is held begins with the first that is needed
+            for found in (stepped(window, (start, count), first, held), seen(window, (start, count), first, held)):
+                places = [i * found.stride - found.pad for i in range(count)]
+                got = [first + found.skip + i * found.apart if 0 <= i < found.size else None for i in places]
+                assert got == wanted
