@@ -95,7 +95,7 @@ def test_it_takes_three_passes_of_its_own_lanes(tmp_path: Path) -> None:
     figures = build(path, BuildOptions(mixed_machine(), calibration=str(data))).figures
     (own,) = [row for row in figures["layers"] if row["op"] == "Softmax"]
     assert own["engine"] == "vector"
-    assert 3 * 16 * 64 // 4 <= own["cycles"] <= 3 * 16 * 64 // 4 + 120
+    assert 3 * 16 * 64 // 4 <= own["cycles"] <= 3 * 16 * 64 // 4 + 140
 
 
 def changed(**numerics: Any) -> Chip:

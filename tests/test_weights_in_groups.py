@@ -19,6 +19,7 @@ from tests.schedule.test_buffers import built
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.hw import load_chip
+from toolchain.hw.terms import without
 from toolchain.isa import Machine, load_machine, starter_table
 from toolchain.machine import Convolution, MachineOp, accesses, broken_capability, demand, weight_bytes
 from toolchain.ops.convolution.integer import IntegerConvolution
@@ -194,7 +195,7 @@ def one(**changes: int) -> Convolution:
 
 def test_time_and_bytes_of_groups(make: Make) -> None:
     """By the closed forms: 18 groups of 32 of a sum of 576; 40 pixels, 64 channels on 16 x 16."""
-    chip = make("edge16", "sizes: [32, 64], scale_bits: 12, minimum_bits: 8, fold_cycles: 3").chip
+    chip = without(make("edge16", "sizes: [32, 64], scale_bits: 12, minimum_bits: 8, fold_cycles: 3").chip, ["fold_cycles"])
     op = one()
     folds = 3 * 4
     assert demand(op, chip).compute_cycles == folds * (576 + 30)
@@ -211,7 +212,7 @@ def test_time_and_bytes_of_groups(make: Make) -> None:
 
 
 def test_rows_of_a_weight_stationary_array_are_one_group(make: Make) -> None:
-    chip = make("wide32_w4a16", "sizes: [32]").chip
+    chip = without(make("wide32_w4a16", "sizes: [32]").chip, ["fold_cycles"])
     op = one(input_column_stride=2048, output_column_stride=128)
     assert op.output_channels * (weight_bytes(576, 0, chip) + 18) == replace(op, group=32).weight_bytes(chip)
     folds, stream = 18 * 2, 40
