@@ -263,7 +263,7 @@ def main() -> None:
     check_program(chip, ops, order, touched, dram.size, written)
     seconds["check"] = time.process_time() - begin
     begin = time.process_time()
-    timeline(chip, ops, order, demands(ops, chip), None)
+    timeline(chip, ops, order, demands(ops, chip), touched, None)
     seconds["timing"] = time.process_time() - begin
     begin = time.process_time()
     run = simulate(chip, ops, None, dram, written)

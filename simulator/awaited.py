@@ -6,12 +6,15 @@ from collections.abc import Sequence
 
 from simulator.order import RunOrder
 from toolchain.hw.chip import Chip
-from toolchain.machine import Access, MachineOp, accesses_at, overlap
+from toolchain.machine import Access, overlap
 from toolchain.machine.recurrence import flights
 
 
-def awaited_copies(chip: Chip, ops: Sequence[MachineOp], order: RunOrder) -> dict[int, int]:
-    """By operation the latest before it on its queue that may be in flight with it and writes bytes that it reads."""
+def awaited_copies(chip: Chip, order: RunOrder, touched: Sequence[tuple[Access, ...]]) -> dict[int, int]:
+    """By operation the latest before it on its queue that may be in flight with it and writes bytes that it reads.
+
+    touched: by each operation.
+    """
     most = [min(n, unit.spec.queue_depth + 1) - 1 for n, unit in zip(flights(chip), chip.units)]
     flying: list[list[tuple[int, list[Access]]]] = [[] for _ in most]  # by queue: operations and what they write
     found: dict[int, int] = {}
@@ -19,13 +22,13 @@ def awaited_copies(chip: Chip, ops: Sequence[MachineOp], order: RunOrder) -> dic
         queue = order.engine[number]
         if not most[queue]:
             continue
-        touched = accesses_at(ops, number, chip)
-        if not touched:
+        mine = touched[number]
+        if not mine:
             continue
-        reads = [access for access in touched if not access.write]
+        reads = [access for access in mine if not access.write]
         for other, written in reversed(flying[queue]):
             if any(r.space == w.space and overlap(r, w) for r in reads for w in written):
                 found[number] = other
                 break
-        flying[queue] = [*flying[queue], (number, [access for access in touched if access.write])][-most[queue] :]
+        flying[queue] = [*flying[queue], (number, [access for access in mine if access.write])][-most[queue] :]
     return found

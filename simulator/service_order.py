@@ -10,6 +10,7 @@ least queues on which the program runs at all; machines with deeper ones can run
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -52,22 +53,34 @@ def _dispatchable(ops: Sequence[MachineOp], order: RunOrder, begun: Sequence[int
     found: list[int] = []
     queues: list[list[int]] = [[] for _ in order.least_depths]
     taken, done = [0] * len(queues), [False] * count
+    ready: list[tuple[int, int]] = []  # heads of queues that come after nothing more, the next one first
+    kept: dict[int, list[int]] = {}  # by operation the heads that come after it
     front, stalled = 0, -1
+
+    def consider(head: int) -> None:
+        before = next((i for i in after[head] if not done[i]), -1)
+        if before < 0:
+            heappush(ready, (begun[head], head))
+        else:
+            kept.setdefault(before, []).append(head)
+
     while len(found) < count:
         while front < count and (stalled < 0 or done[stalled]):
             queue = order.engine[front]
             if len(queues[queue]) - taken[queue] > order.least_depths[queue]:
                 break
             queues[queue].append(front)
+            if len(queues[queue]) - taken[queue] == 1:
+                consider(front)
             stalled = front if ops[front].STALLS else -1
             front += 1
-        best = -1
-        for queue, entries in enumerate(queues):
-            if taken[queue] < len(entries):
-                head = entries[taken[queue]]
-                if (best < 0 or (begun[head], head) < (begun[best], best)) and all(done[i] for i in after[head]):
-                    best = head
-        taken[order.engine[best]] += 1
+        _, best = heappop(ready)
+        queue = order.engine[best]
+        taken[queue] += 1
         done[best] = True
         found.append(best)
+        if taken[queue] < len(queues[queue]):
+            consider(queues[queue][taken[queue]])
+        for head in kept.pop(best, ()):
+            consider(head)
     return found

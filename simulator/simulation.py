@@ -134,7 +134,7 @@ def simulate(
     touched = _accesses(chip, flow, order)
     unread = check_program(chip, flow, order, touched, dram.size, written, parts, held or (), progress) if check else ()
     wanted = demands(flow, chip)
-    times = timeline(chip, flow, order, wanted, flow.words, word_bytes) if timing else None
+    times = timeline(chip, flow, order, wanted, touched, flow.words, word_bytes) if timing else None
     legal = order.legal if until is None else _prefix(flow, order, until)
     state = State(chip, dram.copy(), held) if values else None
     after = {"dram": dram} if state is None else _values(chip, flow, order, legal, state, check, observe, progress)

@@ -18,7 +18,7 @@ from simulator.order import RunOrder, issue_cycles
 from simulator.program_reads import with_program, word_cycles
 from simulator.service_order import service_order
 from toolchain.hw.chip import Chip
-from toolchain.machine import MachineOp, Signal, Wait
+from toolchain.machine import Access, MachineOp, Signal, Wait
 from toolchain.machine.demands import Demands
 from toolchain.machine.recurrence import COMPUTED, Asked, Record, Recurrence, recurrence, services
 
@@ -53,13 +53,19 @@ def bound_names(chip: Chip) -> tuple[str, ...]:
 
 
 def timeline(
-    chip: Chip, ops: Sequence[MachineOp], order: RunOrder, wanted: Demands, words: Sequence[int] | None, word_bytes: int = 0
+    chip: Chip,
+    ops: Sequence[MachineOp],
+    order: RunOrder,
+    wanted: Demands,
+    touched: Sequence[tuple[Access, ...]],
+    words: Sequence[int] | None,
+    word_bytes: int = 0,
 ) -> Timeline:
-    """Times of every operation. words: instruction words of each operation, which the front end reads (None: one each).
-    word_bytes: of one, 0: they load no memory."""
+    """Times of every operation. touched: `accesses` of each. words: of instructions, of each, which the front end reads (None:
+    one each). word_bytes: of one, 0: they load no memory."""
     count = len(order.legal)  # an End is the last of all operations
     taken = [(order.taken[i],) if i in order.taken else () for i in range(count)]
-    behind = awaited_copies(chip, ops, order)
+    behind = awaited_copies(chip, order, touched)
     after = [(*signals, behind[i]) if i in behind else signals for i, signals in enumerate(taken)]
     words = [1] * len(ops) if words is None else words
     costs = [word_cycles(chip, word_bytes) * n for n in words]

@@ -233,8 +233,8 @@ MACHINES = [
             "GiB, kB, MB, GB)"
         ),
     ),
-    ("npu-build good.onnx --hw key.yaml", 'key.yaml:23: memories.sram.bank: no such key; did you mean "banks"?'),
-    ("npu-build good.onnx --hw banks.yaml", "banks.yaml:23: memories.sram.banks: must be at least 1, got 0"),
+    ("npu-build good.onnx --hw key.yaml", 'key.yaml:25: memories.sram.bank: no such key; did you mean "banks"?'),
+    ("npu-build good.onnx --hw banks.yaml", "banks.yaml:25: memories.sram.banks: must be at least 1, got 0"),
     (
         "npu-build wide.onnx --hw small.yaml",
         (
@@ -249,7 +249,7 @@ MACHINES = [
     ),
     (
         "npu-build good.onnx --hw accumulators.yaml",
-        "accumulators.yaml:33: engines.mac.accumulators.entries: 8 are fewer than the 256 of a 16 x 16 array (os)",
+        "accumulators.yaml:35: engines.mac.accumulators.entries: 8 are fewer than the 256 of a 16 x 16 array (os)",
     ),
     (
         "npu-build good.onnx --hw table.yaml",
@@ -257,7 +257,7 @@ MACHINES = [
     ),
     (
         "npu-build good.onnx --hw lost.yaml",
-        "lost.yaml:63: isa.file: there is no file 'isa/none.yaml' beside this one or among the shipped; "
+        "lost.yaml:81: isa.file: there is no file 'isa/none.yaml' beside this one or among the shipped; "
         "python -m toolchain.isa lost.yaml descriptors > isa/none.yaml writes a first one",
     ),
     (
@@ -279,7 +279,7 @@ MACHINES = [
             "GiB, kB, MB, GB)"
         ),
     ),
-    ("npu-hw check key.yaml", 'key.yaml:23: memories.sram.bank: no such key; did you mean "banks"?'),
+    ("npu-hw check key.yaml", 'key.yaml:25: memories.sram.bank: no such key; did you mean "banks"?'),
     ("npu-hw show edge61", "no machine named 'edge61'; did you mean \"edge16\"? (or give the path of a YAML file)"),
     ("npu-hw diff edge16 edge61", "no machine named 'edge61'; did you mean \"edge16\"? (or give the path of a YAML file)"),
 ]

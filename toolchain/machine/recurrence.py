@@ -126,6 +126,7 @@ class Recurrence:
             column.extend([0] * count)
         room, dispatched = self._room(asked, base), [0] * count
         free, ports, issue, fetched, front, record = self.free, self._ports, self._issue, self._fetched, 0, self._record
+        flights = self._flights
         for i in range(count) if sequence is None else sequence:
             while front <= i:
                 fetched += asked[front].fetch_cycles
@@ -143,12 +144,13 @@ class Recurrence:
                     self._stalled = base + front
                 front += 1
             queue, _, after, latency, compute, services, _, _ = asked[i]
-            number, begin = base + i, max(dispatched[i], self._taken_up(queue))
+            number, alone = base + i, flights[queue] == 1
+            begin = max(dispatched[i], free[queue] if alone else self._taken_up(queue))
             ready = begin + issue[queue]
             for other in after:
                 if end[other] > ready:
                     ready = end[other]
-            if self._flights[queue] > 1:
+            if not alone:
                 self._take_off(queue, number, ready, bool(compute or services))
             begun[number], asked_at[number], start[number] = begin, ready, max(begin, free[queue])
             ready = max(ready + latency, free[queue])
@@ -164,11 +166,8 @@ class Recurrence:
         self._fetched = fetched
 
     def _taken_up(self, queue: int) -> int:
-        """When a queue can take up another operation."""
-        flights = self._flights[queue]
-        if flights == 1:
-            return self.free[queue]
-        flying = self._flying[queue]
+        """When a queue of several in flight can take up another operation."""
+        flights, flying = self._flights[queue], self._flying[queue]
         over = self.end[flying[-flights]] if len(flying) >= flights else 0
         return max(self._issued[queue], over)
 

@@ -90,13 +90,13 @@ class ConvolutionParameters(TiledOp):
         an instruction. Nothing where the kernel has no more."""
         kernel = layer.constants[layer.node.inputs[1]].shape[1:3]
         cut = [axis for axis, far, size in zip(("row", "column"), self.beyond(layer), kernel) if far and size > 1]
-        if not cut:
-            return None
         section, stride = self.section(layer), "x".join(map(str, self.strides))
-        limit = list(getattr(layer.chip.limits, section).max_stride)
+        limit = getattr(layer.chip.limits, section).max_stride
+        if limit is None or not cut:
+            return None
         return (
-            f"limits.{section}.max_stride={limit}: stride {stride}, so one {' and one '.join(cut)} of the kernel, or of outputs, "
-            "an instruction"
+            f"limits.{section}.max_stride={list(limit)}: stride {stride}, so one {' and one '.join(cut)} of the kernel, or of "
+            "outputs, an instruction"
         )
 
     def most_columns(self, layer: Layer) -> int:
