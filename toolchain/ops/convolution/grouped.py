@@ -33,14 +33,15 @@ def grouped_tilings(op: ConvolutionParameters, layer: Layer) -> Iterable[Tiling]
         return
     inner = together * layer.input_type(0).shape[3] // op.groups
     entries = op.array(layer).accumulators.entries // (together * own)
-    columns = min(width, entries, op.most_columns(layer))
+    widths = op.widths(layer)
+    columns = min(width, entries, widths[0])
     for groups in halvings(op.groups, together):
         if groups == 1:
             continue
         for rows in halvings(height):
             if rows * columns > entries and rows > 1:
                 continue
-            for wide in dict.fromkeys((columns, 1)) if op.beyond(layer)[1] else (columns,):
+            for wide in dict.fromkeys((columns, *widths[1:])):
                 yield Tiling(rows, wide, groups * own, inner, False)
                 if groups < op.groups and (rows < height or wide < width):
                     yield Tiling(rows, wide, groups * own, inner, True)

@@ -102,7 +102,8 @@ def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
     most_inner = _most(reduction, limits.max_input_channels or reduction, piece)
     most_channels = _most(channels, min(limits.max_output_channels or channels, entries), whole)
 
-    columns_limit = min(width, op.most_columns(layer))
+    widths = op.widths(layer)
+    columns_limit = min(width, widths[0])
 
     def most_columns(tile_channels: int) -> int:
         return min(columns_limit, entries // tile_channels)
@@ -115,7 +116,7 @@ def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
             for rows in halvings(height):
                 if rows * columns * tile_channels > entries and rows > 1:
                     continue
-                for wide in dict.fromkeys((columns, 1)) if op.beyond(layer)[1] else (columns,):
+                for wide in dict.fromkeys((columns, *widths[1:])):
                     yield Tiling(rows, wide, tile_channels, inner, False)
                     if tile_channels < channels and (rows < height or wide < width):
                         yield Tiling(rows, wide, tile_channels, inner, True)

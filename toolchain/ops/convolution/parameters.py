@@ -85,6 +85,12 @@ class ConvolutionParameters(TiledOp):
         rows, columns = self.limits(layer).max_stride or self.strides
         return self.strides[0] > rows, self.strides[1] > columns
 
+    def widths(self, layer: Layer) -> tuple[int, ...]:
+        """Most output columns of an instruction: what the limits say, and of a stride beyond them one besides, for which
+        the kernel's columns stay together."""
+        most = self.limits(layer).max_width or layer.output.shape[2]
+        return (most, 1) if self.beyond(layer)[1] and most > 1 else (most,)
+
     def stride_cut(self, layer: Layer) -> str | None:
         """What a stride beyond the machine's limit costs: one element of the kernel, whose inputs addresses reach, or one output
         an instruction. Nothing where the kernel has no more."""
@@ -98,10 +104,6 @@ class ConvolutionParameters(TiledOp):
             f"limits.{section}.max_stride={list(limit)}: stride {stride}, so one {' and one '.join(cut)} of the kernel, or of "
             "outputs, an instruction"
         )
-
-    def most_columns(self, layer: Layer) -> int:
-        """Output columns of one instruction."""
-        return self.limits(layer).max_width or layer.output.shape[2]
 
     def macs(self, layer: Layer) -> int:
         """Products that the convolution takes, those with padding included."""
