@@ -3,7 +3,9 @@
     python scripts/bench_simulator.py [--hw NAME|FILE] [--layers N]
 
 The program is plain on purpose (tiles of a row or more, two buffers of each kind, weights loaded anew for each block of
-output channels, no fusion beyond the residual sum): it measures the simulator, not the compiler. Prints CPU seconds.
+output channels, no fusion beyond the residual sum): it measures the simulator, not the compiler. Prints CPU seconds, and
+how many cycles of the program go into one; `times alone`: a run without checks and values; `run again`: on another image, the
+program prepared before.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator import simulate
+from simulator import prepare, simulate
 from simulator.attribution import attributed
 from simulator.check import check_program
 from simulator.order import program_order
@@ -272,11 +274,19 @@ def main() -> None:
     begin = time.process_time()
     attributed(chip, run)
     seconds["attribution"] = time.process_time() - begin
+    begin = time.process_time()
+    simulate(chip, ops, None, dram, written, values=False, check=False)
+    seconds["times alone"] = time.process_time() - begin
+    ready = prepare(chip, ops, None, dram.size, written)
+    begin = time.process_time()
+    ready.run(dram)
+    seconds["run again"] = time.process_time() - begin
     moved = f"{run.dram_read_bytes / 1e6:.0f} MB read, {run.dram_write_bytes / 1e6:.0f} MB written"
     busy = ", ".join(f"{name} {cycles / run.cycles:.0%}" for name, cycles in run.busy_cycles.items())
     print(f"{chip.name}: {len(ops)} operations, {run.macs / 1e9:.2f} GMAC, {run.cycles:,} cycles, {moved}; busy: {busy}")
     for stage, spent in seconds.items():
-        print(f"{stage:11} {spent:6.2f} CPU s, {1e6 * spent / len(ops):6.1f} us an operation")
+        each, rate = 1e6 * spent / len(ops), run.cycles / spent
+        print(f"{stage:11} {spent:6.2f} CPU s, {each:6.1f} us an operation, {rate:8.1e} cycles a CPU s")
 
 
 if __name__ == "__main__":

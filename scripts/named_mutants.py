@@ -21,19 +21,19 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
     ),
     (
         "Mul with the scale of one operand",
-        f"{OPS}/elementwise.py",
+        f"{OPS}/elementwise/rules.py",
         "product_scale(a.scale, b.scale, y.scale",
         "product_scale(a.scale, 1.0, y.scale",
     ),
     (
         "PRelu without the slope's scale",
-        f"{OPS}/elementwise.py",
+        f"{OPS}/elementwise/rules.py",
         "a.scale / y.scale, a.scale * b.scale / y.scale",
         "a.scale / y.scale, a.scale / y.scale",
     ),
     (
         "a sum's operands exchange their scales",
-        f"{OPS}/elementwise.py",
+        f"{OPS}/elementwise/rules.py",
         "inner_requant(b.scale / common",
         "inner_requant(a.scale / common",
     ),
@@ -168,8 +168,8 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
     (
         "accesses of a fused table dropped",
         f"{MACHINE}/window.py",
-        '"parameters", self.table_address, (), (), looked_up * table_bytes(self.code_types()[1], chip))',
-        '"parameters", self.table_address, (), (), 0)',
+        "table = looked_up * table_bytes(self.code_types()[1], chip)",
+        "table = 0",
     ),
 )
 

@@ -3,7 +3,8 @@
 from simulator.attribution import COMPUTING, Attribution, Cause, Reason, Spans, attributed, by_reason
 from simulator.occupancy import occupancy
 from simulator.parts import DramPart, PartKind
-from simulator.simulation import Observe, Simulation, measured, simulate
+from simulator.prepared import Observe, Prepared, measured, prepare, simulate
+from simulator.simulation import Simulation
 from simulator.trace import chrome_trace, write_trace
 from simulator.unread import Unread
 
@@ -14,6 +15,7 @@ __all__ = [
     "DramPart",
     "Observe",
     "PartKind",
+    "Prepared",
     "Reason",
     "Simulation",
     "Spans",
@@ -23,6 +25,7 @@ __all__ = [
     "chrome_trace",
     "measured",
     "occupancy",
+    "prepare",
     "simulate",
     "write_trace",
 ]

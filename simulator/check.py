@@ -76,7 +76,7 @@ def check_addresses(index: int, ops: Sequence[MachineOp], found: Sequence[Access
     In place is allowed: a write of exactly the bytes, in exactly the shape, of a read that goes element by element.
     """
     for access in found:
-        if access.address < 0 or min(access.strides, default=0) < 0:
+        if access.address < 0 or (access.strides and min(access.strides) < 0):
             raise ProgramError(
                 f"{describe(index, ops, chip)}: address {access.address} with strides {access.strides}; none may be negative"
             )

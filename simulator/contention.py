@@ -10,7 +10,8 @@ from math import ceil
 
 from simulator.arbitration import Arbiter, FirstCome, InOrder, Request, RoundRobin
 from toolchain.hw.chip import Chip
-from toolchain.machine.recurrence import COMPUTED, READ, STALLED, Asked, Record, flights, read_rate, write_rate
+from toolchain.machine.queues import Asked, Queues
+from toolchain.machine.recurrence import COMPUTED, READ, STALLED, Record, flights, read_rate, write_rate
 
 _READY, _OVER, _PORT = range(3)  # events: an operation asks the ports, an operation is over, a port has served
 
@@ -26,8 +27,7 @@ class Contention:
     def __init__(self, chip: Chip, record: Record):
         self._chip, self._record = chip, record
         self._issue = [unit.spec.issue_cycles for unit in chip.units]
-        self._flights = flights(chip)
-        self._back = [unit.spec.queue_depth + 1 for unit in chip.units]
+        self._queues = Queues([unit.spec.queue_depth for unit in chip.units], flights(chip))
         self.start: list[int] = []
         self.end: list[int] = []
         self.ended_by: list[int] = []
@@ -41,17 +41,16 @@ class Contention:
         self.start, self.begun, self.asked, self.ended_by = [0] * count, [0] * count, [0] * count, [COMPUTED] * count
         self.end = [-1] * count  # not known yet
         self._done, self._open = [0] * count, [len(entry.services) for entry in asked]
-        self._queues: list[list[int]] = [[] for _ in self._issue]
+        self._rooms = self._queues.rooms(asked, 0)
+        queues: list[list[int]] = [[] for _ in self._issue]
         for number, entry in enumerate(asked):
-            self._queues[entry.queue].append(number)
-        self._behind = _behind(asked, self._queues)
+            queues[entry.queue].append(number)
+        self._behind = _behind(asked, queues)
         self._held = [len(entry.after) + 1 for entry in asked]  # what is not known: its dispatch and what it comes after
-        for queue in self._queues:
+        for queue in queues:
             for number in queue[1:]:
                 self._held[number] += 1  # and the one before it
-        self._place = {number: place for queue in self._queues for place, number in enumerate(queue)}
-        self._dispatched, self._free, self._issued = [0] * count, [0] * len(self._issue), [0] * len(self._issue)
-        self._flying: list[list[int]] = [[] for _ in self._issue]
+        self._dispatched, self._free = [0] * count, [0] * len(self._issue)
         self._front, self._fetched, self._stalled, self._read = 0, 0.0, -1, False
         self._events: list[tuple[int, int, int]] = []
         self._decided: dict[int, int] = {}  # by port, when it will have served
@@ -109,29 +108,23 @@ class Contention:
         if self._held[number]:
             return
         queue, _, after, latency, compute, services, _, _ = self._wanted[number]
-        begin = max(self._dispatched[number], self._taken_up(queue))
+        over, queues = self._free[queue], self._queues
+        begin = max(self._dispatched[number], over if queues.alone[queue] else queues.taken_up(queue, self.end))
         issued = max(begin + self._issue[queue], *(self.end[other] for other in after), 0)
-        self._issued[queue] = issued
-        if compute or services:
-            self._flying[queue].append(number)
-        ready = max(issued + latency, self._free[queue])
+        if not queues.alone[queue]:
+            queues.take_off(queue, number, issued, bool(compute or services))
+        ready = max(issued + latency, over)
         self.asked[number] = issued
-        self.begun[number], self.start[number], self._done[number] = begin, max(begin, self._free[queue]), ready + compute
+        self.begun[number], self.start[number], self._done[number] = begin, max(begin, over), ready + compute
         event = (ready, _READY, number) if services else (ready + compute, _OVER, number)
         heapq.heappush(self._events, event)
-
-    def _taken_up(self, queue: int) -> int:
-        flights, flying = self._flights[queue], self._flying[queue]
-        if flights == 1:
-            return self._free[queue]
-        return max(self._issued[queue], self.end[flying[-flights]] if len(flying) >= flights else 0)
 
     def _dispatch(self) -> None:
         """As far as the front end comes with what is known."""
         while self._front < len(self._wanted):
             front = self._front
             entry = self._wanted[front]
-            room = self._room(front)
+            room = self._rooms[front]
             if any(other >= 0 and self.end[other] < 0 for other in (self._stalled, room)):
                 return
             self._fetched += entry.fetch_cycles
@@ -146,12 +139,6 @@ class Contention:
             self._stalled = front if entry.stalls else self._stalled
             self._front += 1
             self._release(front)
-
-    def _room(self, number: int) -> int:
-        """The operation whose end makes room for this one in its queue; -1: none."""
-        queue = self._wanted[number].queue
-        place = self._place[number] - self._back[queue]
-        return self._queues[queue][place] if place >= 0 else -1
 
 
 def _behind(asked: Sequence[Asked], queues: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -27,9 +27,11 @@ class Hazards:
         self.ops, self.order, self.max_count = ops, order, max_count
         engines = len(order.names)
         self.lists = 2 * spaces  # of an engine: reads and writes of each memory
+        self.others = [list(_others(own, self.lists, engines)) for own in range(self.lists * engines)]
         self.low = [array("q") for _ in range(self.lists * engines)]
         self.high = [array("q") for _ in range(self.lists * engines)]
-        self.made: list[list[tuple[int, Access]]] = [[] for _ in range(self.lists * engines)]
+        self.made: list[list[Access]] = [[] for _ in range(self.lists * engines)]
+        self.makers = [array("q") for _ in range(self.lists * engines)]  # the operation of each
         self.known = [[0] * (self.lists * engines) for _ in range(engines)]
         self.waits_known = [[0] * engines for _ in range(engines)]  # Wait counts known, by engine of the Wait
         self.sent: dict[int, tuple[list[int], list[int]]] = {}
@@ -42,6 +44,8 @@ class Hazards:
 
     def begin(self, index: int) -> None:
         """Before anything else of an operation: what is dispatched behind a stall comes after it."""
+        if not self.stalls:
+            return
         queue = self.order.engine[index]
         for stall, clock, waits in self.stalls[self.stalls_known[queue] :]:
             if index < stall:
@@ -96,18 +100,15 @@ class Hazards:
         """Raises ProgramError where an unordered access of another engine touches the same bytes and one is a write."""
         queue = self.order.engine[index]
         known, made = self.known[queue], self.made
-        first = 2 * access.space
-        for base in range(first, len(made), self.lists):
-            if base == self.lists * queue + first:
-                continue
-            for k in (base + 1, base) if access.write else (base + 1,):
-                begin, end = known[k], len(made[k])
-                if begin < end:
-                    self._compare(index, access, low, high, k, begin, end)
-        own = self.lists * queue + first + access.write
+        own = self.lists * queue + 2 * access.space + access.write
+        for k in self.others[own]:
+            begin, end = known[k], len(made[k])
+            if begin < end:
+                self._compare(index, access, low, high, k, begin, end)
         self.low[own].append(low)
         self.high[own].append(high)
-        made[own].append((index, access))
+        self.makers[own].append(index)
+        made[own].append(access)
 
     def _compare(self, index: int, access: Access, low: int, high: int, k: int, begin: int, end: int) -> None:
         lows, highs, made = self.low[k], self.high[k], self.made[k]
@@ -117,9 +118,8 @@ class Hazards:
             first, last = np.frombuffer(lows, np.int64), np.frombuffer(highs, np.int64)
             near = (np.flatnonzero((first[begin:end] < high) & (last[begin:end] > low)) + begin).tolist()
         for i in near:
-            other, before = made[i]
-            if overlap(access, before):
-                raise ProgramError(self._unordered(index, access, other, before))
+            if overlap(access, made[i]):
+                raise ProgramError(self._unordered(index, access, self.makers[k][i], made[i]))
 
     def _unordered(self, index: int, access: Access, other: int, before: Access) -> str:
         chip = self.order.chip
@@ -132,6 +132,15 @@ class Hazards:
 
 def _verb(access: Access) -> str:
     return "writes" if access.write else "reads"
+
+
+def _others(own: int, lists: int, engines: int) -> Iterator[int]:
+    """The lists of other engines with which accesses of this one must be in order: of a write all of its memory, of a read the
+    writes."""
+    written = own % 2
+    for base in range(own % lists - written, lists * engines, lists):
+        if base // lists != own // lists:
+            yield from (base + 1, base) if written else (base + 1,)
 
 
 class Written:

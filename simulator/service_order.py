@@ -9,32 +9,25 @@ least queues on which the program runs at all; machines with deeper ones can run
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
 import numpy as np
 
 from simulator.order import RunOrder
-from toolchain.machine import MachineOp, Wait
+from toolchain.machine import MachineOp
 from toolchain.machine.demands import Demands
-from toolchain.machine.recurrence import Asked, Recurrence
 
 _STEPS = 16  # of nominal time, so that rounding weighs little
 
 
-def service_order(ops: Sequence[MachineOp], order: RunOrder, wanted: Demands, after: Sequence[tuple[int, ...]]) -> list[int]:
-    """All operations that have a queue, in an order that can run on every machine on which the program can.
-
-    after: of each operation the Signal that it takes.
-    """
-    kinds, count = order.chip.units, len(after)
-    durations = _nominal_durations(np.array([kinds[q].kind == "dma" for q in order.engine[:count]], bool), wanted)
-    run = Recurrence([0] * len(kinds), [count] * len(kinds), 0)
-    asked = [Asked(q, 0, after[i], 0, durations[i], (), ops[i].STALLS) for i, q in enumerate(order.engine[:count])]
-    run.run(asked, order.legal)
-    # a Wait counts from its end: that is when its Signal has run
-    begun = [end if isinstance(op, Wait) else start for op, start, end in zip(ops, run.start, run.end)]
-    return _dispatchable(ops, order, begun, after)
+def service_order(ops: Sequence[MachineOp], order: RunOrder, wanted: Demands) -> list[int]:
+    """All operations that have a queue, in an order that can run on every machine on which the program can."""
+    units = order.chip.units
+    moves = np.array([units[q].kind == "dma" for q in order.engine[: len(order.legal)]], bool)
+    return _dispatchable(ops, order, _nominal_begins(ops, order, _nominal_durations(moves, wanted)))
 
 
 def _nominal_durations(moves: np.ndarray, wanted: Demands) -> list[int]:
@@ -47,40 +40,59 @@ def _nominal_durations(moves: np.ndarray, wanted: Demands) -> list[int]:
     return (_STEPS * np.sqrt(sizes)).astype(np.int64).tolist()
 
 
-def _dispatchable(ops: Sequence[MachineOp], order: RunOrder, begun: Sequence[int], after: Sequence[tuple[int, ...]]) -> list[int]:
+def _nominal_begins(ops: Sequence[MachineOp], order: RunOrder, durations: Sequence[int]) -> list[int]:
+    """When each operation begins that is dispatched as soon as nothing stalls the front end; a Wait when its Signal has run."""
+    begun, ends, free = [0] * len(durations), [0] * len(durations), [0] * len(order.names)
+    engine, taken = order.engine, order.taken
+    stalls: list[int] = []  # those that have run, as they are dispatched
+    behind: list[int] = [0]  # when the front end goes on with none of them before it, with one, with two
+    for number in order.legal:
+        queue = engine[number]
+        begin = max(free[queue], behind[bisect_left(stalls, number)]) if stalls else free[queue]
+        if number in taken and ends[taken[number]] > begin:
+            begin = ends[taken[number]]
+        begun[number] = begin
+        ends[number] = free[queue] = begin + durations[number]
+        if ops[number].STALLS:
+            stalls.append(number)
+            behind.append(ends[number])
+    return begun
+
+
+def _dispatchable(ops: Sequence[MachineOp], order: RunOrder, begun: Sequence[int]) -> list[int]:
     """The operations by `begun`, each behind all that must be over before it is dispatched, before its queue and its Signal."""
-    count = len(after)
+    count, engine, taken, depths = len(begun), order.engine, order.taken, order.least_depths
     found: list[int] = []
-    queues: list[list[int]] = [[] for _ in order.least_depths]
-    taken, done = [0] * len(queues), [False] * count
+    queues: list[deque[int]] = [deque() for _ in depths]
+    done = bytearray(count)
     ready: list[tuple[int, int]] = []  # heads of queues that come after nothing more, the next one first
-    kept: dict[int, list[int]] = {}  # by operation the heads that come after it
+    kept: dict[int, int] = {}  # by Signal the Wait at the head of a queue that takes it
     front, stalled = 0, -1
 
     def consider(head: int) -> None:
-        before = next((i for i in after[head] if not done[i]), -1)
-        if before < 0:
+        signal = taken.get(head, -1)
+        if signal < 0 or done[signal]:
             heappush(ready, (begun[head], head))
         else:
-            kept.setdefault(before, []).append(head)
+            kept[signal] = head
 
     while len(found) < count:
         while front < count and (stalled < 0 or done[stalled]):
-            queue = order.engine[front]
-            if len(queues[queue]) - taken[queue] > order.least_depths[queue]:
+            queue = queues[engine[front]]
+            if len(queue) > depths[engine[front]]:
                 break
-            queues[queue].append(front)
-            if len(queues[queue]) - taken[queue] == 1:
+            queue.append(front)
+            if len(queue) == 1:
                 consider(front)
             stalled = front if ops[front].STALLS else -1
             front += 1
         _, best = heappop(ready)
-        queue = order.engine[best]
-        taken[queue] += 1
         done[best] = True
         found.append(best)
-        if taken[queue] < len(queues[queue]):
-            consider(queues[queue][taken[queue]])
-        for head in kept.pop(best, ()):
-            consider(head)
+        queue = queues[engine[best]]
+        queue.popleft()
+        if queue:
+            consider(queue[0])
+        if best in kept:
+            consider(kept.pop(best))
     return found

@@ -20,7 +20,8 @@ from simulator.service_order import service_order
 from toolchain.hw.chip import Chip
 from toolchain.machine import Access, MachineOp, Signal, Wait
 from toolchain.machine.demands import Demands
-from toolchain.machine.recurrence import COMPUTED, Asked, Record, Recurrence, recurrence, services
+from toolchain.machine.queues import Asked
+from toolchain.machine.recurrence import COMPUTED, Record, Recurrence, recurrence, services
 
 BOUNDS = ("compute", "dispatch", "wait", "unknown")  # besides the memories, which follow
 _COMPUTE, _DISPATCH, _WAIT, UNKNOWN_BOUND = range(len(BOUNDS))  # unknown: of times that were measured elsewhere
@@ -78,7 +79,7 @@ def timeline(
     stalls = [op.STALLS for op in ops[:count]]
     asked = [Asked(*row) for row in zip(order.engine[:count], costs, after, *columns, stalls)]
     run = Contention(chip, record) if arbitrates(chip) else recurrence(chip, record)
-    run.run(asked, service_order(ops, order, wanted, taken))
+    run.run(asked, service_order(ops, order, wanted))
     return _finished(chip, ops, order, run, record)
 
 

@@ -5,6 +5,8 @@ No rule of the machine forbids them, but an operation that was dropped, or reads
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -52,7 +54,8 @@ class UnreadMarks:
         self._ops, self._touched, self._parts, self._step = ops, touched, parts, step
         self._raw = [bytearray(size) for size in sizes]
         self._marks = [np.frombuffer(raw, np.uint8) for raw in self._raw]
-        self._writes: list[list[tuple[int, Access]]] = [[] for _ in sizes]
+        self._writes: list[list[Access]] = [[] for _ in sizes]
+        self._writers = [array("q") for _ in sizes]  # the operation of each
         self._found: dict[tuple[int, int], list[Range]] = {}
         for part in self._of(PartKind.CONSTANT):
             self._marks[Space.DRAM][part.first : part.last] = 1
@@ -76,7 +79,8 @@ class UnreadMarks:
             byte_view(lost, moved(access, low))[...] = byte_view(marks, access)
             self._blame(access.space, low, lost)
         view[...] = 1
-        self._writes[access.space].append((index, access))
+        self._writes[access.space].append(access)
+        self._writers[access.space].append(index)
 
     def finished(self) -> tuple[Unread, ...]:
         """After the last operation: everything found, in the order of operations, constants first."""
@@ -100,7 +104,7 @@ class UnreadMarks:
     def _blame(self, space: int, base: int, lost: np.ndarray) -> None:
         """lost: bool for the bytes from `base` on. Each goes to the last operation that wrote it."""
         lost, end, left = lost.copy(), base + lost.size, int(lost.sum())
-        for index, access in reversed(self._writes[space]):
+        for index, access in zip(reversed(self._writers[space]), reversed(self._writes[space])):
             low, high = max(base, access.address), min(end, access.end)
             if low >= high or not lost[low - base : high - base].any():
                 continue
@@ -124,14 +128,17 @@ class UnreadMarks:
         return tuple(sorted(r for r in ranges if space == Space.DRAM or not self._in_tail(*r)))
 
     def _in_tail(self, first: int, last: int) -> bool:
-        return any(last <= self._tails.get(first - back, 0) for back in range(self._step))
+        ends, begins = self._tails
+        nearest = bisect_right(ends, first)
+        return any(last <= begins[i] for i in range(bisect_right(ends, first - self._step), nearest))
 
     @cached_property
-    def _tails(self) -> dict[int, int]:
-        """Where weights end -> where parameters begin, as far behind as their alignment."""
+    def _tails(self) -> tuple[list[int], list[int]]:
+        """Where weights end, in order, and where parameters begin behind each, less than their alignment."""
         arrays = [(op, found) for op, found in zip(self._ops, self._touched) if isinstance(op, WeightedWindowOp)]
-        begins = {op.parameter_address for op, _ in arrays if op.emit}
-        begins |= {op.parameter_address for op in self._ops if isinstance(op, Emit)}
+        known = {op.parameter_address for op, _ in arrays if op.emit}
+        begins = sorted(known | {op.parameter_address for op in self._ops if isinstance(op, Emit)})
         ends = {a.end for op, found in arrays for a in found if not a.write and a.address == op.weight_address}
-        gaps = ((end, begin) for end in ends for begin in range(end + 1, end + self._step) if begin in begins)
-        return dict(gaps)
+        last = ((end, bisect_left(begins, end + self._step) - 1) for end in sorted(ends))
+        gaps = [(end, begins[i]) for end, i in last if i >= 0 and begins[i] > end]
+        return [end for end, _ in gaps], [begin for _, begin in gaps]

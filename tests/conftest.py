@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+
 import pytest
 
 from tests import verified_passes
@@ -15,6 +18,17 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--update-golden") and config.getoption("numprocesses", None):
         raise pytest.UsageError("--update-golden: tests side by side would overwrite each other's lines; give -n0 with it")
     verified_passes.install()
+    if not hasattr(config, "workerinput"):
+        _share_bytecode(config)
+
+
+def _share_bytecode(config: pytest.Config) -> None:
+    """Where Python is told to write no bytecode, what tests start would compile the whole project each time: it has a folder for
+    as long as the tests run."""
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None) is not None:
+        folder = tempfile.TemporaryDirectory(prefix="bytecode")
+        os.environ["PYTHONPYCACHEPREFIX"] = folder.name
+        config.add_cleanup(folder.cleanup)
 
 
 @pytest.fixture

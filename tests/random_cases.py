@@ -15,6 +15,7 @@ from tests.random_layers import LAYERS, convolution
 from tests.random_network import DrawnModel, Network, Shape
 from tests.random_units import (
     draw_accumulators,
+    draw_banks,
     draw_groups,
     draw_layout,
     draw_mappings,
@@ -104,18 +105,18 @@ def machines(draw: Any, grouped: bool = False) -> DrawnMachine:
     vector["functions"] = {f: {"lanes": lanes, "startup": startup} for f in kept} | draw_single_functions(draw)
     if draw(st.booleans()):
         vector["functions"]["softmax"] = {"lanes": lanes, "startup": startup}
-    dma["dimensions"], dma["channels"] = draw(st.sampled_from([1, 2, 3, 4, 4])), draw(st.sampled_from([1, 1, 2, 3, 4]))
+    dma["dimensions"], dma["channels"] = draw(st.sampled_from([1, 2, 3, 4, 4])), draw(st.sampled_from([1, 1, 2, 3, 4, 4]))
     dma |= draw_requests(draw)
     dma["transpose_block"] = draw(st.sampled_from([0, 0, 0, 4, 64]))
     data["sync"]["semaphores"] = draw(st.sampled_from([6, 9, 32]))
     data["sync"]["max_count"] = draw(st.sampled_from([1, 2, 15]))
     for memory in data["memories"].values():
-        memory["alignment_bytes"] = max(activation.size_bytes, draw(st.sampled_from([1, 1, 4, 16, 64])))
+        memory["alignment_bytes"] = max(activation.size_bytes, draw(st.sampled_from([1, 1, 1, 4, 16, 64])))
         memory["read_bytes_per_cycle"] = draw(st.sampled_from([1.0, 3.75, 16.0]))
         memory["shared_ports"] = draw(st.booleans())
         memory["frequency"] = draw(st.sampled_from([None, None, *(data["clock"]["frequency"] * n // 4 for n in (1, 3, 8))]))
         memory["arbitration"] = draw(st.sampled_from(["fixed", "fixed", "round_robin", "fcfs"]))
-        memory["banks"] = draw(st.sampled_from([1, 2, 8]))
+        memory |= draw_banks(draw, memory)
     data["memories"]["sram"]["size"] = draw(st.sampled_from([8, 16, 64])) * 1024
     _numerics(draw, data["numerics"])
     more = [CodeType(name) for name in data["numerics"]["more_activations"]]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from toolchain.machine import TABLE_FUNCTIONS
 
 _POSTS: Sequence[list[str]] = ([], ["table"], ["add"], ["table", "add"])
+_FREQUENCIES = st.sampled_from([None, None, 250_000_000, 1_000_000_000])  # of memories beside a shipped machine's
 
 
 def draw_units(draw: Any, data: dict[str, Any]) -> None:
@@ -25,17 +26,17 @@ def draw_units(draw: Any, data: dict[str, Any]) -> None:
 
 def _more_units(draw: Any, data: dict[str, Any]) -> None:
     engines = data["engines"]
-    engines["mac"]["count"] = draw(st.sampled_from([1, 1, 2, 3]))
-    engines["vector"]["count"] = draw(st.sampled_from([1, 1, 2, 3]))
+    engines["mac"]["count"] = draw(st.sampled_from([1, 2, 3]))
+    engines["vector"]["count"] = draw(st.sampled_from([1, 2, 3, 3]))
     # One sorts before `mac`, one behind it.
-    other = draw(st.sampled_from([None, "array", "second"]))
+    other = draw(st.sampled_from([None, "array", "array", "second", "second"]))
     if other:
         engines[other] = _array(draw, engines["mac"])
     if draw(st.booleans()):
         engines["pooler"] = _vector(draw, engines["vector"])
-    if draw(st.integers(0, 2)) == 0:
-        engines["mover"] = _mover(draw, engines["dma"])
     if draw(st.booleans()):
+        engines["mover"] = _mover(draw, engines["dma"])
+    if draw(st.integers(0, 2)):
         _apart(draw, data)
 
 
@@ -84,6 +85,20 @@ def draw_requests(draw: Any) -> dict[str, Any]:
     }
 
 
+def draw_banks(draw: Any, memory: dict[str, Any]) -> dict[str, Any]:
+    """Banks that give what the memory's ports take, of words that conflict or do not."""
+    banks, cycles = draw(st.sampled_from([1, 2, 8])), draw(st.sampled_from([0.5, 1.0, 4.0]))
+    word = 1
+    while banks * word < cycles * max(memory["read_bytes_per_cycle"], memory["write_bytes_per_cycle"]):
+        word *= 4
+    return {
+        "banks": banks,
+        "bank_bytes": draw(st.sampled_from(["any", word, min(4 * word, 256)])),
+        "bank_cycles": cycles,
+        "words": draw(st.sampled_from(["whole", "packed"])),
+    }
+
+
 def draw_pairs(draw: Any, data: dict[str, Any]) -> None:
     """Arrays that take some pairs of types only, and functions at rates of their own for a type."""
     for engine in data["engines"].values():
@@ -128,13 +143,13 @@ def _vector(draw: Any, vector: dict[str, Any]) -> dict[str, Any]:
     functions = {
         f: {"lanes": lanes, "startup": 2, "passes": draw(st.integers(1, 3))} for f in vector["functions"] if draw(st.booleans())
     }
-    return {**vector, "count": draw(st.sampled_from([1, 1, 2])), "functions": functions}
+    return {**vector, "count": draw(st.sampled_from([1, 2])), "functions": functions}
 
 
 def _mover(draw: Any, dma: dict[str, Any]) -> dict[str, Any]:
     return {
         **dma,
-        "channels": draw(st.integers(1, 2)),
+        "channels": draw(st.sampled_from([1, 2, 2])),
         "dimensions": draw(st.integers(1, 4)),
         "transpose_block": draw(st.sampled_from([0, 8])),
         **draw_requests(draw),
@@ -154,23 +169,28 @@ def _buffers(draw: Any, data: dict[str, Any]) -> None:
     for name in [owner] if private else [n for n in arrays if n == owner or draw(st.booleans())]:
         roles = draw(st.sampled_from([["weights"], ["weights", "parameters"], ["weights", "parameters"], ["parameters"]]))
         engines[name]["memories"] = {**engines[name]["memories"], **dict.fromkeys(roles, "wbuf")}
-    if draw(st.integers(0, 2)) == 0:
+    if draw(st.booleans()):
         memories["tables"] = _buffer(draw, memories["sram"], draw(st.sampled_from([None, "vector"])))
         engines["vector"]["memories"] = {**engines["vector"]["memories"], "tables": "tables"}
-    if draw(st.integers(0, 3)) == 0:
+    if draw(st.integers(0, 2)):
         engines["filler"] = {**engines["dma"], "channels": 1, "memories": ["dram", "wbuf"]}
         if draw(st.booleans()):
             engines["dma"]["memories"] = [name for name in memories if name != "wbuf"]
 
 
 def _buffer(draw: Any, sram: dict[str, Any], private_to: str | None) -> dict[str, Any]:
+    rates = {
+        "read_bytes_per_cycle": draw(st.sampled_from([1.0, 16.0])),
+        "write_bytes_per_cycle": draw(st.sampled_from([2.0, 16.0])),
+    }
     return {
         **sram,
         "size": draw(st.sampled_from([2, 4, 16, 64])) * 1024,
-        "read_bytes_per_cycle": draw(st.sampled_from([1.0, 16.0])),
-        "write_bytes_per_cycle": draw(st.sampled_from([2.0, 16.0])),
+        **rates,
+        **draw_banks(draw, rates),
         "latency_cycles": draw(st.sampled_from([0, 3])),
         "alignment_bytes": max(4, draw(st.sampled_from([1, 4, 64]))),
+        "frequency": draw(_FREQUENCIES),
         "private_to": private_to,
     }
 
@@ -179,8 +199,8 @@ def _apart(draw: Any, data: dict[str, Any]) -> None:
     """An engine that works on a memory of its own, which compiled programs leave alone."""
     kind = draw(st.sampled_from(["mac", "vector"]))
     role = draw(st.sampled_from(["input", "output"]))
-    engines, memory = data["engines"], {**data["memories"]["sram"], "size": 4096}
-    private = draw(st.booleans())
+    engines, private = data["engines"], draw(st.booleans())
+    memory = {**data["memories"]["sram"], "size": 4096, "frequency": draw(_FREQUENCIES), "bank_bytes": "any"}
     engines["apart"] = {**engines[kind], "memories": {**engines[kind]["memories"], role: "buffer"}, "count": 1}
     data["memories"]["buffer"] = {**memory, "private_to": "apart" if private else None}
 
@@ -215,6 +235,9 @@ def draw_accumulators(draw: Any, data: dict[str, Any]) -> None:
         "latency_cycles": latency,
         "write_latency_cycles": latency,
         "alignment_bytes": word,
+        "bank_bytes": draw(st.sampled_from(["any", word])),
+        "bank_cycles": word / 64,
+        "words": draw(st.sampled_from(["whole", "packed"])),
         "shared_ports": draw(st.booleans()),
         "arbitration": draw(st.sampled_from(["fixed", "round_robin", "fcfs"])),
         "frequency": draw(st.sampled_from([None, 250_000_000])),

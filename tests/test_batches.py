@@ -16,7 +16,7 @@ from toolchain.cli.dis import edited as assembled
 from toolchain.cli.dis import listing
 from toolchain.codegen import Region, container_to_bytes
 from toolchain.errors import ProgramError
-from toolchain.hw.chip import Control
+from toolchain.hw.control import Control
 from toolchain.isa import Machine, decode, encode, load_machine
 from toolchain.machine import Convolution, MachineOp, Repeat, Signal, Wait
 from toolchain.report.trace import trace_json

@@ -21,7 +21,7 @@ from tests.meaning.machines import int16_machine
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import ConfigError, InternalError
 from toolchain.frontend import load_model, to_graph
-from toolchain.hw.chip import Decomposed
+from toolchain.hw.limits import Decomposed
 from toolchain.ir.graph import verify
 from toolchain.isa import Machine, load_machine
 from toolchain.ops.kit.registry import STEPS

@@ -249,7 +249,7 @@ MACHINES = [
     ),
     (
         "npu-build good.onnx --hw accumulators.yaml",
-        "accumulators.yaml:35: engines.mac.accumulators.entries: 8 are fewer than the 256 of a 16 x 16 array (os)",
+        "accumulators.yaml:38: engines.mac.accumulators.entries: 8 are fewer than the 256 of a 16 x 16 array (os)",
     ),
     (
         "npu-build good.onnx --hw table.yaml",
@@ -257,7 +257,7 @@ MACHINES = [
     ),
     (
         "npu-build good.onnx --hw lost.yaml",
-        "lost.yaml:81: isa.file: there is no file 'isa/none.yaml' beside this one or among the shipped; "
+        "lost.yaml:84: isa.file: there is no file 'isa/none.yaml' beside this one or among the shipped; "
         "python -m toolchain.isa lost.yaml descriptors > isa/none.yaml writes a first one",
     ),
     (

@@ -192,6 +192,7 @@ def build_twice(seed: str, folder: Path) -> list[bytes]:
     return made
 
 
+@pytest.mark.slow  # golden programs, of which each run has another seed, are equal too
 def test_two_processes_give_the_same_bytes(in_workshop: Path) -> None:
     assert build_twice("1", in_workshop) == build_twice("271828", in_workshop)
 

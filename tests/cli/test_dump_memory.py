@@ -29,7 +29,7 @@ BRANCHES = (
     "a = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, k) b = Conv<kernel_shape=[1,1]>(a, v) c = Add(a, b) "
     "d = Concat<axis=1>(b, c) s = Softmax<axis=1>(d) y = MaxPool<kernel_shape=[3,3], strides=[2,2]>(s)"
 )
-MACHINES = ["edge16", "ethos_u55_256", "wide32_w4a16"]
+MACHINES = ["edge16", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ethos_u55_256", "wide32_w4a16"))]
 
 
 @pytest.fixture(scope="module", params=MACHINES)

@@ -12,7 +12,7 @@ from resealed import changed, graph_changed, island_changed, parts, sealed
 
 from toolchain.bounds import HEADER_RANK
 from toolchain.codegen import container_from_bytes
-from toolchain.codegen.header import IoHeader
+from toolchain.codegen.header_keys import IoHeader
 from toolchain.errors import ProgramError, ToolchainError
 from toolchain.runtime import Session, random_feeds
 

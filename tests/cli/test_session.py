@@ -10,9 +10,10 @@ import onnxruntime
 import pytest
 from bad_files import model
 
+from simulator import prepare
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError, ProgramError
-from toolchain.runtime import Session, random_feeds
+from toolchain.runtime import Session, builtin, random_feeds
 
 GRAPH = (
     "(float[1,3,8,8] x, int64[2] i, bool[2] c) => (float[1,4,8,8] y, float[1,2,8,8] g, bool[2] n) "
@@ -82,6 +83,18 @@ def test_runs_do_not_remember_each_other(compiled: Path) -> None:
     first = session.run(["y"], feeds())[0]
     session.run(None, {**feeds(), "x": -feeds()["x"]})
     assert np.array_equal(session.run(["y"], feeds())[0], first)
+
+
+def test_rules_and_times_are_found_in_the_first_run(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared: list[int] = []
+    monkeypatch.setattr(builtin, "prepare", lambda *a, **k: prepared.append(1) or prepare(*a, **k))
+    session = Session(compiled, timing=True)
+    first, second = (session.run_detailed({**feeds(), "x": value}) for value in (feeds()["x"], -feeds()["x"]))
+    programs = [ran for ran in first.segments if ran.simulation is not None]
+    assert len(prepared) == len(programs) > 0
+    for ran, again in zip(first.segments, second.segments):
+        assert (ran.simulation is None) == (again.simulation is None)
+        assert ran.simulation is None or again.simulation is None or ran.simulation.cycles == again.simulation.cycles > 0
 
 
 def test_says_what_ran_where(compiled: Path) -> None:

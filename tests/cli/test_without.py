@@ -35,6 +35,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dma = text[text.index("    bytes_per_cycle: 16.0\n") : text.index("    dimensions: 3\n")]
     changes += [(dma, "    bytes_per_cycle: 3.0\n")]
     changes += [("read_bytes_per_cycle: 64", "read_bytes_per_cycle: 1")]
+    changes += [("bank_bytes: 8", "bank_bytes: 512"), ("bank_cycles: 1 ", "bank_cycles: 128 ")]
     changes += [(", program_memory: own", "")]
     for old, new in changes:
         text = text.replace(old, new, 1)
@@ -55,8 +56,10 @@ def cycles(model: Path, *terms: str) -> int:
 
 @pytest.mark.parametrize("term", TERMS)
 def test_no_term_makes_it_slower_and_those_of_the_machine_cost_something(model: Path, term: str) -> None:
-    # where one hides behind another: the memory's port behind the array's edges, the front end behind the program's port
-    beside = {"window": ("edges",), "words": ("program",)}.get(term, ())
+    # where one hides behind another: the memory's port behind the array's edges, the front end behind the program's port, banks
+    # and the array behind the memory's port
+    hidden = {"window": ("edges",), "words": ("program",), "banks": ("alignment",), "reduction": ("alignment",)}
+    beside = hidden.get(term, ())
     saved = cycles(model, *beside) - cycles(model, term, *beside)
     assert saved >= 0
     assert saved > 0 or term in ("startup", "bursts")  # no vector function here; bursts of 64 bytes that are all used

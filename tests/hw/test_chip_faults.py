@@ -169,6 +169,38 @@ CASES = {
         "banks: 7",
         "mine.yaml:{line}: memories.sram.banks: 7 banks do not divide 524288 bytes evenly",
     ),
+    "words that are no bytes": (
+        "bank_bytes: 8",
+        "bank_bytes: all",
+        "mine.yaml:{line}: memories.sram.bank_bytes: must be a whole number, got 'all'",
+    ),
+    "banks that give less than the port": (
+        "bank_bytes: 8",
+        "bank_bytes: 4",
+        "mine.yaml:{line}: memories.sram.bank_bytes: 8 banks of 4 bytes give 32 bytes a cycle, and a port 64",
+    ),
+    "banks that are busy for too long": (
+        "bank_bytes: 8  # each bank is a macro with an address of its own\n    bank_cycles: 1",
+        "bank_bytes: 16\n    bank_cycles: 4",
+        "mine.yaml:{line}: memories.sram.bank_bytes: 8 banks of 16 bytes, each busy for 4 cycles with a word, give 32 bytes a "
+        "cycle, and a port 64",
+    ),
+    "words that do not fill the memory": (
+        "bank_bytes: 8",
+        "bank_bytes: 24",
+        "mine.yaml:{line}: memories.sram.bank_bytes: 8 banks of 24 bytes do not divide the memory's 524288 bytes",
+    ),
+    "banks wider than any memory": (
+        "bank_bytes: 8",
+        "bank_bytes: 4096",
+        "mine.yaml:{line}: memories.sram.bank_bytes: 8 banks of 4096 bytes are 32768 bytes side by side, more than 16384, the "
+        "widest memory that is planned for",
+    ),
+    "runs of words that there are not": (
+        "words: whole",
+        "words: half",
+        "mine.yaml:{line}: memories.sram.words: must be one of 'whole', 'packed'; got 'half'",
+    ),
     "more bases of the host than there are": (
         "sync: {semaphores: 64}",
         "sync: {semaphores: 64}\ncontrol: {bases: 3, host_bases: 4}",

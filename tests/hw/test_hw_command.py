@@ -36,7 +36,7 @@ def test_check_says_of_an_ideal_array_what_it_does_not_charge(tmp_path, monkeypa
 
 def test_check_lists_the_terms_of_time_that_a_file_says_nothing_of(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    unsaid = [(f"    {key}", "    #") for key in ("write_latency_cycles: 2", "burst_bytes: 8")]
+    unsaid = [(f"    {key}", "    #") for key in ("write_latency_cycles: 2", "burst_bytes: 8", "bank_cycles: 1", "words:")]
     said = "timing: {fold_cycles: 3, window_bytes: 0, output: {lanes: 8}}"
     unsaid += [(section_text("edge16.yaml", "timing"), said), ("    burst_bytes: 64\n", ""), (", program_memory: own", "")]
     write_changed(tmp_path, "edge16.yaml", unsaid)
@@ -53,8 +53,16 @@ def test_check_lists_the_terms_of_time_that_a_file_says_nothing_of(tmp_path, mon
         "memories.dram.burst_bytes is left at its default, 1",
         "memories.sram.write_latency_cycles is left at its default, 0",
         "memories.sram.burst_bytes is left at its default, 1",
+        "memories.sram.bank_cycles is left at its default, 1.0",
+        "memories.sram.words is left at its default, whole",
         "isa.program_memory is left at its default, dram",
     ]
+
+
+def test_check_says_that_no_bank_is_charged_where_a_file_says_nothing_of_words(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_changed(tmp_path, "edge16.yaml", [(f"    {key}:", "    #") for key in ("bank_bytes", "bank_cycles", "words")])
+    assert run("check", "mine.yaml")[1].splitlines()[1:] == ["memories.sram.bank_bytes is left at its default, any"]
 
 
 def test_check_prints_every_fault_and_exits_with_2(tmp_path, monkeypatch):

@@ -9,13 +9,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from tests.instructions import cases_of
 from toolchain.isa import load_machine
 from toolchain.isa.manual import manual
 from toolchain.machine import Softmax
-from toolchain.vectors import InstructionCase
+from toolchain.vectors import draws_of
+from toolchain.vectors.case import Draw, run_case
 
-TEXT = manual(load_machine("transformer64"))
+MACHINE = load_machine("transformer64")
+TEXT = manual(MACHINE)
 
 
 def mul(a: int, b: int) -> int:
@@ -96,11 +97,13 @@ def of_16_bits(row: list[int], m: int, s: int) -> list[int]:
     return [max(0, min(32767, v * y + (1 << 30 - h) >> 31 - h)) for v in e]
 
 
-CASES = [case for case in cases_of("transformer64") if case.operation == "softmax"]
+DRAWN = [pytest.param(*drawn, id=drawn[0]) for drawn in draws_of()[Softmax](Softmax, MACHINE.chip)]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_rows_are_those_of_the_text(case: InstructionCase) -> None:
+@pytest.mark.parametrize(("name", "draw"), DRAWN)
+def test_rows_are_those_of_the_text(name: str, draw: Draw) -> None:
+    case = run_case(MACHINE, "softmax", name, draw)
+    assert case is not None
     op = case.ops[0]
     assert isinstance(op, Softmax)
     held, kind = case.memory["sram"], np.dtype("<i2" if op.element_type else "<i1")

@@ -18,6 +18,12 @@ BUFFER = "  buffer: {{size: 16 KiB, read_bytes_per_cycle: 8.0, write_bytes_per_c
 SECOND = (
     "  mac0: {kind: mac_array, rows: 4, columns: 4, dataflow: os, accumulators: {entries: 64BITS}, types: [TYPES]}\n  vector:\n"
 )
+# One array takes uint8 and has no depthwise modes; one has them, but works on a memory of its own.
+APART = (
+    "  mac0: {kind: mac_array, rows: 4, columns: 4, dataflow: os, depthwise: none, accumulators: {entries: 64}, types: [BOTH]}\n"
+    "  mac1: {kind: mac_array, rows: 4, columns: 4, dataflow: os, accumulators: {entries: 64}, types: [BOTH],\n"
+    "         memories: {input: buffer}}\n  vector:\n"
+).replace("BOTH", "{activation: int8, weight: int8}, {activation: uint8, weight: int8}")
 
 
 def buffer(more: str = "") -> str:
@@ -97,6 +103,16 @@ CASES = {
         [("  vector:\n", second("{activation: int16, weight: int8}"))],
         "  mac0:",
         "engines.mac0.types: has no {activation: int8, weight: int8}, the types of numerics",
+    ),
+    "depthwise modes that only an array has which programs do not use": (
+        [
+            ("engines:\n", buffer()),
+            ("  vector:\n", APART),
+            ("numerics:\n  activation: int8\n", "numerics:\n  activation: int8\n  more_activations: [uint8]\n"),
+        ],
+        "    depthwise:",
+        "engines.mac.depthwise: no array that has depthwise takes {activation: uint8, weight: int8}, which another does "
+        "(programs do not use mac1)",
     ),
     "a dataflow given twice": (
         [(MAC, f"{MAC}    more_dataflows: [ws, os]\n")],

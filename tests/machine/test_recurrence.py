@@ -9,7 +9,8 @@ import pytest
 
 from toolchain.hw import load_chip, shipped_names
 from toolchain.machine import Copy, Demand, MachineOp, Signal, Space, demand, demands
-from toolchain.machine.recurrence import COMPUTED, Asked, Recurrence, services
+from toolchain.machine.queues import Asked
+from toolchain.machine.recurrence import COMPUTED, Recurrence, services
 from toolchain.machine.registry import OPERATIONS
 
 
@@ -129,8 +130,8 @@ def test_columns_of_a_program_are_the_demands_of_its_operations(name: str) -> No
     for i, one in enumerate(demand(op, chip) for op in ops):
         assert (found.compute_cycles[i], found.latency_cycles[i], found.macs[i]) == one[:3]
         for space in range(len(chip.spaces)):
-            columns = found.read_bytes, found.write_bytes, found.read_burst_bytes, found.write_burst_bytes
-            assert tuple(c[space, i] for c in columns) == one.at(space)[1:]
+            moved_there = one.at(space)
+            assert [getattr(found, name)[space, i] for name in moved_there._fields[1:]] == [*moved_there[1:]]
 
 
 def test_services_are_of_the_ports_that_move_bytes() -> None:

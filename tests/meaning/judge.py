@@ -23,7 +23,7 @@ from toolchain.api import Build, BuildOptions, build
 from toolchain.frontend import load_model
 from toolchain.ir.graph import Graph
 from toolchain.isa import Machine
-from toolchain.ops.elementwise import IntegerBinary
+from toolchain.ops.elementwise.integer import IntegerBinary
 from toolchain.report.agreement import distance, same_but_for_rounding
 from toolchain.runtime import Session
 

@@ -74,7 +74,7 @@ def test_a_core_without_a_plan_raises_the_bound(unit: int) -> None:
     assert place(buffers, effort_nodes=20_000).peak_bytes == 9 * unit
 
 
-@pytest.mark.parametrize("name", [pytest.param("C", marks=pytest.mark.slow), "G", "K"])
+@pytest.mark.parametrize("name", [*(pytest.param(name, marks=pytest.mark.slow) for name in "CG"), "K"])
 def test_large_method_reaches_the_bound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if compiled_kernel() is None:
         pytest.skip("needs the extra `fast`: minutes otherwise")

@@ -9,7 +9,8 @@ import numpy as np
 
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
-from toolchain.ops.kit.operator import Array, FloatOp, Layer, MoveOp, QuantScope
+from toolchain.ops.kit.operator import Array, FloatOp, Layer, MoveOp
+from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
 from toolchain.ops.kit.tile import FillBox, Loop, Move

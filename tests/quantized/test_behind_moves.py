@@ -10,7 +10,7 @@ from onnx import parser
 
 from toolchain.api import BuildOptions, build
 from toolchain.ir.graph import Quant
-from toolchain.ops.elementwise import IntegerBinary
+from toolchain.ops.elementwise.integer import IntegerBinary
 
 GIVEN = Quant(0.0625, -3)
 MODEL = """

@@ -6,12 +6,13 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
+import yaml
 
 from quant.file import read_parameters
 from quant.images import read_preprocess
 from toolchain.bounds import YAML_BYTES
 from toolchain.errors import CompileError, ConfigError
-from toolchain.hw import load_chip
+from toolchain.hw import load_chip, read_source
 from toolchain.isa import load_machine
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -113,3 +114,35 @@ def test_a_link_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
     path.write_text(text.replace("isa/descriptors1024.yaml", "table.yaml"))
     assert "hunter2" not in message(lambda p: load_machine(str(p)), path)
     assert "there is no file 'table.yaml' beside this one or among the shipped" in message(lambda p: load_machine(str(p)), path)
+
+
+ALIKE = {
+    "tabs": ["a:\n\tb: 1\n", "a: b\tc\n", "\ta: 1\n", "a: 1\t# b\n"],
+    "question marks": ["a: {b? : 1}\n", "? a\n: 1\n", "a: {b: 1?, c: 2}\n"],
+    "block scalars": ["a: |\n  x\n  y\n", "a: >-\n  x\n", "># no\na: 1\n"],
+    "tags": ["a: [!8, 4]\n", "a: !!int 3\n", "a: !!int x\n"],
+    "directives and documents": ["%YAML 1.1\n---\na: 1\n", "---\na:\n", "--- \n", "a: 1\n---\nb: 2\n", "a: 1\n...\n", ""],
+    "byte order marks": ["\ufeffa: 1\n", "a: 1\n\ufeff# b: 2\n"],
+    "aliases": ["a: &x [1]\nb: *x\n", "a: *x\n", "a: &x [*x]\n", BOMB],
+    "quotes": ["a: 'b\n", 'a: "b\\x41\\u00e9"\n', 'a: "\\ud800"\n', "a: 'it''s'\n"],
+    "brackets": ["a: {b: 1\n", "a: [1, 2\nb: 3\n", "[]"],
+    "indents": ["a: 1\n b: 2\n", "a: b: c\n", "a: b\r\nc: d\r", "a: [1, 2]\nb:\n", "a: 1\nb"],
+    "characters": ["a: @b\n", "a: `b`\n", "a: \x07\n", "a: \u2028b\n"],
+    "keys": ["<<: {a: 1}\n", "a: 1\na: 2\n", "[a]: 1\n"],
+    "values": ["a: 0x1F\nb: 1:30\nc: 1e3\nd: .inf\n", "a: 2001-01-01\nb: ~\nc: yes\n"],
+    "machines": [(files("hw_configs") / name).read_text() for name in ("edge16.yaml", "isa/registers48.yaml")],
+}
+
+
+@pytest.mark.parametrize("text", [pytest.param(text, id=kind) for kind, texts in ALIKE.items() for text in texts])
+def test_a_file_reads_alike_with_libyaml_and_without(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read() -> object:
+        try:
+            source = read_source(text, "m.yaml")
+        except ConfigError as fault:
+            return fault.faults
+        return repr(source.data), source.lines
+
+    with_it = read()
+    monkeypatch.setattr(yaml, "__with_libyaml__", False)
+    assert read() == with_it

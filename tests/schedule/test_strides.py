@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from toolchain.api import Build, BuildOptions, build
-from toolchain.hw.chip import Pair
+from toolchain.hw.limits import Pair
 from toolchain.isa import Machine, load_machine
 from toolchain.ops.convolution.tiles import seen, stepped
 from toolchain.ops.kit.window import Window

@@ -212,7 +212,7 @@ def test_the_best_of_a_budget_fits_it() -> None:
         assert plan == LayerTilings(layer, (), _views(layer), CostModel(layer.chip), 2).best(room, 12)
         if plan is not None:
             align = layer.chip.sram.alignment_bytes
-            rings = sum(s.copies * -(-s.size_bytes // align) * align for s in plan.slots)
+            rings = sum(-(-size // align) * align for s in plan.slots for size in s.sizes)
             assert plan.staging_bytes == {SRAM: rings} and rings <= budget
         costs.append(plan.cycles if plan is not None else float("inf"))
     assert costs == sorted(costs) and costs[0] < costs[3] < costs[4] == float("inf")

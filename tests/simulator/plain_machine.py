@@ -157,7 +157,7 @@ class PlainMachine:
 
     def run_copy(self, op: Copy) -> None:
         moved = []
-        element = self.size if op.transpose else 1
+        element = self.size if op.transpose else op.inner_bytes
         for o, i, j, k in product(*map(range, (op.count_outer, op.count0, op.count1, op.count2))):
             source = op.source_address + o * op.source_stride_outer + i * op.source_stride0
             source += j * op.source_stride1 + k * op.source_stride2

@@ -22,7 +22,8 @@ from simulator.tracks import port_rates
 from toolchain.errors import ProgramError
 from toolchain.hw.chip import Chip
 from toolchain.machine import End, MachineOp, MatrixProduct, Signal, Wait, demands
-from toolchain.machine.recurrence import Asked, Record, recurrence, services
+from toolchain.machine.queues import Asked
+from toolchain.machine.recurrence import Record, recurrence, services
 
 IMAGE = np.zeros(0x8000, np.uint8)
 KINDS = ("fixed", "round_robin", "fcfs")
@@ -163,7 +164,7 @@ def test_events_are_the_recurrence_where_the_order_is_fixed() -> None:
         columns = wanted.latency_cycles.tolist(), wanted.compute_cycles.tolist(), services(chip, wanted)
         words = [chip.isa.word_cycles] * len(ops)
         asked = [Asked(*row) for row in zip(order.engine, words, after, *columns)]
-        sequence, plain, event = service_order(ops, order, wanted, after), Record(), Record()
+        sequence, plain, event = service_order(ops, order, wanted), Record(), Record()
         expected, found = recurrence(chip, plain), Contention(chip, event)
         expected.run(asked, sequence)
         found.run(asked, sequence)

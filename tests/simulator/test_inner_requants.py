@@ -13,7 +13,7 @@ from simulator.decoded import Decoded
 from toolchain.api import BuildOptions, build
 from toolchain.codegen import container_from_bytes
 from toolchain.hw import shipped_names
-from toolchain.ops.elementwise import IntegerBinary
+from toolchain.ops.elementwise.integer import IntegerBinary
 
 X = "float[1,4,6,6]"
 SUMS = f"({X} x, {X} z) => ({X} y) {{ a = Add(x, z) b = Sub(a, z) c = Conv(b, w) y = Add(c, a) }}"

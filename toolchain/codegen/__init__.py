@@ -2,16 +2,8 @@
 
 from toolchain.codegen.assemble import container_of, island, reference_container
 from toolchain.codegen.calls import shortened
-from toolchain.codegen.container import (
-    MAGIC,
-    MAIN,
-    container_from_bytes,
-    container_to_bytes,
-    entries_from_bytes,
-    entries_to_bytes,
-    read_container,
-    read_entries,
-)
+from toolchain.codegen.container import MAGIC, MAIN, container_from_bytes, entries_from_bytes, read_container, read_entries
+from toolchain.codegen.container_writer import container_to_bytes, entries_to_bytes
 from toolchain.codegen.image import image_files, images_of_entries
 from toolchain.codegen.link import link_region
 from toolchain.codegen.model import Container, DramArea, Held, IoType, Island, LayerInfo, Occupied, Port, Region, Result

@@ -7,141 +7,27 @@ that the header lists. Little-endian. The same build gives the same bytes.
 from __future__ import annotations
 
 import hashlib
-import json
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
-from toolchain.bounds import DRAM_BYTES, ENTRIES, PROGRAM_FILE_BYTES
-from toolchain.codegen.blocks import BlockReader, BlockWriter
-from toolchain.codegen.header import EntryHeader, Header, IslandHeader, PortHeader, RegionHeader, Span, read_header
+from toolchain.bounds import DRAM_BYTES, PROGRAM_FILE_BYTES
+from toolchain.codegen.blocks import BlockReader
+from toolchain.codegen.header import read_header
+from toolchain.codegen.header_keys import EntryHeader, Header, IslandHeader, PortHeader, RegionHeader, Span
 from toolchain.codegen.model import Container, DramArea, Held, IoType, Island, LayerInfo, Occupied, Port, Region, Result
-from toolchain.codegen.serial import graph_from_text, graph_to_text
+from toolchain.codegen.serial import graph_from_text
 from toolchain.codegen.soundness import check_soundness
 from toolchain.errors import CompileError, NewerFileError, ProgramError
 from toolchain.files import read_limited
-from toolchain.isa import Machine, machine_digest, machine_from_json, machine_to_json
+from toolchain.isa import Machine, machine_digest, machine_from_json
 
 MAGIC = b"NPUMODEL"
 VERSION = 2
 MAIN = "main"  # the entry of a model that was built for one set of shapes
-ALIGNMENT_BYTES = 16  # of every section in the file
-_PREFIX = struct.Struct("<8sIQ32s")
-_LENGTH = struct.Struct("<Q")
-
-
-def container_to_bytes(container: Container) -> bytes:
-    return entries_to_bytes({MAIN: container})
-
-
-def entries_to_bytes(entries: Mapping[str, Container]) -> bytes:
-    """One file with programs for several sets of input shapes, by name; constants that they have in common are stored once.
-
-    Raises CompileError: none, too many, or not of one model and machine.
-    """
-    _require_alike(entries)
-    sections, blocks = _Sections(), BlockWriter()
-    said: list[dict[str, Any]] = []
-    for index, (name, container) in enumerate(entries.items()):
-        if index:
-            blocks.next_entry()
-        said.append(
-            {
-                "name": name,
-                "inputs": [asdict(t) for t in container.inputs],
-                "outputs": [asdict(t) for t in container.outputs],
-                "segments": [_segment_header(s, sections, blocks) for s in container.segments],
-                "fallbacks": [list(f) for f in container.fallbacks],
-            }
-        )
-    for index, container in enumerate(entries.values()):
-        if index:
-            blocks.next_entry()
-        said[index]["graph"] = sections.put(graph_to_text(container.graph, blocks.array).encode())
-    first = next(iter(entries.values()))
-    header = {
-        "name": first.name,
-        "machine": sections.put(machine_to_json(first.machine).encode()),
-        "machine_name": first.machine.chip.name,
-        "machine_digest": machine_digest(first.machine),
-        "entries": said,
-        "blocks": [sections.put(data) for data in blocks.blocks()],
-    }
-    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
-    text += b" " * (-(_PREFIX.size + _LENGTH.size + len(text)) % ALIGNMENT_BYTES)
-    rest = b"".join((_LENGTH.pack(len(text)), text, *sections.parts))
-    return _PREFIX.pack(MAGIC, VERSION, len(rest), hashlib.sha256(rest).digest()) + rest
-
-
-def _require_alike(entries: Mapping[str, Container]) -> None:
-    if not entries:
-        raise CompileError("entries: there are none; a file has one or more")
-    if len(entries) > ENTRIES:
-        raise CompileError(f"entries: {len(entries)} are given, a file holds {ENTRIES} at most; make several files")
-    (name, first), *others = entries.items()
-    for other, container in others:
-        if container.name != first.name:
-            raise CompileError(f"entry {other}: is of model {container.name!r}, entry {name} of {first.name!r}; a file holds one")
-        if machine_digest(container.machine) != machine_digest(first.machine):
-            raise CompileError(f"entry {other}: was built for another machine than entry {name}; a file holds programs of one")
-
-
-class _Sections:
-    """What stands behind the header."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        self._end = 0
-
-    def put(self, data: bytes) -> list[int]:
-        """First byte and number of bytes of the section."""
-        start, padding = self._end, b"\0" * (-len(data) % ALIGNMENT_BYTES)
-        self.parts += [data, padding]
-        self._end += len(data) + len(padding)
-        return [start, len(data)]
-
-
-def _segment_header(segment: Region | Island, sections: _Sections, blocks: BlockWriter) -> dict[str, Any]:
-    if isinstance(segment, Island):
-        return {
-            "kind": "host",
-            "model": sections.put(segment.model),
-            "inputs": segment.inputs,
-            "outputs": segment.outputs,
-            "nodes": segment.nodes,
-        }
-    ports = [_port_header(kind, p) for kind in ("input", "output") for p in getattr(segment, f"{kind}s")]
-    return {
-        "kind": "npu",
-        "program": sections.put(segment.program),
-        "constants": [[address, blocks.constant(data)] for address, data in segment.constants],
-        "ports": ports,
-        "dram_bytes": segment.dram_bytes,
-        "nodes": segment.nodes,
-        "layers": [_layer_header(info) for info in segment.layers],
-        "op_layers": sections.put(struct.pack(f"<{len(segment.op_layers)}i", *segment.op_layers)),
-        "sram_bound_bytes": segment.sram_bound_bytes,
-        "sram_peak_bytes": segment.sram_peak_bytes,
-        "areas": [asdict(area) for area in segment.areas],
-        "buffers": [asdict(buffer) for buffer in segment.buffers],
-    }
-
-
-def _port_header(kind: str, port: Port) -> dict[str, Any]:
-    """Of a port without granules nothing is said of them."""
-    said = {"kind": kind, **asdict(replace(port, maps=None))}
-    maps = said.pop("maps") if port.maps is None else port.maps.model_dump(include={"granule", "order"})
-    return said if maps is None else {**said, "maps": maps}
-
-
-def _layer_header(info: LayerInfo) -> dict[str, Any]:
-    said = asdict(info)
-    if info.result is not None and not info.result.granule:
-        del said["result"]["granule"], said["result"]["surface_bytes"]
-    return said
+PREFIX = struct.Struct("<8sIQ32s")  # magic, version, length and digest of the rest
+LENGTH = struct.Struct("<Q")  # of the header
 
 
 def container_from_bytes(data: bytes, label: str, entry: str | None = None) -> Container:
@@ -190,12 +76,12 @@ def _checked_rest(data: bytes, label: str) -> bytes:
     """What lies behind the prefix, its length and checksum as the prefix says."""
     if data[:8] != MAGIC:
         raise ProgramError(f"{label}: not a compiled model (no {MAGIC.decode()} at its start); build one with npu-build")
-    if len(data) < _PREFIX.size:
-        raise ProgramError(f"{label}: holds {len(data)} bytes, its prefix alone has {_PREFIX.size}; it was cut")
-    _, version, length, digest = _PREFIX.unpack_from(data)
+    if len(data) < PREFIX.size:
+        raise ProgramError(f"{label}: holds {len(data)} bytes, its prefix alone has {PREFIX.size}; it was cut")
+    _, version, length, digest = PREFIX.unpack_from(data)
     if version != VERSION:
         raise ProgramError(f"{label}: has format version {version}, this toolchain reads {VERSION}; build it again")
-    rest = data[_PREFIX.size :]
+    rest = data[PREFIX.size :]
     if len(rest) != length:
         raise ProgramError(f"{label}: holds {len(rest)} bytes behind its prefix, which says {length}; it was cut or extended")
     if hashlib.sha256(rest).digest() != digest:
@@ -205,11 +91,11 @@ def _checked_rest(data: bytes, label: str) -> bytes:
 
 def _header(rest: bytes) -> tuple[Header, bytes]:
     """And what lies behind it. Raises ProgramError where the bytes have the right checksum and still say nothing sound."""
-    if len(rest) < _LENGTH.size:
+    if len(rest) < LENGTH.size:
         raise ProgramError("header: is missing")
-    (size,) = _LENGTH.unpack_from(rest)
-    body = rest[_LENGTH.size + size :]
-    return read_header(rest[_LENGTH.size : _LENGTH.size + size], len(body)), body
+    (size,) = LENGTH.unpack_from(rest)
+    body = rest[LENGTH.size + size :]
+    return read_header(rest[LENGTH.size : LENGTH.size + size], len(body)), body
 
 
 def _container(header: Header, entry: EntryHeader, body: bytes) -> Container:

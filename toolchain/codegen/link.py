@@ -139,7 +139,7 @@ def _layers(plan: RegionPlan, roots: Mapping[str, Location], count: int, steppin
         granule = lies.maps.granule if lies.maps is not None else 0
         place = base.space.name.lower(), base.address + view.offset_bytes
         result = Result(node.outputs[0], *place, lies.along, turns, granule, lies.surface_bytes)
-        found.append(LayerInfo(node.name, operator_of(node, NpuOp).NAME, node.sources, result))
+        found.append(LayerInfo(node.name, operator_of(node, NpuOp).NAME, node.sources, None if view.rows else result))
     return found
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
 from toolchain.machine import Access, Copy, MachineOp, Space, accesses, overlap
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Block, Box, Site, Work
+from toolchain.ops.kit.tile import Block, Box, Extent, Site, Work
 from toolchain.schedule.copies import Location, Mover, Stride, copies
 from toolchain.schedule.emits import SumPlaces
 from toolchain.schedule.moves import moves
 from toolchain.schedule.places import View
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.staging import PlannedLayer, box_strides, rings, staged
+from toolchain.schedule.stripes import Call, Shift, shifted
 from toolchain.schedule.units import on_unit
 
 
@@ -52,9 +52,15 @@ def lower_region(plan: RegionPlan, bases: BaseAddresses, chip: Chip) -> list[Pla
     """Every operation of a region without synchronisation."""
     groups: list[Group] = []
     channels, sums = _LoadChannels(chip), SumPlaces(chip)
-    for index, planned in enumerate(plan.layers):
-        lowering = _LayerLowering(plan, planned, index, bases, chip, channels, sums)
-        groups += lowering.tiles() if planned.plan is not None else [lowering.moves()]
+    tops: dict[str, int] = {}
+    lowerings = [_LayerLowering(plan, p, i, bases, chip, channels, sums, tops) for i, p in enumerate(plan.layers)]
+    for step in plan.steps():
+        if isinstance(step, Shift):
+            groups.append(lowerings[step.layer].shift(step))
+        elif isinstance(step, Call):
+            groups += lowerings[step.layer].tiles(step.extent)
+        else:
+            groups += lowerings[step].tiles() if plan.layers[step].plan is not None else [lowerings[step].moves()]
     return list(_overlapped(groups, chip))
 
 
@@ -88,12 +94,17 @@ class _LayerLowering:
         chip: Chip,
         channels: _LoadChannels,
         sums: SumPlaces,
+        tops: dict[str, int],
     ):
+        """tops: the first row of what a root holds, where it does not hold all."""
+        self.tops = tops
         self.channels, self.sums = channels, sums
         self.plan, self.planned, self.index, self.bases, self.chip = plan, planned, index, bases, chip
         store = chip.channels[-1]
         self.loads = Mover(0, chip.dma_dimensions)  # dealt out to channels
         self.stores = Mover(store.number, chip.dma_dimensions)
+        self.rings = rings(planned.plan.slots) if planned.plan is not None else {}
+        self.units = iter(planned.units or ())
 
     @property
     def layer(self) -> Layer:
@@ -103,18 +114,20 @@ class _LayerLowering:
         """The address of element `start` of a tensor in its base."""
         view = self.plan.views[name]
         base = self.bases.roots[view.root]
+        if view.rows:
+            image, row, *inner = start
+            start = image, row - self.tops.get(view.root, 0), *inner
         return Location(base.space, base.address + view.at(start))
 
     def view(self, name: str) -> View:
         return self.plan.views[name]
 
-    def tiles(self) -> list[Group]:
+    def tiles(self, extent: Extent | None = None) -> list[Group]:
+        """Of the works that make a part of the output, or all of it."""
         plan = self.planned.plan
         assert plan is not None
-        self.rings = rings(plan.slots)
-        works = self.layer.tiled.nest(self.layer, plan.tiling).works()
-        units = self.planned.units or repeat(plan.units[0])
-        return [self._tile(work, unit) for work, unit in zip(works, units, strict=bool(self.planned.units))]
+        works = self.layer.tiled.nest(self.layer, plan.tiling, extent).works()
+        return [self._tile(work, next(self.units, plan.units[0])) for work in works]
 
     def _take(self, role: str, space: int, key: Hashable) -> tuple[Location, bool]:
         """(the slot for it, whether it is there already)."""
@@ -157,6 +170,18 @@ class _LayerLowering:
         strides = box_strides(box, site.strides, view.strides)
         stores += copies(slot, base, strides, view.item_bytes, self.stores)
         return site
+
+    def shift(self, step: Shift) -> Group:
+        """Rows that are still needed to the beginning of their buffer: one by one where they would lie on each other."""
+        ops: list[MachineOp] = []
+        for box in shifted(step, self.layer.types):
+            view = self.view(box.tensor)
+            strides = box_strides(box, view.strides, view.strides)
+            source = self.location(box.tensor, box.start)
+            target = self.location(box.tensor, (0, box.start[1] - step.first + self.tops.get(step.root, 0), 0, 0))
+            ops += copies(source, target, strides, view.item_bytes, self.stores)
+        self.tops[step.root] = step.first
+        return Group((), (), tuple(ops), self.index)
 
     def moves(self) -> Group:
         """A mover's, which are all of them stores to what comes behind."""

@@ -22,7 +22,7 @@ from toolchain.frontend import NormalModel
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import INNER, Graph, Node, OnnxGraph, OnnxNode, OnnxOp, Quant, TensorType
 from toolchain.ops.convolution.integer import IntegerConvolution
-from toolchain.ops.elementwise import IntegerBinary
+from toolchain.ops.elementwise.integer import IntegerBinary
 from toolchain.ops.kit.layout import NCHW
 from toolchain.ops.kit.operator import operator_of
 

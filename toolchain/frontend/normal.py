@@ -8,7 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from toolchain.frontend import arithmetic, choices, linear, norms, patterns, reduction, shaping, sinking, softmax, windows
+from toolchain.frontend import (
+    arithmetic,
+    choices,
+    linear,
+    norms,
+    patterns,
+    reduction,
+    shaping,
+    sinking,
+    slicing,
+    softmax,
+    windows,
+)
 from toolchain.frontend.errors import unusable
 from toolchain.frontend.infer import RANDOM
 from toolchain.frontend.own import own_names
@@ -21,7 +33,7 @@ def merged(*tables: Mapping[str, Sequence[Rule]]) -> dict[str, tuple[Rule, ...]]
     return {key: tuple(rule for table in tables for rule in table.get(key, ())) for key in keys}
 
 
-TABLES = (shaping, windows, linear, arithmetic, choices, patterns, norms, softmax, reduction, sinking)
+TABLES = (shaping, slicing, windows, linear, arithmetic, choices, patterns, norms, softmax, reduction, sinking)
 RULES = merged(*(module.RULES for module in TABLES))
 FACTORS = frozenset(
     ("Conv", "ConvTranspose", "Div", "Einsum", "Gemm", "LayerNormalization", "MatMul", "Mul", "PRelu", "RMSNormalization")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from toolchain.hw.chip import Chip, ConvolutionLimits, PoolLimits, table_name_fault
+from toolchain.hw.chip import Chip, table_name_fault
 from toolchain.hw.describe import chip_differences, chip_lines
-from toolchain.hw.load import ChipFile, load_chip, machine_files, read_chip_file, shipped_names
+from toolchain.hw.limits import ConvolutionLimits, PoolLimits
+from toolchain.hw.load import ChipFile, is_shipped, load_chip, machine_files, read_chip_file, shipped_names
 from toolchain.hw.quantities import write_bytes, write_hertz
 from toolchain.hw.rules import broken_rules
 from toolchain.hw.schema import chip_schema, schema_text
@@ -28,6 +29,7 @@ __all__ = [
     "chip_differences",
     "chip_lines",
     "chip_schema",
+    "is_shipped",
     "load_chip",
     "machine_files",
     "read_chip_file",

@@ -16,59 +16,18 @@ from pydantic import AfterValidator, Field
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.numerics import Numerics
 from toolchain.hw.channels import used_channels
+from toolchain.hw.control import Control, Sync
 from toolchain.hw.engines import Engine, MacArray, Memory, Name, group_form
 from toolchain.hw.layout import Layout
+from toolchain.hw.limits import Limits
 from toolchain.hw.numerics import NumericsKeys, described
 from toolchain.hw.quantities import Hertz
-from toolchain.hw.section import NonNegative, Positive, PositiveFloat, Section
+from toolchain.hw.section import PositiveFloat, Section
 from toolchain.hw.units import DRAM, EMIT, EMITTED, KINDS, SRAM, SUMS, Space, Unit, out_of_reach, spaces_of, units_of
-
-# Descriptions and examples are quoted in faults, and shown by editors.
-Pair = Annotated[tuple[Positive, Positive], Field(description="[height, width]", examples=[[3, 3]])]
 
 
 class Clock(Section):
     frequency: Hertz
-
-
-class ConvolutionLimits(Section):
-    max_kernel: Pair | None = None
-    max_stride: Pair | None = None
-    max_dilation: Pair | None = None
-    max_pad: Annotated[tuple[NonNegative, NonNegative], Field(description="[height, width]", examples=[[1, 1]])] | None = None
-    max_input_channels: Positive | None = None
-    max_output_channels: Positive | None = None
-    max_width: Positive | None = None
-
-
-class MatrixLimits(Section):
-    computed_operand: bool = True  # both operands may be activations
-    max_k: Positive | None = None
-    max_n: Positive | None = None
-    max_batches: Positive = 1  # products of one operation, at strides
-
-
-class PoolLimits(Section):
-    max_kernel: Pair | None = None
-    max_stride: Pair | None = None
-
-
-class ElementwiseLimits(Section):
-    broadcast: bool = True  # a second operand of fewer elements
-
-
-Decomposed = Literal["LayerNormalization", "Softmax"]
-
-
-class Limits(Section):
-    """What one instruction may express. What lies outside is split or rewritten; what cannot be goes to the host."""
-
-    convolution: ConvolutionLimits = ConvolutionLimits()
-    depthwise: ConvolutionLimits = ConvolutionLimits()
-    matrix_product: MatrixLimits = MatrixLimits()
-    pool: PoolLimits = PoolLimits()
-    elementwise: ElementwiseLimits = ElementwiseLimits()
-    decompose: tuple[Decomposed, ...] = ()  # operators made of steps in the machine's codes; else they go to the host
 
 
 def table_name_fault(name: str) -> str | None:
@@ -91,45 +50,6 @@ class Isa(Section):
     word_cycles: PositiveFloat = 1.0  # the front end reads one instruction word in this time
     # whose read port gives the words; own: a memory of the front end's, which nothing else reads
     program_memory: Name | Literal["own"] = "dram"
-
-
-class Sync(Section):
-    semaphores: Positive
-    max_count: Positive = 255
-
-
-class Repeats(Section):
-    """Operations between `repeat` and `again` run several times."""
-
-    depth: Annotated[int, Field(ge=1, le=16)] = 1  # repeats inside one another
-    max_count: Annotated[int, Field(ge=1, le=(1 << 32) - 1)] = (1 << 16) - 1
-    buffer_words: NonNegative = 0  # a body of at most so many words is read once, not for each iteration
-
-
-class Calls(Section):
-    """Operations between `block` and `return` run again at each `call`."""
-
-    blocks: Annotated[int, Field(ge=1, le=1 << 16)]  # addresses that the front end keeps
-    depth: Annotated[int, Field(ge=1, le=16)] = 1  # blocks inside one another, those that are called included
-
-
-class Indirect(Section):
-    """`load_base` adds a number that lies in a memory, from 0 to `max_index`, times a size to a base register."""
-
-    max_index: Annotated[int, Field(ge=1, le=(1 << 31) - 1)] = (1 << 16) - 1
-
-
-class Control(Section):
-    """What the front end does besides reading words in order."""
-
-    bases: Annotated[int, Field(ge=0, le=255)] = 0  # registers that moves may add to an address, from 1 on
-    host_bases: Annotated[int, Field(ge=0, le=255)] = (
-        0  # the first of them: set before a start, each to where an area of dram lies
-    )
-    operand_bases: bool = False  # arrays and vector engines add them to the addresses of their operands, as moves do
-    repeat: Repeats | None = None
-    call: Calls | None = None
-    indirect: Indirect | None = None
 
 
 class Energy(Section):
@@ -161,7 +81,18 @@ class Chip(Section):
     def __copy__(self) -> Self:
         """Without what follows from fields that the copy may have changed."""
         copied = super().__copy__()
-        for name in ("spaces", "units", "_by_kind", "_workers", "staging", "channels", "numerics", "code_types", "weight_types"):
+        for name in (
+            "spaces",
+            "banked",
+            "units",
+            "_by_kind",
+            "_workers",
+            "staging",
+            "channels",
+            "numerics",
+            "code_types",
+            "weight_types",
+        ):
             vars(copied).pop(name, None)
         return copied
 
@@ -182,6 +113,11 @@ class Chip(Section):
         latencies are in cycles of the chip's clock."""
         memories = {name: memory.in_cycles_of(self.clock.frequency) for name, memory in self.memories.items()}
         return spaces_of(memories, self.engines)
+
+    @cached_property
+    def banked(self) -> tuple[int, ...]:
+        """Codes of the memories whose words lie in banks."""
+        return tuple(code for code, space in enumerate(self.spaces) if space.memory.bank_bytes is not None)
 
     @property
     def program_space(self) -> int | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from math import ceil
 from typing import Annotated, Literal, cast
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.groups import GROUP_STEP, LARGEST_GROUP, LEAST_GROUP, GroupForm
@@ -18,7 +18,15 @@ from toolchain.hw.quantities import Bytes, Hertz
 from toolchain.hw.section import NonNegative, Positive, PositiveFloat, Section
 from toolchain.hw.timing import ArrayTiming, Timing, given
 
+_MOST_WORD_BYTES = 4096
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+# None is written `any`
+WordBytes = Annotated[
+    Annotated[int, Field(ge=1, le=_MOST_WORD_BYTES)] | None,
+    BeforeValidator(lambda value: None if value == "any" else value),
+    PlainSerializer(lambda value: "any" if value is None else value),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": _MOST_WORD_BYTES}, {"const": "any"}]}),
+]
 
 
 class Memory(Section):
@@ -33,6 +41,11 @@ class Memory(Section):
     burst_bytes: Positive = 1  # a transfer is charged in whole bursts of this size, per contiguous run
     alignment_bytes: Positive = 1  # of every buffer placed here
     banks: Positive = 1
+    # of a word; words lie in the banks in turn, each of which has to do with one at a time. any: all bytes are reached alike
+    bank_bytes: WordBytes = None
+    bank_cycles: PositiveFloat = 1.0  # for which a bank has to do with a word
+    # whole: each contiguous run of an operand takes the words that it touches; packed: runs share words
+    words: Literal["whole", "packed"] = "whole"
     shared_ports: bool = False  # reads and writes share one bandwidth (the larger of the two figures)
     # whom a port serves of several that are ready. fixed: by an order that the program fixes; round_robin: units in turn, a burst
     # each; fcfs: who was ready first
@@ -51,6 +64,7 @@ class Memory(Section):
                 "write_bytes_per_cycle": self.write_bytes_per_cycle * ratio,
                 "latency_cycles": ceil(self.latency_cycles / ratio),
                 "write_latency_cycles": ceil(self.write_latency_cycles / ratio),
+                "bank_cycles": self.bank_cycles / ratio,
             }
         )
 

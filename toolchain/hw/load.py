@@ -34,6 +34,11 @@ def shipped_names() -> tuple[str, ...]:
     return tuple(sorted(f.name.removesuffix(".yaml") for f in files(SHIPPED).iterdir() if f.name.endswith(".yaml")))
 
 
+def is_shipped(name_or_path: str) -> bool:
+    """Whether this names a machine that comes with the toolchain, and no file."""
+    return not _is_path(name_or_path) and name_or_path in shipped_names()
+
+
 def load_chip(name_or_path: str, table: str | None = None) -> Chip:
     """The chip of a shipped name or of a YAML file. Raises ConfigError with every fault; its ISA file is not read.
 
@@ -90,10 +95,14 @@ def _shipped_hint(label: str) -> str:
     return f"; the shipped machine is written without .yaml: {name}" if shipped else ""
 
 
-def _locate(name_or_path: str) -> tuple[str, Traversable]:
+def _is_path(name_or_path: str) -> bool:
     path = Path(name_or_path)
-    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1 or path.is_file():
-        return name_or_path, path
+    return path.suffix in (".yaml", ".yml") or len(path.parts) > 1 or path.is_file()
+
+
+def _locate(name_or_path: str) -> tuple[str, Traversable]:
+    if _is_path(name_or_path):
+        return name_or_path, Path(name_or_path)
     names = shipped_names()
     if name_or_path not in names:
         raise ConfigError([f"no machine named {name_or_path!r}{suggest(name_or_path, names)} (or give the path of a YAML file)"])

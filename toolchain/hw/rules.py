@@ -9,17 +9,18 @@ from quant.fixed_point.core.codes import CodeType
 from toolchain.bounds import SRAM_BYTES
 from toolchain.hw.accumulators import broken_accumulators
 from toolchain.hw.chip import Chip
-from toolchain.hw.engines import Dma, Engine, MacArray, group_sizes
+from toolchain.hw.engines import Dma, Engine, MacArray, Memory, group_sizes
 from toolchain.hw.groups import broken_groups, unused_groups
 from toolchain.hw.layout_rules import broken_layout, narrow_scales
 from toolchain.hw.quantities import write_bytes
 from toolchain.hw.source import KeyPath
-from toolchain.hw.type_rules import Broken, broken_types, pair_of
+from toolchain.hw.type_rules import Broken, broken_types, pair_of, unused_types
 from toolchain.hw.units import SUMS, operand_memories, unit_names
 from toolchain.hw.validation import suggest
 
 MOST_SPACES = 16  # of Space in toolchain.machine.parameters.spaces
 _MOST_UNITS = 64  # queues of a machine
+_WIDEST_ROW = 1 << 14  # bytes of all banks side by side
 _LARGEST_SIDE = 1 << 14  # of the array: far above any that was built
 
 # The scale forms each rounding is defined on (quant.fixed_point.core.requant refuses the rest).
@@ -40,7 +41,7 @@ def broken_rules(chip: Chip) -> list[Broken]:
         *_control(chip),
         *broken_layout(chip),
     ]
-    return found or [*_sync(chip), *unused_groups(chip)] or [*narrow_scales(chip)]
+    return found or [*_sync(chip), *unused_groups(chip), *unused_types(chip)] or [*narrow_scales(chip)]
 
 
 def _control(chip: Chip) -> Iterator[Broken]:
@@ -57,6 +58,7 @@ def _memories(chip: Chip) -> Iterator[Broken]:
     for name, memory in chip.memories.items():
         if memory.size % memory.banks:
             yield ("memories", name, "banks"), f"{memory.banks} banks do not divide {memory.size} bytes evenly"
+        yield from _banks(name, memory)
         if memory.size % memory.alignment_bytes:
             yield (
                 ("memories", name, "alignment_bytes"),
@@ -73,6 +75,23 @@ def _memories(chip: Chip) -> Iterator[Broken]:
                 ("memories", name, "alignment_bytes"),
                 f"{memory.alignment_bytes} splits the {item_bytes} bytes of an activation",
             )
+
+
+def _banks(name: str, memory: Memory) -> Iterator[Broken]:
+    """Of words that lie in banks."""
+    if memory.bank_bytes is None or memory.size % memory.banks:
+        return
+    path, row = ("memories", name, "bank_bytes"), memory.banks * memory.bank_bytes
+    said = f"{memory.banks} bank{'s' if memory.banks > 1 else ''} of {memory.bank_bytes} bytes"
+    given = row / memory.bank_cycles
+    asked = max(memory.read_bytes_per_cycle, memory.write_bytes_per_cycle)
+    if given < asked:
+        each = "" if memory.bank_cycles == 1 else f", each busy for {memory.bank_cycles:g} cycles with a word,"
+        yield path, f"{said}{each} give {given:g} bytes a cycle, and a port {asked:g}"
+    if row > _WIDEST_ROW:
+        yield path, f"{said} are {row} bytes side by side, more than {_WIDEST_ROW}, the widest memory that is planned for"
+    elif memory.size % row:
+        yield path, f"{said} do not divide the memory's {memory.size} bytes"
 
 
 def _maps(chip: Chip) -> Iterator[Broken]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.composer import Composer
+from yaml.resolver import Resolver
 
 from toolchain.bounds import NUMBER_CHARACTERS, YAML_BYTES, YAML_DEPTH, YAML_NODES
 from toolchain.errors import ConfigError
@@ -58,7 +61,7 @@ def read_source(text: str, label: str) -> Source:
     """Parses one YAML document. Raises ConfigError on bad syntax, a key given twice, merge keys, recursion, and where it leaves
     the bounds of `toolchain.bounds`."""
     try:
-        node = yaml.compose(text, Loader=_Loader)
+        node = _composed(text)
     except yaml.MarkedYAMLError as fault:
         line, reason = _syntax_fault(fault)
         raise ConfigError([f"{label}:{line}: not YAML: {reason}"]) from None
@@ -110,17 +113,15 @@ class _TooMuch(yaml.YAMLError):
 _TOO_MANY_NODES = f"holds more than {YAML_NODES:,} keys and values, each alias counted as what it stands for"
 
 
-class _Loader(yaml.SafeLoader):
+class _Bounded(Composer):
     """Stops where a document is too deep or too large, before all of it is built."""
 
-    def __init__(self, stream: str):
-        super().__init__(stream)
-        self.depth = self.nodes = 0
+    depth = nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         self.depth += 1
         self.nodes += 1
-        line = self.peek_event().start_mark.line + 1
+        line = self.peek_event().start_mark.line + 1  # pyright: ignore[reportAttributeAccessIssue]
         if self.depth > YAML_DEPTH:
             raise _TooMuch(f"nests deeper than {YAML_DEPTH} sections and lists in line {line}")
         if self.nodes > YAML_NODES:
@@ -128,6 +129,39 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
+
+
+class _Loader(_Bounded, yaml.SafeLoader):
+    """Parses in Python, with PyYAML's own words for what is no YAML."""
+
+
+if yaml.__with_libyaml__:
+    from yaml.cyaml import CParser  # pyright: ignore[reportAttributeAccessIssue]
+
+    class _FastLoader(_Bounded, CParser, Resolver):
+        """Parses in libyaml, ten times as fast."""
+
+        def __init__(self, stream: str):
+            CParser.__init__(self, stream)
+            _Bounded.__init__(self)
+            Resolver.__init__(self)
+
+
+# Tabs, question marks, tags, block scalars, directives, byte order marks, several documents: libyaml takes more of them, or gives
+# them other names and lines.
+_READ_OTHERWISE = re.compile(r"[\t?!|>\ufeff]|^(%|---)", re.MULTILINE)
+
+
+def _composed(text: str) -> yaml.Node | None:
+    """The document's root. What libyaml refuses the parser in Python judges, so that a file reads alike everywhere."""
+    if yaml.__with_libyaml__ and not _READ_OTHERWISE.search(text):
+        try:
+            return yaml.compose(text, Loader=_FastLoader)
+        except _TooMuch:
+            raise
+        except yaml.YAMLError:
+            pass
+    return yaml.compose(text, Loader=_Loader)
 
 
 class _Reader:

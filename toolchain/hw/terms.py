@@ -67,6 +67,16 @@ def _no_bursts(data: dict[str, Any]) -> None:
         memory["burst_bytes"] = 1
 
 
+def _no_alignment(data: dict[str, Any]) -> None:
+    for memory in data["memories"].values():
+        memory["words"] = "packed"
+
+
+def _no_conflicts(data: dict[str, Any]) -> None:
+    for memory in data["memories"].values():
+        memory["banks"] = UNLIMITED
+
+
 def _no_beats(data: dict[str, Any]) -> None:
     for engine in _kind(data, "dma"):
         engine["runs"] = "packed"
@@ -105,6 +115,8 @@ TERMS: Mapping[str, Term] = {
     "issue": Term("issue_cycles of all engines", _no_issue),
     "latency": Term("latencies of all memories", _no_latency),
     "bursts": Term("bytes of bursts beyond those that are moved", _no_bursts),
+    "alignment": Term("bytes of a memory's words beyond those of the runs that touch them", _no_alignment),
+    "banks": Term("words that wait for others of their bank", _no_conflicts),
     "beats": Term("beats of a DMA channel that runs fill in part", _no_beats),
     "requests": Term("requests of DMA channels, and addresses of their runs", _no_requests),
     "outstanding": Term("copies that wait for others of their channel before they ask a memory", _all_outstanding),
@@ -137,9 +149,11 @@ def defaulted_terms(chip: Chip) -> Iterator[tuple[str, str]]:
         if "issue_cycles" not in engine.model_fields_set:
             yield f"{path}.issue_cycles", str(engine.issue_cycles)
     for name, memory in chip.memories.items():
-        for key in ("latency_cycles", "write_latency_cycles", "burst_bytes"):
+        banked = () if memory.bank_bytes is None else ("banks", "bank_cycles", "words")
+        keys = ("latency_cycles", "write_latency_cycles", "burst_bytes")
+        for key in keys if name == "dram" else (*keys, "bank_bytes", *banked):
             if key not in memory.model_fields_set:
-                yield f"memories.{name}.{key}", str(getattr(memory, key))
+                yield f"memories.{name}.{key}", str(memory.model_dump()[key])
     if "word_cycles" not in chip.isa.model_fields_set:
         yield "isa.word_cycles", f"{chip.isa.word_cycles:g}"
     if "program_memory" not in chip.isa.model_fields_set:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
 
 from toolchain.hw.chip import Chip
@@ -13,7 +13,7 @@ Broken = tuple[KeyPath, str]
 
 
 def broken_types(chip: Chip) -> Iterator[Broken]:
-    yield from _pairs(chip)
+    yield from _pairs(chip, {name: e for name, e in chip.engines.items() if isinstance(e, MacArray)})
     yield from _between_types(chip)
     yield from _wide(chip)
     yield from _functions(chip)
@@ -23,9 +23,16 @@ def pair_of(activation: str, weight: str) -> str:
     return f"{{activation: {activation}, weight: {weight}}}"
 
 
-def _pairs(chip: Chip) -> Iterator[Broken]:
+def unused_types(chip: Chip) -> Iterator[Broken]:
+    """Of a chip that breaks no other rule: what holds of all arrays together, but not of those that programs use."""
+    used = {unit.engine: unit.array for unit in chip.workers("mac_array")}
+    if used and len(used) < sum(isinstance(e, MacArray) for e in chip.engines.values()):
+        unused = ", ".join(name for name in chip.unused if isinstance(chip.engines[name], MacArray))
+        yield from ((path, f"{reason} (programs do not use {unused})") for path, reason in _pairs(chip, used))
+
+
+def _pairs(chip: Chip, arrays: Mapping[str, MacArray]) -> Iterator[Broken]:
     """Types that no array multiplies, and abilities of arrays that have not every pair that the machine has."""
-    arrays = {name: e for name, e in chip.engines.items() if isinstance(e, MacArray)}
     all_pairs = product(chip.operand_types, chip.weight_types)
     known = [pair for pair in all_pairs if any(mac.rate_of(*pair) is not None for mac in arrays.values())]
     first = chip.code_types[0], chip.weight_types[0]

@@ -5,12 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from toolchain.errors import ConfigError, ProgramError
-from toolchain.hw import Chip, ChipFile, Source, broken_rules, read_chip_file, read_yaml, render_path, table_name_fault, validate
+from toolchain.hw import (
+    Chip,
+    ChipFile,
+    Source,
+    broken_rules,
+    is_shipped,
+    read_chip_file,
+    read_yaml,
+    render_path,
+    table_name_fault,
+    validate,
+)
 from toolchain.isa.layout import broken_layout
 from toolchain.isa.needs import broken_needs, unknown_functions
 from toolchain.isa.plan import Isa
@@ -28,12 +39,32 @@ class Machine:
         if self.isa.chip is not self.chip:
             object.__setattr__(self, "isa", Isa(self.isa.table, self.chip))
 
+    @cached_property
+    def _parts(self) -> dict[str, dict[str, Any]]:
+        return {
+            "chip": self.chip.model_dump(mode="json"),
+            "isa": self.isa.table.model_dump(mode="json", by_alias=True),
+        }
+
+    @cached_property
+    def _text(self) -> str:
+        return _canonical(self._parts)
+
+    @cached_property
+    def _digest(self) -> str:
+        said = {part: {k: v for k, v in keys.items() if k != "description"} for part, keys in self._parts.items()}
+        return hashlib.sha256(_canonical(said).encode()).hexdigest()
+
 
 def load_machine(name_or_path: str) -> Machine:
     """A shipped machine by name, or one from a YAML file.
 
     Raises ConfigError with every fault of the machine's file and of its instruction table, as `file:line: path: reason`.
     """
+    return _shipped(name_or_path) if is_shipped(name_or_path) else _loaded(name_or_path)
+
+
+def _loaded(name_or_path: str) -> Machine:
     chip_file = read_chip_file(name_or_path)
     isa, faults = _read_isa(chip_file)
     unknown = [] if chip_file.chip is None else unknown_functions(chip_file.chip)
@@ -41,6 +72,9 @@ def load_machine(name_or_path: str) -> Machine:
     if chip_file.chip is None or isa is None or faults:
         raise ConfigError(faults)
     return Machine(chip_file.chip, isa)
+
+
+_shipped = cache(_loaded)  # files that stay as they are
 
 
 def _read_isa(chip_file: ChipFile) -> tuple[Isa | None, list[str]]:
@@ -83,14 +117,7 @@ def read_table(source: Source) -> tuple[Table | None, list[str]]:
 
 def machine_to_json(machine: Machine) -> str:
     """Canonical: equal machines give equal text, whatever the layout of their YAML."""
-    return _canonical(_parts(machine))
-
-
-def _parts(machine: Machine) -> dict[str, dict[str, Any]]:
-    return {
-        "chip": machine.chip.model_dump(mode="json"),
-        "isa": machine.isa.table.model_dump(mode="json", by_alias=True),
-    }
+    return machine._text  # pyright: ignore[reportPrivateUsage]
 
 
 def _canonical(data: dict[str, dict[str, Any]]) -> str:
@@ -117,5 +144,4 @@ def machine_from_json(text: str) -> Machine:
 
 def machine_digest(machine: Machine) -> str:
     """sha256 of the canonical JSON without the descriptions, which change no machine, as 64 hexadecimal digits."""
-    said = {part: {k: v for k, v in keys.items() if k != "description"} for part, keys in _parts(machine).items()}
-    return hashlib.sha256(_canonical(said).encode()).hexdigest()
+    return machine._digest  # pyright: ignore[reportPrivateUsage]

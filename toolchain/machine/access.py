@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from toolchain.hw.units import Unit
 from toolchain.machine.columns import Whole
 
 Block = tuple[int, int, tuple[tuple[int, int], ...]]  # first byte, contiguous run, (count, stride) outermost first
@@ -56,6 +57,13 @@ class Access:
         for n in self.counts:
             total = total * n  # columns are shared: nothing is changed in place
         return total
+
+
+def read_of(
+    unit: Unit, role: str, address: Whole, counts: tuple[Whole, ...], strides: tuple[Whole, ...], inner_bytes: Whole
+) -> Access:
+    """A read of the memory in which the unit's operands of this role lie."""
+    return Access(unit.roles[role], address, counts, strides, inner_bytes, False)
 
 
 class Sums(NamedTuple):

@@ -57,9 +57,10 @@ def accesses_at(ops: Sequence[MachineOp], index: int, chip: Chip) -> tuple[Acces
     it can be."""
     op = ops[index]
     found = accesses(op, chip)
-    if not isinstance(ops, Flow):
+    indirect = ops.indirect.get(index) if isinstance(ops, Flow) else None
+    if not indirect:
         return found
-    for address, numbers in ops.indirect.get(index, {}).items():
+    for address, numbers in indirect.items():
         beside = accesses(replace(op, **{address: getattr(op, address) + 1}), chip)
         found = tuple(_box(a, numbers) if a.address != b.address else a for a, b in zip(found, beside))
     return found
@@ -78,12 +79,13 @@ def _box(access: Access, numbers: Sequence[Index]) -> Access:
 
 def reached(flow: Flow, index: int, numbers: Mapping[int, int]) -> MachineOp:
     """The operation with the addresses of one run. numbers: what each operation that read one has read, within its limit."""
-    op = flow[index]
-    added = {
-        address: getattr(op, address) + sum(n.scale * numbers[n.load] for n in found)
-        for address, found in flow.indirect.get(index, {}).items()
-    }
-    return replace(op, **added) if added else op
+    op, indirect = flow[index], flow.indirect.get(index)
+    if not indirect:
+        return op
+    return replace(
+        op,
+        **{address: getattr(op, address) + sum(n.scale * numbers[n.load] for n in found) for address, found in indirect.items()},
+    )
 
 
 def dispatched(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -85,9 +86,8 @@ def read_parameters(block: bytes, chip: Chip) -> tuple[Array, Array, Array]:
     entries = np.frombuffer(block, np.uint8).reshape(-1, chip.layout.parameters.size_bytes)
     fields = _fields(chip)
     if all(width in _WORDS for width, _ in fields):
-        names = [f"<{'iu'[not signed]}{width // 8}" for width, signed in fields]
-        words = entries.view(np.dtype([(str(i), name) for i, name in enumerate(names)]))[:, 0]
-        bias, multiplier, shift = (words[str(i)].astype(np.int64) for i in range(len(names)))
+        words = entries.view(_entry_type(fields))[:, 0]
+        bias, multiplier, shift = (words[str(i)].astype(np.int64) for i in range(len(fields)))
         return bias, multiplier, shift
     bits = np.unpackbits(entries, axis=1, bitorder="little")
     found: list[Array] = []
@@ -97,6 +97,12 @@ def read_parameters(block: bytes, chip: Chip) -> tuple[Array, Array, Array]:
         at += width
     bias, multiplier, shift = found
     return bias, multiplier, shift
+
+
+@lru_cache(maxsize=16)
+def _entry_type(fields: tuple[tuple[int, bool], ...]) -> np.dtype:
+    """Of an entry whose fields are `_WORDS`."""
+    return np.dtype([(str(i), f"<{'iu'[not signed]}{width // 8}") for i, (width, signed) in enumerate(fields)])
 
 
 def _fields(chip: Chip) -> tuple[tuple[int, bool], ...]:

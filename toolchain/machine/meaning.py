@@ -9,6 +9,15 @@ from toolchain.hw.chip import Chip
 from toolchain.hw.units import SUMS
 from toolchain.machine.columns import Whole
 
+# of tables of 513 entries, by the key `numerics.table.interpolation`: entry and place of a code, and what lies there
+SEGMENT = "i = floor((q + 32768) / 128),  f = (q + 32768) mod 128"
+BETWEEN = {
+    "tosa": "table[q] = T[i] + floor(((T[i + 1] - T[i]) f + 64) / 128)",
+    "tflite": (
+        "table[q] = T[i] + floor((d f + 64) / 128),  d = T[i + 1] - T[i] wrapped to 16 bits; the sum is wrapped to 16 bits"
+    ),
+}
+
 
 def formula(*lines: str) -> str:
     """A block of lines as they stand."""
@@ -24,7 +33,7 @@ def element(parameter: str, chip: Chip) -> str:
 def scaled(index: str, parameter: str, chip: Chip) -> str:
     """So many elements whose type this parameter names, in bytes."""
     size = element(parameter, chip)
-    return index if size == "1" else f"{index} {size}"
+    return index if size == "1" else f"{size} {index}"
 
 
 def lies(name: str, indices: str, address: str, chip: Chip, kind: str, stride: str = "") -> str:

@@ -19,6 +19,7 @@ import numpy as np
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
 from toolchain.machine.access import Access, Sums
+from toolchain.machine.banks import with_banks
 from toolchain.machine.columns import Whole
 from toolchain.machine.parameters.description import Limit, Need, Parameter, TypeList
 from toolchain.machine.traffic import Demand
@@ -133,8 +134,12 @@ class MachineOp:
         raise NotImplementedError
 
     def demand(self, chip: Chip) -> Demand:
-        """What it asks of the machine."""
+        """What it asks of the machine, but for the banks of memories."""
         raise NotImplementedError
+
+    def moved(self, chip: Chip) -> Iterator[tuple[Access, Whole]]:
+        """Its operands where they lie, each with the bytes that are read or written of it, as often as they are."""
+        return ((access, access.bytes) for access in self.ranges(chip))
 
     def broken(self, chip: Chip) -> Iterator[str]:
         """The reasons why this machine cannot run it, beyond sizes and limits of its parameters."""
@@ -147,12 +152,13 @@ class MachineOp:
 
 def accesses(op: MachineOp, chip: Chip) -> tuple[Access, ...]:
     """Every byte range `op` touches, reads first. Windows that see only padding touch none of their input."""
-    return tuple(a for a in op.ranges(chip) if a.bytes)
+    return tuple([a for a in op.ranges(chip) if a.bytes])  # faster than of a generator
 
 
 def demand(op: MachineOp, chip: Chip) -> Demand:
     """The demand of any machine operation; signals, waits and ends ask for nothing."""
-    return op.demand(chip)
+    asked = op.demand(chip)
+    return asked._replace(traffic=with_banks(asked.traffic, op.moved(chip), chip)) if chip.banked else asked
 
 
 def columns_of(ops: Sequence[Operation]) -> Operation:

@@ -20,27 +20,8 @@ from toolchain.hw.engines import Dma, Memory
 from toolchain.hw.units import Unit
 from toolchain.machine.columns import Column
 from toolchain.machine.demands import Demands
+from toolchain.machine.queues import Asked, Queues, Service
 from toolchain.machine.traffic import Traffic
-
-Service = tuple[int, int]  # a memory port, and cycles for which it serves one operation
-
-
-class Asked(NamedTuple):
-    """What one operation asks of time, in whole cycles but for those of the front end.
-
-    queue: index in `chip.units`. fetch_cycles: of the front end. after: operations, by their numbers, that must be over
-    before this one may do more than be issued. stalls: the front end dispatches nothing behind it before it is over.
-    """
-
-    queue: int
-    fetch_cycles: float
-    after: tuple[int, ...]
-    latency_cycles: int
-    compute_cycles: int
-    services: tuple[Service, ...]
-    stalls: bool = False
-    entries: int = 1
-
 
 COMPUTED = -1  # in the place of a port: the operation ended when its unit had computed
 READ, STALLED = -1, -2  # in the place of an operation with a full queue: nothing held the front end; it waited for an operation
@@ -105,12 +86,8 @@ class Recurrence:
         """issue_cycles, depths: of each queue; depth: operations that wait beside the one that runs. record: is written. flights:
         of each queue, the operations that may be in flight (None: one), signals and waits not counted."""
         self._record = record
-        self._flights = [1] * len(depths) if flights is None else list(flights)
-        self._flying: list[list[int]] = [[] for _ in depths]  # of queues of several: their operations
-        self._issued = [0] * len(depths)
-        self._issue, self._back = issue_cycles, [depth + 1 for depth in depths]
-        self._ports, self._fetched, self._stalled = [0] * ports, 0.0, -1
-        self._queued: list[list[int]] = [[] for _ in depths]
+        self._queues = Queues(depths, [1] * len(depths) if flights is None else flights)
+        self._issue, self._ports, self._fetched, self._stalled = issue_cycles, [0] * ports, 0.0, -1
         self.free = [0] * len(depths)
         self.start: list[int] = []
         self.end: list[int] = []
@@ -124,36 +101,43 @@ class Recurrence:
         start, end, ended_by, begun, asked_at = self.start, self.end, self.ended_by, self.begun, self.asked
         for column in (start, end, ended_by, begun, asked_at):
             column.extend([0] * count)
-        room, dispatched = self._room(asked, base), [0] * count
-        free, ports, issue, fetched, front, record = self.free, self._ports, self._issue, self._fetched, 0, self._record
-        flights = self._flights
+        queues, dispatched = self._queues, [0] * count
+        free, ports, issue, alone, room = self.free, self._ports, self._issue, queues.alone, queues.rooms(asked, base)
+        fetched, stalled, front, record = self._fetched, self._stalled, 0, self._record
         for i in range(count) if sequence is None else sequence:
             while front <= i:
                 fetched += asked[front].fetch_cycles
-                read, held_by = fetched, READ
-                if self._stalled >= 0 and end[self._stalled] > fetched:
-                    fetched, held_by = end[self._stalled], STALLED
-                if room[front] >= 0 and end[room[front]] > fetched:
-                    fetched, held_by = end[room[front]], room[front]
+                read, held_by, full = fetched, READ, room[front]
+                if stalled >= 0 and end[stalled] > fetched:
+                    fetched, held_by = end[stalled], STALLED
+                if full >= 0 and end[full] > fetched:
+                    fetched, held_by = end[full], full
                 dispatched[front] = ceil(fetched)
                 if record is not None:
                     record.read.append(read)
                     record.dispatched.append(fetched)
                     record.held_by.append(held_by)
                 if asked[front].stalls:
-                    self._stalled = base + front
+                    stalled = base + front
                 front += 1
             queue, _, after, latency, compute, services, _, _ = asked[i]
-            number, alone = base + i, flights[queue] == 1
-            begin = max(dispatched[i], free[queue] if alone else self._taken_up(queue))
+            number, over = base + i, free[queue]
+            begin, taken_up = dispatched[i], over if alone[queue] else queues.taken_up(queue, end)
+            if taken_up > begin:
+                begin = taken_up
             ready = begin + issue[queue]
             for other in after:
                 if end[other] > ready:
                     ready = end[other]
-            if not alone:
-                self._take_off(queue, number, ready, bool(compute or services))
-            begun[number], asked_at[number], start[number] = begin, ready, max(begin, free[queue])
-            ready = max(ready + latency, free[queue])
+            begun[number] = start[number] = begin
+            asked_at[number] = ready
+            if alone[queue]:
+                ready += latency
+            else:
+                queues.take_off(queue, number, ready, bool(compute or services))
+                if over > begin:
+                    start[number] = over
+                ready = max(ready + latency, over)
             done, last = ready + compute, COMPUTED
             for port, cycles in services:
                 served = (ports[port] if ports[port] > ready else ready) + cycles
@@ -163,23 +147,11 @@ class Recurrence:
                 if served > done:
                     done, last = served, port
             end[number], ended_by[number], free[queue] = done, last, done
-        self._fetched = fetched
-
-    def _taken_up(self, queue: int) -> int:
-        """When a queue of several in flight can take up another operation."""
-        flights, flying = self._flights[queue], self._flying[queue]
-        over = self.end[flying[-flights]] if len(flying) >= flights else 0
-        return max(self._issued[queue], over)
-
-    def _take_off(self, queue: int, number: int, issued: int, asks: bool) -> None:
-        """asks: of a memory; others are not counted among those in flight."""
-        self._issued[queue] = issued
-        if asks:
-            self._flying[queue].append(number)
+        self._fetched, self._stalled = fetched, stalled
 
     def mark(self) -> Mark:
         """The present, to be repeated from."""
-        return Mark(len(self.end), tuple(self.free), tuple(self._ports), tuple(self._issued), self._fetched)
+        return Mark(len(self.end), tuple(self.free), tuple(self._ports), tuple(self._queues.issued), self._fetched)
 
     def repeat(self, mark: Mark, times: float) -> None:
         """What was run since the mark goes on so many times more; its operations stand for the last of them."""
@@ -188,20 +160,9 @@ class Recurrence:
             self.start[number] += later
             self.end[number] += later
         self.free = [now + later if now > then else now for now, then in zip(self.free, mark.free)]
-        self._issued = [now + later if now > then else now for now, then in zip(self._issued, mark.issued)]
+        self._queues.issued = [now + later if now > then else now for now, then in zip(self._queues.issued, mark.issued)]
         self._ports = [now + later if now > then else now for now, then in zip(self._ports, mark.ports)]
         self._fetched += later
-
-    def _room(self, asked: Sequence[Asked], base: int) -> list[int]:
-        """For each operation the one whose end makes room for it in its queue: `depth` + 1 places before it; -1: none."""
-        room: list[int] = []
-        for number, entry in enumerate(asked, base):
-            entries, back = self._queued[entry.queue], self._back[entry.queue]
-            if entry.entries > 1:
-                entries.extend([number] * min(entry.entries - 1, back - 1))
-            room.append(entries[-back] if len(entries) >= back else -1)
-            entries.append(number)
-        return room
 
 
 def recurrence(chip: Chip, record: Record | None = None) -> Recurrence:
@@ -246,7 +207,8 @@ def services_of(chip: Chip, traffic: Iterable[Traffic]) -> tuple[Service, ...]:
     found: list[Service] = []
     for t in traffic:
         memory = chip.spaces[t.space].memory
-        cycles = ceil(t.read_burst_bytes / read_rate(memory)), ceil(t.write_burst_bytes / write_rate(memory))
+        read, written = ceil(t.read_burst_bytes / read_rate(memory)), ceil(t.write_burst_bytes / write_rate(memory))
+        cycles = max(read, t.read_bank_cycles), max(written, t.write_bank_cycles)
         if memory.shared_ports:
             cycles = sum(cycles), 0
         found += [(2 * t.space + i, n) for i, n in enumerate(cycles) if n]
@@ -256,8 +218,8 @@ def services_of(chip: Chip, traffic: Iterable[Traffic]) -> tuple[Service, ...]:
 def _served(chip: Chip, wanted: Demands, space: int) -> tuple[Column, Column]:
     """Cycles of the two ports of a memory."""
     memory = chip.spaces[space].memory
-    read = _cycles(wanted.read_burst_bytes[space], read_rate(memory))
-    written = _cycles(wanted.write_burst_bytes[space], write_rate(memory))
+    read = np.maximum(_cycles(wanted.read_burst_bytes[space], read_rate(memory)), wanted.read_bank_cycles[space])
+    written = np.maximum(_cycles(wanted.write_burst_bytes[space], write_rate(memory)), wanted.write_bank_cycles[space])
     return (read + written, np.zeros_like(read)) if memory.shared_ports else (read, written)
 
 

@@ -11,13 +11,19 @@ from toolchain.machine.columns import Whole
 
 
 class Traffic(NamedTuple):
-    """What an operation moves at one memory; burst bytes: the same in whole bursts, which its ports are charged."""
+    """What an operation moves at one memory; burst bytes: the same in whole bursts and words, which its ports are charged; bank
+    cycles: that the busiest bank takes for it."""
 
     space: int
     read_bytes: Whole = 0
     write_bytes: Whole = 0
     read_burst_bytes: Whole = 0
     write_burst_bytes: Whole = 0
+    read_bank_cycles: Whole = 0
+    write_bank_cycles: Whole = 0
+
+
+BYTES = Traffic._fields[1:5]  # names of those that are bytes
 
 
 class Lost(NamedTuple):

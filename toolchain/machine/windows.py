@@ -60,6 +60,18 @@ def rows_reached(output: Whole, kernel: Whole, stride: Whole, dilation: Whole, p
     return sum(runs.rows for runs in reached(output, kernel, stride, dilation, pad, size))
 
 
+def grid(rows: Runs, row_stride: int, columns: Runs, column_stride: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Counts and strides, a dimension for each axis; two where its runs are apart and longer than one."""
+    dimensions: list[tuple[int, int]] = []
+    for runs, stride in ((rows, row_stride), (columns, column_stride)):
+        if runs.count > 1:
+            dimensions.append((runs.count, runs.step * stride))
+        if runs.length > 1 or runs.count == 1:
+            dimensions.append((runs.length, stride))
+    counts, strides = zip(*dimensions)
+    return counts, strides
+
+
 def _contiguous(rows: list[int]) -> Iterator[tuple[int, int]]:
     """(first, length) of each run of neighbours."""
     ends = [row for row, after in pairwise(rows) if after != row + 1] + rows[-1:]

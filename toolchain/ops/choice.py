@@ -19,7 +19,8 @@ from toolchain.ir.graph import Graph, Node, OnnxOp
 from toolchain.ir.masks import MASK_LOW
 from toolchain.ops.comparison import Compare, lacking, no_nan, operands, truth
 from toolchain.ops.exact import FINE, TRUTH, Coded, CodeSteps
-from toolchain.ops.kit.operator import FloatOp, QuantScope
+from toolchain.ops.kit.operator import FloatOp
+from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
 

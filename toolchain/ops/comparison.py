@@ -14,9 +14,10 @@ import numpy as np
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
-from toolchain.ops.elementwise import laid_out
+from toolchain.ops.elementwise.rules import laid_out
 from toolchain.ops.exact import FINE, TRUTH, Coded, CodeSteps, counting, counts_to
-from toolchain.ops.kit.operator import Array, FloatOp, QuantScope
+from toolchain.ops.kit.operator import Array, FloatOp
+from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
 from toolchain.ops.permutation import Reshape

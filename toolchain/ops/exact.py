@@ -9,8 +9,9 @@ import numpy as np
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from toolchain.ir.graph import Node, Quant, step_name
-from toolchain.ops.elementwise import IntegerBinary, Kind
-from toolchain.ops.kit.operator import Array, NpuOp, QuantScope
+from toolchain.ops.elementwise.integer import IntegerBinary, Kind
+from toolchain.ops.kit.operator import Array, NpuOp
+from toolchain.ops.kit.quant_scope import QuantScope
 
 FINE = 64  # parts of a code that a comparison counts: less than half of one, as what is left of unlike scales, is no difference
 TRUTH = Quant(1.0, 0)  # of bool tensors: false is code 0, true is code 1

@@ -17,11 +17,12 @@ from toolchain.hw.units import SRAM
 from toolchain.ir.graph import Graph, Node
 from toolchain.ops.kit.arrays import able_arrays, mapped
 from toolchain.ops.kit.nest import Nest, alike, cut_axis, reduction_axis
-from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, QuantScope, TiledOp
+from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, TiledOp
+from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.requants import pair
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
-from toolchain.ops.kit.tile import Box, Site, Tiling, Work, halvings
+from toolchain.ops.kit.tile import Box, Extent, Site, Tiling, Work, halvings
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class IntegerMatrixProduct(TiledOp):
         """How many products of the last batch dimension one operation may make: whole sums only."""
         return halvings(min((1, *layer.output.shape)[-3], layer.chip.limits.matrix_product.max_batches))
 
-    def nest(self, layer: Layer, tiling: Tiling) -> Nest:
+    def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
         *batch, m, n = layer.output.shape
         k = layer.input_type(0).shape[-1]
         lead = (*(alike(size) for size in batch[:-1]), *(cut_axis(size, tiling.batches) for size in batch[-1:]))

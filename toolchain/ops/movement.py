@@ -10,7 +10,8 @@ import numpy as np
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import MAX_PARTS, Graph, Node, step_name
 from toolchain.ops.kit.layout import NHWC, arranged, axis_in
-from toolchain.ops.kit.operator import Array, FloatOp, Layer, MoveOp, PerSample, QuantScope, alike_per_sample, of_sample
+from toolchain.ops.kit.operator import Array, FloatOp, Layer, MoveOp, PerSample, alike_per_sample, of_sample
+from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
 from toolchain.ops.kit.tile import FillBox, Loop, Move

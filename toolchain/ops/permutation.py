@@ -11,18 +11,8 @@ import numpy as np
 
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
-from toolchain.ops.kit.operator import (
-    Array,
-    FloatOp,
-    Layer,
-    MoveOp,
-    NpuOp,
-    PerSample,
-    QuantScope,
-    alike_per_sample,
-    of_sample,
-    sample_axis,
-)
+from toolchain.ops.kit.operator import Array, FloatOp, Layer, MoveOp, NpuOp, PerSample, alike_per_sample, of_sample, sample_axis
+from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.tile import FillBox, Loop, Move
 
 Shape = tuple[int, ...]

@@ -16,7 +16,8 @@ from toolchain.ops.choice import Choose
 from toolchain.ops.comparison import Compare, lacking
 from toolchain.ops.exact import FINE, TRUTH, Coded, CodeSteps, counting, counts_to
 from toolchain.ops.kit.layout import arranged, axis_in
-from toolchain.ops.kit.operator import FloatOp, QuantScope
+from toolchain.ops.kit.operator import FloatOp
+from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
 from toolchain.ops.permutation import Reshape, Transpose

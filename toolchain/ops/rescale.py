@@ -11,12 +11,13 @@ from quant.fixed_point.pointwise.elementwise import rescale
 from toolchain import machine
 from toolchain.ir.graph import Node, Quant
 from toolchain.machine import ElementwiseKind
-from toolchain.ops.kit.box import box_nest, box_tilings, broadcast_strides
+from toolchain.ops.kit.box import box_nest, box_tilings, broadcast_strides, row_windows
 from toolchain.ops.kit.elementwise import elementwise
 from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.operator import Array, Layer, PerSample, QuantScope, TiledOp, alike_per_sample
+from toolchain.ops.kit.operator import Array, Layer, PerSample, RowWindows, TiledOp, alike_per_sample
+from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.requants import pair
-from toolchain.ops.kit.tile import Block, Box, Site, Tiling, Work
+from toolchain.ops.kit.tile import Block, Box, Extent, Site, Tiling, Work
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +45,11 @@ class Rescale(TiledOp):
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         return box_tilings(layer, layer.chip.lanes)
 
-    def nest(self, layer: Layer, tiling: Tiling) -> Nest:
-        return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size))
+    def row_windows(self, layer: Layer) -> RowWindows:
+        return row_windows(layer)
+
+    def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
+        return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size), extent)
 
     def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> Work:
         box = Box(layer.node.inputs[0], start, size)

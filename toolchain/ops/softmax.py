@@ -16,11 +16,12 @@ from toolchain.ir.inner import Fixed, Within
 from toolchain.machine.operations.softmax import MOST_COLUMNS_OF_BYTES, scale_fields, scale_of
 from toolchain.ops.kit.box import box_nest
 from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, QuantScope, TiledOp, alike_per_sample
+from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, TiledOp, alike_per_sample
+from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
 from toolchain.ops.kit.steps import Steps
-from toolchain.ops.kit.tile import Box, Site, Tiling, Work, halvings
+from toolchain.ops.kit.tile import Box, Extent, Site, Tiling, Work, halvings
 from toolchain.ops.permutation import Reshape
 
 _NEAR_ONE = Fixed(0.0, 1.25)
@@ -106,7 +107,7 @@ class IntegerSoftmax(TiledOp):
         rows, columns = layer.output.shape
         return (Tiling(1, part, columns, 0) for part in halvings(rows))
 
-    def nest(self, layer: Layer, tiling: Tiling) -> Nest:
+    def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
         return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size))
 
     def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> Work:

@@ -17,13 +17,14 @@ from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant, step_name
 from toolchain.ops.functions import SIGN, Function, clip_bounds, evaluate
-from toolchain.ops.kit.box import box_nest, box_tilings, row_column, three
+from toolchain.ops.kit.box import box_nest, box_tilings, row_column, row_windows, three
 from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, QuantScope, TiledOp, alike_per_sample, clamp_codes
+from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, RowWindows, TiledOp, alike_per_sample, clamp_codes
+from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.requants import LookupTable
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
-from toolchain.ops.kit.tile import Block, Box, Site, Tiling, Work
+from toolchain.ops.kit.tile import Block, Box, Extent, Site, Tiling, Work
 from toolchain.ops.rescale import Rescale, rescaled
 
 # What an entry may saturate by, in codes, and of the output at the end of the range in use. Less than this is left: tensors
@@ -194,9 +195,12 @@ class Lookup(TiledOp):
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         return box_tilings(layer, layer.chip.lanes)
 
-    def nest(self, layer: Layer, tiling: Tiling) -> Nest:
+    def row_windows(self, layer: Layer) -> RowWindows:
+        return row_windows(layer)
+
+    def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
         block = self.table.block(layer.node.name, "tables")
-        return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size, block))
+        return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size, block), extent)
 
     def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...], block: Block) -> Work:
         rate = machine.rated_as(self.function, layer.chip.functions)

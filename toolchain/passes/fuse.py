@@ -9,7 +9,7 @@ from typing import TypeGuard
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Operator
 from toolchain.ops.convolution.integer import IntegerConvolution
-from toolchain.ops.elementwise import IntegerBinary
+from toolchain.ops.elementwise.integer import IntegerBinary
 from toolchain.ops.functions import clip_bounds
 from toolchain.ops.kit.operator import FloatOp, Layer, operator_of
 from toolchain.ops.kit.residual import Residual

@@ -11,7 +11,7 @@ from quant.repair.offsets import sum_offset
 from quant.repair.step import Offset, Outcome, Quantization
 from quant.sample import Sample
 from toolchain.ir.graph import Graph, Node
-from toolchain.ops.elementwise import Binary
+from toolchain.ops.elementwise.rules import Binary
 from toolchain.ops.kit.operator import clamp_codes
 from toolchain.repair.network import Network, Progress
 

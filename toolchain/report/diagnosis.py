@@ -12,7 +12,7 @@ from quant.fixed_point.core.numerics import Numerics
 from quant.parameters import quant_range
 from toolchain.ir.graph import Quant
 from toolchain.ops.convolution.integer import IntegerConvolution
-from toolchain.ops.elementwise import IntegerBinary
+from toolchain.ops.elementwise.integer import IntegerBinary
 from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.ops.unary import Lookup
 from toolchain.report.blocks import Block

@@ -19,7 +19,7 @@ from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.convolution.rules import Convolution
-from toolchain.ops.elementwise import IntegerBinary
+from toolchain.ops.elementwise.integer import IntegerBinary
 from toolchain.ops.kit.layout import NHWC
 from toolchain.ops.kit.operator import NpuOp, operator_of
 from toolchain.ops.matrix_product import IntegerMatrixProduct

@@ -11,12 +11,12 @@ from simulator import Simulation
 from toolchain.codegen import Region
 from toolchain.hw.chip import Chip
 from toolchain.machine import Space
-from toolchain.machine.traffic import Traffic
+from toolchain.machine.traffic import BYTES
 
 
 class Moved(NamedTuple):
-    """What each layer's operations do, those of no layer with the last: int64[layer]; bytes int64[layer, memory, kind], kinds as
-    in `Traffic`. macs: products that arrays do, those by zeros too. words: instruction words that the front end reads."""
+    """What each layer's operations do, those of no layer with the last: int64[layer]; bytes int64[layer, memory, kind], kinds
+    as in `BYTES`. macs: products that arrays do, those by zeros too. words: instruction words that the front end reads."""
 
     bytes: np.ndarray
     macs: np.ndarray
@@ -27,10 +27,9 @@ def moved(region: Region, run: Simulation) -> Moved:
     """Of a region."""
     flow, count, wanted = run.flow, max(1, len(region.layers)), run.wanted
     owners = region.layers_of(flow) % count  # -1, none: the last
-    kinds = (wanted.read_bytes, wanted.write_bytes, wanted.read_burst_bytes, wanted.write_burst_bytes)
-    found = Moved(np.zeros((count, len(wanted.read_bytes), len(kinds)), np.int64), *np.zeros((2, count), np.int64))
-    for kind, column in enumerate(kinds):
-        np.add.at(found.bytes[:, :, kind], owners, column.T)
+    found = Moved(np.zeros((count, len(wanted.read_bytes), len(BYTES)), np.int64), *np.zeros((2, count), np.int64))
+    for kind, name in enumerate(BYTES):
+        np.add.at(found.bytes[:, :, kind], owners, getattr(wanted, name).T)
     np.add.at(found.macs, owners, wanted.macs)
     np.add.at(found.words, owners, np.array(flow.words, np.int64))
     return found
@@ -38,16 +37,15 @@ def moved(region: Region, run: Simulation) -> Moved:
 
 def together(regions: Sequence[Moved], chip: Chip) -> Moved:
     """What all layers of all regions do, as one layer; nothing where there is none."""
-    nothing = Moved(np.zeros((1, len(chip.spaces), len(Traffic._fields) - 1), np.int64), *np.zeros((2, 1), np.int64))
+    nothing = Moved(np.zeros((1, len(chip.spaces), len(BYTES)), np.int64), *np.zeros((2, 1), np.int64))
     return Moved(*(np.concatenate(parts).sum(axis=0, keepdims=True) for parts in zip(nothing, *regions)))
 
 
 def traffic_figures(chip: Chip, word_bytes: int, found: Moved, layer: int = 0) -> dict[str, Any]:
     """Of one layer; memories of no bytes are left out. energy_pj: None where the machine does not say what a byte takes."""
-    kinds = Traffic._fields[1:]
     by_memory = zip(chip.spaces, found.bytes[layer].tolist())
     return {
-        "traffic": {space.name: dict(zip(kinds, sizes)) for space, sizes in by_memory if any(sizes)},
+        "traffic": {space.name: dict(zip(BYTES, sizes)) for space, sizes in by_memory if any(sizes)},
         "program_bytes": int(found.words[layer]) * word_bytes,
         "energy_pj": _energy(chip, found, layer),
     }

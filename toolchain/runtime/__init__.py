@@ -3,7 +3,8 @@
 from toolchain.runtime.backend import GROUP, Backend, Execution, Loaded, Program
 from toolchain.runtime.builtin import dram_image, dram_parts, read_port, write_port
 from toolchain.runtime.dump import Stop, memory_files, parse_stop
-from toolchain.runtime.session import Ran, Run, Session, check_feeds, host_providers, random_feeds
+from toolchain.runtime.feeds import check_feeds, random_feeds
+from toolchain.runtime.session import Ran, Run, Session, host_providers
 from toolchain.runtime.verify import verify
 
 __all__ = [

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from simulator import DramPart, Observe, PartKind, simulate
+from simulator import DramPart, Observe, PartKind, Prepared, prepare
 from toolchain.codegen import Port, Region
 from toolchain.errors import CompileError, ProgramError, first_line
 from toolchain.ir.graph import Node
@@ -30,25 +30,30 @@ class Simulator:
 class _Simulated:
     def __init__(self, program: Program, timing: bool, check: bool):
         self._program, self._timing, self._check = program, timing, check
+        self._prepared: Prepared | None = None
 
     def run(
         self, dram: np.ndarray, *, until: int | None = None, observe: Observe | None = None, progress: Progress | None = None
     ) -> Execution:
-        done = simulate(
-            self._program.machine.chip,
-            self._program.flow,
-            self._program.flow.words,
-            dram,
+        if self._prepared is None:
+            self._prepared = self._prepare(progress)
+        done = self._prepared.run(dram, until=until, observe=observe, progress=progress)
+        return Execution(done.memory, done.start, done.end, {}, done)
+
+    def _prepare(self, progress: Progress | None) -> Prepared:
+        program = self._program
+        return prepare(
+            program.machine.chip,
+            program.flow,
+            program.flow.words,
+            program.region.dram_bytes,
             (),
-            word_bytes=self._program.machine.isa.word_bytes,
+            word_bytes=program.machine.isa.word_bytes,
             timing=self._timing,
             check=self._check,
-            parts=dram_parts(self._program.region),
-            until=until,
-            observe=observe,
+            parts=dram_parts(program.region),
             progress=progress,
         )
-        return Execution(done.memory, done.start, done.end, {}, done)
 
 
 class Reference:

@@ -22,6 +22,7 @@ from toolchain.hw import terms as timing_terms
 from toolchain.machine import Flow
 from toolchain.runtime.backend import Backend, Foreign, Loaded, Program, Progress, backend_named
 from toolchain.runtime.builtin import BACKENDS, dram_image, read_port, write_port
+from toolchain.runtime.feeds import check_feeds
 from toolchain.runtime.ports import fed, in_type, to_codes, to_real
 from toolchain.runtime.unread import unread_warnings
 
@@ -254,36 +255,6 @@ def _island_name(island: Island) -> str:
     return f"host nodes {shown}{f' and {len(island.nodes) - 3} more' if len(island.nodes) > 3 else ''}"
 
 
-def check_feeds(inputs: Sequence[IoType], feeds: Mapping[str, np.ndarray]) -> None:
-    """Raises CompileError with every fault of the feeds."""
-    known = {t.name: t for t in inputs}
-    if not isinstance(feeds, Mapping):
-        named = ", ".join(f"{n!r}: array" for n in known)
-        raise CompileError(f"feeds: is {type(feeds).__name__}; give a mapping from the inputs' names, {{{named}}}")
-    faults = [f"input {n!r} is missing; give an array of {t.dtype} {list(t.shape)}" for n, t in known.items() if n not in feeds]
-    for name, value in feeds.items():
-        value = np.asarray(value)
-        if name not in known:
-            faults.append(f"there is no input {name!r}; the model's inputs are {', '.join(sorted(known))}")
-        elif value.shape != known[name].shape:
-            faults.append(f"input {name!r} {_misshapen(name, value.shape, known[name].shape)}")
-        elif value.dtype != known[name].dtype:
-            wanted = known[name].dtype
-            way_out = f"give {name}.astype({wanted!r}), nothing is rounded here where bits are compared"
-            faults.append(f"input {name!r} is {value.dtype}; the model takes {wanted}: {way_out}")
-        elif value.dtype.kind == "f" and not np.isfinite(value).all():
-            faults.append(f"input {name!r} holds NaN or infinity; codes cannot hold them")
-    if faults:
-        raise CompileError("\n".join(faults))
-
-
-def _misshapen(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-    said = f"has shape {list(shape)}; the model takes {list(wanted)}"
-    if len(shape) == len(wanted) and shape[1:] == wanted[1:] and shape[0] > wanted[0]:
-        return f"{said} at once: give so much of it, for example {name}[:{wanted[0]}]"
-    return said
-
-
 def host_providers(host: str) -> list[str]:
     """The providers of onnxruntime that islands run on. Raises CompileError where they are not installed."""
     if host == "cpu":
@@ -295,12 +266,3 @@ def host_providers(host: str) -> list[str]:
     if "CUDAExecutionProvider" not in ort.get_available_providers():
         raise CompileError("host cuda: onnxruntime has no CUDAExecutionProvider here; install the extra 'cuda', or use cpu")
     return ["CUDAExecutionProvider", "CPUExecutionProvider"]
-
-
-def random_feeds(inputs: Sequence[IoType], seed: int = 0) -> dict[str, np.ndarray]:
-    """One sample of the kind that calibration without data uses."""
-    from quant.data import random_data
-    from toolchain.ir.graph import TensorType
-
-    types = {t.name: TensorType(t.shape, t.dtype) for t in inputs}
-    return next(iter(random_data(types, samples=1, seed=seed)))

@@ -24,18 +24,38 @@ class Area:
         """Whether the tile touches bytes of the area."""
         return self.group == group or (bool(self._older) and any(area.group == group for area in self._older))
 
+    def inherited(self) -> list[int]:
+        """The operations that had its bytes before it did, until it is first written."""
+        found = [n for area in self._older for n in (*area.used.values(), *area.written)]
+        self._older = []
+        return found
+
     def before(self) -> list[int]:
         """The operations that must be over before the area is written."""
-        found = [*self.used.values(), *self.written]
-        if self._older:
-            for area in self._older:
-                found += (*area.used.values(), *area.written)
-            self._older = []
-        return found
+        return [*self.used.values(), *self.written, *self.inherited()]
 
     def write(self, number: int) -> None:
         """What lay there is gone."""
         self.written, self.used = (number,), {}
+
+
+class Rows:
+    """The buffer of a root of which only some rows are kept. top: the row that lies first in it."""
+
+    def __init__(self) -> None:
+        self.top = 0
+        self._used: list[tuple[int, int, int]] = []  # first place, one past the last, operation
+
+    def use(self, box: Box, number: int) -> None:
+        first = box.start[1] - self.top
+        self._used.append((first, first + box.size[1], number))
+
+    def before(self, box: Box) -> list[int]:
+        """The operations that must be over before the box is written."""
+        first, end = box.start[1] - self.top, box.start[1] - self.top + box.size[1]
+        found = [n for low, high, n in self._used if low < end and first < high]
+        self._used = [u for u in self._used if u[0] >= end or first >= u[1]]
+        return found
 
 
 class Areas:

@@ -75,6 +75,16 @@ class CostModel:
             found = self._copies[key] = self._copy(Space.SRAM, Space.DRAM, strides, view.item_bytes, channels)
         return found[0][1]
 
+    def shift(self, box: Box, view: View) -> Wanted:
+        """To move a box within the SRAM, by the channel that stores."""
+        key = (box.size, view.strides, view.item_bytes, "shift")
+        found = self._copies.get(key)
+        if found is None:
+            strides = box_strides(box, view.strides, view.strides)
+            channels = self.chip.channels[-1:]
+            found = self._copies[key] = self._copy(Space.SRAM, Space.SRAM, strides, view.item_bytes, channels)
+        return found[0][1]
+
     def _copy(self, source: int, target: int, strides: list[Stride], item_bytes: int, channels: Sequence[Unit]) -> Brought:
         ends = Location(Space(source), 0), Location(Space(target), 0)
         movers = {channel: Mover(channel.number, self.chip.dma_dimensions) for channel in channels}

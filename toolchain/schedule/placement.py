@@ -18,7 +18,7 @@ from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.staging import LayerPlan, PlannedLayer
 from toolchain.schedule.units import turn
 from toolchain.schedule.visits import SEEN_IN_PLANS, visits
-from toolchain.schedule.walk import Walk
+from toolchain.schedule.walk import Stage, Walk
 
 Visited = Sequence[Sequence[Work] | int]
 
@@ -61,21 +61,39 @@ def _walked(
     plan: RegionPlan, model: CostModel, visited: Callable[[Layer, LayerPlan], Visited]
 ) -> tuple[Walk, tuple[PlannedLayer, ...]]:
     walk, areas, layers = Walk(model, plan.views, plan.residents), Areas(), []
-    for index, planned in enumerate(plan.layers):
-        layer, tiled = planned.layer, planned.plan
-        for name in (*layer.activations, *layer.node.outputs):
-            root = plan.views[name].root
-            if root in plan.resident and root not in walk.roots:
-                size_bytes = plan.views[root].stored_bytes(layer.types[root].shape)
-                walk.roots[root] = areas.add(Space.SRAM, plan.root(root).address, size_bytes)
-        if tiled is None:
-            walk.moves(layer)
+    for run in plan.runs:
+        inside = [run] if isinstance(run, int) else list(run.layers)
+        for index in inside:
+            _roots(plan, index, walk, areas)
+        slots = {i: _slots(plan, i, p, areas) for i in inside if (p := plan.layers[i].plan) is not None}
+        if not isinstance(run, int):
+            stages = {
+                i: Stage.of(p.layer, p.plan.slots, p.plan.units[0], slots[i])
+                for i in inside
+                if (p := plan.layers[i]).plan is not None
+            }
+            walk.cascade(stages, run.visited)
+            layers += [plan.layers[i] for i in inside]
+            continue
+        planned = plan.layers[run]
+        if planned.plan is None:
+            walk.moves(planned.layer)
         else:
-            slots = _slots(plan, index, tiled, areas)
-            walk.works(layer, tiled.slots, tiled.units, visited(layer, tiled), turn(tiled.units), slots)
+            tiled = planned.plan
+            walk.works(planned.layer, tiled.slots, tiled.units, visited(planned.layer, tiled), turn(tiled.units), slots[run])
             planned = replace(planned, units=tuple(walk.units))
         layers.append(planned)
     return walk, tuple(layers)
+
+
+def _roots(plan: RegionPlan, index: int, walk: Walk, areas: Areas) -> None:
+    """Where the resident roots lie that a layer is the first to touch."""
+    layer = plan.layers[index].layer
+    for name in (*layer.activations, *layer.node.outputs):
+        root = plan.views[name].root
+        if root in plan.resident and root not in walk.roots:
+            size_bytes = plan.views[root].stored_bytes(layer.types[root].shape)
+            walk.roots[root] = areas.add(Space.SRAM, plan.root(root).address, size_bytes)
 
 
 def _slots(plan: RegionPlan, index: int, tiled: LayerPlan, areas: Areas) -> Mapping[tuple[str, int], Sequence[Area]]:
@@ -83,5 +101,5 @@ def _slots(plan: RegionPlan, index: int, tiled: LayerPlan, areas: Areas) -> Mapp
     found: dict[tuple[str, int], list[Area]] = {}
     for slot in tiled.slots:
         starts = (plan.slot(index, slot.role, slot.space, copy).address for copy in range(slot.copies))
-        found[slot.role, slot.space] = [areas.add(slot.space, start, slot.size_bytes) for start in starts]
+        found[slot.role, slot.space] = [areas.add(slot.space, start, size) for start, size in zip(starts, slot.sizes)]
     return found

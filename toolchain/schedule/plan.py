@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 
 from toolchain.machine import Space
 from toolchain.memory import Placement
+from toolchain.ops.kit.tile import Work
 from toolchain.schedule.copies import Location
 from toolchain.schedule.places import View
 from toolchain.schedule.staging import PlannedLayer
+from toolchain.schedule.stripes import Call, Shift, Stripes
+
+VisitedStripes = Sequence[Sequence[tuple[int, Sequence[Work]] | Shift] | int]
 
 
 @dataclass(frozen=True)
@@ -25,8 +30,19 @@ class Storage:
 
 
 @dataclass(frozen=True)
+class Cascade:
+    """Layers of a region that run in turns. visited: the works of the stripes that stand for all, by layer, with what is repeated
+    (`schedule.visits`)."""
+
+    layers: range
+    stripes: Stripes
+    visited: VisitedStripes = field(repr=False)
+
+
+@dataclass(frozen=True)
 class RegionPlan:
-    """`resident`: roots in SRAM; `spilled`: roots in DRAM; `placements`: by memory, the addresses of roots and slots."""
+    """`resident`: roots in SRAM, whole or their latest rows; `spilled`: roots in DRAM; `placements`: by memory, the addresses of
+    roots and slots."""
 
     layers: tuple[PlannedLayer, ...]
     views: Mapping[str, View]
@@ -34,6 +50,7 @@ class RegionPlan:
     spilled: tuple[Storage, ...]
     placements: Mapping[int, Placement]
     cycles: float
+    cascades: tuple[Cascade, ...] = ()
 
     @cached_property
     def residents(self) -> frozenset[str]:
@@ -43,6 +60,17 @@ class RegionPlan:
     @property
     def alone_cycles(self) -> int:
         return alone_cycles(self.layers)
+
+    @cached_property
+    def runs(self) -> tuple[int | Cascade, ...]:
+        """What follows one another: layers, and those that run in turns."""
+        begun, inside = {c.layers.start: c for c in self.cascades}, {i for c in self.cascades for i in c.layers}
+        return tuple(begun.get(i, i) for i in range(len(self.layers)) if i in begun or i not in inside)
+
+    def steps(self) -> Iterator[int | Call | Shift]:
+        """What runs in order: layers, and calls of those that run in turns."""
+        for run in self.runs:
+            yield from (run,) if isinstance(run, int) else chain.from_iterable(run.stripes.steps)
 
     def root(self, name: str) -> Location:
         """Where a resident root begins."""

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from toolchain.hw.chip import Chip
-from toolchain.machine.recurrence import Asked, Mark, Recurrence, flights, recurrence
+from toolchain.machine.queues import Asked
+from toolchain.machine.recurrence import Mark, Recurrence, flights, recurrence
 from toolchain.schedule.cost import Wanted
 
 

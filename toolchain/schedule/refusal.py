@@ -36,7 +36,7 @@ def _too_small(layers: Sequence[Layer], needs: Sequence[SmallestTile], chip: Chi
     need, layer, name = needs[step].sizes[space], layers[step], "SRAM" if space == Space.SRAM else key
     kind = type(layer.node.op).__name__.removeprefix("Integer")
     rows = [
-        (_label(slot, layer, graph), slot.copies * aligned(slot.size_bytes, align))
+        (_label(slot, layer, graph), sum(aligned(size, align) for size in slot.sizes))
         for slot in needs[step].slots
         if slot.space == space
     ]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
@@ -13,18 +14,21 @@ from toolchain.machine import Space
 from toolchain.memory import Buffer, DoesNotFit, Placement, ResidentTensor, choose_residents, place
 from toolchain.ops.kit.operator import Layer, TiledOp, tiling_key
 from toolchain.ops.permutation import Reshape
+from toolchain.schedule.cascade import Cascades
 from toolchain.schedule.cost import CostModel
+from toolchain.schedule.cuts import Bounds, Cuts
 from toolchain.schedule.maps import feature_maps
 from toolchain.schedule.options import Options
 from toolchain.schedule.placement import PlanCosts, place_works
-from toolchain.schedule.places import Activations, find_views
-from toolchain.schedule.plan import RegionPlan, Storage, alone_cycles, slot_name
+from toolchain.schedule.places import Activations, View, find_views
+from toolchain.schedule.plan import Cascade, RegionPlan, Storage, alone_cycles, slot_name
 from toolchain.schedule.refusal import too_many, too_small
-from toolchain.schedule.staging import PlannedLayer
+from toolchain.schedule.staging import LayerPlan, PlannedLayer
 from toolchain.schedule.tilings import Candidate, LayerTilings, Measure, SmallestTile, alone, amid, candidates, smallest_tile
 
 _PLACING_NODES = 2_000  # effort of one placement: another attempt, with less resident, costs less than a longer search
 _FAR = 1.05  # times the cycles of the best plan's layers, each alone: beyond what they can gain of each other
+_USABLE = (1.0, 0.93, 0.86)  # shares of the SRAM for which cascades are chosen: not all that fits by its bytes can be placed
 _RESERVES = (0.0, 0.25, 0.5)  # shares of SRAM kept free of resident tensors that are tried
 
 
@@ -91,7 +95,79 @@ class _Planner:
         refusal = too_many([p.layer for p in best.layers], [p.plan.works if p.plan else 0 for p in best.layers], self.chip)
         if refusal is not None:
             raise CompileError(refusal)
-        return place_works(best, self.model)
+        return place_works(self._cascaded(best), self.model)
+
+    def _cascaded(self, plan: RegionPlan) -> RegionPlan:
+        """With layers in turns where that takes fewer cycles; nothing to gain where all tensors stay in SRAM already."""
+        if not self.options.residency or not plan.spilled:
+            return plan
+        for share in _USABLE:
+            found = [self._cut(int(self.capacity * share), plan, by) for by in (alone, amid)]
+            if any(found):
+                return min((plan, *(f for f in found if f is not None)), key=lambda p: p.cycles)
+        return plan
+
+    def _cut(self, usable: int, before: RegionPlan, by: Measure = alone) -> RegionPlan | None:
+        """before: layer by layer."""
+        bounds = self._bounds(before)
+        cuts = Cuts(self._cascades, bounds, usable, self.sizes, by).best()
+        if cuts is None:
+            return None
+        planned: list[PlannedLayer] = []
+        views, resident, cascades = dict(self.views), set[str](), list[Cascade]()
+        for cut in cuts:
+            resident |= cut.resident
+            if cut.cascade is None:
+                room = usable - bounds.size_bytes(cut.resident)
+                planned.append(PlannedLayer(self.layers[cut.first], self._plan_alone(cut.first, cut.resident, room, by)))
+            else:
+                planned += cut.cascade.layers
+                views |= cut.cascade.views
+                resident |= {v.root for v in cut.cascade.views.values()}
+                cascades.append(cut.cascade.cascade)
+        return self._place(planned, frozenset(resident), views, tuple(cascades))
+
+    @cached_property
+    def _cascades(self) -> Cascades:
+        depth = 2 if self.options.double_buffer else 1
+        found: list[tuple[object, Sequence[Candidate]]] = []
+        for layer in self.layers:
+            alike = self._signature(layer, ())
+            if alike not in self.candidates:
+                self.candidates[alike] = candidates(layer) if isinstance(layer.node.op, TiledOp) else ()
+            found.append((alike, self.candidates[alike]))
+        return Cascades(self.layers, self.views, self.storages, self.port_roots, self.model, depth, found)
+
+    def _bounds(self, before: RegionPlan) -> Bounds:
+        spilled = frozenset(i for s in before.spilled for i in range(s.start, s.end))
+        touched = {r for r, s in self.storages.items() if not spilled.isdisjoint(range(s.start, s.end))}
+        return Bounds(
+            self.storages,
+            self.port_roots,
+            [frozenset(self.views[n].root for n in (*la.activations, *la.node.outputs)) for la in self.layers],
+            [la.output.shape[1] if len(la.output.shape) == 4 else 1 for la in self.layers],
+            self._cycles_alone,
+            self.chip.dram.read_bytes_per_cycle,
+            self.chip.sram.alignment_bytes,
+            spilled,
+            before.resident - touched,
+        )
+
+    def _plan_alone(self, index: int, resident: frozenset[str], room: int, by: Measure) -> LayerPlan | None:
+        """Of a layer by itself with these roots in SRAM, in so many bytes of it; None where it does not fit, and of movers."""
+        layer = self.layers[index]
+        if not isinstance(layer.node.op, TiledOp):
+            return None
+        names = frozenset(n for n in (*layer.activations, *layer.node.outputs) if self.views[n].root in resident)
+        return self._tilings(layer, names).best({**self.sizes, int(Space.SRAM): room}, self.options.tilings, by)
+
+    def _cycles_alone(self, index: int, resident: frozenset[str], room: int, by: Measure) -> float | None:
+        layer = self.layers[index]
+        if not isinstance(layer.node.op, TiledOp):
+            names = frozenset(n for n in (*layer.activations, *layer.node.outputs) if self.views[n].root in resident)
+            return self.model.moves(layer, self.views, names).alone_cycles
+        plan = self._plan_alone(index, resident, room, by)
+        return None if plan is None else by(plan)
 
     def _best(self, least: Sequence[int]) -> RegionPlan | None:
         """Of the shares of the SRAM that are kept for staging, and then of the ways to choose tilings."""
@@ -194,38 +270,72 @@ class _Planner:
         )
         return tiling_key(layer), operands
 
-    def _place(self, planned: Sequence[PlannedLayer], resident: frozenset[str]) -> RegionPlan | None:
+    def _place(
+        self,
+        planned: Sequence[PlannedLayer],
+        resident: frozenset[str],
+        views: Mapping[str, View] | None = None,
+        cascades: tuple[Cascade, ...] = (),
+    ) -> RegionPlan | None:
+        """views: where they are not those of the region, since tensors lie in rings."""
         placements: dict[int, Placement] = {}
+        views = self.views if views is None else views
+        together = {i: c.layers for c in cascades for i in c.layers}
         used = {slot.space for p in planned if p.plan is not None for slot in p.plan.slots}
         for space in sorted({int(Space.SRAM), *used}):
-            placement = self._allocate(space, planned, resident)
+            placement = self._allocate(space, planned, resident, views, together)
             if placement is None:
                 return None
             placements[space] = placement
-        spilled = tuple(s for n, s in self.storages.items() if n not in resident and n not in self.port_roots)
-        plan = RegionPlan(tuple(planned), self.views, resident, spilled, placements, 0)
+        kept = resident | self.port_roots
+        spilled = tuple(_living(s, together) for n, s in self.storages.items() if n not in kept)
+        plan = RegionPlan(tuple(planned), views, resident, spilled, placements, 0, cascades)
         return replace(plan, cycles=self.costs.cycles(plan))
 
-    def _allocate(self, space: int, planned: Sequence[PlannedLayer], resident: frozenset[str]) -> Placement | None:
-        """Addresses in one memory: of resident roots, which lie in the SRAM, and of the slots that layers have there."""
+    def _allocate(
+        self,
+        space: int,
+        planned: Sequence[PlannedLayer],
+        resident: frozenset[str],
+        views: Mapping[str, View],
+        together: Mapping[int, range],
+    ) -> Placement | None:
+        """Addresses in one memory: of resident roots, which lie in the SRAM, and of the slots that layers have there. together:
+        of each layer that runs in turns with others, all of them: what one needs lives as long as they run."""
         align, kept = self.chip.spaces[space].memory.alignment_bytes, resident if space == Space.SRAM else frozenset()
-        homes = [Buffer(s.name, s.start, s.end, s.size_bytes, align) for n, s in self.storages.items() if n in kept]
+
+        homes = [
+            Buffer(s.name, *_lives(s.start, s.end, together), views[n].stored_bytes(self.graph.types[n].shape), align)
+            for n, s in self.storages.items()
+            if n in kept
+        ]
         # Where works have a choice of units, the next layer may run beside this one: it should not wait for the bytes.
         apart = [(1, 1)] if self.model.choice else []
         for early, late in (*apart, (1, 0), (0, 0)) if self.options.double_buffer else (*apart, (0, 0)):
             slots = [
-                Buffer(slot_name(step, slot.role, i), _since(step, slot.role, early), step + 1 + late, slot.size_bytes, align)
+                Buffer(slot_name(step, slot.role, i), _since(start, slot.role, early), end + late, size, align)
                 for step, p in enumerate(planned)
                 if p.plan is not None
+                for start, end in (_lives(step, step + 1, together),)
                 for slot in p.plan.slots
                 if slot.space == space
-                for i in range(slot.copies)
+                for i, size in enumerate(slot.sizes)
             ]
             try:
                 return place([*homes, *slots], self.sizes[space], _PLACING_NODES)
             except DoesNotFit:
                 continue
         return None
+
+
+def _lives(start: int, end: int, together: Mapping[int, range]) -> tuple[int, int]:
+    """Steps [start, end), with all steps that run in turns with the first and the last."""
+    return together.get(start, range(start, end)).start, together.get(end - 1, range(start, end)).stop
+
+
+def _living(storage: Storage, together: Mapping[int, range]) -> Storage:
+    start, end = _lives(storage.start, storage.end, together)
+    return replace(storage, start=start, end=end)
 
 
 def _since(step: int, role: str, early: int) -> int:

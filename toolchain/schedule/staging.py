@@ -23,12 +23,15 @@ Room = Mapping[int, int]  # bytes by memory, a code of `chip.spaces`
 
 @dataclass(frozen=True)
 class Slot:
-    """`copies` buffers of this size in one memory; `role` is r0, r1, ... for reads, b0, ... for blocks, w for the output."""
+    """Buffers of these sizes in one memory; `role` is r0, r1, ... for reads, b0, ... for blocks, w for the output."""
 
     role: str
-    size_bytes: int
-    copies: int
+    sizes: tuple[int, ...]
     space: int  # a code of `chip.spaces`
+
+    @property
+    def copies(self) -> int:
+        return len(self.sizes)
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,7 @@ class Sizes:
         found = []
         for (role, space), sharing in sorted(self._rings(units).items()):
             copies = depth * (sharing if apart else 1) if role in self._many else 1
-            found.append(Slot(role, self._sizes[role], copies, space))
+            found.append(Slot(role, (self._sizes[role],) * copies, space))
         return tuple(found)
 
     def _rings(self, units: Iterable[Unit]) -> dict[tuple[str, int], int]:
@@ -164,8 +167,8 @@ def staging_bytes(slots: Iterable[Slot], chip: Chip) -> Room:
     """What slots take of each memory."""
     found: dict[int, int] = {}
     for s in slots:
-        size = s.copies * aligned(s.size_bytes, chip.spaces[s.space].memory.alignment_bytes)
-        found[s.space] = found.get(s.space, 0) + size
+        alignment = chip.spaces[s.space].memory.alignment_bytes
+        found[s.space] = found.get(s.space, 0) + sum(aligned(size, alignment) for size in s.sizes)
     return found
 
 

@@ -16,11 +16,13 @@ from toolchain.hw.units import Unit
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Block, Box, Work
-from toolchain.schedule.areas import Area, boxes_meet
+from toolchain.schedule.areas import Area, Rows, boxes_meet
 from toolchain.schedule.cost import Brought, CostModel, Run
 from toolchain.schedule.places import View
+from toolchain.schedule.plan import VisitedStripes
 from toolchain.schedule.queues import Now, Queues
-from toolchain.schedule.staging import Slot, rings, staged
+from toolchain.schedule.staging import Ring, Slot, rings, staged
+from toolchain.schedule.stripes import Shift, shifted
 from toolchain.schedule.units import chain_of, earliest
 from toolchain.schedule.visits import BEGIN
 from toolchain.schedule.wanted import Wanted
@@ -39,6 +41,20 @@ class _Tile(NamedTuple):
     out: Area | None
 
 
+class Stage(NamedTuple):
+    """A layer, the unit of its works, and its rings with where their slots lie."""
+
+    layer: Layer
+    unit: Unit
+    rings: Mapping[tuple[str, int], tuple[Ring, Sequence[Area]]]
+
+    @classmethod
+    def of(cls, layer: Layer, slots: Sequence[Slot], unit: Unit, areas: SlotAreas | None) -> Stage:
+        """areas: of the slots; None: at no address."""
+        areas = areas or {(s.role, s.space): [Area(s.space, 0, 0, []) for _ in range(s.copies)] for s in slots}
+        return cls(layer, unit, {key: (ring, areas[key]) for key, ring in rings(slots).items()})
+
+
 class Walk:
     """Tiles and moves one behind the other on the queues of one machine.
 
@@ -55,6 +71,7 @@ class Walk:
         self._group = 0  # tiles begun
         self._made: dict[str, list[tuple[Box, int, int]]] = {}  # by root: box, operation that wrote it, its queue
         self._emits: dict[Unit, list[tuple[int, ...]]] = {}  # by array: those of its latest two chains
+        self._rows: dict[str, Rows] = {}
         self.roots: dict[str, Area] = {}
         self.units: list[Unit] = []
 
@@ -83,9 +100,8 @@ class Walk:
 
         visited: works in the place of the points of `visits`, with its period. areas: of the slots; None: at no address.
         """
-        self._layer, self.units = layer, []
-        areas = areas or {(s.role, s.space): [Area(s.space, 0, 0, []) for _ in range(s.copies)] for s in slots}
-        self._rings = {key: (ring, areas[key]) for key, ring in rings(slots).items()}
+        self._enter(Stage.of(layer, slots, units[0], areas))
+        self.units = []
         marks: list[tuple[Now, float]] = []
         count, unit, begun = 0.0, units[0], False
         for at, works in enumerate(visited):
@@ -104,6 +120,41 @@ class Walk:
                 count += works / period * (count - counted)
         return round(count)
 
+    def cascade(self, stages: Mapping[int, Stage], visited: VisitedStripes) -> None:
+        """Layers that run in turns, each by its index. visited: the works of stripes, with what is repeated as in `visits`."""
+        marks: list[Now] = []
+        for calls in visited:
+            if not isinstance(calls, int):
+                for call in calls:
+                    if isinstance(call, Shift):
+                        self._shift(call)
+                        continue
+                    index, works = call
+                    self._enter(stages[index])
+                    for work in works:
+                        self._work(work, stages[index].unit)
+            elif calls == BEGIN:
+                marks.append(self._queues.mark())
+            else:
+                self._queues.repeat(marks.pop(), calls)
+
+    def _shift(self, shift: Shift) -> None:
+        """Rows to the beginning of their buffer, by the channel that stores."""
+        self._finish()
+        rows = self._rows.setdefault(shift.root, Rows())
+        for box in shifted(shift, self._layer.types):
+            there = box._replace(start=(0, box.start[1] - shift.distance, 0, 0))
+            after = [*self._makers(box, self._store), *self._before(there)]
+            number = self._queues.ask(self._store, self._model.shift(box, self._view(box)), after)
+            self._use(box, number, self._store)
+            self._use(there, number, self._store)
+            self._made.setdefault(shift.root, []).append((box, number, self._store))
+        rows.top = shift.first
+
+    def _enter(self, stage: Stage) -> None:
+        """What follows are works of this layer."""
+        self._layer, self._rings = stage.layer, stage.rings
+
     def moves(self, layer: Layer) -> None:
         """A mover's fills and copies, by the channel that stores."""
         self._finish()
@@ -112,9 +163,9 @@ class Walk:
             return
         out = layer.node.outputs[0]
         after = [n for name in layer.activations for n in self._makers(Box(name, (), ()), self._store)]
-        number = self._queues.ask(self._store, ops, [*after, *self._before(out)])
+        number = self._queues.ask(self._store, ops, [*after, *self._before(Box(out, (), ()))])
         for name in layer.activations:
-            self._use(name, number, self._store)
+            self._use(Box(name, (), ()), number, self._store)
         self._make(Box(out, (), ()), number, self._store)
 
     def _work(self, work: Work, unit: Unit) -> None:
@@ -183,7 +234,7 @@ class Walk:
         after = [number for slot in slots for number in slot.written]
         for box in in_place:
             after += self._makers(box, queue)
-        freed = out.before() if out is not None else self._before(write.tensor) if write is not None else []
+        freed = out.before() if out is not None else self._before(write) if write is not None else []
         if run.emit is None:
             number = self._queues.ask(queue, run.wanted, after + freed)
         else:
@@ -191,7 +242,7 @@ class Walk:
         for slot in slots:
             slot.used[unit.queue] = number
         for box in in_place:
-            self._use(box.tensor, number, queue)
+            self._use(box, number, queue)
         if out is not None and write is not None:
             out.write(number)
             queue, number = self._store, self._queues.ask(self._store, self._model.store(write, self._view(write)), [number])
@@ -258,16 +309,22 @@ class Walk:
     def _make(self, box: Box, number: int, queue: int) -> None:
         root = self._root(box.tensor)
         self._made.setdefault(root, []).append((box, number, queue))
-        self._use(box.tensor, number, queue)
+        self._use(box, number, queue)
 
-    def _use(self, tensor: str, number: int, queue: int) -> None:
-        area = self.roots.get(self._root(tensor))
+    def _use(self, box: Box, number: int, queue: int) -> None:
+        root = self._root(box.tensor)
+        area = self.roots.get(root)
         if area is not None:
             area.used[queue] = number
+        if self._view(box).rows:
+            self._rows.setdefault(root, Rows()).use(box, number)
 
-    def _before(self, tensor: str) -> list[int]:
-        """The operations that must be over before the tensor is written to its place."""
-        area = self.roots.get(self._root(tensor))
+    def _before(self, box: Box) -> list[int]:
+        """The operations that must be over before the box is written to its place."""
+        root = self._root(box.tensor)
+        area = self.roots.get(root)
+        if self._view(box).rows:
+            return [*self._rows.setdefault(root, Rows()).before(box), *(area.inherited() if area is not None else ())]
         return area.before() if area is not None else []
 
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from toolchain.hw.chip import Chip
 from toolchain.machine import MachineOp, demand
-from toolchain.machine.recurrence import Service, flights_of, services_of
+from toolchain.machine.queues import Service
+from toolchain.machine.recurrence import flights_of, services_of
 
 
 class Wanted(NamedTuple):

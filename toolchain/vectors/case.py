@@ -88,6 +88,7 @@ def _far(op: MachineOp, far_bytes: int, chip: Chip) -> MachineOp:
 
 
 def _held(before: Array, after: Array, said: Array, far_bytes: int) -> Held:
-    edges = np.flatnonzero(np.diff(said.astype(np.int8), prepend=0, append=0)).reshape(-1, 2)
+    inner = np.flatnonzero(said[1:] != said[:-1]) + 1
+    edges = np.concatenate([np.flatnonzero(said[:1]), inner, np.flatnonzero(said[-1:]) + said.size]).reshape(-1, 2)
     ranges = np.stack([edges[:, 0] + far_bytes, edges[:, 1] - edges[:, 0]], 1).astype(np.int64)
     return Held(ranges, before[said], after[said])

@@ -58,6 +58,11 @@ class Requant:
         return max(self.multiplier.size, self.shift.size)
 
     @cached_property
+    def shifts(self) -> tuple[int, int]:
+        """The least and the largest."""
+        return int(self.shift.min()), int(self.shift.max())
+
+    @cached_property
     def real_scale(self) -> Array:
         """float64[1] or [c]: what the accumulator is multiplied by."""
         if self.kind == "float32":
@@ -71,11 +76,12 @@ class Requant:
         """int64[1] or [c] each: multiplier and right shift (0..62) that the exact integer form uses."""
         if self.kind == "float32":
             return _mantissa_and_shift(float32_from_bits(self.multiplier))
-        multiplier, shift = np.broadcast_arrays(self.multiplier, self.shift)
+        multiplier, shift = self.multiplier, self.shift
         if self.rounding is Rounding.REDUCED16:
             return reduced_multiplier(multiplier), shift - 16
-        left = np.maximum(-shift, 0)
-        return np.left_shift(multiplier, left), np.maximum(shift, 0)
+        if self.shifts[0] >= 0:
+            return multiplier, shift
+        return np.left_shift(multiplier, np.maximum(-shift, 0)), np.maximum(shift, 0)
 
     @cached_property
     def _clamp_bits(self) -> int:
@@ -114,8 +120,9 @@ class Requant:
         scale = np.ldexp(multiplier.astype(np.float64), -shift)
         if self.rounding not in HALF_UP_RULES and self.rounding is not Rounding.DOUBLE_ROUND:
             return (scale,)
-        offset = np.where(shift > 0, 0.5, 0.0) + (self.zero_point - self.low)
-        offset = offset if np.ptp(offset) else offset[:1]
+        halves = shift > 0
+        halves = halves[:1] if halves.all() else halves
+        offset = np.where(halves, 0.5, 0.0) + (self.zero_point - self.low)
         if self.rounding is Rounding.DOUBLE_ROUND and (shift > 31).any():
             return scale, offset, np.where(shift > 31, np.ldexp(1.0, 30 - shift), 0.0)
         return scale, offset
@@ -141,8 +148,8 @@ def _fault(r: Requant) -> str | None:
     if r.rounding is Rounding.SCALE16 and r.multiplier.max() >= 1 << 15:
         return f"multiplier {r.multiplier.max()} with rounding scale16; must be below 32768 (multiplier_bits=15)"
     lowest = {Rounding.POW2: -31, Rounding.REDUCED16: 17}.get(r.rounding, -31 if r.kind == "pow2" else 0)
-    if r.shift.min() < lowest or r.shift.max() > 62:
-        return f"shifts {r.shift.min()}..{r.shift.max()}; must be {lowest}..62 for rounding {r.rounding.value}"
+    if r.shifts[0] < lowest or r.shifts[1] > 62:
+        return f"shifts {r.shifts[0]}..{r.shifts[1]}; must be {lowest}..62 for rounding {r.rounding.value}"
     return None
 
 

@@ -7,6 +7,7 @@ by FP32_RNE are made in float32 instead (`float32.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -67,9 +68,17 @@ def _rescaled(x: Array, zero_point: int, left_shift: int, r: Requant, dtype: DTy
     """requantize((x - zero_point) << left_shift); many 8-bit codes per tensor go through a table of all 256 of them."""
     if x.dtype.itemsize > 1 or x.size < 4 * 256 or r.channels > 1:
         return requantize(_shifted(x, zero_point, left_shift), r, dtype, axis)
-    codes = np.arange(256, dtype=np.uint8).view(x.dtype)
-    table = requantize(_shifted(codes, zero_point, left_shift), r, dtype)
+    table = _code_table(x.dtype, zero_point, left_shift, r, np.dtype(dtype))
     return np.take(table, np.asarray(x, order="C").view(np.uint8))
+
+
+@lru_cache(maxsize=256)
+def _code_table(codes: np.dtype, zero_point: int, left_shift: int, r: Requant, dtype: np.dtype) -> Array:
+    """What `requantize` makes of each 8-bit code, by its bits. Kept, for a layer's tiles share it."""
+    every = np.arange(256, dtype=np.uint8).view(codes)
+    table = requantize(_shifted(every, zero_point, left_shift), r, dtype)
+    table.flags.writeable = False
+    return table
 
 
 def _shifted(x: Array, zero_point: int, left_shift: int) -> Array:

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.fixed_point.core.errors import FixedPointError
-from quant.fixed_point.sums.products import ProductMethod, single_thread_session
+from quant.fixed_point.sums.products import ProductMethod
+from quant.fixed_point.sums.sessions import single_thread_session
 from quant.fixed_point.sums.windows import Pair, Slide, tap
 
 Array = NDArray[Any]

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from quant.fixed_point.core.errors import FixedPointError
 from quant.fixed_point.core.widths import type_limits
+from quant.fixed_point.sums.sessions import product_session
 
 Array = NDArray[Any]
 
@@ -252,7 +253,7 @@ class MatMulInteger:
             feed["zb"] = feed["zb"].astype(values.dtype)
         elif a_zero_point:
             feed["za"] = np.array(a_zero_point, np.uint8)
-        return _session(self.signed, len(feed)).run(None, feed)[0]
+        return product_session(self.signed, len(feed)).run(None, feed)[0]
 
 
 @lru_cache(maxsize=1)
@@ -275,31 +276,3 @@ def is_exact(kernel: MatMulInteger) -> bool:
         if not np.array_equal(kernel.run(a, Matrix(b, 0), 0), a.astype(np.int64) @ b.astype(np.int64)):
             return False
     return True
-
-
-@lru_cache(maxsize=6)
-def _session(signed: bool, inputs: int) -> Any:
-    """The session with inputs a, b (2), a, b, za (3) or a, b, za, zb (4)."""
-    from onnx import TensorProto, helper
-
-    right = TensorProto.INT8 if signed else TensorProto.UINT8
-    kinds = {"a": TensorProto.UINT8, "b": right, "za": TensorProto.UINT8, "zb": right}
-    names = list(kinds)[:inputs]
-    graph = helper.make_graph(
-        [helper.make_node("MatMulInteger", names, ["y"])],
-        "product",
-        [helper.make_tensor_value_info(name, kinds[name], None) for name in names],
-        [helper.make_tensor_value_info("y", TensorProto.INT32, None)],
-    )
-    return single_thread_session(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 10)], ir_version=8))
-
-
-def single_thread_session(model: Any) -> Any:
-    """An onnxruntime session on the CPU with one thread. model: an ONNX ModelProto."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])

@@ -17,7 +17,8 @@ from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.machine import MachineOp
 from toolchain.ops.kit.box import box_nest
 from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.operator import Array, FloatOp, Layer, QuantScope, TiledOp
+from toolchain.ops.kit.operator import Array, FloatOp, Layer, TiledOp
+from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
 from toolchain.ops.kit.tile import Box, Site, Tiling, Work, halvings

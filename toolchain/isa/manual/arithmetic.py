@@ -15,7 +15,7 @@ from toolchain.hw import Chip
 from toolchain.isa.machine import Machine
 from toolchain.isa.manual.figures import Chain, Figure
 from toolchain.machine import TABLE_FUNCTIONS
-from toolchain.machine.meaning import formula
+from toolchain.machine.meaning import BETWEEN, SEGMENT, formula
 
 EXAMPLES = (-1000, -21, -20, -13, -12, -11, -4, -1, 0, 1, 3, 4, 5, 11, 12, 13, 20, 21, 1000)
 
@@ -113,8 +113,9 @@ def _requantization(numerics: Numerics) -> Iterator[str]:
     )
     if scale.kind == "pow2":
         yield (
-            f"Scales are powers of two: m is 1 in every program, whatever field it has, and s goes from {scale.shift_min} to "
-            f"{scale.shift_max}. Where s is negative nothing is rounded: round(x, 1, s) = x 2^(-s), exact."
+            "Scales are powers of two: m is 1 wherever a formula takes it, and its fields hold 1 there and 0 or 1 elsewhere. "
+            f"s goes from {scale.shift_min} to {scale.shift_max}. Where s is negative nothing is rounded: round(x, 1, s) = x "
+            "2^(-s), exact."
         )
     elif scale.kind == "float32":
         yield (
@@ -176,12 +177,4 @@ def _tables(chip: Chip) -> Iterator[str]:
             f"A table of {codes} has {codes.table_entries} entries T[0] to T[{codes.table_entries - 1}] of 2 bytes each, from "
             "table_address on: the ends of 512 segments of 128 codes. Between them it is interpolated:"
         )
-        lines = ["i = floor((q + 32768) / 128),  f = (q + 32768) mod 128"]
-        if chip.numerics.interpolation == "tflite":
-            lines.append(
-                "table[q] = T[i] + floor((d f + 64) / 128),  d = T[i + 1] - T[i] wrapped to 16 bits; the sum is wrapped to 16 "
-                "bits"
-            )
-        else:
-            lines.append("table[q] = T[i] + floor(((T[i + 1] - T[i]) f + 64) / 128)")
-        yield formula(*lines)
+        yield formula(SEGMENT, BETWEEN[chip.numerics.interpolation])

@@ -8,7 +8,7 @@ from math import ceil
 from toolchain.hw import Chip
 from toolchain.hw.engines import MacArray
 from toolchain.hw.timing import DENSE, UNLIMITED, given
-from toolchain.hw.units import Unit
+from toolchain.hw.units import Space, Unit
 from toolchain.isa.machine import Machine
 from toolchain.isa.manual.figures import Figure
 from toolchain.machine.meaning import formula
@@ -26,15 +26,17 @@ def timing(machine: Machine) -> Iterator[str | Figure]:
     yield "## Timing"
     yield (
         "Results do not hang on time; what follows is what the toolchain counts, and what vectors and reports call cycles. "
-        f"Cycle 0 is the first in which the front end reads a word. It takes {_reading(machine)} cycles for each word, "
-        "and stops at a full queue; a queue holds operations that wait beside the one that runs. An operation begins when its "
-        "engine is free and it has been dispatched. A wait and a signal take no time; a wait is over when its signal is."
+        f"Cycle 0 is the first in which the front end reads a word. It takes {_reading(machine)} for each word, and "
+        "stops at a full queue; a queue holds operations that wait beside the one that runs. An operation begins when its "
+        "engine is free and it has been dispatched. A wait and a signal take their engine's issue cycles and no more; a wait is "
+        "not over before its signal is."
     )
     yield (
         "An operation lasts until its engine has computed and every memory that it touches has served it: first the engine's "
-        "issue cycles and the latencies of the memories that it reads and writes, then its computing cycles and, beside them, "
-        "the bytes that it moves over the bandwidth of each memory. A memory's ports serve operations one after another, in "
-        "an order that the program fixes; who needs less than the bandwidth leaves the rest to the next."
+        "issue cycles, the latency of the slowest memory that it reads and that of the one that it writes, then its computing "
+        "cycles and, beside them, the bytes that it moves over the bandwidth of each memory, rounded up. A memory's ports serve "
+        "operations one after another, in an order that the program fixes; who needs less than the bandwidth leaves the rest to "
+        "the next."
     )
     rows = ["| memory | bytes a cycle read | written | latency read | write | bursts | ports |", "|---|---|---|---|---|---|---|"]
     for space in chip.spaces:
@@ -44,12 +46,29 @@ def timing(machine: Machine) -> Iterator[str | Figure]:
         rows.append(f"| {space.name} | {rates} | {m.burst_bytes} | {ports} |")
     yield "\n".join(rows)
     yield "Each contiguous run that a DMA operation moves is charged the whole bursts of a memory that it touches."
+    for code in chip.banked:
+        yield _banks(chip.spaces[code])
     for space in chip.spaces:
         if space.memory.arbitration != "fixed":
             yield f"{space.name}: {_ARBITRATION[space.memory.arbitration]}."
     for unit in {u.engine: u for u in chip.units}.values():
         yield from _array(unit) if unit.kind == "mac_array" else _vector(unit) if unit.kind == "vector" else _dma(unit, chip)
     yield from _front_end(chip)
+
+
+def _banks(space: Space) -> str:
+    m = space.memory
+    many, cycles = m.banks > 1, _cycles(m.bank_cycles)
+    lie = f"its words of {m.bank_bytes} bytes lie in {m.banks} banks in turn, word w in bank w mod {m.banks}" if many else ""
+    busy = f"and no fewer cycles than the busiest bank takes, {cycles} a word, for the words that it has of them" if many else ""
+    runs = "in words that runs share" if m.words == "packed" else "in the whole words that each contiguous run touches"
+    said = lie or f"its words have {m.bank_bytes} bytes, each of which takes {cycles}"
+    charged = f"the operands of an operation, one after another, are charged their bytes {runs}"
+    return (
+        f"{space.name}: {said}; {', '.join(part for part in (charged, busy) if part)}, as often as they are read. Runs that "
+        "continue one another are one; the rows and columns that windows reach count as neighbours, or as a stride apart where "
+        "the kernel has one of them."
+    )
 
 
 def _array(unit: Unit) -> Iterator[str]:
@@ -100,24 +119,46 @@ def _terms(mac: MacArray) -> Iterator[str]:
             f"| taps of a depthwise operation | as if there were {terms.depthwise_taps} ceil(taps / {terms.depthwise_taps}) |"
         )
     if terms.fold_cycles:
-        rows.append(f"| a fold | {terms.fold_cycles} cycles more, before it begins |")
-    if inputs < UNLIMITED:
-        rows.append(f"| activations | {inputs} bytes a cycle enter: a step or a load that takes more lasts longer |")
-    if weights < UNLIMITED:
-        rows.append(f"| weights | {weights} bytes a cycle enter |")
+        rows.append(f"| a fold | {_cycles(terms.fold_cycles)} more, before it begins |")
+    for name, taken, entering in zip(("activations", "weights"), (inputs, weights), _entering(mac)):
+        if taken < UNLIMITED:
+            said = f"a cycle enter, {entering}; steps of a fold, or a load, that take more last longer"
+            rows.append(f"| {name} | {taken} {'byte' if taken == 1 else 'bytes'} {said} |")
     if terms.window_bytes == 0:
         rows.append("| windows | are not kept: inputs are read once for each tap |")
     elif terms.window_bytes < UNLIMITED:
-        held = f"are read from a buffer of {terms.window_bytes} bytes where it holds the rows of a kernel that windows reach;"
-        rows.append(f"| windows | {held} once for each row of the kernel where it holds one, else once for each tap |")
+        held = f"a buffer of {terms.window_bytes} bytes, X columns that windows reach, I channels: inputs are read once where it"
+        rows.append(
+            f"| windows | {held} holds ((kernel_height - 1) dilation_height + 1) X I codes, once for each row of the kernel "
+            "where it holds ((kernel_width - 1) dilation_width + 1) I, else once for each tap |"
+        )
     out = terms.output
     lanes = {"": out.lanes or mac.columns, " through a table": out.table_lanes, " with an addend": out.addend_lanes or out.lanes}
-    said = [f"{_number(n, mac.columns)} channels of a pixel a cycle{what}" for what, n in lanes.items() if n != UNLIMITED]
+    said = [f"{_channels(_number(n, mac.columns))} of a pixel a cycle{what}" for what, n in lanes.items() if n != UNLIMITED]
     if said:
         beside = "beside the folds" if out.overlaps else "behind the folds of the operation"
         rows.append(f"| what is emitted | {', '.join(said)} (the fewest that apply), {beside} |")
     if len(rows) > 2:
         yield "\n".join(rows)
+
+
+def _entering(mac: MacArray) -> tuple[str, str]:
+    """What of activations and of weights, for the rows and columns in use, by dataflow."""
+    depth = "" if mac.depth == 1 else f" and each of the depth of {mac.depth}"
+    step = {line: f"one for each {line}{depth} a step" for line in ("row", "column")}
+    load = f"one for each row and column{depth} before a fold"
+    found = {"os": (step["row"], step["column"]), "ws": (step["row"], load), "is": (load, step["row"])}
+    known = [found[flow] for flow in mac.dataflows]
+    if len(known) > 1:
+        known = [(f"{flow} {a}", f"{flow} {w}") for flow, (a, w) in zip(mac.dataflows, known)]
+    activations, weights = (", ".join(each) for each in zip(*known))
+    if "diagonal" in mac.depthwise_modes:
+        activations += ", of a depthwise operation also for each column"
+    return activations, weights
+
+
+def _channels(number: str) -> str:
+    return "1 channel" if number == "1" else f"{number} channels"
 
 
 def _number(rate: int | None, otherwise: int) -> str:
@@ -178,16 +219,16 @@ def _dma(unit: Unit, chip: Chip) -> Iterator[str]:
         )
 
 
-def _cycles(number: int) -> str:
-    return "1 cycle" if number == 1 else f"{number} cycles"
+def _cycles(number: float) -> str:
+    return "1 cycle" if number == 1 else f"{number:g} cycles"
 
 
 def _reading(machine: Machine) -> str:
     """Cycles of a word."""
     chip, space = machine.chip, machine.chip.program_space
     if space is None:
-        return f"{chip.isa.word_cycles:g}"
-    return f"{max(chip.isa.word_cycles, machine.isa.word_bytes / read_rate(chip.spaces[space].memory)):g}"
+        return _cycles(chip.isa.word_cycles)
+    return _cycles(max(chip.isa.word_cycles, machine.isa.word_bytes / read_rate(chip.spaces[space].memory)))
 
 
 def _front_end(chip: Chip) -> Iterator[str]:

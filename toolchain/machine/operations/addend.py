@@ -9,7 +9,7 @@ from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
 from toolchain.machine.access import Access
 from toolchain.machine.codes import code_bytes
-from toolchain.machine.columns import Whole, where
+from toolchain.machine.columns import Whole, is_column, where
 from toolchain.machine.granules import extent_of, held_channels
 from toolchain.machine.parameters.addresses import operand_address, operand_stride
 from toolchain.machine.parameters.codes import code, left_shift, multiplier, shift, zero_point
@@ -73,12 +73,14 @@ class WithAddend:
         number, surface_stride = self.addend()
         return where(self.use_add, held_channels(channels, surface_stride, chip) * code_bytes(number, chip), 0)
 
-    def addend_access(self, unit: Unit, pixels: tuple[Whole, Whole], channels: Whole, chip: Chip) -> Access:
+    def addend_accesses(self, unit: Unit, pixels: tuple[Whole, Whole], channels: Whole, chip: Chip) -> tuple[Access, ...]:
         """pixels: rows and columns; channels: of each, 0 where none is read."""
+        if not is_column(self.use_add) and not self.use_add:
+            return ()
         strides, (number, surface_stride) = (self.addend_row_stride, self.addend_column_stride), self.addend()
         used = where(self.use_add, channels, 0)
         extent = extent_of(pixels, strides, used, surface_stride, code_bytes(number, chip), chip)
-        return Access(unit.roles["input"], self.addend_address, *extent, False, in_step=True)
+        return (Access(unit.roles["input"], self.addend_address, *extent, False, in_step=True),)
 
 
 ADDEND = tuple(f.name for f in fields(WithAddend))  # names of its parameters, in the order of the constructor

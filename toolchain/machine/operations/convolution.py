@@ -101,18 +101,25 @@ class Convolution(WithAddend, _Channels):
         return dense_bytes(self.output_channels, inner, self.weight_type, chip, self.group, array.groups)
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
-        weights = self.weight_bytes(chip)
+        return self.array_ranges(self.input_channels, self.weight_bytes(chip), chip, self._addend(chip))
+
+    def moved(self, chip: Chip) -> Iterator[tuple[Access, Whole]]:
+        return self.array_moved(self.input_channels, self.weight_bytes(chip), chip, self._addend(chip))
+
+    def _addend(self, chip: Chip) -> tuple[Access, ...]:
         added, pixels = where(self.emit, self.output_channels, 0), (self.output_height, self.output_width)
-        addend = self.addend_access(self.unit_in(chip), pixels, added, chip)
-        return self.array_ranges(self.input_channels, weights, chip, (addend,))
+        return self.addend_accesses(self.unit_in(chip), pixels, added, chip)
+
+    def streamed(self, chip: Chip) -> tuple[Whole, Whole]:
+        mac, pixels = self.unit_in(chip).array, self.pixels()
+        input_reads, weight_reads = operand_reads(mac, pixels, self.output_channels, self.dataflow)
+        return input_reads * self.buffered_bytes(self.input_channels, chip), weight_reads * self.weight_bytes(chip)
 
     def demand(self, chip: Chip) -> Demand:
         mac, pixels, outputs = self.unit_in(chip).array, self.pixels(), self.output_channels
         inner = self.taps() * self.input_channels
-        input_reads, weight_reads = operand_reads(mac, pixels, outputs, self.dataflow)
-        read = input_reads * self.buffered_bytes(self.input_channels, chip)
+        read, weights = self.streamed(chip)
         read = read + where(self.emit, pixels * self.addend_bytes(outputs, chip), 0)
-        weights = weight_reads * self.weight_bytes(chip)
 
         def cycles(operands: Operands) -> Compute:
             flow, group, taps = self.dataflow, self.group, self.taps()

@@ -105,18 +105,27 @@ class Copy(Move):
     def _any_turned(self) -> bool:
         return bool(np.any(self.transpose)) if is_column(self.transpose) else bool(self.transpose)
 
-    def demand(self, chip: Chip) -> Demand:
-        unit, counts = self.unit_in(chip), self.counts()
+    def _ends(self, chip: Chip) -> tuple[End, End]:
+        """By rows where something is turned: those of the source and, of what it becomes, those of the destination."""
+        counts, strides = self.counts(), self.destination_strides()
         read = End(self.source_space, self.source_address, self.inner_bytes, counts, self._source_strides())
-        strides = self.destination_strides()
-        write = End(self.destination_space, self.destination_address, self.inner_bytes, counts, strides)
+        run = self.inner_bytes
         if self._any_turned():
             size, turn = code_bytes(self.element_type, chip), self.transpose
-            columns = where(turn, self.inner_bytes // size, self.count2)
-            run = where(turn, self.count2 * size, self.inner_bytes)
-            write = End(self.destination_space, self.destination_address, run, (*counts[:3], columns), strides)
-            block_bytes = size * max(1, unit.dma.transpose_block)  # a program that turns on others is refused
-            read, write = (end.in_pieces(where(turn, block_bytes, end.inner_bytes)) for end in (read, write))
+            counts = (*counts[:3], where(turn, run // size, self.count2))
+            run = where(turn, self.count2 * size, run)
+        return read, End(self.destination_space, self.destination_address, run, counts, strides)
+
+    def moved(self, chip: Chip) -> Iterator[tuple[Access, Whole]]:
+        for end, write in zip(self._ends(chip), (False, True)):
+            access = Access(space_of(end.space, chip), end.address, end.counts, end.strides, end.inner_bytes, write)
+            yield access, access.bytes
+
+    def demand(self, chip: Chip) -> Demand:
+        unit, (read, write) = self.unit_in(chip), self._ends(chip)
+        if self._any_turned():
+            block_bytes = code_bytes(self.element_type, chip) * max(1, unit.dma.transpose_block)  # of none programs are refused
+            read, write = (end.in_pieces(where(self.transpose, block_bytes, end.inner_bytes)) for end in (read, write))
         return move_demand(unit, chip, read, write)
 
     def broken(self, chip: Chip) -> Iterator[str]:

@@ -71,17 +71,25 @@ class Depthwise(WeightedWindowOp):
         return self.channels
 
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
-        return self.array_ranges(self.channels, self.taps() * weight_bytes(self.channels, self.weight_type, chip), chip)
+        return self.array_ranges(self.channels, self._weight_bytes(chip), chip)
+
+    def moved(self, chip: Chip) -> Iterator[tuple[Access, Whole]]:
+        return self.array_moved(self.channels, self._weight_bytes(chip), chip)
+
+    def streamed(self, chip: Chip) -> tuple[Whole, Whole]:
+        return self.buffered_bytes(self.channels, chip), self._weight_bytes(chip)
+
+    def _weight_bytes(self, chip: Chip) -> Whole:
+        return self.taps() * weight_bytes(self.channels, self.weight_type, chip)
 
     def demand(self, chip: Chip) -> Demand:
         pixels, taps = self.pixels(), self.taps()
-        mac, weights = self.unit_in(chip).array, taps * weight_bytes(self.channels, self.weight_type, chip)
+        mac = self.unit_in(chip).array
 
         def cycles(operands: Operands) -> Compute:
             return depthwise_cycles(mac, pixels, taps, self.channels, operands, self.dataflow, self.mode)
 
-        read, macs = self.buffered_bytes(self.channels, chip), pixels * taps * self.channels
-        return self.array_demand(chip, self.timed(chip, cycles), read, weights, macs)
+        return self.array_demand(chip, self.timed(chip, cycles), *self.streamed(chip), pixels * taps * self.channels)
 
     def broken(self, chip: Chip) -> Iterator[str]:
         unit = self.unit_in(chip)

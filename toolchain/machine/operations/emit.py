@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import SUMS
-from toolchain.machine.access import Access
+from toolchain.machine.access import Access, read_of
 from toolchain.machine.codes import code_bytes, table_bytes
 from toolchain.machine.columns import Whole, where
 from toolchain.machine.granules import extent_of, held_channels
@@ -17,7 +17,7 @@ from toolchain.machine.layout import parameter_bytes
 from toolchain.machine.meaning import formula, lies
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.operations.addend import WithAddend, broken_post
-from toolchain.machine.operations.window import broken_table, read_of
+from toolchain.machine.operations.window import broken_table
 from toolchain.machine.parameters.addresses import (
     block_address,
     operand_address,
@@ -110,7 +110,7 @@ class Emit(WithAddend, _Taken):
             read_of(unit, sums_role(unit), self.sums_address, (), (), self._elements() * chip.array.accumulators.sum_bytes),
             read_of(unit, "tables", self.parameter_address, (), (), parameters),
             read_of(unit, "tables", self.table_address, (), (), looked_up),
-            self.addend_access(unit, counts, self.channels, chip),
+            *self.addend_accesses(unit, counts, self.channels, chip),
             Access(
                 unit.roles["output"],
                 self.output_address,

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
-from toolchain.machine.access import Access, Sums
+from toolchain.machine.access import Access, Sums, read_of
 from toolchain.machine.codes import by_type, code_bytes
 from toolchain.machine.columns import Whole, where
 from toolchain.machine.meaning import based, chosen, formula, scaled, sums_in_memory, sums_kept
 from toolchain.machine.operation import MachineOp
-from toolchain.machine.operations.window import broken_choice, read_of
+from toolchain.machine.operations.window import broken_choice
 from toolchain.machine.parameters.addresses import batch_stride, operand_address, operand_base_of, operand_stride, sums_address
 from toolchain.machine.parameters.codes import code, code_type, multiplier, shift, zero_point
 from toolchain.machine.parameters.description import Limit
@@ -129,15 +129,24 @@ class MatrixProduct(MachineOp):
         """Batches that an operand has; all of them share one at a stride of 0."""
         return where(stride, self.batches, 1)
 
+    def moved(self, chip: Chip) -> Iterator[tuple[Access, Whole]]:
+        a, b, *others = self.ranges(chip)
+        yield from zip((a, b), self._streamed(chip))
+        yield from ((access, access.bytes) for access in others)
+
+    def _streamed(self, chip: Chip) -> tuple[Whole, Whole]:
+        """Bytes that are read of both operands, as often as they are."""
+        a, b = (self.inner * code_bytes(t, chip) for t in (self.a_type, self.b_type))
+        a_reads, b_reads = operand_reads(self.unit_in(chip).array, self.rows, self.columns, self.dataflow)
+        return self.batches * a_reads * self.rows * a, self.batches * b_reads * self.columns * b
+
     def demand(self, chip: Chip) -> Demand:
-        unit = self.unit_in(chip)
-        mac = unit.array
-        a, b, out = (code_bytes(t, chip) for t in (self.a_type, self.b_type, self.output_type))
-        a_reads, b_reads = operand_reads(mac, self.rows, self.columns, self.dataflow)
+        unit, (a, b) = self.unit_in(chip), self._streamed(chip)
+        mac, out = unit.array, code_bytes(self.output_type, chip)
         moved = traffic(
             unit,
-            ("input", self.batches * a_reads * self.rows * self.inner * a, 0),
-            ("weights", self.batches * b_reads * self.columns * self.inner * b, 0),
+            ("input", a, 0),
+            ("weights", b, 0),
             ("output", 0, where(self.emit, self.batches * self.rows * self.columns * out, 0)),
             *sums_moved(self.sums(), unit),
         )

@@ -78,6 +78,10 @@ class Pool(WindowOp):
     def ranges(self, chip: Chip) -> tuple[Access, ...]:
         return (*self.input_accesses(self.channels, chip), self.output_access(self.channels, chip))
 
+    def moved(self, chip: Chip) -> Iterator[tuple[Access, Whole]]:
+        for access in (self.input_block(self.channels, chip), self.output_access(self.channels, chip)):
+            yield access, access.bytes
+
     def demand(self, chip: Chip) -> Demand:
         """A pass for each tap of the window."""
         unit, elements = self.unit_in(chip), self.pixels() * self.channels

@@ -15,7 +15,8 @@ from quant.fixed_point.curves.softmax import softmax16_tables
 from toolchain.hw.chip import Chip
 from toolchain.machine.access import Access
 from toolchain.machine.codes import code_bytes
-from toolchain.machine.meaning import based, formula, scaled
+from toolchain.machine.columns import Whole
+from toolchain.machine.meaning import BETWEEN, SEGMENT, based, formula, scaled
 from toolchain.machine.operation import MachineOp
 from toolchain.machine.parameters.addresses import operand_address, operand_base_of, operand_stride
 from toolchain.machine.parameters.codes import code_type
@@ -70,7 +71,8 @@ _OF_BYTES = (
 _OF_16_BITS = (
     "d[c] = in[r, c] - largest in[r, :]",
     "M', S' = the nearest multiplier (31 bits, bit 30 set) and shift of the scale M 2^(-S - 26) / (10 / 65535)",
-    "z = d M' / 2^S', rounded as double_round, + 32767, cut to -32768 .. 32767;  e[c] = exp_table[z]",
+    "z = floor((d M' + 2^(S' - 1) + n) / 2^S') + 32767, cut to -32768 .. 32767;  e[c] = exp_table[z]",
+    "    n = 0 where S' <= 31, else 2^30 where d = 0 and -2^30 where d < 0",
     "t = sum of e[c];  h = leading zeros of t in 32 bits",
     "m = floor((t 2^(h - 1) + 2^13) / 2^14);  y = inverse_table[clamp(m - 2^15 - 2^16, -32768, 32767)]",
     "out[r, c] = clamp(floor((e[c] y + 2^(30 - h)) / 2^(31 - h)), 0, 32767)",
@@ -116,8 +118,11 @@ class Softmax(MachineOp):
             yield formula(*_OF_BYTES)
         if any(codes.bits == 16 for codes in chip.code_types):
             yield (
-                "Codes of 16 bits; out has scale 1/32768 and zero point 0; `table` is read as in [Tables](#tables), form tflite:"
+                "Codes of 16 bits; out has scale 1/32768 and zero point 0. exp_table and inverse_table, T below, belong to the "
+                "operation and are read by:"
             )
+            yield formula(SEGMENT, BETWEEN["tflite"])
+            yield "With these:"
             yield formula(*_OF_16_BITS)
             for name, entries in zip(("exp_table", "inverse_table"), softmax16_tables()):
                 rows = [" ".join(map(str, entries[at : at + 19].tolist())) for at in range(0, entries.size, 19)]
@@ -135,6 +140,10 @@ class Softmax(MachineOp):
             Access(roles["input"], self.input_address, (self.rows,), (self.input_row_stride,), inner, False),
             Access(roles["output"], self.output_address, (self.rows,), (self.output_row_stride,), inner, True),
         )
+
+    def moved(self, chip: Chip) -> Iterator[tuple[Access, Whole]]:
+        source, target = self.ranges(chip)
+        yield from ((source, PASSES * source.bytes), (target, target.bytes))
 
     def demand(self, chip: Chip) -> Demand:
         unit, elements = self.unit_in(chip), self.rows * self.columns

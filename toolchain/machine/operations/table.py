@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from toolchain.hw.chip import Chip
-from toolchain.machine.access import Access
+from toolchain.machine.access import Access, read_of
 from toolchain.machine.codes import code_bytes, table_bytes
 from toolchain.machine.granules import extent_of
 from toolchain.machine.meaning import based, formula, lies
 from toolchain.machine.operation import MachineOp
-from toolchain.machine.operations.window import broken_table, read_of
+from toolchain.machine.operations.window import broken_table
 from toolchain.machine.parameters.addresses import block_address, operand_address, operand_base_of, operand_stride, surface_stride
 from toolchain.machine.parameters.codes import code_type
 from toolchain.machine.parameters.extents import extent

@@ -9,7 +9,7 @@ from typing import ClassVar
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
-from toolchain.machine.access import Access, Sums
+from toolchain.machine.access import Access, Sums, read_of
 from toolchain.machine.codes import by_type, code_bytes, table_bytes
 from toolchain.machine.columns import Whole, is_column, where
 from toolchain.machine.granules import extent_of, held_channels
@@ -25,26 +25,7 @@ from toolchain.machine.parameters.modes import flag, on_the_way_out, only_with, 
 from toolchain.machine.sums import array_latency_cycles, broken_accumulators, sums_accesses, sums_moved
 from toolchain.machine.traffic import Compute, Demand, traffic
 from toolchain.machine.units.array import Operands, operands_of, window_reads, with_output
-from toolchain.machine.windows import Runs, extent_reached, reached, rows_reached
-
-
-def read_of(
-    unit: Unit, role: str, address: Whole, counts: tuple[Whole, ...], strides: tuple[Whole, ...], inner_bytes: Whole
-) -> Access:
-    """A read of the memory in which the unit's operands of this role lie."""
-    return Access(unit.roles[role], address, counts, strides, inner_bytes, False)
-
-
-def _grid(rows: Runs, row_stride: int, columns: Runs, column_stride: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Counts and strides, a dimension for each axis; two where its runs are apart and longer than one."""
-    dimensions: list[tuple[int, int]] = []
-    for runs, stride in ((rows, row_stride), (columns, column_stride)):
-        if runs.count > 1:
-            dimensions.append((runs.count, runs.step * stride))
-        if runs.length > 1 or runs.count == 1:
-            dimensions.append((runs.length, stride))
-    counts, strides = zip(*dimensions)
-    return counts, strides
+from toolchain.machine.windows import extent_reached, grid, reached, rows_reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +124,19 @@ class WindowOp(MachineOp):
         for rows in reached(*self.window_rows()):
             for columns in reached(*self.window_columns()):
                 address = self.input_address + rows.first * strides[0] + columns.first * strides[1]
-                grid = _grid(rows, strides[0], columns, strides[1])
-                found.append(read_of(unit, "input", address, *extent_of(*grid, *laid)))
+                extent = extent_of(*grid(rows, strides[0], columns, strides[1]), *laid)
+                found.append(read_of(unit, "input", address, *extent))
         return tuple(found)
+
+    def input_block(self, channels: Whole, chip: Chip) -> Access:
+        """The bytes of `window_bytes` for the banks of a memory: from input_address on, rows and columns that windows reach side
+        by side, or as far apart as the stride where a kernel has one of them."""
+        counts = rows_reached(*self.window_rows()), rows_reached(*self.window_columns())
+        row = self.input_row_stride * where(self.kernel_height == 1, self.stride_height, 1)
+        column = self.input_column_stride * where(self.kernel_width == 1, self.stride_width, 1)
+        item_bytes = code_bytes(self.code_types()[0], chip)
+        extent = extent_of(counts, (row, column), channels, self.surfaces()[0], item_bytes, chip)
+        return read_of(self.unit_in(chip), "input", self.input_address, *extent)
 
     def output_access(self, channels: Whole, chip: Chip) -> Access:
         counts, strides = (self.output_height, self.output_width), (self.output_row_stride, self.output_column_stride)
@@ -233,19 +224,35 @@ class WeightedWindowOp(WindowOp):
         shape = (self.output_height, self.output_width, self.outputs())
         return Sums(shape, self.accumulate, self.emit, getattr(self, "sums_address", 0), getattr(self, "dataflow", 0))
 
+    def streamed(self, chip: Chip) -> tuple[Whole, Whole]:
+        """Bytes that are read of the input and of the weights, as often as they are."""
+        raise NotImplementedError
+
     def array_ranges(self, inputs: Whole, weights: Whole, chip: Chip, addend: tuple[Access, ...] = ()) -> tuple[Access, ...]:
         """inputs: channels read; weights: bytes; addend: read on the way out."""
+        weight_block = read_of(self.unit_in(chip), "weights", self.weight_address, (), (), weights)
+        return (*self.input_accesses(inputs, chip), weight_block, *self._way_out(chip, addend))
+
+    def _way_out(self, chip: Chip, addend: tuple[Access, ...]) -> tuple[Access, ...]:
         unit, outputs = self.unit_in(chip), self.outputs()
-        found = (*self.input_accesses(inputs, chip), read_of(unit, "weights", self.weight_address, (), (), weights))
+        found: list[Access] = []
         if is_column(self.emit) or self.emit:
             emitted, looked_up = self._emitted()
-            found += (
-                read_of(unit, "parameters", self.parameter_address, (), (), parameter_bytes(emitted * outputs, chip)),
-                read_of(unit, "parameters", self.table_address, (), (), looked_up * table_bytes(self.code_types()[1], chip)),
-                *addend,
-                self.output_access(emitted * outputs, chip),
-            )
+            entries = parameter_bytes(emitted * outputs, chip)
+            found.append(read_of(unit, "parameters", self.parameter_address, (), (), entries))
+            if is_column(looked_up) or looked_up:
+                table = looked_up * table_bytes(self.code_types()[1], chip)
+                found.append(read_of(unit, "parameters", self.table_address, (), (), table))
+            found += (*addend, self.output_access(emitted * outputs, chip))
         return (*found, *sums_accesses(self.sums(), unit))
+
+    def array_moved(
+        self, inputs: Whole, weights: Whole, chip: Chip, addend: tuple[Access, ...] = ()
+    ) -> Iterator[tuple[Access, Whole]]:
+        """As `moved`; the arguments are those of `array_ranges`."""
+        weight_block = read_of(self.unit_in(chip), "weights", self.weight_address, (), (), weights)
+        yield from zip((self.input_block(inputs, chip), weight_block), self.streamed(chip))
+        yield from ((access, access.bytes) for access in self._way_out(chip, addend))
 
     def _emitted(self) -> tuple[Whole, Whole]:
         """1 or 0: outputs are written; they pass through a table."""
@@ -269,11 +276,11 @@ class WeightedWindowOp(WindowOp):
     def broken(self, chip: Chip) -> Iterator[str]:
         yield from WindowOp.broken(self, chip)
         activation, weight = chip.code_types[int(self.code_types()[0])], chip.weight_types[int(self.weights_number())]
-        unit = self.unit_in(chip)
+        unit, sums = self.unit_in(chip), self.sums()
         if unit.array.rate_of(activation, weight) is None:
             yield f"{unit.key}.types has no {activation} by {weight}"
-        yield from broken_accumulators(self.sums(), unit)
-        yield from broken_choice("dataflow", self.sums().dataflow, "dataflow and more_dataflows", unit.array.dataflows, unit)
+        yield from broken_accumulators(sums, unit)
+        yield from broken_choice("dataflow", sums.dataflow, "dataflow and more_dataflows", unit.array.dataflows, unit)
         if self.emit and self.use_table and "table" not in unit.array.post:
             yield f"use_table=1, {unit.key}.post has no table"
         if self.emit and self.use_table:

@@ -12,6 +12,7 @@ from toolchain.hw.chip import Chip
 from toolchain.hw.engines import Memory
 from toolchain.hw.units import Unit
 from toolchain.machine.columns import Whole, at_rate, distinct_rows, is_column, most, where
+from toolchain.machine.runs import merged
 from toolchain.machine.traffic import Demand, Lost, Traffic
 
 
@@ -80,7 +81,7 @@ def _contiguous(inner: Whole, counts: tuple[Whole, ...], strides: tuple[Whole, .
 
 
 def _contiguous_of_one(inner: int, counts: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    run, outer = _merged(inner, counts, strides)
+    run, outer = merged(inner, counts, strides)
     return prod(n for n, _ in outer) if run else 0
 
 
@@ -129,26 +130,12 @@ def burst_bytes(address: Whole, inner: Whole, counts: tuple[Whole, ...], strides
 
 
 def _burst_bytes(address: int, inner: int, counts: tuple[int, ...], strides: tuple[int, ...], burst: int) -> int:
-    run, outer = _merged(inner, counts, strides)
+    run, outer = merged(inner, counts, strides)
     if run == 0:
         return 0
     if burst == 1:
         return run * prod(n for n, _ in outer)
     return burst * _bursts(address % burst, run, tuple((n, stride % burst) for n, stride in outer), burst)
-
-
-def _merged(inner: int, counts: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, list[tuple[int, int]]]:
-    """Bytes of a contiguous run, and the counts and strides around it, the innermost first."""
-    run = inner
-    outer: list[tuple[int, int]] = []
-    for n, stride in zip(reversed(counts), reversed(strides)):
-        if n == 1:
-            continue
-        if stride == run and not outer:
-            run *= n
-        else:
-            outer.append((n, stride))
-    return run, outer
 
 
 @lru_cache(maxsize=65536)

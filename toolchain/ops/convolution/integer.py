@@ -14,13 +14,16 @@ from quant.fixed_point.core.requantization import requantize
 from quant.fixed_point.sums.conv import conv2d
 from toolchain.hw.chip import Chip
 from toolchain.machine import granule_of
+from toolchain.ops.convolution.dense import Dense
+from toolchain.ops.convolution.depthwise import Depthwise
 from toolchain.ops.convolution.grouped import Grouped, grouped_tilings
 from toolchain.ops.convolution.parameters import ConvolutionParameters, Pads, is_depthwise, stated
-from toolchain.ops.convolution.tiles import Dense, Depthwise, Lowering
+from toolchain.ops.convolution.tiles import Lowering
 from toolchain.ops.kit.arrays import mapped
 from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.operator import Array, Layer, PerSample, alike_per_sample
-from toolchain.ops.kit.tile import Tiling, halvings
+from toolchain.ops.kit.operator import Array, Layer, PerSample, RowWindows, alike_per_sample
+from toolchain.ops.kit.tile import Extent, Tiling, halvings
+from toolchain.ops.kit.window import Window
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +79,16 @@ class IntegerConvolution(ConvolutionParameters):
         grouped = grouped_tilings(self, layer) if self.groups > 1 and self.residual is None and not deep else ()
         return mapped(chain(grouped, _tilings(self, layer)), self.able(layer), deep)
 
-    def nest(self, layer: Layer, tiling: Tiling) -> Nest:
-        return _lowering(self, layer, tiling).nest()
+    def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
+        return _lowering(self, layer, tiling).nest(extent)
+
+    def row_windows(self, layer: Layer) -> RowWindows:
+        _, kernel, _, _ = layer.constants[layer.node.inputs[1]].shape
+        vertical = Window(layer.input_type(0).shape[1], kernel, self.strides[0], self.dilations[0], self.pads[0])
+        found = {layer.node.inputs[0]: [vertical]}
+        if self.residual is not None:
+            found.setdefault(layer.node.inputs[3], []).append(Window(layer.output.shape[1], 1, 1, 1, 0))
+        return found
 
 
 def _lowering(op: IntegerConvolution, layer: Layer, tiling: Tiling) -> Lowering:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.sums.groups import WeightGroups
-from toolchain.hw.chip import Chip, ConvolutionLimits
+from toolchain.hw.chip import Chip
 from toolchain.hw.engines import MacArray
+from toolchain.hw.limits import ConvolutionLimits
 from toolchain.hw.units import Unit
 from toolchain.machine.parameters.description import OPEN_LIMIT
 from toolchain.ops.kit.arrays import able_arrays, main_array

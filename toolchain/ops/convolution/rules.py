@@ -27,7 +27,8 @@ from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.ops.convolution.integer import IntegerConvolution, exceeds_max_pad
-from toolchain.ops.kit.operator import Array, FloatOp, QuantScope, clamp_codes
+from toolchain.ops.kit.operator import Array, FloatOp, clamp_codes
+from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
 from toolchain.ops.kit.window import pair_of

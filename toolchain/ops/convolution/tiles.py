@@ -1,25 +1,18 @@
-"""The instructions of a convolution's tiles: what dense and depthwise ones share, and what tells them apart."""
+"""What the instructions of convolutions share: windows, tiles, parts of the kernel and the common fields."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from quant.fixed_point.sums.groups import group_count
-from toolchain import machine
-from toolchain.machine import dense_bytes, parameter_bytes, weight_bytes
+from toolchain.machine import parameter_bytes
 from toolchain.ops.convolution.constants import Addresses, Constants, Packed, partial, whole
 from toolchain.ops.convolution.parameters import ConvolutionParameters
 from toolchain.ops.kit.arrays import lie_together
-from toolchain.ops.kit.grouped_weights import lay_groups
 from toolchain.ops.kit.nest import Nest, alike, cut_axis, reduction_axis, window_axis
 from toolchain.ops.kit.operator import Array, Layer
-from toolchain.ops.kit.requants import channel_slice, pack_dense, pack_weights, parameter_block
-from toolchain.ops.kit.residual import no_residual_fields, residual_fields
-from toolchain.ops.kit.tile import Box, Site, Tiling, Work, spans
+from toolchain.ops.kit.requants import channel_slice, parameter_block
+from toolchain.ops.kit.tile import Box, Extent, Site, Tiling, Work, spans
 from toolchain.ops.kit.window import Window
 
 Pair = tuple[int, int]
@@ -105,13 +98,16 @@ class Lowering:
         wide = 1 if far[1] or self.stepped[1] else kernel[1]
         return min(high, self.kh), min(wide, self.kw)
 
-    def nest(self) -> Nest:
+    def nest(self, extent: Extent | None = None) -> Nest:
+        """extent: its channels are all of them where there are several groups."""
         batch, height, width, _ = self.layer.output.shape
+        (top, high), (first, outputs) = extent or Extent((0, height), (0, self.outputs))
+        outputs = min(outputs, self.outputs)
         ky, kx = tuple(spans(self.kh, self.high)), tuple(spans(self.kw, self.wide))
-        rows = window_axis(self.vertical, tuple(spans(height, self.tiling.rows)), ky)
+        rows = window_axis(self.vertical, tuple(spans(high, self.tiling.rows, top)), ky)
         columns = window_axis(self.horizontal, tuple(spans(width, self.tiling.columns)), kx)
         inner = reduction_axis(self.reduction, self.tiling.inner)
-        places, channels = (alike(batch), rows, columns), cut_axis(self.outputs, self.tiling.channels)
+        places, channels = (alike(batch), rows, columns), cut_axis(outputs, self.tiling.channels, first)
         order = (*places, channels) if self.tiling.rows_outer else (channels, *places)
         taps = list(product(ky, kx))
         return Nest((alike(self.groups), *order, inner), lambda point: self._works(point, taps))
@@ -238,103 +234,6 @@ class Lowering:
         raise NotImplementedError
 
 
-class Dense(Lowering):
-    """One group: every output channel sees every input channel of the group."""
-
-    def __init__(self, op: ConvolutionParameters, layer: Layer, tiling: Tiling):
-        self.groups = op.groups
-        self.reduction, self.outputs = layer.input_type(0).shape[3] // op.groups, layer.output.shape[3] // op.groups
-        super().__init__(op, layer, tiling)
-
-    def work(self, tile: Tile, part: Part, accumulate: bool, last: bool) -> Work:
-        box = self.read(tile, part, (tile.group * self.reduction + part.inner[0], part.inner[1]))
-        write = self.write(tile) if last else None
-        reads = [box]
-        if last and self.op.residual is not None:
-            reads.append(self.write(tile)._replace(tensor=self.layer.node.inputs[3]))
-        shape = (tile.channels[1], part.ky[1] * part.kx[1] * part.inner[1])
-        constants = self.constants(tile, part, shape, last)
-
-        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
-            residual = self.op.residual if len(sites) > 1 else None
-            return (
-                machine.Convolution(
-                    **self.window_fields(tile, part, box, sites[0]),
-                    **self.array_fields(constants.at(blocks), accumulate, last),
-                    **self.output_fields(out),
-                    **(
-                        no_residual_fields()
-                        if residual is None
-                        else residual_fields(residual, sites[1], self.layer.type_number(self.layer.node.inputs[3]))
-                    ),
-                    input_channels=part.inner[1],
-                    output_channels=tile.channels[1],
-                    group=self.op.group,
-                ),
-            )
-
-        return Work(tuple(reads), constants.blocks, write, emit, self.tiling.variant)
-
-    def packed(self, tile: Tile, part: Part, shape: tuple[int, int]) -> Packed:
-        """With scales and minima of their groups, where they have any."""
-        chip, number, groups = self.layer.chip, self.weight_number, self.op.weight_groups
-        keys = None if groups is None else self.op.array(self.layer).groups
-        size = dense_bytes(*shape, number, chip, self.op.group, keys)
-
-        def codes() -> bytes:
-            return pack_dense(self.rows(tile, part).reshape(shape), self.op.weight_type, chip)
-
-        if groups is None or keys is None:
-            return Packed(size, codes)
-        first, inner = part.inner
-        one_bytes = weight_bytes(groups.size, number, chip)
-        of_them = groups.part(cut(tile.channels), slice(first // groups.size, group_count(first + inner, groups.size)))
-
-        def data() -> bytes:
-            return lay_groups(np.frombuffer(codes(), np.uint8).reshape(shape[0], -1), of_them, one_bytes, keys)
-
-        return Packed(size, data)
-
-    def rows(self, tile: Tile, part: Part) -> Array:
-        return self.layer.constants[self.weights][cut(tile.channels), cut(part.ky), cut(part.kx), cut(part.inner)]
-
-
 def cut(span: Pair) -> slice:
     """(start, size) as a slice."""
     return slice(span[0], span[0] + span[1])
-
-
-class Depthwise(Lowering):
-    """One weight plane a channel: w[ky, kx, c] in memory."""
-
-    def __init__(self, op: ConvolutionParameters, layer: Layer, tiling: Tiling):
-        self.groups, self.reduction, self.outputs = 1, 1, layer.output.shape[3]
-        super().__init__(op, layer, tiling)
-
-    def work(self, tile: Tile, part: Part, accumulate: bool, last: bool) -> Work:
-        box = self.read(tile, part, tile.channels)
-        constants = self.constants(tile, part, (part.ky[1] * part.kx[1], tile.channels[1]), last)
-
-        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
-            return (
-                machine.Depthwise(
-                    **self.window_fields(tile, part, box, sites[0]),
-                    **self.array_fields(constants.at(blocks), accumulate, last),
-                    **self.output_fields(out),
-                    channels=tile.channels[1],
-                    mode=self.tiling.mode,
-                ),
-            )
-
-        return Work((box,), constants.blocks, self.write(tile) if last else None, emit, self.tiling.variant)
-
-    def packed(self, tile: Tile, part: Part, shape: tuple[int, int]) -> Packed:
-        """Row by row."""
-        return Packed(
-            shape[0] * weight_bytes(shape[1], self.weight_number, self.layer.chip),
-            lambda: pack_weights(self.rows(tile, part).reshape(shape), self.op.weight_type),
-        )
-
-    def rows(self, tile: Tile, part: Part) -> Array:
-        planes = self.layer.constants[self.weights][cut(tile.channels), cut(part.ky), cut(part.kx), 0]
-        return planes.transpose(1, 2, 0)

@@ -10,8 +10,9 @@ import numpy as np
 
 from toolchain.machine import memory_type
 from toolchain.ops.kit.nest import Nest, alike, cut_axis
-from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Block, Box, Site, Tiling, Work, halvings
+from toolchain.ops.kit.operator import Layer, RowWindows
+from toolchain.ops.kit.tile import Block, Box, Extent, Site, Tiling, Work, halvings
+from toolchain.ops.kit.window import Window
 
 Shape = tuple[int, ...]
 
@@ -33,12 +34,15 @@ def box_tilings(layer: Layer, multiple: int) -> Iterable[Tiling]:
         yield Tiling(1, 1, part, 0)
 
 
-def box_nest(shape: Shape, tiling: Tiling, work: Callable[[Shape, Shape], Work]) -> Nest:
-    """One work for every tile of a tensor of this shape; `work` is given its start and size."""
+def box_nest(shape: Shape, tiling: Tiling, work: Callable[[Shape, Shape], Work], extent: Extent | None = None) -> Nest:
+    """One work for every tile of a tensor of this shape, or of that part of it; `work` is given its start and size."""
     padded = three(shape)
     lead, drop = len(padded) - 3, len(padded) - len(shape)
-    cuts = zip(padded[-3:], (tiling.rows, tiling.columns, tiling.channels))
-    axes = (*(alike(n) for n in padded[:-3]), *(cut_axis(total, tile) for total, tile in cuts))
+    rows, columns, channels = ((0, n) for n in padded[-3:])
+    if extent is not None:
+        rows, channels = extent
+    cuts = zip((rows, columns, channels), (tiling.rows, tiling.columns, tiling.channels))
+    axes = (*(alike(n) for n in padded[:-3]), *(cut_axis(total, tile, first) for (first, total), tile in cuts))
 
     def body(point: tuple[Any, ...]) -> tuple[Work]:
         start = (*point[:lead], *(s for s, _ in point[lead:]))
@@ -46,6 +50,14 @@ def box_nest(shape: Shape, tiling: Tiling, work: Callable[[Shape, Shape], Work])
         return (work(start[drop:], size[drop:]),)
 
     return Nest(axes, body)
+
+
+def row_windows(layer: Layer) -> RowWindows:
+    """Of operators that work element by element: each row is made of the same row of every operand that has more than one."""
+    height = layer.output.shape[1]
+    alike = {n: (Window(height, 1, 1, 1, 0),) for n in layer.activations if layer.types[n].shape[1] > 1}
+    single = {n: () for n in layer.activations if n not in alike}
+    return {**alike, **single}
 
 
 def operand_box(name: str, shape: Shape, start: Shape, size: Shape) -> Box:

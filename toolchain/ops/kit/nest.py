@@ -67,9 +67,9 @@ def alike(count: int) -> Axis:
 
 
 @lru_cache(maxsize=4096)
-def cut_axis(total: int, tile: int) -> Axis:
-    """[0, total) in (start, size) pieces of at most `tile`; pieces of equal size are of one kind."""
-    steps = tuple(spans(total, tile))
+def cut_axis(total: int, tile: int, first: int = 0) -> Axis:
+    """[first, first + total) in (start, size) pieces of at most `tile`; pieces of equal size are of one kind."""
+    steps = tuple(spans(total, tile, first))
     return Axis(steps, tuple(size for _, size in steps))
 
 

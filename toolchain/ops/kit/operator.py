@@ -12,16 +12,12 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quant.fixed_point.core.codes import CodeType
-from quant.fixed_point.core.numerics import Numerics
-from quant.fixed_point.core.requant import Requant
-from quant.observe import Range
-from quant.repair.step import LayerParameters, Offset
 from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
 from toolchain.hw.layout import FeatureMaps
@@ -29,10 +25,9 @@ from toolchain.ir.graph import Graph, Node, Operator, Quant, TensorType
 from toolchain.machine import granule_of
 from toolchain.machine.tensors import Strides, laid, laid_bytes
 from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.tile import Box, FillBox, Move, Tiling
-
-if TYPE_CHECKING:
-    from toolchain.ir.stored import Stored
+from toolchain.ops.kit.quant_scope import QuantScope
+from toolchain.ops.kit.tile import Box, Extent, FillBox, Move, Tiling
+from toolchain.ops.kit.window import Window
 
 Array = NDArray[Any]
 OpT = TypeVar("OpT", bound=Operator)
@@ -94,6 +89,10 @@ class Layer:
         return self.type_number(self.node.outputs[0])
 
 
+# By tensor the windows over its rows; none where all of it is read.
+RowWindows = Mapping[str, Sequence[Window]]
+
+
 class PerSample(NamedTuple):
     """The operator on one sample of a batch, and the inputs that have each sample's own values."""
 
@@ -139,7 +138,12 @@ class TiledOp(NpuOp):
     def tilings(self, layer: Layer) -> Iterable[Tiling]: ...
 
     @abstractmethod
-    def nest(self, layer: Layer, tiling: Tiling) -> Nest: ...
+    def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
+        """extent: the part of the output that is made, the whole where it is None; of operators that have row windows."""
+
+    def row_windows(self, layer: Layer) -> RowWindows | None:
+        """How rows of an output [1, h, w, c] are made of rows of the activations; None where parts of it cannot be made apart."""
+        return None
 
 
 class MoveOp(NpuOp):
@@ -147,79 +151,6 @@ class MoveOp(NpuOp):
 
     @abstractmethod
     def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]: ...
-
-
-class QuantScope(Protocol):
-    """What quantization knows: types, float constants, the scale of every activation; and where results go."""
-
-    chip: Chip
-    graph: Graph
-
-    def quant(self, tensor: str) -> Quant: ...
-
-    def seen(self, tensor: str) -> Range | None:
-        """The range that calibration found; None where the scale is given, or calibration did not see the tensor."""
-        ...
-
-    def widen(self, tensor: str, values: Range) -> None:
-        """Asks that the codes of an operator's output hold these values too."""
-        ...
-
-    def layer(self, node: Node) -> LayerParameters:
-        """What was chosen for a node with weights: empty where they are rounded as they are."""
-        ...
-
-    def weight_type(self, node: Node) -> CodeType | None:
-        """That was asked for of a node with weights."""
-        ...
-
-    def offset(self, node: Node) -> Offset:
-        """By what a sum's zero points differ from its tensors'."""
-        ...
-
-    def codes(self, tensor: str) -> CodeType:
-        """The type of an activation."""
-        ...
-
-    def numerics(self, tensor: str) -> Numerics:
-        """The machine's arithmetic where codes are of the tensor's type."""
-        ...
-
-    def constant_quant(self, value: Array, like: str) -> Quant:
-        """The scale of a constant operand, by its own range, in codes of the type of the tensor `like`."""
-        ...
-
-    def inner(self, tensor: str, quant: Quant, codes: CodeType, shape: tuple[int, ...] | None = None) -> str:
-        """Registers a tensor between the nodes that an operator becomes and gives its name. shape: where it has not that of
-        what it is made from."""
-        ...
-
-    def stored(self, node: Node) -> Stored | None:
-        """How a quantized model's file holds the node's constants; None where it says nothing."""
-        ...
-
-    def constant(self, name: str, value: Array) -> str:
-        """Registers an integer constant and gives its name."""
-        ...
-
-    def requant(
-        self,
-        real_scale: Any,
-        operation: str,
-        codes: CodeType,
-        zero_point: int,
-        low: int,
-        high: int,
-        *,
-        where: str,
-        peak: Any = None,
-    ) -> Requant:
-        """codes: type of the output."""
-        ...
-
-    def inner_requant(self, real_scale: Any, operation: str, *, where: str) -> Requant:
-        """A requantization inside an operator, to int32: no zero point, no clamp."""
-        ...
 
 
 class FloatOp(Operator, ABC):

@@ -87,6 +87,13 @@ class Tiling:
         return self.rows * self.columns * self.channels * max(1, self.inner) * (self.taps or 1 << 16) * self.batches
 
 
+class Extent(NamedTuple):
+    """Part of an output of four dimensions, its rows and channels as (start, count)."""
+
+    rows: tuple[int, int]
+    channels: tuple[int, int]
+
+
 @dataclass(frozen=True)
 class Loop:
     """One dimension of a strided move; dimension -1 stays in place (replicates or broadcasts)."""
@@ -126,9 +133,9 @@ def aligned(size: int, multiple: int) -> int:
     return ceil_div(size, multiple) * multiple
 
 
-def spans(total: int, tile: int) -> list[tuple[int, int]]:
-    """[0, total) cut into (start, size) pieces of at most `tile`."""
-    return [(i, min(tile, total - i)) for i in range(0, total, tile)]
+def spans(total: int, tile: int, first: int = 0) -> list[tuple[int, int]]:
+    """[first, first + total) cut into (start, size) pieces of at most `tile`."""
+    return [(first + i, min(tile, total - i)) for i in range(0, total, tile)]
 
 
 def halvings(total: int, multiple: int = 1) -> list[int]:

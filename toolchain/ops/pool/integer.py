@@ -18,9 +18,9 @@ from quant.fixed_point.core.requantization import requantize
 from quant.fixed_point.sums import pool as fixed_point
 from toolchain import machine
 from toolchain.ops.kit.nest import Nest, alike, cut_axis, window_axis
-from toolchain.ops.kit.operator import Array, Layer, PerSample, TiledOp, alike_per_sample
+from toolchain.ops.kit.operator import Array, Layer, PerSample, RowWindows, TiledOp, alike_per_sample
 from toolchain.ops.kit.requants import pair
-from toolchain.ops.kit.tile import Box, Site, Tiling, Work, halvings, spans
+from toolchain.ops.kit.tile import Box, Extent, Site, Tiling, Work, halvings, spans
 from toolchain.ops.pool.geometry import Geometry, Pair, axis_counts, window_counts
 
 
@@ -44,15 +44,24 @@ class _Pooling(TiledOp):
         for columns in halvings(width)[1:]:
             yield Tiling(1, columns, min(channels, lanes), 0)
 
-    def _nest(self, layer: Layer, tiling: Tiling, row_runs: list[Pair], column_runs: list[Pair]) -> Nest:
+    def row_windows(self, layer: Layer) -> RowWindows:
+        _, height, width, _ = layer.input_type(0).shape
+        return {layer.node.inputs[0]: (self.geometry.axes(height, width)[0],)}
+
+    def _nest(self, layer: Layer, tiling: Tiling, row_runs: list[Pair], column_runs: list[Pair], extent: Extent | None) -> Nest:
         batch, _, _, channels = layer.output.shape
+        first, own = 0, channels
+        if extent is not None:
+            (top, high), (first, own) = extent
+            met = ((max(s, top), min(s + size, top + high)) for s, size in row_runs)
+            row_runs = [(begin, end - begin) for begin, end in met if begin < end]
         _, height, width, _ = layer.input_type(0).shape
         vertical, horizontal = self.geometry.axes(height, width)
         rows = tuple((s + r, n) for s, size in row_runs for r, n in spans(size, tiling.rows))
         columns = tuple((s + c, n) for s, size in column_runs for c, n in spans(size, tiling.columns))
         places = (window_axis(vertical, rows), window_axis(horizontal, columns))
         return Nest(
-            (alike(batch), cut_axis(channels, tiling.channels), *places),
+            (alike(batch), cut_axis(own, tiling.channels, first), *places),
             lambda point: (self._work(layer, point[0], point[2], point[3], point[1]),),
         )
 
@@ -119,9 +128,9 @@ class IntegerMaxPool(_Pooling):
     def tiling_key(self) -> Hashable:
         return self.geometry
 
-    def nest(self, layer: Layer, tiling: Tiling) -> Nest:
+    def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
         _, height, width, _ = layer.output.shape
-        return self._nest(layer, tiling, [(0, height)], [(0, width)])
+        return self._nest(layer, tiling, [(0, height)], [(0, width)], extent)
 
     def _numbers(self, layer: Layer, row: int, column: int) -> dict[str, Any]:
         limits = np.iinfo(layer.output.dtype)
@@ -162,13 +171,13 @@ class IntegerAveragePool(_Pooling):
     def tiling_key(self) -> Hashable:
         return self.geometry, self.count_padding
 
-    def nest(self, layer: Layer, tiling: Tiling) -> Nest:
+    def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
         _, height, width, _ = layer.output.shape
         if self.count_padding or not any(self.geometry.pads):
-            return self._nest(layer, tiling, [(0, height)], [(0, width)])
+            return self._nest(layer, tiling, [(0, height)], [(0, width)], extent)
         _, in_height, in_width, _ = layer.input_type(0).shape
         rows = _runs(axis_counts(self.geometry, 0, in_height))
-        return self._nest(layer, tiling, rows, _runs(axis_counts(self.geometry, 1, in_width)))
+        return self._nest(layer, tiling, rows, _runs(axis_counts(self.geometry, 1, in_width)), extent)
 
     def _numbers(self, layer: Layer, row: int, column: int) -> dict[str, Any]:
         _, height, width, _ = layer.input_type(0).shape

@@ -14,7 +14,8 @@ from toolchain.ir.graph import Graph, Node, step_name
 from toolchain.machine.parameters.description import OPEN_LIMIT
 from toolchain.ops.convolution.integer import IntegerConvolution, exceeds_max_pad
 from toolchain.ops.kit.division import divides, mean_weight
-from toolchain.ops.kit.operator import FloatOp, QuantScope, clamp_codes
+from toolchain.ops.kit.operator import FloatOp, clamp_codes
+from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
 from toolchain.ops.kit.window import pair_of

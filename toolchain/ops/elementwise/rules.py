@@ -1,46 +1,28 @@
-"""Add, Sub, Mul and PRelu of two tensors with broadcasting, on the vector engine.
-
-Integer forms: TFLite ADD, SUB, MUL (see quant.fixed_point.pointwise.elementwise), roundings as `numerics.per_op`.
-"""
+"""Add, Sub, Mul and PRelu of two tensors with broadcasting, on the vector engine."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
 from quant.fixed_point.core.codes import CodeType
-from quant.fixed_point.core.requant import Requant
-from quant.fixed_point.pointwise.elementwise import add, mul, prelu
 from quant.fixed_point.pointwise.float32 import right_is_last
 from quant.given import stored_codes
 from quant.parameters import product_scale, quant_range
-from toolchain import machine
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
-from toolchain.machine import ElementwiseKind
-from toolchain.ops.kit.box import (
-    box_nest,
-    box_tilings,
-    broadcast_strides,
-    constant_block,
-    operand_box,
-)
-from toolchain.ops.kit.elementwise import elementwise
+from toolchain.ops.elementwise.integer import IntegerBinary, Kind
 from toolchain.ops.kit.layout import NHWC
-from toolchain.ops.kit.nest import Nest
-from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, QuantScope, TiledOp, clamp_codes
-from toolchain.ops.kit.requants import pair
+from toolchain.ops.kit.operator import Array, FloatOp, clamp_codes
+from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.residual import Residual
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
-from toolchain.ops.kit.tile import Box, Site, Tiling, Work
 
-Kind = Literal["add", "sub", "mul", "prelu"]
 Bounds = tuple[float | None, float | None]
 
 
@@ -165,118 +147,6 @@ def _finest(a: Quant, b: Quant, types: Sequence[CodeType], scope: QuantScope) ->
     reach = max(q.scale * 2.0 ** (t.bits - t.is_wide - 29) for q, t in zip((a, b), types, strict=True))
     least = max(reach, max(a.scale, b.scale) / form.extremes[1])
     return 2.0 ** math.ceil(math.log2(least)) if form.kind == "pow2" else least
-
-
-@dataclass(frozen=True, eq=False)
-class IntegerBinary(TiledOp):
-    """add, sub: out(a << s) +- out(b << s), or in float32, a's product added last. mul: out((a - za)(b - zb)). prelu: a_requant
-    where a >= za, else b_requant."""
-
-    NAME = "Binary"
-    VERSION = 2
-    is_pointwise = True
-    kind: Kind
-    a_zero_point: int
-    b_zero_point: int
-    left_shift: int
-    a_requant: Requant | None
-    b_requant: Requant | None
-    out_requant: Requant
-
-    def reference(self, inputs: Sequence[Array]) -> Array:
-        a, b = inputs
-        za, zb = self.a_zero_point, self.b_zero_point
-        if self.kind == "mul":
-            return mul(a, b, self.out_requant, a_zero_point=za, b_zero_point=zb, dtype=self.out_requant.dtype)
-        assert self.a_requant is not None and self.b_requant is not None
-        if self.kind == "prelu":
-            return prelu(
-                a,
-                b,
-                self.a_requant,
-                self.b_requant,
-                x_zero_point=za,
-                alpha_zero_point=zb,
-                dtype=self.out_requant.dtype,
-            )
-        return add(
-            a,
-            b,
-            self.a_requant,
-            self.b_requant,
-            self.out_requant,
-            left_shift=self.left_shift,
-            subtract=self.kind == "sub",
-            a_zero_point=za,
-            b_zero_point=zb,
-            dtype=self.out_requant.dtype,
-        )
-
-    def reads_granules(self, layer: Layer) -> bool:
-        return True
-
-    def per_sample(self, layer: Layer, axis: int, count: int) -> PerSample | None:
-        """An operand with one element along the samples, or without that dimension, serves them all."""
-        counted: list[str] = []
-        for name in layer.node.inputs:
-            shape = layer.types[name].shape
-            own = axis - (len(layer.output.shape) - len(shape))
-            if own >= 0 and shape[own] > 1:
-                counted.append(name)
-        return None if any(n in layer.constants for n in counted) else PerSample(self, tuple(counted))
-
-    def tiling_key(self) -> Hashable:
-        return self.kind
-
-    def tilings(self, layer: Layer) -> Iterable[Tiling]:
-        return box_tilings(layer, layer.chip.lanes)
-
-    def nest(self, layer: Layer, tiling: Tiling) -> Nest:
-        return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size))
-
-    def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> Work:
-        boxes = [operand_box(n, layer.types[n].shape, start, size) for n in layer.node.inputs]
-        constant = [n in layer.constants for n in layer.node.inputs]
-        reads = tuple(r for r, c in zip(boxes, constant) if not c)
-        blocks = tuple(constant_block(layer, r) for r, c in zip(boxes, constant) if c)
-
-        def emit(sites: Sequence[Site], addresses: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
-            assert out is not None
-            moving, fixed = iter(sites), iter(addresses)
-            at = [Site(next(fixed), layer.strides(r)) if c else next(moving) for r, c in zip(boxes, constant)]
-            a = broadcast_strides(boxes[0], at[0], len(size))
-            b = broadcast_strides(boxes[1], at[1], len(size))
-            numbers = [layer.type_number(n) for n in (*layer.node.inputs, *layer.node.outputs)]
-            surfaces = at[0].strides.surface_bytes, at[1].strides.surface_bytes
-            return (self._instruction(at, a, b, size, out, numbers, surfaces),)
-
-        return Work(reads, blocks, Box(layer.node.outputs[0], start, size), emit)
-
-    def _instruction(
-        self,
-        at: list[Site],
-        a: Sequence[int],
-        b: Sequence[int],
-        size: tuple[int, ...],
-        out: Site,
-        types: Sequence[int],
-        surfaces: tuple[int, int],
-    ) -> machine.Elementwise:
-        r = self.out_requant
-        first = pair(self.a_requant) if self.a_requant is not None else (0, 0)
-        second = pair(self.b_requant) if self.b_requant is not None else (0, 0)
-        last = pair(r) if self.kind != "prelu" else (0, 0)
-        return elementwise(
-            ElementwiseKind[self.kind.upper()],
-            size,
-            out,
-            a=(at[0].address, *a, self.a_zero_point, *first),
-            b=(at[1].address, *b, self.b_zero_point, *second),
-            output=(r.zero_point, *last, r.low, r.high),
-            left_shift=self.left_shift,
-            types=types,
-            surfaces=surfaces,
-        )
 
 
 def _rule(kind: Kind) -> Callable[[Scope], None]:

@@ -1,0 +1,127 @@
+"""Layers in turns where they save cycles: bytes of DRAM, what plans expect, what else reads the program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from scripts.bodies import bodies
+from tests.keyed import with_keys
+from toolchain.api import BuildOptions, build
+from toolchain.isa import Machine, load_machine
+from toolchain.schedule import placement
+from toolchain.schedule.cost import CostModel
+from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.region import _Planner
+
+
+class Built(NamedTuple):
+    figures: dict[str, Any]
+    plans: list[RegionPlan]
+
+
+def _machine(name: str, sram_bytes: int, **keys: object) -> Machine:
+    base = load_machine(name)
+    memories = base.chip.model_dump(mode="json")["memories"]
+    memories["sram"]["size"] = sram_bytes
+    return with_keys(base, memories=memories, **keys)
+
+
+def _built(model: onnx.ModelProto, machine: Machine, folder: Path, level: int = 2) -> Built:
+    """The build compares its program with the integer reference, bit for bit."""
+    onnx.save(model, folder / "model.onnx")
+    plans: list[RegionPlan] = []
+
+    def noted(plan: RegionPlan, model: CostModel) -> RegionPlan:
+        plans.append(placement.place_works(plan, model))
+        return plans[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("toolchain.schedule.region.place_works", noted)
+        figures = build(folder / "model.onnx", BuildOptions(machine, level=level)).figures
+    return Built(figures, plans)
+
+
+def _dram_bytes(built: Built) -> int:
+    return built.figures["dram_read_bytes"] + built.figures["dram_write_bytes"]
+
+
+def _layer_by_layer(model: onnx.ModelProto, machine: Machine, folder: Path) -> Built:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Planner, "_cascaded", lambda _, plan: plan)
+        return _built(model, machine, folder)
+
+
+@pytest.mark.parametrize(("name", "kib"), [("edge16", 64), ("edge16", 96), ("wide32_w4a16", 128), ("ethos_u55_256", 64)])
+def test_wide_tensors_between_layers_stay_on_the_chip(name: str, kib: int, tmp_path: Path) -> None:
+    machine = _machine(name, kib * 1024)
+    turns, alone = _built(bodies(), machine, tmp_path), _layer_by_layer(bodies(), machine, tmp_path)
+    assert _dram_bytes(turns) < 0.4 * _dram_bytes(alone)
+    assert turns.figures["cycles"] < alone.figures["cycles"]
+    expected = sum(plan.cycles for plan in turns.plans)
+    assert expected == pytest.approx(turns.figures["cycles"], rel=0.03)
+
+
+@pytest.mark.parametrize("kib", [64, 128])
+def test_every_byte_is_moved_once_where_the_wide_tensors_take_turns(kib: int, tmp_path: Path) -> None:
+    found = _built(bodies(), _machine("edge16", kib * 1024), tmp_path)
+    assert _dram_bytes(found) == found.figures["dram_bound_bytes"] == 72_576
+
+
+def test_what_is_spilled_between_layers_in_turns_lives_as_long_as_they_run(tmp_path: Path) -> None:
+    """The build compares bits: a cascade reads a spilled tensor until its end, while it writes the next."""
+    found = _built(bodies(3, channels=80, wide=160), _machine("edge16", 65536), tmp_path)
+    assert len(found.plans[0].cascades) > 1
+    assert found.plans[0].spilled
+
+
+def test_cycles_of_layers_in_turns_are_those_of_all_their_turns(tmp_path: Path) -> None:
+    found = _built(bodies(), _machine("edge16", 65536), tmp_path).figures
+    cycles = [layer["cycles"] for layer in found["layers"]]
+    assert sum(cycles) == found["cycles"]
+    assert all(c > 0.1 * found["cycles"] for c in cycles)
+
+
+def _branches() -> onnx.ModelProto:
+    """A strided convolution, two branches of it joined, a residual sum over that, a pool."""
+    rng = np.random.default_rng(1)
+    nodes: list[onnx.NodeProto] = []
+    weights: list[onnx.TensorProto] = []
+
+    def conv(x: str, y: str, inputs: int, outputs: int, kernel: int, stride: int = 1) -> None:
+        w = rng.standard_normal((outputs, inputs, kernel, kernel)) / np.sqrt(inputs * kernel * kernel)
+        weights.append(numpy_helper.from_array(w.astype(np.float32), y + "_w"))
+        pads = [kernel // 2] * 4
+        nodes.append(helper.make_node("Conv", [x, y + "_w"], [y], y, kernel_shape=[kernel] * 2, pads=pads, strides=[stride] * 2))
+
+    conv("x", "a", 3, 48, 3, 2)
+    conv("a", "left", 48, 24, 1)
+    conv("a", "right", 48, 24, 3)
+    nodes.append(helper.make_node("Concat", ["left", "right"], ["both"], "both", axis=1))
+    conv("both", "c", 48, 48, 3)
+    nodes.append(helper.make_node("Add", ["c", "a"], ["sum"], "sum"))
+    nodes.append(helper.make_node("Relu", ["sum"], ["relu"], "relu"))
+    nodes.append(helper.make_node("MaxPool", ["relu"], ["pool"], "pool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]))
+    conv("pool", "y", 48, 16, 1)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 64, 64])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 16, 16, 16])
+    graph = helper.make_graph(nodes, "branches", [x], [y], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+@pytest.mark.parametrize(("name", "kib"), [("wide32_w4a16", 192), ("nvdla_small", 64), ("ethos_u65_512", 96)])
+def test_branches_sums_and_pools_take_turns(name: str, kib: int, tmp_path: Path) -> None:
+    machine = _machine(name, kib * 1024)
+    turns, alone = _built(_branches(), machine, tmp_path), _layer_by_layer(_branches(), machine, tmp_path)
+    assert any(plan.cascades for plan in turns.plans)
+    assert turns.figures["cycles"] < alone.figures["cycles"]
+    assert _dram_bytes(turns) < 1.02 * _dram_bytes(alone)  # cycles are what is compared
+
+
+def test_lower_levels_go_layer_by_layer(tmp_path: Path) -> None:
+    assert not any(plan.cascades for plan in _built(bodies(), _machine("edge16", 65536), tmp_path, level=1).plans)

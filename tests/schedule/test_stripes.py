@@ -1,0 +1,122 @@
+"""Stripes of layers in turns: what is read is there, in a buffer no larger than it says, and every row is made once."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolchain.ops.kit.window import Window, output_size
+from toolchain.schedule.cascade import representative
+from toolchain.schedule.stripes import Call, Part, Shift, Stripes, StripesOf
+from toolchain.schedule.visits import BEGIN
+
+
+@st.composite
+def chains(draw: Any) -> tuple[list[Part], dict[str, str]]:
+    """2 to 6 layers, each over the one before, some over an earlier tensor of as many rows too; all but the last are kept."""
+    height = draw(st.integers(3, 40))
+    parts, heights = [], {"x": height}
+    for index in range(draw(st.integers(2, 6))):
+        source = "x" if index == 0 else f"t{index - 1}"
+        kernel, stride, dilation = draw(st.integers(1, 5)), draw(st.integers(1, 3)), draw(st.integers(1, 2))
+        pads = draw(st.integers(0, kernel - 1)), draw(st.integers(0, kernel - 1))
+        rows = output_size(heights[source], kernel, stride, dilation, pads)
+        if rows < 1:
+            kernel, stride, dilation, pads, rows = 1, 1, 1, (0, 0), heights[source]
+        reads = {source: [Window(heights[source], kernel, stride, dilation, pads[0])]}
+        alike = [n for n, h in heights.items() if h == rows and n not in reads]
+        if alike and draw(st.booleans()):
+            reads[draw(st.sampled_from(alike))] = [Window(rows, 1, 1, 1, 0)]
+        parts.append(Part(index, f"t{index}", rows, 8, reads))
+        heights[f"t{index}"] = rows
+    return parts, {f"t{i}": f"t{i}" for i in range(len(parts) - 1)}
+
+
+@settings(max_examples=300, deadline=None)
+@given(case=chains(), height=st.integers(1, 8))
+def test_what_is_read_is_there(case: tuple[list[Part], dict[str, str]], height: int) -> None:
+    parts, kept = case
+    found = StripesOf(parts, kept).of(height)
+    assert found is not None
+    _check(parts, kept, found)
+
+
+def _check(parts: list[Part], kept: dict[str, str], found: Stripes) -> None:
+    held: dict[str, dict[int, int]] = {root: {} for root in kept.values()}  # by place in the buffer: the row
+    tops, made = dict.fromkeys(held, 0), {part.output: 0 for part in parts}
+    for step in chain.from_iterable(found.steps):
+        if isinstance(step, Shift):
+            rows = [step.first + i for _, count in step.tensors for i in range(count)]
+            assert step.first - tops[step.root] == step.distance > 0
+            assert all(held[step.root].get(row - tops[step.root]) == row for row in rows)
+            tops[step.root] = step.first
+            held[step.root] = {row - step.first: row for row in rows}
+            continue
+        part, (first, count) = parts[step.layer], step.extent.rows
+        for name, windows in part.reads.items():
+            for window in windows if name in kept else ():
+                start, size = window.needed(first, count)
+                assert all(held[name].get(row - tops[name]) == row for row in range(start, start + size))
+        assert first == made[part.output]
+        made[part.output] += count
+        if part.output in kept:
+            for row in range(first, first + count):
+                assert 0 <= row - tops[part.output] < found.rows[part.output]
+                held[part.output][row - tops[part.output]] = row
+    assert made == {part.output: part.height for part in parts}
+
+
+def _chain(*kernels: int, height: int = 12) -> tuple[list[Part], dict[str, str]]:
+    parts = [
+        Part(i, f"t{i}", height, 8, {"x" if i == 0 else f"t{i - 1}": [Window(height, k, 1, 1, k // 2)]})
+        for i, k in enumerate(kernels)
+    ]
+    return parts, {f"t{i}": f"t{i}" for i in range(len(parts) - 1)}
+
+
+@pytest.mark.parametrize(("height", "rows"), [(1, {"t0": 3, "t1": 1}), (2, {"t0": 4, "t1": 2}), (4, {"t0": 6, "t1": 4})])
+def test_buffers_hold_a_stripe_and_its_halo(height: int, rows: dict[str, int]) -> None:
+    found = StripesOf(*_chain(1, 3, 1)).of(height)
+    assert found is not None and found.rows == rows
+
+
+def test_halos_are_moved_row_by_row_where_they_would_lie_on_themselves() -> None:
+    found = StripesOf(*_chain(1, 3, height=6)).of(1)
+    assert found is not None
+    shifts = [s for s in chain.from_iterable(found.steps) if isinstance(s, Shift)]
+    assert [(s.first, s.distance, s.tensors) for s in shifts][:2] == [(1, 1, (("t0", 2),)), (2, 1, (("t0", 2),))]
+
+
+def test_rows_of_whole_tensors_are_no_stripes() -> None:
+    parts, kept = _chain(1, 1)
+    whole = [parts[0], Part(1, "t1", 12, 8, {"t0": []})]
+    assert StripesOf(whole, kept).of(2) is None
+
+
+def test_a_call_is_all_a_stripe_has_of_a_layer() -> None:
+    found = StripesOf(*_chain(3, 3, height=9)).of(3)
+    assert found is not None
+    assert [[s.extent.rows for s in steps if isinstance(s, Call)] for steps in found.steps] == [
+        [(0, 4), (0, 3)],
+        [(4, 3), (3, 3)],
+        [(7, 2), (6, 3)],
+    ]
+
+
+@given(st.lists(st.sampled_from("ab"), max_size=6), st.lists(st.sampled_from("abc"), min_size=1, max_size=4), st.integers(1, 30))
+def test_representatives_stand_for_all(start: list[str], turn: list[str], times: int) -> None:
+    kinds = [*start, *turn * times]
+    count, marks, seen = 0.0, [], 0
+    for value, repeats in representative(kinds):
+        if not repeats:
+            assert kinds[value] is not None
+            count, seen = count + 1, seen + 1
+        elif value == BEGIN:
+            marks.append(count)
+        else:
+            count += value * (count - marks.pop())
+    assert count == len(kinds) and seen <= len(start) + 3 * 8 + 3 * len(turn) + 8

@@ -1,0 +1,146 @@
+"""The keys of the JSON header of model.npu, with their types."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
+
+from toolchain.bounds import HEADER_RANK, TENSOR_ELEMENTS
+from toolchain.hw.layout import FeatureMaps
+from toolchain.hw.numerics import AnyActivationName
+from toolchain.machine.tensors import laid_bytes
+
+Count = Annotated[int, Field(ge=0, le=1 << 62)]
+Span = tuple[Count, Count]  # first byte and number of bytes, from the end of the header
+Pieces = tuple[tuple[Count, Count, Count], ...]  # number of a block, first of its bytes and how many
+
+
+def _held(shape: tuple[int, ...]) -> tuple[int, ...]:
+    if len(shape) > HEADER_RANK:
+        raise ValueError(f"has {len(shape)} dimensions, {HEADER_RANK} are the most")
+    if math.prod(max(1, d) for d in shape) > TENSOR_ELEMENTS:
+        raise ValueError(f"{list(shape)} are more than {TENSOR_ELEMENTS:,} elements")
+    return shape
+
+
+Shape = Annotated[tuple[Count, ...], AfterValidator(_held)]
+_TO_NCHW = (0, 3, 1, 2)
+
+
+def _element_type(name: str) -> str:
+    if not re.fullmatch(r"bool|complex(64|128)|bfloat16|u?int(4|8|16|32|64)|float(16|32|64|8_\w+)", name):
+        raise ValueError(f"{name!r} is no element type of ONNX")
+    return name
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class IoHeader(_Section):
+    name: str
+    shape: Shape
+    dtype: Annotated[str, AfterValidator(_element_type)]
+
+
+class PortHeader(_Section):
+    kind: Literal["input", "output", "state"]
+    tensor: str
+    model: str
+    layout: Literal["plain", "nhwc"]
+    address: Count
+    shape: Shape
+    dtype: AnyActivationName
+    scale: Annotated[FiniteFloat, Field(gt=0)]
+    zero_point: int
+    maps: FeatureMaps | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return laid_bytes(self.shape, np.dtype(self.dtype).itemsize, self.maps)
+
+    @property
+    def model_shape(self) -> tuple[int, ...]:
+        return tuple(self.shape[i] for i in _TO_NCHW) if self.layout == "nhwc" else self.shape
+
+
+class ResultHeader(_Section):
+    tensor: str
+    space: Literal["dram", "sram"]
+    address: Count
+    strides: tuple[Count, ...]
+    turns: Annotated[int, Field(ge=1, le=1 << 62)] = 1
+    granule: Annotated[int, Field(ge=0, le=1 << 16)] = 0
+    surface_bytes: Count = 0
+
+
+class LayerHeader(_Section):
+    name: str
+    op: str
+    sources: tuple[str, ...]
+    result: ResultHeader | None
+
+
+class HeldHeader(_Section):
+    kind: Literal["constants", "activations", "input", "output", "state"]
+    tensor: str = ""
+
+
+class AreaHeader(_Section):
+    holds: tuple[HeldHeader, ...]
+    base: Count
+    size_bytes: Annotated[int, Field(ge=1, le=1 << 62)]
+    base_register: Annotated[int, Field(ge=0, le=255)]
+
+
+class OccupiedHeader(_Section):
+    memory: str
+    peak_bytes: Count
+    bound_bytes: Count
+
+
+class IslandHeader(_Section):
+    kind: Literal["host"]
+    model: Span
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[str, ...]
+
+
+class RegionHeader(_Section):
+    kind: Literal["npu"]
+    program: Span
+    constants: tuple[tuple[Count, Count | Pieces], ...]  # DRAM address, and number of the block or pieces of blocks
+    ports: tuple[PortHeader, ...]
+    dram_bytes: Count
+    nodes: tuple[str, ...]
+    layers: tuple[LayerHeader, ...]
+    op_layers: Span  # int32 each
+    sram_bound_bytes: Count
+    sram_peak_bytes: Count
+    areas: tuple[AreaHeader, ...] = ()
+    buffers: tuple[OccupiedHeader, ...] = ()
+
+
+class EntryHeader(_Section):
+    """One way into the model: shapes of inputs, what runs for them, and the integer graph. Constants are the file's."""
+
+    name: str
+    inputs: tuple[IoHeader, ...]
+    outputs: tuple[IoHeader, ...]
+    segments: tuple[Annotated[IslandHeader | RegionHeader, Field(discriminator="kind")], ...]
+    fallbacks: tuple[tuple[str, str, str], ...]
+    graph: Span
+
+
+class Header(_Section):
+    name: str
+    machine: Span
+    machine_name: str
+    machine_digest: str
+    entries: tuple[EntryHeader, ...]
+    blocks: tuple[Span, ...]

@@ -1,0 +1,61 @@
+"""What in-order queues hold: room for what waits, and operations in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+Service = tuple[int, int]  # a memory port, and cycles for which it serves one operation
+
+
+class Asked(NamedTuple):
+    """What one operation asks of time, in whole cycles but for those of the front end.
+
+    queue: index in `chip.units`. fetch_cycles: of the front end. after: operations, by their numbers, that must be over
+    before this one may do more than be issued. stalls: the front end dispatches nothing behind it before it is over.
+    """
+
+    queue: int
+    fetch_cycles: float
+    after: tuple[int, ...]
+    latency_cycles: int
+    compute_cycles: int
+    services: tuple[Service, ...]
+    stalls: bool = False
+    entries: int = 1
+
+
+class Queues:
+    """alone: of each queue, whether one operation is in flight and the next one begins when that is over. issued: when the last
+    operation of each was, of those with several."""
+
+    def __init__(self, depths: Sequence[int], flights: Sequence[int]):
+        """depths: operations that wait beside the one that runs. flights: in flight at most, signals and waits not counted."""
+        self.alone = [n == 1 for n in flights]
+        self.issued = [0] * len(depths)
+        self._flights, self._back = flights, [depth + 1 for depth in depths]
+        self._flying: list[list[int]] = [[] for _ in depths]  # of queues of several: their operations
+        self._queued: list[list[int]] = [[] for _ in depths]
+
+    def rooms(self, asked: Sequence[Asked], base: int) -> list[int]:
+        """For each operation, numbered from base on, the one whose end makes room for it in its queue: `depth` + 1 places before
+        it; -1: none."""
+        found: list[int] = []
+        for number, entry in enumerate(asked, base):
+            entries, back = self._queued[entry.queue], self._back[entry.queue]
+            if entry.entries > 1:
+                entries.extend([number] * min(entry.entries - 1, back - 1))
+            found.append(entries[-back] if len(entries) >= back else -1)
+            entries.append(number)
+        return found
+
+    def taken_up(self, queue: int, end: Sequence[int]) -> int:
+        """When a queue of several in flight can take up another operation. end: of each operation."""
+        flights, flying = self._flights[queue], self._flying[queue]
+        return max(self.issued[queue], end[flying[-flights]] if len(flying) >= flights else 0)
+
+    def take_off(self, queue: int, number: int, issued: int, asks: bool) -> None:
+        """An operation of a queue of several is issued. asks: of a memory; others are not counted among those in flight."""
+        self.issued[queue] = issued
+        if asks:
+            self._flying[queue].append(number)

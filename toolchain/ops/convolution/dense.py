@@ -1,0 +1,80 @@
+"""The instructions of a dense convolution, tile by tile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from quant.fixed_point.sums.groups import group_count
+from toolchain import machine
+from toolchain.machine import dense_bytes, weight_bytes
+from toolchain.ops.convolution.constants import Packed
+from toolchain.ops.convolution.parameters import ConvolutionParameters
+from toolchain.ops.convolution.tiles import Lowering, Part, Tile, cut
+from toolchain.ops.kit.grouped_weights import lay_groups
+from toolchain.ops.kit.operator import Array, Layer
+from toolchain.ops.kit.requants import pack_dense
+from toolchain.ops.kit.residual import no_residual_fields, residual_fields
+from toolchain.ops.kit.tile import Site, Tiling, Work
+
+
+class Dense(Lowering):
+    """One group: every output channel sees every input channel of the group."""
+
+    def __init__(self, op: ConvolutionParameters, layer: Layer, tiling: Tiling):
+        self.groups = op.groups
+        self.reduction, self.outputs = layer.input_type(0).shape[3] // op.groups, layer.output.shape[3] // op.groups
+        super().__init__(op, layer, tiling)
+
+    def work(self, tile: Tile, part: Part, accumulate: bool, last: bool) -> Work:
+        box = self.read(tile, part, (tile.group * self.reduction + part.inner[0], part.inner[1]))
+        write = self.write(tile) if last else None
+        reads = [box]
+        if last and self.op.residual is not None:
+            reads.append(self.write(tile)._replace(tensor=self.layer.node.inputs[3]))
+        shape = (tile.channels[1], part.ky[1] * part.kx[1] * part.inner[1])
+        constants = self.constants(tile, part, shape, last)
+
+        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
+            residual = self.op.residual if len(sites) > 1 else None
+            return (
+                machine.Convolution(
+                    **self.window_fields(tile, part, box, sites[0]),
+                    **self.array_fields(constants.at(blocks), accumulate, last),
+                    **self.output_fields(out),
+                    **(
+                        no_residual_fields()
+                        if residual is None
+                        else residual_fields(residual, sites[1], self.layer.type_number(self.layer.node.inputs[3]))
+                    ),
+                    input_channels=part.inner[1],
+                    output_channels=tile.channels[1],
+                    group=self.op.group,
+                ),
+            )
+
+        return Work(tuple(reads), constants.blocks, write, emit, self.tiling.variant)
+
+    def packed(self, tile: Tile, part: Part, shape: tuple[int, int]) -> Packed:
+        """With scales and minima of their groups, where they have any."""
+        chip, number, groups = self.layer.chip, self.weight_number, self.op.weight_groups
+        keys = None if groups is None else self.op.array(self.layer).groups
+        size = dense_bytes(*shape, number, chip, self.op.group, keys)
+
+        def codes() -> bytes:
+            return pack_dense(self.rows(tile, part).reshape(shape), self.op.weight_type, chip)
+
+        if groups is None or keys is None:
+            return Packed(size, codes)
+        first, inner = part.inner
+        one_bytes = weight_bytes(groups.size, number, chip)
+        of_them = groups.part(cut(tile.channels), slice(first // groups.size, group_count(first + inner, groups.size)))
+
+        def data() -> bytes:
+            return lay_groups(np.frombuffer(codes(), np.uint8).reshape(shape[0], -1), of_them, one_bytes, keys)
+
+        return Packed(size, data)
+
+    def rows(self, tile: Tile, part: Part) -> Array:
+        return self.layer.constants[self.weights][cut(tile.channels), cut(part.ky), cut(part.kx), cut(part.inner)]

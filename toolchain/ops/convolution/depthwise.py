@@ -1,0 +1,50 @@
+"""The instructions of a depthwise convolution, tile by tile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from toolchain import machine
+from toolchain.machine import weight_bytes
+from toolchain.ops.convolution.constants import Packed
+from toolchain.ops.convolution.parameters import ConvolutionParameters
+from toolchain.ops.convolution.tiles import Lowering, Part, Tile, cut
+from toolchain.ops.kit.operator import Array, Layer
+from toolchain.ops.kit.requants import pack_weights
+from toolchain.ops.kit.tile import Site, Tiling, Work
+
+
+class Depthwise(Lowering):
+    """One weight plane a channel: w[ky, kx, c] in memory."""
+
+    def __init__(self, op: ConvolutionParameters, layer: Layer, tiling: Tiling):
+        self.groups, self.reduction, self.outputs = 1, 1, layer.output.shape[3]
+        super().__init__(op, layer, tiling)
+
+    def work(self, tile: Tile, part: Part, accumulate: bool, last: bool) -> Work:
+        box = self.read(tile, part, tile.channels)
+        constants = self.constants(tile, part, (part.ky[1] * part.kx[1], tile.channels[1]), last)
+
+        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
+            return (
+                machine.Depthwise(
+                    **self.window_fields(tile, part, box, sites[0]),
+                    **self.array_fields(constants.at(blocks), accumulate, last),
+                    **self.output_fields(out),
+                    channels=tile.channels[1],
+                    mode=self.tiling.mode,
+                ),
+            )
+
+        return Work((box,), constants.blocks, self.write(tile) if last else None, emit, self.tiling.variant)
+
+    def packed(self, tile: Tile, part: Part, shape: tuple[int, int]) -> Packed:
+        """Row by row."""
+        return Packed(
+            shape[0] * weight_bytes(shape[1], self.weight_number, self.layer.chip),
+            lambda: pack_weights(self.rows(tile, part).reshape(shape), self.op.weight_type),
+        )
+
+    def rows(self, tile: Tile, part: Part) -> Array:
+        planes = self.layer.constants[self.weights][cut(tile.channels), cut(part.ky), cut(part.kx), 0]
+        return planes.transpose(1, 2, 0)

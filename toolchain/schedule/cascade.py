@@ -1,0 +1,387 @@
+"""Plans of cascades: neighbouring layers that run in turns, a stripe of rows each (`schedule.stripes`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain
+from typing import NamedTuple
+
+from toolchain.hw.units import Unit
+from toolchain.machine import Space
+from toolchain.ops.kit.operator import Layer, TiledOp
+from toolchain.ops.kit.tile import Tiling, Work, aligned
+from toolchain.schedule.cost import CostModel
+from toolchain.schedule.places import View
+from toolchain.schedule.plan import Cascade, Storage, VisitedStripes
+from toolchain.schedule.staging import LayerPlan, PlannedLayer, Room, Sizes, Slot, fits, staging_bytes
+from toolchain.schedule.stripes import Call, Part, Shift, Stripes, StripesOf
+from toolchain.schedule.tilings import Candidate, layer_units
+from toolchain.schedule.visits import BEGIN
+from toolchain.schedule.walk import Stage, Walk
+
+_TRIED = 6  # tilings of a layer
+_BLOCKS = 16  # of constants that the SRAM holds at least, where tilings leave a choice
+_LONGEST_PERIOD = 8  # stripes
+
+
+class PlannedCascade(NamedTuple):
+    """plan: of all its layers, alone. views: of tensors of which the latest rows are kept."""
+
+    cascade: Cascade
+    layers: tuple[PlannedLayer, ...]
+    views: Mapping[str, View]
+    plan: LayerPlan
+
+
+class _Chosen(NamedTuple):
+    tiling: Tiling
+    unit: Unit
+
+
+class _Blocks:
+    """The constants of a layer's works, by role, and what else passes through its rings."""
+
+    def __init__(self, layer: Layer, unit: Unit):
+        self.sizes, self._unit = Sizes(layer, [unit]), unit
+        self.blocks: dict[str, dict[Hashable, int]] = {}
+
+    def add(self, work: Work, inside: Collection[str]) -> None:
+        """inside: tensors that lie in SRAM."""
+        self.sizes.add(work, inside)
+        for i, block in enumerate(work.blocks):
+            self.blocks.setdefault(f"b{i}", {}).setdefault(block.key, block.size_bytes)
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(sum(own.values()) for own in self.blocks.values())
+
+    def slots(self, depth: int, stay: bool) -> tuple[Slot, ...]:
+        """stay: constants are brought once, each to a slot of its own."""
+        slots = self.sizes.slots(depth, [self._unit])
+        return tuple(
+            replace(s, sizes=tuple(self.blocks[s.role].values())) if stay and s.role in self.blocks else s for s in slots
+        )
+
+
+@dataclass
+class _Draft:
+    """A cascade but for its slots. rings_bytes: of the rows that are kept. inside: tensors that lie in SRAM."""
+
+    layers: range
+    stripes: Stripes
+    views: Mapping[str, View]
+    rings_bytes: int
+    chosen: Mapping[int, _Chosen]
+    visited: VisitedStripes
+    blocks: Mapping[int, _Blocks]
+    inside: Collection[str]
+    planned: dict[tuple[int, int], PlannedCascade] = field(default_factory=dict)
+
+    @cached_property
+    def order(self) -> list[int]:
+        """Layers of most constants first."""
+        return sorted(self.layers, key=lambda i: -self.blocks[i].total_bytes)
+
+    def slots(self, depth: int, streamed: int) -> dict[int, tuple[Slot, ...]]:
+        """streamed: how many layers bring their constants again for each stripe, those of most first."""
+        again = self.order[:streamed]
+        return {i: self.blocks[i].slots(depth, i not in again) for i in self.layers}
+
+
+class Cascades:
+    """Of the layers of one region."""
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        views: Mapping[str, View],
+        storages: Mapping[str, Storage],
+        ports: Collection[str],
+        model: CostModel,
+        depth: int,
+        candidates: Sequence[tuple[object, Sequence[Candidate]]],
+    ):
+        """ports: roots of the region's inputs and outputs. depth: slots of a ring. candidates: of each layer, which are like it,
+        and its tilings."""
+        self._layers, self._views, self._storages, self._ports = layers, views, storages, ports
+        self._model, self._chip, self._depth, self._candidates = model, model.chip, depth, candidates
+        self._drafts: dict[tuple[int, int, int, frozenset[str], frozenset[str]], _Draft | None] = {}
+        self._kinds: dict[int, str] = {}
+        self._chosen: dict[Hashable, _Chosen | None] = {}
+        self._most_bytes = model.chip.sram.size // _BLOCKS
+        self._rings: dict[tuple[int, int, int, frozenset[str], frozenset[str]], int] = {}
+        self._works: dict[tuple[Call, Tiling], tuple[int, Sequence[Work]]] = {}
+        self._parts: dict[int, Part] = {}
+        self._tensors: dict[str, list[str]] = {}
+        for name, view in views.items():
+            self._tensors.setdefault(view.root, []).append(name)
+
+    def can_be_cut(self, index: int) -> bool:
+        """Whether the rows of a layer can be made apart."""
+        layer = self._layers[index]
+        shape = layer.output.shape
+        if len(shape) != 4 or shape[0] != 1 or not isinstance(layer.node.op, TiledOp):
+            return False
+        return layer.node.op.row_windows(layer) is not None
+
+    def kept(self, first: int, end: int, resident: Collection[str]) -> dict[str, str]:
+        """Tensors between these layers that nothing else touches, and their roots; of resident roots none."""
+        found: dict[str, str] = {}
+        for layer in self._layers[first:end]:
+            for name in (*layer.activations, *layer.node.outputs):
+                root = self._views[name].root
+                if root in resident or root in self._ports:
+                    continue
+                storage = self._storages[root]
+                if first <= storage.start and storage.end <= end and self._has_rows(root):
+                    found[name] = root
+        return found
+
+    def _has_rows(self, root: str) -> bool:
+        """Whether some rows of all that lies in a root can be kept by themselves."""
+        whole, kind = self._views[root], self._layers[0].types
+        if len(kind[root].shape) != 4 or kind[root].shape[0] != 1:
+            return False
+        if whole.strides.maps is not None and whole.strides.maps.order == "surface" and len(self._tensors[root]) > 1:
+            return False
+        height, line = kind[root].shape[1], whole.strides[1]
+        return all(
+            len(kind[n].shape) == 4
+            and kind[n].shape[1] == height
+            and self._views[n].strides[1] == line
+            and self._views[n].offset_bytes < line
+            for n in self._tensors[root]
+        )
+
+    def constant_bytes(self, index: int) -> int:
+        """Weights of a layer, at least."""
+        layer = self._layers[index]
+        arrays = (layer.constants[n] for n in layer.node.inputs[1:2] if n in layer.constants)
+        bits = self._chip.numerics.weight.bits
+        return sum(array.size * bits // 8 for array in arrays)
+
+    def _between_kinds(self, first: int, end: int, resident: frozenset[str]) -> frozenset[str]:
+        """Roots that units of one kind make and those of another read: both work at once where there is room ahead."""
+        kinds: dict[str, set[str]] = {}
+        kept = self.kept(first, end, resident)
+        for index in range(first, end):
+            layer = self._layers[index]
+            for name in (*layer.activations, *layer.node.outputs):
+                if name in kept:
+                    kinds.setdefault(kept[name], set()).add(self._unit_kind(index))
+        return frozenset(root for root, own in kinds.items() if len(own) > 1)
+
+    def _unit_kind(self, index: int) -> str:
+        if index not in self._kinds:
+            self._kinds[index] = layer_units(self._layers[index], self._candidates[index][1][0][1])[0].kind
+        return self._kinds[index]
+
+    def rows_bytes(self, first: int, end: int, height: int, resident: frozenset[str], ahead: frozenset[str] = frozenset()) -> int:
+        """Of the rows that are kept; more than there are where a layer needs all of what another makes."""
+        key = first, end, height, resident, ahead
+        if key not in self._rings:
+            rows = self._stripes_of(first, end, self.kept(first, end, resident)).rows(height, ahead)
+            self._rings[key] = self._chip.sram.size + 1 if rows is None else self._rings_bytes(rows, first)
+        return self._rings[key]
+
+    def plan(self, first: int, end: int, height: int, resident: frozenset[str], room: Room) -> PlannedCascade | None:
+        """height: rows of the last layer's output in a stripe. resident: roots that lie in SRAM whole. room: for all it needs."""
+        between = self._between_kinds(first, end, resident)
+        return (self._plan(first, end, height, resident, room, between) if between else None) or self._plan(
+            first, end, height, resident, room, frozenset()
+        )
+
+    def _plan(
+        self, first: int, end: int, height: int, resident: frozenset[str], room: Room, ahead: frozenset[str]
+    ) -> PlannedCascade | None:
+        key = first, end, height, resident, ahead
+        if self.rows_bytes(*key) > room[Space.SRAM]:
+            return None
+        if key not in self._drafts:
+            self._drafts[key] = self._draft(*key)
+        draft = self._drafts[key]
+        if draft is None:
+            return None
+        for depth in range(self._depth, 0, -1):
+            for streamed in range(end - first + 1):
+                slots = draft.slots(depth, streamed)
+                needed = staging_bytes(chain.from_iterable(slots.values()), self._chip)
+                if fits({**needed, int(Space.SRAM): needed.get(Space.SRAM, 0) + draft.rings_bytes}, room):
+                    if (depth, streamed) not in draft.planned:
+                        draft.planned[depth, streamed] = self._planned(draft, slots)
+                    return draft.planned[depth, streamed]
+        return None
+
+    def _planned(self, draft: _Draft, slots: Mapping[int, tuple[Slot, ...]]) -> PlannedCascade:
+        walk = Walk(self._model, {**self._views, **draft.views}, draft.inside)
+        stages = {i: Stage.of(self._layers[i], slots[i], c.unit, None) for i, c in draft.chosen.items()}
+        walk.cascade(stages, draft.visited)
+        counts, plans = _works(draft.visited), list[LayerPlan]()
+        for i in draft.layers:
+            last = i == draft.layers[-1]  # which stands for the time of all
+            tiling, unit = draft.chosen[i]
+            own = staging_bytes(slots[i], self._chip)
+            plans.append(LayerPlan(tiling, slots[i], own, counts[i], walk.cycles * last, walk.busy_cycles * last, (unit,)))
+        layers, plan = [PlannedLayer(self._layers[i], plan) for i, plan in zip(draft.layers, plans)], plans[-1]
+        return PlannedCascade(Cascade(draft.layers, draft.stripes, draft.visited), tuple(layers), draft.views, plan)
+
+    def _draft(self, first: int, end: int, height: int, resident: frozenset[str], ahead: frozenset[str]) -> _Draft | None:
+        kept = self.kept(first, end, resident)
+        stripes = self._stripes_of(first, end, kept).of(height, ahead)
+        if stripes is None:
+            return None
+        types = self._layers[first].types
+        views = {n: self._views[n].held(stripes.rows[root], types[n].shape) for n, root in kept.items()}
+        inside = {n for n, v in self._views.items() if v.root in resident} | set(kept)
+        chosen: dict[int, _Chosen] = {}
+        for index, calls in _calls_of(stripes).items():
+            tiling = self._tiling(index, calls)
+            if tiling is None:
+                return None
+            chosen[index] = tiling
+        visited = self._visited(stripes, chosen)
+        blocks = {i: _Blocks(self._layers[i], chosen[i].unit) for i in range(first, end)}
+        for index, works in _all_works(visited):
+            for work in works:
+                blocks[index].add(work, inside)
+        return _Draft(range(first, end), stripes, views, self._rings_bytes(stripes.rows, first), chosen, visited, blocks, inside)
+
+    def _stripes_of(self, first: int, end: int, kept: Mapping[str, str]) -> StripesOf:
+        return StripesOf([self._part(i) for i in range(first, end)], kept)
+
+    def _part(self, index: int) -> Part:
+        if index not in self._parts:
+            self._parts[index] = self._made_part(index)
+        return self._parts[index]
+
+    def _made_part(self, index: int) -> Part:
+        layer = self._layers[index]
+        windows = layer.tiled.row_windows(layer)
+        assert windows is not None
+        _, height, _, channels = layer.output.shape
+        return Part(index, layer.node.outputs[0], height, channels, windows)
+
+    def _rings_bytes(self, rows: Mapping[str, int], first: int) -> int:
+        align, types = self._chip.sram.alignment_bytes, self._layers[first].types
+        sizes = (replace(self._views[r], rows=n).stored_bytes(types[r].shape) for r, n in rows.items())
+        return sum(aligned(size, align) for size in sizes)
+
+    def _tiling(self, index: int, calls: Sequence[Call]) -> _Chosen | None:
+        """That in which a call in the middle takes least."""
+        alike, known = self._candidates[index]
+        layer, call = self._layers[index], calls[len(calls) // 2]
+        rows, channels = call.extent
+        key = alike, rows[1], channels, self._padding(layer, rows)
+        if key not in self._chosen:
+            self._chosen[key] = self._fastest(layer, call, known)
+        return self._chosen[key]
+
+    def _fastest(self, layer: Layer, call: Call, known: Sequence[Candidate]) -> _Chosen | None:
+        best: tuple[float, _Chosen] | None = None
+        seen: set[Hashable] = set()
+        least = self._chip.sram.size
+        for _, tiling in known:
+            key = min(tiling.rows, call.extent.rows[1]), tiling.columns, tiling.channels, tiling.inner, tiling.variant
+            if tiling.taps or key in seen:
+                continue
+            seen.add(key)
+            works = list(layer.tiled.nest(layer, tiling, call.extent).works())
+            units = layer_units(layer, tiling)
+            if len(units) > 1:
+                units = self._model.able(layer, [works])
+            blocks = {b.key: b.size_bytes for w in works for b in w.blocks}
+            least = min(least, max(blocks.values(), default=0))
+            if units and max(blocks.values(), default=0) <= max(least, self._most_bytes):
+                cycles = sum(self._model.runs(layer, w)[units[0]].wanted.alone_cycles for w in works)
+                if best is None or cycles < best[0]:
+                    best = cycles, _Chosen(tiling, units[0])
+            if len(seen) >= _TRIED and best is not None:
+                break
+        return best[1] if best is not None else None
+
+    def _visited(self, stripes: Stripes, chosen: Mapping[int, _Chosen]) -> VisitedStripes:
+        """The works of the stripes that stand for all."""
+
+        def works(call: Call) -> tuple[int, Sequence[Work]]:
+            layer, tiling = self._layers[call.layer], chosen[call.layer].tiling
+            if (call, tiling) not in self._works:
+                self._works[call, tiling] = call.layer, list(layer.tiled.nest(layer, tiling, call.extent).works())
+            return self._works[call, tiling]
+
+        kinds = [tuple(self._kind(step) for step in steps) for steps in stripes.steps]
+        found: list[Sequence[tuple[int, Sequence[Work]] | Shift] | int] = []
+        for index, repeats in representative(kinds):
+            found.append(index if repeats else [s if isinstance(s, Shift) else works(s) for s in stripes.steps[index]])
+        return found
+
+    def _kind(self, step: Call | Shift) -> Hashable:
+        """Steps of one kind take the same time."""
+        if isinstance(step, Shift):
+            return step.root, step.tensors, step.distance
+        rows, channels = step.extent
+        return step.layer, rows[1], channels, self._padding(self._layers[step.layer], rows)
+
+    def _padding(self, layer: Layer, rows: tuple[int, int]) -> Hashable:
+        """How many rows of each input are read for these of the output, and where padding lies."""
+        windows = chain.from_iterable((layer.tiled.row_windows(layer) or {}).values())
+        needed = ((w, *w.needed(*rows)) for w in windows)
+        return tuple((w.meets(*rows), w.offset(rows[0], first), size) for w, first, size in needed)
+
+
+def _calls_of(stripes: Stripes) -> dict[int, list[Call]]:
+    """By layer."""
+    found: dict[int, list[Call]] = {}
+    for step in chain.from_iterable(stripes.steps):
+        if isinstance(step, Call):
+            found.setdefault(step.layer, []).append(step)
+    return found
+
+
+def _all_works(visited: VisitedStripes) -> Iterator[tuple[int, Sequence[Work]]]:
+    """Those of calls, in order."""
+    for steps in visited:
+        if not isinstance(steps, int):
+            yield from (s for s in steps if not isinstance(s, Shift))
+
+
+def _works(visited: VisitedStripes) -> dict[int, int]:
+    """How many each layer has."""
+    found: dict[int, float] = {}
+    marks: list[dict[int, float]] = []
+    for steps in visited:
+        if not isinstance(steps, int):
+            for index, works in _all_works([steps]):
+                found[index] = found.get(index, 0) + len(works)
+        elif steps == BEGIN:
+            marks.append(dict(found))
+        else:
+            before = marks.pop()
+            found = {i: n + steps * (n - before.get(i, 0)) for i, n in found.items()}
+    return {i: round(n) for i, n in found.items()}
+
+
+def representative(kinds: Sequence[Hashable]) -> Iterator[tuple[int, bool]]:
+    """(index, False) of those that stand for all, in order; (BEGIN, True) before what is repeated, (times, True) behind it."""
+    at = 0
+    while at < len(kinds):
+        length, period = max(((_run(kinds, at, p), p) for p in range(1, _LONGEST_PERIOD + 1)), key=lambda f: f[0] / f[1])
+        times = length // period - 3
+        if times < 1:
+            yield at, False
+            at += 1
+            continue
+        yield from ((i, False) for i in range(at, at + 2 * period))
+        yield BEGIN, True
+        yield from ((i, False) for i in range(at + 2 * period, at + 3 * period))
+        yield times, True
+        at += (times + 3) * period
+
+
+def _run(kinds: Sequence[Hashable], at: int, period: int) -> int:
+    """How many from there on are as those a period before."""
+    end = at + period
+    while end < len(kinds) and kinds[end] == kinds[end - period]:
+        end += 1
+    return end - at

@@ -1,0 +1,233 @@
+"""Where a region is cut into layers by themselves and cascades, and which tensors stay in SRAM across each cut.
+
+Dynamic programming from the first layer to the last; a state is the roots that lie in SRAM at a cut. What cascades take is
+bounded first, by the layers with all that they touch in SRAM and by the bytes that cross their ends; those on the best path are
+planned, until it has none that is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from typing import NamedTuple
+
+from toolchain.machine import Space
+from toolchain.ops.kit.tile import aligned, halvings
+from toolchain.schedule.cascade import Cascades, PlannedCascade
+from toolchain.schedule.plan import Storage
+from toolchain.schedule.tilings import Measure
+
+_STATES = 12  # kept at a cut
+_LONGEST = 12  # layers of a cascade
+_CHOICES = 3  # roots of which it is open whether they stay in SRAM, at one cut
+_HEIGHTS = 4  # of stripes that are planned for one cascade
+_TRAFFIC = 0.02  # of the cycles that what is moved takes: what they count beside those of the layers
+_ROUNDS = 200  # paths that are looked at
+
+Roots = frozenset[str]
+
+
+class Cut(NamedTuple):
+    """Layers [first, end) in one go, with these roots in SRAM; cascade: None for a layer by itself."""
+
+    first: int
+    end: int
+    resident: Roots
+    cascade: PlannedCascade | None
+
+
+class _Step(NamedTuple):
+    """cycles: at least; of a layer by itself exactly. room: bytes of SRAM beside what is resident. dear: beside cycles, what it
+    moves counts a little, so that of equal ways the one that moves least is taken."""
+
+    first: int
+    end: int
+    resident: Roots
+    left: Roots  # in SRAM behind it
+    own: Roots  # of the resident ones, which it touches
+    room: int
+    cycles: float
+    dear: float
+
+    @property
+    def key(self) -> tuple[int, int, Roots, int]:
+        return self.first, self.end, self.own, self.room
+
+
+class _State(NamedTuple):
+    cycles: float
+    steps: tuple[_Step, ...]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a region's layers touch. roots: of each layer; heights: rows of its output. layer_cycles: of a layer by itself with
+    these roots in SRAM, in so many bytes of it; None where it does not fit. open: layers that run while some tensor is spilled,
+    layer by layer. settled: roots that lie in SRAM then, and none of those layers touches."""
+
+    storages: Mapping[str, Storage]
+    ports: Collection[str]
+    roots: Sequence[Roots]
+    heights: Sequence[int]
+    layer_cycles: Callable[[int, Roots, int, Measure], float | None]
+    bytes_per_cycle: float
+    alignment_bytes: int
+    open: frozenset[int]
+    settled: Roots
+
+    def size_bytes(self, roots: Collection[str]) -> int:
+        """In SRAM."""
+        return sum(aligned(self.storages[r].size_bytes, self.alignment_bytes) for r in roots)
+
+    def moved_bytes(self, first: int, end: int, inside: Roots) -> int:
+        """Of what these layers touch and does not lie in SRAM, once."""
+        return sum(self.storages[r].size_bytes for r in self.touched(first, end) - inside)
+
+    def touched(self, first: int, end: int) -> Roots:
+        """By these layers."""
+        return frozenset().union(*self.roots[first:end])
+
+
+class Cuts:
+    """For so many bytes of SRAM; others: of the other memories; by: how plans are compared."""
+
+    def __init__(self, cascades: Cascades, bounds: Bounds, usable: int, others: Mapping[int, int], by: Measure):
+        self._by = by
+        self._cascades, self._bounds, self._usable, self._others = cascades, bounds, usable, others
+        self._planned: dict[tuple[int, int, Roots, int], PlannedCascade | None] = {}
+        self._known: dict[tuple[int, Roots], list[_Step]] = {}
+        self._least: dict[tuple[int, int, Roots], tuple[float, int, int] | None] = {}
+
+    def best(self) -> list[Cut] | None:
+        """None where no way was found."""
+        for found in range(_ROUNDS + 1):
+            path = self._path(only_planned=found == _ROUNDS)
+            if path is None:
+                return None
+            left = [s for s in path.steps if s.end - s.first > 1 and s.key not in self._planned]
+            if not left:
+                return [Cut(s.first, s.end, s.resident, self._planned.get(s.key)) for s in path.steps]
+            for step in left:
+                self._planned[step.key] = self._plan(step)
+        return None
+
+    @cached_property
+    def _count(self) -> int:
+        return len(self._bounds.roots)
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """How far a cascade that begins with each layer could go."""
+        cut = [i in self._bounds.open and self._cascades.can_be_cut(i) for i in range(self._count)]
+        ends = [next((i for i in range(at, self._count) if not cut[i]), self._count) for at in range(self._count)]
+        return [min(end, at + _LONGEST) for at, end in enumerate(ends)]
+
+    def _path(self, only_planned: bool) -> _State | None:
+        """The fewest cycles, of cascades that are not planned yet at least so many."""
+        states: list[dict[Roots, _State]] = [{} for _ in range(self._count + 1)]
+        states[0][frozenset()] = _State(0, ())
+        for at in range(self._count):
+            for live, state in sorted(states[at].items(), key=lambda s: s[1].cycles)[:_STATES]:
+                for step in self._steps(at, live):
+                    cycles = step.cycles
+                    if step.end - at > 1:
+                        found = self._planned.get(step.key)
+                        if found is None and (only_planned or step.key in self._planned):
+                            continue
+                        cycles = cycles if found is None else self._by(found.plan)
+                    old, cycles = states[step.end].get(step.left), state.cycles + cycles + step.dear
+                    if old is None or cycles < old.cycles:
+                        states[step.end][step.left] = _State(cycles, (*state.steps, step))
+        return min(states[-1].values(), key=lambda s: s.cycles, default=None)
+
+    def _steps(self, at: int, live: Roots) -> list[_Step]:
+        key = at, live
+        if key not in self._known:
+            self._known[key] = list(self._possible(at, live))
+        return self._known[key]
+
+    def _possible(self, at: int, live: Roots) -> Iterator[_Step]:
+        for end in (at + 1, *range(at + 2, self._ends[at] + 1)):
+            for resident in self._choices(at, end, live):
+                room = self._usable - self._bounds.size_bytes(resident)
+                own = resident & self._bounds.touched(at, end)
+                cycles = self._bounds.layer_cycles(at, own, room, self._by) if end == at + 1 else self._bound(at, end, own, room)
+                if cycles is not None:
+                    left = frozenset(r for r in resident if self._bounds.storages[r].end > end)
+                    kept = self._cascades.kept(at, end, own).values() if end > at + 1 else ()
+                    moved = self._bounds.moved_bytes(at, end, own.union(kept))
+                    yield _Step(at, end, resident, left, own, room, cycles, _TRAFFIC * moved / self._bounds.bytes_per_cycle)
+
+    def _choices(self, first: int, end: int, live: Roots) -> Iterator[Roots]:
+        """What may lie in SRAM while layers [first, end) run: what does already, and some of what they make for others."""
+        storages = self._bounds.storages
+        made = [
+            r
+            for r in sorted(self._bounds.touched(first, end) - frozenset(self._bounds.ports) - live)
+            if first <= storages[r].start and (storages[r].end > end or end - first == 1)
+        ]
+        settled = self._bounds.settled.intersection(made)
+        made = sorted(settled.symmetric_difference(made), key=lambda r: storages[r].size_bytes)[:_CHOICES]
+        for n in range(len(made) + 1):
+            for some in combinations(made, n):
+                found = live.union(settled, some)
+                if self._bounds.size_bytes(found) < self._usable:
+                    yield found
+
+    def _bound(self, first: int, end: int, own: Roots, room: int) -> float | None:
+        """The cycles that a cascade takes at least: all that its layers compute, and all that it moves, constants that do not
+        stay once more for each stripe. None where it keeps more than there is room for."""
+        fixed = self._fixed(first, end, own)
+        if fixed is None:
+            return None
+        cycles, moved, constants = fixed
+        best: float | None = None
+        total = self._bounds.heights[end - 1]
+        for height in halvings(total)[1:]:
+            free = room - self._cascades.rows_bytes(first, end, height, own)
+            if free > 0:
+                again = max(0, constants - free) * (-(-total // height) - 1)
+                found = max(cycles, (moved + constants + again) / self._bounds.bytes_per_cycle)
+                best = found if best is None else min(best, found)
+                if not again:
+                    break
+        return best
+
+    def _fixed(self, first: int, end: int, own: Roots) -> tuple[float, int, int] | None:
+        """Of a cascade, whatever its stripes: cycles of its layers with all in SRAM, bytes of tensors that it moves, of
+        constants; None where it keeps nothing."""
+        key = first, end, own
+        if key not in self._least:
+            self._least[key] = self._found_fixed(first, end, own)
+        return self._least[key]
+
+    def _found_fixed(self, first: int, end: int, own: Roots) -> tuple[float, int, int] | None:
+        bounds = self._bounds
+        kept = set(self._cascades.kept(first, end, own).values())
+        if not kept:
+            return None
+        total = 0.0
+        for index in range(first, end):
+            cycles = bounds.layer_cycles(index, bounds.roots[index], self._usable, self._by)
+            if cycles is None:
+                return None
+            total += cycles
+        moved = bounds.moved_bytes(first, end, own.union(kept))
+        return total, moved, sum(self._cascades.constant_bytes(i) for i in range(first, end))
+
+    def _plan(self, step: _Step) -> PlannedCascade | None:
+        """Stripes as high as fit, and some lower ones."""
+        room = {**self._others, int(Space.SRAM): step.room}
+        best: PlannedCascade | None = None
+        found = 0
+        for height in halvings(self._bounds.heights[step.end - 1])[1:]:
+            planned = self._cascades.plan(step.first, step.end, height, step.own, room)
+            if planned is not None:
+                found += 1
+                if best is None or self._by(planned.plan) < self._by(best.plan):
+                    best = planned
+            if found >= _HEIGHTS:
+                break
+        return best

@@ -1,0 +1,174 @@
+"""Layers that run in turns, a stripe of rows each, so that of what they hand on only the latest rows are kept.
+
+The last layer goes down its output in equal steps; each of the others makes, in front of it, the rows that are needed by then.
+What is kept of a tensor are rows that lie one behind the other in a buffer. Where the next ones would go beyond its end, those
+that are still needed (the halo) are moved to its beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from toolchain.ir.graph import TensorType
+from toolchain.ops.kit.operator import RowWindows
+from toolchain.ops.kit.tile import Box, Extent
+from toolchain.ops.kit.window import Window
+
+
+class Call(NamedTuple):
+    """A layer, by its place in the region, on a part of its output."""
+
+    layer: int
+    extent: Extent
+
+
+class Shift(NamedTuple):
+    """Row `first` of all that lies in a root becomes the first of its buffer, and those behind it move with it. tensors: how many
+    rows of each there are. distance: that they move, in rows. layer: that makes them."""
+
+    root: str
+    tensors: tuple[tuple[str, int], ...]
+    first: int
+    distance: int
+    layer: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """A layer of a cascade. height, channels: of its output. reads: how rows of that are made."""
+
+    layer: int
+    output: str
+    height: int
+    channels: int
+    reads: RowWindows
+
+
+@dataclass(frozen=True)
+class Stripes:
+    """steps: of each stripe, in order. rows: that the buffer of each root between the layers holds."""
+
+    steps: tuple[tuple[Call | Shift, ...], ...]
+    rows: Mapping[str, int]
+
+
+class StripesOf:
+    """The stripes of neighbouring layers, for any height of them."""
+
+    def __init__(self, parts: Sequence[Part], kept: Mapping[str, str]):
+        """kept: tensors that only these layers touch, and their roots."""
+        self._parts, self._kept = parts, kept
+        self._users: dict[str, list[tuple[int, Sequence[Window]]]] = {}
+        for index, part in enumerate(parts):
+            for name, windows in part.reads.items():
+                self._users.setdefault(name, []).append((index, windows))
+        self._made = {part.output: index for index, part in enumerate(parts)}
+        self._roots: dict[str, list[tuple[str, int]]] = {}  # tensors that are made in each, and by which part
+        for name, root in kept.items():
+            if name in self._made:
+                self._roots.setdefault(root, []).append((name, self._made[name]))
+        self._readers: dict[str, list[tuple[int, int, Window]]] = {}  # of each root: the part, its rows, how it reads
+        for name, root in kept.items():
+            for user, windows in self._users.get(name, ()):
+                self._readers.setdefault(root, []).extend((user, parts[user].height, w) for w in windows)
+
+    def of(self, height: int, ahead: Collection[str] = ()) -> Stripes | None:
+        """height: rows of the last layer's output in a stripe. ahead: roots that have room for the next stripe's rows, so that
+        these can be made while others are still read. None where a layer needs all of what another makes."""
+        if self._reads_whole():
+            return None
+        ends = self._ends(height)
+        rows = self._rows(ends, ahead)
+        return Stripes(self._steps(ends, rows), rows)
+
+    def rows(self, height: int, ahead: Collection[str] = ()) -> Mapping[str, int] | None:
+        """That the buffers hold, of such stripes."""
+        return None if self._reads_whole() else self._rows(self._ends(height), ahead)
+
+    def _reads_whole(self) -> bool:
+        return any(not windows for name in self._made for _, windows in self._users.get(name, ()))
+
+    def _ends(self, height: int) -> list[tuple[int, ...]]:
+        """For each stripe how many rows each layer has made at its end."""
+        last = self._parts[-1]
+        count = -(-last.height // height)
+        found: list[tuple[int, ...]] = []
+        before = (0,) * len(self._parts)
+        for stripe in range(1, count + 1):
+            ends = [*before[:-1], min(last.height, stripe * height)]
+            for index in range(len(self._parts) - 2, -1, -1):
+                part = self._parts[index]
+                users = self._users.get(part.output, [])
+                if not users or stripe == count:
+                    need = -(-part.height * stripe // count)
+                else:
+                    need = max(sum(w.needed(ends[user] - 1, 1)) if ends[user] else 0 for user, ws in users for w in ws)
+                ends[index] = max(before[index], need)
+            before = tuple(ends)
+            found.append(before)
+        return found
+
+    def _first(self, root: str, before: Sequence[int]) -> int:
+        """The first row that is needed where the layers have made so many."""
+        needed = [
+            max(0, before[user] * w.stride - w.pad) for user, height, w in self._readers.get(root, ()) if before[user] < height
+        ]
+        made = max(before[at] for _, at in self._roots[root])
+        return min(*needed, made) if needed else made
+
+    def _rows(self, ends: Sequence[tuple[int, ...]], ahead: Collection[str]) -> dict[str, int]:
+        """The most between the first that is needed and the last that is made; and what one stripe adds."""
+        found: dict[str, int] = {}
+        more: dict[str, int] = {}
+        before = (0,) * len(self._parts)
+        for stripe in ends:
+            for root, names in self._roots.items():
+                made = max(stripe[at] for _, at in names)
+                found[root] = max(found.get(root, 1), made - self._first(root, before))
+                if root in ahead:
+                    more[root] = max(more.get(root, 0), *(stripe[at] - before[at] for _, at in names))
+            before = stripe
+        return {root: min(rows + more.get(root, 0), self._height(root)) for root, rows in found.items()}
+
+    def _height(self, root: str) -> int:
+        return max(self._parts[at].height for _, at in self._roots[root])
+
+    def _steps(self, ends: Sequence[tuple[int, ...]], rows: Mapping[str, int]) -> tuple[tuple[Call | Shift, ...], ...]:
+        found: list[list[Call | Shift]] = []
+        before = (0,) * len(self._parts)
+        tops = dict.fromkeys(rows, 0)
+        for stripe in ends:
+            for root, names in self._roots.items():
+                if max(stripe[at] for _, at in names) - tops[root] > rows[root]:
+                    first = self._first(root, before)
+                    self._shift(found[-1], root, first, first - tops[root], before)
+                    tops[root] = first
+            calls = [
+                Call(part.layer, Extent((start, end - start), (0, part.channels)))
+                for part, start, end in zip(self._parts, before, stripe)
+                if end > start
+            ]
+            found.append([*calls])
+            before = stripe
+        return tuple(tuple(steps) for steps in found)
+
+    def _shift(self, steps: list[Call | Shift], root: str, first: int, distance: int, made: Sequence[int]) -> None:
+        """Put behind the last call that touches the root, so that the array goes on with others meanwhile."""
+        names = self._roots[root]
+        tensors = tuple((n, made[at] - first) for n, at in names if made[at] > first)
+        touching = {
+            part.layer for part in self._parts if self._kept.get(part.output) == root or root in map(self._kept.get, part.reads)
+        }
+        at = max((i + 1 for i, s in enumerate(steps) if s.layer in touching and isinstance(s, Call)), default=0)
+        steps.insert(at, Shift(root, tensors, first, distance, self._parts[names[0][1]].layer))
+
+
+def shifted(shift: Shift, types: Mapping[str, TensorType]) -> Iterator[Box]:
+    """The boxes that are copied one by one: rows of each tensor, as many at once as reach over none of their own places."""
+    for tensor, count in shift.tensors:
+        _, _, width, channels = types[tensor].shape
+        at_once = min(count, shift.distance)
+        for row in range(0, count, at_once):
+            yield Box(tensor, (0, shift.first + row, 0, 0), (1, min(at_once, count - row), width, channels))
