@@ -53,7 +53,8 @@ def test_random_networks_on_scarce_machines(
     try:
         built = build(path, BuildOptions(machine))
     except CompileError as fault:
-        ring = 2 * (sum(unit.kind != "dma" for unit in machine.chip.units) + 1)  # with an answer to each of its signals
+        engines = machine.chip.engines.values()
+        ring = 2 * sum(1 if engine.kind == "dma" else engine.count for engine in engines)  # with an answer to each of its signals
         assert "smallest tile needs" in str(fault) or ("sync.semaphores is" in str(fault) and semaphores < ring), fault
         assume(False)
         return

@@ -21,7 +21,7 @@ from toolchain.ops.kit.operator import Array, FloatOp, Layer, TiledOp
 from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
-from toolchain.ops.kit.tile import Box, Site, Tiling, Work, halvings
+from toolchain.ops.kit.tile import Box, Extent, Site, Tiling, Work, halvings
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class IntegerLogSoftmax(TiledOp):
         rows, columns = layer.output.shape
         return (Tiling(1, part, columns, 0) for part in halvings(rows))
 
-    def nest(self, layer: Layer, tiling: Tiling) -> Nest:
+    def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
         return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size))
 
     def _work(self, layer: Layer, start: tuple[int, ...], size: tuple[int, ...]) -> Work:
