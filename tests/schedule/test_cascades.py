@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from toolchain.schedule.region import _Planner
 
 
 class Built(NamedTuple):
-    figures: dict[str, Any]
+    figures: Mapping[str, Any]
     plans: list[RegionPlan]
 
 
