@@ -16,6 +16,7 @@ from tests.random_cases import DrawnMachine, DrawnModel, machines, networks
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.runtime import Session, random_feeds, verify
+from toolchain.schedule.layers import RegionLayers
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.region import _Planner
 
@@ -28,15 +29,15 @@ def test_layers_in_turns_equal_the_reference(tmp_path_factory: pytest.TempPathFa
     check = _equal if "RANDOM_CASES" in os.environ else seed(0)(_equal)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_Planner, "_cascaded", lambda planner, plan: _forced(planner, plan, counts))
-        patch.setattr(_Planner, "_cycles_alone", _dear(_Planner._cycles_alone))
+        patch.setattr(RegionLayers, "cycles", _dear(RegionLayers.cycles))
         check(tmp_path_factory.mktemp("cascades"), counts)
     print(dict(counts))
     assert counts["cascades"] > 0.1 * counts["programs"]
 
 
 def _dear(cycles_alone):  # type: ignore[no-untyped-def]
-    def found(planner, index, resident, room, by):  # type: ignore[no-untyped-def]
-        cycles = cycles_alone(planner, index, resident, room, by)
+    def found(layers, index, resident, room, by):  # type: ignore[no-untyped-def]
+        cycles = cycles_alone(layers, index, resident, room, by)
         return None if cycles is None else cycles * 100
 
     return found

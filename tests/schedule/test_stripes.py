@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolchain.ops.kit.window import Window, output_size
-from toolchain.schedule.cascade import representative
+from toolchain.schedule.repeats import representative
 from toolchain.schedule.stripes import Call, Part, Shift, Stripes, StripesOf
 from toolchain.schedule.visits import BEGIN
 

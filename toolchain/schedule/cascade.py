@@ -2,92 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
-from typing import NamedTuple
 
-from toolchain.hw.units import Unit
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer, TiledOp
 from toolchain.ops.kit.tile import Tiling, Work, aligned
 from toolchain.schedule.cost import CostModel
+from toolchain.schedule.drafts import Blocks, Chosen, Draft, PlannedCascade
 from toolchain.schedule.places import View
 from toolchain.schedule.plan import Cascade, Storage, VisitedStripes
-from toolchain.schedule.staging import LayerPlan, PlannedLayer, Room, Sizes, Slot, fits, staging_bytes
-from toolchain.schedule.stripes import Call, Part, Shift, Stripes, StripesOf
+from toolchain.schedule.repeats import all_works, count_works, representative
+from toolchain.schedule.stages import Stage
+from toolchain.schedule.staging import LayerPlan, PlannedLayer, Room, Slot, fits, staging_bytes
+from toolchain.schedule.stripes import Call, Part, Shift, Stripes, StripesOf, calls_of
 from toolchain.schedule.tilings import Candidate, layer_units
-from toolchain.schedule.visits import BEGIN
-from toolchain.schedule.walk import Stage, Walk
+from toolchain.schedule.walk import Walk
 
 _TRIED = 6  # tilings of a layer
 _BLOCKS = 16  # of constants that the SRAM holds at least, where tilings leave a choice
-_LONGEST_PERIOD = 8  # stripes
-
-
-class PlannedCascade(NamedTuple):
-    """plan: of all its layers, alone. views: of tensors of which the latest rows are kept."""
-
-    cascade: Cascade
-    layers: tuple[PlannedLayer, ...]
-    views: Mapping[str, View]
-    plan: LayerPlan
-
-
-class _Chosen(NamedTuple):
-    tiling: Tiling
-    unit: Unit
-
-
-class _Blocks:
-    """The constants of a layer's works, by role, and what else passes through its rings."""
-
-    def __init__(self, layer: Layer, unit: Unit):
-        self.sizes, self._unit = Sizes(layer, [unit]), unit
-        self.blocks: dict[str, dict[Hashable, int]] = {}
-
-    def add(self, work: Work, inside: Collection[str]) -> None:
-        """inside: tensors that lie in SRAM."""
-        self.sizes.add(work, inside)
-        for i, block in enumerate(work.blocks):
-            self.blocks.setdefault(f"b{i}", {}).setdefault(block.key, block.size_bytes)
-
-    @property
-    def total_bytes(self) -> int:
-        return sum(sum(own.values()) for own in self.blocks.values())
-
-    def slots(self, depth: int, stay: bool) -> tuple[Slot, ...]:
-        """stay: constants are brought once, each to a slot of its own."""
-        slots = self.sizes.slots(depth, [self._unit])
-        return tuple(
-            replace(s, sizes=tuple(self.blocks[s.role].values())) if stay and s.role in self.blocks else s for s in slots
-        )
-
-
-@dataclass
-class _Draft:
-    """A cascade but for its slots. rings_bytes: of the rows that are kept. inside: tensors that lie in SRAM."""
-
-    layers: range
-    stripes: Stripes
-    views: Mapping[str, View]
-    rings_bytes: int
-    chosen: Mapping[int, _Chosen]
-    visited: VisitedStripes
-    blocks: Mapping[int, _Blocks]
-    inside: Collection[str]
-    planned: dict[tuple[int, int], PlannedCascade] = field(default_factory=dict)
-
-    @cached_property
-    def order(self) -> list[int]:
-        """Layers of most constants first."""
-        return sorted(self.layers, key=lambda i: -self.blocks[i].total_bytes)
-
-    def slots(self, depth: int, streamed: int) -> dict[int, tuple[Slot, ...]]:
-        """streamed: how many layers bring their constants again for each stripe, those of most first."""
-        again = self.order[:streamed]
-        return {i: self.blocks[i].slots(depth, i not in again) for i in self.layers}
 
 
 class Cascades:
@@ -107,9 +41,9 @@ class Cascades:
         and its tilings."""
         self._layers, self._views, self._storages, self._ports = layers, views, storages, ports
         self._model, self._chip, self._depth, self._candidates = model, model.chip, depth, candidates
-        self._drafts: dict[tuple[int, int, int, frozenset[str], frozenset[str]], _Draft | None] = {}
+        self._drafts: dict[tuple[int, int, int, frozenset[str], frozenset[str]], Draft | None] = {}
         self._kinds: dict[int, str] = {}
-        self._chosen: dict[Hashable, _Chosen | None] = {}
+        self._chosen: dict[Hashable, Chosen | None] = {}
         self._most_bytes = model.chip.sram.size // _BLOCKS
         self._rings: dict[tuple[int, int, int, frozenset[str], frozenset[str]], int] = {}
         self._works: dict[tuple[Call, Tiling], tuple[int, Sequence[Work]]] = {}
@@ -214,11 +148,11 @@ class Cascades:
                     return draft.planned[depth, streamed]
         return None
 
-    def _planned(self, draft: _Draft, slots: Mapping[int, tuple[Slot, ...]]) -> PlannedCascade:
+    def _planned(self, draft: Draft, slots: Mapping[int, tuple[Slot, ...]]) -> PlannedCascade:
         walk = Walk(self._model, {**self._views, **draft.views}, draft.inside)
         stages = {i: Stage.of(self._layers[i], slots[i], c.unit, None) for i, c in draft.chosen.items()}
         walk.cascade(stages, draft.visited)
-        counts, plans = _works(draft.visited), list[LayerPlan]()
+        counts, plans = count_works(draft.visited), list[LayerPlan]()
         for i in draft.layers:
             last = i == draft.layers[-1]  # which stands for the time of all
             tiling, unit = draft.chosen[i]
@@ -227,7 +161,7 @@ class Cascades:
         layers, plan = [PlannedLayer(self._layers[i], plan) for i, plan in zip(draft.layers, plans)], plans[-1]
         return PlannedCascade(Cascade(draft.layers, draft.stripes, draft.visited), tuple(layers), draft.views, plan)
 
-    def _draft(self, first: int, end: int, height: int, resident: frozenset[str], ahead: frozenset[str]) -> _Draft | None:
+    def _draft(self, first: int, end: int, height: int, resident: frozenset[str], ahead: frozenset[str]) -> Draft | None:
         kept = self.kept(first, end, resident)
         stripes = self._stripes_of(first, end, kept).of(height, ahead)
         if stripes is None:
@@ -235,18 +169,18 @@ class Cascades:
         types = self._layers[first].types
         views = {n: self._views[n].held(stripes.rows[root], types[n].shape) for n, root in kept.items()}
         inside = {n for n, v in self._views.items() if v.root in resident} | set(kept)
-        chosen: dict[int, _Chosen] = {}
-        for index, calls in _calls_of(stripes).items():
+        chosen: dict[int, Chosen] = {}
+        for index, calls in calls_of(stripes).items():
             tiling = self._tiling(index, calls)
             if tiling is None:
                 return None
             chosen[index] = tiling
         visited = self._visited(stripes, chosen)
-        blocks = {i: _Blocks(self._layers[i], chosen[i].unit) for i in range(first, end)}
-        for index, works in _all_works(visited):
+        blocks = {i: Blocks(self._layers[i], chosen[i].unit) for i in range(first, end)}
+        for index, works in all_works(visited):
             for work in works:
                 blocks[index].add(work, inside)
-        return _Draft(range(first, end), stripes, views, self._rings_bytes(stripes.rows, first), chosen, visited, blocks, inside)
+        return Draft(range(first, end), stripes, views, self._rings_bytes(stripes.rows, first), chosen, visited, blocks, inside)
 
     def _stripes_of(self, first: int, end: int, kept: Mapping[str, str]) -> StripesOf:
         return StripesOf([self._part(i) for i in range(first, end)], kept)
@@ -268,7 +202,7 @@ class Cascades:
         sizes = (replace(self._views[r], rows=n).stored_bytes(types[r].shape) for r, n in rows.items())
         return sum(aligned(size, align) for size in sizes)
 
-    def _tiling(self, index: int, calls: Sequence[Call]) -> _Chosen | None:
+    def _tiling(self, index: int, calls: Sequence[Call]) -> Chosen | None:
         """That in which a call in the middle takes least."""
         alike, known = self._candidates[index]
         layer, call = self._layers[index], calls[len(calls) // 2]
@@ -278,8 +212,8 @@ class Cascades:
             self._chosen[key] = self._fastest(layer, call, known)
         return self._chosen[key]
 
-    def _fastest(self, layer: Layer, call: Call, known: Sequence[Candidate]) -> _Chosen | None:
-        best: tuple[float, _Chosen] | None = None
+    def _fastest(self, layer: Layer, call: Call, known: Sequence[Candidate]) -> Chosen | None:
+        best: tuple[float, Chosen] | None = None
         seen: set[Hashable] = set()
         least = self._chip.sram.size
         for _, tiling in known:
@@ -296,12 +230,12 @@ class Cascades:
             if units and max(blocks.values(), default=0) <= max(least, self._most_bytes):
                 cycles = sum(self._model.runs(layer, w)[units[0]].wanted.alone_cycles for w in works)
                 if best is None or cycles < best[0]:
-                    best = cycles, _Chosen(tiling, units[0])
+                    best = cycles, Chosen(tiling, units[0])
             if len(seen) >= _TRIED and best is not None:
                 break
         return best[1] if best is not None else None
 
-    def _visited(self, stripes: Stripes, chosen: Mapping[int, _Chosen]) -> VisitedStripes:
+    def _visited(self, stripes: Stripes, chosen: Mapping[int, Chosen]) -> VisitedStripes:
         """The works of the stripes that stand for all."""
 
         def works(call: Call) -> tuple[int, Sequence[Work]]:
@@ -328,60 +262,3 @@ class Cascades:
         windows = chain.from_iterable((layer.tiled.row_windows(layer) or {}).values())
         needed = ((w, *w.needed(*rows)) for w in windows)
         return tuple((w.meets(*rows), w.offset(rows[0], first), size) for w, first, size in needed)
-
-
-def _calls_of(stripes: Stripes) -> dict[int, list[Call]]:
-    """By layer."""
-    found: dict[int, list[Call]] = {}
-    for step in chain.from_iterable(stripes.steps):
-        if isinstance(step, Call):
-            found.setdefault(step.layer, []).append(step)
-    return found
-
-
-def _all_works(visited: VisitedStripes) -> Iterator[tuple[int, Sequence[Work]]]:
-    """Those of calls, in order."""
-    for steps in visited:
-        if not isinstance(steps, int):
-            yield from (s for s in steps if not isinstance(s, Shift))
-
-
-def _works(visited: VisitedStripes) -> dict[int, int]:
-    """How many each layer has."""
-    found: dict[int, float] = {}
-    marks: list[dict[int, float]] = []
-    for steps in visited:
-        if not isinstance(steps, int):
-            for index, works in _all_works([steps]):
-                found[index] = found.get(index, 0) + len(works)
-        elif steps == BEGIN:
-            marks.append(dict(found))
-        else:
-            before = marks.pop()
-            found = {i: n + steps * (n - before.get(i, 0)) for i, n in found.items()}
-    return {i: round(n) for i, n in found.items()}
-
-
-def representative(kinds: Sequence[Hashable]) -> Iterator[tuple[int, bool]]:
-    """(index, False) of those that stand for all, in order; (BEGIN, True) before what is repeated, (times, True) behind it."""
-    at = 0
-    while at < len(kinds):
-        length, period = max(((_run(kinds, at, p), p) for p in range(1, _LONGEST_PERIOD + 1)), key=lambda f: f[0] / f[1])
-        times = length // period - 3
-        if times < 1:
-            yield at, False
-            at += 1
-            continue
-        yield from ((i, False) for i in range(at, at + 2 * period))
-        yield BEGIN, True
-        yield from ((i, False) for i in range(at + 2 * period, at + 3 * period))
-        yield times, True
-        at += (times + 3) * period
-
-
-def _run(kinds: Sequence[Hashable], at: int, period: int) -> int:
-    """How many from there on are as those a period before."""
-    end = at + period
-    while end < len(kinds) and kinds[end] == kinds[end - period]:
-        end += 1
-    return end - at

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from toolchain.machine import Space
 from toolchain.ops.kit.tile import aligned, halvings
-from toolchain.schedule.cascade import Cascades, PlannedCascade
+from toolchain.schedule.cascade import Cascades
+from toolchain.schedule.drafts import PlannedCascade
 from toolchain.schedule.plan import Storage
 from toolchain.schedule.tilings import Measure
 

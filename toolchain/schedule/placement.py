@@ -15,10 +15,11 @@ from toolchain.ops.kit.tile import Tiling, Work
 from toolchain.schedule.areas import Area, Areas
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.stages import Stage
 from toolchain.schedule.staging import LayerPlan, PlannedLayer
 from toolchain.schedule.units import turn
 from toolchain.schedule.visits import SEEN_IN_PLANS, visits
-from toolchain.schedule.walk import Stage, Walk
+from toolchain.schedule.walk import Walk
 
 Visited = Sequence[Sequence[Work] | int]
 

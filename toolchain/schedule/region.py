@@ -11,22 +11,23 @@ from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
 from toolchain.machine import Space
-from toolchain.memory import Buffer, DoesNotFit, Placement, ResidentTensor, choose_residents, place
-from toolchain.ops.kit.operator import Layer, TiledOp, tiling_key
+from toolchain.memory import ResidentTensor, choose_residents
+from toolchain.ops.kit.operator import Layer, TiledOp
 from toolchain.ops.permutation import Reshape
+from toolchain.schedule.allocation import Allocation, Held, lives_together
 from toolchain.schedule.cascade import Cascades
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.cuts import Bounds, Cuts
+from toolchain.schedule.layers import RegionLayers
 from toolchain.schedule.maps import feature_maps
 from toolchain.schedule.options import Options
 from toolchain.schedule.placement import PlanCosts, place_works
 from toolchain.schedule.places import Activations, View, find_views
-from toolchain.schedule.plan import Cascade, RegionPlan, Storage, alone_cycles, slot_name
+from toolchain.schedule.plan import Cascade, RegionPlan, Storage, alone_cycles
 from toolchain.schedule.refusal import too_many, too_small
-from toolchain.schedule.staging import LayerPlan, PlannedLayer
-from toolchain.schedule.tilings import Candidate, LayerTilings, Measure, SmallestTile, alone, amid, candidates, smallest_tile
+from toolchain.schedule.staging import PlannedLayer
+from toolchain.schedule.tilings import Measure, alone, amid
 
-_PLACING_NODES = 2_000  # effort of one placement: another attempt, with less resident, costs less than a longer search
 _FAR = 1.05  # times the cycles of the best plan's layers, each alone: beyond what they can gain of each other
 _USABLE = (1.0, 0.93, 0.86)  # shares of the SRAM for which cascades are chosen: not all that fits by its bytes can be placed
 _RESERVES = (0.0, 0.25, 0.5)  # shares of SRAM kept free of resident tensors that are tried
@@ -58,11 +59,10 @@ class _Planner:
         self.port_roots = {self.views[p].root for p in ports if p in self.views}
         self.storages = self._storages()
         self.model = CostModel(chip)
+        self.layerwise = RegionLayers(self.layers, self.views, self.model, options)
         self.costs = PlanCosts(self.model)
         self.capacity = chip.sram.size
         self.sizes = {space: chip.spaces[space].memory.size for space in chip.staging}
-        self.candidates: dict[object, Sequence[Candidate]] = {}  # by signature where nothing is resident
-        self.tilings: dict[object, LayerTilings] = {}  # by signature
         self.placed: dict[object, RegionPlan | None] = {}  # by resident roots and the plans of the layers
 
     def _is_free(self, node: Node) -> bool:
@@ -84,7 +84,7 @@ class _Planner:
         return found
 
     def plan(self) -> RegionPlan:
-        tiles = self._smallest_tiles()
+        tiles = self.layerwise.smallest_tiles()
         refusal = too_small(self.layers, tiles, self.chip, self.graph)
         if refusal is not None:
             raise CompileError(refusal)
@@ -119,7 +119,7 @@ class _Planner:
             resident |= cut.resident
             if cut.cascade is None:
                 room = usable - bounds.size_bytes(cut.resident)
-                planned.append(PlannedLayer(self.layers[cut.first], self._plan_alone(cut.first, cut.resident, room, by)))
+                planned.append(PlannedLayer(self.layers[cut.first], self.layerwise.plan(cut.first, cut.resident, room, by)))
             else:
                 planned += cut.cascade.layers
                 views |= cut.cascade.views
@@ -129,14 +129,9 @@ class _Planner:
 
     @cached_property
     def _cascades(self) -> Cascades:
-        depth = 2 if self.options.double_buffer else 1
-        found: list[tuple[object, Sequence[Candidate]]] = []
-        for layer in self.layers:
-            alike = self._signature(layer, ())
-            if alike not in self.candidates:
-                self.candidates[alike] = candidates(layer) if isinstance(layer.node.op, TiledOp) else ()
-            found.append((alike, self.candidates[alike]))
-        return Cascades(self.layers, self.views, self.storages, self.port_roots, self.model, depth, found)
+        return Cascades(
+            self.layers, self.views, self.storages, self.port_roots, self.model, self.layerwise.depth, self.layerwise.candidates()
+        )
 
     def _bounds(self, before: RegionPlan) -> Bounds:
         spilled = frozenset(i for s in before.spilled for i in range(s.start, s.end))
@@ -146,28 +141,12 @@ class _Planner:
             self.port_roots,
             [frozenset(self.views[n].root for n in (*la.activations, *la.node.outputs)) for la in self.layers],
             [la.output.shape[1] if len(la.output.shape) == 4 else 1 for la in self.layers],
-            self._cycles_alone,
+            self.layerwise.cycles,
             self.chip.dram.read_bytes_per_cycle,
             self.chip.sram.alignment_bytes,
             spilled,
             before.resident - touched,
         )
-
-    def _plan_alone(self, index: int, resident: frozenset[str], room: int, by: Measure) -> LayerPlan | None:
-        """Of a layer by itself with these roots in SRAM, in so many bytes of it; None where it does not fit, and of movers."""
-        layer = self.layers[index]
-        if not isinstance(layer.node.op, TiledOp):
-            return None
-        names = frozenset(n for n in (*layer.activations, *layer.node.outputs) if self.views[n].root in resident)
-        return self._tilings(layer, names).best({**self.sizes, int(Space.SRAM): room}, self.options.tilings, by)
-
-    def _cycles_alone(self, index: int, resident: frozenset[str], room: int, by: Measure) -> float | None:
-        layer = self.layers[index]
-        if not isinstance(layer.node.op, TiledOp):
-            names = frozenset(n for n in (*layer.activations, *layer.node.outputs) if self.views[n].root in resident)
-            return self.model.moves(layer, self.views, names).alone_cycles
-        plan = self._plan_alone(index, resident, room, by)
-        return None if plan is None else by(plan)
 
     def _best(self, least: Sequence[int]) -> RegionPlan | None:
         """Of the shares of the SRAM that are kept for staging, and then of the ways to choose tilings."""
@@ -178,17 +157,6 @@ class _Planner:
                 best, kept = found, share
         other = self._try(least, kept, amid) if best is not None else None
         return other if other is not None and best is not None and other.cycles < best.cycles else best
-
-    def _smallest_tiles(self) -> list[SmallestTile]:
-        """With what each layer can run at all where nothing is resident; layers that are alike share it."""
-        found: dict[object, SmallestTile] = {}
-        tiles: list[SmallestTile] = []
-        for layer in self.layers:
-            signature = self._signature(layer, ())
-            if signature not in found:
-                found[signature] = smallest_tile(layer, ()) if isinstance(layer.node.op, TiledOp) else SmallestTile()
-            tiles.append(found[signature])
-        return tiles
 
     def _try(self, least: Sequence[int], share: float, by: Measure = alone, most: float = math.inf) -> RegionPlan | None:
         """A plan with `share` of the SRAM kept for staging; less and less is resident until it can be placed. most: cycles of all
@@ -236,39 +204,11 @@ class _Planner:
             if not isinstance(layer.node.op, TiledOp):
                 planned.append(PlannedLayer(layer, None))
                 continue
-            room = {**self.sizes, int(Space.SRAM): int((self.capacity - used) * usable)}
-            plan = self._tilings(layer, names).best(room, self.options.tilings, by)
+            plan = self.layerwise.best(layer, names, int((self.capacity - used) * usable), by)
             if plan is None:
                 return None
             planned.append(PlannedLayer(layer, plan))
         return planned
-
-    def _tilings(self, layer: Layer, resident: Collection[str]) -> LayerTilings:
-        """Those of the first layer like this one."""
-        signature = self._signature(layer, resident)
-        if signature not in self.tilings:
-            depth = 2 if self.options.double_buffer else 1
-            own = frozenset(n for n in (*layer.activations, *layer.node.outputs) if n in resident)
-            alike = self._signature(layer, ())
-            if alike not in self.candidates:
-                self.candidates[alike] = candidates(layer)
-            self.tilings[signature] = LayerTilings(layer, own, self.views, self.model, depth, self.candidates[alike])
-        return self.tilings[signature]
-
-    def _signature(self, layer: Layer, resident: Collection[str]) -> object:
-        """All that the cost of a layer's tilings depends on."""
-        operands = tuple(
-            (
-                layer.types[n].shape,
-                layer.types[n].dtype,
-                n in layer.constants,
-                n in resident,
-                self.views[n].strides,
-            )
-            for n in (*layer.node.inputs, *layer.node.outputs)
-            if n
-        )
-        return tiling_key(layer), operands
 
     def _place(
         self,
@@ -278,66 +218,13 @@ class _Planner:
         cascades: tuple[Cascade, ...] = (),
     ) -> RegionPlan | None:
         """views: where they are not those of the region, since tensors lie in rings."""
-        placements: dict[int, Placement] = {}
         views = self.views if views is None else views
         together = {i: c.layers for c in cascades for i in c.layers}
-        used = {slot.space for p in planned if p.plan is not None for slot in p.plan.slots}
-        for space in sorted({int(Space.SRAM), *used}):
-            placement = self._allocate(space, planned, resident, views, together)
-            if placement is None:
-                return None
-            placements[space] = placement
+        held = [Held(s, views[n].stored_bytes(self.graph.types[n].shape)) for n, s in self.storages.items() if n in resident]
+        placements = Allocation(self.chip, planned, held, together, self.model.choice, self.options.double_buffer).in_memories()
+        if placements is None:
+            return None
         kept = resident | self.port_roots
-        spilled = tuple(_living(s, together) for n, s in self.storages.items() if n not in kept)
+        spilled = lives_together((s for n, s in self.storages.items() if n not in kept), together)
         plan = RegionPlan(tuple(planned), views, resident, spilled, placements, 0, cascades)
         return replace(plan, cycles=self.costs.cycles(plan))
-
-    def _allocate(
-        self,
-        space: int,
-        planned: Sequence[PlannedLayer],
-        resident: frozenset[str],
-        views: Mapping[str, View],
-        together: Mapping[int, range],
-    ) -> Placement | None:
-        """Addresses in one memory: of resident roots, which lie in the SRAM, and of the slots that layers have there. together:
-        of each layer that runs in turns with others, all of them: what one needs lives as long as they run."""
-        align, kept = self.chip.spaces[space].memory.alignment_bytes, resident if space == Space.SRAM else frozenset()
-
-        homes = [
-            Buffer(s.name, *_lives(s.start, s.end, together), views[n].stored_bytes(self.graph.types[n].shape), align)
-            for n, s in self.storages.items()
-            if n in kept
-        ]
-        # Where works have a choice of units, the next layer may run beside this one: it should not wait for the bytes.
-        apart = [(1, 1)] if self.model.choice else []
-        for early, late in (*apart, (1, 0), (0, 0)) if self.options.double_buffer else (*apart, (0, 0)):
-            slots = [
-                Buffer(slot_name(step, slot.role, i), _since(start, slot.role, early), end + late, size, align)
-                for step, p in enumerate(planned)
-                if p.plan is not None
-                for start, end in (_lives(step, step + 1, together),)
-                for slot in p.plan.slots
-                if slot.space == space
-                for i, size in enumerate(slot.sizes)
-            ]
-            try:
-                return place([*homes, *slots], self.sizes[space], _PLACING_NODES)
-            except DoesNotFit:
-                continue
-        return None
-
-
-def _lives(start: int, end: int, together: Mapping[int, range]) -> tuple[int, int]:
-    """Steps [start, end), with all steps that run in turns with the first and the last."""
-    return together.get(start, range(start, end)).start, together.get(end - 1, range(start, end)).stop
-
-
-def _living(storage: Storage, together: Mapping[int, range]) -> Storage:
-    start, end = _lives(storage.start, storage.end, together)
-    return replace(storage, start=start, end=end)
-
-
-def _since(step: int, role: str, early: int) -> int:
-    """Constant blocks may be fetched while the layer before still runs."""
-    return max(0, step - early) if role.startswith("b") else step

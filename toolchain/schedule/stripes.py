@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from toolchain.ir.graph import TensorType
@@ -172,3 +173,12 @@ def shifted(shift: Shift, types: Mapping[str, TensorType]) -> Iterator[Box]:
         at_once = min(count, shift.distance)
         for row in range(0, count, at_once):
             yield Box(tensor, (0, shift.first + row, 0, 0), (1, min(at_once, count - row), width, channels))
+
+
+def calls_of(stripes: Stripes) -> dict[int, list[Call]]:
+    """By layer."""
+    found: dict[int, list[Call]] = {}
+    for step in chain.from_iterable(stripes.steps):
+        if isinstance(step, Call):
+            found.setdefault(step.layer, []).append(step)
+    return found

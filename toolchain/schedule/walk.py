@@ -10,55 +10,29 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
 
 from toolchain.hw.units import Unit
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Block, Box, Work
-from toolchain.schedule.areas import Area, Rows, boxes_meet
+from toolchain.schedule.areas import Area, boxes_meet
 from toolchain.schedule.cost import Brought, CostModel, Run
 from toolchain.schedule.places import View
 from toolchain.schedule.plan import VisitedStripes
 from toolchain.schedule.queues import Now, Queues
-from toolchain.schedule.staging import Ring, Slot, rings, staged
+from toolchain.schedule.stages import SlotAreas, Stage, Tile, passing
+from toolchain.schedule.staging import Slot, staged
 from toolchain.schedule.stripes import Shift, shifted
+from toolchain.schedule.touched import Touched
 from toolchain.schedule.units import chain_of, earliest
 from toolchain.schedule.visits import BEGIN
 from toolchain.schedule.wanted import Wanted
-
-SlotAreas = Mapping[tuple[str, int], Sequence[Area]]  # by role and memory: of each slot of the ring
-
-
-class _Tile(NamedTuple):
-    """A work whose loads are asked for, but neither its computes nor its store. slots: that it reads. out: that it writes."""
-
-    work: Work
-    unit: Unit
-    run: Run
-    slots: list[Area]
-    in_place: list[Box]
-    out: Area | None
-
-
-class Stage(NamedTuple):
-    """A layer, the unit of its works, and its rings with where their slots lie."""
-
-    layer: Layer
-    unit: Unit
-    rings: Mapping[tuple[str, int], tuple[Ring, Sequence[Area]]]
-
-    @classmethod
-    def of(cls, layer: Layer, slots: Sequence[Slot], unit: Unit, areas: SlotAreas | None) -> Stage:
-        """areas: of the slots; None: at no address."""
-        areas = areas or {(s.role, s.space): [Area(s.space, 0, 0, []) for _ in range(s.copies)] for s in slots}
-        return cls(layer, unit, {key: (ring, areas[key]) for key, ring in rings(slots).items()})
 
 
 class Walk:
     """Tiles and moves one behind the other on the queues of one machine.
 
-    roots: where resident roots lie, as far as it matters. units: that ran the works of the latest layer, one by one.
+    units: that ran the works of the latest layer, one by one.
     """
 
     def __init__(self, model: CostModel, views: Mapping[str, View], resident: Collection[str]):
@@ -67,13 +41,16 @@ class Walk:
         self._store = model.chip.channels[-1].queue
         self._queues = Queues(model.chip, looks_ahead=len(model.chip.channels) > 1 or model.choice)
         self._dealt = dict.fromkeys(model.chip.channels, 0)  # cycles of the loads that each was given
-        self._tile: _Tile | None = None
+        self._tile: Tile | None = None
         self._group = 0  # tiles begun
-        self._made: dict[str, list[tuple[Box, int, int]]] = {}  # by root: box, operation that wrote it, its queue
         self._emits: dict[Unit, list[tuple[int, ...]]] = {}  # by array: those of its latest two chains
-        self._rows: dict[str, Rows] = {}
-        self.roots: dict[str, Area] = {}
+        self._touched = Touched(views)
         self.units: list[Unit] = []
+
+    @property
+    def roots(self) -> dict[str, Area]:
+        """Where resident roots lie, as far as it matters."""
+        return self._touched.roots
 
     @property
     def cycles(self) -> int:
@@ -141,15 +118,14 @@ class Walk:
     def _shift(self, shift: Shift) -> None:
         """Rows to the beginning of their buffer, by the channel that stores."""
         self._finish()
-        rows = self._rows.setdefault(shift.root, Rows())
         for box in shifted(shift, self._layer.types):
             there = box._replace(start=(0, box.start[1] - shift.distance, 0, 0))
-            after = [*self._makers(box, self._store), *self._before(there)]
-            number = self._queues.ask(self._store, self._model.shift(box, self._view(box)), after)
-            self._use(box, number, self._store)
-            self._use(there, number, self._store)
-            self._made.setdefault(shift.root, []).append((box, number, self._store))
-        rows.top = shift.first
+            after = [*self._touched.makers(box, self._store), *self._touched.before(there)]
+            number = self._queues.ask(self._store, self._model.shift(box, self._touched.view(box)), after)
+            self._touched.use(box, number, self._store)
+            self._touched.use(there, number, self._store)
+            self._touched.moved(box, number, self._store)
+        self._touched.move_rows(shift.root, shift.first)
 
     def _enter(self, stage: Stage) -> None:
         """What follows are works of this layer."""
@@ -162,18 +138,18 @@ class Walk:
         if not ops.operations:
             return
         out = layer.node.outputs[0]
-        after = [n for name in layer.activations for n in self._makers(Box(name, (), ()), self._store)]
-        number = self._queues.ask(self._store, ops, [*after, *self._before(Box(out, (), ()))])
+        after = [n for name in layer.activations for n in self._touched.makers(Box(name, (), ()), self._store)]
+        number = self._queues.ask(self._store, ops, [*after, *self._touched.before(Box(out, (), ()))])
         for name in layer.activations:
-            self._use(Box(name, (), ()), number, self._store)
-        self._make(Box(out, (), ()), number, self._store)
+            self._touched.use(Box(name, (), ()), number, self._store)
+        self._touched.make(Box(out, (), ()), number, self._store)
 
     def _work(self, work: Work, unit: Unit) -> None:
         """Its loads go ahead of what is left of the tile before, but for those that touch the same bytes."""
         before, self._group = self._group, self._group + 1
         slots: list[Area] = []
         late: list[tuple[Area, Brought, Box | None]] = []
-        for role, item, key, space in _passing(work, unit, self._resident):
+        for role, item, key, space in passing(work, unit, self._resident):
             slot, held = self._slot(role, space, key)
             slots.append(slot)
             if held:
@@ -194,7 +170,7 @@ class Walk:
             slot.group = self._group
         in_place = [box for box in work.reads if not staged(box, unit, self._resident)]
         self.units.append(unit)
-        self._tile = _Tile(work, unit, self._model.runs(self._layer, work)[unit], slots, in_place, out)
+        self._tile = Tile(work, unit, self._model.runs(self._layer, work)[unit], slots, in_place, out)
 
     def _slot(self, role: str, space: int, key: Hashable) -> tuple[Area, bool]:
         """Where a thing goes, and whether it is there already."""
@@ -204,7 +180,7 @@ class Walk:
 
     def _reads(self, box: Box | None, written: Box | None) -> bool:
         """Whether a load of the box reads bytes of what is written."""
-        if box is None or written is None or self._root(written.tensor) != self._root(box.tensor):
+        if box is None or written is None or self._touched.root(written.tensor) != self._touched.root(box.tensor):
             return False
         return boxes_meet(written, box)
 
@@ -212,7 +188,7 @@ class Walk:
         if isinstance(item, Block):
             return self._model.block(item.size_bytes, space)
         home = Space.SRAM if item.tensor in self._resident else Space.DRAM
-        return self._model.load(item, self._view(item), home, space)
+        return self._model.load(item, self._touched.view(item), home, space)
 
     def _load(self, slot: Area, brought: Brought, box: Box | None) -> None:
         """box: of a tensor; None: a block."""
@@ -222,7 +198,7 @@ class Walk:
             self._dealt[channel] += cost.alone_cycles
         after = slot.before()
         if box is not None:
-            after += self._makers(box, channel.queue)
+            after += self._touched.makers(box, channel.queue)
         slot.write(self._queues.ask(channel.queue, cost, after))
 
     def _finish(self) -> None:
@@ -233,8 +209,8 @@ class Walk:
         self._tile, queue, write = None, unit.queue, work.write
         after = [number for slot in slots for number in slot.written]
         for box in in_place:
-            after += self._makers(box, queue)
-        freed = out.before() if out is not None else self._before(write) if write is not None else []
+            after += self._touched.makers(box, queue)
+        freed = out.before() if out is not None else self._touched.before(write) if write is not None else []
         if run.emit is None:
             number = self._queues.ask(queue, run.wanted, after + freed)
         else:
@@ -242,13 +218,14 @@ class Walk:
         for slot in slots:
             slot.used[unit.queue] = number
         for box in in_place:
-            self._use(box, number, queue)
+            self._touched.use(box, number, queue)
         if out is not None and write is not None:
             out.write(number)
-            queue, number = self._store, self._queues.ask(self._store, self._model.store(write, self._view(write)), [number])
+            stored = self._model.store(write, self._touched.view(write))
+            queue, number = self._store, self._queues.ask(self._store, stored, [number])
             out.used[queue] = number
         if write is not None:
-            self._make(write, number, queue)
+            self._touched.make(write, number, queue)
 
     def _emit(self, unit: Unit, run: Run, emit: Wanted, after: list[int], freed: list[int], last: bool) -> tuple[int, int]:
         """Computes whose sums lie in a memory: the queue and number of what ends them. last: that takes the sums out."""
@@ -274,7 +251,7 @@ class Walk:
             ends[unit] = begin + len(chain) * runs[unit].wanted.alone_cycles, free
         return earliest(ends)
 
-    def _over(self, tile: _Tile) -> int:
+    def _over(self, tile: Tile) -> int:
         """When the unit will be through with the tile."""
         loaded = self._queues.end(number for slot in tile.slots for number in slot.written)
         return max(self._queues.free(tile.unit.queue), loaded) + tile.run.wanted.alone_cycles
@@ -283,53 +260,14 @@ class Walk:
         """When what the work needs would be there. over: when the tile before is."""
         ready = 0
         for box in work.reads:
-            ready = max(ready, self._queues.end(self._makers(box, -1)))
+            ready = max(ready, self._queues.end(self._touched.makers(box, -1)))
             if self._tile is not None and self._reads(box, self._tile.work.write):
                 ready = max(ready, over)
         missing = [
             self._bring(item, space)[0]
-            for role, item, key, space in _passing(work, unit, self._resident)
+            for role, item, key, space in passing(work, unit, self._resident)
             if not self._rings[role, space][0].holds(key)
         ]
         if not missing:
             return ready
         return max(ready, *(self._queues.free(channel.queue) for channel, _ in missing)) + sum(c.alone_cycles for _, c in missing)
-
-    def _view(self, box: Box) -> View:
-        return self._views[box.tensor]
-
-    def _root(self, tensor: str) -> str:
-        return self._views[tensor].root
-
-    def _makers(self, box: Box, queue: int) -> list[int]:
-        """The operations on other queues that wrote what the box holds; of no size: all of its tensor."""
-        made = self._made.get(self._root(box.tensor), ())
-        return [n for other, n, q in made if q != queue and (not (box.size and other.size) or boxes_meet(other, box))]
-
-    def _make(self, box: Box, number: int, queue: int) -> None:
-        root = self._root(box.tensor)
-        self._made.setdefault(root, []).append((box, number, queue))
-        self._use(box, number, queue)
-
-    def _use(self, box: Box, number: int, queue: int) -> None:
-        root = self._root(box.tensor)
-        area = self.roots.get(root)
-        if area is not None:
-            area.used[queue] = number
-        if self._view(box).rows:
-            self._rows.setdefault(root, Rows()).use(box, number)
-
-    def _before(self, box: Box) -> list[int]:
-        """The operations that must be over before the box is written to its place."""
-        root = self._root(box.tensor)
-        area = self.roots.get(root)
-        if self._view(box).rows:
-            return [*self._rows.setdefault(root, Rows()).before(box), *(area.inherited() if area is not None else ())]
-        return area.before() if area is not None else []
-
-
-def _passing(work: Work, unit: Unit, resident: Collection[str]) -> Sequence[tuple[str, Box | Block, Hashable, int]]:
-    """What passes through rings: the ring, the thing, by which key the ring knows it, the ring's memory."""
-    roles = unit.roles
-    boxes = [(f"r{i}", box, box, roles[box.role]) for i, box in enumerate(work.reads) if staged(box, unit, resident)]
-    return boxes + [(f"b{i}", block, block.key, roles[block.role]) for i, block in enumerate(work.blocks)]

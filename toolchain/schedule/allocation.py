@@ -1,0 +1,89 @@
+"""Addresses of a region's roots and slots in one memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from toolchain.hw.chip import Chip
+from toolchain.machine import Space
+from toolchain.memory import Buffer, DoesNotFit, Placement, place
+from toolchain.schedule.plan import Storage, slot_name
+from toolchain.schedule.staging import PlannedLayer
+
+_PLACING_NODES = 2_000  # effort of one placement: another attempt, with less resident, costs less than a longer search
+
+
+@dataclass(frozen=True)
+class Held:
+    """A resident root: the steps during which it lives, and the bytes of it that lie in SRAM."""
+
+    storage: Storage
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What is placed in the memories of a chip.
+
+    together: of each layer that runs in turns with others, all of them: what one needs lives as long as they run. apart: the
+    next layer may run beside this one. early: loads go ahead of the layer before.
+    """
+
+    chip: Chip
+    planned: Sequence[PlannedLayer]
+    held: Sequence[Held]
+    together: Mapping[int, range]
+    apart: bool
+    early: bool
+
+    def in_memories(self) -> dict[int, Placement] | None:
+        """By memory; None where something has no place."""
+        used = {slot.space for p in self.planned if p.plan is not None for slot in p.plan.slots}
+        placements: dict[int, Placement] = {}
+        for space in sorted({int(Space.SRAM), *used}):
+            placement = self._in(space)
+            if placement is None:
+                return None
+            placements[space] = placement
+        return placements
+
+    def _in(self, space: int) -> Placement | None:
+        """Of resident roots, which lie in the SRAM, and of the slots that layers have there."""
+        memory = self.chip.spaces[space].memory
+        homes = [
+            Buffer(h.storage.name, *_lives(h.storage.start, h.storage.end, self.together), h.size_bytes, memory.alignment_bytes)
+            for h in (self.held if space == Space.SRAM else ())
+        ]
+        # Where works have a choice of units, the next layer may run beside this one: it should not wait for the bytes.
+        apart = [(1, 1)] if self.apart else []
+        for early, late in (*apart, (1, 0), (0, 0)) if self.early else (*apart, (0, 0)):
+            slots = [
+                Buffer(slot_name(step, slot.role, i), _since(start, slot.role, early), end + late, size, memory.alignment_bytes)
+                for step, p in enumerate(self.planned)
+                if p.plan is not None
+                for start, end in (_lives(step, step + 1, self.together),)
+                for slot in p.plan.slots
+                if slot.space == space
+                for i, size in enumerate(slot.sizes)
+            ]
+            try:
+                return place([*homes, *slots], memory.size, _PLACING_NODES)
+            except DoesNotFit:
+                continue
+        return None
+
+
+def lives_together(storages: Iterable[Storage], together: Mapping[int, range]) -> tuple[Storage, ...]:
+    """With all steps that run in turns with their first and last."""
+    return tuple(replace(s, start=start, end=end) for s in storages for start, end in (_lives(s.start, s.end, together),))
+
+
+def _lives(start: int, end: int, together: Mapping[int, range]) -> tuple[int, int]:
+    """Steps [start, end), with all steps that run in turns with the first and the last."""
+    return together.get(start, range(start, end)).start, together.get(end - 1, range(start, end)).stop
+
+
+def _since(step: int, role: str, early: int) -> int:
+    """Constant blocks may be fetched while the layer before still runs."""
+    return max(0, step - early) if role.startswith("b") else step

@@ -1,0 +1,59 @@
+"""Which operations made what lies in tensors, and which touched their places last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from toolchain.ops.kit.tile import Box
+from toolchain.schedule.areas import Area, Rows, boxes_meet
+from toolchain.schedule.places import View
+
+
+class Touched:
+    """Operations by their numbers. roots: where resident roots lie, as far as it matters."""
+
+    def __init__(self, views: Mapping[str, View]):
+        self._views = views
+        self._made: dict[str, list[tuple[Box, int, int]]] = {}  # by root: box, operation that wrote it, its queue
+        self._rows: dict[str, Rows] = {}
+        self.roots: dict[str, Area] = {}
+
+    def move_rows(self, root: str, top: int) -> None:
+        """That row is now the first of those that its buffer holds."""
+        self._rows.setdefault(root, Rows()).top = top
+
+    def moved(self, box: Box, number: int, queue: int) -> None:
+        """The box was written again to another place."""
+        self._made.setdefault(self.root(box.tensor), []).append((box, number, queue))
+
+    def view(self, box: Box) -> View:
+        return self._views[box.tensor]
+
+    def root(self, tensor: str) -> str:
+        return self._views[tensor].root
+
+    def makers(self, box: Box, queue: int) -> list[int]:
+        """The operations on other queues that wrote what the box holds; of no size: all of its tensor."""
+        made = self._made.get(self.root(box.tensor), ())
+        return [n for other, n, q in made if q != queue and (not (box.size and other.size) or boxes_meet(other, box))]
+
+    def make(self, box: Box, number: int, queue: int) -> None:
+        root = self.root(box.tensor)
+        self._made.setdefault(root, []).append((box, number, queue))
+        self.use(box, number, queue)
+
+    def use(self, box: Box, number: int, queue: int) -> None:
+        root = self.root(box.tensor)
+        area = self.roots.get(root)
+        if area is not None:
+            area.used[queue] = number
+        if self.view(box).rows:
+            self._rows.setdefault(root, Rows()).use(box, number)
+
+    def before(self, box: Box) -> list[int]:
+        """The operations that must be over before the box is written to its place."""
+        root = self.root(box.tensor)
+        area = self.roots.get(root)
+        if self.view(box).rows:
+            return [*self._rows.setdefault(root, Rows()).before(box), *(area.inherited() if area is not None else ())]
+        return area.before() if area is not None else []
