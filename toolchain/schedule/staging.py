@@ -7,8 +7,9 @@ of their own. Codegen walks the same rings, so that what is costed is what is em
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
@@ -143,14 +144,20 @@ class Sizes:
             found[space] = found.get(space, 0) + self._sizes[role]
         return found
 
-    def slots(self, depth: int, units: Sequence[Unit], apart: bool = False) -> tuple[Slot, ...]:
+    def slots(self, depth: int, units: Sequence[Unit], apart: bool = False, single: Collection[str] = ()) -> tuple[Slot, ...]:
         """The rings of these units: `depth` slots where more than one thing passes through; apart: for each unit that has its
-        operands in that memory."""
+        operands in that memory. single: roles that have one slot."""
         found = []
         for (role, space), sharing in sorted(self._rings(units).items()):
-            copies = depth * (sharing if apart else 1) if role in self._many else 1
+            copies = depth * (sharing if apart else 1) if role in self._many and role not in single else 1
             found.append(Slot(role, (self._sizes[role],) * copies, space))
         return tuple(found)
+
+    def mixes(self) -> Iterator[frozenset[str]]:
+        """Roles that could do with one slot where not all have more: fewest first, neither none nor all."""
+        many = sorted(self._many)
+        for count in range(1, len(many)):
+            yield from map(frozenset, combinations(many, count))
 
     def _rings(self, units: Iterable[Unit]) -> dict[tuple[str, int], int]:
         """(role, memory) -> how many of the units use it."""

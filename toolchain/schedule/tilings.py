@@ -32,7 +32,7 @@ class _Known:
     sizes: Sizes
     whole: bool = False
     able: tuple[Unit, ...] | None = None
-    costs: dict[tuple[int, bool, tuple[Unit, ...]], LayerPlan] = field(default_factory=dict)
+    costs: dict[tuple[tuple[Slot, ...], tuple[Unit, ...]], LayerPlan] = field(default_factory=dict)
 
 
 def alone(plan: LayerPlan) -> float:
@@ -108,26 +108,32 @@ class LayerTilings:
                 raise InternalError(f"{self._layer.node.name}: no unit can run all of its tiles")
         units = self._fitting(known.able, known.sizes, room)
         found: list[LayerPlan] = []
-        for depth, apart in self._depths:
-            slots = known.sizes.slots(depth, units, apart)
-            needed = staging_bytes(slots, self._layer.chip)
-            if not units or not fits(needed, room):
-                continue
-            key = depth, apart, units
-            if key not in known.costs:
-                walk = Walk(self._model, self._views, self._resident)
-                works = walk.works(self._layer, slots, units, visited or list(self._visit(tiling)), self._period)
-                known.costs[key] = LayerPlan(tiling, slots, needed, works, walk.cycles, walk.busy_cycles, units)
-            found.append(known.costs[key])
-            if not apart:
+        for depth, apart, singles in self._depths(known.sizes):
+            for single in singles:
+                slots = known.sizes.slots(depth, units, apart, single)
+                needed = staging_bytes(slots, self._layer.chip)
+                if not units or not fits(needed, room):
+                    continue
+                key = slots, units
+                if key not in known.costs:
+                    walk = Walk(self._model, self._views, self._resident)
+                    works = walk.works(self._layer, slots, units, visited or list(self._visit(tiling)), self._period)
+                    known.costs[key] = LayerPlan(tiling, slots, needed, works, walk.cycles, walk.busy_cycles, units)
+                found.append(known.costs[key])
+            if found and not apart:
                 break
         return min(reversed(found), key=by, default=None)
 
-    @cached_property
-    def _depths(self) -> tuple[tuple[int, bool], ...]:
-        """Slots a ring that are tried, most first: where several units take turns, as many for each of them."""
-        fewer = tuple((depth, False) for depth in range(self._depth, 0, -1))
-        return ((self._depth, True), *fewer) if len(self._units) > 1 else fewer
+    def _depths(self, sizes: Sizes) -> Iterator[tuple[int, bool, Iterable[frozenset[str]]]]:
+        """Slots a ring that are tried, most first, whether as many for each of several units that take turns, and the choices of
+        roles that have one only."""
+        none = (frozenset[str](),)
+        if len(self._units) > 1:
+            yield self._depth, True, none
+        if self._depth > 1:
+            yield self._depth, False, none
+            yield self._depth, False, sizes.mixes()
+        yield 1, False, none
 
     @cached_property
     def _period(self) -> int:
