@@ -1,0 +1,46 @@
+"""Layers that take turns wherever they can, whatever that costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from toolchain.schedule.layers import RegionLayers
+from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.region import _Planner
+
+
+@contextmanager
+def forced_turns(counts: Counter[str]) -> Iterator[None]:
+    """While it lasts builds from -O2 on are planned so. counts: of cascades and their layers, is added to."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Planner, "_cascaded", lambda planner, plan: _forced(planner, plan, counts))
+        patch.setattr(RegionLayers, "cycles", _dear(RegionLayers.cycles))
+        yield
+
+
+def _dear(cycles_alone):  # type: ignore[no-untyped-def]
+    def found(layers, index, resident, room, by):  # type: ignore[no-untyped-def]
+        cycles = cycles_alone(layers, index, resident, room, by)
+        return None if cycles is None else cycles * 100
+
+    return found
+
+
+def _forced(planner: _Planner, plan: RegionPlan, counts: Counter[str]) -> RegionPlan:
+    for share in (1.0, 0.9, 0.8) if planner.options.residency else ():
+        found = planner._cut(int(planner.capacity * share), _all_spilled(planner, plan))
+        if found is not None:
+            counts["cascades"] += bool(found.cascades)
+            counts["layers in turns"] += sum(len(c.layers) for c in found.cascades)
+            return found
+    return plan
+
+
+def _all_spilled(planner: _Planner, plan: RegionPlan) -> RegionPlan:
+    """So that every layer may take turns."""
+    return replace(plan, spilled=tuple(planner.storages.values()), resident=frozenset())
