@@ -217,6 +217,21 @@ def test_what_fills_the_granules_of_a_port_is_the_ports(tmp_path: Path) -> None:
     assert row["operations"] is not None and "DRAM" not in row["reason"]
 
 
+def test_what_fills_granules_and_padding_twice_is_no_warning(tmp_path: Path) -> None:
+    """Rows that strides pass over are padded, and their last granules filled before."""
+    net = Net(x=[1, 14, 4, 3])
+    net.weight("w", 1, 14, 1, 3)
+    net.add("Conv", "x w", "y", pads=[0, 2, 0, 2], strides=[2, 1])
+    own = machine("edge16", 4, "surface")
+    data = json.loads(own.chip.model_dump_json())
+    data["layout"]["feature_maps"]["ports"] = "dense"
+    data["limits"]["convolution"]["max_pad"] = [0, 0]
+    padding = replace(own, chip=Chip.model_validate_json(json.dumps(data)))
+    built = build(net.save(tmp_path / "strided.onnx", y=[1, 1, 2, 5]), BuildOptions(padding))
+    assert any(node["op"] == "Pad" for node in built.figures["nodes"])
+    assert not built.figures["warnings"]
+
+
 @pytest.mark.parametrize("order", IN_MEMORY)
 def test_groups_that_begin_inside_a_granule_lie_dense(order: str, tmp_path: Path) -> None:
     for outputs, cut in ((24, False), (32, True)):

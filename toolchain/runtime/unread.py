@@ -6,6 +6,7 @@ out, the pixels that strides and dilations pass over where a box that holds them
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from operator import itemgetter
@@ -102,7 +103,17 @@ class _Network:
         """Bytes of a layer's result that the network reads nowhere, with what fills its last granules of channels."""
         layer, granule = self._layers[name], self._granules.get(name, 0)
         read = self._read[layer.node.outputs[0]]
-        return layer.output.item_bytes * int((~(in_granules(read, granule) if granule else read)).sum())
+        dropped = int((~(in_granules(read, granule) if granule else read)).sum())
+        return layer.output.item_bytes * (dropped + (_filled_again(layer, granule) if granule else 0))
+
+
+def _filled_again(layer: Layer, granule: int) -> int:
+    """Elements behind the last channel that a mover fills with all the others there are, and its boxes once more."""
+    if isinstance(layer.node.op, TiledOp | Reshape):
+        return 0
+    channels = layer.output.shape[-1]
+    boxes = (box for box in layer.mover.moves(layer)[0] if box.start[-1] + box.size[-1] == channels)
+    return sum(-channels % granule * math.prod(box.size[:-1]) for box in boxes)
 
 
 def _has_gaps(layer: Layer) -> bool:
