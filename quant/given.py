@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -20,21 +21,23 @@ Array = NDArray[Any]
 _WHOLE = 2.0**-16  # steps from a whole number: scales that were folded twice in float32 are off by less
 
 
-def kept(given: GivenQuant, numerics: Numerics) -> bool:
-    """Whether a machine holds tensors at any such scale and zero point, in codes of that width."""
-    if given.bits != numerics.activation.bits or numerics.scale.kind == "pow2":
-        return False
-    return not numerics.symmetric_activations or given.quant(numerics.activation.low).zero_point == 0
+def held_as(given: GivenQuant, numerics: Numerics) -> CodeType | None:
+    """The type of activations, of that width, in which a machine holds tensors at this scale and zero point; None: in none."""
+    if numerics.scale.kind == "pow2" and math.frexp(given.scale)[0] != 0.5:
+        return None
+    fitting = (t for t in numerics.types if t.bits == given.bits)
+    return next((t for t in fitting if not numerics.of(t).symmetric_activations or given.quant(t.low).zero_point == 0), None)
 
 
 def stored_codes(value: Array, how: Stored | None, numerics: Numerics) -> tuple[Array, Quant] | None:
     """The file's own codes, scale and zero point of a constant activation; None where it has none, or the machine cannot keep
     them, or the constant is another by now."""
-    if how is None or how.quant is None or not kept(how.quant, numerics):
+    held = None if how is None or how.quant is None else held_as(how.quant, numerics)
+    if how is None or how.quant is None or held is None:
         return None
-    quant = how.quant.quant(numerics.activation.low)
+    quant = how.quant.quant(held.low)
     codes = np.asarray(value, np.float64) / quant.scale + quant.zero_point
-    low, high = numerics.activation.limits
+    low, high = held.limits
     whole = np.rint(codes)
     if (np.abs(codes - whole) > _WHOLE).any() or whole.min(initial=0) < low or whole.max(initial=0) > high:
         return None

@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 from quantized_forms import (
+    PRODUCTS,
     as_blocked,
     as_integer_chain,
     as_matmul_nbits,
@@ -47,6 +48,7 @@ class Static:
     per_channel: bool = True
     contrib: bool = False  # com.microsoft's Q and DQ
     symmetric: bool = False
+    clamps: bool = False  # Relu and Clip stay, else the codes' ends stand for them
     change: Callable[[onnx.ModelProto], onnx.ModelProto] | None = None
 
 
@@ -61,10 +63,12 @@ def _static_forms() -> dict[str, Static]:
         "qop_u8_u8": Static(operators=True, weight="QUInt8", activation="QUInt8", per_channel=False),
         "ms_qdq_s8": Static(contrib=True),
         "ms_qdq_s16": Static(contrib=True, activation="QInt16"),
+        "ms_qdq_u16": Static(contrib=True, activation="QUInt16"),
+        "ms_qdq_w4": Static(contrib=True, weight="QInt4"),
         "qdq_s16": Static(activation="QInt16"),
         "qdq_s16_w4": Static(activation="QInt16", weight="QInt4"),
-        "pytorch": Static(change=as_pytorch),
-        "tensorrt": Static(symmetric=True, change=as_tensorrt),
+        "pytorch": Static(clamps=True, change=as_pytorch),
+        "tensorrt": Static(symmetric=True, clamps=True, change=as_tensorrt),
         "tensorflow": Static(activation="QInt8", change=as_tensorflow),
         "integer": Static(activation="QUInt8", change=as_integer_chain),
     }
@@ -112,10 +116,11 @@ def _quantize_static(model: onnx.ModelProto, samples: Iterable[Sample], static: 
 
     types = QuantType.__members__
     extra: dict[str, Any] = {"ActivationSymmetric": static.symmetric, "UseQDQContribOps": static.contrib}
+    extra["QDQKeepRemovableActivations"] = static.clamps
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "quantized.onnx"
         quantize_static(
-            _at_opset(model, 21 if "4" in static.weight + static.activation or "16" in static.activation else 13),
+            _at_opset(_own_biases(model), 21 if "4" in static.weight + static.activation or "16" in static.activation else 13),
             target,
             Reader(samples),  # type: ignore[arg-type]  # it asks for get_next alone
             quant_format=QuantFormat.QOperator if static.operators else QuantFormat.QDQ,
@@ -134,6 +139,23 @@ def _dynamic(model: onnx.ModelProto) -> onnx.ModelProto:
         target = Path(folder) / "quantized.onnx"
         quantize_dynamic(_at_opset(model, 13), target, weight_type=QuantType.QInt8)
         return onnx.load(target)
+
+
+def _own_biases(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A bias that several layers share once for each: onnxruntime's quantizer would write it once, at the first one's scale."""
+    done = onnx.ModelProto()
+    done.CopyFrom(model)
+    biases, taken = {i.name: i for i in model.graph.initializer}, set[str]()
+    for node in done.graph.node:
+        if len(node.input) < 3 or node.op_type not in PRODUCTS or node.input[2] not in biases:
+            continue
+        name = node.input[2]
+        if name in taken:
+            own = done.graph.initializer.add()
+            own.CopyFrom(biases[name])
+            node.input[2] = own.name = f"{name}/{node.output[0]}"
+        taken.add(name)
+    return done
 
 
 def _at_opset(model: onnx.ModelProto, least: int) -> onnx.ModelProto:

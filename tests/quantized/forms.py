@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 import numpy as np
 import onnx
 
-from toolchain.hw.chip import Chip
 from toolchain.hw.rules import broken_rules
 from toolchain.isa import Machine, load_machine
 
@@ -22,38 +20,33 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 
 @cache
-def script() -> ModuleType:
-    """scripts/make_quantized.py."""
+def _script(name: str) -> ModuleType:
     sys.path.insert(0, str(SCRIPTS))
     try:
-        import make_quantized  # pyright: ignore[reportMissingImports]
+        return import_module(name)
     finally:
         sys.path.remove(str(SCRIPTS))
-    return make_quantized
+
+
+def script() -> ModuleType:
+    """scripts/make_quantized.py."""
+    return _script("make_quantized")
+
+
+def comparing() -> ModuleType:
+    """scripts/compare_forms.py."""
+    return _script("compare_forms")
 
 
 @cache
 def float32_machine() -> Machine:
     """edge16 with onnxruntime's arithmetic: float32 scales, rounded once to nearest even."""
-    base = load_machine("edge16")
-    data = json.loads(base.chip.model_dump_json())
-    data["name"] = "edge16_float32"
-    data["numerics"] |= {
-        "scale": {"kind": "float32", "multiplier_bits": 24, "shift_min": 0, "shift_max": 62},
-        "rounding": "fp32_rne",
-    }
-    chip = Chip.model_validate_json(json.dumps(data))
-    assert not broken_rules(chip), broken_rules(chip)
-    return replace(base, chip=chip)
+    machine: Machine = comparing().float32_machine(load_machine("edge16"))
+    assert not broken_rules(machine.chip), broken_rules(machine.chip)
+    return machine
 
 
 def on_kernels(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> Sequence[Any]:
     """The outputs by QLinear kernels: pairs of QuantizeLinear and DequantizeLinear are fused to them, int8 as it is."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.add_session_config_entry("session.qdqisint8allowed", "1")
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, feeds)
+    found: Sequence[Any] = comparing().on_kernels(model, feeds)
+    return found

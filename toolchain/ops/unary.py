@@ -61,7 +61,8 @@ class Unary(FloatOp):
         exact = tabled and not (read.interpolates or made.interpolates)
         if not exact and self._is_step(scope.chip) and "rescale" in scope.chip.functions:
             return [self._step(node, x, y, scope)]
-        if not tabled or self._is_finer_as_clamp(node, x, y, scope):
+        apart = read != made and clip_bounds(self.function) is not None and "rescale" in scope.chip.functions
+        if not tabled or apart or self._is_finer_as_clamp(node, x, y, scope):
             return [self._clamp(node, x, y, scope)]
         if made.interpolates and read == made:
             self._hold_ends(node, x, y, scope)

@@ -51,17 +51,21 @@ def assign_quants(
     types: Mapping[str, CodeType],
     ranges: Mapping[str, Range | Quant],
     widened: Mapping[str, Range],
+    asked: Mapping[str, CodeType],
 ) -> dict[str, Quant]:
     """Scale and zero point of every tensor of the chip. Movers keep their input's, where it holds the numbers that they bring;
     parts of a Concat take the whole's, but those whose scale is given; what makes a scale of its own has that.
 
-    widened: what tensors without a given scale take in place of their ranges.
+    widened: what tensors without a given scale take in place of their ranges; asked: types of the model's tensors, which given
+    scales are in.
     """
 
     def known(name: str, codes: CodeType) -> Range | Quant:
-        """Of codes that are given in the machine's first type, wide ones hold the range."""
-        found = ranges[graph.origins[name].tensor]
-        return quant_range(found, chip.numerics) if isinstance(found, Quant) and codes.is_wide else found
+        """A given scale; of codes of another type than it is given in, its range."""
+        tensor = graph.origins[name].tensor
+        found = ranges[tensor]
+        given_in = asked.get(tensor, codes if not codes.is_wide else chip.code_types[0])
+        return quant_range(found, chip.numerics.of(given_in)) if isinstance(found, Quant) and given_in is not codes else found
 
     def calibrated(name: str, codes: CodeType) -> Quant:
         given = known(name, codes)

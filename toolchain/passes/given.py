@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from quant.given import kept
+from quant.fixed_point.core.codes import CodeType
+from quant.given import held_as
 from quant.observe import Range
 from toolchain.errors import CompileError, counted
 from toolchain.frontend import NormalModel, to_graph
@@ -28,12 +29,15 @@ WHOLE = frozenset(("DepthToSpace", "Reshape", "SpaceToDepth", "Transpose"))  # t
 
 @dataclass(frozen=True)
 class Taken:
-    """A float graph; `given`: what the model says of its tensors, a range where the machine cannot keep its scales; `rounded`: by
-    tensor, the one that the file has of it behind its rounding."""
+    """A float graph; `given`: what the model says of its tensors, a range where the machine cannot keep its scales; `types`: of
+    the codes of these scales; `rounded`: by tensor, the one that the file has of it behind its rounding; `dynamic`: rounded by
+    a range of each run, which is calibrated."""
 
     graph: OnnxGraph
     given: Mapping[str, Quant | Range]
+    types: Mapping[str, CodeType]
     rounded: Mapping[str, str]
+    dynamic: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
 
@@ -57,9 +61,11 @@ class _Taking:
         self._producers, self._consumers = graph.producers(), graph.consumers()
         self._same: dict[str, str] = {}
         self._given: dict[str, Quant | Range] = {}
+        self._types: dict[str, CodeType] = {}
         self._nodes: list[OnnxNode] = []
         self._read: set[str] = set()  # what DequantizeLinears made of codes that are no more
         self._changed = 0
+        self._dynamic: set[str] = set()
 
     def take(self, node: OnnxNode) -> None:
         node = replace(node, inputs=tuple(self._same.get(n, n) for n in node.inputs))
@@ -67,6 +73,7 @@ class _Taking:
         dynamic = self._producers.get(node.inputs[0]) if node.op.op_type == "DequantizeLinear" else None
         if dynamic is not None and dynamic.op.op_type == "DynamicQuantizeLinear" and node.inputs[1] == dynamic.outputs[1]:
             self._same[node.outputs[0]] = self._same.get(dynamic.inputs[0], dynamic.inputs[0])  # calibration finds its range
+            self._dynamic.add(self._same[node.outputs[0]])
             return
         if found is None:
             self._nodes.append(node)
@@ -81,8 +88,12 @@ class _Taking:
         if node.outputs[0] in self._read:
             return
         self._nodes.append(node)
-        if kept(found, self._chip.numerics):
-            self._given[node.outputs[0]] = found.quant(self._chip.numerics.activation.low)
+        codes = held_as(found, self._chip.numerics)
+        if codes is not None:
+            self._give(node.outputs[0], found.quant(codes.low), codes)
+
+    def _give(self, x: str, quant: Quant, codes: CodeType) -> None:
+        self._given[x], self._types[x] = quant, codes
 
     def _quantize(self, node: OnnxNode, found: GivenQuant) -> None:
         x, q = node.inputs[0], node.outputs[0]
@@ -97,21 +108,30 @@ class _Taking:
 
     def _rounded(self, x: str, found: GivenQuant, node: OnnxNode, reals: list[str]) -> str:
         """The tensor that holds `x` rounded: x itself, with a scale that it has or takes, or a Clip's output."""
-        keeps, bounds = kept(found, self._chip.numerics), Range(*found.ends())
-        quant = found.quant(self._chip.numerics.activation.low)
-        self._changed += not keeps
-        if keeps and self._takes(x, quant):
+        codes, bounds = held_as(found, self._chip.numerics), Range(*found.ends())
+        self._changed += codes is None
+        finer = codes is not None and codes.bits < _finest(self._chip).bits and self._read_exactly(x)
+        if codes is not None and not finer and self._takes(x, found.quant(codes.low), codes):
             return x
-        if not keeps and (x in self._graph.inputs or self._moved_from(x) == bounds):
+        if codes is None and (x in self._graph.inputs or self._moved_from(x) == bounds):
             self._given[x] = bounds
             return x
         if not reals:
             return x
         y = reals[0]
-        self._given[y] = quant if keeps else bounds
+        if codes is None:
+            self._given[y] = bounds
+        else:
+            self._give(y, found.quant(codes.low), codes)
         clip = OnnxOp("Clip", {"min": bounds.low, "max": bounds.high})
         self._nodes.append(Node(node.name, clip, (x,), (y,), node.sources))
         return y
+
+    def _read_exactly(self, x: str) -> bool:
+        """Whether anything reads it before it is rounded."""
+        if x in self._graph.inputs or x in self._given:
+            return False
+        return x in self._graph.outputs or any(_given(n, self._graph) is None for n in self._consumers[x])
 
     def _moved_from(self, x: str) -> Quant | Range | None:
         """What is given of the tensor that `x` is moved from."""
@@ -122,18 +142,18 @@ class _Taking:
             x = self._same.get(node.inputs[0], node.inputs[0])
         return self._given[x]
 
-    def _takes(self, x: str, quant: Quant) -> bool:
-        """Whether `x` can have this scale; what it is moved from then has it too."""
+    def _takes(self, x: str, quant: Quant, codes: CodeType) -> bool:
+        """Whether `x` can have this scale, in codes of this type; what it is moved from then has it too."""
         if x in self._given:
-            return self._given[x] == quant
+            return self._given[x] == quant and self._types.get(x) is codes
         node = self._producers.get(x)
         if node is None or not _moves(node):
-            self._given[x] = quant
+            self._give(x, quant, codes)
             return True
         before = self._same.get(node.inputs[0], node.inputs[0])
         alone = node.op.op_type in WHOLE or self._graph.read_once(node.inputs[0], self._consumers)
-        if (before in self._given or alone) and self._takes(before, quant):
-            self._given[x] = quant
+        if (before in self._given or alone) and self._takes(before, quant, codes):
+            self._give(x, quant, codes)
             return True
         return False
 
@@ -145,13 +165,17 @@ class _Taking:
     def done(self) -> Taken:
         outputs = {y: x for y, x in self._same.items() if y in self._graph.outputs}
         outputs_of = {x: y for y, x in outputs.items()}
-        nodes, given = _renamed(self._alive(), outputs, self._graph, self._given)
+        nodes, names = _renamed(self._alive(), outputs, self._graph)
+        given = {names.get(n, n): q for n, q in self._given.items()}
+        several = len(self._chip.code_types) > 1
+        types = {names.get(n, n): codes for n, codes in self._types.items() if several}
         notes: tuple[str, ...] = ()
         if self._changed:
             what = counted(self._changed, "tensor")
             notes = (f"{what} have scales that numerics of {self._chip.name} cannot keep: it takes its own for the same ranges",)
         rounded = {outputs_of.get(x, x): y for y, x in reversed(self._same.items()) if x not in self._graph.inputs}
-        return Taken(self._graph.with_nodes(nodes), given, rounded, notes)
+        dynamic = frozenset(names.get(n, n) for n in self._dynamic)
+        return Taken(self._graph.with_nodes(nodes), given, types, rounded, dynamic, notes)
 
 
 def selected(
@@ -167,7 +191,24 @@ def selected(
     known = _fixed(model.inner) | _truths(found.graph, composed)
     given = {**known, **taken.given}
     fixed = frozenset(known.keys() - taken.given)
-    return replace(found, fallbacks=told, given=given, fixed=fixed, rounded=taken.rounded, notes=taken.notes)
+    left = _left_in_float(model, taken, {origin.tensor for origin in found.origins.values()} - given.keys(), chip)
+    types = {**taken.types, **dict.fromkeys(sorted(left), _finest(chip))}
+    said_of = f"{counted(len(left), 'tensor')} that the model leaves in float"
+    notes = (*taken.notes, *([f"{_finest(chip)} codes for {said_of}, where no --type says other"] if left else []))
+    said = replace(found, given=given, types=types, rounded=taken.rounded, left=left)
+    return replace(said, fallbacks=told, fixed=fixed, notes=notes)
+
+
+def _left_in_float(model: NormalModel, taken: Taken, tensors: Collection[str], chip: Chip) -> frozenset[str]:
+    """Of the chip's `tensors`, those that a quantized model rounds nowhere, where the chip has finer codes for them."""
+    if _finest(chip) is chip.code_types[0] or not (taken.given or taken.dynamic or model.stored):
+        return frozenset()
+    return frozenset(tensors) - taken.dynamic
+
+
+def _finest(chip: Chip) -> CodeType:
+    """Of what arrays take; the machine's first of equal ones."""
+    return max((t for t in chip.code_types if t in chip.operand_types), key=lambda t: t.bits)
 
 
 def _truths(chosen: Graph, model: Graph) -> dict[str, Quant | Range]:
@@ -188,8 +229,9 @@ def clamped(selection: Selection, chip: Chip) -> Graph:
     table to go from one to the other fuses them as well: what is lost is one rounding."""
 
     def apart(x: str, y: str) -> bool:
-        before, after = (selection.given.get(selection.origins[n][0]) for n in (x, y))
-        return isinstance(before, Quant) and before != after and "table" in chip.functions
+        tensors = (selection.origins[n][0] for n in (x, y))
+        before, after = ((selection.given.get(t), selection.types.get(t)) for t in tensors)
+        return isinstance(before[0], Quant) and before != after and "table" in chip.functions
 
     return fuse_clamps(selection.graph, apart)
 
@@ -224,9 +266,7 @@ def _refuse_widths(pairs: list[OnnxNode], graph: OnnxGraph, chip: Chip) -> None:
     raise CompileError("\n".join([*shown, way_out]))
 
 
-def _renamed(
-    nodes: list[OnnxNode], outputs: Mapping[str, str], graph: OnnxGraph, given: Mapping[str, Quant | Range]
-) -> tuple[list[OnnxNode], dict[str, Quant | Range]]:
+def _renamed(nodes: list[OnnxNode], outputs: Mapping[str, str], graph: OnnxGraph) -> tuple[list[OnnxNode], dict[str, str]]:
     """An output of the model that is another tensor rounded gives that its name; where it cannot, it is a copy."""
     names: dict[str, str] = {}
     copies: list[OnnxNode] = []
@@ -240,4 +280,4 @@ def _renamed(
         replace(n, inputs=tuple(names.get(i, i) for i in n.inputs), outputs=tuple(names.get(o, o) for o in n.outputs))
         for n in nodes
     ]
-    return [*moved, *copies], {names.get(n, n): q for n, q in given.items()}
+    return [*moved, *copies], names

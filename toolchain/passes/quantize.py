@@ -31,10 +31,10 @@ def quantize(graph: Graph, chip: Chip, given: Quantization) -> Graph:
     others = substitutes(graph, chip)
     while True:
         widened = _widened(calibrated, factors, asked)
-        quants = assign_quants(graph, chip, types, given.ranges, widened)
+        quants = assign_quants(graph, chip, types, given.ranges, widened, given.types)
         scope = Scope(graph, chip, types, quants, given.layers, given.offsets, given.held, given.weight_types, calibrated)
         scope.seen_as = {
-            target: _seen_as(target, lacking, graph, scope, given.ranges, widened)
+            target: _seen_as(target, lacking, graph, scope, given, widened)
             for target, lacking in others.items()
             if not lacking.isdisjoint(types.values())
         }
@@ -59,18 +59,19 @@ def _seen_as(
     others: Collection[CodeType],
     graph: Graph,
     scope: Scope,
-    ranges: Mapping[str, Range | Quant],
+    told: Quantization,
     widened: Mapping[str, Range],
 ) -> Mapping[str, Quant]:
     """Scales and zero points where tensors of the other types have codes of `target`: of a given scale, those that hold its
     range."""
     types = {name: target if codes in others else codes for name, codes in scope.types.items()}
-    held = dict(ranges)
+    held = dict(told.ranges)
     for name, codes in scope.types.items():
-        given = ranges.get(graph.origins[name].tensor)
+        tensor = graph.origins[name].tensor
+        given = told.ranges.get(tensor)
         if codes in others and not codes.is_wide and isinstance(given, Quant):
-            held[graph.origins[name].tensor] = quant_range(given, scope.chip.numerics.of(codes))
-    return assign_quants(graph, scope.chip, types, held, widened)
+            held[tensor] = quant_range(given, scope.chip.numerics.of(told.types.get(tensor, codes)))
+    return assign_quants(graph, scope.chip, types, held, widened, told.types)
 
 
 def _widened(calibrated: Mapping[str, Range], factors: Mapping[str, float], asked: Mapping[str, Range]) -> dict[str, Range]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from quant.fixed_point.core.codes import CodeType
 from quant.observe import Range
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxOp, Origin, Quant
@@ -39,13 +40,16 @@ class Fallback:
 class Selection:
     """`graph`: chip nodes hold float operators, host nodes OnnxOp. `given`: what is not measured of the model's tensors, since a
     quantized model says it, or, of those in `fixed`, since it follows from what they are; `rounded`: a quantized model's name of
-    each of them behind their rounding."""
+    each of them behind their rounding; `types`: of the codes of given scales, on a machine that has several, and
+    of those in `left`, which a quantized model leaves in float."""
 
     graph: Graph
     fallbacks: tuple[Fallback, ...]
     given: Mapping[str, Quant | Range] = field(default_factory=dict[str, Quant | Range])
     fixed: frozenset[str] = frozenset()
     rounded: Mapping[str, str] = field(default_factory=dict[str, str])
+    types: Mapping[str, CodeType] = field(default_factory=dict[str, CodeType])
+    left: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
     @property

@@ -12,6 +12,7 @@ from toolchain.errors import CompileError
 from toolchain.frontend import NormalModel
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Node, OnnxNode
+from toolchain.ir.stored import BITS
 from toolchain.passes.decompose import decomposed
 from toolchain.passes.named import named_nodes
 
@@ -109,7 +110,13 @@ def decomposed_as_asked(
     finest = max(codes.bits for codes in chip.operand_types)
     types = {**divided.in_all_shapes(said), **found.tensors}
     fine = {name for name, codes in types.items() if codes.bits >= finest}
-    return decomposed(model, chip, host_nodes, fine)
+    return decomposed(model, chip, host_nodes, fine | _rounded_to(model, finest))
+
+
+def _rounded_to(model: NormalModel, bits: int) -> set[str]:
+    """Tensors that a quantized model rounds to codes of so many bits, or more."""
+    rounding = (n for n in model.graph.nodes if n.op.op_type == "QuantizeLinear")
+    return {n.inputs[0] for n in rounding if BITS.get(model.types[n.outputs[0]].dtype, 0) >= bits}
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from quant.fixed_point.core.codes import CodeType
+from quant.observe import Range
+from quant.parameters import quant_range
 from quant.repair.step import Outcome, Quantization
 from quant.sample import Sample
 from toolchain.codegen import reference_container
 from toolchain.frontend import NormalModel
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node, Origin
+from toolchain.ir.graph import Graph, Node, Origin, Quant
 from toolchain.isa import Machine
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.passes.given import clamped, selected
@@ -63,6 +65,20 @@ class Network:
     def tensors(self) -> list[str]:
         """The model's tensors whose ranges are to be found: those on the chip that a quantized model says no scale of."""
         return sorted({*self.held} - self.selection.given.keys())
+
+    @property
+    def said_types(self) -> dict[str, CodeType]:
+        """Of the model's tensors: by the model, then by who asked for others."""
+        return {**self.selection.types, **self.types}
+
+    def given(self, types: Mapping[str, CodeType]) -> dict[str, Range | Quant]:
+        """What the model says of its tensors: their ranges where they have codes of another type in `types` than in the model."""
+        numerics, found = self.chip.numerics, dict(self.selection.given)
+        for name, codes in self.selection.types.items():
+            quant = found.get(name)
+            if types.get(name, codes) is not codes and isinstance(quant, Quant):
+                found[name] = quant_range(quant, numerics.of(codes))
+        return found
 
     @property
     def chip(self) -> Chip:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -11,6 +11,8 @@ from typing import Any, Literal
 from quant.calibrate import ObserverName, calibrate, default_observer
 from quant.divided import cut_ranges
 from quant.file import read_parameters
+from quant.fixed_point.core.codes import CodeType
+from quant.observe import Range
 from quant.repair.file import Repair
 from quant.repair.step import Quantization
 from quant.sample import Sample
@@ -23,6 +25,7 @@ from toolchain.repair.network import Network, Progress
 from toolchain.report import agreed
 
 AUTO: Literal["auto"] = "auto"  # the observer that each tensor's own is chosen by
+_ROOM = 4.0
 LEAST_SAMPLES = 2 * LEAST_JUDGES  # to repair with: half of so few judge
 
 
@@ -133,7 +136,8 @@ def prepared_by_file(network: Network, file: Path) -> Prepared:
     ).quantization
     said, kinds = network.model.in_all_shapes(found.ranges), network.model.in_all_shapes(found.types)
     measured = cut_ranges({name: said[name] for name in tensors}, changed.model.divided)
-    ranges, types = {**measured, **changed.selection.given}, {**changed.on_chip(kinds), **network.types}
+    types = {**changed.selection.types, **changed.on_chip(kinds), **network.types}
+    ranges = {**measured, **changed.given(types)}
     weights = {**found.weight_types, **network.weight_types}
     return Prepared(changed, replace(found, ranges=ranges, held=changed.model.stored, types=types, weight_types=weights))
 
@@ -148,14 +152,22 @@ def prepared_alike(network: Network, other: Prepared) -> Prepared:
             f"tensor {missing!r} is none of the entry's that was calibrated, since what is folded depends on the shapes; "
             f"build it into a file of its own, or give --quant FILE with a range of it"
         )
-    ranges = {**{name: known[name] for name in changed.tensors}, **changed.selection.given}
+    ranges = {**{name: known[name] for name in changed.tensors}, **changed.given(other.quantization.types)}
     return Prepared(changed, replace(other.quantization, ranges=ranges, held=changed.model.stored), label=other.label)
+
+
+def _with_room(ranges: Mapping[str, Range], network: Network, types: Mapping[str, CodeType]) -> dict[str, Range]:
+    """What a quantized model leaves in float has no end there: where its codes are finer than those of 8 bits, so much of them
+    goes to values beyond what calibration saw."""
+    fine = {n for n in network.selection.left & ranges.keys() if types[n].bits > 8}
+    return {n: Range(_ROOM * r.low, _ROOM * r.high) if n in fine else r for n, r in ranges.items()}
 
 
 def _calibrated(
     network: Network, samples: Iterable[Sample], observer: ObserverName | Literal["auto"] | None, progress: Progress
 ) -> Prepared:
-    numerics, seen, given = network.chip.numerics, 0, network.selection.given
+    numerics, seen, types = network.chip.numerics, 0, network.said_types
+    given = network.given(types)
 
     def step(done: int, total: int | None) -> None:
         nonlocal seen
@@ -165,18 +177,19 @@ def _calibrated(
     chosen: ObserverName = default_observer(numerics) if observer is None or observer == AUTO else observer
     model, tensors = network.model, network.tensors
     if not tensors:
-        return Prepared(network, Quantization(given, held=model.stored, types=network.types, weight_types=network.weight_types))
+        return Prepared(network, Quantization(given, held=model.stored, types=types, weight_types=network.weight_types))
     ranges = calibrate(
         model.proto,
         samples,
         tensors,
         observer=chosen,
         numerics=numerics,
-        others={name: numerics.of(codes) for name, codes in network.types.items()},
+        others={name: numerics.of(codes) for name, codes in types.items()},
         progress=step,
         computed_by=model,
         divided=model.divided,
     )
     adjusted = adjust_ranges(model.proto, ranges, model.divided, model.name)
-    found = Quantization({**adjusted.ranges, **given}, held=model.stored, types=network.types, weight_types=network.weight_types)
+    ranges = _with_room(adjusted.ranges, network, types)
+    found = Quantization({**ranges, **given}, held=model.stored, types=types, weight_types=network.weight_types)
     return Prepared(network, found, seen, adjusted.notes, chosen)

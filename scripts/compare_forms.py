@@ -1,0 +1,272 @@
+#!/usr/bin/env python3
+"""What a machine makes of a model in every form of scripts/make_quantized.py, against onnxruntime and against the float model.
+
+    python scripts/compare_forms.py MODEL.onnx --data DATA [--form FORM ...] [--hw NAME ...]
+
+A line a form: how many products stay on the host; whether a copy of edge16 with float32 scales, rounded to nearest even, gives
+onnxruntime's bits, else how many dB it is from them; how far onnxruntime's own outputs move where the file's inputs and float
+constants do by a millionth, beyond which no other order of computing can be held to it; and of each machine of --hw, by how many
+dB the file stands above (below) the float model that this toolchain quantizes with the file's scales, both against float, where
+its weights have 8 bits. The copy has codes of 16 bits too (--int8: not). Only the integer reference runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import onnx
+from make_quantized import FORMS, STATIC, bound, quantized
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from quant.data import open_data
+from quant.error import sqnr_db
+from quant.fixed_point.core.groups import WeightScaling
+from quant.float_session import open_session
+from quant.observe import Range
+from quant.repair.step import LayerParameters, Quantization
+from quant.sample import Sample
+from toolchain.cli.application import reported
+from toolchain.cli.option_values import input_shapes
+from toolchain.compiling import select_model
+from toolchain.errors import CompileError
+from toolchain.frontend import NormalModel, load_model
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import OnnxGraph, OnnxOp, Quant
+from toolchain.isa import Machine, load_machine
+from toolchain.passes.decompose import decomposed
+from toolchain.repair.network import Network
+from toolchain.repair.prepare import prepared
+from toolchain.report import agreed
+
+Array = NDArray[np.float32]
+EXACT_DB = 200.0
+MOVED = 1e-6  # of inputs
+PRODUCTS = ("Conv", "ConvTranspose", "ConvInteger", "Gemm", "MatMul", "MatMulInteger")
+
+
+def float32_machine(base: Machine) -> Machine:
+    """The machine with onnxruntime's arithmetic: float32 scales, rounded once to nearest even."""
+    data = json.loads(base.chip.model_dump_json())
+    data["name"] = f"{base.chip.name}_float32"
+    scale = {"kind": "float32", "multiplier_bits": 24, "shift_min": 0, "shift_max": 62}
+    data["numerics"] |= {"scale": scale, "rounding": "fp32_rne"}
+    return replace(base, chip=Chip.model_validate_json(json.dumps(data)))
+
+
+def with_int16(base: Machine) -> Machine:
+    """The machine with activations of int16 too, where they are asked for; for the reference alone, its encodings lack them."""
+    data = json.loads(base.chip.model_dump_json())
+    data["name"] = f"{base.chip.name}_16"
+    data["numerics"] |= {"more_activations": ["int16"], "add_left_shift": 14}
+    types = [{"activation": a, "weight": "int8"} for a in ("int8", "int16")]
+    data["engines"]["mac"] |= {"types": types, "accumulators": {"bits": 48, "entries": 4096}}
+    return replace(base, chip=Chip.model_validate_json(json.dumps(data)))
+
+
+def on_kernels(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Sequence[Array]:
+    """The outputs by QLinear kernels: pairs of QuantizeLinear and DequantizeLinear are fused to them, int8 as it is."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.add_session_config_entry("session.qdqisint8allowed", "1")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return [np.asarray(v) for v in session.run(None, dict(feeds))]
+
+
+@dataclass(frozen=True)
+class Row:
+    form: str
+    hosted: int
+    chip_db: float
+    moved_db: float
+    above_db: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a file says of a float model: ranges or scales, by tensor, and whether each channel of its weights has a scale."""
+
+    ranges: Mapping[str, Range | Quant]
+    per_channel: bool
+
+    def within(self, found: Quantization, network: Network) -> Quantization:
+        known = {n: self.ranges[n] for n in found.ranges if n in self.ranges}
+        one = LayerParameters(scaling=WeightScaling(None, 0))
+        own = self.per_channel or network.chip.numerics.weight.bits != 8  # of other types the machine makes its own
+        layers = {} if own else {n.name: one for n in network.weighted}
+        return replace(found, ranges={**found.ranges, **known}, layers=layers)
+
+
+class Judge:
+    """calibrated: samples to calibrate on; judged: others."""
+
+    def __init__(self, path: Path, calibrated: Sequence[Sample], judged: Sequence[Sample]) -> None:
+        self.calibrated, self.judged = calibrated, judged
+        self._path = path
+        session = open_session(path)
+        self._names = [o.name for o in session.get_outputs()]
+        self._real = [session.run(None, dict(s)) for s in judged]
+
+    def integer(self, model: NormalModel, machine: Machine, given: Given | None = None) -> tuple[Network, list[list[Array]]]:
+        """The network and its outputs. given: in place of what calibration finds."""
+        model = decomposed(model, machine.chip)
+        network = Network(model, select_model(model, machine), machine)
+        if given is None:
+            agreed(model, self.calibrated[:1])
+        found = prepared(network, self.calibrated, None, "none", lambda *_: None)
+        quantization = found.quantization if given is None else given.within(found.quantization, network)
+        session = network.session(quantization)
+        return network, [session.run(self._names, s) for s in self.judged]
+
+    def above(self, file: Path, form: str, machine: Machine) -> float:
+        """dB of the file's outputs over those of the float model with its scales."""
+        network, ours = self.integer(load_model(file), machine)
+        plain_model = load_model(self._path)
+        given = Given(_named(network.selection.given, plain_model.graph), STATIC[form].per_channel)
+        _, plain = self.integer(plain_model, machine, given)
+        rounding = _roundings(onnx.load(file), self._names)
+        rounded = [[r(v) for r, v in zip(rounding, values, strict=True)] for values in plain]
+        return _db(self._real, ours) - _db(self._real, rounded)
+
+
+def _named(given: Mapping[str, Range | Quant], graph: OnnxGraph) -> dict[str, Range | Quant]:
+    """By the float model's names. Operators on codes are called after the float model's nodes, and end where its clamps do."""
+    made, consumers = {n.name: n.outputs[0] for n in graph.nodes}, graph.consumers()
+    found = dict(given)
+    for name, quant in given.items():
+        own = made.get(name.removesuffix("_quant_output"))
+        readers = consumers.get(own or "", [])
+        if own is not None:
+            found[own] = quant
+            if len(readers) == 1 and readers[0].op.op_type in ("Relu", "Clip"):
+                found[readers[0].outputs[0]] = quant
+    return found
+
+
+def _roundings(model: onnx.ModelProto, names: Sequence[str]) -> list[Callable[[Array], Array]]:
+    """What the file rounds its outputs to, on the host too, where it does."""
+    values = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
+    makers = {n.output[0]: n for n in model.graph.node if n.op_type == "DequantizeLinear"}
+
+    def rounding(name: str) -> Callable[[Array], Array]:
+        maker = makers.get(name)
+        if maker is None or maker.input[1] not in values:
+            return lambda x: x
+        scale, zero = values[maker.input[1]].reshape(()), values[maker.input[2]].reshape(())
+        limits, point = np.iinfo(zero.dtype), int(zero)
+        return lambda x: (np.clip(np.rint(x / scale) + point, limits.min, limits.max) - point) * scale
+
+    return [rounding(name) for name in names]
+
+
+def _db(real: Sequence[Sequence[Array]], got: Sequence[Sequence[Array]]) -> float:
+    wanted, found = (np.concatenate([np.ravel(v) for run in runs for v in run]) for runs in (real, got))
+    return min(sqnr_db(wanted, found), EXACT_DB)
+
+
+def compared(judge: Judge, model: onnx.ModelProto, form: str, machine: Machine, others: Mapping[str, Machine]) -> Row:
+    given = onnx.ModelProto()
+    given.CopyFrom(model)  # onnxruntime's quantizer takes the weights out of what it is given
+    made, static = quantized(given, judge.calibrated, form), STATIC.get(form)
+    plain = static is not None and static.weight == "QInt8" and "16" not in static.activation
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / f"{form}.onnx"
+        onnx.save(made, file)
+        read = load_model(file, static_ranges=form == "dynamic")
+        network, ours = judge.integer(read, machine)
+        wanted = [on_kernels(made, s) for s in judge.judged]
+        moved = [on_kernels(_moved_model(made), s) for s in _moved(judge.judged)]
+        above = {name: judge.above(file, form, other) for name, other in others.items() if plain}
+    hosted = sum(isinstance(n.op, OnnxOp) and n.op.op_type in PRODUCTS for n in network.selection.graph.nodes)
+    return Row(form, hosted, _db(wanted, ours), _db(wanted, moved), above)
+
+
+def _moved_model(model: onnx.ModelProto) -> onnx.ModelProto:
+    """With its float constants moved."""
+    rng, done = np.random.default_rng(1), onnx.ModelProto()
+    done.CopyFrom(model)
+    for constant in done.graph.initializer:
+        value = numpy_helper.to_array(constant)
+        if value.dtype == np.float32 and value.any():
+            near = value * (1 + MOVED * rng.choice((-1, 1), value.shape))
+            constant.CopyFrom(numpy_helper.from_array(np.asarray(near, np.float32), constant.name))
+    return done
+
+
+def _moved(samples: Sequence[Sample]) -> Iterator[Sample]:
+    rng = np.random.default_rng(0)
+    for sample in samples:
+        yield {n: np.asarray(x * (1 + MOVED * rng.choice((-1, 1), x.shape)), x.dtype) for n, x in sample.items()}
+
+
+def text(row: Row) -> str:
+    def level(db: float) -> str:
+        return "equal" if db >= EXACT_DB else f"{db:.1f} dB"
+
+    others = "  ".join(f"{name} {db:+.2f} dB" for name, db in row.above_db.items())
+    return (
+        f"{row.form:16s} products on the host {row.hosted}  onnxruntime {level(row.chip_db):8s}  "
+        f"itself, moved {level(row.moved_db):8s}  {others}"
+    )
+
+
+def to_scores(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Without a Softmax at its end, behind which most of what scores lose is not seen."""
+    makers = {o: n for n in model.graph.node for o in n.output}
+    for output in model.graph.output:
+        maker = makers.get(output.name)
+        if maker is not None and maker.op_type == "Softmax":
+            output.name = maker.input[0]
+            model.graph.node.remove(maker)
+    return model
+
+
+def arguments() -> argparse.Namespace:
+    assert __doc__
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--data", required=True, help="as npu-build --calib")
+    parser.add_argument("--form", nargs="+", default=list(FORMS), help=f"of {', '.join(FORMS)}; default all")
+    parser.add_argument("--int8", action="store_true", help="no codes of 16 bits")
+    parser.add_argument("--hw", nargs="*", default=[], help="machines to hold against the float model")
+    parser.add_argument("--samples", type=int, default=16, help="to calibrate on (default 16)")
+    parser.add_argument("--judged", type=int, default=4, help="samples behind these (default 4)")
+    parser.add_argument("--shape", action="append", default=[], metavar="NAME=1,3,640,640", help="binds dynamic dimensions")
+    return parser.parse_args()
+
+
+def run(given: argparse.Namespace) -> None:
+    normal = load_model(given.model, input_shapes(given.shape))
+    shapes = {n: normal.types[n] for n in normal.inputs}
+    samples = list(islice(open_data(given.data, shapes), given.samples + given.judged))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / given.model.name
+        model = to_scores(bound(onnx.load(given.model), {n: kind.shape for n, kind in shapes.items()}))
+        onnx.save(model, path)
+        judge = Judge(path, samples[: given.samples], samples[given.samples :])
+        edge, others = float32_machine(load_machine("edge16")), {name: load_machine(name) for name in given.hw}
+        machine = edge if given.int8 else with_int16(edge)
+        for form in given.form:
+            try:
+                print(text(compared(judge, model, form, machine, others)), flush=True)
+            except CompileError as fault:
+                print(f"{form:16s} {str(fault).splitlines()[0]}", flush=True)
+
+
+def main() -> None:
+    with reported():
+        run(arguments())
+
+
+if __name__ == "__main__":
+    main()
