@@ -18,6 +18,7 @@ from toolchain.ir.inner import Fixed, Inner, Within
 from toolchain.ir.stored import BITS, GivenQuant
 from toolchain.ops.exact import TRUTH
 from toolchain.ops.function_names import one_for_all
+from toolchain.ops.kit.operator import same_scale
 from toolchain.passes.compose import compose
 from toolchain.passes.fuse import fuse_clamps
 from toolchain.passes.select import Selection, select
@@ -191,7 +192,7 @@ def selected(
     known = _fixed(model.inner) | _truths(found.graph, composed)
     given = {**known, **taken.given}
     fixed = frozenset(known.keys() - taken.given)
-    left = _left_in_float(model, taken, {origin.tensor for origin in found.origins.values()} - given.keys(), chip)
+    left = _left_in_float(model, taken, found.graph, given, chip)
     types = {**taken.types, **dict.fromkeys(sorted(left), _finest(chip))}
     said_of = f"{counted(len(left), 'tensor')} that the model leaves in float"
     notes = (*taken.notes, *([f"{_finest(chip)} codes for {said_of}, where no --type says other"] if left else []))
@@ -199,11 +200,18 @@ def selected(
     return replace(said, fallbacks=told, fixed=fixed, notes=notes)
 
 
-def _left_in_float(model: NormalModel, taken: Taken, tensors: Collection[str], chip: Chip) -> frozenset[str]:
-    """Of the chip's `tensors`, those that a quantized model rounds nowhere, where the chip has finer codes for them."""
+def _left_in_float(
+    model: NormalModel, taken: Taken, graph: Graph, given: Mapping[str, Quant | Range], chip: Chip
+) -> frozenset[str]:
+    """The chip's tensors that a quantized model rounds nowhere, where the chip has finer codes for them. What is moved from
+    another has that one's codes."""
     if _finest(chip) is chip.code_types[0] or not (taken.given or taken.dynamic or model.stored):
         return frozenset()
-    return frozenset(tensors) - taken.dynamic
+    left = {origin.tensor for origin in graph.origins.values()} - given.keys() - taken.dynamic
+    for node in graph.nodes:
+        if same_scale(node.op) and graph.origins[node.inputs[0]].tensor not in left:
+            left -= {graph.origins[n].tensor for n in node.outputs}
+    return frozenset(left)
 
 
 def _finest(chip: Chip) -> CodeType:
