@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from tests.bounded import require_bounds
 from tests.forced_turns import forced_turns
 from tests.random_cases import DrawnMachine, DrawnModel, machines, networks
 from toolchain.api import BuildOptions, build
@@ -91,6 +92,7 @@ def equal_on_drawn_case(
         return
     counts.update(["programs", *types_used(built.data, chip)])
     assert not built.figures["warnings"], built.figures["warnings"]
+    require_bounds(built.figures)
     feeds = random_feeds(built.container.inputs, seed=7)
     reference = Session(built.data, backend="reference")
     got, difference = verify(Session(built.data, timing=True), reference, feeds)

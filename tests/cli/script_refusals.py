@@ -68,6 +68,11 @@ SCRIPTS = [
         "scripts/time_terms.py good.onnx --hw edge61",
         "no machine named 'edge61'; did you mean \"edge16\"? (or give the path of a YAML file)",
     ),
+    ("scripts/bound_tables.py missing.onnx", "missing.onnx: cannot be read: No such file or directory"),
+    (
+        "scripts/bound_tables.py good.onnx --sram 64kib",
+        "--sram 64kib: '64kib' is no quantity; write it as '512 KiB' (units: B, KiB, MiB, GiB, kB, MB, GB)",
+    ),
     ("scripts/bench_build.py missing.onnx", "missing.onnx: cannot be read: No such file or directory"),
     ("scripts/bench_build.py good.onnx --json folder", "--json folder: is a directory, give the name of a file"),
     (

@@ -143,5 +143,5 @@ def test_zeros_between_groups_are_no_products_of_the_report(tmp_path: Path) -> N
 def test_a_map_in_dram_is_not_read_byte_by_byte(tmp_path: Path) -> None:
     """Each channel alone would touch a burst for every byte of input and output: 132,528 cycles."""
     figures = _built(tmp_path, "depthwise", _machine()).figures
-    assert figures["dram_read_bytes"] + figures["dram_write_bytes"] < 1.5 * figures["dram_bound_bytes"]
+    assert figures["dram_read_bytes"] + figures["dram_write_bytes"] < 27_216
     assert figures["cycles"] < 10_000

@@ -16,9 +16,14 @@ _LEAST_BARE = 1000  # numbers without a unit are bytes or hertz, and no memory o
 
 
 def _parse(value: object, info: ValidationInfo, units: dict[str, int], example: str) -> int:
+    return _read(value, info.context == WRITTEN, units, example)
+
+
+def _read(value: object, written: bool, units: dict[str, int], example: str) -> int:
+    """written: by people, who forget units."""
     known = ", ".join(units)
     if isinstance(value, int) and not isinstance(value, bool):
-        if info.context == WRITTEN and 0 < value < _LEAST_BARE:  # somebody forgot the unit
+        if written and 0 < value < _LEAST_BARE:
             base = next(iter(units))
             raise ValueError(f"{value} has no unit; write it as {example!r}, or as '{value} {base}' where {base} is meant")
         quantity = value
@@ -47,6 +52,11 @@ def _written(value: int, units: dict[str, int]) -> str:
     exact = [(factor, unit) for unit, factor in units.items() if value % factor == 0]
     factor, unit = max(exact)
     return f"{value // factor} {unit}"
+
+
+def read_bytes(text: str) -> int:
+    """'512 KiB', '512KiB' or '524288' -> 524288. Raises ValueError."""
+    return _read(int(text) if text.isdecimal() else text, True, _BYTES, "512 KiB")
 
 
 def write_bytes(size_bytes: int) -> str:

@@ -15,6 +15,8 @@ from toolchain.hw.chip import Chip
 from toolchain.hw.units import KINDS
 from toolchain.machine import Signal, Wait
 from toolchain.report.attribution import RegionAttribution, most_macs, network_attribution, region_attribution
+from toolchain.report.bounds.figures import network_bounds, region_bounds
+from toolchain.report.bounds.units import LeastUses
 from toolchain.report.host import host_figures
 from toolchain.report.layer_types import types_by_layer
 from toolchain.report.traffic import moved, together, traffic_figures
@@ -28,15 +30,17 @@ def run_figures(container: Container, simulations: Sequence[Simulation | None]) 
     most = most_macs(container)
     causes = [region_attribution(chip, region, run, most) for region, run in regions]
     parts = [i for i, (s, r) in enumerate(zip(container.segments, simulations)) if isinstance(s, Region) and r is not None]
+    uses = LeastUses(chip)
+    least = [region_bounds(container, region, uses) for region, _ in regions]
     layers = [
-        layer
-        for index, (region, run), found in zip(parts, regions, causes)
+        {**layer, "bounds": bounds.get(layer["name"])}
+        for index, (region, run), found, bounds in zip(parts, regions, causes, [b.by_layer() for b in least])
         for layer in _layers(index, region, run, container, most, found)
     ]
     cycles = sum(r.cycles for _, r in regions)
     macs = sum(layer["macs"] for layer in layers)
-    compulsory = [_compulsory_bytes(region) for region, _ in regions]
-    read_bytes, write_bytes = sum(r for r, _ in compulsory), sum(w for _, w in compulsory)
+    bounds = network_bounds(least)
+    dram = bounds["dram"]
     busy = _busy([r for _, r in regions])
     used = [unit for unit in chip.of_kind("mac_array") if busy.get(unit.name)]
     peak, word_bytes = chip.peak_macs(used), container.machine.isa.word_bytes
@@ -49,10 +53,11 @@ def run_figures(container: Container, simulations: Sequence[Simulation | None]) 
         "macs": macs,
         "macs_per_cycle": peak,
         "mac_utilization": macs / (peak * cycles) if cycles and peak else 0.0,
-        "roofline_cycles": roofline(chip, macs, read_bytes, write_bytes),
+        "roofline_cycles": roofline(chip, macs, dram["constants"] + dram["inputs"], dram["outputs"]),
         "dram_read_bytes": sum(r.dram_read_bytes for _, r in regions),
         "dram_write_bytes": sum(r.dram_write_bytes for _, r in regions),
-        "dram_bound_bytes": read_bytes + write_bytes,
+        "dram_bound_bytes": bounds["dram_bytes"],
+        "bounds": bounds,
         "sram_peak_bytes": max((region.sram_peak_bytes for region, _ in regions), default=0),
         "sram_bound_bytes": max((region.sram_bound_bytes for region, _ in regions), default=0),
         "sram_size_bytes": chip.sram.size,
@@ -126,15 +131,6 @@ def roofline(chip: Chip, macs: int, read_bytes: int, write_bytes: int) -> int:
         ports = [read_bytes / dram.read_bytes_per_cycle, write_bytes / dram.write_bytes_per_cycle]
     compute = macs / chip.macs_per_cycle if chip.macs_per_cycle else 0.0
     return math.ceil(max(compute, moved / moved_a_cycle, *ports))
-
-
-def _compulsory_bytes(region: Region) -> tuple[int, int]:
-    """Every constant and every input read once, every output written once."""
-    read, written = (
-        sum(int(np.prod(p.shape, dtype=np.int64)) * np.dtype(p.dtype).itemsize for p in ports)
-        for ports in (region.inputs, region.outputs)
-    )
-    return read + sum(len(data) for _, data in region.constants), written
 
 
 def _layers(

@@ -43,16 +43,34 @@ def layers_text(figures: Mapping[str, Any]) -> str:
             layer["op"],
             layer["engine"],
             f"{layer['cycles']:,}",
+            _least(layer, "cycles"),
             f"{layer['macs']:,}",
             f"{_dram_bytes(layer):,}",
+            _least(layer, "dram_bytes"),
             f"{100 * layer['macs'] / (layer['cycles'] * peak):.1f} %" if layer["cycles"] > 0 and peak else "-",
             layer["bound_by"],
             most_lost(layer),
         )
         for layer in figures["layers"]
     ]
-    heads = ("layer", "operator", "engine", "cycles", "MACs", "DRAM bytes", "MAC use", "bound by", "most lost to")
-    return table(heads, rows, (3, 4, 5, 6))
+    heads = (
+        "layer",
+        "operator",
+        "engine",
+        "cycles",
+        "at least",
+        "MACs",
+        "DRAM bytes",
+        "at least",
+        "MAC use",
+        "bound by",
+        "most lost to",
+    )
+    return table(heads, rows, (3, 4, 5, 6, 7, 8))
+
+
+def _least(layer: Mapping[str, Any], what: str) -> str:
+    return f"{layer['bounds'][what]:,}" if layer["bounds"] else "-"
 
 
 def _dram_bytes(layer: Mapping[str, Any]) -> int:
@@ -67,14 +85,16 @@ def totals_text(figures: Mapping[str, Any]) -> str:
         return f"{said}, {figures['host']['macs']:,} MACs" if figures["host"]["macs"] else said
     cycles, roofline = figures["cycles"], figures["roofline_cycles"]
     traffic = figures["dram_read_bytes"] + figures["dram_write_bytes"]
+    bounds, again = figures["bounds"], figures["bounds"]["dram"]["again"]
     rows = [
         ("cycles", f"{cycles:,}", f"{roofline:,}", _ratio(cycles, roofline), "roofline: peak MACs, compulsory DRAM bytes"),
+        ("", "", f"{bounds['cycles']:,}", _ratio(cycles, bounds["cycles"]), f"these units: {_busiest(bounds)}"),
         (
             "DRAM bytes",
             f"{traffic:,}",
             f"{figures['dram_bound_bytes']:,}",
             _ratio(traffic, figures["dram_bound_bytes"]),
-            "each byte once",
+            f"each byte once, {again:,} again for want of memory" if again else "each byte once",
         ),
         (
             "SRAM peak bytes",
@@ -102,6 +122,14 @@ def totals_text(figures: Mapping[str, Any]) -> str:
         head += f"; {100 * figures['host']['mac_share']:.1f} % of the model's MACs run on the HOST"
     totals = table(("total", "value", "bound", "ratio", "bound is"), rows, (1, 2, 3))
     return head + "\n" + totals + _left_out(figures["host"]) + _units(figures)
+
+
+def _busiest(bounds: Mapping[str, Any]) -> str:
+    """What takes longest, of most regions first."""
+    taken: dict[str, int] = {}
+    for region in bounds["regions"]:
+        taken[region["by"]] = taken.get(region["by"], 0) + region["cycles"]
+    return ", ".join(sorted(taken, key=lambda name: -taken[name]))
 
 
 def _units(figures: Mapping[str, Any]) -> str:

@@ -1,0 +1,87 @@
+"""Bounds of regions as the report and its JSON have them, with what each is made of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from toolchain.codegen import Container, Region
+from toolchain.ops.kit.operator import Layer
+from toolchain.report.bounds.dram import LeastBytes, least_bytes
+from toolchain.report.bounds.units import LeastUses, Uses, dram_uses
+from toolchain.schedule.maps import feature_maps
+
+NONE = "none"
+
+
+@dataclass(frozen=True)
+class RegionBounds:
+    """names: of the nodes. least: bytes of DRAM, of each. uses: cycles of each unit, port and the front end, of each."""
+
+    names: tuple[str, ...]
+    least: LeastBytes
+    uses: tuple[Uses, ...]
+
+    @property
+    def total(self) -> Uses:
+        found: Counter[str] = Counter()
+        for own in self.uses:
+            found.update(own)  # type: ignore[arg-type]
+        return found
+
+    def by_layer(self) -> dict[str, dict[str, Any]]:
+        """JSON of each node."""
+        return {name: self._layer(index) for index, name in enumerate(self.names)}
+
+    def _layer(self, index: int) -> dict[str, Any]:
+        parts = {
+            "constants": self.least.constants[index],
+            "inputs": self.least.inputs[index],
+            "outputs": self.least.outputs[index],
+            "again": self.least.again[index],
+        }
+        return {**cycles_of(self.uses[index]), "dram_bytes": sum(parts.values()), "dram": parts}
+
+
+def region_bounds(container: Container, region: Region, uses: LeastUses) -> RegionBounds:
+    """uses: of the container's machine."""
+    graph, chip = container.graph, container.machine.chip
+    wanted = set(region.nodes)
+    nodes = [node for node in graph.nodes if node.name in wanted]
+    inputs, outputs = [p.tensor for p in region.inputs], [p.tensor for p in region.outputs]
+    maps = feature_maps(nodes, graph, {*inputs, *outputs}, chip)
+    layers = [Layer(node, graph.types, graph.constants, chip, maps) for node in nodes]
+    least = least_bytes(layers, inputs, outputs)
+    own = tuple(_together(uses.of(layer), dram_uses(chip, least, index)) for index, layer in enumerate(layers))
+    return RegionBounds(tuple(node.name for node in nodes), least, own)
+
+
+def network_bounds(regions: Sequence[RegionBounds]) -> dict[str, Any]:
+    """JSON of the whole: regions run one after another."""
+    parts = [cycles_of(region.total) for region in regions]
+    least = [region.least for region in regions]
+    made_of = {name: sum(sum(getattr(one, name)) for one in least) for name in ("constants", "inputs", "outputs", "again")}
+    return {
+        "cycles": sum(part["cycles"] for part in parts),
+        "dram_bytes": sum(made_of.values()),
+        "dram": made_of,
+        "regions": parts,
+    }
+
+
+def cycles_of(uses: Uses) -> dict[str, Any]:
+    """The largest, whose it is, and all of them."""
+    most = max(uses, key=lambda name: uses[name], default=NONE)
+    rounded = {name: ceil(cycles - 1e-6) for name, cycles in uses.items() if cycles > 0}
+    return {"cycles": rounded.get(most, 0), "by": most if most in rounded else NONE, "uses": rounded}
+
+
+def _together(*parts: Mapping[str, float]) -> Uses:
+    found: dict[str, float] = {}
+    for part in parts:
+        for name, cycles in part.items():
+            found[name] = found.get(name, 0.0) + cycles
+    return found

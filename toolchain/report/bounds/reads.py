@@ -1,0 +1,156 @@
+"""Which elements of its operands a layer cannot do without: what bounds of bytes are made of. Of operators that are not known
+here nothing is asserted, so that a bound stays one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.kit.operator import Layer, TiledOp
+from toolchain.ops.kit.window import Window
+from toolchain.ops.matrix_product import IntegerMatrixProduct
+from toolchain.ops.movement import Join, ResizeNearest, Slice
+from toolchain.ops.permutation import Reshape, Transpose
+from toolchain.ops.pool.integer import IntegerAveragePool, IntegerMaxPool
+from toolchain.ops.softmax import IntegerSoftmax
+
+
+@dataclass(frozen=True)
+class Needed:
+    """Of a tensor: so many elements at least. channels: of each channel (index of the last dimension) some; whole: all."""
+
+    elements: int = 0
+    channels: bool = False
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Read:
+    """How a layer reads one activation. elements: that all of its output is made of. channels: among them some of each channel;
+    even, mixes, keeps: as `moments.Edge` has them. passes: as many are needed as of the output, if that is not needed whole."""
+
+    elements: int
+    channels: bool = True
+    even: bool = False
+    mixes: bool = False
+    keeps: bool = False
+    passes: bool = False
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A window over rows or columns. touched: elements that some output reads; taps: elements of the kernel that meet some;
+    fewest: that the output which meets fewest does; even: inputs and outputs in equal shares of their lengths meet."""
+
+    touched: int
+    taps: int
+    fewest: int
+    even: bool
+
+
+@lru_cache(maxsize=4096)
+def axis_of(window: Window, outputs: int) -> Axis:
+    """Of one axis."""
+    met = np.arange(outputs)[:, None] * window.stride - window.pad + np.arange(window.kernel) * window.dilation
+    inside = (met >= 0) & (met < window.size)
+    table = np.zeros((outputs, window.size), bool)
+    rows, _ = np.nonzero(inside)
+    table[rows, met[inside]] = True
+    return Axis(int(table.any(0).sum()), int(inside.any(0).sum()), int(inside.sum(1).min()), _is_even(table))
+
+
+def _is_even(met: np.ndarray) -> bool:
+    """met: bool[outputs, inputs]."""
+    outputs, inputs = met.shape
+    o, i = np.arange(outputs)[:, None], np.arange(inputs)
+    shared = (i * outputs < (o + 1) * inputs) & (o * inputs < (i + 1) * outputs)
+    return bool(met[shared].all())
+
+
+def windows_of(layer: Layer) -> tuple[Axis, Axis] | None:
+    """Of rows and columns of the first input, where windows slide over it."""
+    op = layer.node.op
+    _, rows, columns = (*layer.output.shape, 0, 0, 0)[:3]
+    if isinstance(op, IntegerConvolution):
+        _, height, width, _ = layer.input_type(0).shape
+        kernel = layer.constants[layer.node.inputs[1]].shape[1:3]
+        pairs = zip((height, width), kernel, op.strides, op.dilations, op.pads[:2])
+        down, across = (Window(*pair) for pair in pairs)
+        return axis_of(down, rows), axis_of(across, columns)
+    if isinstance(op, IntegerAveragePool | IntegerMaxPool):
+        _, height, width, _ = layer.input_type(0).shape
+        down, across = op.geometry.axes(height, width)
+        return axis_of(down, rows), axis_of(across, columns)
+    return None
+
+
+def reads_of(layer: Layer) -> Mapping[str, Read]:
+    """By activation; those of which nothing is known are left out."""
+    op, inputs = layer.node.op, layer.node.inputs
+    found: dict[str, Read] = {}
+    if isinstance(op, IntegerConvolution):
+        found[inputs[0]] = _windowed(layer, mixes=op.groups == 1)
+        if op.residual is not None and inputs[3] != inputs[0]:
+            found[inputs[3]] = _alike(layer, inputs[3])
+    elif isinstance(op, IntegerAveragePool | IntegerMaxPool):
+        found[inputs[0]] = _windowed(layer, mixes=False)
+    elif isinstance(op, IntegerMatrixProduct):
+        found |= {n: _product(layer, n, mixes=n == inputs[0]) for n in dict.fromkeys(inputs)}
+    elif isinstance(op, IntegerSoftmax):
+        found[inputs[0]] = Read(layer.output.elements, even=True, mixes=True)
+    elif isinstance(op, TiledOp):
+        found |= {n: _alike(layer, n) for n in layer.activations} if op.is_pointwise else {}
+    else:
+        found |= _moved(layer)
+    return {n: read for n, read in found.items() if n in layer.activations}
+
+
+def _windowed(layer: Layer, mixes: bool) -> Read:
+    axes = windows_of(layer)
+    assert axes is not None
+    samples, _, _, channels = layer.input_type(0).shape
+    even, some = all(axis.even for axis in axes), all(axis.fewest for axis in axes)
+    return Read(samples * axes[0].touched * axes[1].touched * channels, True, even, mixes and some, some)
+
+
+def _alike(layer: Layer, name: str) -> Read:
+    kind, shape = layer.types[name], layer.output.shape
+    same = kind.shape == shape
+    return Read(kind.elements, True, same, False, same or kind.shape[-1:] == shape[-1:], same)
+
+
+def _product(layer: Layer, name: str, mixes: bool) -> Read:
+    """Of both operands all."""
+    kind = layer.types[name]
+    return Read(kind.elements, True, kind.shape[:-2] == layer.output.shape[:-2], mixes, True)
+
+
+def _moved(layer: Layer) -> dict[str, Read]:
+    op, inputs = layer.node.op, layer.node.inputs
+    elements = [layer.types[n].elements for n in inputs]
+    last = len(layer.output.shape) - 1
+    if isinstance(op, Reshape):
+        return {inputs[0]: Read(elements[0], True, True, False, layer.input_type(0).shape[-1:] == layer.output.shape[-1:], True)}
+    if isinstance(op, Transpose):
+        return {inputs[0]: Read(elements[0], True, True, False, op.perm[last] == last, True)}
+    if isinstance(op, Slice):
+        uncut = layer.input_type(0).shape[-1:] == layer.output.shape[-1:]
+        return {inputs[0]: Read(layer.output.elements, uncut, False, False, uncut, True)}
+    if isinstance(op, ResizeNearest):
+        return {inputs[0]: Read(elements[0], True, True, False, True)}
+    if isinstance(op, Join):
+        return {n: Read(size, True, False, False, op.axis == last) for n, size in zip(inputs, elements)}
+    return {}
+
+
+def needed_of(needed: Needed, read: Read, elements: int) -> Needed:
+    """Of an activation with so many elements, where so much is needed of what a layer makes of it."""
+    if needed.whole:
+        return Needed(read.elements, read.channels, read.elements >= elements)
+    if read.passes:
+        return Needed(min(needed.elements, elements), needed.channels and read.keeps and read.channels)
+    return Needed(0, needed.channels and (read.keeps or read.mixes) and read.channels)
