@@ -10,7 +10,7 @@ import pytest
 from toolchain.hw import load_chip, shipped_names
 from toolchain.machine import Copy, Demand, MachineOp, Signal, Space, demand, demands
 from toolchain.machine.queues import Asked
-from toolchain.machine.recurrence import COMPUTED, Recurrence, services
+from toolchain.machine.recurrence import COMPUTED, Recurrence, Shared, services
 from toolchain.machine.registry import OPERATIONS
 
 
@@ -86,6 +86,17 @@ def test_what_repeats_is_added_to_all_times() -> None:
     whole.run(tiles(3, 20))
     some.run(tiles(3, 8))
     assert (some.free, some.end[-6:]) == (whole.free, whole.end[-6:])
+
+
+@pytest.mark.parametrize("ahead", [0, 25, 60])
+def test_repeated_works_go_to_the_queue_that_is_free_first(ahead: int) -> None:
+    """One of two queues is busy for longer before they share works of ten cycles: 2, and 9 more for which these stand."""
+    one = Recurrence((0, 0), (4, 4), 0)
+    one.run([asked(0, ahead)])
+    mark = one.mark()
+    one.run([asked(1, 10), asked(1 if ahead else 0, 10)])
+    one.repeat(mark, 4.5, Shared((0, 1), 2, 20, 1))
+    assert sorted(one.free) == {0: [50, 60], 25: [60, 75], 60: [80, 90]}[ahead]
 
 
 @pytest.mark.parametrize("parts", [2, 3, 7])

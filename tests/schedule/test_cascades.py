@@ -68,6 +68,24 @@ def test_wide_tensors_between_layers_stay_on_the_chip(name: str, kib: int, tmp_p
     assert expected == pytest.approx(turns.figures["cycles"], rel=0.03)
 
 
+def _two_arrays(sram_bytes: int) -> Machine:
+    """edge16 with memories twice as fast."""
+    found = load_machine("edge16").chip.model_dump(mode="json")
+    for memory in found["memories"].values():
+        memory.update({rate: 2 * memory[rate] for rate in ("read_bytes_per_cycle", "write_bytes_per_cycle")})
+    found["memories"]["sram"].update(size=sram_bytes, banks=16)
+    found["engines"]["mac"]["count"] = 2
+    return with_keys(load_machine("edge16"), memories=found["memories"], engines=found["engines"])
+
+
+@pytest.mark.parametrize("size", [14, 28])
+def test_two_arrays_that_write_parts_of_one_tensor_do_not_wait_for_each_other(size: int, tmp_path: Path) -> None:
+    """Nor is what repeats given to one of them alone, where the other is still busy with the layer before."""
+    found = _built(bodies(3, size, 64, 128), _two_arrays(512 * 1024), tmp_path)
+    assert sum(plan.cycles for plan in found.plans) == pytest.approx(found.figures["cycles"], rel=0.06)
+    assert found.figures["arrays_overlap"] > 0.8
+
+
 @pytest.mark.parametrize("kib", [64, 128])
 def test_every_byte_is_moved_once_where_the_wide_tensors_take_turns(kib: int, tmp_path: Path) -> None:
     found = _built(bodies(), _machine("edge16", kib * 1024), tmp_path)

@@ -36,6 +36,14 @@ def test_few_works_of_a_plan_stand_for_all(machine: str, level: int, monkeypatch
     assert any(cycles == pytest.approx(figures["cycles"], rel=0.04) for _, cycles in found)
 
 
+def test_each_queue_that_writes_a_part_of_an_area_waits_for_what_was_there() -> None:
+    areas = Areas()
+    areas.add(Space.SRAM, 0, 64).write(5)
+    area = areas.add(Space.SRAM, 0, 64)
+    area.used[0] = 7
+    assert [area.before_part(queue) for queue in (0, 1, 0)] == [[5], [5], []]
+
+
 def test_an_area_waits_for_what_had_its_bytes() -> None:
     areas = Areas()
     low, high, apart = areas.add(Space.SRAM, 0, 64), areas.add(Space.SRAM, 64, 64), areas.add(Space.DRAM, 32, 64)

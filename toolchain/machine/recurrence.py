@@ -24,6 +24,7 @@ from toolchain.machine.queues import Asked, Queues, Service
 from toolchain.machine.traffic import Traffic
 
 COMPUTED = -1  # in the place of a port: the operation ended when its unit had computed
+_HELD = 1.02  # times the cycles of their works: queues that take more for them wait for something else
 READ, STALLED = -1, -2  # in the place of an operation with a full queue: nothing held the front end; it waited for an operation
 
 
@@ -58,6 +59,24 @@ class Mark(NamedTuple):
     ports: tuple[int, ...]
     issued: tuple[int, ...]
     fetched: float
+
+
+class Shared(NamedTuple):
+    """Works that go to whichever of these queues is free first: how many there were, and what they took together. pending: of
+    these queues the one that will run another, given out already."""
+
+    queues: Sequence[int]
+    works: float
+    cycles: float
+    pending: int
+
+    def ends(self, free: Sequence[int], times: float) -> list[int]:
+        """When the queues are free behind so many times as many works, all of the mean length, but for the pending one."""
+        each = self.cycles / self.works
+        found = [cycle + each * (queue == self.pending) for queue, cycle in zip(self.queues, free)]
+        for _ in range(round(times * self.works)):
+            found[found.index(min(found))] += each
+        return [round(cycle - each * (queue == self.pending)) for queue, cycle in zip(self.queues, found)]
 
 
 class Recurrence:
@@ -153,13 +172,20 @@ class Recurrence:
         """The present, to be repeated from."""
         return Mark(len(self.end), tuple(self.free), tuple(self._ports), tuple(self._queues.issued), self._fetched)
 
-    def repeat(self, mark: Mark, times: float) -> None:
-        """What was run since the mark goes on so many times more; its operations stand for the last of them."""
-        later = round(times * (max(self.free) - max(mark.free)))
+    def repeat(self, mark: Mark, times: float, shared: Shared | None = None) -> None:
+        """What was run since the mark goes on so many times more; its operations stand for the last of them. shared: what of it
+        goes to whichever of some queues is free first."""
+        added = max(self.free) - max(mark.free)
+        later, ends = round(times * added), list[int]()
+        if shared is not None and added * len(shared.queues) < _HELD * shared.cycles:
+            ends = shared.ends([self.free[queue] for queue in shared.queues], times)
+            later = max(ends) - max(self.free[queue] for queue in shared.queues)
         for number in range(mark.operations, len(self.end)):
             self.start[number] += later
             self.end[number] += later
         self.free = [now + later if now > then else now for now, then in zip(self.free, mark.free)]
+        for queue, end in zip(shared.queues if shared is not None else (), ends):
+            self.free[queue] = end
         self._queues.issued = [now + later if now > then else now for now, then in zip(self._queues.issued, mark.issued)]
         self._ports = [now + later if now > then else now for now, then in zip(self._ports, mark.ports)]
         self._fetched += later

@@ -11,14 +11,15 @@ class Area:
     written: operations that made what lies there. used: the last to touch it, by queue. group: the tile that touched it last.
     """
 
-    __slots__ = ("_older", "end", "group", "space", "start", "used", "written")
+    __slots__ = ("_older", "_waited", "end", "group", "space", "start", "used", "written")
 
     def __init__(self, space: int, start: int, end: int, older: list[Area]):
         self.space, self.start, self.end = space, start, end
         self.written: tuple[int, ...] = ()
         self.used: dict[int, int] = {}
         self.group = -1
-        self._older = older  # those that had bytes of this one before, until it is first written
+        self._older = older  # those that had bytes of this one before, until it is first written whole
+        self._waited: set[int] = set()  # queues that have written a part of it, behind those
 
     def touched_in(self, group: int) -> bool:
         """Whether the tile touches bytes of the area."""
@@ -31,8 +32,15 @@ class Area:
         return found
 
     def before(self) -> list[int]:
-        """The operations that must be over before the area is written."""
+        """The operations that must be over before the area is written whole."""
         return [*self.used.values(), *self.written, *self.inherited()]
+
+    def before_part(self, queue: int) -> list[int]:
+        """Those before a part of it is written by this queue, of bytes that nothing else in the area touches."""
+        if queue in self._waited:
+            return []
+        self._waited.add(queue)
+        return [n for area in self._older for n in (*area.used.values(), *area.written)]
 
     def write(self, number: int) -> None:
         """What lay there is gone."""
@@ -44,18 +52,21 @@ class Rows:
 
     def __init__(self) -> None:
         self.top = 0
-        self._used: list[tuple[int, int, int]] = []  # first place, one past the last, operation
+        self._used: list[tuple[Box, int]] = []  # where in the buffer, operation
 
     def use(self, box: Box, number: int) -> None:
-        first = box.start[1] - self.top
-        self._used.append((first, first + box.size[1], number))
+        self._used.append((self._place(box), number))
 
     def before(self, box: Box) -> list[int]:
         """The operations that must be over before the box is written."""
-        first, end = box.start[1] - self.top, box.start[1] - self.top + box.size[1]
-        found = [n for low, high, n in self._used if low < end and first < high]
-        self._used = [u for u in self._used if u[0] >= end or first >= u[1]]
+        place = self._place(box)
+        meeting = [rows_meet(place, other) for other, _ in self._used]
+        found = [n for (_, n), meets in zip(self._used, meeting) if meets]
+        self._used = [used for used, meets in zip(self._used, meeting) if not meets]
         return found
+
+    def _place(self, box: Box) -> Box:
+        return box._replace(start=(0, box.start[1] - self.top, *box.start[2:]))
 
 
 class Areas:
@@ -70,6 +81,13 @@ class Areas:
         self._areas = [a for a in self._areas if a.space != space or a.start < start or a.end > end]
         self._areas.append(Area(space, start, end, older))
         return self._areas[-1]
+
+
+def rows_meet(a: Box, b: Box) -> bool:
+    """Two boxes in the rows of one buffer, wherever in them those of different tensors lie."""
+    if a.tensor == b.tensor:
+        return boxes_meet(a, b)
+    return a.start[1] < b.start[1] + b.size[1] and b.start[1] < a.start[1] + a.size[1]
 
 
 def boxes_meet(a: Box, b: Box) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from toolchain.hw.chip import Chip
 from toolchain.machine.queues import Asked
-from toolchain.machine.recurrence import Mark, Recurrence, flights, recurrence
+from toolchain.machine.recurrence import Mark, Recurrence, Shared, flights, recurrence
 from toolchain.schedule.cost import Wanted
 
 
@@ -73,12 +73,17 @@ class Queues:
         self._run()
         return Now(self._recurrence.mark(), self._unlimited.mark(), tuple(self._busy))
 
-    def repeat(self, since: Now, times: float) -> None:
-        """What was asked for since then goes on so many times more."""
+    def worked(self, since: Now, queues: Sequence[int]) -> float:
+        """Cycles that these have worked since then, all together."""
+        return sum(self._busy[queue] - since.busy[queue] for queue in queues)
+
+    def repeat(self, since: Now, times: float, shared: Shared | None = None) -> None:
+        """What was asked for since then goes on so many times more. shared: what of it goes to the one of some queues that is
+        free first."""
         self._run()
-        self._recurrence.repeat(since.mark, times)
+        self._recurrence.repeat(since.mark, times, shared)
         if self._looks_ahead:
-            self._unlimited.repeat(since.unlimited, times)
+            self._unlimited.repeat(since.unlimited, times, shared)
         self._busy = [now + times * (now - then) for now, then in zip(self._busy, since.busy)]
 
     def free(self, queue: int) -> int:

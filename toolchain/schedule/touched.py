@@ -50,10 +50,10 @@ class Touched:
         if self.view(box).rows:
             self._rows.setdefault(root, Rows()).use(box, number)
 
-    def before(self, box: Box) -> list[int]:
-        """The operations that must be over before the box is written to its place."""
+    def before(self, box: Box, queue: int) -> list[int]:
+        """The operations that must be over before the queue writes the box to its place: no element is written twice."""
         root = self.root(box.tensor)
         area = self.roots.get(root)
         if self.view(box).rows:
-            return [*self._rows.setdefault(root, Rows()).before(box), *(area.inherited() if area is not None else ())]
-        return area.before() if area is not None else []
+            return [*self._rows.setdefault(root, Rows()).before(box), *(area.before_part(queue) if area is not None else ())]
+        return area.before_part(queue) if area is not None else []

@@ -13,6 +13,7 @@ from itertools import islice
 
 from toolchain.hw.units import Unit
 from toolchain.machine import Space
+from toolchain.machine.recurrence import Shared
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Block, Box, Work
 from toolchain.schedule.areas import Area, boxes_meet
@@ -93,9 +94,17 @@ class Walk:
                 marks.append((self._queues.mark(), count))
             else:
                 mark, counted = marks.pop()
-                self._queues.repeat(mark, works / period)
+                self._queues.repeat(mark, works / period, self._shared(mark, units, count - counted))
                 count += works / period * (count - counted)
         return round(count)
+
+    def _shared(self, mark: Now, units: Sequence[Unit], works: float) -> Shared | None:
+        """That they have done so many works since the mark, where there is a choice of them."""
+        queues = [unit.queue for unit in units]
+        worked = self._queues.worked(mark, queues)
+        if len(units) == 1 or not worked or self._tile is None:
+            return None
+        return Shared(queues, works, worked, self._tile.unit.queue)
 
     def cascade(self, stages: Mapping[int, Stage], visited: VisitedStripes) -> None:
         """Layers that run in turns, each by its index. visited: the works of stripes, with what is repeated as in `visits`."""
@@ -120,7 +129,7 @@ class Walk:
         self._finish()
         for box in shifted(shift, self._layer.types):
             there = box._replace(start=(0, box.start[1] - shift.distance, 0, 0))
-            after = [*self._touched.makers(box, self._store), *self._touched.before(there)]
+            after = [*self._touched.makers(box, self._store), *self._touched.before(there, self._store)]
             number = self._queues.ask(self._store, self._model.shift(box, self._touched.view(box)), after)
             self._touched.use(box, number, self._store)
             self._touched.use(there, number, self._store)
@@ -139,7 +148,7 @@ class Walk:
             return
         out = layer.node.outputs[0]
         after = [n for name in layer.activations for n in self._touched.makers(Box(name, (), ()), self._store)]
-        number = self._queues.ask(self._store, ops, [*after, *self._touched.before(Box(out, (), ()))])
+        number = self._queues.ask(self._store, ops, [*after, *self._touched.before(Box(out, (), ()), self._store)])
         for name in layer.activations:
             self._touched.use(Box(name, (), ()), number, self._store)
         self._touched.make(Box(out, (), ()), number, self._store)
@@ -210,7 +219,7 @@ class Walk:
         after = [number for slot in slots for number in slot.written]
         for box in in_place:
             after += self._touched.makers(box, queue)
-        freed = out.before() if out is not None else self._touched.before(write) if write is not None else []
+        freed = self._freed(unit, run, write, out)
         if run.emit is None:
             number = self._queues.ask(queue, run.wanted, after + freed)
         else:
@@ -226,6 +235,13 @@ class Walk:
             out.used[queue] = number
         if write is not None:
             self._touched.make(write, number, queue)
+
+    def _freed(self, unit: Unit, run: Run, write: Box | None, out: Area | None) -> list[int]:
+        """The operations that must be over before the work's output is written."""
+        if out is not None:
+            return out.before()
+        emitter = self._chip.emitter(unit) if run.emit is not None else None
+        return self._touched.before(write, (emitter or unit).queue) if write is not None else []
 
     def _emit(self, unit: Unit, run: Run, emit: Wanted, after: list[int], freed: list[int], last: bool) -> tuple[int, int]:
         """Computes whose sums lie in a memory: the queue and number of what ends them. last: that takes the sums out."""
