@@ -43,3 +43,4 @@ ENTRIES = 64  # programs for so many sets of input shapes in one file
 HEADER_RANK = 32  # dimensions of an input, an output or a port
 LISTING_BYTES = 1 << 28
 LISTING_LINES = 4_000_000
+SCHEDULE_BYTES = 1 << 26

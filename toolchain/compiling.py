@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from simulator import simulate
 from toolchain.codegen import Container, Island, Region, container_of, island, link_region, shortened
 from toolchain.errors import CompileError
 from toolchain.frontend import NormalModel, to_graph
+from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph
 from toolchain.ir.text import print_graph
 from toolchain.isa import Machine, decode, disassemble
@@ -31,20 +32,47 @@ from toolchain.passes.select import Selection
 from toolchain.schedule.options import LEVELS, Options
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.region import plan_region
-from toolchain.schedule.text import print_plan
+from toolchain.schedule.tree.heads import level_given, regions_given
+from toolchain.schedule.tree.nodes import RegionTree
+from toolchain.schedule.tree.of_plan import region_note, tree_of
+from toolchain.schedule.tree.text import print_schedule
 
 STAGES = ("normal", "compose", "select", "clamps", "quantize", "fuse", "schedule", "program")
 Dump = Callable[[str, Callable[[], str]], None]  # stage, and what makes its text
 Progress = Callable[[str, int, int | None], None]  # stage, done, total
 
 
+class PlannedRegion(NamedTuple):
+    """A region's plan and program, with the level whose options it has. sample: the program is that of one, repeated."""
+
+    plan: RegionPlan
+    region: Region
+    level: int
+    sample: bool
+
+    def tree(self, index: int, chip: Chip) -> RegionTree:
+        """Its schedule. index: of the region among the parts of its network."""
+        body, note = tree_of(self.plan, chip), region_note(self.plan, chip)
+        return RegionTree(index, body, self.level, self.sample, note=note)
+
+
 @dataclass(frozen=True)
 class Compiled:
-    """What an .npu file holds, the plan of each region in order, and the integer graph before anything was fused in it."""
+    """What an .npu file holds, by the place in its network each region's plan, and the integer graph before anything was fused in
+    it."""
 
     container: Container
-    plans: tuple[RegionPlan, ...]
+    planned: Mapping[int, PlannedRegion]
     unfused: Graph
+
+    @property
+    def plans(self) -> tuple[RegionPlan, ...]:
+        return tuple(made.plan for made in self.planned.values())
+
+    @property
+    def schedule(self) -> tuple[RegionTree, ...]:
+        """Of its regions in order."""
+        return tuple(made.tree(index, self.container.machine.chip) for index, made in self.planned.items())
 
 
 def silent(*_: Any) -> None:
@@ -82,56 +110,61 @@ def compile_model(
     level: int,
     dump: Dump = silent,
     progress: Progress = silent,
+    schedule: Sequence[RegionTree] = (),
 ) -> Compiled:
-    """From what runs where, and how it is quantized, to programs, without running them."""
+    """From what runs where, and how it is quantized, to programs, without running them. schedule: of regions, as they are to be
+    planned."""
     graph, unfused = _integer(selection, machine, LEVELS[level], given, dump)
     compiled: list[Region | Island] = []
-    plans: list[RegionPlan] = []
+    planned: dict[int, PlannedRegion] = {}
     parts = segments(graph)
+    wanted = regions_given(schedule, [i for i, part in enumerate(parts) if part.on_chip])
     for done, segment in enumerate(parts):
         progress("compile", done, len(parts))
         if not segment.on_chip:
             compiled.append(island(model, segment))
             continue
-        plan, region = _region(graph, segment, selection, machine, level)
-        _dump_region(done, plan, region, machine, dump)
-        compiled.append(region)
-        plans.append(plan)
+        planned[done] = _region(graph, segment, selection, machine, level, wanted.get(done))
+        _dump_region(done, planned[done], machine, dump)
+        compiled.append(planned[done].region)
     container = container_of(name, model, selection, machine, graph, compiled)
-    return Compiled(container, tuple(plans), unfused)
+    return Compiled(container, planned, unfused)
 
 
-def _region(graph: Graph, segment: Segment, selection: Selection, machine: Machine, level: int) -> tuple[RegionPlan, Region]:
+def _region(
+    graph: Graph, segment: Segment, selection: Selection, machine: Machine, level: int, given: RegionTree | None
+) -> PlannedRegion:
     """The plan of a level and its program. The highest also takes the plans of the levels below it into the race and keeps
-    the fewest simulated cycles, so that more search never costs any."""
+    the fewest simulated cycles, so that more search never costs any. given: a schedule of the region, which says its level."""
     samples = one_sample(graph, segment, machine.chip) if machine.chip.control.repeat else None
 
-    def linked(options: Options, samples: OneSample | None) -> tuple[RegionPlan, Region]:
+    def linked(number: int, samples: OneSample | None) -> PlannedRegion:
         source, part = (graph, segment) if samples is None else (samples.graph, samples.segment)
-        found: list[tuple[RegionPlan, Region]] = []
-        for chip in batch_choices(machine.chip, part.nodes):
-            plan = plan_region(source, part.nodes, part.inputs, part.outputs, chip, options)
-            found.append((plan, link_region(graph, segment, plan, machine, samples)))
-        return min(found, key=lambda f: (cycles(f[1]), len(f[1].program))) if len(found) > 1 else found[0]
+        found: list[PlannedRegion] = []
+        for chip in batch_choices(machine.chip, part.nodes) if given is None else (machine.chip,):
+            plan = plan_region(source, part.nodes, part.inputs, part.outputs, chip, LEVELS[number], given)
+            region = link_region(graph, segment, plan, machine, samples)
+            found.append(PlannedRegion(plan, region, number, samples is not None))
+        return min(found, key=lambda f: (cycles(f.region), len(f.region.program))) if len(found) > 1 else found[0]
 
-    def made(options: Options) -> tuple[RegionPlan, Region]:
-        plan, region = batched(options)
-        shorter = shortened(region, machine) if machine.chip.control.call else None
-        if shorter is None or not within(options.call_cycles, shorter, region):
-            return plan, region
-        return plan, shorter
+    def made(number: int) -> PlannedRegion:
+        found = batched(number) if given is None else linked(number, samples if given.sample else None)
+        shorter = shortened(found.region, machine) if machine.chip.control.call else None
+        if shorter is None or not within(LEVELS[number].call_cycles, shorter, found.region):
+            return found
+        return found._replace(region=shorter)
 
-    def batched(options: Options) -> tuple[RegionPlan, Region]:
+    def batched(number: int) -> PlannedRegion:
         if samples is None:
-            return linked(options, None)
+            return linked(number, None)
         try:
-            repeated = linked(options, samples)
+            repeated = linked(number, samples)
         except CompileError:  # its control or its semaphores are too few for the repeat, or a sample fits no more than a batch
-            return linked(options, None)
-        if options.repeat_cycles == math.inf:
+            return linked(number, None)
+        if LEVELS[number].repeat_cycles == math.inf:
             return repeated
-        flat = linked(options, None)
-        return repeated if within(options.repeat_cycles, repeated[1], flat[1]) else flat
+        flat = linked(number, None)
+        return repeated if within(LEVELS[number].repeat_cycles, repeated.region, flat.region) else flat
 
     def within(times: float, one: Region, other: Region) -> bool:
         return times == math.inf or cycles(one) <= times * cycles(other)
@@ -143,11 +176,13 @@ def _region(graph: Graph, segment: Segment, selection: Selection, machine: Machi
         width = machine.isa.word_bytes
         return simulate(machine.chip, flow, flow.words, dram, (), word_bytes=width, values=False, check=False).cycles
 
+    if given is not None:
+        return made(level_given(given, level, samples is not None))
     if level < len(LEVELS) - 1:
-        return made(LEVELS[level])
-    return min((made(options) for options in LEVELS[:0:-1]), key=lambda found: cycles(found[1]))
+        return made(level)
+    return min((made(number) for number in range(len(LEVELS) - 1, 0, -1)), key=lambda found: cycles(found.region))
 
 
-def _dump_region(index: int, plan: RegionPlan, region: Region, machine: Machine, dump: Dump) -> None:
-    dump("schedule", lambda: f"region {index}\n" + print_plan(plan, machine.chip))
-    dump("program", lambda: f"region {index}\n" + disassemble(region.program, machine.isa))
+def _dump_region(index: int, made: PlannedRegion, machine: Machine, dump: Dump) -> None:
+    dump("schedule", lambda: print_schedule([made.tree(index, machine.chip)]))
+    dump("program", lambda: f"region {index}\n" + disassemble(made.region.program, machine.isa))

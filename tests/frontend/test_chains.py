@@ -62,6 +62,6 @@ def test_stages_are_written_when_asked(tmp_path: Path, monkeypatch: pytest.Monke
     path = save(model(chain([LEAKY], 1)), tmp_path)
     build(path, BuildOptions("edge16"), lambda stage, text: asked.setdefault(stage, []).append(text()))
     assert tuple(asked) == STAGES and all(text for texts in asked.values() for text in texts)
-    for name in ("print_graph", "print_plan", "disassemble"):
+    for name in ("print_graph", "tree_of", "disassemble"):
         monkeypatch.setattr(compiling, name, lambda *_, name=name: pytest.fail(f"{name} was called"))
     build(path, BuildOptions("edge16"), lambda stage, text: None)

@@ -299,7 +299,7 @@ def test_everyone_knows_it(residual: Path, make: Make, tmp_path: Path) -> None:
     machine = make(memory(), operands(CONSTANTS))
     texts: dict[str, str] = {}
     made = build(residual, BuildOptions(machine), lambda stage, text: texts.update({stage: text()}))
-    assert "wbuf peak " in texts["schedule"] and "bytes at wbuf 0" in texts["schedule"]
+    assert "wbuf peak " in texts["schedule"] and "ring constant 0 in wbuf" in texts["schedule"]
     session, feeds = Session(made.data, timing=True), random_feeds(made.container.inputs, seed=5)
     run = session.run_detailed(feeds).segments[0].simulation
     assert run is not None

@@ -16,6 +16,7 @@ from toolchain.hw.chip import Chip
 from toolchain.hw.units import SRAM
 from toolchain.ir.graph import Graph, Node
 from toolchain.ops.kit.arrays import able_arrays, mapped
+from toolchain.ops.kit.loops import LoopAxis, LoopOrder, one_by_one
 from toolchain.ops.kit.nest import Nest, alike, cut_axis, reduction_axis
 from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, TiledOp
 from toolchain.ops.kit.quant_scope import QuantScope
@@ -106,6 +107,13 @@ class IntegerMatrixProduct(TiledOp):
     def _together(self, layer: Layer) -> list[int]:
         """How many products of the last batch dimension one operation may make: whole sums only."""
         return halvings(min((1, *layer.output.shape)[-3], layer.chip.limits.matrix_product.max_batches))
+
+    def loop_orders(self, layer: Layer) -> tuple[LoopOrder, ...]:
+        *batch, m, n = layer.output.shape
+        rows, columns = LoopAxis("rows", m, "rows"), LoopAxis("channels", n, "channels")
+        inner = LoopAxis("inner", layer.input_type(0).shape[-1], "inner")
+        lead = (*one_by_one(batch[:-1], "outer"), *(LoopAxis("batches", size, "batches") for size in batch[-1:]))
+        return LoopOrder((*lead, rows, columns, inner)), LoopOrder((*lead, columns, rows, inner), False)
 
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
         *batch, m, n = layer.output.shape

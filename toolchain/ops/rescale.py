@@ -11,8 +11,9 @@ from quant.fixed_point.pointwise.elementwise import rescale
 from toolchain import machine
 from toolchain.ir.graph import Node, Quant
 from toolchain.machine import ElementwiseKind
-from toolchain.ops.kit.box import box_nest, box_tilings, broadcast_strides, row_windows
+from toolchain.ops.kit.box import box_nest, box_orders, box_tilings, broadcast_strides, row_windows
 from toolchain.ops.kit.elementwise import elementwise
+from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.operator import Array, Layer, PerSample, RowWindows, TiledOp, alike_per_sample
 from toolchain.ops.kit.quant_scope import QuantScope
@@ -44,6 +45,9 @@ class Rescale(TiledOp):
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         return box_tilings(layer, layer.chip.lanes)
+
+    def loop_orders(self, layer: Layer) -> tuple[LoopOrder, ...]:
+        return box_orders(layer)
 
     def row_windows(self, layer: Layer) -> RowWindows:
         return row_windows(layer)

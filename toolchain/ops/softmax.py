@@ -14,7 +14,8 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.ir.inner import Fixed, Within
 from toolchain.machine.operations.softmax import MOST_COLUMNS_OF_BYTES, scale_fields, scale_of
-from toolchain.ops.kit.box import box_nest
+from toolchain.ops.kit.box import box_nest, box_orders
+from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, TiledOp, alike_per_sample
 from toolchain.ops.kit.quant_scope import QuantScope
@@ -106,6 +107,9 @@ class IntegerSoftmax(TiledOp):
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         rows, columns = layer.output.shape
         return (Tiling(1, part, columns, 0) for part in halvings(rows))
+
+    def loop_orders(self, layer: Layer) -> tuple[LoopOrder, ...]:
+        return box_orders(layer, whole="the sum over a row is of all of it")
 
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
         return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size))

@@ -17,7 +17,8 @@ from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant, step_name
 from toolchain.ops.functions import SIGN, Function, clip_bounds, evaluate
-from toolchain.ops.kit.box import box_nest, box_tilings, row_column, row_windows, three
+from toolchain.ops.kit.box import box_nest, box_orders, box_tilings, row_column, row_windows, three
+from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, RowWindows, TiledOp, alike_per_sample, clamp_codes
 from toolchain.ops.kit.quant_scope import QuantScope
@@ -195,6 +196,9 @@ class Lookup(TiledOp):
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         return box_tilings(layer, layer.chip.lanes)
+
+    def loop_orders(self, layer: Layer) -> tuple[LoopOrder, ...]:
+        return box_orders(layer)
 
     def row_windows(self, layer: Layer) -> RowWindows:
         return row_windows(layer)

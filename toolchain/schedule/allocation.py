@@ -49,29 +49,32 @@ class Allocation:
         return placements
 
     def _in(self, space: int) -> Placement | None:
-        """Of resident roots, which lie in the SRAM, and of the slots that layers have there."""
-        memory = self.chip.spaces[space].memory
-        homes = [
-            Buffer(h.storage.name, *_lives(h.storage.start, h.storage.end, self.together), h.size_bytes, memory.alignment_bytes)
-            for h in (self.held if space == Space.SRAM else ())
-        ]
         # Where works have a choice of units, the next layer may run beside this one: it should not wait for the bytes.
         apart = [(1, 1)] if self.apart else []
         for early, late in (*apart, (1, 0), (0, 0)) if self.early else (*apart, (0, 0)):
-            slots = [
-                Buffer(slot_name(step, slot.role, i), _since(start, slot.role, early), end + late, size, memory.alignment_bytes)
-                for step, p in enumerate(self.planned)
-                if p.plan is not None
-                for start, end in (_lives(step, step + 1, self.together),)
-                for slot in p.plan.slots
-                if slot.space == space
-                for i, size in enumerate(slot.sizes)
-            ]
             try:
-                return place([*homes, *slots], memory.size, _PLACING_NODES)
+                return place(self.buffers(space, early, late), self.chip.spaces[space].memory.size, _PLACING_NODES)
             except DoesNotFit:
                 continue
         return None
+
+    def buffers(self, space: int, early: int = 0, late: int = 0) -> list[Buffer]:
+        """Resident roots, which lie in the SRAM, and slots. early, late: steps by which slots outlive their own."""
+        align = self.chip.spaces[space].memory.alignment_bytes
+        homes = [
+            Buffer(h.storage.name, *_lives(h.storage.start, h.storage.end, self.together), h.size_bytes, align)
+            for h in (self.held if space == Space.SRAM else ())
+        ]
+        slots = [
+            Buffer(slot_name(step, slot.role, i), _since(start, slot.role, early), end + late, size, align)
+            for step, p in enumerate(self.planned)
+            if p.plan is not None
+            for start, end in (_lives(step, step + 1, self.together),)
+            for slot in p.plan.slots
+            if slot.space == space
+            for i, size in enumerate(slot.sizes)
+        ]
+        return [*homes, *slots]
 
 
 def lives_together(storages: Iterable[Storage], together: Mapping[int, range]) -> tuple[Storage, ...]:

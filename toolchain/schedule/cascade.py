@@ -144,11 +144,12 @@ class Cascades:
                 needed = staging_bytes(chain.from_iterable(slots.values()), self._chip)
                 if fits({**needed, int(Space.SRAM): needed.get(Space.SRAM, 0) + draft.rings_bytes}, room):
                     if (depth, streamed) not in draft.planned:
-                        draft.planned[depth, streamed] = self._planned(draft, slots)
+                        draft.planned[depth, streamed] = self.planned(draft, slots)
                     return draft.planned[depth, streamed]
         return None
 
-    def _planned(self, draft: Draft, slots: Mapping[int, tuple[Slot, ...]]) -> PlannedCascade:
+    def planned(self, draft: Draft, slots: Mapping[int, tuple[Slot, ...]]) -> PlannedCascade:
+        """slots: of each layer."""
         walk = Walk(self._model, {**self._views, **draft.views}, draft.inside)
         stages = {i: Stage.of(self._layers[i], slots[i], c.unit, None) for i, c in draft.chosen.items()}
         walk.cascade(stages, draft.visited)
@@ -166,21 +167,43 @@ class Cascades:
         stripes = self._stripes_of(first, end, kept).of(height, ahead)
         if stripes is None:
             return None
-        types = self._layers[first].types
-        views = {n: self._views[n].held(stripes.rows[root], types[n].shape) for n, root in kept.items()}
-        inside = {n for n, v in self._views.items() if v.root in resident} | set(kept)
         chosen: dict[int, Chosen] = {}
         for index, calls in calls_of(stripes).items():
             tiling = self._tiling(index, calls)
             if tiling is None:
                 return None
             chosen[index] = tiling
+        return self._drafted(range(first, end), stripes, kept, resident, chosen)
+
+    def _drafted(
+        self, layers: range, stripes: Stripes, kept: Mapping[str, str], resident: Collection[str], chosen: Mapping[int, Chosen]
+    ) -> Draft:
+        types = self._layers[layers.start].types
+        views = {n: self._views[n].held(stripes.rows[root], types[n].shape) for n, root in kept.items()}
+        inside = {n for n, v in self._views.items() if v.root in resident} | set(kept)
         visited = self._visited(stripes, chosen)
-        blocks = {i: Blocks(self._layers[i], chosen[i].unit) for i in range(first, end)}
+        blocks = {i: Blocks(self._layers[i], chosen[i].unit) for i in layers}
         for index, works in all_works(visited):
             for work in works:
                 blocks[index].add(work, inside)
-        return Draft(range(first, end), stripes, views, self._rings_bytes(stripes.rows, first), chosen, visited, blocks, inside)
+        rings_bytes = self._rings_bytes(stripes.rows, layers.start)
+        return Draft(layers, stripes, views, rings_bytes, chosen, visited, blocks, inside)
+
+    def least_rows(self, layers: range, height: int, roots: Collection[str]) -> Mapping[str, int] | None:
+        """That must be kept of these roots, of stripes of so many rows; None where a layer needs all of what another makes."""
+        return self._stripes_of(layers.start, layers.stop, self._kept_of(layers, roots)).rows(height)
+
+    def given(
+        self, layers: range, height: int, rows: Mapping[str, int], resident: Collection[str], chosen: Mapping[int, Chosen]
+    ) -> Draft:
+        """Of stripes of so many rows of the last layer. rows: that are kept of each root between the layers, no fewer than
+        `least_rows`. resident: roots that lie in SRAM whole."""
+        kept = self._kept_of(layers, rows)
+        stripes = self._stripes_of(layers.start, layers.stop, kept).held(height, rows)
+        return self._drafted(layers, stripes, kept, resident, chosen)
+
+    def _kept_of(self, layers: range, roots: Collection[str]) -> dict[str, str]:
+        return {n: r for n, r in self.kept(layers.start, layers.stop, ()).items() if r in roots}
 
     def _stripes_of(self, first: int, end: int, kept: Mapping[str, str]) -> StripesOf:
         return StripesOf([self._part(i) for i in range(first, end)], kept)

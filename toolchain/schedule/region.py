@@ -27,6 +27,10 @@ from toolchain.schedule.plan import Cascade, RegionPlan, Storage, alone_cycles
 from toolchain.schedule.refusal import too_many, too_small
 from toolchain.schedule.staging import PlannedLayer
 from toolchain.schedule.tilings import Measure, alone, amid
+from toolchain.schedule.tree.made import MadeLayers
+from toolchain.schedule.tree.nodes import RegionTree
+from toolchain.schedule.tree.room import overfull
+from toolchain.schedule.tree.to_plan import Facts, given_of
 
 _FAR = 1.05  # times the cycles of the best plan's layers, each alone: beyond what they can gain of each other
 _USABLE = (1.0, 0.93, 0.86)  # shares of the SRAM for which cascades are chosen: not all that fits by its bytes can be placed
@@ -34,10 +38,18 @@ _RESERVES = (0.0, 0.25, 0.5)  # shares of SRAM kept free of resident tensors tha
 
 
 def plan_region(
-    graph: Graph, nodes: Sequence[Node], inputs: Collection[str], outputs: Collection[str], chip: Chip, options: Options
+    graph: Graph,
+    nodes: Sequence[Node],
+    inputs: Collection[str],
+    outputs: Collection[str],
+    chip: Chip,
+    options: Options,
+    given: RegionTree | None = None,
 ) -> RegionPlan:
-    """graph: integer. nodes: of one region, in order. Raises CompileError when a layer cannot fit the SRAM."""
-    return _Planner(graph, nodes, inputs, outputs, chip, options).plan()
+    """graph: integer. nodes: of one region, in order. given: a schedule of it. Raises CompileError when a layer cannot fit the
+    SRAM, or the schedule cannot be."""
+    planner = _Planner(graph, nodes, inputs, outputs, chip, options)
+    return planner.plan() if given is None else planner.given(given)
 
 
 class _Planner:
@@ -55,6 +67,7 @@ class _Planner:
         maps = feature_maps(nodes, graph, ports, chip)
         activations = Activations(tuple(nodes), graph.types, ports, maps, chip.layout.feature_maps)
         self.views = find_views(activations, in_place=options.in_place)
+        self.free = [n for n in nodes if self._is_free(n)]
         self.layers = [Layer(n, graph.types, graph.constants, chip, maps) for n in nodes if not self._is_free(n)]
         self.port_roots = {self.views[p].root for p in ports if p in self.views}
         self.storages = self._storages()
@@ -92,10 +105,31 @@ class _Planner:
         best = self._best(least) or self._try([self.capacity] * len(least), 1.0)
         if best is None:
             raise CompileError(f"{self.chip.name}: no placement found; a larger memories.sram.size would do")
-        refusal = too_many([p.layer for p in best.layers], [p.plan.works if p.plan else 0 for p in best.layers], self.chip)
+        self._require_few(best)
+        return place_works(self._cascaded(best), self.model)
+
+    def _require_few(self, plan: RegionPlan) -> None:
+        """Raises CompileError where its program would be too long to be built and checked."""
+        refusal = too_many([p.layer for p in plan.layers], [p.plan.works if p.plan else 0 for p in plan.layers], self.chip)
         if refusal is not None:
             raise CompileError(refusal)
-        return place_works(self._cascaded(best), self.model)
+
+    def given(self, tree: RegionTree) -> RegionPlan:
+        """As the schedule says, which names all layers."""
+        facts = Facts(self.layers, self.free, self.views, self.storages, self.port_roots, self.model, self.layerwise.depth)
+        given = given_of(tree, facts)
+        made = MadeLayers(given, facts, self._cascades)
+        cascades = made.turns(given.resident)
+        alone = made.alone([i for i in given.layers if given.alone(i)], given.resident)
+        planned = alone | {i: p for c in cascades for i, p in zip(c.cascade.layers, c.layers)}
+        views = {**self.views, **{name: view for c in cascades for name, view in c.views.items()}}
+        resident = given.resident.union(root for turns in given.turns for root in turns.rows)
+        layers, together = [planned[i] for i in sorted(planned)], tuple(c.cascade for c in cascades)
+        plan = self._place(layers, resident, views, together)
+        if plan is None:
+            raise overfull(given, facts, self._allocation(layers, resident, views, together))
+        self._require_few(plan)
+        return place_works(plan, self.model)
 
     def _cascaded(self, plan: RegionPlan) -> RegionPlan:
         """With layers in turns where that takes fewer cycles; nothing to gain where all tensors stay in SRAM already."""
@@ -219,12 +253,18 @@ class _Planner:
     ) -> RegionPlan | None:
         """views: where they are not those of the region, since tensors lie in rings."""
         views = self.views if views is None else views
-        together = {i: c.layers for c in cascades for i in c.layers}
-        held = [Held(s, views[n].stored_bytes(self.graph.types[n].shape)) for n, s in self.storages.items() if n in resident]
-        placements = Allocation(self.chip, planned, held, together, self.model.choice, self.options.double_buffer).in_memories()
+        allocation = self._allocation(planned, resident, views, cascades)
+        placements = allocation.in_memories()
         if placements is None:
             return None
         kept = resident | self.port_roots
-        spilled = lives_together((s for n, s in self.storages.items() if n not in kept), together)
+        spilled = lives_together((s for n, s in self.storages.items() if n not in kept), allocation.together)
         plan = RegionPlan(tuple(planned), views, resident, spilled, placements, 0, cascades)
         return replace(plan, cycles=self.costs.cycles(plan))
+
+    def _allocation(
+        self, planned: Sequence[PlannedLayer], resident: frozenset[str], views: Mapping[str, View], cascades: Sequence[Cascade]
+    ) -> Allocation:
+        together = {i: c.layers for c in cascades for i in c.layers}
+        held = [Held(s, views[n].stored_bytes(self.graph.types[n].shape)) for n, s in self.storages.items() if n in resident]
+        return Allocation(self.chip, planned, held, together, self.model.choice, self.options.double_buffer)

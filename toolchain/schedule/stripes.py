@@ -84,6 +84,10 @@ class StripesOf:
         rows = self._rows(ends, ahead)
         return Stripes(self._steps(ends, rows), rows)
 
+    def held(self, height: int, rows: Mapping[str, int]) -> Stripes:
+        """In buffers of so many rows, no fewer than `rows` says."""
+        return Stripes(self._steps(self._ends(height), rows), rows)
+
     def rows(self, height: int, ahead: Collection[str] = ()) -> Mapping[str, int] | None:
         """That the buffers hold, of such stripes."""
         return None if self._reads_whole() else self._rows(self._ends(height), ahead)

@@ -15,7 +15,8 @@ from quant.fixed_point.core.scale import choose_scale
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.machine import MachineOp
-from toolchain.ops.kit.box import box_nest
+from toolchain.ops.kit.box import box_nest, box_orders
+from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.operator import Array, FloatOp, Layer, TiledOp
 from toolchain.ops.kit.quant_scope import QuantScope
@@ -55,6 +56,9 @@ class IntegerLogSoftmax(TiledOp):
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         rows, columns = layer.output.shape
         return (Tiling(1, part, columns, 0) for part in halvings(rows))
+
+    def loop_orders(self, layer: Layer) -> tuple[LoopOrder, ...]:
+        return box_orders(layer, whole="the sum over a row is of all of it")
 
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
         return box_nest(layer.output.shape, tiling, lambda start, size: self._work(layer, start, size))

@@ -17,9 +17,11 @@ from toolchain.machine import granule_of
 from toolchain.ops.convolution.dense import Dense
 from toolchain.ops.convolution.depthwise import Depthwise
 from toolchain.ops.convolution.grouped import Grouped, grouped_tilings
+from toolchain.ops.convolution.loops import loop_orders
 from toolchain.ops.convolution.parameters import ConvolutionParameters, Pads, is_depthwise, stated
 from toolchain.ops.convolution.tiles import Lowering
 from toolchain.ops.kit.arrays import mapped
+from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.operator import Array, Layer, PerSample, RowWindows, alike_per_sample
 from toolchain.ops.kit.tile import Extent, Tiling, halvings
@@ -78,6 +80,9 @@ class IntegerConvolution(ConvolutionParameters):
         deep = self.depthwise(layer)
         grouped = grouped_tilings(self, layer) if self.groups > 1 and self.residual is None and not deep else ()
         return mapped(chain(grouped, _tilings(self, layer)), self.able(layer), deep)
+
+    def loop_orders(self, layer: Layer) -> tuple[LoopOrder, ...]:
+        return loop_orders(self, layer)
 
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:
         return _lowering(self, layer, tiling).nest(extent)

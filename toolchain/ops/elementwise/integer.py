@@ -15,6 +15,7 @@ from toolchain import machine
 from toolchain.machine import ElementwiseKind
 from toolchain.ops.kit.box import (
     box_nest,
+    box_orders,
     box_tilings,
     broadcast_strides,
     constant_block,
@@ -22,6 +23,7 @@ from toolchain.ops.kit.box import (
     row_windows,
 )
 from toolchain.ops.kit.elementwise import elementwise
+from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.operator import Array, Layer, PerSample, RowWindows, TiledOp
 from toolchain.ops.kit.requants import pair
@@ -93,6 +95,9 @@ class IntegerBinary(TiledOp):
 
     def tilings(self, layer: Layer) -> Iterable[Tiling]:
         return box_tilings(layer, layer.chip.lanes)
+
+    def loop_orders(self, layer: Layer) -> tuple[LoopOrder, ...]:
+        return box_orders(layer)
 
     def row_windows(self, layer: Layer) -> RowWindows:
         return row_windows(layer)

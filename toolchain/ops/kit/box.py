@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from toolchain.machine import memory_type
+from toolchain.ops.kit.loops import GRANULES, LoopAxis, LoopOrder, one_by_one
 from toolchain.ops.kit.nest import Nest, alike, cut_axis
 from toolchain.ops.kit.operator import Layer, RowWindows
 from toolchain.ops.kit.tile import Block, Box, Extent, Site, Tiling, Work, halvings
@@ -32,6 +33,15 @@ def box_tilings(layer: Layer, multiple: int) -> Iterable[Tiling]:
         yield Tiling(1, columns, channels, 0)
     for part in halvings(channels, multiple)[1:]:
         yield Tiling(1, 1, part, 0)
+
+
+def box_orders(layer: Layer, whole: str = "") -> tuple[LoopOrder, ...]:
+    """The one order of such boxes. whole: why rows along the last dimension are not cut, where they are not."""
+    *outer, height, width, channels = three(layer.output.shape)
+    multiple = channels if whole else layer.channel_step(*layer.activations, *layer.node.outputs)
+    places = LoopAxis("rows", height, "rows"), LoopAxis("columns", width, "columns")
+    last = LoopAxis("channels", channels, "channels", multiple=multiple, why=whole or GRANULES)
+    return (LoopOrder((*one_by_one(outer), *places, last)),)
 
 
 def box_nest(shape: Shape, tiling: Tiling, work: Callable[[Shape, Shape], Work], extent: Extent | None = None) -> Nest:

@@ -24,6 +24,7 @@ from toolchain.hw.layout import FeatureMaps
 from toolchain.ir.graph import Graph, Node, Operator, Quant, TensorType
 from toolchain.machine import granule_of
 from toolchain.machine.tensors import Strides, laid, laid_bytes
+from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
 from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.tile import Box, Extent, FillBox, Move, Tiling
@@ -136,6 +137,10 @@ class TiledOp(NpuOp):
 
     @abstractmethod
     def tilings(self, layer: Layer) -> Iterable[Tiling]: ...
+
+    @abstractmethod
+    def loop_orders(self, layer: Layer) -> tuple[LoopOrder, ...]:
+        """The orders in which the loops of its nest may stand, with the steps of each."""
 
     @abstractmethod
     def nest(self, layer: Layer, tiling: Tiling, extent: Extent | None = None) -> Nest:

@@ -17,6 +17,7 @@ from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.requantization import requantize
 from quant.fixed_point.sums import pool as fixed_point
 from toolchain import machine
+from toolchain.ops.kit.loops import GRANULES, LoopAxis, LoopOrder, one_by_one
 from toolchain.ops.kit.nest import Nest, alike, cut_axis, window_axis
 from toolchain.ops.kit.operator import Array, Layer, PerSample, RowWindows, TiledOp, alike_per_sample
 from toolchain.ops.kit.requants import pair
@@ -43,6 +44,13 @@ class _Pooling(TiledOp):
                 yield Tiling(rows, width, part, 0)
         for columns in halvings(width)[1:]:
             yield Tiling(1, columns, min(channels, lanes), 0)
+
+    def loop_orders(self, layer: Layer) -> tuple[LoopOrder, ...]:
+        images, height, width, channels = layer.output.shape
+        multiple = layer.channel_step(layer.node.inputs[0], layer.node.outputs[0])
+        parts = LoopAxis("channels", channels, "channels", multiple=multiple, why=GRANULES)
+        places = LoopAxis("rows", height, "rows"), LoopAxis("columns", width, "columns")
+        return (LoopOrder((*one_by_one((images,)), parts, *places)),)
 
     def row_windows(self, layer: Layer) -> RowWindows:
         _, height, width, _ = layer.input_type(0).shape

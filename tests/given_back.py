@@ -1,0 +1,35 @@
+"""Networks compiled as they are planned, and again by the schedule that was printed of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.golden import networks
+from tests.keyed import with_keys
+from toolchain.codegen import Region
+from toolchain.compiling import Compiled
+from toolchain.isa import Machine, load_machine
+from toolchain.schedule.tree.nodes import RegionTree
+
+
+def compiled(network: str, machine: str | Machine, level: int, schedule: Sequence[RegionTree] = ()) -> Compiled:
+    """One of the golden networks. schedule: as it is to be planned."""
+    compile_model = networks.compile_model
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(networks, "compile_model", lambda *given: compile_model(*given, schedule=schedule))
+        return networks.compile_network(network, machine, level)
+
+
+def digest(made: Compiled) -> str:
+    """Of its programs, constants and addresses."""
+    return networks.program_digest([s for s in made.container.segments if isinstance(s, Region)])
+
+
+def with_sram(name: str, kib: int) -> Machine:
+    """A shipped machine with so much SRAM."""
+    base = load_machine(name)
+    memories = base.chip.model_dump(mode="json")["memories"]
+    memories["sram"]["size"] = kib * 1024
+    return with_keys(base, memories=memories)

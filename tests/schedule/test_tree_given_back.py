@@ -1,0 +1,44 @@
+"""A schedule that is printed and given back makes the same program, byte for byte."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.given_back import compiled, digest, with_sram
+from toolchain.hw import shipped_names
+from toolchain.isa import Machine
+from toolchain.schedule.tree.parser import parse_schedule
+from toolchain.schedule.tree.text import print_schedule
+
+SMALL, SMALLER = "resnet8_cifar", "dscnn_kws"
+MOST_LINES = 40  # of a printed layer
+
+
+def _same(network: str, machine: str | Machine, level: int) -> str:
+    planned = compiled(network, machine, level)
+    text = print_schedule(planned.schedule)
+    given = compiled(network, machine, level, parse_schedule(text, "given.sched"))
+    assert print_schedule(given.schedule) == text
+    assert digest(given) == digest(planned)
+    return text
+
+
+@pytest.mark.parametrize("machine", shipped_names())
+def test_on_every_machine(machine: str) -> None:
+    text = _same(SMALL, machine, 2)
+    layers = text.split("\n  layer ")
+    assert max(len(layer.splitlines()) for layer in layers) <= MOST_LINES
+
+
+@pytest.mark.parametrize("level", [0, 1, 3])
+def test_at_every_level(level: int) -> None:
+    _same(SMALLER, "nvdla_small", level)
+
+
+@pytest.mark.parametrize(("machine", "kib"), [("wide32_w4a16", 32), ("nvdla_small", 24)])
+def test_of_layers_in_turns(machine: str, kib: int) -> None:
+    assert "in turns" in _same(SMALL, with_sram(machine, kib), 2)
+
+
+def test_of_several_products_at_once() -> None:
+    _same("bert_tiny_relu_l2h128_s128", "transformer64", 2)

@@ -1,0 +1,121 @@
+"""The plans of layers that a schedule names, where it is known which tensors lie in SRAM."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
+
+from toolchain.errors import counted
+from toolchain.ops.kit.tile import Work
+from toolchain.schedule.cascade import Cascades
+from toolchain.schedule.drafts import Chosen, PlannedCascade
+from toolchain.schedule.repeats import all_works
+from toolchain.schedule.staging import LayerPlan, PlannedLayer, Sizes, Slot, staging_bytes
+from toolchain.schedule.stripes import Call, Shift
+from toolchain.schedule.tilings import layer_units
+from toolchain.schedule.tree.asked import Asked, require_able
+from toolchain.schedule.tree.faults import Faults
+from toolchain.schedule.tree.nodes import ROWS
+from toolchain.schedule.tree.rings import ring_slots
+from toolchain.schedule.tree.text import quoted
+from toolchain.schedule.tree.to_plan import Facts, Given, Turns, tensors_in
+from toolchain.schedule.units import turn
+from toolchain.schedule.visits import visits
+from toolchain.schedule.walk import Walk
+
+
+class MadeLayers:
+    """Of one region. Raises CompileError with all faults that depend on where tensors lie."""
+
+    def __init__(self, given: Given, facts: Facts, cascades: Cascades):
+        self._given, self._facts, self._cascades = given, facts, cascades
+
+    def alone(self, indices: Sequence[int], resident: Collection[str]) -> dict[int, PlannedLayer]:
+        """Layers by themselves. resident: roots in SRAM."""
+        facts, faults, found = self._facts, Faults(self._given.tree), dict[int, PlannedLayer]()
+        for index in indices:
+            layer, asked = facts.layers[index], self._given.asked.get(index)
+            if asked is None:
+                found[index] = PlannedLayer(layer, None)
+                continue
+            inside = frozenset(tensors_in(layer, facts.views, resident))
+            plan = _planned(asked, inside, facts, faults)
+            found[index] = PlannedLayer(layer, plan)
+        faults.end()
+        return found
+
+    def turns(self, resident: Collection[str]) -> tuple[PlannedCascade, ...]:
+        """Layers in turns. resident: roots that lie in SRAM whole."""
+        faults = Faults(self._given.tree)
+        found = [self._turns(turns, resident, faults) for turns in self._given.turns]
+        faults.end()
+        return tuple(f for f in found if f is not None)
+
+    def _turns(self, turns: Turns, resident: Collection[str], faults: Faults) -> PlannedCascade | None:
+        self._require_rows(turns, faults)
+        chosen: dict[int, Chosen] = {}
+        for index in turns.layers:
+            asked = self._given.asked[index]
+            if len(asked.said.call.units) > 1:
+                units = ", ".join(asked.said.call.units)
+                faults.of(asked.layer, asked.said.call.line, f"on {units}: layers in turns run on one unit each")
+            chosen[index] = Chosen(asked.tiling, asked.units[0])
+        if faults:
+            return None
+        draft = self._cascades.given(turns.layers, turns.loop.step, turns.rows, resident, chosen)
+        visited = list(all_works(draft.visited))
+        slots: dict[int, tuple[Slot, ...]] = {}
+        for index in turns.layers:
+            asked, unit = self._given.asked[index], chosen[index].unit
+            own = [work for layer, works in visited if layer == index for work in works]
+            known = draft.blocks[index].slots(self._facts.depth, True)
+            works = _works_of(index, draft.stripes.steps, asked)
+            found = ring_slots(asked, known, works, draft.inside, faults, (unit,))
+            if require_able(asked, (unit,), lambda own=own: own, faults) and found is not None:
+                slots[index] = found
+        return self._cascades.planned(draft, slots) if len(slots) == len(turns.layers) else None
+
+    def _require_rows(self, turns: Turns, faults: Faults) -> None:
+        """As many of each tensor are kept as stripes need."""
+        layers, height, lines = turns.layers, turns.loop.step, self._given.lines
+        kept = set(self._cascades.kept(layers.start, layers.stop, ()).values())
+        for root in sorted(turns.rows.keys() - kept):
+            faults.add(
+                lines[root], f"alloc {quoted(root)}: its rows cannot be kept by themselves; let all of it lie in sram, or in dram"
+            )
+        least = self._cascades.least_rows(layers, height, turns.rows)
+        if least is None:
+            faults.add(turns.loop.line, f"for {ROWS}: one of these layers needs all of what another makes; they take no turns")
+            return
+        types = self._facts.layers[layers.start].types
+        for root, rows in turns.rows.items():
+            tall, need = types[root].shape[1], least.get(root, 0)
+            if rows > tall:
+                faults.add(lines[root], f"alloc {quoted(root)} rows {rows}: it has {tall}")
+            elif rows < need:
+                stripes = f"stripes of {counted(height, 'row')} need {need} of it at once"
+                faults.add(lines[root], f"alloc {quoted(root)} rows {rows}: {stripes}; keep as many, or take a smaller step")
+
+
+def _planned(asked: Asked, resident: Collection[str], facts: Facts, faults: Faults) -> LayerPlan | None:
+    """A layer by itself. resident: tensors that lie in SRAM. None where something is wrong with its rings."""
+    layer, units, model = asked.layer, asked.units, facts.model
+    every = layer_units(layer, asked.tiling)
+    nest = layer.tiled.nest(layer, asked.tiling)
+    visited = [v if isinstance(v, int) else nest.body(v) for v in visits(nest.axes, turn(every))]
+    sizes = Sizes(layer, every)
+    for works in visited:
+        for work in works if not isinstance(works, int) else ():
+            sizes.add(work, resident)
+    slots = ring_slots(asked, sizes.slots(facts.depth, units), nest.works(), resident, faults, units)
+    if slots is None:
+        return None
+    walk = Walk(model, facts.views, resident)
+    works = walk.works(layer, slots, units, visited, turn(every))
+    return LayerPlan(asked.tiling, slots, staging_bytes(slots, model.chip), works, walk.cycles, walk.busy_cycles, units)
+
+
+def _works_of(index: int, stripes: Iterable[Sequence[Call | Shift]], asked: Asked) -> Iterator[Work]:
+    """All of a layer in turns, in order."""
+    calls = (step for step in chain.from_iterable(stripes) if isinstance(step, Call) and step.layer == index)
+    return chain.from_iterable(asked.layer.tiled.nest(asked.layer, asked.tiling, c.extent).works() for c in calls)

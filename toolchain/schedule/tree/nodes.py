@@ -1,0 +1,170 @@
+"""The schedule of a region as a tree: what is done in which loops, and where what it touches lies meanwhile.
+
+    Tree = Seq | Loop | Alloc | Call
+
+A region is `Alloc`s of tensors around a `Seq` of layers. A layer is `Alloc`s of its rings around `Loop`s, outermost first, around
+one `Call`. Layers that run in turns are a `Loop` over rows of the last one around a `Seq` of them. A mover is a `Call` alone.
+What a tree does not say (addresses, live ranges, which of equal units takes a tile) follows from it.
+
+`note` is what a person is told beside a node, `line` where it stands in a file; trees that differ in nothing else are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+ALL: Literal["all"] = "all"  # slots of a ring: one for each thing that passes through it
+TENSOR_MEMORIES = ("sram", "dram")  # in which whole tensors lie
+ROWS = "rows"
+
+Role = Literal["input", "constant", "output"]
+ROLES: Mapping[str, Role] = {"r": "input", "b": "constant", "w": "output"}  # by how `staging.Slot.role` begins
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor that owns its storage. rows: of a feature map, so many of the latest are kept; 0: all of it."""
+
+    name: str
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Through which tiles of an operand pass: the input or constant of this number, in the order in which works name them."""
+
+    role: Role
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class Call:
+    """A layer's tiles, one after the other, on those of these units that are free first; () of a mover, or where nothing is said:
+    any that can. dataflow, mode: of the array, "" for its first."""
+
+    layer: str
+    units: tuple[str, ...] = ()
+    dataflow: str = ""
+    mode: str = ""
+    note: str = field(default="", compare=False)
+    line: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The body for every `step` of an axis."""
+
+    axis: str
+    step: int
+    body: Tree
+    note: str = field(default="", compare=False)
+    line: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True)
+class Alloc:
+    """The body, while this lies in a memory. slots: of a ring."""
+
+    buffer: Tensor | Ring
+    memory: str
+    body: Tree
+    slots: int | Literal["all"] = 1
+    note: str = field(default="", compare=False)
+    line: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True)
+class Seq:
+    """One after the other."""
+
+    parts: tuple[Tree, ...]
+    note: str = field(default="", compare=False)
+    line: int = field(default=0, compare=False)
+
+
+Tree: TypeAlias = Seq | Loop | Alloc | Call
+
+
+@dataclass(frozen=True)
+class RegionTree:
+    """The schedule of a region, by its place in the model. level: whose way of laying out tensors and moving loads it has
+    (`schedule.options`), -1: that of the build. sample: of the program of one sample, which is repeated. file: that it is of."""
+
+    region: int
+    body: Tree
+    level: int = -1
+    sample: bool = False
+    entry: str = ""
+    note: str = field(default="", compare=False)
+    line: int = field(default=0, compare=False)
+    file: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class LayerTree:
+    """A layer taken apart: its rings, its loops from the outermost, and what is called."""
+
+    rings: tuple[Alloc, ...]
+    loops: tuple[Loop, ...]
+    call: Call
+
+    @property
+    def note(self) -> str:
+        return self.call.note
+
+    @property
+    def steps(self) -> dict[str, int]:
+        return {loop.axis: loop.step for loop in self.loops}
+
+    def tree(self) -> Tree:
+        """Together again."""
+        body: Tree = self.call
+        for loop in reversed(self.loops):
+            body = Loop(loop.axis, loop.step, body, loop.note, loop.line)
+        for ring in reversed(self.rings):
+            body = Alloc(ring.buffer, ring.memory, body, ring.slots, ring.note, ring.line)
+        return body
+
+
+def layer_of(tree: Tree) -> LayerTree | None:
+    """The parts of a layer; None of what holds a Seq."""
+    rings, loops = list[Alloc](), list[Loop]()
+    while not isinstance(tree, Call | Seq):
+        rings, loops = ([*rings, tree], loops) if isinstance(tree, Alloc) else (rings, [*loops, tree])
+        tree = tree.body
+    return LayerTree(tuple(rings), tuple(loops), tree) if isinstance(tree, Call) else None
+
+
+def tensors_of(tree: Tree) -> tuple[tuple[Alloc, ...], tuple[Tree, ...]]:
+    """Of a region's body: where tensors lie, and what is done in order."""
+    found: list[Alloc] = []
+    while isinstance(tree, Alloc) and isinstance(tree.buffer, Tensor):
+        found.append(tree)
+        tree = tree.body
+    return tuple(found), tree.parts if isinstance(tree, Seq) else (tree,)
+
+
+def region_body(tensors: tuple[Alloc, ...], parts: tuple[Tree, ...]) -> Tree:
+    """The other way round."""
+    body: Tree = Seq(parts)
+    for alloc in reversed(tensors):
+        body = Alloc(alloc.buffer, alloc.memory, body, alloc.slots, alloc.note, alloc.line)
+    return body
+
+
+def turns_of(tree: Tree) -> tuple[Loop, tuple[LayerTree, ...]] | None:
+    """Of layers in turns, the loop around them and what they are; None of anything else."""
+    if not isinstance(tree, Loop) or not isinstance(tree.body, Seq):
+        return None
+    layers = [layer_of(part) for part in tree.body.parts]
+    found = tuple(layer for layer in layers if layer is not None)
+    return (tree, found) if len(found) == len(layers) else None
+
+
+def layers_of(parts: tuple[Tree, ...]) -> Iterator[LayerTree]:
+    """In order, those in turns too."""
+    for part in parts:
+        turns, layer = turns_of(part), layer_of(part)
+        yield from turns[1] if turns is not None else (() if layer is None else (layer,))

@@ -1,0 +1,40 @@
+"""Why what a schedule holds in the memories of a chip has no place there."""
+
+from __future__ import annotations
+
+from toolchain.errors import CompileError
+from toolchain.schedule.allocation import Allocation
+from toolchain.schedule.tree.faults import Faults
+from toolchain.schedule.tree.text import quoted
+from toolchain.schedule.tree.to_plan import Facts, Given
+
+_NAMED = 8  # tensors of a layer
+
+
+def overfull(given: Given, facts: Facts, allocation: Allocation) -> CompileError:
+    """The layer beside which most lies in each memory that is too small, and by how many bytes. allocation: has no placement."""
+    faults = Faults(given.tree)
+    for space in facts.chip.staging:
+        memory, buffers = facts.chip.spaces[space], allocation.buffers(space)
+        live = [sum(b.size_bytes for b in buffers if b.start <= step < b.end) for step in range(len(facts.layers))]
+        step = max(range(len(live)), key=lambda i: live[i], default=0)
+        beyond = live[step] - memory.memory.size if live else 0
+        if beyond <= 0:
+            continue
+        roots = [b for b in buffers if b.start <= step < b.end and b.name in facts.storages]
+        names = ", ".join([*(quoted(b.name) for b in roots[:_NAMED]), *(["..."] if len(roots) > _NAMED else [])])
+        tensors = f" ({sum(b.size_bytes for b in roots):,} of them {names})" if roots else ""
+        said = given.layers.get(step)
+        faults.of(
+            facts.layers[step],
+            said.call.line if said is not None else given.tree.line,
+            f"{live[step]:,} bytes{tensors} lie in {memory.name} while it runs, {beyond:,} more than memories.{memory.key}.size="
+            f"{memory.memory.size:,}; take smaller steps or fewer slots, or let a tensor lie in dram",
+        )
+    if not faults:
+        faults.add(
+            given.tree.line,
+            f"region {given.tree.region}: by its bytes it fits, and no addresses were found for all that lies in memory at once; "
+            "take smaller steps or fewer slots, or let a tensor lie in dram",
+        )
+    return CompileError("\n".join(faults.told()))

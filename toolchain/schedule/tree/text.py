@@ -1,0 +1,108 @@
+"""Schedules as text, which `schedule.tree.parser` reads back: a line for each node, what stands in it further to the right."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from toolchain.errors import shown
+from toolchain.schedule.tree.nodes import (
+    ALL,
+    Alloc,
+    LayerTree,
+    Loop,
+    RegionTree,
+    Ring,
+    Tensor,
+    Tree,
+    layer_of,
+    tensors_of,
+    turns_of,
+)
+
+PLAIN = re.compile(r"[A-Za-z0-9_.+-]+")  # names of a machine that need no quotes
+_NOTES = 56  # column in which notes begin
+
+
+class _Line(NamedTuple):
+    depth: int
+    said: str
+    note: str
+
+
+def print_schedule(regions: Iterable[RegionTree]) -> str:
+    """Every region, its notes behind '#'. Raises TypeError: a tree that is no region's."""
+    return "\n".join("\n".join(_written(line) for line in _region(region)) + "\n" for region in regions)
+
+
+def _written(line: _Line) -> str:
+    said = "  " * line.depth + line.said
+    return f"{said:{_NOTES}}  # {shown(line.note)}" if line.note else said
+
+
+def _region(region: RegionTree) -> Iterator[_Line]:
+    words = [f"region {region.region}"]
+    words += [f"entry {quoted(region.entry)}"] if region.entry else []
+    words += [f"level {region.level}"] if region.level >= 0 else []
+    words += ["sample"] if region.sample else []
+    yield _Line(0, " ".join(words), region.note)
+    tensors, parts = tensors_of(region.body)
+    yield from (_Line(1, _alloc(alloc), alloc.note) for alloc in tensors)
+    for part in parts:
+        yield from _part(part)
+
+
+def _part(part: Tree) -> Iterator[_Line]:
+    turns, layer = turns_of(part), layer_of(part)
+    if turns is not None:
+        loop, layers = turns
+        yield _Line(1, _loop(loop), loop.note)
+        for own in layers:
+            yield from _layer(own, 2)
+    elif layer is not None:
+        yield from _layer(layer, 1)
+    else:
+        raise TypeError(f"a region holds layers and loops over them, no {type(part).__name__} of other things")
+
+
+def _layer(layer: LayerTree, depth: int) -> Iterator[_Line]:
+    yield _Line(depth, f"layer {quoted(layer.call.layer)}", layer.note)
+    yield from (_Line(depth + 1, _alloc(ring), ring.note) for ring in layer.rings)
+    for inside, loop in enumerate(layer.loops):
+        yield _Line(depth + 1 + inside, _loop(loop), loop.note)
+    yield _Line(depth + 1 + len(layer.loops), _call(layer), "")
+
+
+def _alloc(alloc: Alloc) -> str:
+    if isinstance(alloc.buffer, Tensor):
+        rows = f" rows {alloc.buffer.rows}" if alloc.buffer.rows else ""
+        return f"alloc {quoted(alloc.buffer.name)} in {_machine(alloc.memory)}{rows}"
+    slots = f" slots {alloc.slots}" if alloc.slots == ALL or alloc.slots != 1 else ""
+    return f"ring {ring_name(alloc.buffer)} in {_machine(alloc.memory)}{slots}"
+
+
+def ring_name(ring: Ring) -> str:
+    """As a schedule names it: 'input 0', 'output'."""
+    return "output" if ring.role == "output" else f"{ring.role} {ring.number}"
+
+
+def _loop(loop: Loop) -> str:
+    return f"for {_machine(loop.axis)} by {loop.step}"
+
+
+def _call(layer: LayerTree) -> str:
+    call = layer.call
+    on = f" on {', '.join(map(_machine, call.units))}" if call.units else ""
+    flow = f" dataflow {_machine(call.dataflow)}" if call.dataflow else ""
+    return f"call{on}{flow}{f' mode {_machine(call.mode)}' if call.mode else ''}"
+
+
+def quoted(name: str) -> str:
+    """Names of users hold anything, also line ends and '#'."""
+    return json.dumps(name, ensure_ascii=True)
+
+
+def _machine(name: str) -> str:
+    return name if PLAIN.fullmatch(name) else quoted(name)

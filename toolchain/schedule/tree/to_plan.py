@@ -1,0 +1,235 @@
+"""A region's tree held against the region: its layers, its tensors, the machine; and the plan that it is.
+
+Nothing is searched here. All that is wrong is told at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from quant.suggestion import suggestion
+from toolchain.errors import counted
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Node
+from toolchain.ops.kit.operator import Layer, TiledOp
+from toolchain.schedule.cost import CostModel
+from toolchain.schedule.places import View
+from toolchain.schedule.plan import Storage
+from toolchain.schedule.tree.asked import Asked, asked_of
+from toolchain.schedule.tree.faults import Faults
+from toolchain.schedule.tree.nodes import (
+    ROWS,
+    TENSOR_MEMORIES,
+    Alloc,
+    LayerTree,
+    Loop,
+    RegionTree,
+    Tensor,
+    layer_of,
+    tensors_of,
+    turns_of,
+)
+from toolchain.schedule.tree.text import quoted
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a region before anything is planned. free: Reshapes that are no layers. storages: of roots. ports: roots
+    of its inputs and outputs. depth: slots of a ring, where nothing is said."""
+
+    layers: Sequence[Layer]
+    free: Sequence[Node]
+    views: Mapping[str, View]
+    storages: Mapping[str, Storage]
+    ports: Collection[str]
+    model: CostModel
+    depth: int
+
+    @property
+    def chip(self) -> Chip:
+        return self.model.chip
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Layers that run in turns, with the loop around them, and the roots of which the latest rows are kept: how many."""
+
+    loop: Loop
+    layers: range
+    rows: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a tree says of its region. layers: by index, those it names; asked: of these what tiles are made. whole: all are
+    named. resident: roots in SRAM; spilled: those that are said to lie in DRAM."""
+
+    tree: RegionTree
+    layers: Mapping[int, LayerTree]
+    asked: Mapping[int, Asked]
+    turns: tuple[Turns, ...]
+    resident: frozenset[str]
+    spilled: frozenset[str]
+    whole: bool
+    lines: Mapping[str, int] = field(default_factory=dict[str, int])  # where the roots stand
+
+    def alone(self, index: int) -> bool:
+        """Whether the layer is named, and in no turns."""
+        return index in self.layers and not any(index in turns.layers for turns in self.turns)
+
+
+def given_of(tree: RegionTree, facts: Facts) -> Given:
+    """Raises CompileError with all that no machine or network of this kind can do."""
+    faults = Faults(tree)
+    tensors, parts = tensors_of(tree.body)
+    named = {layer.node.name: index for index, layer in enumerate(facts.layers)}
+    layers: dict[int, LayerTree] = {}
+    order: list[int] = []
+    groups: list[tuple[Loop, list[int]]] = []
+    for part in parts:
+        turns, single = turns_of(part), layer_of(part)
+        members = turns[1] if turns is not None else (single,) if single is not None else ()
+        found = [i for layer in members if (i := _index(layer, named, layers, facts, faults)) is not None]
+        order += found
+        if turns is not None and len(found) == len(members):
+            groups.append((turns[0], found))
+    _require_order(order, layers, facts, faults)
+    whole = len(layers) == len(facts.layers)
+    resident, spilled, rows, lines = _roots(tensors, facts, faults)
+    made = [t for loop, members in groups if (t := _turns(loop, members, rows, lines, layers, facts, faults)) is not None]
+    for root, alloc in rows.items():
+        if faults or any(root in t.rows for t in made):
+            continue
+        faults.add(
+            alloc.line, f"alloc {quoted(root)}: rows are kept of tensors between layers in turns; no loop holds all that touch it"
+        )
+    together = {i for t in made for i in t.layers}
+    asked = {i: a for i, own in layers.items() if (a := asked_of(facts.layers[i], own, i in together, faults)) is not None}
+    faults.end()
+    return Given(tree, layers, asked, tuple(made), resident, spilled, whole, lines)
+
+
+def _index(said: LayerTree, named: Mapping[str, int], layers: dict[int, LayerTree], facts: Facts, faults: Faults) -> int | None:
+    """Which layer it is; it is noted in `layers`."""
+    name, line = said.call.layer, said.call.line
+    index = named.get(name)
+    fault = None
+    if index is None and any(node.name == name for node in facts.free):
+        fault = "is a Reshape that costs nothing here: its codes lie as they did; leave it out"
+    elif index is None:
+        fault = f"there is no such layer{suggestion(name, named)}"
+    elif index in layers:
+        fault = "stands there twice"
+    if fault is not None:
+        faults.add(line, f"layer {quoted(name)}: {fault}")
+        return None
+    assert index is not None
+    layers[index] = said
+    return index
+
+
+def _require_order(order: Sequence[int], layers: Mapping[int, LayerTree], facts: Facts, faults: Faults) -> None:
+    for before, index in pairwise(order):
+        if index < before:
+            names = quoted(facts.layers[index].node.name), quoted(facts.layers[before].node.name)
+            faults.add(
+                layers[index].call.line,
+                f"layer {names[0]}: stands behind {names[1]}, before which it runs; layers keep the order of the network",
+            )
+
+
+def _roots(
+    tensors: Sequence[Alloc], facts: Facts, faults: Faults
+) -> tuple[frozenset[str], frozenset[str], dict[str, Alloc], dict[str, int]]:
+    """Roots in SRAM whole, those in DRAM, those of which rows are kept, and where they stand."""
+    resident, spilled, rows, lines = set[str](), set[str](), dict[str, Alloc](), dict[str, int]()
+    for alloc in tensors:
+        assert isinstance(alloc.buffer, Tensor)
+        name = alloc.buffer.name
+        fault = _broken_tensor(alloc, alloc.buffer, facts)
+        if fault is None and name in lines:
+            fault = f"stands there twice, in line {lines[name]} too"
+        if fault is not None:
+            faults.add(alloc.line, f"alloc {quoted(name)}: {fault}")
+            continue
+        lines[name] = alloc.line
+        if alloc.buffer.rows:
+            rows[name] = alloc
+        else:
+            (resident if alloc.memory == "sram" else spilled).add(name)
+    return frozenset(resident), frozenset(spilled), rows, lines
+
+
+def _broken_tensor(alloc: Alloc, tensor: Tensor, facts: Facts) -> str | None:
+    """Why it cannot lie there; or None."""
+    view = facts.views.get(tensor.name)
+    if view is None or view.root not in facts.storages:
+        return f"the region has no such tensor{suggestion(tensor.name, facts.storages)}"
+    if view.root != tensor.name:
+        return f"lies in {quoted(view.root)}; say where that one lies"
+    if alloc.memory not in TENSOR_MEMORIES:
+        return f"in {alloc.memory}: tensors lie in {' or '.join(TENSOR_MEMORIES)}{suggestion(alloc.memory, TENSOR_MEMORIES)}"
+    if tensor.name in facts.ports and alloc.memory == "sram":
+        return "is an input or output of the region, which lie in dram"
+    if tensor.rows and alloc.memory != "sram":
+        return f"rows {tensor.rows}: latest rows are kept in sram; in dram it lies whole"
+    return None
+
+
+def _turns(
+    loop: Loop,
+    members: Sequence[int],
+    rows: Mapping[str, Alloc],
+    lines: Mapping[str, int],
+    layers: Mapping[int, LayerTree],
+    facts: Facts,
+    faults: Faults,
+) -> Turns | None:
+    """None where the layers cannot take turns so."""
+    first, end = min(members), max(members) + 1
+    missing = [quoted(facts.layers[i].node.name) for i in range(first, end) if i not in members]
+    last = facts.layers[end - 1]
+    fault = None
+    if loop.axis != ROWS:
+        fault = f"for {loop.axis}: layers take turns over {ROWS}"
+    elif missing:
+        fault = f"for {ROWS}: layers that take turns follow one another; {', '.join(missing)} runs between them"
+    elif len(members) < 2:
+        fault = f"for {ROWS}: one layer takes no turns; cut its tiles by its own loop"
+    elif len(last.output.shape) == 4 and loop.step >= last.output.shape[1]:
+        tall = counted(last.output.shape[1], "row")
+        fault = f"for {ROWS} by {loop.step}: {quoted(last.node.name)} has {tall}, which is one turn; take a smaller step"
+    if fault is not None:
+        faults.add(loop.line, fault)
+        return None
+    uncut = [i for i in range(first, end) if not can_be_cut(facts.layers[i])]
+    for i in uncut:
+        faults.add(
+            layers[i].call.line,
+            f"layer {quoted(facts.layers[i].node.name)}: its rows are not made apart, so it takes no turns with others",
+        )
+    inside = {root: alloc for root, alloc in rows.items() if _inside(facts.storages[root], first, end)}
+    return (
+        None
+        if uncut
+        else Turns(loop, range(first, end), {r: a.buffer.rows for r, a in inside.items() if isinstance(a.buffer, Tensor)})
+    )
+
+
+def _inside(storage: Storage, first: int, end: int) -> bool:
+    return first <= storage.start and storage.end <= end
+
+
+def can_be_cut(layer: Layer) -> bool:
+    """Whether the rows of a layer can be made apart."""
+    shape = layer.output.shape
+    if len(shape) != 4 or shape[0] != 1 or not isinstance(layer.node.op, TiledOp):
+        return False
+    return layer.node.op.row_windows(layer) is not None
+
+
+def tensors_in(layer: Layer, views: Mapping[str, View], roots: Collection[str]) -> Iterator[str]:
+    """Of a layer's tensors those that lie in these roots."""
+    return (n for n in (*layer.activations, *layer.node.outputs) if views[n].root in roots)
