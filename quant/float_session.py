@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import onnx
 
 # The rule that takes a Pad into a pool makes a model that does not load where the padding is as wide as the window, and
-# loses windows of pools with ceil_mode (seen in onnxruntime 1.31).
-WRONG_FUSIONS = ["Pad_Fusion"]
+# loses windows of pools with ceil_mode (seen in onnxruntime 1.31). The other rounds weights and biases that a model has in float.
+WRONG_FUSIONS = ["Pad_Fusion", "WeightBiasQuantization"]
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
 NO_WEIGHTS: Mapping[str, Any] = MappingProxyType({})
 

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.upgrade import Upgraded
@@ -165,6 +166,36 @@ def _concat(w: Written) -> None:
     w.codes(w.add("", "Concat", parts, attributes={"axis": w.attribute("axis", 1)}), 0)
 
 
+def _where(w: Written) -> None:
+    """A condition, two operands with scale and zero point, y's scale and zero point."""
+    w.codes(w.add("", "Where", [w.node.inputs[0], w.real(1), w.real(4)]), 7)
+
+
+def _scaled_product(w: Written) -> None:
+    """MatMulIntegerToFloat: A, B, their scales, their zero points, bias."""
+    _product_of_codes(w, (w.node.inputs[0], w.node.inputs[2], w.input(4)), (w.node.inputs[1], w.node.inputs[3], w.input(5)), 6)
+
+
+def _dynamic_product(w: Written) -> None:
+    """DynamicQuantizeMatMul: A, which is quantized by its own range in each run, B, B's scale and zero point, bias."""
+    names = tuple(f"{w.node.name}/{part}" for part in ("codes", "scale", "zero_point"))
+    made = Node(f"{w.node.name}/dynamic", OnnxOp("DynamicQuantizeLinear"), (w.node.inputs[0],), names, w.node.sources)
+    w.nodes.append(made)
+    _product_of_codes(w, names, (w.node.inputs[1], w.node.inputs[2], w.input(3)), 4)
+
+
+def _product_of_codes(w: Written, a: tuple[str, ...], b: tuple[str, ...], bias: int) -> None:
+    """a, b: codes, scale and zero point ("" for none); bias: the number of that input."""
+    inputs = [a[0], b[0], a[2], b[2]]
+    while not inputs[-1]:
+        inputs.pop()
+    sums = w.add("sums", "Cast", [w.add("product", "MatMulInteger", inputs)], attributes={"to": TensorProto.FLOAT})
+    scale, last = w.add("scales", "Mul", [a[1], b[1]]), w.node.outputs[0]
+    y = w.add("", "Mul", [sums, scale], "" if w.input(bias) else last)
+    if w.input(bias):
+        w.add("bias", "Add", [y, w.node.inputs[bias]], last)
+
+
 def _linear(w: Written) -> None:
     """com.microsoft's QuantizeLinear and DequantizeLinear: ONNX's, of all widths at any opset."""
     axis = {"axis": w.attribute("axis", 1)} if len(w.types[w.node.inputs[1]].shape) else {}
@@ -253,6 +284,9 @@ RULES: Mapping[tuple[str, str], Callable[[Written], None]] = {
             "QLinearConcat": _concat,
             "QuantizeLinear": _linear,
             "DequantizeLinear": _linear,
+            "QLinearWhere": _where,
+            "MatMulIntegerToFloat": _scaled_product,
+            "DynamicQuantizeMatMul": _dynamic_product,
             "MatMulNBits": _n_bits,
         }.items()
     },

@@ -15,10 +15,11 @@ from toolchain.frontend.convert import type_of
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.held import Held, held_blocks
 from toolchain.frontend.infer import evaluate
+from toolchain.frontend.integer_products import PRODUCTS, biased, cast_codes, integer_product, scaled_sums
 from toolchain.frontend.meant import CODES, Meant, Walk, make_codes, real_of
 from toolchain.frontend.rewrite import operand
 from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp
-from toolchain.ir.stored import Stored, stored
+from toolchain.ir.stored import Stored
 
 # Operators of which codes of their outputs mean what codes of their first input do.
 MOVES = frozenset(
@@ -28,7 +29,6 @@ MOVES = frozenset(
     )
 )
 WEIGHTED: Mapping[str, int] = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": -1}  # the output channels' axis of input 1
-PRODUCTS: Mapping[str, str] = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
 QUANTIZERS = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"))
 
 
@@ -97,6 +97,8 @@ def _dequantize(node: OnnxNode, walk: Walk) -> bool:
         return False
     if q in walk.constants:
         _dequantized_constant(node, *found[:2], walk)
+        return True
+    if scaled_sums(node, *found[:2], walk):
         return True
     if found[0].size != 1:
         return False
@@ -173,61 +175,6 @@ def _multiplies(node: OnnxNode, codes: str, point: str) -> bool:
     return node.op.op_type in PRODUCTS and mine and codes not in node.inputs[2:] and point not in node.inputs[:2]
 
 
-def _product(node: OnnxNode, walk: Walk) -> bool:
-    """ConvInteger, MatMulInteger: sum (a - za) (b - zb), where a is of codes that are known and b constant or such."""
-    a, b = node.inputs[:2]
-    x = walk.meant.get(a)
-    if x is None or not _zero_point(node, 2, x, walk):
-        return False
-    name = walk.fresh(f"{node.outputs[0]}/real")
-    scale, held = x.scale, None
-    if b in walk.constants:
-        codes = walk.constants[b].astype(np.int64)
-        point = walk.constants.get(operand(node, 3)) if operand(node, 3) else np.zeros((), np.int64)
-        if point is None:
-            return False
-        axis = 0 if node.op.op_type == "ConvInteger" else codes.ndim - 1
-        shape = [1] * codes.ndim
-        shape[axis] = -1
-        codes = codes - (point.astype(np.int64).reshape(shape) if point.size > 1 else point.astype(np.int64).reshape(()))
-        weights = walk.constant(f"{b}/real", codes.astype(np.float32))
-        held = stored(codes, np.ones(1), axis)
-    else:
-        w = walk.meant.get(b)
-        if w is None or not _zero_point(node, 3, w, walk):
-            return False
-        weights, scale = real_of(b, walk), scale * w.scale
-    real = real_of(a, walk)
-    op = replace(node.op, op_type=PRODUCTS[node.op.op_type])
-    walk.emit(replace(node, op=op, inputs=(real, weights), outputs=(name,)))
-    if held is not None:
-        walk.stored[node.name] = held
-    walk.meant[node.outputs[0]] = Meant(name, scale, 0, "int32")
-    return True
-
-
-def _zero_point(node: OnnxNode, index: int, codes: Meant, walk: Walk) -> bool:
-    """Whether the node takes off the zero point that the codes have."""
-    point = walk.scalar(operand(node, index)) if operand(node, index) else 0.0
-    return point is not None and point == codes.zero_point
-
-
-def _cast(node: OnnxNode, walk: Walk) -> bool:
-    """Codes as float numbers: what they stand for over their scale."""
-    codes = walk.meant.get(node.inputs[0])
-    y = node.outputs[0]
-    if codes is None or walk.types[y].dtype != "float32":
-        return False
-    real = real_of(node.inputs[0], walk)
-    factor = walk.constant(f"{node.name}/factor", np.asarray(1 / codes.scale, np.float32))
-    scaled = y if codes.zero_point == 0 else walk.fresh(f"{y}/scaled")
-    walk.emit(Node(node.name, OnnxOp("Mul"), (real, factor), (scaled,), node.sources))
-    if scaled != y:
-        point = walk.constant(f"{node.name}/zero_point", np.asarray(codes.zero_point, np.float32))
-        walk.emit(Node(f"{node.name}/add", OnnxOp("Add"), (scaled, point), (y,), node.sources))
-    return True
-
-
 def _moved(node: OnnxNode, walk: Walk) -> bool:
     """Moves of codes become moves of what they stand for; a MaxPool too, for larger codes stand for larger numbers."""
     if node.op.domain or not node.inputs:
@@ -291,7 +238,8 @@ _RULES = {
     "QuantizeLinear": _quantize,
     "DequantizeLinear": _dequantize,
     "DynamicQuantizeLinear": _dynamic,
-    "ConvInteger": _product,
-    "MatMulInteger": _product,
-    "Cast": _cast,
+    "ConvInteger": integer_product,
+    "MatMulInteger": integer_product,
+    "Add": biased,
+    "Cast": cast_codes,
 }

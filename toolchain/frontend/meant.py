@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from toolchain.frontend.convert import type_of
+from toolchain.frontend.convert import elem_type, type_of
 from toolchain.frontend.held import Held, HeldBlocks
 from toolchain.frontend.infer import evaluate, foldable, infer
 from toolchain.frontend.rewrite import fresh_name, operand
@@ -15,6 +15,7 @@ from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, TensorType
 from toolchain.ir.stored import Stored
 
 CODES = frozenset(("int8", "uint8", "int16", "uint16"))
+SUMS = "int32"
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,21 @@ def real_of(name: str, walk: Walk) -> str:
 def make_codes(name: str, walk: Walk) -> None:
     """Where only what the codes stand for is there: they are quantized from it."""
     codes = walk.meant.get(name)
-    if codes is None or name in walk.made or name in walk.graph.inputs or codes.dtype not in CODES:
+    if codes is None or name in walk.made or name in walk.graph.inputs:
+        return
+    if codes.dtype == SUMS:
+        _make_sums(name, codes, walk)
         return
     walk.emit(_conversion("QuantizeLinear", codes.real, name, codes, walk))
+
+
+def _make_sums(name: str, codes: Meant, walk: Walk) -> None:
+    """Sums of products, where anything but their scales reads them: whole numbers, exact below 2^24."""
+    factor = walk.constant(f"{name}/factor", np.asarray(1 / codes.scale, np.float32))
+    scaled, whole = walk.fresh(f"{name}/scaled"), walk.fresh(f"{name}/whole")
+    walk.emit(Node(f"{name}/scale", OnnxOp("Mul"), (codes.real, factor), (scaled,), ()))
+    walk.emit(Node(f"{name}/round", OnnxOp("Round"), (scaled,), (whole,), ()))
+    walk.emit(Node(f"{name}/cast", OnnxOp("Cast", {"to": elem_type(SUMS)}), (whole,), (name,), ()))
 
 
 def _conversion(op_type: str, x: str, y: str, codes: Meant, walk: Walk) -> OnnxNode:

@@ -23,7 +23,7 @@ FIRST_CONSTANTS_IR = 4  # from this IR version on, an initializer that is an inp
 class Source:
     """path: the ONNX file; inputs: their bound types; types: what its own nodes make; constants: those of them that depend on no
     input; dims: the values of named dimensions. rewritten: its bytes cannot be run as they are: functions to
-    write out, inputs of size 0, initializers among the inputs."""
+    write out, inputs of size 0, initializers among the inputs, products that onnxruntime may compute in 8 bits."""
 
     path: Path
     inputs: Mapping[str, TensorType]
@@ -72,7 +72,15 @@ class Source:
         del proto.graph.input[:]
         proto.graph.input.extend(value_info(n, self.inputs) for n in self.inputs)
         proto.ir_version = max(proto.ir_version, FIRST_CONSTANTS_IR)
+        for coarse in _coarse_products(proto.graph):
+            coarse.i = 0
         return proto
+
+
+def _coarse_products(graph: onnx.GraphProto) -> list[onnx.AttributeProto]:
+    """Of products whose activations onnxruntime may round as it likes."""
+    nodes = (n for n in graph.node if n.op_type == "MatMulNBits")
+    return [a for n in nodes for a in n.attribute if a.name == "accuracy_level" and a.i]
 
 
 def source_of(path: Path, proto: onnx.ModelProto, inlined: bool, bound: Bound, static: OnnxGraph) -> Source:
@@ -91,7 +99,7 @@ def source_of(path: Path, proto: onnx.ModelProto, inlined: bool, bound: Bound, s
         frozenset(n for n in made if n in static.constants),
         frozenset(o.name for o in graph.output),
         tuple(dims.items()),
-        inlined or empty or fed,
+        inlined or empty or fed or bool(_coarse_products(graph)),
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.errors import ScaleRangeError
 from quant.fixed_point.core.numerics import Numerics
+from quant.fixed_point.core.rounding import Rounding
 from quant.fixed_point.core.scale import choose_scale
 from quant.fixed_point.pointwise.tables import TableForm, around16, build_table8, build_table16, entries16
 from quant.observe import Range
@@ -159,7 +160,9 @@ def make_table(function: Function, x: Quant, y: Quant, numerics: Numerics) -> Lo
 
     if not numerics.activation.interpolates:
         signed = numerics.activation.low < 0
-        return LookupTable(build_table8(f, x.scale, x.zero_point, y.scale, y.zero_point, signed=signed), "none")
+        half = Rounding.HALF_EVEN if numerics.rounding is Rounding.FP32_RNE else Rounding.HALF_AWAY
+        table = build_table8(f, x.scale, x.zero_point, y.scale, y.zero_point, signed=signed, rounding=half)
+        return LookupTable(table, "none")
     entries = build_table16(
         f, x.scale, y.scale, form=_form(y, numerics), input_zero_point=x.zero_point, output_zero_point=y.zero_point
     )

@@ -111,7 +111,7 @@ class _Taking:
         """The tensor that holds `x` rounded: x itself, with a scale that it has or takes, or a Clip's output."""
         codes, bounds = held_as(found, self._chip.numerics), Range(*found.ends())
         self._changed += codes is None
-        finer = codes is not None and codes.bits < _finest(self._chip).bits and self._read_exactly(x)
+        finer = codes is not None and codes.bits < _finest(self._chip).bits and self._read_otherwise(x, found)
         if codes is not None and not finer and self._takes(x, found.quant(codes.low), codes):
             return x
         if codes is None and (x in self._graph.inputs or self._moved_from(x) == bounds):
@@ -128,11 +128,11 @@ class _Taking:
         self._nodes.append(Node(node.name, clip, (x,), (y,), node.sources))
         return y
 
-    def _read_exactly(self, x: str) -> bool:
-        """Whether anything reads it before it is rounded."""
-        if x in self._graph.inputs or x in self._given:
+    def _read_otherwise(self, x: str, found: GivenQuant) -> bool:
+        """Whether anything reads it that is not rounded so."""
+        if x in self._given:
             return False
-        return x in self._graph.outputs or any(_given(n, self._graph) is None for n in self._consumers[x])
+        return x in self._graph.outputs or any(_given(n, self._graph) != found for n in self._consumers[x])
 
     def _moved_from(self, x: str) -> Quant | Range | None:
         """What is given of the tensor that `x` is moved from."""

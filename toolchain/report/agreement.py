@@ -87,14 +87,16 @@ def _piece_by_piece(model: NormalModel, output: str, sample: Sample) -> bool:
     def on_file(names: Sequence[str]) -> Sequence[np.ndarray]:
         return FloatSession(_file(model), names, few_runs=True).run(sample)
 
+    types = (*model.types.values(), *(model.source.types.values() if model.source is not None else ()))
+    most = max(TOLERANCE, *(2 * NEIGHBOURS.get(t.dtype, 0.0) for t in types))
     for tensor, error in piece_errors(model, sample, on_file):
-        if error > TOLERANCE:
+        if error > most:
             node = model.graph.producers()[tensor]
             raise InternalError(
                 f"the frontend changed the model: tensor {tensor!r}, made of the file's own codes, is {error:.2g} of its largest "
                 f"magnitude from what the file rounds: node {node.name} ({node.op.op_type}), made of {', '.join(node.sources)}"
             )
-    return all(distance(value, found) <= TOLERANCE for _, value, found in fed_outputs(model, sample, [output], on_file))
+    return all(distance(value, found) <= most for _, value, found in fed_outputs(model, sample, [output], on_file))
 
 
 def distance(reference: np.ndarray, got: np.ndarray) -> float:
