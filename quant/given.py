@@ -65,6 +65,21 @@ def _ends(how: Stored) -> tuple[int, int]:
     return int(how.least.min()), int(how.largest.max())
 
 
+def rounded_anew(how: Stored, numerics: Numerics) -> str | None:
+    """Why a machine cannot keep a file's codes of weights, and rounds what they stand for; None where it keeps them."""
+    if how.groups is not None:
+        size = how.groups.size
+        return None if fitting_codes(how.groups, numerics) is not None else f"no such groups of {size} weights (numerics.groups)"
+    if numerics.scale.kind == "pow2":
+        return "scales that are powers of two (numerics.scale)"
+    if not numerics.weights_per_channel and np.ptp(how.scales):
+        return "one scale for all channels (numerics.weights_per_channel)"
+    if numerics.weight is CodeType.INT4 and not _holds(how, numerics):
+        least, largest = _ends(how)
+        return "int4 weights (numerics.weight)" if least >= -128 and largest <= 127 else None
+    return None
+
+
 def stored_weights(w: Array, axis: int, how: Stored, numerics: Numerics, name: str) -> WeightQuant | None:
     """The file's own codes and scales of the weights `w`, which may have been arranged anew or scaled for each channel since.
 
@@ -74,14 +89,10 @@ def stored_weights(w: Array, axis: int, how: Stored, numerics: Numerics, name: s
     if how.groups is not None:
         return _grouped(w, how.groups, numerics)
     channels = w.shape[axis]
-    if numerics.scale.kind == "pow2" or len(how.scales) not in (1, channels):
-        return None
-    if not numerics.weights_per_channel and np.ptp(how.scales):
+    if len(how.scales) not in (1, channels) or rounded_anew(how, numerics) is not None:
         return None
     (least, largest), (low, high) = _ends(how), numerics.weight.limits
     if not _holds(how, numerics):
-        if numerics.weight is CodeType.INT4 and least >= -128 and largest <= 127:
-            return None  # coarser on this machine, as the weights of any float model
         raise CompileError(
             f"{name}: its weights less their zero points are {least}..{largest}; {numerics.weight} holds {low}..{high} "
             "(numerics.weight)\n  help: quantize the weights symmetrically (zero point 0, or 128 of uint8)"

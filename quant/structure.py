@@ -21,10 +21,12 @@ FEW_STEPS = 32  # fewer codes than this: a part of a Concat has lost three of ei
 
 @dataclass(frozen=True)
 class Adjusted:
-    """`notes`: a sentence for each range that was changed, and why."""
+    """`notes`: a sentence for each range that was changed, and why; `unseen`: what they call the tensors of which the data showed
+    no range."""
 
     ranges: dict[str, Range]
     notes: tuple[str, ...]
+    unseen: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,8 @@ def adjust_ranges(
             for operand in node.input:
                 if operand in found:
                     found[node.output[0]] = found[node.output[0]].union(found[operand])
-    _open_silence(Links(model.graph), found, notes, called)
-    return Adjusted(cut_ranges(found, divided), tuple(notes))
+    silent = _open_silence(Links(model.graph), found, notes, called)
+    return Adjusted(cut_ranges(found, divided), tuple(notes), tuple(called(n) for n in silent))
 
 
 def joined_parts(model: onnx.ModelProto, ranges: Mapping[str, Range], numerics: Numerics) -> list[JoinedPart]:
@@ -117,10 +119,13 @@ def _open_scores(graph: Links, found: dict[str, Range], notes: list[str], called
             )
 
 
-def _open_silence(graph: Links, found: dict[str, Range], notes: list[str], called: Callable[[str], str]) -> None:
+def _open_silence(graph: Links, found: dict[str, Range], notes: list[str], called: Callable[[str], str]) -> list[str]:
+    """The tensors that were silent."""
+    silent: list[str] = []
     heard = {name: r for name, r in found.items() if max(-r.low, r.high) > SILENT}
     for name in [i.name for i in graph.graph.input if i.name in found and i.name not in heard]:
         found[name] = heard[name] = Range(-1.0, 1.0)
+        silent.append(name)
         notes.append(
             f"{called(name)}: the data holds nothing but zeros for this input; [-1, 1] was taken. Calibrate with real data"
         )
@@ -132,4 +137,6 @@ def _open_silence(graph: Links, found: dict[str, Range], notes: list[str], calle
             heard[name] = before  # also through tensors that need no range of their own
             if name in found:
                 found[name] = before
+                silent.append(name)
                 notes.append(f"{called(name)}: zero throughout the data; it took the range [{before.low:.4g}, {before.high:.4g}]")
+    return silent

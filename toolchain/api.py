@@ -28,7 +28,14 @@ from toolchain.passes.named import named_nodes
 from toolchain.passes.typed import decomposed_as_asked
 from toolchain.repair.network import Network
 from toolchain.repair.prepare import Prepared, effort_of, prepared, prepared_alike, prepared_by_file
-from toolchain.report import agreed, calibration_warnings, host_warnings
+from toolchain.report import (
+    agreed,
+    calibration_warnings,
+    host_warnings,
+    rounded_anew_notes,
+    skipped_warnings,
+    unseen_warnings,
+)
 from toolchain.report.error_report import ErrorReport
 from toolchain.report.gate import Evaluation, loaded
 from toolchain.report.strides import stride_warnings
@@ -131,6 +138,8 @@ def _built(
         *started.unread,
         *random_warnings(options),
         *calibration_warnings(figures["calibration_samples"]),
+        *(unseen_warnings(calibrated.unseen) if options.calibration is not None else ()),
+        *skipped_warnings(figures["repair"], options.observer, started.calibrated_on is not None),
         *judged_warnings(on, started.data, options),
         *judgement.warnings,
         *host_warnings(figures["host"], model.nodes),
@@ -139,7 +148,9 @@ def _built(
     )
     folded = [n for n in options.host_nodes if hosted.keys().isdisjoint(named_nodes(model.nodes, (n,)))]
     idle = (f"--host-node {n}: is folded away, nothing of it is left to run" for n in folded)
-    notes = (*model.notes, *selection.notes, *calibrated.notes, *started.data.notes, *idle)
+    graph, network = selection.graph, calibrated.network
+    anew = rounded_anew_notes(graph, network.weighted, model.stored, calibrated.quantization.weight_types, chip)
+    notes = (*model.notes, *selection.notes, *anew, *calibrated.notes, *started.data.notes, *idle)
     chosen = clamped(selection, chip)
     qdq = qdq_model(model, compiled.unfused, chosen, selection.shown, chip) if options.export_qdq else None
     return Build(container, data, figures, notes, warnings, judgement.failures, judgement.errors, qdq)

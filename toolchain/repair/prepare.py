@@ -32,12 +32,13 @@ LEAST_SAMPLES = 2 * LEAST_JUDGES  # to repair with: half of so few judge
 @dataclass(frozen=True)
 class Prepared:
     """network: gone through what `quantization` changes in it. samples: that were calibrated on, None where a file gave it.
-    label: of the observers."""
+    unseen: tensors of which they showed no range; label: of the observers."""
 
     network: Network
     quantization: Quantization
     samples: int | None = None
     notes: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
     label: str = ""
     effort: Effort = "none"
     held_out: int = 0
@@ -192,4 +193,4 @@ def _calibrated(
     adjusted = adjust_ranges(model.proto, ranges, model.divided, model.name)
     ranges = _with_room(adjusted.ranges, network, types)
     found = Quantization({**ranges, **given}, held=model.stored, types=types, weight_types=network.weight_types)
-    return Prepared(network, found, seen, adjusted.notes, chosen)
+    return Prepared(network, found, seen, adjusted.notes, adjusted.unseen, chosen)

@@ -4,6 +4,18 @@ from toolchain.report.agreement import agreed
 from toolchain.report.explain import explained
 from toolchain.report.fidelity import fidelity
 from toolchain.report.figures import run_figures, untimed_figures
-from toolchain.report.warnings import calibration_warnings, host_warnings
+from toolchain.report.kept import rounded_anew_notes
+from toolchain.report.warnings import calibration_warnings, host_warnings, skipped_warnings, unseen_warnings
 
-__all__ = ["agreed", "calibration_warnings", "explained", "fidelity", "host_warnings", "run_figures", "untimed_figures"]
+__all__ = [
+    "agreed",
+    "calibration_warnings",
+    "explained",
+    "fidelity",
+    "host_warnings",
+    "rounded_anew_notes",
+    "run_figures",
+    "skipped_warnings",
+    "unseen_warnings",
+    "untimed_figures",
+]

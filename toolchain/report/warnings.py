@@ -39,6 +39,26 @@ def calibration_warnings(samples: int | None) -> list[str]:
     return [f"calibrated on {counted(samples, 'sample')}; ranges of fewer than {FEW_SAMPLES} may not hold for other data"]
 
 
+def unseen_warnings(names: Sequence[str]) -> list[str]:
+    """names: of tensors that were zero in all that was calibrated on."""
+    if not names:
+        return []
+    shown = _first(", ".join(names[:NAMED]), len(names))
+    return [f"ranges never seen: zero throughout the calibration data is {shown}; give data in which they are not"]
+
+
+def skipped_warnings(repair: Mapping[str, Any] | None, observer: str | None, calibrated: bool) -> list[str]:
+    """What was asked for and left out. repair: of the figures; observer: that was asked for."""
+    said = []
+    if observer is not None and not calibrated:
+        said.append(f"--observer {observer}: left out, the model gives every range itself")
+    left = [] if repair is None else [step for step in repair["steps"] if not step["kept"]]
+    if repair is not None and left:
+        reasons = "; ".join(f"{step['step']}: {step['why']}" for step in left)
+        said.append(f"--repair {repair['effort']}: {len(left)} of {counted(len(repair['steps']), 'step')} left out: {reasons}")
+    return said
+
+
 def layer_warnings(found: Measured, file: str | None) -> list[str]:
     """What the figures of layers do not show: values beyond the codes, channels that say nothing. file: of --quant."""
     lost = {} if file is None else _lost(found)

@@ -1,0 +1,72 @@
+"""What a build warns of: ranges that no data showed, what was asked for and left out, what of a quantized file was not kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from tests.quantized.test_forms import built_form
+from toolchain.api import Build, BuildOptions, build
+from toolchain.report import skipped_warnings, unseen_warnings
+
+
+def of_a_sleeping_branch(folder: Path, **options: str) -> Build:
+    """y = Conv(relu(x - 100)) + x: the branch is zero in all data."""
+    text = "a = Sub(x, far) b = Relu(a) c = Conv(b, w) y = Add(c, x)"
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g (float[1,4,8,8] x) => (float y) {{ {text} }}')
+    rng = np.random.default_rng(0)
+    for name, value in {"far": np.float32(100), "w": rng.normal(size=(4, 4, 1, 1)).astype(np.float32)}.items():
+        proto.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+    onnx.save(onnx.shape_inference.infer_shapes(proto), folder / "m.onnx")
+    np.savez(folder / "data.npz", x=rng.normal(size=(20, 4, 8, 8)).astype(np.float32))
+    return build(folder / "m.onnx", BuildOptions("edge16", calibration=str(folder / "data.npz"), **options))  # type: ignore[arg-type]
+
+
+def test_ranges_that_no_data_showed(tmp_path: Path) -> None:
+    """Of both tensors behind the Relu; what the file gives is no guess."""
+    said = "ranges never seen: zero throughout the calibration data is b, c; give data in which they are not"
+    assert said in of_a_sleeping_branch(tmp_path).warnings
+    lines = [f"  {n}: {{low: -8, high: 8}}" for n in "xabcy"]
+    (tmp_path / "p.yaml").write_text("\n".join(["version: 1", "tensors:", *lines, ""]))
+    assert not [w for w in of_a_sleeping_branch(tmp_path, parameters=str(tmp_path / "p.yaml")).warnings if "never seen" in w]
+
+
+def test_of_many_the_first_are_named() -> None:
+    assert unseen_warnings(()) == []
+    assert "is a, b, c, d and 2 more;" in unseen_warnings("abcdef")[0]
+
+
+def test_steps_of_repair_that_were_left_out() -> None:
+    steps = [("equalization", False, "it finds nothing to change"), ("bias", True, "the outputs gain 1.00 dB")]
+    repair = {"effort": "fast", "steps": [{"step": s, "kept": k, "why": w} for s, k, w in steps]}
+    said = "--repair fast: 1 of 2 steps left out: equalization: it finds nothing to change"
+    assert skipped_warnings(repair, None, calibrated=True) == [said]
+    assert skipped_warnings({**repair, "steps": repair["steps"][1:]}, None, calibrated=True) == []
+    assert skipped_warnings(None, "mse", calibrated=True) == []
+
+
+def test_an_observer_with_nothing_to_observe(tmp_path: Path) -> None:
+    built_form("qdq_s8_channel", tmp_path, "edge16")
+    options = BuildOptions("edge16", calibration=str(tmp_path / "calib.npz"), observer="mse")
+    assert (
+        "--observer mse: left out, the model gives every range itself"
+        in build(tmp_path / "qdq_s8_channel.onnx", options).warnings
+    )
+
+
+@pytest.mark.parametrize(
+    ("machine", "why"),
+    [
+        ("ws8_pow2", "scales that are powers of two (numerics.scale)"),
+        ("wide32_w4a16", "int4 weights (numerics.weight)"),
+        ("edge16", None),
+    ],
+)
+def test_weights_that_are_rounded_anew(machine: str, why: str | None, tmp_path: Path) -> None:
+    built, _, _ = built_form("qdq_s8_channel", tmp_path, machine)
+    said = [n for n in built.notes if "rounded anew" in n]
+    assert said == ([] if why is None else [f"weights of 4 layers are rounded anew, {machine} has {why}"])

@@ -1,0 +1,31 @@
+"""What of a model that is quantized already the machine could not keep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from quant.fixed_point.core.codes import CodeType
+from quant.given import narrowest_weight, rounded_anew
+from toolchain.errors import counted
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node
+from toolchain.ir.stored import Stored
+from toolchain.ops.convolution.rules import Convolution
+
+
+def rounded_anew_notes(
+    graph: Graph, layers: Sequence[Node], stored: Mapping[str, Stored], asked: Mapping[str, CodeType], chip: Chip
+) -> list[str]:
+    """layers: those of the selected graph that have weights; stored: by node of the model; asked: types of weights, by layer.
+    A sentence for each reason for which codes of weights are not the file's."""
+    reasons: dict[str, int] = {}
+    for node in layers:
+        found = [stored[s] for s in node.sources or (node.name,) if s in stored]
+        if len(found) != 1 or not isinstance(node.op, Convolution):
+            continue
+        groups = node.op.can_be_grouped(graph.constants[node.inputs[1]].shape)
+        codes = asked.get(node.name) or narrowest_weight(found[0], chip.numerics, groups=groups)
+        why = rounded_anew(found[0], chip.numerics.with_weights(codes))
+        if why is not None:
+            reasons[why] = reasons.get(why, 0) + 1
+    return [f"weights of {counted(n, 'layer')} are rounded anew, {chip.name} has {why}" for why, n in sorted(reasons.items())]
