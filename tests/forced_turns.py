@@ -36,7 +36,9 @@ def _forced(planner: _Planner, plan: RegionPlan, counts: Counter[str]) -> Region
         found = planner._cut(int(planner.capacity * share), _all_spilled(planner, plan))
         if found is not None:
             counts["cascades"] += bool(found.cascades)
-            counts["layers in turns"] += sum(len(c.layers) for c in found.cascades)
+            inside = [found.layers[i].plan for c in found.cascades for i in c.layers]
+            counts["layers in turns"] += len(inside)
+            counts["in turns on several units"] += sum(plan is not None and len(plan.units) > 1 for plan in inside)
             return found
     return plan
 

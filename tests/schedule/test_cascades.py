@@ -86,6 +86,15 @@ def test_two_arrays_that_write_parts_of_one_tensor_do_not_wait_for_each_other(si
     assert found.figures["arrays_overlap"] > 0.8
 
 
+def test_works_of_layers_in_turns_are_shared_out_to_two_arrays(tmp_path: Path) -> None:
+    found = _built(bodies(2, 28, 32, 128), _two_arrays(64 * 1024), tmp_path)
+    (plan,) = found.plans
+    inside = [plan.layers[i] for cascade in plan.cascades for i in cascade.layers]
+    assert len(inside) >= 5 and all(len(set(layer.units)) == 2 for layer in inside)
+    assert found.figures["arrays_overlap"] > 0.6
+    assert plan.cycles == pytest.approx(found.figures["cycles"], rel=0.03)
+
+
 @pytest.mark.parametrize("kib", [64, 128])
 def test_every_byte_is_moved_once_where_the_wide_tensors_take_turns(kib: int, tmp_path: Path) -> None:
     found = _built(bodies(), _machine("edge16", kib * 1024), tmp_path)

@@ -26,7 +26,7 @@ def test_few_works_of_a_plan_stand_for_all(machine: str, level: int, monkeypatch
     found: list[tuple[RegionPlan, int]] = []
 
     def noted(plan: RegionPlan, model: CostModel) -> RegionPlan:
-        walk, _ = placement._walked(plan, model, placement._all)
+        walk, _ = placement._walked(plan, model)
         found.append((plan, walk.cycles))
         return plan
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from toolchain.ops.kit.tile import Box
 
 
@@ -52,17 +54,23 @@ class Rows:
 
     def __init__(self) -> None:
         self.top = 0
-        self._used: list[tuple[Box, int]] = []  # where in the buffer, operation
+        self._used: list[tuple[Box, int, int]] = []  # where in the buffer, operation, elements that were not written since
 
     def use(self, box: Box, number: int) -> None:
-        self._used.append((self._place(box), number))
+        self._used.append((self._place(box), number, prod(box.size)))
 
     def before(self, box: Box) -> list[int]:
         """The operations that must be over before the box is written."""
         place = self._place(box)
-        meeting = [rows_meet(place, other) for other, _ in self._used]
-        found = [n for (_, n), meets in zip(self._used, meeting) if meets]
-        self._used = [used for used, meets in zip(self._used, meeting) if not meets]
+        found: list[int] = []
+        kept: list[tuple[Box, int, int]] = []
+        for other, number, left in self._used:
+            met = rows_meet(place, other)
+            if met:
+                found.append(number)
+            if left > met:
+                kept.append((other, number, left - met))
+        self._used = kept
         return found
 
     def _place(self, box: Box) -> Box:
@@ -83,11 +91,12 @@ class Areas:
         return self._areas[-1]
 
 
-def rows_meet(a: Box, b: Box) -> bool:
-    """Two boxes in the rows of one buffer, wherever in them those of different tensors lie."""
-    if a.tensor == b.tensor:
-        return boxes_meet(a, b)
-    return a.start[1] < b.start[1] + b.size[1] and b.start[1] < a.start[1] + a.size[1]
+def rows_meet(a: Box, b: Box) -> int:
+    """Elements of `a` in those rows of one buffer that `b` has too, wherever in them tensors lie; of one tensor those in both."""
+    sides = [min(first + n, second + m) - max(first, second) for first, n, second, m in zip(a.start, a.size, b.start, b.size)]
+    if a.tensor != b.tensor:
+        sides = [*sides[:2], *a.size[2:]]
+    return prod(sides) if min(sides) > 0 else 0
 
 
 def boxes_meet(a: Box, b: Box) -> bool:

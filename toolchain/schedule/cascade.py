@@ -6,6 +6,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
+from toolchain.hw.units import Unit
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer, TiledOp
 from toolchain.ops.kit.tile import Tiling, Work, aligned
@@ -18,6 +19,7 @@ from toolchain.schedule.stages import Stage
 from toolchain.schedule.staging import LayerPlan, PlannedLayer, Room, Slot, fits, staging_bytes
 from toolchain.schedule.stripes import Call, Part, Shift, Stripes, StripesOf, calls_of
 from toolchain.schedule.tilings import Candidate, layer_units
+from toolchain.schedule.units import chain_of
 from toolchain.schedule.walk import Walk
 
 _TRIED = 6  # tilings of a layer
@@ -138,27 +140,28 @@ class Cascades:
         draft = self._drafts[key]
         if draft is None:
             return None
-        for depth in range(self._depth, 0, -1):
+        apart = [(self._depth, True)] if draft.is_shared else []
+        for depth, each in [*apart, *((depth, False) for depth in range(self._depth, 0, -1))]:
             for streamed in range(end - first + 1):
-                slots = draft.slots(depth, streamed)
+                slots = draft.slots(depth, each, streamed)
                 needed = staging_bytes(chain.from_iterable(slots.values()), self._chip)
                 if fits({**needed, int(Space.SRAM): needed.get(Space.SRAM, 0) + draft.rings_bytes}, room):
-                    if (depth, streamed) not in draft.planned:
-                        draft.planned[depth, streamed] = self.planned(draft, slots)
-                    return draft.planned[depth, streamed]
+                    if (depth, each, streamed) not in draft.planned:
+                        draft.planned[depth, each, streamed] = self.planned(draft, slots)
+                    return draft.planned[depth, each, streamed]
         return None
 
     def planned(self, draft: Draft, slots: Mapping[int, tuple[Slot, ...]]) -> PlannedCascade:
         """slots: of each layer."""
         walk = Walk(self._model, {**self._views, **draft.views}, draft.inside)
-        stages = {i: Stage.of(self._layers[i], slots[i], c.unit, None) for i, c in draft.chosen.items()}
+        stages = {i: Stage.of(self._layers[i], slots[i], c.units, None) for i, c in draft.chosen.items()}
         walk.cascade(stages, draft.visited)
         counts, plans = count_works(draft.visited), list[LayerPlan]()
         for i in draft.layers:
             last = i == draft.layers[-1]  # which stands for the time of all
-            tiling, unit = draft.chosen[i]
+            tiling, units = draft.chosen[i]
             own = staging_bytes(slots[i], self._chip)
-            plans.append(LayerPlan(tiling, slots[i], own, counts[i], walk.cycles * last, walk.busy_cycles * last, (unit,)))
+            plans.append(LayerPlan(tiling, slots[i], own, counts[i], walk.cycles * last, walk.busy_cycles * last, units))
         layers, plan = [PlannedLayer(self._layers[i], plan) for i, plan in zip(draft.layers, plans)], plans[-1]
         return PlannedCascade(Cascade(draft.layers, draft.stripes, draft.visited), tuple(layers), draft.views, plan)
 
@@ -182,7 +185,7 @@ class Cascades:
         views = {n: self._views[n].held(stripes.rows[root], types[n].shape) for n, root in kept.items()}
         inside = {n for n, v in self._views.items() if v.root in resident} | set(kept)
         visited = self._visited(stripes, chosen)
-        blocks = {i: Blocks(self._layers[i], chosen[i].unit) for i in layers}
+        blocks = {i: Blocks(self._layers[i], chosen[i].units) for i in layers}
         for index, works in all_works(visited):
             for work in works:
                 blocks[index].add(work, inside)
@@ -251,12 +254,22 @@ class Cascades:
             blocks = {b.key: b.size_bytes for w in works for b in w.blocks}
             least = min(least, max(blocks.values(), default=0))
             if units and max(blocks.values(), default=0) <= max(least, self._most_bytes):
-                cycles = sum(self._model.runs(layer, w)[units[0]].wanted.alone_cycles for w in works)
+                cycles = self._shared_cycles(layer, works, units)
                 if best is None or cycles < best[0]:
-                    best = cycles, Chosen(tiling, units[0])
+                    best = cycles, Chosen(tiling, units)
             if len(seen) >= _TRIED and best is not None:
                 break
         return best[1] if best is not None else None
+
+    def _shared_cycles(self, layer: Layer, works: Sequence[Work], units: Sequence[Unit]) -> int:
+        """That the works take alone, where each chain goes to the unit that ends it first."""
+        busy = dict.fromkeys(units, 0)
+        left = iter(works)
+        while own := chain_of(left):
+            ends = {u: busy[u] + sum(self._model.runs(layer, w)[u].wanted.alone_cycles for w in own) for u in units}
+            unit = min(ends, key=ends.__getitem__)
+            busy[unit] = ends[unit]
+        return max(busy.values())
 
     def _visited(self, stripes: Stripes, chosen: Mapping[int, Chosen]) -> VisitedStripes:
         """The works of the stripes that stand for all."""

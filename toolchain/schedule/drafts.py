@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -26,17 +26,17 @@ class PlannedCascade(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """How a layer's works are made, and by which unit."""
+    """How a layer's works are made, and by which units."""
 
     tiling: Tiling
-    unit: Unit
+    units: tuple[Unit, ...]
 
 
 class Blocks:
     """The constants of a layer's works, by role, and what else passes through its rings."""
 
-    def __init__(self, layer: Layer, unit: Unit):
-        self.sizes, self._unit = Sizes(layer, [unit]), unit
+    def __init__(self, layer: Layer, units: Sequence[Unit]):
+        self.sizes, self._units = Sizes(layer, units), units
         self.blocks: dict[str, dict[Hashable, int]] = {}
 
     def add(self, work: Work, inside: Collection[str]) -> None:
@@ -49,9 +49,9 @@ class Blocks:
     def total_bytes(self) -> int:
         return sum(sum(own.values()) for own in self.blocks.values())
 
-    def slots(self, depth: int, stay: bool) -> tuple[Slot, ...]:
-        """stay: constants are brought once, each to a slot of its own."""
-        slots = self.sizes.slots(depth, [self._unit])
+    def slots(self, depth: int, stay: bool, apart: bool) -> tuple[Slot, ...]:
+        """stay: constants are brought once, each to a slot of its own. apart: as many slots for each of the units."""
+        slots = self.sizes.slots(depth, self._units, apart)
         return tuple(
             replace(s, sizes=tuple(self.blocks[s.role].values())) if stay and s.role in self.blocks else s for s in slots
         )
@@ -69,14 +69,20 @@ class Draft:
     visited: VisitedStripes
     blocks: Mapping[int, Blocks]
     inside: Collection[str]
-    planned: dict[tuple[int, int], PlannedCascade] = field(default_factory=dict)
+    planned: dict[tuple[int, bool, int], PlannedCascade] = field(default_factory=dict)
 
     @cached_property
     def order(self) -> list[int]:
         """Layers of most constants first."""
         return sorted(self.layers, key=lambda i: -self.blocks[i].total_bytes)
 
-    def slots(self, depth: int, streamed: int) -> dict[int, tuple[Slot, ...]]:
-        """streamed: how many layers bring their constants again for each stripe, those of most first."""
+    @property
+    def is_shared(self) -> bool:
+        """Whether the works of a layer have a choice of units."""
+        return any(len(chosen.units) > 1 for chosen in self.chosen.values())
+
+    def slots(self, depth: int, apart: bool, streamed: int) -> dict[int, tuple[Slot, ...]]:
+        """apart: rings have as many for each unit. streamed: how many layers bring their constants again for each stripe, those
+        of most first."""
         again = self.order[:streamed]
-        return {i: self.blocks[i].slots(depth, i not in again) for i in self.layers}
+        return {i: self.blocks[i].slots(depth, i not in again, apart) for i in self.layers}

@@ -11,12 +11,13 @@ from dataclasses import replace
 
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Tiling, Work
+from toolchain.ops.kit.tile import Extent, Tiling, Work
 from toolchain.schedule.areas import Area, Areas
 from toolchain.schedule.cost import CostModel
-from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.plan import Cascade, RegionPlan, VisitedStripes
 from toolchain.schedule.stages import Stage
 from toolchain.schedule.staging import LayerPlan, PlannedLayer
+from toolchain.schedule.stripes import Call, Shift
 from toolchain.schedule.units import turn
 from toolchain.schedule.visits import SEEN_IN_PLANS, visits
 from toolchain.schedule.walk import Walk
@@ -50,17 +51,14 @@ def place_works(plan: RegionPlan, model: CostModel) -> RegionPlan:
     """With the units of the works, where there is a choice."""
     if not model.choice:
         return plan
-    _, layers = _walked(plan, model, _all)
+    _, layers = _walked(plan, model)
     return replace(plan, layers=layers)
 
 
-def _all(layer: Layer, plan: LayerPlan) -> Visited:
-    return [tuple(layer.tiled.nest(layer, plan.tiling).works())]
-
-
 def _walked(
-    plan: RegionPlan, model: CostModel, visited: Callable[[Layer, LayerPlan], Visited]
+    plan: RegionPlan, model: CostModel, some: Callable[[Layer, LayerPlan], Visited] | None = None
 ) -> tuple[Walk, tuple[PlannedLayer, ...]]:
+    """some: works of a layer that stand for all; None: all works are looked at, those of stripes too."""
     walk, areas, layers = Walk(model, plan.views, plan.residents), Areas(), []
     for run in plan.runs:
         inside = [run] if isinstance(run, int) else list(run.layers)
@@ -69,22 +67,36 @@ def _walked(
         slots = {i: _slots(plan, i, p, areas) for i in inside if (p := plan.layers[i].plan) is not None}
         if not isinstance(run, int):
             stages = {
-                i: Stage.of(p.layer, p.plan.slots, p.plan.units[0], slots[i])
+                i: Stage.of(p.layer, p.plan.slots, p.plan.units, slots[i])
                 for i in inside
                 if (p := plan.layers[i]).plan is not None
             }
-            walk.cascade(stages, run.visited)
-            layers += [plan.layers[i] for i in inside]
+            ran = walk.cascade(stages, _all_stripes(plan, run) if some is None else run.visited)
+            layers += [replace(plan.layers[i], units=tuple(ran[i])) for i in inside]
             continue
         planned = plan.layers[run]
         if planned.plan is None:
             walk.moves(planned.layer)
         else:
             tiled = planned.plan
-            walk.works(planned.layer, tiled.slots, tiled.units, visited(planned.layer, tiled), turn(tiled.units), slots[run])
+            visited = [_all_works(planned.layer, tiled)] if some is None else some(planned.layer, tiled)
+            walk.works(planned.layer, tiled.slots, tiled.units, visited, turn(tiled.units), slots[run])
             planned = replace(planned, units=tuple(walk.units))
         layers.append(planned)
     return walk, tuple(layers)
+
+
+def _all_works(layer: Layer, plan: LayerPlan, extent: Extent | None = None) -> Sequence[Work]:
+    return tuple(layer.tiled.nest(layer, plan.tiling, extent).works())
+
+
+def _all_stripes(plan: RegionPlan, cascade: Cascade) -> VisitedStripes:
+    def works(call: Call) -> tuple[int, Sequence[Work]]:
+        planned = plan.layers[call.layer]
+        assert planned.plan is not None
+        return call.layer, _all_works(planned.layer, planned.plan, call.extent)
+
+    return [[step if isinstance(step, Shift) else works(step) for step in steps] for steps in cascade.stripes.steps]
 
 
 def _roots(plan: RegionPlan, index: int, walk: Walk, areas: Areas) -> None:

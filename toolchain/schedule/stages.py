@@ -16,17 +16,17 @@ SlotAreas = Mapping[tuple[str, int], Sequence[Area]]  # by role and memory: of e
 
 
 class Stage(NamedTuple):
-    """A layer, the unit of its works, and its rings with where their slots lie."""
+    """A layer, the units that its works may go to, and its rings with where their slots lie."""
 
     layer: Layer
-    unit: Unit
+    units: Sequence[Unit]
     rings: Mapping[tuple[str, int], tuple[Ring, Sequence[Area]]]
 
     @classmethod
-    def of(cls, layer: Layer, slots: Sequence[Slot], unit: Unit, areas: SlotAreas | None) -> Stage:
+    def of(cls, layer: Layer, slots: Sequence[Slot], units: Sequence[Unit], areas: SlotAreas | None) -> Stage:
         """areas: of the slots; None: at no address."""
         areas = areas or {(s.role, s.space): [Area(s.space, 0, 0, []) for _ in range(s.copies)] for s in slots}
-        return cls(layer, unit, {key: (ring, areas[key]) for key, ring in rings(slots).items()})
+        return cls(layer, units, {key: (ring, areas[key]) for key, ring in rings(slots).items()})
 
 
 class Tile(NamedTuple):

@@ -78,7 +78,7 @@ class Walk:
 
         visited: works in the place of the points of `visits`, with its period. areas: of the slots; None: at no address.
         """
-        self._enter(Stage.of(layer, slots, units[0], areas))
+        self._enter(Stage.of(layer, slots, units, areas))
         self.units = []
         marks: list[tuple[Now, float]] = []
         count, unit, begun = 0.0, units[0], False
@@ -106,23 +106,35 @@ class Walk:
             return None
         return Shared(queues, works, worked, self._tile.unit.queue)
 
-    def cascade(self, stages: Mapping[int, Stage], visited: VisitedStripes) -> None:
-        """Layers that run in turns, each by its index. visited: the works of stripes, with what is repeated as in `visits`."""
+    def cascade(self, stages: Mapping[int, Stage], visited: VisitedStripes) -> Mapping[int, list[Unit]]:
+        """Layers that run in turns, each by its index: the units that ran the works of each. visited: the works of stripes, with
+        what is repeated as in `visits`."""
         marks: list[Now] = []
+        found: dict[int, list[Unit]] = {index: [] for index in stages}
         for calls in visited:
             if not isinstance(calls, int):
                 for call in calls:
                     if isinstance(call, Shift):
                         self._shift(call)
-                        continue
-                    index, works = call
-                    self._enter(stages[index])
-                    for work in works:
-                        self._work(work, stages[index].unit)
+                    else:
+                        index, works = call
+                        self.units = found[index]
+                        self._call(stages[index], works)
             elif calls == BEGIN:
                 marks.append(self._queues.mark())
             else:
                 self._queues.repeat(marks.pop(), calls)
+        return found
+
+    def _call(self, stage: Stage, works: Sequence[Work]) -> None:
+        """A part of a layer."""
+        self._enter(stage)
+        unit, begun = stage.units[0], False
+        for i, work in enumerate(works):
+            if not begun and len(stage.units) > 1:
+                unit = self._choose(stage.units, [works], i)
+            self._work(work, unit)
+            begun = work.write is None
 
     def _shift(self, shift: Shift) -> None:
         """Rows to the beginning of their buffer, by the channel that stores."""
