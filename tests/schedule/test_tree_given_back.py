@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.given_back import compiled, digest, with_sram
+from tests.keyed import with_keys
 from toolchain.hw import shipped_names
 from toolchain.isa import Machine
 from toolchain.schedule.tree.parser import parse_schedule
@@ -38,6 +39,14 @@ def test_at_every_level(level: int) -> None:
 @pytest.mark.parametrize(("machine", "kib"), [("wide32_w4a16", 32), ("nvdla_small", 24)])
 def test_of_layers_in_turns(machine: str, kib: int) -> None:
     assert "in turns" in _same(SMALL, with_sram(machine, kib), 2)
+
+
+def test_of_layers_in_turns_on_two_arrays() -> None:
+    small = with_sram("wide32_w4a16", 32)
+    engines = small.chip.model_dump(mode="json")["engines"]
+    engines["mac"]["count"] = 2
+    text = _same(SMALL, with_keys(small, engines=engines), 2)
+    assert "on mac0, mac1" in text.partition("in turns")[2]
 
 
 def test_of_several_products_at_once() -> None:

@@ -33,7 +33,7 @@ from toolchain.schedule.wanted import Wanted
 class Walk:
     """Tiles and moves one behind the other on the queues of one machine.
 
-    units: that ran the works of the latest layer, one by one.
+    units: that ran the works of the latest layer, one by one. roots: where resident roots lie, as far as it matters.
     """
 
     def __init__(self, model: CostModel, views: Mapping[str, View], resident: Collection[str]):
@@ -46,12 +46,8 @@ class Walk:
         self._group = 0  # tiles begun
         self._emits: dict[Unit, list[tuple[int, ...]]] = {}  # by array: those of its latest two chains
         self._touched = Touched(views)
+        self.roots = self._touched.roots
         self.units: list[Unit] = []
-
-    @property
-    def roots(self) -> dict[str, Area]:
-        """Where resident roots lie, as far as it matters."""
-        return self._touched.roots
 
     @property
     def cycles(self) -> int:

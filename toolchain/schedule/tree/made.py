@@ -56,22 +56,19 @@ class MadeLayers:
         chosen: dict[int, Chosen] = {}
         for index in turns.layers:
             asked = self._given.asked[index]
-            if len(asked.said.call.units) > 1:
-                units = ", ".join(asked.said.call.units)
-                faults.of(asked.layer, asked.said.call.line, f"on {units}: layers in turns run on one unit each")
-            chosen[index] = Chosen(asked.tiling, asked.units[0])
+            chosen[index] = Chosen(asked.tiling, asked.units)
         if faults:
             return None
         draft = self._cascades.given(turns.layers, turns.loop.step, turns.rows, resident, chosen)
         visited = list(all_works(draft.visited))
         slots: dict[int, tuple[Slot, ...]] = {}
         for index in turns.layers:
-            asked, unit = self._given.asked[index], chosen[index].unit
+            asked, units = self._given.asked[index], chosen[index].units
             own = [work for layer, works in visited if layer == index for work in works]
-            known = draft.blocks[index].slots(self._facts.depth, True)
+            known = draft.blocks[index].slots(self._facts.depth, True, False)
             works = _works_of(index, draft.stripes.steps, asked)
-            found = ring_slots(asked, known, works, draft.inside, faults, (unit,))
-            if require_able(asked, (unit,), lambda own=own: own, faults) and found is not None:
+            found = ring_slots(asked, known, works, draft.inside, faults, units)
+            if require_able(asked, units, lambda own=own: own, faults) and found is not None:
                 slots[index] = found
         return self._cascades.planned(draft, slots) if len(slots) == len(turns.layers) else None
 
