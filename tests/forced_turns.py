@@ -11,14 +11,14 @@ import pytest
 
 from toolchain.schedule.layers import RegionLayers
 from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.region import _Planner
+from toolchain.schedule.region import Planner
 
 
 @contextmanager
 def forced_turns(counts: Counter[str]) -> Iterator[None]:
     """While it lasts builds from -O2 on are planned so. counts: of cascades and their layers, is added to."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Planner, "_cascaded", lambda planner, plan: _forced(planner, plan, counts))
+        patch.setattr(Planner, "cascaded", lambda planner, plan: _forced(planner, plan, counts))
         patch.setattr(RegionLayers, "cycles", _dear(RegionLayers.cycles))
         yield
 
@@ -31,7 +31,7 @@ def _dear(cycles_alone):  # type: ignore[no-untyped-def]
     return found
 
 
-def _forced(planner: _Planner, plan: RegionPlan, counts: Counter[str]) -> RegionPlan:
+def _forced(planner: Planner, plan: RegionPlan, counts: Counter[str]) -> RegionPlan:
     for share in (1.0, 0.9, 0.8) if planner.options.residency else ():
         found = planner._cut(int(planner.capacity * share), _all_spilled(planner, plan))
         if found is not None:
@@ -43,6 +43,6 @@ def _forced(planner: _Planner, plan: RegionPlan, counts: Counter[str]) -> Region
     return plan
 
 
-def _all_spilled(planner: _Planner, plan: RegionPlan) -> RegionPlan:
+def _all_spilled(planner: Planner, plan: RegionPlan) -> RegionPlan:
     """So that every layer may take turns."""
     return replace(plan, spilled=tuple(planner.storages.values()), resident=frozenset())

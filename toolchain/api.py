@@ -39,6 +39,8 @@ from toolchain.report import (
 from toolchain.report.error_report import ErrorReport
 from toolchain.report.gate import Evaluation, loaded
 from toolchain.report.strides import stride_warnings
+from toolchain.schedule.tree.heads import schedules_given
+from toolchain.schedule.tree.nodes import RegionTree
 
 _AGREEMENT_SAMPLES = 1  # that the user's file and its normal form are compared on
 
@@ -46,8 +48,8 @@ _AGREEMENT_SAMPLES = 1  # that the user's file and its normal form are compared 
 @dataclass(frozen=True)
 class Build:
     """The file's bytes, what the report says of them, what was assumed, and what must not be overlooked. failures: of the gate;
-    errors: every layer's, qdq: an ONNX model, where they were asked for. entries: where they were asked for, each as a build of
-    its own with the bytes of a file of its own, its errors and qdq; container is then the first's."""
+    errors: every layer's, qdq: an ONNX model, where they were asked for. schedule: how each region runs. entries: where they
+    were asked for, each as a build of its own with the bytes of its own file, its errors and qdq; container is the first's."""
 
     container: Container
     data: bytes
@@ -57,6 +59,7 @@ class Build:
     failures: tuple[str, ...] = ()
     errors: ErrorReport | None = None
     qdq: bytes | None = None
+    schedule: tuple[RegionTree, ...] = ()
     entries: Mapping[str, Build] = field(default_factory=dict[str, "Build"])
 
 
@@ -77,6 +80,7 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
     """
     machine = options.hardware if isinstance(options.hardware, Machine) else load_machine(options.hardware)
     evaluation = loaded(options.gate)
+    schedules = schedules_given(options.schedule, tuple(options.entries))
     started: dict[str, _Started] = {}
     compiled: dict[str, Compiled] = {}
     each = options.each()
@@ -86,7 +90,10 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
             tell = entries.dump_of(name, dump) if options.entries else dump
             begun = _started(path, asked, machine, first, tell, progress)
             network, given = begun.calibrated.network, begun.calibrated.quantization
-            made = compile_model(Path(path).stem, network.model, network.selection, machine, given, asked.level, tell, progress)
+            wanted = schedules.get(name if options.entries else "", ())
+            made = compile_model(
+                Path(path).stem, network.model, network.selection, machine, given, asked.level, tell, progress, wanted
+            )
         started[name], compiled[name] = begun, made
     data = entries_to_bytes({name: made.container for name, made in compiled.items()})
     progress("check", 0, None)
@@ -153,7 +160,7 @@ def _built(
     notes = (*model.notes, *selection.notes, *anew, *calibrated.notes, *started.data.notes, *idle)
     chosen = clamped(selection, chip)
     qdq = qdq_model(model, compiled.unfused, chosen, selection.shown, chip) if options.export_qdq else None
-    return Build(container, data, figures, notes, warnings, judgement.failures, judgement.errors, qdq)
+    return Build(container, data, figures, notes, warnings, judgement.failures, judgement.errors, qdq, compiled.schedule)
 
 
 def _prepared(network: Network, options: BuildOptions, samples: Samples, progress: Progress) -> Prepared:
@@ -175,4 +182,5 @@ def _together(data: bytes, built: Mapping[str, Build]) -> Build:
         tuple(sentence for name, one in built.items() for sentence in entries.told(name, said(one)))
         for said in (lambda one: one.notes, lambda one: one.warnings, lambda one: one.failures)
     )
-    return Build(first.container, data, figures, notes, warnings, failures, entries=alone)
+    schedule = tuple(replace(tree, entry=name) for name, one in built.items() for tree in one.schedule)
+    return Build(first.container, data, figures, notes, warnings, failures, schedule=schedule, entries=alone)

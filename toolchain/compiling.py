@@ -29,6 +29,7 @@ from toolchain.passes.quantize import quantize
 from toolchain.passes.samples import OneSample, one_sample
 from toolchain.passes.segments import Segment, segments
 from toolchain.passes.select import Selection
+from toolchain.schedule.given import plan_given
 from toolchain.schedule.options import LEVELS, Options
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.region import plan_region
@@ -142,7 +143,8 @@ def _region(
         source, part = (graph, segment) if samples is None else (samples.graph, samples.segment)
         found: list[PlannedRegion] = []
         for chip in batch_choices(machine.chip, part.nodes) if given is None else (machine.chip,):
-            plan = plan_region(source, part.nodes, part.inputs, part.outputs, chip, LEVELS[number], given)
+            of = source, part.nodes, part.inputs, part.outputs, chip, LEVELS[number]
+            plan = plan_region(*of) if given is None else plan_given(*of, given)
             region = link_region(graph, segment, plan, machine, samples)
             found.append(PlannedRegion(plan, region, number, samples is not None))
         return min(found, key=lambda f: (cycles(f.region), len(f.region.program))) if len(found) > 1 else found[0]

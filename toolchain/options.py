@@ -31,7 +31,8 @@ class BuildOptions:
     error_report: every layer's error is measured; static_ranges: what the model quantizes by each run's range is calibrated;
     repair: what is done for the answer beyond calibration, None: nothing yet;
     export_qdq: the integers are also made an ONNX model; entries: by name, shapes of inputs beside `shapes`, each a set for which
-    the file has programs of its own; types: NAME=TYPE, as `passes.typed.asked_types` has them."""
+    the file has programs of its own; types: NAME=TYPE, as `passes.typed.asked_types` has them;
+    schedule: a file that says how layers run."""
 
     hardware: str | Machine
     calibration: str | None = None
@@ -51,6 +52,7 @@ class BuildOptions:
     entries: Mapping[str, Shapes] = field(default_factory=dict)
     types: tuple[str, ...] = ()
     judges: Mapping[str, str] = field(default_factory=dict)
+    schedule: str | None = None
 
     def __post_init__(self) -> None:
         """Raises CompileError: a level, a number of samples, an observer or a host that there is not, entries that cannot be."""

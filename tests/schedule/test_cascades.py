@@ -18,7 +18,7 @@ from toolchain.isa import Machine, load_machine
 from toolchain.schedule import placement
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.region import _Planner
+from toolchain.schedule.region import Planner
 
 
 class Built(NamedTuple):
@@ -54,7 +54,7 @@ def _dram_bytes(built: Built) -> int:
 
 def _layer_by_layer(model: onnx.ModelProto, machine: Machine, folder: Path) -> Built:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Planner, "_cascaded", lambda _, plan: plan)
+        patch.setattr(Planner, "cascaded", lambda _, plan: plan)
         return _built(model, machine, folder)
 
 

@@ -83,6 +83,10 @@ def build_command(
     explain: Annotated[bool, typer.Option("--explain", help="List every node: engine, cost, reason.")] = False,
     dump_after: Annotated[str | None, typer.Option(help="A stage, or all: its text goes to --dump-dir.")] = None,
     dump_dir: Annotated[Path | None, typer.Option(help="Where dumps go, made where it is not there; default dumps.")] = None,
+    schedule: Annotated[
+        Path | None, typer.Option(help="How layers run: a file of --dump-schedule, edited, or written by hand.")
+    ] = None,
+    dump_schedule: Annotated[Path | None, typer.Option(help="The schedule as text, which --schedule takes.")] = None,
     image: Annotated[Path | None, typer.Option(help="A new folder for words, constants and ports as plain files.")] = None,
     repair: Annotated[str | None, typer.Option(help="none, fast or full: parameters chosen for the answer.")] = None,
     observer: Annotated[str | None, typer.Option(help="minmax, percentile, mse or auto; default by the machine.")] = None,
@@ -114,13 +118,13 @@ def build_command(
             options = BuildOptions(
                 machine, calib, quant, shapes, host, int(level), samples, observer, hosted,  # type: ignore[arg-type]
                 judged, gate, error_report is not None, static_ranges, repair, export_qdq is not None, entries,  # type: ignore[arg-type]
-                tuple(type_ or ()), judges,
+                tuple(type_ or ()), judges, None if schedule is None else str(schedule),
             )  # fmt: skip
         _require_effect(options, dump_after, dump_dir, force)
         _require_source(model)
         inputs = _inputs(model, machine, options)
         qdq = qdq_files(export_qdq, entries)
-        wanted = Wanted(output or model.with_suffix(".npu"), json_file, qdq, image, error_report)
+        wanted = Wanted(output or model.with_suffix(".npu"), json_file, qdq, image, error_report, dump_schedule)
         dumps = dump_files(dump_after, dump_dir or Path("dumps"))
         _require_places(inputs, wanted, dumps)
         _build(model, options, wanted, explain, force, dumper(dumps))
@@ -139,13 +143,14 @@ def _machine(hw: str | None, level: str) -> str:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be written, None: not asked for; the last two are folders. qdq: by entry, '' where there is only one."""
+    """What is to be written, None: not asked for; image, error_report: folders. qdq: by entry, '' where there is only one."""
 
     target: Path
     json_file: Path | None
     qdq: Mapping[str, Path]
     image: Path | None
     error_report: Path | None
+    schedule: Path | None
 
 
 def _inputs(model: Path, machine: str, options: BuildOptions) -> dict[str, Paths]:
@@ -159,13 +164,14 @@ def _inputs(model: Path, machine: str, options: BuildOptions) -> dict[str, Paths
             name: files for entry, data in options.judges.items() for name, files in data_inputs(f"--judge {entry}", data).items()
         },
         "the file of --eval": options.gate.file,
+        "--schedule": options.schedule,
     }
 
 
 def _require_places(inputs: Mapping[str, Paths], wanted: Wanted, dumps: Mapping[str, Path]) -> None:
     """What is to be written can be, and lies apart from what is read and from each other. Raises CompileError."""
     qdq = {f"--export-qdq of entry {entry}" if entry else "--export-qdq": file for entry, file in wanted.qdq.items()}
-    outputs = {"-o": wanted.target, "--json": wanted.json_file, **qdq}
+    outputs = {"-o": wanted.target, "--json": wanted.json_file, "--dump-schedule": wanted.schedule, **qdq}
     require_writable(outputs, inputs)
     require_new_folder("--image", wanted.image)
     require_new_folder("--error-report", wanted.error_report)
@@ -208,6 +214,7 @@ def _build(
     from toolchain.api import build
     from toolchain.codegen import image_files, images_of_entries
     from toolchain.files import write_files
+    from toolchain.schedule.tree.text import print_schedule
 
     with shown() as progress:
         built = build(model, options, dump, progress)
@@ -223,6 +230,8 @@ def _build(
     if wanted.json_file is not None:
         figures = {**built.figures, "notes": built.notes, "warnings": built.warnings, "failures": built.failures}
         files[wanted.json_file] = (json.dumps(figures, indent=1) + "\n").encode()
+    if wanted.schedule is not None:
+        files[wanted.schedule] = print_schedule(built.schedule).encode()
     containers = {name: one.container for name, one in built.entries.items()}
     files |= _folder(wanted.image, lambda: images_of_entries(containers) if containers else image_files(built.container))
     files |= _folder(wanted.error_report, lambda: error_reports(model.stem, parts))

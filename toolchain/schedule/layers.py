@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer, TiledOp, tiling_key
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.options import Options
 from toolchain.schedule.places import View
-from toolchain.schedule.staging import LayerPlan, Room
+from toolchain.schedule.staging import LayerPlan, Room, fits
 from toolchain.schedule.tilings import Candidate, LayerTilings, Measure, SmallestTile, candidates, smallest_tile
+
+Pin = Callable[[frozenset[str]], LayerPlan | None]  # from the layer's tensors that lie in SRAM
 
 
 class RegionLayers:
     """Which layers are alike depends on what of their operands lies in SRAM."""
 
-    def __init__(self, layers: Sequence[Layer], views: Mapping[str, View], model: CostModel, options: Options):
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        views: Mapping[str, View],
+        model: CostModel,
+        options: Options,
+        pinned: Mapping[str, Pin] | None = None,
+    ):
+        """pinned: by name, layers whose plans are not open."""
+        self._pinned = pinned or {}
         self._layers, self._views, self._model, self._options = layers, views, model, options
         self._sizes: Room = {space: model.chip.spaces[space].memory.size for space in model.chip.staging}
         self._candidates: dict[object, Sequence[Candidate]] = {}  # by signature where nothing is resident
@@ -45,6 +56,10 @@ class RegionLayers:
     def best(self, layer: Layer, resident: Collection[str], sram_bytes: int, by: Measure) -> LayerPlan | None:
         """resident: tensors that lie in SRAM, of any layers. None where it does not fit so many bytes of the SRAM."""
         room = {**self._sizes, int(Space.SRAM): sram_bytes}
+        pin = self._pinned.get(layer.node.name)
+        if pin is not None:
+            plan = pin(frozenset(n for n in (*layer.activations, *layer.node.outputs) if n in resident))
+            return plan if plan is not None and fits(plan.staging_bytes, room) else None
         return self.tilings(layer, resident).best(room, self._options.tilings, by)
 
     def plan(self, index: int, resident: Collection[str], sram_bytes: int, by: Measure) -> LayerPlan | None:

@@ -27,10 +27,6 @@ from toolchain.schedule.plan import Cascade, RegionPlan, Storage, alone_cycles
 from toolchain.schedule.refusal import too_many, too_small
 from toolchain.schedule.staging import PlannedLayer
 from toolchain.schedule.tilings import Measure, alone, amid
-from toolchain.schedule.tree.made import MadeLayers
-from toolchain.schedule.tree.nodes import RegionTree
-from toolchain.schedule.tree.room import overfull
-from toolchain.schedule.tree.to_plan import Facts, given_of
 
 _FAR = 1.05  # times the cycles of the best plan's layers, each alone: beyond what they can gain of each other
 _USABLE = (1.0, 0.93, 0.86)  # shares of the SRAM for which cascades are chosen: not all that fits by its bytes can be placed
@@ -44,15 +40,14 @@ def plan_region(
     outputs: Collection[str],
     chip: Chip,
     options: Options,
-    given: RegionTree | None = None,
 ) -> RegionPlan:
-    """graph: integer. nodes: of one region, in order. given: a schedule of it. Raises CompileError when a layer cannot fit the
-    SRAM, or the schedule cannot be."""
-    planner = _Planner(graph, nodes, inputs, outputs, chip, options)
-    return planner.plan() if given is None else planner.given(given)
+    """graph: integer. nodes: of one region, in order. Raises CompileError when a layer cannot fit the SRAM."""
+    return Planner(graph, nodes, inputs, outputs, chip, options).plan()
 
 
-class _Planner:
+class Planner:
+    """Of one region; what it finds out is remembered."""
+
     def __init__(
         self,
         graph: Graph,
@@ -70,6 +65,7 @@ class _Planner:
         self.free = [n for n in nodes if self._is_free(n)]
         self.layers = [Layer(n, graph.types, graph.constants, chip, maps) for n in nodes if not self._is_free(n)]
         self.port_roots = {self.views[p].root for p in ports if p in self.views}
+        self.settled = frozenset(self.port_roots)  # roots of which it is not open whether they lie in SRAM
         self.storages = self._storages()
         self.model = CostModel(chip)
         self.layerwise = RegionLayers(self.layers, self.views, self.model, options)
@@ -101,37 +97,28 @@ class _Planner:
         refusal = too_small(self.layers, tiles, self.chip, self.graph)
         if refusal is not None:
             raise CompileError(refusal)
-        least = [tile.sizes.get(Space.SRAM, 0) for tile in tiles]
+        least = self.least_bytes([tile.sizes.get(Space.SRAM, 0) for tile in tiles])
         best = self._best(least) or self._try([self.capacity] * len(least), 1.0)
         if best is None:
-            raise CompileError(f"{self.chip.name}: no placement found; a larger memories.sram.size would do")
-        self._require_few(best)
-        return place_works(self._cascaded(best), self.model)
+            raise self.unplaced()
+        self.require_few(best)
+        return place_works(self.cascaded(best), self.model)
 
-    def _require_few(self, plan: RegionPlan) -> None:
+    def least_bytes(self, tiles: Sequence[int]) -> Sequence[int]:
+        """Of SRAM that each layer needs for its slots. tiles: for its smallest ones."""
+        return tiles
+
+    def unplaced(self) -> CompileError:
+        """Why no plan was found."""
+        return CompileError(f"{self.chip.name}: no placement found; a larger memories.sram.size would do")
+
+    def require_few(self, plan: RegionPlan) -> None:
         """Raises CompileError where its program would be too long to be built and checked."""
         refusal = too_many([p.layer for p in plan.layers], [p.plan.works if p.plan else 0 for p in plan.layers], self.chip)
         if refusal is not None:
             raise CompileError(refusal)
 
-    def given(self, tree: RegionTree) -> RegionPlan:
-        """As the schedule says, which names all layers."""
-        facts = Facts(self.layers, self.free, self.views, self.storages, self.port_roots, self.model, self.layerwise.depth)
-        given = given_of(tree, facts)
-        made = MadeLayers(given, facts, self._cascades)
-        cascades = made.turns(given.resident)
-        alone = made.alone([i for i in given.layers if given.alone(i)], given.resident)
-        planned = alone | {i: p for c in cascades for i, p in zip(c.cascade.layers, c.layers)}
-        views = {**self.views, **{name: view for c in cascades for name, view in c.views.items()}}
-        resident = given.resident.union(root for turns in given.turns for root in turns.rows)
-        layers, together = [planned[i] for i in sorted(planned)], tuple(c.cascade for c in cascades)
-        plan = self._place(layers, resident, views, together)
-        if plan is None:
-            raise overfull(given, facts, self._allocation(layers, resident, views, together))
-        self._require_few(plan)
-        return place_works(plan, self.model)
-
-    def _cascaded(self, plan: RegionPlan) -> RegionPlan:
+    def cascaded(self, plan: RegionPlan) -> RegionPlan:
         """With layers in turns where that takes fewer cycles; nothing to gain where all tensors stay in SRAM already."""
         if not self.options.residency or not plan.spilled:
             return plan
@@ -143,8 +130,8 @@ class _Planner:
 
     def _cut(self, usable: int, before: RegionPlan, by: Measure = alone) -> RegionPlan | None:
         """before: layer by layer."""
-        bounds = self._bounds(before)
-        cuts = Cuts(self._cascades, bounds, usable, self.sizes, by).best()
+        bounds = self.bounds(before)
+        cuts = Cuts(self.cascades, bounds, usable, self.sizes, by).best()
         if cuts is None:
             return None
         planned: list[PlannedLayer] = []
@@ -159,15 +146,15 @@ class _Planner:
                 views |= cut.cascade.views
                 resident |= {v.root for v in cut.cascade.views.values()}
                 cascades.append(cut.cascade.cascade)
-        return self._place(planned, frozenset(resident), views, tuple(cascades))
+        return self.place(planned, frozenset(resident), views, tuple(cascades))
 
     @cached_property
-    def _cascades(self) -> Cascades:
+    def cascades(self) -> Cascades:
         return Cascades(
             self.layers, self.views, self.storages, self.port_roots, self.model, self.layerwise.depth, self.layerwise.candidates()
         )
 
-    def _bounds(self, before: RegionPlan) -> Bounds:
+    def bounds(self, before: RegionPlan) -> Bounds:
         spilled = frozenset(i for s in before.spilled for i in range(s.start, s.end))
         touched = {r for r, s in self.storages.items() if not spilled.isdisjoint(range(s.start, s.end))}
         return Bounds(
@@ -198,14 +185,14 @@ class _Planner:
         usable = 1.0
         for _ in range(8):
             reserved = [min(self.capacity, max(need, int(share * self.capacity))) for need in least]
-            resident = self._residents(reserved, int(self.capacity * usable))
-            planned = self._tile(resident, usable, by)
+            resident = self.residents(reserved, int(self.capacity * usable))
+            planned = self.tile(resident, usable, by)
             if planned is not None:
                 if alone_cycles(planned) > most:
                     return None
                 key = resident, tuple(id(p.plan) for p in planned)  # `tilings` keeps the plans
                 if key not in self.placed:
-                    self.placed[key] = self._place(planned, resident)
+                    self.placed[key] = self.place(planned, resident)
                 found = self.placed[key]
                 if found is not None:
                     return found
@@ -214,18 +201,18 @@ class _Planner:
             usable *= 0.88
         return None
 
-    def _residents(self, reserved: Sequence[int], capacity: int) -> frozenset[str]:
+    def residents(self, reserved: Sequence[int], capacity: int) -> frozenset[str]:
         if not self.options.residency:
             return frozenset()
         align = self.chip.sram.alignment_bytes
         tensors = [
             ResidentTensor(s.name, s.start, s.end, -(-s.size_bytes // align) * align, s.size_bytes * s.touches)
             for s in self.storages.values()
-            if s.name not in self.port_roots
+            if s.name not in self.settled
         ]
         return choose_residents(tensors, [min(r, capacity) for r in reserved], capacity).resident
 
-    def _tile(self, resident: frozenset[str], usable: float, by: Measure) -> list[PlannedLayer] | None:
+    def tile(self, resident: frozenset[str], usable: float, by: Measure) -> list[PlannedLayer] | None:
         names = {n for n, v in self.views.items() if v.root in resident}
         align = self.chip.sram.alignment_bytes
         live = [0] * len(self.layers)
@@ -244,7 +231,7 @@ class _Planner:
             planned.append(PlannedLayer(layer, plan))
         return planned
 
-    def _place(
+    def place(
         self,
         planned: Sequence[PlannedLayer],
         resident: frozenset[str],
@@ -253,7 +240,7 @@ class _Planner:
     ) -> RegionPlan | None:
         """views: where they are not those of the region, since tensors lie in rings."""
         views = self.views if views is None else views
-        allocation = self._allocation(planned, resident, views, cascades)
+        allocation = self.allocation(planned, resident, views, cascades)
         placements = allocation.in_memories()
         if placements is None:
             return None
@@ -262,7 +249,7 @@ class _Planner:
         plan = RegionPlan(tuple(planned), views, resident, spilled, placements, 0, cascades)
         return replace(plan, cycles=self.costs.cycles(plan))
 
-    def _allocation(
+    def allocation(
         self, planned: Sequence[PlannedLayer], resident: frozenset[str], views: Mapping[str, View], cascades: Sequence[Cascade]
     ) -> Allocation:
         together = {i: c.layers for c in cascades for i in c.layers}

@@ -4,10 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from quant.suggestion import suggestion
 from toolchain.errors import CompileError
 from toolchain.schedule.options import LEVELS
 from toolchain.schedule.tree.faults import Faults
 from toolchain.schedule.tree.nodes import RegionTree
+from toolchain.schedule.tree.parser import read_schedule
+from toolchain.schedule.tree.text import quoted
+
+
+def schedules_given(file: str | None, entries: Sequence[str]) -> dict[str, tuple[RegionTree, ...]]:
+    """What the file says, by entry, "" where the build has none. Raises CompileError, OSError naming the file."""
+    found: dict[str, tuple[RegionTree, ...]] = {}
+    told: list[str] = []
+    for tree in () if file is None else read_schedule(file):
+        faults = Faults(tree)
+        if tree.entry and not entries:
+            faults.add(tree.line, f"entry {quoted(tree.entry)}: the build has no entries; leave it out, or give --entry")
+        elif tree.entry not in entries and entries:
+            there = ", ".join(map(quoted, entries))
+            faults.add(
+                tree.line, f"entry {quoted(tree.entry)}: there is none{suggestion(tree.entry, entries)}; entries are {there}"
+            )
+        told += faults.told()
+        found[tree.entry] = (*found.get(tree.entry, ()), tree)
+    if told:
+        raise CompileError("\n".join(told))
+    return found
 
 
 def regions_given(schedule: Sequence[RegionTree], regions: Sequence[int]) -> dict[int, RegionTree]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
 
 from toolchain.errors import counted
@@ -27,8 +27,13 @@ from toolchain.schedule.walk import Walk
 class MadeLayers:
     """Of one region. Raises CompileError with all faults that depend on where tensors lie."""
 
-    def __init__(self, given: Given, facts: Facts, cascades: Cascades):
-        self._given, self._facts, self._cascades = given, facts, cascades
+    def __init__(self, given: Given, facts: Facts, cascades: Callable[[], Cascades]):
+        """cascades: of the region, asked for where layers take turns."""
+        self._given, self._facts, self._of_region = given, facts, cascades
+
+    @property
+    def _cascades(self) -> Cascades:
+        return self._of_region()
 
     def alone(self, indices: Sequence[int], resident: Collection[str]) -> dict[int, PlannedLayer]:
         """Layers by themselves. resident: roots in SRAM."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from toolchain.errors import InternalError, counted
 from toolchain.hw.chip import Chip
@@ -15,6 +16,8 @@ from toolchain.schedule.staging import LayerPlan, PlannedLayer, Slot
 from toolchain.schedule.stripes import calls_of
 from toolchain.schedule.tree.nodes import ALL, ROLES, ROWS, Alloc, Call, LayerTree, Loop, Ring, Seq, Tensor, Tree, region_body
 from toolchain.schedule.tree.text import quoted
+
+_TOLD = 64  # works of a layer that are looked at for what passes through its rings
 
 
 def tree_of(plan: RegionPlan, chip: Chip) -> Tree:
@@ -75,8 +78,8 @@ def _layer(step: int, plan: RegionPlan, chip: Chip, things: Mapping[str, int] | 
         return LayerTree((), (), Call(name, note=f"{kind}, moved by DMA"))
     own = planned.plan
     order = order_of(layer, own.tiling)
-    first = next(layer.tiled.nest(layer, own.tiling).works())
-    rings = tuple(_ring(slot, step, plan, chip, first, things or {}) for slot in own.slots)
+    works = list(islice(layer.tiled.nest(layer, own.tiling).works(), _TOLD))
+    rings = tuple(_ring(slot, step, plan, chip, works, things or {}) for slot in own.slots)
     steps = order.steps(own.tiling) or {}
     loops = [Loop(a.name, steps[a.name], Seq(()), _steps(steps[a.name], a.size)) for a in order.axes if steps[a.name] < a.size]
     cycles = f", {own.cycles:,} cycles alone" if own.cycles else ""
@@ -96,21 +99,25 @@ def _steps(step: int, size: int) -> str:
     return f"{counted(count, 'step')}{f', the last of {left}' if left else ''}"
 
 
-def _ring(slot: Slot, step: int, plan: RegionPlan, chip: Chip, first: Work, things: Mapping[str, int]) -> Alloc:
+def _ring(slot: Slot, step: int, plan: RegionPlan, chip: Chip, works: Sequence[Work], things: Mapping[str, int]) -> Alloc:
     every = len(set(slot.sizes)) > 1 or 1 < slot.copies == things.get(slot.role)
     at = ", ".join(str(plan.slot(step, slot.role, slot.space, i).address) for i in range(slot.copies))
     sizes = f"{slot.copies} x {slot.sizes[0]:,}" if len(set(slot.sizes)) == 1 else f"{sum(slot.sizes):,}"
-    note = f"{_operand(slot.role, first)}: {sizes} bytes at {at}"
+    note = f"{_operand(slot.role, works)}: {sizes} bytes at {at}"
     return Alloc(ring_of(slot.role), chip.spaces[slot.space].name, Seq(()), ALL if every else slot.copies, note)
 
 
-def _operand(role: str, first: Work) -> str:
+def _operand(role: str, works: Sequence[Work]) -> str:
+    """What passes through a ring, as a person is told."""
     if role == "w":
         return "what is stored"
     number = int(role[1:])
-    reads: Sequence[str] = [quoted(box.tensor) for box in first.reads]
-    names = reads if role[0] == "r" else [block.role for block in first.blocks]
-    return names[number] if number < len(names) else "of later tiles"
+    for work in works:
+        if role[0] == "r" and number < len(work.reads):
+            return quoted(work.reads[number].tensor)
+        if role[0] == "b" and number < len(work.blocks):
+            return work.blocks[number].role
+    return "of later tiles"
 
 
 def ring_of(role: str) -> Ring:

@@ -213,7 +213,7 @@ class _Parser:
             raise _FaultyLine(f"{at.kind}: nothing is called in it; a layer's rings and loops end with 'call'")
         self._alone(inside)
         calls = self._each(
-            inside[:1], {"call": lambda said: self._call(name, said)}, "a layer holds rings, then loops, then a call"
+            inside[:1], {"call": lambda call: self._call(name, said.line, call)}, "a layer holds rings, then loops, then a call"
         )
         return LayerTree(tuple(rings), tuple(loops), calls[0] if calls else Call(name)).tree()
 
@@ -237,7 +237,8 @@ class _Parser:
         self._ended(said)
         return Alloc(Ring(cast(Role, role), number), memory, Seq(()), slots, line=said.line)
 
-    def _call(self, layer: str, said: _Statement) -> Call:
+    def _call(self, layer: str, line: int, said: _Statement) -> Call:
+        """line: of the layer, at which faults of it are told."""
         units: list[str] = []
         if said.takes("on"):
             units.append(said.word("a unit"))
@@ -246,7 +247,7 @@ class _Parser:
         flow = said.word("a dataflow") if said.takes("dataflow") else ""
         mode = said.word("a mode") if said.takes("mode") else ""
         self._ended(said)
-        return Call(layer, tuple(units), flow, mode, line=said.line)
+        return Call(layer, tuple(units), flow, mode, line=line)
 
     def _ended(self, said: _Statement) -> None:
         said.end()

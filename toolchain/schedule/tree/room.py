@@ -11,8 +11,8 @@ from toolchain.schedule.tree.to_plan import Facts, Given
 _NAMED = 8  # tensors of a layer
 
 
-def overfull(given: Given, facts: Facts, allocation: Allocation) -> CompileError:
-    """The layer beside which most lies in each memory that is too small, and by how many bytes. allocation: has no placement."""
+def overfull(given: Given, facts: Facts, allocation: Allocation) -> CompileError | None:
+    """The layer beside which most lies in each memory that is too small, and by how many bytes; None where none is."""
     faults = Faults(given.tree)
     for space in facts.chip.staging:
         memory, buffers = facts.chip.spaces[space], allocation.buffers(space)
@@ -31,10 +31,15 @@ def overfull(given: Given, facts: Facts, allocation: Allocation) -> CompileError
             f"{live[step]:,} bytes{tensors} lie in {memory.name} while it runs, {beyond:,} more than memories.{memory.key}.size="
             f"{memory.memory.size:,}; take smaller steps or fewer slots, or let a tensor lie in dram",
         )
-    if not faults:
-        faults.add(
-            given.tree.line,
-            f"region {given.tree.region}: by its bytes it fits, and no addresses were found for all that lies in memory at once; "
-            "take smaller steps or fewer slots, or let a tensor lie in dram",
-        )
+    return CompileError("\n".join(faults.told())) if faults else None
+
+
+def scattered(given: Given) -> CompileError:
+    """Where no memory is too small, and no addresses were found."""
+    faults = Faults(given.tree)
+    faults.add(
+        given.tree.line,
+        f"region {given.tree.region}: by its bytes it fits, and no addresses were found for all that lies in memory at once; "
+        "take smaller steps or fewer slots, or let a tensor lie in dram",
+    )
     return CompileError("\n".join(faults.told()))

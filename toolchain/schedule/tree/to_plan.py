@@ -105,7 +105,7 @@ def given_of(tree: RegionTree, facts: Facts) -> Given:
         faults.add(
             alloc.line, f"alloc {quoted(root)}: rows are kept of tensors between layers in turns; no loop holds all that touch it"
         )
-    together = {i for t in made for i in t.layers}
+    together = {i for _, members in groups for i in members}
     asked = {i: a for i, own in layers.items() if (a := asked_of(facts.layers[i], own, i in together, faults)) is not None}
     faults.end()
     return Given(tree, layers, asked, tuple(made), resident, spilled, whole, lines)

@@ -1,0 +1,140 @@
+"""What a schedule says is what is planned: of all layers exactly, of some of them with the rest searched."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import onnx
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from tests.given_back import compiled, with_sram
+from tests.random_cases import DrawnMachine, DrawnModel, machines, networks
+from toolchain.api import BuildOptions, build
+from toolchain.compiling import Compiled
+from toolchain.errors import CompileError
+from toolchain.isa import Machine
+from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.tree.parser import parse_schedule
+from toolchain.schedule.tree.text import print_schedule
+
+NETWORK, CONV = "resnet8_cifar", "/b.0.1/b.0.1.0/Conv"
+TIGHT, TURNS = with_sram("edge16", 32), with_sram("wide32_w4a16", 32)
+CASES = int(os.environ.get("RANDOM_CASES", "6"))
+
+
+def _given(said: str, machine: Machine = TIGHT) -> Compiled:
+    return compiled(NETWORK, machine, 2, parse_schedule("region 0\n" + said, "s"))
+
+
+def _plan(made: Compiled) -> RegionPlan:
+    (plan,) = made.plans
+    return plan
+
+
+def test_one_layer_is_as_it_is_said_and_the_rest_is_searched() -> None:
+    free, plan = _plan(compiled(NETWORK, TIGHT, 2)), _plan(_given(f'  layer "{CONV}"\n    for rows by 5\n      call\n'))
+    (layer,) = (p for p in plan.layers if p.layer.node.name == CONV)
+    assert layer.plan is not None and layer.plan.tiling.rows == 5
+    assert plan.cycles > free.cycles  # which took three
+    names = [p.layer.node.name for p in plan.layers if p.plan is not None and p.layer.node.name != CONV]
+    assert len(names) > 5 and plan.cycles < 1.05 * free.cycles
+
+
+def test_slots_and_orders_need_not_be_among_those_that_are_searched() -> None:
+    said = f"""  layer "{CONV}"
+    ring input 0 in sram slots 5
+    ring constant 0 in sram slots all
+    for channels by 4
+      for rows by 3
+        for inner by 8
+          call
+"""
+    plan = _plan(_given(said))
+    (layer,) = (p.plan for p in plan.layers if p.layer.node.name == CONV)
+    assert layer is not None
+    assert {s.role: s.copies for s in layer.slots} == {"b0": 8, "r0": 5, "w": 2}
+    assert not layer.tiling.rows_outer and (layer.tiling.channels, layer.tiling.inner) == (4, 8)
+
+
+def test_tensors_lie_where_it_is_said() -> None:
+    free = _plan(compiled(NETWORK, TIGHT, 2))
+    here, there = "/AveragePool_output_0", "/b.1.0/b.1.0.2/Relu_output_0"
+    assert here in free.resident and there not in free.resident
+    plan = _plan(_given(f'  alloc "{here}" in dram\n  alloc "{there}" in sram\n'))
+    assert here not in plan.resident and there in plan.resident
+
+
+def test_a_layer_that_is_said_takes_no_turns() -> None:
+    free = _plan(compiled(NETWORK, TURNS, 2))
+    (cascade,) = free.cascades
+    name = free.layers[cascade.layers.start].layer.node.name
+    said = f'  layer "{name}"\n    for rows by 4\n      call\n'
+    assert all(
+        name not in [plan.layers[i].layer.node.name for i in c.layers]
+        for plan in [_plan(_given(said, TURNS))]
+        for c in plan.cascades
+    )
+
+
+def test_layers_take_turns_where_it_is_said() -> None:
+    """Alone, with the rest layer by layer around them, and in a schedule of all layers."""
+    names, kept = ("/b.1.0/b.1.0.0/Conv", "/b.1.2/Conv", "/b.1.1/b.1.1.0/Conv"), "/b.1.0/b.1.0.2/Relu_output_0"
+    layers = "".join(f'    layer "{name}"\n      for rows by 4\n        call\n' for name in names)
+    machine = with_sram("edge16", 64)
+    made = _given(f'  alloc "{kept}" in sram rows 8\n  for rows by 4\n{layers}', machine)
+    plan = _plan(made)
+    (cascade,) = plan.cascades
+    assert tuple(plan.layers[i].layer.node.name for i in cascade.layers) == names
+    assert cascade.stripes.rows == {kept: 8} and kept in plan.resident
+    again = compiled(NETWORK, machine, 2, parse_schedule(print_schedule(made.schedule), "s"))
+    assert print_schedule(again.schedule) == print_schedule(made.schedule)
+
+
+def test_an_edited_schedule_of_all_layers_changes_what_was_edited_alone() -> None:
+    planned = compiled(NETWORK, TIGHT, 2)
+    text = print_schedule(planned.schedule)
+    head, _, rest = text.partition(f'layer "{CONV}"')
+    edited = f'{head}layer "{CONV}"' + rest.replace("for rows by 3", "for rows by 1", 1)
+    made = compiled(NETWORK, TIGHT, 2, parse_schedule(edited, "s"))
+    tilings = [[p.plan.tiling for p in _plan(c).layers if p.plan is not None] for c in (planned, made)]
+    assert [i for i, (a, b) in enumerate(zip(*tilings)) if (a.rows, a.channels, a.inner) != (b.rows, b.channels, b.inner)] == [2]
+    assert _plan(made).cycles > _plan(planned).cycles
+
+
+@pytest.mark.slow
+def test_random_schedules_given_back_make_the_same_file(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """On random machines, of which many have several units; the build compares each program with the reference."""
+    counts: Counter[str] = Counter()
+    check = _same if "RANDOM_CASES" in os.environ else seed(0)(_same)
+    check(tmp_path_factory.mktemp("given"), counts)
+    print(dict(counts))
+    assert counts["regions"] > 0.5 * CASES
+
+
+@settings(
+    max_examples=CASES,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate, Phase.shrink],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+)
+@given(model=networks(), machine=machines())
+def _same(folder: Path, counts: Counter[str], model: DrawnModel, machine: DrawnMachine) -> None:
+    path, schedule = folder / "random.onnx", folder / "random.sched"
+    onnx.save(model.proto, path)
+    try:
+        built = build(path, BuildOptions(machine.machine))
+    except CompileError as fault:
+        assert "smallest tile needs" in str(fault), fault
+        return
+    if not built.schedule:
+        return
+    schedule.write_text(print_schedule(built.schedule))
+    again = build(path, BuildOptions(machine.machine, schedule=str(schedule)))
+    counts["regions"] += len(built.schedule)
+    counts["several units"] += len(machine.machine.chip.workers("mac_array")) > 1
+    assert print_schedule(again.schedule) == schedule.read_text()
+    assert again.data == built.data

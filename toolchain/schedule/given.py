@@ -1,0 +1,132 @@
+"""The plan of a region by a schedule: exactly that where it names all layers, else the search around those that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from toolchain.errors import CompileError
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node
+from toolchain.ops.kit.tile import aligned
+from toolchain.schedule.cuts import Bounds
+from toolchain.schedule.layers import RegionLayers
+from toolchain.schedule.options import Options
+from toolchain.schedule.placement import place_works
+from toolchain.schedule.places import View
+from toolchain.schedule.plan import Cascade, RegionPlan
+from toolchain.schedule.region import Planner
+from toolchain.schedule.staging import LayerPlan, PlannedLayer
+from toolchain.schedule.tree.made import MadeLayers
+from toolchain.schedule.tree.nodes import RegionTree
+from toolchain.schedule.tree.pinned import Pinned
+from toolchain.schedule.tree.room import overfull, scattered
+from toolchain.schedule.tree.to_plan import Facts, given_of
+
+
+def plan_given(
+    graph: Graph,
+    nodes: Sequence[Node],
+    inputs: Collection[str],
+    outputs: Collection[str],
+    chip: Chip,
+    options: Options,
+    tree: RegionTree,
+) -> RegionPlan:
+    """As `plan_region`, by a schedule. Raises CompileError with all that is wrong with it."""
+    return _Given(graph, nodes, inputs, outputs, chip, options, tree).plan()
+
+
+class _Given(Planner):
+    def __init__(
+        self,
+        graph: Graph,
+        nodes: Sequence[Node],
+        inputs: Collection[str],
+        outputs: Collection[str],
+        chip: Chip,
+        options: Options,
+        tree: RegionTree,
+    ):
+        super().__init__(graph, nodes, inputs, outputs, chip, options)
+        self.facts = Facts(self.layers, self.free, self.views, self.storages, self.port_roots, self.model, self.layerwise.depth)
+        self.tree = given_of(tree, self.facts)
+        self.pinned = Pinned(self.tree, self.facts, MadeLayers(self.tree, self.facts, lambda: self.cascades))
+        self.settled = self.settled.union(self.pinned.inside, self.pinned.outside)
+        pins = {self.layers[i].node.name: partial(self._pin, i) for i in self.tree.asked}
+        self.layerwise = RegionLayers(self.layers, self.views, self.model, options, pins)
+
+    def _pin(self, index: int, inside: frozenset[str]) -> LayerPlan | None:
+        if index not in self.pinned.together:
+            return self.pinned.alone(index, inside)
+        cascades = self.pinned.turns(self.pinned.inside)
+        return next(c.layers[index - c.cascade.layers.start].plan for c in cascades if index in c.cascade.layers)
+
+    def plan(self) -> RegionPlan:
+        if not self.tree.whole:
+            return super().plan()
+        planned = self._as_said()
+        plan = self.place(planned, self.pinned.inside)
+        if plan is None:
+            raise self._overfull(planned) or scattered(self.tree)
+        self.require_few(plan)
+        return place_works(plan, self.model)
+
+    def _as_said(self) -> list[PlannedLayer]:
+        """Layers that are named, others without a plan; those in turns are put in their place when they are placed. Raises
+        CompileError."""
+        self.pinned.turns(self.pinned.inside)
+        found = self.pinned.made([i for i in self.tree.layers if i not in self.pinned.together])
+        return [found.get(i) or PlannedLayer(layer, None) for i, layer in enumerate(self.layers)]
+
+    def _overfull(self, planned: Sequence[PlannedLayer]) -> CompileError | None:
+        return overfull(self.tree, self.facts, self.allocation(*self._with_turns(planned, self.pinned.inside)))
+
+    def unplaced(self) -> CompileError:
+        return self._overfull(self._as_said()) or super().unplaced()
+
+    def least_bytes(self, tiles: Sequence[int]) -> Sequence[int]:
+        said = self.pinned.least_bytes()
+        return [said.get(step, size) for step, size in enumerate(tiles)]
+
+    def residents(self, reserved: Sequence[int], capacity: int) -> frozenset[str]:
+        """Beside those that must."""
+        kept, align = [*reserved], self.chip.sram.alignment_bytes
+        for storage in (self.storages[root] for root in sorted(self.pinned.inside)):
+            for step in range(storage.start, storage.end):
+                kept[step] += aligned(storage.size_bytes, align)
+        return super().residents(kept, capacity) | self.pinned.inside
+
+    def place(
+        self,
+        planned: Sequence[PlannedLayer],
+        resident: frozenset[str],
+        views: Mapping[str, View] | None = None,
+        cascades: tuple[Cascade, ...] = (),
+    ) -> RegionPlan | None:
+        if views is not None or not self.tree.turns:
+            return super().place(planned, resident, views, cascades)
+        return super().place(*self._with_turns(planned, resident))
+
+    def _with_turns(
+        self, planned: Sequence[PlannedLayer], resident: frozenset[str]
+    ) -> tuple[list[PlannedLayer], frozenset[str], Mapping[str, View], tuple[Cascade, ...]]:
+        """Layers, roots in SRAM, views and cascades, with layers that run in turns as they do where these roots lie in SRAM."""
+        found = self.pinned.turns(resident)
+        inside = {i: p for c in found for i, p in zip(c.cascade.layers, c.layers)}
+        layers = [inside.get(i, p) for i, p in enumerate(planned)]
+        views = {**self.views, **{name: view for c in found for name, view in c.views.items()}}
+        return layers, resident | self.pinned.rows, views, tuple(c.cascade for c in found)
+
+    def cascaded(self, plan: RegionPlan) -> RegionPlan:
+        """Others take turns where none are said to."""
+        return plan if self.tree.turns else super().cascaded(plan)
+
+    def bounds(self, before: RegionPlan) -> Bounds:
+        found, pinned = super().bounds(before), self.pinned
+        said = pinned.inside | self.tree.spilled
+        touching = (i for i, roots in enumerate(found.roots) if roots & said)
+        closed = frozenset(self.tree.layers).union(touching)
+        ports = frozenset(found.ports) | pinned.outside
+        return replace(found, ports=ports, open=found.open - closed, settled=(found.settled | pinned.inside) - pinned.outside)
