@@ -6,6 +6,7 @@ Both are maps of any names. Engines are told apart by `kind`; each says which me
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from math import ceil
 from typing import Annotated, Literal, cast
 
@@ -175,7 +176,7 @@ class MacArray(Section):
     def multipliers(self) -> int:
         return self.rows * self.columns * self.depth
 
-    @property
+    @cached_property
     def edge_bytes(self) -> tuple[int, int]:
         """Of activations and of weights that enter in a cycle."""
         activation = max(CodeType(pair.activation).bits for pair in self.types) // 8

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from math import gcd, prod
+from math import ceil, gcd, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -53,7 +53,7 @@ def with_banks(traffic: Sequence[Traffic], moved: Iterable[tuple[Access, Whole]]
 
 def _busy(words: Whole, cycles: float) -> Whole:
     """Cycles of a bank with so many words."""
-    return np.ceil(words * cycles).astype(np.int64) if is_column(words) else int(np.ceil(words * cycles))
+    return np.ceil(words * cycles).astype(np.int64) if is_column(words) else ceil(words * cycles)
 
 
 def _at(memory: Memory, space: int, operands: Iterable[tuple[Access, Whole]], write: bool) -> tuple[Whole, Whole]:
@@ -74,8 +74,7 @@ def _at(memory: Memory, space: int, operands: Iterable[tuple[Access, Whole]], wr
 
 def _share(total: Whole, part: Whole, whole: Whole) -> Whole:
     """ceil(total part / whole), of columns too where the product has more than 64 bits."""
-    values = [np.max(value, initial=0) for value in (total, part)]
-    if is_column(total) and float(values[0]) * float(values[1]) > _MOST:
+    if is_column(total) and float(np.max(total, initial=0)) * float(np.max(part, initial=0)) > _MOST:
         return ceil_div(total.astype(object) * part, whole).astype(np.int64)
     return ceil_div(total * part, whole)
 

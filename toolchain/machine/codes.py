@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
-from toolchain.machine.columns import Whole, where
+from toolchain.machine.columns import Whole, is_column, where
 
 
 def by_type(number: Whole, types: Sequence[CodeType], value: Callable[[CodeType], Whole]) -> Whole:
     """What `value` gives for the type of that number, element by element; of a number beyond them, for the first."""
     first, *others = types
+    if not is_column(number):
+        return value(types[number] if 0 <= number < len(types) else first)
     found = value(first)
     for i, codes in enumerate(others, 1):
         found = where(number == i, value(codes), found)

@@ -64,6 +64,8 @@ def where(condition: Whole, a: Whole, b: Whole) -> Whole:
 
 def by_name(names: Sequence[str], number: Whole, value: Callable[[str], Whole]) -> Whole:
     """What `value` gives for the name of that number, element by element; of a number beyond them, the first."""
+    if not is_column(number):
+        return value(names[number if 0 <= number < len(names) else 0])
     found = value(names[0])
     for i, name in enumerate(names[1:], 1):
         found = where(number == i, value(name), found)
