@@ -140,15 +140,22 @@ NORMS = [
     ),
     (
         "(float[2,4,5,7] x, float[4,1,1] w) => (float[a,b,c,f] y) { " + MOMENTS.format(axis=1) + "q = Div(d, r) y = Mul(q, w) }",
-        "Transpose LayerNormalization Transpose Mul",
+        "Transpose LayerNormalization Transpose",
     ),
     (
         "(float[2,5,8] x) => (float[a,b,c] y) { " + MOMENTS.format(axis=1) + "y = Div(d, r) }",
-        "ReduceMean Sub Mul ReduceMean Add Sqrt Div",
+        "Transpose LayerNormalization Transpose",
+    ),
+    (
+        "(float[20,16] z, float[8,1] w, float[8,1] w2) => (float[a,b,c] y) { "
+        "t = Constant<value_ints=[1,8,40]>() a = Constant<value_ints=[1]>() e = Constant<value_float=1e-5>() u = Relu(z)"
+        " x = Reshape(u, t) m = ReduceMean(x, a) o = Mul(x, x) p = ReduceMean(o, a) k = Mul(m, m) v = Sub(p, k)"
+        " h = Add(v, e) r = Sqrt(h) i = Reciprocal(r) j = Mul(i, w) d = Sub(x, m) q = Mul(d, j) y = Add(q, w2) }",
+        "Relu Reshape Transpose LayerNormalization Transpose",
     ),
     (
         "(float[2,4,5,7] x) => (float[a,b,c,f] y) { " + MOMENTS.format(axis=2) + "y = Div(d, r) }",
-        "ReduceMean Sub Mul ReduceMean Add Sqrt Div",
+        "Transpose LayerNormalization Transpose",
     ),
 ]
 
@@ -231,7 +238,7 @@ RMS = [
         "(float[2,5,8] x) => (float[a,b,c] y) { "
         + MEAN_SQUARE.format(axis=1, square="Mul(x, x)")
         + "r = Sqrt(s) y = Div(x, r) }",
-        "Mul ReduceMean Add Sqrt Div",
+        "Transpose RMSNormalization Transpose",
     ),
 ]
 

@@ -201,3 +201,17 @@ def test_a_model_that_is_quantized_already_loses_nothing(tmp_path: Path) -> None
     files = report_files(replace(report, findings=()), "m", "of --calib")
     assert b"nothing is lost" in files["layers.txt"] and b"nothing is lost" in files["layers.html"]
     assert b"inf dB" not in report_files(report, "m", "of --calib")["layers.txt"]
+
+
+@pytest.mark.parametrize(("high", "cause"), [(160.0, "range wider than its values"), (6.5, "clipped tail")])
+def test_what_a_reader_makes_worse_is_put_down_to_the_range(high: float, cause: str, tmp_path: Path) -> None:
+    """Differences of channels that are nearly alike lose most by themselves, because of how their operand is rounded."""
+    near = np.repeat(6.0 + drawn(SAMPLES, 1, 8, 8) / 4, 4, 1) + drawn(SAMPLES, 4, 8, 8) / 16
+    differences = np.array([[1, -1, 0, 0], [0, 1, -1, 0], [0, 0, 1, -1], [-1, 0, 0, 1]], np.float32).reshape(4, 4, 1, 1)
+    eye = np.eye(4, dtype=np.float32).reshape(4, 4, 1, 1)
+    saved(tmp_path, "a = Conv(x, i) b = Relu(a) c = Conv(b, e) y = Conv(c, u)", {"i": eye, "e": differences, "u": eye}, near)
+    ranges = {"x": (0.0, 8.0), "a": (0.0, 8.0), "b": (0.0, high), "c": (-1.0, 1.0), "y": (-1.0, 1.0)}
+    report = reported(tmp_path, ranges=ranges)
+    rows = {r.tensor: r for r in report.rows}
+    assert rows["c"].alone_db < rows["b"].alone_db - 6
+    assert (report.findings[0].tensor, report.findings[0].cause) == ("b", cause)

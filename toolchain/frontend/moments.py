@@ -156,15 +156,16 @@ def _of_moments(name: str, scope: RewriteScope) -> Spread | None:
     found = producer(name, "Sub", scope) or producer(name, "Add", scope)
     for second, first, sources in differences(found[0], scope) if found is not None else ():
         of_squares, of_mean = mean_of(second, scope), square_of(first, scope)
-        squared = square_of(of_squares[0], scope) if of_squares is not None else None
+        product, passed = bare(of_squares[0], scope) if of_squares is not None else ("", ())
+        squared = square_of(product, scope)
         mean = mean_of(of_mean[0], scope) if of_mean is not None else None
         if of_squares is None or of_mean is None or squared is None or mean is None or found is None:
             continue
         # between tensors of one size nothing is broadcast
         alike = prod(scope.shape(second)) == prod(scope.shape(first)) == prod(scope.shape(name))
-        one = peeled(mean[0], scope)[0] == peeled(squared[0], scope)[0] and scope.shape(mean[0]) == scope.shape(of_squares[0])
+        one = bare(mean[0], scope)[0] == bare(squared[0], scope)[0] and scope.shape(mean[0]) == scope.shape(of_squares[0])
         if alike and one and mean[1] == of_squares[1]:
-            steps = (*mean[2], *of_mean[1], *squared[1], *of_squares[2], *sources, *found[1])
+            steps = (*mean[2], *of_mean[1], *squared[1], *passed, *of_squares[2], *sources, *found[1])
             return mean[0], scope.shape(mean[0]), mean[1], True, steps
     return None
 

@@ -14,7 +14,6 @@ from toolchain.frontend.rewrite import Rewrite, RewriteScope, Rule, node, operan
 from toolchain.ir.graph import OnnxNode
 
 LAYER_NORM, RMS_NORM = "LayerNormalization", "RMSNormalization"
-CHANNELS_LAST, CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 Scaled = tuple[str, str, Sources]  # a tensor, the constant that it is multiplied by or "", and the product's sources
 
 
@@ -110,19 +109,20 @@ def normalised(n: OnnxNode, x: str, root: Root, scale: str, shift: str, sources:
 
 
 def norm_of(n: OnnxNode, x: str, root: Root, y: str, sources: Sequence[str], scope: RewriteScope) -> tuple[OnnxNode, ...] | None:
-    """Over the last dimensions; over the channels of a feature map between two Transposes."""
+    """Over the last dimensions; over others between two Transposes."""
     axes, shape = root.axes, root.shape
     if not axes:
         return None
     if axes == tuple(i for i in range(axes[0], len(shape)) if shape[i] != 1):
         return (norm_node(n.name, x, axes[0], y, shape[axes[0] :], root, sources, scope),)
-    if axes != (1,) or len(shape) != 4:
-        return None
+    others = [i for i in range(len(shape)) if i not in axes]
+    to_last = (*others, *axes)
+    from_last = tuple(to_last.index(i) for i in range(len(shape)))
     last, done = scope.tensor(f"{x}/last"), scope.tensor(f"{n.outputs[0]}/last")
     return (
-        node(f"{n.name}/to_last", "Transpose", (x,), last, n.sources, perm=CHANNELS_LAST),
-        norm_node(n.name, last, 3, done, shape[1:2], root, sources, scope),
-        node(f"{n.name}/from_last", "Transpose", (done,), y, n.sources, perm=CHANNELS_FIRST),
+        node(f"{n.name}/to_last", "Transpose", (x,), last, n.sources, perm=to_last),
+        norm_node(n.name, last, len(others), done, [shape[i] for i in axes], root, sources, scope),
+        node(f"{n.name}/from_last", "Transpose", (done,), y, n.sources, perm=from_last),
     )
 
 
@@ -135,12 +135,18 @@ def norm_node(
 
 
 def scale_or_shift(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
-    """A Mul, then an Add, of one number for each place normalised over: the scale and the bias."""
-    value = scope.constants.get(n.inputs[1])
-    before = scope.only_user(n.inputs[0], (LAYER_NORM, RMS_NORM))
+    """A Mul, then an Add, of one number for each place normalised over: the scale and the bias; also behind a Transpose."""
+    value, moved = scope.constants.get(n.inputs[1]), scope.only_user(n.inputs[0], ("Transpose",))
+    made = n.inputs[0] if moved is None else moved.inputs[0]
+    before = scope.only_user(made, (LAYER_NORM, RMS_NORM))
     if value is None or before is None or any(before.outputs[1:]) or scope.shape(n.inputs[0]) != scope.shape(n.outputs[0]):
         return None
-    over = scope.shape(n.inputs[0])[before.op.attributes["axis"] :]
+    axis = before.op.attributes["axis"]
+    over = scope.shape(made)[axis:]
+    if moved is not None:
+        perm = moved.op.attributes["perm"]
+        value = value.reshape((1,) * (len(perm) - value.ndim) + value.shape).transpose(np.argsort(perm))
+        value = value.reshape(value.shape[axis:]) if prod(value.shape[:axis]) == 1 else value
     scale, has_bias = scope.constants.get(before.inputs[1]), bool(operand(before, 2))
     if scale is None or scale.shape != over or value.ndim > len(over) or prod(value.shape) > prod(over):
         return None
@@ -152,7 +158,11 @@ def scale_or_shift(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
         inputs = (*before.inputs[:2], scope.constant(f"{before.name}/bias", full))
     else:
         return None
-    return Rewrite((replace(before, inputs=inputs, outputs=n.outputs, sources=sources),))
+    if moved is None:
+        return Rewrite((replace(before, inputs=inputs, outputs=n.outputs, sources=sources),))
+    done = scope.tensor(f"{n.outputs[0]}/last")
+    norm = replace(before, inputs=inputs, outputs=(done,), sources=sources)
+    return Rewrite((norm, replace(moved, inputs=(done,), outputs=n.outputs)))
 
 
 RULES: Mapping[str, Sequence[Rule]] = {

@@ -26,6 +26,7 @@ CEILING_DB = 90.0  # what is better, or exact, counts as this
 FINE_STEPS = 2.0**16  # by how much the noise of an 8-bit tensor falls at 16 bits
 MASK = -1000.0  # an additive mask says it with numbers below
 _CREST = 64.0  # span over median magnitude: beyond, half the values have 4 codes (a normal distribution has about 12)
+_CLIPPED = 0.001  # of a tensor's values
 _WIDE = 4.0  # span of the codes over that of the values
 
 
@@ -185,13 +186,28 @@ def to_blame(found: Measured, block: Block, row: LayerError) -> str | None:
         return None
     if feeds[worst] <= row.alone_db + LOST_DB:
         return worst
-    return next((f for f in feeds if _few_set_it(found, f)), None)  # their energy hides what the others lose
+    # The energy of few large values hides what the others lose, and what is clipped; codes beyond all values could be finer.
+    return next((f for f in feeds if any(odd(found, f) for odd in (_few_set_it, _is_wide, _is_clipped))), None)
 
 
 def _few_set_it(found: Measured, name: str) -> bool:
-    kind, own = found.network.integer.types[name], found.sums[name].own
-    span = found.network.quant(name).scale * float(np.iinfo(kind.dtype).max - np.iinfo(kind.dtype).min)
-    return span > _CREST * own.usual > 0 and span <= _WIDE * (max(own.high, 0.0) - min(own.low, 0.0))
+    return _span(found, name) > _CREST * found.sums[name].own.usual > 0 and not _is_wide(found, name)
+
+
+def _is_wide(found: Measured, name: str) -> bool:
+    own = found.sums[name].own
+    return _span(found, name) > _WIDE * (max(own.high, 0.0) - min(own.low, 0.0))
+
+
+def _is_clipped(found: Measured, name: str) -> bool:
+    own = found.sums[name].own
+    return own.clipped > _CLIPPED * own.count and own.clipped_noise > own.noise / 2
+
+
+def _span(found: Measured, name: str) -> float:
+    """Of the codes of a tensor, in real numbers."""
+    kind = found.network.integer.types[name]
+    return found.network.quant(name).scale * float(np.iinfo(kind.dtype).max - np.iinfo(kind.dtype).min)
 
 
 def _percent(share: float) -> str:

@@ -25,7 +25,7 @@ from toolchain.report.layer_errors import KEPT, Codes, Kept, Measured, Network, 
 from toolchain.report.warnings import layer_warnings
 
 ALIKE_DB = 10.0
-NO_SCORE = 0.05  # a Sigmoid's or Softmax's output that never passes it has found nothing
+NO_SCORE = 0.25  # a Sigmoid's or Softmax's output that never passes it has found nothing
 WORST = 3
 _M = 1 << 20
 _LAYER = 16384  # elements that take as long as what a layer costs whatever its size
