@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,12 @@ USERS_FAULTS = (Exception, SystemExit)  # a user's sys.exit() must not end the b
 
 
 def generator_samples(path: Path, function: str, inputs: Mapping[str, TensorType]) -> Iterator[Sample]:
-    """What FUNCTION of the file yields, called without arguments; or what a class, made without arguments, gives by
-    `get_next` (onnxruntime's CalibrationDataReader). Whatever the user's code raises is a CompileError."""
+    """What FUNCTION of the file yields, called without arguments; or what a class, made without arguments, or an object gives
+    by `get_next` (onnxruntime's CalibrationDataReader). Whatever the user's code raises is a CompileError."""
     where = f"{path}:{function}"
     produce = load_function(path, function)
     try:
-        stream = iter(_iterable(produce()))
+        stream = iter(_iterable(produce() if callable(produce) else produce))
     except USERS_FAULTS as fault:
         raise CompileError(f"{where}: {users_cause(fault, path)}; it must return an iterable of samples") from None
     count = 0
@@ -47,8 +47,8 @@ def _iterable(given: Any) -> Any:
     return iter(given.get_next, None) if hasattr(given, "get_next") else given
 
 
-def load_function(path: Path, function: str) -> Callable[..., Any]:
-    """Runs the file. Raises CompileError: it does not import, or has no such function."""
+def load_function(path: Path, function: str) -> Any:
+    """Runs the file. A function, a class, or an object with `get_next`. Raises CompileError: no import, or nothing so called."""
     if not path.is_file():
         raise CompileError(f"{path}: no such file; it was given as file.py:function")
     spec = importlib.util.spec_from_file_location(f"users_{path.stem}", path)
@@ -65,7 +65,7 @@ def load_function(path: Path, function: str) -> Callable[..., Any]:
         sys.dont_write_bytecode = usual
         sys.path.remove(str(path.parent))
     found = getattr(module, function, None)
-    if not callable(found):
+    if not callable(found) and not hasattr(found, "get_next"):
         names = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         raise CompileError(
             f"{path}: no function {function!r} (functions: {', '.join(names) or 'none'}){suggestion(function, names)}"

@@ -70,7 +70,7 @@ def rounded_anew(how: Stored, numerics: Numerics) -> str | None:
     if how.groups is not None:
         size = how.groups.size
         return None if fitting_codes(how.groups, numerics) is not None else f"no such groups of {size} weights (numerics.groups)"
-    if numerics.scale.kind == "pow2":
+    if numerics.scale.kind == "pow2" and (np.frexp(how.scales)[0] != 0.5).any():
         return "scales that are powers of two (numerics.scale)"
     if not numerics.weights_per_channel and np.ptp(how.scales):
         return "one scale for all channels (numerics.weights_per_channel)"

@@ -145,6 +145,33 @@ def test_on_a_machine_of_float32_scales_onnxruntime_gives_the_same(case: str, co
         assert np.array_equal(ran(data, sample), reference.run(None, sample)[0])
 
 
+@pytest.mark.parametrize("hw", ["edge16", "ws8_pow2"])
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_exported_is_read_back_to_the_same_codes(case: str, hw: str, tmp_path: Path) -> None:
+    """At full level, where what is read back is fused again."""
+    data, reference, samples = exported(saved(CASES[case], tmp_path), tmp_path / "data.npz", hw)
+    (tmp_path / "q.onnx").write_bytes(data)
+    again = build(tmp_path / "q.onnx", BuildOptions(hw, calibration=str(tmp_path / "data.npz")))
+    assert not any("rounded anew" in n or "cannot keep" in n for n in again.notes)
+    back = Session(again.container, backend="reference")
+    for sample in samples:
+        np.testing.assert_array_equal(back.run(None, sample)[0], reference.run(None, sample)[0])
+
+
+def test_codes_of_sixteen_bits_are_read_back_to_a_float32_of_their_scales(tmp_path: Path) -> None:
+    """QuantizeLinear has scales in float32, of which a few in ten thousand codes of 16 bits see the rounding."""
+    path, data = saved(CASES["bounds"], tmp_path), tmp_path / "data.npz"
+    machine = mixed_machine()
+    built = build(path, BuildOptions(machine, calibration=str(data), types=("*=int16",), level=0, export_qdq=True))
+    assert built.qdq is not None
+    (tmp_path / "q.onnx").write_bytes(built.qdq)
+    again = build(tmp_path / "q.onnx", BuildOptions(machine, calibration=str(data)))
+    x = np.load(data)["x"][0]
+    wanted, got = (Session(b.container, backend="reference").run(None, {"x": x})[0] for b in (built, again))
+    assert {t.dtype for t in again.container.graph.types.values() if t.quant is not None} == {"int16"}
+    assert sqnr_db(wanted, got) >= 80
+
+
 def test_wide_codes_stay_floats(tmp_path: Path) -> None:
     """QuantizeLinear has no such type: what is behind them is what the chip makes of codes finer than a float32."""
     path, data = saved(CASES["sums"], tmp_path), tmp_path / "data.npz"

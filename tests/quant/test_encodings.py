@@ -136,13 +136,15 @@ from onnxruntime.quantization import CalibrationDataReader
 class Derived(Reader, CalibrationDataReader):
     pass
 
+ready = Derived()
+
 class Broken:
     def __init__(self):
         raise ValueError("no data")
 """
 
 
-@pytest.mark.parametrize("name", ["Reader", "Derived"])
+@pytest.mark.parametrize("name", ["Reader", "Derived", "ready"])
 def test_a_calibration_data_reader_is_read_afresh_each_time(name: str, tmp_path: Path) -> None:
     (tmp_path / "r.py").write_text(READER)
     samples = open_data(f"{tmp_path}/r.py:{name}", {"x": TensorType((1, 2), "float32")})
