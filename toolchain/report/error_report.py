@@ -46,8 +46,8 @@ class Effort:
     @classmethod
     def of(cls, network: Network) -> Effort:
         elements = max(1, sum(network.integer.types[b.tensor].elements + _LAYER for b in network.blocks))
-        bounded = (min(max(budget * _M // elements, low), high) for budget, low, high in ((16, 1, 4), (40, 3, 16), (60, 4, 12)))
-        return cls(*bounded, kept=1 if elements > 8 * _M else KEPT)
+        bounded = (min(max(budget * _M // elements, low), high) for budget, low, high in ((16, 1, 4), (16, 2, 16), (40, 4, 12)))
+        return cls(*bounded, kept=1 if elements > 2 * _M else KEPT)
 
 
 @dataclass(frozen=True)
