@@ -82,6 +82,7 @@ def draw_requests(draw: Any) -> dict[str, Any]:
         "request_cycles": draw(st.sampled_from([0, 2, 14])),
         "run_cycles": draw(st.sampled_from([0, 1, 4])),
         "outstanding": draw(st.sampled_from([1, 1, 2, 24])),
+        "in_flight_bytes": draw(st.sampled_from(["unlimited", "unlimited", 64, 2048])),
     }
 
 

@@ -45,8 +45,8 @@ CASES = {
     "a key of another kind": (
         [(DMA, f"{DMA}    rows: 3\n")],
         "    rows: 3",
-        "engines.dma.rows: no such key; known: bytes_per_cycle, channels, dimensions, issue_cycles, kind, memories, outstanding, "
-        "queue_depth, request_cycles, run_cycles, runs, transpose_block",
+        "engines.dma.rows: no such key; known: bytes_per_cycle, channels, dimensions, in_flight_bytes, issue_cycles, kind, "
+        "memories, outstanding, queue_depth, request_cycles, run_cycles, runs, transpose_block",
     ),
     "a program in no memory": (
         [("program_memory: own", "program_memory: srom")],

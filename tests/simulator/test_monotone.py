@@ -35,7 +35,7 @@ def random_machine(rng: np.random.Generator) -> Keys:
     keys |= {f"engines__{name}__queue_depth": one(1, 2, 3, 4) for name in ("mac", "vector", "dma")}
     keys |= {f"engines__{name}__issue_cycles": one(0, 4, 12) for name in ("mac", "vector", "dma")}
     keys |= {f"engines__dma__{key}_cycles": one(0, 2, 15) for key in ("request", "run")}
-    keys |= {"engines__dma__outstanding": one(1, 1, 2, 4)}
+    keys |= {"engines__dma__outstanding": one(1, 1, 2, 4), "engines__dma__in_flight_bytes": one(8, 64, 4096)}
     keys |= {"engines__dma__runs": one("packed", "whole_beats"), "engines__vector__functions": functions(one(1, 2, 8), one(0, 6))}
     for name, rates in (("dram", (1.0, 2.5, 8.0)), ("sram", (4.0, 12.0, 64.0))):
         keys |= {f"memories__{name}__read_bytes_per_cycle": one(*rates), f"memories__{name}__write_bytes_per_cycle": one(*rates)}
@@ -57,7 +57,7 @@ def faster(keys: Keys, factor: int) -> dict[str, Keys]:
     more = {
         key: {key: value * factor}
         for key, value in keys.items()
-        if key.endswith(("_per_cycle", "queue_depth", "outstanding", "banks"))
+        if key.endswith(("_per_cycle", "queue_depth", "outstanding", "in_flight_bytes", "banks"))
     }
     delays = ("latency_cycles", "issue_cycles", "request_cycles", "run_cycles")
     less = {key: {key: value // factor} for key, value in keys.items() if key.endswith(delays)}

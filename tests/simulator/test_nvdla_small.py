@@ -14,6 +14,7 @@ from simulator import DramPart, PartKind, Simulation, simulate
 from tests.simulator.nvdla_layers import HardwareLayer, program
 from toolchain.api import BuildOptions, build
 from toolchain.hw.chip import Chip
+from toolchain.hw.terms import without
 from toolchain.isa import decode, encode, load_machine
 from toolchain.runtime import Session, verify
 
@@ -71,6 +72,14 @@ def test_latency_of_memory_is_paid_once_as_in_the_rtl() -> None:
     layer, _ = RTL["2x3x32"]
     beyond = {run(layer, with_dram(latency_cycles=latency)).cycles - cycles for latency, cycles in LATENCIES.items()}
     assert len(beyond) == 1
+
+
+def test_answers_have_room_for_so_many_bytes() -> None:
+    """With 300 cycles of latency the RTL waits for room; here features and weights have such a buffer each."""
+    layer, _ = RTL["2x3x32"]
+    chip = with_dram(latency_cycles=300)
+    assert run(layer, chip).cycles == pytest.approx(11_743, rel=0.05)
+    assert run(layer, without(chip, ["outstanding"])).cycles < 0.9 * 11_743
 
 
 def saved(layer: HardwareLayer, path: Path) -> Path:

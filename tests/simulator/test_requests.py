@@ -67,6 +67,17 @@ def test_each_contiguous_run_costs(op: MachineOp, runs: int) -> None:
     assert together.compute_cycles[[0, 2]].tolist() == [paid.compute_cycles] * 2
 
 
+@pytest.mark.parametrize(("room", "cycles"), [(16, 160 * 100 // 16), (1000, 16), (1001, 16), (900, 18), ("unlimited", 14)])
+def test_what_is_read_has_room_for_so_many_bytes(room: int | str, cycles: int) -> None:
+    """160 bytes of a memory that answers after 100 cycles; 10 cycles to move them and 4 for the one run, if that is more."""
+    chip = channel(run_cycles=4, in_flight_bytes=room)
+    op = load(0, 0, 160)
+    found = demand(op, chip)
+    assert (found.compute_cycles, found.lost.request_cycles) == (cycles, cycles - 10)
+    assert demands([op, store(0, 0, 160)], chip).compute_cycles.tolist() == [cycles, 14]  # the SRAM answers at once
+    assert run(chip, [op, End()]).cycles == 1 + 3 + 5 + 100 + cycles
+
+
 def test_latencies_of_two_in_flight_overlap() -> None:
     """The second is issued when the first is, in cycle 4, asks in 7 and would have its bytes from 112 on; the first has the
     channel until 119."""
@@ -111,6 +122,7 @@ def test_every_cycle_has_a_cause_whatever_is_in_flight() -> None:
         rng = np.random.default_rng(1000 + case)
         ops, keys = random_program(rng), random_machine(rng) | {"engines__dma__outstanding": int(rng.choice([2, 3, 8]))}
         keys |= {"engines__mac__timing": "ideal", "engines__dma__runs": "packed", "engines__dma__run_cycles": 0}
+        keys["engines__dma__in_flight_bytes"] = "unlimited"
         chip = small_chip(**keys)
         try:
             found = run(chip, ops)

@@ -17,7 +17,7 @@ from quant.fixed_point.core.groups import GROUP_STEP, LARGEST_GROUP, LEAST_GROUP
 from toolchain.hw.numerics import ActivationName, AnyActivationName, WeightName
 from toolchain.hw.quantities import Bytes, Hertz
 from toolchain.hw.section import NonNegative, Positive, PositiveFloat, Section
-from toolchain.hw.timing import ArrayTiming, Timing, given
+from toolchain.hw.timing import UNLIMITED, ArrayTiming, Rate, Timing, given
 
 _MOST_WORD_BYTES = 4096
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
@@ -236,6 +236,7 @@ class Dma(Section):
     request_cycles: NonNegative = 2  # behind issue_cycles, until what an operation asks of memories is on its way to them
     run_cycles: NonNegative = 1  # of each contiguous run, for its address, in which the channel moves nothing
     outstanding: Positive = 1  # operations of a channel that have asked and are not over; more of them hide what each waits
+    in_flight_bytes: Rate = UNLIMITED  # that a channel has asked for and not received: room for them
     dimensions: Annotated[int, Field(ge=1, le=4)] = 3  # strided counts around the contiguous run
     transpose_block: NonNegative = 0  # elements a side of the square block that it turns on its way; 0: copies cannot transpose
     memories: tuple[Name, ...] | None = None  # those it moves between; not given: all

@@ -89,7 +89,7 @@ def _no_requests(data: dict[str, Any]) -> None:
 
 def _all_outstanding(data: dict[str, Any]) -> None:
     for engine in _kind(data, "dma"):
-        engine["outstanding"] = UNLIMITED
+        engine |= {"outstanding": UNLIMITED, "in_flight_bytes": UNLIMITED}
 
 
 def _no_words(data: dict[str, Any]) -> None:
@@ -119,7 +119,7 @@ TERMS: Mapping[str, Term] = {
     "banks": Term("words that wait for others of their bank", _no_conflicts),
     "beats": Term("beats of a DMA channel that runs fill in part", _no_beats),
     "requests": Term("requests of DMA channels, and addresses of their runs", _no_requests),
-    "outstanding": Term("copies that wait for others of their channel before they ask a memory", _all_outstanding),
+    "outstanding": Term("copies that wait for others of their channel, or for room, before they ask a memory", _all_outstanding),
     "program": Term("instructions on the port of the memory that they are read from", _own_program),
     "words": Term("the front end's reading of instructions", _no_words),
 }
@@ -143,9 +143,9 @@ def defaulted_terms(chip: Chip) -> Iterator[tuple[str, str]]:
         if isinstance(engine, MacArray):
             yield from _unsaid(engine.timing, f"{path}.timing")
         if isinstance(engine, Dma):
-            for key in ("runs", "request_cycles", "run_cycles", "outstanding"):
+            for key in ("runs", "request_cycles", "run_cycles", "outstanding", "in_flight_bytes"):
                 if key not in engine.model_fields_set:
-                    yield f"{path}.{key}", str(getattr(engine, key))
+                    yield f"{path}.{key}", str(engine.model_dump(mode="json")[key])
         if "issue_cycles" not in engine.model_fields_set:
             yield f"{path}.issue_cycles", str(engine.issue_cycles)
     for name, memory in chip.memories.items():

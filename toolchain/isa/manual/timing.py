@@ -211,6 +211,11 @@ def _dma(unit: Unit, chip: Chip) -> Iterator[str]:
         )
     if dma.request_cycles:
         yield f"Behind issue and in front of the latencies come {_cycles(dma.request_cycles)} until a request is on its way."
+    if dma.in_flight_bytes < UNLIMITED:
+        yield (
+            f"A channel has {dma.in_flight_bytes} bytes asked for and not received at most: an operation takes at least "
+            f"ceil(bytes L / {dma.in_flight_bytes}) cycles, L the read latency of the memory that it reads."
+        )
     if dma.outstanding > 1:
         yield (
             f"{dma.outstanding} operations of a channel may be in flight. The next one is issued when the one before has been "

@@ -11,7 +11,7 @@ import numpy as np
 from toolchain.hw.chip import Chip
 from toolchain.hw.engines import Memory
 from toolchain.hw.units import Unit
-from toolchain.machine.columns import Whole, at_rate, distinct_rows, is_column, most, where
+from toolchain.machine.columns import Whole, at_rate, ceil_div, distinct_rows, is_column, most, where
 from toolchain.machine.runs import merged
 from toolchain.machine.traffic import Demand, Lost, Traffic
 
@@ -33,7 +33,8 @@ class End(NamedTuple):
 
 def move_demand(unit: Unit, chip: Chip, read: End | None, write: End | None) -> Demand:
     """ceil(bytes / channel rate) cycles, where runs take whole beats bytes of these, and `run_cycles` for each contiguous run, or
-    piece of one, both of the end that has more; each is charged as the whole bursts it touches."""
+    piece of one, both of the end that has more; each is charged as the whole bursts it touches. At least the memory's latency for
+    each `in_flight_bytes` that are read."""
     found = [end for end in (read, write) if end is not None]
     total_bytes = found[0].inner_bytes
     for n in found[0].counts:
@@ -42,10 +43,12 @@ def move_demand(unit: Unit, chip: Chip, read: End | None, write: End | None) -> 
     touched = range(len(chip.spaces)) if any(is_column(space) for space in ends) else sorted({int(space) for space in ends})
     moved: list[Traffic] = []
     latency: Whole = unit.dma.request_cycles
+    waited: Whole = 0  # for data that is read
     for space in touched:
         memory = chip.spaces[space].memory
         reads = 0 if read is None else where(read.space == space, 1, 0)
         writes = 0 if write is None else where(write.space == space, 1, 0)
+        waited = waited + reads * memory.latency_cycles
         latency = latency + reads * memory.latency_cycles + writes * memory.write_latency_cycles
         charged_read = 0 if read is None else _charged(read, reads, memory)
         charged_write = 0 if write is None else _charged(write, writes, memory)
@@ -56,11 +59,12 @@ def move_demand(unit: Unit, chip: Chip, read: End | None, write: End | None) -> 
             size_bytes = most(size_bytes, _in_blocks(end, ceil(unit.dma.bytes_per_cycle)))
     useful = at_rate(total_bytes, unit.dma.bytes_per_cycle)
     cycles = at_rate(size_bytes, unit.dma.bytes_per_cycle)
-    addressing: Whole = 0
+    requests: Whole = 0
     if unit.dma.run_cycles:
-        addressing = unit.dma.run_cycles * reduce(most, (_runs(end) for end in found))
-    lost = Lost(edge_cycles=cycles - useful, request_cycles=addressing)
-    return Demand(cycles + addressing, latency, 0, tuple(moved), lost)
+        requests = unit.dma.run_cycles * reduce(most, (_runs(end) for end in found))
+    requests = requests + most(ceil_div(total_bytes * waited, unit.dma.in_flight_bytes) - cycles - requests, 0)
+    lost = Lost(edge_cycles=cycles - useful, request_cycles=requests)
+    return Demand(cycles + requests, latency, 0, tuple(moved), lost)
 
 
 def _runs(end: End) -> Whole:
