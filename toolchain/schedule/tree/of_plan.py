@@ -17,6 +17,7 @@ from toolchain.schedule.stripes import calls_of
 from toolchain.schedule.tree.nodes import ALL, ROLES, ROWS, Alloc, Call, LayerTree, Loop, Ring, Seq, Tensor, Tree, region_body
 from toolchain.schedule.tree.text import quoted
 
+_ADDRESSES = 4  # of slots that are told of one ring
 _TOLD = 64  # works of a layer that are looked at for what passes through its rings
 
 
@@ -101,7 +102,8 @@ def _steps(step: int, size: int) -> str:
 
 def _ring(slot: Slot, step: int, plan: RegionPlan, chip: Chip, works: Sequence[Work], things: Mapping[str, int]) -> Alloc:
     every = len(set(slot.sizes)) > 1 or 1 < slot.copies == things.get(slot.role)
-    at = ", ".join(str(plan.slot(step, slot.role, slot.space, i).address) for i in range(slot.copies))
+    at = ", ".join(str(plan.slot(step, slot.role, slot.space, i).address) for i in range(min(slot.copies, _ADDRESSES)))
+    at += ", ..." if slot.copies > _ADDRESSES else ""
     sizes = f"{slot.copies} x {slot.sizes[0]:,}" if len(set(slot.sizes)) == 1 else f"{sum(slot.sizes):,}"
     note = f"{_operand(slot.role, works)}: {sizes} bytes at {at}"
     return Alloc(ring_of(slot.role), chip.spaces[slot.space].name, Seq(()), ALL if every else slot.copies, note)

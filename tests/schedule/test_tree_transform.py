@@ -1,0 +1,130 @@
+"""Changes of a schedule: what they make of the tree, what is planned of that, and what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.given_back import compiled, with_sram
+from toolchain.errors import CompileError
+from toolchain.schedule.tree import transform
+from toolchain.schedule.tree.nodes import ALL, RegionTree, Ring
+from toolchain.schedule.tree.parser import parse_schedule
+from toolchain.schedule.tree.text import print_schedule
+
+A = """  layer "a"
+    ring input 0 in sram slots 2
+    for rows by 4
+      for channels by 16
+        call on mac
+"""
+TURNS = """  for rows by 2
+    layer "c"
+      for rows by 2
+        call
+    layer "d"
+      call
+"""
+SAID = f"""region 0
+  alloc "t" in sram
+  alloc "u" in sram rows 6
+{A}  layer "b"
+    call on mac
+{TURNS}"""
+Change = Callable[[RegionTree], RegionTree]
+
+
+def _tree() -> RegionTree:
+    (tree,) = parse_schedule(SAID, "s")
+    return tree
+
+
+CHANGES: dict[str, tuple[Change, str, str]] = {
+    "split": (lambda t: transform.split(t, "a", "rows", 2), "for rows by 4", "for rows by 2"),
+    "split anew": (
+        lambda t: transform.split(t, "b", "rows", 3),
+        '"b"\n    call on mac',
+        '"b"\n    for rows by 3\n      call on mac',
+    ),
+    "split in turns": (
+        lambda t: transform.split(t, "c", "rows", 1),
+        '"c"\n      for rows by 2',
+        '"c"\n      for rows by 1',
+    ),
+    "join": (lambda t: transform.join(t, "c", "rows"), '"c"\n      for rows by 2\n        call', '"c"\n      call'),
+    "reorder": (
+        lambda t: transform.reorder(t, "a", ["channels", "rows"]),
+        "for rows by 4\n      for channels by 16",
+        "for channels by 16\n      for rows by 4",
+    ),
+    "slots": (lambda t: transform.slots(t, "a", Ring("input"), 3), "slots 2", "slots 3"),
+    "slots anew": (
+        lambda t: transform.slots(t, "b", Ring("constant"), ALL, "wbuf"),
+        '"b"\n',
+        '"b"\n    ring constant 0 in wbuf slots all\n',
+    ),
+    "parallel": (lambda t: transform.parallel(t, "b", ["mac0", "mac1"]), '"b"\n    call on mac', '"b"\n    call on mac0, mac1'),
+    "store": (lambda t: transform.store(t, "t", "dram"), '"t" in sram', '"t" in dram'),
+    "store rows": (lambda t: transform.store(t, "t", "sram", 4), '"t" in sram', '"t" in sram rows 4'),
+    "store anew": (lambda t: transform.store(t, "v", "sram"), "rows 6\n", 'rows 6\n  alloc "v" in sram\n'),
+    "unfuse": (
+        lambda t: transform.unfuse(t, "d"),
+        '  for rows by 2\n    layer "c"\n      for rows by 2\n        call\n    layer "d"\n      call\n',
+        '  layer "c"\n    for rows by 2\n      call\n  layer "d"\n    call\n',
+    ),
+    "fuse": (
+        lambda t: transform.fuse(transform.unfuse(t, "d"), "b", "d", 3),
+        '  layer "b"\n    call on mac\n  for rows by 2\n',
+        '  for rows by 3\n    layer "b"\n      call on mac\n',
+    ),
+    "only": (lambda t: transform.only(t, ["a"]), SAID, "region 0\n" + A),
+    "only in turns": (lambda t: transform.only(t, ["c"]), SAID, 'region 0\n  alloc "u" in sram rows 6\n' + TURNS),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_changes(name: str) -> None:
+    change, before, after = CHANGES[name]
+    tree = _tree()
+    assert print_schedule([tree]) == SAID and before in SAID
+    assert print_schedule([change(tree)]) == SAID.replace(before, after, 1)
+
+
+REFUSED: dict[str, Change] = {
+    'split: the schedule has no layer "e"': lambda t: transform.split(t, "e", "rows", 2),
+    "split: step 0: must be 1 or more": lambda t: transform.split(t, "a", "rows", 0),
+    'join: layer "b" has no loop over rows; it has none': lambda t: transform.join(t, "b", "rows"),
+    'reorder: rows are not the loops of layer "a"; it has rows, channels': lambda t: transform.reorder(t, "a", ["rows"]),
+    "slots: count 0: must be 1 or more": lambda t: transform.slots(t, "a", Ring("input"), 0),
+    "parallel: mac, mac: a unit is named twice": lambda t: transform.parallel(t, "a", ["mac", "mac"]),
+    'fuse: layer "a" does not stand behind "b"': lambda t: transform.fuse(t, "b", "a", 2),
+    'fuse: layer "c" takes turns already; unfuse it first': lambda t: transform.fuse(t, "b", "c", 2),
+    'unfuse: layer "a" takes no turns with others': lambda t: transform.unfuse(t, "a"),
+    'store: srm: tensors lie in sram or dram; did you mean "sram"?': lambda t: transform.store(t, "t", "srm"),
+    'store: rows 2 of "t": latest rows are kept in sram': lambda t: transform.store(t, "t", "dram", 2),
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_refusals(text: str) -> None:
+    with pytest.raises(CompileError) as fault:
+        REFUSED[text](_tree())
+    assert str(fault.value) == text
+
+
+def test_what_was_planned_is_changed_step_by_step() -> None:
+    """Two convolutions take turns, with the rows between them kept, and the rings of one have another slot."""
+    network, machine = "resnet8_cifar", with_sram("edge16", 64)
+    (tree,) = compiled(network, machine, 2).schedule
+    first, last, between = "/b.1.2/Conv", "/b.1.1/b.1.1.0/Conv", "/b.1.2/Conv_output_0"
+    changed = transform.store(transform.fuse(tree, first, last, 4), between, "sram", 4)
+    changed = transform.slots(changed, first, Ring("constant"), ALL)
+    changed = transform.split(changed, last, "rows", 2)
+    made = compiled(network, machine, 2, [changed])
+    (plan,) = made.plans
+    (cascade,) = plan.cascades
+    assert [plan.layers[i].layer.node.name for i in cascade.layers] == [first, last]
+    assert cascade.stripes.rows == {between: 4}
+    layer = plan.layers[cascade.layers.stop - 1].plan
+    assert layer is not None and layer.tiling.rows == 2

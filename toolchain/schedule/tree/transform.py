@@ -1,0 +1,169 @@
+"""Small changes of a schedule, each a tree in and a tree out, refused with the reason where the tree has no place for it.
+
+They know the tree alone; whether a network and a machine can have what comes of them is found out when it is planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from quant.suggestion import suggestion
+from toolchain.errors import CompileError
+from toolchain.schedule.tree.nodes import (
+    ALL,
+    ROWS,
+    TENSOR_MEMORIES,
+    Alloc,
+    LayerTree,
+    Loop,
+    RegionTree,
+    Ring,
+    Seq,
+    Tensor,
+    Tree,
+    layer_of,
+    layers_of,
+    region_body,
+    tensors_of,
+    turns_of,
+)
+from toolchain.schedule.tree.text import quoted, ring_name
+
+
+def split(tree: RegionTree, layer: str, axis: str, step: int) -> RegionTree:
+    """The layer's tiles go along this axis by `step`: its loop over it has that, or there is one, innermost."""
+    _require_count("split", "step", step)
+
+    def changed(own: LayerTree) -> LayerTree:
+        loops = [replace(loop, step=step, note="") if loop.axis == axis else loop for loop in own.loops]
+        added = [] if axis in own.steps else [Loop(axis, step, Seq(()))]
+        return replace(own, loops=(*loops, *added))
+
+    return _changed(tree, "split", layer, changed)
+
+
+def join(tree: RegionTree, layer: str, axis: str) -> RegionTree:
+    """The other way round: a tile is all of this axis."""
+
+    def changed(own: LayerTree) -> LayerTree:
+        if axis not in own.steps:
+            raise CompileError(f"join: layer {quoted(layer)} has no loop over {axis}{_loops(own)}")
+        return replace(own, loops=tuple(loop for loop in own.loops if loop.axis != axis))
+
+    return _changed(tree, "join", layer, changed)
+
+
+def reorder(tree: RegionTree, layer: str, axes: Sequence[str]) -> RegionTree:
+    """axes: of all of the layer's loops, from the outermost."""
+
+    def changed(own: LayerTree) -> LayerTree:
+        if sorted(axes) != sorted(own.steps):
+            raise CompileError(f"reorder: {', '.join(axes)} are not the loops of layer {quoted(layer)}{_loops(own)}")
+        return replace(own, loops=tuple(next(loop for loop in own.loops if loop.axis == axis) for axis in axes))
+
+    return _changed(tree, "reorder", layer, changed)
+
+
+def slots(tree: RegionTree, layer: str, ring: Ring, count: int | Literal["all"], memory: str = "sram") -> RegionTree:
+    """The ring has so many, in the memory where it lies; a ring of which nothing was said lies in `memory`."""
+    if count != ALL:
+        _require_count("slots", "count", int(count))
+
+    def changed(own: LayerTree) -> LayerTree:
+        found = [replace(r, slots=count, note="") if r.buffer == ring else r for r in own.rings]
+        added = [] if any(r.buffer == ring for r in own.rings) else [Alloc(ring, memory, Seq(()), count)]
+        return replace(own, rings=(*found, *added))
+
+    return _changed(tree, f"slots of {ring_name(ring)}", layer, changed)
+
+
+def parallel(tree: RegionTree, layer: str, units: Sequence[str]) -> RegionTree:
+    """The layer's tiles are shared out to these units; to any that can, where none are given."""
+    if len(set(units)) < len(units):
+        raise CompileError(f"parallel: {', '.join(units)}: a unit is named twice")
+    return _changed(tree, "parallel", layer, lambda own: replace(own, call=replace(own.call, units=tuple(units), note="")))
+
+
+def fuse(tree: RegionTree, first: str, last: str, step: int) -> RegionTree:
+    """The layers from `first` to `last` take turns, `step` rows of the last one in each. What lies between them stays where it
+    lay; `store` with rows keeps the latest of it."""
+    _require_count("fuse", "step", step)
+    tensors, parts = tensors_of(tree.body)
+    begin, end = (_place(parts, "fuse", name) for name in (first, last))
+    if begin >= end:
+        raise CompileError(f"fuse: layer {quoted(last)} does not stand behind {quoted(first)}")
+    for part in parts[begin : end + 1]:
+        turns = turns_of(part)
+        if turns is not None:
+            raise CompileError(f"fuse: layer {quoted(turns[1][0].call.layer)} takes turns already; unfuse it first")
+    body = Loop(ROWS, step, Seq(parts[begin : end + 1]))
+    return replace(tree, body=region_body(tensors, (*parts[:begin], body, *parts[end + 1 :])), note="")
+
+
+def unfuse(tree: RegionTree, layer: str) -> RegionTree:
+    """The other way round: those that take turns with the layer run one after the other. What was kept of tensors between them is
+    for `store` to place."""
+    tensors, parts = tensors_of(tree.body)
+    place = _place(parts, "unfuse", layer)
+    turns = turns_of(parts[place])
+    if turns is None:
+        raise CompileError(f"unfuse: layer {quoted(layer)} takes no turns with others")
+    alone = tuple(own.tree() for own in turns[1])
+    return replace(tree, body=region_body(tensors, (*parts[:place], *alone, *parts[place + 1 :])), note="")
+
+
+def store(tree: RegionTree, tensor: str, memory: str, rows: int = 0) -> RegionTree:
+    """The tensor lies there: raised to sram, lowered to dram, or its latest rows in sram."""
+    if memory not in TENSOR_MEMORIES:
+        raise CompileError(f"store: {memory}: tensors lie in {' or '.join(TENSOR_MEMORIES)}{suggestion(memory, TENSOR_MEMORIES)}")
+    if rows and memory != "sram":
+        raise CompileError(f"store: rows {rows} of {quoted(tensor)}: latest rows are kept in sram")
+    tensors, parts = tensors_of(tree.body)
+    placed = Alloc(Tensor(tensor, rows), memory, Seq(()))
+    names = [alloc.buffer.name for alloc in tensors if isinstance(alloc.buffer, Tensor)]
+    found = tuple(placed if name == tensor else alloc for name, alloc in zip(names, tensors))
+    return replace(tree, body=region_body(found if tensor in names else (*tensors, placed), parts), note="")
+
+
+def only(tree: RegionTree, layers: Sequence[str]) -> RegionTree:
+    """These alone are said, with those that take turns with them; where everything else lies and how it runs is open."""
+    _, parts = tensors_of(tree.body)
+    kept = {_place(parts, "only", name) for name in layers}
+    rows = tuple(a for a in tensors_of(tree.body)[0] if isinstance(a.buffer, Tensor) and a.buffer.rows)
+    turned = any(turns_of(parts[place]) is not None for place in kept)
+    return replace(tree, body=region_body(rows if turned else (), tuple(parts[p] for p in sorted(kept))), note="")
+
+
+def _changed(tree: RegionTree, what: str, layer: str, change: Callable[[LayerTree], LayerTree]) -> RegionTree:
+    """With another layer in its place."""
+    tensors, parts = tensors_of(tree.body)
+    place = _place(parts, what, layer)
+    turns, alone = turns_of(parts[place]), layer_of(parts[place])
+    made: Tree
+    if turns is not None:
+        loop, inside = turns
+        made = replace(loop, body=Seq(tuple((change(own) if own.call.layer == layer else own).tree() for own in inside)))
+    else:
+        assert alone is not None
+        made = change(alone).tree()
+    return replace(tree, body=region_body(tensors, (*parts[:place], made, *parts[place + 1 :])), note="")
+
+
+def _place(parts: tuple[Tree, ...], what: str, layer: str) -> int:
+    """Which part is the layer, or holds it."""
+    for place, part in enumerate(parts):
+        if any(own.call.layer == layer for own in layers_of((part,))):
+            return place
+    known = [own.call.layer for own in layers_of(parts)]
+    raise CompileError(f"{what}: the schedule has no layer {quoted(layer)}{suggestion(layer, known)}")
+
+
+def _loops(own: LayerTree) -> str:
+    return f"; it has {', '.join(own.steps)}" if own.loops else "; it has none"
+
+
+def _require_count(what: str, name: str, value: int) -> None:
+    if value < 1:
+        raise CompileError(f"{what}: {name} {value}: must be 1 or more")
