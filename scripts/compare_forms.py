@@ -71,11 +71,14 @@ def with_int16(base: Machine) -> Machine:
     return replace(base, chip=Chip.model_validate_json(json.dumps(data)))
 
 
-def on_kernels(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Sequence[Array]:
-    """The outputs by QLinear kernels: pairs of QuantizeLinear and DequantizeLinear are fused to them, int8 as it is."""
+def on_kernels(model: onnx.ModelProto, feeds: Mapping[str, Array], *, fused: bool = True) -> Sequence[Array]:
+    """The outputs by QLinear kernels: pairs of QuantizeLinear and DequantizeLinear are fused to them, int8 as it is. fused: else
+    node by node."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
+    if not fused:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     options.add_session_config_entry("session.qdqisint8allowed", "1")

@@ -46,7 +46,8 @@ def float32_machine() -> Machine:
     return machine
 
 
-def on_kernels(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> Sequence[Any]:
-    """The outputs by QLinear kernels: pairs of QuantizeLinear and DequantizeLinear are fused to them, int8 as it is."""
-    found: Sequence[Any] = comparing().on_kernels(model, feeds)
+def on_kernels(model: onnx.ModelProto, feeds: dict[str, np.ndarray], *, fused: bool = True) -> Sequence[Any]:
+    """The outputs by QLinear kernels: pairs of QuantizeLinear and DequantizeLinear are fused to them, int8 as it is. fused: else
+    node by node."""
+    found: Sequence[Any] = comparing().on_kernels(model, feeds, fused=fused)
     return found

@@ -53,7 +53,8 @@ def within_one_step(folder: Path, model: DrawnModel, form: str, codes: str) -> N
     samples = [{n: np.asarray(rng.normal(size=s), np.float32) for n, s in shapes.items()} for _ in range(SAMPLES)]
     try:
         quantized = script().quantized(model.proto, samples, form)
-        expected = on_kernels(quantized, samples[0])
+        # The kernel to which a Softmax is fused is a step off what the file says, which later layers make more of.
+        expected = on_kernels(quantized, samples[0], fused=not any(n.op_type == "Softmax" for n in quantized.graph.node))
     except Exception as fault:  # of the quantizer or of onnxruntime, whose errors share no base class
         event(f"onnxruntime: {type(fault).__name__}")
         assume(False)
