@@ -28,13 +28,6 @@ from toolchain.schedule.options import LEVELS
 HEADS = ("network", "cycles", "x units", "x alone", "DRAM bytes", "x least", "by", "most beyond its own bound")
 
 
-def with_sram(machine: Machine, size_bytes: int) -> Machine:
-    """The same machine with an SRAM of another size."""
-    chip = machine.chip
-    memories = {**chip.memories, "sram": chip.memories["sram"].model_copy(update={"size": size_bytes})}
-    return Machine(chip.model_copy(update={"memories": memories}), machine.isa)
-
-
 def sram_bytes(text: str) -> int:
     """Raises CompileError."""
     try:
@@ -95,7 +88,7 @@ def run(models: Sequence[Path], machines: Sequence[str], sizes: Sequence[str], l
     for machine in machines:
         loaded = load_machine(machine)
         for size in [sram_bytes(s) for s in sizes] or [loaded.chip.sram.size]:
-            own, found = with_sram(loaded, size), list[Mapping[str, Any]]()
+            own, found = Machine(loaded.chip.with_sram(size), loaded.isa), list[Mapping[str, Any]]()
             for model in models:
                 try:
                     found.append(build(model, BuildOptions(own, level=level)).figures)

@@ -18,6 +18,7 @@ from toolchain import entries
 from toolchain.checking import checked, host_reasons
 from toolchain.codegen import MAIN, Container, container_to_bytes, entries_to_bytes
 from toolchain.compiling import Compiled, Dump, Progress, compile_model, select_model, silent
+from toolchain.curve import Curve, as_figures, sram_curve
 from toolchain.export.qdq import qdq_model
 from toolchain.frontend import load_model
 from toolchain.isa import Machine, load_machine
@@ -48,8 +49,9 @@ _AGREEMENT_SAMPLES = 1  # that the user's file and its normal form are compared 
 @dataclass(frozen=True)
 class Build:
     """The file's bytes, what the report says of them, what was assumed, and what must not be overlooked. failures: of the gate;
-    errors: every layer's, qdq: an ONNX model, where they were asked for. schedule: how each region runs. entries: where they
-    were asked for, each as a build of its own with the bytes of its own file, its errors and qdq; container is the first's."""
+    errors: every layer's, qdq: an ONNX model, curve: sizes of SRAM, where they were asked for. schedule: how each region runs.
+    entries: where they were asked for, each as a build of its own with the bytes of its own file, its errors and qdq; container
+    is the first's."""
 
     container: Container
     data: bytes
@@ -60,6 +62,7 @@ class Build:
     errors: ErrorReport | None = None
     qdq: bytes | None = None
     schedule: tuple[RegionTree, ...] = ()
+    curve: Curve | None = None
     entries: Mapping[str, Build] = field(default_factory=dict[str, "Build"])
 
 
@@ -90,9 +93,9 @@ def build(path: str | Path, options: BuildOptions, dump: Dump = silent, progress
             tell = entries.dump_of(name, dump) if options.entries else dump
             begun = _started(path, asked, machine, first, tell, progress)
             network, given = begun.calibrated.network, begun.calibrated.quantization
-            wanted = schedules.get(name if options.entries else "", ())
+            wanted, name_ = schedules.get(name if options.entries else "", ()), Path(path).stem
             made = compile_model(
-                Path(path).stem, network.model, network.selection, machine, given, asked.level, tell, progress, wanted
+                name_, network.model, network.selection, machine, given, asked.level, tell, progress, wanted, asked.goal
             )
         started[name], compiled[name] = begun, made
     data = entries_to_bytes({name: made.container for name, made in compiled.items()})
@@ -160,7 +163,20 @@ def _built(
     notes = (*model.notes, *selection.notes, *anew, *calibrated.notes, *started.data.notes, *idle)
     chosen = clamped(selection, chip)
     qdq = qdq_model(model, compiled.unfused, chosen, selection.shown, chip) if options.export_qdq else None
-    return Build(container, data, figures, notes, warnings, judgement.failures, judgement.errors, qdq, compiled.schedule)
+    curve = _curve(container.name, calibrated, container.machine, options, progress) if options.sram_curve else None
+    if curve is not None:
+        figures["sram_curve"] = as_figures(curve)
+    return Build(container, data, figures, notes, warnings, judgement.failures, judgement.errors, qdq, compiled.schedule, curve)
+
+
+def _curve(name: str, calibrated: Prepared, machine: Machine, options: BuildOptions, progress: Progress) -> Curve:
+    """Of a network that is quantized."""
+    network, given, goal = calibrated.network, calibrated.quantization, options.goal
+
+    def container(other: Machine) -> Container:
+        return compile_model(name, network.model, network.selection, other, given, options.level, goal=goal).container
+
+    return sram_curve(container, machine, lambda done, count: progress("sram", done, count))
 
 
 def _prepared(network: Network, options: BuildOptions, samples: Samples, progress: Progress) -> Prepared:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from quant.repair.step import Quantization
-from simulator import simulate
+from simulator import Simulation, simulate
 from toolchain.codegen import Container, Island, Region, container_of, island, link_region, shortened
 from toolchain.errors import CompileError
 from toolchain.frontend import NormalModel, to_graph
@@ -29,10 +29,11 @@ from toolchain.passes.quantize import quantize
 from toolchain.passes.samples import OneSample, one_sample
 from toolchain.passes.segments import Segment, segments
 from toolchain.passes.select import Selection
+from toolchain.report.traffic import moved, together, traffic_figures
 from toolchain.schedule.given import plan_given
+from toolchain.schedule.goals import CYCLES, Goal, Objective, candidate_plans
 from toolchain.schedule.options import LEVELS, Options
 from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.region import plan_region
 from toolchain.schedule.tree.heads import level_given, regions_given
 from toolchain.schedule.tree.nodes import RegionTree
 from toolchain.schedule.tree.of_plan import region_note, tree_of
@@ -112,9 +113,11 @@ def compile_model(
     dump: Dump = silent,
     progress: Progress = silent,
     schedule: Sequence[RegionTree] = (),
+    goal: Goal = CYCLES,
 ) -> Compiled:
     """From what runs where, and how it is quantized, to programs, without running them. schedule: of regions, as they are to be
-    planned."""
+    planned. Raises CompileError."""
+    goal.require(machine.chip, level)
     graph, unfused = _integer(selection, machine, LEVELS[level], given, dump)
     compiled: list[Region | Island] = []
     planned: dict[int, PlannedRegion] = {}
@@ -125,29 +128,28 @@ def compile_model(
         if not segment.on_chip:
             compiled.append(island(model, segment))
             continue
-        planned[done] = _region(graph, segment, selection, machine, level, wanted.get(done))
+        planned[done] = _region(graph, segment, machine, level, wanted.get(done), goal)
         _dump_region(done, planned[done], machine, dump)
         compiled.append(planned[done].region)
     container = container_of(name, model, selection, machine, graph, compiled)
     return Compiled(container, planned, unfused)
 
 
-def _region(
-    graph: Graph, segment: Segment, selection: Selection, machine: Machine, level: int, given: RegionTree | None
-) -> PlannedRegion:
+def _region(graph: Graph, segment: Segment, machine: Machine, level: int, given: RegionTree | None, goal: Goal) -> PlannedRegion:
     """The plan of a level and its program. The highest also takes the plans of the levels below it into the race and keeps
-    the fewest simulated cycles, so that more search never costs any. given: a schedule of the region, which says its level."""
+    the best by what it is simulated to take, so that more search never costs any. given: a schedule of the region, which says
+    its level."""
     samples = one_sample(graph, segment, machine.chip) if machine.chip.control.repeat else None
 
     def linked(number: int, samples: OneSample | None) -> PlannedRegion:
         source, part = (graph, segment) if samples is None else (samples.graph, samples.segment)
-        found: list[PlannedRegion] = []
-        for chip in batch_choices(machine.chip, part.nodes) if given is None else (machine.chip,):
+        size, found = goal.planned_on(machine.chip), list[PlannedRegion]()
+        for chip in batch_choices(size, part.nodes) if given is None else (size,):
             of = source, part.nodes, part.inputs, part.outputs, chip, LEVELS[number]
-            plan = plan_region(*of) if given is None else plan_given(*of, given)
-            region = link_region(graph, segment, plan, machine, samples)
-            found.append(PlannedRegion(plan, region, number, samples is not None))
-        return min(found, key=lambda f: (cycles(f.region), len(f.region.program))) if len(found) > 1 else found[0]
+            for plan in candidate_plans(*of, goal.objective) if given is None else [plan_given(*of, given)]:
+                region = link_region(graph, segment, plan, machine, samples)
+                found.append(PlannedRegion(plan, region, number, samples is not None))
+        return min(found, key=lambda f: (*worth(f.region), len(f.region.program))) if len(found) > 1 else found[0]
 
     def made(number: int) -> PlannedRegion:
         found = batched(number) if given is None else linked(number, samples if given.sample else None)
@@ -169,20 +171,37 @@ def _region(
         return repeated if within(LEVELS[number].repeat_cycles, repeated.region, flat.region) else flat
 
     def within(times: float, one: Region, other: Region) -> bool:
-        return times == math.inf or cycles(one) <= times * cycles(other)
+        return times == math.inf or timed(machine, one).cycles <= times * timed(machine, other).cycles
 
-    def cycles(region: Region) -> int:
-        found = decode(region.program, machine.isa)
-        flow = dispatched(machine.chip, found.ops, found.words, region.bases)
-        dram = np.zeros(region.dram_bytes, np.uint8)
-        width = machine.isa.word_bytes
-        return simulate(machine.chip, flow, flow.words, dram, (), word_bytes=width, values=False, check=False).cycles
+    def worth(region: Region) -> tuple[float, ...]:
+        return _worth(machine.chip, region, timed(machine, region), goal.objective)
 
     if given is not None:
         return made(level_given(given, level, samples is not None))
     if level < len(LEVELS) - 1:
         return made(level)
-    return min((made(number) for number in range(len(LEVELS) - 1, 0, -1)), key=lambda found: cycles(found.region))
+    return min((made(number) for number in range(len(LEVELS) - 1, 0, -1)), key=lambda found: worth(found.region))
+
+
+def timed(machine: Machine, region: Region) -> Simulation:
+    """A program's times, without its values."""
+    found = decode(region.program, machine.isa)
+    flow = dispatched(machine.chip, found.ops, found.words, region.bases)
+    dram = np.zeros(region.dram_bytes, np.uint8)
+    width = machine.isa.word_bytes
+    return simulate(machine.chip, flow, flow.words, dram, (), word_bytes=width, values=False, check=False)
+
+
+def _worth(chip: Chip, region: Region, run: Simulation, objective: Objective) -> tuple[float, ...]:
+    """Of two programs the one of less is taken."""
+    if objective == "cycles":
+        return (run.cycles,)
+    if objective == "energy":
+        energy = traffic_figures(chip, 0, together([moved(region, run)], chip))["energy_pj"]
+        return energy["total"], run.cycles
+    if objective == "memory":
+        return run.dram_write_bytes, region.sram_peak_bytes, run.cycles
+    return run.dram_read_bytes + run.dram_write_bytes, run.cycles
 
 
 def _dump_region(index: int, made: PlannedRegion, machine: Machine, dump: Dump) -> None:

@@ -17,6 +17,7 @@ from toolchain.repair.harness import EFFORTS, Effort
 from toolchain.repair.prepare import AUTO
 from toolchain.report.gate import OPEN, Gate
 from toolchain.runtime import host_providers
+from toolchain.schedule.goals import CYCLES, OBJECTIVES, Goal
 from toolchain.schedule.options import LEVELS
 
 Shapes = Mapping[str, tuple[int, ...]]  # of inputs
@@ -31,8 +32,9 @@ class BuildOptions:
     error_report: every layer's error is measured; static_ranges: what the model quantizes by each run's range is calibrated;
     repair: what is done for the answer beyond calibration, None: nothing yet;
     export_qdq: the integers are also made an ONNX model; entries: by name, shapes of inputs beside `shapes`, each a set for which
-    the file has programs of its own; types: NAME=TYPE, as `passes.typed.asked_types` has them;
-    schedule: a file that says how layers run."""
+    the file has programs of its own; types: NAME=TYPE, as `passes.typed.asked_types` has them; schedule: a file that says how
+    layers run; goal: what plans are chosen for, and within how many bytes of SRAM; sram_curve: it is planned for other sizes of
+    the SRAM too."""
 
     hardware: str | Machine
     calibration: str | None = None
@@ -53,11 +55,18 @@ class BuildOptions:
     types: tuple[str, ...] = ()
     judges: Mapping[str, str] = field(default_factory=dict)
     schedule: str | None = None
+    goal: Goal = CYCLES
+    sram_curve: bool = False
 
     def __post_init__(self) -> None:
         """Raises CompileError: a level, a number of samples, an observer or a host that there is not, entries that cannot be."""
         if type(self.level) is not int or not 0 <= self.level < len(LEVELS):
             raise CompileError(f"level {self.level!r}: must be a whole number from 0 to {len(LEVELS) - 1}")
+        if self.goal.objective not in OBJECTIVES:
+            raise CompileError(f"optimize {self.goal.objective}: must be one of {', '.join(OBJECTIVES)}")
+        if self.sram_curve and (self.entries or self.goal.sram_bytes is not None):
+            other = "entry" if self.entries else "sram-budget"
+            raise CompileError(f"sram-curve: is of one set of shapes and of sizes of its own; leave out --{other}")
         if self.samples is not None and self.samples < 1:
             raise CompileError(f"samples {self.samples}: must be 1 or more")
         if self.observer not in (*OBSERVERS, AUTO, None):

@@ -23,7 +23,7 @@ from toolchain.cli.application import (
     require_writable,
     warn,
 )
-from toolchain.cli.build_report import error_reports, report
+from toolchain.cli.build_report import curve_picture, error_reports, report
 from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
 from toolchain.cli.option_values import (
     TYPE,
@@ -34,6 +34,7 @@ from toolchain.cli.option_values import (
     entry_shapes,
     input_shapes,
     judging_data,
+    plan_goal,
     qdq_files,
 )
 from toolchain.cli.progress import shown
@@ -103,6 +104,15 @@ def build_command(
     min_sqnr: Annotated[float | None, typer.Option(help="The same in dB.")] = None,
     evaluation: Annotated[str | None, typer.Option("--eval", help="FILE.py:FUNCTION that says whether it is enough.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Write it whatever the gate says.")] = False,
+    optimize: Annotated[
+        str, typer.Option(help="cycles, memory, traffic or energy: what plans are chosen for.", metavar="WHAT")
+    ] = "cycles",
+    sram_budget: Annotated[
+        str | None, typer.Option(help="Plans take so much of the SRAM at most: 172000 or 96KiB.", metavar="BYTES")
+    ] = None,
+    sram_curve: Annotated[
+        Path | None, typer.Option(help="Cycles and DRAM bytes for other sizes of the SRAM: a table, and this picture (SVG).")
+    ] = None,
     level: Annotated[str, typer.Option("-O", help="Optimization level, -O0 to -O3.")] = "2",
 ) -> None:
     """Compiles MODEL for a machine: calibrate, quantize, split, fuse, place, emit, check. Prints where the cycles went."""
@@ -118,13 +128,14 @@ def build_command(
             options = BuildOptions(
                 machine, calib, quant, shapes, host, int(level), samples, observer, hosted,  # type: ignore[arg-type]
                 judged, gate, error_report is not None, static_ranges, repair, export_qdq is not None, entries,  # type: ignore[arg-type]
-                tuple(type_ or ()), judges, None if schedule is None else str(schedule),
+                tuple(type_ or ()), judges, None if schedule is None else str(schedule), plan_goal(optimize, sram_budget),
+                sram_curve is not None,
             )  # fmt: skip
         _require_effect(options, dump_after, dump_dir, force)
         _require_source(model)
         inputs = _inputs(model, machine, options)
         qdq = qdq_files(export_qdq, entries)
-        wanted = Wanted(output or model.with_suffix(".npu"), json_file, qdq, image, error_report, dump_schedule)
+        wanted = Wanted(output or model.with_suffix(".npu"), json_file, qdq, image, error_report, dump_schedule, sram_curve)
         dumps = dump_files(dump_after, dump_dir or Path("dumps"))
         _require_places(inputs, wanted, dumps)
         _build(model, options, wanted, explain, force, dumper(dumps))
@@ -151,6 +162,7 @@ class Wanted:
     image: Path | None
     error_report: Path | None
     schedule: Path | None
+    sram_curve: Path | None
 
 
 def _inputs(model: Path, machine: str, options: BuildOptions) -> dict[str, Paths]:
@@ -171,7 +183,8 @@ def _inputs(model: Path, machine: str, options: BuildOptions) -> dict[str, Paths
 def _require_places(inputs: Mapping[str, Paths], wanted: Wanted, dumps: Mapping[str, Path]) -> None:
     """What is to be written can be, and lies apart from what is read and from each other. Raises CompileError."""
     qdq = {f"--export-qdq of entry {entry}" if entry else "--export-qdq": file for entry, file in wanted.qdq.items()}
-    outputs = {"-o": wanted.target, "--json": wanted.json_file, "--dump-schedule": wanted.schedule, **qdq}
+    single = {"--json": wanted.json_file, "--dump-schedule": wanted.schedule, "--sram-curve": wanted.sram_curve}
+    outputs = {"-o": wanted.target, **single, **qdq}
     require_writable(outputs, inputs)
     require_new_folder("--image", wanted.image)
     require_new_folder("--error-report", wanted.error_report)
@@ -232,6 +245,8 @@ def _build(
         files[wanted.json_file] = (json.dumps(figures, indent=1) + "\n").encode()
     if wanted.schedule is not None:
         files[wanted.schedule] = print_schedule(built.schedule).encode()
+    if wanted.sram_curve is not None and built.curve is not None:
+        files[wanted.sram_curve] = curve_picture(built.curve, built.container).encode()
     containers = {name: one.container for name, one in built.entries.items()}
     files |= _folder(wanted.image, lambda: images_of_entries(containers) if containers else image_files(built.container))
     files |= _folder(wanted.error_report, lambda: error_reports(model.stem, parts))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from toolchain.api import Build, BuildOptions
+    from toolchain.codegen import Container
+    from toolchain.curve import Curve
 
 
 def report(built: Build, explain: bool, options: BuildOptions) -> str:
@@ -33,6 +35,7 @@ def _report(built: Build, explain: bool) -> str:
         spent_text.attribution_text(built.figures),
         spent_text.traffic_text(built.figures),
         text.fallbacks_text(built.figures),
+        _curve_text(built),
         text.repair_text(built.figures),
         text.fidelity_text(built.figures, "outputs", "outputs"),
         text.fidelity_text(built.figures, "concats", "concat operands"),
@@ -43,6 +46,26 @@ def _report(built: Build, explain: bool) -> str:
         *(f"note: {note}" for note in built.notes),
     ]
     return "\n\n".join(s for s in sections if s)
+
+
+def _curve_text(built: Build) -> str:
+    from toolchain.curve import HEADS, rows
+    from toolchain.report.text import table
+
+    if built.curve is None:
+        return ""
+    return "sizes of the SRAM:\n" + table(HEADS, list(rows(built.curve)), range(5))
+
+
+def curve_picture(curve: Curve, container: Container) -> str:
+    """SVG of what --sram-curve found."""
+    from toolchain.report.curve_picture import curve_svg
+
+    points = curve.points
+    sizes, cycles = [p.sram_bytes for p in points], [p.cycles for p in points]
+    moved, least = [p.dram_bytes for p in points], [p.least_bytes for p in points]
+    title = f"{container.name} on {container.machine.chip.name}: cycles and bytes of DRAM against the SRAM"
+    return curve_svg(title, sizes, curve.own_bytes, cycles, moved, least)
 
 
 def error_reports(model: str, built: Mapping[str, Build]) -> dict[str, bytes]:

@@ -14,6 +14,7 @@ from toolchain.files import is_stream, naming
 
 if TYPE_CHECKING:
     from toolchain.compiling import Dump
+    from toolchain.schedule.goals import Goal
 
 
 TYPE, TYPE_FORM = "--type", "NAME=TYPE"
@@ -23,6 +24,17 @@ TYPE_HELP = "Codes of a tensor, of weights, or of what nodes or a pattern make. 
 def add_types(parser: argparse.ArgumentParser) -> None:
     """--type of a script, as npu-build has it: `types`, NAME=TYPE of each."""
     parser.add_argument(TYPE, dest="types", action="append", default=[], metavar=TYPE_FORM, help=TYPE_HELP)
+
+
+def plan_goal(optimize: str, sram_budget: str | None) -> Goal:
+    """Of --optimize and --sram-budget. Raises CompileError, told without dashes."""
+    from toolchain.hw.quantities import read_bytes
+    from toolchain.schedule.goals import Goal
+
+    try:
+        return Goal(optimize, None if sram_budget is None else read_bytes(sram_budget))  # type: ignore[arg-type]
+    except ValueError as fault:
+        raise CompileError(f"sram-budget {sram_budget}: {fault}") from None
 
 
 def entry_shapes(given: Sequence[str]) -> dict[str, dict[str, tuple[int, ...]]]:

@@ -96,6 +96,11 @@ class Chip(Section):
             vars(copied).pop(name, None)
         return copied
 
+    def with_sram(self, size_bytes: int) -> Self:
+        """The same machine with an SRAM of another size."""
+        sram = self.memories["sram"].model_copy(update={"size": size_bytes})
+        return self.model_copy(update={"memories": {**self.memories, "sram": sram}})
+
     @cached_property
     def numerics(self) -> Numerics:
         """How the machine computes: what everything but this package reads of `numerics`, and of the accumulators' width."""

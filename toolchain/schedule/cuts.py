@@ -24,7 +24,7 @@ _STATES = 12  # kept at a cut
 _LONGEST = 12  # layers of a cascade
 _CHOICES = 3  # roots of which it is open whether they stay in SRAM, at one cut
 _HEIGHTS = 4  # of stripes that are planned for one cascade
-_TRAFFIC = 0.02  # of the cycles that what is moved takes: what they count beside those of the layers
+LITTLE_TRAFFIC = 0.02  # enough that of equal ways the one that moves least is taken
 _ROUNDS = 200  # paths that are looked at
 
 Roots = frozenset[str]
@@ -92,10 +92,19 @@ class Bounds:
 
 
 class Cuts:
-    """For so many bytes of SRAM; others: of the other memories; by: how plans are compared."""
+    """For so many bytes of SRAM; others: of the other memories; by: how plans are compared. traffic: of the cycles that what is
+    moved takes, what they count beside those of the layers."""
 
-    def __init__(self, cascades: Cascades, bounds: Bounds, usable: int, others: Mapping[int, int], by: Measure):
-        self._by = by
+    def __init__(
+        self,
+        cascades: Cascades,
+        bounds: Bounds,
+        usable: int,
+        others: Mapping[int, int],
+        by: Measure,
+        traffic: float = LITTLE_TRAFFIC,
+    ):
+        self._by, self._traffic = by, traffic
         self._cascades, self._bounds, self._usable, self._others = cascades, bounds, usable, others
         self._planned: dict[tuple[int, int, Roots, int], PlannedCascade | None] = {}
         self._known: dict[tuple[int, Roots], list[_Step]] = {}
@@ -159,7 +168,7 @@ class Cuts:
                     left = frozenset(r for r in resident if self._bounds.storages[r].end > end)
                     kept = self._cascades.kept(at, end, own).values() if end > at + 1 else ()
                     moved = self._bounds.moved_bytes(at, end, own.union(kept))
-                    yield _Step(at, end, resident, left, own, room, cycles, _TRAFFIC * moved / self._bounds.bytes_per_cycle)
+                    yield _Step(at, end, resident, left, own, room, cycles, self._traffic * moved / self._bounds.bytes_per_cycle)
 
     def _choices(self, first: int, end: int, live: Roots) -> Iterator[Roots]:
         """What may lie in SRAM while layers [first, end) run: what does already, and some of what they make for others."""

@@ -17,9 +17,10 @@ from toolchain.ops.permutation import Reshape
 from toolchain.schedule.allocation import Allocation, Held, lives_together
 from toolchain.schedule.cascade import Cascades
 from toolchain.schedule.cost import CostModel
-from toolchain.schedule.cuts import Bounds, Cuts
+from toolchain.schedule.cuts import LITTLE_TRAFFIC, Bounds, Cuts
 from toolchain.schedule.layers import RegionLayers
 from toolchain.schedule.maps import feature_maps
+from toolchain.schedule.moved import least_moved
 from toolchain.schedule.options import Options
 from toolchain.schedule.placement import PlanCosts, place_works
 from toolchain.schedule.places import Activations, View, find_views
@@ -31,6 +32,7 @@ from toolchain.schedule.tilings import Measure, alone, amid
 _FAR = 1.05  # times the cycles of the best plan's layers, each alone: beyond what they can gain of each other
 _USABLE = (1.0, 0.93, 0.86)  # shares of the SRAM for which cascades are chosen: not all that fits by its bytes can be placed
 _RESERVES = (0.0, 0.25, 0.5)  # shares of SRAM kept free of resident tensors that are tried
+_TRAFFIC = (0.3, 1.0, 10.0)  # what cycles of moved bytes count where plans of less traffic are asked for
 
 
 def plan_region(
@@ -92,6 +94,27 @@ class Planner:
                     found[root] = replace(old, end=step + 1, touches=old.touches + 1)
         return found
 
+    def plans(self) -> list[RegionPlan]:
+        """The plan of fewest cycles, and those of the ways in which bytes count more."""
+        found = [self.plan()]
+        if self.options.residency:
+            layerwise = [
+                p for share in _RESERVES for by in (alone, amid, least_moved) if (p := self._try(self._least, share, by))
+            ]
+            found += [place_works(p, self.model) for p in layerwise]
+            spilled = [p for p in layerwise if p.spilled]
+            for share in _USABLE if spilled else ():
+                cut = [self._cut(int(self.capacity * share), spilled[0], alone, t) for t in _TRAFFIC]
+                found += [place_works(p, self.model) for p in cut if p is not None]
+                if any(cut):
+                    break
+        return found
+
+    @cached_property
+    def _least(self) -> Sequence[int]:
+        """`least_bytes` of the smallest tiles."""
+        return self.least_bytes([tile.sizes.get(Space.SRAM, 0) for tile in self.layerwise.smallest_tiles()])
+
     def plan(self) -> RegionPlan:
         tiles = self.layerwise.smallest_tiles()
         refusal = too_small(self.layers, tiles, self.chip, self.graph)
@@ -128,10 +151,10 @@ class Planner:
                 return min((plan, *(f for f in found if f is not None)), key=lambda p: p.cycles)
         return plan
 
-    def _cut(self, usable: int, before: RegionPlan, by: Measure = alone) -> RegionPlan | None:
+    def _cut(self, usable: int, before: RegionPlan, by: Measure = alone, traffic: float = LITTLE_TRAFFIC) -> RegionPlan | None:
         """before: layer by layer."""
         bounds = self.bounds(before)
-        cuts = Cuts(self.cascades, bounds, usable, self.sizes, by).best()
+        cuts = Cuts(self.cascades, bounds, usable, self.sizes, by, traffic).best()
         if cuts is None:
             return None
         planned: list[PlannedLayer] = []

@@ -38,7 +38,7 @@ class Slot:
 @dataclass(frozen=True)
 class LayerPlan:
     """A tiling with its slots and their bytes in each memory, how many works it has, and what they are expected to cost.
-    units: that may run them."""
+    units: that may run them. moved_bytes: between DRAM and the chip, where tilings are compared by that."""
 
     tiling: Tiling
     slots: tuple[Slot, ...]
@@ -47,6 +47,7 @@ class LayerPlan:
     cycles: int
     busy_cycles: float
     units: tuple[Unit, ...]
+    moved_bytes: int = 0
 
 
 @dataclass(frozen=True)

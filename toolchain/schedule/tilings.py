@@ -11,6 +11,7 @@ from toolchain.hw.units import Unit
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Tiling, Work
 from toolchain.schedule.cost import CostModel
+from toolchain.schedule.moved import least_moved, moved_bytes
 from toolchain.schedule.places import View
 from toolchain.schedule.staging import LayerPlan, Room, Sizes, Slot, fits, staging_bytes
 from toolchain.schedule.units import emitted, speed, turn, units_for
@@ -32,7 +33,7 @@ class _Known:
     sizes: Sizes
     whole: bool = False
     able: tuple[Unit, ...] | None = None
-    costs: dict[tuple[tuple[Slot, ...], tuple[Unit, ...]], LayerPlan] = field(default_factory=dict)
+    costs: dict[tuple[tuple[Slot, ...], tuple[Unit, ...], bool], LayerPlan] = field(default_factory=dict)
 
 
 def alone(plan: LayerPlan) -> float:
@@ -114,11 +115,12 @@ class LayerTilings:
                 needed = staging_bytes(slots, self._layer.chip)
                 if not units or not fits(needed, room):
                     continue
-                key = slots, units
+                key = slots, units, by is least_moved
                 if key not in known.costs:
-                    walk = Walk(self._model, self._views, self._resident)
-                    works = walk.works(self._layer, slots, units, visited or list(self._visit(tiling)), self._period)
-                    known.costs[key] = LayerPlan(tiling, slots, needed, works, walk.cycles, walk.busy_cycles, units)
+                    walk, seen = Walk(self._model, self._views, self._resident), visited or list(self._visit(tiling))
+                    works = walk.works(self._layer, slots, units, seen, self._period)
+                    moved = moved_bytes(self._layer, slots, units[0], self._resident, seen) if by is least_moved else 0
+                    known.costs[key] = LayerPlan(tiling, slots, needed, works, walk.cycles, walk.busy_cycles, units, moved)
                 found.append(known.costs[key])
             if found and not apart:
                 break

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -11,7 +10,7 @@ from typing import Any
 from toolchain.codegen import Container, Region
 from toolchain.ops.kit.operator import Layer
 from toolchain.report.bounds.dram import LeastBytes, least_bytes
-from toolchain.report.bounds.units import LeastUses, Uses, dram_uses
+from toolchain.report.bounds.units import LeastUses, Uses, added, dram_uses, together
 from toolchain.schedule.maps import feature_maps
 
 NONE = "none"
@@ -19,18 +18,17 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class RegionBounds:
-    """names: of the nodes. least: bytes of DRAM, of each. uses: cycles of each unit, port and the front end, of each."""
+    """names: of the nodes. least: bytes of DRAM, of each. uses: cycles of units, ports and the front end, of each. able:
+    units by the names that they share there."""
 
     names: tuple[str, ...]
     least: LeastBytes
     uses: tuple[Uses, ...]
+    able: Mapping[str, frozenset[int]]
 
     @property
     def total(self) -> Uses:
-        found: Counter[str] = Counter()
-        for own in self.uses:
-            found.update(own)  # type: ignore[arg-type]
-        return found
+        return together(self.uses, self.able)
 
     def by_layer(self) -> dict[str, dict[str, Any]]:
         """JSON of each node."""
@@ -55,8 +53,8 @@ def region_bounds(container: Container, region: Region, uses: LeastUses) -> Regi
     maps = feature_maps(nodes, graph, {*inputs, *outputs}, chip)
     layers = [Layer(node, graph.types, graph.constants, chip, maps) for node in nodes]
     least = least_bytes(layers, inputs, outputs)
-    own = tuple(_together(uses.of(layer), dram_uses(chip, least, index)) for index, layer in enumerate(layers))
-    return RegionBounds(tuple(node.name for node in nodes), least, own)
+    own = tuple(added(uses.of(layer), dram_uses(chip, least, index)) for index, layer in enumerate(layers))
+    return RegionBounds(tuple(node.name for node in nodes), least, own, uses.able)
 
 
 def network_bounds(regions: Sequence[RegionBounds]) -> dict[str, Any]:
@@ -77,11 +75,3 @@ def cycles_of(uses: Uses) -> dict[str, Any]:
     most = max(uses, key=lambda name: uses[name], default=NONE)
     rounded = {name: ceil(cycles - 1e-6) for name, cycles in uses.items() if cycles > 0}
     return {"cycles": rounded.get(most, 0), "by": most if most in rounded else NONE, "uses": rounded}
-
-
-def _together(*parts: Mapping[str, float]) -> Uses:
-    found: dict[str, float] = {}
-    for part in parts:
-        for name, cycles in part.items():
-            found[name] = found.get(name, 0.0) + cycles
-    return found

@@ -1,18 +1,21 @@
-"""The least that units and ports of a machine take for a layer: its closed forms, of tiles as large as instructions may be."""
+"""The least that units and ports of a machine take for a layer: closed forms of tiles as large as instructions may be, and each
+operand's bytes once."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from toolchain.hw.chip import Chip
+from toolchain.hw.units import Unit
 from toolchain.machine.recurrence import read_rate, write_rate
 from toolchain.ops.kit.operator import Layer, TiledOp, tiling_key
 from toolchain.ops.kit.tile import Tiling, Work
 from toolchain.report.bounds.dram import LeastBytes
+from toolchain.report.bounds.reads import reads_of
 from toolchain.schedule.cost import CostModel
-from toolchain.schedule.tilings import candidates
+from toolchain.schedule.tilings import candidates, layer_units
 from toolchain.schedule.visits import BEGIN, visits
+from toolchain.schedule.wanted import Wanted
 
 Uses = Mapping[str, float]  # cycles of what a machine has one of, by name: all units of one kind together, a port, the front end
 
@@ -26,68 +29,111 @@ class LeastUses:
     def __init__(self, chip: Chip):
         self._chip, self._model = chip, CostModel(chip)
         self._known: dict[object, Uses] = {}
+        self.able: dict[str, frozenset[int]] = {}  # by name the queues of units that share some layers' work
 
     def of(self, layer: Layer) -> Uses:
         """Without what is moved between DRAM and the chip. Nothing for what only moves: it may lie in place."""
         if not isinstance(layer.node.op, TiledOp):
             return {}
         kinds = [(layer.types[n].shape, layer.types[n].dtype, n in layer.feature_maps) for n in layer.activations]
-        key = (
-            tiling_key(layer),
-            *kinds,
-            layer.output.shape,
-            layer.output.dtype,
-            *layer.feature_maps.intersection(layer.node.outputs),
-        )
-        shapes = tuple(layer.constants[n].shape for n in layer.node.inputs if n in layer.constants)
-        if (key, shapes) not in self._known:
-            self._known[key, shapes] = self._found(layer)
-        return self._known[key, shapes]
+        made = layer.output.shape, layer.output.dtype, layer.node.outputs[0] in layer.feature_maps
+        shapes = [layer.constants[n].shape for n in layer.node.inputs if n in layer.constants]
+        key = tiling_key(layer), *kinds, *made, *shapes
+        if key not in self._known:
+            self._known[key] = self._found(layer)
+        return self._known[key]
 
     def _found(self, layer: Layer) -> Uses:
         tried = [self._uses(layer, tiling) for _, tiling in candidates(layer)[:_TILINGS]]
         made = [uses for uses in tried if uses is not None]
         names = dict.fromkeys(name for uses in made for name in uses)
-        return {name: min(uses.get(name, 0.0) for uses in made) for name in names}
+        return {**{name: min(uses.get(name, 0.0) for uses in made) for name in names}, **self._ports(layer)}
 
     def _uses(self, layer: Layer, tiling: Tiling) -> Uses | None:
-        """None where no unit runs such tiles."""
+        """Of units and the front end; None where no unit runs such tiles."""
         nest = layer.tiled.nest(layer, tiling)
-        total: Counter[str] = Counter()
-        marks: list[Counter[str]] = []
+        total: dict[str, float] = {}
+        marks: list[dict[str, float]] = []
         for visit in visits(nest.axes):
             if not isinstance(visit, int):
                 for work in nest.body(visit):
                     uses = self._of_work(layer, work)
                     if uses is None:
                         return None
-                    total.update(uses)
+                    total = added(total, uses)
             elif visit == BEGIN:
-                marks.append(Counter(total))
+                marks.append(total)
             else:
                 before = marks.pop()
-                total = Counter({n: c + visit * (c - before[n]) for n, c in total.items()})
+                total = {n: c + visit * (c - before.get(n, 0.0)) for n, c in total.items()}
         return total
 
-    def _of_work(self, layer: Layer, work: Work) -> dict[str, float] | None:
+    def _of_work(self, layer: Layer, work: Work) -> Uses | None:
         runs = self._model.runs(layer, work)
         if not runs:
             return None
-        found: list[Counter[str]] = []
+        name, sharing = self._named(runs), len(runs)
+        least: dict[str, float] = {}
         for unit, run in runs.items():
-            uses: Counter[str] = Counter()
+            uses = {name: _cycles(unit, run.wanted) / sharing, FRONT_END: run.wanted.operations * self._chip.isa.word_cycles}
             emitter = self._chip.emitter(unit)
-            for where, asked in ((unit, run.wanted), (emitter, run.emit)):
-                if where is None or asked is None:
-                    continue
-                alike = len(self._chip.workers(where.kind))
-                cycles = asked.compute_cycles + asked.operations * where.spec.issue_cycles
-                uses[_kind(self._chip, where.kind)] += cycles / alike  # type: ignore[assignment]
-                uses[FRONT_END] += asked.operations * self._chip.isa.word_cycles  # type: ignore[assignment]
-                for port, served in asked.services:
-                    uses[port_name(self._chip, port)] += served
-            found.append(uses)
-        return {name: min(uses[name] for uses in found) for name in found[0]}
+            if emitter is not None and run.emit is not None:
+                emitters = self._chip.workers(emitter.kind)
+                uses = added(uses, {self._named(emitters): _cycles(emitter, run.emit) / len(emitters)})
+            least = {n: min(c, least.get(n, c)) for n, c in uses.items()}
+        return least
+
+    def _named(self, units: Iterable[Unit]) -> str:
+        """Units that share work, in a word: their engines, where all units of these are among them."""
+        units = tuple(units)
+        kind = self._chip.workers(units[0].kind)
+        engines = dict.fromkeys(u.engine for u in units)
+        whole = len(units) == sum(u.engine in engines for u in kind)
+        name = "+".join(engines if whole else [u.name for u in units])
+        self.able[name] = frozenset(u.queue for u in units)
+        return name
+
+    def _ports(self, layer: Layer) -> Uses:
+        """Of memories on the chip that units have operands in: every element that is read, once, and every one that is made."""
+        tiling = next(iter(layer.tiled.tilings(layer)))
+        work = next(layer.tiled.nest(layer, tiling).works())
+        units = list(self._model.runs(layer, work)) or list(layer_units(layer, tiling))
+        reads = reads_of(layer)
+        moved: dict[int, float] = {}
+        for box in {box.tensor: box for box in work.reads}.values():
+            elements = reads[box.tensor].elements if box.tensor in reads else 0
+            space = {u.roles[box.role] for u in units}
+            if len(space) == 1:
+                at = space.pop()
+                moved[2 * at] = moved.get(2 * at, 0.0) + elements * layer.types[box.tensor].item_bytes
+        space = {u.roles["output"] for u in units}
+        if len(space) == 1:
+            moved[2 * space.pop() + 1] = layer.output.size_bytes
+        found: dict[str, float] = {}
+        for port, size_bytes in moved.items():
+            memory = self._chip.spaces[port // 2].memory
+            cycles = size_bytes / (write_rate(memory) if port % 2 else read_rate(memory))
+            found = added(found, {port_name(self._chip, port): cycles})
+        return found
+
+
+def together(uses: Sequence[Uses], able: Mapping[str, frozenset[int]]) -> Uses:
+    """Of several layers: what some units share may be left to the others of a larger set. able: the units of each name."""
+    total: dict[str, float] = {}
+    for own in uses:
+        total = added(total, own)
+    shared = {name: total[name] * len(able[name]) for name in total if name in able}
+    sets = {name: sum(c for n, c in shared.items() if able[n] <= able[name]) / len(able[name]) for name in shared}
+    return {**total, **sets}
+
+
+def added(one: Uses, other: Uses) -> dict[str, float]:
+    """Both, by name."""
+    return {name: one.get(name, 0.0) + other.get(name, 0.0) for name in dict.fromkeys((*one, *other))}
+
+
+def _cycles(unit: Unit, asked: Wanted) -> float:
+    return asked.compute_cycles + asked.operations * unit.spec.issue_cycles
 
 
 def dram_uses(chip: Chip, least: LeastBytes, layer: int) -> Uses:
@@ -102,7 +148,7 @@ def moving(chip: Chip, read_bytes: int, written_bytes: int) -> Uses:
     read, written = read_bytes / read_rate(dram), written_bytes / write_rate(dram)
     ports = {port_name(chip, 0): read + written} if dram.shared_ports else {port_name(chip, 0): read, port_name(chip, 1): written}
     rate = sum(unit.dma.bytes_per_cycle for unit in chip.of_kind("dma"))
-    return {**ports, _kind(chip, "dma"): (read_bytes + written_bytes) / rate}
+    return {**ports, "+".join(dict.fromkeys(u.engine for u in chip.of_kind("dma"))): (read_bytes + written_bytes) / rate}
 
 
 def port_name(chip: Chip, port: int) -> str:
@@ -111,8 +157,3 @@ def port_name(chip: Chip, port: int) -> str:
     if space.memory.shared_ports:
         return f"{space.name} port"
     return f"{space.name} {'write' if port % 2 else 'read'} port"
-
-
-def _kind(chip: Chip, kind: str) -> str:
-    engines = dict.fromkeys(unit.engine for unit in (chip.workers(kind) or chip.of_kind(kind)))
-    return "+".join(engines)

@@ -1,0 +1,141 @@
+"""What plans are chosen for, budgets of SRAM, and the curve over its sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from scripts.bodies import bodies
+from tests.bounded import dram_bytes, require_bounds
+from toolchain.api import Build, BuildOptions, build
+from toolchain.errors import CompileError
+from toolchain.isa import Machine, load_machine
+from toolchain.machine import Space
+from toolchain.report.curve_picture import curve_svg
+from toolchain.schedule.goals import OBJECTIVES, Goal
+
+
+def _machine(kib: float) -> Machine:
+    base = load_machine("edge16")
+    return Machine(base.chip.with_sram(int(kib * 1024)), base.isa)
+
+
+def _wide() -> onnx.ModelProto:
+    """Two branches of three layers; in the order of the file both have their widest tensors at once."""
+    rng = np.random.default_rng(0)
+    nodes: list[onnx.NodeProto] = []
+    weights: list[onnx.TensorProto] = []
+
+    def conv(x: str, y: str, inputs: int, outputs: int) -> None:
+        weights.append(
+            numpy_helper.from_array((rng.standard_normal((outputs, inputs, 1, 1)) / inputs).astype(np.float32), y + "_w")
+        )
+        nodes.append(helper.make_node("Conv", [x, y + "_w"], [y], y))
+
+    conv("x", "a", 4, 8)
+    for branch in "bc":
+        conv("a", branch + "0", 8, 48)
+    for branch in "bc":
+        conv(branch + "0", branch + "1", 48, 8)
+    nodes.append(helper.make_node("Concat", ["b1", "c1"], ["both"], axis=1))
+    conv("both", "y", 16, 4)
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4, 16, 16]) for n in "xy")
+    graph = helper.make_graph(nodes, "wide", [x], [y], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+def _built(model: onnx.ModelProto, folder: Path, machine: Machine, objective: str = "cycles", **asked: Any) -> Build:
+    """The build compares its program with the integer reference, bit for bit."""
+    onnx.save(model, folder / "model.onnx")
+    goal = Goal(objective, asked.pop("budget", None))  # type: ignore[arg-type]
+    found = build(folder / "model.onnx", BuildOptions(machine, goal=goal, **asked))
+    require_bounds(found.figures)
+    return found
+
+
+def _worth(figures: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        "cycles": figures["cycles"],
+        "memory": figures["sram_peak_bytes"],
+        "traffic": dram_bytes(figures),
+        "energy": figures["energy_pj"]["total"],
+    }
+
+
+@pytest.mark.parametrize("kib", [512, 96, 32])
+def test_each_objective_is_no_worse_in_it_than_cycles(kib: int, tmp_path: Path) -> None:
+    found = {o: _worth(_built(bodies(size=16), tmp_path, _machine(kib), o).figures) for o in OBJECTIVES}
+    for objective, worth in found.items():
+        if objective != "memory" or kib == 512:
+            assert worth[objective] <= found["cycles"][objective]
+    if kib == 512:
+        assert found["traffic"]["traffic"] < found["cycles"]["traffic"]
+
+
+def test_the_least_memory_is_that_of_whole_tensors_in_the_best_order(tmp_path: Path) -> None:
+    """In the file's order two tensors of 12,288 bytes live at once, in the best one only one of them does."""
+    whole, fast = (_built(_wide(), tmp_path, _machine(512), o).figures for o in ("memory", "cycles"))
+    live = 2048 + 12_288 + 4096
+    assert live <= whole["sram_peak_bytes"] <= 1.05 * (live + 1500) < 2 * 12_288 < fast["sram_peak_bytes"]
+    assert whole["dram_write_bytes"] == fast["dram_write_bytes"] == 1024
+
+
+def test_a_plan_takes_no_more_than_its_budget(tmp_path: Path) -> None:
+    machine, size = _machine(512), 40_000
+    figures = _built(bodies(size=16), tmp_path, machine, budget=size).figures
+    assert figures["sram_peak_bytes"] <= size < _built(bodies(size=16), tmp_path, machine).figures["sram_peak_bytes"]
+    assert figures["sram_size_bytes"] == machine.chip.sram.size
+
+
+@pytest.mark.parametrize(
+    ("goal", "level", "said"),
+    [
+        (Goal("cycles", 1 << 20), 2, "--sram-budget 1 MiB: edge16 has 512 KiB (memories.sram.size)"),
+        (Goal("memory"), 1, "--optimize memory: at -O1 no tensor stays in SRAM; take -O2 or -O3"),
+        (Goal("speed"), 2, "optimize speed: must be one of cycles, memory, traffic, energy"),  # type: ignore[arg-type]
+    ],
+)
+def test_refused_goals(goal: Goal, level: int, said: str, tmp_path: Path) -> None:
+    onnx.save(_wide(), tmp_path / "model.onnx")
+    with pytest.raises(CompileError) as fault:
+        build(tmp_path / "model.onnx", BuildOptions(load_machine("edge16"), level=level, goal=goal))
+    assert str(fault.value) == said
+
+
+def test_a_machine_that_does_not_say_what_a_byte_takes_has_no_plan_of_least_energy() -> None:
+    silent = load_machine("edge16").chip.model_copy(update={"energy": None})
+    with pytest.raises(CompileError, match="edge16 does not say what a product and a byte take"):
+        Goal("energy").require(silent, 2)
+
+
+def test_the_curve_has_the_smallest_size_that_does_and_the_machines_own(tmp_path: Path) -> None:
+    machine = _machine(64)
+    found = _built(_wide(), tmp_path, machine, sram_curve=True)
+    curve = found.curve
+    assert curve is not None
+    sizes = [p.sram_bytes for p in curve.points]
+    assert all(a < b for a, b in pairwise(sizes))
+    assert sizes[0] < 32_768 < sizes[-1]
+    assert (curve.own.cycles, curve.own.dram_bytes) == (found.figures["cycles"], dram_bytes(found.figures))
+    assert all(p.dram_bytes >= p.least_bytes and p.peak_bytes <= p.sram_bytes for p in curve.points)
+    assert curve.points[0].cycles > curve.own.cycles
+    with pytest.raises(CompileError, match="smallest tile needs"):
+        _built(_wide(), tmp_path, _machine((sizes[0] - machine.chip.sram.alignment_bytes) / 1024))
+    assert machine.chip.spaces[Space.SRAM].memory.size == curve.own_bytes
+
+
+def test_the_picture_needs_nothing_beside_it() -> None:
+    text = curve_svg("a <b> & c", [1000, 4096, 65536], 4096, [30, 20, 10], [9, 8, 7], [5, 5, 5])
+    tree = ElementTree.fromstring(text)
+    kinds = [element.tag.rpartition("}")[2] for element in tree.iter()]
+    assert kinds.count("polyline") == 3
+    assert kinds.count("circle") == 9
+    assert "href" not in text and "a &lt;b&gt; &amp; c" in text

@@ -1,0 +1,133 @@
+"""What a network takes with other sizes of SRAM: the same integers, planned and timed for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from toolchain.codegen import Container, Region
+from toolchain.compiling import timed
+from toolchain.errors import CompileError
+from toolchain.hw.chip import Chip
+from toolchain.isa import Machine
+from toolchain.machine import Space
+from toolchain.ops.kit.operator import Layer, TiledOp
+from toolchain.ops.kit.tile import aligned
+from toolchain.report.bounds.figures import network_bounds, region_bounds
+from toolchain.report.bounds.units import LeastUses
+from toolchain.schedule.tilings import smallest_tile
+
+FIRST, LAST = 32 * 1024, 4 * 1024 * 1024  # bytes: of the sizes whose steps are the square root of two
+
+
+@dataclass(frozen=True)
+class Point:
+    """A size of the SRAM, and what the network takes with it. least_bytes: that any schedule moves between DRAM and this chip."""
+
+    sram_bytes: int
+    cycles: int
+    dram_bytes: int
+    least_bytes: int
+    peak_bytes: int
+
+    @property
+    def takes(self) -> tuple[int, int, int]:
+        """All but its size and what that bounds."""
+        return self.cycles, self.dram_bytes, self.peak_bytes
+
+
+@dataclass(frozen=True)
+class Curve:
+    """By rising size, the first the smallest that was found to do. own_bytes: of the machine."""
+
+    points: tuple[Point, ...]
+    own_bytes: int
+
+    @property
+    def as_json(self) -> list[dict[str, int]]:
+        return [asdict(point) for point in self.points]
+
+    @property
+    def own(self) -> Point:
+        """Of the machine as it is."""
+        return next(p for p in self.points if p.sram_bytes == self.own_bytes)
+
+
+def sram_curve(compiled: Callable[[Machine], Container], machine: Machine, tell: Callable[[int, int], None]) -> Curve:
+    """compiled: the network for a machine, or a CompileError. tell: how many of how many sizes are done. Raises CompileError
+    where the machine's own SRAM does not do."""
+    own = compiled(machine)
+    least, sizes = _least_bytes(own), sizes_for(machine.chip)
+    points: list[Point] = []
+    for done, size in enumerate([least, *(s for s in sizes if s > least)]):
+        tell(done, len(sizes))
+        if size > machine.chip.sram.size and len(points) > 1 and points[-1].takes == points[-2].takes:
+            break  # all that could stay does
+        try:
+            points.append(_point(own if size == machine.chip.sram.size else compiled(sized(machine, size))))
+        except CompileError:
+            if points:  # the program's addresses reach no further
+                break
+    return Curve(tuple(points), machine.chip.sram.size)
+
+
+def _least_bytes(container: Container) -> int:
+    """Of the SRAM in which each layer by itself can run."""
+    chip, graph = container.machine.chip, container.graph
+    chip_nodes = {name for segment in container.segments if isinstance(segment, Region) for name in segment.nodes}
+    layers = [Layer(n, graph.types, graph.constants, chip) for n in graph.nodes if n.name in chip_nodes]
+    needs = [smallest_tile(la, ()).sizes.get(Space.SRAM, 0) for la in layers if isinstance(la.node.op, TiledOp)]
+    return aligned(max(needs, default=1), chip.sram.alignment_bytes)
+
+
+def sizes_for(chip: Chip) -> list[int]:
+    """Bytes, rising: steps of the square root of two and the machine's own, in whole units of its alignment."""
+    align = chip.sram.alignment_bytes
+    steps = {int(FIRST * 2 ** (k / 2)) // align * align for k in range(64)}
+    last = max(LAST, chip.sram.size)
+    return sorted({size for size in steps if FIRST <= size <= last} | {chip.sram.size})
+
+
+def sized(machine: Machine, sram_bytes: int) -> Machine:
+    """The same machine with another SRAM."""
+    return Machine(machine.chip.with_sram(sram_bytes), machine.isa)
+
+
+def _point(container: Container) -> Point:
+    machine, cycles, moved = container.machine, 0, 0
+    regions = [s for s in container.segments if isinstance(s, Region)]
+    for region in regions:
+        run = timed(machine, region)
+        cycles, moved = cycles + run.cycles, moved + run.dram_read_bytes + run.dram_write_bytes
+    uses = LeastUses(machine.chip)
+    least = network_bounds([region_bounds(container, region, uses) for region in regions])["dram_bytes"]
+    peak = max((region.sram_peak_bytes for region in regions), default=0)
+    return Point(machine.chip.sram.size, cycles, moved, least, peak)
+
+
+def rows(curve: Curve) -> Iterator[tuple[str, ...]]:
+    """Of a table: bytes of SRAM, cycles, times those of the machine as it is, bytes of DRAM, times the least, what it is."""
+    for index, point in enumerate(curve.points):
+        said = ["the smallest that does"] if index == 0 else []
+        said += ["this machine"] if point.sram_bytes == curve.own_bytes else []
+        yield (
+            f"{point.sram_bytes:,}",
+            f"{point.cycles:,}",
+            _times(point.cycles, curve.own.cycles),
+            f"{point.dram_bytes:,}",
+            _times(point.dram_bytes, point.least_bytes),
+            ", ".join(said),
+        )
+
+
+HEADS = ("SRAM bytes", "cycles", "x this machine", "DRAM bytes", "x least", "")
+
+
+def _times(value: int, of: int) -> str:
+    return f"{value / of:.3f}" if of else "-"
+
+
+def as_figures(curve: Curve) -> Mapping[str, Any]:
+    """For JSON."""
+    return {"own_bytes": curve.own_bytes, "points": curve.as_json}

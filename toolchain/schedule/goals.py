@@ -1,0 +1,61 @@
+"""What a plan is chosen for, and within how many bytes of SRAM."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from toolchain.errors import CompileError
+from toolchain.hw.chip import Chip
+from toolchain.hw.quantities import write_bytes
+from toolchain.ir.graph import Graph, Node
+from toolchain.schedule.options import LEVELS, Options
+from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.region import Planner, plan_region
+from toolchain.schedule.whole import plan_whole
+
+Objective = Literal["cycles", "memory", "traffic", "energy"]
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """sram_bytes: that a plan may take; None: all that the machine has."""
+
+    objective: Objective = "cycles"
+    sram_bytes: int | None = None
+
+    def require(self, chip: Chip, level: int) -> None:
+        """Raises CompileError where the machine or the level has no such plans."""
+        if self.objective == "energy" and chip.energy is None:
+            raise CompileError(f"--optimize energy: {chip.name} does not say what a product and a byte take (energy)")
+        if self.objective == "memory" and not LEVELS[level].residency:
+            raise CompileError(f"--optimize memory: at -O{level} no tensor stays in SRAM; take -O2 or -O3")
+        if self.sram_bytes is not None and self.sram_bytes > chip.sram.size:
+            asked, held = write_bytes(self.sram_bytes), write_bytes(chip.sram.size)
+            raise CompileError(f"--sram-budget {asked}: {chip.name} has {held} (memories.sram.size)")
+
+    def planned_on(self, chip: Chip) -> Chip:
+        """The machine as plans see it."""
+        return chip if self.sram_bytes is None else chip.with_sram(self.sram_bytes)
+
+
+CYCLES = Goal()
+
+
+def candidate_plans(
+    graph: Graph,
+    nodes: Sequence[Node],
+    inputs: Collection[str],
+    outputs: Collection[str],
+    chip: Chip,
+    options: Options,
+    objective: Objective,
+) -> list[RegionPlan]:
+    """Of which the best by the objective is taken. Raises CompileError."""
+    region = graph, nodes, inputs, outputs, chip, options
+    if objective == "cycles":
+        return [plan_region(*region)]
+    whole = plan_whole(*region) if objective == "memory" else None
+    return Planner(*region).plans() if whole is None else [whole]

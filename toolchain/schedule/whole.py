@@ -1,0 +1,143 @@
+"""Plans in which no tensor leaves the SRAM, in as little of it as can be: the order of layers of fewest live bytes, the least
+that each layer needs beside them, and the fastest tiles that leave it at that."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node
+from toolchain.machine import Space
+from toolchain.memory import Operator, order_operators
+from toolchain.ops.kit.operator import TiledOp
+from toolchain.ops.kit.tile import aligned
+from toolchain.schedule.options import Options
+from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.region import Planner
+from toolchain.schedule.tilings import alone, amid, smallest_tile
+
+_STATES = 20_000  # of the search for an order
+_MORE = (1.04, 1.05, 1.08, 1.12, 1.2, 1.3, 1.5)  # times the least bytes, until all can be placed; what tiles need to be fast
+
+
+def plan_whole(
+    graph: Graph, nodes: Sequence[Node], inputs: Collection[str], outputs: Collection[str], chip: Chip, options: Options
+) -> RegionPlan | None:
+    """None where the SRAM does not hold all that is live at once. nodes: in an order that runs."""
+    given = WholeTensors(graph, nodes, inputs, outputs, chip, options)
+    orders = [given]
+    other = given.reordered()
+    if other is not None:
+        orders.append(WholeTensors(graph, other, inputs, outputs, chip, options))
+    best: RegionPlan | None = None
+    for order in sorted(orders, key=lambda planner: planner.fewest_bytes):
+        if best is None or order.fewest_bytes < _peak(best):
+            found = _smallest(order, graph, (inputs, outputs), options)
+            if found is not None and (best is None or _peak(found) < _peak(best)):
+                best = found
+    return best
+
+
+def _peak(plan: RegionPlan) -> int:
+    return plan.placements[Space.SRAM].peak_bytes
+
+
+def _smallest(
+    order: WholeTensors, graph: Graph, ports: tuple[Collection[str], Collection[str]], options: Options
+) -> RegionPlan | None:
+    """Of an order, in the first of the sizes that are tried in which it can be placed."""
+    align = order.chip.sram.alignment_bytes
+    if order.fewest_bytes > order.capacity:
+        return None
+    for more in _MORE:
+        size = aligned(int(order.fewest_bytes * more), align)
+        size = min(size, order.capacity)
+        planner = WholeTensors(graph, order.nodes, *ports, order.chip.with_sram(size), options)
+        plan = planner.whole()
+        if plan is not None or size == order.capacity:
+            return plan
+    return None
+
+
+class WholeTensors(Planner):
+    """Of a region's layers in one order."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        nodes: Sequence[Node],
+        inputs: Collection[str],
+        outputs: Collection[str],
+        chip: Chip,
+        options: Options,
+    ):
+        super().__init__(graph, nodes, inputs, outputs, chip, options)
+        self.nodes = tuple(nodes)
+        self.kept = frozenset(self.storages) - self.port_roots
+        inside = {n for n, v in self.views.items() if v.root in self.kept}
+        self.staging = [
+            smallest_tile(la, inside).sizes.get(Space.SRAM, 0) if isinstance(la.node.op, TiledOp) else 0 for la in self.layers
+        ]
+
+    @property
+    def fewest_bytes(self) -> int:
+        """The most over all steps of what is live and what the layer needs beside it."""
+        live = list(self.staging)
+        for root in self.kept:
+            storage = self.storages[root]
+            for step in range(storage.start, storage.end):
+                live[step] += aligned(storage.size_bytes, self.chip.sram.alignment_bytes)
+        return max(live, default=0)
+
+    def whole(self) -> RegionPlan | None:
+        """The faster of the plans by both ways of comparing tiles; None where something has no place."""
+        plans = (self.place(planned, self.kept) for by in (alone, amid) if (planned := self.tile(self.kept, 1.0, by)))
+        return min((plan for plan in plans if plan is not None), key=lambda plan: plan.cycles, default=None)
+
+    def reordered(self) -> list[Node] | None:
+        """The nodes in the order of fewest live bytes that is found; None where that is the one given."""
+        made = {layer.node.outputs[0]: index for index, layer in enumerate(self.layers)}
+        operators: list[Operator] = []
+        for index, layer in enumerate(self.layers):
+            inputs = dict.fromkeys(part for name in layer.activations for part in self._held(name, made, index))
+            operators.append(Operator(layer.node.name, tuple(inputs), layer.node.outputs, (), self.staging[index]))
+        given = {n for op in operators for n in op.inputs}.difference(made)
+        ends = set(made).difference(*(op.inputs for op in operators))
+        sizes = {**self._sizes(made), **dict.fromkeys(given, 0)}
+        found = order_operators(operators, sizes, sorted(given), sorted(ends), _STATES)
+        return None if list(found.order) == [op.name for op in operators] else self._behind_sources(found.order)
+
+    def _held(self, name: str, made: Mapping[str, int], before: int) -> list[str]:
+        """What must lie there for a tensor to be read: itself, and where it is all of what lies in a root or a view of it, all
+        that layers in front have made of that root."""
+        root = self.views[name].root
+        if name in made and name != root:
+            return [name]
+        return [n for n, index in made.items() if index < before and self.views[n].root == root] or [name]
+
+    def _sizes(self, made: Collection[str]) -> dict[str, int]:
+        """Of each tensor that a layer makes, apart from the parts of it that others have made; nothing of ports."""
+        found = {n: self.graph.types[n].size_bytes if self.views[n].root in self.kept else 0 for n in made}
+        for name in made:
+            if name == self.views[name].root and name in self.kept:
+                parts = sum(found[n] for n in made if n != name and self.views[n].root == name)
+                found[name] = max(0, self.storages[name].size_bytes - parts)
+        return found
+
+    def _behind_sources(self, names: Sequence[str]) -> list[Node]:
+        """All nodes, the layers in this order, and what only looks at tensors as soon as they are there."""
+        by_name = {node.name: node for node in self.nodes}
+        views = [node for node in self.nodes if node.name not in frozenset(names)]
+        waiting = {out for node in self.nodes for out in node.outputs}
+        found: list[Node] = []
+
+        def add(node: Node) -> None:
+            found.append(node)
+            waiting.difference_update(node.outputs)
+
+        for name in (None, *names):
+            if name is not None:
+                add(by_name[name])
+            while ready := next((v for v in views if v not in found and waiting.isdisjoint(v.inputs)), None):
+                add(ready)
+        return found
