@@ -101,7 +101,7 @@ class Reader:
 def quantized(model: onnx.ModelProto, samples: Iterable[Sample], form: str) -> onnx.ModelProto:
     """model: float32, opset 13 or newer. Raises CompileError: no such form."""
     if form in WEIGHT_ONLY:
-        return WEIGHT_ONLY[form](model)
+        return WEIGHT_ONLY[form](_at_opset(model, 21) if form == "blocked" else model)
     if form == "dynamic":
         return _dynamic(model)
     if form not in STATIC:

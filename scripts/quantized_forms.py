@@ -52,7 +52,7 @@ class Editor:
         codes, scale = self.values[node.input[0]].astype(np.float32), self.values[node.input[1]]
         zero = self.values[node.input[2]].astype(np.float32) if len(node.input) > 2 else np.zeros_like(scale)
         shape = [1] * codes.ndim
-        if scale.ndim:
+        if scale.size > 1:
             axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
             shape[axis] = -1
         return (codes - zero.reshape(shape)) * scale.reshape(shape)
@@ -169,7 +169,7 @@ def as_integer_chain(model: onnx.ModelProto) -> onnx.ModelProto:
     for node in edit.graph.node:
         quantizer = edit.quantizer(node.input[0]) if node.op_type in ("Conv", "Gemm", "MatMul") else None
         weight = edit.dequantizer(node.input[1]) if quantizer is not None else None
-        if quantizer is None or weight is None:
+        if quantizer is None or weight is None or weight.input[0] not in edit.values:
             nodes.append(node)
             continue
         nodes += _integer_chain(node, quantizer, weight, edit)

@@ -153,3 +153,23 @@ def test_what_is_not_read_is_refused_with_its_node(tmp_path: Path) -> None:
     path = saved(Case(graph, shape=(1, 4, 16)), tmp_path)
     with pytest.raises(CompileError, match=r'QAttention.*: domain "com.microsoft" is not known'):
         build(path, BuildOptions("edge16"))
+
+
+def test_codes_of_single_numbers_in_a_norm_are_no_weights(tmp_path: Path) -> None:
+    """The norm is taken apart into steps, one of which is a product with ones: not with the exponent, which is in codes."""
+    graph = (
+        f"{ROUND} a = Constant<value_ints=[-1]>() e = Constant<value_float=1e-3>() p = DequantizeLinear(two, tiny, least)"
+        f" n = ReduceMean<axes=[-1]>(d) f = Sub(d, n) g = Pow(f, p) v = ReduceMean<axes=[-1]>(g) h = Add(v, e) i = Sqrt(h)"
+        f" c = Div(f, i) {AGAIN}"
+    )
+    constants = {"two": np.int8(127), "tiny": np.float32(2 / 255), "least": np.int8(-128)}
+    path = saved(Case(graph, constants, shape=(4, 16)), tmp_path)
+    samples = [{"x": np.asarray(RNG.normal(size=(4, 16)), np.float32)} for _ in range(8)]
+    np.savez(tmp_path / "data.npz", x=np.stack([s["x"] for s in samples]))
+    built = build(path, BuildOptions("transformer64", calibration=str(tmp_path / "data.npz")))
+    assert built.figures["host"]["nodes"] == 0
+    session, proto = Session(built.data, backend="reference"), onnx.load(path)
+    wanted, got = (
+        np.stack([run(s)[0] for s in samples]) for run in (lambda s: on_kernels(proto, s), lambda s: session.run(["y"], s))
+    )
+    assert db(wanted, got) >= 25

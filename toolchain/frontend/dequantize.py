@@ -229,9 +229,10 @@ def _how(node: OnnxNode, walk: Walk) -> Stored | None:
     transposed = node.op.op_type == "Gemm" and node.op.attributes.get("transB", 0)
     how = weights.stored(0 if transposed else WEIGHTED[node.op.op_type])
     bias = walk.held.get(operand(node, 2))
-    if how is None or not isinstance(bias, Held) or bias.dtype != "int32":
-        return how
-    return replace(how, bias=bias.real())
+    if how is None:
+        return None
+    own = isinstance(bias, Held) and bias.dtype == "int32"
+    return replace(how, product=True, bias=bias.real() if own and isinstance(bias, Held) else None)
 
 
 _RULES = {

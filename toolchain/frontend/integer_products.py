@@ -33,7 +33,7 @@ def integer_product(node: OnnxNode, walk: Walk) -> bool:
         shape[axis] = -1
         codes = codes - (point.astype(np.int64).reshape(shape) if point.size > 1 else point.astype(np.int64).reshape(()))
         weights = walk.constant(f"{b}/real", codes.astype(np.float32))
-        held = stored(codes, np.ones(1), axis)
+        held = replace(stored(codes, np.ones(1), axis), product=True)
     else:
         w = walk.meant.get(b)
         if w is None or not _zero_point(node, 3, w, walk):

@@ -68,7 +68,8 @@ class Stored:
 
     least, largest: of the codes, for each channel. quant: scale and zero point, where they are one for all and the type is an
     activation's. bias: float64[channels] or None, the real numbers of the int32 bias added to its products. groups: of weights
-    with scales of groups; `scales` are then the largest of each channel."""
+    with scales of groups; `scales` are then the largest of each channel. product: of a node that sums products,
+    its weights."""
 
     scales: Array
     least: Array
@@ -76,6 +77,7 @@ class Stored:
     quant: GivenQuant | None = None
     bias: Array | None = None
     groups: StoredGroups | None = None
+    product: bool = False
 
     @property
     def peaks(self) -> Array:

@@ -90,8 +90,9 @@ class Scope:
     def constant_quant(self, value: np.ndarray, like: str) -> Quant:
         return activation_quant(Range.of(value), self.numerics(like))
 
-    def stored(self, node: Node) -> Stored | None:
-        found = [self.held[s] for s in node.sources or (node.name,) if s in self.held]
+    def stored(self, node: Node, *, product: bool = False) -> Stored | None:
+        held = (self.held[s] for s in node.sources or (node.name,) if s in self.held)
+        found = [s for s in held if s.product is product]
         return found[0] if len(found) == 1 else None
 
     def constant(self, name: str, value: np.ndarray) -> str:

@@ -20,7 +20,7 @@ def rounded_anew_notes(
     A sentence for each reason for which codes of weights are not the file's."""
     reasons: dict[str, int] = {}
     for node in layers:
-        found = [stored[s] for s in node.sources or (node.name,) if s in stored]
+        found = [stored[s] for s in node.sources or (node.name,) if s in stored and stored[s].product]
         if len(found) != 1 or not isinstance(node.op, Convolution):
             continue
         groups = node.op.can_be_grouped(graph.constants[node.inputs[1]].shape)

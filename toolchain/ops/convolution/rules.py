@@ -85,7 +85,8 @@ class Convolution(FloatOp):
     def _weight_type(self, node: Node, scope: QuantScope) -> CodeType:
         """As asked; else the narrowest that holds a quantized file's own codes; else the first: of those that an array takes with
         the input's."""
-        chip, codes, asked, how = scope.chip, scope.codes(node.inputs[0]), scope.weight_type(node), scope.stored(node)
+        chip, codes, asked = scope.chip, scope.codes(node.inputs[0]), scope.weight_type(node)
+        how = scope.stored(node, product=True)
         known = chip.weights_for(codes)
         if asked is not None and asked not in known:
             reason = f"{chip.key('mac_array')}.types has {codes} activations with {', '.join(known)} weights"
@@ -105,7 +106,7 @@ class Convolution(FloatOp):
         numerics: Numerics,
     ) -> tuple[WeightQuant, Array | None]:
         """Codes of the weights: the file's own where it has them and nothing else is asked for. And the bias, in all its bits."""
-        how, groups = scope.stored(node), self.can_be_grouped(w.shape)
+        how, groups = scope.stored(node, product=True), self.can_be_grouped(w.shape)
         own = None
         if how is not None and scaling is None and (groups or how.groups is None):
             own = stored_weights(w, 0, how, numerics, node.name)

@@ -65,8 +65,9 @@ class QuantScope(Protocol):
         what it is made from."""
         ...
 
-    def stored(self, node: Node) -> Stored | None:
-        """How a quantized model's file holds the node's constants; None where it says nothing."""
+    def stored(self, node: Node, *, product: bool = False) -> Stored | None:
+        """How a quantized model's file holds the node's constants; None where it says nothing. product: the weights of a sum of
+        products, else the operand of another node."""
         ...
 
     def constant(self, name: str, value: Array) -> str:
