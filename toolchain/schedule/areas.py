@@ -49,27 +49,33 @@ class Area:
         self.written, self.used = (number,), {}
 
 
+_Used = tuple[int, int, Box, int, int]  # rows [first, end), where in the buffer, operation, elements not written since
+
+
 class Rows:
     """The buffer of a root of which only some rows are kept. top: the row that lies first in it."""
 
     def __init__(self) -> None:
         self.top = 0
-        self._used: list[tuple[Box, int, int]] = []  # where in the buffer, operation, elements that were not written since
+        self._used: list[_Used] = []
 
     def use(self, box: Box, number: int) -> None:
-        self._used.append((self._place(box), number, prod(box.size)))
+        place = self._place(box)
+        self._used.append((place.start[1], place.start[1] + place.size[1], place, number, prod(box.size)))
 
     def before(self, box: Box) -> list[int]:
         """The operations that must be over before the box is written."""
         place = self._place(box)
+        top, bottom = place.start[1], place.start[1] + place.size[1]
         found: list[int] = []
-        kept: list[tuple[Box, int, int]] = []
-        for other, number, left in self._used:
-            met = rows_meet(place, other)
+        kept: list[_Used] = []
+        for used in self._used:
+            first, end, other, number, left = used
+            met = rows_meet(place, other) if first < bottom and top < end else 0
             if met:
                 found.append(number)
             if left > met:
-                kept.append((other, number, left - met))
+                kept.append((first, end, other, number, left - met) if met else used)
         self._used = kept
         return found
 
