@@ -49,6 +49,12 @@ def test_steps_of_repair_that_were_left_out() -> None:
     assert skipped_warnings(None, "mse", calibrated=True) == []
 
 
+@pytest.mark.parametrize(("form", "said"), [("qdq_s8_channel", 1), ("dynamic", 0)])
+def test_static_ranges_of_a_model_that_has_none_of_each_run(form: str, said: int, tmp_path: Path) -> None:
+    built, _, _ = built_form(form, tmp_path, "edge16", static_ranges=True)
+    assert built.warnings.count("--static-ranges: left out, the model quantizes nothing by a range of each run") == said
+
+
 def test_an_observer_with_nothing_to_observe(tmp_path: Path) -> None:
     built_form("qdq_s8_channel", tmp_path, "edge16")
     options = BuildOptions("edge16", calibration=str(tmp_path / "calib.npz"), observer="mse")

@@ -5,7 +5,7 @@ from toolchain.report.explain import explained
 from toolchain.report.fidelity import fidelity
 from toolchain.report.figures import run_figures, untimed_figures
 from toolchain.report.kept import rounded_anew_notes
-from toolchain.report.warnings import calibration_warnings, host_warnings, skipped_warnings, unseen_warnings
+from toolchain.report.warnings import calibration_warnings, host_warnings, idle_warnings, skipped_warnings, unseen_warnings
 
 __all__ = [
     "agreed",
@@ -13,6 +13,7 @@ __all__ = [
     "explained",
     "fidelity",
     "host_warnings",
+    "idle_warnings",
     "rounded_anew_notes",
     "run_figures",
     "skipped_warnings",

@@ -47,6 +47,14 @@ def unseen_warnings(names: Sequence[str]) -> list[str]:
     return [f"ranges never seen: zero throughout the calibration data is {shown}; give data in which they are not"]
 
 
+def idle_warnings(static_ranges: bool, nodes: Sequence[tuple[str, str]]) -> list[str]:
+    """nodes: (name, operator) of the model's own."""
+    dynamic = any(op in (DYNAMIC, "DynamicQuantizeMatMul") for _, op in nodes)
+    if dynamic or not static_ranges:
+        return []
+    return ["--static-ranges: left out, the model quantizes nothing by a range of each run"]
+
+
 def skipped_warnings(repair: Mapping[str, Any] | None, observer: str | None, calibrated: bool) -> list[str]:
     """What was asked for and left out. repair: of the figures; observer: that was asked for."""
     said = []
