@@ -93,6 +93,25 @@ def test_layers_take_turns_where_it_is_said() -> None:
     assert print_schedule(again.schedule) == print_schedule(made.schedule)
 
 
+def test_constants_that_are_brought_again_fit_their_slots() -> None:
+    """The last piece of a reduction brings parameters too, so blocks differ in size."""
+    first, last = "/b.1.2/Conv", "/b.1.1/b.1.1.0/Conv"
+    said = f"""  for rows by 4
+    layer "{first}"
+      call
+    layer "{last}"
+      ring constant 0 in sram slots ALL
+      for channels by 16
+        for inner by 16
+          call
+"""
+    found = [_plan(_given(said.replace("ALL", count), with_sram("edge16", 64))) for count in ("all", "2")]
+    plans = [p.plan for plan in found for p in plan.layers if p.layer.node.name == last and p.plan is not None]
+    each, two = (next(slot.sizes for slot in plan.slots if slot.role == "b0") for plan in plans)
+    assert len(set(each)) > 1 and len(each) == 4
+    assert two == (max(each),) * 2
+
+
 def test_an_edited_schedule_of_all_layers_changes_what_was_edited_alone() -> None:
     planned = compiled(NETWORK, TIGHT, 2)
     text = print_schedule(planned.schedule)

@@ -50,9 +50,9 @@ def ring_slots(
         if ring is None:
             slots.append(slot)
         elif ring.slots == ALL:
-            slots.append(replace(slot, sizes=tuple(things.get((slot.role, slot.space), {0: slot.sizes[0]}).values())))
+            slots.append(replace(slot, sizes=tuple(things.get((slot.role, slot.space), {0: max(slot.sizes)}).values())))
         else:
-            slots.append(replace(slot, sizes=(slot.sizes[0],) * int(ring.slots)))
+            slots.append(replace(slot, sizes=(max(slot.sizes),) * int(ring.slots)))
     return tuple(slots)
 
 
