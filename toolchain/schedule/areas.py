@@ -68,15 +68,16 @@ class Rows:
         place = self._place(box)
         top, bottom = place.start[1], place.start[1] + place.size[1]
         found: list[int] = []
-        kept: list[_Used] = []
-        for used in self._used:
-            first, end, other, number, left = used
+        written: set[int] = set()  # places in the list of those of which nothing is left
+        for at, (first, end, other, number, left) in enumerate(self._used):
             met = rows_meet(place, other) if first < bottom and top < end else 0
             if met:
                 found.append(number)
-            if left > met:
-                kept.append((first, end, other, number, left - met) if met else used)
-        self._used = kept
+                self._used[at] = first, end, other, number, left - met
+                if left <= met:
+                    written.add(at)
+        if written:
+            self._used = [used for at, used in enumerate(self._used) if at not in written]
         return found
 
     def _place(self, box: Box) -> Box:
@@ -99,10 +100,14 @@ class Areas:
 
 def rows_meet(a: Box, b: Box) -> int:
     """Elements of `a` in those rows of one buffer that `b` has too, wherever in them tensors lie; of one tensor those in both."""
-    sides = [min(first + n, second + m) - max(first, second) for first, n, second, m in zip(a.start, a.size, b.start, b.size)]
-    if a.tensor != b.tensor:
-        sides = [*sides[:2], *a.size[2:]]
-    return prod(sides) if min(sides) > 0 else 0
+    common = 2 if a.tensor != b.tensor else len(a.size)
+    met = prod(a.size[common:])
+    for first, n, second, m in zip(a.start[:common], a.size, b.start, b.size):
+        side = min(first + n, second + m) - max(first, second)
+        if side <= 0:
+            return 0
+        met *= side
+    return met
 
 
 def boxes_meet(a: Box, b: Box) -> bool:
