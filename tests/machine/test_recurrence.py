@@ -99,6 +99,24 @@ def test_repeated_works_go_to_the_queue_that_is_free_first(ahead: int) -> None:
     assert sorted(one.free) == {0: [50, 60], 25: [60, 75], 60: [80, 90]}[ahead]
 
 
+def test_a_queue_that_is_ahead_and_gains_less_is_caught_up_with() -> None:
+    """Queue 0 has 100 cycles of work to begin with and 5 a step, queue 1 has 11 a step: after 40 steps queue 1 is over last."""
+
+    def steps(count: int) -> list[Asked]:
+        return [asked(queue, cycles) for _ in range(count) for queue, cycles in ((0, 5), (1, 11))]
+
+    whole, some = Recurrence((0, 0), (99, 99), 0), Recurrence((0, 0), (99, 99), 0)
+    for recurrence in (whole, some):
+        recurrence.run([asked(0, 100)])
+    whole.run(steps(40))
+    some.run(steps(2))
+    mark = some.mark()
+    some.run(steps(1))
+    some.repeat(mark, 37, backlog=[0, *[0, 1] * 3])
+    assert whole.free == [300, 440] and some.free[1] == 440 and 300 <= some.free[0] <= 440
+    assert some.end[-1] == 440
+
+
 @pytest.mark.parametrize("parts", [2, 3, 7])
 def test_parts_of_a_program_give_the_times_of_the_whole(parts: int) -> None:
     rng = random.Random(parts)

@@ -51,3 +51,7 @@ def test_of_layers_in_turns_on_two_arrays() -> None:
 
 def test_of_several_products_at_once() -> None:
     _same("bert_tiny_relu_l2h128_s128", "transformer64", 2)
+
+
+def test_of_constants_that_are_fetched_ahead() -> None:
+    assert "fetch 1 behind" in _same(SMALL, "ethos_u55_256", 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from toolchain.bounds import DRAM_BYTES
@@ -22,13 +21,9 @@ from toolchain.ops.kit.operator import NpuOp, operator_of
 from toolchain.ops.kit.tile import Block, aligned
 from toolchain.passes.samples import OneSample
 from toolchain.passes.segments import Segment
-from toolchain.schedule.copies import Location
+from toolchain.schedule.copies import Location, dram_alignment
 from toolchain.schedule.plan import RegionPlan
-
-
-def _dram_alignment(chip: Chip) -> int:
-    """Transfers are charged in whole bursts, so nothing begins inside one."""
-    return math.lcm(chip.dram.alignment_bytes, chip.dram.burst_bytes, 16)
+from toolchain.schedule.staging import Part
 
 
 def link_region(
@@ -41,9 +36,9 @@ def link_region(
     """Ports first, then spilled tensors, then constants in the order of their first use. samples: plan is of one sample, the
     program runs it for each. Raises CompileError."""
     chip = machine.chip
-    layout = _Layout(graph, segment, plan, samples, _dram_alignment(chip), chip)
+    layout = _Layout(graph, segment, plan, samples, dram_alignment(chip), chip)
     constants = _Constants(layout.end, layout.align)
-    placed = lower_region(plan, BaseAddresses(layout.roots, constants.address), chip)
+    placed = lower_region(plan, BaseAddresses(layout.roots, constants.address, constants.together), chip)
     inputs, outputs = (tuple(_port(n, graph, plan, layout.roots) for n in names) for names in (segment.inputs, segment.outputs))
     stepping = tuple(layout.stepping.values())
     pieces = layout.pieces(inputs, outputs, constants.end)
@@ -174,3 +169,16 @@ class _Constants:
             self.blocks.append((self.end, data))
             self.end += aligned(len(data), self._align)
         return self._known[block.key]
+
+    def together(self, part: Part) -> int:
+        """Of blocks that nothing else reads: one behind the other, with zeros between them."""
+        first = self.end
+        for block in part.blocks:
+            data = block.data()
+            padded = data if block is part.blocks[-1] else data.ljust(aligned(len(data), self._align), b"\0")
+            if self.end - first != part.places[block.key] or block.key in self._known:
+                raise InternalError(f"constants {block.key} do not lie where they are fetched from")
+            self._known[block.key] = self.end
+            self.blocks.append((self.end, padded))
+            self.end += aligned(len(data), self._align)
+        return first

@@ -5,28 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
 from toolchain.machine import Access, Copy, MachineOp, Space, accesses, overlap
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Block, Box, Extent, Site, Work
-from toolchain.schedule.copies import Location, Mover, Stride, copies
+from toolchain.ops.kit.tile import Block, Box, Extent, Site, Work, aligned
+from toolchain.schedule.copies import Location, Mover, Stride, copies, dram_alignment
 from toolchain.schedule.emits import SumPlaces
 from toolchain.schedule.moves import moves
 from toolchain.schedule.places import View
 from toolchain.schedule.plan import RegionPlan
-from toolchain.schedule.staging import PlannedLayer, box_strides, rings, staged
+from toolchain.schedule.staging import Part, PlannedLayer, box_strides, rings, staged
 from toolchain.schedule.stripes import Call, Shift, shifted
 from toolchain.schedule.units import on_unit
 
 
 @dataclass(frozen=True)
 class BaseAddresses:
-    """Where every root lies, and where a constant block is kept in DRAM."""
+    """Where every root lies, and where constants are kept in DRAM: a block, and several one behind the other."""
 
     roots: Mapping[str, Location]
     block: Callable[[Block], int]
+    part: Callable[[Part], int]
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,20 @@ def lower_region(plan: RegionPlan, bases: BaseAddresses, chip: Chip) -> list[Pla
         elif isinstance(step, Call):
             groups += lowerings[step.layer].tiles(step.extent)
         else:
-            groups += lowerings[step].tiles() if plan.layers[step].plan is not None else [lowerings[step].moves()]
+            groups += lowerings[step].groups(_fetched(step, plan, lowerings, chip))
     return list(_overlapped(groups, chip))
+
+
+def _fetched(step: int, plan: RegionPlan, lowerings: Sequence[_LayerLowering], chip: Chip) -> Iterator[Sequence[MachineOp]]:
+    """What a layer fetches for others behind the loads of each of its works."""
+    parts = [(lowerings[index], part) for index, part in plan.fetched.get(step, ())]
+    begins = list(accumulate((aligned(p.size_bytes, dram_alignment(chip)) for _, p in parts), initial=0))
+    first = 0
+    for size in plan.pieces(step, chip) if parts else ():
+        end = first + size
+        met = [(x, p, max(first, b) - b, min(end, b + p.size_bytes) - b) for (x, p), b in zip(parts, begins)]
+        yield [op for lowering, part, start, stop in met if start < stop for op in lowering.fetch(part, start, stop)]
+        first = end
 
 
 class _LoadChannels:
@@ -104,6 +118,8 @@ class _LayerLowering:
         self.loads = Mover(0, chip.dma_dimensions)  # dealt out to channels
         self.stores = Mover(store.number, chip.dma_dimensions)
         self.rings = rings(planned.plan.slots) if planned.plan is not None else {}
+        self.ahead = {key: part for part in (planned.plan.ahead if planned.plan is not None else ()) for key in part.places}
+        self.starts: dict[str, int] = {}  # in DRAM, of parts
         self.units = iter(planned.units or ())
 
     @property
@@ -122,12 +138,31 @@ class _LayerLowering:
     def view(self, name: str) -> View:
         return self.plan.views[name]
 
-    def tiles(self, extent: Extent | None = None) -> list[Group]:
-        """Of the works that make a part of the output, or all of it."""
+    def groups(self, fetched: Iterator[Sequence[MachineOp]]) -> Iterator[Group]:
+        """Of the whole layer. fetched: copies that are asked for behind the loads of each of the works."""
+        if self.planned.plan is None:
+            yield self.moves()
+            return
+        for group in self._tiles(None):
+            yield replace(group, loads=(*group.loads, *next(fetched, ())))
+
+    def fetch(self, part: Part, start: int, stop: int) -> Iterator[Copy]:
+        """Bytes [start, stop) of constants that lie one behind the other."""
+        if part.role not in self.starts:
+            self.starts[part.role] = self.bases.part(part)
+        source, target = self.starts[part.role] + start, self.plan.part(self.index, part)
+        ends = Location(Space.DRAM, source), replace(target, address=target.address + start)
+        return self.channels.deal(copies(*ends, [Stride(stop - start, 1, 1)], 1, self.loads))
+
+    def tiles(self, extent: Extent) -> list[Group]:
+        """Of the works that make a part of the output."""
+        return list(self._tiles(extent))
+
+    def _tiles(self, extent: Extent | None) -> Iterator[Group]:
         plan = self.planned.plan
         assert plan is not None
         works = self.layer.tiled.nest(self.layer, plan.tiling, extent).works()
-        return [self._tile(work, next(self.units, plan.units[0])) for work in works]
+        return (self._tile(work, next(self.units, plan.units[0])) for work in works)
 
     def _take(self, role: str, space: int, key: Hashable) -> tuple[Location, bool]:
         """(the slot for it, whether it is there already)."""
@@ -155,6 +190,9 @@ class _LayerLowering:
         return site
 
     def _block(self, role: str, block: Block, unit: Unit, loads: list[MachineOp]) -> int:
+        part = self.ahead.get(block.key)
+        if part is not None:
+            return self.plan.part(self.index, part).address + part.places[block.key]
         slot, held = self._take(role, unit.roles[block.role], block.key)
         if not held:
             source = Location(Space.DRAM, self.bases.block(block))

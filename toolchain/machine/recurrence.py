@@ -172,18 +172,27 @@ class Recurrence:
         """The present, to be repeated from."""
         return Mark(len(self.end), tuple(self.free), tuple(self._ports), tuple(self._queues.issued), self._fetched)
 
-    def repeat(self, mark: Mark, times: float, shared: Shared | None = None) -> None:
+    def repeat(self, mark: Mark, times: float, shared: Shared | None = None, backlog: Sequence[int] | None = None) -> None:
         """What was run since the mark goes on so many times more; its operations stand for the last of them. shared: what of it
-        goes to whichever of some queues is free first."""
+        goes to whichever of some queues is free first. backlog: the queue of each operation, where one may be ahead of the others
+        and gain less than they do; in the end it is no longer."""
+        gains = [now - then for now, then in zip(self.free, mark.free)]
         added = max(self.free) - max(mark.free)
         later, ends = round(times * added), list[int]()
         if shared is not None and added * len(shared.queues) < _HELD * shared.cycles:
             ends = shared.ends([self.free[queue] for queue in shared.queues], times)
             later = max(ends) - max(self.free[queue] for queue in shared.queues)
+        shifts = [later if gain > 0 else 0 for gain in gains]
+        first, slowest = self.free.index(max(self.free)), gains.index(max(gains))
+        if backlog is not None and not ends and gains[first] < gains[slowest]:
+            later = round(times * gains[slowest])
+            shifts = [later if gain > 0 else 0 for gain in gains]
+            shifts[first] = max(round(times * gains[first]), self.free[slowest] + later - self.free[first])
         for number in range(mark.operations, len(self.end)):
-            self.start[number] += later
-            self.end[number] += later
-        self.free = [now + later if now > then else now for now, then in zip(self.free, mark.free)]
+            shift = later if backlog is None else shifts[backlog[number]]
+            self.start[number] += shift
+            self.end[number] += shift
+        self.free = [now + shift for now, shift in zip(self.free, shifts)]
         for queue, end in zip(shared.queues if shared is not None else (), ends):
             self.free[queue] = end
         self._queues.issued = [now + later if now > then else now for now, then in zip(self._queues.issued, mark.issued)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from toolchain.hw.chip import Chip
 from toolchain.machine import Space
 from toolchain.memory import Buffer, DoesNotFit, Placement, place
+from toolchain.ops.kit.tile import aligned
 from toolchain.schedule.plan import Storage, slot_name
 from toolchain.schedule.staging import PlannedLayer
 
@@ -48,6 +49,14 @@ class Allocation:
             placements[space] = placement
         return placements
 
+    def taken_bytes(self) -> list[int]:
+        """Of the SRAM while each layer runs."""
+        align, found = self.chip.sram.alignment_bytes, [0] * len(self.planned)
+        for buffer in self.buffers(Space.SRAM):
+            for step in range(buffer.start, min(buffer.end, len(found))):
+                found[step] += aligned(buffer.size_bytes, align)
+        return found
+
     def _in(self, space: int) -> Placement | None:
         # Where works have a choice of units, the next layer may run beside this one: it should not wait for the bytes.
         apart = [(1, 1)] if self.apart else []
@@ -74,7 +83,12 @@ class Allocation:
             if slot.space == space
             for i, size in enumerate(slot.sizes)
         ]
-        return [*homes, *slots]
+        ahead = [
+            Buffer(slot_name(step, part.role, 0), part.since, step + 1 + late, part.size_bytes, align)
+            for step, p in enumerate(self.planned)
+            for part in (p.plan.ahead if p.plan is not None and space == Space.SRAM else ())
+        ]
+        return [*homes, *slots, *ahead]
 
 
 def lives_together(storages: Iterable[Storage], together: Mapping[int, range]) -> tuple[Storage, ...]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from toolchain.hw.chip import Chip
 from toolchain.machine import Copy, Fill, Space
 from toolchain.machine.operations.move import MOST_DIMENSIONS
 
@@ -38,6 +40,12 @@ class Mover:
     transposes: bool = False
     element_type: int = 0
     most: int = 0
+
+
+def dram_alignment(chip: Chip) -> int:
+    """Bytes of which tensors and constants begin at a multiple in DRAM. Transfers are charged in whole bursts, so nothing begins
+    inside one."""
+    return math.lcm(chip.dram.alignment_bytes, chip.dram.burst_bytes, 16)
 
 
 def copies(source: Location, target: Location, strides: Sequence[Stride], item_bytes: int, mover: Mover) -> Iterator[Copy]:

@@ -6,7 +6,7 @@ an array's own, so they stay together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from toolchain.machine import Space
@@ -15,7 +15,7 @@ from toolchain.ops.kit.tile import Extent, Tiling, Work
 from toolchain.schedule.areas import Area, Areas
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.plan import Cascade, RegionPlan, VisitedStripes
-from toolchain.schedule.stages import Stage
+from toolchain.schedule.stages import Fetched, Stage
 from toolchain.schedule.staging import LayerPlan, PlannedLayer
 from toolchain.schedule.stripes import Call, Shift
 from toolchain.schedule.units import turn
@@ -60,6 +60,7 @@ def _walked(
 ) -> tuple[Walk, tuple[PlannedLayer, ...]]:
     """some: works of a layer that stand for all; None: all works are looked at, those of stripes too."""
     walk, areas, layers = Walk(model, plan.views, plan.residents), Areas(), []
+    ahead: dict[int, dict[Hashable, Area]] = {}
     for run in plan.runs:
         inside = [run] if isinstance(run, int) else list(run.layers)
         for index in inside:
@@ -74,13 +75,19 @@ def _walked(
             ran = walk.cascade(stages, _all_stripes(plan, run) if some is None else run.visited)
             layers += [replace(plan.layers[i], units=tuple(ran[i])) for i in inside]
             continue
+        there: list[Area] = []
+        for index, part in plan.fetched.get(run, ()):
+            slot = plan.part(index, part)
+            there.append(areas.add(slot.space, slot.address, part.size_bytes))
+            ahead.setdefault(index, {}).update(dict.fromkeys(part.places, there[-1]))
         planned = plan.layers[run]
         if planned.plan is None:
             walk.moves(planned.layer)
         else:
             tiled = planned.plan
             visited = [_all_works(planned.layer, tiled)] if some is None else some(planned.layer, tiled)
-            walk.works(planned.layer, tiled.slots, tiled.units, visited, turn(tiled.units), slots[run])
+            fetched = Fetched(there, plan.pieces(run, model.chip)) if there else None
+            walk.works(planned.layer, tiled.slots, tiled.units, visited, turn(tiled.units), slots[run], ahead.get(run), fetched)
             planned = replace(planned, units=tuple(walk.units))
         layers.append(planned)
     return walk, tuple(layers)

@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 
+from toolchain.hw.chip import Chip
 from toolchain.machine import Space
 from toolchain.memory import Placement
-from toolchain.ops.kit.tile import Work
-from toolchain.schedule.copies import Location
+from toolchain.ops.kit.tile import Work, aligned
+from toolchain.schedule.copies import Location, dram_alignment
 from toolchain.schedule.places import View
-from toolchain.schedule.staging import PlannedLayer
+from toolchain.schedule.staging import Part, PlannedLayer
 from toolchain.schedule.stripes import Call, Shift, Stripes
+
+_LATENCIES = 4  # in what is brought in one go at least
 
 VisitedStripes = Sequence[Sequence[tuple[int, Sequence[Work]] | Shift] | int]
 
@@ -62,6 +65,15 @@ class RegionPlan:
         return alone_cycles(self.layers)
 
     @cached_property
+    def fetched(self) -> Mapping[int, Sequence[tuple[int, Part]]]:
+        """Constants, and whose they are, by the layer behind whose loads they are fetched, in order."""
+        found: dict[int, list[tuple[int, Part]]] = {}
+        for index, planned in enumerate(self.layers):
+            for part in planned.plan.ahead if planned.plan is not None else ():
+                found.setdefault(part.since, []).append((index, part))
+        return found
+
+    @cached_property
     def runs(self) -> tuple[int | Cascade, ...]:
         """What follows one another: layers, and those that run in turns."""
         begun, inside = {c.layers.start: c for c in self.cascades}, {i for c in self.cascades for i in c.layers}
@@ -72,9 +84,31 @@ class RegionPlan:
         for run in self.runs:
             yield from (run,) if isinstance(run, int) else chain.from_iterable(run.stripes.steps)
 
+    def pieces(self, layer: int, chip: Chip) -> list[int]:
+        """Bytes of the constants that are fetched ahead behind the loads of each of the layer's works: as even as can be, of
+        pieces that are worth their latency; its own, which come first, when they are needed."""
+        tiled, dram, pitch = self.layers[layer].plan, chip.dram, dram_alignment(chip)
+        assert tiled is not None
+        parts = self.fetched[layer]
+        total = sum(aligned(part.size_bytes, pitch) for _, part in parts)
+        needed = {work: end for index, part in parts if index == layer for work, end in part.needed.items()}
+        least = _LATENCIES * int(dram.latency_cycles * dram.read_bytes_per_cycle)
+        found, done = [0] * tiled.works, 0
+        for work in range(tiled.works):
+            need = needed.get(work, 0)
+            even = total if work == tiled.works - 1 else total * (work + 1) // tiled.works
+            if need > done or even - done >= least or even == total:
+                end = min(total, aligned(max(need, even), pitch))
+                found[work], done = end - done, end
+        return found
+
     def root(self, name: str) -> Location:
         """Where a resident root begins."""
         return Location(Space.SRAM, self.placements[Space.SRAM].addresses[name])
+
+    def part(self, layer: int, part: Part) -> Location:
+        """Where constants of a layer are fetched to."""
+        return self.slot(layer, part.role, Space.SRAM, 0)
 
     def slot(self, layer: int, role: str, space: int, copy: int) -> Location:
         """Where a slot of a layer's ring begins."""

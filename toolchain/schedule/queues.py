@@ -67,7 +67,8 @@ class Queues:
         for queue, number in sources.items():
             if number >= run:
                 asked = self._waiting[number - run]
-                self._waiting[number - run] = asked._replace(latency_cycles=asked.latency_cycles + self._issue[queue])
+                later = asked.latency_cycles + self._issue[queue]
+                self._waiting[number - run] = asked._replace(latency_cycles=later, entries=asked.entries + 1)
 
     def mark(self) -> Now:
         self._run()
@@ -77,13 +78,14 @@ class Queues:
         """Cycles that these have worked since then, all together."""
         return sum(self._busy[queue] - since.busy[queue] for queue in queues)
 
-    def repeat(self, since: Now, times: float, shared: Shared | None = None) -> None:
+    def repeat(self, since: Now, times: float, shared: Shared | None = None, backlog: bool = False) -> None:
         """What was asked for since then goes on so many times more. shared: what of it goes to the one of some queues that is
-        free first."""
+        free first. backlog: some of it is for what comes later, so that one queue may be far ahead."""
         self._run()
-        self._recurrence.repeat(since.mark, times, shared)
+        queues = self._queues if backlog else None
+        self._recurrence.repeat(since.mark, times, shared, queues)
         if self._looks_ahead:
-            self._unlimited.repeat(since.unlimited, times, shared)
+            self._unlimited.repeat(since.unlimited, times, shared, queues)
         self._busy = [now + times * (now - then) for now, then in zip(self._busy, since.busy)]
 
     def free(self, queue: int) -> int:
@@ -106,6 +108,10 @@ class Queues:
     def busy_cycles(self) -> float:
         """Of the busiest queue, without what it waits for."""
         return max(self._busy)
+
+    def own_cycles(self, queue: int) -> float:
+        """Of one queue, without what it waits for."""
+        return self._busy[queue]
 
     def _run(self) -> None:
         if not self._waiting:

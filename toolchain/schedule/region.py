@@ -14,6 +14,7 @@ from toolchain.machine import Space
 from toolchain.memory import ResidentTensor, choose_residents
 from toolchain.ops.kit.operator import Layer, TiledOp
 from toolchain.ops.permutation import Reshape
+from toolchain.schedule.ahead import Ahead
 from toolchain.schedule.allocation import Allocation, Held, lives_together
 from toolchain.schedule.cascade import Cascades
 from toolchain.schedule.cost import CostModel
@@ -125,7 +126,7 @@ class Planner:
         if best is None:
             raise self.unplaced()
         self.require_few(best)
-        return place_works(self.cascaded(best), self.model)
+        return place_works(self.ahead(self.cascaded(best)), self.model)
 
     def least_bytes(self, tiles: Sequence[int]) -> Sequence[int]:
         """Of SRAM that each layer needs for its slots. tiles: for its smallest ones."""
@@ -140,6 +141,17 @@ class Planner:
         refusal = too_many([p.layer for p in plan.layers], [p.plan.works if p.plan else 0 for p in plan.layers], self.chip)
         if refusal is not None:
             raise CompileError(refusal)
+
+    def ahead(self, plan: RegionPlan) -> RegionPlan:
+        """With constants fetched ahead where that takes fewer cycles."""
+        if not (self.options.residency and self.options.double_buffer):
+            return plan
+
+        def place(planned: Sequence[PlannedLayer]) -> RegionPlan | None:
+            return self.place(planned, plan.resident, plan.views, plan.cascades)
+
+        taken = self.allocation(plan.layers, plan.resident, plan.views, plan.cascades).taken_bytes()
+        return Ahead(plan, taken, self.model, place).best()
 
     def cascaded(self, plan: RegionPlan) -> RegionPlan:
         """With layers in turns where that takes fewer cycles; nothing to gain where all tensors stay in SRAM already."""

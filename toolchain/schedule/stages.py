@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from itertools import repeat, takewhile
 from typing import NamedTuple
 
 from toolchain.hw.units import Unit
@@ -16,17 +17,39 @@ SlotAreas = Mapping[tuple[str, int], Sequence[Area]]  # by role and memory: of e
 
 
 class Stage(NamedTuple):
-    """A layer, the units that its works may go to, and its rings with where their slots lie."""
+    """A layer, the units that its works may go to, its rings with where their slots lie, and where its constants do that are
+    fetched ahead, by the keys of their blocks."""
 
     layer: Layer
     units: Sequence[Unit]
     rings: Mapping[tuple[str, int], tuple[Ring, Sequence[Area]]]
+    ahead: Mapping[Hashable, Area]
 
     @classmethod
-    def of(cls, layer: Layer, slots: Sequence[Slot], units: Sequence[Unit], areas: SlotAreas | None) -> Stage:
+    def of(
+        cls,
+        layer: Layer,
+        slots: Sequence[Slot],
+        units: Sequence[Unit],
+        areas: SlotAreas | None,
+        ahead: Mapping[Hashable, Area] | None = None,
+    ) -> Stage:
         """areas: of the slots; None: at no address."""
         areas = areas or {(s.role, s.space): [Area(s.space, 0, 0, []) for _ in range(s.copies)] for s in slots}
-        return cls(layer, units, {key: (ring, areas[key]) for key, ring in rings(slots).items()})
+        return cls(layer, units, {key: (ring, areas[key]) for key, ring in rings(slots).items()}, ahead or {})
+
+
+class Fetched(NamedTuple):
+    """Constants of other layers that one fetches for them: where they go, and the bytes that come behind the loads of each of
+    its works."""
+
+    areas: Sequence[Area]
+    pieces: Sequence[int]
+
+    def seen(self, visited: Sequence[Sequence[Work] | int]) -> Iterator[int]:
+        """Bytes behind each of the works that stand for all: as it is where these are the first ones, else in the mean."""
+        first = sum(1 if isinstance(v, int) else len(v) for v in takewhile(lambda v: not isinstance(v, int), visited))
+        return repeat(sum(self.pieces) // len(self.pieces)) if any(self.pieces[first:]) else iter(self.pieces)
 
 
 class Tile(NamedTuple):

@@ -16,7 +16,7 @@ from toolchain.hw.units import Unit
 from toolchain.machine import Space
 from toolchain.machine.tensors import Strides
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Box, Tiling, Work, aligned
+from toolchain.ops.kit.tile import Block, Box, Tiling, Work, aligned
 from toolchain.schedule.copies import Stride
 
 Room = Mapping[int, int]  # bytes by memory, a code of `chip.spaces`
@@ -36,9 +36,24 @@ class Slot:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Constants of a layer that lie one behind the other, in DRAM and in a slot of their own, and are brought in pieces behind
+    the loads of layer `since` of the region, which may be itself. places: of each block by its key, in bytes from the first.
+    needed: (work of the layer, bytes that it and those before it need)."""
+
+    role: str
+    blocks: tuple[Block, ...] = field(repr=False)
+    places: Mapping[Hashable, int] = field(repr=False)
+    needed: Mapping[int, int] = field(repr=False)
+    size_bytes: int
+    since: int
+
+
+@dataclass(frozen=True)
 class LayerPlan:
     """A tiling with its slots and their bytes in each memory, how many works it has, and what they are expected to cost.
-    units: that may run them. moved_bytes: between DRAM and the chip, where tilings are compared by that."""
+    units: that may run them. moved_bytes: between DRAM and the chip, where tilings are compared by that. ahead: constants that
+    pass through no ring."""
 
     tiling: Tiling
     slots: tuple[Slot, ...]
@@ -48,6 +63,7 @@ class LayerPlan:
     busy_cycles: float
     units: tuple[Unit, ...]
     moved_bytes: int = 0
+    ahead: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True)

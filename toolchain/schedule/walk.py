@@ -8,7 +8,7 @@ costed alone and a whole plan from its first layer to its last.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from toolchain.hw.units import Unit
@@ -21,7 +21,7 @@ from toolchain.schedule.cost import Brought, CostModel, Run
 from toolchain.schedule.places import View
 from toolchain.schedule.plan import VisitedStripes
 from toolchain.schedule.queues import Now, Queues
-from toolchain.schedule.stages import SlotAreas, Stage, Tile, passing
+from toolchain.schedule.stages import Fetched, SlotAreas, Stage, Tile, passing
 from toolchain.schedule.staging import Slot, staged
 from toolchain.schedule.stripes import Shift, shifted
 from toolchain.schedule.touched import Touched
@@ -45,6 +45,7 @@ class Walk:
         self._tile: Tile | None = None
         self._group = 0  # tiles begun
         self._emits: dict[Unit, list[tuple[int, ...]]] = {}  # by array: those of its latest two chains
+        self._fetched: tuple[Sequence[Area], Iterator[int]] = (), iter(())  # for other layers: where to, bytes for each work
         self._touched = Touched(views)
         self.roots = self._touched.roots
         self.units: list[Unit] = []
@@ -61,6 +62,12 @@ class Walk:
         self._finish()
         return self._queues.busy_cycles
 
+    @property
+    def moved_cycles(self) -> float:
+        """Of the busiest channel alone."""
+        self._finish()
+        return max(self._queues.own_cycles(channel.queue) for channel in self._chip.channels)
+
     def works(
         self,
         layer: Layer,
@@ -69,12 +76,16 @@ class Walk:
         visited: Sequence[Sequence[Work] | int],
         period: int = 1,
         areas: SlotAreas | None = None,
+        ahead: Mapping[Hashable, Area] | None = None,
+        fetched: Fetched | None = None,
     ) -> int:
         """How many there are. Works that add to the same sums run on the unit, of those given, on which they end first.
 
-        visited: works in the place of the points of `visits`, with its period. areas: of the slots; None: at no address.
+        visited: works in the place of the points of `visits`, with its period. areas: of the slots; None: at no address. ahead:
+        where constants lie that are fetched before, by their blocks' keys. fetched: constants of other layers.
         """
-        self._enter(Stage.of(layer, slots, units, areas))
+        self._enter(Stage.of(layer, slots, units, areas, ahead))
+        self._fetched = (fetched.areas, fetched.seen(visited)) if fetched is not None else ((), iter(()))
         self.units = []
         marks: list[tuple[Now, float]] = []
         count, unit, begun = 0.0, units[0], False
@@ -90,7 +101,7 @@ class Walk:
                 marks.append((self._queues.mark(), count))
             else:
                 mark, counted = marks.pop()
-                self._queues.repeat(mark, works / period, self._shared(mark, units, count - counted))
+                self._queues.repeat(mark, works / period, self._shared(mark, units, count - counted), backlog=fetched is not None)
                 count += works / period * (count - counted)
         return round(count)
 
@@ -146,7 +157,7 @@ class Walk:
 
     def _enter(self, stage: Stage) -> None:
         """What follows are works of this layer."""
-        self._layer, self._rings = stage.layer, stage.rings
+        self._layer, self._rings, self._ahead = stage.layer, stage.rings, stage.ahead
 
     def moves(self, layer: Layer) -> None:
         """A mover's fills and copies, by the channel that stores."""
@@ -165,20 +176,27 @@ class Walk:
         """Its loads go ahead of what is left of the tile before, but for those that touch the same bytes."""
         before, self._group = self._group, self._group + 1
         slots: list[Area] = []
-        late: list[tuple[Area, Brought, Box | None]] = []
+        loads: list[tuple[Area, Brought, Box | None]] = []
         for role, item, key, space in passing(work, unit, self._resident):
             slot, held = self._slot(role, space, key)
             slots.append(slot)
-            if held:
-                continue
-            load = slot, self._bring(item, space), item if isinstance(item, Box) else None
-            if self._tile is not None and (slot.touched_in(before) or self._reads(load[2], self._tile.work.write)):
+            if not held:
+                loads.append((slot, self._bring(item, space), item if isinstance(item, Box) else None))
+        late: list[tuple[Area, Brought, Box | None]] = []
+        for load in loads:
+            if self._tile is not None and (load[0].touched_in(before) or self._reads(load[2], self._tile.work.write)):
                 late.append(load)
             else:
                 self._load(*load)
+        areas, piece = self._fetched[0], next(self._fetched[1], 0)
+        behind = self._tile is not None and any(area.touched_in(before) for area in areas)
+        if not behind:
+            self._fetch(areas, piece)
         self._finish()
         for load in late:
             self._load(*load)
+        if behind:
+            self._fetch(areas, piece)
         out = None
         if work.write is not None and work.write.tensor not in self._resident:
             out, _ = self._slot("w", unit.roles["output"], work.write)
@@ -191,6 +209,8 @@ class Walk:
 
     def _slot(self, role: str, space: int, key: Hashable) -> tuple[Area, bool]:
         """Where a thing goes, and whether it is there already."""
+        if key in self._ahead:
+            return self._ahead[key], True
         ring, areas = self._rings[role, space]
         index, held = ring.take(key)
         return areas[index], held
@@ -209,14 +229,27 @@ class Walk:
 
     def _load(self, slot: Area, brought: Brought, box: Box | None) -> None:
         """box: of a tensor; None: a block."""
-        channel, cost = brought[0]
-        if len(brought) > 1:
-            channel, cost = min(brought, key=lambda by: self._dealt[by[0]] + by[1].alone_cycles)
-            self._dealt[channel] += cost.alone_cycles
+        channel, cost = self._channel(brought)
         after = slot.before()
         if box is not None:
             after += self._touched.makers(box, channel.queue)
         slot.write(self._queues.ask(channel.queue, cost, after))
+
+    def _fetch(self, areas: Sequence[Area], size_bytes: int) -> None:
+        """Some of the constants that go there."""
+        if size_bytes:
+            channel, cost = self._channel(self._model.block(size_bytes, areas[0].space))
+            number = self._queues.ask(channel.queue, cost, [n for area in areas for n in area.inherited()])
+            for area in areas:
+                area.write(number)
+
+    def _channel(self, brought: Brought) -> tuple[Unit, Wanted]:
+        """That which ends it first, by what it was given so far."""
+        if len(brought) == 1:
+            return brought[0]
+        channel, cost = min(brought, key=lambda by: self._dealt[by[0]] + by[1].alone_cycles)
+        self._dealt[channel] += cost.alone_cycles
+        return channel, cost
 
     def _finish(self) -> None:
         """Asks for the computes of the tile whose loads are there, and for its store."""
@@ -287,10 +320,12 @@ class Walk:
             ready = max(ready, self._queues.end(self._touched.makers(box, -1)))
             if self._tile is not None and self._reads(box, self._tile.work.write):
                 ready = max(ready, over)
+        passed = passing(work, unit, self._resident)
+        ready = max(ready, self._queues.end(n for _, _, key, _ in passed if key in self._ahead for n in self._ahead[key].written))
         missing = [
             self._bring(item, space)[0]
-            for role, item, key, space in passing(work, unit, self._resident)
-            if not self._rings[role, space][0].holds(key)
+            for role, item, key, space in passed
+            if key not in self._ahead and not self._rings[role, space][0].holds(key)
         ]
         if not missing:
             return ready

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from itertools import chain
 
 from toolchain.errors import counted
+from toolchain.machine import Space
 from toolchain.ops.kit.tile import Work
+from toolchain.schedule.areas import Area
 from toolchain.schedule.cascade import Cascades
 from toolchain.schedule.drafts import Chosen, PlannedCascade
 from toolchain.schedule.repeats import all_works
@@ -15,6 +17,7 @@ from toolchain.schedule.stripes import Call, Shift
 from toolchain.schedule.tilings import layer_units
 from toolchain.schedule.tree.asked import Asked, require_able
 from toolchain.schedule.tree.faults import Faults
+from toolchain.schedule.tree.fetches import fetched_parts, said_fetches
 from toolchain.schedule.tree.nodes import ROWS
 from toolchain.schedule.tree.rings import ring_slots
 from toolchain.schedule.tree.text import quoted
@@ -44,7 +47,7 @@ class MadeLayers:
                 found[index] = PlannedLayer(layer, None)
                 continue
             inside = frozenset(tensors_in(layer, facts.views, resident))
-            plan = _planned(asked, inside, facts, faults)
+            plan = _planned(index, asked, inside, self._given, facts, faults)
             found[index] = PlannedLayer(layer, plan)
         faults.end()
         return found
@@ -61,6 +64,8 @@ class MadeLayers:
         chosen: dict[int, Chosen] = {}
         for index in turns.layers:
             asked = self._given.asked[index]
+            for _, alloc in said_fetches(asked.said):
+                faults.of(asked.layer, alloc.line, "fetch: layers in turns bring their constants themselves; leave it out")
             chosen[index] = Chosen(asked.tiling, asked.units)
         if faults:
             return None
@@ -99,8 +104,8 @@ class MadeLayers:
                 faults.add(lines[root], f"alloc {quoted(root)} rows {rows}: {stripes}; keep as many, or take a smaller step")
 
 
-def _planned(asked: Asked, resident: Collection[str], facts: Facts, faults: Faults) -> LayerPlan | None:
-    """A layer by itself. resident: tensors that lie in SRAM. None where something is wrong with its rings."""
+def _planned(index: int, asked: Asked, resident: Collection[str], given: Given, facts: Facts, faults: Faults) -> LayerPlan | None:
+    """A layer by itself. resident: tensors that lie in SRAM. None where something is wrong with its rings or its constants."""
     layer, units, model = asked.layer, asked.units, facts.model
     every = layer_units(layer, asked.tiling)
     nest = layer.tiled.nest(layer, asked.tiling)
@@ -109,12 +114,16 @@ def _planned(asked: Asked, resident: Collection[str], facts: Facts, faults: Faul
     for works in visited:
         for work in works if not isinstance(works, int) else ():
             sizes.add(work, resident)
-    slots = ring_slots(asked, sizes.slots(facts.depth, units), nest.works(), resident, faults, units)
-    if slots is None:
+    ahead = fetched_parts(index, asked, given, facts, faults)
+    known = tuple(s for s in sizes.slots(facts.depth, units) if not (ahead and s.role.startswith("b")))
+    slots = ring_slots(asked, known, nest.works(), resident, faults, units)
+    if slots is None or ahead is None:
         return None
-    walk = Walk(model, facts.views, resident)
-    works = walk.works(layer, slots, units, visited, turn(every))
-    return LayerPlan(asked.tiling, slots, staging_bytes(slots, model.chip), works, walk.cycles, walk.busy_cycles, units)
+    walk, here = Walk(model, facts.views, resident), Area(Space.SRAM, 0, 0, [])
+    there: dict[Hashable, Area] = {key: here for part in ahead for key in part.places}
+    works = walk.works(layer, slots, units, visited, turn(every), None, there)
+    needed = staging_bytes(slots, model.chip)
+    return LayerPlan(asked.tiling, slots, needed, works, walk.cycles, walk.busy_cycles, units, ahead=ahead)
 
 
 def _works_of(index: int, stripes: Iterable[Sequence[Call | Shift]], asked: Asked) -> Iterator[Work]:

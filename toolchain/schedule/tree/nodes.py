@@ -40,6 +40,15 @@ class Ring:
 
 
 @dataclass(frozen=True)
+class Ahead:
+    """The next so many constants of a layer, in the order of their first use, each at a place of its own: they are fetched behind
+    the loads of a layer, which may be the same."""
+
+    constants: int
+    behind: str
+
+
+@dataclass(frozen=True)
 class Call:
     """A layer's tiles, one after the other, on those of these units that are free first; () of a mover, or where nothing is said:
     any that can. dataflow, mode: of the array, "" for its first."""
@@ -67,7 +76,7 @@ class Loop:
 class Alloc:
     """The body, while this lies in a memory. slots: of a ring."""
 
-    buffer: Tensor | Ring
+    buffer: Tensor | Ring | Ahead
     memory: str
     body: Tree
     slots: int | Literal["all"] = 1

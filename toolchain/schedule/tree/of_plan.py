@@ -12,9 +12,23 @@ from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Tiling, Work
 from toolchain.schedule.plan import Cascade, RegionPlan
 from toolchain.schedule.repeats import all_works
-from toolchain.schedule.staging import LayerPlan, PlannedLayer, Slot
+from toolchain.schedule.staging import LayerPlan, Part, PlannedLayer, Slot
 from toolchain.schedule.stripes import calls_of
-from toolchain.schedule.tree.nodes import ALL, ROLES, ROWS, Alloc, Call, LayerTree, Loop, Ring, Seq, Tensor, Tree, region_body
+from toolchain.schedule.tree.nodes import (
+    ALL,
+    ROLES,
+    ROWS,
+    Ahead,
+    Alloc,
+    Call,
+    LayerTree,
+    Loop,
+    Ring,
+    Seq,
+    Tensor,
+    Tree,
+    region_body,
+)
 from toolchain.schedule.tree.text import quoted
 
 _ADDRESSES = 4  # of slots that are told of one ring
@@ -80,11 +94,12 @@ def _layer(step: int, plan: RegionPlan, chip: Chip, things: Mapping[str, int] | 
     own = planned.plan
     order = order_of(layer, own.tiling)
     works = list(islice(layer.tiled.nest(layer, own.tiling).works(), _TOLD))
-    rings = tuple(_ring(slot, step, plan, chip, works, things or {}) for slot in own.slots)
+    rings = [_ring(slot, step, plan, chip, works, things or {}) for slot in own.slots]
+    rings += [_ahead(part, step, plan) for part in own.ahead]
     steps = order.steps(own.tiling) or {}
     loops = [Loop(a.name, steps[a.name], Seq(()), _steps(steps[a.name], a.size)) for a in order.axes if steps[a.name] < a.size]
     cycles = f", {own.cycles:,} cycles alone" if own.cycles else ""
-    return LayerTree(rings, tuple(loops), _call(planned, own, f"{kind}, {counted(own.works, 'tile')}{cycles}"))
+    return LayerTree(tuple(rings), tuple(loops), _call(planned, own, f"{kind}, {counted(own.works, 'tile')}{cycles}"))
 
 
 def order_of(layer: Layer, tiling: Tiling) -> LoopOrder:
@@ -107,6 +122,11 @@ def _ring(slot: Slot, step: int, plan: RegionPlan, chip: Chip, works: Sequence[W
     sizes = f"{slot.copies} x {slot.sizes[0]:,}" if len(set(slot.sizes)) == 1 else f"{sum(slot.sizes):,}"
     note = f"{_operand(slot.role, works)}: {sizes} bytes at {at}"
     return Alloc(ring_of(slot.role), chip.spaces[slot.space].name, Seq(()), ALL if every else slot.copies, note)
+
+
+def _ahead(part: Part, step: int, plan: RegionPlan) -> Alloc:
+    note = f"constants: {counted(part.size_bytes, 'byte')} at {plan.part(step, part).address}"
+    return Alloc(Ahead(len(part.blocks), plan.layers[part.since].layer.node.name), "sram", Seq(()), note=note)
 
 
 def _operand(role: str, works: Sequence[Work]) -> str:

@@ -16,6 +16,7 @@ from toolchain.files import read_limited
 from toolchain.schedule.tree.nodes import (
     ALL,
     ROLES,
+    Ahead,
     Alloc,
     Call,
     LayerTree,
@@ -36,6 +37,7 @@ _FORMS = {
     "alloc": 'alloc "TENSOR" in MEMORY [rows NUMBER]',
     "layer": 'layer "NAME"',
     "ring": "ring input NUMBER | constant NUMBER | output in MEMORY [slots NUMBER | all]",
+    "fetch": 'fetch NUMBER behind "LAYER"',
     "for": "for AXIS by NUMBER",
     "call": "call [on UNIT, ...] [dataflow NAME] [mode NAME]",
 }
@@ -199,8 +201,8 @@ class _Parser:
         said.end()
         rings, loops = list[Alloc](), list[Loop]()
         inside = said.inside
-        while inside and inside[0].kind == "ring":
-            rings += self._each(inside[:1], {"ring": self._ring}, "")
+        while inside and inside[0].kind in ("ring", "fetch"):
+            rings += self._each(inside[:1], {"ring": self._ring, "fetch": self._fetch}, "")
             inside = inside[1:]
         at = said
         while inside and inside[0].kind == "for":
@@ -236,6 +238,13 @@ class _Parser:
             slots = ALL if said.takes(ALL) else said.number("slots", 1)
         self._ended(said)
         return Alloc(Ring(cast(Role, role), number), memory, Seq(()), slots, line=said.line)
+
+    def _fetch(self, said: _Statement) -> Alloc:
+        constants = said.number("how many of the constants", 1)
+        said.expect("behind")
+        behind = said.name("layer")
+        self._ended(said)
+        return Alloc(Ahead(constants, behind), "sram", Seq(()), line=said.line)
 
     def _call(self, layer: str, line: int, said: _Statement) -> Call:
         """line: of the layer, at which faults of it are told."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from toolchain.errors import shown
 from toolchain.schedule.tree.nodes import (
     ALL,
+    Ahead,
     Alloc,
     LayerTree,
     Loop,
@@ -79,6 +80,8 @@ def _alloc(alloc: Alloc) -> str:
     if isinstance(alloc.buffer, Tensor):
         rows = f" rows {alloc.buffer.rows}" if alloc.buffer.rows else ""
         return f"alloc {quoted(alloc.buffer.name)} in {_machine(alloc.memory)}{rows}"
+    if isinstance(alloc.buffer, Ahead):
+        return f"fetch {alloc.buffer.constants} behind {quoted(alloc.buffer.behind)}"
     slots = f" slots {alloc.slots}" if alloc.slots == ALL or alloc.slots != 1 else ""
     return f"ring {ring_name(alloc.buffer)} in {_machine(alloc.memory)}{slots}"
 

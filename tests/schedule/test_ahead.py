@@ -1,0 +1,137 @@
+"""Constants that are fetched while layers before theirs run: cycles, bytes, and that what is expected is what is simulated."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.keyed import with_keys
+from tests.random_cases import DrawnMachine, DrawnModel, machines, networks
+from toolchain.api import BuildOptions, build
+from toolchain.errors import CompileError
+from toolchain.isa import Machine, load_machine
+from toolchain.runtime import Session, random_feeds, verify
+from toolchain.schedule import ahead, placement
+from toolchain.schedule.cost import CostModel
+from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.region import Planner
+
+CASES = int(os.environ.get("RANDOM_CASES", "40"))
+
+
+def _early_work_and_late_weights() -> onnx.ModelProto:
+    """Wide maps and few weights first, small maps and many weights behind."""
+    rng = np.random.default_rng(0)
+    nodes: list[onnx.NodeProto] = []
+    weights: list[onnx.TensorProto] = []
+    shapes = [(16, 8, 3, 1), (32, 16, 3, 1), (16, 32, 3, 2), (64, 16, 3, 2), (64, 64, 3, 1), (128, 64, 3, 1)]
+    for i, (outputs, inputs, kernel, stride) in enumerate(shapes):
+        values = rng.normal(0, (inputs * kernel * kernel) ** -0.5, (outputs, inputs, kernel, kernel)).astype(np.float32)
+        weights.append(numpy_helper.from_array(values, f"w{i}"))
+        pads = [kernel // 2] * 4
+        nodes.append(helper.make_node("Conv", [f"x{i}", f"w{i}"], [f"y{i}"], f"conv{i}", pads=pads, strides=[stride, stride]))
+        nodes.append(helper.make_node("Relu", [f"y{i}"], [f"x{i + 1}"], f"relu{i}"))
+    x = helper.make_tensor_value_info("x0", TensorProto.FLOAT, [1, 8, 64, 64])
+    y = helper.make_tensor_value_info(f"x{len(shapes)}", TensorProto.FLOAT, [1, 128, 16, 16])
+    graph = helper.make_graph(nodes, "late", [x], [y], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def _slow_dram(name: str) -> Machine:
+    """Weights come at two bytes a cycle."""
+    base = load_machine(name)
+    memories = base.chip.model_dump(mode="json")["memories"]
+    memories["dram"] |= {"read_bytes_per_cycle": 2.0, "write_bytes_per_cycle": 2.0}
+    return with_keys(base, memories=memories)
+
+
+def _built(machine: Machine, folder: Path) -> tuple[Mapping[str, Any], RegionPlan]:
+    """The build compares its program with the integer reference, bit for bit."""
+    onnx.save(_early_work_and_late_weights(), folder / "model.onnx")
+    plans: list[RegionPlan] = []
+
+    def noted(plan: RegionPlan, model: CostModel) -> RegionPlan:
+        plans.append(placement.place_works(plan, model))
+        return plans[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("toolchain.schedule.region.place_works", noted)
+        figures = build(folder / "model.onnx", BuildOptions(machine)).figures
+    return figures, plans[-1]
+
+
+@pytest.mark.parametrize("name", ["edge16", "ethos_u55_256"])
+def test_late_weights_come_while_early_layers_run(name: str, tmp_path: Path) -> None:
+    machine = _slow_dram(name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Planner, "ahead", lambda _, plan: plan)
+        before, _ = _built(machine, tmp_path)
+    figures, plan = _built(machine, tmp_path)
+    assert figures["cycles"] < 0.97 * before["cycles"]
+    assert figures["dram_read_bytes"] < 1.02 * before["dram_read_bytes"]
+    assert plan.cycles == pytest.approx(figures["cycles"], rel=0.03)
+    fetched = {index for parts in plan.fetched.values() for index, _ in parts}
+    assert fetched and all(since <= min(i for i, _ in parts) for since, parts in plan.fetched.items())
+
+
+def test_nothing_is_fetched_ahead_where_nothing_waits(tmp_path: Path) -> None:
+    base = load_machine("edge16")
+    memories = base.chip.model_dump(mode="json")["memories"]
+    memories["dram"] |= {"read_bytes_per_cycle": 4096.0, "write_bytes_per_cycle": 4096.0, "latency_cycles": 0}
+    _, plan = _built(with_keys(base, memories=memories), tmp_path)
+    assert not plan.fetched
+
+
+@pytest.mark.slow
+def test_random_networks_with_all_that_fits_fetched_ahead(tmp_path_factory: pytest.TempPathFactory) -> None:
+    counts: Counter[str] = Counter()
+    check = _equal if "RANDOM_CASES" in os.environ else seed(0)(_equal)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ahead, "_LEAST_GAIN", -1e9)
+        patch.setattr(ahead.Ahead, "_idle_cycles", lambda *_: 1e9)
+        check(tmp_path_factory.mktemp("ahead"), counts)
+    print(dict(counts))
+    assert counts["fetching"] > 0.2 * counts["programs"]
+
+
+@settings(
+    max_examples=CASES,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate, Phase.shrink],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+)
+@given(model=networks(), machine=machines())
+def _equal(folder: Path, counts: Counter[str], model: DrawnModel, machine: DrawnMachine) -> None:
+    path = folder / "random.onnx"
+    onnx.save(model.proto, path)
+    plans: list[RegionPlan] = []
+
+    def noted(plan: RegionPlan, model: CostModel) -> RegionPlan:
+        plans.append(placement.place_works(plan, model))
+        return plans[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("toolchain.schedule.region.place_works", noted)
+        try:
+            built = build(path, BuildOptions(machine.machine))
+        except CompileError as fault:
+            assert "smallest tile needs" in str(fault), fault
+            return
+    counts["programs"] += 1
+    counts["fetching"] += any(plan.fetched for plan in plans)
+    feeds = random_feeds(built.container.inputs, seed=7)
+    reference = Session(built.data, backend="reference")
+    got, difference = verify(Session(built.data, timing=True), reference, feeds)
+    assert difference is None, difference
+    for name, value in reference.run_detailed(feeds).outputs.items():
+        np.testing.assert_array_equal(got.outputs[name], value)
