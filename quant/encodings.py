@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.numerics import Numerics
 from quant.observe import Range
 from quant.parameters import activation_quant, quant_range
@@ -18,25 +20,27 @@ from toolchain.errors import ConfigError
 from toolchain.files import read_limited
 from toolchain.ir.graph import Quant
 
+Types = Mapping[str, CodeType]
+_NONE: Types = MappingProxyType({})
 SUFFIXES = (".encodings", ".json")
 VERSIONS = ("0.6.1", "1.0.0")
 
 
-def render_encodings(tensors: Mapping[str, Range | Quant], numerics: Numerics) -> str:
-    """Version 0.6.1, the weights left to whoever reads it."""
-    bits = numerics.activation.bits
+def render_encodings(tensors: Mapping[str, Range | Quant], numerics: Numerics, types: Types = _NONE) -> str:
+    """Version 0.6.1, the weights left to whoever reads it. types: of tensors that are not of the machine's first."""
     found = {}
     for name, entry in tensors.items():
-        quant = entry if isinstance(entry, Quant) else activation_quant(entry, numerics)
-        held = quant_range(quant, numerics)
+        own = numerics.of(types.get(name, numerics.activation))
+        quant = entry if isinstance(entry, Quant) else activation_quant(entry, own)
+        held = quant_range(quant, own)
         found[name] = [
             {
-                "bitwidth": bits,
+                "bitwidth": own.activation.bits,
                 "dtype": "int",
-                "is_symmetric": str(numerics.symmetric_activations),
+                "is_symmetric": str(own.symmetric_activations),
                 "max": held.high,
                 "min": held.low,
-                "offset": numerics.activation.low - quant.zero_point,
+                "offset": own.activation.low - quant.zero_point,
                 "scale": quant.scale,
             }
         ]
@@ -44,8 +48,9 @@ def render_encodings(tensors: Mapping[str, Range | Quant], numerics: Numerics) -
     return json.dumps(file, indent=1, sort_keys=True) + "\n"
 
 
-def read_encodings(path: Path, numerics: Numerics | None) -> dict[str, Range | Quant]:
-    """By tensor: the scale where the machine has it, else the range that it covers. Encodings of weights are passed over.
+def read_encodings(path: Path, numerics: Numerics | None) -> tuple[dict[str, Range | Quant], dict[str, CodeType]]:
+    """By tensor: the scale where the machine has it, else the range that it covers; and the types of codes as wide as the file's,
+    where those are not the machine's first. Encodings of weights are passed over.
 
     Raises ConfigError with every fault.
     """
@@ -61,15 +66,18 @@ def read_encodings(path: Path, numerics: Numerics | None) -> dict[str, Range | Q
         raise ConfigError([f"{path}: version {version!r} is no encodings file that is known; export one of version {known}"])
     entries, faults = _entries(data.get("activation_encodings"), path)
     found: dict[str, Range | Quant] = {}
+    types: dict[str, CodeType] = {}
     for name, entry in entries.items():
         try:
-            found[name] = _value(entry, numerics)
+            found[name], codes = _value(entry, numerics)
+            if numerics is not None and codes not in (None, numerics.activation):
+                types[name] = codes
         except (ArithmeticError, KeyError, LookupError, TypeError, ValueError) as fault:
             reason = f"lacks {fault}" if isinstance(fault, KeyError) else str(fault)
             faults.append(f"{path}: activation_encodings.{name}: {reason}; it needs bitwidth, scale and offset of integers")
     if faults:
         raise ConfigError(faults)
-    return found
+    return found, types
 
 
 def _entries(given: Any, path: Path) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
@@ -89,7 +97,8 @@ def _entries(given: Any, path: Path) -> tuple[dict[str, Mapping[str, Any]], list
     return found, faults
 
 
-def _value(entry: Mapping[str, Any], numerics: Numerics | None) -> Range | Quant:
+def _value(entry: Mapping[str, Any], numerics: Numerics | None) -> tuple[Range | Quant, CodeType | None]:
+    """The type of codes as wide, None where the machine has none."""
     if str(entry.get("dtype", "int")).lower() != "int":
         raise ValueError(f"dtype {entry['dtype']!r} is no integer")
     bits = int(entry["bw"] if "bw" in entry else entry["bitwidth"])
@@ -97,10 +106,11 @@ def _value(entry: Mapping[str, Any], numerics: Numerics | None) -> Range | Quant
     if not 2 <= bits <= 32 or not 0 < scale < float("inf") or offset != int(offset) or not -(2**bits) < offset <= 0:
         raise ValueError(f"bitwidth {bits}, scale {scale:g}, offset {offset:g}")
     covered = Range(scale * offset, scale * (offset + 2**bits - 1))
-    if numerics is None or bits != numerics.activation.bits or numerics.scale.kind == "pow2":
-        return covered
-    zero_point = numerics.activation.low - int(offset)
-    return covered if numerics.symmetric_activations and zero_point else Quant(scale, zero_point)
+    codes = None if numerics is None else next((t for t in numerics.types if t.bits == bits and not t.is_wide), None)
+    if numerics is None or codes is None or numerics.scale.kind == "pow2":
+        return covered, codes
+    zero_point = codes.low - int(offset)
+    return covered if numerics.of(codes).symmetric_activations and zero_point else Quant(scale, zero_point), codes
 
 
 def _number(value: Any) -> float:

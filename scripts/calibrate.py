@@ -82,7 +82,9 @@ def run(options: argparse.Namespace) -> None:
     if sys.stderr.isatty():
         print(file=sys.stderr)
     if options.output.suffix in SUFFIXES:
-        text = render_encodings(parameters.tensors, load_chip(options.hw).numerics)
+        if parameters.weight_types or any(codes.is_wide for codes in parameters.types.values()):
+            raise CompileError(f"-o {options.output}: encodings cannot say types of weights, or wide ones; give -o params.yaml")
+        text = render_encodings(parameters.tensors, load_chip(options.hw).numerics, parameters.types)
         write_whole(options.output, text.encode())
     else:
         write_parameters(options.output, parameters)
@@ -103,8 +105,6 @@ def _require_machine(options: argparse.Namespace) -> None:
         raise CompileError(f"{asked}: is judged on a machine's integers, and no machine was named; give --hw")
     if options.types and not options.hw:
         raise CompileError(f"{TYPE} {options.types[0]}: is a type of a machine's, and no machine was named; give --hw")
-    if options.output.suffix in SUFFIXES and options.types:
-        raise CompileError(f"-o {options.output}: encodings cannot say types of a machine's; give -o params.yaml")
     if options.output.suffix in SUFFIXES and not options.hw:
         raise CompileError(f"-o {options.output}: encodings hold the scales of a machine; give --hw")
     if options.output.suffix in SUFFIXES and options.repair != "none":

@@ -126,7 +126,7 @@ def _faults_of(
 
 def _encoded(path: Path, tensors: Collection[str], called: Mapping[str, str], numerics: Numerics | None) -> Parameters:
     """An AIMET file names the tensors of the framework's graph as well: those that nobody asks for are passed over."""
-    given = read_encodings(path, numerics)
+    given, types = read_encodings(path, numerics)
     absent = dict.fromkeys(called.get(n, n) for n in tensors if n not in given and called.get(n, n) not in given)
     if absent:
         raise ConfigError(
@@ -137,7 +137,8 @@ def _encoded(path: Path, tensors: Collection[str], called: Mapping[str, str], nu
             ]
         )
     wanted = {*tensors, *(called.get(n, n) for n in tensors)}
-    return Parameters({n: e for n, e in given.items() if not tensors or n in wanted})
+    kept = {n: e for n, e in given.items() if not tensors or n in wanted}
+    return Parameters(kept, types={n: codes for n, codes in types.items() if n in kept})
 
 
 def _numbers(source: Source) -> Source:

@@ -37,6 +37,16 @@ def test_what_is_written_reads_back_as_the_same_codes(hw: str, tmp_path: Path) -
         assert got.zero_point == wanted.zero_point and got.scale == pytest.approx(wanted.scale, rel=1e-12)
 
 
+def test_wide_codes_are_written_and_read_as_such(tmp_path: Path) -> None:
+    numerics, types = load_chip("transformer64").numerics, {"y": CodeType.INT16}
+    given = {"x": Range(-1.5, 3.0), "y": Range(-2.0, 6.0)}
+    (tmp_path / "m.encodings").write_text(render_encodings(given, numerics, types))
+    found = read_parameters(tmp_path / "m.encodings", tensors=list(given), numerics=numerics)
+    assert found.types == types
+    for name, codes in {"x": CodeType.INT8, **types}.items():
+        assert found.quant(name, numerics) == activation_quant(given[name], numerics.of(codes))
+
+
 @pytest.mark.parametrize("hw", ["edge16", "uint8"])
 def test_the_file_is_as_aimet_writes_it(hw: str) -> None:
     """uint8 codes from 0, offset at most 0: real = scale (q + offset)."""
@@ -56,16 +66,21 @@ def written(path: Path, *entries: object, version: str = "1.0.0") -> Path:
 
 
 def test_version_one_is_read(tmp_path: Path) -> None:
-    found = read_encodings(
+    found, types = read_encodings(
         written(tmp_path / "m.json", ENTRY, {**ENTRY, "name": "y", "bw": 16, "offset": [-300]}), load_chip("edge16").numerics
     )
     assert found == {"x": Quant(0.05, -108), "y": Range(0.05 * -300, 0.05 * (65535 - 300))}
-    assert read_encodings(tmp_path / "m.json", MACHINES["uint8"])["x"] == Quant(0.05, 20)
+    assert types == {}
+    assert read_encodings(tmp_path / "m.json", MACHINES["uint8"])[0]["x"] == Quant(0.05, 20)
+    assert read_encodings(tmp_path / "m.json", load_chip("transformer64").numerics) == (
+        {"x": Quant(0.05, -108), "y": Quant(0.05, -32768 + 300)},
+        {"y": CodeType.INT16},
+    )
 
 
 def test_a_machine_without_that_scale_takes_the_range(tmp_path: Path) -> None:
     numerics = load_chip("ws8_pow2").numerics
-    (found,) = read_encodings(written(tmp_path / "m.json", ENTRY), numerics).values()
+    (found,) = read_encodings(written(tmp_path / "m.json", ENTRY), numerics)[0].values()
     assert isinstance(found, Range) and (found.low, found.high) == (-1.0, pytest.approx(11.75))
     held = quant_range(activation_quant(found, numerics), numerics)
     assert held.high >= 0.96 * found.high

@@ -67,10 +67,6 @@ def test_steps_have_the_bounds_of_their_types(tmp_path: Path) -> None:
     [
         (["--type", "r=int16"], "--type r=int16: is a type of a machine's, and no machine was named; give --hw"),
         (
-            ["--type", "r=int16", "--hw", MACHINE, "-o", "p.encodings"],
-            "-o p.encodings: encodings cannot say types of a machine's; give -o params.yaml",
-        ),
-        (
             ["--type", "r", "--hw", MACHINE],
             "--type r: must be NAME=TYPE, such as conv1=int16\n"
             "  help: the parameters file that scripts/calibrate.py writes lists the tensors, --explain the nodes",
@@ -97,3 +93,17 @@ def test_evaluation_is_of_the_types_that_were_asked_for(tmp_path: Path) -> None:
     assert decibels[1] > decibels[0] + 30
     refused = run("evaluate.py", *line, *typed("z=int16"))
     assert refused.returncode == 2 and refused.stderr.startswith("--type z=int16: the chip holds no such tensor")
+
+
+def test_encodings_hold_types_of_activations(folder: Path) -> None:
+    net, data = folder / "net.onnx", folder / "c.npz"
+    built = []
+    for name in ("p.yaml", "p.encodings"):
+        done = run("calibrate.py", net, "--data", data, "--hw", MACHINE, "--type", "c_node=int16", "-o", folder / name)
+        assert (done.returncode, done.stderr) == (0, "")
+        built.append(build(net, BuildOptions(MACHINE, parameters=str(folder / name))))
+    assert built[0].data == built[1].data
+    assert "int16" in {t.dtype for t in built[1].container.graph.types.values() if t.quant is not None}
+    done = run("calibrate.py", net, "--data", data, "--hw", MACHINE, "--type", "w2=int4", "-o", folder / "w.encodings")
+    said = f"-o {folder}/w.encodings: encodings cannot say types of weights, or wide ones; give -o params.yaml\n"
+    assert (done.returncode, done.stderr) == (2, said)
