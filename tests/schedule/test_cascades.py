@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from scripts.bodies import bodies
+from tests.forced_turns import forced_turns
 from tests.keyed import with_keys
 from toolchain.api import BuildOptions, build
 from toolchain.isa import Machine, load_machine
@@ -153,3 +155,24 @@ def test_branches_sums_and_pools_take_turns(name: str, kib: int, tmp_path: Path)
 
 def test_lower_levels_go_layer_by_layer(tmp_path: Path) -> None:
     assert not any(plan.cascades for plan in _built(bodies(), _machine("edge16", 65536), tmp_path, level=1).plans)
+
+
+def test_kept_rows_may_have_columns_that_nothing_reads(tmp_path: Path) -> None:
+    """Rows are moved whole, of which strides pass over columns."""
+    shapes = {"x": [1, 8, 24, 9], "y": [1, 8, 22, 3]}
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items())
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((16, 8, 3, 3)), "v": rng.standard_normal((8, 16, 3, 1))}
+    held = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in weights.items()]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["h"], pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["h", "v"], ["y"], strides=[1, 3]),
+    ]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", [x], [y], held), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+    counts: Counter[str] = Counter()
+    with forced_turns(counts):
+        built = _built(model, _machine("edge16", 6144), tmp_path)
+    assert counts["cascades"]
+    assert not built.figures["warnings"]

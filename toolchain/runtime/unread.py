@@ -80,15 +80,18 @@ class _Network:
             _mark(layer, self._read)
 
     def is_load(self, name: str, op: MachineOp) -> bool:
-        """Brings an operand of a tiled layer into a memory of the chip; movers copy their results alone."""
-        tiled = isinstance(self._layers[name].node.op, TiledOp)
-        return tiled and isinstance(op, Copy) and op.destination_space != Space.DRAM
+        """Brings an operand of a tiled layer into a memory of the chip. Movers copy their results alone, and so does what moves
+        rows within a memory."""
+        if not isinstance(self._layers[name].node.op, TiledOp) or not isinstance(op, Copy):
+            return False
+        return op.destination_space not in (Space.DRAM, op.source_space)
 
     def drops(self, name: str, op: MachineOp) -> bool:
         """Whether a load brings more than the layer reads for a reason: a box with gaps, or weights that meet padding."""
         if not self.is_load(name, op) or not isinstance(op, Copy):
             return False
-        return (_meets_padding if self._holds_constant(op.source_address) else _has_gaps)(self._layers[name])
+        constant = op.source_space == Space.DRAM and self._holds_constant(op.source_address)
+        return (_meets_padding if constant else _has_gaps)(self._layers[name])
 
     def _holds_constant(self, address: int) -> bool:
         """Of the DRAM."""
