@@ -11,14 +11,17 @@ from tests.keyed import with_keys
 from toolchain.codegen import Region
 from toolchain.compiling import Compiled
 from toolchain.isa import Machine, load_machine
+from toolchain.schedule.goals import CYCLES, Goal
 from toolchain.schedule.tree.nodes import RegionTree
 
 
-def compiled(network: str, machine: str | Machine, level: int, schedule: Sequence[RegionTree] = ()) -> Compiled:
-    """One of the golden networks. schedule: as it is to be planned."""
+def compiled(
+    network: str, machine: str | Machine, level: int, schedule: Sequence[RegionTree] = (), goal: Goal = CYCLES
+) -> Compiled:
+    """One of the golden networks. schedule: as it is to be planned. goal: for what."""
     compile_model = networks.compile_model
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(networks, "compile_model", lambda *given: compile_model(*given, schedule=schedule))
+        patch.setattr(networks, "compile_model", lambda *given: compile_model(*given, schedule=schedule, goal=goal))
         return networks.compile_network(network, machine, level)
 
 

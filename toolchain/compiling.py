@@ -55,7 +55,8 @@ class PlannedRegion(NamedTuple):
     def tree(self, index: int, chip: Chip) -> RegionTree:
         """Its schedule. index: of the region among the parts of its network."""
         body, note = tree_of(self.plan, chip), region_note(self.plan, chip)
-        return RegionTree(index, body, self.level, self.sample, note=note)
+        size = self.plan.layers[0].layer.chip.sram.size if self.plan.layers else chip.sram.size
+        return RegionTree(index, body, self.level, self.sample, within=0 if size == chip.sram.size else size, note=note)
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,8 @@ def _region(graph: Graph, segment: Segment, machine: Machine, level: int, given:
     def linked(number: int, samples: OneSample | None) -> PlannedRegion:
         source, part = (graph, segment) if samples is None else (samples.graph, samples.segment)
         size, found = goal.planned_on(machine.chip), list[PlannedRegion]()
+        if given is not None and given.within:
+            size = size.with_sram(given.within)
         for chip in batch_choices(size, part.nodes) if given is None else (size,):
             of = source, part.nodes, part.inputs, part.outputs, chip, LEVELS[number]
             for plan in candidate_plans(*of, goal.objective) if given is None else [plan_given(*of, given)]:
@@ -177,7 +180,7 @@ def _region(graph: Graph, segment: Segment, machine: Machine, level: int, given:
         return _worth(machine.chip, region, timed(machine, region), goal.objective)
 
     if given is not None:
-        return made(level_given(given, level, samples is not None))
+        return made(level_given(given, level, samples is not None, goal.planned_on(machine.chip).sram.size))
     if level < len(LEVELS) - 1:
         return made(level)
     return min((made(number) for number in range(len(LEVELS) - 1, 0, -1)), key=lambda found: worth(found.region))

@@ -93,6 +93,20 @@ def test_layers_take_turns_where_it_is_said() -> None:
     assert print_schedule(again.schedule) == print_schedule(made.schedule)
 
 
+def test_branches_run_in_the_order_of_the_file() -> None:
+    """The projection beside a block in front of the block's first convolution; a layer in front of what it reads is refused."""
+    text = print_schedule(compiled(NETWORK, TIGHT, 2).schedule)
+    head, *layers = (line for line in text.split("\n  layer "))
+    names = [layer[1 : layer.index('"', 1)] for layer in layers]
+    first, second = names.index("/b.1.0/b.1.0.0/Conv"), names.index("/b.1.2/Conv")
+    layers[first], layers[second] = layers[second], layers[first]
+    changed = compiled(NETWORK, TIGHT, 2, parse_schedule("\n  layer ".join([head, *layers]), "s"))
+    assert [p.layer.node.name for p in _plan(changed).layers][first] == "/b.1.2/Conv"
+    layers[0], layers[1] = layers[1], layers[0]
+    with pytest.raises(CompileError, match=r"stands behind .* before which it runs"):
+        compiled(NETWORK, TIGHT, 2, parse_schedule("\n  layer ".join([head, *layers]), "s"))
+
+
 def test_constants_that_are_brought_again_fit_their_slots() -> None:
     """The last piece of a reduction brings parameters too, so blocks differ in size."""
     first, last = "/b.1.2/Conv", "/b.1.1/b.1.1.0/Conv"

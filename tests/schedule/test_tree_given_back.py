@@ -8,6 +8,7 @@ from tests.given_back import compiled, digest, with_sram
 from tests.keyed import with_keys
 from toolchain.hw import shipped_names
 from toolchain.isa import Machine
+from toolchain.schedule.goals import CYCLES, Goal
 from toolchain.schedule.tree.parser import parse_schedule
 from toolchain.schedule.tree.text import print_schedule
 
@@ -15,10 +16,10 @@ SMALL, SMALLER = "resnet8_cifar", "dscnn_kws"
 MOST_LINES = 40  # of a printed layer
 
 
-def _same(network: str, machine: str | Machine, level: int) -> str:
-    planned = compiled(network, machine, level)
+def _same(network: str, machine: str | Machine, level: int, goal: Goal = CYCLES) -> str:
+    planned = compiled(network, machine, level, goal=goal)
     text = print_schedule(planned.schedule)
-    given = compiled(network, machine, level, parse_schedule(text, "given.sched"))
+    given = compiled(network, machine, level, parse_schedule(text, "given.sched"), goal)
     assert print_schedule(given.schedule) == text
     assert digest(given) == digest(planned)
     return text
@@ -55,3 +56,8 @@ def test_of_several_products_at_once() -> None:
 
 def test_of_constants_that_are_fetched_ahead() -> None:
     assert "fetch 1 behind" in _same(SMALL, "ethos_u55_256", 2)
+
+
+@pytest.mark.parametrize("goal", [Goal("memory"), Goal("cycles", 40_000)])
+def test_within_less_than_all_of_the_sram(goal: Goal) -> None:
+    assert " within " in _same(SMALL, "edge16", 2, goal)

@@ -115,8 +115,9 @@ def test_a_region_that_there_is_not_is_refused() -> None:
         compiled("resnet8_cifar", MACHINE, 2, parse_schedule("region 3\nregion 0 level 4\n", "s"))
     assert str(fault.value) == "s:1: region 3: there is none; regions are 0"
     with pytest.raises(CompileError) as fault:
-        compiled("resnet8_cifar", MACHINE, 2, parse_schedule("region 0 level 4 sample\n", "s"))
+        compiled("resnet8_cifar", MACHINE, 2, parse_schedule("region 0 level 4 within 40000 sample\n", "s"))
     assert str(fault.value) == (
+        "s:1: within 40,000: plans have 32,768 bytes of sram (memories.sram.size, --sram-budget)\n"
         "s:1: level 4: must be from 0 to 3\n"
         "s:1: sample: the region is not made sample by sample: control.repeat of the machine, and a batch of more than one"
     )

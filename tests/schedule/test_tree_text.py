@@ -41,7 +41,9 @@ def regions(draw: Any) -> RegionTree:
         inside = tuple(draw(st.lists(layers(), min_size=1, max_size=3)))
         parts.append(Loop("rows", draw(counts), Seq(inside)) if draw(st.booleans()) else inside[0])
     body = region_body(tuple(tensors), tuple(parts))
-    return RegionTree(0, body, draw(st.integers(-1, 3)), draw(st.booleans()), draw(names), note=draw(names))
+    return RegionTree(
+        0, body, draw(st.integers(-1, 3)), draw(st.booleans()), draw(names), draw(st.integers(0, 9)), note=draw(names)
+    )
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
@@ -59,9 +61,10 @@ REFUSED = {
     "": "s: holds no region; a schedule begins with 'region 0', npu-build --dump-schedule writes one",
     "regoin 0": 's:1: regoin: must be one of region, alloc, layer, ring, for, call; did you mean "region"?',
     "region": (
-        's:1: ends where the number of a region is missing; it is written region NUMBER [entry "NAME"] [level NUMBER] [sample]'
+        "s:1: ends where the number of a region is missing; it is written "
+        'region NUMBER [entry "NAME"] [level NUMBER] [within NUMBER] [sample]'
     ),
-    "region 0 fast": 's:1: fast: too much; it is written region NUMBER [entry "NAME"] [level NUMBER] [sample]',
+    "region 0 fast": ('s:1: fast: too much; it is written region NUMBER [entry "NAME"] [level NUMBER] [within NUMBER] [sample]'),
     "region 0\nregion 0": "s:2: region 0: is there already, in line 1",
     "region 0\n  layer conv": 's:2: conv: the name of a layer stands in quotes: "conv"',
     'region 0\n  layer "c"': "s:2: layer: nothing is called in it; a layer's rings and loops end with 'call'",

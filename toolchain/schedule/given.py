@@ -20,6 +20,7 @@ from toolchain.schedule.region import Planner
 from toolchain.schedule.staging import LayerPlan, PlannedLayer
 from toolchain.schedule.tree.made import MadeLayers
 from toolchain.schedule.tree.nodes import RegionTree
+from toolchain.schedule.tree.order import in_said_order
 from toolchain.schedule.tree.pinned import Pinned
 from toolchain.schedule.tree.room import overfull, scattered
 from toolchain.schedule.tree.to_plan import Facts, given_of
@@ -34,8 +35,10 @@ def plan_given(
     options: Options,
     tree: RegionTree,
 ) -> RegionPlan:
-    """As `plan_region`, by a schedule. Raises CompileError with all that is wrong with it."""
-    return _Given(graph, nodes, inputs, outputs, chip, options, tree).plan()
+    """As `plan_region`, by a schedule; its layers may stand in another order than the nodes, where it names all. Raises
+    CompileError with all that is wrong with it."""
+    free = {n.name for n in Planner(graph, nodes, inputs, outputs, chip, options).free}
+    return _Given(graph, in_said_order(nodes, free, tree), inputs, outputs, chip, options, tree).plan()
 
 
 class _Given(Planner):

@@ -50,10 +50,14 @@ def regions_given(schedule: Sequence[RegionTree], regions: Sequence[int]) -> dic
     return {tree.region: tree for tree in schedule}
 
 
-def level_given(tree: RegionTree, level: int, sampled: bool) -> int:
-    """By whose options the region is planned. level: of the build. sampled: whether there is a program of one sample. Raises
-    CompileError."""
+def level_given(tree: RegionTree, level: int, sampled: bool, sram_bytes: int) -> int:
+    """By whose options the region is planned. level: of the build. sampled: whether there is a program of one sample. sram_bytes:
+    that plans may have. Raises CompileError."""
     faults = Faults(tree)
+    if tree.within > sram_bytes:
+        faults.add(
+            tree.line, f"within {tree.within:,}: plans have {sram_bytes:,} bytes of sram (memories.sram.size, --sram-budget)"
+        )
     if tree.level >= len(LEVELS):
         faults.add(tree.line, f"level {tree.level}: must be from 0 to {len(LEVELS) - 1}")
     if tree.sample and not sampled:

@@ -99,13 +99,15 @@ Tree: TypeAlias = Seq | Loop | Alloc | Call
 @dataclass(frozen=True)
 class RegionTree:
     """The schedule of a region, by its place in the model. level: whose way of laying out tensors and moving loads it has
-    (`schedule.options`), -1: that of the build. sample: of the program of one sample, which is repeated. file: that it is of."""
+    (`schedule.options`), -1: that of the build. within: bytes of SRAM that it has, 0: all. sample: of the program of one sample,
+    which is repeated. file: that it is of."""
 
     region: int
     body: Tree
     level: int = -1
     sample: bool = False
     entry: str = ""
+    within: int = 0
     note: str = field(default="", compare=False)
     line: int = field(default=0, compare=False)
     file: str = field(default="", compare=False)

@@ -33,7 +33,7 @@ from toolchain.schedule.tree.text import PLAIN
 
 _TOKEN = re.compile(rf'\s+|#.*|(?P<name>"(?:[^"\\]|\\.)*")|(?P<word>{PLAIN.pattern})|(?P<comma>,)')
 _FORMS = {
-    "region": 'region NUMBER [entry "NAME"] [level NUMBER] [sample]',
+    "region": 'region NUMBER [entry "NAME"] [level NUMBER] [within NUMBER] [sample]',
     "alloc": 'alloc "TENSOR" in MEMORY [rows NUMBER]',
     "layer": 'layer "NAME"',
     "ring": "ring input NUMBER | constant NUMBER | output in MEMORY [slots NUMBER | all]",
@@ -161,6 +161,7 @@ class _Parser:
         entry = said.name("entry") if said.takes("entry") else ""
         if said.takes("level"):
             level = said.number("level", 0)
+        within = said.number("within", 1) if said.takes("within") else 0
         sample = said.takes("sample")
         said.end()
         kinds: dict[str, Callable[[_Statement], Tree]] = {"alloc": self._tensor, "layer": self._layer, "for": self._turns}
@@ -170,7 +171,7 @@ class _Parser:
         if late is not None:
             self.faults.append((late.line, "alloc: tensors stand in front of the layers of their region"))
         rest = tuple(p for p in parts if not (isinstance(p, Alloc) and isinstance(p.buffer, Tensor)))
-        return RegionTree(number, region_body(tensors, rest), level, sample, entry, line=said.line, file=self._file)
+        return RegionTree(number, region_body(tensors, rest), level, sample, entry, within, line=said.line, file=self._file)
 
     def _tensor(self, said: _Statement) -> Alloc:
         name = said.name("tensor")

@@ -47,6 +47,7 @@ def _region(region: RegionTree) -> Iterator[_Line]:
     words = [f"region {region.region}"]
     words += [f"entry {quoted(region.entry)}"] if region.entry else []
     words += [f"level {region.level}"] if region.level >= 0 else []
+    words += [f"within {region.within}"] if region.within else []
     words += ["sample"] if region.sample else []
     yield _Line(0, " ".join(words), region.note)
     tensors, parts = tensors_of(region.body)
