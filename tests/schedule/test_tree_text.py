@@ -59,7 +59,7 @@ def test_what_is_printed_is_read_back(region: RegionTree) -> None:
 
 REFUSED = {
     "": "s: holds no region; a schedule begins with 'region 0', npu-build --dump-schedule writes one",
-    "regoin 0": 's:1: regoin: must be one of region, alloc, layer, ring, for, call; did you mean "region"?',
+    "regoin 0": 's:1: regoin: must be one of region, alloc, layer, ring, fetch, for, call; did you mean "region"?',
     "region": (
         "s:1: ends where the number of a region is missing; it is written "
         'region NUMBER [entry "NAME"] [level NUMBER] [within NUMBER] [sample]'
