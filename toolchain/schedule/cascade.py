@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import NamedTuple
 
-from toolchain.hw.units import Unit
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer, TiledOp
 from toolchain.ops.kit.tile import Tiling, Work, aligned
@@ -17,13 +17,20 @@ from toolchain.schedule.plan import Cascade, Storage, VisitedStripes
 from toolchain.schedule.repeats import all_works, count_works, representative
 from toolchain.schedule.stages import Stage
 from toolchain.schedule.staging import LayerPlan, PlannedLayer, Room, Slot, fits, staging_bytes
+from toolchain.schedule.stripe_tilings import StripeTilings, padding
 from toolchain.schedule.stripes import Call, Part, Shift, Stripes, StripesOf, calls_of
-from toolchain.schedule.tilings import Candidate, layer_units
-from toolchain.schedule.units import chain_of
+from toolchain.schedule.tilings import Candidate
 from toolchain.schedule.walk import Walk
 
-_TRIED = 6  # tilings of a layer
-_BLOCKS = 16  # of constants that the SRAM holds at least, where tilings leave a choice
+
+class _Asked(NamedTuple):
+    """What a draft depends on: see `Cascades.plan`. ahead: roots that have room for one more stripe."""
+
+    first: int
+    end: int
+    height: int
+    resident: frozenset[str]
+    ahead: frozenset[str]
 
 
 class Cascades:
@@ -42,11 +49,9 @@ class Cascades:
         """ports: roots of the region's inputs and outputs. depth: slots of a ring. candidates: of each layer, which are like it,
         and its tilings."""
         self._layers, self._views, self._storages, self._ports = layers, views, storages, ports
-        self._model, self._chip, self._depth, self._candidates = model, model.chip, depth, candidates
-        self._drafts: dict[tuple[int, int, int, frozenset[str], frozenset[str]], Draft | None] = {}
-        self._kinds: dict[int, str] = {}
-        self._chosen: dict[Hashable, Chosen | None] = {}
-        self._most_bytes = model.chip.sram.size // _BLOCKS
+        self._model, self._chip, self._depth = model, model.chip, depth
+        self._tilings = StripeTilings(layers, model, candidates)
+        self._drafts: dict[_Asked, Draft | None] = {}
         self._rings: dict[tuple[int, int, int, frozenset[str], frozenset[str]], int] = {}
         self._works: dict[tuple[Call, Tiling], tuple[int, Sequence[Work]]] = {}
         self._parts: dict[int, Part] = {}
@@ -106,13 +111,8 @@ class Cascades:
             layer = self._layers[index]
             for name in (*layer.activations, *layer.node.outputs):
                 if name in kept:
-                    kinds.setdefault(kept[name], set()).add(self._unit_kind(index))
+                    kinds.setdefault(kept[name], set()).add(self._tilings.unit_kind(index))
         return frozenset(root for root, own in kinds.items() if len(own) > 1)
-
-    def _unit_kind(self, index: int) -> str:
-        if index not in self._kinds:
-            self._kinds[index] = layer_units(self._layers[index], self._candidates[index][1][0][1])[0].kind
-        return self._kinds[index]
 
     def rows_bytes(self, first: int, end: int, height: int, resident: frozenset[str], ahead: frozenset[str] = frozenset()) -> int:
         """Of the rows that are kept; more than there are where a layer needs all of what another makes."""
@@ -125,24 +125,23 @@ class Cascades:
     def plan(self, first: int, end: int, height: int, resident: frozenset[str], room: Room) -> PlannedCascade | None:
         """height: rows of the last layer's output in a stripe. resident: roots that lie in SRAM whole. room: for all it needs."""
         between = self._between_kinds(first, end, resident)
-        return (self._plan(first, end, height, resident, room, between) if between else None) or self._plan(
-            first, end, height, resident, room, frozenset()
-        )
+        for ahead in dict.fromkeys((between, frozenset[str]())):
+            found = self._plan(_Asked(first, end, height, resident, ahead), room)
+            if found is not None:
+                return found
+        return None
 
-    def _plan(
-        self, first: int, end: int, height: int, resident: frozenset[str], room: Room, ahead: frozenset[str]
-    ) -> PlannedCascade | None:
-        key = first, end, height, resident, ahead
+    def _plan(self, key: _Asked, room: Room) -> PlannedCascade | None:
         if self.rows_bytes(*key) > room[Space.SRAM]:
             return None
         if key not in self._drafts:
-            self._drafts[key] = self._draft(*key)
+            self._drafts[key] = self._draft(key)
         draft = self._drafts[key]
         if draft is None:
             return None
         apart = [(self._depth, True)] if draft.is_shared else []
         for depth, each in [*apart, *((depth, False) for depth in range(self._depth, 0, -1))]:
-            for streamed in range(end - first + 1):
+            for streamed in range(key.end - key.first + 1):
                 slots = draft.slots(depth, each, streamed)
                 needed = staging_bytes(chain.from_iterable(slots.values()), self._chip)
                 if fits({**needed, int(Space.SRAM): needed.get(Space.SRAM, 0) + draft.rings_bytes}, room):
@@ -165,14 +164,15 @@ class Cascades:
         layers, plan = [PlannedLayer(self._layers[i], plan) for i, plan in zip(draft.layers, plans)], plans[-1]
         return PlannedCascade(Cascade(draft.layers, draft.stripes, draft.visited), tuple(layers), draft.views, plan)
 
-    def _draft(self, first: int, end: int, height: int, resident: frozenset[str], ahead: frozenset[str]) -> Draft | None:
+    def _draft(self, asked: _Asked) -> Draft | None:
+        first, end, height, resident, ahead = asked
         kept = self.kept(first, end, resident)
         stripes = self._stripes_of(first, end, kept).of(height, ahead)
         if stripes is None:
             return None
         chosen: dict[int, Chosen] = {}
         for index, calls in calls_of(stripes).items():
-            tiling = self._tiling(index, calls)
+            tiling = self._tilings.fastest(index, calls)
             if tiling is None:
                 return None
             chosen[index] = tiling
@@ -183,7 +183,7 @@ class Cascades:
     ) -> Draft:
         types = self._layers[layers.start].types
         views = {n: self._views[n].held(stripes.rows[root], types[n].shape) for n, root in kept.items()}
-        inside = {n for n, v in self._views.items() if v.root in resident} | set(kept)
+        inside = {n for n, v in self._views.items() if v.root in resident}.union(kept)
         visited = self._visited(stripes, chosen)
         blocks = {i: Blocks(self._layers[i], chosen[i].units) for i in layers}
         for index, works in all_works(visited):
@@ -228,49 +228,6 @@ class Cascades:
         sizes = (replace(self._views[r], rows=n).stored_bytes(types[r].shape) for r, n in rows.items())
         return sum(aligned(size, align) for size in sizes)
 
-    def _tiling(self, index: int, calls: Sequence[Call]) -> Chosen | None:
-        """That in which a call in the middle takes least."""
-        alike, known = self._candidates[index]
-        layer, call = self._layers[index], calls[len(calls) // 2]
-        rows, channels = call.extent
-        key = alike, rows[1], channels, self._padding(layer, rows)
-        if key not in self._chosen:
-            self._chosen[key] = self._fastest(layer, call, known)
-        return self._chosen[key]
-
-    def _fastest(self, layer: Layer, call: Call, known: Sequence[Candidate]) -> Chosen | None:
-        best: tuple[float, Chosen] | None = None
-        seen: set[Hashable] = set()
-        least = self._chip.sram.size
-        for _, tiling in known:
-            key = min(tiling.rows, call.extent.rows[1]), tiling.columns, tiling.channels, tiling.inner, tiling.variant
-            if tiling.taps or key in seen:
-                continue
-            seen.add(key)
-            works = list(layer.tiled.nest(layer, tiling, call.extent).works())
-            units = layer_units(layer, tiling)
-            if len(units) > 1:
-                units = self._model.able(layer, [works])
-            blocks = {b.key: b.size_bytes for w in works for b in w.blocks}
-            least = min(least, max(blocks.values(), default=0))
-            if units and max(blocks.values(), default=0) <= max(least, self._most_bytes):
-                cycles = self._shared_cycles(layer, works, units)
-                if best is None or cycles < best[0]:
-                    best = cycles, Chosen(tiling, units)
-            if len(seen) >= _TRIED and best is not None:
-                break
-        return best[1] if best is not None else None
-
-    def _shared_cycles(self, layer: Layer, works: Sequence[Work], units: Sequence[Unit]) -> int:
-        """That the works take alone, where each chain goes to the unit that ends it first."""
-        busy = dict.fromkeys(units, 0)
-        left = iter(works)
-        while own := chain_of(left):
-            ends = {u: busy[u] + sum(self._model.runs(layer, w)[u].wanted.alone_cycles for w in own) for u in units}
-            unit = min(ends, key=ends.__getitem__)
-            busy[unit] = ends[unit]
-        return max(busy.values())
-
     def _visited(self, stripes: Stripes, chosen: Mapping[int, Chosen]) -> VisitedStripes:
         """The works of the stripes that stand for all."""
 
@@ -291,10 +248,4 @@ class Cascades:
         if isinstance(step, Shift):
             return step.root, step.tensors, step.distance
         rows, channels = step.extent
-        return step.layer, rows[1], channels, self._padding(self._layers[step.layer], rows)
-
-    def _padding(self, layer: Layer, rows: tuple[int, int]) -> Hashable:
-        """How many rows of each input are read for these of the output, and where padding lies."""
-        windows = chain.from_iterable((layer.tiled.row_windows(layer) or {}).values())
-        needed = ((w, *w.needed(*rows)) for w in windows)
-        return tuple((w.meets(*rows), w.offset(rows[0], first), size) for w, first, size in needed)
+        return step.layer, rows[1], channels, padding(self._layers[step.layer], rows)

@@ -1,0 +1,89 @@
+"""How layers that run in turns cut their part of a stripe."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from toolchain.hw.units import Unit
+from toolchain.ops.kit.operator import Layer
+from toolchain.ops.kit.tile import Work
+from toolchain.schedule.cost import CostModel
+from toolchain.schedule.drafts import Chosen
+from toolchain.schedule.stripes import Call
+from toolchain.schedule.tilings import Candidate, layer_units
+from toolchain.schedule.units import chain_of
+
+_TRIED = 6  # tilings of a layer
+_BLOCKS = 16  # of constants that the SRAM holds at least, where tilings leave a choice
+
+
+class _Cut(NamedTuple):
+    """One way to cut a call. cycles: of its works alone."""
+
+    chosen: Chosen
+    cycles: int
+
+
+class StripeTilings:
+    """Of the layers of one region; layers that are alike share them."""
+
+    def __init__(self, layers: Sequence[Layer], model: CostModel, candidates: Sequence[tuple[object, Sequence[Candidate]]]):
+        """candidates: of each layer, which are like it, and its tilings."""
+        self._layers, self._model, self._candidates = layers, model, candidates
+        self._sram_bytes = model.chip.sram.size
+        self._fastest: dict[Hashable, Chosen | None] = {}
+
+    def unit_kind(self, index: int) -> str:
+        """That runs the layer."""
+        return layer_units(self._layers[index], self._candidates[index][1][0][1])[0].kind
+
+    def fastest(self, index: int, calls: Sequence[Call]) -> Chosen | None:
+        """That in which a call in the middle takes least; with constants in blocks of which the SRAM holds some, where there are
+        such."""
+        layer, call, (alike, known) = self._layers[index], calls[len(calls) // 2], self._candidates[index]
+        rows, (_, channels) = call.extent
+        key = alike, rows[1], channels, padding(layer, rows)
+        if key not in self._fastest:
+            cuts = list(self._cuts(layer, call, known))
+            self._fastest[key] = min(cuts, key=lambda cut: cut.cycles).chosen if cuts else None
+        return self._fastest[key]
+
+    def _cuts(self, layer: Layer, call: Call, known: Sequence[Candidate]) -> Iterator[_Cut]:
+        """The first that differ in this call and that a unit can run."""
+        seen: set[Hashable] = set()
+        least, found = self._sram_bytes, False
+        for _, tiling in known:
+            key = min(tiling.rows, call.extent.rows[1]), tiling.columns, tiling.channels, tiling.inner, tiling.variant
+            if tiling.taps or key in seen:
+                continue
+            seen.add(key)
+            works = list(layer.tiled.nest(layer, tiling, call.extent).works())
+            units = layer_units(layer, tiling)
+            if len(units) > 1:
+                units = self._model.able(layer, [works])
+            block_bytes = max((b.size_bytes for w in works for b in w.blocks), default=0)
+            least = min(least, block_bytes)
+            if units and block_bytes <= max(least, self._sram_bytes // _BLOCKS):
+                found = True
+                yield _Cut(Chosen(tiling, units), self._shared_cycles(layer, works, units))
+            if len(seen) >= _TRIED and found:
+                return
+
+    def _shared_cycles(self, layer: Layer, works: Sequence[Work], units: Sequence[Unit]) -> int:
+        """That the works take alone, where each chain goes to the unit that ends it first."""
+        busy = dict.fromkeys(units, 0)
+        left = iter(works)
+        while own := chain_of(left):
+            ends = {u: busy[u] + sum(self._model.runs(layer, w)[u].wanted.alone_cycles for w in own) for u in units}
+            unit = min(ends, key=ends.__getitem__)
+            busy[unit] = ends[unit]
+        return max(busy.values())
+
+
+def padding(layer: Layer, rows: tuple[int, int]) -> Hashable:
+    """How many rows of each input are read for these of the output, and where padding lies."""
+    windows = chain.from_iterable((layer.tiled.row_windows(layer) or {}).values())
+    needed = ((w, *w.needed(*rows)) for w in windows)
+    return tuple((w.meets(*rows), w.offset(rows[0], first), size) for w, first, size in needed)
