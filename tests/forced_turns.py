@@ -38,6 +38,7 @@ def _forced(planner: Planner, plan: RegionPlan, counts: Counter[str]) -> RegionP
             counts["cascades"] += bool(found.cascades)
             inside = [found.layers[i].plan for c in found.cascades for i in c.layers]
             counts["layers in turns"] += len(inside)
+            counts["layers in blocks of channels"] += sum(len(c.layers) for c in found.cascades if c.stripes.channels)
             counts["in turns on several units"] += sum(plan is not None and len(plan.units) > 1 for plan in inside)
             return found
     return plan

@@ -16,11 +16,13 @@ from scripts.bodies import bodies
 from tests.forced_turns import forced_turns
 from tests.keyed import with_keys
 from toolchain.api import BuildOptions, build
+from toolchain.errors import CompileError
 from toolchain.isa import Machine, load_machine
 from toolchain.schedule import placement
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.region import Planner
+from toolchain.schedule.tree.text import print_schedule
 
 
 class Built(NamedTuple):
@@ -95,6 +97,30 @@ def test_works_of_layers_in_turns_are_shared_out_to_two_arrays(tmp_path: Path) -
     assert len(inside) >= 5 and all(len(set(layer.units)) == 2 for layer in inside)
     assert found.figures["arrays_overlap"] > 0.6
     assert plan.cycles == pytest.approx(found.figures["cycles"], rel=0.03)
+
+
+@pytest.mark.parametrize("arrays", [1, 2])
+def test_where_rows_alone_do_not_fit_blocks_of_channels_go_through_all_rows(arrays: int, tmp_path: Path) -> None:
+    """The build compares the program with the integer reference bit for bit."""
+    machine = _machine("edge16", 32 * 1024) if arrays == 1 else _two_arrays(32 * 1024)
+    blocks, alone = _built(bodies(), machine, tmp_path), _layer_by_layer(bodies(), machine, tmp_path)
+    (plan,) = blocks.plans
+    assert any(cascade.stripes.channels for cascade in plan.cascades)
+    assert _dram_bytes(blocks) < 0.6 * _dram_bytes(alone)
+    assert blocks.figures["cycles"] < alone.figures["cycles"]
+
+
+def test_a_schedule_of_blocks_is_printed_and_taken_back(tmp_path: Path) -> None:
+    model, file, machine = tmp_path / "model.onnx", tmp_path / "given.sched", _machine("edge16", 32 * 1024)
+    onnx.save(bodies(), model)
+    planned = build(model, BuildOptions(machine))
+    text = print_schedule(planned.schedule)
+    assert "for channels by 32" in text and "for rows by 14" in text
+    file.write_text(text)
+    assert build(model, BuildOptions(machine, schedule=str(file))).data == planned.data
+    file.write_text(text.replace("  for channels by 32     ", "  for channels by 20     ", 1))
+    with pytest.raises(CompileError, match="for channels by 20: take a multiple of 16 below 192"):
+        build(model, BuildOptions(machine, schedule=str(file)))
 
 
 @pytest.mark.parametrize("kib", [64, 128])

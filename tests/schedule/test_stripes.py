@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from toolchain.ops.kit.window import Window, output_size
 from toolchain.schedule.repeats import representative
-from toolchain.schedule.stripes import Call, Part, Shift, Stripes, StripesOf
+from toolchain.schedule.stripes import Anew, Call, Part, Shift, Step, Stripes, StripesOf
 from toolchain.schedule.visits import BEGIN
 
 
@@ -45,6 +45,25 @@ def test_what_is_read_is_there(case: tuple[list[Part], dict[str, str]], height: 
     _check(parts, kept, found)
 
 
+@given(case=chains(), height=st.integers(1, 8), channels=st.integers(1, 7))
+def test_blocks_of_channels_go_through_all_stripes_one_by_one(
+    case: tuple[list[Part], dict[str, str]], height: int, channels: int
+) -> None:
+    parts, kept = case
+    found = StripesOf(parts, kept).of(height, channels=channels)
+    assert found is not None
+    blocks: list[tuple[tuple[int, int], list[Step]]] = []
+    for step in chain.from_iterable(found.steps):
+        if isinstance(step, Anew) and (not blocks or blocks[-1][0] != step.channels):
+            blocks.append((step.channels, []))
+        if not isinstance(step, Anew):
+            assert (step.extent.channels if isinstance(step, Call) else step.channels) == blocks[-1][0]
+            blocks[-1][1].append(step)
+    assert [block for block, _ in blocks] == [(at, min(channels, 8 - at)) for at in range(0, 8, channels)]
+    for _, steps in blocks:
+        _check(parts, kept, Stripes((tuple(steps),), found.rows))
+
+
 def _check(parts: list[Part], kept: dict[str, str], found: Stripes) -> None:
     held: dict[str, dict[int, int]] = {root: {} for root in kept.values()}  # by place in the buffer: the row
     tops, made = dict.fromkeys(held, 0), {part.output: 0 for part in parts}
@@ -56,6 +75,7 @@ def _check(parts: list[Part], kept: dict[str, str], found: Stripes) -> None:
             tops[step.root] = step.first
             held[step.root] = {row - step.first: row for row in rows}
             continue
+        assert isinstance(step, Call)
         part, (first, count) = parts[step.layer], step.extent.rows
         for name, windows in part.reads.items():
             for window in windows if name in kept else ():

@@ -39,7 +39,8 @@ def regions(draw: Any) -> RegionTree:
     parts: list[Tree] = []
     for _ in range(draw(st.integers(0, 4))):
         inside = tuple(draw(st.lists(layers(), min_size=1, max_size=3)))
-        parts.append(Loop("rows", draw(counts), Seq(inside)) if draw(st.booleans()) else inside[0])
+        turns = Loop("rows", draw(counts), Seq(inside))
+        parts.append(draw(st.sampled_from([inside[0], turns, Loop("channels", draw(counts), turns)])))
     body = region_body(tuple(tensors), tuple(parts))
     return RegionTree(
         0, body, draw(st.integers(-1, 3)), draw(st.booleans()), draw(names), draw(st.integers(0, 9)), note=draw(names)

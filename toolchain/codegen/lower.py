@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import NamedTuple
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
@@ -18,7 +19,7 @@ from toolchain.schedule.moves import moves
 from toolchain.schedule.places import View
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.staging import Part, PlannedLayer, box_strides, rings, staged
-from toolchain.schedule.stripes import Call, Shift, shifted
+from toolchain.schedule.stripes import Anew, Call, Shift, shifted
 from toolchain.schedule.units import on_unit
 
 
@@ -54,11 +55,13 @@ def lower_region(plan: RegionPlan, bases: BaseAddresses, chip: Chip) -> list[Pla
     """Every operation of a region without synchronisation."""
     groups: list[Group] = []
     channels, sums = _LoadChannels(chip), SumPlaces(chip)
-    tops: dict[str, int] = {}
+    tops: dict[str, Top] = {}
     lowerings = [_LayerLowering(plan, p, i, bases, chip, channels, sums, tops) for i, p in enumerate(plan.layers)]
     for step in plan.steps():
         if isinstance(step, Shift):
             groups.append(lowerings[step.layer].shift(step))
+        elif isinstance(step, Anew):
+            tops[step.root] = Top(0, step.channels[0])
         elif isinstance(step, Call):
             groups += lowerings[step.layer].tiles(step.extent)
         else:
@@ -76,6 +79,13 @@ def _fetched(step: int, plan: RegionPlan, lowerings: Sequence[_LayerLowering], c
         met = [(x, p, max(first, b) - b, min(end, b + p.size_bytes) - b) for (x, p), b in zip(parts, begins)]
         yield [op for lowering, part, start, stop in met if start < stop for op in lowering.fetch(part, start, stop)]
         first = end
+
+
+class Top(NamedTuple):
+    """Of a root that does not hold all of itself, what lies first."""
+
+    row: int = 0
+    channel: int = 0
 
 
 class _LoadChannels:
@@ -108,9 +118,9 @@ class _LayerLowering:
         chip: Chip,
         channels: _LoadChannels,
         sums: SumPlaces,
-        tops: dict[str, int],
+        tops: dict[str, Top],
     ):
-        """tops: the first row of what a root holds, where it does not hold all."""
+        """tops: the first of what a root holds, where it does not hold all."""
         self.tops = tops
         self.channels, self.sums = channels, sums
         self.plan, self.planned, self.index, self.bases, self.chip = plan, planned, index, bases, chip
@@ -131,8 +141,9 @@ class _LayerLowering:
         view = self.plan.views[name]
         base = self.bases.roots[view.root]
         if view.rows:
-            image, row, *inner = start
-            start = image, row - self.tops.get(view.root, 0), *inner
+            image, row, column, channel = start
+            top = self.tops.get(view.root, Top())
+            start = image, row - top.row, column, channel - top.channel
         return Location(base.space, base.address + view.at(start))
 
     def view(self, name: str) -> View:
@@ -212,13 +223,14 @@ class _LayerLowering:
     def shift(self, step: Shift) -> Group:
         """Rows that are still needed to the beginning of their buffer: one by one where they would lie on each other."""
         ops: list[MachineOp] = []
+        top = self.tops.get(step.root, Top())
         for box in shifted(step, self.layer.types):
             view = self.view(box.tensor)
             strides = box_strides(box, view.strides, view.strides)
             source = self.location(box.tensor, box.start)
-            target = self.location(box.tensor, (0, box.start[1] - step.first + self.tops.get(step.root, 0), 0, 0))
+            target = self.location(box.tensor, (0, box.start[1] - step.first + top.row, 0, box.start[3]))
             ops += copies(source, target, strides, view.item_bytes, self.stores)
-        self.tops[step.root] = step.first
+        self.tops[step.root] = top._replace(row=step.first)
         return Group((), (), tuple(ops), self.index)
 
     def moves(self) -> Group:

@@ -53,10 +53,10 @@ _Used = tuple[int, int, Box, int, int]  # rows [first, end), where in the buffer
 
 
 class Rows:
-    """The buffer of a root of which only some rows are kept. top: the row that lies first in it."""
+    """The buffer of a root of which only some rows are kept. top, channel: of what lies first in it."""
 
     def __init__(self) -> None:
-        self.top = 0
+        self.top, self.channel = 0, 0
         self._used: list[_Used] = []
 
     def use(self, box: Box, number: int) -> None:
@@ -81,7 +81,7 @@ class Rows:
         return found
 
     def _place(self, box: Box) -> Box:
-        return box._replace(start=(0, box.start[1] - self.top, *box.start[2:]))
+        return box._replace(start=(0, box.start[1] - self.top, box.start[2], box.start[3] - self.channel))
 
 
 class Areas:

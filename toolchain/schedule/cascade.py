@@ -9,28 +9,30 @@ from typing import NamedTuple
 
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer, TiledOp
-from toolchain.ops.kit.tile import Tiling, Work, aligned
+from toolchain.ops.kit.tile import Tiling, Work, aligned, halvings
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.drafts import Blocks, Chosen, Draft, PlannedCascade
 from toolchain.schedule.places import View
 from toolchain.schedule.plan import Cascade, Storage, VisitedStripes
-from toolchain.schedule.repeats import all_works, count_works, representative
+from toolchain.schedule.repeats import count_works, representative
 from toolchain.schedule.stages import Stage
 from toolchain.schedule.staging import LayerPlan, PlannedLayer, Room, Slot, fits, staging_bytes
 from toolchain.schedule.stripe_tilings import StripeTilings, padding
-from toolchain.schedule.stripes import Call, Part, Shift, Stripes, StripesOf, calls_of
+from toolchain.schedule.stripes import Anew, Call, Part, Shift, Step, Stripes, StripesOf, calls_of
 from toolchain.schedule.tilings import Candidate
 from toolchain.schedule.walk import Walk
 
 
 class _Asked(NamedTuple):
-    """What a draft depends on: see `Cascades.plan`. ahead: roots that have room for one more stripe."""
+    """What a draft depends on: see `Cascades.plan`. ahead: roots that have room for one more stripe.
+    channels: of a block; 0: all."""
 
     first: int
     end: int
     height: int
     resident: frozenset[str]
     ahead: frozenset[str]
+    channels: int
 
 
 class Cascades:
@@ -52,7 +54,7 @@ class Cascades:
         self._model, self._chip, self._depth = model, model.chip, depth
         self._tilings = StripeTilings(layers, model, candidates)
         self._drafts: dict[_Asked, Draft | None] = {}
-        self._rings: dict[tuple[int, int, int, frozenset[str], frozenset[str]], int] = {}
+        self._rings: dict[_Asked, int] = {}
         self._works: dict[tuple[Call, Tiling], tuple[int, Sequence[Work]]] = {}
         self._parts: dict[int, Part] = {}
         self._tensors: dict[str, list[str]] = {}
@@ -96,6 +98,15 @@ class Cascades:
             for n in self._tensors[root]
         )
 
+    def blocks(self, first: int, end: int, resident: frozenset[str]) -> tuple[int, ...]:
+        """Channels of blocks in which all these layers can be made one behind the other, the largest first."""
+        kept = self.kept(first, end, resident)
+        channels = {self._layers[i].output.shape[3] for i in range(first, end)}
+        alone = all(len(self._tensors[root]) == 1 for root in kept.values())
+        if len(channels) > 1 or not alone or not all(self._tilings.in_blocks(i, kept) for i in range(first, end)):
+            return ()
+        return tuple(halvings(min(channels), self._tilings.block_step))[1:]
+
     def constant_bytes(self, index: int) -> int:
         """Weights of a layer, at least."""
         layer = self._layers[index]
@@ -114,19 +125,31 @@ class Cascades:
                     kinds.setdefault(kept[name], set()).add(self._tilings.unit_kind(index))
         return frozenset(root for root, own in kinds.items() if len(own) > 1)
 
-    def rows_bytes(self, first: int, end: int, height: int, resident: frozenset[str], ahead: frozenset[str] = frozenset()) -> int:
-        """Of the rows that are kept; more than there are where a layer needs all of what another makes."""
-        key = first, end, height, resident, ahead
+    def rows_bytes(
+        self,
+        first: int,
+        end: int,
+        height: int,
+        resident: frozenset[str],
+        ahead: frozenset[str] = frozenset(),
+        channels: int = 0,
+    ) -> int:
+        """Of the rows that are kept, of so many channels (0: all); more than there are where a layer needs all of what another
+        makes."""
+        key = _Asked(first, end, height, resident, ahead, channels)
         if key not in self._rings:
             rows = self._stripes_of(first, end, self.kept(first, end, resident)).rows(height, ahead)
-            self._rings[key] = self._chip.sram.size + 1 if rows is None else self._rings_bytes(rows, first)
+            self._rings[key] = self._chip.sram.size + 1 if rows is None else self._rings_bytes(rows, first, channels)
         return self._rings[key]
 
-    def plan(self, first: int, end: int, height: int, resident: frozenset[str], room: Room) -> PlannedCascade | None:
-        """height: rows of the last layer's output in a stripe. resident: roots that lie in SRAM whole. room: for all it needs."""
+    def plan(
+        self, first: int, end: int, height: int, resident: frozenset[str], room: Room, channels: int = 0
+    ) -> PlannedCascade | None:
+        """height: rows of the last layer's output in a stripe. resident: roots that lie in SRAM whole. room: for all it needs.
+        channels: of a block; 0: all at once."""
         between = self._between_kinds(first, end, resident)
         for ahead in dict.fromkeys((between, frozenset[str]())):
-            found = self._plan(_Asked(first, end, height, resident, ahead), room)
+            found = self._plan(_Asked(first, end, height, resident, ahead, channels), room)
             if found is not None:
                 return found
         return None
@@ -139,15 +162,14 @@ class Cascades:
         draft = self._drafts[key]
         if draft is None:
             return None
-        apart = [(self._depth, True)] if draft.is_shared else []
-        for depth, each in [*apart, *((depth, False) for depth in range(self._depth, 0, -1))]:
+        for depth in draft.depths(self._depth):
             for streamed in range(key.end - key.first + 1):
-                slots = draft.slots(depth, each, streamed)
+                slots = draft.slots(depth, streamed)
                 needed = staging_bytes(chain.from_iterable(slots.values()), self._chip)
                 if fits({**needed, int(Space.SRAM): needed.get(Space.SRAM, 0) + draft.rings_bytes}, room):
-                    if (depth, each, streamed) not in draft.planned:
-                        draft.planned[depth, each, streamed] = self.planned(draft, slots)
-                    return draft.planned[depth, each, streamed]
+                    if (depth, streamed) not in draft.planned:
+                        draft.planned[depth, streamed] = self.planned(draft, slots)
+                    return draft.planned[depth, streamed]
         return None
 
     def planned(self, draft: Draft, slots: Mapping[int, tuple[Slot, ...]]) -> PlannedCascade:
@@ -165,14 +187,16 @@ class Cascades:
         return PlannedCascade(Cascade(draft.layers, draft.stripes, draft.visited), tuple(layers), draft.views, plan)
 
     def _draft(self, asked: _Asked) -> Draft | None:
-        first, end, height, resident, ahead = asked
+        first, end, height, resident, ahead, channels = asked
         kept = self.kept(first, end, resident)
-        stripes = self._stripes_of(first, end, kept).of(height, ahead)
+        stripes = self._stripes_of(first, end, kept).of(height, ahead, channels)
         if stripes is None:
             return None
         chosen: dict[int, Chosen] = {}
         for index, calls in calls_of(stripes).items():
-            tiling = self._tilings.fastest(index, calls)
+            names = self._layers[index].activations
+            staged = channels > 0 and any(n not in kept and self._views[n].root not in resident for n in names)
+            tiling = self._tilings.fastest(index, calls, staged)
             if tiling is None:
                 return None
             chosen[index] = tiling
@@ -182,14 +206,18 @@ class Cascades:
         self, layers: range, stripes: Stripes, kept: Mapping[str, str], resident: Collection[str], chosen: Mapping[int, Chosen]
     ) -> Draft:
         types = self._layers[layers.start].types
-        views = {n: self._views[n].held(stripes.rows[root], types[n].shape) for n, root in kept.items()}
+        views = {n: self._views[n].held(stripes.rows[root], types[n].shape, stripes.channels) for n, root in kept.items()}
         inside = {n for n, v in self._views.items() if v.root in resident}.union(kept)
         visited = self._visited(stripes, chosen)
         blocks = {i: Blocks(self._layers[i], chosen[i].units) for i in layers}
-        for index, works in all_works(visited):
-            for work in works:
-                blocks[index].add(work, inside)
-        rings_bytes = self._rings_bytes(stripes.rows, layers.start)
+        channel = 0
+        for step in chain.from_iterable(steps for steps in visited if not isinstance(steps, int)):
+            if isinstance(step, Anew):
+                channel = step.channels[0]
+            elif not isinstance(step, Shift):
+                for work in step[1]:
+                    blocks[step[0]].add(work, inside, channel)
+        rings_bytes = self._rings_bytes(stripes.rows, layers.start, stripes.channels)
         return Draft(layers, stripes, views, rings_bytes, chosen, visited, blocks, inside)
 
     def least_rows(self, layers: range, height: int, roots: Collection[str]) -> Mapping[str, int] | None:
@@ -197,12 +225,18 @@ class Cascades:
         return self._stripes_of(layers.start, layers.stop, self._kept_of(layers, roots)).rows(height)
 
     def given(
-        self, layers: range, height: int, rows: Mapping[str, int], resident: Collection[str], chosen: Mapping[int, Chosen]
+        self,
+        layers: range,
+        height: int,
+        rows: Mapping[str, int],
+        resident: Collection[str],
+        chosen: Mapping[int, Chosen],
+        channels: int = 0,
     ) -> Draft:
-        """Of stripes of so many rows of the last layer. rows: that are kept of each root between the layers, no fewer than
-        `least_rows`. resident: roots that lie in SRAM whole."""
+        """Of stripes of so many rows of the last layer, and so many channels (0: all). rows: that are kept of each root between
+        the layers, no fewer than `least_rows`. resident: roots that lie in SRAM whole."""
         kept = self._kept_of(layers, rows)
-        stripes = self._stripes_of(layers.start, layers.stop, kept).held(height, rows)
+        stripes = self._stripes_of(layers.start, layers.stop, kept).held(height, rows, channels)
         return self._drafted(layers, stripes, kept, resident, chosen)
 
     def _kept_of(self, layers: range, roots: Collection[str]) -> dict[str, str]:
@@ -223,9 +257,9 @@ class Cascades:
         _, height, _, channels = layer.output.shape
         return Part(index, layer.node.outputs[0], height, channels, windows)
 
-    def _rings_bytes(self, rows: Mapping[str, int], first: int) -> int:
+    def _rings_bytes(self, rows: Mapping[str, int], first: int, channels: int) -> int:
         align, types = self._chip.sram.alignment_bytes, self._layers[first].types
-        sizes = (replace(self._views[r], rows=n).stored_bytes(types[r].shape) for r, n in rows.items())
+        sizes = (replace(self._views[r], rows=n, channels=channels).stored_bytes(types[r].shape) for r, n in rows.items())
         return sum(aligned(size, align) for size in sizes)
 
     def _visited(self, stripes: Stripes, chosen: Mapping[int, Chosen]) -> VisitedStripes:
@@ -238,14 +272,16 @@ class Cascades:
             return self._works[call, tiling]
 
         kinds = [tuple(self._kind(step) for step in steps) for steps in stripes.steps]
-        found: list[Sequence[tuple[int, Sequence[Work]] | Shift] | int] = []
+        found: list[Sequence[tuple[int, Sequence[Work]] | Shift | Anew] | int] = []
         for index, repeats in representative(kinds):
-            found.append(index if repeats else [s if isinstance(s, Shift) else works(s) for s in stripes.steps[index]])
+            found.append(index if repeats else [works(s) if isinstance(s, Call) else s for s in stripes.steps[index]])
         return found
 
-    def _kind(self, step: Call | Shift) -> Hashable:
+    def _kind(self, step: Step) -> Hashable:
         """Steps of one kind take the same time."""
         if isinstance(step, Shift):
-            return step.root, step.tensors, step.distance
+            return step.root, step.tensors, step.distance, step.channels
+        if isinstance(step, Anew):
+            return step
         rows, channels = step.extent
         return step.layer, rows[1], channels, padding(self._layers[step.layer], rows)

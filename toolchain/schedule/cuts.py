@@ -25,6 +25,8 @@ _LONGEST = 12  # layers of a cascade
 _CHOICES = 3  # roots of which it is open whether they stay in SRAM, at one cut
 _HEIGHTS = 4  # of stripes that are planned for one cascade
 LITTLE_TRAFFIC = 0.02  # enough that of equal ways the one that moves least is taken
+_BLOCKS, _HEIGHTS_OF_BLOCKS = 4, 3  # sizes of blocks of channels, and heights of each, beside those
+_DOUBT = 0.02  # of their cycles that blocks are said to take more: runs of some channels begin inside bursts, which no plan sees
 _ROUNDS = 200  # paths that are looked at
 
 Roots = frozenset[str]
@@ -146,7 +148,7 @@ class Cuts:
                         found = self._planned.get(step.key)
                         if found is None and (only_planned or step.key in self._planned):
                             continue
-                        cycles = cycles if found is None else self._by(found.plan)
+                        cycles = cycles if found is None else self._cycles(found)
                     old, cycles = states[step.end].get(step.left), state.cycles + cycles + step.dear
                     if old is None or cycles < old.cycles:
                         states[step.end][step.left] = _State(cycles, (*state.steps, step))
@@ -194,9 +196,12 @@ class Cuts:
             return None
         cycles, moved, constants = fixed
         best: float | None = None
-        total = self._bounds.heights[end - 1]
+        total, blocks = self._bounds.heights[end - 1], self._cascades.blocks(first, end, own)
         for height in halvings(total)[1:]:
             free = room - self._cascades.rows_bytes(first, end, height, own)
+            if free <= 0 and blocks and self._cascades.rows_bytes(first, end, height, own, channels=blocks[-1]) < room:
+                found = max(cycles, (moved + constants) / self._bounds.bytes_per_cycle)
+                best = found if best is None else min(best, found)
             if free > 0:
                 again = max(0, constants - free) * (-(-total // height) - 1)
                 found = max(cycles, (moved + constants + again) / self._bounds.bytes_per_cycle)
@@ -228,16 +233,24 @@ class Cuts:
         return total, moved, sum(self._cascades.constant_bytes(i) for i in range(first, end))
 
     def _plan(self, step: _Step) -> PlannedCascade | None:
-        """Stripes as high as fit, and some lower ones."""
+        """Stripes as high as fit, and some lower ones; where few fit, of blocks of channels too."""
+        found = self._highest(step, 0, _HEIGHTS)
+        if len(found) < _HEIGHTS:
+            for channels in self._cascades.blocks(step.first, step.end, step.own)[:_BLOCKS]:
+                found += self._highest(step, channels, _HEIGHTS_OF_BLOCKS)
+        return min(found, key=self._cycles, default=None)
+
+    def _cycles(self, planned: PlannedCascade) -> float:
+        cycles = self._by(planned.plan)
+        return cycles * (1 + _DOUBT) if planned.cascade.stripes.channels else cycles
+
+    def _highest(self, step: _Step, channels: int, most: int) -> list[PlannedCascade]:
+        """The highest stripes that fit. channels: of a block, 0: all."""
         room = {**self._others, int(Space.SRAM): step.room}
-        best: PlannedCascade | None = None
-        found = 0
+        found: list[PlannedCascade] = []
         for height in halvings(self._bounds.heights[step.end - 1])[1:]:
-            planned = self._cascades.plan(step.first, step.end, height, step.own, room)
-            if planned is not None:
-                found += 1
-                if best is None or self._by(planned.plan) < self._by(best.plan):
-                    best = planned
-            if found >= _HEIGHTS:
+            planned = self._cascades.plan(step.first, step.end, height, step.own, room, channels)
+            found += [planned] if planned is not None else []
+            if len(found) >= most:
                 break
-        return best
+        return found

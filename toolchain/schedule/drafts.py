@@ -32,29 +32,44 @@ class Chosen(NamedTuple):
     units: tuple[Unit, ...]
 
 
+class Depth(NamedTuple):
+    """Slots of rings of what is read and of what is stored. apart: as many for each of the units."""
+
+    reads: int
+    stores: int
+    apart: bool = False
+
+
 class Blocks:
     """The constants of a layer's works, by role, and what else passes through its rings."""
 
     def __init__(self, layer: Layer, units: Sequence[Unit]):
         self.sizes, self._units = Sizes(layer, units), units
-        self.blocks: dict[str, dict[Hashable, int]] = {}
+        self.blocks: dict[str, dict[int, dict[Hashable, int]]] = {}  # by role and first channel
 
-    def add(self, work: Work, inside: Collection[str]) -> None:
-        """inside: tensors that lie in SRAM."""
+    def add(self, work: Work, inside: Collection[str], channel: int) -> None:
+        """inside: tensors that lie in SRAM. channel: the first of the block of channels."""
         self.sizes.add(work, inside)
         for i, block in enumerate(work.blocks):
-            self.blocks.setdefault(f"b{i}", {}).setdefault(block.key, block.size_bytes)
+            self.blocks.setdefault(f"b{i}", {}).setdefault(channel, {}).setdefault(block.key, block.size_bytes)
 
     @property
     def total_bytes(self) -> int:
-        return sum(sum(own.values()) for own in self.blocks.values())
+        """At once."""
+        return sum(sum(self._kept(role)) for role in self.blocks)
 
-    def slots(self, depth: int, stay: bool, apart: bool) -> tuple[Slot, ...]:
-        """stay: constants are brought once, each to a slot of its own. apart: as many slots for each of the units."""
-        slots = self.sizes.slots(depth, self._units, apart)
-        return tuple(
-            replace(s, sizes=tuple(self.blocks[s.role].values())) if stay and s.role in self.blocks else s for s in slots
-        )
+    def _kept(self, role: str) -> tuple[int, ...]:
+        """Slots in which what passes through a ring stays: each thing of a block of channels in one of its own."""
+        blocks = self.blocks[role].values()
+        if len(blocks) == 1:
+            return tuple(*(block.values() for block in blocks))
+        return (max(size for block in blocks for size in block.values()),) * max(map(len, blocks))
+
+    def slots(self, depth: Depth, stay: bool) -> tuple[Slot, ...]:
+        """stay: constants are brought once, each to a slot of its own."""
+        reads, stores = (self.sizes.slots(d, self._units, depth.apart) for d in (depth.reads, depth.stores))
+        slots = (store if store.role == "w" else read for read, store in zip(reads, stores))
+        return tuple(replace(s, sizes=self._kept(s.role)) if stay and s.role in self.blocks else s for s in slots)
 
 
 @dataclass
@@ -69,7 +84,7 @@ class Draft:
     visited: VisitedStripes
     blocks: Mapping[int, Blocks]
     inside: Collection[str]
-    planned: dict[tuple[int, bool, int], PlannedCascade] = field(default_factory=dict)
+    planned: dict[tuple[Depth, int], PlannedCascade] = field(default_factory=dict)
 
     @cached_property
     def order(self) -> list[int]:
@@ -81,8 +96,15 @@ class Draft:
         """Whether the works of a layer have a choice of units."""
         return any(len(chosen.units) > 1 for chosen in self.chosen.values())
 
-    def slots(self, depth: int, apart: bool, streamed: int) -> dict[int, tuple[Slot, ...]]:
-        """apart: rings have as many for each unit. streamed: how many layers bring their constants again for each stripe, those
-        of most first."""
+    def depths(self, most: int) -> list[Depth]:
+        """Of rings that are tried, the most first; of blocks of channels, which are there for want of room, some of which only
+        one side is double."""
+        shared = [Depth(most, most, True)] if self.is_shared else []
+        mixed = [Depth(1, most), Depth(most, 1)] if self.stripes.channels and most > 1 else []
+        every = [Depth(depth, depth) for depth in range(most, 0, -1)]
+        return [*shared, *every[:1], *mixed, *every[1:]]
+
+    def slots(self, depth: Depth, streamed: int) -> dict[int, tuple[Slot, ...]]:
+        """streamed: how many layers bring their constants again for each stripe, those of most first."""
         again = self.order[:streamed]
-        return {i: self.blocks[i].slots(depth, i not in again, apart) for i in self.layers}
+        return {i: self.blocks[i].slots(depth, i not in again) for i in self.layers}

@@ -17,7 +17,7 @@ from toolchain.schedule.cost import CostModel
 from toolchain.schedule.plan import Cascade, RegionPlan, VisitedStripes
 from toolchain.schedule.stages import Fetched, Stage
 from toolchain.schedule.staging import LayerPlan, PlannedLayer
-from toolchain.schedule.stripes import Call, Shift
+from toolchain.schedule.stripes import Call
 from toolchain.schedule.units import turn
 from toolchain.schedule.visits import SEEN_IN_PLANS, visits
 from toolchain.schedule.walk import Walk
@@ -103,7 +103,7 @@ def _all_stripes(plan: RegionPlan, cascade: Cascade) -> VisitedStripes:
         assert planned.plan is not None
         return call.layer, _all_works(planned.layer, planned.plan, call.extent)
 
-    return [[step if isinstance(step, Shift) else works(step) for step in steps] for steps in cascade.stripes.steps]
+    return [[works(step) if isinstance(step, Call) else step for step in steps] for steps in cascade.stripes.steps]
 
 
 def _roots(plan: RegionPlan, index: int, walk: Walk, areas: Areas) -> None:

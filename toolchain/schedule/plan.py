@@ -14,11 +14,11 @@ from toolchain.ops.kit.tile import Work, aligned
 from toolchain.schedule.copies import Location, dram_alignment
 from toolchain.schedule.places import View
 from toolchain.schedule.staging import Part, PlannedLayer
-from toolchain.schedule.stripes import Call, Shift, Stripes
+from toolchain.schedule.stripes import Anew, Shift, Step, Stripes
 
 _LATENCIES = 4  # in what is brought in one go at least
 
-VisitedStripes = Sequence[Sequence[tuple[int, Sequence[Work]] | Shift] | int]
+VisitedStripes = Sequence[Sequence[tuple[int, Sequence[Work]] | Shift | Anew] | int]
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class RegionPlan:
         begun, inside = {c.layers.start: c for c in self.cascades}, {i for c in self.cascades for i in c.layers}
         return tuple(begun.get(i, i) for i in range(len(self.layers)) if i in begun or i not in inside)
 
-    def steps(self) -> Iterator[int | Call | Shift]:
+    def steps(self) -> Iterator[int | Step]:
         """What runs in order: layers, and calls of those that run in turns."""
         for run in self.runs:
             yield from (run,) if isinstance(run, int) else chain.from_iterable(run.stripes.steps)

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from toolchain.ops.kit.tile import Work
 from toolchain.schedule.plan import VisitedStripes
-from toolchain.schedule.stripes import Shift
+from toolchain.schedule.stripes import Anew, Shift
 from toolchain.schedule.visits import BEGIN
 
 _LONGEST_PERIOD = 8  # stripes
@@ -16,7 +16,7 @@ def all_works(visited: VisitedStripes) -> Iterator[tuple[int, Sequence[Work]]]:
     """Those of calls, in order."""
     for steps in visited:
         if not isinstance(steps, int):
-            yield from (s for s in steps if not isinstance(s, Shift))
+            yield from (s for s in steps if not isinstance(s, Shift | Anew))
 
 
 def count_works(visited: VisitedStripes) -> dict[int, int]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
 from itertools import chain
+from math import lcm, prod
 from typing import NamedTuple
 
 from toolchain.hw.units import Unit
+from toolchain.machine import granule_of
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Work
+from toolchain.ops.kit.tile import Extent, Tiling, Work
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.drafts import Chosen
 from toolchain.schedule.stripes import Call
@@ -34,21 +38,50 @@ class StripeTilings:
         self._layers, self._model, self._candidates = layers, model, candidates
         self._sram_bytes = model.chip.sram.size
         self._fastest: dict[Hashable, Chosen | None] = {}
+        self._in_blocks: dict[tuple[int, frozenset[str]], bool] = {}
 
     def unit_kind(self, index: int) -> str:
         """That runs the layer."""
         return layer_units(self._layers[index], self._candidates[index][1][0][1])[0].kind
 
-    def fastest(self, index: int, calls: Sequence[Call]) -> Chosen | None:
+    def fastest(self, index: int, calls: Sequence[Call], staged: bool) -> Chosen | None:
         """That in which a call in the middle takes least; with constants in blocks of which the SRAM holds some, where there are
-        such."""
+        such. staged: its inputs are brought, so that they should be used for all channels before the next ones are."""
         layer, call, (alike, known) = self._layers[index], calls[len(calls) // 2], self._candidates[index]
         rows, (_, channels) = call.extent
         key = alike, rows[1], channels, padding(layer, rows)
         if key not in self._fastest:
             cuts = list(self._cuts(layer, call, known))
             self._fastest[key] = min(cuts, key=lambda cut: cut.cycles).chosen if cuts else None
-        return self._fastest[key]
+        found = self._fastest[key]
+        return found if found is None or not staged else found._replace(tiling=replace(found.tiling, rows_outer=True))
+
+    @cached_property
+    def block_step(self) -> int:
+        """Blocks have a multiple of so many channels: whole granules, all columns of the arrays."""
+        columns = [array.array.columns for array in self._model.chip.of_kind("mac_array")]
+        return lcm(max(1, granule_of(self._model.chip)), max(columns, default=1))
+
+    def in_blocks(self, index: int, kept: Collection[str]) -> bool:
+        """Whether some channels of a layer are made without others, of the same channels of its inputs among these."""
+        layer = self._layers[index]
+        key = index, frozenset(kept).intersection(layer.activations)
+        if key not in self._in_blocks:
+            self._in_blocks[key] = self._makes_some(layer, self._candidates[index][1][0][1], key[1])
+        return self._in_blocks[key]
+
+    def _makes_some(self, layer: Layer, tiling: Tiling, kept: Collection[str]) -> bool:
+        _, height, width, channels = layer.output.shape
+        first, count = self.block_step, min(self.block_step, channels - self.block_step)
+        if count <= 0:
+            return False
+        made = 0
+        for work in layer.tiled.nest(layer, tiling, Extent((0, height), (first, count))).works():
+            for box in (*(box for box in work.reads if box.tensor in kept), *([work.write] if work.write else [])):
+                if len(box.start) != 4 or box.start[3] < first or box.start[3] + box.size[3] > first + count:
+                    return False
+            made += prod(work.write.size) if work.write else 0
+        return made == height * width * count
 
     def _cuts(self, layer: Layer, call: Call, known: Sequence[Candidate]) -> Iterator[_Cut]:
         """The first that differ in this call and that a unit can run."""

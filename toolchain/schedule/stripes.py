@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from toolchain.ir.graph import TensorType
 from toolchain.ops.kit.operator import RowWindows
-from toolchain.ops.kit.tile import Box, Extent
+from toolchain.ops.kit.tile import Box, Extent, spans
 from toolchain.ops.kit.window import Window
 
 
@@ -25,15 +25,27 @@ class Call(NamedTuple):
     extent: Extent
 
 
+class Anew(NamedTuple):
+    """A root's buffer holds these channels of it from here on, (start, count), from its first row. layer: that makes them."""
+
+    root: str
+    channels: tuple[int, int]
+    layer: int
+
+
 class Shift(NamedTuple):
     """Row `first` of all that lies in a root becomes the first of its buffer, and those behind it move with it. tensors: how many
-    rows of each there are. distance: that they move, in rows. layer: that makes them."""
+    rows of each there are. distance: that they move, in rows. layer: that makes them. channels: that lie there, where not all."""
 
     root: str
     tensors: tuple[tuple[str, int], ...]
     first: int
     distance: int
     layer: int
+    channels: tuple[int, int] | None = None
+
+
+Step = Call | Shift | Anew
 
 
 @dataclass(frozen=True)
@@ -49,10 +61,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Stripes:
-    """steps: of each stripe, in order. rows: that the buffer of each root between the layers holds."""
+    """steps: of each stripe, in order. rows: that the buffer of each root between the layers holds. channels: of each block of
+    them that goes through all stripes before the next one does; 0: all at once."""
 
-    steps: tuple[tuple[Call | Shift, ...], ...]
+    steps: tuple[tuple[Step, ...], ...]
     rows: Mapping[str, int]
+    channels: int = 0
 
 
 class StripesOf:
@@ -75,18 +89,20 @@ class StripesOf:
             for user, windows in self._users.get(name, ()):
                 self._readers.setdefault(root, []).extend((user, parts[user].height, w) for w in windows)
 
-    def of(self, height: int, ahead: Collection[str] = ()) -> Stripes | None:
+    def of(self, height: int, ahead: Collection[str] = (), channels: int = 0) -> Stripes | None:
         """height: rows of the last layer's output in a stripe. ahead: roots that have room for the next stripe's rows, so that
-        these can be made while others are still read. None where a layer needs all of what another makes."""
+        these can be made while others are still read. channels: of a block; 0: all. None where a layer needs all of what
+        another makes."""
         if self._reads_whole():
             return None
-        ends = self._ends(height)
-        rows = self._rows(ends, ahead)
-        return Stripes(self._steps(ends, rows), rows)
+        return self.held(height, self._rows(self._ends(height), ahead), channels)
 
-    def held(self, height: int, rows: Mapping[str, int]) -> Stripes:
+    def held(self, height: int, rows: Mapping[str, int], channels: int = 0) -> Stripes:
         """In buffers of so many rows, no fewer than `rows` says."""
-        return Stripes(self._steps(self._ends(height), rows), rows)
+        ends, steps = self._ends(height), list[tuple[Step, ...]]()
+        for block in spans(self._parts[-1].channels, channels) if channels else [None]:
+            steps += self._steps(ends, rows, block)
+        return Stripes(tuple(steps), rows, channels)
 
     def rows(self, height: int, ahead: Collection[str] = ()) -> Mapping[str, int] | None:
         """That the buffers hold, of such stripes."""
@@ -140,26 +156,38 @@ class StripesOf:
     def _height(self, root: str) -> int:
         return max(self._parts[at].height for _, at in self._roots[root])
 
-    def _steps(self, ends: Sequence[tuple[int, ...]], rows: Mapping[str, int]) -> tuple[tuple[Call | Shift, ...], ...]:
-        found: list[list[Call | Shift]] = []
+    def _steps(
+        self, ends: Sequence[tuple[int, ...]], rows: Mapping[str, int], block: tuple[int, int] | None
+    ) -> Iterator[tuple[Step, ...]]:
+        """block: channels; None: all."""
+        found: list[list[Step]] = []
+        anew = [] if block is None else [Anew(r, block, self._parts[names[0][1]].layer) for r, names in self._roots.items()]
         before = (0,) * len(self._parts)
         tops = dict.fromkeys(rows, 0)
         for stripe in ends:
             for root, names in self._roots.items():
                 if max(stripe[at] for _, at in names) - tops[root] > rows[root]:
                     first = self._first(root, before)
-                    self._shift(found[-1], root, first, first - tops[root], before)
+                    self._shift(found[-1], root, first, first - tops[root], before, block)
                     tops[root] = first
             calls = [
-                Call(part.layer, Extent((start, end - start), (0, part.channels)))
+                Call(part.layer, Extent((start, end - start), block or (0, part.channels)))
                 for part, start, end in zip(self._parts, before, stripe)
                 if end > start
             ]
-            found.append([*calls])
+            found.append([*(anew if not found else ()), *calls])
             before = stripe
-        return tuple(tuple(steps) for steps in found)
+        return map(tuple, found)
 
-    def _shift(self, steps: list[Call | Shift], root: str, first: int, distance: int, made: Sequence[int]) -> None:
+    def _shift(
+        self,
+        steps: list[Step],
+        root: str,
+        first: int,
+        distance: int,
+        made: Sequence[int],
+        block: tuple[int, int] | None,
+    ) -> None:
         """Put behind the last call that touches the root, so that the array goes on with others meanwhile."""
         names = self._roots[root]
         tensors = tuple((n, made[at] - first) for n, at in names if made[at] > first)
@@ -167,16 +195,17 @@ class StripesOf:
             part.layer for part in self._parts if self._kept.get(part.output) == root or root in map(self._kept.get, part.reads)
         }
         at = max((i + 1 for i, s in enumerate(steps) if s.layer in touching and isinstance(s, Call)), default=0)
-        steps.insert(at, Shift(root, tensors, first, distance, self._parts[names[0][1]].layer))
+        steps.insert(at, Shift(root, tensors, first, distance, self._parts[names[0][1]].layer, block))
 
 
 def shifted(shift: Shift, types: Mapping[str, TensorType]) -> Iterator[Box]:
     """The boxes that are copied one by one: rows of each tensor, as many at once as reach over none of their own places."""
     for tensor, count in shift.tensors:
-        _, _, width, channels = types[tensor].shape
+        _, _, width, every = types[tensor].shape
+        start, channels = shift.channels or (0, every)
         at_once = min(count, shift.distance)
         for row in range(0, count, at_once):
-            yield Box(tensor, (0, shift.first + row, 0, 0), (1, min(at_once, count - row), width, channels))
+            yield Box(tensor, (0, shift.first + row, 0, start), (1, min(at_once, count - row), width, channels))
 
 
 def calls_of(stripes: Stripes) -> dict[int, list[Call]]:

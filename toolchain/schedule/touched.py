@@ -22,6 +22,11 @@ class Touched:
         """That row is now the first of those that its buffer holds."""
         self._rows.setdefault(root, Rows()).top = top
 
+    def begin(self, root: str, channel: int) -> None:
+        """The root's buffer holds other channels, from this one and the first row on."""
+        rows = self._rows.setdefault(root, Rows())
+        rows.top, rows.channel = 0, channel
+
     def moved(self, box: Box, number: int, queue: int) -> None:
         """The box was written again to another place."""
         self._made.setdefault(self.root(box.tensor), []).append((box, number, queue))

@@ -23,7 +23,7 @@ from toolchain.schedule.plan import VisitedStripes
 from toolchain.schedule.queues import Now, Queues
 from toolchain.schedule.stages import Fetched, SlotAreas, Stage, Tile, passing
 from toolchain.schedule.staging import Slot, staged
-from toolchain.schedule.stripes import Shift, shifted
+from toolchain.schedule.stripes import Anew, Shift, shifted
 from toolchain.schedule.touched import Touched
 from toolchain.schedule.units import chain_of, earliest
 from toolchain.schedule.visits import BEGIN
@@ -123,6 +123,9 @@ class Walk:
                 for call in calls:
                     if isinstance(call, Shift):
                         self._shift(call)
+                    elif isinstance(call, Anew):
+                        self._finish()
+                        self._touched.begin(call.root, call.channels[0])
                     else:
                         index, works = call
                         self.units = found[index]
@@ -147,7 +150,7 @@ class Walk:
         """Rows to the beginning of their buffer, by the channel that stores."""
         self._finish()
         for box in shifted(shift, self._layer.types):
-            there = box._replace(start=(0, box.start[1] - shift.distance, 0, 0))
+            there = box._replace(start=(0, box.start[1] - shift.distance, 0, box.start[3]))
             after = [*self._touched.makers(box, self._store), *self._touched.before(there, self._store)]
             number = self._queues.ask(self._store, self._model.shift(box, self._touched.view(box)), after)
             self._touched.use(box, number, self._store)

@@ -10,15 +10,15 @@ from toolchain.machine import Space
 from toolchain.ops.kit.tile import Work
 from toolchain.schedule.areas import Area
 from toolchain.schedule.cascade import Cascades
-from toolchain.schedule.drafts import Chosen, PlannedCascade
+from toolchain.schedule.drafts import Chosen, Depth, PlannedCascade
 from toolchain.schedule.repeats import all_works
 from toolchain.schedule.staging import LayerPlan, PlannedLayer, Sizes, Slot, staging_bytes
-from toolchain.schedule.stripes import Call, Shift
+from toolchain.schedule.stripes import Call, Step
 from toolchain.schedule.tilings import layer_units
 from toolchain.schedule.tree.asked import Asked, require_able
 from toolchain.schedule.tree.faults import Faults
 from toolchain.schedule.tree.fetches import fetched_parts, said_fetches
-from toolchain.schedule.tree.nodes import ROWS
+from toolchain.schedule.tree.nodes import CHANNELS, ROWS
 from toolchain.schedule.tree.rings import ring_slots
 from toolchain.schedule.tree.text import quoted
 from toolchain.schedule.tree.to_plan import Facts, Given, Turns, tensors_in
@@ -61,6 +61,7 @@ class MadeLayers:
 
     def _turns(self, turns: Turns, resident: Collection[str], faults: Faults) -> PlannedCascade | None:
         self._require_rows(turns, faults)
+        self._require_blocks(turns, frozenset(resident), faults)
         chosen: dict[int, Chosen] = {}
         for index in turns.layers:
             asked = self._given.asked[index]
@@ -69,13 +70,13 @@ class MadeLayers:
             chosen[index] = Chosen(asked.tiling, asked.units)
         if faults:
             return None
-        draft = self._cascades.given(turns.layers, turns.loop.step, turns.rows, resident, chosen)
+        draft = self._cascades.given(turns.layers, turns.loop.step, turns.rows, resident, chosen, turns.channels)
         visited = list(all_works(draft.visited))
         slots: dict[int, tuple[Slot, ...]] = {}
         for index in turns.layers:
             asked, units = self._given.asked[index], chosen[index].units
             own = [work for layer, works in visited if layer == index for work in works]
-            known = draft.blocks[index].slots(self._facts.depth, True, False)
+            known = draft.blocks[index].slots(Depth(self._facts.depth, self._facts.depth), True)
             works = _works_of(index, draft.stripes.steps, asked)
             found = ring_slots(asked, known, works, draft.inside, faults, units)
             if require_able(asked, units, lambda own=own: own, faults) and found is not None:
@@ -103,6 +104,20 @@ class MadeLayers:
                 stripes = f"stripes of {counted(height, 'row')} need {need} of it at once"
                 faults.add(lines[root], f"alloc {quoted(root)} rows {rows}: {stripes}; keep as many, or take a smaller step")
 
+    def _require_blocks(self, turns: Turns, resident: frozenset[str], faults: Faults) -> None:
+        """Blocks of channels go through all the layers one by one."""
+        if not turns.channels:
+            return
+        layers, at = turns.layers, f"for {CHANNELS} by {turns.channels}"
+        blocks, whole = (
+            self._cascades.blocks(layers.start, layers.stop, resident),
+            self._facts.layers[layers.start].output.shape[3],
+        )
+        if not blocks:
+            faults.add(turns.loop.line, f"{at}: one of these layers needs other channels of what another makes")
+        elif turns.channels % blocks[-1] or turns.channels >= whole:
+            faults.add(turns.loop.line, f"{at}: take a multiple of {blocks[-1]} below {whole}")
+
 
 def _planned(index: int, asked: Asked, resident: Collection[str], given: Given, facts: Facts, faults: Faults) -> LayerPlan | None:
     """A layer by itself. resident: tensors that lie in SRAM. None where something is wrong with its rings or its constants."""
@@ -126,7 +141,7 @@ def _planned(index: int, asked: Asked, resident: Collection[str], given: Given, 
     return LayerPlan(asked.tiling, slots, needed, works, walk.cycles, walk.busy_cycles, units, ahead=ahead)
 
 
-def _works_of(index: int, stripes: Iterable[Sequence[Call | Shift]], asked: Asked) -> Iterator[Work]:
+def _works_of(index: int, stripes: Iterable[Sequence[Step]], asked: Asked) -> Iterator[Work]:
     """All of a layer in turns, in order."""
     calls = (step for step in chain.from_iterable(stripes) if isinstance(step, Call) and step.layer == index)
     return chain.from_iterable(asked.layer.tiled.nest(asked.layer, asked.tiling, c.extent).works() for c in calls)

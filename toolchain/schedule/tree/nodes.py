@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 
 ALL: Literal["all"] = "all"  # slots of a ring: one for each thing that passes through it
 TENSOR_MEMORIES = ("sram", "dram")  # in which whole tensors lie
-ROWS = "rows"
+ROWS, CHANNELS = "rows", "channels"
 
 Role = Literal["input", "constant", "output"]
 ROLES: Mapping[str, Role] = {"r": "input", "b": "constant", "w": "output"}  # by how `staging.Slot.role` begins
@@ -166,7 +166,11 @@ def region_body(tensors: tuple[Alloc, ...], parts: tuple[Tree, ...]) -> Tree:
 
 
 def turns_of(tree: Tree) -> tuple[Loop, tuple[LayerTree, ...]] | None:
-    """Of layers in turns, the loop around them and what they are; None of anything else."""
+    """Of layers in turns, the loop around them and what they are; None of anything else. Around the loop over rows there may be
+    one over blocks of channels."""
+    if isinstance(tree, Loop) and isinstance(tree.body, Loop) and tree.axis == CHANNELS:
+        found = turns_of(tree.body)
+        return None if found is None else (tree, found[1])
     if not isinstance(tree, Loop) or not isinstance(tree.body, Seq):
         return None
     layers = [layer_of(part) for part in tree.body.parts]

@@ -16,6 +16,7 @@ from toolchain.schedule.staging import LayerPlan, Part, PlannedLayer, Slot
 from toolchain.schedule.stripes import calls_of
 from toolchain.schedule.tree.nodes import (
     ALL,
+    CHANNELS,
     ROLES,
     ROWS,
     Ahead,
@@ -81,7 +82,8 @@ def _turns(cascade: Cascade, plan: RegionPlan, chip: Chip) -> Loop:
                 inside.setdefault(index, {}).setdefault(f"b{number}", set()).add(block.key)
     parts = [_layer(i, plan, chip, {r: len(k) for r, k in inside.get(i, {}).items()}).tree() for i in layers]
     note = f"{_steps(step, height)} of {quoted(last.node.name)}, layers {layers.start} to {layers.stop - 1} in turns"
-    return Loop(ROWS, step, Seq(tuple(parts)), note)
+    rows, channels = Loop(ROWS, step, Seq(tuple(parts)), note), cascade.stripes.channels
+    return Loop(CHANNELS, channels, rows, _steps(channels, last.output.shape[3])) if channels else rows
 
 
 def _layer(step: int, plan: RegionPlan, chip: Chip, things: Mapping[str, int] | None = None) -> LayerTree:

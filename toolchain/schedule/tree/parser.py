@@ -15,6 +15,7 @@ from toolchain.errors import CompileError, counted
 from toolchain.files import read_limited
 from toolchain.schedule.tree.nodes import (
     ALL,
+    CHANNELS,
     ROLES,
     Ahead,
     Alloc,
@@ -183,10 +184,11 @@ class _Parser:
 
     def _turns(self, said: _Statement) -> Loop:
         axis, step = self._axis(said)
+        if axis == CHANNELS and said.inside and said.inside[0].kind == "for":
+            self._alone(said.inside)
+            return Loop(axis, step, self._turns(said.inside[0]), line=said.line)
         parts = self._each(said.inside, {"layer": self._layer}, "layers take turns in a loop")
-        if not parts and said.inside:
-            return Loop(axis, step, Seq(()), line=said.line)
-        if not parts:
+        if not parts and not said.inside:
             raise _FaultyLine("for: holds no layer; layers that take turns stand in it, further to the right")
         return Loop(axis, step, Seq(tuple(parts)), line=said.line)
 

@@ -60,9 +60,10 @@ def _part(part: Tree) -> Iterator[_Line]:
     turns, layer = turns_of(part), layer_of(part)
     if turns is not None:
         loop, layers = turns
-        yield _Line(1, _loop(loop), loop.note)
+        loops = [loop, loop.body] if isinstance(loop.body, Loop) else [loop]
+        yield from (_Line(depth, _loop(own), own.note) for depth, own in enumerate(loops, 1))
         for own in layers:
-            yield from _layer(own, 2)
+            yield from _layer(own, 1 + len(loops))
     elif layer is not None:
         yield from _layer(layer, 1)
     else:

@@ -20,6 +20,7 @@ from toolchain.schedule.plan import Storage
 from toolchain.schedule.tree.asked import Asked, asked_of
 from toolchain.schedule.tree.faults import Faults
 from toolchain.schedule.tree.nodes import (
+    CHANNELS,
     ROWS,
     TENSOR_MEMORIES,
     Alloc,
@@ -54,11 +55,13 @@ class Facts:
 
 @dataclass(frozen=True)
 class Turns:
-    """Layers that run in turns, with the loop around them, and the roots of which the latest rows are kept: how many."""
+    """Layers that run in turns, with the loop over rows around them, and the roots of which the latest rows are kept: how many.
+    channels: of each block that goes through all rows before the next one does; 0: all at once."""
 
     loop: Loop
     layers: range
     rows: Mapping[str, int]
+    channels: int = 0
 
 
 @dataclass(frozen=True)
@@ -191,7 +194,9 @@ def _turns(
     first, end = min(members), max(members) + 1
     missing = [quoted(facts.layers[i].node.name) for i in range(first, end) if i not in members]
     last = facts.layers[end - 1]
-    fault = None
+    fault, channels = None, 0
+    if loop.axis == CHANNELS and isinstance(loop.body, Loop):
+        channels, loop = loop.step, loop.body
     if loop.axis != ROWS:
         fault = f"for {loop.axis}: layers take turns over {ROWS}"
     elif missing:
@@ -214,7 +219,9 @@ def _turns(
     return (
         None
         if uncut
-        else Turns(loop, range(first, end), {r: a.buffer.rows for r, a in inside.items() if isinstance(a.buffer, Tensor)})
+        else Turns(
+            loop, range(first, end), {r: a.buffer.rows for r, a in inside.items() if isinstance(a.buffer, Tensor)}, channels
+        )
     )
 
 
