@@ -3,31 +3,40 @@ operand's bytes once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from math import prod
+from typing import Any
 
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
+from toolchain.machine import MachineOp
 from toolchain.machine.recurrence import read_rate, write_rate
+from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.kit.nest import Axis
 from toolchain.ops.kit.operator import Layer, TiledOp, tiling_key
 from toolchain.ops.kit.tile import Tiling, Work
+from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.report.bounds.dram import LeastBytes
 from toolchain.report.bounds.reads import reads_of
-from toolchain.schedule.cost import CostModel
-from toolchain.schedule.tilings import candidates, layer_units
-from toolchain.schedule.visits import BEGIN, visits
-from toolchain.schedule.wanted import Wanted
+from toolchain.schedule.emits import SumPlaces
+from toolchain.schedule.tilings import candidates
+from toolchain.schedule.units import able_units, emitted, on_unit, units_for
 
 Uses = Mapping[str, float]  # cycles of what a machine has one of, by name: all units of one kind together, a port, the front end
 
 FRONT_END = "front end"
-_TILINGS = 6  # of a layer, the coarsest first
+_TILINGS = 6  # the coarsest first
 
 
 class LeastUses:
     """Of the layers of one network; those that are alike are looked at once."""
 
     def __init__(self, chip: Chip):
-        self._chip, self._model = chip, CostModel(chip)
+        self._chip = chip
+        self._works: dict[Hashable, Uses | None] = {}
+        self._able: dict[str, tuple[Unit, ...]] = {}
         self._known: dict[object, Uses] = {}
         self.able: dict[str, frozenset[int]] = {}  # by name the queues of units that share some layers' work
 
@@ -44,44 +53,55 @@ class LeastUses:
         return self._known[key]
 
     def _found(self, layer: Layer) -> Uses:
-        tried = [self._uses(layer, tiling) for _, tiling in candidates(layer)[:_TILINGS]]
+        found = list(layer.tiled.tilings(layer))
+        self._able[layer.node.name] = self._units(layer, min(found, key=lambda tiling: tiling.volume))
+        tried = [self._uses(layer, tiling) for tiling in _tilings(layer, found)]
         made = [uses for uses in tried if uses is not None]
         names = dict.fromkeys(name for uses in made for name in uses)
         return {**{name: min(uses.get(name, 0.0) for uses in made) for name in names}, **self._ports(layer)}
 
     def _uses(self, layer: Layer, tiling: Tiling) -> Uses | None:
-        """Of units and the front end; None where no unit runs such tiles."""
+        """Of units and the front end, by the works of each kind; None where no unit runs such tiles."""
         nest = layer.tiled.nest(layer, tiling)
         total: dict[str, float] = {}
-        marks: list[dict[str, float]] = []
-        for visit in visits(nest.axes):
-            if not isinstance(visit, int):
-                for work in nest.body(visit):
-                    uses = self._of_work(layer, work)
-                    if uses is None:
-                        return None
-                    total = added(total, uses)
-            elif visit == BEGIN:
-                marks.append(total)
-            else:
-                before = marks.pop()
-                total = {n: c + visit * (c - before.get(n, 0.0)) for n, c in total.items()}
+        for kinds in product(*(_kinds(axis) for axis in nest.axes)):
+            times = prod(count for _, count in kinds)
+            for work in nest.body(tuple(step for step, _ in kinds)):
+                uses = self._of_work(layer, work)
+                if uses is None:
+                    return None
+                total = added(total, {name: times * cycles for name, cycles in uses.items()})
         return total
 
     def _of_work(self, layer: Layer, work: Work) -> Uses | None:
-        runs = self._model.runs(layer, work)
-        if not runs:
-            return None
-        name, sharing = self._named(runs), len(runs)
-        least: dict[str, float] = {}
-        for unit, run in runs.items():
-            uses = {name: _cycles(unit, run.wanted) / sharing, FRONT_END: run.wanted.operations * self._chip.isa.word_cycles}
-            emitter = self._chip.emitter(unit)
-            if emitter is not None and run.emit is not None:
-                emitters = self._chip.workers(emitter.kind)
-                uses = added(uses, {self._named(emitters): _cycles(emitter, run.emit) / len(emitters)})
+        key = (
+            layer.node.name,
+            work.variant,
+            work.write and work.write.size,
+            *((box.size, *map(bool, box.start)) for box in work.reads),
+        )
+        if key not in self._works:
+            self._works[key] = self._run(emitted(work, layer), self._able[layer.node.name])
+        return self._works[key]
+
+    def _units(self, layer: Layer, smallest: Tiling) -> tuple[Unit, ...]:
+        """That can run all of the smallest tiles of a layer."""
+        works = [emitted(work, layer) for work in layer.tiled.nest(layer, smallest).distinct()]
+        units = [able_units(ops, self._chip) for ops in works]
+        return tuple(u for u in units[0] if all(u in others for others in units)) or units_for(works[0], self._chip)
+
+    def _run(self, ops: Sequence[MachineOp], units: Sequence[Unit]) -> Uses | None:
+        chip, least = self._chip, dict[str, float]()
+        for unit in units:
+            uses: Uses = {}
+            emitter = chip.emitter(unit)
+            for op in on_unit(ops, unit, chip, SumPlaces(chip)):
+                runner = emitter if emitter is not None and emitter.kind == op.ENGINE else unit
+                sharing = units if runner is unit else chip.workers(runner.kind)
+                cycles = float(op.demand(chip).compute_cycles) + runner.spec.issue_cycles
+                uses = added(uses, {self._named(sharing): cycles / len(sharing), FRONT_END: chip.isa.word_cycles})
             least = {n: min(c, least.get(n, c)) for n, c in uses.items()}
-        return least
+        return least or None
 
     def _named(self, units: Iterable[Unit]) -> str:
         """Units that share work, in a word: their engines, where all units of these are among them."""
@@ -97,7 +117,7 @@ class LeastUses:
         """Of memories on the chip that units have operands in: every element that is read, once, and every one that is made."""
         tiling = next(iter(layer.tiled.tilings(layer)))
         work = next(layer.tiled.nest(layer, tiling).works())
-        units = list(self._model.runs(layer, work)) or list(layer_units(layer, tiling))
+        units = self._able[layer.node.name]
         reads = reads_of(layer)
         moved: dict[int, float] = {}
         for box in {box.tensor: box for box in work.reads}.values():
@@ -132,8 +152,29 @@ def added(one: Uses, other: Uses) -> dict[str, float]:
     return {name: one.get(name, 0.0) + other.get(name, 0.0) for name in dict.fromkeys((*one, *other))}
 
 
-def _cycles(unit: Unit, asked: Wanted) -> float:
-    return asked.compute_cycles + asked.operations * unit.spec.issue_cycles
+def _kinds(axis: Axis) -> list[tuple[Any, int]]:
+    """A step of each kind, and how many there are of it."""
+    counts = Counter(axis.kinds)
+    return [(step, counts[kind]) for kind, step in dict(zip(axis.kinds, axis.steps)).items()]
+
+
+def _tilings(layer: Layer, found: Sequence[Tiling]) -> Iterator[Tiling]:
+    """Than which no other takes less: a product as one operation, whatever accumulators and limits hold, in each dataflow and
+    mode; of what is made group by group, and of other operators, the coarsest beside. found: all that can be."""
+    op = layer.node.op
+    grouped = isinstance(op, IntegerConvolution) and op.groups > 1 and not op.depthwise(layer)
+    if isinstance(op, IntegerConvolution | IntegerMatrixProduct):
+        *_, rows, columns, channels = (1, *layer.output.shape)
+        inner = max(tiling.inner for tiling in found)
+        if isinstance(op, IntegerMatrixProduct):
+            rows, columns, inner = columns, 1, layer.input_type(0).shape[-1]
+        elif not op.depthwise(layer):
+            channels, inner = channels // op.groups, layer.input_type(0).shape[3] // op.groups
+        for dataflow, mode in dict.fromkeys(tiling.variant for tiling in found):
+            yield Tiling(rows, columns, channels, inner, False, dataflow=dataflow, mode=mode)
+        if not grouped:
+            return
+    yield from (tiling for _, tiling in candidates(layer)[:_TILINGS])
 
 
 def dram_uses(chip: Chip, least: LeastBytes, layer: int) -> Uses:
