@@ -26,7 +26,7 @@ _CHOICES = 3  # roots of which it is open whether they stay in SRAM, at one cut
 _HEIGHTS = 4  # of stripes that are planned for one cascade
 LITTLE_TRAFFIC = 0.02  # enough that of equal ways the one that moves least is taken
 _BLOCKS, _HEIGHTS_OF_BLOCKS = 4, 3  # sizes of blocks of channels, and heights of each, beside those
-_DOUBT = 0.02  # of their cycles that blocks are said to take more: runs of some channels begin inside bursts, which no plan sees
+_DOUBT = 0.045  # of their cycles that blocks are said to take more: runs of some channels begin inside bursts, which no plan sees
 _ROUNDS = 200  # paths that are looked at
 
 Roots = frozenset[str]
