@@ -232,6 +232,17 @@ def test_what_fills_granules_and_padding_twice_is_no_warning(tmp_path: Path) -> 
     assert not built.figures["warnings"]
 
 
+def test_what_fills_granules_and_a_last_part_twice_is_no_warning(tmp_path: Path) -> None:
+    """The second part begins inside a granule, the third brings its last one whole, and strides pass over pixels."""
+    net = Net(x=[1, 4, 7, 10])
+    conv(net, "x", "a", 4, 6)
+    net.add("Concat", "a a a", "b", axis=1)
+    net.weight("w", 11, 18, 1, 1)
+    net.add("Conv", "b w", "y", strides=[3, 2])
+    path = net.save(tmp_path / "parts.onnx", y=[1, 11, 3, 5])
+    assert not build(path, BuildOptions(machine("edge16", 4, "surface"))).figures["warnings"]
+
+
 @pytest.mark.parametrize("order", IN_MEMORY)
 def test_groups_that_begin_inside_a_granule_lie_dense(order: str, tmp_path: Path) -> None:
     for outputs, cut in ((24, False), (32, True)):

@@ -111,12 +111,9 @@ class _Network:
 
 
 def _filled_again(layer: Layer, granule: int) -> int:
-    """Elements behind the last channel that a mover fills with all the others there are, and its boxes once more."""
-    if isinstance(layer.node.op, TiledOp | Reshape):
-        return 0
-    channels = layer.output.shape[-1]
-    boxes = (box for box in layer.mover.moves(layer)[0] if box.start[-1] + box.size[-1] == channels)
-    return sum(-channels % granule * math.prod(box.size[:-1]) for box in boxes)
+    """Elements behind the last channel that a mover fills first, and its boxes and whole granules once more."""
+    *pixels, channels = layer.output.shape
+    return 0 if isinstance(layer.node.op, TiledOp | Reshape) else -channels % granule * math.prod(pixels)
 
 
 def _has_gaps(layer: Layer) -> bool:
