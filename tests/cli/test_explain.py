@@ -74,11 +74,11 @@ CASES = {
     ),
     "kernel rows for want of memory": (
         {"memories.sram": {"size": 1024}}, (3, 1, 16, 16), "y = Conv<group=3>(x, w)",
-        "memories.sram.size=1024: 16 rows of the kernel, 8 at a time",
+        "memories.sram.size=1024: 16 rows of the kernel, 6 at a time",
     ),
     "kernel rows beyond what the limit asks for": (
-        {"limits.depthwise": {"max_kernel": (7, 7)}, "memories.sram": {"size": 768}}, (3, 1, 16, 16), "y = Conv<group=3>(x, w)",
-        "limits.depthwise.max_kernel=[7, 7]: kernel 16x16 in 9 parts; memories.sram.size=768: 16 rows of the kernel, 4 at a time",
+        {"limits.depthwise": {"max_kernel": (7, 7)}, "memories.sram": {"size": 512}}, (3, 1, 16, 16), "y = Conv<group=3>(x, w)",
+        "limits.depthwise.max_kernel=[7, 7]: kernel 16x16 in 9 parts; memories.sram.size=512: 16 rows of the kernel, 4 at a time",
     ),
     "terms of a product": (
         {"limits.matrix_product": {"max_k": 8}}, (4, 3, 1, 1), "y = MatMul(x, x)",
