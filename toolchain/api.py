@@ -6,7 +6,7 @@ model.onnx -> normal form -> composed functions -> chip operators on their layou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -50,7 +50,7 @@ _AGREEMENT_SAMPLES = 1  # that the user's file and its normal form are compared 
 @dataclass(frozen=True)
 class Build:
     """The file's bytes, what the report says of them, what was assumed, and what must not be overlooked. failures: of the gate;
-    errors: every layer's, qdq: an ONNX model, curve: sizes of SRAM, where they were asked for. schedule: how each region runs.
+    errors: every layer's, qdq: an ONNX model, curve: sizes of SRAM, where they were asked for. scheduled: makes the `schedule`.
     entries: where they were asked for, each as a build of its own with the bytes of its own file, its errors and qdq; container
     is the first's."""
 
@@ -62,9 +62,14 @@ class Build:
     failures: tuple[str, ...] = ()
     errors: ErrorReport | None = None
     qdq: bytes | None = None
-    schedule: tuple[RegionTree, ...] = ()
+    scheduled: Callable[[], tuple[RegionTree, ...]] = tuple
     curve: Curve | None = None
     entries: Mapping[str, Build] = field(default_factory=dict[str, "Build"])
+
+    @property
+    def schedule(self) -> tuple[RegionTree, ...]:
+        """How each region runs."""
+        return self.scheduled()
 
 
 @dataclass(frozen=True)
@@ -168,7 +173,9 @@ def _built(
     curve = _curve(container.name, calibrated, container.machine, options, progress) if options.sram_curve else None
     if curve is not None:
         figures["sram_curve"] = as_figures(curve)
-    return Build(container, data, figures, notes, warnings, judgement.failures, judgement.errors, qdq, compiled.schedule, curve)
+    return Build(
+        container, data, figures, notes, warnings, judgement.failures, judgement.errors, qdq, lambda: compiled.schedule, curve
+    )
 
 
 def _curve(name: str, calibrated: Prepared, machine: Machine, options: BuildOptions, progress: Progress) -> Curve:
@@ -200,5 +207,8 @@ def _together(data: bytes, built: Mapping[str, Build]) -> Build:
         tuple(sentence for name, one in built.items() for sentence in entries.told(name, said(one)))
         for said in (lambda one: one.notes, lambda one: one.warnings, lambda one: one.failures)
     )
-    schedule = tuple(replace(tree, entry=name) for name, one in built.items() for tree in one.schedule)
-    return Build(first.container, data, figures, notes, warnings, failures, schedule=schedule, entries=alone)
+
+    def scheduled() -> tuple[RegionTree, ...]:
+        return tuple(replace(tree, entry=name) for name, one in built.items() for tree in one.schedule)
+
+    return Build(first.container, data, figures, notes, warnings, failures, scheduled=scheduled, entries=alone)

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from toolchain.cli import build
+from toolchain.cli.build import main as build
 
 
 @pytest.fixture(scope="module")

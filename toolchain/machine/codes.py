@@ -14,7 +14,8 @@ def by_type(number: Whole, types: Sequence[CodeType], value: Callable[[CodeType]
     """What `value` gives for the type of that number, element by element; of a number beyond them, for the first."""
     first, *others = types
     if not is_column(number):
-        return value(types[number] if 0 <= number < len(types) else first)
+        index = int(number)
+        return value(types[index] if 0 <= index < len(types) else first)
     found = value(first)
     for i, codes in enumerate(others, 1):
         found = where(number == i, value(codes), found)

@@ -45,6 +45,13 @@ def assign_types(graph: Graph, chip: Chip, asked: Mapping[str, CodeType]) -> dic
     return {name: chosen[name] or chosen.get(adopted.get(name, "")) or first for name in root}
 
 
+def given_type(tensor: str, codes: CodeType, asked: Mapping[str, CodeType]) -> CodeType:
+    """In which a scale is given: that of the codes, where no narrow type is said. Wide ones are asked for; no file has their
+    scales."""
+    said = asked.get(tensor, codes)
+    return codes if said.is_wide else said
+
+
 def assign_quants(
     graph: Graph,
     chip: Chip,
@@ -64,7 +71,7 @@ def assign_quants(
         """A given scale; of codes of another type than it is given in, its range."""
         tensor = graph.origins[name].tensor
         found = ranges[tensor]
-        given_in = asked.get(tensor, codes if not codes.is_wide else chip.code_types[0])
+        given_in = given_type(tensor, chip.code_types[0] if codes.is_wide else codes, asked)
         return quant_range(found, chip.numerics.of(given_in)) if isinstance(found, Quant) and given_in is not codes else found
 
     def calibrated(name: str, codes: CodeType) -> Quant:

@@ -13,7 +13,7 @@ from quant.repair.step import Quantization
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import INNER, Graph, Node, OnnxOp, Origin, Quant, TensorType
-from toolchain.passes.assign import adopted_parts, assign_quants, assign_types
+from toolchain.passes.assign import adopted_parts, assign_quants, assign_types, given_type
 from toolchain.passes.node_scope import ScaleOutOfReach, Scope, integer_nodes, substitutes
 
 _WIDEST = 2.0**8  # more would leave an 8-bit tensor no codes
@@ -70,7 +70,7 @@ def _seen_as(
         tensor = graph.origins[name].tensor
         given = told.ranges.get(tensor)
         if codes in others and not codes.is_wide and isinstance(given, Quant):
-            held[tensor] = quant_range(given, scope.chip.numerics.of(told.types.get(tensor, codes)))
+            held[tensor] = quant_range(given, scope.chip.numerics.of(given_type(tensor, codes, told.types)))
     return assign_quants(graph, scope.chip, types, held, widened, told.types)
 
 

@@ -87,16 +87,19 @@ class _Network:
         return op.destination_space not in (Space.DRAM, op.source_space)
 
     def drops(self, name: str, op: MachineOp) -> bool:
-        """Whether a load brings more than the layer reads for a reason: a box with gaps, or weights that meet padding."""
+        """Whether a load brings more than the layer reads for a reason: a box with gaps, weights that meet padding, several
+        constants in one go."""
         if not self.is_load(name, op) or not isinstance(op, Copy):
             return False
-        constant = op.source_space == Space.DRAM and self._holds_constant(op.source_address)
-        return (_meets_padding if constant else _has_gaps)(self._layers[name])
+        end = self._constant_end(op.source_address) if op.source_space == Space.DRAM else 0
+        if end and op.source_address + op.inner_bytes * math.prod(op.counts()) > end:
+            return True  # several that are fetched in one go, with what fills them up to where the next begins
+        return (_meets_padding if end else _has_gaps)(self._layers[name])
 
-    def _holds_constant(self, address: int) -> bool:
-        """Of the DRAM."""
+    def _constant_end(self, address: int) -> int:
+        """One past the last byte of the constant that lies there in DRAM; 0 where none does."""
         at = bisect_right(self._constants, address, key=itemgetter(0)) - 1
-        return at >= 0 and address < self._constants[at][1]
+        return self._constants[at][1] if at >= 0 and address < self._constants[at][1] else 0
 
     @property
     def all_dropped_bytes(self) -> int:

@@ -31,6 +31,12 @@ class Touched:
         """The box was written again to another place."""
         self._made.setdefault(self.root(box.tensor), []).append((box, number, queue))
 
+    def reads(self, box: Box | None, written: Box | None) -> bool:
+        """Whether a load of the box reads bytes of what is written."""
+        if box is None or written is None or self.root(written.tensor) != self.root(box.tensor):
+            return False
+        return boxes_meet(written, box)
+
     def view(self, box: Box) -> View:
         return self._views[box.tensor]
 

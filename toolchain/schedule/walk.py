@@ -12,12 +12,12 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from toolchain.hw.units import Unit
-from toolchain.machine import Space
 from toolchain.machine.recurrence import Shared
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Block, Box, Work
-from toolchain.schedule.areas import Area, boxes_meet
+from toolchain.ops.kit.tile import Box, Work
+from toolchain.schedule.areas import Area
 from toolchain.schedule.cost import Brought, CostModel, Run
+from toolchain.schedule.loads import Loads
 from toolchain.schedule.places import View
 from toolchain.schedule.plan import VisitedStripes
 from toolchain.schedule.queues import Now, Queues
@@ -41,12 +41,12 @@ class Walk:
         self._model, self._chip, self._views, self._resident = model, model.chip, views, resident
         self._store = model.chip.channels[-1].queue
         self._queues = Queues(model.chip, looks_ahead=len(model.chip.channels) > 1 or model.choice)
-        self._dealt = dict.fromkeys(model.chip.channels, 0)  # cycles of the loads that each was given
         self._tile: Tile | None = None
         self._group = 0  # tiles begun
         self._emits: dict[Unit, list[tuple[int, ...]]] = {}  # by array: those of its latest two chains
         self._fetched: tuple[Sequence[Area], Iterator[int]] = (), iter(())  # for other layers: where to, bytes for each work
         self._touched = Touched(views)
+        self._loads = Loads(model, self._queues, self._touched, resident)
         self.roots = self._touched.roots
         self.units: list[Unit] = []
 
@@ -184,22 +184,22 @@ class Walk:
             slot, held = self._slot(role, space, key)
             slots.append(slot)
             if not held:
-                loads.append((slot, self._bring(item, space), item if isinstance(item, Box) else None))
+                loads.append((slot, self._loads.bring(item, space), item if isinstance(item, Box) else None))
         late: list[tuple[Area, Brought, Box | None]] = []
         for load in loads:
-            if self._tile is not None and (load[0].touched_in(before) or self._reads(load[2], self._tile.work.write)):
+            if self._tile is not None and (load[0].touched_in(before) or self._touched.reads(load[2], self._tile.work.write)):
                 late.append(load)
             else:
-                self._load(*load)
+                self._loads.load(*load)
         areas, piece = self._fetched[0], next(self._fetched[1], 0)
         behind = self._tile is not None and any(area.touched_in(before) for area in areas)
         if not behind:
-            self._fetch(areas, piece)
+            self._loads.fetch(areas, piece)
         self._finish()
         for load in late:
-            self._load(*load)
+            self._loads.load(*load)
         if behind:
-            self._fetch(areas, piece)
+            self._loads.fetch(areas, piece)
         out = None
         if work.write is not None and work.write.tensor not in self._resident:
             out, _ = self._slot("w", unit.roles["output"], work.write)
@@ -217,42 +217,6 @@ class Walk:
         ring, areas = self._rings[role, space]
         index, held = ring.take(key)
         return areas[index], held
-
-    def _reads(self, box: Box | None, written: Box | None) -> bool:
-        """Whether a load of the box reads bytes of what is written."""
-        if box is None or written is None or self._touched.root(written.tensor) != self._touched.root(box.tensor):
-            return False
-        return boxes_meet(written, box)
-
-    def _bring(self, item: Box | Block, space: int) -> Brought:
-        if isinstance(item, Block):
-            return self._model.block(item.size_bytes, space)
-        home = Space.SRAM if item.tensor in self._resident else Space.DRAM
-        return self._model.load(item, self._touched.view(item), home, space)
-
-    def _load(self, slot: Area, brought: Brought, box: Box | None) -> None:
-        """box: of a tensor; None: a block."""
-        channel, cost = self._channel(brought)
-        after = slot.before()
-        if box is not None:
-            after += self._touched.makers(box, channel.queue)
-        slot.write(self._queues.ask(channel.queue, cost, after))
-
-    def _fetch(self, areas: Sequence[Area], size_bytes: int) -> None:
-        """Some of the constants that go there."""
-        if size_bytes:
-            channel, cost = self._channel(self._model.block(size_bytes, areas[0].space))
-            number = self._queues.ask(channel.queue, cost, [n for area in areas for n in area.inherited()])
-            for area in areas:
-                area.write(number)
-
-    def _channel(self, brought: Brought) -> tuple[Unit, Wanted]:
-        """That which ends it first, by what it was given so far."""
-        if len(brought) == 1:
-            return brought[0]
-        channel, cost = min(brought, key=lambda by: self._dealt[by[0]] + by[1].alone_cycles)
-        self._dealt[channel] += cost.alone_cycles
-        return channel, cost
 
     def _finish(self) -> None:
         """Asks for the computes of the tile whose loads are there, and for its store."""
@@ -321,12 +285,12 @@ class Walk:
         ready = 0
         for box in work.reads:
             ready = max(ready, self._queues.end(self._touched.makers(box, -1)))
-            if self._tile is not None and self._reads(box, self._tile.work.write):
+            if self._tile is not None and self._touched.reads(box, self._tile.work.write):
                 ready = max(ready, over)
         passed = passing(work, unit, self._resident)
         ready = max(ready, self._queues.end(n for _, _, key, _ in passed if key in self._ahead for n in self._ahead[key].written))
         missing = [
-            self._bring(item, space)[0]
+            self._loads.bring(item, space)[0]
             for role, item, key, space in passed
             if key not in self._ahead and not self._rings[role, space][0].holds(key)
         ]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar, cast
 
 from quant.suggestion import suggestion
-from toolchain.bounds import NUMBER_CHARACTERS, SCHEDULE_BYTES
+from toolchain.bounds import SCHEDULE_BYTES
 from toolchain.errors import CompileError, counted
 from toolchain.files import read_limited
 from toolchain.schedule.tree.nodes import (
@@ -30,78 +27,9 @@ from toolchain.schedule.tree.nodes import (
     Tree,
     region_body,
 )
-from toolchain.schedule.tree.text import PLAIN
+from toolchain.schedule.tree.statements import FaultyLine, Statement, statement_of
 
-_TOKEN = re.compile(rf'\s+|#.*|(?P<name>"(?:[^"\\]|\\.)*")|(?P<word>{PLAIN.pattern})|(?P<comma>,)')
-_FORMS = {
-    "region": 'region NUMBER [entry "NAME"] [level NUMBER] [within NUMBER] [sample]',
-    "alloc": 'alloc "TENSOR" in MEMORY [rows NUMBER]',
-    "layer": 'layer "NAME"',
-    "ring": "ring input NUMBER | constant NUMBER | output in MEMORY [slots NUMBER | all]",
-    "fetch": 'fetch NUMBER behind "LAYER"',
-    "for": "for AXIS by NUMBER",
-    "call": "call [on UNIT, ...] [dataflow NAME] [mode NAME]",
-}
 Found = TypeVar("Found")
-
-
-class _FaultyLine(Exception):
-    """What is wrong with a line, in words."""
-
-
-@dataclass
-class _Statement:
-    """A line and those that stand in it, by their indentation. words: left to be read behind the first; names are in quotes."""
-
-    line: int
-    indent: int
-    kind: str
-    words: list[str]
-    inside: list[_Statement] = field(default_factory=list)
-
-    def next(self, what: str) -> str:
-        if not self.words:
-            raise _FaultyLine(f"ends where {what} is missing; it is written {_FORMS[self.kind]}")
-        return self.words.pop(0)
-
-    def expect(self, word: str) -> None:
-        found = self.next(f"'{word}'")
-        if found != word:
-            raise _FaultyLine(f"{found} stands where '{word}' must; it is written {_FORMS[self.kind]}")
-
-    def name(self, what: str) -> str:
-        found = self.next(f"the name of a {what}, in quotes,")
-        if not found.startswith('"'):
-            raise _FaultyLine(f'{found}: the name of a {what} stands in quotes: "{found}"')
-        try:
-            return cast(str, json.loads(found))
-        except ValueError:
-            raise _FaultyLine(f'{found}: is no name in quotes as JSON has them; \\n, \\", \\\\ and \\u0041 are known') from None
-
-    def word(self, what: str) -> str:
-        """Of the machine; quotes are needed only where it holds other characters."""
-        found = self.next(what)
-        if not found.startswith('"'):
-            return found
-        self.words.insert(0, found)
-        return self.name(what)
-
-    def number(self, what: str, least: int) -> int:
-        found = self.next(what)
-        if not re.fullmatch(r"\d+", found, re.ASCII) or len(found) > NUMBER_CHARACTERS or int(found) < least:
-            raise _FaultyLine(f"{what} {found}: must be a whole number from {least} on")
-        return int(found)
-
-    def takes(self, word: str) -> bool:
-        """Whether it comes next; then it is read."""
-        if self.words[:1] != [word]:
-            return False
-        self.words.pop(0)
-        return True
-
-    def end(self) -> None:
-        if self.words:
-            raise _FaultyLine(f"{' '.join(self.words)}: too much; it is written {_FORMS[self.kind]}")
 
 
 def read_schedule(path: str | Path) -> tuple[RegionTree, ...]:
@@ -131,12 +59,12 @@ class _Parser:
         self._file = file
         self.faults: list[tuple[int, str]] = []
 
-    def statements(self, text: str) -> list[_Statement]:
+    def statements(self, text: str) -> list[Statement]:
         """The outermost ones."""
-        top: list[_Statement] = []
-        open_: list[_Statement] = []
+        top: list[Statement] = []
+        open_: list[Statement] = []
         for number, line in enumerate(text.split("\n"), 1):
-            found = self._try(number, lambda number=number, line=line: _statement(number, line))
+            found = self._try(number, lambda number=number, line=line: statement_of(number, line))
             if found is None:
                 continue
             while open_ and open_[-1].indent >= found.indent:
@@ -148,7 +76,7 @@ class _Parser:
             open_.append(found)
         return top
 
-    def regions(self, statements: Sequence[_Statement]) -> list[RegionTree]:
+    def regions(self, statements: Sequence[Statement]) -> list[RegionTree]:
         found = self._each(statements, {"region": self._region}, "a schedule holds regions")
         seen: dict[tuple[str, int], int] = {}
         for region in found:
@@ -157,7 +85,7 @@ class _Parser:
                 self.faults.append((region.line, f"region {region.region}: is there already, in line {first}"))
         return found
 
-    def _region(self, said: _Statement) -> RegionTree:
+    def _region(self, said: Statement) -> RegionTree:
         number, level = said.number("the number of a region", 0), -1
         entry = said.name("entry") if said.takes("entry") else ""
         if said.takes("level"):
@@ -165,7 +93,7 @@ class _Parser:
         within = said.number("within", 1) if said.takes("within") else 0
         sample = said.takes("sample")
         said.end()
-        kinds: dict[str, Callable[[_Statement], Tree]] = {"alloc": self._tensor, "layer": self._layer, "for": self._turns}
+        kinds: dict[str, Callable[[Statement], Tree]] = {"alloc": self._tensor, "layer": self._layer, "for": self._turns}
         parts = self._each(said.inside, kinds, "a region holds tensors, layers, and loops over layers")
         tensors = tuple(p for p in parts if isinstance(p, Alloc) and isinstance(p.buffer, Tensor))
         late = next((t for p, t in zip(parts, tensors) if p is not t), None)
@@ -174,7 +102,7 @@ class _Parser:
         rest = tuple(p for p in parts if not (isinstance(p, Alloc) and isinstance(p.buffer, Tensor)))
         return RegionTree(number, region_body(tensors, rest), level, sample, entry, within, line=said.line, file=self._file)
 
-    def _tensor(self, said: _Statement) -> Alloc:
+    def _tensor(self, said: Statement) -> Alloc:
         name = said.name("tensor")
         said.expect("in")
         memory = said.word("a memory")
@@ -182,24 +110,24 @@ class _Parser:
         self._ended(said)
         return Alloc(Tensor(name, rows), memory, Seq(()), line=said.line)
 
-    def _turns(self, said: _Statement) -> Loop:
+    def _turns(self, said: Statement) -> Loop:
         axis, step = self._axis(said)
         if axis == CHANNELS and said.inside and said.inside[0].kind == "for":
             self._alone(said.inside)
             return Loop(axis, step, self._turns(said.inside[0]), line=said.line)
         parts = self._each(said.inside, {"layer": self._layer}, "layers take turns in a loop")
         if not parts and not said.inside:
-            raise _FaultyLine("for: holds no layer; layers that take turns stand in it, further to the right")
+            raise FaultyLine("for: holds no layer; layers that take turns stand in it, further to the right")
         return Loop(axis, step, Seq(tuple(parts)), line=said.line)
 
-    def _axis(self, said: _Statement) -> tuple[str, int]:
+    def _axis(self, said: Statement) -> tuple[str, int]:
         axis = said.word("an axis")
         said.expect("by")
         step = said.number("step", 1)
         said.end()
         return axis, step
 
-    def _layer(self, said: _Statement) -> Tree:
+    def _layer(self, said: Statement) -> Tree:
         name = said.name("layer")
         said.end()
         rings, loops = list[Alloc](), list[Loop]()
@@ -215,23 +143,23 @@ class _Parser:
             self._alone(inside)
             inside = at.inside
         if not inside:
-            raise _FaultyLine(f"{at.kind}: nothing is called in it; a layer's rings and loops end with 'call'")
+            raise FaultyLine(f"{at.kind}: nothing is called in it; a layer's rings and loops end with 'call'")
         self._alone(inside)
         calls = self._each(
             inside[:1], {"call": lambda call: self._call(name, said.line, call)}, "a layer holds rings, then loops, then a call"
         )
         return LayerTree(tuple(rings), tuple(loops), calls[0] if calls else Call(name)).tree()
 
-    def _alone(self, statements: Sequence[_Statement]) -> None:
+    def _alone(self, statements: Sequence[Statement]) -> None:
         for other in statements[1:]:
             self.faults.append(
                 (other.line, f"{other.kind}: is one too many; a layer holds rings, then one loop in another, then a call")
             )
 
-    def _ring(self, said: _Statement) -> Alloc:
+    def _ring(self, said: Statement) -> Alloc:
         role = said.next("input, constant or output")
         if role not in ROLES.values():
-            raise _FaultyLine(f"ring {role}: must be input, constant or output{suggestion(role, ROLES.values())}")
+            raise FaultyLine(f"ring {role}: must be input, constant or output{suggestion(role, ROLES.values())}")
         number = (
             0 if role == "output" else said.number(f"the number of an {role}" if role == "input" else "a constant's number", 0)
         )
@@ -242,14 +170,14 @@ class _Parser:
         self._ended(said)
         return Alloc(Ring(cast(Role, role), number), memory, Seq(()), slots, line=said.line)
 
-    def _fetch(self, said: _Statement) -> Alloc:
+    def _fetch(self, said: Statement) -> Alloc:
         constants = said.number("how many of the constants", 1)
         said.expect("behind")
         behind = said.name("layer")
         self._ended(said)
         return Alloc(Ahead(constants, behind), "sram", Seq(()), line=said.line)
 
-    def _call(self, layer: str, line: int, said: _Statement) -> Call:
+    def _call(self, layer: str, line: int, said: Statement) -> Call:
         """line: of the layer, at which faults of it are told."""
         units: list[str] = []
         if said.takes("on"):
@@ -261,12 +189,12 @@ class _Parser:
         self._ended(said)
         return Call(layer, tuple(units), flow, mode, line=line)
 
-    def _ended(self, said: _Statement) -> None:
+    def _ended(self, said: Statement) -> None:
         said.end()
         if said.inside:
-            raise _FaultyLine(f"{said.kind}: nothing stands in it, but {counted(len(said.inside), 'line')} further to the right")
+            raise FaultyLine(f"{said.kind}: nothing stands in it, but {counted(len(said.inside), 'line')} further to the right")
 
-    def _each(self, statements: Sequence[_Statement], kinds: dict[str, Callable[[_Statement], Found]], rule: str) -> list[Found]:
+    def _each(self, statements: Sequence[Statement], kinds: dict[str, Callable[[Statement], Found]], rule: str) -> list[Found]:
         """What the statements say; faults of each are noted."""
         found: list[Found] = []
         for said in statements:
@@ -280,30 +208,6 @@ class _Parser:
     def _try(self, line: int, make: Callable[[], Found | None]) -> Found | None:
         try:
             return make()
-        except _FaultyLine as fault:
+        except FaultyLine as fault:
             self.faults.append((line, str(fault)))
             return None
-
-
-def _statement(number: int, line: str) -> _Statement | None:
-    """None of an empty line."""
-    words = list(_words(line))
-    if not words:
-        return None
-    kind, indent = words[0], len(line) - len(line.lstrip(" "))
-    if line[indent] == "\t":
-        raise _FaultyLine("begins with a tab; lines are indented by spaces")
-    if kind not in _FORMS:
-        raise _FaultyLine(f"{kind}: must be one of {', '.join(_FORMS)}{suggestion(kind, _FORMS)}")
-    return _Statement(number, indent, kind, words[1:])
-
-
-def _words(line: str) -> Iterator[str]:
-    at = 0
-    while at < len(line):
-        found = _TOKEN.match(line, at)
-        if found is None:
-            raise _FaultyLine(f"{line[at : at + 40].rstrip()}: is neither a name in quotes, nor a word, nor a comment behind '#'")
-        if found.lastgroup is not None:
-            yield found.group()
-        at = found.end()

@@ -1,0 +1,53 @@
+"""What tiles bring: by which channel, and behind what."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from toolchain.hw.units import Unit
+from toolchain.machine import Space
+from toolchain.ops.kit.tile import Block, Box
+from toolchain.schedule.areas import Area
+from toolchain.schedule.cost import Brought, CostModel
+from toolchain.schedule.queues import Queues
+from toolchain.schedule.touched import Touched
+from toolchain.schedule.wanted import Wanted
+
+
+class Loads:
+    """On the queues of one machine. resident: tensors that lie in SRAM."""
+
+    def __init__(self, model: CostModel, queues: Queues, touched: Touched, resident: Collection[str]):
+        self._model, self._queues, self._touched, self._resident = model, queues, touched, resident
+        self._dealt = dict.fromkeys(model.chip.channels, 0)  # cycles of the loads that each was given
+
+    def bring(self, item: Box | Block, space: int) -> Brought:
+        """What that asks of each channel that can."""
+        if isinstance(item, Block):
+            return self._model.block(item.size_bytes, space)
+        home = Space.SRAM if item.tensor in self._resident else Space.DRAM
+        return self._model.load(item, self._touched.view(item), home, space)
+
+    def load(self, slot: Area, brought: Brought, box: Box | None) -> None:
+        """box: of a tensor; None: a block."""
+        channel, cost = self._channel(brought)
+        after = slot.before()
+        if box is not None:
+            after += self._touched.makers(box, channel.queue)
+        slot.write(self._queues.ask(channel.queue, cost, after))
+
+    def fetch(self, areas: Sequence[Area], size_bytes: int) -> None:
+        """Some of the constants that go there."""
+        if size_bytes:
+            channel, cost = self._channel(self._model.block(size_bytes, areas[0].space))
+            number = self._queues.ask(channel.queue, cost, [n for area in areas for n in area.inherited()])
+            for area in areas:
+                area.write(number)
+
+    def _channel(self, brought: Brought) -> tuple[Unit, Wanted]:
+        """That which ends it first, by what it was given so far."""
+        if len(brought) == 1:
+            return brought[0]
+        channel, cost = min(brought, key=lambda by: self._dealt[by[0]] + by[1].alone_cycles)
+        self._dealt[channel] += cost.alone_cycles
+        return channel, cost
