@@ -131,6 +131,7 @@ def _equal(folder: Path, counts: Counter[str], model: DrawnModel, machine: Drawn
         except CompileError as fault:
             assert "smallest tile needs" in str(fault), fault
             return
+    assert not built.figures["warnings"], built.figures["warnings"]
     counts["programs"] += 1
     counts["fetching"] += any(plan.fetched for plan in plans)
     counts["own"] += any(index == since for plan in plans for since, parts in plan.fetched.items() for index, _ in parts)

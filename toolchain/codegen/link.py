@@ -175,11 +175,10 @@ class _Constants:
         first = self.end
         for block in part.blocks:
             data = block.data()
+            padded = data if block is part.blocks[-1] else data.ljust(aligned(len(data), self._align), b"\0")
             if self.end - first != part.places[block.key] or block.key in self._known:
                 raise InternalError(f"constants {block.key} do not lie where they are fetched from")
             self._known[block.key] = self.end
-            self.blocks.append((self.end, data))
-            end, self.end = self.end + len(data), self.end + aligned(len(data), self._align)
-            if end < self.end and block is not part.blocks[-1]:
-                self.blocks.append((end, bytes(self.end - end)))
+            self.blocks.append((self.end, padded))
+            self.end += aligned(len(data), self._align)
         return first

@@ -68,7 +68,7 @@ class _Network:
 
     def __init__(self, graph: Graph, region: Region, chip: Chip):
         held = set(region.nodes)
-        self._constants = sorted((a, a + len(data)) for a, data in region.constants)
+        self._constants = sorted((a, a + len(data), data.endswith(b"\0")) for a, data in region.constants)
         self._granules = {info.name: info.result.granule for info in region.layers if info.result is not None}
         self._layers = {n.name: Layer(n, graph.types, graph.constants, chip) for n in graph.nodes if n.name in held}
         nodes = [layer.node for layer in self._layers.values()]
@@ -91,15 +91,18 @@ class _Network:
         constants in one go."""
         if not self.is_load(name, op) or not isinstance(op, Copy):
             return False
-        end = self._constant_end(op.source_address) if op.source_space == Space.DRAM else 0
-        if end and op.source_address + op.inner_bytes * math.prod(op.counts()) > end:
-            return True  # several that are fetched in one go, with what fills them up to where the next begins
-        return (_meets_padding if end else _has_gaps)(self._layers[name])
+        found = self._constant(op.source_address) if op.source_space == Space.DRAM else None
+        if found is None:
+            return _has_gaps(self._layers[name])
+        first, end, filled = found
+        # Pieces of several that are fetched ahead, with what fills each up to where the next begins.
+        together = filled or (first, end) != (op.source_address, op.source_address + op.inner_bytes * math.prod(op.counts()))
+        return together or _meets_padding(self._layers[name])
 
-    def _constant_end(self, address: int) -> int:
-        """One past the last byte of the constant that lies there in DRAM; 0 where none does."""
+    def _constant(self, address: int) -> tuple[int, int, bool] | None:
+        """Of the constant that lies there in DRAM its first byte, one past its last, and whether it ends with a zero."""
         at = bisect_right(self._constants, address, key=itemgetter(0)) - 1
-        return self._constants[at][1] if at >= 0 and address < self._constants[at][1] else 0
+        return self._constants[at] if at >= 0 and address < self._constants[at][1] else None
 
     @property
     def all_dropped_bytes(self) -> int:
