@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from tests.golden import networks
-from tests.keyed import with_keys
 from toolchain.codegen import Region
 from toolchain.compiling import Compiled
-from toolchain.isa import Machine, load_machine
+from toolchain.isa import Machine
 from toolchain.schedule.goals import CYCLES, Goal
 from toolchain.schedule.tree.nodes import RegionTree
 
@@ -28,11 +27,3 @@ def compiled(
 def digest(made: Compiled) -> str:
     """Of its programs, constants and addresses."""
     return networks.program_digest([s for s in made.container.segments if isinstance(s, Region)])
-
-
-def with_sram(name: str, kib: int) -> Machine:
-    """A shipped machine with so much SRAM."""
-    base = load_machine(name)
-    memories = base.chip.model_dump(mode="json")["memories"]
-    memories["sram"]["size"] = kib * 1024
-    return with_keys(base, memories=memories)

@@ -7,7 +7,7 @@ from typing import Any
 
 from toolchain.hw import Chip, read_source
 from toolchain.hw.rules import broken_rules
-from toolchain.isa import Isa, Machine, starter_table
+from toolchain.isa import Isa, Machine, load_machine, starter_table
 from toolchain.isa.machine import read_table
 
 
@@ -18,3 +18,11 @@ def with_keys(machine: Machine, **keys: Any) -> Machine:
     table, faults = read_table(read_source(starter_table(chip), "first.yaml"))
     assert table is not None, faults
     return Machine(chip, Isa(table, chip))
+
+
+def with_sram(name: str, kib: int) -> Machine:
+    """A shipped machine with so much SRAM."""
+    base = load_machine(name)
+    memories = base.chip.model_dump(mode="json")["memories"]
+    memories["sram"]["size"] = kib * 1024
+    return with_keys(base, memories=memories)

@@ -34,6 +34,7 @@ from toolchain.schedule.given import plan_given
 from toolchain.schedule.goals import CYCLES, Goal, Objective, candidate_plans
 from toolchain.schedule.options import LEVELS, Options
 from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.planning import Planning
 from toolchain.schedule.tree.heads import level_given, regions_given
 from toolchain.schedule.tree.nodes import RegionTree
 from toolchain.schedule.tree.of_plan import region_note, tree_of
@@ -148,8 +149,8 @@ def _region(graph: Graph, segment: Segment, machine: Machine, level: int, given:
         if given is not None and given.within:
             size = size.with_sram(given.within)
         for chip in batch_choices(size, part.nodes) if given is None else (size,):
-            of = source, part.nodes, part.inputs, part.outputs, chip, LEVELS[number]
-            for plan in candidate_plans(*of, goal.objective) if given is None else [plan_given(*of, given)]:
+            of = Planning(source, part.nodes, part.inputs, part.outputs, chip, LEVELS[number])
+            for plan in candidate_plans(of, goal.objective) if given is None else [plan_given(of, given)]:
                 region = link_region(graph, segment, plan, machine, samples)
                 found.append(PlannedRegion(plan, region, number, samples is not None))
         return min(found, key=lambda f: (*worth(f.region), len(f.region.program))) if len(found) > 1 else found[0]

@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.keyed import with_keys
+from tests.noted import noted_plans
 from tests.random_cases import DrawnMachine, DrawnModel, machines, networks
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.isa import Machine, load_machine
 from toolchain.runtime import Session, random_feeds, verify
-from toolchain.schedule import ahead, placement
-from toolchain.schedule.cost import CostModel
+from toolchain.schedule import ahead
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.region import Planner
 
@@ -57,14 +57,7 @@ def _slow_dram(name: str) -> Machine:
 def _built(machine: Machine, folder: Path) -> tuple[Mapping[str, Any], RegionPlan]:
     """The build compares its program with the integer reference, bit for bit."""
     onnx.save(_early_work_and_late_weights(), folder / "model.onnx")
-    plans: list[RegionPlan] = []
-
-    def noted(plan: RegionPlan, model: CostModel) -> RegionPlan:
-        plans.append(placement.place_works(plan, model))
-        return plans[-1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("toolchain.schedule.region.place_works", noted)
+    with noted_plans() as plans:
         figures = build(folder / "model.onnx", BuildOptions(machine)).figures
     return figures, plans[-1]
 
@@ -118,14 +111,7 @@ def test_random_networks_with_constants_fetched_ahead(most: int, tmp_path_factor
 def _equal(folder: Path, counts: Counter[str], model: DrawnModel, machine: DrawnMachine) -> None:
     path = folder / "random.onnx"
     onnx.save(model.proto, path)
-    plans: list[RegionPlan] = []
-
-    def noted(plan: RegionPlan, model: CostModel) -> RegionPlan:
-        plans.append(placement.place_works(plan, model))
-        return plans[-1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("toolchain.schedule.region.place_works", noted)
+    with noted_plans() as plans:
         try:
             built = build(path, BuildOptions(machine.machine))
         except CompileError as fault:

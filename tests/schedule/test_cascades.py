@@ -14,12 +14,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from scripts.bodies import bodies
 from tests.forced_turns import forced_turns
-from tests.keyed import with_keys
+from tests.keyed import with_keys, with_sram
+from tests.noted import noted_plans
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.isa import Machine, load_machine
-from toolchain.schedule import placement
-from toolchain.schedule.cost import CostModel
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.region import Planner
 from toolchain.schedule.tree.text import print_schedule
@@ -30,24 +29,10 @@ class Built(NamedTuple):
     plans: list[RegionPlan]
 
 
-def _machine(name: str, sram_bytes: int, **keys: object) -> Machine:
-    base = load_machine(name)
-    memories = base.chip.model_dump(mode="json")["memories"]
-    memories["sram"]["size"] = sram_bytes
-    return with_keys(base, memories=memories, **keys)
-
-
 def _built(model: onnx.ModelProto, machine: Machine, folder: Path, level: int = 2) -> Built:
     """The build compares its program with the integer reference, bit for bit."""
     onnx.save(model, folder / "model.onnx")
-    plans: list[RegionPlan] = []
-
-    def noted(plan: RegionPlan, model: CostModel) -> RegionPlan:
-        plans.append(placement.place_works(plan, model))
-        return plans[-1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("toolchain.schedule.region.place_works", noted)
+    with noted_plans() as plans:
         figures = build(folder / "model.onnx", BuildOptions(machine, level=level)).figures
     return Built(figures, plans)
 
@@ -64,7 +49,7 @@ def _layer_by_layer(model: onnx.ModelProto, machine: Machine, folder: Path) -> B
 
 @pytest.mark.parametrize(("name", "kib"), [("edge16", 64), ("edge16", 96), ("wide32_w4a16", 128), ("ethos_u55_256", 64)])
 def test_wide_tensors_between_layers_stay_on_the_chip(name: str, kib: int, tmp_path: Path) -> None:
-    machine = _machine(name, kib * 1024)
+    machine = with_sram(name, kib)
     turns, alone = _built(bodies(), machine, tmp_path), _layer_by_layer(bodies(), machine, tmp_path)
     assert _dram_bytes(turns) < 0.4 * _dram_bytes(alone)
     assert turns.figures["cycles"] < alone.figures["cycles"]
@@ -102,7 +87,7 @@ def test_works_of_layers_in_turns_are_shared_out_to_two_arrays(tmp_path: Path) -
 @pytest.mark.parametrize("arrays", [1, 2])
 def test_where_rows_alone_do_not_fit_blocks_of_channels_go_through_all_rows(arrays: int, tmp_path: Path) -> None:
     """The build compares the program with the integer reference bit for bit."""
-    machine = _machine("edge16", 32 * 1024) if arrays == 1 else _two_arrays(32 * 1024)
+    machine = with_sram("edge16", 32) if arrays == 1 else _two_arrays(32 * 1024)
     blocks, alone = _built(bodies(), machine, tmp_path), _layer_by_layer(bodies(), machine, tmp_path)
     (plan,) = blocks.plans
     assert any(cascade.stripes.channels for cascade in plan.cascades)
@@ -111,7 +96,7 @@ def test_where_rows_alone_do_not_fit_blocks_of_channels_go_through_all_rows(arra
 
 
 def test_a_schedule_of_blocks_is_printed_and_taken_back(tmp_path: Path) -> None:
-    model, file, machine = tmp_path / "model.onnx", tmp_path / "given.sched", _machine("edge16", 32 * 1024)
+    model, file, machine = tmp_path / "model.onnx", tmp_path / "given.sched", with_sram("edge16", 32)
     onnx.save(bodies(), model)
     planned = build(model, BuildOptions(machine))
     text = print_schedule(planned.schedule)
@@ -125,19 +110,19 @@ def test_a_schedule_of_blocks_is_printed_and_taken_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kib", [64, 128])
 def test_every_byte_is_moved_once_where_the_wide_tensors_take_turns(kib: int, tmp_path: Path) -> None:
-    found = _built(bodies(), _machine("edge16", kib * 1024), tmp_path)
+    found = _built(bodies(), with_sram("edge16", kib), tmp_path)
     assert _dram_bytes(found) == found.figures["dram_bound_bytes"] == 72_576
 
 
 def test_what_is_spilled_between_layers_in_turns_lives_as_long_as_they_run(tmp_path: Path) -> None:
     """The build compares bits: a cascade reads a spilled tensor until its end, while it writes the next."""
-    found = _built(bodies(3, channels=80, wide=160), _machine("edge16", 65536), tmp_path)
+    found = _built(bodies(3, channels=80, wide=160), with_sram("edge16", 64), tmp_path)
     assert len(found.plans[0].cascades) > 1
     assert found.plans[0].spilled
 
 
 def test_cycles_of_layers_in_turns_are_those_of_all_their_turns(tmp_path: Path) -> None:
-    found = _built(bodies(), _machine("edge16", 65536), tmp_path).figures
+    found = _built(bodies(), with_sram("edge16", 64), tmp_path).figures
     cycles = [layer["cycles"] for layer in found["layers"]]
     assert sum(cycles) == found["cycles"]
     assert all(c > 0.1 * found["cycles"] for c in cycles)
@@ -172,7 +157,7 @@ def _branches() -> onnx.ModelProto:
 
 @pytest.mark.parametrize(("name", "kib"), [("wide32_w4a16", 192), ("nvdla_small", 64), ("ethos_u65_512", 96)])
 def test_branches_sums_and_pools_take_turns(name: str, kib: int, tmp_path: Path) -> None:
-    machine = _machine(name, kib * 1024)
+    machine = with_sram(name, kib)
     turns, alone = _built(_branches(), machine, tmp_path), _layer_by_layer(_branches(), machine, tmp_path)
     assert any(plan.cascades for plan in turns.plans)
     assert turns.figures["cycles"] < alone.figures["cycles"]
@@ -180,7 +165,7 @@ def test_branches_sums_and_pools_take_turns(name: str, kib: int, tmp_path: Path)
 
 
 def test_lower_levels_go_layer_by_layer(tmp_path: Path) -> None:
-    assert not any(plan.cascades for plan in _built(bodies(), _machine("edge16", 65536), tmp_path, level=1).plans)
+    assert not any(plan.cascades for plan in _built(bodies(), with_sram("edge16", 64), tmp_path, level=1).plans)
 
 
 def test_kept_rows_may_have_columns_that_nothing_reads(tmp_path: Path) -> None:
@@ -199,6 +184,6 @@ def test_kept_rows_may_have_columns_that_nothing_reads(tmp_path: Path) -> None:
     )
     counts: Counter[str] = Counter()
     with forced_turns(counts):
-        built = _built(model, _machine("edge16", 6144), tmp_path)
+        built = _built(model, with_sram("edge16", 6), tmp_path)
     assert counts["cascades"]
     assert not built.figures["warnings"]

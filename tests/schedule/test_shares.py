@@ -14,6 +14,7 @@ from toolchain.codegen.lower import _LoadChannels
 from toolchain.isa import load_machine
 from toolchain.machine import Copy, Space
 from toolchain.schedule.options import LEVELS
+from toolchain.schedule.planning import Planning
 from toolchain.schedule.region import Planner
 
 CLASSIFIER = Path(__file__).parents[2] / "examples" / "classifier" / "classifier.onnx"
@@ -28,7 +29,7 @@ def test_a_share_of_the_sram_is_kept_for_staging(share: float, monkeypatch: pyte
     nodes = [n for n in container.graph.nodes if n.name in names]
     ports = [p.tensor for p in region.inputs], [p.tensor for p in region.outputs]
     chip = container.machine.chip
-    planner = Planner(container.graph, nodes, *ports, chip, LEVELS[2])
+    planner = Planner(Planning(container.graph, nodes, *ports, chip, LEVELS[2]))
     asked: list[Sequence[int]] = []
     residents = planner.residents
     monkeypatch.setattr(planner, "residents", lambda kept, capacity: asked.append(kept) or residents(kept, capacity))

@@ -10,7 +10,8 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from tests.given_back import compiled, with_sram
+from tests.given_back import compiled
+from tests.keyed import with_sram
 from tests.random_cases import DrawnMachine, DrawnModel, machines, networks
 from toolchain.api import BuildOptions, build
 from toolchain.compiling import Compiled

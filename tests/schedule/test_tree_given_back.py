@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.given_back import compiled, digest, with_sram
-from tests.keyed import with_keys
+from tests.given_back import compiled, digest
+from tests.keyed import with_keys, with_sram
 from toolchain.hw import shipped_names
 from toolchain.isa import Machine
 from toolchain.schedule.goals import CYCLES, Goal

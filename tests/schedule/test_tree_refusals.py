@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.given_back import compiled, with_sram
+from tests.given_back import compiled
+from tests.keyed import with_sram
 from toolchain.errors import CompileError
 from toolchain.schedule.tree.parser import parse_schedule
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.given_back import compiled, with_sram
+from tests.given_back import compiled
+from tests.keyed import with_sram
 from toolchain.errors import CompileError
 from toolchain.schedule.tree import transform
 from toolchain.schedule.tree.nodes import ALL, RegionTree, Ring

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import groupby, islice
 
 from toolchain.machine import Space
-from toolchain.ops.kit.tile import Block, Work, aligned
+from toolchain.ops.kit.tile import Block, aligned
 from toolchain.schedule.areas import Area
 from toolchain.schedule.copies import dram_alignment
 from toolchain.schedule.cost import CostModel
@@ -22,7 +22,7 @@ from toolchain.schedule.parts import constants_of, parts_of
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.staging import PlannedLayer, Slot, staging_bytes
 from toolchain.schedule.units import turn
-from toolchain.schedule.visits import visits
+from toolchain.schedule.visits import visited_works
 from toolchain.schedule.walk import Walk
 
 _FILLED = (0.95, 0.75)  # shares of the time in which the loads have nothing to do
@@ -88,12 +88,10 @@ class Ahead:
         constants = constants_of(layer, plan.tiling, plan.units)
         if constants is None:
             return None
-        nest = layer.tiled.nest(layer, plan.tiling)
-        slots = tuple(s for s in plan.slots if not s.role.startswith("b"))
+        slots = tuple(s for s in plan.slots if not s.of_constants)
         here = Area(Space.SRAM, 0, 0, [])
         walk = Walk(self._model, self._plan.views, self._plan.residents)
-        points = visits(nest.axes, turn(plan.units))
-        works: list[Sequence[Work] | int] = [point if isinstance(point, int) else nest.body(point) for point in points]
+        works = list(visited_works(layer.tiled.nest(layer, plan.tiling), turn(plan.units)))
         walk.works(layer, slots, plan.units, works, turn(plan.units), None, {block.key: here for block in constants})
         return _Layer(constants, slots, walk.cycles, walk.busy_cycles, walk.moved_cycles)
 

@@ -10,7 +10,7 @@ from toolchain.machine import Space
 from toolchain.memory import Buffer, DoesNotFit, Placement, place
 from toolchain.ops.kit.tile import aligned
 from toolchain.schedule.plan import Storage, slot_name
-from toolchain.schedule.staging import PlannedLayer
+from toolchain.schedule.staging import PlannedLayer, Slot
 
 _PLACING_NODES = 2_000  # effort of one placement: another attempt, with less resident, costs less than a longer search
 
@@ -75,7 +75,7 @@ class Allocation:
             for h in (self.held if space == Space.SRAM else ())
         ]
         slots = [
-            Buffer(slot_name(step, slot.role, i), _since(start, slot.role, early), end + late, size, align)
+            Buffer(slot_name(step, slot.role, i), _since(start, slot, early), end + late, size, align)
             for step, p in enumerate(self.planned)
             if p.plan is not None
             for start, end in (_lives(step, step + 1, self.together),)
@@ -101,6 +101,6 @@ def _lives(start: int, end: int, together: Mapping[int, range]) -> tuple[int, in
     return together.get(start, range(start, end)).start, together.get(end - 1, range(start, end)).stop
 
 
-def _since(step: int, role: str, early: int) -> int:
+def _since(step: int, slot: Slot, early: int) -> int:
     """Constant blocks may be fetched while the layer before still runs."""
-    return max(0, step - early) if role.startswith("b") else step
+    return max(0, step - early) if slot.of_constants else step

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from toolchain.errors import CompileError
-from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node
 from toolchain.ops.kit.tile import aligned
 from toolchain.schedule.cuts import Bounds
 from toolchain.schedule.layers import RegionLayers
-from toolchain.schedule.options import Options
 from toolchain.schedule.placement import place_works
 from toolchain.schedule.places import View
 from toolchain.schedule.plan import Cascade, RegionPlan
+from toolchain.schedule.planning import Planning
 from toolchain.schedule.region import Planner
 from toolchain.schedule.staging import LayerPlan, PlannedLayer
 from toolchain.schedule.tree.made import MadeLayers
@@ -26,39 +24,22 @@ from toolchain.schedule.tree.room import overfull, scattered
 from toolchain.schedule.tree.to_plan import Facts, given_of
 
 
-def plan_given(
-    graph: Graph,
-    nodes: Sequence[Node],
-    inputs: Collection[str],
-    outputs: Collection[str],
-    chip: Chip,
-    options: Options,
-    tree: RegionTree,
-) -> RegionPlan:
+def plan_given(planning: Planning, tree: RegionTree) -> RegionPlan:
     """As `plan_region`, by a schedule; its layers may stand in another order than the nodes, where it names all. Raises
     CompileError with all that is wrong with it."""
-    free = {n.name for n in Planner(graph, nodes, inputs, outputs, chip, options).free}
-    return _Given(graph, in_said_order(nodes, free, tree), inputs, outputs, chip, options, tree).plan()
+    free = {n.name for n in Planner(planning).free}
+    return _Given(replace(planning, nodes=in_said_order(planning.nodes, free, tree)), tree).plan()
 
 
 class _Given(Planner):
-    def __init__(
-        self,
-        graph: Graph,
-        nodes: Sequence[Node],
-        inputs: Collection[str],
-        outputs: Collection[str],
-        chip: Chip,
-        options: Options,
-        tree: RegionTree,
-    ):
-        super().__init__(graph, nodes, inputs, outputs, chip, options)
+    def __init__(self, planning: Planning, tree: RegionTree):
+        super().__init__(planning)
         self.facts = Facts(self.layers, self.free, self.views, self.storages, self.port_roots, self.model, self.layerwise.depth)
         self.tree = given_of(tree, self.facts)
         self.pinned = Pinned(self.tree, self.facts, MadeLayers(self.tree, self.facts, lambda: self.cascades))
         self.settled = self.settled.union(self.pinned.inside, self.pinned.outside)
         pins = {self.layers[i].node.name: partial(self._pin, i) for i in self.tree.asked}
-        self.layerwise = RegionLayers(self.layers, self.views, self.model, options, pins)
+        self.layerwise = RegionLayers(self.layers, self.views, self.model, self.options, pins)
 
     def _pin(self, index: int, inside: frozenset[str]) -> LayerPlan | None:
         if index not in self.pinned.together:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
 from toolchain.hw.quantities import write_bytes
-from toolchain.ir.graph import Graph, Node
-from toolchain.schedule.options import LEVELS, Options
+from toolchain.schedule.options import LEVELS
 from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.planning import Planning
 from toolchain.schedule.region import Planner, plan_region
 from toolchain.schedule.whole import plan_whole
 
@@ -44,18 +43,9 @@ class Goal:
 CYCLES = Goal()
 
 
-def candidate_plans(
-    graph: Graph,
-    nodes: Sequence[Node],
-    inputs: Collection[str],
-    outputs: Collection[str],
-    chip: Chip,
-    options: Options,
-    objective: Objective,
-) -> list[RegionPlan]:
+def candidate_plans(planning: Planning, objective: Objective) -> list[RegionPlan]:
     """Of which the best by the objective is taken. Raises CompileError."""
-    region = graph, nodes, inputs, outputs, chip, options
     if objective == "cycles":
-        return [plan_region(*region)]
-    whole = plan_whole(*region) if objective == "memory" else None
-    return Planner(*region).plans() if whole is None else [whole]
+        return [plan_region(planning)]
+    whole = plan_whole(planning) if objective == "memory" else None
+    return Planner(planning).plans() if whole is None else [whole]

@@ -19,7 +19,7 @@ from toolchain.schedule.stages import Fetched, Stage
 from toolchain.schedule.staging import LayerPlan, PlannedLayer
 from toolchain.schedule.stripes import Call
 from toolchain.schedule.units import turn
-from toolchain.schedule.visits import SEEN_IN_PLANS, visits
+from toolchain.schedule.visits import SEEN_IN_PLANS, visited_works
 from toolchain.schedule.walk import Walk
 
 Visited = Sequence[Sequence[Work] | int]
@@ -42,8 +42,7 @@ class PlanCosts:
         key = layer.node.name, plan.tiling
         if key not in self._visited:
             nest = layer.tiled.nest(layer, plan.tiling)
-            points = visits(nest.axes, turn(plan.units), SEEN_IN_PLANS)
-            self._visited[key] = [point if isinstance(point, int) else nest.body(point) for point in points]
+            self._visited[key] = list(visited_works(nest, turn(plan.units), SEEN_IN_PLANS))
         return self._visited[key]
 
 

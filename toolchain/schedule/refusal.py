@@ -75,7 +75,7 @@ def too_many(layers: Sequence[Layer], tiles: Sequence[int], chip: Chip) -> str |
 def _label(slot: Slot, layer: Layer, graph: Graph) -> str:
     if slot.role == "w":
         return f"output {graph.shown(layer.node.outputs[0])}"
-    if slot.role.startswith("b"):
+    if slot.of_constants:
         return "constants" if slot.role == "b0" else f"constants {int(slot.role[1:]) + 1}"
     index = int(slot.role[1:])
     name = graph.shown(layer.activations[index]) if index < len(layer.activations) else index + 1

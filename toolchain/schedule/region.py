@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
 from toolchain.errors import CompileError
-from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node
+from toolchain.ir.graph import Node
 from toolchain.machine import Space
 from toolchain.memory import ResidentTensor, choose_residents
 from toolchain.ops.kit.operator import Layer, TiledOp
@@ -22,10 +21,10 @@ from toolchain.schedule.cuts import LITTLE_TRAFFIC, Bounds, Cuts
 from toolchain.schedule.layers import RegionLayers
 from toolchain.schedule.maps import feature_maps
 from toolchain.schedule.moved import least_moved
-from toolchain.schedule.options import Options
 from toolchain.schedule.placement import PlanCosts, place_works
 from toolchain.schedule.places import Activations, View, find_views
 from toolchain.schedule.plan import Cascade, RegionPlan, Storage, alone_cycles
+from toolchain.schedule.planning import Planning
 from toolchain.schedule.refusal import too_many, too_small
 from toolchain.schedule.staging import PlannedLayer
 from toolchain.schedule.tilings import Measure, alone, amid
@@ -36,32 +35,18 @@ _RESERVES = (0.0, 0.25, 0.5)  # shares of SRAM kept free of resident tensors tha
 _TRAFFIC = (0.3, 1.0, 10.0)  # what cycles of moved bytes count where plans of less traffic are asked for
 
 
-def plan_region(
-    graph: Graph,
-    nodes: Sequence[Node],
-    inputs: Collection[str],
-    outputs: Collection[str],
-    chip: Chip,
-    options: Options,
-) -> RegionPlan:
-    """graph: integer. nodes: of one region, in order. Raises CompileError when a layer cannot fit the SRAM."""
-    return Planner(graph, nodes, inputs, outputs, chip, options).plan()
+def plan_region(planning: Planning) -> RegionPlan:
+    """Raises CompileError when a layer cannot fit the SRAM."""
+    return Planner(planning).plan()
 
 
 class Planner:
     """Of one region; what it finds out is remembered."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        nodes: Sequence[Node],
-        inputs: Collection[str],
-        outputs: Collection[str],
-        chip: Chip,
-        options: Options,
-    ):
-        self.graph, self.chip, self.options = graph, chip, options
-        ports = set(inputs) | set(outputs)
+    def __init__(self, planning: Planning):
+        graph, nodes, chip, options = planning.graph, planning.nodes, planning.chip, planning.options
+        self.planning, self.graph, self.chip, self.options = planning, graph, chip, options
+        ports = {*planning.inputs, *planning.outputs}
         maps = feature_maps(nodes, graph, ports, chip)
         activations = Activations(tuple(nodes), graph.types, ports, maps, chip.layout.feature_maps)
         self.views = find_views(activations, in_place=options.in_place)

@@ -34,6 +34,10 @@ class Slot:
     def copies(self) -> int:
         return len(self.sizes)
 
+    @property
+    def of_constants(self) -> bool:
+        return self.role.startswith("b")
+
 
 @dataclass(frozen=True)
 class Part:

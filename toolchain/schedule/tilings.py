@@ -15,7 +15,7 @@ from toolchain.schedule.moved import least_moved, moved_bytes
 from toolchain.schedule.places import View
 from toolchain.schedule.staging import LayerPlan, Room, Sizes, Slot, fits, staging_bytes
 from toolchain.schedule.units import emitted, speed, turn, units_for
-from toolchain.schedule.visits import visits
+from toolchain.schedule.visits import visited_works
 from toolchain.schedule.walk import Walk
 
 _ENOUGH_TILES = 4096
@@ -179,8 +179,7 @@ class LayerTilings:
 
     def _visit(self, tiling: Tiling) -> Iterator[Sequence[Work] | int]:
         """The works that stand for all, and how often what is repeated."""
-        nest = self._layer.tiled.nest(self._layer, tiling)
-        return (visit if isinstance(visit, int) else nest.body(visit) for visit in visits(nest.axes, self._period))
+        return visited_works(self._layer.tiled.nest(self._layer, tiling), self._period)
 
 
 def candidates(layer: Layer) -> Sequence[Candidate]:

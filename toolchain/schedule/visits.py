@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from toolchain.ops.kit.nest import Axis
+from toolchain.ops.kit.nest import Axis, Nest
+from toolchain.ops.kit.tile import Work
 
 # Of equal steps, of the innermost loop: the pipeline is in its stride after two works, that of all layers together after three.
 SEEN, SEEN_IN_PLANS = 3, 4
@@ -32,3 +33,8 @@ def visits(axes: Sequence[Axis], period: int = 1, seen: int = SEEN, point: tuple
             yield from visits(deeper, period, seen, (*point, axis.steps[i]))
         if count > looked_at:
             yield count - looked_at
+
+
+def visited_works(nest: Nest, period: int = 1, seen: int = SEEN) -> Iterator[Sequence[Work] | int]:
+    """The works at the points that stand for all, and how often what is repeated."""
+    return (visit if isinstance(visit, int) else nest.body(visit) for visit in visits(nest.axes, period, seen))

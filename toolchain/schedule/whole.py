@@ -4,15 +4,15 @@ that each layer needs beside them, and the fastest tiles that leave it at that."
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
-from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node
+from toolchain.ir.graph import Node
 from toolchain.machine import Space
 from toolchain.memory import Operator, order_operators
 from toolchain.ops.kit.operator import TiledOp
 from toolchain.ops.kit.tile import aligned
-from toolchain.schedule.options import Options
 from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.planning import Planning
 from toolchain.schedule.region import Planner
 from toolchain.schedule.tilings import alone, amid, smallest_tile
 
@@ -20,19 +20,17 @@ _STATES = 20_000  # of the search for an order
 _MORE = (1.04, 1.05, 1.08, 1.12, 1.2, 1.3, 1.5)  # times the least bytes, until all can be placed; what tiles need to be fast
 
 
-def plan_whole(
-    graph: Graph, nodes: Sequence[Node], inputs: Collection[str], outputs: Collection[str], chip: Chip, options: Options
-) -> RegionPlan | None:
-    """None where the SRAM does not hold all that is live at once. nodes: in an order that runs."""
-    given = WholeTensors(graph, nodes, inputs, outputs, chip, options)
+def plan_whole(planning: Planning) -> RegionPlan | None:
+    """None where the SRAM does not hold all that is live at once."""
+    given = WholeTensors(planning)
     orders = [given]
     other = given.reordered()
     if other is not None:
-        orders.append(WholeTensors(graph, other, inputs, outputs, chip, options))
+        orders.append(WholeTensors(replace(planning, nodes=other)))
     best: RegionPlan | None = None
     for order in sorted(orders, key=lambda planner: planner.fewest_bytes):
         if best is None or order.fewest_bytes < _peak(best):
-            found = _smallest(order, graph, (inputs, outputs), options)
+            found = _smallest(order)
             if found is not None and (best is None or _peak(found) < _peak(best)):
                 best = found
     return best
@@ -42,9 +40,7 @@ def _peak(plan: RegionPlan) -> int:
     return plan.placements[Space.SRAM].peak_bytes
 
 
-def _smallest(
-    order: WholeTensors, graph: Graph, ports: tuple[Collection[str], Collection[str]], options: Options
-) -> RegionPlan | None:
+def _smallest(order: WholeTensors) -> RegionPlan | None:
     """Of an order, in the first of the sizes that are tried in which it can be placed."""
     align = order.chip.sram.alignment_bytes
     if order.fewest_bytes > order.capacity:
@@ -52,7 +48,7 @@ def _smallest(
     for more in _MORE:
         size = aligned(int(order.fewest_bytes * more), align)
         size = min(size, order.capacity)
-        planner = WholeTensors(graph, order.nodes, *ports, order.chip.with_sram(size), options)
+        planner = WholeTensors(replace(order.planning, chip=order.chip.with_sram(size)))
         plan = planner.whole()
         if plan is not None or size == order.capacity:
             return plan
@@ -62,17 +58,8 @@ def _smallest(
 class WholeTensors(Planner):
     """Of a region's layers in one order."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        nodes: Sequence[Node],
-        inputs: Collection[str],
-        outputs: Collection[str],
-        chip: Chip,
-        options: Options,
-    ):
-        super().__init__(graph, nodes, inputs, outputs, chip, options)
-        self.nodes = tuple(nodes)
+    def __init__(self, planning: Planning):
+        super().__init__(planning)
         self.kept = frozenset(self.storages) - self.port_roots
         inside = {n for n, v in self.views.items() if v.root in self.kept}
         self.staging = [
@@ -126,9 +113,9 @@ class WholeTensors(Planner):
 
     def _behind_sources(self, names: Sequence[str]) -> list[Node]:
         """All nodes, the layers in this order, and what only looks at tensors as soon as they are there."""
-        by_name = {node.name: node for node in self.nodes}
-        views = [node for node in self.nodes if node.name not in frozenset(names)]
-        waiting = {out for node in self.nodes for out in node.outputs}
+        by_name = {node.name: node for node in self.planning.nodes}
+        views = [node for node in self.planning.nodes if node.name not in frozenset(names)]
+        waiting = {out for node in self.planning.nodes for out in node.outputs}
         found: list[Node] = []
 
         def add(node: Node) -> None:

@@ -23,7 +23,7 @@ from toolchain.schedule.tree.rings import ring_slots
 from toolchain.schedule.tree.text import quoted
 from toolchain.schedule.tree.to_plan import Facts, Given, Turns, tensors_in
 from toolchain.schedule.units import turn
-from toolchain.schedule.visits import visits
+from toolchain.schedule.visits import visited_works
 from toolchain.schedule.walk import Walk
 
 
@@ -124,13 +124,13 @@ def _planned(index: int, asked: Asked, resident: Collection[str], given: Given, 
     layer, units, model = asked.layer, asked.units, facts.model
     every = layer_units(layer, asked.tiling)
     nest = layer.tiled.nest(layer, asked.tiling)
-    visited = [v if isinstance(v, int) else nest.body(v) for v in visits(nest.axes, turn(every))]
+    visited = list(visited_works(nest, turn(every)))
     sizes = Sizes(layer, every)
     for works in visited:
         for work in works if not isinstance(works, int) else ():
             sizes.add(work, resident)
     ahead = fetched_parts(index, asked, given, facts, faults)
-    known = tuple(s for s in sizes.slots(facts.depth, units) if not (ahead and s.role.startswith("b")))
+    known = tuple(s for s in sizes.slots(facts.depth, units) if not (ahead and s.of_constants))
     slots = ring_slots(asked, known, nest.works(), resident, faults, units)
     if slots is None or ahead is None:
         return None

@@ -1,0 +1,23 @@
+"""What is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node
+from toolchain.schedule.options import Options
+
+
+@dataclass(frozen=True)
+class Planning:
+    """Nodes of one region, in an order that runs, of an integer graph; the tensors that enter and leave it; for which machine and
+    with what of its ways to plan."""
+
+    graph: Graph
+    nodes: Sequence[Node]
+    inputs: Collection[str]
+    outputs: Collection[str]
+    chip: Chip
+    options: Options
