@@ -14,14 +14,20 @@ from toolchain.hw import read_source
 from toolchain.hw.chip import Chip
 from toolchain.isa import Isa, Machine, load_machine, starter_table
 from toolchain.isa.machine import read_table
+from toolchain.ops.kit.registry import STEPS
 
 SOFTMAX = "g (float[1,4,16,64] x) => (float[1,4,16,64] y) { y = Softmax(x) }"
 NORM = "g (float[1,32,64] x) => (float[1,32,64] y) <float[64] w, float[64] b> { y = LayerNormalization(x, w, b) }"
+QUOTIENT = "g (float[1,16,24] x, float[1,16,1] z) => (float[1,16,24] y) { d = Sigmoid(z) y = Div(x, d) }"
+LOG_SOFTMAX = SOFTMAX.replace("Softmax", "LogSoftmax")
+INSTANCE = "g (float[1,6,8,9] x) => (float[1,6,8,9] y) <float[6] w, float[6] b> { y = InstanceNormalization(x, w, b) }"
+GROUP = INSTANCE.replace("InstanceNormalization", "GroupNormalization<num_groups = 2>")
+ROOT_MEAN_SQUARE = "g (float[1,32,64] x) => (float[1,32,64] y) <float[64] w> { y = RMSNormalization(x, w) }"
 
 
 def decomposing(machine: Machine, *names: str) -> Machine:
-    """The machine with `limits.decompose` of these names, both where none is given."""
-    limits = machine.chip.limits.model_copy(update={"decompose": names or ("LayerNormalization", "Softmax")})
+    """The machine with `limits.decompose` of these names, all where none is given."""
+    limits = machine.chip.limits.model_copy(update={"decompose": names or tuple(sorted(STEPS))})
     return replace(machine, chip=machine.chip.model_copy(update={"limits": limits}))
 
 
@@ -39,9 +45,11 @@ def mixed() -> Machine:
     return Machine(chip, Isa(words, chip))
 
 
-def saved(graph: str, folder: Path, samples: int = 12, low: float = -4.0, high: float = 5.0) -> tuple[Path, Path]:
+def saved(
+    graph: str, folder: Path, samples: int = 12, low: float = -4.0, high: float = 5.0, opset: int = 17
+) -> tuple[Path, Path]:
     """The model, its weights drawn, and calibration data of rows that are unlike."""
-    model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {graph}')
+    model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]> {graph}')
     rng = np.random.default_rng(1)
     typed = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.value_info}
     for name in sorted(typed):

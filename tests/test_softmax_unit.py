@@ -13,12 +13,14 @@ import pytest
 from onnx import TensorProto, helper
 
 from quant.error import sqnr_db
+from quant.fixed_point.core.codes import CodeType
 from tests.meaning.machines import mixed_machine
 from toolchain.api import BuildOptions, build
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant, TensorType
 from toolchain.isa import load_machine
-from toolchain.ops.softmax import Softmax
+from toolchain.machine.operations.softmax import scale_fields
+from toolchain.ops.softmax import IntegerSoftmax, Softmax
 from toolchain.runtime import Session
 
 LACKING = "engines.vector.functions has no softmax"
@@ -54,6 +56,13 @@ def test_rows_of_any_rank_mean_softmax(
     session = Session(built.data)
     got = np.concatenate([session.run(["y"], {"x": row[None]})[0] for row in x.astype(np.float32)])
     assert sqnr_db(power / power.sum(-1, keepdims=True), got) > least_db
+
+
+@pytest.mark.parametrize("codes", [CodeType.INT8, CodeType.INT16])
+def test_of_codes_that_are_far_apart_the_largest_has_all(codes: CodeType) -> None:
+    op = IntegerSoftmax(*scale_fields(39.2, codes))
+    (y,) = op.reference([np.array([[3, 5, 4, -7]], codes.dtype)])
+    assert (y == codes.high).tolist() == [[False, True, False, False]] and len(set(y.ravel().tolist())) == 2
 
 
 def test_what_it_reads_has_its_type(tmp_path: Path) -> None:

@@ -16,7 +16,17 @@ from quant.float_session import FloatSession, PlainModel
 from quant.observe import Range
 from quant.parameters import activation_quant
 from quant.repair.step import Quantization
-from tests.decomposing import NORM, SOFTMAX, decomposing, saved
+from tests.decomposing import (
+    GROUP,
+    INSTANCE,
+    LOG_SOFTMAX,
+    NORM,
+    QUOTIENT,
+    ROOT_MEAN_SQUARE,
+    SOFTMAX,
+    decomposing,
+    saved,
+)
 from tests.meaning.judge import reported_codes, sqnr_db
 from tests.meaning.machines import int16_machine
 from toolchain.compiling import select_model, silent
@@ -34,10 +44,14 @@ Array = np.ndarray[Any, Any]
 COMPUTED: Mapping[str, Callable[..., Array]] = {
     "Add": np.add,
     "Exp": np.exp,
+    "Gemm": lambda x, w: x @ w.T,
+    "Log": np.log,
     "Mul": np.multiply,
     "Reciprocal": np.reciprocal,
     "ReduceMax": lambda x, axes: x.max(tuple(axes), keepdims=True),
     "ReduceMean": lambda x, axes: x.mean(tuple(axes), keepdims=True),
+    "Reshape": lambda x, shape: x.reshape(tuple(int(d) for d in shape)),
+    "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "Sqrt": np.sqrt,
     "Sub": np.subtract,
 }
@@ -108,7 +122,7 @@ def _rounded_steps(model: NormalModel, codes: Mapping[str, tuple[float, int]], n
 
 
 def made(graph: str, machine: Machine, folder: Path) -> Made:
-    path, data = saved(graph, folder)
+    path, data = saved(graph, folder, opset=23 if graph == ROOT_MEAN_SQUARE else 21)
     machine = decomposing(machine)
     model = decomposed(load_model(path), machine.chip)
     network = Network(model, select_model(model, machine), machine)
@@ -121,8 +135,26 @@ def made(graph: str, machine: Machine, folder: Path) -> Made:
 @pytest.mark.parametrize("bits", MACHINES)
 @pytest.mark.parametrize(
     ("graph", "rule", "least_db"),
-    [(SOFTMAX, None, (25, 73)), (NORM, None, (32, 79)), (NORM, moments, (32, 79))],
-    ids=["Softmax", "LayerNormalization", "moments"],
+    [
+        (SOFTMAX, None, (25, 73)),
+        (LOG_SOFTMAX, None, (45, 93)),
+        (NORM, None, (32, 79)),
+        (NORM, moments, (32, 79)),
+        (ROOT_MEAN_SQUARE, None, (32, 79)),
+        (INSTANCE, None, (36, 83)),
+        (GROUP, None, (36, 83)),
+        (QUOTIENT, None, (28, 69)),
+    ],
+    ids=[
+        "Softmax",
+        "LogSoftmax",
+        "LayerNormalization",
+        "moments",
+        "RMSNormalization",
+        "InstanceNormalization",
+        "GroupNormalization",
+        "Div",
+    ],
 )
 def test_the_chip_is_as_good_as_its_steps_rounded_in_float64(
     graph: str, rule: Any, least_db: tuple[float, float], bits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -38,7 +38,15 @@ class ElementwiseLimits(Section):
     broadcast: bool = True  # a second operand of fewer elements
 
 
-Decomposed = Literal["LayerNormalization", "Softmax"]
+Decomposed = Literal[
+    "Div",
+    "GroupNormalization",
+    "InstanceNormalization",
+    "LayerNormalization",
+    "LogSoftmax",
+    "RMSNormalization",
+    "Softmax",
+]
 
 
 class Limits(Section):

@@ -63,6 +63,7 @@ PRIMITIVES: dict[str, Callable[..., Array]] = {
 
 X: Function = ("x",)
 SIGN: Function = ("sign", X)
+SQUARE: Function = ("mul", X, X)
 
 
 def _leaky(x: Function, slope: float) -> Function:

@@ -14,6 +14,7 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.ir.inner import Fixed, Within
 from toolchain.machine.operations.softmax import MOST_COLUMNS_OF_BYTES, scale_fields, scale_of
+from toolchain.ops.division import inverse
 from toolchain.ops.kit.box import box_nest, box_orders
 from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
@@ -25,11 +26,23 @@ from toolchain.ops.kit.steps import Steps
 from toolchain.ops.kit.tile import Box, Extent, Site, Tiling, Work, halvings
 from toolchain.ops.permutation import Reshape
 
-_NEAR_ONE = Fixed(0.0, 1.25)
-
 
 def softmax(steps: Steps) -> None:
-    """exp(x - max) / sum: differences from the largest are at most 0, and below `lost_exponent` nothing is left of exp."""
+    """exp(x - max) / sum."""
+    _, power, total = exponentials(steps)
+    steps.make("quotient", "Mul", power, inverse(steps, total, "sum"), output=0)
+
+
+def log_softmax(steps: Steps) -> None:
+    """x - (max + log(sum)): what is subtracted is rounded once a row, and x has its own codes."""
+    largest, _, total = exponentials(steps)
+    shift = steps.make("max + log(sum)", "Add", largest, steps.make("log(sum)", "Log", total))
+    steps.make("x - max - log(sum)", "Sub", steps.node.inputs[0], shift, output=0)
+
+
+def exponentials(steps: Steps) -> tuple[str, str, str]:
+    """max, exp(x - max), and its sum: differences from the largest are at most 0, and below `lost_exponent` nothing is left of
+    exp."""
     (x,), axis = steps.node.inputs, steps.node.op.attributes["axis"]
     *_, length = shape = steps.shape(x)
     if axis % len(shape) != len(shape) - 1:
@@ -39,18 +52,7 @@ def softmax(steps: Steps) -> None:
     # An interpolated table has an entry for one code beyond the last, which is 0; it must not saturate.
     highest = math.exp(-steps.lost_exponent * 2.0**-steps.bits) if steps.interpolates else 1.0
     power = steps.make("exp", "Exp", less, range=Fixed(0.0, highest))
-    total = steps.make("sum", "Mul", steps.make("mean of exp", "ReduceMean", power, (axis,)), float(length))
-    inverse = steps.make("1 / sum", "Reciprocal", total)
-    if steps.interpolates:
-        inverse = _refined(steps, total, inverse)
-    steps.make("quotient", "Mul", power, inverse, output=0)
-
-
-def _refined(steps: Steps, total: str, inverse: str) -> str:
-    """One step of Newton's: between two entries of its table a reciprocal is off where it is steep, for small sums."""
-    product = steps.make("sum / sum", "Mul", total, inverse, range=_NEAR_ONE)
-    left = steps.make("2 - sum / sum", "Sub", 2.0, product, range=_NEAR_ONE)
-    return steps.make("1 / sum, refined", "Mul", inverse, left)
+    return largest, power, steps.make("sum", "Mul", steps.make("mean of exp", "ReduceMean", power, (axis,)), float(length))
 
 
 @dataclass(frozen=True)
@@ -150,4 +152,4 @@ def select(scope: Scope) -> None:
 
 
 RULES = {"Softmax": Rule(select)}
-STEPS = {"Softmax": softmax}
+STEPS = {"LogSoftmax": log_softmax, "Softmax": softmax}

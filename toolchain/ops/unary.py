@@ -14,10 +14,12 @@ from quant.fixed_point.core.rounding import Rounding
 from quant.fixed_point.core.scale import choose_scale
 from quant.fixed_point.pointwise.tables import TableForm, around16, build_table8, build_table16, entries16
 from quant.observe import Range
+from quant.parameters import product_scale
 from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Quant, step_name
-from toolchain.ops.functions import SIGN, Function, clip_bounds, evaluate
+from toolchain.ops.elementwise.integer import IntegerBinary
+from toolchain.ops.functions import SIGN, SQUARE, Function, clip_bounds, evaluate
 from toolchain.ops.kit.box import box_nest, box_orders, box_tilings, row_column, row_windows, three
 from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
@@ -66,9 +68,19 @@ class Unary(FloatOp):
         apart = read != made and clip_bounds(self.function) is not None and "rescale" in scope.chip.functions
         if not tabled or apart or self._is_finer_as_clamp(node, x, y, scope):
             return [self._clamp(node, x, y, scope)]
+        if made.interpolates and read == made and self.function == SQUARE and "mul" in scope.chip.functions:
+            return [self._square(node, x, y, scope)]
         if made.interpolates and read == made:
             self._hold_ends(node, x, y, scope)
         return self._lookup(node, x, y, scope) if read == made else self._between(node, x, y, scope)
+
+    def _square(self, node: Node, x: Quant, y: Quant, scope: QuantScope) -> Node:
+        """A product is exact; between two entries of a table a square is always above itself, which a mean of many shows."""
+        codes = scope.codes(node.outputs[0])
+        scale = product_scale(x.scale, x.scale, y.scale, scope.chip.numerics)
+        requant = scope.requant(scale, "mul", codes, y.zero_point, *codes.limits, where=node.name)
+        op = IntegerBinary("mul", x.zero_point, x.zero_point, 0, None, None, requant)
+        return Node(node.name, op, node.inputs * 2, node.outputs, node.sources)
 
     def _lookup(self, node: Node, x: Quant, y: Quant, scope: QuantScope) -> list[Node]:
         op = Lookup(make_table(self.function, x, y, scope.numerics(node.outputs[0])), self.name)

@@ -59,7 +59,7 @@ def _taken(
     """bits: the most, and those of tensors that are not in `finest`."""
     found, refused, kinds = dict[str, Steps](), dict(whole), frozenset(kinds)
     for node in graph.nodes:
-        if not _is_one(node, kinds) or node.name in refused or not set(node.sources or (node.name,)).isdisjoint(hosted):
+        if not _is_one(node, kinds, graph) or node.name in refused or not set(node.sources or (node.name,)).isdisjoint(hosted):
             continue
         try:
             steps = _steps(node, graph, bits[0])
@@ -76,8 +76,9 @@ def _steps(node: OnnxNode, graph: OnnxGraph, bits: int) -> Steps:
     return steps
 
 
-def _is_one(node: OnnxNode, kinds: Collection[str]) -> bool:
-    return node.op.op_type in kinds and node.op.domain in ("", "ai.onnx")
+def _is_one(node: OnnxNode, kinds: Collection[str], graph: OnnxGraph) -> bool:
+    own = node.op.op_type in kinds and node.op.domain in ("", "ai.onnx")
+    return own and graph.types[node.outputs[0]].dtype == "float32"
 
 
 def _divided(model: NormalModel, steps: Mapping[str, Steps]) -> NormalModel:

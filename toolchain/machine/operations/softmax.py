@@ -31,12 +31,13 @@ MOST_COLUMNS_OF_BYTES = 4095  # whose sum the arithmetic of 8 bits holds
 _NAME = "softmax"
 _SCALE_BITS = 26
 _LEAST_OF_BYTES = 2.0**-25  # the arithmetic of 8 bits takes none of 2**-26; every output is 1 / n here already
+_MOST = 31.0  # of an input's scale: exp of one code less is nothing in 16 bits, and the fields hold it
 
 
 def scale_fields(scale: float, codes: CodeType) -> tuple[int, int]:
     """input_multiplier and input_shift of an input of this scale, which TFLite takes in float32."""
     least = _LEAST_OF_BYTES if codes.bits == 8 else 0.0
-    found = choose_scale(max(float(np.float32(scale)), least) * 2.0**_SCALE_BITS, Q31_MULTIPLIER)
+    found = choose_scale(min(max(float(np.float32(scale)), least), _MOST) * 2.0**_SCALE_BITS, Q31_MULTIPLIER)
     return int(found.multiplier[0]), int(found.shift[0])
 
 

@@ -41,6 +41,16 @@ class Steps:
     def shape(self, name: str) -> tuple[int, ...]:
         return self.graph.types[name].shape
 
+    def all(self, name: str, number: float) -> bool:
+        """Whether the tensor is a constant that holds this number everywhere."""
+        value = self.graph.constants.get(name)
+        return value is not None and bool((value == number).all())
+
+    def reshaped(self, name: str, shape: tuple[int, ...]) -> Operand:
+        """A constant in another shape; of a tensor a step that gives it."""
+        value = self.graph.constants.get(name)
+        return self.make(f"{name}, reshaped", "Reshape", name, shape) if value is None else value.reshape(shape)
+
     def refuse(self, reason: str) -> NoReturn:
         raise Refused(reason)
 

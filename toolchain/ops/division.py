@@ -1,0 +1,30 @@
+"""A quotient of two tensors of steps that the chip has: a product with the divisor's reciprocal."""
+
+from __future__ import annotations
+
+from toolchain.ir.inner import Fixed
+from toolchain.ops.kit.steps import Steps
+
+_NEAR_ONE = Fixed(0.0, 1.25)
+
+
+def inverse(steps: Steps, divisor: str, what: str, output: int | None = None) -> str:
+    """1 / divisor. what: the divisor in words; output: which of the node's outputs it is.
+
+    Between two entries of its table a reciprocal is off where it is steep, for small divisors: there it takes one step of Newton's.
+    """
+    first = steps.make(f"1 / {what}", "Reciprocal", divisor, output=None if steps.interpolates else output)
+    if not steps.interpolates:
+        return first
+    product = steps.make(f"{what} / {what}", "Mul", divisor, first, range=_NEAR_ONE)
+    left = steps.make(f"2 - {what} / {what}", "Sub", 2.0, product, range=_NEAR_ONE)
+    return steps.make(f"1 / {what}, refined", "Mul", first, left, output=output)
+
+
+def quotient(steps: Steps) -> None:
+    """x / z as x (1 / z), which has the range of 1 / z: best where divisors are within a factor of ten or so."""
+    x, divisor = steps.node.inputs
+    steps.make("quotient", "Mul", x, inverse(steps, divisor, "divisor"), output=0)
+
+
+STEPS = {"Div": quotient}
