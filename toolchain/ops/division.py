@@ -11,7 +11,7 @@ _NEAR_ONE = Fixed(0.0, 1.25)
 def inverse(steps: Steps, divisor: str, what: str, output: int | None = None) -> str:
     """1 / divisor. what: the divisor in words; output: which of the node's outputs it is.
 
-    Between two entries of its table a reciprocal is off where it is steep, for small divisors: there it takes one step of Newton's.
+    Between two entries of its table a reciprocal is off where it is steep, for small divisors: it takes one step of Newton's.
     """
     first = steps.make(f"1 / {what}", "Reciprocal", divisor, output=None if steps.interpolates else output)
     if not steps.interpolates:
