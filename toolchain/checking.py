@@ -13,7 +13,7 @@ from toolchain.compiling import Compiled, Progress
 from toolchain.errors import InternalError, ProgramError
 from toolchain.options import BuildOptions
 from toolchain.passes.given import clamped
-from toolchain.passes.select import Selection
+from toolchain.passes.select import IDLE, Selection
 from toolchain.repair.prepare import Prepared
 from toolchain.report import explained, run_figures
 from toolchain.report.accuracy import JudgedOn, Judgement, Subject, judged
@@ -66,6 +66,7 @@ def checked(
 
 
 def host_reasons(selection: Selection) -> dict[str, str]:
-    """By the model's own nodes."""
+    """By the model's own nodes: of several here, of one that computes."""
     sources = {n.name: n.sources for n in selection.graph.nodes}
-    return {s: f.reason for f in selection.fallbacks for s in sources.get(f.node) or (f.node,)}
+    moving_first = sorted(selection.fallbacks, key=lambda f: f.reason != IDLE)
+    return {s: f.reason for f in moving_first for s in sources.get(f.node) or (f.node,)}

@@ -245,7 +245,10 @@ RMS = [
 EXPONENTIALS = "k = int64[1] {{{axis}}} m = ReduceMax(x, k) d = Sub(x, m) e = Exp(d) s = ReduceSum(e, k) "
 SOFTMAXES = [
     ("(float[2,5,8] x) => (float[a,b,c] y) { " + EXPONENTIALS.format(axis=-1) + "y = Div(e, s) }", "Softmax"),
-    ("(float[2,5,8] x) => (float[a,b,c] y) { " + EXPONENTIALS.format(axis=1) + "l = Log(s) y = Sub(d, l) }", "LogSoftmax"),
+    (
+        "(float[2,5,8] x) => (float[a,b,c] y) { " + EXPONENTIALS.format(axis=1) + "l = Log(s) y = Sub(d, l) }",
+        "Transpose LogSoftmax Transpose",
+    ),
     ("(float[2,5] x) => (float[a,b] y) { k = int64[1] {1} e = Exp(x) s = ReduceSum(e, k) y = Div(e, s) }", "Softmax"),
     (
         "(float[2,5] x) => (float[a,b] y) { k = int64[1] {1} j = int64[1] {0} m = ReduceMax(x, j) d = Sub(x, m) e = Exp(d) "

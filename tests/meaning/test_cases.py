@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.meaning import arithmetic, functions, movement, truths, windows
+from tests.meaning import arithmetic, functions, movement, spelled, truths, windows
 from tests.meaning.judge import EXACT_DB, built_through, changed_outputs, in_float, judged
 from tests.meaning.machines import int8_machine, int16_machine
 from tests.meaning.recorder import Seen, missing, recorded
 
-CASES = {c.name: c for c in (*windows.CASES, *arithmetic.CASES, *movement.CASES, *functions.CASES, *truths.CASES)}
+CASES = {c.name: c for c in (*windows.CASES, *arithmetic.CASES, *movement.CASES, *functions.CASES, *spelled.CASES, *truths.CASES)}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -30,7 +30,7 @@ def test_means_what_the_file_means(name: str) -> None:
 
 
 def test_names_are_unique_and_exceptions_have_causes() -> None:
-    assert len(CASES) == sum(len(m.CASES) for m in (windows, arithmetic, movement, functions, truths))
+    assert len(CASES) == sum(len(m.CASES) for m in (windows, arithmetic, movement, functions, spelled, truths))
     assert not [c.name for c in CASES.values() if (c.least_db < 60 or c.below_db > 3) != bool(c.cause)]
 
 

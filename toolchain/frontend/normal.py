@@ -14,11 +14,13 @@ from toolchain.frontend import (
     linear,
     norms,
     patterns,
+    reduced,
     reduction,
     shaping,
     sinking,
     slicing,
     softmax,
+    spelled,
     windows,
 )
 from toolchain.frontend.errors import unusable
@@ -33,8 +35,9 @@ def merged(*tables: Mapping[str, Sequence[Rule]]) -> dict[str, tuple[Rule, ...]]
     return {key: tuple(rule for table in tables for rule in table.get(key, ())) for key in keys}
 
 
-TABLES = (shaping, slicing, windows, linear, arithmetic, choices, patterns, norms, softmax, reduction, sinking)
+TABLES = (shaping, slicing, windows, linear, arithmetic, choices, patterns, norms, softmax, reduction, reduced, spelled, sinking)
 RULES = merged(*(module.RULES for module in TABLES))
+LATE = merged(RULES, reduced.LATE)  # once norms that are written out are found
 FACTORS = frozenset(
     ("Conv", "ConvTranspose", "Div", "Einsum", "Gemm", "LayerNormalization", "MatMul", "Mul", "PRelu", "RMSNormalization")
 )
@@ -47,7 +50,7 @@ def normal_form(graph: OnnxGraph, opset: int, own: Collection[str]) -> tuple[Onn
     graph = drop_dead(graph)
     check_factors(graph)
     graph = rewrite(graph, RULES, opset, moved)
-    graph = rewrite(shared(graph), RULES, opset, moved)
+    graph = rewrite(shared(graph), LATE, opset, moved)
     graph = unique_names(with_constant_outputs(graph))
     return graph, own_names(graph, moved, own)
 

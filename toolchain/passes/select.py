@@ -64,7 +64,7 @@ class Selection:
 
 INDICES = ("int64", "int32")
 ASKED_FOR = "asked for by --host-node"
-_IDLE = "only moves data that the host makes or reads"
+IDLE = "only moves data that the host makes or reads"
 
 
 def select(graph: Graph, chip: Chip, host_nodes: Collection[str] = ()) -> Selection:
@@ -79,7 +79,7 @@ def select(graph: Graph, chip: Chip, host_nodes: Collection[str] = ()) -> Select
         more = moves_for_host(found.graph) - hosted.keys()
         if not more:
             break
-        hosted |= dict.fromkeys(more, _IDLE)
+        hosted |= dict.fromkeys(more, IDLE)
     own = {n.name: n.sources or (n.name,) for n in graph.nodes}
     nodes = [replace(n, sources=tuple(dict.fromkeys(s for name in n.sources for s in own[name]))) for n in found.graph.nodes]
     return replace(found, graph=found.graph.with_nodes(nodes))

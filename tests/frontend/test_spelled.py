@@ -1,0 +1,59 @@
+"""Operators that the normal form has not are others there, and mean in onnxruntime what they meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from onnx_text import model, save
+from same_outputs import check_same
+
+from toolchain.ir.graph import verify
+
+CUBE = "(float[2,5,3] x) => (float[a,b,c] y)"
+MAP = "(float[2,6,4,5] x) => (float[a,b,c,d] y)"
+SUM = "ReduceMean Mul"
+CASES = [
+    (f"{CUBE} {{ i = int64[1] {{1}} y = ReduceMin(x, i) }}", "Neg ReduceMax Neg"),
+    (f"{CUBE} {{ y = ReduceMin<keepdims = 0>(x) }}", "Neg ReduceMax Neg Reshape"),
+    (f"{CUBE} {{ i = int64[1] {{1}} y = ReduceL1(x, i) }}", f"Abs {SUM}"),
+    (f"{CUBE} {{ i = int64[1] {{1}} y = ReduceL2(x, i) }}", f"Mul {SUM} Sqrt"),
+    (f"{CUBE} {{ i = int64[1] {{1}} y = ReduceSumSquare(x, i) }}", f"Mul {SUM}"),
+    (f"{CUBE} {{ i = int64[1] {{1}} p = Exp(x) y = ReduceLogSum(p, i) }}", f"Exp {SUM} Log"),
+    (f"{CUBE} {{ i = int64[1] {{1}} y = ReduceLogSumExp(x, i) }}", f"ReduceMax Sub Exp {SUM} Log Add"),
+    (
+        f"{CUBE} {{ i = int64[1] {{1}} y = ReduceProd(x, i) }}",
+        "Slice Slice Mul Slice Concat Slice Slice Mul Slice Concat Slice Slice Mul",
+    ),
+    (f"{CUBE} {{ y = ReduceProd<keepdims = 0>(x) }}", "ReduceProd Reshape"),  # of more than 16 numbers
+    (f"{CUBE} {{ i = int64[2] {{0,2}} y = ReduceMean(x, i) }}", "ReduceMean ReduceMean"),
+    (f"{MAP} {{ i = int64[3] {{0,2,3}} y = ReduceMean(x, i) }}", "ReduceMean"),  # neighbours where channels are last
+    (f"{MAP} {{ i = int64[2] {{0,3}} y = ReduceMax(x, i) }}", "ReduceMax ReduceMax"),
+    (f"{MAP} {{ y = Softmax<axis = 1>(x) }}", "Transpose Softmax Transpose"),
+    ("(float[2,6,1,1] x) => (float[a,b,c,d] y) { y = Softmax<axis = 1>(x) }", "Reshape Softmax Reshape"),
+    (f"{CUBE} {{ y = LogSoftmax<axis = 0>(x) }}", "Transpose LogSoftmax Transpose"),
+    (f"{CUBE} {{ y = Hardmax<axis = 1>(x) }}", "ArgMax OneHot"),
+    (f"{MAP} {{ y = LRN<size = 3, alpha = 0.3>(x) }}", "Mul Conv Pow Mul"),
+    (f"{CUBE} {{ y = LpNormalization<axis = 1>(x) }}", f"Mul {SUM} Sqrt Clip Div"),
+    (f"{CUBE} {{ y = LpNormalization<axis = 0, p = 1>(x) }}", f"Abs {SUM} Clip Div"),
+    (f"{MAP} {{ y = MeanVarianceNormalization(x) }}", "Transpose LayerNormalization Transpose"),
+    (f"{MAP} {{ y = MeanVarianceNormalization<axes = [2, 3]>(x) }}", "LayerNormalization"),
+    (f"{CUBE} {{ k = int64 {{-1}} y = Trilu(x, k) }}", "Where"),
+]
+
+
+@pytest.mark.parametrize(("graph", "expected"), CASES)
+def test_spelling(tmp_path: Path, graph: str, expected: str) -> None:
+    loaded = check_same(save(model(graph, 21), tmp_path))
+    assert not verify(loaded.graph)
+    assert " ".join(node.op.op_type for node in loaded.graph.nodes) == expected
+
+
+def test_a_norm_over_dimensions_that_are_no_neighbours_is_found(tmp_path: Path) -> None:
+    """Before its means are taken one after the other."""
+    graph = (
+        "(float[3,5,4] x) => (float[a,b,c] y) { i = int64[2] {0,2} e = float {0.001} m = ReduceMean(x, i) d = Sub(x, m) "
+        "q = Mul(d, d) v = ReduceMean(q, i) s = Add(v, e) r = Sqrt(s) y = Div(d, r) }"
+    )
+    loaded = check_same(save(model(graph, 21), tmp_path))
+    assert [node.op.op_type for node in loaded.graph.nodes] == ["Transpose", "LayerNormalization", "Transpose"]
