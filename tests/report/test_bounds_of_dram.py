@@ -153,3 +153,12 @@ def _strided(kernel: int, pads: int) -> onnx.ModelProto:
 def test_what_no_window_meets_need_not_come(kernel: int, pads: int, read: int, tmp_path: Path) -> None:
     figures = _figures(_strided(kernel, pads), _machine(65536), tmp_path)
     assert figures["bounds"]["dram"]["inputs"] == read
+
+
+def test_an_input_that_is_an_output_under_another_shape_need_not_come(tmp_path: Path) -> None:
+    strided = _strided(1, 0)
+    strided.graph.node.append(helper.make_node("Flatten", ["x"], ["same"]))
+    strided.graph.output.append(helper.make_tensor_value_info("same", TensorProto.FLOAT, None))
+    figures = _figures(strided, _machine(65536), tmp_path)
+    assert figures["bounds"]["dram"]["inputs"] == 5 * 4 * 3
+    assert figures["dram_read_bytes"] + figures["dram_write_bytes"] >= figures["dram_bound_bytes"]

@@ -56,25 +56,33 @@ def least_bytes(layers: Sequence[Layer], inputs: Sequence[str], outputs: Sequenc
     if not layers:
         return LeastBytes((), (), (), ())
     reads = [reads_of(layer) for layer in layers]
-    needed = _needed(layers, reads, outputs)
+    needed, computed = _needed(layers, reads, outputs)
     used = [_constants(layer, needed.get(layer.node.outputs[0], Needed())) for layer in layers]
     stages = _stages(layers, reads, needed, used)
     widest = max(layer.output.item_bytes for layer in layers)
     again = read_again_bytes(stages, room_of(layers[0].chip, widest))
-    return LeastBytes(_once(used), _arriving(layers, inputs, needed), _leaving(layers, outputs), again)
+    return LeastBytes(_once(used), _arriving(layers, inputs, computed), _leaving(layers, outputs), again)
 
 
-def _needed(layers: Sequence[Layer], reads: Sequence[Mapping[str, Read]], outputs: Sequence[str]) -> dict[str, Needed]:
-    """Of each tensor, by what the layers do with it that must be done."""
+def _needed(
+    layers: Sequence[Layer], reads: Sequence[Mapping[str, Read]], outputs: Sequence[str]
+) -> tuple[dict[str, Needed], dict[str, Needed]]:
+    """Of each tensor, by what the layers do with it that must be done; and for what is computed alone: what only goes to outputs
+    under other names or places may lie there already."""
     types = layers[0].types
     found = {n: Needed(types[n].elements, True, True) for n in outputs}
+    computed: dict[str, Needed] = {}
     for layer, own in zip(reversed(layers), reversed(reads)):
+        made = layer.node.outputs[0]
+        behind = computed if isinstance(layer.node.op, MoveOp) else found
         for name, read in own.items():
-            asked = needed_of(found.get(layer.node.outputs[0], Needed()), read, types[name].elements)
-            old = found.get(name, Needed())
-            elements, whole = max(old.elements, asked.elements), old.whole or asked.whole
-            found[name] = Needed(elements, old.channels or asked.channels, whole)
-    return found
+            for known, asked in ((found, found.get(made)), (computed, behind.get(made))):
+                known[name] = _either(known.get(name, Needed()), needed_of(asked or Needed(), read, types[name].elements))
+    return found, computed
+
+
+def _either(one: Needed, other: Needed) -> Needed:
+    return Needed(max(one.elements, other.elements), one.channels or other.channels, one.whole or other.whole)
 
 
 @dataclass(frozen=True)
