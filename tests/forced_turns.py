@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 
 from toolchain.schedule.layers import RegionLayers
-from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.measure import ALONE, Measure
+from toolchain.schedule.plan import Cascade, RegionPlan
 from toolchain.schedule.region import Planner
 
 
@@ -33,15 +34,23 @@ def _dear(cycles_alone):  # type: ignore[no-untyped-def]
 
 def _forced(planner: Planner, plan: RegionPlan, counts: Counter[str]) -> RegionPlan:
     for share in (1.0, 0.9, 0.8) if planner.options.residency else ():
-        found = planner._cut(int(planner.capacity * share), _all_spilled(planner, plan))
+        by = (ALONE, Measure(byte=10 / planner.chip.dram.read_bytes_per_cycle))[len(planner.layers) % 2]
+        found = planner._cut(int(planner.capacity * share), _all_spilled(planner, plan), by)
         if found is not None:
             counts["cascades"] += bool(found.cascades)
             inside = [found.layers[i].plan for c in found.cascades for i in c.layers]
             counts["layers in turns"] += len(inside)
             counts["layers in blocks of channels"] += sum(len(c.layers) for c in found.cascades if c.stripes.channels)
+            counts["layers whose inputs stay for all blocks"] += sum(_stays(found, c) for c in found.cascades)
             counts["in turns on several units"] += sum(plan is not None and len(plan.units) > 1 for plan in inside)
             return found
     return plan
+
+
+def _stays(plan: RegionPlan, cascade: Cascade) -> int:
+    """Layers of blocks of channels with more slots for an input than rings have."""
+    own = [plan.layers[i].plan for i in cascade.layers] if cascade.stripes.channels else []
+    return sum(any(s.role.startswith("r") and s.copies > 2 for s in p.slots) for p in own if p is not None)
 
 
 def _all_spilled(planner: Planner, plan: RegionPlan) -> RegionPlan:

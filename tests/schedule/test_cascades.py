@@ -19,6 +19,7 @@ from tests.noted import noted_plans
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.isa import Machine, load_machine
+from toolchain.schedule.goals import Goal
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.region import Planner
 from toolchain.schedule.tree.text import print_schedule
@@ -106,6 +107,19 @@ def test_a_schedule_of_blocks_is_printed_and_taken_back(tmp_path: Path) -> None:
     file.write_text(text.replace("  for channels by 32     ", "  for channels by 20     ", 1))
     with pytest.raises(CompileError, match="for channels by 20: take a multiple of 16 below 192"):
         build(model, BuildOptions(machine, schedule=str(file)))
+
+
+def test_what_blocks_of_channels_read_is_brought_once_where_bytes_count(tmp_path: Path) -> None:
+    """What layers between the blocks hand on in DRAM goes there once and comes once; all else moves once."""
+    model, machine, file = tmp_path / "model.onnx", with_sram("edge16", 32), tmp_path / "given.sched"
+    onnx.save(bodies(), model)
+    built = build(model, BuildOptions(machine, goal=Goal("traffic")))
+    between = 2 * 192 * 28 * 28
+    assert built.figures["dram_read_bytes"] + built.figures["dram_write_bytes"] == 72_576 + 2 * between
+    text = print_schedule(built.schedule)
+    assert "ring input 0 in sram slots all" in text
+    file.write_text(text)
+    assert build(model, BuildOptions(machine, schedule=str(file))).data == built.data
 
 
 @pytest.mark.parametrize("kib", [64, 128])

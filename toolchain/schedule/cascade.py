@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
@@ -143,18 +143,18 @@ class Cascades:
         return self._rings[key]
 
     def plan(
-        self, first: int, end: int, height: int, resident: frozenset[str], room: Room, channels: int = 0
+        self, first: int, end: int, height: int, resident: frozenset[str], room: Room, channels: int = 0, stay: bool = False
     ) -> PlannedCascade | None:
         """height: rows of the last layer's output in a stripe. resident: roots that lie in SRAM whole. room: for all it needs.
-        channels: of a block; 0: all at once."""
+        channels: of a block; 0: all at once. stay: what is read from DRAM is brought once for all blocks."""
         between = self._between_kinds(first, end, resident)
         for ahead in dict.fromkeys((between, frozenset[str]())):
-            found = self._plan(_Asked(first, end, height, resident, ahead, channels), room)
+            found = self._plan(_Asked(first, end, height, resident, ahead, channels), room, stay)
             if found is not None:
                 return found
         return None
 
-    def _plan(self, key: _Asked, room: Room) -> PlannedCascade | None:
+    def _plan(self, key: _Asked, room: Room, stay: bool) -> PlannedCascade | None:
         if self.rows_bytes(*key) > room[Space.SRAM]:
             return None
         if key not in self._drafts:
@@ -162,7 +162,7 @@ class Cascades:
         draft = self._drafts[key]
         if draft is None:
             return None
-        for depth in draft.depths(self._depth):
+        for depth in draft.depths(self._depth, stay):
             for streamed in range(key.end - key.first + 1):
                 slots = draft.slots(depth, streamed)
                 needed = staging_bytes(chain.from_iterable(slots.values()), self._chip)
@@ -184,7 +184,7 @@ class Cascades:
             own = staging_bytes(slots[i], self._chip)
             plans.append(LayerPlan(tiling, slots[i], own, counts[i], walk.cycles * last, walk.busy_cycles * last, units))
         layers, plan = [PlannedLayer(self._layers[i], plan) for i, plan in zip(draft.layers, plans)], plans[-1]
-        return PlannedCascade(Cascade(draft.layers, draft.stripes, draft.visited), tuple(layers), draft.views, plan)
+        return PlannedCascade(Cascade(draft.layers, draft.stripes, draft.visited), tuple(layers), draft.views, plan, draft.inside)
 
     def _draft(self, asked: _Asked) -> Draft | None:
         first, end, height, resident, ahead, channels = asked
@@ -217,6 +217,9 @@ class Cascades:
             elif not isinstance(step, Shift):
                 for work in step[1]:
                     blocks[step[0]].add(work, inside, channel)
+        for index, works in self._first_block(stripes, chosen):
+            for work in works:
+                blocks[index].add_read(work, inside)
         rings_bytes = self._rings_bytes(stripes.rows, layers.start, stripes.channels)
         return Draft(layers, stripes, views, rings_bytes, chosen, visited, blocks, inside)
 
@@ -262,19 +265,26 @@ class Cascades:
         sizes = (replace(self._views[r], rows=n, channels=channels).stored_bytes(types[r].shape) for r, n in rows.items())
         return sum(aligned(size, align) for size in sizes)
 
+    def _of_call(self, call: Call, chosen: Mapping[int, Chosen]) -> tuple[int, Sequence[Work]]:
+        layer, tiling = self._layers[call.layer], chosen[call.layer].tiling
+        if (call, tiling) not in self._works:
+            self._works[call, tiling] = call.layer, list(layer.tiled.nest(layer, tiling, call.extent).works())
+        return self._works[call, tiling]
+
+    def _first_block(self, stripes: Stripes, chosen: Mapping[int, Chosen]) -> Iterator[tuple[int, Sequence[Work]]]:
+        """The works of the first block of channels, where there are such."""
+        calls = (step for step in chain.from_iterable(stripes.steps) if isinstance(step, Call))
+        if stripes.channels:
+            yield from (self._of_call(call, chosen) for call in calls if call.extent.channels[0] == 0)
+
     def _visited(self, stripes: Stripes, chosen: Mapping[int, Chosen]) -> VisitedStripes:
         """The works of the stripes that stand for all."""
-
-        def works(call: Call) -> tuple[int, Sequence[Work]]:
-            layer, tiling = self._layers[call.layer], chosen[call.layer].tiling
-            if (call, tiling) not in self._works:
-                self._works[call, tiling] = call.layer, list(layer.tiled.nest(layer, tiling, call.extent).works())
-            return self._works[call, tiling]
-
         kinds = [tuple(self._kind(step) for step in steps) for steps in stripes.steps]
         found: list[Sequence[tuple[int, Sequence[Work]] | Shift | Anew] | int] = []
         for index, repeats in representative(kinds):
-            found.append(index if repeats else [works(s) if isinstance(s, Call) else s for s in stripes.steps[index]])
+            found.append(
+                index if repeats else [self._of_call(s, chosen) if isinstance(s, Call) else s for s in stripes.steps[index]]
+            )
         return found
 
     def _kind(self, step: Step) -> Hashable:

@@ -2,7 +2,7 @@
 
 Dynamic programming from the first layer to the last; a state is the roots that lie in SRAM at a cut. What cascades take is
 bounded first, by the layers with all that they touch in SRAM and by the bytes that cross their ends; those on the best path are
-planned, until it has none that is not.
+planned, until what is planned is as good as that.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from toolchain.machine import Space
 from toolchain.ops.kit.tile import aligned, halvings
 from toolchain.schedule.cascade import Cascades
 from toolchain.schedule.drafts import PlannedCascade
+from toolchain.schedule.measure import Measure
+from toolchain.schedule.moved import cascade_bytes
 from toolchain.schedule.plan import Storage
-from toolchain.schedule.tilings import Measure
 
 _STATES = 12  # kept at a cut
 _LONGEST = 12  # layers of a cascade
 _CHOICES = 3  # roots of which it is open whether they stay in SRAM, at one cut
 _HEIGHTS = 4  # of stripes that are planned for one cascade
-LITTLE_TRAFFIC = 0.02  # enough that of equal ways the one that moves least is taken
+_LITTLE_TRAFFIC = 0.02  # of its cycles: enough that of equal ways the one that moves least is taken
 _BLOCKS, _HEIGHTS_OF_BLOCKS = 4, 3  # sizes of blocks of channels, and heights of each, beside those
 _DOUBT = 0.045  # of their cycles that blocks are said to take more: runs of some channels begin inside bursts, which no plan sees
 _ROUNDS = 200  # paths that are looked at
@@ -42,8 +43,7 @@ class Cut(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """cycles: at least; of a layer by itself exactly. room: bytes of SRAM beside what is resident. dear: beside cycles, what it
-    moves counts a little, so that of equal ways the one that moves least is taken."""
+    """cost: at least; of a layer by itself exactly. room: bytes of SRAM beside what is resident."""
 
     first: int
     end: int
@@ -51,16 +51,20 @@ class _Step(NamedTuple):
     left: Roots  # in SRAM behind it
     own: Roots  # of the resident ones, which it touches
     room: int
-    cycles: float
-    dear: float
+    cost: float
 
     @property
     def key(self) -> tuple[int, int, Roots, int]:
         return self.first, self.end, self.own, self.room
 
 
+class _Found(NamedTuple):
+    cascade: PlannedCascade
+    cost: float
+
+
 class _State(NamedTuple):
-    cycles: float
+    cost: float
     steps: tuple[_Step, ...]
 
 
@@ -94,8 +98,8 @@ class Bounds:
 
 
 class Cuts:
-    """For so many bytes of SRAM; others: of the other memories; by: how plans are compared. traffic: of the cycles that what is
-    moved takes, what they count beside those of the layers."""
+    """For so many bytes of SRAM; others: of the other memories; by: how plans are compared. Where bytes count nothing there, they
+    do a little, so that of equal ways the one that moves least is taken."""
 
     def __init__(
         self,
@@ -104,26 +108,31 @@ class Cuts:
         usable: int,
         others: Mapping[int, int],
         by: Measure,
-        traffic: float = LITTLE_TRAFFIC,
     ):
-        self._by, self._traffic = by, traffic
+        self._by, self._byte = by, by.byte or _LITTLE_TRAFFIC / bounds.bytes_per_cycle
         self._cascades, self._bounds, self._usable, self._others = cascades, bounds, usable, others
-        self._planned: dict[tuple[int, int, Roots, int], PlannedCascade | None] = {}
+        self._planned: dict[tuple[int, int, Roots, int], _Found | None] = {}
         self._known: dict[tuple[int, Roots], list[_Step]] = {}
         self._least: dict[tuple[int, int, Roots], tuple[float, int, int] | None] = {}
 
-    def best(self) -> list[Cut] | None:
-        """None where no way was found."""
-        for found in range(_ROUNDS + 1):
-            path = self._path(only_planned=found == _ROUNDS)
+    def best(self, near: float) -> list[Cut] | None:
+        """That is at most so many times what any way takes at least. None where no way was found."""
+        known: _State | None = None
+        for _ in range(_ROUNDS):
+            path = self._path(only_planned=False)
             if path is None:
                 return None
-            left = [s for s in path.steps if s.end - s.first > 1 and s.key not in self._planned]
-            if not left:
-                return [Cut(s.first, s.end, s.resident, self._planned.get(s.key)) for s in path.steps]
-            for step in left:
-                self._planned[step.key] = self._plan(step)
-        return None
+            known = self._path(only_planned=True)
+            if known is not None and known.cost <= near * path.cost:
+                break
+            for step in path.steps:
+                if step.end - step.first > 1 and step.key not in self._planned:
+                    self._planned[step.key] = self._plan(step)
+        return None if known is None else [self._cut(step) for step in known.steps]
+
+    def _cut(self, step: _Step) -> Cut:
+        found = self._planned.get(step.key)
+        return Cut(step.first, step.end, step.resident, None if found is None else found.cascade)
 
     @cached_property
     def _count(self) -> int:
@@ -137,22 +146,22 @@ class Cuts:
         return [min(end, at + _LONGEST) for at, end in enumerate(ends)]
 
     def _path(self, only_planned: bool) -> _State | None:
-        """The fewest cycles, of cascades that are not planned yet at least so many."""
+        """That of least cost, of cascades that are not planned yet at least so much."""
         states: list[dict[Roots, _State]] = [{} for _ in range(self._count + 1)]
         states[0][frozenset()] = _State(0, ())
         for at in range(self._count):
-            for live, state in sorted(states[at].items(), key=lambda s: s[1].cycles)[:_STATES]:
+            for live, state in sorted(states[at].items(), key=lambda s: s[1].cost)[:_STATES]:
                 for step in self._steps(at, live):
-                    cycles = step.cycles
+                    cost = step.cost
                     if step.end - at > 1:
                         found = self._planned.get(step.key)
                         if found is None and (only_planned or step.key in self._planned):
                             continue
-                        cycles = cycles if found is None else self._cycles(found)
-                    old, cycles = states[step.end].get(step.left), state.cycles + cycles + step.dear
-                    if old is None or cycles < old.cycles:
-                        states[step.end][step.left] = _State(cycles, (*state.steps, step))
-        return min(states[-1].values(), key=lambda s: s.cycles, default=None)
+                        cost = cost if found is None else found.cost
+                    old, cost = states[step.end].get(step.left), state.cost + cost
+                    if old is None or cost < old.cost:
+                        states[step.end][step.left] = _State(cost, (*state.steps, step))
+        return min(states[-1].values(), key=lambda s: s.cost, default=None)
 
     def _steps(self, at: int, live: Roots) -> list[_Step]:
         key = at, live
@@ -169,8 +178,9 @@ class Cuts:
                 if cycles is not None:
                     left = frozenset(r for r in resident if self._bounds.storages[r].end > end)
                     kept = self._cascades.kept(at, end, own).values() if end > at + 1 else ()
-                    moved = self._bounds.moved_bytes(at, end, own.union(kept))
-                    yield _Step(at, end, resident, left, own, room, cycles, self._traffic * moved / self._bounds.bytes_per_cycle)
+                    counted = end == at + 1 and self._by.byte > 0
+                    moved = 0 if counted else self._bounds.moved_bytes(at, end, own.union(kept))
+                    yield _Step(at, end, resident, left, own, room, cycles + self._byte * moved)
 
     def _choices(self, first: int, end: int, live: Roots) -> Iterator[Roots]:
         """What may lie in SRAM while layers [first, end) run: what does already, and some of what they make for others."""
@@ -232,24 +242,25 @@ class Cuts:
         moved = bounds.moved_bytes(first, end, own.union(kept))
         return total, moved, sum(self._cascades.constant_bytes(i) for i in range(first, end))
 
-    def _plan(self, step: _Step) -> PlannedCascade | None:
+    def _plan(self, step: _Step) -> _Found | None:
         """Stripes as high as fit, and some lower ones; where few fit, of blocks of channels too."""
         found = self._highest(step, 0, _HEIGHTS)
         if len(found) < _HEIGHTS:
             for channels in self._cascades.blocks(step.first, step.end, step.own)[:_BLOCKS]:
-                found += self._highest(step, channels, _HEIGHTS_OF_BLOCKS)
-        return min(found, key=self._cycles, default=None)
+                for stay in (False, True):
+                    found += self._highest(step, channels, _HEIGHTS_OF_BLOCKS, stay)
+        return min((_Found(f, self._cost(f)) for f in found), key=lambda f: f.cost, default=None)
 
-    def _cycles(self, planned: PlannedCascade) -> float:
-        cycles = self._by(planned.plan)
-        return cycles * (1 + _DOUBT) if planned.cascade.stripes.channels else cycles
+    def _cost(self, planned: PlannedCascade) -> float:
+        doubt = _DOUBT if planned.cascade.stripes.channels else 0
+        return self._by(planned.plan) * (1 + doubt) + self._byte * cascade_bytes(planned)
 
-    def _highest(self, step: _Step, channels: int, most: int) -> list[PlannedCascade]:
-        """The highest stripes that fit. channels: of a block, 0: all."""
+    def _highest(self, step: _Step, channels: int, most: int, stay: bool = False) -> list[PlannedCascade]:
+        """The highest stripes that fit. channels: of a block, 0: all. stay: what is read is brought once for all of them."""
         room = {**self._others, int(Space.SRAM): step.room}
         found: list[PlannedCascade] = []
         for height in halvings(self._bounds.heights[step.end - 1])[1:]:
-            planned = self._cascades.plan(step.first, step.end, height, step.own, room, channels)
+            planned = self._cascades.plan(step.first, step.end, height, step.own, room, channels, stay)
             found += [planned] if planned is not None else []
             if len(found) >= most:
                 break

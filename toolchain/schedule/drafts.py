@@ -17,12 +17,13 @@ from toolchain.schedule.stripes import Stripes
 
 
 class PlannedCascade(NamedTuple):
-    """plan: of all its layers, alone. views: of tensors of which the latest rows are kept."""
+    """plan: of all its layers, alone. views: of tensors of which the latest rows are kept. inside: tensors that lie in SRAM."""
 
     cascade: Cascade
     layers: tuple[PlannedLayer, ...]
     views: Mapping[str, View]
     plan: LayerPlan
+    inside: Collection[str]
 
 
 class Chosen(NamedTuple):
@@ -33,25 +34,34 @@ class Chosen(NamedTuple):
 
 
 class Depth(NamedTuple):
-    """Slots of rings of what is read and of what is stored. apart: as many for each of the units."""
+    """Slots of rings of what is read and of what is stored. apart: as many for each of the units. stay: what is read is brought
+    once for all blocks of channels, each thing to a slot of its own."""
 
     reads: int
     stores: int
     apart: bool = False
+    stay: bool = False
 
 
 class Blocks:
     """The constants of a layer's works, by role, and what else passes through its rings."""
 
     def __init__(self, layer: Layer, units: Sequence[Unit]):
-        self.sizes, self._units = Sizes(layer, units), units
+        self._layer, self.sizes, self._units = layer, Sizes(layer, units), units
         self.blocks: dict[str, dict[int, dict[Hashable, int]]] = {}  # by role and first channel
+        self.read: dict[str, dict[Hashable, int]] = {}  # by role: what each block of channels reads again
 
     def add(self, work: Work, inside: Collection[str], channel: int) -> None:
         """inside: tensors that lie in SRAM. channel: the first of the block of channels."""
         self.sizes.add(work, inside)
         for i, block in enumerate(work.blocks):
             self.blocks.setdefault(f"b{i}", {}).setdefault(channel, {}).setdefault(block.key, block.size_bytes)
+
+    def add_read(self, work: Work, inside: Collection[str]) -> None:
+        """Of the first block of channels."""
+        for i, box in enumerate(work.reads):
+            if box.tensor not in inside:
+                self.read.setdefault(f"r{i}", {}).setdefault(box, self._layer.box_bytes(box))
 
     @property
     def total_bytes(self) -> int:
@@ -69,7 +79,10 @@ class Blocks:
         """stay: constants are brought once, each to a slot of its own."""
         reads, stores = (self.sizes.slots(d, self._units, depth.apart) for d in (depth.reads, depth.stores))
         slots = (store if store.role == "w" else read for read, store in zip(reads, stores))
-        return tuple(replace(s, sizes=self._kept(s.role)) if stay and s.role in self.blocks else s for s in slots)
+        kept = {role: self._kept(role) for role in self.blocks} if stay else {}
+        if depth.stay:
+            kept |= {role: tuple(things.values()) for role, things in self.read.items()}
+        return tuple(replace(s, sizes=kept.get(s.role, s.sizes)) for s in slots)
 
 
 @dataclass
@@ -96,13 +109,15 @@ class Draft:
         """Whether the works of a layer have a choice of units."""
         return any(len(chosen.units) > 1 for chosen in self.chosen.values())
 
-    def depths(self, most: int) -> list[Depth]:
+    def depths(self, most: int, stay: bool) -> list[Depth]:
         """Of rings that are tried, the most first; of blocks of channels, which are there for want of room, some of which only
-        one side is double."""
+        one side is double. stay: those in which what is read stays."""
+        if stay and not any(own.read for own in self.blocks.values()):
+            return []
         shared = [Depth(most, most, True)] if self.is_shared else []
         mixed = [Depth(1, most), Depth(most, 1)] if self.stripes.channels and most > 1 else []
         every = [Depth(depth, depth) for depth in range(most, 0, -1)]
-        return [*shared, *every[:1], *mixed, *every[1:]]
+        return [depth._replace(stay=stay) for depth in (*shared, *every[:1], *mixed, *every[1:])]
 
     def slots(self, depth: Depth, streamed: int) -> dict[int, tuple[Slot, ...]]:
         """streamed: how many layers bring their constants again for each stripe, those of most first."""

@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer, TiledOp, tiling_key
 from toolchain.schedule.cost import CostModel
+from toolchain.schedule.measure import Measure
 from toolchain.schedule.options import Options
 from toolchain.schedule.places import View
 from toolchain.schedule.staging import LayerPlan, Room, fits
-from toolchain.schedule.tilings import Candidate, LayerTilings, Measure, SmallestTile, candidates, smallest_tile
+from toolchain.schedule.tilings import Candidate, LayerTilings, SmallestTile, candidates, smallest_tile
 
 Pin = Callable[[frozenset[str]], LayerPlan | None]  # from the layer's tensors that lie in SRAM
 
@@ -70,10 +71,13 @@ class RegionLayers:
         return self.best(layer, self._inside(layer, resident), sram_bytes, by)
 
     def cycles(self, index: int, resident: frozenset[str], sram_bytes: int, by: Measure) -> float | None:
-        """Of a layer or mover with these roots in SRAM; None where it does not fit so many bytes of it."""
+        """Of a layer or mover with these roots in SRAM, with what the bytes that it moves count; None where it does not fit so
+        many bytes of it."""
         layer = self._layers[index]
         if not isinstance(layer.node.op, TiledOp):
-            return self._model.moves(layer, self._views, self._inside(layer, resident)).alone_cycles
+            inside = self._inside(layer, resident)
+            moved = sum(layer.types[n].size_bytes for n in (*layer.activations, *layer.node.outputs) if n not in inside)
+            return self._model.moves(layer, self._views, inside).alone_cycles + by.byte * moved
         plan = self.plan(index, resident, sram_bytes, by)
         return None if plan is None else by(plan)
 

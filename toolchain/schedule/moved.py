@@ -1,4 +1,4 @@
-"""Bytes that a layer's tiles bring from DRAM and take there, by the rings that they pass through."""
+"""Bytes that tiles bring from DRAM and take there, by the rings that they pass through."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from collections.abc import Collection, Iterable, Sequence
 from toolchain.hw.units import Unit
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Work
-from toolchain.schedule.staging import LayerPlan, Slot, rings, staged
+from toolchain.schedule.drafts import PlannedCascade
+from toolchain.schedule.repeats import all_works
+from toolchain.schedule.staging import Slot, rings, staged
 from toolchain.schedule.visits import BEGIN
-
-
-def least_moved(plan: LayerPlan) -> float:
-    """By bytes, of equal ones by cycles."""
-    return plan.moved_bytes + plan.cycles * 2.0**-44
 
 
 def moved_bytes(
@@ -37,4 +34,14 @@ def moved_bytes(
             marks.append(total)
         else:
             total += works * (total - marks.pop())
+    return total
+
+
+def cascade_bytes(planned: PlannedCascade) -> int:
+    """Of all its layers."""
+    total, visited = 0, planned.cascade.visited
+    for index, own in zip(planned.cascade.layers, planned.layers):
+        assert own.plan is not None
+        works = [s if isinstance(s, int) else [w for i, part in all_works([s]) if i == index for w in part] for s in visited]
+        total += moved_bytes(own.layer, own.plan.slots, own.plan.units[0], planned.inside, works)
     return total

@@ -13,7 +13,8 @@ class Options:
     many are costed for each layer. repeat_cycles: where the machine has a repeat, a batch is the program of one sample, repeated,
     unless that takes more than so many times the cycles of a program that works through the batch layer by layer. call_cycles:
     where it has a call, what a program says several times becomes a block that is called, unless that takes more than so many
-    times the cycles.
+    times the cycles. near: layers in turns are searched until what is found is expected to take no more than so many times the
+    cycles that any such plan takes at least.
     """
 
     fuse: bool
@@ -23,11 +24,12 @@ class Options:
     tilings: int
     repeat_cycles: float
     call_cycles: float
+    near: float
 
 
 LEVELS = (
-    Options(False, False, False, False, 1, math.inf, math.inf),
-    Options(True, True, False, False, 4, 1.05, 1.01),
-    Options(True, True, True, True, 12, 1.05, 1.01),
-    Options(True, True, True, True, 40, 1.0, 1.0),
+    Options(False, False, False, False, 1, math.inf, math.inf, 1.0),
+    Options(True, True, False, False, 4, 1.05, 1.01, 1.0),
+    Options(True, True, True, True, 12, 1.05, 1.01, 1.002),
+    Options(True, True, True, True, 40, 1.0, 1.0, 1.0),
 )

@@ -17,17 +17,16 @@ from toolchain.schedule.ahead import Ahead
 from toolchain.schedule.allocation import Allocation, Held, lives_together
 from toolchain.schedule.cascade import Cascades
 from toolchain.schedule.cost import CostModel
-from toolchain.schedule.cuts import LITTLE_TRAFFIC, Bounds, Cuts
+from toolchain.schedule.cuts import Bounds, Cuts
 from toolchain.schedule.layers import RegionLayers
 from toolchain.schedule.maps import feature_maps
-from toolchain.schedule.moved import least_moved
+from toolchain.schedule.measure import ALONE, AMID, LEAST_MOVED, Measure
 from toolchain.schedule.placement import PlanCosts, place_works
 from toolchain.schedule.places import Activations, View, find_views
 from toolchain.schedule.plan import Cascade, RegionPlan, Storage, alone_cycles
 from toolchain.schedule.planning import Planning
 from toolchain.schedule.refusal import too_many, too_small
 from toolchain.schedule.staging import PlannedLayer
-from toolchain.schedule.tilings import Measure, alone, amid
 
 _FAR = 1.05  # times the cycles of the best plan's layers, each alone: beyond what they can gain of each other
 _USABLE = (1.0, 0.93, 0.86)  # shares of the SRAM for which cascades are chosen: not all that fits by its bytes can be placed
@@ -85,12 +84,12 @@ class Planner:
         found = [self.plan()]
         if self.options.residency:
             layerwise = [
-                p for share in _RESERVES for by in (alone, amid, least_moved) if (p := self._try(self._least, share, by))
+                p for share in _RESERVES for by in (ALONE, AMID, LEAST_MOVED) if (p := self._try(self._least, share, by))
             ]
             found += [place_works(p, self.model) for p in layerwise]
-            spilled = [p for p in layerwise if p.spilled]
+            spilled, rate = [p for p in layerwise if p.spilled], self.chip.dram.read_bytes_per_cycle
             for share in _USABLE if spilled else ():
-                cut = [self._cut(int(self.capacity * share), spilled[0], alone, t) for t in _TRAFFIC]
+                cut = [self._cut(int(self.capacity * share), spilled[0], Measure(byte=t / rate)) for t in _TRAFFIC]
                 found += [place_works(p, self.model) for p in cut if p is not None]
                 if any(cut):
                     break
@@ -143,15 +142,15 @@ class Planner:
         if not self.options.residency or not plan.spilled:
             return plan
         for share in _USABLE:
-            found = [self._cut(int(self.capacity * share), plan, by) for by in (alone, amid)]
+            found = [self._cut(int(self.capacity * share), plan, by) for by in (ALONE, AMID)]
             if any(found):
                 return min((plan, *(f for f in found if f is not None)), key=lambda p: p.cycles)
         return plan
 
-    def _cut(self, usable: int, before: RegionPlan, by: Measure = alone, traffic: float = LITTLE_TRAFFIC) -> RegionPlan | None:
+    def _cut(self, usable: int, before: RegionPlan, by: Measure) -> RegionPlan | None:
         """before: layer by layer."""
         bounds = self.bounds(before)
-        cuts = Cuts(self.cascades, bounds, usable, self.sizes, by, traffic).best()
+        cuts = Cuts(self.cascades, bounds, usable, self.sizes, by).best(self.options.near)
         if cuts is None:
             return None
         planned: list[PlannedLayer] = []
@@ -193,13 +192,13 @@ class Planner:
         """Of the shares of the SRAM that are kept for staging, and then of the ways to choose tilings."""
         best, kept = None, 0.0
         for share in _RESERVES if self.options.residency else (1.0,):
-            found = self._try(least, share, alone, math.inf if best is None else _FAR * best.alone_cycles)
+            found = self._try(least, share, ALONE, math.inf if best is None else _FAR * best.alone_cycles)
             if found is not None and (best is None or found.cycles < best.cycles):
                 best, kept = found, share
-        other = self._try(least, kept, amid) if best is not None else None
+        other = self._try(least, kept, AMID) if best is not None else None
         return other if other is not None and best is not None and other.cycles < best.cycles else best
 
-    def _try(self, least: Sequence[int], share: float, by: Measure = alone, most: float = math.inf) -> RegionPlan | None:
+    def _try(self, least: Sequence[int], share: float, by: Measure = ALONE, most: float = math.inf) -> RegionPlan | None:
         """A plan with `share` of the SRAM kept for staging; less and less is resident until it can be placed. most: cycles of all
         layers alone; None where they are more."""
         usable = 1.0

@@ -38,11 +38,14 @@ class StripeTilings:
         self._layers, self._model, self._candidates = layers, model, candidates
         self._sram_bytes = model.chip.sram.size
         self._fastest: dict[Hashable, Chosen | None] = {}
+        self._kinds: dict[int, str] = {}
         self._in_blocks: dict[tuple[int, frozenset[str]], bool] = {}
 
     def unit_kind(self, index: int) -> str:
         """That runs the layer."""
-        return layer_units(self._layers[index], self._candidates[index][1][0][1])[0].kind
+        if index not in self._kinds:
+            self._kinds[index] = layer_units(self._layers[index], self._candidates[index][1][0][1])[0].kind
+        return self._kinds[index]
 
     def fastest(self, index: int, calls: Sequence[Call], staged: bool) -> Chosen | None:
         """That in which a call in the middle takes least; with constants in blocks of which the SRAM holds some, where there are

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -11,7 +11,8 @@ from toolchain.hw.units import Unit
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Tiling, Work
 from toolchain.schedule.cost import CostModel
-from toolchain.schedule.moved import least_moved, moved_bytes
+from toolchain.schedule.measure import ALONE, Measure
+from toolchain.schedule.moved import moved_bytes
 from toolchain.schedule.places import View
 from toolchain.schedule.staging import LayerPlan, Room, Sizes, Slot, fits, staging_bytes
 from toolchain.schedule.units import emitted, speed, turn, units_for
@@ -22,7 +23,6 @@ _ENOUGH_TILES = 4096
 _ENOUGH_WORKS = 20_000  # works looked at for one layer, over all of its tilings
 _FEW, _FINER = 3, 4  # after so many tilings, those with so many times the tiles of the best are passed over
 
-Measure = Callable[[LayerPlan], float]  # by what tilings of a layer are compared
 Candidate = tuple[int, Tiling]  # into how many tiles of rows, columns and channels it cuts the output
 
 
@@ -34,16 +34,6 @@ class _Known:
     whole: bool = False
     able: tuple[Unit, ...] | None = None
     costs: dict[tuple[tuple[Slot, ...], tuple[Unit, ...], bool], LayerPlan] = field(default_factory=dict)
-
-
-def alone(plan: LayerPlan) -> float:
-    """With nothing before or behind it."""
-    return plan.cycles
-
-
-def amid(plan: LayerPlan) -> float:
-    """Between neighbours that fill about half of the time in which its busiest queue has nothing to do."""
-    return (plan.cycles + plan.busy_cycles) / 2
 
 
 class LayerTilings:
@@ -68,7 +58,7 @@ class LayerTilings:
         self._chosen: dict[Measure, list[tuple[Room, LayerPlan]]] = {}  # (room, best)
         self._looked_at = 0
 
-    def best(self, room: Room, most: int, by: Measure = alone) -> LayerPlan | None:
+    def best(self, room: Room, most: int, by: Measure = ALONE) -> LayerPlan | None:
         """The fewest cycles of the first `most` tilings that fit the room, or as many as it takes to meet one that has all of its
         slots; None where not one fits."""
         for larger, plan in self._chosen.setdefault(by, []):
@@ -97,7 +87,7 @@ class LayerTilings:
         """Where tiles are so large that a ring has one slot, loads wait for computes: finer tiles may be faster."""
         return fits(staging_bytes(self._known[plan.tiling].sizes.slots(self._depth, plan.units), self._layer.chip), room)
 
-    def evaluate(self, tiling: Tiling, room: Room, by: Measure = alone) -> LayerPlan | None:
+    def evaluate(self, tiling: Tiling, room: Room, by: Measure = ALONE) -> LayerPlan | None:
         """With as many slots as fit the room, or fewer that are as fast; None when not even one of each fits."""
         known = self._known.get(tiling) or self._known.setdefault(tiling, _Known(self._sizes()))
         visited: list[Sequence[Work] | int] = []
@@ -115,11 +105,11 @@ class LayerTilings:
                 needed = staging_bytes(slots, self._layer.chip)
                 if not units or not fits(needed, room):
                     continue
-                key = slots, units, by is least_moved
+                key = slots, units, by.byte > 0
                 if key not in known.costs:
                     walk, seen = Walk(self._model, self._views, self._resident), visited or list(self._visit(tiling))
                     works = walk.works(self._layer, slots, units, seen, self._period)
-                    moved = moved_bytes(self._layer, slots, units[0], self._resident, seen) if by is least_moved else 0
+                    moved = moved_bytes(self._layer, slots, units[0], self._resident, seen) if by.byte else 0
                     known.costs[key] = LayerPlan(tiling, slots, needed, works, walk.cycles, walk.busy_cycles, units, moved)
                 found.append(known.costs[key])
             if found and not apart:

@@ -11,10 +11,11 @@ from toolchain.machine import Space
 from toolchain.memory import Operator, order_operators
 from toolchain.ops.kit.operator import TiledOp
 from toolchain.ops.kit.tile import aligned
+from toolchain.schedule.measure import ALONE, AMID
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.planning import Planning
 from toolchain.schedule.region import Planner
-from toolchain.schedule.tilings import alone, amid, smallest_tile
+from toolchain.schedule.tilings import smallest_tile
 
 _STATES = 20_000  # of the search for an order
 _MORE = (1.04, 1.05, 1.08, 1.12, 1.2, 1.3, 1.5)  # times the least bytes, until all can be placed; what tiles need to be fast
@@ -78,7 +79,7 @@ class WholeTensors(Planner):
 
     def whole(self) -> RegionPlan | None:
         """The faster of the plans by both ways of comparing tiles; None where something has no place."""
-        plans = (self.place(planned, self.kept) for by in (alone, amid) if (planned := self.tile(self.kept, 1.0, by)))
+        plans = (self.place(planned, self.kept) for by in (ALONE, AMID) if (planned := self.tile(self.kept, 1.0, by)))
         return min((plan for plan in plans if plan is not None), key=lambda plan: plan.cycles, default=None)
 
     def reordered(self) -> list[Node] | None:
