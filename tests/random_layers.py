@@ -279,10 +279,25 @@ def _matmul(net: Network) -> None:
     shape = net.shapes[x]
     if len(shape) < 2:
         return
+    if not net.number(0, 2):
+        _matmul_of_constant(net, x)
+        return
     perm = [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]
     turned = net.add("Transpose", [x], tuple(shape[p] for p in perm), perm=perm)
     if np.prod(shape[:-1]) * shape[-2] < 20000:
         net.add("MatMul", [x, turned], (*shape[:-1], shape[-2]))
+
+
+def _matmul_of_constant(net: Network, x: str) -> None:
+    """On either side, one for all matrices or one for each."""
+    *batch, rows, columns = net.shapes[x]
+    own, size = (tuple(batch) if net.number(0, 1) else ()), net.number(1, 12)
+    if np.prod(own) * max(rows, columns) * size > 20000:
+        return
+    if net.number(0, 1):
+        net.add("MatMul", [net.weight((*own, size, rows)), x], (*batch, size, columns))
+    else:
+        net.add("MatMul", [x, net.weight((*own, columns, size))], (*batch, rows, size))
 
 
 def _softmax(net: Network) -> None:

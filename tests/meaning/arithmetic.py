@@ -93,8 +93,9 @@ CASES = (
     ),
     Case("matmul by a constant", "x 2,3,7; w 7,5; k 5", "a = MatMul(x, w) y = Add(a, k)"),
     Case("matmul by a vector", "x 3,7; w 7", "y = MatMul(x, w)"),
-    Case("matmul of a constant on the left", "x 7,4; w 5,7", "y = MatMul(w, x)"),
-    Case("matmul by constants of many", "x 2,3,7; w 2,7,5", "y = MatMul(x, w)"),
+    Case("matmul of a constant on the left", "x 7,4; k 5,7", "y = MatMul(k, x)"),
+    Case("matmul by constants of many", "x 2,3,7; k 2,7,5", "y = MatMul(x, k)"),
+    Case("matmul of constants of many on the left", "x 3,2,4,7; k 2,5,4", "y = MatMul(k, x)"),
     Case("matmul of two computed", "x 2,3,4,7; z 2,3,7,5", "y = MatMul(x, z)"),
     Case("matmul, broadcast", "x 2,4,7; z 7,5", "y = MatMul(x, z)"),
     Case(

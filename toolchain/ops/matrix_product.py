@@ -1,4 +1,4 @@
-"""Matrix product of two computed operands, batch dimensions broadcast as numpy's matmul."""
+"""Matrix product of two operands of which no more than one is constant, batch dimensions broadcast as numpy's matmul."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.core.requantization import requantize
 from quant.fixed_point.sums.matmul import matmul
+from quant.given import stored_codes
 from quant.parameters import product_scale
 from toolchain import machine
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import SRAM
-from toolchain.ir.graph import Graph, Node
+from toolchain.ir.graph import Graph, Node, Quant
 from toolchain.ops.kit.arrays import able_arrays, mapped
+from toolchain.ops.kit.box import constant_block
 from toolchain.ops.kit.loops import LoopAxis, LoopOrder, one_by_one
 from toolchain.ops.kit.nest import Nest, alike, cut_axis, reduction_axis
 from toolchain.ops.kit.operator import Array, FloatOp, Layer, PerSample, TiledOp
@@ -50,14 +54,27 @@ class MatrixProduct(FloatOp):
         return True
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
-        a, b = (scope.quant(n) for n in node.inputs)
+        names, (a, b) = zip(*(self._operand(i, node, scope) for i in range(2)))
         y = scope.quant(node.outputs[0])
         codes = scope.codes(node.outputs[0])
         low, high = codes.limits
         scale = product_scale(a.scale, b.scale, y.scale, scope.chip.numerics)
         requant = scope.requant(scale, "matrix_product", codes, y.zero_point, low, high, where=node.name)
         op = IntegerMatrixProduct(a.zero_point, b.zero_point, scope.chip.numerics.accumulator_bits, requant)
-        return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
+        return [Node(node.name, op, names, node.outputs, node.sources)]
+
+    def _operand(self, index: int, node: Node, scope: QuantScope) -> tuple[str, Quant]:
+        """An activation as it is; a constant in its file's codes, or quantized by its own range to codes of the other's type."""
+        name, other = node.inputs[index], node.inputs[1 - index]
+        value = scope.graph.constants.get(name)
+        if value is None:
+            return name, scope.quant(name)
+        numerics = scope.numerics(other)
+        own = stored_codes(value, scope.stored(node, product=True), numerics)
+        if own is None:
+            quant = scope.constant_quant(value, other)
+            own = np.clip(np.rint(value.astype(np.float64) / quant.scale) + quant.zero_point, *numerics.activation.limits), quant
+        return scope.constant(f"{node.name}.{name}", own[0].astype(numerics.activation.dtype)), own[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,8 +163,12 @@ class IntegerMatrixProduct(TiledOp):
         write = _matrix_region(layer.node.outputs[0], layer.output.shape, lead, rows, columns) if last else None
         r, batches = self.requant, lead[-1][1] if lead else 1
 
-        def emit(sites: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
+        constant = [n in layer.constants for n in (a, b)]
+
+        def emit(moved: Sequence[Site], blocks: Sequence[int], out: Site | None) -> tuple[machine.MachineOp, ...]:
             multiplier, shift = pair(r)
+            moving, fixed, regions = iter(moved), iter(blocks), (a_region, b_region)
+            sites = [Site(next(fixed), layer.strides(box)) if c else next(moving) for box, c in zip(regions, constant)]
             named = (("a", a_region, sites[0]), ("b", b_region, sites[1]), ("output", write, out))
             strides = {f"{name}_batch_stride": _batch_stride(box, site) for name, box, site in named}
             return (
@@ -180,7 +201,9 @@ class IntegerMatrixProduct(TiledOp):
                 ),
             )
 
-        return Work((a_region, b_region), (), write, emit, tiling.variant)
+        reads = tuple(box for box, c in zip((a_region, b_region), constant) if not c)
+        held = tuple(constant_block(layer, box) for box, c in zip((a_region, b_region), constant) if c)
+        return Work(reads, held, write, emit, tiling.variant)
 
 
 def batch_choices(chip: Chip, nodes: Iterable[Node]) -> tuple[Chip, ...]:
@@ -208,12 +231,11 @@ def _batch_stride(box: Box | None, site: Site | None) -> int:
 
 
 def matrix_product(scope: Scope) -> None:
-    a, b = scope.node.inputs
-    if len(scope.shape(a)) < 2 or len(scope.shape(b)) < 2:
+    if any(len(scope.shape(n)) < 2 for n in scope.node.inputs):
         return scope.refuse("a one-dimensional operand")
-    if scope.value(a) is not None or scope.value(b) is not None:
-        return scope.refuse("a constant operand of more than two dimensions, or on the left")
-    return scope.emit(MatrixProduct(), (scope.read(a, "plain"), scope.read(b, "plain")), "plain")
+    values = [scope.value(n) for n in scope.node.inputs]
+    read = (scope.read(n, "plain") if v is None else scope.constant(n, v) for n, v in zip(scope.node.inputs, values))
+    return scope.emit(MatrixProduct(), tuple(read), "plain")
 
 
 RULES = {"MatMul": Rule(matrix_product)}

@@ -86,7 +86,7 @@ def constant_block(layer: Layer, box: Box) -> Block:
     def data() -> bytes:
         return np.ascontiguousarray(values[cut]).astype(memory_type(values.dtype)).tobytes()
 
-    return Block((layer.node.name, box), math.prod(box.size) * values.dtype.itemsize, data, "input")
+    return Block((layer.node.name, box), math.prod(box.size) * values.dtype.itemsize, data, box.role)
 
 
 def broadcast_strides(box: Box, site: Site, rank: int) -> Shape:
