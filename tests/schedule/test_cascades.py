@@ -182,12 +182,13 @@ def test_lower_levels_go_layer_by_layer(tmp_path: Path) -> None:
     assert not any(plan.cascades for plan in _built(bodies(), with_sram("edge16", 64), tmp_path, level=1).plans)
 
 
-def test_kept_rows_may_have_columns_that_nothing_reads(tmp_path: Path) -> None:
-    """Rows are moved whole, of which strides pass over columns."""
+@pytest.mark.parametrize(("name", "kib", "kept"), [("edge16", 6, 16), ("nvdla_small", 8, 12)])
+def test_kept_rows_may_have_columns_that_nothing_reads(name: str, kib: int, kept: int, tmp_path: Path) -> None:
+    """Rows are moved whole, of which strides pass over columns; with granules of channels, of which the last may not be full."""
     shapes = {"x": [1, 8, 24, 9], "y": [1, 8, 22, 3]}
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items())
     rng = np.random.default_rng(0)
-    weights = {"w": rng.standard_normal((16, 8, 3, 3)), "v": rng.standard_normal((8, 16, 3, 1))}
+    weights = {"w": rng.standard_normal((kept, 8, 3, 3)), "v": rng.standard_normal((8, kept, 3, 1))}
     held = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in weights.items()]
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["h"], pads=[1, 1, 1, 1]),
@@ -198,6 +199,6 @@ def test_kept_rows_may_have_columns_that_nothing_reads(tmp_path: Path) -> None:
     )
     counts: Counter[str] = Counter()
     with forced_turns(counts):
-        built = _built(model, with_sram("edge16", 6), tmp_path)
+        built = _built(model, with_sram(name, kib), tmp_path)
     assert counts["cascades"]
     assert not built.figures["warnings"]

@@ -26,6 +26,7 @@ from toolchain.ops.kit.window import Window
 from toolchain.ops.movement import Join, Slice
 from toolchain.ops.permutation import Reshape
 from toolchain.ops.pool.integer import IntegerAveragePool, IntegerMaxPool
+from toolchain.schedule.maps import feature_maps
 
 Masks = dict[str, np.ndarray]  # by tensor: True for the elements that a layer reads or a port takes
 
@@ -69,9 +70,11 @@ class _Network:
     def __init__(self, graph: Graph, region: Region, chip: Chip):
         held = set(region.nodes)
         self._constants = sorted((a, a + len(data), data.endswith(b"\0")) for a, data in region.constants)
-        self._granules = {info.name: info.result.granule for info in region.layers if info.result is not None}
         self._layers = {n.name: Layer(n, graph.types, graph.constants, chip) for n in graph.nodes if n.name in held}
         nodes = [layer.node for layer in self._layers.values()]
+        maps = feature_maps(nodes, graph, {p.tensor for p in (*region.inputs, *region.outputs)}, chip)
+        granule = 0 if chip.layout.feature_maps is None else chip.layout.feature_maps.granule
+        self._granules = {n.name: granule for n in nodes if n.outputs[0] in maps}
         tensors = {t for n in nodes for t in (*n.inputs, *n.outputs) if t in graph.types}
         self._read: Masks = {t: np.zeros(graph.types[t].shape, np.bool_) for t in tensors}
         for port in region.outputs:
