@@ -86,14 +86,27 @@ class Planner:
             layerwise = [
                 p for share in _RESERVES for by in (ALONE, AMID, LEAST_MOVED) if (p := self._try(self._least, share, by))
             ]
-            found += [place_works(p, self.model) for p in layerwise]
-            spilled, rate = [p for p in layerwise if p.spilled], self.chip.dram.read_bytes_per_cycle
-            for share in _USABLE if spilled else ():
-                cut = [self._cut(int(self.capacity * share), spilled[0], Measure(byte=t / rate)) for t in _TRAFFIC]
-                found += [place_works(p, self.model) for p in cut if p is not None]
-                if any(cut):
-                    break
+            cut = self._little_traffic(layerwise)
+            found += [place_works(p, self.model) for p in (*layerwise, *cut)]
         return found
+
+    def _little_traffic(self, layerwise: Sequence[RegionPlan]) -> list[RegionPlan]:
+        """With layers in turns, where bytes count."""
+        before, rate = self._spilling(layerwise), self.chip.dram.read_bytes_per_cycle
+        if before is not None:
+            for share in _USABLE:
+                cut = [self._cut(int(self.capacity * share), before, Measure(byte=t / rate)) for t in _TRAFFIC]
+                if any(cut):
+                    return [p for p in cut if p is not None]
+        return []
+
+    def _spilling(self, plans: Sequence[RegionPlan]) -> RegionPlan | None:
+        """The first that spills anything, with all that any of them spills."""
+        spilled = {s.name: s for p in plans for s in p.spilled}
+        for plan in plans:
+            if plan.spilled:
+                return replace(plan, spilled=tuple(spilled.values()), resident=plan.resident.difference(spilled))
+        return None
 
     @cached_property
     def _least(self) -> Sequence[int]:
