@@ -4,7 +4,7 @@ operand's bytes once."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 from typing import Any
@@ -16,7 +16,7 @@ from toolchain.machine.recurrence import read_rate, write_rate
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.kit.nest import Axis
 from toolchain.ops.kit.operator import Layer, TiledOp, tiling_key
-from toolchain.ops.kit.tile import Tiling, Work
+from toolchain.ops.kit.tile import Tiling
 from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.report.bounds.dram import LeastBytes
 from toolchain.report.bounds.reads import reads_of
@@ -35,7 +35,6 @@ class LeastUses:
 
     def __init__(self, chip: Chip):
         self._chip = chip
-        self._works: dict[Hashable, Uses | None] = {}
         self._able: dict[str, tuple[Unit, ...]] = {}
         self._known: dict[object, Uses] = {}
         self.able: dict[str, frozenset[int]] = {}  # by name the queues of units that share some layers' work
@@ -67,22 +66,11 @@ class LeastUses:
         for kinds in product(*(_kinds(axis) for axis in nest.axes)):
             times = prod(count for _, count in kinds)
             for work in nest.body(tuple(step for step, _ in kinds)):
-                uses = self._of_work(layer, work)
+                uses = self._run(emitted(work, layer), self._able[layer.node.name])
                 if uses is None:
                     return None
                 total = added(total, {name: times * cycles for name, cycles in uses.items()})
         return total
-
-    def _of_work(self, layer: Layer, work: Work) -> Uses | None:
-        key = (
-            layer.node.name,
-            work.variant,
-            work.write and work.write.size,
-            *((box.size, *map(bool, box.start)) for box in work.reads),
-        )
-        if key not in self._works:
-            self._works[key] = self._run(emitted(work, layer), self._able[layer.node.name])
-        return self._works[key]
 
     def _units(self, layer: Layer, smallest: Tiling) -> tuple[Unit, ...]:
         """That can run all of the smallest tiles of a layer."""
