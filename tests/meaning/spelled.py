@@ -32,6 +32,23 @@ CASES = (
         "x 2,7,4,3",
         "y = LRN<size = 3, alpha = 0.3, beta = 0.6, bias = 1.5>(x)",
     ),
+    Case(
+        "attention of heads",
+        "x 2,3,4,8; z 2,3,6,8; q 2,3,6,8",
+        "y = Attention(x, z, q)",
+        opset=23,
+        below_db=9.0,
+        cause=STEPS,
+    ),
+    Case(
+        "causal attention of groups",
+        "x 1,4,5,8; z 1,2,5,8; q 1,2,5,8",
+        "y = Attention<is_causal = 1>(x, z, q)",
+        opset=23,
+        below_db=9.0,
+        cause=STEPS,
+    ),
+    Case("rotary embedding", "x 1,2,4,8; k 1,4,4; k2 1,4,4", "y = RotaryEmbedding(x, k, k2)", opset=23),
     Case("lower triangle", "x 2,4,5", "k = int64 {1} y = Trilu<upper = 0>(x, k)"),
     Case("upper triangle", "x 5,4", "y = Trilu(x)"),
 )

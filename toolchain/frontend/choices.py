@@ -28,6 +28,15 @@ def where_not(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     return Rewrite((replace(n, inputs=(before.inputs[0], y, x), sources=(*before.sources, *n.sources)),))
 
 
+def known_choice(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
+    """Where of a constant that is true, or false, throughout: one of the two."""
+    chosen = scope.constants.get(n.inputs[0])
+    if chosen is None or not chosen.size or (chosen != chosen.reshape(-1)[0]).any():
+        return None
+    kept = n.inputs[1 if chosen.reshape(-1)[0] else 2]
+    return Rewrite(same=kept) if scope.shape(kept) == scope.shape(n.outputs[0]) and kept not in scope.constants else None
+
+
 def cast_of_truth(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     """A bool as a number of one type, then of another: of that at once. Every type holds 0 and 1."""
     before = _made_by(n.inputs[0], "Cast", scope)
@@ -53,7 +62,7 @@ def computed_limits(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
 
 RULES: Mapping[str, Sequence[Rule]] = {
     "Not": (not_not,),
-    "Where": (where_not,),
+    "Where": (known_choice, where_not),
     "Cast": (cast_of_truth,),
     "Clip": (computed_limits,),
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
+import numpy as np
+
 from toolchain.frontend.chain import Chain
 from toolchain.frontend.rewrite import Rewrite, RewriteScope, Rule, operand
 from toolchain.ir.graph import MAX_PARTS, OnnxNode
@@ -32,8 +34,15 @@ def written(make: Callable[[Chain, str, Axes], object]) -> Rule:
     return rule
 
 
-def least(chain: Chain, x: str, axes: Axes) -> None:
-    chain.make("Neg", chain.make("ReduceMax", chain.make("Neg", x), axes))
+def least(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
+    """-max(-x); but of what an infinity stands for that is not chosen, of which no range is measured."""
+    axes, chosen = axes_of(n, scope), scope.producer(n.inputs[0], "Where")
+    far = [scope.constants[name] for name in chosen.inputs[1:] if name in scope.constants] if chosen is not None else []
+    if axes is None or 0 in scope.shape(n.inputs[0]) or not all(np.isfinite(value).all() for value in far):
+        return None
+    chain = Chain(n, scope)
+    chain.make("Neg", chain.make("ReduceMax", chain.make("Neg", n.inputs[0]), axes))
+    return chain.done()
 
 
 def sum_of_squares(chain: Chain, x: str, axes: Axes) -> str:
@@ -92,7 +101,7 @@ RULES: Mapping[str, Sequence[Rule]] = {
     "ReduceL2": (written(lambda chain, x, axes: chain.make("Sqrt", sum_of_squares(chain, x, axes))),),
     "ReduceLogSum": (written(lambda chain, x, axes: chain.make("Log", chain.make("ReduceSum", x, axes))),),
     "ReduceLogSumExp": (written(log_sum_exp),),
-    "ReduceMin": (written(least),),
+    "ReduceMin": (least,),
     "ReduceProd": (product,),
     "ReduceSumSquare": (written(sum_of_squares),),
 }

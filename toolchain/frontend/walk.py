@@ -11,6 +11,7 @@ import onnx
 
 from toolchain.bounds import FOLDED_BYTES
 from toolchain.errors import CompileError
+from toolchain.frontend.bodies import body, has_body
 from toolchain.frontend.contrib import RULES as WRITTEN_OUT
 from toolchain.frontend.contrib import written_out
 from toolchain.frontend.convert import array_dtype, array_from_proto, dtype_name, node_from_proto, numpy_dtype, type_of
@@ -196,6 +197,12 @@ def visit(node: OnnxNode, walk: Walk) -> None:
         raise refuse_node(node, "loops are not supported", "export the model with the loop unrolled, or end it before this node")
     if op_type == "Constant":
         add_constant(node.outputs[0], evaluate(node, {}, walk.opset)[node.outputs[0]], walk)
+        return
+    if has_body(node):
+        check_complete(node, schema_of(node, walk.opset))
+        walk.types.update(infer(node, walk.types, walk.constants, walk.normal_opset))
+        for inner in body(node, walk.types, walk.opset):
+            visit(inner, walk)
         return
     if (node.op.domain, op_type) in WRITTEN_OUT:
         upgraded = written_out(node, walk.types, walk.constants)

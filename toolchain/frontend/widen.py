@@ -21,7 +21,10 @@ def in_float32(graph: OnnxGraph, opset: int) -> tuple[OnnxGraph, tuple[str, ...]
     found = sorted({t.dtype for t in graph.types.values() if t.dtype in OTHERS})
     if not found:
         return graph, ()
-    constants = {n: np.asarray(v, np.float32) if v.dtype.name in OTHERS else v for n, v in graph.constants.items()}
+    narrow = {n for n in (*graph.inputs, *graph.outputs) if graph.types[n].dtype in OTHERS}
+    names = {n: _fresh(f"{n}/float32", graph.types) for n in narrow}
+    wide = {n: np.asarray(v, np.float32) if v.dtype.name in OTHERS else v for n, v in graph.constants.items()}
+    constants = {names.get(n, n): v for n, v in wide.items()}
     types = {n: type_of(v) for n, v in constants.items()} | {n: graph.types[n] for n in graph.inputs}
     nodes: list[OnnxNode] = []
 
@@ -29,8 +32,6 @@ def in_float32(graph: OnnxGraph, opset: int) -> tuple[OnnxGraph, tuple[str, ...]
         types.update(infer(node, types, constants, opset))
         nodes.append(node)
 
-    narrow = {n for n in (*graph.inputs, *graph.outputs) if graph.types[n].dtype in OTHERS}
-    names = {n: _fresh(f"{n}/float32", graph.types) for n in narrow}
     for name in graph.inputs:
         if name in names:
             emit(_cast(name, names[name], "float32"))
@@ -39,7 +40,7 @@ def in_float32(graph: OnnxGraph, opset: int) -> tuple[OnnxGraph, tuple[str, ...]
         inputs, outputs = (tuple(names.get(n, n) for n in side) for side in (node.inputs, node.outputs))
         emit(replace(node, op=OnnxOp(node.op.op_type, attributes, node.op.domain), inputs=inputs, outputs=outputs))
     for name in graph.outputs:
-        if name in names and name not in graph.inputs and name not in constants:
+        if name in names and name not in graph.inputs:
             emit(_cast(names[name], name, graph.types[name].dtype))
     note = f"the model computes in {', '.join(found)}, which is taken as float32"
     return replace(graph, nodes=tuple(nodes), types=types, constants=constants), (note,)
