@@ -18,6 +18,8 @@ from quant.repair.step import Quantization
 from quant.sample import Sample
 from quant.structure import adjust_ranges
 from toolchain.errors import CompileError, InternalError
+from toolchain.frontend import NormalModel
+from toolchain.ir.inner import Fixed
 from toolchain.passes.decompose import decomposed_everywhere
 from toolchain.repair.folds import LEAST_JUDGES, folds
 from toolchain.repair.harness import EFFORTS, OBSERVERS_STEP, STEPS, Effort, NamedStep, Tried, repaired
@@ -137,10 +139,20 @@ def prepared_by_file(network: Network, file: Path) -> Prepared:
     ).quantization
     said, kinds = network.model.in_all_shapes(found.ranges), network.model.in_all_shapes(found.types)
     measured = cut_ranges({name: said[name] for name in tensors}, changed.model.divided)
-    types = {**changed.selection.types, **changed.on_chip(kinds), **network.types}
+    types = {**changed.selection.types, **changed.on_chip(_with_fixed(changed.model, kinds)), **network.types}
     ranges = {**measured, **changed.given(types)}
     weights = {**found.weight_types, **network.weight_types}
     return Prepared(changed, replace(found, ranges=ranges, held=changed.model.stored, types=types, weight_types=weights))
+
+
+def _with_fixed(model: NormalModel, types: Mapping[str, CodeType]) -> dict[str, CodeType]:
+    """And those of tensors whose range is fixed, which are in no file: of what they are made from."""
+    found = dict(types)
+    for node in model.graph.nodes:
+        read = next((found[n] for n in node.inputs if n in found), None)
+        fixed = [n for n in node.outputs if n not in found and isinstance(model.inner.get(n), Fixed)]
+        found |= {} if read is None else dict.fromkeys(fixed, read)
+    return found
 
 
 def prepared_alike(network: Network, other: Prepared) -> Prepared:
