@@ -272,7 +272,7 @@ SHAPING = [
     (
         f"{IMAGE}) => (float[n,a,b,m] y) {{ s = float[4] {{1,1,2,3}} "
         "y = Resize<mode='nearest', coordinate_transformation_mode='asymmetric', nearest_mode='ceil'>(x, , s) }",
-        "Resize",
+        "MatMul Reshape Gemm Reshape",
     ),
     (f"{IMAGE}) => (float[n,m] y) {{ y = Flatten(x) }}", "Reshape"),
     (f"{IMAGE}) => (float[2,4,63] y) {{ s = int64[3] {{0,0,-1}} y = Reshape(x, s) }}", "Reshape"),
@@ -383,6 +383,7 @@ CHOICES = [
     (f"{MATRIX}, float h) => (float[a,b] y) {{ n = float {{-0.3}} y = Clip(x, n, h) }}", "Clip Min"),
 ]
 
+NARROWER = "Reshape Gemm Reshape MatMul"
 OLDER = [
     (19, "(float[2,5] x, double[3] w) => (double[a,b] y) { a = CastLike(x, w) y = Exp(a) }", "Exp Cast"),
     (19, "(float[2,5] x, float[3] w) => (float[a,b] y) { a = CastLike(x, w) y = Exp(a) }", "Exp"),
@@ -392,7 +393,7 @@ OLDER = [
     (9, f"{IMAGE}) => (float[n,m,a,b] y) {{ y = Pad<pads = [0,0,1,2,0,0,3,0], value = 1.5>(x) }}", "Pad"),
     (9, f"{IMAGE}) => (float[n,m,a,b] y) {{ s = float[4] {{1,1,2,2}} y = Upsample<mode = 'nearest'>(x, s) }}", "Resize"),
     (9, f"{IMAGE}) => (float[n,m,a,b] y) {{ s = float[4] {{1,1,2,2}} y = Upsample<mode = 'linear'>(x, s) }}", "Resize"),
-    (10, f"{IMAGE}) => (float[n,m,a,b] y) {{ s = float[4] {{1,1,3,1.5}} y = Resize<mode = 'nearest'>(x, s) }}", "Resize"),
+    (10, f"{IMAGE}) => (float[n,m,a,b] y) {{ s = float[4] {{1,1,3,1.5}} y = Resize<mode = 'nearest'>(x, s) }}", NARROWER),
     (9, f"{IMAGE}) => (float[n,m,a,b] y) {{ a, b = TopK<k = 3, axis = 1>(x) y = Relu(a) }}", "TopK Relu"),
     (11, f"{IMAGE}) => (float[n,m,a,b] y) {{ y = Softmax(x) }}", "Reshape Softmax Reshape"),
     (11, f"{IMAGE}) => (float[n,m,a,b] y) {{ y = Softmax<axis = 3>(x) }}", "Softmax"),

@@ -106,13 +106,13 @@ def test_on_other_machines(graph: str, machine: str, tmp_path: Path) -> None:
 
 STAYS = [
     (
-        "(float[1,2,20] x) => (float[a,b,c] y) { s = int64[1] {-1} e = int64[1] {-99} a = int64[1] {2} "
+        "(float[1,1,1100] x) => (float[a,b,c] y) { s = int64[1] {-1} e = int64[1] {-9999} a = int64[1] {2} "
         "y = Slice(x, s, e, a, s) }",
-        "a step of -1 (negative ones become copies up to 16 elements)",
+        "a step of -1 (negative ones become copies up to 16 elements, a product up to a matrix of 1,048,576)",
     ),
     (
-        "(float[1,2,20] x) => (float[a,b,c] y) { p = int64[6] {0,0,9,0,0,9} y = Pad<mode = 'reflect'>(x, p) }",
-        "padding by mode='reflect' that copies did not replace (edge and reflect, up to 15 elements an axis)",
+        "(float[1,1,1200] x) => (float[a,b,c] y) { p = int64[6] {0,0,1100,0,0,0} y = Pad<mode = 'reflect'>(x, p) }",
+        "padding by mode='reflect' that copies did not replace (up to 1,024 elements at each end)",
     ),
     (
         "(float[1,2,20] x) => (float[a,b,c] y) { p = int64[6] {0,0,-20,0,0,1} y = Pad(x, p) }",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from onnx_text import model, save
 from same_outputs import check_same
@@ -57,3 +58,30 @@ def test_a_norm_over_dimensions_that_are_no_neighbours_is_found(tmp_path: Path) 
     )
     loaded = check_same(save(model(graph, 21), tmp_path))
     assert [node.op.op_type for node in loaded.graph.nodes] == ["Transpose", "LayerNormalization", "Transpose"]
+
+
+RESIZED = "(float[1,3,12,10] x) => (float[a,b,c,d] y) {{ s = {by} r = float[0] {{}} y = Resize<{how}>(x, r, {at}) }}"
+MATRICES = [
+    ("(float[1,2,60] x) => (float[a,b,c] y) { p = int64[6] {0,0,30,0,0,25} y = Pad<mode = 'reflect'>(x, p) }",
+     "Slice Reshape Gemm Reshape Slice Reshape Gemm Reshape Concat"),
+    ("(float[2,40,3] x) => (float[a,b,c] y) { p = int64[6] {0,30,0,0,0,0} y = Pad<mode = 'reflect'>(x, p) }",
+     "Slice MatMul Concat"),
+    ("(float[1,2,60] x) => (float[a,b,c] y) { p = int64[6] {0,0,30,0,0,0} y = Pad<mode = 'edge'>(x, p) }", "Slice Expand Concat"),
+    ("(float[1,2,60] x) => (float[a,b,c] y) { p = int64[6] {0,0,30,0,0,25} y = Pad<mode = 'wrap'>(x, p) }", "Slice Slice Concat"),
+    ("(float[60,2,3] x) => (float[a,b,c] y) { s = int64[1] {-3} e = int64[1] {-100} a = int64[1] {0} d = int64[1] {-2} "
+     "y = Slice(x, s, e, a, d) }", "Transpose Reshape Gemm Reshape Transpose"),
+    ("(float[1,40,2] x, int64[39] wi) => (float[a,b,c] y) { y = Gather<axis = 1>(x, wi) }", "MatMul"),
+    (RESIZED.format(by="float[4] {1,1,1.5,0.5}", how="mode = 'linear'", at="s"), "Reshape Gemm Reshape MatMul"),
+    (RESIZED.format(by="int64[4] {1,3,17,23}", how="mode = 'cubic'", at="r, s"), "MatMul Reshape Gemm Reshape"),
+    (RESIZED.format(by="int64[4] {1,3,7,5}", how="mode = 'nearest'", at="r, s"), "Reshape Gemm Reshape MatMul"),
+    (RESIZED.format(by="int64[4] {1,3,24,20}", how="mode = 'linear'", at="r, s"), "Resize"),  # the chip has it
+    (RESIZED.format(by="int64[4] {1,3,5,5}", how="mode = 'linear', antialias = 1", at="r, s"), "MatMul Reshape Gemm Reshape"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("graph", "expected"), MATRICES)
+def test_matrices(tmp_path: Path, graph: str, expected: str) -> None:
+    order = {"wi": np.random.default_rng(2).permutation(40)[:39]}
+    loaded = check_same(save(model(graph, 21, order if "wi)" in graph else {}), tmp_path))
+    assert not verify(loaded.graph)
+    assert " ".join(node.op.op_type for node in loaded.graph.nodes) == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.meaning.case import Case
 
+PARTS = "each neighbour's part is rounded to 8 bits, as weights are"
 CASES = (
     Case("identity, dropout, cast", "x 2,6", "a = Identity(x) b = Dropout(a) c = Cast<to = 1>(b) y = Relu(c)"),
     Case("dropout, opset 9", "x 2,6", "a = Dropout<ratio = 0.3>(x) y = Sigmoid(a)", opset=9),
@@ -97,6 +98,28 @@ CASES = (
     Case("pad by less than nothing", "x 2,5,6", "p = int64[6] {0,-1,2,0,0,-2} y = Pad(x, p)"),
     Case("crop", "x 2,5,6", "p = int64[6] {0,-1,0,0,0,-2} y = Pad(x, p)"),
     Case("pad by the edge", "x 2,5,6", "p = int64[6] {0,1,2,0,0,1} y = Pad<mode = 'edge'>(x, p)"),
+    Case("long reflection", "x 1,2,40", "p = int64[6] {0,0,21,0,0,30} y = Pad<mode = 'reflect'>(x, p)"),
+    Case("long edges", "x 2,30,3", "p = int64[6] {0,25,0,0,19,0} y = Pad<mode = 'edge'>(x, p)"),
+    Case("pad by the other end", "x 2,5,3", "p = int64[6] {0,2,1,0,3,0} y = Pad<mode = 'wrap'>(x, p)"),
+    Case(
+        "long and backwards",
+        "x 30,2,3",
+        "b = int64[1] {-3} e = int64[1] {-99} a = int64[1] {0} d = int64[1] {-1} y = Slice(x, b, e, a, d)",
+    ),
+    Case(
+        "gather of many places",
+        "x 2,40",
+        f"i = int64[39] {{{','.join(str(i * 17 % 40) for i in range(39))}}} y = Gather<axis = 1>(x, i)",
+    ),
+    Case("cubic", "x 1,3,5,4", "s = int64[4] {1,3,7,9} y = Resize<mode = 'cubic'>(x, , , s)", least_db=45.0, cause=PARTS),
+    Case(
+        "linear, smaller",
+        "x 1,3,9,8",
+        "s = int64[4] {1,3,4,3} y = Resize<mode = 'linear', antialias = 1>(x, , , s)",
+        least_db=45.0,
+        cause=PARTS,
+    ),
+    Case("nearest, no whole factor", "x 1,3,5,4", "s = int64[4] {1,3,7,3} y = Resize(x, , , s)"),
     Case("pad by reflection", "x 1,2,5,6", "p = int64[8] {0,0,1,2,0,0,2,1} y = Pad<mode = 'reflect'>(x, p)"),
     Case("expand", "x 3,1,4", "s = int64[3] {3,5,4} y = Expand(x, s)"),
     Case("expand to a higher rank", "x 1,4", "s = int64[3] {2,3,1} y = Expand(x, s)"),

@@ -12,6 +12,7 @@ from toolchain.frontend import (
     arithmetic,
     choices,
     linear,
+    matrices,
     norms,
     patterns,
     reduced,
@@ -35,7 +36,22 @@ def merged(*tables: Mapping[str, Sequence[Rule]]) -> dict[str, tuple[Rule, ...]]
     return {key: tuple(rule for table in tables for rule in table.get(key, ())) for key in keys}
 
 
-TABLES = (shaping, slicing, windows, linear, arithmetic, choices, patterns, norms, softmax, reduction, reduced, spelled, sinking)
+TABLES = (
+    shaping,
+    slicing,
+    windows,
+    linear,
+    arithmetic,
+    choices,
+    patterns,
+    norms,
+    softmax,
+    reduction,
+    reduced,
+    spelled,
+    matrices,
+    sinking,
+)
 RULES = merged(*(module.RULES for module in TABLES))
 LATE = merged(RULES, reduced.LATE)  # once norms that are written out are found
 FACTORS = frozenset(

@@ -13,6 +13,7 @@ from typing_extensions import TypeVar  # its defaults are in typing from Python 
 
 INNER = "inner"  # layout of a tensor that is none of the model's, only calibrated as one: a partial result, another arrangement
 MAX_PARTS = 16  # of a Concat that stands for one node of the model
+MAX_MATRIX = 1 << 20  # elements of a matrix that takes elements in an order of its own
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isqrt
 
 import numpy as np
 
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import MAX_PARTS, Graph, Node, step_name
+from toolchain.ir.graph import MAX_MATRIX, MAX_PARTS, Graph, Node, step_name
 from toolchain.ops.kit.layout import NHWC, arranged, axis_in
 from toolchain.ops.kit.operator import Array, FloatOp, Layer, MoveOp, PerSample, alike_per_sample, of_sample
 from toolchain.ops.kit.quant_scope import QuantScope
@@ -217,7 +218,8 @@ def slice_(scope: Scope) -> None:
     axes = a.get("axes") or range(len(a["starts"]))
     for axis, start, step in zip(axes, a["starts"], a.get("steps") or [1] * len(a["starts"])):
         if step < 1:
-            return scope.refuse(f"a step of {step} (negative ones become copies up to {MAX_PARTS} elements)")
+            most = f"up to {MAX_PARTS} elements, a product up to a matrix of {MAX_MATRIX:,}"
+            return scope.refuse(f"a step of {step} (negative ones become copies {most})")
         starts[axis % len(shape)], steps[axis % len(shape)] = int(start), int(step)
     layout = scope.layout(x)
     size = arranged(scope.shape(scope.node.outputs[0]), layout)
@@ -231,7 +233,7 @@ def pad(scope: Scope) -> None:
     if "pads" not in a:
         return scope.refuse("padding that is computed at run time")
     if (mode := a.get("mode", "constant")) != "constant":
-        most = f"edge and reflect, up to {MAX_PARTS - 1} elements an axis"
+        most = f"up to {isqrt(MAX_MATRIX):,} elements at each end"
         return scope.refuse(f"padding by mode={mode!r} that copies did not replace ({most})")
     if min(a["pads"]) < 0:
         return scope.refuse(f"negative padding: pads {list(a['pads'])}")
