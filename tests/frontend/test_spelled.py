@@ -39,7 +39,6 @@ CASES = [
     (f"{CUBE} {{ y = LpNormalization<axis = 0, p = 1>(x) }}", f"Abs {SUM} Clip Div"),
     (f"{MAP} {{ y = MeanVarianceNormalization(x) }}", "Transpose LayerNormalization Transpose"),
     (f"{MAP} {{ y = MeanVarianceNormalization<axes = [2, 3]>(x) }}", "LayerNormalization"),
-    (f"{CUBE} {{ k = int64 {{-1}} y = Trilu(x, k) }}", "Where"),
 ]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from toolchain.frontend.chain import Chain
-from toolchain.frontend.rewrite import Rewrite, RewriteScope, Rule, operand
+from toolchain.frontend.rewrite import Rewrite, RewriteScope, Rule
 from toolchain.ir.graph import OnnxNode
 
 MOST_CHANNELS = 1024  # of which the windows of an LRN are a matrix
@@ -79,19 +79,6 @@ def mean_and_variance(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     return chain.done()
 
 
-def triangle(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
-    """Trilu: zeros beyond a diagonal, chosen."""
-    x, shape = n.inputs[0], scope.shape(n.inputs[0])
-    k = scope.constants.get(operand(n, 1)) if operand(n, 1) else np.zeros((), np.int64)
-    if k is None or not scope.is_float(x):
-        return None
-    rows, columns = np.arange(shape[-2])[:, None], np.arange(shape[-1])[None, :]
-    kept = columns - rows >= int(k.reshape(-1)[0]) if n.op.attributes["upper"] else columns - rows <= int(k.reshape(-1)[0])
-    chain = Chain(n, scope)
-    chain.make("Where", kept, x, 0.0)
-    return chain.done()
-
-
 RULES: Mapping[str, Sequence[Rule]] = {
     "Hardmax": (hardmax,),
     "LRN": (local_response,),
@@ -99,5 +86,4 @@ RULES: Mapping[str, Sequence[Rule]] = {
     "LpNormalization": (by_its_norm,),
     "MeanVarianceNormalization": (mean_and_variance,),
     "Softmax": (over_the_last,),
-    "Trilu": (triangle,),
 }
