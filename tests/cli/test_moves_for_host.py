@@ -17,21 +17,21 @@ X = "(float[1,3,8,8] x)"
 # what the host runs beside LogSoftmax; the graph
 STAYS = {
     "between two host nodes": ({"Reshape", "Transpose"},
-        f"{X} => (float[N,M] y) {{ a = LogSoftmax<axis=1>(x) b = Transpose<perm=[0,2,3,1]>(a)"
+        f"{X} => (float[N,M] y) {{ a = LogSoftmax<axis=3>(x) b = Transpose<perm=[0,2,3,1]>(a)"
         f" s = Constant<value = int64[2] {{8, 24}}>()"
         " c = Reshape(b, s) y = LogSoftmax(c) }"),
     "behind the last host node": ({"Flatten"},
-        f"{X} => (float[N,M] y) {{ a = Conv(x, w) b = LogSoftmax<axis=1>(a) y = Flatten(b) }}"),
+        f"{X} => (float[N,M] y) {{ a = Conv(x, w) b = LogSoftmax<axis=3>(a) y = Flatten(b) }}"),
     "before the first host node": ({"Transpose"},
         f"{X} => (float[N,C,H,W] y) {{ a = Transpose<perm=[0,2,3,1]>(x) y = LogSoftmax(a) }}"),
     "parts that the host makes": ({"Concat", "Pad"},
-        f"{X} => (float[N,C,H,W] y) {{ a = LogSoftmax<axis=1>(x) b = LogSoftmax<axis=2>(x) c = Concat<axis=1>(a, b)"
+        f"{X} => (float[N,C,H,W] y) {{ a = LogSoftmax<axis=3>(x) b = LogSoftmax<axis=3>(a) c = Concat<axis=1>(a, b)"
         " p = Constant<value = int64[8] {0,0,1,1,0,0,1,1}>() y = Pad(c, p) }"),
     "beside a region that computes": ({"Transpose"},
-        f"{X} => (float[N,C,H,W] y, float[N,C,H,W] z) {{ a = LogSoftmax<axis=1>(x) b = Transpose<perm=[0,2,3,1]>(a)"
+        f"{X} => (float[N,C,H,W] y, float[N,C,H,W] z) {{ a = LogSoftmax<axis=3>(x) b = Transpose<perm=[0,2,3,1]>(a)"
         " z = LogSoftmax(b) y = Conv(a, w) }"),
     "two parts of one region, one computes": ({"Reshape"},
-        f"{X} => (float[N,C,H,W] y, float[M] z) {{ a = LogSoftmax<axis=1>(x)"
+        f"{X} => (float[N,C,H,W] y, float[M] z) {{ a = LogSoftmax<axis=3>(x)"
         f" s = Constant<value = int64[1] {{192}}>() z = Reshape(a, s)"
         " b = Transpose<perm=[0,1,3,2]>(a) y = Conv(b, w) }"),
 }  # fmt: skip
@@ -46,7 +46,7 @@ RUNS = {
         f"{X} => (float[N,C,H,W] y) {{ a = Conv(x, w) b = Transpose<perm=[0,2,3,1]>(a) y = LogSoftmax(b) }}"
     ),
     "the chip computes with what is moved": (
-        f"{X} => (float[N,C,H,W] y) {{ a = LogSoftmax<axis=1>(x) b = Transpose<perm=[0,1,3,2]>(a) y = Conv(b, w) }}"
+        f"{X} => (float[N,C,H,W] y) {{ a = LogSoftmax<axis=3>(x) b = Transpose<perm=[0,1,3,2]>(a) y = Conv(b, w) }}"
     ),
 }
 

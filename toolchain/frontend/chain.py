@@ -26,10 +26,11 @@ class Chain:
         """Of the node's first input."""
         return self.scope.shape(self.n.inputs[0])
 
-    def make(self, op_type: str, *inputs: Operand, **attributes: Any) -> str:
+    def make(self, op_type: str, *inputs: Operand, own: bool = False, **attributes: Any) -> str:
         """A node; the name of what it makes. inputs: tensors, or constants: whole numbers as a tuple, others of the type of the
-        node's first input; attributes: those that are not the operator's defaults."""
-        name = self.scope.fresh(f"{self.n.name}/{op_type.lower()}{len(self.nodes) or ''}")
+        node's first input; own: whether it does what the node is for, and has its name; attributes: those that are not the
+        operator's defaults."""
+        name = self.n.name if own else self.scope.fresh(f"{self.n.name}/{op_type.lower()}{len(self.nodes) or ''}")
         named = [x if isinstance(x, str) else self._constant(f"{name}/{i}", x) for i, x in enumerate(inputs)]
         y = self.scope.tensor(f"{self.n.outputs[0]}/{op_type.lower()}")
         made = node(name, op_type, named, y, self.n.sources)
@@ -38,9 +39,10 @@ class Chain:
         return y
 
     def done(self) -> Rewrite:
-        """The last node makes the node's output, and has its name."""
+        """The last node makes the node's output, and has its name if no other has."""
         *before, last = self.nodes
-        return Rewrite((*before, replace(last, name=self.n.name, outputs=self.n.outputs)))
+        name = last.name if any(made.name == self.n.name for made in before) else self.n.name
+        return Rewrite((*before, replace(last, name=name, outputs=self.n.outputs)))
 
     def _constant(self, name: str, value: float | np.ndarray | tuple[int, ...]) -> str:
         if isinstance(value, tuple):

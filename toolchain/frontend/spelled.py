@@ -21,7 +21,7 @@ def over_the_last(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
         return None
     chain, perm = Chain(n, scope), [*range(axis), *range(axis + 1, len(shape)), axis]
     last = chain.make("Transpose", n.inputs[0], perm=tuple(perm))
-    made = chain.make(n.op.op_type, last, axis=len(shape) - 1)
+    made = chain.make(n.op.op_type, last, own=True, axis=len(shape) - 1)
     chain.make("Transpose", made, perm=tuple(int(i) for i in np.argsort(perm)))
     return chain.done()
 
@@ -74,7 +74,7 @@ def mean_and_variance(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     chain, perm = Chain(n, scope), [*(a for a in range(len(shape)) if a not in axes), *axes]
     last = chain.make("Transpose", x, perm=tuple(perm))
     ones = np.ones([shape[a] for a in axes], scope.types[x].dtype)
-    normal = chain.make("LayerNormalization", last, ones, axis=len(shape) - len(axes), epsilon=TINY)
+    normal = chain.make("LayerNormalization", last, ones, own=True, axis=len(shape) - len(axes), epsilon=TINY)
     chain.make("Transpose", normal, perm=tuple(int(i) for i in np.argsort(perm)))
     return chain.done()
 
