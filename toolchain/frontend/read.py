@@ -20,7 +20,10 @@ from toolchain.frontend.errors import NodeFault, refuse
 OLDEST_OPSET = 7  # also onnxruntime's; before it, operands were broadcast by attributes
 NORMAL_OPSET = 21  # the oldest opset whose spellings equal the newest one's; a newer model keeps its own
 DOMAINS = ("", "ai.onnx.ml")
-LATER = {"RMSNormalization": 23}  # operators of the normal form that NORMAL_OPSET has not -> the first opset that has them
+EARLY = {
+    "LayerNormalization": 17
+}  # operators that onnxruntime reads, and its optimizer writes, at any opset -> the first of ONNX
+LATER = {**EARLY, "RMSNormalization": 23}  # operators of the normal form that a model's opset may lack -> the first that has them
 
 
 def read_model(path: str | os.PathLike[str]) -> tuple[onnx.ModelProto, bool]:
@@ -173,17 +176,19 @@ def operator_faults(graph: onnx.GraphProto, opset: int) -> Iterator[tuple[str, s
     for index, node in enumerate(graph.node):
         thing = f"node {node.name or f'{node.op_type}_{index}'} ({node.op_type})"
         domain = "" if node.domain == "ai.onnx" else node.domain
-        if (domain, node.op_type) in WRITTEN_OUT and domain not in DOMAINS:
+        known = domain in DOMAINS and onnx.defs.has(node.op_type, domain)
+        if (domain, node.op_type) in WRITTEN_OUT and not known:
             pass  # its schema is onnxruntime's; what it lacks is said where it is written out
         elif domain not in DOMAINS:
             way_out = "export the model with standard operators only (no runtime's optimisations, no custom operators)"
             yield f'{thing}: domain "{domain}" is not known', way_out
-        elif not onnx.defs.has(node.op_type, domain):
+        elif not known:
             yield f"{thing}: is not an ONNX operator", ""
-        elif domain == "" and not onnx.defs.has(node.op_type, opset, domain):
+        elif domain == "" and not onnx.defs.has(node.op_type, max(opset, EARLY.get(node.op_type, 0)), domain):
             yield f"{thing}: is not an operator of opset {opset}, which the model declares", ""
         else:
-            yield from attribute_faults(node, thing, opset if domain == "" else onnx.defs.onnx_ml_opset_version(), domain)
+            version = max(opset, EARLY.get(node.op_type, 0)) if domain == "" else onnx.defs.onnx_ml_opset_version()
+            yield from attribute_faults(node, thing, version, domain)
         for attribute in node.attribute:
             for subgraph in [attribute.g, *attribute.graphs]:
                 yield from operator_faults(subgraph, opset)

@@ -1,0 +1,89 @@
+"""What onnxruntime's optimizer writes into files is what it was made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from onnx_text import save
+from same_outputs import check_same
+
+from toolchain.errors import CompileError
+from toolchain.frontend import NormalModel, load_model
+
+ROWS = {"x": (2, 4, 16), "z": (2, 4, 16)}
+MAP = {"x": (1, 4, 6, 6), "z": (1, 3, 4, 4)}
+NORM = "Add LayerNormalization"
+
+
+def model(
+    kind: str,
+    inputs: str,
+    shapes: dict[str, tuple[int, ...]],
+    outputs: str = "y",
+    domain: str = "com.microsoft",
+    opset: int = 17,
+    **a: Any,
+) -> onnx.ModelProto:
+    """inputs: names; of those that are not in `shapes` a constant of 16 numbers, w and v matrices, - for none."""
+    rng = np.random.default_rng(3)
+    own = {"w": (3, 4, 3, 3), "v": (16, 5), "c": (3,), "d": (5,)}
+    names = ["" if n == "-" else n for n in inputs.split()]
+    held = {n: rng.uniform(0.4, 1.2, own.get(n, (16,))).astype(np.float32) for n in names if n and n not in shapes}
+    made = ["" if n == "-" else n for n in outputs.split()]
+    ports = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, shapes[n]) for n in names if n in shapes]
+    results = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in made if n]
+    node = helper.make_node(kind, names, made, "n", domain=domain, **a)
+    graph = helper.make_graph([node], "g", ports, results, [numpy_helper.from_array(v, n) for n, v in held.items()])
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def ops(loaded: NormalModel) -> str:
+    return " ".join(node.op.op_type for node in loaded.graph.nodes)
+
+
+CASES = [
+    (model("Gelu", "x", ROWS), "Gelu"),
+    (model("FastGelu", "x", ROWS), "Gelu"),
+    (model("FastGelu", "x b", ROWS), "Add Gelu"),
+    (model("BiasGelu", "x b", ROWS), "Add Gelu"),
+    (model("SkipLayerNormalization", "x z g", ROWS), NORM),
+    (model("SkipLayerNormalization", "x z g b", ROWS, epsilon=1e-5), NORM),
+    (model("SkipLayerNormalization", "x z g b a", ROWS, "y - - s"), "Add Add LayerNormalization"),
+    (model("SkipSimplifiedLayerNormalization", "x z g", ROWS, "y - - s"), None),
+    (model("SimplifiedLayerNormalization", "x g", ROWS, domain="", axis=-1, epsilon=1e-6), None),
+    (model("LayerNormalization", "x g b", ROWS, domain="", opset=12, axis=-1), "LayerNormalization"),
+    (model("FusedMatMul", "x z", ROWS, transB=1), "Transpose MatMul"),
+    (model("FusedMatMul", "x z", ROWS, transA=1, alpha=0.25), "Transpose MatMul Mul"),
+    (model("FusedConv", "x w c", MAP, activation="Relu", kernel_shape=[3, 3]), "Conv Relu"),
+    (model("FusedConv", "x w c z", MAP, activation="Relu", kernel_shape=[3, 3]), "Conv Add Relu"),
+    (model("FusedConv", "x w", MAP, activation="Clip", activation_params=[0.0, 6.0], strides=[2, 2]), "Conv Clip"),
+    (model("FusedConv", "x w c", MAP, activation="HardSigmoid", activation_params=[0.2, 0.4], pads=[1] * 4), "Conv HardSigmoid"),
+    (model("FusedGemm", "x v d", {"x": (4, 16)}, activation="LeakyRelu", activation_alpha=0.1), "Gemm LeakyRelu"),
+]
+
+
+@pytest.mark.parametrize(
+    ("proto", "expected"), CASES, ids=lambda value: value.graph.node[0].op_type if hasattr(value, "graph") else ""
+)
+def test_spelling(tmp_path: Path, proto: onnx.ModelProto, expected: str | None) -> None:
+    loaded = check_same(save(proto, tmp_path))
+    assert expected in (None, ops(loaded))
+    assert not {"SimplifiedLayerNormalization", "Div"}.intersection(ops(loaded).split())
+    assert {source for node in loaded.graph.nodes for source in node.sources} == {"n"}
+
+
+def test_what_is_not_known_is_refused_by_name(tmp_path: Path) -> None:
+    proto = model("FusedConv", "x w", MAP, activation="Erf", kernel_shape=[3, 3])
+    with pytest.raises(CompileError, match="has the activation Erf"):
+        load_model(save(proto, tmp_path))
+
+
+def test_an_older_opset_has_no_other_operators_of_later_ones(tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match="is not an operator of opset 12"):
+        load_model(save(model("Gelu", "x", ROWS, domain="", opset=12), tmp_path))

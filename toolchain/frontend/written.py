@@ -1,0 +1,85 @@
+"""What stands for an operator that is written out: nodes in order, and the constants they name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from toolchain.frontend.errors import refuse_node
+from toolchain.ir.graph import Node, OnnxNode, OnnxOp, TensorType
+
+CONTRIB = "com.microsoft"
+NONE: Mapping[str, Any] = MappingProxyType({})
+CONSTANT = "export it with constant scales and zero points"
+
+
+@dataclass
+class Written:
+    """What stands for one node so far: nodes in order, and the constants they name."""
+
+    node: OnnxNode
+    types: Mapping[str, TensorType]
+    known: Mapping[str, np.ndarray]
+    nodes: list[OnnxNode] = field(default_factory=list)
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def input(self, index: int) -> str:
+        """The name of an input; '' when it is absent."""
+        return self.node.inputs[index] if index < len(self.node.inputs) else ""
+
+    def value(self, index: int, what: str) -> np.ndarray:
+        """A constant input. CompileError where it is absent or computed."""
+        value = self.known.get(self.input(index))
+        if value is None:
+            raise refuse_node(self.node, f"its {what} is computed or missing, not constant", CONSTANT)
+        return value
+
+    def attribute(self, name: str, default: Any) -> Any:
+        return self.node.op.attributes.get(name, default)
+
+    def constant(self, suffix: str, value: np.ndarray) -> str:
+        name = f"{self.node.name}/{suffix}"
+        self.constants[name] = value
+        return name
+
+    def add(
+        self, suffix: str, op_type: str, inputs: Sequence[str], output: str = "", attributes: Mapping[str, Any] = NONE
+    ) -> str:
+        """A node; the name of what it makes."""
+        name = f"{self.node.name}/{suffix}" if suffix else self.node.name
+        made = output or f"{name}_output"
+        self.nodes.append(Node(name, OnnxOp(op_type, dict(attributes)), tuple(inputs), (made,), self.node.sources))
+        return made
+
+    def real(self, index: int, axis: int = 0) -> str:
+        """What input `index` stands for, by the scale and zero point behind it, for each index of `axis` where they are many."""
+        scale = self.value(index + 1, f"scale (input {index + 1})")
+        triple = self.node.inputs[index : index + 3]
+        inputs = [n for n in triple if n]
+        if scale.ndim and scale.size == 1:  # one number, whatever its shape
+            inputs = [triple[0], self.constant(f"scale_{index}", scale.reshape(()))]
+            if self.input(index + 2):
+                inputs.append(self.constant(f"zero_point_{index}", self.value(index + 2, "zero point").reshape(())))
+            scale = scale.reshape(())
+        attributes = {"axis": axis % len(self.types[triple[0]].shape)} if scale.ndim else {}
+        return self.add(f"real_{index}", "DequantizeLinear", inputs, attributes=attributes)
+
+    def codes(self, y: str, index: int) -> None:
+        """The node's output: `y` in codes of the scale and zero point that are inputs `index` and the next."""
+        inputs = [y, self.constant("scale", self.value(index, "output's scale").reshape(()))]
+        if self.input(index + 1):
+            inputs.append(self.constant("zero_point", self.value(index + 1, "output's zero point").reshape(())))
+        self.add("codes", "QuantizeLinear", inputs, self.node.outputs[0])
+
+    def bias(self, name: str, scale: np.ndarray) -> str:
+        """int32 sums of products to real numbers."""
+        attributes = {"axis": 0} if scale.ndim else {}
+        return self.add("bias", "DequantizeLinear", [name, self.constant("bias_scale", scale)], attributes=attributes)
+
+    def product_scale(self, a: int, b: int) -> np.ndarray:
+        scale = np.asarray(self.value(a, "scale"), np.float32) * np.asarray(self.value(b, "scale"), np.float32)
+        return scale.reshape(()) if scale.size == 1 else scale.reshape(-1)
