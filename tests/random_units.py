@@ -94,7 +94,7 @@ def draw_banks(draw: Any, memory: dict[str, Any]) -> dict[str, Any]:
         word *= 4
     return {
         "banks": banks,
-        "bank_bytes": draw(st.sampled_from(["any", word, min(4 * word, 256)])),
+        "bank_bytes": draw(st.sampled_from(["any", word, min(4 * word, 256), max(word, 256)])),
         "bank_cycles": cycles,
         "words": draw(st.sampled_from(["whole", "packed"])),
     }
@@ -164,7 +164,7 @@ def _buffers(draw: Any, data: dict[str, Any]) -> None:
     one of their own."""
     engines, memories = data["engines"], data["memories"]
     arrays = sorted(name for name, e in engines.items() if e["kind"] == "mac_array" and name != "apart")
-    owner = draw(st.sampled_from(arrays))
+    owner = draw(st.sampled_from([*arrays, *(name for name in arrays if name != "mac")]))
     private = draw(st.booleans())
     memories["wbuf"] = _buffer(draw, memories["sram"], owner if private else None)
     for name in [owner] if private else [n for n in arrays if n == owner or draw(st.booleans())]:
