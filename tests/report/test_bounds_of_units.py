@@ -1,11 +1,13 @@
-"""Bounds of units: what a layer's works take at least."""
+"""Bounds of units: what a layer's works take at least. On an array of one product, whose cycles are the products."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.keyed import with_keys
@@ -13,16 +15,35 @@ from toolchain.api import BuildOptions, build
 from toolchain.isa import load_machine
 
 
-def test_parts_of_a_kernel_take_what_each_of_them_takes(tmp_path: Path) -> None:
-    """An array of one product, so that its cycles are the products: 4 x 4 taps in instructions of at most 3 x 3."""
+def _figures(weights: list[int], shape: list[int], max_kernel: list[int], folder: Path, **attributes: object) -> dict[str, Any]:
+    """Of a convolution."""
     base = load_machine("edge16")
     engines, limits = (base.chip.model_dump(mode="json")[name] for name in ("engines", "limits"))
-    engines["mac"] |= {"rows": 1, "columns": 1, "depth": 1, "issue_cycles": 0}
-    machine = with_keys(base, engines=engines, limits={**limits, "convolution": {"max_kernel": [3, 3]}})
-    w = np.random.default_rng(0).standard_normal((4, 4, 4, 4)).astype(np.float32)
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [1, 4, 11, 7]), ("y", None)))
-    graph = helper.make_graph([helper.make_node("Conv", ["x", "w"], ["y"])], "cut", [x], [y], [numpy_helper.from_array(w, "w")])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "model.onnx")
-    figures = build(tmp_path / "model.onnx", BuildOptions(machine)).figures
-    products, folds = 8 * 4 * 4 * 4 * 16, 4 * 8 * 4 * 4  # of each of four parts
-    assert products <= figures["bounds"]["regions"][0]["uses"]["mac"] <= products + 3 * folds
+    engines["mac"] |= {"rows": 1, "columns": 1, "depth": 1, "issue_cycles": 0, "accumulators": {"bits": 32, "entries": 64}}
+    engines["mac"]["timing"]["fold_cycles"] = 0
+    machine = with_keys(base, engines=engines, limits={**limits, "convolution": {"max_kernel": max_kernel}})
+    w = numpy_helper.from_array(np.random.default_rng(0).standard_normal(weights).astype(np.float32), "w")
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", shape), ("y", None)))
+    graph = helper.make_graph([helper.make_node("Conv", ["x", "w"], ["y"], **attributes)], "cut", [x], [y], [w])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "model.onnx")
+    return build(folder / "model.onnx", BuildOptions(machine)).figures
+
+
+def _array_cycles(figures: dict[str, Any]) -> int:
+    return figures["bounds"]["regions"][0]["uses"]["mac"]
+
+
+def test_parts_of_a_kernel_take_what_each_of_them_takes(tmp_path: Path) -> None:
+    """4 x 4 taps in instructions of at most 3 x 3."""
+    figures = _figures([4, 4, 4, 4], [1, 4, 11, 7], [3, 3], tmp_path)
+    assert _array_cycles(figures) == 8 * 4 * 4 * 4 * 16
+
+
+@pytest.mark.parametrize(("group", "wide"), [(1, 4), (1, 3), (3, 4)])
+def test_parts_that_meet_padding_alone_may_be_left_out(group: int, wide: int, tmp_path: Path) -> None:
+    """Kernels in instructions of one row, tiles of one row: of the first three rows 3, 2 and 1 of five taps lie on padding."""
+    figures = _figures([6, 6 // group, 5, 4], [1, 6, 11, 8], [1, wide], tmp_path, pads=[3, 2, 0, 2], group=group)
+    every = 9 * 4 * 6 * (6 // group)  # products with one row of the kernel at one row of the output
+    assert 44 * every <= figures["cycles"] < 50 * every
+    assert _array_cycles(figures) <= 44 * every
+    assert _array_cycles(figures) == 44 * every or wide < 4 or group > 1

@@ -19,6 +19,7 @@ from tests.noted import noted_plans
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.isa import Machine, load_machine
+from toolchain.machine import Space
 from toolchain.schedule.goals import Goal
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.region import Planner
@@ -133,6 +134,29 @@ def test_what_is_spilled_between_layers_in_turns_lives_as_long_as_they_run(tmp_p
     found = _built(bodies(3, channels=80, wide=160), with_sram("edge16", 64), tmp_path)
     assert len(found.plans[0].cascades) > 1
     assert found.plans[0].spilled
+
+
+def test_constants_that_stay_have_room_in_the_rings_of_units_that_take_them_in_any_order(tmp_path: Path) -> None:
+    """The second array has its weights in a memory of its own; of 16 and 8 channels it may take the 16 last."""
+    base = load_machine("edge16")
+    engines, memories = (base.chip.model_dump(mode="json")[name] for name in ("engines", "memories"))
+    memories["own"] = {**memories["sram"], "size": 16384, "private_to": "extra"}
+    memories["sram"]["size"] = 28672
+    engines["extra"] = {**engines["mac"], "memories": {"weights": "own", "parameters": "own"}}
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((40, 8, 3, 3)), "v": rng.standard_normal((24, 40, 3, 3))}
+    held = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in weights.items()]
+    nodes = [helper.make_node("Conv", [a, b], [c], pads=[1] * 4) for a, b, c in (("x", "w", "h"), ("h", "v", "y"))]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [1, 8, 24, 24]), ("y", None)))
+    graph = helper.make_graph(nodes, "g", [x], [y], held)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    counts: Counter[str] = Counter()
+    with forced_turns(counts):
+        (plan,) = _built(model, with_keys(base, memories=memories, engines=engines), tmp_path).plans
+    assert counts["cascades"] and counts["in turns on several units"]
+    rings = [slot for planned in plan.layers if planned.plan is not None for slot in planned.plan.slots if slot.copies > 1]
+    assert {slot.space for slot in rings if slot.of_constants} > {int(Space.SRAM)}
+    assert all(len(set(slot.sizes)) == 1 for slot in rings)
 
 
 def test_cycles_of_layers_in_turns_are_those_of_all_their_turns(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ class CostModel:
         for work in (work for works in visited if not isinstance(works, int) for work in works):
             runs = self.runs(layer, work)
             found = list(runs) if found is None else [u for u in found if u in runs]
-            if len(found) < 2:
+            if not found:
                 break
         return tuple(found or ())
 

@@ -70,8 +70,11 @@ class Blocks:
 
     def _kept(self, role: str) -> tuple[int, ...]:
         """Slots in which what passes through a ring stays: each thing of a block of channels in one of its own."""
-        blocks = self.blocks[role].values()
-        if len(blocks) == 1:
+        return self._own_slots(list(self.blocks[role].values()))
+
+    def _own_slots(self, blocks: Sequence[Mapping[Hashable, int]]) -> tuple[int, ...]:
+        """Of equal sizes where it is not known which thing comes first to a ring: of several units each may take any."""
+        if len(blocks) == 1 and len(self._units) == 1:
             return tuple(*(block.values() for block in blocks))
         return (max(size for block in blocks for size in block.values()),) * max(map(len, blocks))
 
@@ -81,7 +84,7 @@ class Blocks:
         slots = (store if store.role == "w" else read for read, store in zip(reads, stores))
         kept = {role: self._kept(role) for role in self.blocks} if stay else {}
         if depth.stay:
-            kept |= {role: tuple(things.values()) for role, things in self.read.items()}
+            kept |= {role: self._own_slots([things]) for role, things in self.read.items()}
         return tuple(replace(s, sizes=kept.get(s.role, s.sizes)) for s in slots)
 
 

@@ -54,7 +54,7 @@ class Dense(Lowering):
                 ),
             )
 
-        return Work(tuple(reads), constants.blocks, write, emit, self.tiling.variant)
+        return Work(tuple(reads), constants.blocks, write, emit, (*self.tiling.variant, *part.ky, *part.kx))
 
     def packed(self, tile: Tile, part: Part, shape: tuple[int, int]) -> Packed:
         """With scales and minima of their groups, where they have any."""

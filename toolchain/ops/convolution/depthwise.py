@@ -36,7 +36,9 @@ class Depthwise(Lowering):
                 ),
             )
 
-        return Work((box,), constants.blocks, self.write(tile) if last else None, emit, self.tiling.variant)
+        return Work(
+            (box,), constants.blocks, self.write(tile) if last else None, emit, (*self.tiling.variant, *part.ky, *part.kx)
+        )
 
     def packed(self, tile: Tile, part: Part, shape: tuple[int, int]) -> Packed:
         """Row by row."""

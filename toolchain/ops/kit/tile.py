@@ -44,13 +44,14 @@ CodeGenerator = Callable[[Sequence[Site], Sequence[int], Site | None], tuple[Mac
 
 class Work(NamedTuple):
     """One tile: bring `reads` and `blocks` to where the unit has its operands, run what `emit` gives, take `write` away (None:
-    partial sums). variant: what of its time its shapes do not say, the array's dataflow and depthwise mode."""
+    partial sums). variant: what of its time its shapes do not say: the array's dataflow and depthwise mode, (start, count) of the
+    rows and columns of the kernel."""
 
     reads: tuple[Box, ...]
     blocks: tuple[Block, ...]
     write: Box | None
     emit: CodeGenerator
-    variant: tuple[int, int] = (0, 0)
+    variant: tuple[int, ...] = (0, 0)
 
 
 @dataclass(frozen=True)

@@ -5,20 +5,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import product
+from dataclasses import replace
+from functools import reduce
+from itertools import chain, product
 from math import prod
+from operator import add
 from typing import Any
 
+from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
 from toolchain.machine import MachineOp
 from toolchain.machine.recurrence import read_rate, write_rate
+from toolchain.machine.units.array import operands_of
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.kit.nest import Axis
 from toolchain.ops.kit.operator import Layer, TiledOp, tiling_key
-from toolchain.ops.kit.tile import Tiling
+from toolchain.ops.kit.tile import Extent, Tiling
 from toolchain.ops.matrix_product import IntegerMatrixProduct
 from toolchain.report.bounds.dram import LeastBytes
+from toolchain.report.bounds.padding import Band, bands, products
 from toolchain.report.bounds.reads import reads_of
 from toolchain.schedule.emits import SumPlaces
 from toolchain.schedule.tilings import candidates
@@ -55,18 +61,54 @@ class LeastUses:
         found = list(layer.tiled.tilings(layer))
         self._able[layer.node.name] = self._units(layer, min(found, key=lambda tiling: tiling.volume))
         tried = [self._uses(layer, tiling) for tiling in _tilings(layer, found)]
+        tried += [self._beside_padding(layer, tiling) for tiling in _tilings(layer, found)]
         made = [uses for uses in tried if uses is not None]
         names = dict.fromkeys(name for uses in made for name in uses)
         return {**{name: min(uses.get(name, 0.0) for uses in made) for name in names}, **self._ports(layer)}
 
-    def _uses(self, layer: Layer, tiling: Tiling) -> Uses | None:
-        """Of units and the front end, by the works of each kind; None where no unit runs such tiles."""
-        nest = layer.tiled.nest(layer, tiling)
+    def _beside_padding(self, layer: Layer, tiling: Tiling) -> Uses | None:
+        """Of a convolution, where parts of the kernel that meet padding alone are left out: the least for each unit, over all
+        ways to make neighbouring rows together."""
+        op = layer.node.op
+        if not isinstance(op, IntegerConvolution) or not any(op.pads):
+            return None
+        met = products(layer, op)
+        if met is not None:
+            return self._peak(layer, op, met)
+        own = bands(layer, op)
+        best: list[Uses] = [{}]
+        for end in range(1, len(own) + 1):
+            ways: list[Uses] = []
+            for first in range(end):
+                made = self._uses(layer, tiling, reduce(add, own[first:end]))
+                if made is None:
+                    return None
+                ways.append(added(best[first], made))
+            best.append({n: min(way.get(n, 0.0) for way in ways) for n in dict.fromkeys(chain(*ways))})
+        return best[-1]
+
+    def _peak(self, layer: Layer, op: IntegerConvolution, made: int) -> Uses | None:
+        """Of so many products."""
+        units = self._able[layer.node.name]
+        kinds = CodeType(layer.input_type(0).dtype), op.weight_type
+        peak = sum(u.array.multipliers * operands_of(u.array, *kinds).rate for u in units if u.kind == "mac_array")
+        return {self._named(units): made / peak} if peak else None
+
+    def _uses(self, layer: Layer, tiling: Tiling, band: Band | None = None) -> Uses | None:
+        """Of units and the front end, by the works of each kind; None where no unit runs such tiles. band: a part of the output,
+        with the rows of the kernel that it meets."""
+        extent = None if band is None else Extent(band.rows, (0, layer.output.shape[3]))
+        nest = layer.tiled.nest(layer, tiling if band is None else replace(tiling, rows=band.end - band.first), extent)
         total: dict[str, float] = {}
         for kinds in product(*(_kinds(axis) for axis in nest.axes)):
             times = prod(count for _, count in kinds)
             for work in nest.body(tuple(step for step, _ in kinds)):
-                uses = self._run(emitted(work, layer), self._able[layer.node.name])
+                ops = emitted(work, layer)
+                if band is not None:
+                    top, count = work.variant[2:4]  # rows of the kernel
+                    high = min(top + count, band.bottom) - max(top, band.top)
+                    ops = [replace(op, kernel_height=high) for op in ops] if high > 0 else []
+                uses = self._run(ops, self._able[layer.node.name]) if ops else {}
                 if uses is None:
                     return None
                 total = added(total, {name: times * cycles for name, cycles in uses.items()})

@@ -50,7 +50,9 @@ def ring_slots(
         if ring is None:
             slots.append(slot)
         elif ring.slots == ALL:
-            slots.append(replace(slot, sizes=tuple(things.get((slot.role, slot.space), {0: max(slot.sizes)}).values())))
+            sizes = tuple(things.get((slot.role, slot.space), {0: max(slot.sizes)}).values())
+            # Of several units each may take any of the things first.
+            slots.append(replace(slot, sizes=sizes if len(units) == 1 else (max(sizes),) * len(sizes)))
         else:
             slots.append(replace(slot, sizes=(max(slot.sizes),) * int(ring.slots)))
     return tuple(slots)

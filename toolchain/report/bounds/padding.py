@@ -1,0 +1,69 @@
+"""Where the parts of a kernel meet padding alone, which programs may leave out, tile by tile."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.kit.operator import Layer
+
+_MOST = 9  # bands that are looked at
+
+
+class Band(NamedTuple):
+    """Rows [first, end) of a convolution's output, which meet inputs with rows [top, bottom) of the kernel at most."""
+
+    first: int
+    end: int
+    top: int
+    bottom: int
+
+    def __add__(self, other: object) -> Band:
+        """With one below it."""
+        assert isinstance(other, Band)
+        return Band(self.first, other.end, min(self.top, other.top), max(self.bottom, other.bottom))
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """(first, count)."""
+        return self.first, self.end - self.first
+
+
+def bands(layer: Layer, op: IntegerConvolution) -> list[Band]:
+    """From top to bottom: each row beside padding, those between in one; one in all where there are many, or no padding."""
+    height = layer.output.shape[1]
+    met = _met(layer, op, 0)
+    kernel = met.shape[1]
+    found: list[Band] = []
+    for row, taps in enumerate(met):
+        at = np.flatnonzero(taps)
+        band = Band(row, row + 1, int(at[0]), int(at[-1]) + 1) if len(at) else Band(row, row + 1, 0, 0)
+        if found and (band.top, band.bottom) == (found[-1].top, found[-1].bottom) == (0, kernel):
+            found[-1] += band
+        else:
+            found.append(band)
+    return found if len(found) <= _MOST else [Band(0, height, 0, kernel)]
+
+
+def products(layer: Layer, op: IntegerConvolution) -> int | None:
+    """That meet inputs, where parts may be left out in other ways than `bands` says (columns, group by group); else None."""
+    _, _, wide, _ = layer.constants[layer.node.inputs[1]].shape
+    limits = op.limits(layer)
+    far = limits.max_dilation is not None and op.dilations[1] > limits.max_dilation[1]
+    cut = far or op.beyond(layer)[1] or (limits.max_kernel is not None and wide > limits.max_kernel[1])
+    down, across = (_met(layer, op, axis) for axis in (0, 1))
+    grouped = op.groups > 1 and not op.depthwise(layer)
+    if not grouped and (across.all() or not cut) and (down.all() or len(bands(layer, op)) > 1):
+        return None
+    samples, outputs, reduction = layer.output.shape[0], layer.output.shape[3], layer.constants[layer.node.inputs[1]].shape[3]
+    return int(samples * down.sum() * across.sum() * outputs * reduction)
+
+
+def _met(layer: Layer, op: IntegerConvolution, axis: int) -> np.ndarray:
+    """bool[outputs, kernel]: what of the kernel meets the input."""
+    size, outputs = layer.input_type(0).shape[1 + axis], layer.output.shape[1 + axis]
+    kernel = layer.constants[layer.node.inputs[1]].shape[1 + axis]
+    at = np.arange(outputs)[:, None] * op.strides[axis] - op.pads[axis] + np.arange(kernel) * op.dilations[axis]
+    return (at >= 0) & (at < size)
