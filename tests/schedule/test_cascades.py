@@ -226,3 +226,22 @@ def test_kept_rows_may_have_columns_that_nothing_reads(name: str, kib: int, kept
         built = _built(model, with_sram(name, kib), tmp_path)
     assert counts["cascades"]
     assert not built.figures["warnings"]
+
+
+@pytest.mark.parametrize(("channels", "groups", "kib"), [(64, 32, 10), (48, 3, 10), (48, 6, 10)])
+def test_convolutions_in_groups_take_turns(channels: int, groups: int, kib: int, tmp_path: Path) -> None:
+    """In blocks of channels only where those are whole groups; the build compares bits."""
+    rng = np.random.default_rng(0)
+    w = numpy_helper.from_array(rng.standard_normal((channels, channels // groups, 3, 3)).astype(np.float32), "w")
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[3, 3], pads=[1] * 4),
+        helper.make_node("Conv", ["p", "w"], ["h"], pads=[1] * 4, group=groups),
+        helper.make_node("Sigmoid", ["h"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [1, channels, 16, 16]), ("y", None)))
+    graph = helper.make_graph(nodes, "g", [x], [y], [w])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    counts: Counter[str] = Counter()
+    with forced_turns(counts):
+        _built(model, with_sram("edge16", kib), tmp_path)
+    assert counts["cascades"]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from toolchain.hw.units import Unit
 from toolchain.machine import granule_of
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Extent, Tiling, Work
+from toolchain.ops.kit.tile import Box, Extent, Tiling, Work
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.drafts import Chosen
 from toolchain.schedule.stripes import Call
@@ -78,13 +78,10 @@ class StripeTilings:
         first, count = self.block_step, min(self.block_step, channels - self.block_step)
         if count <= 0:
             return False
-        made = 0
-        for work in layer.tiled.nest(layer, tiling, Extent((0, height), (first, count))).works():
-            for box in (*(box for box in work.reads if box.tensor in kept), *([work.write] if work.write else [])):
-                if len(box.start) != 4 or box.start[3] < first or box.start[3] + box.size[3] > first + count:
-                    return False
-            made += prod(work.write.size) if work.write else 0
-        return made == height * width * count
+        extent = Extent((0, height), (first, count))
+        works = list(layer.tiled.nest(layer, tiling, extent).works())
+        reads = (box for work in works for box in work.reads if box.tensor in kept)
+        return all(_within(box, extent) for box in reads) and _makes(works, extent, width)
 
     def _cuts(self, layer: Layer, call: Call, known: Sequence[Candidate]) -> Iterator[_Cut]:
         """The first that differ in this call and that a unit can run."""
@@ -96,6 +93,8 @@ class StripeTilings:
                 continue
             seen.add(key)
             works = list(layer.tiled.nest(layer, tiling, call.extent).works())
+            if call.extent.channels[1] < layer.output.shape[3] and not _makes(works, call.extent, layer.output.shape[2]):
+                continue  # groups one by one have no blocks of channels of all
             units = layer_units(layer, tiling)
             if len(units) > 1:
                 units = self._model.able(layer, [works])
@@ -116,6 +115,21 @@ class StripeTilings:
             unit = min(ends, key=ends.__getitem__)
             busy[unit] = ends[unit]
         return max(busy.values())
+
+
+def _within(box: Box, extent: Extent) -> bool:
+    """Whether it has no other channels than these."""
+    first, count = extent.channels
+    return len(box.start) == 4 and box.start[3] >= first and box.start[3] + box.size[3] <= first + count
+
+
+def _makes(works: Sequence[Work], extent: Extent, width: int) -> bool:
+    """Whether they make all of it, and nothing else."""
+    writes = [work.write for work in works if work.write is not None]
+    return (
+        all(_within(box, extent) for box in writes)
+        and sum(prod(b.size) for b in writes) == extent.rows[1] * width * extent.channels[1]
+    )
 
 
 def padding(layer: Layer, rows: tuple[int, int]) -> Hashable:

@@ -85,6 +85,8 @@ class Grouped(Lowering):
     def _works(self, point: tuple[Any, ...], taps: list[tuple[Pair, Pair]]) -> list[Work]:
         tile, _ = self._tile(point)
         start, count = tile.channels[0] // self.own, tile.channels[1] // self.own
+        if (start * self.own, count * self.own) != tile.channels:
+            return []  # a part of a group is made by no work
         met = [taps.index(part) for part in self._met(tile, taps)] or [0]
         box = self.read(tile, Part(*taps[0], tile.channels), (start * self.inputs, count * self.inputs))
         write = self.write(tile)
