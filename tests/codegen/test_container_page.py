@@ -105,7 +105,7 @@ def convolved(x: np.ndarray, node: dict, model: Model) -> np.ndarray:
 
 def test_constants_of_two_regions_are_stored_once(tmp_path: Path) -> None:
     """And an array of the graph with them, which are the same codes; another array has bytes of its own."""
-    told = read(compiled(tmp_path, "a = Add(x, o) s = Softmax<axis=1>(a) y = Add(s, o)", "edge16").data)
+    told = read(compiled(tmp_path, "a = Add(x, o) s = Softmax<axis=-1>(a) y = Add(s, o)", "edge16").data)
     first, _, second = told.entry["segments"]
     blocks, others = ([block for _, block in segment["constants"]] for segment in (first, second))
     assert blocks == others
