@@ -65,14 +65,15 @@ def _ends(how: Stored) -> tuple[int, int]:
     return int(how.least.min()), int(how.largest.max())
 
 
-def rounded_anew(how: Stored, numerics: Numerics) -> str | None:
-    """Why a machine cannot keep a file's codes of weights, and rounds what they stand for; None where it keeps them."""
+def rounded_anew(how: Stored, numerics: Numerics, scales: Array) -> str | None:
+    """Why a machine cannot keep a file's codes of weights, and rounds what they stand for; None where it keeps them. scales: of
+    the codes now (`scales_now`)."""
     if how.groups is not None:
         size = how.groups.size
         return None if fitting_codes(how.groups, numerics) is not None else f"no such groups of {size} weights (numerics.groups)"
-    if numerics.scale.kind == "pow2" and (np.frexp(how.scales)[0] != 0.5).any():
+    if numerics.scale.kind == "pow2" and (np.frexp(scales)[0] != 0.5).any():
         return "scales that are powers of two (numerics.scale)"
-    if not numerics.weights_per_channel and np.ptp(how.scales):
+    if not numerics.weights_per_channel and np.ptp(scales) > _WHOLE * scales.max():
         return "one scale for all channels (numerics.weights_per_channel)"
     if numerics.weight is CodeType.INT4 and not _holds(how, numerics):
         least, largest = _ends(how)
@@ -88,8 +89,10 @@ def stored_weights(w: Array, axis: int, how: Stored, numerics: Numerics, name: s
     """
     if how.groups is not None:
         return _grouped(w, how.groups, numerics)
-    channels = w.shape[axis]
-    if len(how.scales) not in (1, channels) or rounded_anew(how, numerics) is not None:
+    if len(how.scales) not in (1, w.shape[axis]):
+        return None
+    scales = scales_now(w, axis, how)
+    if rounded_anew(how, numerics, scales) is not None:
         return None
     (least, largest), (low, high) = _ends(how), numerics.weight.limits
     if not _holds(how, numerics):
@@ -97,8 +100,8 @@ def stored_weights(w: Array, axis: int, how: Stored, numerics: Numerics, name: s
             f"{name}: its weights less their zero points are {least}..{largest}; {numerics.weight} holds {low}..{high} "
             "(numerics.weight)\n  help: quantize the weights symmetrically (zero point 0, or 128 of uint8)"
         )
-    rows = np.moveaxis(np.asarray(w, np.float64), axis, 0).reshape(channels, -1)
-    scales = _scales(rows, how, name)
+    if not _whole(_rows(w, axis), scales).all():
+        raise InternalError(f"{name}: its weights are no longer whole multiples of the scales that the model gives them")
     scales = scales if numerics.weights_per_channel else scales[:1]
     codes = np.rint(np.asarray(w, np.float64) / along(scales, axis, w.ndim))
     if codes.min(initial=0) < low or codes.max(initial=0) > high:
@@ -119,17 +122,23 @@ def _grouped(w: Array, groups: StoredGroups, numerics: Numerics) -> WeightQuant 
     return given_groups(replace(groups, scales=groups.scales * factor, minima=minima), w.shape, numerics)
 
 
-def _scales(rows: Array, how: Stored, name: str) -> Array:
-    """The file's, or what they became where a channel was multiplied by a number: what takes its largest code to its peak."""
+def scales_now(w: Array, axis: int, how: Stored) -> Array:
+    """float64[channels] of the weights `w`: the file's, or what they became where a channel was multiplied by a number, which is
+    what takes its largest code to its peak."""
+    rows = _rows(w, axis)
+    if len(how.scales) not in (1, len(rows)):
+        return how.scales
     given = np.broadcast_to(how.scales, (len(rows),)).astype(np.float64)
     alike = len(how.peaks) == len(rows)  # else the channels were taken apart, and the largest of all is known
     peaks = np.abs(rows).max(1, initial=0) if alike else np.full(len(rows), np.abs(rows).max(initial=0))
     codes = how.peaks if alike else np.full(len(rows), how.peaks.max())
     moved = np.where((peaks > 0) & (codes > 0), peaks / np.maximum(codes, 1), given)
-    scales = np.where(_whole(rows, given), given, moved)
-    if not _whole(rows, scales).all():
-        raise InternalError(f"{name}: its weights are no longer whole multiples of the scales that the model gives them")
-    return scales
+    return np.where(_whole(rows, given), given, moved)
+
+
+def _rows(w: Array, axis: int) -> Array:
+    """float64[channels, rest]"""
+    return np.moveaxis(np.asarray(w, np.float64), axis, 0).reshape(w.shape[axis], -1)
 
 
 def _whole(rows: Array, scales: Array) -> Array:

@@ -49,6 +49,7 @@ from toolchain.report import agreed
 Array = NDArray[np.float32]
 EXACT_DB = 200.0
 MOVED = 1e-6  # of inputs
+ROUNDED = ("_DequantizeLinear_Output", "_QuantizeLinear_Output/real")  # of a tensor's name, behind its rounding
 PRODUCTS = ("Conv", "ConvTranspose", "ConvInteger", "Gemm", "MatMul", "MatMulInteger")
 
 
@@ -147,6 +148,8 @@ def _named(given: Mapping[str, Range | Quant], graph: OnnxGraph) -> dict[str, Ra
     made, consumers = {n.name: n.outputs[0] for n in graph.nodes}, graph.consumers()
     found = dict(given)
     for name, quant in given.items():
+        for ending in ROUNDED:
+            found.setdefault(name.removesuffix(ending), quant)
         own = made.get(name.removesuffix("_quant_output"))
         readers = consumers.get(own or "", [])
         if own is not None:

@@ -16,6 +16,7 @@ from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.ir.graph import Quant
 from toolchain.isa import Machine, load_machine
+from toolchain.ops.rescale import Rescale
 from toolchain.runtime import Session
 
 SAMPLES = 8
@@ -106,6 +107,39 @@ def test_every_machine_takes_eight_bits(machine: str, tmp_path: Path) -> None:
     assert db(by_onnxruntime(quantized, samples), outputs(built, samples)) >= least
     cannot = any("have scales that numerics of" in note for note in built.notes)
     assert cannot == (machine in ("ws8_pow2", "wide32_w4a16"))
+
+
+@pytest.mark.parametrize("machine", ["ws8_pow2", "nvdla_small"])
+def test_products_of_codes_are_those_of_what_they_stand_for(machine: str, tmp_path: Path) -> None:
+    """Where the machine rounds the weights anew too: what their channels are multiplied by is a part of them."""
+    integer, *_, samples = built_form("integer", tmp_path, machine)
+    plain, *_ = built_form("qdq_u8_channel", tmp_path, machine)
+    np.testing.assert_array_equal(outputs(integer, samples), outputs(plain, samples))
+
+
+def test_what_is_clamped_has_no_coarser_codes(tmp_path: Path) -> None:
+    """On a machine that cannot keep the file's scale: codes of 2^-8 hold nearly all averages, and the
+    file's range alone would ask for 2^-7."""
+    rng = np.random.default_rng(4)
+    x = (rng.laplace(0, 0.04, (16, 1, 64, 1, 1)) * np.ones((2, 2))).astype(np.float32)
+    x[0, 0, 0] = 0.52
+    values = {"s": np.float32(0.0073), "z": np.int8(0), "w": rng.normal(0, 0.1, (4, 64)).astype(np.float32)}
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["x"], ["g"], "g"),
+        helper.make_node("Flatten", ["g"], ["f"], "f"),
+        helper.make_node("QuantizeLinear", ["f", "s", "z"], ["q"], "q"),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["r"], "r"),
+        helper.make_node("Gemm", ["r", "w"], ["y"], "y", transB=1),
+    ]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [1, 64, 2, 2]), ("y", [1, 4]))]
+    constants = [numpy_helper.from_array(np.asarray(v), n) for n, v in values.items()]
+    graph = helper.make_graph(nodes, "clamped", ends[:1], ends[1:], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), tmp_path / "net.onnx")
+    np.savez(tmp_path / "calib.npz", x=x)
+    built = build(tmp_path / "net.onnx", BuildOptions("ws8_pow2", calibration=str(tmp_path / "calib.npz")))
+    quants = {name: kind.quant for name, kind in built.container.graph.types.items()}
+    again = next(n for n in built.container.graph.nodes if isinstance(n.op, Rescale))
+    assert quants[again.outputs[0]] == quants[again.inputs[0]] == Quant(2**-8, 0)
 
 
 def test_the_weights_and_scales_are_the_files(tmp_path: Path) -> None:

@@ -64,15 +64,17 @@ def test_an_observer_with_nothing_to_observe(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("form", ["qdq_s8_channel", "integer"])
 @pytest.mark.parametrize(
     ("machine", "why"),
     [
         ("ws8_pow2", "scales that are powers of two (numerics.scale)"),
+        ("nvdla_small", "one scale for all channels (numerics.weights_per_channel)"),
         ("wide32_w4a16", "int4 weights (numerics.weight)"),
         ("edge16", None),
     ],
 )
-def test_weights_that_are_rounded_anew(machine: str, why: str | None, tmp_path: Path) -> None:
-    built, _, _ = built_form("qdq_s8_channel", tmp_path, machine)
+def test_weights_that_are_rounded_anew(machine: str, why: str | None, form: str, tmp_path: Path) -> None:
+    built, _, _ = built_form(form, tmp_path, machine)
     said = [n for n in built.notes if "rounded anew" in n]
     assert said == ([] if why is None else [f"weights of 4 layers are rounded anew, {machine} has {why}"])

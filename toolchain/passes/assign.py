@@ -11,6 +11,7 @@ from quant.parameters import activation_quant, quant_range
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, OnnxOp, Operator, Quant
 from toolchain.ir.masks import MASK_LOW
+from toolchain.ops.functions import clip_bounds
 from toolchain.ops.kit.operator import FloatOp, brought, one_type, operator_of, own_scale, same_scale
 from toolchain.ops.movement import Concat, Pad
 from toolchain.ops.pool.geometry import Geometry, all_windows_meet
@@ -98,8 +99,17 @@ def assign_quants(
                 quants[name] = fixed
             else:
                 own = isinstance(ranges.get(graph.origins[name].tensor), Quant)
-                quants[name] = calibrated(name if own else adopted.get(name, name), types[name])
+                found = calibrated(name if own else adopted.get(name, name), types[name])
+                finer = not own and name not in adopted and _clamps_finer(node, quants, types, found)
+                quants[name] = quants[node.inputs[0]] if finer else found
     return quants
+
+
+def _clamps_finer(node: Node, quants: Mapping[str, Quant], types: Mapping[str, CodeType], found: Quant) -> bool:
+    """Whether all that a clamp makes are codes of its input, which are finer than those found for it."""
+    x, y = node.inputs[0], node.outputs[0]
+    clamps = isinstance(node.op, Unary) and clip_bounds(node.op.function) is not None
+    return clamps and types[x] is types[y] and quants[x].scale < found.scale
 
 
 def _lost(node: Node, x: Quant, graph: Graph, consumers: Mapping[str, Sequence[Node]], numerics: Numerics) -> tuple[float, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from quant.fixed_point.core.codes import CodeType
-from quant.given import narrowest_weight, rounded_anew
+from quant.given import narrowest_weight, rounded_anew, scales_now
 from toolchain.errors import counted
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node
@@ -23,9 +23,10 @@ def rounded_anew_notes(
         found = [stored[s] for s in node.sources or (node.name,) if s in stored and stored[s].product]
         if len(found) != 1 or not isinstance(node.op, Convolution):
             continue
-        groups = node.op.can_be_grouped(graph.constants[node.inputs[1]].shape)
+        weights = graph.constants[node.inputs[1]]
+        groups = node.op.can_be_grouped(weights.shape)
         codes = asked.get(node.name) or narrowest_weight(found[0], chip.numerics, groups=groups)
-        why = rounded_anew(found[0], chip.numerics.with_weights(codes))
+        why = rounded_anew(found[0], chip.numerics.with_weights(codes), scales_now(weights, 0, found[0]))
         if why is not None:
             reasons[why] = reasons.get(why, 0) + 1
     return [f"weights of {counted(n, 'layer')} are rounded anew, {chip.name} has {why}" for why, n in sorted(reasons.items())]
