@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 import numpy as np
 import onnx
 
-from quant.divided import Divided, cut
+from quant.divided import Divided, cut, measured_as
 from quant.fixed_point.core.numerics import Numerics
 from quant.float_session import FloatModel, FloatSession, PlainModel
 from quant.masks import LOWEST, UnlessMasked, masked_tensors
@@ -74,7 +74,10 @@ def calibrate(
     """
     make = _observer_factory(observer, numerics, percent)
     masks = _masks(model, divided)
-    observers: dict[str, Observer] = {name: make(others.get(name)) for name in tensors}
+    shared = dict[str, Observer]()
+    observers: dict[str, Observer] = {}
+    for name in tensors:
+        observers[name] = shared.setdefault(measured_as(name, divided), make(others.get(name)))
     observers |= {name: UnlessMasked(found) for name, found in observers.items() if name in masks}
     observe(
         model,
@@ -125,7 +128,8 @@ def observed(
     divided: Divided | None = None,
 ) -> Observed:
     """Histograms of `tensors`, for every observer at once; all else as in `calibrate`."""
-    histograms = {name: Histogram() for name in tensors}
+    shared = dict[str, Histogram]()
+    histograms = {name: shared.setdefault(measured_as(name, divided), Histogram()) for name in tensors}
     observe(model, data, histograms, progress=progress, computed_by=computed_by, divided=divided)
     return Observed(histograms, _masks(model, divided))
 

@@ -29,6 +29,12 @@ def cut(name: str, x: np.ndarray, divided: Divided | None) -> np.ndarray:
     return x if bounds is None else np.clip(x, bounds.low, bounds.high, dtype=x.dtype)
 
 
+def measured_as(name: str, divided: Divided | None) -> str:
+    """The name that tensors share which have one range; else their own."""
+    bounds = None if divided is None else divided.within.get(name)
+    return name if bounds is None else bounds.as_one or name
+
+
 def cut_ranges(ranges: Mapping[str, EntryT], divided: Divided | None) -> dict[str, EntryT | Range]:
     """The ranges within the bounds; one that has nothing there stays, and scales do."""
     found: dict[str, EntryT | Range] = dict(ranges)

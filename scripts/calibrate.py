@@ -29,7 +29,7 @@ from quant.observe import Range
 from quant.structure import JoinedPart, adjust_ranges, joined_parts
 from toolchain.cli.application import reported, require_writable
 from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
-from toolchain.cli.option_values import TYPE, add_types, input_shapes
+from toolchain.cli.option_values import TYPE, add_types, add_values, input_shapes, input_values
 from toolchain.compiling import select_model
 from toolchain.errors import CompileError
 from toolchain.files import write_whole
@@ -57,6 +57,7 @@ def arguments() -> argparse.Namespace:
     add_types(parser)
     parser.add_argument("--samples", type=int, help="use the first so many samples")
     parser.add_argument("--shape", action="append", default=[], metavar="NAME=1,3,640,640", help="binds dynamic dimensions")
+    add_values(parser)
     parser.add_argument("-o", "--output", type=Path, required=True)
     return parser.parse_args()
 
@@ -71,7 +72,7 @@ def run(options: argparse.Namespace) -> None:
     inputs = {**model_inputs(options.model), **data_inputs("--data", options.data), **machine_inputs(options.hw)}
     require_writable({"-o": options.output}, inputs)
     _require_machine(options)
-    model = load_model(options.model, shapes)
+    model = load_model(options.model, shapes, values=input_values(options.values))
     types = {i.name: model.types[i.name] for i in model.proto.graph.input if i.name in model.types}
     data = to_calibrate_on(open_data(options.data, types, limit=options.samples))
     started = time.process_time()

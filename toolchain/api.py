@@ -118,7 +118,7 @@ def _started(
 ) -> _Started:
     """first: another entry of the file, by whose ranges this one is quantized."""
     progress("load", 0, None)
-    model = load_model(path, options.shapes, static_ranges=options.static_ranges)
+    model = load_model(path, options.shapes, values=options.values, static_ranges=options.static_ranges)
     hosted = named_nodes(model.nodes, options.host_nodes)
     said = {} if options.parameters is None else read_parameters(Path(options.parameters)).quantization.types
     model = decomposed_as_asked(model, machine.chip, hosted, options.types, said)

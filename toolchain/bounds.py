@@ -23,6 +23,7 @@ NUMBER_CHARACTERS = 64  # of a number written in YAML, a listing or a buffer fil
 ONNX_BYTES = 1 << 31  # protobuf's own bound
 ONNX_NODES = 100_000  # with the model's functions written out
 ONNX_FUNCTIONS = 1000
+ITERATIONS = 4096  # of one Loop or Scan, which are written out
 TENSOR_ELEMENTS = 1 << 28  # of one tensor: 1 GiB of float32
 FOLDED_BYTES = 1 << 29  # by which values computed from constants may be larger than the constants, all together
 

@@ -151,7 +151,8 @@ def _region(graph: Graph, segment: Segment, machine: Machine, level: int, given:
         for chip in batch_choices(size, part.nodes) if given is None else (size,):
             of = Planning(source, part.nodes, part.inputs, part.outputs, chip, LEVELS[number])
             for plan in candidate_plans(of, goal.objective) if given is None else [plan_given(of, given)]:
-                region = link_region(graph, segment, plan, machine, samples)
+                keep = LEVELS[number].residency and goal.objective != "memory"
+                region = link_region(graph, segment, plan, machine, samples, keep)
                 found.append(PlannedRegion(plan, region, number, samples is not None))
         return min(found, key=lambda f: (*worth(f.region), len(f.region.program))) if len(found) > 1 else found[0]
 

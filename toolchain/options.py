@@ -21,6 +21,7 @@ from toolchain.schedule.goals import CYCLES, OBJECTIVES, Goal
 from toolchain.schedule.options import LEVELS
 
 Shapes = Mapping[str, tuple[int, ...]]  # of inputs
+Values = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class BuildOptions:
     export_qdq: the integers are also made an ONNX model; entries: by name, shapes of inputs beside `shapes`, each a set for which
     the file has programs of its own; types: NAME=TYPE, as `passes.typed.asked_types` has them; schedule: a file that says how
     layers run; goal: what plans are chosen for, and within how many bytes of SRAM; sram_curve: it is planned for other sizes of
-    the SRAM too."""
+    the SRAM too; values: inputs that are constants, by name, as numbers are written."""
 
     hardware: str | Machine
     calibration: str | None = None
@@ -57,6 +58,7 @@ class BuildOptions:
     schedule: str | None = None
     goal: Goal = CYCLES
     sram_curve: bool = False
+    values: Values = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raises CompileError: a level, a number of samples, an observer or a host that there is not, entries that cannot be."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import external_data_helper, helper, numpy_helper
+from onnx import external_data_helper, helper
 from onnx_text import model, save
 
 from toolchain.errors import CompileError
@@ -261,7 +261,7 @@ def test_unused_weights_may_be_anything(tmp_path: Path) -> None:
             "(bool c, float[2] x) => (float[2] y) { y = If(c) "
             "<then_branch = t () => (float[2] a) { a = Relu(x) }, else_branch = e () => (float[2] b) { b = Neg(x) }> }",
             'node If_0 (If): which branch it takes depends on "c", known only when it runs\n'
-            "  help: export the model for one case, with the condition fixed",
+            "  help: export the model for one case, with the condition fixed; --value NAME=V fixes an input",
         ),
         (
             "(float[1,2,4] x, float[2] w1, float[2] w2, float[2] w3, float[2] w4) => (float[1,2,4] y) "
@@ -316,21 +316,6 @@ def test_attribute_without_value(tmp_path: Path) -> None:
     proto.graph.node[0].attribute[0].ClearField("type")
     reason = 'node LeakyRelu_0 (LeakyRelu): its attribute "alpha" is UNDEFINED, LeakyRelu takes FLOAT'
     assert refusal(save(proto, tmp_path)) == reason
-
-
-def test_loop(tmp_path: Path) -> None:
-    body = helper.make_graph(
-        [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Relu", ["a"], ["b"])],
-        "body",
-        [helper.make_tensor_value_info(n, t, s) for n, t, s in (("i", 7, []), ("c", 9, []), ("a", 1, [2]))],
-        [helper.make_tensor_value_info(n, t, s) for n, t, s in (("d", 9, []), ("b", 1, [2]))],
-    )
-    proto = model("(float[2] x) => (float[2] y) { y = Relu(x) }")
-    proto.graph.node[0].CopyFrom(helper.make_node("Loop", ["n", "", "x"], ["y"], name="again", body=body))
-    proto.graph.initializer.append(numpy_helper.from_array(np.asarray(3, np.int64), "n"))
-    assert refusal(save(proto, tmp_path)) == (
-        "node again (Loop): loops are not supported\n  help: export the model with the loop unrolled, or end it before this node"
-    )
 
 
 def test_extract_needs_its_inputs(tmp_path: Path) -> None:

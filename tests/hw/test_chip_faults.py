@@ -37,8 +37,8 @@ CASES = {
     "an operator without steps": (
         "sync: {semaphores: 64}",
         "sync: {semaphores: 64}\nlimits: {decompose: [Softmax, Softmin]}",
-        "mine.yaml:{line}: limits.decompose[1]: must be one of 'Div', 'GroupNormalization', 'InstanceNormalization', "
-        "'LayerNormalization', 'LogSoftmax', 'RMSNormalization', 'Softmax'; got 'Softmin'",
+        "mine.yaml:{line}: limits.decompose[1]: must be one of 'Div', 'GRU', 'GroupNormalization', 'InstanceNormalization', "
+        "'LSTM', 'LayerNormalization', 'LogSoftmax', 'RMSNormalization', 'RNN', 'Softmax'; got 'Softmin'",
     ),
     "unknown key in a list": (
         "- {activation: int8, weight: int8}",

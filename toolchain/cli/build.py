@@ -29,10 +29,14 @@ from toolchain.cli.option_values import (
     TYPE,
     TYPE_FORM,
     TYPE_HELP,
+    VALUE,
+    VALUE_FORM,
+    VALUE_HELP,
     dump_files,
     dumper,
     entry_shapes,
     input_shapes,
+    input_values,
     judging_data,
     plan_goal,
     qdq_files,
@@ -61,6 +65,7 @@ def build_command(
     calib: Annotated[str | None, typer.Option(help=".npz, directory of .npy or images, or file.py:generator.")] = None,
     quant: Annotated[str | None, typer.Option(help="Parameters file of scripts/calibrate.py, perhaps edited.")] = None,
     shape: Annotated[list[str] | None, typer.Option(help="NAME=1,3,640,640: the whole shape of an input. Repeatable.")] = None,
+    value: Annotated[list[str] | None, typer.Option(VALUE, metavar=VALUE_FORM, help=VALUE_HELP)] = None,
     entry: Annotated[
         list[str] | None,
         typer.Option(
@@ -122,6 +127,7 @@ def build_command(
             from toolchain.report.gate import Gate
 
         machine, shapes, entries = _machine(hw, level), input_shapes(shape or ()), entry_shapes(entry or ())
+        values = input_values(value or ())
         judged, judges = judging_data(judge or (), entries)
         with as_options():
             gate, hosted = Gate(min_cosine, min_sqnr, evaluation), tuple(host_node or ())
@@ -129,7 +135,7 @@ def build_command(
                 machine, calib, quant, shapes, host, int(level), samples, observer, hosted,  # type: ignore[arg-type]
                 judged, gate, error_report is not None, static_ranges, repair, export_qdq is not None, entries,  # type: ignore[arg-type]
                 tuple(type_ or ()), judges, None if schedule is None else str(schedule), plan_goal(optimize, sram_budget),
-                sram_curve is not None,
+                sram_curve is not None, values,
             )  # fmt: skip
         _require_effect(options, dump_after, dump_dir, force)
         _require_source(model)

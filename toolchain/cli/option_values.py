@@ -18,12 +18,19 @@ if TYPE_CHECKING:
 
 
 TYPE, TYPE_FORM = "--type", "NAME=TYPE"
+VALUE, VALUE_FORM = "--value", "NAME=V0,V1"
+VALUE_HELP = "An input is these numbers, or one number everywhere, from now on. Repeatable."
 TYPE_HELP = "Codes of a tensor, of weights, or of what nodes or a pattern make. Repeatable."
 
 
 def add_types(parser: argparse.ArgumentParser) -> None:
     """--type of a script, as npu-build has it: `types`, NAME=TYPE of each."""
     parser.add_argument(TYPE, dest="types", action="append", default=[], metavar=TYPE_FORM, help=TYPE_HELP)
+
+
+def add_values(parser: argparse.ArgumentParser) -> None:
+    """--value of a script, as npu-build has it: `values`."""
+    parser.add_argument(VALUE, dest="values", action="append", default=[], metavar=VALUE_FORM, help=VALUE_HELP)
 
 
 def plan_goal(optimize: str, sram_budget: str | None) -> Goal:
@@ -85,6 +92,20 @@ def input_shapes(given: Sequence[str], option: str = "--shape ") -> dict[str, tu
             raise CompileError(f"{option}{text}: input {name!r} is given twice")
         shapes[name] = tuple(int(d) for d in dims.split(","))
     return shapes
+
+
+def input_values(given: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """NAME=V0,V1,... of each --value; names may hold '='. Raises CompileError."""
+    values: dict[str, tuple[str, ...]] = {}
+    for text in given:
+        name, _, numbers = text.rpartition("=")
+        found = tuple(part.strip() for part in numbers.split(","))
+        if not name or not all(found):
+            raise CompileError(f"{VALUE} {text}: must be NAME=V0,V1,..., for example {VALUE} rate=16000")
+        if name in values:
+            raise CompileError(f"{VALUE} {text}: input {name!r} is given twice")
+        values[name] = found
+    return values
 
 
 def dump_files(stage: str | None, directory: Path) -> dict[str, Path]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import replace
 
 from toolchain.bounds import DRAM_BYTES
 from toolchain.codegen.areas import Piece, areas_of, based
+from toolchain.codegen.kept import Kept, kept_constants
 from toolchain.codegen.lower import BaseAddresses, lower_region
 from toolchain.codegen.model import Held, LayerInfo, Occupied, Port, Region, Result
 from toolchain.codegen.repeat import Stepping
@@ -32,13 +35,16 @@ def link_region(
     plan: RegionPlan,
     machine: Machine,
     samples: OneSample | None = None,
+    keep: bool = True,
 ) -> Region:
     """Ports first, then spilled tensors, then constants in the order of their first use. samples: plan is of one sample, the
-    program runs it for each. Raises CompileError."""
+    program runs it for each; keep: constants that several layers read stay where there is room. Raises CompileError."""
     chip = machine.chip
     layout = _Layout(graph, segment, plan, samples, dram_alignment(chip), chip)
     constants = _Constants(layout.end, layout.align)
-    placed = lower_region(plan, BaseAddresses(layout.roots, constants.address, constants.together), chip)
+    kept = kept_constants(plan, chip) if keep else Kept({}, plan.placements)
+    plan = replace(plan, placements=kept.placements)
+    placed = lower_region(plan, BaseAddresses(layout.roots, constants.address, constants.together), chip, kept.places)
     inputs, outputs = (tuple(_port(n, graph, plan, layout.roots) for n in names) for names in (segment.inputs, segment.outputs))
     stepping = tuple(layout.stepping.values())
     pieces = layout.pieces(inputs, outputs, constants.end)
@@ -155,19 +161,22 @@ def port_at(address: int, name: str, graph: Graph, maps: FeatureMaps | None = No
 
 
 class _Constants:
-    """Blocks laid behind each other from `start`; equal keys are kept once."""
+    """Blocks laid behind each other from `start`; equal bytes are kept once."""
 
     def __init__(self, start: int, align: int):
         self.end, self._align = start, align
         self._known: dict[Hashable, int] = {}
+        self._by_bytes: dict[bytes, int] = {}
         self.blocks: list[tuple[int, bytes]] = []
 
     def address(self, block: Block) -> int:
         if block.key not in self._known:
             data = block.data()
-            self._known[block.key] = self.end
-            self.blocks.append((self.end, data))
-            self.end += aligned(len(data), self._align)
+            address = self._by_bytes.setdefault(hashlib.sha256(data).digest(), self.end)
+            self._known[block.key] = address
+            if address == self.end:
+                self.blocks.append((address, data))
+                self.end += aligned(len(data), self._align)
         return self._known[block.key]
 
     def together(self, part: Part) -> int:

@@ -6,8 +6,10 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from types import MappingProxyType
 from typing import NamedTuple
 
+from toolchain.codegen.kept import Needed
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
 from toolchain.machine import Access, Copy, MachineOp, Space, accesses, overlap
@@ -21,6 +23,8 @@ from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.staging import Part, PlannedLayer, box_strides, rings, staged
 from toolchain.schedule.stripes import Anew, Call, Shift, shifted
 from toolchain.schedule.units import on_unit
+
+NOTHING: Mapping[Needed, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -51,12 +55,13 @@ class Placed:
     accesses: tuple[Access, ...]
 
 
-def lower_region(plan: RegionPlan, bases: BaseAddresses, chip: Chip) -> list[Placed]:
-    """Every operation of a region without synchronisation."""
+def lower_region(plan: RegionPlan, bases: BaseAddresses, chip: Chip, kept: Mapping[Needed, int] = NOTHING) -> list[Placed]:
+    """Every operation of a region without synchronisation. kept: addresses of constants that are brought once."""
     groups: list[Group] = []
     channels, sums = _LoadChannels(chip), SumPlaces(chip)
     tops: dict[str, Top] = {}
-    lowerings = [_LayerLowering(plan, p, i, bases, chip, channels, sums, tops) for i, p in enumerate(plan.layers)]
+    there = _Kept(kept, set())
+    lowerings = [_LayerLowering(plan, p, i, bases, chip, channels, sums, tops, there) for i, p in enumerate(plan.layers)]
     for step in plan.steps():
         if isinstance(step, Shift):
             groups.append(lowerings[step.layer].shift(step))
@@ -108,6 +113,24 @@ class _LoadChannels:
             yield replace(load, channel=channel.number) if channel.number else load
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """Constants that are brought once: where they lie, and which are there."""
+
+    places: Mapping[Needed, int]
+    there: set[tuple[int, int]]
+
+    def take(self, layer: int, block: Block, unit: Unit) -> tuple[Location, bool] | None:
+        """(where it lies, whether it is there already); None where it is none of them."""
+        space = unit.roles[block.role]
+        address = self.places.get((layer, block.key, space))
+        if address is None:
+            return None
+        held = (space, address) in self.there
+        self.there.add((space, address))
+        return Location(Space(space), address), held
+
+
 class _LayerLowering:
     def __init__(
         self,
@@ -119,9 +142,10 @@ class _LayerLowering:
         channels: _LoadChannels,
         sums: SumPlaces,
         tops: dict[str, Top],
+        kept: _Kept,
     ):
         """tops: the first of what a root holds, where it does not hold all."""
-        self.tops = tops
+        self.tops, self.kept = tops, kept
         self.channels, self.sums = channels, sums
         self.plan, self.planned, self.index, self.bases, self.chip = plan, planned, index, bases, chip
         store = chip.channels[-1]
@@ -204,7 +228,7 @@ class _LayerLowering:
         part = self.ahead.get(block.key)
         if part is not None:
             return self.plan.part(self.index, part).address + part.places[block.key]
-        slot, held = self._take(role, unit.roles[block.role], block.key)
+        slot, held = self.kept.take(self.index, block, unit) or self._take(role, unit.roles[block.role], block.key)
         if not held:
             source = Location(Space.DRAM, self.bases.block(block))
             loads += self.channels.deal(copies(source, slot, [Stride(block.size_bytes, 1, 1)], 1, self.loads))

@@ -21,9 +21,10 @@ def with_steps(
     steps: Mapping[str, Sequence[OnnxNode]],
     constants: Mapping[str, np.ndarray],
     inner: Mapping[str, Inner],
+    finest: frozenset[str] = frozenset(),
 ) -> NormalModel:
-    """steps: by node, those in its place, which make its outputs; constants: that they read; inner: as NormalModel has it.
-    Raises InternalError: steps that make an output of another type."""
+    """steps: by node, those in its place, which make its outputs; constants: that they read; inner, finest: as NormalModel has
+    them. Raises InternalError: steps that make an output of another type."""
     if not steps:
         return model
     types = {**model.types, **{name: type_of(value) for name, value in constants.items()}}
@@ -38,4 +39,4 @@ def with_steps(
                 types[name] = made
         nodes += () if node.name in steps else (node,)
     graph = model.graph.with_nodes(nodes, types, constants)
-    return replace(model, graph=graph, undivided=model, inner=inner)
+    return replace(model, graph=graph, undivided=model, inner=inner, finest=finest)

@@ -20,6 +20,7 @@ from toolchain.frontend.normal import normal_form
 from toolchain.frontend.promote import promote
 from toolchain.frontend.read import NORMAL_OPSET, opset_of, read_model
 from toolchain.frontend.source import Source, read_before, shared_tensors, source_of
+from toolchain.frontend.values import Value, bind_values
 from toolchain.frontend.walk import static_graph, unique_name
 from toolchain.frontend.widen import in_float32
 from toolchain.ir.graph import OnnxGraph, TensorType
@@ -29,6 +30,7 @@ from toolchain.ir.stored import Stored
 
 T = TypeVar("T")
 NO_SHAPES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+NO_VALUES: Mapping[str, Value] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ class NormalModel:
     that the file has under another shape, its name (`y` of `y/rows`).
 
     undivided: the model before operators were taken apart into steps, None where none was; whole: nodes that could be, and why
-    they were not; inner: tensors between steps whose range is not what calibration sees of them alone."""
+    they were not; inner: tensors between steps whose range is not what calibration sees of them alone; finest: tensors between
+    steps that have the finest codes of the machine where nobody says other."""
 
     graph: OnnxGraph
     opset: int
@@ -62,6 +65,7 @@ class NormalModel:
     undivided: NormalModel | None = None
     whole: Mapping[str, str] = field(default_factory=dict[str, str])
     inner: Mapping[str, Inner] = field(default_factory=dict[str, Inner])
+    finest: frozenset[str] = frozenset()
 
     @cached_property
     def proto(self) -> onnx.ModelProto:
@@ -124,19 +128,24 @@ class NormalModel:
 
 
 def load_model(
-    path: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]] = NO_SHAPES, *, static_ranges: bool = False
+    path: str | os.PathLike[str],
+    shapes: Mapping[str, Sequence[int]] = NO_SHAPES,
+    *,
+    values: Mapping[str, Value] = NO_VALUES,
+    static_ranges: bool = False,
 ) -> NormalModel:
-    """`shapes`: input name -> its whole shape; static_ranges: as in `dequantized`. CompileError, in one message, when the model
-    cannot be used."""
+    """`shapes`: input name -> its whole shape; values: input name -> the numbers that it is from now on; static_ranges: as in
+    `dequantized`. CompileError, in one message, when the model cannot be used."""
     proto, inlined = read_model(path)
-    bound = bind_inputs(proto.graph, shapes)
+    fixed = bind_values(proto.graph, values, shapes)
+    bound = bind_inputs(proto.graph, {name: shape for name, shape in shapes.items() if name not in fixed})
     graph = static_graph(proto, bound.types)
     opset = max(NORMAL_OPSET, opset_of(proto))
     names: dict[str, int] = {}
     nodes = tuple((unique_name(n, i, names), n.op_type) for i, n in enumerate(proto.graph.node))
     weights = {name: _weights(n, graph.constants) for (name, _), n in zip(nodes, proto.graph.node)}
     made = frozenset((*bound.types, *(o for n in proto.graph.node for o in n.output if o)))
-    source = source_of(Path(path), proto, inlined, bound, graph)
+    source = source_of(Path(path), proto, inlined, bound, graph, fixed)
     del proto
     wide, notes = in_float32(graph, opset)
     real = dequantized(wide, opset, static_ranges)

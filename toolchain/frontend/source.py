@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
+import numpy as np
 import onnx
+from onnx import numpy_helper
 
 from toolchain.frontend.bind import Bound
 from toolchain.frontend.convert import elem_type, value_info
@@ -23,7 +25,8 @@ FIRST_CONSTANTS_IR = 4  # from this IR version on, an initializer that is an inp
 class Source:
     """path: the ONNX file; inputs: their bound types; types: what its own nodes make; constants: those of them that depend on no
     input; dims: the values of named dimensions. rewritten: its bytes cannot be run as they are: functions to
-    write out, inputs of size 0, initializers among the inputs, products that onnxruntime may compute in 8 bits."""
+    write out, inputs of size 0, initializers among the inputs, products that onnxruntime may compute in 8 bits; fixed: inputs
+    that are constants, for which it is rewritten too."""
 
     path: Path
     inputs: Mapping[str, TensorType]
@@ -32,6 +35,7 @@ class Source:
     outputs: frozenset[str]
     dims: tuple[tuple[str, int], ...]
     rewritten: bool
+    fixed: Mapping[str, np.ndarray]
 
     def part(self, names: Sequence[str]) -> Part:
         """The file's model with these tensors for outputs, beside those that it has."""
@@ -71,6 +75,7 @@ class Source:
             proto = inline_functions(proto, self.path)
         del proto.graph.input[:]
         proto.graph.input.extend(value_info(n, self.inputs) for n in self.inputs)
+        proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in self.fixed.items())
         proto.ir_version = max(proto.ir_version, FIRST_CONSTANTS_IR)
         for coarse in _coarse_products(proto.graph):
             coarse.i = 0
@@ -83,8 +88,11 @@ def _coarse_products(graph: onnx.GraphProto) -> list[onnx.AttributeProto]:
     return [a for n in nodes for a in n.attribute if a.name == "accuracy_level" and a.i]
 
 
-def source_of(path: Path, proto: onnx.ModelProto, inlined: bool, bound: Bound, static: OnnxGraph) -> Source:
-    """proto: as read, and whether functions were written out in it; static: its graph, tensors by the file's own names."""
+def source_of(
+    path: Path, proto: onnx.ModelProto, inlined: bool, bound: Bound, static: OnnxGraph, fixed: Mapping[str, np.ndarray]
+) -> Source:
+    """proto: as read, and whether functions were written out in it; static: its graph, tensors by the file's own names; fixed:
+    inputs that are constants."""
     graph = proto.graph
     made = [n for node in graph.node for n in node.output if n in static.types]
     initializers = {i.name for i in graph.initializer}
@@ -99,7 +107,8 @@ def source_of(path: Path, proto: onnx.ModelProto, inlined: bool, bound: Bound, s
         frozenset(n for n in made if n in static.constants),
         frozenset(o.name for o in graph.output),
         tuple(dims.items()),
-        inlined or empty or fed or bool(_coarse_products(graph)),
+        inlined or empty or fed or bool(fixed) or bool(_coarse_products(graph)),
+        fixed,
     )
 
 

@@ -205,12 +205,36 @@ def dft(old: Old) -> Upgraded:
     return Upgraded([replace(old.node, op=op, inputs=(*inputs, name))], {name: axis})
 
 
+def sequences_first(old: Old) -> Upgraded:
+    """A recurrent layer of batches of sequences (layout = 1), which onnxruntime has not: of sequences of batches."""
+    node = old.node
+    if not node.op.attributes.get("layout"):
+        return Upgraded([node])
+    nodes, inputs = list[OnnxNode](), list(node.inputs)
+    outputs = [f"{node.name}/output_{i}" if y else "" for i, y in enumerate(node.outputs)]
+    for index in (0, 5, 6):  # the input, and first states
+        if index < len(inputs) and inputs[index]:
+            x, inputs[index] = inputs[index], f"{node.name}/input_{index}"
+            nodes.append(_turned(node, f"input_{index}", x, inputs[index], (1, 0, 2)))
+    op = OnnxOp(node.op.op_type, without(node, "layout"))
+    nodes.append(replace(node, op=op, inputs=tuple(inputs), outputs=tuple(outputs)))
+    for index, (x, y) in enumerate(zip(outputs, node.outputs)):
+        if y:  # of all steps [length, directions, batch, units], last states without their first dimension
+            nodes.append(_turned(node, f"output_{index}", x, y, (1, 0, 2) if index else (2, 0, 1, 3)))
+    return Upgraded(nodes)
+
+
+def _turned(node: OnnxNode, what: str, x: str, y: str, perm: tuple[int, ...]) -> OnnxNode:
+    return Node(f"{node.name}/turned_{what}", OnnxOp("Transpose", {"perm": perm}), (x,), (y,), node.sources)
+
+
 REDUCTIONS = ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp")
 
 RULES: Mapping[str, Callable[[Old], Upgraded]] = {
     **{op: axes_to_input(13) for op in ("Squeeze", "Unsqueeze", "ReduceSum")},
     **{op: axes_to_input(18) for op in (*REDUCTIONS, "ReduceSumSquare")},
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), softmax),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), sequences_first),
     "Clip": clip,
     "Pad": pad,
     "Slice": slice_,

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import onnx
 
-from toolchain.bounds import FOLDED_BYTES
+from toolchain.bounds import FOLDED_BYTES, ONNX_NODES
 from toolchain.errors import CompileError
 from toolchain.frontend.bodies import body, has_body
 from toolchain.frontend.contrib import RULES as WRITTEN_OUT
 from toolchain.frontend.contrib import written_out
+from toolchain.frontend.control import CONTROL_FLOW, Flow
 from toolchain.frontend.convert import array_dtype, array_from_proto, dtype_name, node_from_proto, numpy_dtype, type_of
 from toolchain.frontend.errors import NodeFault, all_of, refuse, refuse_node, unusable
 from toolchain.frontend.infer import check_complete, evaluate, foldable, infer, schema_of
+from toolchain.frontend.inner_graphs import captured
 from toolchain.frontend.read import NORMAL_OPSET, opset_of
 from toolchain.frontend.upgrade import upgrade
-from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxNode, OnnxOp, TensorType
-
-CONTROL_FLOW = frozenset(("Loop", "Scan"))
+from toolchain.ir.graph import Graph, OnnxGraph, OnnxNode, TensorType
 
 
 @dataclass
@@ -36,6 +36,7 @@ class Walk:
     folded_bytes: int = 0
     faults: list[NodeFault] = field(default_factory=list)
     lost: set[str] = field(default_factory=set)  # tensors that nodes with faults would make, and what comes of them
+    sources: tuple[str, ...] = ()  # nodes of the model that the nodes at hand stand for, where these are none themselves
 
     @property
     def normal_opset(self) -> int:
@@ -79,7 +80,7 @@ def visit_graph(graph: onnx.GraphProto, walk: Walk) -> None:
             walk.lost.update(node.outputs)
             continue
         try:
-            visit(node, walk)
+            visit(replace(node, sources=walk.sources or node.sources), walk)
         except NodeFault as fault:
             walk.faults.append(fault)
             walk.lost.update(node.outputs)
@@ -150,19 +151,6 @@ def unique_name(proto: onnx.NodeProto, index: int, names: dict[str, int]) -> str
     return name
 
 
-def captured(proto: onnx.NodeProto) -> set[str]:
-    """Names that a node's subgraphs take from outside."""
-    return {n for attribute in proto.attribute for graph in [attribute.g, *attribute.graphs] for n in free_names(graph)}
-
-
-def free_names(graph: onnx.GraphProto) -> set[str]:
-    inside = {n for node in graph.node for n in node.output} | {i.name for i in (*graph.initializer, *graph.input)}
-    used = {o.name for o in graph.output} | {n for node in graph.node for n in node.input if n}
-    for node in graph.node:
-        used |= captured(node)
-    return used - inside
-
-
 def check_definitions(nodes: list[tuple[OnnxNode, set[str]]], known: set[str], made: set[str]) -> None:
     seen = set(known)
     for node, outer in nodes:
@@ -190,11 +178,9 @@ def cycle_fault(left: list[tuple[OnnxNode, set[str]]]) -> CompileError:
 def visit(node: OnnxNode, walk: Walk) -> None:
     """Adds the node in today's spelling, or its values when every input is constant."""
     op_type = node.op.op_type
-    if op_type == "If":
-        visit_branch(node, walk)
+    if op_type in CONTROL_FLOW and not node.op.domain:
+        CONTROL_FLOW[op_type](node, Flow(walk.opset, walk.types, walk.constants, walk.lost, within(walk), adding(walk)))
         return
-    if op_type in CONTROL_FLOW:
-        raise refuse_node(node, "loops are not supported", "export the model with the loop unrolled, or end it before this node")
     if op_type == "Constant":
         add_constant(node.outputs[0], evaluate(node, {}, walk.opset)[node.outputs[0]], walk)
         return
@@ -214,6 +200,23 @@ def visit(node: OnnxNode, walk: Walk) -> None:
         walk.types[name] = type_of(value)
     for new in upgraded.nodes:
         add_node(complete(new, walk), walk)
+
+
+def within(walk: Walk) -> Callable[[OnnxNode, onnx.GraphProto, tuple[str, ...]], None]:
+    """Goes through the nodes of a graph that a node of control flow holds. CompileError: more than a model may have."""
+
+    def visit_inner(node: OnnxNode, graph: onnx.GraphProto, sources: tuple[str, ...]) -> None:
+        before, walk.sources = walk.sources, walk.sources or sources
+        visit_graph(graph, walk)
+        walk.sources = before
+        if len(walk.nodes) > ONNX_NODES:
+            raise refuse_node(node, f"written out it has more than {ONNX_NODES:,} nodes, the most that a model may have")
+
+    return visit_inner
+
+
+def adding(walk: Walk) -> Callable[[OnnxNode], None]:
+    return lambda node: add_node(complete(node, walk), walk)
 
 
 def add_node(node: OnnxNode, walk: Walk) -> None:
@@ -248,26 +251,6 @@ def shape_value(node: OnnxNode, walk: Walk) -> dict[str, np.ndarray]:
     return {node.outputs[0]: np.asarray(shape[start:end], np.int64)}
 
 
-def visit_branch(node: OnnxNode, walk: Walk) -> None:
-    """An If whose condition is known is its branch, written in place."""
-    condition = walk.constants.get(node.inputs[0])
-    if condition is None:
-        reason = f'which branch it takes depends on "{node.inputs[0]}", known only when it runs'
-        raise refuse_node(node, reason, "export the model for one case, with the condition fixed")
-    branch: Any = node.op.attributes["then_branch" if condition.reshape(-1)[0] else "else_branch"]
-    proto = onnx.GraphProto()
-    proto.CopyFrom(branch)
-    visit_graph(proto, walk)
-    for inner, outer in zip(proto.output, node.outputs):
-        if inner.name in walk.lost:
-            walk.lost.add(outer)
-            continue
-        if inner.name not in walk.types:
-            raise refuse_node(node, f'its branch never makes "{inner.name}"')
-        identity = Node(f"{node.name}/{outer}", OnnxOp("Identity"), (inner.name,), (outer,), node.sources)
-        add_node(identity, walk)
-
-
 def complete(node: OnnxNode, walk: Walk) -> OnnxNode:
     """Defaults written out, trailing absent inputs dropped, one axis non-negative."""
     attributes = {**defaults(node, walk.normal_opset), **node.op.attributes}
@@ -286,8 +269,12 @@ def defaults(node: OnnxNode, opset: int) -> dict[str, Any]:
     for name, attribute in schema_of(node, opset).attributes.items():
         if attribute.default_value.type:
             value = onnx.helper.get_attribute_value(attribute.default_value)
-            found[name] = value.decode() if isinstance(value, bytes) else tuple(value) if isinstance(value, list) else value
+            found[name] = tuple(map(_text, value)) if isinstance(value, list) else _text(value)
     return found
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def rank_for_axis(node: OnnxNode, walk: Walk) -> int:

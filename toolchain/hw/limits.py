@@ -40,11 +40,14 @@ class ElementwiseLimits(Section):
 
 Decomposed = Literal[
     "Div",
+    "GRU",
     "GroupNormalization",
     "InstanceNormalization",
+    "LSTM",
     "LayerNormalization",
     "LogSoftmax",
     "RMSNormalization",
+    "RNN",
     "Softmax",
 ]
 

@@ -17,10 +17,12 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Within:
-    """Measured, of what lies between these: values beyond say nothing, as of a difference whose exp rounds to zero."""
+    """Measured, of what lies between these: values beyond say nothing, as of a difference whose exp rounds to zero. as_one: all
+    tensors of which this is said have one range, what any of them holds, as a state that goes from step to step."""
 
     low: float
     high: float
+    as_one: str = ""
 
 
 Inner = Fixed | Within | Quant  # a Quant: an operator makes it at this scale

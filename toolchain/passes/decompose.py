@@ -64,7 +64,7 @@ def _taken(
         try:
             steps = _steps(node, graph, bits[0])
             fine = finest is None or any(not made.isdisjoint(finest) for made in (set(n.outputs) for n in steps.nodes))
-            found[node.name] = steps if fine or bits[0] == bits[1] else _steps(node, graph, bits[1])
+            found[node.name] = steps if fine or steps.finest or bits[0] == bits[1] else _steps(node, graph, bits[1])
         except Refused as refusal:
             refused[node.name] = str(refusal)
     return _Taken(found, refused)
@@ -78,7 +78,7 @@ def _steps(node: OnnxNode, graph: OnnxGraph, bits: int) -> Steps:
 
 def _is_one(node: OnnxNode, kinds: Collection[str], graph: OnnxGraph) -> bool:
     own = node.op.op_type in kinds and node.op.domain in ("", "ai.onnx")
-    return own and graph.types[node.outputs[0]].dtype == "float32"
+    return own and all(graph.types[n].dtype == "float32" for n in node.outputs if n)
 
 
 def _divided(model: NormalModel, steps: Mapping[str, Steps]) -> NormalModel:
@@ -88,6 +88,7 @@ def _divided(model: NormalModel, steps: Mapping[str, Steps]) -> NormalModel:
         {name: s.nodes for name, s in steps.items()},
         {name: value for s in each for name, value in s.constants.items()},
         {name: known for s in each for name, known in s.inner.items()},
+        frozenset(name for s in each if s.finest for step in s.nodes for name in step.outputs),
     )
 
 

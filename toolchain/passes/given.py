@@ -193,7 +193,7 @@ def selected(
     given = {**known, **taken.given}
     fixed = frozenset(known.keys() - taken.given)
     left = _left_in_float(model, taken, found.graph, given, chip)
-    types = {**taken.types, **dict.fromkeys(sorted(left), _finest(chip))}
+    types = {**_of_steps(model, found.graph, chip), **taken.types, **dict.fromkeys(sorted(left), _finest(chip))}
     said_of = f"{counted(len(left), 'tensor')} that the model leaves in float"
     notes = (*taken.notes, *([f"{_finest(chip)} codes for {said_of}, where no --type says other"] if left else []))
     said = replace(found, given=given, types=types, rounded=taken.rounded, left=left)
@@ -212,6 +212,14 @@ def _left_in_float(
         if same_scale(node.op) and graph.origins[node.inputs[0]].tensor not in left:
             left -= {graph.origins[n].tensor for n in node.outputs}
     return frozenset(left)
+
+
+def _of_steps(model: NormalModel, graph: Graph, chip: Chip) -> dict[str, CodeType]:
+    """The finest codes, of what steps ask them for."""
+    if _finest(chip) is chip.code_types[0]:
+        return {}
+    held = {origin.tensor for origin in graph.origins.values()}
+    return dict.fromkeys(sorted(model.finest & held), _finest(chip))
 
 
 def _finest(chip: Chip) -> CodeType:

@@ -28,7 +28,7 @@ class Steps:
     """node: with its constant parameters as attributes; graph: the model's, in normal form; bits: of the machine's activations.
 
     inner: the tensors between them whose range is not what calibration sees of them alone. A tensor is named after the first
-    output of the node and what it is.
+    output of the node and what it is. finest: whether they have the finest codes of the machine where nobody says other.
     """
 
     node: OnnxNode
@@ -37,6 +37,7 @@ class Steps:
     nodes: list[OnnxNode] = field(default_factory=list[OnnxNode])
     constants: dict[str, Array] = field(default_factory=dict[str, Array])
     inner: dict[str, Inner] = field(default_factory=dict[str, Inner])
+    finest: bool = False
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self.graph.types[name].shape
@@ -79,10 +80,10 @@ class Steps:
         tensor's is not what calibration sees of it alone; attributes: those that are not the operator's defaults. Raises
         Refused: the model has a tensor of this name.
         """
-        name = f"{self.node.outputs[0]}: {what}"
+        name = self.named(what)
         if name in self.graph.types or any(name in n.outputs for n in self.nodes):
             self.refuse(f"its step would make tensor {name!r}, which the model has already; rename that")
-        if output is not None and output < len(self.node.outputs) and self.node.outputs[output]:
+        if output is not None and self.reads(output):
             name = self.node.outputs[output]
         if range is not None:
             self.inner[name] = range
@@ -90,6 +91,18 @@ class Steps:
         own = self.node.name if output == 0 else f"{self.node.name}: {what}"
         self.nodes.append(Node(own, OnnxOp(op_type, attributes), named, (name,), self.node.sources or (self.node.name,)))
         return name
+
+    def named(self, what: str) -> str:
+        """The tensor that is this, whatever it holds."""
+        return f"{next(filter(None, self.node.outputs))}: {what}"
+
+    def constant(self, what: str, value: Array) -> str:
+        """One that several steps read."""
+        return self._constant(self.named(what), value)
+
+    def reads(self, output: int) -> bool:
+        """Whether anybody reads this output of the node."""
+        return output < len(self.node.outputs) and bool(self.node.outputs[output])
 
     def _constant(self, name: str, value: float | Array | tuple[int, ...]) -> str:
         self.constants[name] = np.asarray(value, np.int64 if isinstance(value, tuple) else np.float32)

@@ -1,0 +1,116 @@
+"""If, Loop and Scan whose course is known are what they come to, constants of their bodies there once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from onnx_text import model, save
+from same_outputs import check_same
+
+from toolchain.errors import CompileError
+from toolchain.frontend import NormalModel, control, load_model
+
+FLOAT, INT, BOOL = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL
+
+
+def info(name: str, kind: int, shape: list[int]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def ops(loaded: NormalModel) -> list[str]:
+    return [node.op.op_type for node in loaded.graph.nodes]
+
+
+def loop(
+    folder: Path, last: str = "3", state: bool = True, count: int | None = 4, given: bool = False, body_condition: bool = True
+) -> Path:
+    """b = relu(a W) again and again, each b kept; it ends where the iteration's number is `last`."""
+    nodes = [
+        helper.make_node("Constant", [], ["last"], value_int=int(last)),
+        helper.make_node("Less", ["i", "last"], ["d"]) if body_condition else helper.make_node("Identity", ["c"], ["d"]),
+        helper.make_node("Transpose", ["weight"], ["turned"]),
+        helper.make_node("MatMul", ["a", "turned"], ["product"]),
+        helper.make_node("Relu", ["product"], ["b"], name="relu"),
+        helper.make_node("Add", ["b", "x"], ["kept"]),
+    ]
+    weight = numpy_helper.from_array(np.random.default_rng(1).normal(0, 0.6, (6, 6)).astype(np.float32), "weight")
+    body = helper.make_graph(
+        nodes,
+        "body",
+        [info("i", INT, []), info("c", BOOL, []), info("a", FLOAT, [2, 6])],
+        [info("d", BOOL, []), info("b", FLOAT, [2, 6]), info("kept", FLOAT, [2, 6])],
+        [weight],
+    )
+    node = helper.make_node("Loop", ["n" if count is not None else "", "", "x"], ["y", "all"], name="again", body=body)
+    outputs = [helper.make_tensor_value_info("y", FLOAT, [2, 6]), helper.make_tensor_value_info("all", FLOAT, None)]
+    inputs = [info("x", FLOAT, [2, 6]), *([info("n", INT, [])] if given else [])]
+    constants = [] if given or count is None else [numpy_helper.from_array(np.asarray(count, np.int64), "n")]
+    graph = helper.make_graph([node], "g", inputs, outputs, constants)
+    return save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), folder)
+
+
+@pytest.mark.parametrize(("count", "last", "times"), [(4, 9, 4), (7, 2, 3), (None, 4, 5), (1, 9, 1)])
+def test_a_loop_runs_as_often_as_it_says(tmp_path: Path, count: int | None, last: int, times: int) -> None:
+    loaded = check_same(loop(tmp_path, str(last), count=count))
+    assert ops(loaded).count("Gemm") == times
+    weights = {n.inputs[1] for n in loaded.graph.nodes if n.op.op_type == "Gemm"}
+    assert all(name.startswith("again/turned/") for name in weights)  # of the one constant that all iterations read
+    assert {s for n in loaded.graph.nodes for s in n.sources} == {"again"}
+
+
+@pytest.mark.parametrize(
+    ("given", "count", "reason"),
+    [
+        (True, 4, 'how often it runs depends on "n", known only when it runs'),
+        (False, None, "runs more than 12 times; so often at most it is written out"),
+        (False, 0, 'never runs, and nothing says what shape its output "all" has'),
+    ],
+)
+def test_a_loop_of_which_it_is_not_known(
+    tmp_path: Path, given: bool, count: int | None, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "ITERATIONS", 12)
+    path = loop(tmp_path, count=count, given=given, body_condition=count is not None)
+    with pytest.raises(CompileError) as fault:
+        load_model(path)
+    assert str(fault.value).splitlines()[0] == f"node again (Loop): {reason}"
+
+
+def test_an_input_that_is_a_value_says_how_often(tmp_path: Path) -> None:
+    path = loop(tmp_path, "9", given=True)
+    loaded = load_model(path, values={"n": ("2",)})
+    assert ops(loaded).count("Gemm") == 2 and loaded.inputs == ("x",)
+
+
+SCAN = """(float[5,2,3] x, float[2,4,3] z, float[2,3] s, float[1] u)
+    => (float[2,3] t, float[1] v, float[2,5,3] y, float[4,1] k) {{
+    t, v, y, k = Scan<num_scan_inputs = 2, scan_input_axes = [0, 1], scan_input_directions = [1, 0], scan_output_axes = [1, 0],
+        scan_output_directions = [0, 1], body = b (float[2,3] a, float[1] e, float[2,3] p, float[2,3] q)
+        => (float[2,3] c, float[1] f, float[2,3] o, float[1] g) {{ {body} }}>(s, u, x, z)
+}}"""
+
+
+def test_a_scan_of_several_states(tmp_path: Path) -> None:
+    sums = "c0 = Tanh(a) c1 = Mul(c0, p) c = Add(c1, q) o = Identity(c) g = Neg(f)"
+    largest = "m = ReduceMax<keepdims = 0>(c) m1 = Unsqueeze(m, zero) f = Add(e, m1)"
+    body = sums.replace("o =", f"{largest} o =")
+    text = SCAN.format(body=f"zero = Constant<value_ints = [0]>() {body}").replace("float[2,4,3] z", "float[2,5,3] z")
+    loaded = check_same(save(model(text.replace("float[4,1] k", "float[5,1] k")), tmp_path))
+    assert ops(loaded).count("Tanh") == 5
+
+
+def test_a_scan_of_inputs_of_unlike_length(tmp_path: Path) -> None:
+    body = "c0 = Tanh(a) c1 = Mul(c0, p) c = Add(c1, q) f = Neg(e) o = Identity(c) g = Neg(f)"
+    with pytest.raises(CompileError, match="its inputs have 4 and 5 steps"):
+        load_model(save(model(SCAN.format(body=body)), tmp_path))
+
+
+def test_branches_may_call_their_tensors_alike(tmp_path: Path) -> None:
+    each = "<then_branch = t () => (float[2] o) { m = Relu(x) o = Neg(m) }, else_branch = e () => (float[2] o) { o = Abs(x) }>"
+    given = "c = Constant<value_int = 1>() d = Cast<to = 9>(c)"
+    text = f"(float[2] x) => (float[2] y) {{ {given} a = If(d) {each} b = If(d) {each} y = Add(a, b) }}"
+    assert sorted(ops(check_same(save(model(text), tmp_path)))) == ["Add", "Neg", "Relu"]

@@ -1,0 +1,160 @@
+"""LSTM, GRU and RNN on a chip with int16 codes: against onnxruntime on the file, in every form that they have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+
+from tests.meaning.judge import sqnr_db
+from toolchain.api import Build, BuildOptions, build
+from toolchain.codegen import Region
+from toolchain.runtime import Session
+
+Array = np.ndarray[Any, Any]
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+SAMPLES = 8
+
+
+def recurrent(
+    op: str,
+    length: int = 5,
+    batch: int = 2,
+    inputs: int = 12,
+    units: int = 16,
+    biases: bool = True,
+    lengths: tuple[int, ...] = (),
+    initial: str = "",
+    peepholes: bool = False,
+    **attributes: Any,
+) -> onnx.ModelProto:
+    """initial: states that are constants, or inputs, or none."""
+    rng = np.random.default_rng(3)
+    directions = 2 if attributes.get("direction") == "bidirectional" else 1
+    rows, states = GATES[op] * units, ("h", "c")[: 2 if op == "LSTM" else 1]
+    shape = (batch, directions, units) if attributes.get("layout") else (directions, batch, units)
+    given: dict[str, Array] = {
+        "W": rng.normal(0, inputs**-0.5, (directions, rows, inputs)),
+        "R": rng.normal(0, units**-0.5, (directions, rows, units)),
+        "B": rng.normal(0, 0.3, (directions, 2 * rows)) if biases else np.zeros(0),
+        "L": np.asarray(lengths, np.int32),
+        **{s: rng.normal(0, 0.5, shape) if initial == "constants" else np.zeros(0) for s in states},
+        "P": rng.normal(0, 0.3, (directions, 3 * units)) if peepholes else np.zeros(0),
+    }
+    order = ["W", "R", "B", "L", *states, *(["P"] if op == "LSTM" else [])]
+    read = [batch, length, inputs] if attributes.get("layout") else [length, batch, inputs]
+    ports = [helper.make_tensor_value_info("x", 1, read)]
+    ports += [helper.make_tensor_value_info(s, 1, shape) for s in states if initial == "inputs"]
+    named = ["x", *(n if given[n].size or (n in states and initial == "inputs") else "" for n in order)]
+    constants = [
+        numpy_helper.from_array(v if v.dtype == np.int32 else v.astype(np.float32), n) for n, v in given.items() if v.size
+    ]
+    outputs = ["Y", "Yh", "Yc"][: 1 + len(states)]
+    cell = helper.make_node(op, named, outputs, name="cell", hidden_size=units, **attributes)
+    told = [helper.make_tensor_value_info(o, 1, None) for o in outputs]
+    graph = helper.make_graph([cell], "g", ports, told, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def samples_of(model: onnx.ModelProto, folder: Path) -> tuple[str, list[dict[str, Array]]]:
+    rng = np.random.default_rng(5)
+    shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.graph.input}
+    found = [{n: rng.normal(0, 0.9, s).astype(np.float32) for n, s in shapes.items()} for _ in range(SAMPLES)]
+    np.savez(folder / "data.npz", allow_pickle=False, **{n: np.stack([s[n] for s in found]) for n in shapes})
+    (folder / "data.py").write_text(
+        f"import numpy as np\n\n\ndef samples():\n    found = np.load({str(folder / 'data.npz')!r})\n"
+        "    yield from ({n: found[n][i] for n in found.files} for i in range(len(found['x'])))\n"
+    )
+    return f"{folder / 'data.py'}:samples", found
+
+
+def on_the_chip(
+    model: onnx.ModelProto, folder: Path, hw: str = "transformer64", types: tuple[str, ...] = ("x=int16",)
+) -> tuple[Build, list[list[Array]], list[dict[str, Array]]]:
+    onnx.save(model, folder / "model.onnx")
+    data, samples = samples_of(model, folder)
+    built = build(folder / "model.onnx", BuildOptions(hw, calibration=data, types=types))
+    session = Session(built.data)
+    return built, [session.run(None, dict(s)) for s in samples], samples
+
+
+CASES: dict[str, Callable[[], onnx.ModelProto]] = {
+    "LSTM": lambda: recurrent("LSTM"),
+    "LSTM, states given": lambda: recurrent("LSTM", initial="inputs"),
+    "LSTM, both directions, peepholes, lengths": lambda: recurrent(
+        "LSTM", lengths=(5, 3), peepholes=True, direction="bidirectional", initial="inputs"
+    ),
+    "LSTM, clipped, constant states": lambda: recurrent("LSTM", clip=0.6, initial="constants", biases=False),
+    "LSTM, input forgets": lambda: recurrent("LSTM", input_forget=1, batch=1),
+    "LSTM, other functions": lambda: recurrent(
+        "LSTM",
+        activations=["HardSigmoid", "ScaledTanh", "Softsign"],
+        activation_alpha=[0.25, 1.2],
+        activation_beta=[0.4, 0.9],
+    ),
+    "GRU": lambda: recurrent("GRU", initial="inputs"),
+    "GRU, linear": lambda: recurrent("GRU", linear_before_reset=1),
+    "GRU, backwards, lengths, constant states": lambda: recurrent(
+        "GRU", lengths=(1, 4), direction="reverse", linear_before_reset=1, initial="constants"
+    ),
+    "GRU, both directions, lengths": lambda: recurrent("GRU", lengths=(2, 5), direction="bidirectional", initial="constants"),
+    "GRU, one step": lambda: recurrent("GRU", length=1, batch=1, initial="inputs"),
+    "RNN": lambda: recurrent("RNN", direction="bidirectional", initial="inputs"),
+    "RNN, unbounded": lambda: recurrent(
+        "RNN", direction="bidirectional", activations=["Relu", "Affine"], activation_alpha=[0.5], activation_beta=[0.1]
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_chip_against_float(case: str, tmp_path: Path) -> None:
+    model = CASES[case]()
+    built, made, samples = on_the_chip(model, tmp_path)
+    assert not [row for row in built.figures["nodes"] if row["engine"] == "host"]
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    expected: list[Any] = [session.run(None, s) for s in samples]
+    for index in range(len(expected[0])):
+        assert sqnr_db(np.stack([e[index] for e in expected]), np.stack([m[index] for m in made])) > 42, index
+
+
+def test_batches_of_sequences_are_sequences_of_batches(tmp_path: Path) -> None:
+    """onnxruntime has none of them."""
+    _, made, samples = on_the_chip(recurrent("LSTM", layout=1, initial="inputs"), tmp_path)
+    session = onnxruntime.InferenceSession(recurrent("LSTM", initial="inputs").SerializeToString())
+    for y, sample in zip(made, samples):
+        expected: Any = session.run(None, {n: v.transpose(1, 0, 2) for n, v in sample.items()})
+        turned = [expected[0].transpose(2, 0, 1, 3), expected[1].transpose(1, 0, 2), expected[2].transpose(1, 0, 2)]
+        assert all(sqnr_db(e, m) > 40 for e, m in zip(turned, y, strict=True))
+
+
+def test_steps_share_their_scales_and_constants(tmp_path: Path) -> None:
+    built, _, _ = on_the_chip(recurrent("LSTM", length=9), tmp_path)
+    few, _, _ = on_the_chip(recurrent("LSTM", length=3), tmp_path)
+    graph = built.container.graph
+    cells = {graph.types[n].quant for n in graph.types if "cell, step" in n and "f cell" not in n}
+    assert len(cells) == 1 and len({graph.types[n].quant for n in graph.types if ": h, step" in n}) == 1
+    assert all(graph.types[n].dtype == "int16" for n in graph.types if ", step" in n and graph.types[n].quant is not None)
+    constants = [
+        sum(len(data) for r in b.container.segments if isinstance(r, Region) for _, data in r.constants) for b in (built, few)
+    ]
+    assert constants[0] == constants[1]
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"lengths": (0, 3)}, "one of its sequences has no step, and ONNX does not say what its last state is"),
+        ({"length": 1100, "units": 2, "batch": 1}, "1100 steps of its sequence would be written out; 1024 are the most"),
+    ],
+)
+def test_what_stays_on_the_host(changed: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    built, _, _ = on_the_chip(recurrent("GRU", **changed), tmp_path, types=())
+    assert [row["reason"] for row in built.figures["nodes"] if row["engine"] == "host"] == [reason]
+    other, _, _ = on_the_chip(recurrent("GRU"), tmp_path, "edge16", ())
+    assert "no operator" in str([row["reason"] for row in other.figures["nodes"] if row["engine"] == "host"])

@@ -1,0 +1,1 @@
+"""LSTM, GRU and RNN, written out over their sequence."""

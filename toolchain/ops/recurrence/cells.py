@@ -1,0 +1,112 @@
+"""What one step of the sequence does to the states of a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from toolchain.ir.inner import Fixed
+from toolchain.ops.recurrence.direction import Direction, Value, product_bounds
+
+UNIT = Fixed(0.0, 1.0)
+States = tuple[Value, ...]  # the output's first
+Step = Callable[[int, States], States]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """gates: in the order of their weights; functions: the defaults; states: how many; start: makes what all steps share, and
+    gives what one does."""
+
+    gates: str
+    functions: tuple[str, ...]
+    states: int
+    start: Callable[[Direction], Step]
+
+
+def lstm(of: Direction) -> Step:
+    """i, o, f = F(x W + h R + P c + b); c' = f c + i G(x W + h R + b); h' = o H(c')."""
+    coupled = bool(of.steps.node.op.attributes.get("input_forget"))
+    together = ("iof",) if of.peepholes is None and not coupled else ("i", "o") if coupled else ("i", "o", "f")
+    inputs = {gates: of.projected(gates) for gates in (*together, "c")}
+
+    def before(gates: str, t: int, h: Value, c: Value) -> Value:
+        which = 1 if gates == "c" else 0
+        state = of.product(gates, h, t)
+        looks = None if gates == "c" or len(gates) > 1 else of.peephole(gates)
+        total = of.sum(f"before {gates}", t, of.at(t, inputs[gates], gates), state, of.telling(which))
+        if looks is None or not looks.any():
+            return total
+        seen = of.times(f"cell of {gates}", t, c, looks)
+        return of.sum(f"before {gates}, with the cell", t, total, seen, of.telling(which))
+
+    def gate(gates: str, t: int, h: Value, c: Value) -> str:
+        return of.function(0, gates, t, before(gates, t, h, c))
+
+    def step(t: int, states: States) -> States:
+        h, c = states
+        new = of.function(1, "c", t, before("c", t, h, c))
+        if together == ("iof",):
+            all_of_them = gate("iof", t, h, c)
+            i, o, f = (of.part(t, all_of_them, "iof", g) for g in "iof")
+        else:
+            i, o = gate("i", t, h, c), ""
+            f = of.make("1 - i", t, "Sub", 1.0, i, range=UNIT) if coupled else gate("f", t, h, c)
+        taken = of.times("i c", t, i, new, product_bounds(of.functions[0], of.functions[1]))
+        cell = of.sum("cell", t, taken, of.times("f cell", t, c, f))
+        o = o or gate("o", t, h, cell)
+        shown = of.function(2, "shown", t, cell, clip=False)
+        return of.times("h", t, o, shown, of.bounds), cell
+
+    return step
+
+
+def gru(of: Direction) -> Step:
+    """z, r = F(x W + h R + b); n = G(x W + (r h) R + b), or G(x W + r (h R + b) + b) with linear_before_reset;
+    h' = n + z (h - n)."""
+    linear = bool(of.steps.node.op.attributes.get("linear_before_reset"))
+    inputs = {"zr": of.projected("zr"), "h": of.projected("h", recurrent_bias=not linear)}
+    bounded = of.bounds
+
+    def step(t: int, states: States) -> States:
+        (h,) = states
+        both = of.sum("before zr", t, of.at(t, inputs["zr"], "zr"), of.product("zr", h, t), of.telling(0))
+        gates = of.function(0, "zr", t, both)
+        z, r = (of.part(t, gates, "zr", g) for g in "zr")
+        if linear:
+            state = of.times("r state", t, of.product("h", h, t, bias=True), r)
+        else:
+            state = of.product("h", of.times("r h", t, h, r, bounded), t)
+        new = of.function(1, "new", t, of.sum("before new", t, of.at(t, inputs["h"], "h"), state, of.telling(1)))
+        if not isinstance(h, str) and not h.any():
+            return (of.less("h", t, new, of.times("z new", t, z, new, bounded), bounded),)
+        change = _negative(of, t, new, h)
+        return (of.sum("h", t, new, of.times("z (h - new)", t, z, change), bounded),)
+
+    return step
+
+
+def rnn(of: Direction) -> Step:
+    """h' = F(x W + h R + b)."""
+    inputs = of.projected("h")
+
+    def step(t: int, states: States) -> States:
+        (h,) = states
+        total = of.sum("before h", t, of.at(t, inputs, "h"), of.product("h", h, t), of.telling(0))
+        return (of.function(0, "h", t, total),)
+
+    return step
+
+
+def _negative(of: Direction, t: int, new: str, h: Value) -> Value:
+    """h - new, of which a constant h stands second."""
+    if isinstance(h, str):
+        return of.less("h - new", t, h, new)
+    return of.sum("h - new", t, of.make("-new", t, "Mul", new, -1.0), h)
+
+
+CELLS = {
+    "GRU": Cell("zrh", ("Sigmoid", "Tanh"), 1, gru),
+    "LSTM": Cell("iofc", ("Sigmoid", "Tanh", "Tanh"), 2, lstm),
+    "RNN": Cell("h", ("Tanh",), 1, rnn),
+}

@@ -1,0 +1,170 @@
+"""What a recurrent layer is given, and the steps of one of its directions.
+
+A state is a tensor [batch, units], or a constant: what a constant makes of another is computed here, and zeros leave nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from toolchain.ir.inner import Fixed, Inner, Within
+from toolchain.ops.kit.operator import Array
+from toolchain.ops.kit.steps import Steps
+from toolchain.ops.recurrence.activations import Activation
+
+Value = str | Array
+
+
+@dataclass(frozen=True)
+class Direction:
+    """gates: by name, in the order of the weights; functions: the layer's, of this direction; index: among the directions; rows:
+    the input, [steps x batch, inputs]; initial: the state that is the output, at first; weights, recurrent: [gates x units,
+    inputs or units]; biases: of both, one behind the other; peepholes: of the gates i, o, f."""
+
+    steps: Steps
+    gates: str
+    functions: tuple[Activation, ...]
+    index: int
+    backwards: bool
+    rows: str
+    initial: Value
+    weights: Array
+    recurrent: Array
+    biases: Array
+    peepholes: Array | None
+
+    @property
+    def units(self) -> int:
+        return self.recurrent.shape[1]
+
+    @property
+    def batch(self) -> int:
+        return self.steps.shape(self.steps.node.inputs[0])[1]
+
+    @property
+    def length(self) -> int:
+        return self.steps.shape(self.steps.node.inputs[0])[0]
+
+    def called(self, what: str) -> str:
+        return f"{what}, backwards" if self.index else what
+
+    def of(self, values: Array, gates: str) -> Array:
+        """The part of these gates."""
+        each = values.reshape(len(self.gates), self.units, *values.shape[1:])
+        return np.concatenate([each[self.gates.index(g)] for g in gates])
+
+    def bias(self, gates: str, recurrent: bool) -> Array:
+        return self.of(np.split(self.biases, 2)[int(recurrent)], gates)
+
+    def peephole(self, gate: str) -> Array | None:
+        return None if self.peepholes is None else np.split(self.peepholes, 3)["iof".index(gate)]
+
+    def projected(self, gates: str, recurrent_bias: bool = True) -> str:
+        """The products of the inputs of all steps for these gates, [steps x batch, gates x units], with their biases."""
+        bias = self.bias(gates, False) + (self.bias(gates, True) if recurrent_bias else 0)
+        what = self.called(f"inputs of {gates}")
+        return self.steps.make(what, "Gemm", self.rows, self.of(self.weights, gates), bias.astype(np.float32), transB=1)
+
+    def product(self, gates: str, state: Value, t: int, bias: bool = False) -> Value:
+        """Of a state with the recurrent weights of these gates. Their constants are there once."""
+        weights, added = self.of(self.recurrent, gates), self.bias(gates, True)
+        if not isinstance(state, str):
+            return (state @ weights.T + (added if bias else 0)).astype(np.float32)
+        inputs = [self._once(f"recurrent weights of {gates}", weights)]
+        inputs += [self._once(f"recurrent biases of {gates}", added)] if bias and added.any() else []
+        return self.make(f"state of {gates}", t, "Gemm", state, *inputs, transB=1)
+
+    def _once(self, what: str, value: Array) -> str:
+        name = self.steps.named(self.called(what))
+        return name if name in self.steps.constants else self.steps.constant(self.called(what), value)
+
+    def at(self, t: int, rows: str, gates: str) -> str:
+        """Those of step t."""
+        if self.length == 1:
+            return rows
+        return self.cut(f"inputs of {gates}", t, rows, 0, t * self.batch, self.batch)
+
+    def part(self, t: int, x: str, gates: str, gate: str) -> str:
+        """One gate of several side by side."""
+        return x if gates == gate else self.cut(gate, t, x, 1, gates.index(gate) * self.units, self.units)
+
+    def cut(self, what: str, t: int, x: str, axis: int, start: int, size: int) -> str:
+        return self.make(what, t, "Slice", x, (start,), (start + size,), (axis,), (1,))
+
+    def make(self, what: str, t: int, op_type: str, *inputs: Any, range: Inner | None = None, **attributes: Any) -> str:
+        """A step at place t of the sequence. What is measured of it is measured of it at all places together."""
+        if range is None or isinstance(range, Within):
+            low, high = (-math.inf, math.inf) if range is None else (range.low, range.high)
+            range = Within(low, high, self.steps.named(self.called(what)))
+        return self.steps.make(f"{self.called(what)}, step {t}", op_type, *inputs, range=range, **attributes)
+
+    def sum(self, what: str, t: int, x: Value, y: Value, range: Inner | None = None) -> Value:
+        x, y = (x, y) if isinstance(x, str) else (y, x)
+        if not isinstance(x, str):
+            return x + y
+        nothing = not isinstance(y, str) and not y.any()
+        return x if nothing else self.make(what, t, "Add", x, y, range=range)
+
+    def times(self, what: str, t: int, x: Value, y: Value, range: Inner | None = None) -> Value:
+        x, y = (x, y) if isinstance(x, str) else (y, x)
+        if not isinstance(x, str):
+            return x * y
+        nothing = not isinstance(y, str) and not y.any()
+        return np.zeros((self.batch, self.units), np.float32) if nothing else self.make(what, t, "Mul", x, y, range=range)
+
+    def less(self, what: str, t: int, x: Value, y: Value, range: Inner | None = None) -> Value:
+        if not isinstance(y, str):
+            return self.sum(what, t, x, -y, range)
+        return self.make(what, t, "Sub", x, y, range=range)
+
+    def function(self, which: int, what: str, t: int, x: Value, clip: bool = True) -> str:
+        """The layer's function of this number, of x, which is clipped first where the layer asks for that."""
+        assert isinstance(x, str)
+        bound, function = self.steps.node.op.attributes.get("clip"), self.functions[which]
+        if bound is not None and clip:
+            x = self.make(f"{what}, clipped", t, "Clip", x, float(-bound), float(bound), range=self.telling(which))
+
+        def make(what: str, op_type: str, *inputs: str | float, range: Fixed | None, **attributes: float) -> str:
+            return self.make(what, t, op_type, *inputs, range=range, **attributes)
+
+        return function.made(make, what, x)
+
+    def telling(self, which: int) -> Inner:
+        """What that function reads, as far as that tells it anything."""
+        return self.functions[which].read("", self.steps.interpolates)
+
+    @property
+    def bounds(self) -> Fixed | None:
+        """Of what a step gives, whatever the data: where nobody knows it is measured, as it is where codes are so few that all of
+        them are needed for what comes. A GRU's lies between what it was and a function's value."""
+        found = product_bounds(*(self.functions[f] for f in {"GRU": (1,), "LSTM": (0, 2), "RNN": (0,)}[self._kind]))
+        return found if self.steps.interpolates and (self._kind != "GRU" or self._holds(found)) else None
+
+    @property
+    def kept_bounds(self) -> Fixed | None:
+        """Of that and of what the state was at first."""
+        return self.bounds if self._holds(self.bounds) else None
+
+    @property
+    def _kind(self) -> str:
+        return self.steps.node.op.op_type
+
+    def _holds(self, found: Fixed | None) -> bool:
+        return found is not None and not isinstance(self.initial, str) and bool((np.abs(self.initial) <= found.high).all())
+
+
+def product_bounds(*functions: Activation) -> Fixed | None:
+    """Of a product of values of these, as far as they have bounds."""
+    known = [f.bounds for f in functions]
+    size = math.prod(max(abs(b.low), abs(b.high)) for b in known if b is not None)
+    return None if None in known else Fixed(-size, size)
+
+
+def joined(what: str, steps: Steps, parts: Sequence[str], bounds: Fixed | None) -> str:
+    """One behind the other, where there is more than one."""
+    return parts[0] if len(parts) == 1 else steps.make(what, "Concat", *parts, range=bounds, axis=0)

@@ -1,0 +1,149 @@
+"""LSTM, GRU and RNN of steps that the chip has: written out over their sequence, the constants of a layer there once.
+
+The inputs of all steps are multiplied at once; a step of the sequence multiplies what the state was and goes through the gates.
+What a tensor holds at any place of the sequence is one range, so that a state keeps its codes from step to step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from toolchain.ir.inner import Fixed
+from toolchain.ops.kit.operator import Array
+from toolchain.ops.kit.steps import Steps
+from toolchain.ops.recurrence.activations import KNOWN, Activation, activations
+from toolchain.ops.recurrence.cells import CELLS, Cell, States
+from toolchain.ops.recurrence.direction import Direction, Value, joined
+
+MOST_STEPS = 1024  # of a sequence, all directions together
+_BACKWARDS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+_CONSTANTS = {1: "weights", 2: "recurrent weights", 3: "biases", 4: "sequence lengths", 7: "peepholes"}
+
+
+def recurrence(steps: Steps) -> None:
+    """X [length, batch, inputs] to Y [length, directions, batch, units] and the last states, [directions, batch, units]."""
+    steps.finest = True
+    attributes, cell = steps.node.op.attributes, CELLS[steps.node.op.op_type]
+    backwards = _BACKWARDS[attributes["direction"]]
+    length, batch, inputs = steps.shape(steps.node.inputs[0])
+    if attributes.get("layout"):
+        steps.refuse("its steps are of sequences, not of batches (layout = 1)")
+    if length * len(backwards) > MOST_STEPS:
+        steps.refuse(f"{length * len(backwards)} steps of its sequence would be written out; {MOST_STEPS} are the most")
+    given = {index: _constant(steps, index, what) for index, what in _CONSTANTS.items()}
+    lengths = np.full(batch, length) if given[4] is None else given[4]
+    if (lengths < 1).any():
+        steps.refuse("one of its sequences has no step, and ONNX does not say what its last state is")
+    rows = steps.make("inputs", "Reshape", steps.node.inputs[0], (length * batch, inputs))
+    functions = _functions(steps, cell, len(backwards))
+    outputs: list[list[str]] = []
+    last: list[States] = []
+    bounds: list[Fixed | None] = []
+    for index, (backward, own) in enumerate(zip(backwards, functions)):
+        weights, recurrent = given[1], given[2]
+        assert weights is not None and recurrent is not None
+        units = recurrent.shape[-1]
+        biases = np.zeros(2 * len(cell.gates) * units, np.float32) if given[3] is None else given[3][index]
+        peepholes = None if given[7] is None else given[7][index]
+        first = tuple(_initial(steps, state, index, (batch, units)) for state in range(cell.states))
+        constants = weights[index], recurrent[index], biases, peepholes
+        direction = Direction(steps, cell.gates, own, index, backward, rows, first[0], *constants)
+        made, states = _gone_through(direction, cell, lengths, first)
+        outputs.append(made)
+        last.append(states)
+        bounds.append(direction.bounds)
+    _join(steps, outputs, last, bounds[0] if len(set(bounds)) == 1 else None)
+
+
+def _constant(steps: Steps, index: int, what: str) -> Array | None:
+    """An input; None where it is absent."""
+    name = _input(steps, index)
+    value = steps.graph.constants.get(name)
+    if name and value is None:
+        steps.refuse(f"its {what} are computed")
+    return value
+
+
+def _input(steps: Steps, index: int) -> str:
+    return steps.node.inputs[index] if index < len(steps.node.inputs) else ""
+
+
+def _functions(steps: Steps, cell: Cell, directions: int) -> list[tuple[Activation, ...]]:
+    a = steps.node.op.attributes
+    names = tuple(a.get("activations") or cell.functions * directions)
+    known = {name.lower() for name in KNOWN}
+    unknown = next((n for n in names if n.lower() not in known), None)
+    if unknown is not None:
+        steps.refuse(f"its activation {unknown} is none of {', '.join(sorted(KNOWN))}")
+    found = activations(names, tuple(a.get("activation_alpha") or ()), tuple(a.get("activation_beta") or ()))
+    each = len(found) // directions
+    return [found[d * each : (d + 1) * each] for d in range(directions)]
+
+
+def _gone_through(of: Direction, cell: Cell, lengths: Array, states: States) -> tuple[list[str], States]:
+    """What each step gives, by its place in the input, and the states at the end. Steps behind the end of a sequence give zeros
+    and keep its states."""
+    step = cell.start(of)
+    outputs: dict[int, str] = {}
+    for t in reversed(range(of.length)) if of.backwards else range(of.length):
+        made = step(t, states)
+        inside = (lengths > t).astype(np.float32)[:, None]
+        assert isinstance(made[0], str)
+        outputs[t] = made[0]
+        if inside.all():
+            states = made
+            continue
+        outputs[t] = of.make("output", t, "Mul", made[0], inside, range=of.bounds)
+        states = tuple(_kept(of, t, index, new, old, inside) for index, (new, old) in enumerate(zip(made, states)))
+    return [outputs[t] for t in range(of.length)], states
+
+
+def _kept(of: Direction, t: int, index: int, new: Value, old: Value, inside: Array) -> Value:
+    """The new state of the sequences that go on, the old one of the others."""
+    what, range = "hc"[index], None if index else of.kept_bounds
+    kept = of.times(f"{what} of ended", t, old, 1 - inside, range)
+    return of.sum(f"{what} of all", t, of.times(f"{what} of others", t, new, inside, range), kept, range)
+
+
+def _initial(steps: Steps, state: int, direction: int, shape: tuple[int, int]) -> Value:
+    """[batch, units]."""
+    name = _input(steps, 5 + state)
+    if not name:
+        return np.zeros(shape, np.float32)
+    value = steps.graph.constants.get(name)
+    if value is not None:
+        return value[direction]
+    what = f"first {'hc'[state]}{', backwards' if direction else ''}"
+    if steps.shape(name)[0] > 1:
+        name = steps.make(f"{what}, of both", "Slice", name, (direction,), (direction + 1,), (0,), (1,))
+    return steps.make(what, "Reshape", name, shape)
+
+
+def _join(steps: Steps, outputs: Sequence[Sequence[str]], last: Sequence[States], bounds: Fixed | None) -> None:
+    """bounds: of what the steps give."""
+    length, batch, _ = steps.shape(steps.node.inputs[0])
+    units = steps.node.op.attributes["hidden_size"]
+    if steps.reads(0):
+        each = [joined(f"outputs {d}", steps, made, bounds) for d, made in enumerate(outputs)]
+        _out(steps, "output", each, (length, 1, batch, units), 1, 0, bounds)
+    for index in range(len(last[0])):
+        if steps.reads(1 + index):
+            states = [states[index] for states in last]
+            made = [s for s in states if isinstance(s, str)]
+            _out(steps, f"last {'hc'[index]}", made, (1, batch, units), 0, 1 + index, None if index else bounds)
+
+
+def _out(
+    steps: Steps, what: str, parts: Sequence[str], shape: tuple[int, ...], axis: int, output: int, bounds: Fixed | None
+) -> None:
+    """Of all directions one behind the other."""
+    if len(parts) == 1:
+        steps.make(what, "Reshape", parts[0], shape, output=output)
+        return
+    shaped = [steps.make(f"{what} {d}", "Reshape", part, shape) for d, part in enumerate(parts)]
+    steps.make(what, "Concat", *shaped, output=output, range=bounds, axis=axis)
+
+
+STEPS = {"GRU": recurrence, "LSTM": recurrence, "RNN": recurrence}
