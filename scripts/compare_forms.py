@@ -4,10 +4,13 @@
     python scripts/compare_forms.py MODEL.onnx --data DATA [--form FORM ...] [--hw NAME ...]
 
 A line a form: how many products stay on the host; whether a copy of edge16 with float32 scales, rounded to nearest even, gives
-onnxruntime's bits, else how many dB it is from them; how far onnxruntime's own outputs move where the file's inputs and float
-constants do by a millionth, beyond which no other order of computing can be held to it; and of each machine of --hw, by how many
-dB the file stands above (below) the float model that this toolchain quantizes with the file's scales, both against float, where
-its weights have 8 bits. The copy has codes of 16 bits too (--int8: not). Only the integer reference runs.
+onnxruntime's bits, else how many dB it is from them. Where that is below 50, how far the file is from onnxruntime when it is
+computed exactly (scripts/exact_forms.py: in float64, with weights of 8 bits where it has floats, and static ranges for dynamic
+ones), which no machine of such weights can better; how far the copy is from that; and how far onnxruntime is from itself without
+its optimizations. Of each machine of --hw, by how many dB the file stands above (below) the float model that this toolchain
+quantizes with the file's scales, both against float, where its weights have 8 bits; in brackets, above that model with the file's
+weights. The copy has codes of 16 bits too, and of 32 for what the file leaves in float (--int8: neither). Only the integer
+reference runs.
 """
 
 from __future__ import annotations
@@ -15,19 +18,21 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import onnx
-from make_quantized import FORMS, STATIC, bound, quantized
+from exact_forms import exact, ranges_of_runs, with_rounded_weights
+from make_quantized import FORMS, STATIC, bound, quantized, with_weights_of
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from quant.data import open_data
 from quant.error import sqnr_db
+from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.groups import WeightScaling
 from quant.float_session import open_session
 from quant.observe import Range
@@ -48,7 +53,7 @@ from toolchain.report import agreed
 
 Array = NDArray[np.float32]
 EXACT_DB = 200.0
-MOVED = 1e-6  # of inputs
+NEAR_DB = 50.0  # below it the file is computed exactly as well
 ROUNDED = ("_DequantizeLinear_Output", "_QuantizeLinear_Output/real")  # of a tensor's name, behind its rounding
 PRODUCTS = ("Conv", "ConvTranspose", "ConvInteger", "Gemm", "MatMul", "MatMulInteger")
 
@@ -62,11 +67,12 @@ def float32_machine(base: Machine) -> Machine:
     return replace(base, chip=Chip.model_validate_json(json.dumps(data)))
 
 
-def with_int16(base: Machine) -> Machine:
-    """The machine with activations of int16 too, where they are asked for; for the reference alone, its encodings lack them."""
+def with_wide(base: Machine) -> Machine:
+    """The machine with activations of int16 and int32 too, where they are asked for; for the reference alone, its encodings lack
+    them."""
     data = json.loads(base.chip.model_dump_json())
-    data["name"] = f"{base.chip.name}_16"
-    data["numerics"] |= {"more_activations": ["int16"], "add_left_shift": 14}
+    data["name"] = f"{base.chip.name}_wide"
+    data["numerics"] |= {"more_activations": ["int16", "int32"], "add_left_shift": 14}
     types = [{"activation": a, "weight": "int8"} for a in ("int8", "int16")]
     data["engines"]["mac"] |= {"types": types, "accumulators": {"bits": 48, "entries": 4096}}
     return replace(base, chip=Chip.model_validate_json(json.dumps(data)))
@@ -88,12 +94,23 @@ def on_kernels(model: onnx.ModelProto, feeds: Mapping[str, Array], *, fused: boo
 
 
 @dataclass(frozen=True)
+class Exactly:
+    """Of a file computed exactly, in dB: onnxruntime and the chip against it; and onnxruntime against itself, unoptimized."""
+
+    onnxruntime_db: float
+    chip_db: float
+    unfused_db: float
+
+
+@dataclass(frozen=True)
 class Row:
+    """above_db: by machine, over the float model, and over it with the file's weights."""
+
     form: str
     hosted: int
     chip_db: float
-    moved_db: float
-    above_db: Mapping[str, float]
+    exactly: Exactly | None
+    above_db: Mapping[str, tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -127,20 +144,29 @@ class Judge:
         network = Network(model, select_model(model, machine), machine)
         if given is None:
             agreed(model, self.calibrated[:1])
+            if CodeType.INT32 in machine.chip.code_types:
+                network = replace(network, types=dict.fromkeys(network.selection.left, CodeType.INT32))
         found = prepared(network, self.calibrated, None, "none", lambda *_: None)
         quantization = found.quantization if given is None else given.within(found.quantization, network)
         session = network.session(quantization)
         return network, [session.run(self._names, s) for s in self.judged]
 
-    def above(self, file: Path, form: str, machine: Machine) -> float:
-        """dB of the file's outputs over those of the float model with its scales."""
+    def above(self, file: Path, form: str, machine: Machine) -> tuple[float, float]:
+        """dB of the file's outputs over those of the float model with its scales, and of that with its weights too."""
         network, ours = self.integer(load_model(file), machine)
-        plain_model = load_model(self._path)
-        given = Given(_named(network.selection.given, plain_model.graph), STATIC[form].per_channel)
-        _, plain = self.integer(plain_model, machine, given)
         rounding = _roundings(onnx.load(file), self._names)
-        rounded = [[r(v) for r, v in zip(rounding, values, strict=True)] for values in plain]
-        return _db(self._real, ours) - _db(self._real, rounded)
+        taken = with_weights_of(onnx.load(self._path), self.calibrated, form)
+        own = file.with_name("weights.onnx")
+        onnx.save(taken, own)
+
+        def plain(path: Path) -> float:
+            model = load_model(path)
+            given = Given(_named(network.selection.given, model.graph), STATIC[form].per_channel)
+            _, found = self.integer(model, machine, given)
+            return _db(self._real, [[r(v) for r, v in zip(rounding, values, strict=True)] for values in found])
+
+        level = _db(self._real, ours)
+        return level - plain(self._path), level - plain(own)
 
 
 def _named(given: Mapping[str, Range | Quant], graph: OnnxGraph) -> dict[str, Range | Quant]:
@@ -188,43 +214,30 @@ def compared(judge: Judge, model: onnx.ModelProto, form: str, machine: Machine, 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{form}.onnx"
         onnx.save(made, file)
-        read = load_model(file, static_ranges=form == "dynamic")
-        network, ours = judge.integer(read, machine)
+        network, ours = judge.integer(load_model(file, static_ranges=form == "dynamic"), machine)
         wanted = [on_kernels(made, s) for s in judge.judged]
-        moved = [on_kernels(_moved_model(made), s) for s in _moved(judge.judged)]
         above = {name: judge.above(file, form, other) for name, other in others.items() if plain}
     hosted = sum(isinstance(n.op, OnnxOp) and n.op.op_type in PRODUCTS for n in network.selection.graph.nodes)
-    return Row(form, hosted, _db(wanted, ours), _db(wanted, moved), above)
+    chip_db = _db(wanted, ours)
+    return Row(form, hosted, chip_db, exactly(judge, made, wanted, ours) if chip_db < NEAR_DB else None, above)
 
 
-def _moved_model(model: onnx.ModelProto) -> onnx.ModelProto:
-    """With its float constants moved, but for single numbers that are no scales: exponents are whole."""
-    rng, done = np.random.default_rng(1), onnx.ModelProto()
-    done.CopyFrom(model)
-    scales = {n for node in model.graph.node for n in node.input[1:2] if node.op_type.endswith("Linear")}
-    for constant in done.graph.initializer:
-        value = numpy_helper.to_array(constant)
-        if value.dtype == np.float32 and (value.size > 1 or constant.name in scales):
-            near = value * (1 + MOVED * rng.choice((-1, 1), value.shape))
-            constant.CopyFrom(numpy_helper.from_array(np.asarray(near, np.float32), constant.name))
-    return done
-
-
-def _moved(samples: Sequence[Sample]) -> Iterator[Sample]:
-    rng = np.random.default_rng(0)
-    for sample in samples:
-        yield {n: np.asarray(x * (1 + MOVED * rng.choice((-1, 1), x.shape)), x.dtype) for n, x in sample.items()}
+def exactly(judge: Judge, made: onnx.ModelProto, wanted: Sequence[Sequence[Array]], ours: Sequence[Sequence[Array]]) -> Exactly:
+    rounded = with_rounded_weights(made)
+    found = exact(rounded, judge.judged, ranges_of_runs(rounded, judge.calibrated))
+    unfused = [on_kernels(made, s, fused=False) for s in judge.judged]
+    return Exactly(_db(found, wanted), _db(found, ours), _db(wanted, unfused))
 
 
 def text(row: Row) -> str:
     def level(db: float) -> str:
         return "equal" if db >= EXACT_DB else f"{db:.1f} dB"
 
-    others = "  ".join(f"{name} {db:+.2f} dB" for name, db in row.above_db.items())
-    return (
-        f"{row.form:16s} products on the host {row.hosted}  onnxruntime {level(row.chip_db):8s}  "
-        f"itself, moved {level(row.moved_db):8s}  {others}"
-    )
+    line = f"{row.form:16s} products on the host {row.hosted}  onnxruntime {level(row.chip_db):8s}"
+    if row.exactly is not None:
+        e = row.exactly
+        line += f"  exact: onnxruntime {level(e.onnxruntime_db)}, chip {level(e.chip_db)}; unoptimized {level(e.unfused_db)}"
+    return "  ".join((line, *(f"{name} {db:+.2f} ({own:+.2f}) dB" for name, (db, own) in row.above_db.items())))
 
 
 def to_scores(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -244,7 +257,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("model", type=Path)
     parser.add_argument("--data", required=True, help="as npu-build --calib")
     parser.add_argument("--form", nargs="+", default=list(FORMS), help=f"of {', '.join(FORMS)}; default all")
-    parser.add_argument("--int8", action="store_true", help="no codes of 16 bits")
+    parser.add_argument("--int8", action="store_true", help="no codes of 16 and 32 bits")
     parser.add_argument("--hw", nargs="*", default=[], help="machines to hold against the float model")
     parser.add_argument("--samples", type=int, default=16, help="to calibrate on (default 16)")
     parser.add_argument("--judged", type=int, default=4, help="samples behind these (default 4)")
@@ -262,7 +275,7 @@ def run(given: argparse.Namespace) -> None:
         onnx.save(model, path)
         judge = Judge(path, samples[: given.samples], samples[given.samples :])
         edge, others = float32_machine(load_machine("edge16")), {name: load_machine(name) for name in given.hw}
-        machine = edge if given.int8 else with_int16(edge)
+        machine = edge if given.int8 else with_wide(edge)
         for form in given.form:
             try:
                 print(text(compared(judge, model, form, machine, others)), flush=True)

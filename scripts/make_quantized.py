@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import onnx
 from onnx import numpy_helper
 from quantized_forms import (
     PRODUCTS,
+    Editor,
     as_blocked,
     as_integer_chain,
     as_matmul_nbits,
@@ -139,6 +140,21 @@ def _dynamic(model: onnx.ModelProto) -> onnx.ModelProto:
         target = Path(folder) / "quantized.onnx"
         quantize_dynamic(_at_opset(model, 13), target, weight_type=QuantType.QInt8)
         return onnx.load(target)
+
+
+def with_weights_of(model: onnx.ModelProto, samples: Iterable[Sample], form: str) -> onnx.ModelProto:
+    """The float model with the weights, rounded once, of a form that quantize_static makes."""
+    done = onnx.ModelProto()
+    done.CopyFrom(model)
+    plain = replace(STATIC[form], operators=False, contrib=False, change=None)
+    edit = Editor(_quantize_static(model, samples, plain))
+    weights = {n.name: edit.dequantized(n.input[1]) for n in edit.graph.node if n.op_type in PRODUCTS}
+    held = {i.name: i for i in done.graph.initializer}
+    for node in done.graph.node:
+        value = weights.get(node.name)
+        if node.op_type in PRODUCTS and node.input[1] in held and value is not None:
+            held[node.input[1]].CopyFrom(numpy_helper.from_array(np.asarray(value, np.float32), node.input[1]))
+    return done
 
 
 def _own_biases(model: onnx.ModelProto) -> onnx.ModelProto:

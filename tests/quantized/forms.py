@@ -38,6 +38,11 @@ def comparing() -> ModuleType:
     return _script("compare_forms")
 
 
+def computing() -> ModuleType:
+    """scripts/exact_forms.py."""
+    return _script("exact_forms")
+
+
 @cache
 def float32_machine() -> Machine:
     """edge16 with onnxruntime's arithmetic: float32 scales, rounded once to nearest even."""
