@@ -140,6 +140,21 @@ def test_qlinear_matmul(computed: bool, kind: str, seed: int, tmp_path: Path) ->
     assert len(np.unique(wanted)) > 20
 
 
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("kind", MACHINES)
+def test_qlinear_matmul_of_a_constant_on_the_left(kind: str, seed: int, tmp_path: Path) -> None:
+    d = Drawn(CodeType(kind), 70 + seed)
+    offset = 64 if d.kind.low == 0 else 0
+    a, a_quant = (d.weights((6, 33)).astype(int) + offset).astype(d.kind.dtype), (0.02, offset)
+    b, b_quant = (d.weights((2, 33, 17)).astype(int) + offset).astype(d.kind.dtype), (0.03, offset + 5)
+    y = d.around(a_quant[0] * b_quant[0] * ((a.astype(float) - a_quant[1]) @ (b.astype(float) - b_quant[1])))
+    constants = {"a": a, "as": np.float32(a_quant[0]), "az": d.kind.dtype.type(a_quant[1])}
+    model, feeds = _model(d.kind, "QLinearMatMul", {"b": (b, b_quant)}, constants, "a as az b bs bz ys yz", y)
+    got, wanted = _both(model, feeds, MACHINES[kind](), y, tmp_path)
+    np.testing.assert_array_equal(got, wanted)
+    assert len(np.unique(wanted)) > 20
+
+
 # Of which many sums and products of codes lie halfway between two codes.
 ROUND_SCALES = (0.1, 0.2, 0.3, 0.05, 0.7, 0.25, 0.5, 1.0, 0.15, 0.02)
 SHAPES = [

@@ -225,7 +225,9 @@ def _how(node: OnnxNode, walk: Walk) -> Stored | None:
         constant = weights or walk.held.get(operand(node, 0))
         return None if constant is None else constant.stored(0)
     if weights is None:
-        return None
+        left = walk.held.get(operand(node, 0)) if node.op.op_type == "MatMul" else None
+        how = None if left is None else left.stored(0)
+        return None if how is None else replace(how, product=True)
     transposed = node.op.op_type == "Gemm" and node.op.attributes.get("transB", 0)
     how = weights.stored(0 if transposed else WEIGHTED[node.op.op_type])
     bias = walk.held.get(operand(node, 2))
