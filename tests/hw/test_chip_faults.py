@@ -38,7 +38,7 @@ CASES = {
         "sync: {semaphores: 64}",
         "sync: {semaphores: 64}\nlimits: {decompose: [Softmax, Softmin]}",
         "mine.yaml:{line}: limits.decompose[1]: must be one of 'Div', 'GRU', 'GroupNormalization', 'InstanceNormalization', "
-        "'LSTM', 'LayerNormalization', 'LogSoftmax', 'RMSNormalization', 'RNN', 'Softmax'; got 'Softmin'",
+        "'LSTM', 'LayerNormalization', 'LogSoftmax', 'RMSNormalization', 'RNN', 'Softmax', 'Sqrt'; got 'Softmin'",
     ),
     "unknown key in a list": (
         "- {activation: int8, weight: int8}",

@@ -11,6 +11,7 @@ from toolchain.errors import InternalError
 from toolchain.frontend.convert import type_of
 from toolchain.frontend.infer import infer
 from toolchain.frontend.model import NormalModel
+from toolchain.frontend.rewrite import drop_dead
 from toolchain.frontend.walk import defaults
 from toolchain.ir.graph import OnnxNode
 from toolchain.ir.inner import Inner
@@ -39,4 +40,4 @@ def with_steps(
                 types[name] = made
         nodes += () if node.name in steps else (node,)
     graph = model.graph.with_nodes(nodes, types, constants)
-    return replace(model, graph=graph, undivided=model, inner=inner, finest=finest)
+    return replace(model, graph=drop_dead(graph), undivided=model, inner=inner, finest=finest)

@@ -49,6 +49,7 @@ Decomposed = Literal[
     "RMSNormalization",
     "RNN",
     "Softmax",
+    "Sqrt",
 ]
 
 

@@ -63,8 +63,9 @@ def _taken(
             continue
         try:
             steps = _steps(node, graph, bits[0])
-            fine = finest is None or any(not made.isdisjoint(finest) for made in (set(n.outputs) for n in steps.nodes))
-            found[node.name] = steps if fine or steps.finest or bits[0] == bits[1] else _steps(node, graph, bits[1])
+            if steps.nodes:
+                fine = finest is None or any(not made.isdisjoint(finest) for made in (set(n.outputs) for n in steps.nodes))
+                found[node.name] = steps if fine or steps.finest or bits[0] == bits[1] else _steps(node, graph, bits[1])
         except Refused as refusal:
             refused[node.name] = str(refusal)
     return _Taken(found, refused)

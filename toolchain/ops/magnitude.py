@@ -1,0 +1,64 @@
+"""sqrt(a^2 + b^2) without squares, which codes of one scale cannot hold beside their root: where a and b are a thousandth of the
+largest, their squares are a millionth.
+
+The point (a, b) is turned to the axis: by 45 degrees, back by what is left of it or not, by half as much, and so on. A turn by an
+angle of tangent t is x + t y and |y - t x|, longer by 1 / cos, which one product at the end takes back.
+"""
+
+from __future__ import annotations
+
+import math
+
+from toolchain.ir.graph import OnnxNode
+from toolchain.ops.kit.steps import Steps
+
+TURNS = 7  # what is left is an angle of 45 / 2^6 degrees, whose cosine is 1 - 7.5e-5
+
+
+def magnitude(steps: Steps) -> None:
+    """Of a Sqrt that reads a sum of two squares; another has no steps."""
+    found = _legs(steps)
+    if found is None:
+        return
+    steps.finest = True
+    x, y = (_absolute(steps, what, leg) for what, leg in zip("ab", found))
+    length = 1.0
+    for turn in range(TURNS):
+        angle = math.pi / 4 / 2**turn
+        length *= math.cos(angle)
+        tangent = math.tan(angle) if turn else 1.0
+        name = f"turn {turn + 1}"
+        aside = steps.make(f"{name}: to the axis", "Sub", y, _scaled(steps, f"{name}: t x", x, tangent))
+        x = steps.make(f"{name}: along", "Add", x, _scaled(steps, f"{name}: t y", y, tangent))
+        y = _absolute(steps, f"{name}: aside", aside) if turn < TURNS - 1 else aside
+    middle = 2 / (1 + math.cos(math.pi / 4 / 2 ** (TURNS - 1)))  # of what the last angle leaves
+    steps.make("magnitude", "Mul", x, length * middle, output=0)
+
+
+def _legs(steps: Steps) -> tuple[str, str] | None:
+    """The a and b of the sum of their squares."""
+    producers = steps.graph.producers()
+
+    def made_by(name: str, op_type: str) -> OnnxNode | None:
+        node = producers.get(name)
+        return node if node is not None and node.op.op_type == op_type and not node.op.domain else None
+
+    total = made_by(steps.node.inputs[0], "Add")
+    squares = [made_by(name, "Mul") for name in total.inputs] if total is not None else []
+    legs = [s.inputs[0] for s in squares if s is not None and s.inputs[0] == s.inputs[1]]
+    if len(legs) != 2 or steps.shape(legs[0]) != steps.shape(legs[1]):
+        return None
+    return legs[0], legs[1]
+
+
+def _scaled(steps: Steps, what: str, x: str, factor: float) -> str:
+    return x if factor == 1.0 else steps.make(what, "Mul", x, factor)
+
+
+def _absolute(steps: Steps, what: str, x: str) -> str:
+    """relu(x) + (relu(x) - x): exact, where a table that is interpolated bends beside 0."""
+    above = steps.make(f"{what}, above 0", "Relu", x)
+    return steps.make(f"|{what}|", "Add", above, steps.make(f"{what}, below 0", "Sub", above, x))
+
+
+STEPS = {"Sqrt": magnitude}
