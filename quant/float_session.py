@@ -130,7 +130,7 @@ class FloatSession:
                 few_runs=few_runs,
                 lean=lean,
             )
-            self._sessions.append((session, part.inputs, part.outputs, part.weights))
+            self._sessions.append((session, part.inputs, part.outputs, part.given, part.weights))  # which live as long
 
     def run(self, sample: Mapping[str, Any]) -> list[Any]:
         """The tensors in the order of their names. Raises what onnxruntime raises."""
@@ -142,11 +142,11 @@ class FloatSession:
         Raises what onnxruntime raises."""
         wanted, values = set(self._names), dict(sample)
         yield from ((n, values[n]) for n in dict.fromkeys(self._names) if n in sample)
-        for at, (session, inputs, outputs, _) in enumerate(self._sessions):
-            made = session.run(list(outputs), {n: values[n] for n in inputs if n in values})
+        for at, (session, inputs, outputs, given, _) in enumerate(self._sessions):
+            made = session.run(list(outputs), {**given, **{n: values[n] for n in inputs if n in values}})
             values.update(zip(outputs, made, strict=True))
             del made
-            later = {n for _, reads, _, _ in self._sessions[at + 1 :] for n in reads}
+            later = {n for _, reads, *_ in self._sessions[at + 1 :] for n in reads}
             held = later.union(outputs)
             values = {n: v for n, v in values.items() if n in held}
             for name in outputs:

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
 from toolchain.frontend.bind import Bound
-from toolchain.frontend.convert import elem_type, value_info
+from toolchain.frontend.convert import elem_type, type_of, value_info
 from toolchain.frontend.read import inline_functions, parse
 from toolchain.frontend.rounding import ROUNDED, RoundedElsewhere, round_elsewhere
 from toolchain.ir.graph import OnnxGraph, TensorType
@@ -25,8 +24,8 @@ FIRST_CONSTANTS_IR = 4  # from this IR version on, an initializer that is an inp
 class Source:
     """path: the ONNX file; inputs: their bound types; types: what its own nodes make; constants: those of them that depend on no
     input; dims: the values of named dimensions. rewritten: its bytes cannot be run as they are: functions to
-    write out, inputs of size 0, initializers among the inputs, products that onnxruntime may compute in 8 bits; fixed: inputs
-    that are constants, for which it is rewritten too."""
+    write out, inputs of size 0, initializers among the inputs, products that onnxruntime may compute in 8 bits. fixed: inputs
+    that are constants here: they are fed, since onnxruntime may crash where it folds the branches that they decide."""
 
     path: Path
     inputs: Mapping[str, TensorType]
@@ -52,7 +51,7 @@ class Source:
         return RoundedElsewhere(replace(part, inputs=(*part.inputs, noise)), noise, numbers)
 
     def _part(self, model: bytes | Path, names: Sequence[str]) -> Part:
-        return Part(model, tuple(self.inputs), tuple(names), str(self.path.resolve().parent), self.dims)
+        return Part(model, tuple(self.inputs), tuple(names), str(self.path.resolve().parent), self.dims, given=self.fixed)
 
     def _taps(self, names: Sequence[str]) -> bytes:
         taps = [onnx.helper.make_tensor_value_info(n, elem_type(self.types[n].dtype), None) for n in names]
@@ -74,8 +73,8 @@ class Source:
         if proto.functions:
             proto = inline_functions(proto, self.path)
         del proto.graph.input[:]
-        proto.graph.input.extend(value_info(n, self.inputs) for n in self.inputs)
-        proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in self.fixed.items())
+        types = {**self.inputs, **{name: type_of(value) for name, value in self.fixed.items()}}
+        proto.graph.input.extend(value_info(n, types) for n in types)
         proto.ir_version = max(proto.ir_version, FIRST_CONSTANTS_IR)
         for coarse in _coarse_products(proto.graph):
             coarse.i = 0
@@ -95,7 +94,7 @@ def source_of(
     inputs that are constants."""
     graph = proto.graph
     made = [n for node in graph.node for n in node.output if n in static.types]
-    initializers = {i.name for i in graph.initializer}
+    initializers = {i.name for i in graph.initializer} - fixed.keys()
     declared = {i.name: i.type.tensor_type.shape.dim for i in graph.input}
     empty = any(d.HasField("dim_value") and d.dim_value <= 0 for dims in declared.values() for d in dims)
     fed = proto.ir_version >= FIRST_CONSTANTS_IR and not initializers.isdisjoint(declared)
@@ -107,7 +106,7 @@ def source_of(
         frozenset(n for n in made if n in static.constants),
         frozenset(o.name for o in graph.output),
         tuple(dims.items()),
-        inlined or empty or fed or bool(fixed) or bool(_coarse_products(graph)),
+        inlined or empty or fed or bool(_coarse_products(graph)),
         fixed,
     )
 

@@ -12,7 +12,8 @@ import numpy as np
 @dataclass(frozen=True)
 class Part:
     """Serialized ONNX, or its file, that reads `inputs` and makes `outputs`; its external data lies in `folder`, and dimensions
-    that it leaves open by name have `dims`. `weights` are initializers whose values are not in it; they are not copied."""
+    that it leaves open by name have `dims`. `weights` are initializers whose values are not in it; they are not copied. `given`:
+    inputs beside those, and their values."""
 
     model: bytes | Path
     inputs: tuple[str, ...]
@@ -20,3 +21,4 @@ class Part:
     folder: str = ""
     dims: tuple[tuple[str, int], ...] = ()
     weights: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    given: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
