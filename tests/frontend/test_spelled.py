@@ -35,8 +35,8 @@ CASES = [
     (f"{CUBE} {{ y = LogSoftmax<axis = 0>(x) }}", "Transpose LogSoftmax Transpose"),
     (f"{CUBE} {{ y = Hardmax<axis = 1>(x) }}", "ArgMax OneHot"),
     (f"{MAP} {{ y = LRN<size = 3, alpha = 0.3>(x) }}", "Mul Conv Pow Mul"),
-    (f"{CUBE} {{ y = LpNormalization<axis = 1>(x) }}", f"Mul {SUM} Sqrt Clip Div"),
-    (f"{CUBE} {{ y = LpNormalization<axis = 0, p = 1>(x) }}", f"Abs {SUM} Clip Div"),
+    (f"{CUBE} {{ y = LpNormalization<axis = 1>(x) }}", f"Mul {SUM} Sqrt Equal Cast Add Div"),
+    (f"{CUBE} {{ y = LpNormalization<axis = 0, p = 1>(x) }}", f"Abs {SUM} Equal Cast Add Div"),
     (f"{MAP} {{ y = MeanVarianceNormalization(x) }}", "Transpose LayerNormalization Transpose"),
     (f"{MAP} {{ y = MeanVarianceNormalization<axes = [2, 3]>(x) }}", "LayerNormalization"),
 ]

@@ -123,13 +123,14 @@ def test_the_chip_against_float(case: str, tmp_path: Path) -> None:
         assert sqnr_db(np.stack([e[index] for e in expected]), np.stack([m[index] for m in made])) > 42, index
 
 
-def test_batches_of_sequences_are_sequences_of_batches(tmp_path: Path) -> None:
+@pytest.mark.parametrize("op", GATES)
+def test_batches_of_sequences_are_sequences_of_batches(op: str, tmp_path: Path) -> None:
     """onnxruntime has none of them."""
-    _, made, samples = on_the_chip(recurrent("LSTM", layout=1, initial="inputs"), tmp_path)
-    session = onnxruntime.InferenceSession(recurrent("LSTM", initial="inputs").SerializeToString())
+    _, made, samples = on_the_chip(recurrent(op, layout=1, initial="inputs"), tmp_path)
+    session = onnxruntime.InferenceSession(recurrent(op, initial="inputs").SerializeToString())
     for y, sample in zip(made, samples):
         expected: Any = session.run(None, {n: v.transpose(1, 0, 2) for n, v in sample.items()})
-        turned = [expected[0].transpose(2, 0, 1, 3), expected[1].transpose(1, 0, 2), expected[2].transpose(1, 0, 2)]
+        turned = [expected[0].transpose(2, 0, 1, 3), *(state.transpose(1, 0, 2) for state in expected[1:])]
         assert all(sqnr_db(e, m) > 40 for e, m in zip(turned, y, strict=True))
 
 

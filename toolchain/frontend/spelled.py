@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import onnx
 
 from toolchain.frontend.chain import Chain
 from toolchain.frontend.rewrite import Rewrite, RewriteScope, Rule
 from toolchain.ir.graph import OnnxNode
 
 MOST_CHANNELS = 1024  # of which the windows of an LRN are a matrix
-TINY = 1e-12  # beside which a norm of zero is left out
+TINY = 1e-12  # beside which a variance of zero is left out
 
 
 def over_the_last(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
@@ -61,7 +62,8 @@ def by_its_norm(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
         return None
     chain = Chain(n, scope)
     norm = chain.make(f"ReduceL{a['p']}", x, (a["axis"] % len(scope.shape(x)),))
-    chain.make("Div", x, chain.make("Clip", norm, TINY))
+    nothing = chain.make("Cast", chain.make("Equal", norm, 0.0), to=onnx.TensorProto.FLOAT)
+    chain.make("Div", x, chain.make("Add", norm, nothing))
     return chain.done()
 
 

@@ -36,7 +36,8 @@ def space_to_depth(scope: Scope) -> None:
     block = int(scope.attributes["blocksize"])
     source = scope.read(scope.node.inputs[0], "nhwc")
     n, h, w, c = scope.types[source].shape
-    return _rearranged(scope, source, (n, h // block, block, w // block, block, c), (0, 1, 3, 2, 4, 5))
+    perm = (0, 1, 3, 5, 2, 4) if scope.attributes.get("mode") == "CRD" else (0, 1, 3, 2, 4, 5)
+    return _rearranged(scope, source, (n, h // block, block, w // block, block, c), perm)
 
 
 def _rearranged(scope: Scope, source: str, view: Shape, perm: Shape) -> None:
