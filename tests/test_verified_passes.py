@@ -44,7 +44,7 @@ def test_a_tensor_of_the_compiler_is_named_by_what_it_is_for() -> None:
 def test_every_stage_that_makes_a_graph_is_watched() -> None:
     found = {name.removeprefix("toolchain.") for name, f in passes().items() if hasattr(f, "__wrapped__")}
     stages = "walk.static_graph widen.in_float32 dequantize.dequantized rewrite.sweep normal.normal_form promote.promote"
-    others = "compose.compose select.select movers.merge_moves movers.lift_functions given.clamped given.selected"
+    others = "compose.compose select.select movers.merge_moves lift.lift_functions lift.lift_sums given.clamped given.selected"
     others += " fuse.fuse_clamps fuse.fuse_tables fuse.fuse_residuals quantize.quantize"
     assert {f"frontend.{s}" for s in stages.split()} | {f"passes.{p}" for p in others.split()} <= found
     assert "repair.factors.scaled_model" in found and "export.qdq.qdq_graph" in found

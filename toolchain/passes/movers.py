@@ -1,4 +1,4 @@
-"""Chains of Reshape and Transpose become one Transpose at most; functions step in front of the moves behind a convolution.
+"""Chains of Reshape and Transpose become one Transpose at most.
 
 Channel shuffles, pixel shuffles, heads of detectors and attention are written as Reshape, Transpose, Reshape in the
 model's order. On a channels-last chip they stand between two more Transposes; together they are often one, or none.
@@ -10,11 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from toolchain.ir.graph import INNER, Graph, Node, Origin, TensorType, step_name
-from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.kit.operator import operator_of
-from toolchain.ops.movement import Slice
 from toolchain.ops.permutation import Reshape, Transpose
-from toolchain.ops.unary import Unary
 
 Shape = tuple[int, ...]
 
@@ -167,60 +164,3 @@ def _without_dead(graph: Graph) -> Graph:
         needed.update(node.inputs)
         kept.append(node)
     return graph.with_nodes(reversed(kept))
-
-
-def lift_functions(graph: Graph) -> Graph:
-    """conv, moves, function -> conv, function, moves: what the moves bring is then a fused activation's output.
-
-    Only through tensors that nothing else reads; through a Slice only where it keeps at least half.
-    """
-    producers, consumers = graph.producers(), graph.consumers()
-    for node in graph.nodes:
-        if not isinstance(node.op, Unary):
-            continue
-        chain = _moves_behind_convolution(node, graph, producers, consumers)
-        if chain:
-            graph = _lifted(node, chain, graph)
-            producers, consumers = graph.producers(), graph.consumers()
-    return graph
-
-
-def _moves_behind_convolution(
-    node: Node, graph: Graph, producers: Mapping[str, Node], consumers: Mapping[str, list[Node]]
-) -> list[Node]:
-    chain: list[Node] = []
-    name = node.inputs[0]
-    while graph.read_once(name, consumers):
-        before = producers.get(name)
-        if before is None:
-            return []
-        if isinstance(before.op, Convolution):
-            return chain
-        if not isinstance(before.op, Reshape | Transpose | Slice) or not _keeps_half(before, graph):
-            return []
-        chain.insert(0, before)
-        name = before.inputs[0]
-    return []
-
-
-def _keeps_half(node: Node, graph: Graph) -> bool:
-    return 2 * graph.types[node.outputs[0]].elements >= graph.types[node.inputs[0]].elements
-
-
-def _lifted(node: Node, chain: list[Node], graph: Graph) -> Graph:
-    x, y = chain[0].inputs[0], node.outputs[0]
-    early = f"{y}@early"
-    inner = Origin(graph.origins[y].tensor, INNER)
-    function = Node(node.name, node.op, (x,), (early,), node.sources)
-    moved = [replace(chain[0], inputs=(early,)), *chain[1:]]
-    moved[-1] = replace(moved[-1], outputs=(y,))
-    origins = dict.fromkeys((early, *(step.outputs[0] for step in moved[:-1])), inner)
-    places = {old.name: new for old, new in zip(chain, moved)}
-    nodes: list[Node] = []
-    for old in graph.nodes:
-        if old.name == node.name:
-            continue
-        if old.name == chain[0].name:
-            nodes.append(function)
-        nodes.append(places.get(old.name, old))
-    return graph.with_nodes(nodes, {early: graph.types[x]}, origins=origins)

@@ -23,7 +23,8 @@ from toolchain.ops.kit.scope import Refused, Scope
 from toolchain.ops.permutation import Reshape, Transpose
 from toolchain.ops.unary import Unary
 from toolchain.passes.fuse import can_clamp
-from toolchain.passes.movers import lift_functions, merge_moves
+from toolchain.passes.lift import lift_functions, lift_sums
+from toolchain.passes.movers import merge_moves
 from toolchain.passes.segments import moves_for_host
 
 
@@ -105,7 +106,7 @@ def _selected(graph: OnnxGraph, chip: Chip, hosted: Mapping[str, str]) -> Select
         # Islands are cut out of the model by tensor names: a composed function stands for its nodes there.
         nodes.append(node if isinstance(node.op, OnnxOp) else replace(node, op=OnnxOp(_kind(node), {}, "npu")))
         fallbacks.append(Fallback(node.name, _kind(node), reason))
-    chosen = lift_functions(graph.with_nodes(nodes, types, constants, origins))
+    chosen = lift_sums(lift_functions(graph.with_nodes(nodes, types, constants, origins)))
     return Selection(merge_moves(chosen), tuple(fallbacks))
 
 

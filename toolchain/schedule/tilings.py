@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 
 from toolchain.errors import InternalError
 from toolchain.hw.units import Unit
 from toolchain.ops.kit.operator import Layer
-from toolchain.ops.kit.tile import Tiling, Work
+from toolchain.ops.kit.tile import Tiling, Work, ceil_div
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.measure import ALONE, Measure
 from toolchain.schedule.moved import moved_bytes
@@ -173,13 +174,19 @@ class LayerTilings:
 
 
 def candidates(layer: Layer) -> Sequence[Candidate]:
-    """Those that cut sums least first, then of fewest tiles; tilings of thousands only where nothing coarser exists."""
+    """Those that cut sums least first, then of fewest tiles; tilings of thousands only where nothing coarser exists. Rows of a
+    matrix may be cut anywhere, which leaves so many that every second one is the next of fewest works, whatever it cuts."""
     height, width, channels = (1, 1, 1, *layer.output.shape)[-3:]
     counted = [
         (-(-height // max(1, t.rows)) * -(-width // max(1, t.columns)) * -(-channels // max(1, t.channels)), t)
         for t in layer.tiled.tilings(layer)
     ]
-    return sorted(counted, key=lambda c: (c[0] > _ENOUGH_TILES, -c[1].inner, c[0]))
+    found = sorted(counted, key=lambda c: (c[0] > _ENOUGH_TILES, -c[1].inner, c[0]))
+    if height > 1 or width == 1:
+        return found
+    most = max(t.inner for _, t in found)
+    fewest = sorted(found, key=lambda c: (c[0] > _ENOUGH_TILES, c[0] * ceil_div(most, max(1, c[1].inner))))
+    return list(dict.fromkeys(chain.from_iterable(zip(found, fewest))))
 
 
 def layer_units(layer: Layer, tiling: Tiling) -> tuple[Unit, ...]:

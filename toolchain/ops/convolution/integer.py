@@ -132,7 +132,7 @@ def _tilings(op: IntegerConvolution, layer: Layer) -> Iterable[Tiling]:
             for rows in halvings(height):
                 if rows * columns * tile_channels > entries and rows > 1:
                     continue
-                for wide in dict.fromkeys((columns, *widths[1:])):
+                for wide in dict.fromkeys((columns, *widths[1:], *(halvings(columns, mac.rows) if height == 1 else ()))):
                     yield Tiling(rows, wide, tile_channels, inner, False)
                     if tile_channels < channels and (rows < height or wide < width):
                         yield Tiling(rows, wide, tile_channels, inner, True)

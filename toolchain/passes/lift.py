@@ -1,0 +1,116 @@
+"""What stands behind the moves of a convolution's output steps in front of them: functions and sums can then leave the array
+with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from toolchain.ir.graph import INNER, Graph, Node, Origin, step_name
+from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.elementwise.rules import Binary
+from toolchain.ops.movement import Slice
+from toolchain.ops.permutation import Reshape, Transpose
+from toolchain.ops.unary import Unary
+
+
+def lift_sums(graph: Graph) -> Graph:
+    """convolution, Reshapes, sum -> convolution, sum, Reshape: where what is added is as large, no constant and made before.
+
+    Only through tensors that nothing else reads.
+    """
+    producers, consumers = graph.producers(), graph.consumers()
+    for node in graph.nodes:
+        if not isinstance(node.op, Binary) or graph.constants.keys() & set(node.inputs):
+            continue
+        for i, name in enumerate(node.inputs):
+            product = _reshaped_product(name, graph, producers, consumers)
+            if product is not None and graph.types[node.inputs[1 - i]] == graph.types[node.outputs[0]] == graph.types[name]:
+                graph = _sum_lifted(node, i, product, graph)
+                producers, consumers = graph.producers(), graph.consumers()
+                break
+    return graph
+
+
+def _reshaped_product(name: str, graph: Graph, producers: Mapping[str, Node], consumers: Mapping[str, list[Node]]) -> str | None:
+    """The convolution's output of which this is another shape."""
+    shaped = False
+    while graph.read_once(name, consumers) and name in producers:
+        if isinstance(producers[name].op, Convolution):
+            return name if shaped else None
+        if not isinstance(producers[name].op, Reshape):
+            return None
+        name, shaped = producers[name].inputs[0], True
+    return None
+
+
+def _sum_lifted(node: Node, index: int, product: str, graph: Graph) -> Graph:
+    """index: of the operand that is another shape of `product`."""
+    y, other, kind = node.outputs[0], node.inputs[1 - index], graph.types[product]
+    early, view = f"{y}@early", f"{y}@other"
+    operands = (product, view) if index == 0 else (view, product)
+    steps = [
+        Node(step_name(node.name, "other"), Reshape(kind.shape), (other,), (view,), ()),
+        replace(node, inputs=operands, outputs=(early,)),
+        Node(step_name(node.name, "shape"), Reshape(graph.types[y].shape), (early,), (y,), ()),
+    ]
+    origins = {early: Origin(graph.origins[y].tensor, INNER), view: Origin(graph.origins[other].tensor, INNER)}
+    nodes = [new for old in graph.nodes for new in (steps if old.name == node.name else (old,))]
+    return graph.with_nodes(nodes, {early: kind, view: kind}, origins=origins)
+
+
+def lift_functions(graph: Graph) -> Graph:
+    """conv, moves, function -> conv, function, moves: what the moves bring is then a fused activation's output.
+
+    Only through tensors that nothing else reads; through a Slice only where it keeps at least half.
+    """
+    producers, consumers = graph.producers(), graph.consumers()
+    for node in graph.nodes:
+        if not isinstance(node.op, Unary):
+            continue
+        chain = _moves_behind_convolution(node, graph, producers, consumers)
+        if chain:
+            graph = _lifted(node, chain, graph)
+            producers, consumers = graph.producers(), graph.consumers()
+    return graph
+
+
+def _moves_behind_convolution(
+    node: Node, graph: Graph, producers: Mapping[str, Node], consumers: Mapping[str, list[Node]]
+) -> list[Node]:
+    chain: list[Node] = []
+    name = node.inputs[0]
+    while graph.read_once(name, consumers):
+        before = producers.get(name)
+        if before is None:
+            return []
+        if isinstance(before.op, Convolution):
+            return chain
+        if not isinstance(before.op, Reshape | Transpose | Slice) or not _keeps_half(before, graph):
+            return []
+        chain.insert(0, before)
+        name = before.inputs[0]
+    return []
+
+
+def _keeps_half(node: Node, graph: Graph) -> bool:
+    return 2 * graph.types[node.outputs[0]].elements >= graph.types[node.inputs[0]].elements
+
+
+def _lifted(node: Node, chain: list[Node], graph: Graph) -> Graph:
+    x, y = chain[0].inputs[0], node.outputs[0]
+    early = f"{y}@early"
+    inner = Origin(graph.origins[y].tensor, INNER)
+    function = Node(node.name, node.op, (x,), (early,), node.sources)
+    moved = [replace(chain[0], inputs=(early,)), *chain[1:]]
+    moved[-1] = replace(moved[-1], outputs=(y,))
+    origins = dict.fromkeys((early, *(step.outputs[0] for step in moved[:-1])), inner)
+    places = {old.name: new for old, new in zip(chain, moved)}
+    nodes: list[Node] = []
+    for old in graph.nodes:
+        if old.name == node.name:
+            continue
+        if old.name == chain[0].name:
+            nodes.append(function)
+        nodes.append(places.get(old.name, old))
+    return graph.with_nodes(nodes, {early: graph.types[x]}, origins=origins)
