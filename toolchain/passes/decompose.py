@@ -89,7 +89,7 @@ def _divided(model: NormalModel, steps: Mapping[str, Steps]) -> NormalModel:
         {name: s.nodes for name, s in steps.items()},
         {name: value for s in each for name, value in s.constants.items()},
         {name: known for s in each for name, known in s.inner.items()},
-        frozenset(name for s in each if s.finest for step in s.nodes for name in step.outputs),
+        frozenset(name for s in each if s.finest for name in (*s.moved, *(y for step in s.nodes for y in step.outputs))),
     )
 
 

@@ -185,7 +185,8 @@ def selected(
     """What of the model runs where, with the scales that it gives, and those that follow from what a tensor is. seen: is shown
     the composed graph."""
     taken = take_given(to_graph(model), chip)
-    composed = compose(taken.graph, taken.given, partial(one_for_all, chip=chip))
+    apart = {n: r for n, r in _fixed(model.inner).items() if n in model.finest}
+    composed = compose(taken.graph, {**apart, **taken.given}, partial(one_for_all, chip=chip))
     seen(composed)
     found = select(composed, chip, host_nodes)
     told = tuple(replace(f, reason=model.whole.get(f.node, f.reason)) for f in found.fallbacks)

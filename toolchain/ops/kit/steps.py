@@ -20,6 +20,7 @@ from toolchain.ops.kit.scope import Refused
 
 POSITIVE = Within(0.0, float(np.finfo(np.float32).max))
 TABLE_BITS = 8  # codes of more are too many for an entry each
+_MOVERS = ("Reshape", "Slice", "Transpose")
 Operand = str | float | Array | tuple[int, ...]
 
 
@@ -28,7 +29,8 @@ class Steps:
     """node: with its constant parameters as attributes; graph: the model's, in normal form; bits: of the machine's activations.
 
     inner: the tensors between them whose range is not what calibration sees of them alone. A tensor is named after the first
-    output of the node and what it is. finest: whether they have the finest codes of the machine where nobody says other.
+    output of the node and what it is. finest: whether they have the finest codes of the machine where nobody says other; moved:
+    other tensors that have them then, since steps move them.
     """
 
     node: OnnxNode
@@ -38,6 +40,7 @@ class Steps:
     constants: dict[str, Array] = field(default_factory=dict[str, Array])
     inner: dict[str, Inner] = field(default_factory=dict[str, Inner])
     finest: bool = False
+    moved: set[str] = field(default_factory=set[str])
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self.graph.types[name].shape
@@ -51,6 +54,14 @@ class Steps:
         """A constant in another shape; of a tensor a step that gives it."""
         value = self.graph.constants.get(name)
         return self.make(f"{name}, reshaped", "Reshape", name, shape) if value is None else value.reshape(shape)
+
+    def moves(self, name: str) -> None:
+        """A step moves this tensor, and nodes of the model may have moved it before."""
+        producers = self.graph.producers()
+        self.moved.add(name)
+        while name in producers and producers[name].op.op_type in _MOVERS:
+            name = producers[name].inputs[0]
+            self.moved.add(name)
 
     def refuse(self, reason: str) -> NoReturn:
         raise Refused(reason)

@@ -8,20 +8,15 @@ from typing import Protocol
 
 from toolchain.ir.inner import Fixed, Within
 
-_DEFAULTS = {
-    "Affine": (1.0, 0.0),
-    "Elu": (1.0, 0.0),
-    "HardSigmoid": (0.2, 0.5),
-    "LeakyRelu": (0.01, 0.0),
-    "ScaledTanh": (1.0, 1.0),
-    "ThresholdedRelu": (1.0, 0.0),
-}
+_DEFAULTS = {"Elu": (1.0, 0.0), "HardSigmoid": (0.2, 0.5), "LeakyRelu": (0.01, 0.0)}
+_SAID = ("Affine", "ScaledTanh", "ThresholdedRelu")  # whose parameters ONNX and onnxruntime have no common defaults of
+_WITH_BETA = ("Affine", "HardSigmoid", "ScaledTanh")
 _BOUNDS = {"HardSigmoid": (0.0, 1.0), "Sigmoid": (0.0, 1.0), "Softsign": (-1.0, 1.0), "Tanh": (-1.0, 1.0)}
 # Beyond these a function is within 1e-4 of its end; a table over less is finer between its entries.
 _TELLING = {"Sigmoid": 10.0, "Tanh": 5.0}
 _ATTRIBUTES = {"Elu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "LeakyRelu": ("alpha",), "ThresholdedRelu": ("alpha",)}
 _PLAIN = ("Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")
-KNOWN = frozenset((*_PLAIN, *_DEFAULTS))
+KNOWN = frozenset((*_PLAIN, *_DEFAULTS, *_SAID))
 
 
 class Make(Protocol):
@@ -61,16 +56,18 @@ class Activation:
 
 
 def activations(names: tuple[str, ...], alphas: tuple[float, ...], betas: tuple[float, ...]) -> tuple[Activation, ...]:
-    """As a node lists them, the parameters of those that have some in one row. KeyError: no such function."""
+    """As a node lists them, the parameters of those that have some in one row. ValueError: a function has none that are known."""
     spelled = {name.lower(): name for name in KNOWN}
     found: list[Activation] = []
     left, more = list(alphas), list(betas)
     for given in names:
         name = spelled[given.lower()]
+        if name in _SAID and (not left or (name in _WITH_BETA and not more)):
+            raise ValueError(name)
         alpha, beta = _DEFAULTS.get(name, (0.0, 0.0))
-        if name in _DEFAULTS and left:
+        if name not in _PLAIN and left:
             alpha = left.pop(0)
-        if name in ("Affine", "HardSigmoid", "ScaledTanh") and more:
+        if name in _WITH_BETA and more:
             beta = more.pop(0)
         found.append(Activation(name, alpha, beta))
     return tuple(found)

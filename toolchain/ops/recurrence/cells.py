@@ -55,7 +55,7 @@ def lstm(of: Direction) -> Step:
         taken = of.times("i c", t, i, new, product_bounds(of.functions[0], of.functions[1]))
         cell = of.sum("cell", t, taken, of.times("f cell", t, c, f))
         o = o or gate("o", t, h, cell)
-        shown = of.function(2, "shown", t, cell, clip=False)
+        shown = of.function(2, "shown", t, of.told(2, "cell as it tells", t, cell), clip=False)
         return of.times("h", t, o, shown, of.bounds), cell
 
     return step

@@ -134,6 +134,13 @@ class Direction:
 
         return function.made(make, what, x)
 
+    def told(self, which: int, what: str, t: int, x: Value) -> Value:
+        """x as far as it tells that function anything, where its table would be one over all that a state may be."""
+        reads = self.functions[which].read("", self.steps.interpolates)
+        if math.isinf(reads.high):
+            return x
+        return self.make(what, t, "Clip", x, reads.low, reads.high, range=Fixed(reads.low, reads.high))
+
     def telling(self, which: int) -> Inner:
         """What that function reads, as far as that tells it anything."""
         return self.functions[which].read("", self.steps.interpolates)

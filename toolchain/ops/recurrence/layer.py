@@ -77,7 +77,10 @@ def _functions(steps: Steps, cell: Cell, directions: int) -> list[tuple[Activati
     unknown = next((n for n in names if n.lower() not in known), None)
     if unknown is not None:
         steps.refuse(f"its activation {unknown} is none of {', '.join(sorted(KNOWN))}")
-    found = activations(names, tuple(a.get("activation_alpha") or ()), tuple(a.get("activation_beta") or ()))
+    try:
+        found = activations(names, tuple(a.get("activation_alpha") or ()), tuple(a.get("activation_beta") or ()))
+    except ValueError as fault:
+        steps.refuse(f"its {fault} has no parameters, of which onnxruntime has other defaults than ONNX")
     each = len(found) // directions
     return [found[d * each : (d + 1) * each] for d in range(directions)]
 
@@ -115,6 +118,7 @@ def _initial(steps: Steps, state: int, direction: int, shape: tuple[int, int]) -
     value = steps.graph.constants.get(name)
     if value is not None:
         return value[direction]
+    steps.moves(name)
     what = f"first {'hc'[state]}{', backwards' if direction else ''}"
     if steps.shape(name)[0] > 1:
         name = steps.make(f"{what}, of both", "Slice", name, (direction,), (direction + 1,), (0,), (1,))

@@ -1,0 +1,53 @@
+"""Models of one recurrent layer, in every form that ONNX has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+Array = np.ndarray[Any, Any]
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+
+
+def recurrent(
+    op: str,
+    length: int = 5,
+    batch: int = 2,
+    inputs: int = 12,
+    units: int = 16,
+    biases: bool = True,
+    lengths: tuple[int, ...] = (),
+    initial: str = "",
+    peepholes: bool = False,
+    seed: int = 3,
+    **attributes: Any,
+) -> onnx.ModelProto:
+    """initial: states that are constants, or inputs, or none; attributes: the node's."""
+    rng = np.random.default_rng(seed)
+    directions = 2 if attributes.get("direction") == "bidirectional" else 1
+    rows, states = GATES[op] * units, ("h", "c")[: 2 if op == "LSTM" else 1]
+    shape = (batch, directions, units) if attributes.get("layout") else (directions, batch, units)
+    given: dict[str, Array] = {
+        "W": rng.normal(0, inputs**-0.5, (directions, rows, inputs)),
+        "R": rng.normal(0, units**-0.5, (directions, rows, units)),
+        "B": rng.normal(0, 0.3, (directions, 2 * rows)) if biases else np.zeros(0),
+        "L": np.asarray(lengths, np.int32),
+        **{s: rng.normal(0, 0.5, shape) if initial == "constants" else np.zeros(0) for s in states},
+        "P": rng.normal(0, 0.3, (directions, 3 * units)) if peepholes else np.zeros(0),
+    }
+    order = ["W", "R", "B", "L", *states, *(["P"] if op == "LSTM" else [])]
+    read = [batch, length, inputs] if attributes.get("layout") else [length, batch, inputs]
+    ports = [helper.make_tensor_value_info("x", 1, read)]
+    ports += [helper.make_tensor_value_info(s, 1, shape) for s in states if initial == "inputs"]
+    named = ["x", *(n if given[n].size or (n in states and initial == "inputs") else "" for n in order)]
+    constants = [
+        numpy_helper.from_array(v if v.dtype == np.int32 else v.astype(np.float32), n) for n, v in given.items() if v.size
+    ]
+    outputs = ["Y", "Yh", "Yc"][: 1 + len(states)]
+    cell = helper.make_node(op, named, outputs, name="cell", hidden_size=units, **attributes)
+    told = [helper.make_tensor_value_info(o, 1, None) for o in outputs]
+    graph = helper.make_graph([cell], "g", ports, told, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
