@@ -64,7 +64,8 @@ def within_one_step(folder: Path, model: DrawnModel, form: str, codes: str) -> N
         return
     path = folder / "quantized.onnx"
     onnx.save(quantized, path)
-    np.savez(folder / "calib.npz", **{n: np.stack([s[n] for s in samples]) for n in shapes})  # for what the file leaves in float
+    given = {n: np.stack([s[n] for s in samples]) for n in shapes}  # for what the file leaves in float
+    np.savez(folder / "calib.npz", allow_pickle=False, **given)
     machine = float32_machine() if codes == "int8" else unsigned(float32_machine())
     try:
         built = build(path, BuildOptions(machine, calibration=str(folder / "calib.npz")))
