@@ -21,7 +21,7 @@ from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.runtime import Session, random_feeds, verify
 
-CASES = int(os.environ.get("RANDOM_RECURRENT", "10"))
+CASES = int(os.environ.get("RANDOM_RECURRENT", "6"))
 DEFAULTS = {"LSTM": 3, "GRU": 2, "RNN": 1}
 FUNCTIONS = ("Tanh", "Sigmoid", "Relu", "HardSigmoid", "Softsign", "LeakyRelu", "Elu", "Affine")
 
