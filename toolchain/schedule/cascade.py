@@ -5,34 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import NamedTuple
 
 from toolchain.machine import Space
 from toolchain.ops.kit.operator import Layer, TiledOp
 from toolchain.ops.kit.tile import Tiling, Work, aligned, halvings
 from toolchain.schedule.cost import CostModel
-from toolchain.schedule.drafts import Blocks, Chosen, Draft, PlannedCascade
+from toolchain.schedule.drafts import Asked, Blocks, Chosen, Draft, PlannedCascade, Start
 from toolchain.schedule.places import View
 from toolchain.schedule.plan import Cascade, Storage, VisitedStripes
 from toolchain.schedule.repeats import count_works, representative
 from toolchain.schedule.stages import Stage
-from toolchain.schedule.staging import LayerPlan, PlannedLayer, Room, Slot, fits, staging_bytes
+from toolchain.schedule.staging import LayerPlan, PlannedLayer, Room, Sizes, Slot, fits, staging_bytes
 from toolchain.schedule.stripe_tilings import StripeTilings, padding
 from toolchain.schedule.stripes import Anew, Call, Part, Shift, Step, Stripes, StripesOf, calls_of
 from toolchain.schedule.tilings import Candidate
 from toolchain.schedule.walk import Walk
-
-
-class _Asked(NamedTuple):
-    """What a draft depends on: see `Cascades.plan`. ahead: roots that have room for one more stripe.
-    channels: of a block; 0: all."""
-
-    first: int
-    end: int
-    height: int
-    resident: frozenset[str]
-    ahead: frozenset[str]
-    channels: int
 
 
 class Cascades:
@@ -53,8 +40,9 @@ class Cascades:
         self._layers, self._views, self._storages, self._ports = layers, views, storages, ports
         self._model, self._chip, self._depth = model, model.chip, depth
         self._tilings = StripeTilings(layers, model, candidates)
-        self._drafts: dict[_Asked, Draft | None] = {}
-        self._rings: dict[_Asked, int] = {}
+        self._started: dict[Asked, Start | None] = {}
+        self._drafts: dict[Asked, Draft] = {}
+        self._rings: dict[Asked, int] = {}
         self._works: dict[tuple[Call, Tiling], tuple[int, Sequence[Work]]] = {}
         self._parts: dict[int, Part] = {}
         self._tensors: dict[str, list[str]] = {}
@@ -136,7 +124,7 @@ class Cascades:
     ) -> int:
         """Of the rows that are kept, of so many channels (0: all); more than there are where a layer needs all of what another
         makes."""
-        key = _Asked(first, end, height, resident, ahead, channels)
+        key = Asked(first, end, height, resident, ahead, channels)
         if key not in self._rings:
             rows = self._stripes_of(first, end, self.kept(first, end, resident)).rows(height, ahead)
             self._rings[key] = self._chip.sram.size + 1 if rows is None else self._rings_bytes(rows, first, channels)
@@ -149,19 +137,22 @@ class Cascades:
         channels: of a block; 0: all at once. stay: what is read from DRAM is brought once for all blocks."""
         between = self._between_kinds(first, end, resident)
         for ahead in dict.fromkeys((between, frozenset[str]())):
-            found = self._plan(_Asked(first, end, height, resident, ahead, channels), room, stay)
+            found = self._plan(Asked(first, end, height, resident, ahead, channels), room, stay)
             if found is not None:
                 return found
         return None
 
-    def _plan(self, key: _Asked, room: Room, stay: bool) -> PlannedCascade | None:
+    def _plan(self, key: Asked, room: Room, stay: bool) -> PlannedCascade | None:
         if self.rows_bytes(*key) > room[Space.SRAM]:
             return None
-        if key not in self._drafts:
-            self._drafts[key] = self._draft(key)
-        draft = self._drafts[key]
-        if draft is None:
+        if key not in self._started:
+            self._started[key] = self._start(key)
+        start = self._started[key]
+        if start is None or start.least_bytes > room[Space.SRAM]:
             return None
+        if key not in self._drafts:
+            self._drafts[key] = self._drafted(range(key.first, key.end), start.stripes, start.kept, key.resident, start.chosen)
+        draft = self._drafts[key]
         for depth in draft.depths(self._depth, stay):
             for streamed in range(key.end - key.first + 1):
                 slots = draft.slots(depth, streamed)
@@ -186,7 +177,7 @@ class Cascades:
         layers, plan = [PlannedLayer(self._layers[i], plan) for i, plan in zip(draft.layers, plans)], plans[-1]
         return PlannedCascade(Cascade(draft.layers, draft.stripes, draft.visited), tuple(layers), draft.views, plan, draft.inside)
 
-    def _draft(self, asked: _Asked) -> Draft | None:
+    def _start(self, asked: Asked) -> Start | None:
         first, end, height, resident, ahead, channels = asked
         kept = self.kept(first, end, resident)
         stripes = self._stripes_of(first, end, kept).of(height, ahead, channels)
@@ -200,7 +191,14 @@ class Cascades:
             if tiling is None:
                 return None
             chosen[index] = tiling
-        return self._drafted(range(first, end), stripes, kept, resident, chosen)
+        inside = {n for n, v in self._views.items() if v.root in resident}.union(kept)
+        least = self._rings_bytes(stripes.rows, first, channels)
+        for index, calls in calls_of(stripes).items():
+            sizes = Sizes(self._layers[index], chosen[index].units)
+            for work in self._of_call(calls[len(calls) // 2], chosen)[1]:
+                sizes.add(work, inside)
+            least += staging_bytes(sizes.slots(1, chosen[index].units), self._chip).get(Space.SRAM, 0)
+        return Start(stripes, kept, chosen, least)
 
     def _drafted(
         self, layers: range, stripes: Stripes, kept: Mapping[str, str], resident: Collection[str], chosen: Mapping[int, Chosen]

@@ -33,6 +33,27 @@ class Chosen(NamedTuple):
     units: tuple[Unit, ...]
 
 
+class Asked(NamedTuple):
+    """What a draft depends on: see `cascade.Cascades.plan`. ahead: roots that have room for one more stripe.
+    channels: of a block; 0: all."""
+
+    first: int
+    end: int
+    height: int
+    resident: frozenset[str]
+    ahead: frozenset[str]
+    channels: int
+
+
+class Start(NamedTuple):
+    """What a draft begins with. least_bytes: of SRAM that it takes at least, by one call of each layer."""
+
+    stripes: Stripes
+    kept: Mapping[str, str]
+    chosen: Mapping[int, Chosen]
+    least_bytes: int
+
+
 class Depth(NamedTuple):
     """Slots of rings of what is read and of what is stored. apart: as many for each of the units. stay: what is read is brought
     once for all blocks of channels, each thing to a slot of its own."""
