@@ -184,9 +184,8 @@ def _windows(layer: Layer) -> tuple[tuple[Window, int], tuple[Window, int]] | No
 
 def _reached(window: Window, outputs: int, start: int = 0) -> np.ndarray:
     """The elements that some of the outputs from `start` on read, rising."""
-    first = np.arange(start, start + outputs)[:, None] * window.stride - window.pad
-    found = np.unique(first + np.arange(window.kernel) * window.dilation)
-    return found[(found >= 0) & (found < window.size)]
+    found = np.unique(window.elements(outputs, start))
+    return found[found >= 0]
 
 
 def _ends(move: Move) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:

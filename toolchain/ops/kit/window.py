@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class Window:
@@ -33,6 +35,11 @@ class Window:
         first = start * self.stride - self.pad
         last = first + (count - 1) * self.stride + (self.kernel - 1) * self.dilation
         return last >= 0 and first < self.size
+
+    def elements(self, outputs: int, start: int = 0) -> np.ndarray:
+        """int[outputs, kernel]: the element that each of outputs [start, start + outputs) reads by each of the kernel, or -1."""
+        found = np.arange(start, start + outputs)[:, None] * self.stride - self.pad + np.arange(self.kernel) * self.dilation
+        return np.where((found >= 0) & (found < self.size), found, -1)
 
     def offset(self, start: int, first: int) -> tuple[int, int]:
         """For outputs from `start` and input held from `first`: (elements to skip, padding in front)."""

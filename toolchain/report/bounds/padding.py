@@ -8,6 +8,7 @@ import numpy as np
 
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.kit.operator import Layer
+from toolchain.report.bounds.reads import window_of
 
 _MOST = 9  # bands that are looked at
 
@@ -63,7 +64,4 @@ def products(layer: Layer, op: IntegerConvolution) -> int | None:
 
 def _met(layer: Layer, op: IntegerConvolution, axis: int) -> np.ndarray:
     """bool[outputs, kernel]: what of the kernel meets the input."""
-    size, outputs = layer.input_type(0).shape[1 + axis], layer.output.shape[1 + axis]
-    kernel = layer.constants[layer.node.inputs[1]].shape[1 + axis]
-    at = np.arange(outputs)[:, None] * op.strides[axis] - op.pads[axis] + np.arange(kernel) * op.dilations[axis]
-    return (at >= 0) & (at < size)
+    return window_of(layer, op, axis).elements(layer.output.shape[1 + axis]) >= 0

@@ -55,8 +55,8 @@ class Axis:
 @lru_cache(maxsize=4096)
 def axis_of(window: Window, outputs: int) -> Axis:
     """Of one axis."""
-    met = np.arange(outputs)[:, None] * window.stride - window.pad + np.arange(window.kernel) * window.dilation
-    inside = (met >= 0) & (met < window.size)
+    met = window.elements(outputs)
+    inside = met >= 0
     table = np.zeros((outputs, window.size), bool)
     rows, _ = np.nonzero(inside)
     table[rows, met[inside]] = True
@@ -71,15 +71,18 @@ def _is_even(met: np.ndarray) -> bool:
     return bool(met[shared].all())
 
 
+def window_of(layer: Layer, op: IntegerConvolution, axis: int) -> Window:
+    """Over rows (0) or columns (1) of a convolution's input."""
+    size, kernel = (shape[1 + axis] for shape in (layer.input_type(0).shape, layer.constants[layer.node.inputs[1]].shape))
+    return Window(size, kernel, op.strides[axis], op.dilations[axis], op.pads[axis])
+
+
 def windows_of(layer: Layer) -> tuple[Axis, Axis] | None:
     """Of rows and columns of the first input, where windows slide over it."""
     op = layer.node.op
     _, rows, columns = (*layer.output.shape, 0, 0, 0)[:3]
     if isinstance(op, IntegerConvolution):
-        _, height, width, _ = layer.input_type(0).shape
-        kernel = layer.constants[layer.node.inputs[1]].shape[1:3]
-        pairs = zip((height, width), kernel, op.strides, op.dilations, op.pads[:2])
-        down, across = (Window(*pair) for pair in pairs)
+        down, across = (window_of(layer, op, axis) for axis in (0, 1))
         return axis_of(down, rows), axis_of(across, columns)
     if isinstance(op, IntegerAveragePool | IntegerMaxPool):
         _, height, width, _ = layer.input_type(0).shape
