@@ -46,7 +46,10 @@ class Case:
         declared = ", ".join(f"float{list(shape) or ''} {name}" for name, shape in self.shapes.items())
         outputs = ", ".join(f"float[] {name}" for name in self.outputs.split())  # of any shape
         weights = {n: constant(n, s) for n, s in self.shapes.items() if n[0] in "wvuks"}
-        return model(f"({declared}) => ({outputs}) {{ {self.body} }}", self.opset, weights)
+        made = model(f"({declared}) => ({outputs}) {{ {self.body} }}", self.opset, weights)
+        for node in made.graph.node:  # as some exporters do
+            node.name = next(filter(None, node.output))
+        return made
 
     @cached_property
     def samples(self) -> list[dict[str, np.ndarray]]:

@@ -10,11 +10,16 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import numpy_helper
 
 from tests.meaning.judge import sqnr_db
 from tests.recurrent import GATES, recurrent
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Region
+from toolchain.errors import ToolchainError
+from toolchain.frontend import load_model
+from toolchain.hw import load_chip
+from toolchain.passes.decompose import decomposed
 from toolchain.runtime import Session
 
 Array = np.ndarray[Any, Any]
@@ -122,3 +127,29 @@ def test_what_stays_on_the_host(changed: dict[str, Any], reason: str, tmp_path: 
     assert [row["reason"] for row in built.figures["nodes"] if row["engine"] == "host"] == [reason]
     other, _, _ = on_the_chip(recurrent("GRU"), tmp_path, "edge16", ())
     assert "no operator" in str([row["reason"] for row in other.figures["nodes"] if row["engine"] == "host"])
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"W": (1, 48, 11)}, "its weights have shape [1, 48, 11], not [1, 48, 12]"),
+        ({"R": (2, 48, 16)}, "its recurrent weights have shape [2, 48, 16], not [1, 48, 16]"),
+        ({"B": (1, 48)}, "its biases have shape [1, 48], not [1, 96]"),
+        ({"activations": ["Sigmoid"]}, "its activations are 1, not 2"),
+        ({"activations": ["Sigmoid", "Tanh", "Tanh"]}, "its activations are 3, not 2"),
+        ({"clip": -1.0}, "its clip is -1, not above 0"),
+        ({"lengths": (9, 3)}, "one of its sequences has 9 steps of 5"),
+    ],
+)
+def test_what_a_node_says_against_itself(changed: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    """It is left to onnxruntime, which refuses it."""
+    shapes = {name: changed.pop(name) for name in "WRB" if name in changed}
+    made = recurrent("GRU", **changed)
+    for tensor in made.graph.initializer:
+        if tensor.name in shapes:
+            tensor.CopyFrom(numpy_helper.from_array(np.zeros(shapes[tensor.name], np.float32), tensor.name))
+    onnx.save(made, tmp_path / "m.onnx")
+    divided = decomposed(load_model(tmp_path / "m.onnx"), load_chip("transformer64"))
+    assert divided.whole == {"cell": reason}
+    with pytest.raises(ToolchainError):
+        build(tmp_path / "m.onnx", BuildOptions("transformer64"))

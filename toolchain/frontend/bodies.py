@@ -12,8 +12,7 @@ import onnx
 from toolchain.frontend.convert import node_from_proto, node_to_proto, type_proto
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.infer import schema_of
-from toolchain.frontend.rewrite import fresh_name
-from toolchain.ir.graph import OnnxNode, OnnxOp, TensorType
+from toolchain.ir.graph import OnnxNode, OnnxOp, TensorType, fresh_name
 
 BODIES = ("Attention", "RotaryEmbedding")
 MASKED = -1e30  # beside any score

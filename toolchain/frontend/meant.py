@@ -10,8 +10,8 @@ import numpy as np
 from toolchain.frontend.convert import elem_type, type_of
 from toolchain.frontend.held import Held, HeldBlocks
 from toolchain.frontend.infer import evaluate, foldable, infer
-from toolchain.frontend.rewrite import fresh_name, operand
-from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, TensorType
+from toolchain.frontend.rewrite import operand
+from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, TensorType, fresh_name
 from toolchain.ir.stored import Stored
 
 CODES = frozenset(("int8", "uint8", "int16", "uint16"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from toolchain.errors import InternalError
 from toolchain.frontend.convert import type_of
 from toolchain.frontend.infer import evaluate, foldable, infer
 from toolchain.frontend.own import MOVES
-from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, TensorType
+from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp, TensorType, fresh_name
 
 MAX_SWEEPS = 100
 
@@ -75,14 +75,6 @@ class RewriteScope:
         name = self.fresh(base)
         self.types[name] = TensorType((), "float32")
         return name
-
-
-def fresh_name(base: str, taken: Container[str]) -> str:
-    """`base`, or the first of base_2, base_3, ... that is not taken."""
-    name, suffix = base, 2
-    while name in taken:
-        name, suffix = f"{base}_{suffix}", suffix + 1
-    return name
 
 
 def operand(n: OnnxNode, index: int) -> str:

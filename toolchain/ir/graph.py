@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from types import MappingProxyType
@@ -100,6 +100,14 @@ class Node(Generic[OpT]):
 def step_name(name: str, step: str) -> str:
     """Of a node that the compiler makes of the model's node `name` beside the one that has its name, or for the tensor `name`."""
     return f"{name} ({step})"
+
+
+def fresh_name(base: str, *taken: Container[str]) -> str:
+    """`base`, or the first of base_2, base_3, ... that is not in any of these."""
+    name, suffix = base, 2
+    while any(name in names for names in taken):
+        name, suffix = f"{base}_{suffix}", suffix + 1
+    return name
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from quant.parameters import activation_quant
 from quant.repair.step import AS_IN_THE_MODEL, NO_OFFSET, LayerParameters, Offset, Quantization
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node, Quant
+from toolchain.ir.graph import Graph, Node, Quant, fresh_name
 from toolchain.ir.stored import Stored
 from toolchain.ops.kit.operator import FloatOp, operator_of
 from toolchain.ops.rescale import rescaled
@@ -96,6 +96,7 @@ class Scope:
         return found[0] if len(found) == 1 else None
 
     def constant(self, name: str, value: np.ndarray) -> str:
+        name = fresh_name(name, self.graph.types)
         self.constants[name] = value
         return name
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import INNER, Graph, Node, OnnxNode, Origin, TensorType, step_name
+from toolchain.ir.graph import INNER, Graph, Node, OnnxNode, Origin, TensorType, fresh_name, step_name
 from toolchain.ops.kit.layout import NCHW, NHWC, arranged
 from toolchain.ops.permutation import permutation
 
@@ -81,13 +81,21 @@ class Scope:
         self.origins[name] = origin
 
     def constant(self, name: str, value: np.ndarray) -> str:
+        """Its name: another one where something else has that."""
+        held = self.constants.get(name)
+        if held is None or held.dtype != value.dtype or not np.array_equal(held, value):
+            name = self._fresh(name)
         self.constants[name] = value
         self.types[name] = TensorType(value.shape, str(value.dtype))
         return name
 
+    def _fresh(self, name: str) -> str:
+        """The file may call nodes and tensors as it likes."""
+        return fresh_name(name, self.types, self.graph.types)
+
     def inner(self, suffix: str, shape: tuple[int, ...], like: str = "") -> str:
         """A tensor between two chip nodes of this rule, calibrated as the node's output, or as the chip tensor `like`."""
-        name = f"{self.node.outputs[0]}@{suffix}"
+        name = self._fresh(f"{self.node.outputs[0]}@{suffix}")
         self._define(name, shape, Origin(self.origins[like].tensor if like else self.node.outputs[0], INNER))
         return name
 

@@ -32,8 +32,11 @@ def recurrence(steps: Steps) -> None:
         steps.refuse("its steps are of sequences, not of batches (layout = 1)")
     if length * len(backwards) > MOST_STEPS:
         steps.refuse(f"{length * len(backwards)} steps of its sequence would be written out; {MOST_STEPS} are the most")
+    _check(steps, cell, len(backwards))
     given = {index: _constant(steps, index, what) for index, what in _CONSTANTS.items()}
     lengths = np.full(batch, length) if given[4] is None else given[4]
+    if (lengths > length).any():
+        steps.refuse(f"one of its sequences has {lengths.max()} steps of {length}")
     if (lengths < 1).any():
         steps.refuse("one of its sequences has no step, and ONNX does not say what its last state is")
     rows = steps.make("inputs", "Reshape", steps.node.inputs[0], (length * batch, inputs))
@@ -55,6 +58,28 @@ def recurrence(steps: Steps) -> None:
         last.append(states)
         bounds.append(direction.bounds)
     _join(steps, outputs, last, bounds[0] if len(set(bounds)) == 1 else None)
+
+
+def _check(steps: Steps, cell: Cell, directions: int) -> None:
+    """What the node says against itself; onnxruntime refuses that as well."""
+    a = steps.node.op.attributes
+    _, batch, inputs = steps.shape(steps.node.inputs[0])
+    units, clip = a["hidden_size"], a.get("clip")
+    gates, states = len(cell.gates) * units, (directions, batch, units)
+    wanted = {1: (directions, gates, inputs), 2: (directions, gates, units), 3: (directions, 2 * gates), 4: (batch,)}
+    wanted |= {5: states, 6: states, 7: (directions, 3 * units)}
+    shapes = {i: steps.shape(name) for i in wanted if (name := _input(steps, i))}
+    faults = [
+        f"{_CONSTANTS.get(i) or 'first state'} have shape {list(shape)}, not {list(wanted[i])}"
+        for i, shape in shapes.items()
+        if shape != wanted[i]
+    ]
+    names, functions = tuple(a.get("activations") or cell.functions * 2), len(cell.functions) * directions
+    if len(names) != functions and names != cell.functions * 2:  # what ONNX has of an RNN's by default
+        faults.append(f"activations are {len(names)}, not {functions}")
+    faults += [f"clip is {clip:g}, not above 0"] if clip is not None and clip <= 0 else []
+    if faults:
+        steps.refuse("; ".join(f"its {fault}" for fault in faults))
 
 
 def _constant(steps: Steps, index: int, what: str) -> Array | None:
