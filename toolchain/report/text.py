@@ -128,8 +128,9 @@ def _busiest(bounds: Mapping[str, Any]) -> str:
     """What takes longest, of most regions first."""
     taken: dict[str, int] = {}
     for region in bounds["regions"]:
-        taken[region["by"]] = taken.get(region["by"], 0) + region["cycles"]
-    return ", ".join(sorted(taken, key=lambda name: -taken[name]))
+        if region["cycles"]:
+            taken[region["by"]] = taken.get(region["by"], 0) + region["cycles"]
+    return ", ".join(sorted(taken, key=lambda name: -taken[name])) or "none"
 
 
 def _units(figures: Mapping[str, Any]) -> str:
