@@ -1,6 +1,6 @@
 """From ranges and weights to what a machine computes with: scales, zero points, codes, biases, rounding offsets."""
 
-from quant.parameters.activations import SMALLEST_SCALE, activation_quant, least_error_range, quant_range
+from quant.parameters.activations import SMALLEST_SCALE, activation_quant, least_error_range, quant_range, with_room
 from quant.parameters.biases import BiasQuant, Enlarged, bias_quant
 from quant.parameters.codes import weight_code_range
 from quant.parameters.offsets import Compensation, bias_compensation
@@ -36,4 +36,5 @@ __all__ = [
     "taken_weight",
     "weight_code_range",
     "weight_quant",
+    "with_room",
 ]

@@ -7,15 +7,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.numerics import Numerics
 from quant.grid import rounding_error
 from quant.observe import Histogram, Range
 from toolchain.ir.graph import Quant
+from toolchain.ir.inner import Within
 
 Array = NDArray[Any]
 
 # A tensor that never leaves +-1e-10 is rounding noise: a smaller scale would only ask for multipliers no machine has.
 SMALLEST_SCALE = 2.0**-40
+
+# A state adds up from step to step, and other sequences add up to more than those seen: of 16 bits one is for that.
+SEQUENCE_ROOM = 2.0
 
 
 def activation_quant(r: Range, numerics: Numerics) -> Quant:
@@ -29,6 +34,15 @@ def activation_quant(r: Range, numerics: Numerics) -> Quant:
         low, high, count = np.array([r.low]), np.array([r.high]), np.ones(1)
         return _least_error(low, high, count, _pow2_candidates(r, numerics), numerics)
     return _covering(r, numerics)
+
+
+def with_room(r: Range, within: Within | None, codes: CodeType) -> Range:
+    """`r` as measured of a tensor that depends on all earlier steps of a sequence, with room for what other sequences hold, where
+    its codes have bits to spare and no more of it already. within: what its values lie in; None: it is no such tensor."""
+    if within is None or not codes.interpolates:
+        return r
+    low, high = max(SEQUENCE_ROOM * r.low, within.low), min(SEQUENCE_ROOM * r.high, within.high)
+    return r.union(Range(low, high)) if low <= high else r
 
 
 def quant_range(quant: Quant, numerics: Numerics) -> Range:

@@ -14,6 +14,7 @@ from quant.fixed_point.core.groups import WeightScaling
 from quant.observe import Range
 from quant.parameters import WeightQuant
 from toolchain.ir.graph import Quant
+from toolchain.ir.inner import Within
 from toolchain.ir.stored import Stored
 
 Array = NDArray[Any]
@@ -61,6 +62,7 @@ class Quantization:
     types: of tensors of the model whose codes are not of the machine's first type; of those that it only moves, one is enough.
     weight_types: by node of the selected graph, of weights that are not of the machine's first type, or not of the file's.
     held: by node of the model, how the file of a model that is quantized already holds its constants.
+    over_sequences: tensors of the model that depend on all earlier steps of a sequence, with what their values lie in.
     """
 
     ranges: Mapping[str, Range | Quant]
@@ -71,6 +73,7 @@ class Quantization:
     held: Mapping[str, Stored] = field(default_factory=lambda: _NONE)
     types: Mapping[str, CodeType] = field(default_factory=lambda: _NONE)
     weight_types: Mapping[str, CodeType] = field(default_factory=lambda: _NONE)
+    over_sequences: Mapping[str, Within] = field(default_factory=lambda: _NONE)
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,35 @@ def test_steps_share_their_scales_and_constants(tmp_path: Path) -> None:
     assert constants[0] == constants[1]
 
 
+@pytest.mark.parametrize(("op", "initial"), [("LSTM", ""), ("LSTM", "inputs"), ("GRU", "inputs")])
+def test_sequences_that_go_further_than_those_seen(op: str, initial: str, tmp_path: Path) -> None:
+    """Inputs that lean one way for the whole sequence: the states add up to up to twice what calibration saw."""
+    model = recurrent(op, length=12, initial=initial, seed=4)
+    built, _, samples = on_the_chip(model, tmp_path)
+    session, rng, found = onnxruntime.InferenceSession(model.SerializeToString()), np.random.default_rng(9), list[float]()
+    for _ in range(8):
+        others = {n: rng.normal(0, 0.9, v.shape).astype(np.float32) for n, v in samples[0].items()}
+        others["x"] = np.clip(others["x"] + 0.6 * rng.choice([-1, 1], 12), -2.5, 2.5).astype(np.float32)
+        expected: list[Any] = [*session.run(None, others)]
+        found += [sqnr_db(e, y) for e, y in zip(expected[1:], Session(built.data).run(None, others)[1:], strict=True)]
+    assert min(found) > 32
+
+
+def test_a_state_of_a_scan_goes_further_than_seen(tmp_path: Path) -> None:
+    """A sum over the steps; what calibration saw reaches half as far."""
+    body = onnx.parser.parse_graph("body (float[4] s, float[4] x) => (float[4] n, float[4] y) { n = Add(s, x) y = Identity(n) }")
+    scan = onnx.helper.make_node("Scan", ["first", "x"], ["last", "all"], name="scan", body=body, num_scan_inputs=1)
+    ports = [onnx.helper.make_tensor_value_info(n, 1, s) for n, s in (("first", [4]), ("x", [6, 4]))]
+    outputs = [onnx.helper.make_tensor_value_info(n, 1, None) for n in ("last", "all")]
+    graph = onnx.helper.make_graph([scan], "g", ports, outputs)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    turning = np.tile(np.array([[1.0], [1.0], [1.0], [-1.0], [-1.0], [-1.0]], np.float32), 4)
+    np.savez(tmp_path / "d.npz", x=np.stack([turning, -turning]), first=np.zeros((2, 4), np.float32) + 0.1)
+    built = build(tmp_path / "m.onnx", BuildOptions("transformer64", calibration=str(tmp_path / "d.npz"), types=("*=int16",)))
+    last, _ = Session(built.data).run(None, {"x": np.ones((6, 4), np.float32), "first": np.full(4, 0.1, np.float32)})
+    assert np.abs(last - 6.1).max() < 0.01
+
+
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [

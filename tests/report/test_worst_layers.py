@@ -11,6 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 from toolchain.api import BuildOptions, build
+from toolchain.report.error_report import Effort
 from toolchain.report.text import warnings_text, worst_text
 
 NAMES = ("one", "two", "three", "four")
@@ -47,6 +48,19 @@ def test_the_layer_where_the_error_arises_is_named(tensor: str, layer: str | Non
     assert found["remedy"].startswith("low: ") and f"for {tensor} in the file of --quant" in found["remedy"]
     assert [p["poor"] for p in built.figures["outputs"]] == [True]
     assert f"{layer or tensor}: {found['why']}; try {found['remedy']}" in worst_text(built.figures)
+
+
+def test_the_samples_that_come_out_worst_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of four is clipped, and only one is looked at."""
+    path = chain(tmp_path)
+    x = np.load(tmp_path / "data.npz")["x"] * np.array([0.1, 0.1, 3, 0.1], np.float32).reshape(4, 1, 1, 1)
+    np.savez(tmp_path / "data.npz", x=x)
+    (tmp_path / "p.yaml").write_text("version: 1\ntensors:\n" + "".join(f"  {n}: {{low: -1.0, high: 1.0}}\n" for n in "xabcy"))
+    monkeypatch.setattr(Effort, "of", lambda _: Effort(1, 2, 4, 1))
+    data = str(tmp_path / "data.npz")
+    built = build(path, BuildOptions("edge16", calibration=data, parameters=str(tmp_path / "p.yaml")))
+    assert built.figures["worst_layers"][0]["cause"] == "clipped tail"
+    assert "float's tensors of 1 sample (of these 4, those whose outputs lose most):" in worst_text(built.figures)
 
 
 MADE_OF_SEVERAL = {  # nodes, tensor whose range is too small, layer that is to blame

@@ -20,12 +20,13 @@ WHOLE_SCAN = 9  # the opset from which a Scan has no batch and no lengths
 @dataclass(frozen=True)
 class Flow:
     """What is known so far, and what goes on: `within` goes through a graph that a node holds, whose nodes stand for
-    these of the model, or each for itself; `add` takes a node."""
+    these of the model, or each for itself; `add` takes a node; `carried` is told which tensors are one state."""
 
     opset: int
     types: Mapping[str, TensorType]
     constants: Mapping[str, np.ndarray]
     lost: set[str]
+    carried: dict[str, str]
     within: Callable[[OnnxNode, onnx.GraphProto, tuple[str, ...]], None]
     add: Callable[[OnnxNode], None]
 
@@ -61,6 +62,7 @@ def loop(node: OnnxNode, flow: Flow) -> None:
         if known is None:
             raise _unknown(node, "whether it goes on", condition)
         states, on = made[: len(states)], bool(known.reshape(-1)[0])
+        _carry(node, states, flow)
         for parts, part in zip(collected, made[len(states) :]):
             parts.append(part)
         done += 1
@@ -91,6 +93,7 @@ def scan(node: OnnxNode, flow: Flow) -> None:
             flow.lost.update(n for n in node.outputs if n)
             return
         states = made[: len(states)]
+        _carry(node, states, flow)
         for of, part in zip(collected, made[len(states) :]):
             of.append(part)
     for of, backwards in zip(collected, a.get("scan_output_directions") or (0,) * kept):
@@ -149,6 +152,7 @@ def _unknown(node: OnnxNode, what: str, name: str) -> Exception:
 def _finish(node: OnnxNode, states: Sequence[str], collected: Sequence[Sequence[str]], axes: Sequence[int], flow: Flow) -> None:
     """The node's outputs: what the states are at last, and the parts of each step side by side in a new dimension."""
     _give(node, states, node.outputs[: len(states)], flow)
+    _carry(node, node.outputs[: len(states)], flow)
     for y, parts, axis in zip(node.outputs[len(states) :], collected, axes):
         if not y:
             continue
@@ -160,6 +164,10 @@ def _finish(node: OnnxNode, states: Sequence[str], collected: Sequence[Sequence[
         for part, name in zip(parts, wide):
             flow.add(Node(name, OnnxOp("Unsqueeze"), (part, place), (name,), node.sources))
         flow.add(Node(f"{node.name}/{y}", OnnxOp("Concat", {"axis": axis}), tuple(wide), (y,), node.sources))
+
+
+def _carry(node: OnnxNode, states: Sequence[str], flow: Flow) -> None:
+    flow.carried.update((name, f"{node.name}: state {i}") for i, name in enumerate(states) if name and name not in flow.constants)
 
 
 def _constant(node: OnnxNode, what: str, value: np.ndarray, flow: Flow) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -23,9 +24,10 @@ def with_steps(
     constants: Mapping[str, np.ndarray],
     inner: Mapping[str, Inner],
     finest: frozenset[str] = frozenset(),
+    carried: Mapping[str, str] = MappingProxyType({}),
 ) -> NormalModel:
-    """steps: by node, those in its place, which make its outputs; constants: that they read; inner, finest: as NormalModel has
-    them. Raises InternalError: steps that make an output of another type."""
+    """steps: by node, those in its place, which make its outputs; constants: that they read; inner, finest, carried: as
+    NormalModel has them. Raises InternalError: steps that make an output of another type."""
     if not steps:
         return model
     types = {**model.types, **{name: type_of(value) for name, value in constants.items()}}
@@ -40,4 +42,6 @@ def with_steps(
                 types[name] = made
         nodes += () if node.name in steps else (node,)
     graph = model.graph.with_nodes(nodes, types, constants)
-    return replace(model, graph=drop_dead(graph), undivided=model, inner=inner, finest=finest)
+    return replace(
+        model, graph=drop_dead(graph), undivided=model, inner=inner, finest=finest, carried={**model.carried, **carried}
+    )

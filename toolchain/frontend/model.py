@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,7 +53,8 @@ class NormalModel:
 
     undivided: the model before operators were taken apart into steps, None where none was; whole: nodes that could be, and why
     they were not; inner: tensors between steps whose range is not what calibration sees of them alone; finest: tensors between
-    steps that have the finest codes of the machine where nobody says other."""
+    steps that have the finest codes of the machine where nobody says other; carried: states that go from step to step of a
+    sequence, or into its first, with the name that they are measured by."""
 
     graph: OnnxGraph
     opset: int
@@ -66,6 +68,7 @@ class NormalModel:
     whole: Mapping[str, str] = field(default_factory=dict[str, str])
     inner: Mapping[str, Inner] = field(default_factory=dict[str, Inner])
     finest: frozenset[str] = frozenset()
+    carried: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @cached_property
     def proto(self) -> onnx.ModelProto:
@@ -74,15 +77,20 @@ class NormalModel:
 
     @property
     def divided(self) -> Divided | None:
-        """For calibration; None where nothing was taken apart."""
-        if self.undivided is None:
-            return None
-        return Divided(self.undivided.proto, {n: r for n, r in self.inner.items() if isinstance(r, Within)})
+        """For calibration; None where nothing was taken apart, and no state goes through a sequence."""
+        within = {**{n: r for n, r in self.inner.items() if isinstance(r, Within)}, **self.over_sequences}
+        return Divided((self.undivided or self).proto, within) if within or self.undivided is not None else None
 
     @property
     def fixed(self) -> frozenset[str]:
         """The tensors between steps that nobody measures."""
         return frozenset(n for n, r in self.inner.items() if not isinstance(r, Within))
+
+    @property
+    def over_sequences(self) -> dict[str, Within]:
+        """Tensors that depend on all earlier steps of a sequence, with what their values lie in."""
+        steps = {n: r for n, r in self.inner.items() if isinstance(r, Within) and r.as_one}
+        return {**{n: Within(-math.inf, math.inf, state) for n, state in self.carried.items() if n in self.types}, **steps}
 
     def name(self, tensor: str) -> str:
         """What people are told of a tensor: the file's name, where it has all elements of it."""
@@ -139,7 +147,8 @@ def load_model(
     proto, inlined = read_model(path)
     fixed = bind_values(proto.graph, values, shapes)
     bound = bind_inputs(proto.graph, {name: shape for name, shape in shapes.items() if name not in fixed})
-    graph = static_graph(proto, bound.types)
+    static = static_graph(proto, bound.types)
+    graph = static.graph
     opset = max(NORMAL_OPSET, opset_of(proto))
     names: dict[str, int] = {}
     nodes = tuple((unique_name(n, i, names), n.op_type) for i, n in enumerate(proto.graph.node))
@@ -150,7 +159,7 @@ def load_model(
     wide, notes = in_float32(graph, opset)
     real = dequantized(wide, opset, static_ranges)
     normal, own = normal_form(real.graph, opset, made)
-    return NormalModel(normal, opset, (*bound.notes, *notes), nodes, source, real.stored, weights, own)
+    return NormalModel(normal, opset, (*bound.notes, *notes), nodes, source, real.stored, weights, own, carried=static.carried)
 
 
 def _weights(node: onnx.NodeProto, constants: Mapping[str, np.ndarray]) -> tuple[str, ...]:

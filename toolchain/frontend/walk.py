@@ -37,13 +37,22 @@ class Walk:
     faults: list[NodeFault] = field(default_factory=list)
     lost: set[str] = field(default_factory=set)  # tensors that nodes with faults would make, and what comes of them
     sources: tuple[str, ...] = ()  # nodes of the model that the nodes at hand stand for, where these are none themselves
+    carried: dict[str, str] = field(default_factory=dict[str, str])  # as Static has them
 
     @property
     def normal_opset(self) -> int:
         return max(self.opset, NORMAL_OPSET)
 
 
-def static_graph(proto: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> OnnxGraph:
+@dataclass(frozen=True)
+class Static:
+    """carried: tensors that are a state of a Loop or a Scan after one of its steps, with the state's name."""
+
+    graph: OnnxGraph
+    carried: Mapping[str, str]
+
+
+def static_graph(proto: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> Static:
     """CompileError on type errors, cycles, undefined tensors, data-dependent shapes and weights that are not finite."""
     walk = Walk(opset_of(proto), dict(inputs))
     visit_graph(proto.graph, walk)
@@ -53,7 +62,8 @@ def static_graph(proto: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> On
         check_output(output, walk)
     outputs = tuple(o.name for o in proto.graph.output)
     name = proto.graph.name or "model"
-    return Graph(name, tuple(walk.nodes), tuple(inputs), outputs, walk.types, walk.constants)
+    graph = Graph(name, tuple(walk.nodes), tuple(inputs), outputs, walk.types, walk.constants)
+    return Static(graph, walk.carried)
 
 
 def check_output(output: onnx.ValueInfoProto, walk: Walk) -> None:
@@ -179,7 +189,8 @@ def visit(node: OnnxNode, walk: Walk) -> None:
     """Adds the node in today's spelling, or its values when every input is constant."""
     op_type = node.op.op_type
     if op_type in CONTROL_FLOW and not node.op.domain:
-        CONTROL_FLOW[op_type](node, Flow(walk.opset, walk.types, walk.constants, walk.lost, within(walk), adding(walk)))
+        flow = Flow(walk.opset, walk.types, walk.constants, walk.lost, walk.carried, within(walk), adding(walk))
+        CONTROL_FLOW[op_type](node, flow)
         return
     if op_type == "Constant":
         add_constant(node.outputs[0], evaluate(node, {}, walk.opset)[node.outputs[0]], walk)

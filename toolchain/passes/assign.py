@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.numerics import Numerics
 from quant.observe import Range
-from quant.parameters import activation_quant, quant_range
+from quant.parameters import activation_quant, quant_range, with_room
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, OnnxOp, Operator, Quant
+from toolchain.ir.inner import Within
 from toolchain.ir.masks import MASK_LOW
 from toolchain.ops.functions import clip_bounds
 from toolchain.ops.kit.operator import FloatOp, brought, one_type, operator_of, own_scale, same_scale
@@ -60,12 +61,13 @@ def assign_quants(
     ranges: Mapping[str, Range | Quant],
     widened: Mapping[str, Range],
     asked: Mapping[str, CodeType],
+    over_sequences: Mapping[str, Within],
 ) -> dict[str, Quant]:
     """Scale and zero point of every tensor of the chip. Movers keep their input's, where it holds the numbers that they bring;
     parts of a Concat take the whole's, but those whose scale is given; what makes a scale of its own has that.
 
     widened: what tensors without a given scale take in place of their ranges; asked: types of the model's tensors, which given
-    scales are in.
+    scales are in; over_sequences: as Quantization has them.
     """
 
     def known(name: str, codes: CodeType) -> Range | Quant:
@@ -77,7 +79,10 @@ def assign_quants(
 
     def calibrated(name: str, codes: CodeType) -> Quant:
         given = known(name, codes)
-        return given if isinstance(given, Quant) else activation_quant(widened.get(name, given), chip.numerics.of(codes))
+        if isinstance(given, Quant):
+            return given
+        measured = with_room(widened.get(name, given), over_sequences.get(graph.origins[name].tensor), codes)
+        return activation_quant(measured, chip.numerics.of(codes))
 
     chip_nodes = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]
     adopted, consumers = adopted_parts(chip_nodes, graph), graph.consumers()

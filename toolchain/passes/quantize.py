@@ -31,7 +31,7 @@ def quantize(graph: Graph, chip: Chip, given: Quantization) -> Graph:
     others = substitutes(graph, chip)
     while True:
         widened = _widened(calibrated, factors, asked)
-        quants = assign_quants(graph, chip, types, given.ranges, widened, given.types)
+        quants = assign_quants(graph, chip, types, given.ranges, widened, given.types, given.over_sequences)
         scope = Scope(graph, chip, types, quants, given.layers, given.offsets, given.held, given.weight_types, calibrated)
         scope.seen_as = {
             target: _seen_as(target, lacking, graph, scope, given, widened)
@@ -71,7 +71,7 @@ def _seen_as(
         given = told.ranges.get(tensor)
         if codes in others and not codes.is_wide and isinstance(given, Quant):
             held[tensor] = quant_range(given, scope.chip.numerics.of(given_type(tensor, codes, told.types)))
-    return assign_quants(graph, scope.chip, types, held, widened, told.types)
+    return assign_quants(graph, scope.chip, types, held, widened, told.types, told.over_sequences)
 
 
 def _widened(calibrated: Mapping[str, Range], factors: Mapping[str, float], asked: Mapping[str, Range]) -> dict[str, Range]:

@@ -137,12 +137,13 @@ def prepared_by_file(network: Network, file: Path) -> Prepared:
         layers=lambda: [n.name for n in changed.weighted],
         numerics=network.chip.numerics,
     ).quantization
-    said, kinds = network.model.in_all_shapes(found.ranges), network.model.in_all_shapes(found.types)
-    measured = cut_ranges({name: said[name] for name in tensors}, changed.model.divided)
+    named, kinds = network.model.in_all_shapes(found.ranges), network.model.in_all_shapes(found.types)
+    measured = cut_ranges({name: named[name] for name in tensors}, changed.model.divided)
     types = {**changed.selection.types, **changed.on_chip(_with_fixed(changed.model, kinds)), **network.types}
     ranges = {**measured, **changed.given(types)}
     weights = {**found.weight_types, **network.weight_types}
-    return Prepared(changed, replace(found, ranges=ranges, held=changed.model.stored, types=types, weight_types=weights))
+    said = replace(found, ranges=ranges, types=types, weight_types=weights)
+    return Prepared(changed, _of_model(said, changed.model))
 
 
 def _with_fixed(model: NormalModel, types: Mapping[str, CodeType]) -> dict[str, CodeType]:
@@ -166,7 +167,12 @@ def prepared_alike(network: Network, other: Prepared) -> Prepared:
             f"build it into a file of its own, or give --quant FILE with a range of it"
         )
     ranges = {**{name: known[name] for name in changed.tensors}, **changed.given(other.quantization.types)}
-    return Prepared(changed, replace(other.quantization, ranges=ranges, held=changed.model.stored), label=other.label)
+    return Prepared(changed, _of_model(replace(other.quantization, ranges=ranges), changed.model), label=other.label)
+
+
+def _of_model(found: Quantization, model: NormalModel) -> Quantization:
+    """With what is known of the model, whoever said the ranges."""
+    return replace(found, held=model.stored, over_sequences=model.over_sequences)
 
 
 def _with_room(ranges: Mapping[str, Range], network: Network, types: Mapping[str, CodeType]) -> dict[str, Range]:
@@ -190,7 +196,7 @@ def _calibrated(
     chosen: ObserverName = default_observer(numerics) if observer is None or observer == AUTO else observer
     model, tensors = network.model, network.tensors
     if not tensors:
-        return Prepared(network, Quantization(given, held=model.stored, types=types, weight_types=network.weight_types))
+        return Prepared(network, _of_model(Quantization(given, types=types, weight_types=network.weight_types), model))
     ranges = calibrate(
         model.proto,
         samples,
@@ -204,5 +210,5 @@ def _calibrated(
     )
     adjusted = adjust_ranges(model.proto, ranges, model.divided, model.name)
     ranges = _with_room(adjusted.ranges, network, types)
-    found = Quantization({**ranges, **given}, held=model.stored, types=types, weight_types=network.weight_types)
-    return Prepared(network, found, seen, adjusted.notes, adjusted.unseen, chosen)
+    found = Quantization({**ranges, **given}, types=types, weight_types=network.weight_types)
+    return Prepared(network, _of_model(found, model), seen, adjusted.notes, adjusted.unseen, chosen)

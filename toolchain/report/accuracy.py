@@ -54,19 +54,19 @@ def judged(subject: Subject, first: tuple[Sample, Run], gate: Gate, evaluation: 
     """first: the first of the samples, with what the integer network makes of it; the others are run here."""
     others = islice(subject.samples, 1, None if gate else FEW)
     runs = _Kept(chain([first], ((s, subject.reference.run_detailed(s)) for s in others)), evaluation is not None)
-    outputs, concats = fidelity(subject.model, subject.container, runs, subject.parts, few=not gate)
+    found = fidelity(subject.model, subject.container, runs, subject.parts, few=not gate)
     real = subject.on != RANDOM
-    worst = worst_layers(subject.network, subject.samples, subject.quantized) if real else None
+    worst = worst_layers(subject.network, subject.samples, found.levels, subject.quantized) if real else None
     errors = _errors(subject) if reported else None
     score = None if evaluation is None else _score(evaluation, subject, runs)
-    short = gate.shortfalls({"output": outputs, "concat operand": concats})
+    short = gate.shortfalls({"output": found.outputs, "concat operand": found.concats})
     failed = bool(short) or (score is not None and not score.passed)
     findings = (errors or _errors(subject)).findings if failed else ()
     blamed = [(sentence, _blame(subject.model.graph, part.tensor, findings)) for sentence, part in short]
     lost = worst.lost if worst is not None else frozenset[str]()
     figures = {
-        "outputs": [_part(f, subject.model.graph, lost) for f in outputs],
-        "concats": [_part(f, subject.model.graph, lost) for f in concats],
+        "outputs": [_part(f, subject.model.graph, lost) for f in found.outputs],
+        "concats": [_part(f, subject.model.graph, lost) for f in found.concats],
         "judged_on": subject.on,
         "judged_samples": runs.taken,
         "worst_layers": [] if worst is None else [w.as_json() for w in worst.layers],

@@ -96,9 +96,10 @@ class Worst:
     samples: int
 
 
-def worst_layers(network: Network, samples: Iterable[Sample], quantized: Quantized) -> Worst:
-    """The worst three."""
-    found = measured(network, ((sample, {}) for sample in islice(samples, Effort.of(network).looked_at)))
+def worst_layers(network: Network, samples: Iterable[Sample], levels: Sequence[float], quantized: Quantized) -> Worst:
+    """The worst three, on those of the first samples of which these are the levels whose outputs lose most."""
+    chosen = sorted(sorted(range(len(levels)), key=lambda i: levels[i])[: Effort.of(network).looked_at])
+    found = measured(network, ((sample, {}) for i, sample in enumerate(islice(samples, len(levels))) if i in chosen))
     rows = sorted((undiagnosed(found, b) for b in network.blocks), key=_alone)
     lost = frozenset(r.tensor for r in rows if r.alone_db < POOR_SQNR_DB <= r.at_int16_db)
     return Worst(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from quant.error import Compared, Fidelity
+from quant.error import Compared, Fidelity, sqnr_db
 from quant.float_session import FloatSession
 from toolchain.codegen import Container, Port
 from toolchain.frontend import NormalModel
@@ -24,6 +25,15 @@ class Part(Fidelity):
     """`tensor`: the model's, of which this is the figure."""
 
     tensor: str
+
+
+@dataclass(frozen=True)
+class Fidelities:
+    """Of outputs and of operands of Concats over all samples; levels: of each sample, dB of the output that suffers most."""
+
+    outputs: list[Part]
+    concats: list[Part]
+    levels: list[float]
 
 
 @dataclass(frozen=True)
@@ -78,14 +88,17 @@ def fidelity(
     parts: Mapping[str, Sequence[tuple[str, str]]],
     *,
     few: bool = False,
-) -> tuple[list[Part], list[Part]]:
+) -> Fidelities:
     """runs: samples with what the integer reference makes of them, read once, one held at a time; few: of which there are no
-    more than a fast session pays for. -> (outputs, concat operands), over all samples."""
-    measured = Measured(container, parts)
+    more than a fast session pays for."""
+    measured, levels = Measured(container, parts), list[float]()
     session = FloatSession(model, measured.wanted, few_runs=few)
     for sample, run in runs:
-        measured.update(dict(zip(measured.wanted, session.run(sample))), run)
-    return measured.outputs, measured.concats
+        values = dict(zip(measured.wanted, session.run(sample)))
+        measured.update(values, run)
+        outputs = [name for name in values if name in run.outputs]
+        levels.append(min((sqnr_db(values[n], run.outputs[n]) for n in outputs), default=math.inf))
+    return Fidelities(measured.outputs, measured.concats, levels)
 
 
 def _operands(graph: Graph, parts: Mapping[str, Sequence[tuple[str, str]]]) -> list[_Operand]:

@@ -212,7 +212,9 @@ def worst_text(report: Mapping[str, Any]) -> str:
     rows = [(cut(w["layer"] or "-", 40), cut(w["tensor"], 40), f"{_plain(w['alone_db'])}", w["cause"]) for w in worst]
     if not rows:
         return ""
-    title = f"layers that lose most, each fed with float's tensors of {counted(report['worst_samples'], 'sample')}:"
+    few = report["worst_samples"] < report["judged_samples"]
+    which = f" (of these {report['judged_samples']}, those whose outputs lose most)" if few else ""
+    title = f"layers that lose most, each fed with float's tensors of {counted(report['worst_samples'], 'sample')}{which}:"
     found = table(("layer", "tensor", "SQNR dB", "cause"), rows, (2,))
     ways = [f"{w['layer'] or w['tensor']}: {w['why']}" + (f"; try {w['remedy']}" if w["remedy"] else "") for w in worst]
     return "\n".join([title, found, *ways])
