@@ -91,6 +91,8 @@ def run(options: argparse.Namespace) -> None:
         write_parameters(options.output, parameters)
     for note in notes:
         print(f"note: {note}")
+    for warning in model.warnings:
+        print(f"warning: {warning}")
     for part in poor:
         print(f"warning: {part}")
     print(

@@ -151,6 +151,7 @@ def _built(
     figures["repair"] = calibrated.figures()
     figures["calibration_samples"] = calibrated.samples if options.calibration is not None else None
     warnings = (
+        *model.warnings,
         *started.unread,
         *random_warnings(options),
         *calibration_warnings(figures["calibration_samples"]),

@@ -19,8 +19,11 @@ Dim = int | str  # a name, or "?" for a dimension without one
 
 @dataclass(frozen=True)
 class Bound:
+    """assumed: the inputs whose first dimension nobody said."""
+
     types: Mapping[str, TensorType]
     notes: tuple[str, ...]
+    assumed: tuple[str, ...] = ()
 
 
 def bind_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]]) -> Bound:
@@ -37,12 +40,13 @@ def bind_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]]) -> 
                 raise refuse(option(name, shape), f'dimension "{dim}" is {values[dim]} elsewhere and {value} here')
     types: dict[str, TensorType] = {}
     notes: list[str] = []
+    assumed: list[str] = []
     for name, dims in declared.items():
-        shape = tuple(shapes[name]) if name in shapes else bind_dims(name, dims, values, notes)
+        shape = tuple(shapes[name]) if name in shapes else bind_dims(name, dims, values, notes, assumed)
         if prod(shape) > TENSOR_ELEMENTS:
             raise refuse(f'input "{name}"', f"has the shape {list(shape)}; {TENSOR_ELEMENTS:,} elements are the most")
         types[name] = TensorType(shape, dtypes[name])
-    return Bound(types, tuple(notes))
+    return Bound(types, tuple(notes), tuple(assumed))
 
 
 def declared_shape(info: onnx.ValueInfoProto) -> tuple[Dim, ...] | None:
@@ -81,13 +85,16 @@ def check_option(name: str, shape: tuple[int, ...], declared: Mapping[str, tuple
             raise refuse(option(name, shape), f"dimension {axis} is {dim} in the model, it cannot become {value}: {show(dims)}")
 
 
-def bind_dims(name: str, dims: tuple[Dim, ...] | None, values: dict[str, int], notes: list[str]) -> tuple[int, ...]:
+def bind_dims(
+    name: str, dims: tuple[Dim, ...] | None, values: dict[str, int], notes: list[str], assumed: list[str]
+) -> tuple[int, ...]:
     if dims is None:
         raise refuse(f'input "{name}"', "the model gives it no shape", f"bind it: --shape {name}=1,3,224,224")
     bound: list[Dim] = [values.get(d, d) if isinstance(d, str) else d for d in dims]
     open_axes = [axis for axis, d in enumerate(bound) if isinstance(d, str)]
     if open_axes == [0]:
         notes.append(f'input "{name}": dimension 0 ({bound[0]}) is dynamic and not bound; taken as 1')
+        assumed.append(name)
         if bound[0] != "?":
             values[str(bound[0])] = 1
         bound[0] = 1

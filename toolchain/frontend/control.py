@@ -20,13 +20,14 @@ WHOLE_SCAN = 9  # the opset from which a Scan has no batch and no lengths
 @dataclass(frozen=True)
 class Flow:
     """What is known so far, and what goes on: `within` goes through a graph that a node holds, whose nodes stand for
-    these of the model, or each for itself; `add` takes a node; `carried` is told which tensors are one state."""
+    these of the model, or each for itself; `add` takes a node; `repeated` is told of each tensor
+    of a loop's steps what it is at all of them."""
 
     opset: int
     types: Mapping[str, TensorType]
     constants: Mapping[str, np.ndarray]
     lost: set[str]
-    carried: dict[str, str]
+    repeated: dict[str, str]
     within: Callable[[OnnxNode, onnx.GraphProto, tuple[str, ...]], None]
     add: Callable[[OnnxNode], None]
 
@@ -62,7 +63,6 @@ def loop(node: OnnxNode, flow: Flow) -> None:
         if known is None:
             raise _unknown(node, "whether it goes on", condition)
         states, on = made[: len(states)], bool(known.reshape(-1)[0])
-        _carry(node, states, flow)
         for parts, part in zip(collected, made[len(states) :]):
             parts.append(part)
         done += 1
@@ -93,7 +93,6 @@ def scan(node: OnnxNode, flow: Flow) -> None:
             flow.lost.update(n for n in node.outputs if n)
             return
         states = made[: len(states)]
-        _carry(node, states, flow)
         for of, part in zip(collected, made[len(states) :]):
             of.append(part)
     for of, backwards in zip(collected, a.get("scan_output_directions") or (0,) * kept):
@@ -119,6 +118,7 @@ class _Body:
         if len(inputs) != len(self._inputs):
             raise refuse_node(self._node, f"its body has {len(self._inputs)} inputs, {len(inputs)} are given")
         own = {name: f"{self._node.name}/{t}/{name}" for name in defined_in(self._each)}
+        self._flow.repeated.update((step, f"{self._node.name}/{name}") for name, step in own.items())
         names = {**self._shared, **own, **dict(zip(self._inputs, inputs))}
         self._flow.within(self._node, instance(self._each, names, f"{self._node.name}/{t}"), self._node.sources)
         return [str(names.get(name, name)) for name in self.outputs]
@@ -152,7 +152,7 @@ def _unknown(node: OnnxNode, what: str, name: str) -> Exception:
 def _finish(node: OnnxNode, states: Sequence[str], collected: Sequence[Sequence[str]], axes: Sequence[int], flow: Flow) -> None:
     """The node's outputs: what the states are at last, and the parts of each step side by side in a new dimension."""
     _give(node, states, node.outputs[: len(states)], flow)
-    _carry(node, node.outputs[: len(states)], flow)
+    flow.repeated.update((y, flow.repeated[s]) for y, s in zip(node.outputs, states) if y and s in flow.repeated)
     for y, parts, axis in zip(node.outputs[len(states) :], collected, axes):
         if not y:
             continue
@@ -164,10 +164,6 @@ def _finish(node: OnnxNode, states: Sequence[str], collected: Sequence[Sequence[
         for part, name in zip(parts, wide):
             flow.add(Node(name, OnnxOp("Unsqueeze"), (part, place), (name,), node.sources))
         flow.add(Node(f"{node.name}/{y}", OnnxOp("Concat", {"axis": axis}), tuple(wide), (y,), node.sources))
-
-
-def _carry(node: OnnxNode, states: Sequence[str], flow: Flow) -> None:
-    flow.carried.update((name, f"{node.name}: state {i}") for i, name in enumerate(states) if name and name not in flow.constants)
 
 
 def _constant(node: OnnxNode, what: str, value: np.ndarray, flow: Flow) -> str:

@@ -24,10 +24,11 @@ def with_steps(
     constants: Mapping[str, np.ndarray],
     inner: Mapping[str, Inner],
     finest: frozenset[str] = frozenset(),
-    carried: Mapping[str, str] = MappingProxyType({}),
+    repeated: Mapping[str, str] = MappingProxyType({}),
+    first: frozenset[str] = frozenset(),
 ) -> NormalModel:
-    """steps: by node, those in its place, which make its outputs; constants: that they read; inner, finest, carried: as
-    NormalModel has them. Raises InternalError: steps that make an output of another type."""
+    """steps: by node, those in its place, which make its outputs; constants: that they read; inner, finest, repeated,
+    first: as NormalModel has them. Raises InternalError: steps that make an output of another type."""
     if not steps:
         return model
     types = {**model.types, **{name: type_of(value) for name, value in constants.items()}}
@@ -42,6 +43,5 @@ def with_steps(
                 types[name] = made
         nodes += () if node.name in steps else (node,)
     graph = model.graph.with_nodes(nodes, types, constants)
-    return replace(
-        model, graph=drop_dead(graph), undivided=model, inner=inner, finest=finest, carried={**model.carried, **carried}
-    )
+    divided = replace(model, graph=drop_dead(graph), undivided=model, inner=inner, finest=finest, first=first)
+    return replace(divided, repeated={**model.repeated, **repeated}, own={**model.own, **repeated})

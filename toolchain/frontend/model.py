@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +17,7 @@ import onnx
 from toolchain.frontend.bind import bind_inputs
 from toolchain.frontend.dequantize import dequantized
 from toolchain.frontend.emit import subgraph, to_part, to_proto
+from toolchain.frontend.lengths import length_warnings
 from toolchain.frontend.normal import normal_form
 from toolchain.frontend.promote import promote
 from toolchain.frontend.read import NORMAL_OPSET, opset_of, read_model
@@ -24,7 +25,7 @@ from toolchain.frontend.source import Source, read_before, shared_tensors, sourc
 from toolchain.frontend.values import Value, bind_values
 from toolchain.frontend.walk import static_graph, unique_name
 from toolchain.frontend.widen import in_float32
-from toolchain.ir.graph import OnnxGraph, TensorType
+from toolchain.ir.graph import OnnxGraph, TensorType, fresh_name
 from toolchain.ir.inner import Inner, Within
 from toolchain.ir.part import Part
 from toolchain.ir.stored import Stored
@@ -46,19 +47,21 @@ class Divided:
 @dataclass(frozen=True)
 class NormalModel:
     """A model in normal form (docs/frontend.md). `graph` holds OnnxOp nodes whose parameters are still constant inputs, as in
-    ONNX; `notes` say what was assumed on the way in; `nodes` are (name, operator) of all nodes that the file has; `source` is
+    ONNX; `notes` say what was assumed on the way in, `warnings` what of that
+    changes what the model does; `nodes` are (name, operator) of all nodes that the file has; `source` is
     the file itself, None where onnxruntime does not run it; `stored`: of a quantized model, by node, how it holds constants;
     weights: by node of the file, its constants of two dimensions and more that are no bias, by their names there; own: of tensors
-    that the file has under another shape, its name (`y` of `y/rows`).
+    that the file has under another shape, its name (`y` of `y/rows`), of those of a step what they are at all steps.
 
     undivided: the model before operators were taken apart into steps, None where none was; whole: nodes that could be, and why
     they were not; inner: tensors between steps whose range is not what calibration sees of them alone; finest: tensors between
-    steps that have the finest codes of the machine where nobody says other; carried: states that go from step to step of a
-    sequence, or into its first, with the name that they are measured by."""
+    steps that have the finest codes of the machine where nobody says other; repeated: by tensor of a step of a
+    sequence, the name of what it is at all steps, which are measured as one; first: states that go into a sequence."""
 
     graph: OnnxGraph
     opset: int
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     nodes: tuple[tuple[str, str], ...] = ()
     source: Source | None = None
     stored: Mapping[str, Stored] = field(default_factory=dict[str, Stored])
@@ -68,7 +71,8 @@ class NormalModel:
     whole: Mapping[str, str] = field(default_factory=dict[str, str])
     inner: Mapping[str, Inner] = field(default_factory=dict[str, Inner])
     finest: frozenset[str] = frozenset()
-    carried: Mapping[str, str] = field(default_factory=dict[str, str])
+    repeated: Mapping[str, str] = field(default_factory=dict[str, str])
+    first: frozenset[str] = frozenset()
 
     @cached_property
     def proto(self) -> onnx.ModelProto:
@@ -89,8 +93,10 @@ class NormalModel:
     @property
     def over_sequences(self) -> dict[str, Within]:
         """Tensors that depend on all earlier steps of a sequence, with what their values lie in."""
-        steps = {n: r for n, r in self.inner.items() if isinstance(r, Within) and r.as_one}
-        return {**{n: Within(-math.inf, math.inf, state) for n, state in self.carried.items() if n in self.types}, **steps}
+        anything = Within(-math.inf, math.inf)
+        steps = {n: replace(anything, as_one=one) for n, one in self.repeated.items() if n in self.types and n not in self.inner}
+        measured = {n: r for n, r in self.inner.items() if isinstance(r, Within) and r.as_one}
+        return {**dict.fromkeys(sorted(self.first), anything), **steps, **measured}
 
     def name(self, tensor: str) -> str:
         """What people are told of a tensor: the file's name, where it has all elements of it."""
@@ -146,7 +152,8 @@ def load_model(
     `dequantized`. CompileError, in one message, when the model cannot be used."""
     proto, inlined = read_model(path)
     fixed = bind_values(proto.graph, values, shapes)
-    bound = bind_inputs(proto.graph, {name: shape for name, shape in shapes.items() if name not in fixed})
+    said = {name: shape for name, shape in shapes.items() if name not in fixed}
+    bound = bind_inputs(proto.graph, said)
     static = static_graph(proto, bound.types)
     graph = static.graph
     opset = max(NORMAL_OPSET, opset_of(proto))
@@ -154,12 +161,17 @@ def load_model(
     nodes = tuple((unique_name(n, i, names), n.op_type) for i, n in enumerate(proto.graph.node))
     weights = {name: _weights(n, graph.constants) for (name, _), n in zip(nodes, proto.graph.node)}
     made = frozenset((*bound.types, *(o for n in proto.graph.node for o in n.output if o)))
+    warnings = length_warnings(proto, graph, bound, said)
     source = source_of(Path(path), proto, inlined, bound, graph, fixed)
     del proto
     wide, notes = in_float32(graph, opset)
     real = dequantized(wide, opset, static_ranges)
     normal, own = normal_form(real.graph, opset, made)
-    return NormalModel(normal, opset, (*bound.notes, *notes), nodes, source, real.stored, weights, own, carried=static.carried)
+    taken = made | normal.types.keys()
+    steps = {n: fresh_name(one, taken) for n, one in static.repeated.items() if n in normal.types}
+    own |= {n: one for n, one in steps.items() if n not in made}
+    told = (*bound.notes, *notes), tuple(warnings)
+    return NormalModel(normal, opset, *told, nodes, source, real.stored, weights, own, repeated=steps)
 
 
 def _weights(node: onnx.NodeProto, constants: Mapping[str, np.ndarray]) -> tuple[str, ...]:

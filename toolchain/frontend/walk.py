@@ -37,7 +37,7 @@ class Walk:
     faults: list[NodeFault] = field(default_factory=list)
     lost: set[str] = field(default_factory=set)  # tensors that nodes with faults would make, and what comes of them
     sources: tuple[str, ...] = ()  # nodes of the model that the nodes at hand stand for, where these are none themselves
-    carried: dict[str, str] = field(default_factory=dict[str, str])  # as Static has them
+    repeated: dict[str, str] = field(default_factory=dict[str, str])  # as Static has them
 
     @property
     def normal_opset(self) -> int:
@@ -46,10 +46,10 @@ class Walk:
 
 @dataclass(frozen=True)
 class Static:
-    """carried: tensors that are a state of a Loop or a Scan after one of its steps, with the state's name."""
+    """repeated: tensors that a step of a Loop or a Scan makes, with the name of what they are at all its steps."""
 
     graph: OnnxGraph
-    carried: Mapping[str, str]
+    repeated: Mapping[str, str]
 
 
 def static_graph(proto: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> Static:
@@ -63,7 +63,7 @@ def static_graph(proto: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> St
     outputs = tuple(o.name for o in proto.graph.output)
     name = proto.graph.name or "model"
     graph = Graph(name, tuple(walk.nodes), tuple(inputs), outputs, walk.types, walk.constants)
-    return Static(graph, walk.carried)
+    return Static(graph, walk.repeated)
 
 
 def check_output(output: onnx.ValueInfoProto, walk: Walk) -> None:
@@ -189,7 +189,7 @@ def visit(node: OnnxNode, walk: Walk) -> None:
     """Adds the node in today's spelling, or its values when every input is constant."""
     op_type = node.op.op_type
     if op_type in CONTROL_FLOW and not node.op.domain:
-        flow = Flow(walk.opset, walk.types, walk.constants, walk.lost, walk.carried, within(walk), adding(walk))
+        flow = Flow(walk.opset, walk.types, walk.constants, walk.lost, walk.repeated, within(walk), adding(walk))
         CONTROL_FLOW[op_type](node, flow)
         return
     if op_type == "Constant":

@@ -90,7 +90,8 @@ def _divided(model: NormalModel, steps: Mapping[str, Steps]) -> NormalModel:
         {name: value for s in each for name, value in s.constants.items()},
         {name: known for s in each for name, known in s.inner.items()},
         frozenset(name for s in each if s.finest for name in (*s.moved, *(y for step in s.nodes for y in step.outputs))),
-        {name: name for s in each for name in s.moved},
+        {name: one for s in each for name, one in s.repeated.items()},
+        frozenset(name for s in each for name in s.moved),
     )
 
 

@@ -10,6 +10,7 @@ from quant.fixed_point.core.codes import CodeType
 from quant.suggestion import suggestion
 from toolchain.errors import CompileError
 from toolchain.frontend import NormalModel
+from toolchain.frontend.own import MOVES
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Node, OnnxNode
 from toolchain.ir.stored import BITS
@@ -175,7 +176,9 @@ class _Known:
 
     def _held_of(self, nodes: Iterable[OnnxNode]) -> list[str]:
         """Which is not what they only bring into another shape."""
-        computed = [n for n in nodes if not n.inputs or self.model.name(n.inputs[0]) != self.model.name(n.outputs[0])]
+        computed = [
+            n for n in nodes if n.op.op_type not in MOVES or self.model.name(n.inputs[0]) != self.model.name(n.outputs[0])
+        ]
         return [t for n in computed for t in n.outputs if t in self.held]
 
     def weights(self, name: str) -> list[str]:

@@ -128,7 +128,8 @@ def prepared_by_file(network: Network, file: Path) -> Prepared:
         tensors = changed.tensors
         return tensors
 
-    known = {**network.model.types, **decomposed_everywhere(network.model.undivided or network.model).types}
+    everywhere = decomposed_everywhere(network.model.undivided or network.model)
+    known = {*network.model.types, *network.model.own.values(), *everywhere.types, *everywhere.own.values()}
     found = read_parameters(
         file,
         tensors=needed,
@@ -159,15 +160,18 @@ def _with_fixed(model: NormalModel, types: Mapping[str, CodeType]) -> dict[str, 
 def prepared_alike(network: Network, other: Prepared) -> Prepared:
     """As the same model in other shapes is. Raises CompileError: it has tensors that the other has not."""
     changed = network.through(other.quantization)
-    known = other.quantization.ranges
+    known = changed.model.in_all_shapes({**other.network.model.by_name(other.quantization.ranges), **other.quantization.ranges})
     missing = next((name for name in changed.tensors if name not in known), None)
     if missing is not None:
         raise CompileError(
             f"tensor {missing!r} is none of the entry's that was calibrated, since what is folded depends on the shapes; "
             f"build it into a file of its own, or give --quant FILE with a range of it"
         )
-    ranges = {**{name: known[name] for name in changed.tensors}, **changed.given(other.quantization.types)}
-    return Prepared(changed, _of_model(replace(other.quantization, ranges=ranges), changed.model), label=other.label)
+    types = {**other.quantization.types, **changed.said_types}
+    ranges = {**{name: known[name] for name in changed.tensors}, **changed.given(types)}
+    weights = {**other.quantization.weight_types, **changed.weight_types}
+    said = replace(other.quantization, ranges=ranges, types=types, weight_types=weights)
+    return Prepared(changed, _of_model(said, changed.model), label=other.label)
 
 
 def _of_model(found: Quantization, model: NormalModel) -> Quantization:

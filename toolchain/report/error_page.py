@@ -11,6 +11,7 @@ from toolchain.errors import counted
 from toolchain.report.diagnosis import CEILING_DB
 from toolchain.report.error_report import ErrorReport
 from toolchain.report.findings import LayerError
+from toolchain.report.folded import and_alike, grouped
 from toolchain.report.layer_types import types_text
 from toolchain.report.text import cut, table
 
@@ -69,16 +70,21 @@ _HEADERS = (
 
 
 def rows_text(rows: Sequence[LayerError]) -> str:
-    """A line a layer. In dB of signal over noise; see LayerError."""
-    return table(_HEADERS, [_cells(r, 40) for r in rows], tuple(range(3, 10)))
+    """A line a layer, of steps of a sequence the worst. In dB of signal over noise; see LayerError."""
+    return table(_HEADERS, _lines(rows, 40), tuple(range(3, 10)))
 
 
-def _cells(row: LayerError, width: int) -> tuple[str, ...]:
+def _lines(rows: Sequence[LayerError], width: int) -> list[tuple[str, ...]]:
+    groups = grouped(rows, lambda row: (row.op, row.name))
+    return [_cells(group[0], width, len(group)) for group in groups]
+
+
+def _cells(row: LayerError, width: int, count: int) -> tuple[str, ...]:
     levels = (row.effect_db, row.alone_db, row.own_db, row.weights_db, row.activations_db, row.accumulated_db)
     clipped = f"{100 * row.clipped_share:.2g} %" if row.clipped_share else ""
     name = row.layer if row.layer is not None else "-"
     return (
-        cut(name, width),
+        cut(name + and_alike(count), width + 12),
         row.op,
         cut(row.name, width),
         *map(_level, levels),
@@ -99,7 +105,7 @@ def _level(value: object) -> str:
 
 def page(report: ErrorReport, head: str) -> str:
     """HTML: findings, plot, table. Names of the model are escaped; nothing is loaded from elsewhere."""
-    rows = "".join(_row(_cells(r, 200)) for r in report.rows)
+    rows = "".join(map(_row, _lines(report.rows, 200)))
     titles = "".join(f"<th{_number(i)}>{escape(h)}</th>" for i, h in enumerate(_HEADERS))
     items = "".join(f"<li>{escape(finding_text(f))}</li>" for f in report.findings[:_FIRST])
     found = f"<ol>{items}</ol>" if items else f"<p>{_NOTHING}</p>"

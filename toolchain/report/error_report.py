@@ -136,8 +136,8 @@ def _alone(row: LayerError) -> float:
 
 
 def _findings(found: Measured, rows: Sequence[LayerError], quantized: Quantized, most: int) -> Iterator[LayerError]:
-    """The layers to blame, each once: a row whose loss is that of what it reads is put down to what makes that. None that lose
-    nothing."""
+    """The layers to blame, each once, of steps of a sequence the worst: a row whose loss is that of what it reads is put down
+    to what makes that. None that lose nothing."""
     by_tensor = {b.tensor: b for b in found.network.blocks}
     known = {r.block.tensor: r for r in rows}
     named: set[str] = set()
@@ -151,8 +151,8 @@ def _findings(found: Measured, rows: Sequence[LayerError], quantized: Quantized,
             before = known[feed]
             made = before if before.cause is not None else diagnosed(found, by_tensor[feed], quantized)
             row = replace(made, effect_db=_least(made.effect_db, row.effect_db))
-        if row.block.tensor not in named:
-            named.add(row.block.tensor)
+        if row.name not in named:
+            named.add(row.name)
             yield row
 
 

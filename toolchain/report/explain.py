@@ -19,7 +19,7 @@ from toolchain.ops.permutation import Reshape, Transpose
 from toolchain.report.causes import causes
 
 Row = dict[str, Any]
-_OF_A_LAYER = ("engine", "cycles", "segment", "operations", "input_types", "output_types", "weight_type")
+_OF_A_LAYER = ("steps_of", "engine", "cycles", "segment", "operations", "input_types", "output_types", "weight_type")
 QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 
 
@@ -56,7 +56,7 @@ def _row(
     why: Mapping[str, Sequence[str]],
 ) -> Row:
     row = {"node": name, "op": op, "engine": "none", "layer": None, "cycles": 0, "reason": "", "made_by": "model"}
-    row |= {"segment": None, "operations": None, "input_types": [], "output_types": [], "weight_type": None}
+    row |= {"steps_of": None, "segment": None, "operations": None, "input_types": [], "output_types": [], "weight_type": None}
     if refusal is not None and layer is None:
         return {**row, "engine": "host", "cycles": None, "reason": refusal}
     if layer is not None:

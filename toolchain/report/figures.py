@@ -17,6 +17,7 @@ from toolchain.machine import Signal, Wait
 from toolchain.report.attribution import RegionAttribution, most_macs, network_attribution, region_attribution
 from toolchain.report.bounds.figures import network_bounds, region_bounds
 from toolchain.report.bounds.units import LeastUses
+from toolchain.report.folded import tensors_of_steps
 from toolchain.report.host import host_figures
 from toolchain.report.layer_types import types_by_layer
 from toolchain.report.traffic import moved, together, traffic_figures
@@ -156,7 +157,7 @@ def _layers(
             busy[layer, simulation.engine[index]] += simulation.end[index] - simulation.start[index]
             macs[layer] += simulation.op_macs[index]
     macs = np.array([min(int(n), most.get(info.name, int(n))) for n, info in zip(macs, region.layers)], np.int64)
-    types = types_by_layer(container.graph)
+    types, steps = types_by_layer(container.graph), tensors_of_steps(container.graph)
     cycles, traffic = layer_cycles(region, simulation), moved(region, simulation)
     rows = []
     for layer, info in enumerate(region.layers):
@@ -165,6 +166,7 @@ def _layers(
                 "name": info.name,
                 "op": info.op,
                 "sources": list(info.sources),
+                "steps_of": steps.get(info.name),
                 "engine": _engine(container.machine.chip, busy[layer]),
                 "cycles": int(cycles[layer]),
                 "macs": int(macs[layer]),

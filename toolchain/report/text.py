@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from toolchain.errors import counted
 from toolchain.report.attribution import most_lost
+from toolchain.report.folded import folded
 from toolchain.report.layer_types import types_text
 
 RANDOM: Final = "random inputs"  # what a build is judged on without data
@@ -39,7 +40,7 @@ def layers_text(figures: Mapping[str, Any]) -> str:
     peak = figures["macs_per_cycle"]
     rows = [
         (
-            cut(layer["name"], 44),
+            cut(layer["name"], 56),
             layer["op"],
             layer["engine"],
             f"{layer['cycles']:,}",
@@ -51,7 +52,7 @@ def layers_text(figures: Mapping[str, Any]) -> str:
             layer["bound_by"],
             most_lost(layer),
         )
-        for layer in figures["layers"]
+        for layer in folded(figures["layers"], "name")
     ]
     heads = (
         "layer",
@@ -252,10 +253,10 @@ def explain_text(figures: Mapping[str, Any]) -> str:
     """Every node of the model and of the compiler: the engine that runs it and what it became part of, the keys of the
     machine that cut or slowed it (a line each), or why the chip does not run it."""
     rows: list[tuple[str, ...]] = []
-    for n in figures["nodes"]:
+    for n in folded(figures["nodes"], "node"):
         first, *more = n["reason"].split("; ")
         cycles = "-" if n["cycles"] is None else f"{n['cycles']:,}"
-        rows.append((cut(n["node"], 44), n["op"], n["engine"], cycles, _operations(n), types_text(n), first))
+        rows.append((cut(n["node"], 56), n["op"], n["engine"], cycles, _operations(n), types_text(n), first))
         rows += [("", "", "", "", "", "", sentence) for sentence in more]
     return table(("node", "operator", "engine", "cycles of its layer", "ops", "types", "why"), rows, (3, 4))
 

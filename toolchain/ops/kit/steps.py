@@ -30,7 +30,8 @@ class Steps:
 
     inner: the tensors between them whose range is not what calibration sees of them alone. A tensor is named after the first
     output of the node and what it is. finest: whether they have the finest codes of the machine where nobody says other; moved:
-    other tensors that have them then, since steps move them.
+    other tensors that have them then, since steps move them; repeated: by tensor of a step of a sequence, what it is called
+    at all of its steps.
     """
 
     node: OnnxNode
@@ -41,6 +42,7 @@ class Steps:
     inner: dict[str, Inner] = field(default_factory=dict[str, Inner])
     finest: bool = False
     moved: set[str] = field(default_factory=set[str])
+    repeated: dict[str, str] = field(default_factory=dict[str, str])
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self.graph.types[name].shape
@@ -106,6 +108,13 @@ class Steps:
     def named(self, what: str) -> str:
         """The tensor that is this, whatever it holds."""
         return f"{next(filter(None, self.node.outputs))}: {what}"
+
+    def of_a_sequence(self, what: str) -> str:
+        """The name of this at all steps of a sequence. Raises Refused: the model has a tensor of this name."""
+        name = self.named(what)
+        if name in self.graph.types:
+            self.refuse(f"tensors of its steps would be called {name!r}, as one of the model's is already; rename that")
+        return name
 
     def constant(self, what: str, value: Array) -> str:
         """One that several steps read."""

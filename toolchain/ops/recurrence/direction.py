@@ -98,10 +98,13 @@ class Direction:
 
     def make(self, what: str, t: int, op_type: str, *inputs: Any, range: Inner | None = None, **attributes: Any) -> str:
         """A step at place t of the sequence. What is measured of it is measured of it at all places together."""
+        one = self.steps.of_a_sequence(self.called(what))
         if range is None or isinstance(range, Within):
             low, high = (-math.inf, math.inf) if range is None else (range.low, range.high)
-            range = Within(low, high, self.steps.named(self.called(what)))
-        return self.steps.make(f"{self.called(what)}, step {t}", op_type, *inputs, range=range, **attributes)
+            range = Within(low, high, one)
+        made = self.steps.make(f"{self.called(what)}, step {t}", op_type, *inputs, range=range, **attributes)
+        self.steps.repeated[made] = one
+        return made
 
     def sum(self, what: str, t: int, x: Value, y: Value, range: Inner | None = None) -> Value:
         x, y = (x, y) if isinstance(x, str) else (y, x)

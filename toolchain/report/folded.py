@@ -1,0 +1,60 @@
+"""Rows of the steps of a sequence as one row: what a tensor is at all of them is one layer to people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from toolchain.ir.graph import INNER, Graph
+
+Row = Mapping[str, Any]
+RowT = TypeVar("RowT")
+_SUMMED = ("cycles", "macs", "bounds", "traffic", "attribution")
+
+
+def tensors_of_steps(graph: Graph) -> dict[str, str]:
+    """graph: the chip's, whose tensors are told by their names in the file. By layer that makes a tensor at one of several steps
+    of a sequence, or something inside it: the name that the tensor has at all of them."""
+    made = [(n.name, graph.origins[y]) for n in graph.nodes for y in n.outputs if y in graph.origins]
+    times = Counter((origin.tensor, origin.layout) for _, origin in made if origin.layout != INNER)
+    several = {tensor for (tensor, _), count in times.items() if count > 1}
+    return {name: origin.tensor for name, origin in made if origin.tensor in several}
+
+
+def folded(rows: Iterable[Row], name: str) -> list[Row]:
+    """Rows of one operator and one `steps_of` as one, where the first stands: cycles, products, bytes and causes are their sums,
+    the rest is the first's, and `name`, a key of the rows, says how many there are."""
+    groups = grouped(rows, lambda row: None if row["steps_of"] is None else (row["op"], row["steps_of"]))
+    return [_sum(group, name) if len(group) > 1 else group[0] for group in groups]
+
+
+def grouped(rows: Iterable[RowT], alike: Callable[[RowT], object | None]) -> list[list[RowT]]:
+    """Those for which this is equal together, where the first of them stands; None: alone."""
+    groups: dict[object, list[RowT]] = {}
+    for index, row in enumerate(rows):
+        key = alike(row)
+        groups.setdefault((index,) if key is None else (None, key), []).append(row)
+    return list(groups.values())
+
+
+def and_alike(count: int) -> str:
+    """Behind the name of the first of so many."""
+    return "" if count < 2 else f" and {count - 1:,} alike"
+
+
+def _sum(group: list[Row], name: str) -> Row:
+    sums = {key: _total([row[key] for row in group]) for key in _SUMMED if key in group[0]}
+    return {**group[0], **sums, name: group[0][name] + and_alike(len(group))}
+
+
+def _total(values: list[Any]) -> Any:
+    """Of numbers, or of mappings to them, key by key; None where one is. Of words the first."""
+    if any(v is None for v in values):
+        return None
+    if isinstance(values[0], str):
+        return values[0]
+    if not isinstance(values[0], Mapping):
+        return sum(values)
+    keys = dict.fromkeys(k for v in values for k in v)
+    return {k: _total([v[k] for v in values if k in v]) for k in keys}
