@@ -1,22 +1,31 @@
 #!/usr/bin/env python3
-"""What repair does to a classifier: float, a machine's integers plain and repaired, and onnxruntime's own quantizer beside them.
+"""What repair does to a network: float, a machine's integers plain and repaired, and onnxruntime's own quantizer beside them.
 
-    python scripts/compare_repair.py zoo/models/efficientnet_lite0.onnx --stamps zoo/data/stamps --hw edge16 ws8_pow2 \\
-        edge16,weights_per_channel=false edge16,rounding=floor [--repair fast] [--images 64] [--per-stamp 8]
+    python scripts/compare_repair.py zoo/models/efficientnet_lite0.onnx --judge stamps --data zoo/data/stamps \\
+        --hw edge16 ws8_pow2 edge16,weights_per_channel=false edge16,rounding=floor [--repair fast] [--images 64] [--limit 100]
+    python scripts/compare_repair.py zoo/models/ppocrv4_rec.onnx --judge strings --hw edge16 wide32_w4a16
+    python scripts/compare_repair.py zoo/models/ppocrv4_det.onnx --judge pages --limit 12
+    python scripts/compare_repair.py zoo/models/ddddocr_det_yolox.onnx --judge letters --data zoo/data
+    python scripts/compare_repair.py zoo/models/minilm_l6_seq64.onnx --judge sentences --data zoo/models/minilm_tokenizer.json
+    python scripts/compare_repair.py examples/classifier/classifier.onnx --judge labelled --data examples/classifier
 
-The photographs are dealt into two folds; each is judged by builds that were calibrated on variants of the other's, so that no
-photograph is ever on both sides. The lines are over both folds. A machine may be followed by keys of its `numerics` to change.
-The integers are the reference's, after the simulator has given the same bits on the first --exact images.
+Judges (scripts/repair_judges.py): stamps, photographs and their ImageNet classes; labelled, a folder with calib.npz and test.npz;
+strings, rendered text and a recognizer; pages, rendered pages and a detector of lines; letters, on photographs of a folder, and a
+YOLOX; sentences, docstrings and an embedding, with a tokenizer.json. What is judged is dealt into two folds, each judged by
+what was calibrated on the other: no photograph, word or sentence is ever on both sides. The lines are over both folds.
+
+A machine may be followed by keys of its `numerics` to change. The integers are the reference's; with --exact N a program is built
+as well, and its simulator must give the same bits on the first N of each fold.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
+import resource
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -24,31 +33,41 @@ from typing import Any
 
 import numpy as np
 import onnx
-import stamps
 import yaml
-from evaluate import CALIBRATION_SEED, Array, Labelled, Scores, count, float_runner, scores
+from evaluate import count
 from make_quantized import quantized
+from repair_judges import FOLDS, JUDGES, Array, Asked, Judge
 
-from toolchain.api import Build, BuildOptions, build
+from quant.data import open_data, to_calibrate_on
+from quant.float_session import open_session
+from toolchain.api import BuildOptions, build
 from toolchain.cli.application import reported
 from toolchain.cli.inputs import model_inputs
+from toolchain.compiling import select_model
 from toolchain.errors import CompileError
+from toolchain.frontend import load_model
 from toolchain.hw.numerics import NumericsKeys
 from toolchain.isa import Machine, load_machine
+from toolchain.judging import inputs_of
+from toolchain.passes.typed import decomposed_as_asked
 from toolchain.repair.harness import EFFORTS, Effort
+from toolchain.repair.network import Network
+from toolchain.repair.prepare import effort_of, prepared
 from toolchain.report.text import table
 from toolchain.runtime import Session
 
-FOLDS = 2
+Run = Callable[[Asked], Sequence[Array]]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Judged:
-    """cpu_s: of the build of both folds."""
+    """kept: of every sample judged; cpu_s: of calibration, repair and build, both folds; peak_gib: of this process until then."""
 
     what: str
-    logits: list[Array]
-    cpu_s: float
+    kept: list[Any]
+    cpu_s: float = 0.0
+    peak_gib: float = 0.0
+    refused: str = ""
 
 
 def varied_machine(text: str) -> Machine:
@@ -71,122 +90,123 @@ def varied_machine(text: str) -> Machine:
     return replace(machine, chip=chip)
 
 
-def fold_of(stamp: str) -> int:
-    """By the photograph, every second one of a kind."""
-    return list(stamps.ACCEPTED).index(stamp) % FOLDS
+def reference(path: Path, options: BuildOptions) -> Session:
+    """Calibrated and repaired as a build is, without its programs."""
+    machine = options.hardware
+    assert isinstance(machine, Machine) and options.calibration is not None
+    model = load_model(path, options.shapes)
+    model = decomposed_as_asked(model, machine.chip, (), (), {})
+    network = Network(model, select_model(model, machine), machine)
+    samples = to_calibrate_on(open_data(options.calibration, inputs_of(model)))
+    effort = effort_of(options.repair, network, samples, real=True)
+    found = prepared(network, samples, None, effort, _told)
+    for tried in found.tried:
+        print(f"  {tried.step}: {'kept' if tried.kept else 'left out'}, {tried.why}", file=sys.stderr)
+    return found.network.session(found.quantization)
 
 
-def judged_images(folder: Path, size: int, per_stamp: int, fold: int) -> Iterator[Labelled]:
-    for found in stamps.variants(folder, per_stamp, size, 0):
-        if fold_of(found.stamp) == fold:
-            yield Labelled(stamps.network_input(found.image), found.accepted)
+def _told(step: str, done: int, total: int | None) -> None:
+    if not done and total is None:
+        print(f"  {step}", file=sys.stderr)
 
 
-def calibration_images(folder: Path, size: int, images: int, fold: int, target: Path) -> Path:
-    """Variants of the other fold's photographs, drawn on any colour: an .npz of `images`, the same for the same fold."""
-    each = -(-images * FOLDS // len(stamps.ACCEPTED)) + 1  # variant 0 is left out
-    found = [
-        stamps.network_input(v.image)
-        for i, v in enumerate(stamps.variants(folder, each, size, CALIBRATION_SEED))
-        if i % each and fold_of(v.stamp) != fold
-    ]
-    np.savez(target, x=np.concatenate(random.Random(CALIBRATION_SEED).sample(found, min(images, len(found)))))
-    return target
+def integers(given: argparse.Namespace, machine: Machine, effort: Effort, judge: Judge, data: Path) -> tuple[Run, Run | None]:
+    """(the reference, the simulator where it is to be compared)."""
+    options = BuildOptions(machine, str(data), shapes=judge.shapes, repair=effort)
+    if not given.exact:
+        session = reference(given.model, options)
+        return lambda asked: session.run(None, asked.feed), None
+    built = build(given.model, options)
+    sessions = [Session(built.container, backend="reference"), Session(built.data)]
+    first, second = (lambda asked, s=s: s.run(None, asked.feed) for s in sessions)
+    return first, second
 
 
-def integers(built: Build, name: str, samples: Sequence[Labelled], exact: int) -> list[Array]:
-    """Of the reference. Raises SystemExit where the simulator's bits are others."""
-    reference, simulator = Session(built.container, backend="reference"), Session(built.data)
-    found = [reference.run(None, {name: s.x})[0].reshape(-1) for s in samples]
-    for sample, expected in islice(zip(samples, found), exact):
-        if not np.array_equal(simulator.run(None, {name: sample.x})[0].reshape(-1), expected):
-            raise SystemExit(f"{built.container.machine.chip.name}: the simulator's bits differ from the reference's")
+def by_onnxruntime(judge: Judge, data: Path, form: str, folder: Path) -> tuple[Run, None]:
+    """form: of make_quantized.py."""
+    with np.load(data) as arrays:
+        read = {name: arrays[name] for name in arrays.files}
+        calibration = [{name: x[i : i + 1] for name, x in read.items()} for i in range(len(next(iter(read.values()))))]
+    onnx.save(quantized(judge.model, calibration, form), folder / "quantized.onnx")
+    session = open_session(folder / "quantized.onnx")
+    return lambda asked: session.run(None, dict(asked.feed)), None
+
+
+def answers(judge: Judge, run: Run, asked: Sequence[Asked], check: Run | None = None, exact: int = 0) -> list[Any]:
+    """Raises SystemExit: `check` gives other bits on one of the first `exact`."""
+    found = []
+    for index, one in enumerate(asked):
+        outputs = run(one)
+        if check is not None and index < exact and not all(map(np.array_equal, outputs, check(one))):
+            raise SystemExit("the simulator's bits differ from the reference's")
+        found.append(judge.kept(outputs))
     return found
 
 
-def by_onnxruntime(path: Path, data: Path, form: str, name: str, samples: Sequence[Labelled], folder: Path) -> list[Array]:
-    """form: of make_quantized.py."""
-    with np.load(data) as arrays:
-        calibration = [{name: x[None]} for x in arrays["x"]]
-    onnx.save(quantized(onnx.load(path), calibration, form), folder / "quantized.onnx")
-    _, run = float_runner(folder / "quantized.onnx")
-    return [run(s.x) for s in samples]
-
-
-def compared(given: argparse.Namespace, machines: Sequence[Machine], folder: Path) -> tuple[list[Array], list[Any], list[Judged]]:
-    """Float's logits, the accepted classes, and what everything else gives, over all folds."""
-    name, in_float = float_runner(given.model)
-    size = _size(given.model)
-    real: list[Array] = []
-    accepted: list[tuple[int, ...]] = []
+def compared(
+    given: argparse.Namespace, judge: Judge, machines: Sequence[Machine], folder: Path
+) -> tuple[list[Any], list[Judged]]:
+    """What is true, and what float and everything else gives, over all folds."""
+    truths: list[Any] = []
     found: dict[str, Judged] = {}
+    in_float = open_session(given.model)
 
-    def add(what: str, logits: list[Array], cpu_s: float) -> None:
-        before = found.get(what, Judged(what, [], 0.0))
-        found[what] = Judged(what, [*before.logits, *logits], before.cpu_s + cpu_s)
-        print(f"fold {fold + 1} of {FOLDS}: {what}", file=sys.stderr)
+    def add(fold: int, what: str, asked: Sequence[Asked], make: Callable[..., tuple[Run, Run | None]], *of: Any) -> None:
+        line = found.setdefault(what, Judged(what, []))
+        started = time.process_time()
+        try:
+            run, check = make(*of)
+            line.cpu_s += time.process_time() - started
+            line.kept += answers(judge, run, asked, check, given.exact)
+        except (CompileError, NotImplementedError) as fault:
+            line.refused = str(fault).splitlines()[0]
+        line.peak_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        print(f"fold {fold + 1} of {FOLDS}: {what}, {time.process_time() - started:.0f} CPU s", file=sys.stderr, flush=True)
 
     for fold in range(FOLDS):
-        samples = list(islice(judged_images(given.stamps, size, given.per_stamp, fold), given.limit))
-        data = calibration_images(given.stamps, size, given.images, fold, folder / f"{fold}.npz")
-        real += [in_float(s.x) for s in samples]
-        accepted += [s.accepted for s in samples]
-        for scales in ("channel", "tensor"):
-            started = time.process_time()
-            logits = by_onnxruntime(given.model, data, f"qdq_s8_{scales}", name, samples, folder)
-            add(f"onnxruntime's int8, a scale a {scales}", logits, time.process_time() - started)
+        asked = list(islice(judge.judged(fold), given.limit))
+        seen = list(judge.seen(fold, given.images))
+        data = folder / f"{fold}.npz"
+        arrays: dict[str, Any] = {name: np.concatenate([s[name] for s in seen]) for name in seen[0]}
+        np.savez(data, **arrays)
+        truths += [a.truth for a in asked]
+        add(fold, "float", asked, lambda: (lambda one: in_float.run(None, dict(one.feed)), None))
+        for scales in given.onnxruntime:
+            form = f"qdq_s8_{scales}"
+            add(fold, f"onnxruntime's int8, a scale a {scales}", asked, by_onnxruntime, judge, data, form, folder)
         for machine in machines:
             for effort in ("none", *given.repair):
-                started = time.process_time()
-                built = build(given.model, BuildOptions(machine, str(data), repair=effort))
-                cpu_s = time.process_time() - started
                 what = f"{machine.chip.name}{'' if effort == 'none' else f', {effort}'}"
-                add(what, integers(built, name, samples, given.exact), cpu_s)
-    return real, accepted, list(found.values())
+                add(fold, what, asked, integers, given, machine, effort, judge, data)
+    return truths, list(found.values())
 
 
-def _size(path: Path) -> int:
-    from toolchain.frontend import load_model
-
-    model = load_model(path)
-    shape = model.types[model.inputs[0]].shape
-    if len(shape) != 4 or shape[1] != 3 or shape[2] != shape[3]:
-        raise CompileError(f"{path}: takes {list(shape)}; the stamps are for inputs of [1, 3, size, size]")
-    return shape[2]
-
-
-def text_of(real: Sequence[Array], accepted: Sequence[tuple[int, ...]], found: Sequence[Judged]) -> str:
-    logits = np.stack(real)
+def text_of(judge: Judge, truths: Sequence[Any], found: Sequence[Judged]) -> str:
+    real = found[0].kept
     rows = []
-    for judged in found:
-        s: Scores = scores(judged.what, logits, np.stack(judged.logits), accepted)
-        rows.append(
-            (
-                judged.what,
-                f"{100 * s.top1_int:.2f}",
-                f"{s.points:+.2f}",
-                f"{s.error_points:.2f}",
-                f"{100 * s.agreement:.2f}",
-                f"{s.sqnr_db:.1f}",
-                f"{judged.cpu_s:.0f}",
-            )
-        )
-    top1 = 100 * scores("float", logits, logits, accepted).top1_float
-    heads = ("integers of", "top-1 %", "points", "error", "agreement %", "logits dB", "CPU s")
-    return f"float: top-1 {top1:.2f} %, n {len(real)}\n" + table(heads, rows, range(1, len(heads)))
+    for line in found:
+        if line.refused or len(line.kept) != len(truths):
+            print(f"{line.what}: {line.refused}", file=sys.stderr)
+            rows.append((line.what, "refused", *[""] * (len(judge.heads) + 1)))
+            continue
+        rows.append((line.what, *judge.scored(truths, real, line.kept), f"{line.cpu_s:.0f}", f"{line.peak_gib:.2f}"))
+    heads = ("", *judge.heads, "CPU s", "GiB")
+    return f"n {len(truths)}\n" + table(heads, rows, range(1, len(heads)))
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--stamps", type=Path, required=True, help="DEST/data/stamps, as fetch_zoo.py leaves it")
+    parser.add_argument("--judge", choices=tuple(JUDGES), required=True, help="what is judged on")
+    parser.add_argument("--data", type=Path, help="the judge's, where it takes any")
     parser.add_argument("--hw", nargs="+", default=["edge16"], help="machines, each perhaps with ,KEY=VALUE of numerics")
     efforts: tuple[Effort, ...] = EFFORTS[1:]
     parser.add_argument("--repair", nargs="*", choices=efforts, default=["fast"], help="beside none (default fast)")
     parser.add_argument("--images", type=count, default=64, help="to calibrate on (default 64)")
-    parser.add_argument("--per-stamp", type=count, default=8, help="variants of each judged photograph (default 8)")
-    parser.add_argument("--limit", type=count, help="judge at most so many images of each fold")
-    parser.add_argument("--exact", type=count, default=16, help="images of each fold that the simulator runs too (default 16)")
+    parser.add_argument("--limit", type=count, default=624, help="judge at most so many of each fold (default 624)")
+    parser.add_argument("--exact", type=int, default=16, help="samples of each fold that the simulator runs too (default 16)")
+    scales = ("channel", "tensor")
+    parser.add_argument("--onnxruntime", nargs="*", choices=scales, default=scales, help="scales of its quantizer's weights")
     return parser.parse_args()
 
 
@@ -194,9 +214,10 @@ def main() -> None:
     given = arguments()
     with reported():
         model_inputs(given.model)
+        judge = JUDGES[given.judge](onnx.load(given.model), given.data)
         machines = [varied_machine(text) for text in given.hw]
         with tempfile.TemporaryDirectory() as folder:
-            print(text_of(*compared(given, machines, Path(folder))))
+            print(text_of(judge, *compared(given, judge, machines, Path(folder))))
 
 
 if __name__ == "__main__":

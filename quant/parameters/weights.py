@@ -52,6 +52,14 @@ class WeightQuant:
         """int8 or int32, in the weights' shape: what sums are made of."""
         return self.codes if self.groups is None else self.groups.applied(self.codes)
 
+    def steps(self) -> tuple[Array, Array]:
+        """float64, each in the weights' shape: what one code more is worth, and what code 0 stands for."""
+        scales = along(self.scales, self.axis, self.codes.ndim)
+        if self.groups is None:
+            return np.broadcast_to(scales, self.codes.shape), np.zeros(self.codes.shape)
+        zero = self.groups.applied(np.zeros_like(self.codes))
+        return (self.groups.applied(np.ones_like(self.codes)) - zero) * scales, zero * scales
+
     def dequantized(self) -> Array:
         """float64, in the weights' shape."""
         return self.whole * along(self.scales, self.axis, self.codes.ndim)
@@ -134,11 +142,21 @@ def taken_weight(chosen: WeightQuant, w: Array, numerics: Numerics, *, name: str
         faults.append(f"they reach from {low} to {high}, the machine's {numerics.weight} from {first} to {last}")
     if chosen.scales.shape != (scales,):
         faults.append(f"they have {chosen.scales.size} scales, the machine takes {scales}")
+    faults += [] if chosen.groups is None else _group_faults(chosen.groups, numerics)
     if numerics.scale.kind == "pow2" and (np.frexp(chosen.scales)[0] != 0.5).any():
         faults.append("their scales are no powers of two, and the machine has no others (numerics.scale.kind)")
     if faults:
         raise CompileError(f"{name}: the codes chosen for it do not fit: {'; '.join(faults)}; repair it for this machine")
     return chosen
+
+
+def _group_faults(groups: WeightGroups, numerics: Numerics) -> list[str]:
+    form = numerics.groups
+    if form is None or groups.size not in form.sizes:
+        return [f"they are in groups of {groups.size}, the machine has {'none' if form is None else f'those of {form.sizes}'}"]
+    least = 0 if groups.minima is None else int(np.abs(groups.minima).max(initial=0))
+    reached = (("scales", int(groups.scales.max(initial=0)), form.largest_scale), ("minima", least, form.largest_minimum))
+    return [f"{what} of groups reach {found}, the machine's {most}" for what, found, most in reached if found > most]
 
 
 def expressible_weight(w: Array, weight: WeightQuant, ratio: float, numerics: Numerics) -> WeightQuant:

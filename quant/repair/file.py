@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, PositiveInt
 
 from quant.arrays import stored_arrays
+from quant.fixed_point.sums.groups import WeightGroups, group_count
 from quant.parameters import WeightQuant
 from quant.repair.step import LayerParameters, Offset, Quantization
 from toolchain.bounds import ARRAY_BYTES
@@ -36,7 +37,16 @@ class _Layer(_Strict):
 
     weights: list[PositiveInt] = []
     scales: NonNegativeInt = 0
+    group: NonNegativeInt = 0  # weights that share a scale of their own; 0: all of a channel
+    minima: bool = False  # of groups
     bias: NonNegativeInt = 0
+
+    @property
+    def groups(self) -> int:
+        """How many there are."""
+        return (
+            0 if not self.group or not self.weights else self.weights[0] * group_count(int(np.prod(self.weights[1:])), self.group)
+        )
 
 
 class _Arrays(_Strict):
@@ -79,11 +89,14 @@ def packed_layers(layers: Mapping[str, LayerParameters]) -> bytes:
     """All codes, scales and biases, one layer behind the other in the order of their names."""
     found = [layers[name] for name in sorted(layers)]
     weights = [p.weight for p in found if p.weight is not None]
-    if any(w.axis != 0 or w.groups is not None for w in weights):
-        raise InternalError("codes of weights whose scales do not lie along axis 0 alone")
+    if any(w.axis != 0 for w in weights):
+        raise InternalError("codes of weights whose scales do not lie along axis 0")
+    groups = [w.groups for w in weights if w.groups is not None]
     arrays: dict[str, Any] = {
         "codes": _joined([w.codes for w in weights], np.int8),
         "scales": _joined([w.scales for w in weights], np.float64),
+        "group_scales": _joined([g.scales for g in groups], np.int32),
+        "group_minima": _joined([g.minima for g in groups if g.minima is not None], np.int32),
         "biases": _joined([p.bias for p in found if p.bias is not None], np.float64),
     }
     buffer = io.BytesIO()
@@ -98,14 +111,7 @@ def _joined(arrays: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
 def section_of(repair: Repair, arrays: tuple[str, bytes] | None) -> dict[str, Any]:
     """As it stands in the file. arrays: name and bytes of the array file, where layers were chosen."""
     q = repair.quantization
-    layers = {
-        name: {
-            "weights": [] if p.weight is None else [int(n) for n in p.weight.codes.shape],
-            "scales": 0 if p.weight is None else int(p.weight.scales.size),
-            "bias": 0 if p.bias is None else int(p.bias.size),
-        }
-        for name, p in sorted(q.layers.items())
-    }
+    layers = {name: _layer_of(p) for name, p in sorted(q.layers.items())}
     found: dict[str, Any] = {"effort": repair.effort, "held_out": repair.held_out, "steps": [dict(s) for s in repair.steps]}
     found |= {"hosted": list(q.hosted)} if q.hosted else {}
     found |= {"factors": {n: [float(v) for v in f] for n, f in sorted(q.factors.items())}} if q.factors else {}
@@ -115,6 +121,16 @@ def section_of(repair: Repair, arrays: tuple[str, bytes] | None) -> dict[str, An
         name, data = arrays
         found |= {"arrays": {"file": name, "sha256": hashlib.sha256(data).hexdigest()}, "layers": layers}
     return found
+
+
+def _layer_of(p: LayerParameters) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "weights": [] if p.weight is None else [int(n) for n in p.weight.codes.shape],
+        "scales": 0 if p.weight is None else int(p.weight.scales.size),
+        "bias": 0 if p.bias is None else int(p.bias.size),
+    }
+    groups = None if p.weight is None else p.weight.groups
+    return found if groups is None else {**found, "group": groups.size, "minima": groups.minima is not None}
 
 
 # --- reading
@@ -138,17 +154,21 @@ def _layers(section: RepairSection, path: Path) -> dict[str, LayerParameters]:
     if hashlib.sha256(read_limited(file, ARRAY_BYTES)).hexdigest() != section.arrays.sha256:
         raise CompileError(f"{file}: is not the file that {path} was written with (repair.arrays.sha256); repair again")
     stored = stored_arrays(file, lone=False)
-    arrays = {name: stored[name].read() for name in ("codes", "scales", "biases") if name in stored}
+    layers = section.layers.values()
     asked = {
-        "codes": sum(int(np.prod(e.weights)) for e in section.layers.values() if e.weights),
-        "scales": sum(e.scales for e in section.layers.values()),
-        "biases": sum(e.bias for e in section.layers.values()),
+        "codes": sum(int(np.prod(e.weights)) for e in layers if e.weights),
+        "scales": sum(e.scales for e in layers),
+        "group_scales": sum(e.groups for e in layers),
+        "group_minima": sum(e.groups for e in layers if e.minima),
+        "biases": sum(e.bias for e in layers),
     }
+    arrays = {name: stored[name].read() for name in asked if name in stored}
     for name, size in asked.items():
         held = arrays[name].size if name in arrays else 0
         if held != size:
+            what = name.replace("_", " ")
             raise CompileError(
-                f"{path}: repair.layers: ask for {size} {name}, {file} holds {held}; leave them as they were written"
+                f"{path}: repair.layers: ask for {size} {what}, {file} holds {held}; leave them as they were written"
             )
     return _unpacked(section.layers, arrays)
 
@@ -165,6 +185,16 @@ def _unpacked(layers: Mapping[str, _Layer], arrays: Mapping[str, np.ndarray]) ->
         entry, weight = layers[name], None
         if entry.weights:
             codes = take("codes", int(np.prod(entry.weights))).reshape(entry.weights).astype(np.int8)
-            weight = WeightQuant(codes, take("scales", entry.scales).astype(np.float64), 0)
+            weight = WeightQuant(codes, take("scales", entry.scales).astype(np.float64), 0, _groups(entry, take))
         found[name] = LayerParameters(weight, take("biases", entry.bias).astype(np.float64) if entry.bias else None)
     return found
+
+
+def _groups(entry: _Layer, take: Callable[[str, int], np.ndarray]) -> WeightGroups | None:
+    if not entry.group:
+        return None
+    shape = entry.weights[0], -1
+    scales = take("group_scales", entry.groups).astype(np.int32).reshape(shape)
+    return WeightGroups(
+        entry.group, scales, take("group_minima", entry.groups).astype(np.int32).reshape(shape) if entry.minima else None
+    )

@@ -20,6 +20,7 @@ DAMPING = 0.01  # of the mean diagonal, as GPTQ has it: rows not seen are no new
 PULL, PULL_ROWS = 1.0, 1.0  # the same for weights that answer for inputs: of the mean, and for each input over the rows seen
 WIDEST = 4096  # inputs that are rounded together: a Hessian of 128 MiB
 _BLOCK = 64
+_NOTHING = 1e150  # a step that no weight makes half of
 
 
 def toward_float(w: Array, hessian: Array, cross: Array, rows: int) -> Array:
@@ -35,10 +36,10 @@ def toward_float(w: Array, hessian: Array, cross: Array, rows: int) -> Array:
 def round_weights(w: Array, scales: Array, hessian: Array, first: int, last: int) -> Array:
     """Codes in [first, last] whose error (w - codes scales) is small as the layer's output sees it: e H e^T for each row.
 
-    w: float64[g, o, k]; scales: float64, broadcasts against w; hessian: float64[g, k, k]. -> float64[g, o, k]. No row is
-    worse than the nearest codes by that measure.
+    w: float64[g, o, k]; scales: float64, broadcasts against w, where 0 the code says nothing and is 0; hessian: float64[g, k, k].
+    -> float64[g, o, k]. No row is worse than the nearest codes by that measure.
     """
-    k = w.shape[2]
+    k, scales = w.shape[2], np.where(scales > 0, scales, _NOTHING)
     parts = range(0, k, WIDEST)
     if len(parts) == 1:
         return _rounded(w, scales, hessian, first, last)

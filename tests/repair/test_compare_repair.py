@@ -1,13 +1,16 @@
-"""The table of scripts/compare_repair.py: no photograph on both sides, machines with other numerics, and what is no such key."""
+"""scripts/compare_repair.py: nothing is on both sides, machines with other numerics, no such key, and how judges count."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from toolchain.errors import CompileError
 
@@ -25,11 +28,79 @@ def script() -> Iterator[ModuleType]:
         sys.path.remove(str(SCRIPTS))
 
 
-def test_photographs_are_dealt_into_two_folds(script: ModuleType) -> None:
+@pytest.fixture(scope="module")
+def judges(script: ModuleType) -> ModuleType:
+    return sys.modules["repair_judges"]
+
+
+def model(**metadata: str):
+    """With one input; its metadata."""
+    graph = helper.make_graph([], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 64, 64])], [])
+    found = helper.make_model(graph)
+    helper.set_model_props(found, metadata)
+    return found
+
+
+def test_photographs_are_dealt_into_two_folds(judges: ModuleType) -> None:
     import stamps
 
-    folds = [script.fold_of(name) for name in stamps.ACCEPTED]
+    folds = [judges.fold_of(name) for name in stamps.ACCEPTED]
     assert sorted(set(folds)) == [0, 1] and abs(folds.count(0) - folds.count(1)) <= 1
+
+
+def test_words_and_sentences_are_dealt_into_two_folds(judges: ModuleType) -> None:
+    words: list[set[str]] = [set(), set()]
+    for fold in (0, 1):
+        texts = [asked.truth for asked in islice(judges.Strings(model(character="a"), None).judged(fold), 60)]
+        words[fold] = {word.lower() for text in texts for word in text.split()}
+    assert all(words) and not words[0] & words[1]
+    pairs = judges.documented()
+    assert len(pairs) > 400 and len({first for first, _ in pairs}) == len(pairs)
+
+
+def test_what_is_calibrated_on_is_of_the_other_fold(judges: ModuleType, tmp_path: Path) -> None:
+    from PIL import Image
+
+    for index, shade in enumerate((20, 220)):  # of which fold a picture is shows in its light
+        Image.new("RGB", (90, 80), (shade, shade, shade)).save(tmp_path / f"{index}.png")
+    judge = judges.Letters(model(), tmp_path)
+    for fold in (0, 1):
+        seen, judged = next(iter(judge.seen(fold, 1)))["x"], next(judge.judged(fold)).feed["x"]
+        assert [int(np.median(x)) for x in (judged, seen)] == ([20, 220] if fold == 0 else [220, 20])
+
+
+def test_a_recognizer_s_labels_are_read_as_ctc_has_them(judges: ModuleType) -> None:
+    judge = judges.Strings(model(character="a\nb"), None)
+    labels = [1, 1, 0, 1, 2, 2, 3, 0, 1]
+    assert judge.kept([np.eye(4)[labels][None]]) == "aab a"
+    assert judges.distance("kitten", "sitting") == 3 and judges.distance("", "ab") == 2
+    exact, points, alike, wrong = judge.scored(["ab", "b"], ["ab", "b"], ["ab", "a"])
+    assert (exact, points, alike, wrong) == ("50.0", "-50.0", "50.0", "33.3")
+    with pytest.raises(CompileError, match=r"^the model's metadata has no `character`"):
+        judges.Strings(model(), None)
+
+
+def test_lines_are_found_and_matched(judges: ModuleType) -> None:
+    mask = np.array([[1, 1, 0, 0], [0, 1, 0, 1], [0, 0, 0, 1]], bool)
+    assert sorted(judges.connected(mask)) == [(0, 0, 2, 2), (3, 1, 4, 3)]
+    u = np.zeros((4, 5), bool)
+    u[:, 0] = u[:, 4] = u[3] = True
+    assert judges.connected(u) == [(0, 0, 5, 4)]
+    assert judges.overlap((0, 0, 2, 2), (1, 0, 3, 2)) == pytest.approx(1 / 3)
+    there = [(0, 0, 10, 10), (20, 0, 30, 10)]
+    assert judges.matched([(0, 0, 10, 9), (0, 0, 10, 8), (50, 50, 60, 60)], there) == (1, 3, 2)
+    probability = np.zeros((40, 60), np.float32)
+    probability[10:20, 10:50] = 1
+    ((left, top, right, bottom),) = judges.lines_of(probability)
+    assert (left, right) == (10 - 6.4, 50 + 6.4) and (top, bottom) == (10 - 6.4, 20 + 6.4)
+
+
+def test_tokens_are_the_longest_pieces(script: ModuleType) -> None:
+    from sentences import Tokens
+
+    told = {"[CLS]": 1, "[SEP]": 2, "[UNK]": 3, "un": 4, "##seen": 5, "##s": 6, "cafe": 7, ".": 8}
+    ids, mask = Tokens({"model": {"vocab": told, "unk_token": "[UNK]"}}, 8)("Unseen Café. xyz")
+    assert ids.tolist() == [[1, 4, 5, 7, 8, 3, 2, 0]] and mask.tolist() == [[1] * 7 + [0]]
 
 
 def test_numerics_of_a_machine_are_changed(script: ModuleType) -> None:
@@ -43,3 +114,12 @@ def test_numerics_of_a_machine_are_changed(script: ModuleType) -> None:
 def test_no_such_key(script: ModuleType, change: str) -> None:
     with pytest.raises(CompileError, match=f"^--hw edge16,{change}: {change} is no KEY=VALUE of numerics; keys are activation, "):
         script.varied_machine(f"edge16,{change}")
+
+
+def test_a_table_has_a_line_for_each(script: ModuleType, judges: ModuleType) -> None:
+    rng = np.random.default_rng(0)
+    real = [rng.standard_normal(10) for _ in range(4)]
+    truths = [(int(r.argmax()),) for r in real]
+    lines = [script.Judged("float", real), script.Judged("half", [r.round(0) for r in real]), script.Judged("none", [])]
+    text = script.text_of(judges.Labelled(model(), None), truths, lines).splitlines()
+    assert text[0] == "n 4" and "100.00" in text[3] and text[-1].split() == ["none", "refused"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,15 @@ import pytest
 from unequal_networks import convolutions, network, normed, nothing, plain, residual, samples
 
 from quant.float_session import FloatSession
+from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.groups import GroupForm
+from quant.fixed_point.core.numerics import Numerics
+from quant.fixed_point.sums.groups import WeightGroups
+from quant.parameters import WeightQuant, taken_weight
+from quant.repair.rounding import round_weights
 from quant.repair.step import AS_IN_THE_MODEL, LayerParameters, Quantization
 from tests.other_numerics import with_numerics
+from toolchain.errors import CompileError
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.kit.operator import Array
 from toolchain.repair.network import Network, Step
@@ -140,3 +148,54 @@ def test_biases_that_came_with_their_codes_are_not_corrected_again(tmp_path: Pat
     net, seen = grouped(tmp_path), samples(CONV_SHAPE, 16)
     rounded = rounded_weights(net, plain(net, seen), seen, nothing).quantization
     assert corrected_biases(net, rounded, seen, nothing).quantization is rounded
+
+
+@pytest.mark.parametrize("minima", [0, 16])
+@pytest.mark.parametrize("step", [rounded_weights, answering_weights])
+def test_weights_in_groups_keep_their_scales(tmp_path: Path, step: Step, minima: int) -> None:
+    """Of a product of 40 inputs in groups of 32, codes are chosen at the groups' own scales; a group of zeros stays so."""
+    rng = np.random.default_rng(3)
+    w, mixed = rng.standard_normal((40, 24)), rng.standard_normal((3, 40))
+    w[:32, 5] = 0
+    text = """g (float[1,6,3] x) => (float[1,6,24] y) {
+        h = MatMul(x, m)
+        r = Relu(h)
+        y = MatMul(r, w)
+    }"""
+    chip = (files("hw_configs") / "wide32_w4a16.yaml").read_text()
+    chip = chip.replace("    kind: mac_array\n", f"    kind: mac_array\n    groups: {{sizes: [32], minimum_bits: {minima}}}\n")
+    chip = chip.replace("\nnumerics:\n", "\nnumerics:\n  weight_group: 32\n")
+    (tmp_path / "mine.yaml").write_text(chip)
+    net = network(text, {"m": mixed, "w": w}, tmp_path, str(tmp_path / "mine.yaml"))
+    seen, others = samples((1, 6, 3), 32), samples((1, 6, 3), 32, 1)
+    given = plain(net, seen)
+    found = step(net, given, seen, nothing).quantization
+    held = [p.weight for p in found.layers.values() if p.weight is not None and p.weight.codes.shape[0] == 24]
+    assert len(held) == 1 and held[0].groups is not None and held[0].groups.scales.shape == (24, 2)
+    assert (held[0].groups.minima is not None) == bool(minima)
+    assert not held[0].dequantized().reshape(24, 40)[5, :32].any()
+    assert noise(net, found, others) < 0.6 * noise(net, given, others)
+
+
+def test_a_step_of_nothing_has_code_0() -> None:
+    w, hessian = np.array([[[3.0, -2.0]]]), np.eye(2)[None]
+    assert round_weights(w, np.array([[[0.0, 0.5]]]), hessian, -8, 7).tolist() == [[[0, -4]]]
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        (WeightGroups(64, np.ones((2, 1), np.int32)), "they are in groups of 64, the machine has those of (32,)"),
+        (WeightGroups(32, np.full((2, 2), 300, np.int32)), "scales of groups reach 300, the machine's 255"),
+        (
+            WeightGroups(32, np.ones((2, 2), np.int32), np.full((2, 2), -9, np.int32)),
+            "minima of groups reach 9, the machine's 0",
+        ),
+    ],
+)
+def test_groups_of_another_machine_are_refused(groups: WeightGroups, said: str) -> None:
+    numerics = Numerics(CodeType.INT16, CodeType.INT4, groups=GroupForm((32,)))
+    chosen = WeightQuant(np.ones((2, 1, 1, 40), np.int8), np.ones(2), 0, groups)
+    with pytest.raises(CompileError) as caught:
+        taken_weight(chosen, np.ones((2, 1, 1, 40)), numerics, name="fc")
+    assert str(caught.value) == f"fc: the codes chosen for it do not fit: {said}; repair it for this machine"

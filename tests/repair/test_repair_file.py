@@ -11,6 +11,7 @@ import pytest
 from unequal_networks import convolutions, normed, samples
 
 from quant.file import Parameters, read_parameters, write_parameters
+from quant.fixed_point.sums.groups import WeightGroups
 from quant.observe import Range
 from quant.parameters import WeightQuant
 from quant.repair.file import Repair, array_file
@@ -27,10 +28,13 @@ SCRIPT = Path(__file__).parents[2] / "scripts/calibrate.py"
 def everything() -> Quantization:
     rng = np.random.default_rng(0)
     weight = WeightQuant(rng.integers(-127, 127, (4, 3, 3, 2)).astype(np.int8), rng.random(4), 0)
+    codes, of_groups = rng.integers(-8, 7, (2, 1, 1, 40)).astype(np.int8), rng.integers(0, 255, (2, 3)).astype(np.int32)
     layers = {
         "b/conv": LayerParameters(weight, rng.standard_normal(4)),
         "a": LayerParameters(None, rng.standard_normal(2)),
         "c": LayerParameters(WeightQuant(np.array([[[[3]]]], np.int8), np.array([0.5]), 0)),
+        "grouped": LayerParameters(WeightQuant(codes, rng.random(2), 0, WeightGroups(16, of_groups))),
+        "lifted": LayerParameters(WeightQuant(codes, rng.random(2), 0, WeightGroups(16, of_groups, -of_groups))),
     }
     return Quantization(
         {"t": Range(-1.5, 2.25)}, {"t": rng.random(3) + 1e-7}, layers, {"sum": Offset((0, -1), 2)}, ("Add_1", 'odd "name"')
@@ -64,6 +68,8 @@ def test_everything_reads_back(tmp_path: Path) -> None:
         if layer.weight is not None and other.weight is not None:
             assert np.array_equal(layer.weight.codes, other.weight.codes) and other.weight.codes.dtype == np.int8
             assert np.array_equal(layer.weight.scales, other.weight.scales)
+            assert other.weight.scaling.group == layer.weight.scaling.group
+            assert np.array_equal(layer.weight.whole, other.weight.whole)
     before = path.read_bytes(), array_file(path).read_bytes()
     write_parameters(path, Parameters(given.ranges, repair=Repair(given, "fast", 4, [step])))
     assert (path.read_bytes(), array_file(path).read_bytes()) == before
@@ -87,7 +93,7 @@ def test_the_array_file_belongs_to_it(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("weights: [4, 3, 3, 2]", "weights: [5, 3, 3, 2]"))
     with pytest.raises(CompileError) as caught:
         read_parameters(path, known=["t"])
-    assert str(caught.value) == f"{path}: repair.layers: ask for 91 codes, {beside} holds 73; leave them as they were written"
+    assert str(caught.value) == f"{path}: repair.layers: ask for 251 codes, {beside} holds 233; leave them as they were written"
 
 
 def test_factors_of_people_are_checked(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from toolchain.ops.movement import Pad, Slice
 from toolchain.ops.permutation import Reshape, Transpose
 from toolchain.repair.network import Network
 
-HELD_BYTES = 192 << 20  # of float rows at once
+HELD_BYTES = 320 << 20  # of float rows at once
 _FEWEST_ROWS = 8192
 _ROWS_EACH = 8  # for each input of an output, that its Hessian be more than noise
 _LAYER_BYTES = 96 << 20

@@ -26,6 +26,7 @@ from toolchain.repair.places import FloatRows, Place, places
 from toolchain.repair.walk import held_samples, walk
 
 Codes = Literal["keep", "round", "answer"]  # what becomes of a layer's codes
+_EXACT_IN_FLOAT32 = 1 << 24
 
 
 def rounded_weights(network: Network, given: Quantization, samples: Iterable[Sample], progress: Progress) -> Outcome:
@@ -106,7 +107,7 @@ class _Layer:
     def chosen(self, given: LayerParameters, codes: Codes) -> tuple[LayerParameters, Gain]:
         made = before = self._made(given)
         chosen = given
-        if codes != "keep" and before.weight.groups is None:  # groups have scales enough, and codes of their own
+        if codes != "keep":
             chosen = LayerParameters(self._rounded(before, codes == "answer"), given.bias)
             made = self._made(chosen)
         wanted = self._target.mean(0) / self._y.scale
@@ -119,14 +120,22 @@ class _Layer:
     def _float_output(self) -> Array:
         """float64[rows, o]: what float makes of what it reads; where that is not known, of what the integers read."""
         rows = self._rows if self._real is None else self._real
-        sums = self._products(rows, self._w) * self._x.scale + self._bias
+        sums = self._products(rows, self._w.astype(np.float32)).astype(np.float64) * self._x.scale + self._bias
         low, high = self._op.activation
         return sums if low is None and high is None else np.clip(sums, low, high)
 
     def _products(self, rows: Array, w: Array) -> Array:
+        """[rows, o], in w's type."""
         groups, count, k = rows.shape
-        each = np.matmul(rows.astype(np.float64), w.reshape(groups, -1, k).transpose(0, 2, 1))
+        each = np.matmul(rows.astype(w.dtype, copy=False), w.reshape(groups, -1, k).transpose(0, 2, 1))
         return each.transpose(1, 0, 2).reshape(count, -1)
+
+    def _sums(self, codes: Array) -> Array:
+        """int64[rows, o], exact: in float32 while no sum of products can go beyond its whole numbers."""
+        k = self._rows.shape[2]
+        largest = k * float(np.abs(self._rows).max(initial=0)) * float(np.abs(codes).max(initial=0))
+        exact = np.float32 if largest < _EXACT_IN_FLOAT32 else np.float64
+        return np.rint(self._products(self._rows, codes.astype(exact))).astype(np.int64)
 
     def _made(self, chosen: LayerParameters) -> _Made:
         node, network = self._place.node, self._network
@@ -134,7 +143,7 @@ class _Layer:
         scope = node_scope(network.graph, network.chip, self._types, quants, self._given, node, chosen)
         weight = self._op.weights(node, scope).weight
         made = self._op.quantize(node, scope)[0]
-        sums = np.rint(self._products(self._rows, weight.whole.astype(np.float64))).astype(np.int64)
+        sums = self._sums(weight.whole)
         sums += scope.constants[made.inputs[2]]
         op = operator_of(made, IntegerConvolution)
         return _Made(op, weight, sums, self._output(sums, op))
@@ -147,11 +156,11 @@ class _Layer:
         return float(np.mean((output - self._target) ** 2) / max(np.mean(self._target**2), np.finfo(np.float64).tiny))
 
     def _rounded(self, before: _Made, answering: bool) -> WeightQuant:
-        scales = before.weight.scales
+        weight = before.weight
         groups, _, k = self._rows.shape
         w = self._w.reshape(groups, -1, k)
         seen = moments(self._rows, self._real if answering else None)
         wanted = w if seen.cross is None else toward_float(w, seen.hessian, seen.cross, seen.rows)
-        each = np.broadcast_to(scales, (len(self._w),)).reshape(groups, -1, 1)
-        codes = round_weights(wanted, each, seen.hessian, *weight_code_range(before.op.weight_type))
-        return WeightQuant(codes.reshape(self._w.shape).astype(np.int8), scales, 0)
+        each, least = (v.reshape(w.shape) for v in weight.steps())
+        codes = round_weights(wanted - least, each, seen.hessian, *weight_code_range(before.op.weight_type))
+        return replace(weight, codes=codes.reshape(self._w.shape).astype(np.int8))
