@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from unequal_networks import convolutions, network, normed, nothing, plain, residual, samples
 
-from quant.float_session import FloatSession
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.groups import GroupForm
 from quant.fixed_point.core.numerics import Numerics
 from quant.fixed_point.sums.groups import WeightGroups
+from quant.float_session import FloatSession
 from quant.parameters import WeightQuant, taken_weight
 from quant.repair.rounding import round_weights
 from quant.repair.step import AS_IN_THE_MODEL, LayerParameters, Quantization
