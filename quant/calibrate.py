@@ -232,14 +232,23 @@ def _values(session: FloatSession, sample: Sample, where: _Sample) -> Iterator[t
         try:
             found = next(stream, None)
         except Exception as fault:
-            raise where.fault(
-                f"onnxruntime cannot run the model on it: {first_line(fault)}",
-                "mend the sample, or give data of the kind that the model was trained on",
-            ) from None
+            raise _refused(session, sample, where, first_line(fault)) from None
         if found is None:
             return
         yield found
         del found
+
+
+def _refused(session: FloatSession, sample: Sample, where: _Sample, said: str) -> CompileError:
+    """Who is to mend it: what runs on zeros or on ones is refused for what the sample holds."""
+    for number in (0, 1):
+        try:
+            session.run({name: np.full_like(value, number) for name, value in sample.items()})
+        except Exception:  # onnxruntime's errors share no base class
+            continue
+        way_out = "mend the sample, or give data of the kind that the model was trained on"
+        return where.fault(f"onnxruntime cannot run the model on it: {said}", way_out)
+    return CompileError(f"calibration: onnxruntime cannot run the model, whatever it is given: {said}; mend the model")
 
 
 def _finite(

@@ -107,6 +107,11 @@ MAP = [
     ("", "a = float[2] {0,1} y = Clip(x, a)", 'its limit "a" is [2]; it must be one number, []'),
     ("float[3] w", "y = LayerNormalization<axis = 2>(x, w)", '"w" [3] does not broadcast to its input [1, 3, 8, 8]'),
     (
+        "float[1,12,8] w, float[1,12,3] r",
+        "s = int64[3] {3,8,8} v = Reshape(x, s) y = GRU(v, w, r)",
+        'has no hidden_size; its recurrent weights "r" are for 3 units\n  help: write hidden_size=3 into the node',
+    ),
+    (
         "float[4] w",
         "y = InstanceNormalization(x, w, w)",
         '"w" is [4]; its input [1, 3, 8, 8] takes [3]',

@@ -188,6 +188,16 @@ def test_a_sample_that_the_model_refuses() -> None:
     assert text.endswith("; mend the sample, or give data of the kind that the model was trained on") and "\n" not in text
 
 
+def test_a_model_that_refuses_every_sample() -> None:
+    nodes = [node("Add", "x hundred", "i"), node("Gather", "table i", "y")]
+    constants = {"table": np.zeros((3, 2), np.float32), "hundred": np.array([100], np.int64)}
+    with pytest.raises(CompileError) as caught:
+        calibrate(model(nodes, {"x": [1]}, ["y"], constants, TensorProto.INT64), [{"x": np.array([1], np.int64)}], ["y"])
+    text = str(caught.value)
+    assert text.startswith("calibration: onnxruntime cannot run the model, whatever it is given: ") and "\n" not in text
+    assert text.endswith("; mend the model")
+
+
 def test_memory_stays_bounded(tmp_path: Path) -> None:
     """20 tensors of 4 MB and 5 samples in a process of its own, with room for one group of tensors."""
     script = tmp_path / "measure.py"

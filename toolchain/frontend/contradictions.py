@@ -259,6 +259,14 @@ def instance_norm(said: Said) -> Faults:
             yield said.refuse(f'"{name}" is {own}; its input {x} takes {list(channels)}')
 
 
+def recurrent(said: Said) -> Faults:
+    """onnxruntime asks for it, though ONNX has it as optional."""
+    if said.node.op.attributes.get("hidden_size") is None and len(said.shape(2)) == 3:
+        units = said.shape(2)[2]
+        reason = f'has no hidden_size; its recurrent weights "{said.node.inputs[2]}" are for {units} units'
+        yield said.refuse(reason, f"write hidden_size={units} into the node")
+
+
 RULES: Mapping[str, Callable[[Said], Faults]] = {
     "Conv": conv,
     "ConvTranspose": conv_transpose,
@@ -274,4 +282,5 @@ RULES: Mapping[str, Callable[[Said], Faults]] = {
     "Clip": clip,
     **dict.fromkeys(("LayerNormalization", "RMSNormalization"), layer_norm),
     "InstanceNormalization": instance_norm,
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), recurrent),
 }
