@@ -59,11 +59,10 @@ def open_session(
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     if few_runs:  # layouts and fusions for speed cost more than a run or two get back
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-        # No saturated sums on processors without VNNI. At higher levels it rewrites int8 as well.
-        options.add_session_config_entry("session.x64quantprecision", "1")
     if lean:
         options.enable_cpu_mem_arena = options.enable_mem_pattern = False
         _return_large_blocks()
+    model, folder = _exact(model, folder)
     if folder:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     for name, size in dims:
@@ -74,6 +73,21 @@ def open_session(
     return onnxruntime.InferenceSession(
         model, options, providers=list(providers), disabled_optimizers=WRONG_FUSIONS, enable_fallback=0
     )
+
+
+def _exact(model: bytes | str | Path, folder: str) -> tuple[bytes | str | Path, str]:
+    """The model, and the folder of its external data, with weights that this processor's kernels multiply exactly."""
+    from quant.exact_weights import may_saturate, saturates, with_exact_weights  # and onnx with it
+
+    if not saturates():
+        return model, folder
+    held = model if isinstance(model, bytes) else Path(model).read_bytes()
+    if not may_saturate(held):
+        return model, folder
+    from onnx import load_model_from_string
+
+    within = folder if isinstance(model, bytes) else str(Path(model).absolute().parent)
+    return with_exact_weights(load_model_from_string(held)).SerializeToString(), within
 
 
 def _return_large_blocks() -> None:

@@ -32,6 +32,7 @@ from onnx import numpy_helper
 
 from quant.data import open_data
 from quant.error import sqnr_db
+from quant.exact_weights import saturates, with_exact_weights
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.groups import WeightScaling
 from quant.float_session import open_session
@@ -89,7 +90,8 @@ def on_kernels(model: onnx.ModelProto, feeds: Mapping[str, Array], *, fused: boo
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     options.add_session_config_entry("session.qdqisint8allowed", "1")
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    exact = with_exact_weights(model) if saturates() else model
+    session = onnxruntime.InferenceSession(exact.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return [np.asarray(v) for v in session.run(None, dict(feeds))]
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from quant.float_session import open_session
 from toolchain.api import Build, BuildOptions, build
 from toolchain.runtime import Session
 
@@ -63,7 +63,7 @@ def data(proto: onnx.ModelProto, count: int, magnitude: float) -> dict[str, list
 
 def sqnr_db(built: Build, proto: onnx.ModelProto, magnitude: float) -> float:
     """Of the first output against onnxruntime's of the file."""
-    session, truth = Session(built.data), onnxruntime.InferenceSession(proto.SerializeToString())
+    session, truth = Session(built.data), open_session(proto.SerializeToString())
     samples = data(proto, 4, magnitude)
     signal = noise = 0.0
     for at in range(4):

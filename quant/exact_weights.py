@@ -1,0 +1,158 @@
+"""int8 weights as uint8, 128 higher with their zero points, where onnxruntime multiplies uint8 codes with them.
+
+Its kernel for uint8 and int8 adds pairs of products in 16 bits, saturated, on x86 processors without VNNI: off by a fifth of
+a layer at most. That for uint8 and uint8 is exact everywhere. Its own rewriting (session.x64quantprecision) does the same to int8
+codes too, for which it then has no kernel (1.32).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+from quant.fixed_point.sums.products import MatMulInteger, is_exact
+
+_HALF = 128
+# Inputs: activation's codes, their zero point, weights, their zero point.
+_PRODUCTS = {
+    "QLinearConv": (0, 2, 3, 5),
+    "QLinearMatMul": (0, 2, 3, 5),
+    "QGemm": (0, 2, 3, 5),
+    "MatMulInteger": (0, 2, 1, 3),
+    "ConvInteger": (0, 2, 1, 3),
+    "MatMulIntegerToFloat": (0, 4, 1, 5),
+}
+_DYNAMIC = "DynamicQuantizeMatMul"  # whose activation is real
+_REAL = ("Conv", "Gemm", "MatMul")  # between DequantizeLinear and QuantizeLinear, which onnxruntime fuses to the ones above
+_MOVES = frozenset(("Concat", "Flatten", "Identity", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"))
+_MARKS = tuple(name.encode() for name in ("QLinear", "QGemm", "Integer", _DYNAMIC, "DequantizeLinear"))
+
+
+@cache
+def saturates() -> bool:
+    """Whether this processor's kernel for uint8 and int8 does."""
+    return not is_exact(MatMulInteger(True))
+
+
+def may_saturate(model: bytes) -> bool:
+    """Whether a serialized model can have such products at all."""
+    return any(mark in model for mark in _MARKS)
+
+
+def with_exact_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy. Weights that are no initializers within the model stay as they are."""
+    found = onnx.ModelProto()
+    found.CopyFrom(model)
+    graph = _Graph.of(found.graph)
+    for node, weights, point in graph.products():
+        graph.raise_weights(node, weights, point)
+    found.graph.initializer.extend(graph.made.values())
+    return found
+
+
+@dataclass
+class _Graph:
+    """constants: those with their values here; kinds: element types of tensors of codes; reads: how many inputs a tensor is;
+    made: initializers to add."""
+
+    proto: onnx.GraphProto
+    constants: Mapping[str, TensorProto]
+    producers: Mapping[str, onnx.NodeProto]
+    kinds: dict[str, int]
+    reads: Mapping[str, int]
+    made: dict[str, TensorProto] = field(default_factory=dict[str, TensorProto])
+
+    @classmethod
+    def of(cls, graph: onnx.GraphProto) -> _Graph:
+        held = {t.name: t for t in graph.initializer if t.data_location != TensorProto.EXTERNAL}
+        kinds = {i.name: i.type.tensor_type.elem_type for i in graph.input} | {t.name: t.data_type for t in graph.initializer}
+        reads = Counter(i for n in graph.node for i in n.input)
+        made = cls(graph, held, {o: n for n in graph.node for o in n.output}, kinds, reads)
+        for node in graph.node:
+            kinds.update((name, TensorProto.UINT8) for name in _unsigned(node, made))
+        return made
+
+    def products(self) -> Iterator[tuple[onnx.NodeProto, int, int]]:
+        """Those of uint8 codes with int8 weights: the node that reads these, and the places of them and of their zero point."""
+        for node in self.proto.node:
+            if node.op_type == _DYNAMIC:
+                own = node, 1, 3
+            elif node.op_type in _PRODUCTS:
+                x, x_point, weights, point = _PRODUCTS[node.op_type]
+                if self.kind(_input(node, x_point) or _input(node, x)) != TensorProto.UINT8:
+                    continue
+                own = node, weights, point
+            elif node.op_type in _REAL and self.rounded_to(node.input[0]) == TensorProto.UINT8:
+                reader = self.producers.get(_input(node, 1))
+                if reader is None or reader.op_type != "DequantizeLinear":
+                    continue
+                own = reader, 0, 2
+            else:
+                continue
+            tensor = self.constants.get(self.first(*own[:2])[0])
+            if tensor is not None and tensor.data_type == TensorProto.INT8:
+                yield own
+
+    def first(self, node: onnx.NodeProto, index: int) -> tuple[str, onnx.NodeProto, int]:
+        """The constant that an input is, or is moved from for this node alone; the node that reads that, and at which place."""
+        name = node.input[index]
+        before = self.producers.get(name)
+        while before is not None and before.op_type in ("Reshape", "Transpose") and self.reads[name] == 1:
+            name, node, index = before.input[0], before, 0
+            before = self.producers.get(name)
+        return name, node, index
+
+    def kind(self, name: str) -> int:
+        while name not in self.kinds and name in self.producers and self.producers[name].op_type in _MOVES:
+            name = self.producers[name].input[0]
+        return self.kinds.get(name, TensorProto.UNDEFINED)
+
+    def rounded_to(self, name: str) -> int:
+        """The type of the codes that a real tensor was a moment before."""
+        node = self.producers.get(name)
+        while node is not None and node.op_type in _MOVES:
+            node = self.producers.get(node.input[0])
+        if node is None or node.op_type != "DequantizeLinear":
+            return TensorProto.UNDEFINED
+        return self.kind(_input(node, 2) or node.input[0])
+
+    def raise_weights(self, node: onnx.NodeProto, weights: int, point: int) -> None:
+        """Gives the node such weights. A zero point that is computed cannot be raised, and keeps them as they are."""
+        (name, reader, place), zero = self.first(node, weights), _input(node, point)
+        if zero and zero not in self.constants:
+            return
+        value = numpy_helper.to_array(self.constants[name])
+        points = numpy_helper.to_array(self.constants[zero]) if zero else np.zeros((), np.int8)
+        if not zero and node.op_type == "DequantizeLinear" and (scale := self.constants.get(node.input[1])) is not None:
+            points = np.zeros(tuple(scale.dims), np.int8)
+        reader.input[place] = self._unsigned(name, value)
+        while len(node.input) <= point:
+            node.input.append("")
+        node.input[point] = self._unsigned(zero or f"{name}/zero_point", points)
+
+    def _unsigned(self, name: str, value: np.ndarray) -> str:
+        raised = f"{name}/uint8"
+        while raised in self.kinds or raised in self.producers:
+            raised += "_"
+        self.made.setdefault(raised, numpy_helper.from_array((value.astype(np.int16) + _HALF).astype(np.uint8), raised))
+        return raised
+
+
+def _unsigned(node: onnx.NodeProto, graph: _Graph) -> Iterator[str]:
+    """Outputs that are codes of uint8."""
+    if node.op_type == "DynamicQuantizeLinear":
+        yield from (node.output[0], node.output[2])
+    elif node.op_type == "QuantizeLinear":
+        declared = next((a.i for a in node.attribute if a.name == "output_dtype"), 0)
+        kind = graph.kinds.get(_input(node, 2), 0) or declared or TensorProto.UINT8
+        yield from [node.output[0]] * (kind == TensorProto.UINT8)
+
+
+def _input(node: onnx.NodeProto, index: int) -> str:
+    return node.input[index] if index < len(node.input) else ""
