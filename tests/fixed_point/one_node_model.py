@@ -9,6 +9,10 @@ import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
+from quant.exact_weights import saturates, with_exact_weights
+
+PRODUCTS = ("ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul")
+
 
 def run(
     op: str,
@@ -21,6 +25,8 @@ def run(
 ) -> np.ndarray:
     """inputs: name -> array, in the operator's order, None for one left out; `constants` become initializers."""
     given = {name: value for name, value in inputs.items() if value is not None}
+    if op in PRODUCTS and saturates():
+        constants = tuple(given)[1:]
     kind = helper.np_dtype_to_tensor_dtype
     node = helper.make_node(op, [n if n in given else "" for n in inputs], ["y"], domain=domain, **attributes)
     graph = helper.make_graph(
@@ -32,6 +38,7 @@ def run(
     )
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    model = with_exact_weights(model) if saturates() else model
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3

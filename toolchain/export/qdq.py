@@ -40,11 +40,12 @@ class _Coded:
 
 
 def qdq_model(model: NormalModel, integer: Graph, chosen: Graph, origins: Mapping[str, tuple[str, str]], chip: Chip) -> bytes:
-    """The same as the bytes of an ONNX file; see `qdq_graph`."""
+    """The same as the bytes of an ONNX file, weights beside uint8 codes in uint8; see `qdq_graph`."""
+    from quant.exact_weights import with_exact_weights
     from toolchain.frontend.emit import to_proto
 
     graph = qdq_graph(model, integer, chosen, origins, chip)
-    return to_proto(graph, model.opset).SerializeToString(deterministic=True)
+    return with_exact_weights(to_proto(graph, model.opset)).SerializeToString(deterministic=True)
 
 
 def qdq_graph(model: NormalModel, integer: Graph, chosen: Graph, origins: Mapping[str, tuple[str, str]], chip: Chip) -> OnnxGraph:
