@@ -161,9 +161,9 @@ def compared(
         except (CompileError, NotImplementedError) as fault:
             line.refused = str(fault).splitlines()[0]
         line.peak_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        print(f"fold {fold + 1} of {FOLDS}: {what}, {time.process_time() - started:.0f} CPU s", file=sys.stderr, flush=True)
+        print(f"fold {fold + 1} of {given.folds}: {what}, {time.process_time() - started:.0f} CPU s", file=sys.stderr, flush=True)
 
-    for fold in range(FOLDS):
+    for fold in range(given.folds):
         asked = list(islice(judge.judged(fold), given.limit))
         seen = list(judge.seen(fold, given.images))
         data = folder / f"{fold}.npz"
@@ -204,6 +204,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repair", nargs="*", choices=efforts, default=["fast"], help="beside none (default fast)")
     parser.add_argument("--images", type=count, default=64, help="to calibrate on (default 64)")
     parser.add_argument("--limit", type=count, default=624, help="judge at most so many of each fold (default 624)")
+    parser.add_argument("--folds", type=int, choices=range(1, FOLDS + 1), default=FOLDS, help="1: the first alone (default 2)")
     parser.add_argument("--exact", type=int, default=16, help="samples of each fold that the simulator runs too (default 16)")
     scales = ("channel", "tensor")
     parser.add_argument("--onnxruntime", nargs="*", choices=scales, default=scales, help="scales of its quantizer's weights")

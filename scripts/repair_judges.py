@@ -342,7 +342,7 @@ class Sentences(Judge):
     def _first(self, truths: Sequence[Any], found: Sequence[Array]) -> float:
         """Share of the first sentences whose nearest rest is their own."""
         right = total = 0
-        for fold in range(FOLDS):
+        for fold in sorted({t[0] for t in truths}):
             asked, rest = ({t[1]: v for t, v in zip(truths, found) if t[0] == fold and t[2] == role} for role in (0, 1))
             order = sorted(asked.keys() & rest.keys())
             near = np.stack([asked[i] for i in order]) @ np.stack([rest[i] for i in order]).T

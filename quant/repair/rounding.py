@@ -4,7 +4,8 @@ Sources: Hassibi and Stork, "Optimal Brain Surgeon" (1993); Frantar and Alistarh
 Frantar et al., "GPTQ" (2022): one order for all rows, by falling diagonal of the Hessian ("act order"), and damping by a
 hundredth of its mean diagonal. The recursion here needs no inverse: with H = R R^T, R upper triangular, the error e H e^T is the
 sum over j of (e_j R_jj + sum over i < j of e_i R_ij)^2, and each term is made least by its own code: Babai's nearest plane,
-which is what GPTQ computes (Chen et al., "The Geometry of LLM Quantization", 2025).
+which is what GPTQ computes (Chen et al., "The Geometry of LLM Quantization", 2025). Coordinate descent may follow: the same
+error, made less by one code at a time.
 """
 
 from __future__ import annotations
@@ -33,26 +34,27 @@ def toward_float(w: Array, hessian: Array, cross: Array, rows: int) -> Array:
     return w + np.matmul(w, np.linalg.solve(damped, cross.transpose(0, 2, 1)).transpose(0, 2, 1))
 
 
-def round_weights(w: Array, scales: Array, hessian: Array, first: int, last: int) -> Array:
+def round_weights(w: Array, scales: Array, hessian: Array, first: int, last: int, sweeps: int = 0) -> Array:
     """Codes in [first, last] whose error (w - codes scales) is small as the layer's output sees it: e H e^T for each row.
 
+    sweeps: so many times at most each code is then set to the best beside all others, until none changes.
     w: float64[g, o, k]; scales: float64, broadcasts against w, where 0 the code says nothing and is 0; hessian: float64[g, k, k].
     -> float64[g, o, k]. No row is worse than the nearest codes by that measure.
     """
     k, scales = w.shape[2], np.where(scales > 0, scales, _NOTHING)
     parts = range(0, k, WIDEST)
     if len(parts) == 1:
-        return _rounded(w, scales, hessian, first, last)
+        return _rounded(w, scales, hessian, first, last, sweeps)
     scales = np.broadcast_to(scales, w.shape)
     cuts = [slice(i, i + WIDEST) for i in parts]
-    return np.concatenate([_rounded(w[:, :, c], scales[:, :, c], hessian[:, c, c], first, last) for c in cuts], 2)
+    return np.concatenate([_rounded(w[:, :, c], scales[:, :, c], hessian[:, c, c], first, last, sweeps) for c in cuts], 2)
 
 
-def _rounded(w: Array, scales: Array, hessian: Array, first: int, last: int) -> Array:
+def _rounded(w: Array, scales: Array, hessian: Array, first: int, last: int, sweeps: int) -> Array:
     scales = np.broadcast_to(scales, w.shape)
     damped = hessian + _damping(hessian, DAMPING)
     nearest = np.clip(np.rint(w / scales), first, last)
-    found = _in_order(w, scales, damped, first, last)
+    found = _descended(w, scales, damped, _in_order(w, scales, damped, first, last), first, last, sweeps)
     worse = output_error(w - found * scales, hessian) > output_error(w - nearest * scales, hessian)
     return np.where(worse[:, :, None], nearest, found)
 
@@ -87,3 +89,22 @@ def _in_order(w: Array, scales: Array, hessian: Array, first: int, last: int) ->
     found = np.empty_like(codes)
     np.put_along_axis(found, order[:, None, :], codes, 2)
     return found
+
+
+def _descended(w: Array, scales: Array, hessian: Array, codes: Array, first: int, last: int, sweeps: int) -> Array:
+    """Each of the codes in turn set to the best beside the others as they are; no row gets worse. Coordinate descent, as in
+    Behdin et al., "QuantEase" (2023)."""
+    codes = codes.copy()
+    pull = np.matmul(w - codes * scales, hessian)  # half the slope of the error
+    steep = np.einsum("gii->gi", hessian)[:, None, :] * scales
+    for _ in range(sweeps):
+        before = codes.copy()
+        for j in range(w.shape[2]):
+            best = np.clip(np.rint(codes[:, :, j] + pull[:, :, j] / steep[:, :, j]), first, last)
+            at = np.nonzero(best != codes[:, :, j])
+            moved = (best - codes[:, :, j])[at] * scales[:, :, j][at]
+            pull[at] -= moved[:, None] * hessian[at[0], j]
+            codes[:, :, j] = best
+        if np.array_equal(codes, before):
+            break
+    return codes

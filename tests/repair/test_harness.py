@@ -22,10 +22,10 @@ from toolchain.isa import load_machine
 from toolchain.judging import data_of
 from toolchain.repair.equalize import equalize
 from toolchain.repair.folds import HELD_OUT, LEAST_JUDGES, folds
-from toolchain.repair.harness import OBSERVERS_STEP, NamedStep, repaired
+from toolchain.repair.harness import OBSERVERS_STEP, SWEEPS, NamedStep, repaired
 from toolchain.repair.judge import Verdict
 from toolchain.repair.network import Network
-from toolchain.repair.prepare import prepared
+from toolchain.repair.prepare import prepared, steps_of
 
 CLASSIFIER = Path(__file__).parents[2] / "examples/classifier"
 
@@ -165,3 +165,10 @@ def test_the_time_left_is_said_before_it_starts_and_with_each_step(tmp_path: Pat
     assert re.fullmatch(r"repair: 2 steps, about \d+ s", said[0])
     assert re.fullmatch(r"repair 1 of 2, halved, about \d+ s left", said[1])
     assert any(re.fullmatch(r"repair 2 of 2, equalization, about \d+ s left: channels", stage) for stage in said)
+
+
+def test_the_full_effort_sweeps_where_the_fast_one_rounds_once() -> None:
+    fast, full = (steps_of(effort, None) for effort in ("fast", "full"))
+    assert [s.name for s in fast] == [s.name for s in full]
+    assert [s.name for a, s in zip(fast, full) if a is not s] == ["rounding", "answering"]
+    assert all(getattr(s.run, "keywords", {}) == ({"sweeps": SWEEPS} if s not in fast else {}) for s in full)

@@ -199,3 +199,14 @@ def test_groups_of_another_machine_are_refused(groups: WeightGroups, said: str) 
     with pytest.raises(CompileError) as caught:
         taken_weight(chosen, np.ones((2, 1, 1, 40)), numerics, name="fc")
     assert str(caught.value) == f"fc: the codes chosen for it do not fit: {said}; repair it for this machine"
+
+
+@pytest.mark.parametrize("step", [rounded_weights, answering_weights])
+def test_sweeps_reach_every_layer_s_codes(tmp_path: Path, step) -> None:
+    net, seen = grouped(tmp_path), samples(CONV_SHAPE, 16)
+    given = plain(net, seen)
+    once, swept = (step(net, given, seen, nothing, sweeps=n) for n in (0, 16))
+    first = once.gains[0].layer  # which reads the same in both
+    assert swept.gains[0].after < once.gains[0].after
+    a, b = (o.quantization.layers[first].weight for o in (once, swept))
+    assert a is not None and b is not None and not np.array_equal(a.codes, b.codes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from quant.repair.step import Gain, Outcome, Quantization
@@ -18,6 +19,7 @@ from toolchain.repair.offsets import offset_sums
 from toolchain.repair.rounding import answering_weights, corrected_biases, rounded_weights
 
 Effort = Literal["none", "fast", "full"]
+SWEEPS = 16  # of codes in turn, by the full effort; few layers take more than ten until none changes
 EFFORTS: tuple[Effort, ...] = ("none", "fast", "full")
 
 
@@ -37,8 +39,10 @@ STEPS: tuple[NamedStep, ...] = (
     NamedStep("equalization", equalize, 6),
     OBSERVERS_STEP,
     NamedStep("offsets", offset_sums, 4),
-    NamedStep("rounding", rounded_weights, 40),
-    NamedStep("answering", answering_weights, 40),
+    NamedStep("rounding", rounded_weights, 40, ("fast",)),
+    NamedStep("rounding", partial(rounded_weights, sweeps=SWEEPS), 45, ("full",)),
+    NamedStep("answering", answering_weights, 40, ("fast",)),
+    NamedStep("answering", partial(answering_weights, sweeps=SWEEPS), 45, ("full",)),
     NamedStep("bias", corrected_biases, 15),
 )
 

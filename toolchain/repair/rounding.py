@@ -29,15 +29,20 @@ Codes = Literal["keep", "round", "answer"]  # what becomes of a layer's codes
 _EXACT_IN_FLOAT32 = 1 << 24
 
 
-def rounded_weights(network: Network, given: Quantization, samples: Iterable[Sample], progress: Progress) -> Outcome:
-    """Second-order rounding of every layer's weights, then its bias, so that the next layer reads what is right on average."""
-    return _layer_by_layer("rounding", network, given, samples, progress, "round")
+def rounded_weights(
+    network: Network, given: Quantization, samples: Iterable[Sample], progress: Progress, *, sweeps: int = 0
+) -> Outcome:
+    """Second-order rounding of every layer's weights, then its bias, so that the next layer reads what is right on average.
+    sweeps: of `round_weights`."""
+    return _layer_by_layer("rounding", network, given, samples, progress, "round", sweeps)
 
 
-def answering_weights(network: Network, given: Quantization, samples: Iterable[Sample], progress: Progress) -> Outcome:
+def answering_weights(
+    network: Network, given: Quantization, samples: Iterable[Sample], progress: Progress, *, sweeps: int = 0
+) -> Outcome:
     """The same for weights that first were moved to answer for what is wrong with their layer's inputs: `toward_float`. That pays
     where codes are few; where they are many, it may follow the samples more than the network."""
-    return _layer_by_layer("answering", network, given, samples, progress, "answer")
+    return _layer_by_layer("answering", network, given, samples, progress, "answer", sweeps)
 
 
 def corrected_biases(network: Network, given: Quantization, samples: Iterable[Sample], progress: Progress) -> Outcome:
@@ -49,7 +54,13 @@ def corrected_biases(network: Network, given: Quantization, samples: Iterable[Sa
 
 
 def _layer_by_layer(
-    name: str, network: Network, given: Quantization, samples: Iterable[Sample], progress: Progress, codes: Codes
+    name: str,
+    network: Network,
+    given: Quantization,
+    samples: Iterable[Sample],
+    progress: Progress,
+    codes: Codes,
+    sweeps: int = 0,
 ) -> Outcome:
     held = held_samples(network, given, samples)
     found = places(network, given, len(held))
@@ -64,7 +75,7 @@ def _layer_by_layer(
             return given.layers.get(node.name, AS_IN_THE_MODEL)
         progress(name, len(gains), len(found))
         layer = _Layer(network, given, integer, found[node.name], read, float_rows)
-        chosen, gain = layer.chosen(given.layers.get(node.name, AS_IN_THE_MODEL), codes)
+        chosen, gain = layer.chosen(given.layers.get(node.name, AS_IN_THE_MODEL), codes, sweeps)
         gains.append(gain)
         return chosen
 
@@ -104,11 +115,11 @@ class _Layer:
         self._real = None if real is None else np.divide(real, np.float32(self._x.scale), out=real)
         self._target = self._float_output()
 
-    def chosen(self, given: LayerParameters, codes: Codes) -> tuple[LayerParameters, Gain]:
+    def chosen(self, given: LayerParameters, codes: Codes, sweeps: int) -> tuple[LayerParameters, Gain]:
         made = before = self._made(given)
         chosen = given
         if codes != "keep":
-            chosen = LayerParameters(self._rounded(before, codes == "answer"), given.bias)
+            chosen = LayerParameters(self._rounded(before, codes == "answer", sweeps), given.bias)
             made = self._made(chosen)
         wanted = self._target.mean(0) / self._y.scale
         shift = bias_shift(made.sums, made.op.requant, self._dtype, self._y.zero_point, wanted)
@@ -155,12 +166,13 @@ class _Layer:
     def _error(self, output: Array) -> float:
         return float(np.mean((output - self._target) ** 2) / max(np.mean(self._target**2), np.finfo(np.float64).tiny))
 
-    def _rounded(self, before: _Made, answering: bool) -> WeightQuant:
+    def _rounded(self, before: _Made, answering: bool, sweeps: int) -> WeightQuant:
         weight = before.weight
         groups, _, k = self._rows.shape
         w = self._w.reshape(groups, -1, k)
         seen = moments(self._rows, self._real if answering else None)
         wanted = w if seen.cross is None else toward_float(w, seen.hessian, seen.cross, seen.rows)
         each, least = (v.reshape(w.shape) for v in weight.steps())
-        codes = round_weights(wanted - least, each, seen.hessian, *weight_code_range(before.op.weight_type))
+        limits = weight_code_range(before.op.weight_type)
+        codes = round_weights(wanted - least, each, seen.hessian, *limits, sweeps=sweeps)
         return replace(weight, codes=codes.reshape(self._w.shape).astype(np.int8))

@@ -95,3 +95,27 @@ def test_few_rows_move_weights_little() -> None:
     noisy = fresh + rng.standard_normal(fresh.shape)
     before, after = (np.square((noisy @ v.transpose(0, 2, 1)) - fresh @ w.transpose(0, 2, 1)).mean() for v in (w, moved))
     assert after < 1.02 * before
+
+
+@pytest.mark.parametrize(
+    ("groups", "outputs", "k"), [(1, 12, 150), (16, 1, 9), (4, 3, 18)], ids=["dense", "depthwise", "grouped"]
+)
+def test_sweeps_leave_no_code_that_is_better_changed_alone(groups: int, outputs: int, k: int) -> None:
+    rng = np.random.default_rng(4)
+    mixed = np.eye(k) + rng.standard_normal((groups, k, k)) / np.sqrt(k)
+    hessian = moments((rng.standard_normal((groups, 8 * k, k)) @ mixed).astype(np.float32), None).hessian
+    w = rng.standard_normal((groups, outputs, k))
+    scales = np.abs(w).max(2, keepdims=True) / 7
+    once, swept = (round_weights(w, scales, hessian, -8, 7, sweeps=n) for n in (0, 50))
+    before, after = (output_error(w - codes * scales, hessian) for codes in (once, swept))
+    assert after.sum() < 0.99 * before.sum()
+    assert swept.min() >= -8 and swept.max() <= 7 and (swept == np.rint(swept)).all()
+    damped = hessian + 0.01 * np.trace(hessian, axis1=1, axis2=2)[:, None, None] / k * np.eye(k)
+    least = output_error(w - swept * scales, damped)
+    nearest = (swept == np.clip(np.rint(w / scales), -8, 7)).all(2)  # kept where nothing that was found is better
+    assert nearest.mean() < 0.5
+    for j in range(k):
+        for step in (-1, 1):
+            other = swept.copy()
+            other[:, :, j] = np.clip(other[:, :, j] + step, -8, 7)
+            assert (output_error(w - other * scales, damped) >= least * (1 - 1e-9))[~nearest].all()
