@@ -274,3 +274,14 @@ def test_stored_constants_become_real_numbers(tmp_path: Path) -> None:
     assert [n.op.op_type for n in loaded.graph.nodes] == ["Gemm"]
     how = loaded.stored[loaded.graph.nodes[0].sources[0]]
     assert how.scales.tolist() == [0.5] and how.least.tolist() == [0] * 4 and how.peaks.tolist() == [1] * 4
+
+
+def test_a_part_is_given_one_of_what_a_node_makes(tmp_path: Path) -> None:
+    """The node is in it for what else it makes."""
+    text = """(float[2,8] x) => (float[2,8] y) {
+        q, s, z = DynamicQuantizeLinear(x) f = DequantizeLinear(q, s, z) g = Mul(f, s) y = Relu(g) }"""
+    loaded = load_model(save(model(text), tmp_path))
+    part = session(extract(loaded, ["x", "s"], ["y"]).SerializeToString())
+    x, s = np.ones((2, 8), np.float32), np.array(0.5, np.float32)
+    (y,) = part.run(None, {"x": x, "s": s})
+    assert np.array_equal(y, np.full((2, 8), 255 * 0.5 * 0.5, np.float32))

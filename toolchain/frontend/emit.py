@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -11,7 +12,7 @@ from onnx import helper, numpy_helper
 from toolchain.errors import CompileError
 from toolchain.frontend.convert import elem_type, node_to_proto, value_info
 from toolchain.frontend.infer import model_of
-from toolchain.ir.graph import Graph, OnnxGraph, OnnxNode, TensorType
+from toolchain.ir.graph import Graph, OnnxGraph, OnnxNode, TensorType, fresh_name
 from toolchain.ir.part import Part
 
 APART_ELEMENTS = 1024  # larger constants are handed to onnxruntime beside the model
@@ -66,5 +67,8 @@ def subgraph(graph: OnnxGraph, inputs: Sequence[str], outputs: Sequence[str]) ->
 
 
 def cut(graph: OnnxGraph, nodes: list[OnnxNode], inputs: Sequence[str], outputs: Sequence[str]) -> OnnxGraph:
-    part = Graph(graph.name, (), tuple(inputs), tuple(outputs), graph.types, graph.constants)
-    return part.with_nodes(nodes)
+    """Of a node that makes one of `inputs` and something else, what it makes of the first has another name: it is given."""
+    own = {name: fresh_name(f"{name}/made", graph.types) for node in nodes for name in node.outputs if name in inputs}
+    kept = [replace(node, outputs=tuple(own.get(n, n) for n in node.outputs)) for node in nodes]
+    types = {**graph.types, **{other: graph.types[name] for name, other in own.items()}}
+    return Graph(graph.name, (), tuple(inputs), tuple(outputs), types, graph.constants).with_nodes(kept)
