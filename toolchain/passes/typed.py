@@ -56,13 +56,19 @@ def weighted(model: NormalModel, layers: Iterable[Node]) -> dict[str, Weighted]:
 
 
 def asked_types(
-    model: NormalModel, asked: Sequence[str], chip: Chip, held: Iterable[str], layers: Mapping[str, Weighted]
+    model: NormalModel,
+    asked: Sequence[str],
+    chip: Chip,
+    held: Iterable[str],
+    layers: Mapping[str, Weighted],
+    rounded: Mapping[str, str],
 ) -> AskedTypes:
-    """held: the model's tensors that the chip holds; layers: those with weights. asked: NAME=TYPE, the later ones counting, where
+    """held: the model's tensors that the chip holds; layers: those with weights; rounded: by tensor, another of the file's that
+    the chip holds in the same codes, which reports name. asked: NAME=TYPE, the later ones counting, where
     NAME is a tensor by the file's name, weights among them, a node, an operator, or a pattern of * and ? of these; an operator of
     the normal form, such as a LayerNormalization that the file writes out, where the file has none so called. A node is its
     outputs, and its weights where only they can have the type. Raises CompileError with every fault."""
-    found, faults = _found(model, asked, chip, held, layers)
+    found, faults = _found(model, asked, chip, held, layers, rounded)
     if faults:
         way_out = "  help: the parameters file that scripts/calibrate.py writes lists the tensors, --explain the nodes"
         raise CompileError("\n".join([*faults, way_out]))
@@ -70,10 +76,15 @@ def asked_types(
 
 
 def _found(
-    model: NormalModel, asked: Sequence[str], chip: Chip, held: Iterable[str], layers: Mapping[str, Weighted]
+    model: NormalModel,
+    asked: Sequence[str],
+    chip: Chip,
+    held: Iterable[str],
+    layers: Mapping[str, Weighted],
+    rounded: Mapping[str, str],
 ) -> tuple[AskedTypes, list[str]]:
     """As `asked_types`, with the faults."""
-    known = _Known(model, chip, tuple(held), layers)
+    known = _Known(model, chip, tuple(held), layers, rounded)
     tensors: dict[str, CodeType] = {}
     weights: dict[str, CodeType] = {}
     faults: list[str] = []
@@ -107,7 +118,7 @@ def decomposed_as_asked(
         return divided
     computed = [one for one in asked if one.rpartition("=")[2] in chip.code_types]
     made = [n for node in divided.graph.nodes for n in node.outputs if n]
-    found, _ = _found(divided, computed, chip, (*divided.inputs, *made), {})  # faults are told where it is known what is held
+    found, _ = _found(divided, computed, chip, (*divided.inputs, *made), {}, {})  # faults are told where it is known what is held
     finest = max(codes.bits for codes in chip.operand_types)
     types = {**divided.in_all_shapes(said), **found.tensors}
     fine = {name for name, codes in types.items() if codes.bits >= finest}
@@ -128,6 +139,7 @@ class _Known:
     chip: Chip
     held: tuple[str, ...]
     layers: Mapping[str, Weighted]
+    rounded: Mapping[str, str]
 
     @property
     def _results(self) -> list[str]:
@@ -143,7 +155,8 @@ class _Known:
 
     def tensors(self, name: str) -> list[str]:
         meant = set(_fitting(name, {self.model.name(t) for t in self.held}))
-        return [t for t in self.held if self.model.name(t) in meant] or [t for t in self.held if t == name]
+        found = [t for t in self.held if self.model.name(t) in meant] or [t for t in self.held if t == name]
+        return found or [t for t in self.held if self.model.name(self.rounded.get(t, t)) == name]
 
     def results(self, name: str) -> list[str]:
         """What nodes of this name make, or operators; those that the file writes out last."""

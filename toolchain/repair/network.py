@@ -88,7 +88,7 @@ class Network:
         """With the types that NAME=TYPE of each --type ask for. Raises CompileError with every fault of them."""
         if not asked:
             return self
-        found = asked_types(self.model, asked, self.chip, self.held, weighted(self.model, self.weighted))
+        found = asked_types(self.model, asked, self.chip, self.held, weighted(self.model, self.weighted), self.selection.rounded)
         return replace(self, types=self.on_chip(found.tensors), weight_types=found.weights)
 
     def on_chip(self, types: Mapping[str, CodeType]) -> dict[str, CodeType]:
