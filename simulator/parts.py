@@ -1,4 +1,4 @@
-"""What the ranges of DRAM are to a program: constants and inputs that it only reads, outputs that it writes whole."""
+"""What the ranges of DRAM are to a program: constants and inputs that it only reads, outputs that it writes whole, states."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from toolchain.machine import Access, Space, overlap, range_text
 
 
 class PartKind(Enum):
-    """A tensor that lasts from one run to the next will be a kind of its own: read, and overwritten by design."""
+    """STATE: a tensor that lasts from one run to the next, read, and overwritten by design."""
 
     CONSTANT = "constant"
     INPUT = "input"
     OUTPUT = "output"
+    STATE = "state"
     FOREIGN = "memory that is none of the program's,"
 
 
@@ -40,7 +41,7 @@ class DramPart:
 
 def given(parts: Iterable[DramPart]) -> list[tuple[int, int]]:
     """The ranges that hold data before the program runs."""
-    return [(p.first, p.last) for p in parts if p.kind in (PartKind.CONSTANT, PartKind.INPUT)]
+    return [(p.first, p.last) for p in parts if p.kind in (PartKind.CONSTANT, PartKind.INPUT, PartKind.STATE)]
 
 
 class Kept:
@@ -48,7 +49,7 @@ class Kept:
     belongs to others."""
 
     def __init__(self, parts: Sequence[DramPart]):
-        kept = [p for p in parts if p.kind is not PartKind.OUTPUT and p.first < p.last]
+        kept = [p for p in parts if p.kind not in (PartKind.OUTPUT, PartKind.STATE) and p.first < p.last]
         self._parts = sorted(kept, key=lambda p: p.first)
         self._starts = [p.first for p in self._parts]
         self._reach: list[int] = []  # the largest end so far: parts may lie over one another

@@ -85,7 +85,7 @@ class UnreadMarks:
     def finished(self) -> tuple[Unread, ...]:
         """After the last operation: everything found, in the order of operations, constants first."""
         dram = self._marks[Space.DRAM]
-        for part in self._of(PartKind.OUTPUT):
+        for part in (*self._of(PartKind.OUTPUT), *self._of(PartKind.STATE)):
             dram[part.first : part.last] = 0
         for part in self._of(PartKind.CONSTANT):
             if self._raw[Space.DRAM].find(1, part.first, part.last) >= 0:

@@ -12,8 +12,8 @@ import numpy as np
 
 from quant.repair.step import Quantization
 from simulator import Simulation, simulate
-from toolchain.codegen import Container, Island, Region, container_of, island, link_region, shortened
-from toolchain.errors import CompileError
+from toolchain.codegen import Container, Island, Region, StillRead, container_of, island, link_region, shortened
+from toolchain.errors import CompileError, InternalError
 from toolchain.frontend import NormalModel, to_graph
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph
@@ -29,6 +29,7 @@ from toolchain.passes.quantize import quantize
 from toolchain.passes.samples import OneSample, one_sample
 from toolchain.passes.segments import Segment, segments
 from toolchain.passes.select import Selection
+from toolchain.passes.states import with_copies
 from toolchain.report.traffic import moved, together, traffic_figures
 from toolchain.schedule.given import plan_given
 from toolchain.schedule.goals import CYCLES, Goal, Objective, candidate_plans
@@ -121,6 +122,34 @@ def compile_model(
     planned. Raises CompileError."""
     goal.require(machine.chip, level)
     graph, unfused = _integer(selection, machine, LEVELS[level], given, dump)
+    while True:
+        try:
+            compiled, planned = _parts(model, graph, machine, level, dump, progress, schedule, goal)
+            break
+        except StillRead as found:
+            graph = _with_copies(graph, found, machine)
+    container = container_of(name, model, selection, machine, graph, compiled)
+    return Compiled(container, planned, unfused)
+
+
+def _with_copies(graph: Graph, found: StillRead, machine: Machine) -> Graph:
+    copied = with_copies(graph, found.made)
+    if copied == graph:
+        raise InternalError(f"{machine.chip.name}: a copy of {found} at the end of its run is still too early")
+    return copied
+
+
+def _parts(
+    model: NormalModel,
+    graph: Graph,
+    machine: Machine,
+    level: int,
+    dump: Dump,
+    progress: Progress,
+    schedule: Sequence[RegionTree],
+    goal: Goal,
+) -> tuple[list[Region | Island], dict[int, PlannedRegion]]:
+    """The segments of the integer graph. Raises CompileError, StillRead."""
     compiled: list[Region | Island] = []
     planned: dict[int, PlannedRegion] = {}
     parts = segments(graph)
@@ -133,15 +162,15 @@ def compile_model(
         planned[done] = _region(graph, segment, machine, level, wanted.get(done), goal)
         _dump_region(done, planned[done], machine, dump)
         compiled.append(planned[done].region)
-    container = container_of(name, model, selection, machine, graph, compiled)
-    return Compiled(container, planned, unfused)
+    return compiled, planned
 
 
 def _region(graph: Graph, segment: Segment, machine: Machine, level: int, given: RegionTree | None, goal: Goal) -> PlannedRegion:
     """The plan of a level and its program. The highest also takes the plans of the levels below it into the race and keeps
     the best by what it is simulated to take, so that more search never costs any. given: a schedule of the region, which says
     its level."""
-    samples = one_sample(graph, segment, machine.chip) if machine.chip.control.repeat else None
+    lasting = any(state.made in segment.outputs for state in graph.states)
+    samples = one_sample(graph, segment, machine.chip) if machine.chip.control.repeat and not lasting else None
 
     def linked(number: int, samples: OneSample | None) -> PlannedRegion:
         source, part = (graph, segment) if samples is None else (samples.graph, samples.segment)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quant.data import HELD_FROM, Samples, held_out, open_data, random_data
+from quant.data import HELD_FROM, Samples, held_out, random_data
 from toolchain.errors import CompileError, first_line
 from toolchain.frontend import NormalModel, to_graph
 from toolchain.ir.graph import TensorType
 from toolchain.options import BuildOptions
 from toolchain.report.accuracy import JudgedOn
 from toolchain.report.text import RANDOM
+from toolchain.stepping import open_samples
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,15 @@ class Data:
 
 def data_of(model: NormalModel, options: BuildOptions) -> Data:
     """Raises CompileError: no such data, or of other shapes."""
-    given = random_data(inputs_of(model))
-    if options.calibration is not None:
-        given = open_data(options.calibration, inputs_of(model), limit=options.samples)
-    return Data(given, None if options.judge is None else open_data(options.judge, inputs_of(model)))
+    inputs = inputs_of(model)
+    if options.calibration is None:
+        given, notes = random_data(inputs), ()
+    else:
+        given, notes = open_samples(options.calibration, model, inputs, options.samples)
+    if options.judge is None:
+        return Data(given, None, None, notes)
+    judge, more = open_samples(options.judge, model, inputs)
+    return Data(given, judge, None, (*notes, *more))
 
 
 def data_in_other_shapes(model: NormalModel, options: BuildOptions, calibrated: NormalModel) -> Data:
@@ -39,7 +45,8 @@ def data_in_other_shapes(model: NormalModel, options: BuildOptions, calibrated: 
     if options.calibration is None and options.judge is None:
         return Data(random_data(inputs), None, RANDOM)
     try:
-        found = open_data(options.judge or options.calibration or "", inputs, limit=None if options.judge else options.samples)
+        limit = None if options.judge else options.samples
+        found, notes = open_samples(options.judge or options.calibration or "", model, inputs, limit)
         next(iter(found))
     except CompileError as fault:
         if options.judged:
@@ -50,10 +57,10 @@ def data_in_other_shapes(model: NormalModel, options: BuildOptions, calibrated: 
         why = f"checked on random inputs, not judged: the data do not fit its shapes: {first_line(fault)}"
         return Data(random_data(inputs), None, RANDOM, (why,))
     if options.judge is not None:
-        return Data(found, None, "judge")
+        return Data(found, None, "judge", notes)
     batches = {name: kind.shape[:1] for name, kind in inputs_of(calibrated).items()}
     alike = batches == {name: kind.shape[:1] for name, kind in inputs.items()}
-    return Data(found, None, None if alike or options.parameters is not None else "calibration")
+    return Data(found, None, None if alike or options.parameters is not None else "calibration", notes)
 
 
 def inputs_of(model: NormalModel) -> dict[str, TensorType]:

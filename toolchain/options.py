@@ -35,7 +35,8 @@ class BuildOptions:
     export_qdq: the integers are also made an ONNX model; entries: by name, shapes of inputs beside `shapes`, each a set for which
     the file has programs of its own; types: NAME=TYPE, as `passes.typed.asked_types` has them; schedule: a file that says how
     layers run; goal: what plans are chosen for, and within how many bytes of SRAM; sram_curve: it is planned for other sizes of
-    the SRAM too; values: inputs that are constants, by name, as numbers are written."""
+    the SRAM too; values: inputs that are constants, by name, as numbers are written;
+    states: PAST=PRESENT each, inputs that are these outputs of the run before, or `none`; None: those whose names say so."""
 
     hardware: str | Machine
     calibration: str | None = None
@@ -59,6 +60,7 @@ class BuildOptions:
     goal: Goal = CYCLES
     sram_curve: bool = False
     values: Values = field(default_factory=dict)
+    states: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         """Raises CompileError: a level, a number of samples, an observer or a host that there is not, entries that cannot be."""

@@ -273,12 +273,10 @@ def test_an_operator_of_another_toolchain(change: dict[str, Any], reason: str, d
 
 
 def test_a_port_that_is_kept_from_run_to_run(data: bytes) -> None:
-    """The kind is reserved: a file that has one is not misread as one whose tensor is lost between runs."""
-    reason = (
-        "segment 0: port 'x' is of kind state, kept from one run to the next, which this toolchain does not do; run the "
-        "file with the newer one that wrote it"
-    )
-    assert refusal(changed(data, "entries.0.segments.0.ports.0.kind", "state")) == f"model: {reason}"
+    """Without what a run leaves there."""
+    reason = "segment 0: port 'x' is of kind state; states have the keys made and output, nothing else does"
+    refused = refusal(changed(data, "entries.0.segments.0.ports.0.kind", "state"))
+    assert refused == f"model: is not sound: header: {reason}; build it again"
 
 
 def test_a_graph_that_computes_nothing_sensible(data: bytes) -> None:

@@ -311,7 +311,7 @@ def test_pieces_that_are_more_than_the_file(in_shop: Path) -> None:
 def test_a_port_that_is_kept_says_of_which_entry(in_shop: Path) -> None:
     header, body = parts(Path("m.npu").read_bytes())
     kept(header)
-    assert refusal(header, body).startswith("model: entry 'large': segment 0: port 'x' is of kind state, kept from one run")
+    assert refusal(header, body).startswith("model: is not sound: header: entry 'large': segment 0: port 'x' is of kind state")
 
 
 def test_entries_that_are_none_of_a_file(in_shop: Path, tmp_path: Path) -> None:

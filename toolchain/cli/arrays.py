@@ -15,20 +15,21 @@ from toolchain.errors import CompileError
 from toolchain.runtime import check_feeds, random_feeds
 
 
-def read_feeds(path: Path | None, inputs: Sequence[IoType]) -> dict[str, np.ndarray]:
-    """The arrays of an .npz, checked against the inputs; without a path one random sample. Raises CompileError."""
+def read_feeds(path: Path | None, inputs: Sequence[IoType], states: Sequence[IoType] = ()) -> dict[str, np.ndarray]:
+    """The arrays of an .npz, checked against the inputs and the states, which need not be there; without a path one random
+    sample, and no state. Raises CompileError."""
     if path is None:
         return random_feeds(inputs)
     stored = npz_arrays(path, "--input takes an .npz with an array for each input")
-    _check(path, inputs, {name: array.blank() for name, array in stored.items()})
+    _check(path, inputs, states, {name: array.blank() for name, array in stored.items()})
     feeds = {name: array.read() for name, array in stored.items()}
-    _check(path, inputs, feeds)
+    _check(path, inputs, states, feeds)
     return feeds
 
 
-def _check(path: Path, inputs: Sequence[IoType], feeds: Mapping[str, np.ndarray]) -> None:
+def _check(path: Path, inputs: Sequence[IoType], states: Sequence[IoType], feeds: Mapping[str, np.ndarray]) -> None:
     try:
-        check_feeds(inputs, feeds)
+        check_feeds(inputs, feeds, states)
     except CompileError as fault:
         raise CompileError("\n".join(f"{path}: {line}" for line in str(fault).splitlines())) from None
 

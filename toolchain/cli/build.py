@@ -66,6 +66,13 @@ def build_command(
     quant: Annotated[str | None, typer.Option(help="Parameters file of scripts/calibrate.py, perhaps edited.")] = None,
     shape: Annotated[list[str] | None, typer.Option(help="NAME=1,3,640,640: the whole shape of an input. Repeatable.")] = None,
     value: Annotated[list[str] | None, typer.Option(VALUE, metavar=VALUE_FORM, help=VALUE_HELP)] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PAST=PRESENT",
+            help="An input that is this output of the run before stays on the chip; none: no input does. Repeatable.",
+        ),
+    ] = None,
     entry: Annotated[
         list[str] | None,
         typer.Option(
@@ -135,7 +142,7 @@ def build_command(
                 machine, calib, quant, shapes, host, int(level), samples, observer, hosted,  # type: ignore[arg-type]
                 judged, gate, error_report is not None, static_ranges, repair, export_qdq is not None, entries,  # type: ignore[arg-type]
                 tuple(type_ or ()), judges, None if schedule is None else str(schedule), plan_goal(optimize, sram_budget),
-                sram_curve is not None, values,
+                sram_curve is not None, values, None if state is None else tuple(state),
             )  # fmt: skip
         _require_effect(options, dump_after, dump_dir, force)
         _require_source(model)

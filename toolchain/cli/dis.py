@@ -66,7 +66,8 @@ def listing(container: Container) -> str:
         words = len(segment.program) // machine.isa.word_bytes
         constants = sum(len(data) for _, data in segment.constants)
         parts.append(f"\n; segment {index}: npu, {counted(words, 'word')}, {counted(constants, 'byte')} of constants\n")
-        for kind, ports in (("input", segment.inputs), ("output", segment.outputs)):
+        states = [s.port for s in segment.states]
+        for kind, ports in (("input", segment.inputs), ("output", segment.outputs), ("state", states)):
             parts += [f"; {kind} {' '.join(p.model.split())} {list(p.shape)} {p.dtype} at DRAM {p.address:#x}\n" for p in ports]
         for area in segment.areas:
             held = " ".join(area.label.split())

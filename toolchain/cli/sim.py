@@ -29,8 +29,14 @@ def main() -> None:
 
 def sim_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A compiled model, model.npu.")],
-    input_file: Annotated[Path | None, typer.Option("--input", help=".npz with an array for each input; default random.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", help=".npz for the outputs.")] = None,
+    input_file: Annotated[
+        Path | None,
+        typer.Option("--input", help=".npz with an array for each input, and for states that are not zero; default random."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", help=".npz for the outputs, and for what is left of states, by the names of their inputs."),
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="The figures as JSON.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Chrome trace, opens in Perfetto.")] = None,
     host: Annotated[str, typer.Option(help="Where islands run: cpu or cuda.")] = "cpu",
@@ -140,7 +146,7 @@ def _dump(asked: Asked, input_file: Path | None, after: str, out: Path) -> None:
         stop = parse_stop(after, session)
     except CompileError as fault:
         raise CompileError(f"--dump-memory {fault}") from None
-    feeds = read_feeds(input_file, session.get_inputs())
+    feeds = read_feeds(input_file, session.get_inputs(), session.get_states())
     with shown() as progress:
         files = memory_files(session, stop, feeds, progress)
     with naming(out):
@@ -168,7 +174,7 @@ def _simulate(
     from toolchain.runtime import verify
 
     session = asked.session(timing=True)
-    feeds = read_feeds(input_file, session.get_inputs())
+    feeds = read_feeds(input_file, session.get_inputs(), session.get_states())
     reference = asked.reference() if compare else None
     with shown() as progress:
         if reference is None:
@@ -186,7 +192,9 @@ def _simulate(
         figures["without"] = list(asked.without)
     files: dict[str | Path, bytes] = {}
     if output is not None:
-        files[output] = npz_bytes(run.outputs)
+        files[output] = npz_bytes(
+            {**run.outputs, **{name: session.state(name) for name in (t.name for t in session.get_states())}}
+        )
     if json_file is not None:
         files[json_file] = (json.dumps(figures, indent=1) + "\n").encode()
     if trace is not None:

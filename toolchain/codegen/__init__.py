@@ -6,8 +6,9 @@ from toolchain.codegen.container import MAGIC, MAIN, container_from_bytes, entri
 from toolchain.codegen.container_writer import container_to_bytes, entries_to_bytes
 from toolchain.codegen.image import image_files, images_of_entries
 from toolchain.codegen.link import link_region
-from toolchain.codegen.model import Container, DramArea, Held, IoType, Island, LayerInfo, Occupied, Port, Region, Result
+from toolchain.codegen.model import Container, DramArea, Held, IoType, Island, LayerInfo, Occupied, Port, Region, Result, State
 from toolchain.codegen.relocate import relocated
+from toolchain.codegen.states import StillRead
 
 __all__ = [
     "MAGIC",
@@ -22,6 +23,8 @@ __all__ = [
     "Port",
     "Region",
     "Result",
+    "State",
+    "StillRead",
     "container_from_bytes",
     "container_of",
     "container_to_bytes",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolchain.codegen.link import port_at
-from toolchain.codegen.model import Container, IoType, Island, Region
+from toolchain.codegen.model import Container, IoType, Island, Region, State
 from toolchain.frontend import NormalModel, extract
 from toolchain.ir.graph import Graph, Node, OnnxOp, Origin
 from toolchain.isa import Machine
@@ -22,8 +22,9 @@ def container_of(
     compiled: Sequence[Region | Island],
 ) -> Container:
     """graph: in integers; compiled: its segments in order."""
+    lasting = {n for state in graph.states for n in state.pair}
     inputs, outputs = (
-        tuple(IoType(n, model.types[n].shape, model.types[n].dtype) for n in names)
+        tuple(IoType(n, model.types[n].shape, model.types[n].dtype) for n in names if n not in lasting)
         for names in (model.graph.inputs, model.graph.outputs)
     )
     fallbacks = tuple((f.node, f.op, f.reason) for f in selection.fallbacks)
@@ -46,12 +47,16 @@ def island(model: NormalModel, segment: Segment) -> Island:
 def _unplaced(graph: Graph, segment: Segment) -> Region:
     """Its ports lie behind each other: the memory image that the reference reads and writes has nothing else."""
     ports, end = {}, 0
-    for name in (*segment.inputs, *segment.outputs):
+    left = {state.made for state in graph.states}
+    for name in (*segment.inputs, *(n for n in segment.outputs if n not in left)):
         if name not in ports:
             ports[name] = port_at(end, name, graph)
             end += ports[name].size_bytes
-    inputs, outputs = (tuple(ports[n] for n in names) for names in (segment.inputs, segment.outputs))
-    return Region(b"", (), inputs, outputs, end, tuple(n.name for n in segment.nodes), (), (), 0, 0)
+    kept = [state for state in graph.states if state.made in segment.outputs]
+    states = tuple(State(ports[s.past], s.made, s.pair.present) for s in kept)
+    inputs = tuple(ports[n] for n in segment.inputs if n not in {s.past for s in kept})
+    outputs = tuple(ports[n] for n in segment.outputs if n in ports)
+    return Region(b"", (), inputs, outputs, end, tuple(n.name for n in segment.nodes), (), (), 0, 0, states=states)
 
 
 def _chip_graph(graph: Graph, model: NormalModel) -> Graph:

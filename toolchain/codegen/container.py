@@ -16,7 +16,7 @@ from toolchain.bounds import DRAM_BYTES, PROGRAM_FILE_BYTES
 from toolchain.codegen.blocks import BlockReader
 from toolchain.codegen.header import read_header
 from toolchain.codegen.header_keys import EntryHeader, Header, IslandHeader, PortHeader, RegionHeader, Span
-from toolchain.codegen.model import Container, DramArea, Held, IoType, Island, LayerInfo, Occupied, Port, Region, Result
+from toolchain.codegen.model import Container, DramArea, Held, IoType, Island, LayerInfo, Occupied, Port, Region, Result, State
 from toolchain.codegen.serial import graph_from_text
 from toolchain.codegen.soundness import check_soundness
 from toolchain.errors import CompileError, NewerFileError, ProgramError
@@ -163,11 +163,12 @@ def _segment(
             DramArea(tuple(Held(h.kind, h.tensor) for h in a.holds), a.base, a.size_bytes, a.base_register) for a in header.areas
         ),
         buffers=tuple(Occupied(b.memory, b.peak_bytes, b.bound_bytes) for b in header.buffers),
+        states=tuple(State(_port(p), p.made, p.output) for p in header.ports if p.kind == "state"),
     )
 
 
 def _port(header: PortHeader) -> Port:
-    return Port(**{k: v for k, v in dict(header).items() if k != "kind"})
+    return Port(**{k: v for k, v in dict(header).items() if k not in ("kind", "made", "output")})
 
 
 def read_container(path: str | Path, entry: str | None = None) -> Container:

@@ -101,6 +101,7 @@ def _segment_header(segment: Region | Island, sections: _Sections, blocks: Block
             "nodes": segment.nodes,
         }
     ports = [_port_header(kind, p) for kind in ("input", "output") for p in getattr(segment, f"{kind}s")]
+    ports += [{**_port_header("state", s.port), "made": s.made, "output": s.output} for s in segment.states]
     return {
         "kind": "npu",
         "program": sections.put(segment.program),

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from toolchain.bounds import ENTRIES
 from toolchain.codegen.header_keys import EntryHeader, Header, IslandHeader, Pieces, RegionHeader, Span
-from toolchain.errors import NewerFileError, ProgramError
+from toolchain.errors import ProgramError
 
 
 def read_header(text: bytes, body_bytes: int) -> Header:
@@ -24,7 +24,6 @@ def read_header(text: bytes, body_bytes: int) -> Header:
         first = invalid.errors(include_url=False)[0]
         path = ".".join(str(part) for part in first["loc"] if part not in ("host", "npu"))
         raise ProgramError(f"header{f' key {path}' if path else ''}: {first['msg'].removeprefix('Value error, ')}") from None
-    _require_known(header)
     fault = next(_faults(header, body_bytes), None)
     if fault is not None:
         raise ProgramError(f"header: {fault}")
@@ -34,20 +33,6 @@ def read_header(text: bytes, body_bytes: int) -> Header:
 def _where(header: Header, entry: EntryHeader) -> str:
     """In front of what is told of an entry's segments, where the file has several."""
     return f"entry {entry.name!r}: " if len(header.entries) > 1 else ""
-
-
-def _require_known(header: Header) -> None:
-    """What the format has room for and no toolchain does yet. Raises NewerFileError."""
-    for entry, index, segment in ((e, i, s) for e in header.entries for i, s in enumerate(e.segments)):
-        if not isinstance(segment, RegionHeader):
-            continue
-        way_out = "kept from one run to the next, which this toolchain does not do; run the file with the newer one that wrote it"
-        where = f"{_where(header, entry)}segment {index}"
-        for port in segment.ports:
-            if port.kind == "state":
-                raise NewerFileError(f"{where}: port {port.model!r} is of kind state, {way_out}")
-        if any(h.kind == "state" for area in segment.areas for h in area.holds):
-            raise NewerFileError(f"{where}: has an area of kind state, {way_out}")
 
 
 def _faults(header: Header, body_bytes: int) -> Iterator[str]:
@@ -64,7 +49,7 @@ def _faults(header: Header, body_bytes: int) -> Iterator[str]:
 
 def _entry_faults(entry: EntryHeader, header: Header, body_bytes: int) -> Iterator[str]:
     spans = [header.machine, entry.graph, *header.blocks]
-    made = {t.name for t in entry.inputs}
+    made, kept = {t.name for t in entry.inputs}, set[str]()
     known = {t.name: t.shape for t in (*entry.inputs, *entry.outputs)}
     for index, segment in enumerate(entry.segments):
         where = f"segment {index}"
@@ -75,6 +60,10 @@ def _entry_faults(entry: EntryHeader, header: Header, body_bytes: int) -> Iterat
             spans += [segment.program, segment.op_layers]
             yield from _region_faults(segment, header.blocks, known, where)
             needed, given = ([p.model for p in segment.ports if p.kind == kind] for kind in ("input", "output"))
+            lasting = [p for p in segment.ports if p.kind == "state"]
+            both = (p.model for p in lasting if p.model in made or p.model in kept)
+            yield from (f"{where}: {name!r} is a state, and is made or kept elsewhere too" for name in both)
+            kept.update(p.model for p in lasting)
         yield from (f"{where} reads tensor {name!r}, which nothing before it makes" for name in needed if name not in made)
         made.update(given)
     yield from (f"no segment makes the output {t.name!r}" for t in entry.outputs if t.name not in made)
@@ -114,6 +103,9 @@ def _region_faults(region: RegionHeader, blocks: Sequence[Span], known: dict[str
             yield f"{where}: port {port.model!r} is channels-last with {len(port.shape)} dimensions"
         elif known.get(port.model, port.model_shape) != port.model_shape:
             yield f"{where}: port {port.model!r} has another shape than the model's tensor of that name"
+        said = [port.made, port.output]
+        if not all(said) if port.kind == "state" else any(said):
+            yield f"{where}: port {port.model!r} is of kind {port.kind}; states have the keys made and output, nothing else does"
         limits = np.iinfo(port.dtype)
         if not limits.min <= port.zero_point <= limits.max:
             yield f"{where}: port {port.model!r} has zero point {port.zero_point}, no code of {port.dtype}"
@@ -154,6 +146,9 @@ def _area_faults(region: RegionHeader, blocks: Sequence[Span], where: str) -> It
         end = area.base + area.size_bytes
     if end > region.dram_bytes:
         yield f"{where}: its areas end at {end:#x}, outside the {region.dram_bytes} of its DRAM"
+    states = {p.model for p in region.ports if p.kind == "state"}
+    lacking = (h.tensor for a in region.areas for h in a.holds if h.kind == "state" and h.tensor not in states)
+    yield from (f"{where}: an area holds state {name!r}, of which there is no port" for name in lacking)
     registers = [a.base_register for a in region.areas if a.base_register]
     if len({*registers}) < len(registers):
         yield f"{where}: two areas have one base register"

@@ -58,6 +58,8 @@ class PortHeader(_Section):
     scale: Annotated[FiniteFloat, Field(gt=0)]
     zero_point: int
     maps: FeatureMaps | None = None
+    made: str = ""
+    output: str = ""
 
     @property
     def size_bytes(self) -> int:

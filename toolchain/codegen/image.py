@@ -87,6 +87,7 @@ def _segment(
         "areas": [_area(a) for a in segment.areas],
         "inputs": [_port(p) for p in segment.inputs],
         "outputs": [_port(p) for p in segment.outputs],
+        **({"states": [{**_port(s.port), "output": s.output} for s in segment.states]} if segment.states else {}),
     }
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from toolchain.bounds import DRAM_BYTES
 from toolchain.codegen.areas import Piece, areas_of, based
 from toolchain.codegen.kept import Kept, kept_constants
 from toolchain.codegen.lower import BaseAddresses, lower_region
-from toolchain.codegen.model import Held, LayerInfo, Occupied, Port, Region, Result
+from toolchain.codegen.model import Held, LayerInfo, Occupied, Port, Region, Result, State
 from toolchain.codegen.repeat import Stepping
+from toolchain.codegen.states import ELSEWHERE, Place, in_place
 from toolchain.codegen.synchronise import synchronise
 from toolchain.errors import CompileError, InternalError
 from toolchain.hw.chip import Chip
@@ -38,16 +39,24 @@ def link_region(
     keep: bool = True,
 ) -> Region:
     """Ports first, then spilled tensors, then constants in the order of their first use. samples: plan is of one sample, the
-    program runs it for each; keep: constants that several layers read stay where there is room. Raises CompileError."""
+    program runs it for each; keep: constants that several layers read stay where there is room. Raises CompileError; StillRead
+    where a state's next value has to be copied to its place."""
     chip = machine.chip
     layout = _Layout(graph, segment, plan, samples, dram_alignment(chip), chip)
     constants = _Constants(layout.end, layout.align)
     kept = kept_constants(plan, chip) if keep else Kept({}, plan.placements)
     plan = replace(plan, placements=kept.placements)
     placed = lower_region(plan, BaseAddresses(layout.roots, constants.address, constants.together), chip, kept.places)
-    inputs, outputs = (tuple(_port(n, graph, plan, layout.roots) for n in names) for names in (segment.inputs, segment.outputs))
+    placed, roots = in_place(placed, layout.states, chip), layout.settled()
+    lasting = {n for state in graph.states for n in (state.past, state.made)}
+    inputs, outputs = (
+        tuple(_port(n, graph, plan, roots) for n in names if n not in lasting) for names in (segment.inputs, segment.outputs)
+    )
+    states = tuple(
+        State(_port(s.past, graph, plan, roots), s.made, s.pair.present) for s in graph.states if s.made in segment.outputs
+    )
     stepping = tuple(layout.stepping.values())
-    pieces = layout.pieces(inputs, outputs, constants.end)
+    pieces = layout.pieces([("input", inputs), ("output", outputs), ("state", [s.port for s in states])], constants.end)
     areas, repeat = areas_of(pieces, chip, stepping, samples.count if samples is not None else None)
     program = synchronise(based(placed, areas, repeat, stepping), chip, layout.end, repeat)
     if constants.end > chip.dram.size:
@@ -63,7 +72,7 @@ def link_region(
         outputs=outputs,
         dram_bytes=constants.end,
         nodes=tuple(n.name for n in segment.nodes),
-        layers=tuple(_layers(plan, layout.roots, 1 if samples is None else samples.count, layout.stepping)),
+        layers=tuple(_layers(plan, roots, 1 if samples is None else samples.count, layout.stepping)),
         op_layers=program.layers,
         sram_bound_bytes=plan.placements[Space.SRAM].bound_bytes,
         sram_peak_bytes=plan.placements[Space.SRAM].peak_bytes,
@@ -73,11 +82,13 @@ def link_region(
             for space, found in sorted(plan.placements.items())
             if space != Space.SRAM
         ),
+        states=states,
     )
 
 
 class _Layout:
-    """Where ports and spilled tensors lie in DRAM. roots: by tensor, those in SRAM too. stepping: of a batch that is repeated."""
+    """Where ports and spilled tensors lie in DRAM. roots: by tensor, those in SRAM too. stepping: of a batch that is repeated.
+    states: what runs leave lies elsewhere in `roots`, and in its place once it is settled."""
 
     def __init__(
         self, graph: Graph, segment: Segment, plan: RegionPlan, samples: OneSample | None, align: int, chip: Chip
@@ -87,7 +98,8 @@ class _Layout:
         self.stepping: dict[str, Stepping] = {}
         self._ports: list[tuple[int, int]] = []
         at = 0
-        for name in dict.fromkeys((*segment.inputs, *segment.outputs)):
+        lasting = {s.made: s.past for s in graph.states}
+        for name in dict.fromkeys((*segment.inputs, *(n for n in segment.outputs if n not in lasting))):
             root = plan.views[name].root if name in plan.views else name
             if root not in self.roots:
                 self.roots[root] = Location(Space.DRAM, at)
@@ -96,6 +108,12 @@ class _Layout:
                 end = at + aligned(_stored_bytes(root, graph, plan), align)
                 self._ports.append((at, end))
                 at = end
+        self.states, elsewhere = list[Place](), ELSEWHERE
+        for made in (n for n in segment.outputs if n in lasting):
+            size = _stored_bytes(made, graph, plan)
+            self.roots[made] = Location(Space.DRAM, elsewhere)
+            self.states.append(Place(made, elsewhere, self.roots[lasting[made]].address, size))
+            elsewhere += aligned(size, align)
         self._spilled = at
         if plan.spilled:
             # DRAM is plentiful: any plan that fits will do.
@@ -105,9 +123,13 @@ class _Layout:
             at += aligned(spilled.peak_bytes, align)
         self.end = at
 
-    def pieces(self, inputs: Sequence[Port], outputs: Sequence[Port], end: int) -> list[Piece]:
-        """What lies in DRAM, in the order of addresses; end: of the constants behind it all."""
-        kinds = [*(("input", p) for p in inputs), *(("output", p) for p in outputs)]
+    def settled(self) -> dict[str, Location]:
+        """The roots, with what runs leave of states where the next ones read it."""
+        return {**self.roots, **{s.made: Location(Space.DRAM, s.address) for s in self.states}}
+
+    def pieces(self, ports: Iterable[tuple[str, Iterable[Port]]], end: int) -> list[Piece]:
+        """What lies in DRAM, in the order of addresses. ports: by kind; end: of the constants behind it all."""
+        kinds = [(kind, p) for kind, held in ports for p in held]
         found = [
             Piece(tuple(Held(kind, p.model) for kind, p in kinds if first <= p.address < last), first, last)
             for first, last in self._ports

@@ -37,9 +37,19 @@ class Port:
 
 
 @dataclass(frozen=True)
+class State:
+    """A tensor that stays in DRAM from one run to the next. port: where and how, as a run finds it; its names are those of the
+    input. made: the chip's tensor that the run leaves there; output: the model's output that this is."""
+
+    port: Port
+    made: str
+    output: str
+
+
+@dataclass(frozen=True)
 class Held:
-    """What lies in an area of DRAM. kind: constants, activations (what a program keeps between layers), input or output; state is
-    reserved. tensor: of a port, the model's."""
+    """What lies in an area of DRAM. kind: constants, activations (what a program keeps between layers), input, output or state.
+    tensor: of a port, the model's; of a state the input."""
 
     kind: str
     tensor: str = ""
@@ -136,6 +146,22 @@ class Region:
     sram_peak_bytes: int
     areas: tuple[DramArea, ...] = ()  # files of older builds do not say them
     buffers: tuple[Occupied, ...] = ()
+    states: tuple[State, ...] = ()
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        """All that others write before the program runs or read behind it."""
+        return (*self.inputs, *self.outputs, *(state.port for state in self.states))
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """The chip's tensors that are there before the program runs."""
+        return (*(p.tensor for p in self.inputs), *(s.port.tensor for s in self.states))
+
+    @property
+    def made(self) -> tuple[str, ...]:
+        """The chip's tensors that are wanted behind it."""
+        return (*(p.tensor for p in self.outputs), *(s.made for s in self.states))
 
     def layer_of(self, flow: Flow, index: int) -> int:
         """Of an operation that is dispatched; -1 for none. A call runs its block for the layers from its own on: each lies as
@@ -196,3 +222,8 @@ class Container:
     segments: tuple[Region | Island, ...]
     fallbacks: tuple[tuple[str, str, str], ...]
     graph: Graph
+
+    @property
+    def states(self) -> tuple[tuple[int, State], ...]:
+        """(the segment that keeps it, state) of each."""
+        return tuple((i, state) for i, s in enumerate(self.segments) if isinstance(s, Region) for state in s.states)

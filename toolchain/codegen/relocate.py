@@ -15,7 +15,8 @@ from toolchain.hw.chip import Chip
 
 
 def relocated(container: Container, bases: Mapping[str, int]) -> Container:
-    """bases: new address of the area that holds `constants`, `activations`, `input:TENSOR` or `output:TENSOR`; with `SEGMENT:` in
+    """bases: new address of the area that holds `constants`, `activations`, `input:TENSOR`, `output:TENSOR` or
+    `state:INPUT`; with `SEGMENT:` in
     front where several programs have such a one. Raises CompileError with every fault."""
     if not bases:
         return container
@@ -102,6 +103,7 @@ def _moved(region: Region, areas: tuple[DramArea, ...]) -> Region:
         constants=tuple(sorted((place(address), data) for address, data in region.constants)),
         inputs=tuple(map(port, region.inputs)),
         outputs=tuple(map(port, region.outputs)),
+        states=tuple(replace(state, port=port(state.port)) for state in region.states),
         layers=tuple(map(layer, region.layers)),
         dram_bytes=max((area.end for area in areas), default=0),
         areas=areas,

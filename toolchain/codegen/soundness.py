@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from toolchain.codegen.model import Island, Region
+from toolchain.codegen.model import Island, Region, State
 from toolchain.errors import ProgramError
 from toolchain.ir.graph import Graph
 from toolchain.isa import Machine
@@ -28,7 +28,7 @@ def _check_graph(segments: Sequence[Region | Island], graph: Graph) -> None:
     for region in segments:
         if not isinstance(region, Region):
             continue
-        made.update(p.tensor for p in region.inputs)
+        made.update(region.read)
         held = set(region.nodes)
         missing = next((n for n in region.nodes if n not in nodes), None)
         if missing is not None:
@@ -41,6 +41,18 @@ def _check_graph(segments: Sequence[Region | Island], graph: Graph) -> None:
         for port in region.outputs:
             if port.tensor not in made:
                 raise ProgramError(f"graph: no node makes the port {port.model!r}")
+        for state in region.states:
+            _check_state(state, graph, made)
+
+
+def _check_state(state: State, graph: Graph, made: Collection[str]) -> None:
+    """What a run leaves of it is what the next one reads."""
+    name = state.port.model
+    if state.made not in made or state.made not in graph.types:
+        raise ProgramError(f"graph: no node makes the state {name!r}")
+    read, left = (graph.types.get(n) for n in (state.port.tensor, state.made))
+    if read is not None and read != left:
+        raise ProgramError(f"graph: the state {name!r} is left in another type than it is read in")
 
 
 def _check_operators(graph: Graph, machine: Machine) -> None:

@@ -28,6 +28,7 @@ from toolchain.frontend.widen import in_float32
 from toolchain.ir.graph import OnnxGraph, TensorType, fresh_name
 from toolchain.ir.inner import Inner, Within
 from toolchain.ir.part import Part
+from toolchain.ir.states import StatePair
 from toolchain.ir.stored import Stored
 
 T = TypeVar("T")
@@ -56,7 +57,9 @@ class NormalModel:
     undivided: the model before operators were taken apart into steps, None where none was; whole: nodes that could be, and why
     they were not; inner: tensors between steps whose range is not what calibration sees of them alone; finest: tensors between
     steps that have the finest codes of the machine where nobody says other; repeated: by tensor of a step of a
-    sequence, the name of what it is at all steps, which are measured as one; first: states that go into a sequence."""
+    sequence, the name of what it is at all steps, which are measured as one; first: states that go into a
+    sequence; states: inputs with the outputs that are these inputs of the next run, states_asked: those of them that somebody
+    asked for."""
 
     graph: OnnxGraph
     opset: int
@@ -73,6 +76,8 @@ class NormalModel:
     finest: frozenset[str] = frozenset()
     repeated: Mapping[str, str] = field(default_factory=dict[str, str])
     first: frozenset[str] = frozenset()
+    states: tuple[StatePair, ...] = ()
+    states_asked: tuple[StatePair, ...] = ()
 
     @cached_property
     def proto(self) -> onnx.ModelProto:
@@ -96,7 +101,17 @@ class NormalModel:
         anything = Within(-math.inf, math.inf)
         steps = {n: replace(anything, as_one=one) for n, one in self.repeated.items() if n in self.types and n not in self.inner}
         measured = {n: r for n, r in self.inner.items() if isinstance(r, Within) and r.as_one}
-        return {**dict.fromkeys(sorted(self.first), anything), **steps, **measured}
+        return self._with_states({**dict.fromkeys(sorted(self.first), anything), **steps, **measured}, anything)
+
+    def _with_states(self, found: Mapping[str, Within], anything: Within) -> dict[str, Within]:
+        """What a run leaves of a state is measured as what the next one reads."""
+        all_ = dict(found)
+        for pair in self.states:
+            known = {all_[n].as_one for n in pair if n in all_} - {""}
+            one = min(known, default=f"{pair.past}={pair.present}")
+            all_ = {n: replace(r, as_one=one) if r.as_one in known else r for n, r in all_.items()}
+            all_ |= {n: replace(all_.get(n, anything), as_one=one) for n in pair}
+        return all_
 
     def name(self, tensor: str) -> str:
         """What people are told of a tensor: the file's name, where it has all elements of it."""

@@ -11,6 +11,8 @@ from typing import Any, Generic, NamedTuple
 import numpy as np
 from typing_extensions import TypeVar  # its defaults are in typing from Python 3.13 on
 
+from toolchain.ir.states import Carried
+
 INNER = "inner"  # layout of a tensor that is none of the model's, only calibrated as one: a partial result, another arrangement
 MAX_PARTS = 16  # of a Concat that stands for one node of the model
 MAX_MATRIX = 1 << 20  # elements of a matrix that takes elements in an order of its own
@@ -113,7 +115,8 @@ def fresh_name(base: str, *taken: Container[str]) -> str:
 @dataclass(frozen=True)
 class Graph(Generic[OpT]):
     """Every tensor name has a type; constants are tensors with values and no producer. origins: of the chip's tensors, those that
-    are gone too; one that no node makes is the model's tensor of its origin, arranged on its way in."""
+    are gone too; one that no node makes is the model's tensor of its origin, arranged on its way in. states: that the chip keeps
+    from run to run."""
 
     name: str
     nodes: tuple[Node[OpT], ...]
@@ -122,6 +125,7 @@ class Graph(Generic[OpT]):
     types: Mapping[str, TensorType]
     constants: Mapping[str, np.ndarray]
     origins: Mapping[str, Origin] = field(default_factory=lambda: MappingProxyType({}))
+    states: tuple[Carried, ...] = ()
 
     def shown(self, tensor: str) -> TensorName:
         """The model's own name, whatever the chip calls the tensor; the chip's where no origin is known."""

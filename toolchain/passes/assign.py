@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.numerics import Numerics
@@ -35,6 +36,9 @@ def assign_types(graph: Graph, chip: Chip, asked: Mapping[str, CodeType]) -> dic
         for name in node.outputs:
             kept = same_scale(node.op) or one_type(node.op) or (isinstance(node.op, Unary) and not apart)
             root[name] = root[node.inputs[0]] if kept else name
+    for state in graph.states:
+        left, read = root[state.made], root[state.past]
+        root = {name: read if own == left else own for name, own in root.items()}
     adopted = adopted_parts(nodes, graph)
     least = {n.outputs[0]: operator_of(n, FloatOp).least_type(n, graph, chip) for n in nodes}
     wanted: dict[str, CodeType] = {}
@@ -64,7 +68,8 @@ def assign_quants(
     over_sequences: Mapping[str, Within],
 ) -> dict[str, Quant]:
     """Scale and zero point of every tensor of the chip. Movers keep their input's, where it holds the numbers that they bring;
-    parts of a Concat take the whole's, but those whose scale is given; what makes a scale of its own has that.
+    parts of a Concat take the whole's, but those whose scale is given; what makes a scale of its own has that. What a run
+    leaves of a state has what the next one reads.
 
     widened: what tensors without a given scale take in place of their ranges; asked: types of the model's tensors, which given
     scales are in; over_sequences: as Quantization has them.
@@ -77,11 +82,15 @@ def assign_quants(
         given_in = given_type(tensor, chip.code_types[0] if codes.is_wide else codes, asked)
         return quant_range(found, chip.numerics.of(given_in)) if isinstance(found, Quant) and given_in is not codes else found
 
+    one_scale = {name: (state.past, state.made) for state in graph.states for name in (state.past, state.made)}
+
     def calibrated(name: str, codes: CodeType) -> Quant:
         given = known(name, codes)
         if isinstance(given, Quant):
             return given
-        measured = with_room(widened.get(name, given), over_sequences.get(graph.origins[name].tensor), codes)
+        wider = [widened[n] for n in one_scale.get(name, (name,)) if n in widened]
+        found = reduce(Range.union, wider) if wider else given
+        measured = with_room(found, over_sequences.get(graph.origins[name].tensor), codes)
         return activation_quant(measured, chip.numerics.of(codes))
 
     chip_nodes = [n for n in graph.nodes if not isinstance(n.op, OnnxOp)]

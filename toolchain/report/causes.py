@@ -144,7 +144,7 @@ def _averages(kinds: Sequence[str], node: Node, graph: Graph, chip: Chip) -> lis
 def _spilled(region: Region, chip: Chip, ops: Sequence[MachineOp], resident: bool) -> list[str]:
     """Copies between SRAM and what is in DRAM beside constants and the region's own inputs and outputs."""
     kept = [(address, address + len(data)) for address, data in region.constants]
-    for port in (*region.inputs, *region.outputs):
+    for port in region.ports:
         kept.append((port.address, port.address + port.size_bytes))
     starts, ends = np.array([k[0] for k in kept]), np.array([k[1] for k in kept])
 

@@ -103,6 +103,9 @@ def _purpose(name: str, container: Container) -> str:
     chip, graph = container.machine.chip, container.graph
     node = next(n for n in graph.nodes if n.name == name)
     kind = type(node.op).__name__
+    state = next((s.port.model for _, s in container.states if s.made == node.outputs[0]), None)
+    if state is not None:
+        return f"leaves state {state} where the next run reads it"
     if kind == "IntegerPad":
         return f"padding written out, beyond {_pad_limit(node, graph, chip)}"
     if kind == "Rescale" and any(isinstance(n.op, IntegerPad) for n in graph.consumers().get(node.outputs[0], ())):

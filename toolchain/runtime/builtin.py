@@ -77,11 +77,11 @@ class _Evaluated:
         if until is not None:
             raise CompileError("backend reference: computes tensors, so that it stops behind no operation; take simulator")
         region = self._program.region
-        codes = {p.tensor: read_port(dram, p) for p in region.inputs}
+        codes = {p.tensor: read_port(dram, p) for p in (*region.inputs, *(s.port for s in region.states))}
         for node in self._nodes:
             codes[node.outputs[0]] = self._computed(node, codes)
-        for port in region.outputs:
-            made = codes[port.tensor]
+        for port, tensor in (*((p, p.tensor) for p in region.outputs), *((s.port, s.made) for s in region.states)):
+            made = codes[tensor]
             if made.size != math.prod(port.shape):
                 raise ProgramError(
                     f"graph: makes {port.model!r} as {list(made.shape)}, its port has {list(port.shape)}; build it again"
@@ -116,17 +116,20 @@ def write_port(dram: np.ndarray, port: Port, codes: np.ndarray) -> None:
 
 
 def dram_image(region: Region) -> np.ndarray:
-    """uint8: the region's DRAM with the constants in place."""
+    """uint8: the region's DRAM with the constants in place, and states of zeros."""
     dram = np.zeros(region.dram_bytes, np.uint8)
     for address, data in region.constants:
         dram[address : address + len(data)] = np.frombuffer(data, np.uint8)
+    for port in (s.port for s in region.states):
+        write_port(dram, port, np.full(port.shape, port.zero_point, port.dtype))
     return dram
 
 
 def dram_parts(region: Region) -> list[DramPart]:
-    """What the program may only read, what it must write, and what lies between its areas."""
+    """What the program may only read, what it must write, what it keeps, and what lies between its areas."""
     parts = [DramPart(PartKind.CONSTANT, "", address, address + len(data)) for address, data in region.constants]
-    for kind, ports in ((PartKind.INPUT, region.inputs), (PartKind.OUTPUT, region.outputs)):
+    states = [s.port for s in region.states]
+    for kind, ports in ((PartKind.INPUT, region.inputs), (PartKind.OUTPUT, region.outputs), (PartKind.STATE, states)):
         parts += [DramPart(kind, p.model, p.address, p.address + p.size_bytes) for p in ports]
     if region.bases:
         ends = [0, *(area.end for area in sorted(region.areas, key=lambda a: a.base))]

@@ -111,7 +111,8 @@ class _Contents:
     def all(self) -> Iterator[dict[str, Any]]:
         for address, data in self._region.constants:
             yield {"kind": "constant", "memory": "dram", "address": address, "bytes": len(data)}
-        for kind, ports in (("input", self._region.inputs), ("output", self._region.outputs)):
+        states = [s.port for s in self._region.states]
+        for kind, ports in (("input", self._region.inputs), ("output", self._region.outputs), ("state", states)):
             yield from (self._port(kind, p) for p in ports)
         tensors = [self._tensor(i, info.result) for i, info in enumerate(self._region.layers) if info.result is not None]
         yield from tensors
@@ -119,7 +120,7 @@ class _Contents:
 
     def _port(self, kind: str, port: Port) -> dict[str, Any]:
         held = self._owners[Space.DRAM][port.address : port.address + port.size_bytes]
-        written = {"written_bytes": int((held != _NEVER).sum())} if kind == "output" else {}
+        written = {"written_bytes": int((held != _NEVER).sum())} if kind != "input" else {}
         return {
             "kind": kind,
             "memory": "dram",

@@ -10,13 +10,14 @@ from toolchain.codegen import IoType
 from toolchain.errors import CompileError
 
 
-def check_feeds(inputs: Sequence[IoType], feeds: Mapping[str, np.ndarray]) -> None:
-    """Raises CompileError with every fault of the feeds."""
-    known = {t.name: t for t in inputs}
+def check_feeds(inputs: Sequence[IoType], feeds: Mapping[str, np.ndarray], states: Sequence[IoType] = ()) -> None:
+    """states: inputs that need not be given. Raises CompileError with every fault of the feeds."""
+    needed = {t.name: t for t in inputs}
+    known = {**needed, **{t.name: t for t in states}}
     if not isinstance(feeds, Mapping):
         named = ", ".join(f"{n!r}: array" for n in known)
         raise CompileError(f"feeds: is {type(feeds).__name__}; give a mapping from the inputs' names, {{{named}}}")
-    faults = [f"input {n!r} is missing; give an array of {t.dtype} {list(t.shape)}" for n, t in known.items() if n not in feeds]
+    faults = [f"input {n!r} is missing; give an array of {t.dtype} {list(t.shape)}" for n, t in needed.items() if n not in feeds]
     for name, value in feeds.items():
         value = np.asarray(value)
         if name not in known:

@@ -28,6 +28,11 @@ def to_codes(value: np.ndarray, port: Port) -> np.ndarray:
     return np.clip(codes, limits.min, limits.max).astype(port.dtype).reshape(port.shape)
 
 
+def model_shape(port: Port) -> tuple[int, ...]:
+    """In the model's order."""
+    return tuple(port.shape[i] for i in _TO_NCHW) if port.layout == "nhwc" else port.shape
+
+
 def to_real(codes: np.ndarray, port: Port) -> np.ndarray:
     """Codes -> float32 in the model's order (ONNX DequantizeLinear)."""
     value = (codes.astype(np.float32) - np.float32(port.zero_point)) * np.float32(port.scale)

@@ -15,7 +15,7 @@ import numpy as np
 
 from quant.float_session import open_session
 from simulator import Observe, Simulation, measured
-from toolchain.codegen import Container, IoType, Island, Port, Region, container_from_bytes, read_container, relocated
+from toolchain.codegen import Container, IoType, Island, Port, Region, State, container_from_bytes, read_container, relocated
 from toolchain.errors import CompileError, ProgramError, first_line
 from toolchain.frontend import island_fault
 from toolchain.hw import terms as timing_terms
@@ -23,7 +23,7 @@ from toolchain.machine import Flow
 from toolchain.runtime.backend import Backend, Foreign, Loaded, Program, Progress, backend_named
 from toolchain.runtime.builtin import BACKENDS, dram_image, read_port, write_port
 from toolchain.runtime.feeds import check_feeds
-from toolchain.runtime.ports import fed, in_type, to_codes, to_real
+from toolchain.runtime.ports import fed, in_type, model_shape, to_codes, to_real
 from toolchain.runtime.unread import unread_warnings
 
 Watch = Callable[[Region, Flow], Observe]
@@ -62,6 +62,9 @@ class Session:
     shapes, None: the only one. without: terms of the simulator's time that are ideal (`toolchain.hw.terms`). Raises ProgramError
     for a file that is not there or not sound, CompileError for a backend, a host, an entry or a term that is not there, and for
     bases that cannot be.
+
+    States stay in the session's memory of the chip from run to run, zero at first. `state` reads one, `reset` sets them; a run
+    that is given one begins with that.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class Session:
         self._islands: dict[int, Any] = {}
         self.program, self._loaded = cache(self._program), cache(self._load)
         self._image = cache(lambda index: dram_image(self.program(index).region))
+        self._states = {state.port.model: (index, state) for index, state in self.container.states}
         self._warnings: dict[int, tuple[str, ...]] = {}
 
     @property
@@ -98,21 +102,47 @@ class Session:
     def get_outputs(self) -> tuple[IoType, ...]:
         return self.container.outputs
 
+    def get_states(self) -> tuple[IoType, ...]:
+        """What lasts from run to run, by the names that it has as inputs of the model."""
+        return tuple(IoType(name, model_shape(state.port), "float32") for name, (_, state) in self._states.items())
+
+    def state(self, name: str) -> np.ndarray:
+        """float32 in the model's order: what the next run begins with. Raises CompileError: there is no such state."""
+        index, state = self._state(name)
+        return to_real(read_port(self._image(index), state.port), state.port)
+
+    def reset(self, values: Mapping[str, np.ndarray] = MappingProxyType({})) -> None:
+        """The next run begins with these states, and with zeros for all others. Raises CompileError: no such state, another shape
+        or type."""
+        check_feeds((), values, self.get_states())
+        for name, (index, state) in self._states.items():
+            port = state.port
+            zeros = np.full(port.shape, port.zero_point, port.dtype)
+            write_port(self._image(index), port, to_codes(np.asarray(values[name]), port) if name in values else zeros)
+
+    def _state(self, name: str) -> tuple[int, State]:
+        if name not in self._states:
+            raise CompileError(f"no state {name!r}; the model's states are {', '.join(self._states) or 'none'}")
+        return self._states[name]
+
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Arrays in the order of output_names; None or empty: all. Raises CompileError for wrong names, shapes or types."""
-        outputs = self.run_detailed(feeds).outputs
+        """Arrays in the order of output_names, among them what is left of states; None or empty: all but these. Raises
+        CompileError for wrong names, shapes or types."""
+        known = {*(t.name for t in self.container.outputs), *(state.output for _, state in self._states.values())}
         names = list(output_names) if output_names else [t.name for t in self.container.outputs]
-        unknown = [n for n in names if n not in outputs]
+        unknown = [n for n in names if n not in known]
         if unknown:
-            raise CompileError(f"no output {unknown[0]!r}; the model's outputs are {', '.join(sorted(outputs))}")
-        return [outputs[n] for n in names]
+            raise CompileError(f"no output {unknown[0]!r}; the model's outputs are {', '.join(sorted(known))}")
+        run = self.run_detailed(feeds)
+        found = {**{state.output: run.real[state.output] for _, state in self._states.values()}, **run.outputs}
+        return [found[n] for n in names]
 
     def run_detailed(self, feeds: Mapping[str, np.ndarray], progress: Progress | None = None, watch: Watch | None = None) -> Run:
         """watch: given each region with its operations in the order of dispatch, what is to observe its run, on a backend
         that `observes`."""
         if watch is not None and not self.observes:
             raise CompileError(f"backend {self.backend_name}: tells nothing of its operations, so that none can be watched")
-        check_feeds(self.container.inputs, feeds)
+        check_feeds(self.container.inputs, feeds, self.get_states())
         real, codes = {n: np.asarray(feeds[n]) for n in feeds}, {}
         ran = self._run_segments(len(self.container.segments), real, codes, progress, watch)
         return Run({t.name: in_type(real[t.name], t.dtype) for t in self.container.outputs}, tuple(ran), codes, real)
@@ -122,10 +152,10 @@ class Session:
     ) -> Mapping[str, np.ndarray]:
         """uint8 by the memory's name, where the program of segment `index` has run to operation `until` and no further. Raises
         CompileError where the backend cannot stop there."""
-        check_feeds(self.container.inputs, feeds)
+        check_feeds(self.container.inputs, feeds, self.get_states())
         real, codes = {n: np.asarray(feeds[n]) for n in feeds}, {}
         self._run_segments(index, real, codes, progress, None)
-        dram = self._filled(index, real, codes)
+        dram = self._filled(index, real, codes).copy()  # half a run leaves no state
         with self._naming(index):
             return self._loaded(index).run(dram, until=until, progress=progress).memory
 
@@ -170,12 +200,16 @@ class Session:
     ) -> Ran:
         program, dram = self.program(index), self._filled(index, real, codes)
         observe = watch(region, program.flow) if watch else None
-        with self._naming(index):
+        with self._naming(index), _restored(region, dram):
             done = self._loaded(index).run(dram, observe=observe, progress=progress)
         codes.update(done.tensors)
         for port in region.outputs:
             codes[port.tensor] = read_port(done.memory["dram"], port)
             real[port.model] = to_real(codes[port.tensor], port)
+        for state in region.states:
+            _held(dram, state)[:] = _held(done.memory["dram"], state)
+            codes[state.made] = read_port(dram, state.port)
+            real[state.output] = to_real(codes[state.made], state.port)
         simulation = done.simulation
         if simulation is None and done.start.size:
             simulation = measured(program.machine.chip, program.flow, done.memory, done.start, done.end)
@@ -187,13 +221,18 @@ class Session:
     def _filled(self, index: int, real: Mapping[str, np.ndarray], codes: dict[str, np.ndarray]) -> np.ndarray:
         """The region's DRAM with constants and inputs in place; the codes of inputs are added.
 
-        One image serves all runs: programs leave constants and inputs as they are, and the reference writes outputs only.
+        One image serves all runs: programs leave constants and inputs as they are, and the reference writes outputs and states
+        only.
         """
         region, dram = self.program(index).region, self._image(index)
         for port in region.inputs:
             if port.tensor not in codes:
                 codes[port.tensor] = to_codes(_fitting(real[port.model], port), port)
             write_port(dram, port, codes[port.tensor])
+        for port in (state.port for state in region.states):
+            if port.model in real:
+                write_port(dram, port, to_codes(_fitting(real[port.model], port), port))
+            codes[port.tensor] = read_port(dram, port)
         return dram
 
     def _program(self, index: int) -> Program:
@@ -218,6 +257,23 @@ class Session:
             raise CompileError(f"{_island_name(island)}: onnxruntime cannot run them: {first_line(fault)}") from None
         real.update(zip(island.outputs, values))
         return Ran(session.get_providers()[0], island.nodes, None)
+
+
+def _held(dram: np.ndarray, state: State) -> np.ndarray:
+    """uint8: its bytes, a view."""
+    return dram[state.port.address : state.port.address + state.port.size_bytes]
+
+
+@contextmanager
+def _restored(region: Region, dram: np.ndarray) -> Iterator[None]:
+    """A run that fails leaves states as they were."""
+    before = [_held(dram, state).copy() for state in region.states]
+    try:
+        yield
+    except BaseException:
+        for state, found in zip(region.states, before):
+            _held(dram, state)[:] = found
+        raise
 
 
 def _idealised(container: Container, terms: Sequence[str]) -> Container:

@@ -72,13 +72,14 @@ class _Network:
         self._constants = sorted((a, a + len(data), data.endswith(b"\0")) for a, data in region.constants)
         self._layers = {n.name: Layer(n, graph.types, graph.constants, chip) for n in graph.nodes if n.name in held}
         nodes = [layer.node for layer in self._layers.values()]
-        maps = feature_maps(nodes, graph, {p.tensor for p in (*region.inputs, *region.outputs)}, chip)
+        states = {n for s in region.states for n in (s.port.tensor, s.made)}
+        maps = feature_maps(nodes, graph, {*region.read, *region.made}, chip, states)
         granule = 0 if chip.layout.feature_maps is None else chip.layout.feature_maps.granule
         self._granules = {n.name: granule for n in nodes if n.outputs[0] in maps}
         tensors = {t for n in nodes for t in (*n.inputs, *n.outputs) if t in graph.types}
         self._read: Masks = {t: np.zeros(graph.types[t].shape, np.bool_) for t in tensors}
-        for port in region.outputs:
-            self._read[port.tensor][...] = True
+        for tensor in region.made:
+            self._read[tensor][...] = True
         for layer in reversed(self._layers.values()):
             _mark(layer, self._read)
 

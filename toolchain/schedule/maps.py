@@ -14,12 +14,15 @@ from toolchain.ops.kit.operator import Layer, MoveOp, TiledOp
 from toolchain.ops.permutation import Reshape
 
 
-def feature_maps(nodes: Sequence[Node], graph: Graph, ports: Collection[str], chip: Chip) -> frozenset[str]:
-    """The activations of a region's nodes, in order, that lie in granules; none on machines without them."""
+def feature_maps(
+    nodes: Sequence[Node], graph: Graph, ports: Collection[str], chip: Chip, states: Collection[str] = ()
+) -> frozenset[str]:
+    """The activations of a region's nodes, in order, that lie in granules; none on machines without them. states: that lie dense,
+    since what is read of one and what is left of it have one order."""
     maps = chip.layout.feature_maps
     if maps is None:
         return frozenset()
-    found = _Maps(nodes, graph, chip).found()
+    found = _Maps(nodes, graph, chip).found().difference(states)
     return found if maps.ports == "granules" else found.difference(ports)
 
 

@@ -46,7 +46,7 @@ class Planner:
         graph, nodes, chip, options = planning.graph, planning.nodes, planning.chip, planning.options
         self.planning, self.graph, self.chip, self.options = planning, graph, chip, options
         ports = {*planning.inputs, *planning.outputs}
-        maps = feature_maps(nodes, graph, ports, chip)
+        maps = feature_maps(nodes, graph, ports, chip, {n for s in graph.states for n in (s.past, s.made)})
         activations = Activations(tuple(nodes), graph.types, ports, maps, chip.layout.feature_maps)
         self.views = find_views(activations, in_place=options.in_place)
         self.free = [n for n in nodes if self._is_free(n)]

@@ -49,8 +49,8 @@ def region_bounds(container: Container, region: Region, uses: LeastUses) -> Regi
     graph, chip = container.graph, container.machine.chip
     wanted = set(region.nodes)
     nodes = [node for node in graph.nodes if node.name in wanted]
-    inputs, outputs = [p.tensor for p in region.inputs], [p.tensor for p in region.outputs]
-    maps = feature_maps(nodes, graph, {*inputs, *outputs}, chip)
+    inputs, outputs = region.read, region.made
+    maps = feature_maps(nodes, graph, {*inputs, *outputs}, chip, {n for s in region.states for n in (s.port.tensor, s.made)})
     layers = [Layer(node, graph.types, graph.constants, chip, maps) for node in nodes]
     least = least_bytes(layers, inputs, outputs)
     own = tuple(added(uses.of(layer), dram_uses(chip, least, index)) for index, layer in enumerate(layers))

@@ -1,0 +1,368 @@
+"""Tensors that stay in the chip's memory from run to run: as bits handed over by the host, and as float says."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from tests.cli.commands import run
+from tests.controlled import CONTROL, with_control
+from tests.meaning.case import Case
+from tests.meaning.judge import sqnr_db
+from tests.meaning.machines import int16_machine
+from tests.schedule.test_placement import edge16 as edge16_with
+from toolchain.api import Build, BuildOptions, build
+from toolchain.codegen import Container, Region, State, container_from_bytes, container_to_bytes
+from toolchain.errors import CompileError, ProgramError
+from toolchain.frontend.state_names import paired
+from toolchain.isa import Machine, load_machine
+from toolchain.runtime import Session, verify
+
+STEPS = 12
+CASES = {
+    case.name: case
+    for case in (
+        Case("cell", "x 1,8; h 1,8; w 8,8; u 8,8; v 8,4",
+             "a = MatMul(x, w) b = MatMul(h, u) k = Constant<value_float = 0.2>() r = Mul(b, k) "
+             "t = Add(a, r) hn = Tanh(t) y = MatMul(hn, v)", "y hn"),
+        Case("sum", "x 2,5,8; h 2,5,8",
+             "half = Constant<value_float = 0.5>() b = Mul(h, half) hn = Add(b, x) y = Relu(hn)", "y hn"),
+        Case(  # the oldest step goes, the new one comes: every element moves
+            "delay",
+            "x 1,2,8; cache 1,6,8",
+            "whole = Concat<axis = 1>(cache, x) b = Constant<value_ints = [2]>() e = Constant<value_ints = [8]>() "
+            "a = Constant<value_ints = [1]>() cache_out = Slice(whole, b, e, a) y = ReduceMax<keepdims = 0>(whole, a)",
+            "y cache_out",
+        ),
+        Case(  # a feature map of the convolution, and read again behind what writes it
+            "map",
+            "x 1,4,6,6; h 1,4,6,6; w 4,8,3,3",
+            "both = Concat<axis = 1>(x, h) c = Conv<pads = [1, 1, 1, 1]>(both, w) hn = Tanh(c) y = Add(hn, h)",
+            "y hn",
+        ),
+        Case(
+            "two", "x 1,8; h 1,8; c 1,8; w 8,8",
+            "a = MatMul(x, w) f = Sigmoid(a) g = Mul(f, c) cn = Add(g, a) t = Tanh(cn) hn = Mul(t, f) y = Add(hn, h)", "y hn cn",
+        ),
+        Case("clipped", "x 1,8; h 1,8", "t = Add(x, h) least = Constant<value_float = -0.5>() "
+             "most = Constant<value_float = 0.5>() "
+             "hn = Clip(t, least, most) y = Sub(hn, x)", "y hn"),
+        Case("turned", "x 1,6,4,4; h 1,4,4,6", "t = Transpose<perm = [0, 2, 3, 1]>(x) k = MaxPool<kernel_shape = [1, 1]>(x) "
+             "p = Transpose<perm = [0, 2, 3, 1]>(k) hn = Add(p, h) y = Relu(hn)", "y hn"),
+    )
+}  # fmt: skip
+PAIRS = {"delay": ["cache=cache_out"], "two": ["h=hn", "c=cn"]}
+
+
+@cache
+def machines() -> dict[str, Machine]:
+    two = edge16_with({"mac1": {}, "vector1": {"kind": "vector"}})
+    names = ("edge16", "transformer64", "wide32_w4a16", "ws8_pow2", "nvdla_small")
+    shipped = {name: load_machine(name) for name in names}
+    bases = {**CONTROL, "bases": 8, "host_bases": 5}
+    return {
+        **shipped,
+        "two arrays": two,
+        "16 bits": int16_machine(),
+        "bases": with_control(load_machine("edge16"), control=bases),
+    }
+
+
+def pairs_of(name: str) -> list[tuple[str, str]]:
+    return [(past, present) for past, _, present in (p.partition("=") for p in PAIRS.get(name, ["h=hn"]))]
+
+
+def sequence(name: str, steps: int = STEPS, seed: int = 5) -> list[dict[str, np.ndarray]]:
+    rng, pasts = np.random.default_rng(seed), [past for past, _ in pairs_of(name)]
+    given = [i.name for i in CASES[name].proto.graph.input if i.name not in pasts]
+    return [{n: rng.uniform(-1, 1, CASES[name].shapes[n]).astype(np.float32) for n in given} for _ in range(steps)]
+
+
+def saved(name: str, folder: Path) -> tuple[Path, str]:
+    """The file, and data that say nothing of states."""
+    path, data = folder / f"{name}.onnx", folder / "data.npz"
+    onnx.save(CASES[name].proto, path)
+    samples = sequence(name, 24)  # what is run later begins like them: nothing ends beyond a range
+    np.savez(data, allow_pickle=False, **{n: np.stack([s[n] for s in samples]) for n in samples[0]})
+    return path, str(data)
+
+
+def built_on(machine: Machine, name: str, folder: Path, states: tuple[str, ...] | None = None) -> Build:
+    path, data = saved(name, folder)
+    return build(path, BuildOptions(machine, data, states=states))
+
+
+def kept(built: Build) -> dict[str, State]:
+    return {state.port.model: state for _, state in built.container.states}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("machine", machines())
+def test_kept_on_the_chip_as_if_the_host_handed_it_over(machine: str, name: str, tmp_path: Path) -> None:
+    built = built_on(machines()[machine], name, tmp_path)
+    pairs = pairs_of(name)
+    if set(kept(built)) != {past for past, _ in pairs}:
+        said = [n for n in built.notes if "goes through the host" in n]
+        assert machine in ("ws8_pow2", "nvdla_small") and len(said) + len(kept(built)) == len(pairs), built.notes
+        return
+    assert {t.name for t in built.container.outputs} == {"y"}
+    chip, reference, host = Session(built.data), Session(built.data, backend="reference"), Session(built.data)
+    handed = {past: np.zeros(CASES[name].shapes[past], np.float32) for past, _ in pairs}
+    for feeds in sequence(name):
+        (y,) = chip.run(None, feeds)
+        (expected,) = reference.run(None, feeds)
+        host.reset()
+        again, *left = host.run(["y", *(present for _, present in pairs)], {**feeds, **handed})
+        handed = {past: value for (past, _), value in zip(pairs, left)}
+        assert np.array_equal(y, expected) and np.array_equal(y, again)
+        for past, _ in pairs:
+            assert np.array_equal(chip.state(past), reference.state(past))
+            assert np.array_equal(chip.state(past), handed[past])
+    last, difference = verify(Session(built.data), Session(built.data, backend="reference"), sequence(name)[0])
+    assert difference is None and not [w for ran in last.segments for w in ran.warnings]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_sequence_is_what_float_makes_of_it(name: str, tmp_path: Path) -> None:
+    built, pairs = built_on(int16_machine(), name, tmp_path), pairs_of(name)
+    runner = onnxruntime.InferenceSession(CASES[name].proto.SerializeToString())
+    outputs = [o.name for o in runner.get_outputs()]
+    session, expected, got = Session(built.data), list[np.ndarray](), list[np.ndarray]()
+    state = {past: np.zeros(CASES[name].shapes[past], np.float32) for past, _ in pairs}
+    for feeds in sequence(name):
+        made = dict(zip(outputs, runner.run(None, {**feeds, **state})))
+        state = {past: np.asarray(made[present]) for past, present in pairs}
+        expected.append(np.asarray(made["y"]))
+        got.append(session.run(None, feeds)[0])
+    assert sqnr_db(np.stack(expected), np.stack(got)) > 40
+    for past, value in state.items():
+        assert sqnr_db(value, session.state(past)) > 40
+
+
+def test_the_program_of_one_scale_is_that_of_the_host(tmp_path: Path) -> None:
+    """With one range for both, nothing but the place differs from a build whose state the host hands over."""
+    path, _ = saved("clipped", tmp_path)
+    data = tmp_path / "whole.npz"
+    x = np.random.default_rng(2).uniform(-1, 1, (24, 1, 8)).astype(np.float32)
+    np.savez(data, allow_pickle=False, x=x, h=np.tile(np.linspace(-0.5, 0.5, 8, dtype=np.float32), (24, 1, 1)))
+    here, there = (build(path, BuildOptions("edge16", str(data), states=states)) for states in (("h=hn",), ("none",)))
+    port = next(p for s in there.container.segments if isinstance(s, Region) for p in s.inputs if p.model == "h")
+    assert (port.scale, port.zero_point) == (kept(here)["h"].port.scale, kept(here)["h"].port.zero_point)
+    chip, host = Session(here.data), Session(there.data)
+    state = np.zeros((1, 8), np.float32)
+    for feeds in sequence("clipped"):
+        y, state = host.run(["y", "hn"], {**feeds, "h": state})
+        assert np.array_equal(chip.run(None, feeds)[0], y)
+        assert np.array_equal(chip.state("h"), state)
+
+
+def region(container: Container) -> Region:
+    (found,) = (s for s in container.segments if isinstance(s, Region))
+    return found
+
+
+@pytest.mark.parametrize("name", ["cell", "sum", "two", "delay"])
+def test_what_is_read_before_it_is_written_needs_no_copy(name: str, tmp_path: Path) -> None:
+    found = region(built_on(load_machine("edge16"), name, tmp_path).container)
+    assert "Pad" not in [layer.op for layer in found.layers]
+    places = {s.port.address for s in found.states}
+    left = {layer.result.address for layer in found.layers if layer.result is not None and layer.op == "Join"}
+    assert places == left
+
+
+def test_what_is_read_later_is_copied_at_the_end(tmp_path: Path) -> None:
+    found = region(built_on(load_machine("edge16"), "map", tmp_path).container)
+    assert found.layers[-1].op == "Pad"
+    assert found.layers[-1].result is not None and found.layers[-1].result.address == found.states[0].port.address
+
+
+def test_reset_and_read(tmp_path: Path) -> None:
+    built = built_on(load_machine("edge16"), "two", tmp_path)
+    session, feeds = Session(built.data), sequence("two")
+    first = session.run(None, feeds[0])[0]
+    second = session.run(None, feeds[0])[0]
+    assert not np.array_equal(first, second)
+    session.reset()
+    assert not session.state("h").any() and not session.state("c").any()
+    assert np.array_equal(session.run(None, feeds[0])[0], first)
+    h, c = session.state("h"), session.state("c")
+    session.run(None, feeds[1])
+    session.reset({"h": h, "c": c})
+    assert np.array_equal(session.run(None, feeds[0])[0], second)
+    session.reset({"c": c})
+    assert not session.state("h").any() and np.array_equal(session.state("c"), c)
+    assert [(t.name, t.shape) for t in session.get_states()] == [("h", (1, 8)), ("c", (1, 8))]
+    with pytest.raises(CompileError, match=r"^no state 'hn'; the model's states are h, c$"):
+        session.state("hn")
+    with pytest.raises(CompileError, match=r"^there is no input 'z'; the model's inputs are c, h\ninput 'h' has shape \[8\]"):
+        session.reset({"z": h, "h": h[0]})
+
+
+def test_a_stopped_run_leaves_no_state(tmp_path: Path) -> None:
+    session, feeds = Session(built_on(load_machine("edge16"), "cell", tmp_path).data), sequence("cell")[0]
+    count = len(session.program(0).flow)
+    before = session.state("h")
+    session.memory_behind(0, count - 1, feeds)
+    assert np.array_equal(session.state("h"), before)
+
+
+def test_data_may_hold_the_states(tmp_path: Path) -> None:
+    path, _ = saved("cell", tmp_path)
+    whole = CASES["cell"].samples
+    data = tmp_path / "whole.npz"
+    np.savez(data, allow_pickle=False, **{n: np.stack([s[n] for s in whole]) for n in whole[0]})
+    held = build(path, BuildOptions("edge16", str(data)))
+    assert not [n for n in held.notes if "taken as one sequence" in n]
+    stepped = built_on(load_machine("edge16"), "cell", tmp_path)
+    assert [n for n in stepped.notes if n.endswith("data.npz has no h: the samples are taken as one sequence, in order, with "
+                                                   "states of the float model from zeros on")]  # fmt: skip
+    assert kept(held)["h"].port.scale != kept(stepped)["h"].port.scale
+
+
+FAULTS = {
+    ("z=hn",): "state z=hn: there is no input 'z'; inputs are x, h",
+    ("h=hm",): "state h=hm: there is no output 'hm'; outputs are y, hn",
+    ("h",): "state h: must be PAST=PRESENT, for example state=stateN",
+    ("h=y",): "state h=y: input 'h' is [1, 8], output 'y' [1, 4]; a state has one shape, or its place would not hold it",
+    ("x=hn", "h=hn"): "state h=hn: output 'hn' is given twice; an output is the next value of one input\n"
+    "state: no input is left that is none; a run would have nothing to take",
+    ("h=hn", "h=hn"): "state h=hn: input 'h' is given twice\n"
+    "state h=hn: output 'hn' is given twice; an output is the next value of one input",
+    ("none", "h=hn"): "state none: stands alone; leave it out, or the others",
+    ("z=hn", "h=y"): "state z=hn: there is no input 'z'; inputs are x, h\n"
+    "state h=y: input 'h' is [1, 8], output 'y' [1, 4]; a state has one shape, or its place would not hold it",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", FAULTS)
+def test_states_that_cannot_be(asked: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(CompileError) as fault:
+        built_on(load_machine("edge16"), "cell", tmp_path, asked)
+    way_out = "  help: --state PAST=PRESENT names an input and the output that is its next value; --state none carries nothing"
+    assert str(fault.value) == f"{FAULTS[asked]}\n{way_out}"
+
+
+def test_a_state_of_whole_numbers(tmp_path: Path) -> None:
+    body = "y = Relu(x) m = Add(n, n)"
+    text = f'<ir_version: 9, opset_import: ["" : 17]> g (float[4] x, int64[4] n) => (float[4] y, int64[4] m) {{ {body} }}'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "n.onnx")
+    with pytest.raises(CompileError, match=r"^state n=m: 'n' is int64; the chip keeps codes of float32"):
+        build(tmp_path / "n.onnx", BuildOptions("edge16", states=("n=m",)))
+
+
+def test_a_state_that_the_host_reads(tmp_path: Path) -> None:
+    apart = "it is read in one region and made in another, with nodes of the host between them"
+    for name, node, past, reason in (
+        ("two", "cn", "c", "'cn' is made on the host, by cn"),
+        ("two", "g", "c", "'c' is read on the host, by g"),
+        ("cell", "t", "h", apart),
+    ):
+        path, data = saved(name, tmp_path)
+        asked = BuildOptions("edge16", data, host_nodes=(node,), states=tuple(PAIRS.get(name, ("h=hn",))))
+        with pytest.raises(CompileError) as fault:
+            build(path, asked)
+        way_out = "  help: leave it out, and hand the output to the next run as its input"
+        assert str(fault.value) == f"state {past}={past}n: {reason}\n{way_out}"
+        found = build(path, replace(asked, states=None))
+        assert past in [t.name for t in found.container.inputs]
+        assert f"state {past}={past}n: goes through the host at every run, as input and output: {reason}" in found.notes
+
+
+def test_an_operation_that_reads_what_the_state_has_lost_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where every next value were written in place, bits would differ."""
+    monkeypatch.setattr("toolchain.codegen.states._still_read", lambda placed, state: False)
+    from toolchain.errors import InternalError
+
+    with pytest.raises(InternalError, match="differs from the integer reference"):
+        built_on(load_machine("edge16"), "map", tmp_path)
+
+
+def test_headers_that_contradict_themselves(tmp_path: Path) -> None:
+    built = built_on(load_machine("edge16"), "cell", tmp_path)
+    found = region(built.container)
+    (state,) = found.states
+    for wrong, reason in (
+        (replace(state, output=""), "port 'h' is of kind state; states have the keys made and output, nothing else does"),
+        (replace(state, port=replace(state.port, model="x")), "'x' is a state, and is made or kept elsewhere too"),
+        (replace(state, made="nothing"), "graph: no node makes the state 'h'"),
+        (replace(state, made="y"), "graph: the state 'h' is left in another type than it is read in"),
+    ):
+        data = container_to_bytes(replace(built.container, segments=(replace(found, states=(wrong,), areas=()),)))
+        with pytest.raises(ProgramError, match=re.escape(reason)):
+            container_from_bytes(data, "model")
+
+
+def test_an_area_of_a_state_lies_where_the_host_puts_it(tmp_path: Path) -> None:
+    built = built_on(machines()["bases"], "cell", tmp_path)
+    there = Session(built.data, bases={"state:h": 0x8000})
+    here = Session(built.data)
+    for feeds in sequence("cell"):
+        assert np.array_equal(here.run(None, feeds)[0], there.run(None, feeds)[0])
+    assert region(there.container).states[0].port.address == 0x8000
+
+
+def test_commands_take_and_leave_states(tmp_path: Path) -> None:
+    path, data = saved("two", tmp_path)
+    npu, x, left = tmp_path / "two.npu", tmp_path / "x.npz", tmp_path / "left.npz"
+    made = run(f"npu-build {path} --hw edge16 --calib {data} --state h=hn --state c=cn -o {npu}")
+    assert made.code == 0 and "note: state h=hn: stays in the chip's memory" in made.out, made.err
+    session, feeds = Session(npu), sequence("two", 3)
+    handed: dict[str, np.ndarray] = {}
+    for sample in feeds:
+        np.savez(x, allow_pickle=False, **sample, **handed)
+        ran = run(f"npu-sim {npu} --input {x} --output {left} --verify")
+        assert ran.code == 0, ran.err
+        with np.load(left) as stored:
+            assert sorted(stored) == ["c", "h", "y"]
+            assert np.array_equal(stored["y"], session.run(None, sample)[0])
+            handed = {name: stored[name] for name in ("h", "c")}
+    assert np.array_equal(handed["h"], session.state("h"))
+    listed = run(f"npu-dis {npu}")
+    assert "; state h [1, 8] int8 at DRAM" in listed.out
+    refused = run(f"npu-build {path} --hw edge16 --state h=cn --state c=cn -o {tmp_path / 'no.npu'}")
+    assert refused.code == 2 and "state c=cn: output 'cn' is given twice" in refused.err and "Traceback" not in refused.err
+    assert not (tmp_path / "no.npu").exists()
+    image = run(f"npu-build {path} --hw edge16 --calib {data} -o {npu} --image {tmp_path / 'image'}")
+    assert image.code == 0, image.err
+    (region_,) = json.loads((tmp_path / "image" / "ports.json").read_text())["segments"]
+    assert [(s["tensor"], s["output"]) for s in region_["states"]] == [("h", "hn"), ("c", "cn")]
+
+
+def test_a_run_that_fails_leaves_states_as_they_were(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    session, feeds = Session(built_on(load_machine("edge16"), "cell", tmp_path).data), sequence("cell")
+    session.run(None, feeds[0])
+    before = session.state("h")
+
+    class Failing:
+        def run(self, dram: np.ndarray, **given: object) -> None:
+            dram[:] = 99
+            raise ProgramError("no")
+
+    monkeypatch.setattr(session, "_loaded", lambda index: Failing())
+    with pytest.raises(ProgramError, match="no"):
+        session.run(None, feeds[1])
+    assert np.array_equal(session.state("h"), before)
+
+
+NAMED = {
+    ("state",): ["stateN"],
+    ("past_key_values.3.key", "past_key_values.3.value"): ["present.3.key", "present.3.value"],
+    ("h0", "c0"): ["hn", "cn"],
+    ("cache_in_2",): [],
+    ("conv_cache",): ["conv_cache_out"],
+    ("img_in",): [],
+}
+
+
+@pytest.mark.parametrize("inputs", NAMED)
+def test_names_that_say_it(inputs: tuple[str, ...]) -> None:
+    outputs = ["img_out", "y", *NAMED[inputs]]
+    assert list(paired(["x", *inputs], outputs)) == list(zip(inputs, NAMED[inputs]))

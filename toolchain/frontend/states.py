@@ -1,0 +1,94 @@
+"""Which inputs and outputs of a model are one state that goes from run to run: as asked for, or found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from toolchain.errors import CompileError
+from toolchain.frontend.model import NormalModel
+from toolchain.frontend.state_names import paired
+from toolchain.ir.states import StatePair
+
+NONE = "none"  # as --state says that no input is a state
+_HELP = "  help: --state PAST=PRESENT names an input and the output that is its next value; --state none carries nothing"
+
+
+def with_states(model: NormalModel, asked: Sequence[str] | None) -> NormalModel:
+    """The model with its states, each input calibrated as one with its output. asked: PAST=PRESENT each, or `none` alone; None:
+    those whose names say it. Raises CompileError with every fault."""
+    if asked is None:
+        return replace(model, states=tuple(_by_name(model)))
+    if list(asked) == [NONE]:
+        return model
+    faults, pairs = list[str](), list[StatePair]()
+    for text in asked:
+        found = _parsed(text, model)
+        if isinstance(found, StatePair):
+            faults += _faults(found, text, model, pairs)
+            pairs.append(found)
+        else:
+            faults.append(found)
+    faults += _nothing_left(model, pairs)
+    if faults:
+        raise CompileError("\n".join([*faults, _HELP]))
+    return replace(model, states=tuple(pairs), states_asked=tuple(pairs))
+
+
+def _by_name(model: NormalModel) -> list[StatePair]:
+    named = (StatePair(*pair) for pair in paired(model.graph.inputs, model.graph.outputs))
+    found = [pair for pair in named if _misfit(pair, model) is None]
+    return [] if any(_nothing_left(model, found)) else found
+
+
+def _parsed(text: str, model: NormalModel) -> StatePair | str:
+    """Names may hold '='. Else what is wrong."""
+    if text == NONE:
+        return f"state {NONE}: stands alone; leave it out, or the others"
+    splits = [StatePair(text[:i], text[i + 1 :]) for i, c in enumerate(text) if c == "="]
+    known = [p for p in splits if p.past in model.graph.inputs and p.present in model.graph.outputs]
+    if known:
+        return known[0]
+    if not any(p.past and p.present for p in splits):
+        return f"state {text}: must be PAST=PRESENT, for example state=stateN"
+    past, present = next((p for p in splits if p.past in model.graph.inputs), splits[0])
+    faults = []
+    if past not in model.graph.inputs:
+        there = ", ".join(model.graph.inputs)
+        faults.append(f"there is no input {past!r}; inputs are {there}")
+    if present not in model.graph.outputs:
+        there = ", ".join(model.graph.outputs)
+        faults.append(f"there is no output {present!r}; outputs are {there}")
+    return f"state {text}: {'; '.join(faults)}"
+
+
+def _faults(pair: StatePair, text: str, model: NormalModel, others: Sequence[StatePair]) -> Iterator[str]:
+    misfit = _misfit(pair, model)
+    if misfit is not None:
+        yield f"state {text}: {misfit}"
+    if any(o.past == pair.past for o in others):
+        yield f"state {text}: input {pair.past!r} is given twice"
+    if any(o.present == pair.present for o in others):
+        yield f"state {text}: output {pair.present!r} is given twice; an output is the next value of one input"
+
+
+def _misfit(pair: StatePair, model: NormalModel) -> str | None:
+    past, present = (model.types[n] for n in pair)
+    if past.shape != present.shape:
+        shapes = f"input {pair.past!r} is {list(past.shape)}, output {pair.present!r} {list(present.shape)}"
+        return f"{shapes}; a state has one shape, or its place would not hold it"
+    other = next((n for n in pair if model.types[n].dtype != "float32"), None)
+    if other is not None:
+        return f"{other!r} is {model.types[other].dtype}; the chip keeps codes of float32"
+    if 0 in past.shape:
+        return f"{list(past.shape)} has no elements"
+    return None
+
+
+def _nothing_left(model: NormalModel, pairs: Sequence[StatePair]) -> Iterator[str]:
+    for what, names, taken in (
+        ("input", model.graph.inputs, {p.past for p in pairs}),
+        ("output", model.graph.outputs, {p.present for p in pairs}),
+    ):
+        if pairs and taken.issuperset(names):
+            yield f"state: no {what} is left that is none; a run would have nothing to {'take' if what == 'input' else 'give'}"

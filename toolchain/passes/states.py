@@ -1,0 +1,109 @@
+"""States that the chip keeps from run to run: what each leaves at its end lies as what the next one reads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from toolchain.errors import CompileError
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import INNER, Graph, Node, OnnxOp, Origin, TensorType, fresh_name, step_name
+from toolchain.ir.states import Carried, StatePair
+from toolchain.ops.kit.layout import NCHW, NHWC
+from toolchain.ops.movement import IntegerPad, Join, Stack
+from toolchain.ops.permutation import permutation
+from toolchain.passes.segments import segments
+
+_ORDERS = {"nhwc": NHWC, "plain": NCHW}  # from the other of the two layouts
+
+
+def keep_states(graph: Graph, pairs: Sequence[StatePair], asked: Collection[StatePair], chip: Chip) -> tuple[Graph, list[str]]:
+    """graph: as selected. Of each pair that one region reads and makes: the graph gives out a tensor that lies as its input,
+    made of the output by a Stack of one part, which is nothing but a change of scale where the two have one. And a note of each,
+    also of those that stay with the host. Raises CompileError: of those in `asked`, with every reason."""
+    faults, notes = list[str](), list[str]()
+    kept: list[_Ends] = []
+    for pair in pairs:
+        found = _ends(pair, graph, chip)
+        named = f"{pair.past}={pair.present}"
+        if isinstance(found, _Ends):
+            kept.append(found)
+            notes.append(f"state {named}: stays in the chip's memory from run to run; --state none hands it to the host")
+        elif pair in asked:
+            faults.append(f"state {named}: {found}")
+        else:
+            notes.append(f"state {named}: goes through the host at every run, as input and output: {found}")
+    if faults:
+        raise CompileError("\n".join([*faults, "  help: leave it out, and hand the output to the next run as its input"]))
+    for ends in kept:
+        graph = _with_state(graph, ends)
+    return graph, notes
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """readers: tensors of the chip that are the input, by layout."""
+
+    pair: StatePair
+    readers: Mapping[str, str]
+
+
+def _ends(pair: StatePair, graph: Graph, chip: Chip) -> _Ends | str:
+    """Or why the chip cannot keep it."""
+    if "rescale" not in chip.functions:
+        return f"its next value may need another scale: {chip.key('vector')}.functions: rescale"
+    made = {n for node in graph.nodes for n in node.outputs}
+    readers = {o.layout: n for n, o in graph.origins.items() if o.tensor == pair.past and n not in made and n in graph.types}
+    hosts = [n.name for n in graph.nodes if isinstance(n.op, OnnxOp)]
+    parts = segments(graph)
+    reading = {i for i, part in enumerate(parts) for n in part.nodes if {pair.past, *readers.values()}.intersection(n.inputs)}
+    making = {i for i, part in enumerate(parts) for n in part.nodes if pair.present in n.outputs}
+    if not reading:
+        return f"nothing reads the input {pair.past!r}"
+    if not making:
+        return f"the output {pair.present!r} is made by no node"
+    for name, found in ((pair.past, reading), (pair.present, making)):
+        part = next((parts[i] for i in sorted(found) if not parts[i].on_chip), None)
+        if part is not None:
+            nodes = [n.name for n in part.nodes if name in (*n.inputs, *n.outputs) and n.name in hosts]
+            return f"{name!r} is {'read' if name == pair.past else 'made'} on the host, by {', '.join(nodes[:3])}"
+    if reading != making:
+        return "it is read in one region and made in another, with nodes of the host between them"
+    return _Ends(pair, readers)
+
+
+def _with_state(graph: Graph, ends: _Ends) -> Graph:
+    past, present = ends.pair
+    types, origins, nodes = dict(graph.types), dict(graph.origins), list(graph.nodes)
+    layout = origins[present].layout if origins[present].layout in ends.readers else next(iter(ends.readers))
+    read = ends.readers[layout]
+    for other in ends.readers.values():
+        if other != read:  # the one place of a state has one layout
+            op = permutation(types[read].shape, _ORDERS[origins[other].layout])
+            nodes.insert(0, Node(step_name(past, f"as {origins[other].layout}"), op, (read,), (other,), ()))
+    source = present
+    if origins[present].layout != layout:
+        source = fresh_name(f"{present}@{layout}", types)
+        op = permutation(types[present].shape, _ORDERS[layout])
+        nodes.append(Node(step_name(present, "in the state's order"), op, (present,), (source,), ()))
+        types[source], origins[source] = types[read], Origin(present, layout)
+    made = fresh_name(f"{present}@state", types)
+    types[made] = TensorType(types[read].shape, "float32")
+    origins[made] = Origin(past, INNER)  # its scale is the input's
+    nodes.append(Node(step_name(present, "state"), Stack(0), (source,), (made,), ()))
+    outputs = tuple(made if n == present else n for n in graph.outputs)
+    states = (*graph.states, Carried(read, made, ends.pair))
+    return replace(graph, outputs=outputs, states=states).with_nodes(nodes, types, None, origins)
+
+
+def with_copies(graph: Graph, names: Collection[str]) -> Graph:
+    """graph: in integers. States whose next value may not lie in the place of the last before all of it is read are copied there
+    at the end."""
+
+    def copied(node: Node) -> Node:
+        if node.outputs[0] not in names or not isinstance(node.op, Join):
+            return node
+        none = (0,) * len(graph.types[node.outputs[0]].shape)
+        return replace(node, op=IntegerPad(none, none, 0))
+
+    return replace(graph, nodes=tuple(copied(n) for n in graph.nodes))
