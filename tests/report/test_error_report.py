@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -92,6 +93,17 @@ def test_the_error_of_weights_is_that_of_the_float_model_with_rounded_weights(tm
     # Not as a share of the error: what is measured on one sample may be louder than the error of all.
     by_themselves = f"with a scale a channel leave {row.weights_db:.1f} dB by themselves, on one sample"
     assert row.why == f"weights rounded to int4 {by_themselves}"
+
+
+@pytest.mark.parametrize(("done", "more"), [(None, "fast"), ("none", "fast"), ("fast", "full"), ("full", None)])
+def test_what_repair_is_left_to_try(tmp_path: Path, done: Any, more: str | None) -> None:
+    saved(tmp_path, "y = Conv(x, u)", {"u": WEIGHTS["u"]}, drawn(24, 4, 8, 8))
+    options = BuildOptions("wide32_w4a16", calibration=str(tmp_path / "data.npz"), error_report=True, repair=done)
+    errors = build(tmp_path / "m.onnx", options).errors
+    assert errors is not None
+    row = next(r for r in errors.rows if r.tensor == "y")
+    assert row.cause == "weight rounding"
+    assert [way for way in row.remedy.split(", or ") if "repair" in way] == ([f"--repair {more}"] if more else [])
 
 
 CAUSES = {  # ranges in the file of --quant -> tensor to blame, cause

@@ -21,7 +21,8 @@ def remedy_of(row: LayerError, cause: Cause, found: Measured, quantized: Quantiz
             ways.append(_wider_weights(row, quantized.chip))
         elif not numerics.weights_per_channel:
             ways.append("numerics.weights_per_channel: true in the machine's file")
-        ways += ["--repair full"] if quantized.given is None and quantized.repair != "full" else []
+        more = {None: "fast", "none": "fast", "fast": "full"}.get(quantized.repair)
+        ways += [f"--repair {more}"] if quantized.given is None and more else []
     elif cause == "accumulator overflow":
         ways.append(f"engines.mac.accumulators.bits above {numerics.accumulator_bits} in the machine's file")
         ways += ["numerics.overflow: saturate"] if numerics.wraps else []
