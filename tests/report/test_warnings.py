@@ -12,6 +12,7 @@ from onnx import numpy_helper
 from tests.quantized.test_forms import built_form
 from toolchain.api import Build, BuildOptions, build
 from toolchain.report import skipped_warnings, unseen_warnings
+from toolchain.report.warnings import is_saturated
 
 
 def of_a_sleeping_branch(folder: Path, **options: str) -> Build:
@@ -78,3 +79,20 @@ def test_weights_that_are_rounded_anew(machine: str, why: str | None, form: str,
     built, _, _ = built_form(form, tmp_path, machine)
     said = [n for n in built.notes if "rounded anew" in n]
     assert said == ([] if why is None else [f"weights of 4 layers are rounded anew, {machine} has {why}"])
+
+
+@pytest.mark.parametrize(
+    ("clipped", "count", "said"),
+    [
+        (1, 64, False),
+        (2, 64, False),
+        (3, 64, True),
+        (3, 1000, False),
+        (4, 1000, True),
+        (1010, 1_000_000, False),
+        (1100, 1_000_000, True),
+    ],
+)
+def test_how_many_values_beyond_the_codes_say_something(clipped: int, count: int, said: bool) -> None:
+    """One value of 64 is above a share of 0.1 %, and says nothing of it."""
+    assert is_saturated(clipped, count) is said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ MUCH = 0.05  # of a model's products; more of them on the host is worth a warnin
 FEW_SAMPLES = 16
 MOST_CLIPPED = 0.5  # of a tensor's values
 SATURATED = 0.001  # of a tensor's values
+FEWEST_CLIPPED = 3
+_ONCE_IN_A_HUNDRED = 2.33  # standard deviations of a count, one-sided
 NAMED = 4  # in one warning
 DYNAMIC = "DynamicQuantizeLinear"
 
@@ -86,12 +89,20 @@ def _lost(found: Measured) -> dict[str, str]:
     return said
 
 
+def is_saturated(clipped: int, count: int) -> bool:
+    """Whether so many values show that more than SATURATED of a tensor's lie outside its codes: of that share alone as many would
+    come once in a hundred times, and one or two are none."""
+    expected = SATURATED * count
+    return clipped >= FEWEST_CLIPPED and clipped > expected + _ONCE_IN_A_HUNDRED * math.sqrt(expected)
+
+
 def _saturated(found: Measured, told: Collection[str]) -> list[str]:
-    shares = {}
+    counts: dict[str, tuple[int, int]] = {}
     for block in found.network.blocks:
-        own = found.sums[block.tensor].own
-        if own.count and own.clipped / own.count > SATURATED and found.network.name(block) not in told:
-            shares[found.network.name(block)] = own.clipped / own.count
+        own, name = found.sums[block.tensor].own, found.network.name(block)
+        clipped, count = counts.get(name, (0, 0))
+        counts[name] = clipped + own.clipped, count + own.count
+    shares = {name: k / n for name, (k, n) in counts.items() if is_saturated(k, n) and name not in told}
     ranked = sorted(shares.items(), key=lambda s: -s[1])
     named = ", ".join(f"{name} {100 * share:.2g} %" for name, share in ranked[:NAMED])
     return (
