@@ -118,3 +118,10 @@ def test_equal_steps_are_one_line(tmp_path: Path) -> None:
     assert len(layers) == 20 and many.figures["cycles"] == sum(layer["cycles"] for layer in many.figures["layers"])
     line = next(line for line in layers_text(many.figures).splitlines() if line.startswith("cell: i c, step 0 and 19 alike "))
     assert line.split()[8:11] == ["Binary", "vector", f"{sum(layer['cycles'] for layer in layers):,}"]
+
+
+@pytest.mark.parametrize(("name", "narrow"), [("W", "inputs of"), ("R", "state of"), ("*", ""), ("cell", "")])
+def test_weights_of_a_recurrent_layer_are_named_as_in_the_file(name: str, narrow: str, tmp_path: Path) -> None:
+    built = build(any_length(tmp_path), BuildOptions("transformer64", shapes={"x": (3, 1, 12)}, types=(f"{name}=int4",)))
+    layers = {layer["name"]: layer["weight_type"] for layer in built.figures["layers"] if layer["weight_type"] is not None}
+    assert layers and {n for n, kind in layers.items() if kind == "int4"} == {n for n in layers if f"cell: {narrow}" in n}

@@ -26,9 +26,10 @@ def with_steps(
     finest: frozenset[str] = frozenset(),
     repeated: Mapping[str, str] = MappingProxyType({}),
     first: frozenset[str] = frozenset(),
+    made_of: Mapping[str, str] = MappingProxyType({}),
 ) -> NormalModel:
     """steps: by node, those in its place, which make its outputs; constants: that they read; inner, finest, repeated,
-    first: as NormalModel has them. Raises InternalError: steps that make an output of another type."""
+    first, made_of: as NormalModel has them. Raises InternalError: steps that make an output of another type."""
     if not steps:
         return model
     types = {**model.types, **{name: type_of(value) for name, value in constants.items()}}
@@ -43,5 +44,5 @@ def with_steps(
                 types[name] = made
         nodes += () if node.name in steps else (node,)
     graph = model.graph.with_nodes(nodes, types, constants)
-    divided = replace(model, graph=drop_dead(graph), undivided=model, inner=inner, finest=finest, first=first)
+    divided = replace(model, graph=drop_dead(graph), undivided=model, inner=inner, finest=finest, first=first, made_of=made_of)
     return replace(divided, repeated={**model.repeated, **repeated}, own={**model.own, **repeated})

@@ -58,8 +58,8 @@ class NormalModel:
     they were not; inner: tensors between steps whose range is not what calibration sees of them alone; finest: tensors between
     steps that have the finest codes of the machine where nobody says other; repeated: by tensor of a step of a
     sequence, the name of what it is at all steps, which are measured as one; first: states that go into a
-    sequence; states: inputs with the outputs that are these inputs of the next run, states_asked: those of them that somebody
-    asked for."""
+    sequence; made_of: by constant of steps, the one of the model that it is a part of; states: inputs with the outputs that are
+    these inputs of the next run, states_asked: those of them that somebody asked for."""
 
     graph: OnnxGraph
     opset: int
@@ -76,6 +76,7 @@ class NormalModel:
     finest: frozenset[str] = frozenset()
     repeated: Mapping[str, str] = field(default_factory=dict[str, str])
     first: frozenset[str] = frozenset()
+    made_of: Mapping[str, str] = field(default_factory=dict[str, str])
     states: tuple[StatePair, ...] = ()
     states_asked: tuple[StatePair, ...] = ()
 

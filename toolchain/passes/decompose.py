@@ -92,6 +92,7 @@ def _divided(model: NormalModel, steps: Mapping[str, Steps]) -> NormalModel:
         frozenset(name for s in each if s.finest for name in (*s.moved, *(y for step in s.nodes for y in step.outputs))),
         {name: one for s in each for name, one in s.repeated.items()},
         frozenset(name for s in each for name in s.moved),
+        {name: own for s in each for name, own in s.made_of.items()},
     )
 
 

@@ -43,6 +43,7 @@ def weighted(model: NormalModel, layers: Iterable[Node]) -> dict[str, Weighted]:
     """By name, these layers of the selected graph. Weights have the name of the file, else, where they were made of constants of
     the file, that of the normal form."""
     kinds, made = dict(model.nodes), dict[str, set[str]]()
+    read = {node.name: node.inputs[1:2] for node in model.graph.nodes}
     for node in model.graph.nodes:
         operands = {n for n in node.inputs[:2] if n in model.graph.constants and model.graph.constants[n].ndim > 1}
         for source in node.sources or (node.name,):
@@ -51,6 +52,7 @@ def weighted(model: NormalModel, layers: Iterable[Node]) -> dict[str, Weighted]:
     for layer in layers:
         own = [s for s in layer.sources or (layer.name,) if kinds.get(s, "") in _PRODUCTS] or [layer.name]
         named = {c for s in own for c in model.weights.get(s, ())} or {c for s in own for c in made.get(s, ())}
+        named |= {model.made_of[c] for c in read.get(layer.name, ()) if c in model.made_of}
         found[layer.name] = Weighted(frozenset(layer.sources or (layer.name,)), frozenset(named))
     return found
 

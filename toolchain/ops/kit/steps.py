@@ -31,7 +31,7 @@ class Steps:
     inner: the tensors between them whose range is not what calibration sees of them alone. A tensor is named after the first
     output of the node and what it is. finest: whether they have the finest codes of the machine where nobody says other; moved:
     other tensors that have them then, since steps move them; repeated: by tensor of a step of a sequence, what it is called
-    at all of its steps.
+    at all of its steps; made_of: by constant of steps, the node's that it is a part of.
     """
 
     node: OnnxNode
@@ -43,6 +43,7 @@ class Steps:
     finest: bool = False
     moved: set[str] = field(default_factory=set[str])
     repeated: dict[str, str] = field(default_factory=dict[str, str])
+    made_of: dict[str, str] = field(default_factory=dict[str, str])
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self.graph.types[name].shape

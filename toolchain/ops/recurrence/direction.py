@@ -68,19 +68,22 @@ class Direction:
         """The products of the inputs of all steps for these gates, [steps x batch, gates x units], with their biases."""
         bias = self.bias(gates, False) + (self.bias(gates, True) if recurrent_bias else 0)
         what = self.called(f"inputs of {gates}")
-        return self.steps.make(what, "Gemm", self.rows, self.of(self.weights, gates), bias.astype(np.float32), transB=1)
+        weights = self._once(f"weights of {gates}", self.of(self.weights, gates), 1)
+        return self.steps.make(what, "Gemm", self.rows, weights, bias.astype(np.float32), transB=1)
 
     def product(self, gates: str, state: Value, t: int, bias: bool = False) -> Value:
         """Of a state with the recurrent weights of these gates. Their constants are there once."""
         weights, added = self.of(self.recurrent, gates), self.bias(gates, True)
         if not isinstance(state, str):
             return (state @ weights.T + (added if bias else 0)).astype(np.float32)
-        inputs = [self._once(f"recurrent weights of {gates}", weights)]
-        inputs += [self._once(f"recurrent biases of {gates}", added)] if bias and added.any() else []
+        inputs = [self._once(f"recurrent weights of {gates}", weights, 2)]
+        inputs += [self._once(f"recurrent biases of {gates}", added, 3)] if bias and added.any() else []
         return self.make(f"state of {gates}", t, "Gemm", state, *inputs, transB=1)
 
-    def _once(self, what: str, value: Array) -> str:
+    def _once(self, what: str, value: Array, index: int) -> str:
+        """A constant of all steps, a part of that input of the layer."""
         name = self.steps.named(self.called(what))
+        self.steps.made_of[name] = self.steps.node.inputs[index]
         return name if name in self.steps.constants else self.steps.constant(self.called(what), value)
 
     def at(self, t: int, rows: str, gates: str) -> str:
