@@ -16,6 +16,7 @@ from quant.parameters import activation_quant
 
 SCORE_LOGIT = 4.0  # Sigmoid gives 0.982: a score that any threshold lets through
 SILENT = 1e-10  # a tensor that never leaves +-1e-10 holds rounding noise, no values
+_TRUTHS = frozenset(("And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not", "Or", "Xor"))
 FEW_STEPS = 32  # fewer codes than this: a part of a Concat has lost three of eight bits
 
 
@@ -63,6 +64,7 @@ def adjust_ranges(
     Scores: where a Sigmoid or Softmax reaches an output of the model, its range is [0, 1] and the Sigmoid's input reaches
     SCORE_LOGIT even if the data held nothing to detect.
     Concat: the joined range holds the range of every operand.
+    Truth: what is cast from a comparison reaches 0 and 1.
     Silence: a tensor that was zero throughout says nothing of a scale; it takes the range of what it was made from.
     Between steps: nothing beyond the bounds of `divided`.
     """
@@ -75,6 +77,7 @@ def adjust_ranges(
             for operand in node.input:
                 if operand in found:
                     found[node.output[0]] = found[node.output[0]].union(found[operand])
+    _open_truths(graph, found)
     silent = _open_silence(Links(model.graph), found, notes, called)
     return Adjusted(cut_ranges(found, divided), tuple(notes), tuple(called(n) for n in silent))
 
@@ -117,6 +120,14 @@ def _open_scores(graph: Links, found: dict[str, Range], notes: list[str], called
                 f"{1 / (1 + 2.718281828459045**-logits.high):.2f}; its range was opened to {SCORE_LOGIT:g}. "
                 "Calibrate with data that holds positives"
             )
+
+
+def _open_truths(graph: Links, found: dict[str, Range]) -> None:
+    """What is made of true and false holds 0 and 1, though it was never true."""
+    for node in graph.nodes:
+        made_of = graph.producer(node.input[0]) if node.op_type == "Cast" else None
+        if made_of is not None and made_of.op_type in _TRUTHS and node.output[0] in found:
+            found[node.output[0]] = found[node.output[0]].union(Range(0.0, 1.0))
 
 
 def _open_silence(graph: Links, found: dict[str, Range], notes: list[str], called: Callable[[str], str]) -> list[str]:

@@ -105,3 +105,12 @@ def test_a_tensor_of_zeros_takes_the_range_of_its_source() -> None:
         "c: zero throughout the data; it took the range [-8, 2]",
         "v: zero throughout the data; it took the range [-1, 1]",
     )
+
+
+def test_what_was_never_true_is_not_silent() -> None:
+    proto = model([node("Equal", "x zero", "e"), node("Cast", "e", "c", to=1), node("Add", "x c", "y")], {"x": [4]}, ["y"], ZERO)
+    found = adjust_ranges(proto, {"x": Range(1, 2), "c": Range(0, 0), "y": Range(1, 2)})
+    assert found.ranges == {"x": Range(1, 2), "c": Range(0, 1), "y": Range(1, 2)} and not found.notes and not found.unseen
+
+
+ZERO = {"zero": np.zeros((), np.float32)}

@@ -164,6 +164,14 @@ def inline_functions(proto: onnx.ModelProto, path: str | os.PathLike[str]) -> on
         raise refuse(str(path), f"its local functions cannot be inlined: {first_line(fault)}") from fault
 
 
+REFUSED = {  # of other domains: why, and the way out
+    ("com.microsoft", "DynamicQuantizeLSTM"): (
+        "is onnxruntime's LSTM on codes whose ranges each run finds",
+        'quantize without it (op_types_to_quantize of quantize_dynamic without "LSTM"): the LSTM in float is quantized here',
+    ),
+}
+
+
 def check_operators(graph: onnx.GraphProto, opset: int) -> None:
     """CompileError with every node that no build can take, each way out once."""
     faults = [*operator_faults(graph, opset)]
@@ -181,7 +189,8 @@ def operator_faults(graph: onnx.GraphProto, opset: int) -> Iterator[tuple[str, s
             pass  # its schema is onnxruntime's; what it lacks is said where it is written out
         elif domain not in DOMAINS:
             way_out = "export the model with standard operators only (no runtime's optimisations, no custom operators)"
-            yield f'{thing}: domain "{domain}" is not known', way_out
+            reason, way_out = REFUSED.get((domain, node.op_type), (f'domain "{domain}" is not known', way_out))
+            yield f"{thing}: {reason}", way_out
         elif not known:
             yield f"{thing}: is not an ONNX operator", ""
         elif domain == "" and not onnx.defs.has(node.op_type, max(opset, EARLY.get(node.op_type, 0)), domain):
