@@ -49,4 +49,10 @@ CASES = (
         cause=STEPS,
     ),
     Case("rotary embedding", "x 1,2,4,8; k 1,4,4; k2 1,4,4", "y = RotaryEmbedding(x, k, k2)", opset=23),
+    Case(
+        "one step into a cache",
+        "x 2,3,8,4; z 2,3,1,4",
+        "a = Constant<value_ints = [11, 6]>() y = TensorScatter<axis = 2, mode = 'circular'>(x, z, a)",
+        opset=24,
+    ),
 )

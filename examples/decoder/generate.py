@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Builds the decoder of make_decoder.py for a machine and lets it write, letter by letter; its caches stay on the chip.
+
+    python examples/decoder/generate.py [--hw transformer64] [--letters 40] [--backend simulator]
+
+What float writes from the same letters is shown beside it: how near the logits are, over all steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import make_decoder
+import numpy as np
+import onnx
+import onnxruntime
+
+from toolchain.api import Build, BuildOptions, build
+from toolchain.runtime import Session
+
+
+def feeds(token: int, step: int) -> dict[str, np.ndarray]:
+    return {"token": np.array([[token]]), "step": np.array([step])}
+
+
+class Float:
+    """The model in onnxruntime, which is handed its caches at every step."""
+
+    def __init__(self) -> None:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3  # it warns of every cache that it copies
+        self._session = onnxruntime.InferenceSession(make_decoder.decoder(1, True).SerializeToString(), options)
+        self._caches = {i.name: np.zeros(i.shape, np.float32) for i in self._session.get_inputs() if i.name.startswith("past")}
+
+    def run(self, token: int, step: int) -> np.ndarray:
+        logits, *caches = self._session.run(None, {**feeds(token, step), **self._caches})
+        self._caches = dict(zip(self._caches, map(np.asarray, caches)))
+        return np.asarray(logits)[0, 0]
+
+
+def drawn(logits: np.ndarray, rng: np.random.Generator) -> int:
+    chances = np.exp(logits - logits.max())
+    return int(rng.choice(len(chances), p=chances / chances.sum()))
+
+
+def letters(count: int, seed: int) -> Iterator[int]:
+    """What the model writes in float, from a space on."""
+    rng, model, token = np.random.default_rng(seed), Float(), 0
+    for step in range(count):
+        yield token
+        token = drawn(model.run(token, step), rng)
+
+
+def built_for(machine: str, folder: Path) -> Build:
+    """Calibrated on a text of its own, which holds no caches."""
+    onnx.save(make_decoder.decoder(1, True), folder / "step.onnx")
+    tokens = np.fromiter(letters(make_decoder.SEQUENCE, 2), np.int64)
+    data: Mapping[str, np.ndarray] = {"token": tokens[:, None, None], "step": np.arange(len(tokens))[:, None]}
+    np.savez(folder / "calib.npz", allow_pickle=False, **data)
+    return build(folder / "step.onnx", BuildOptions(machine, str(folder / "calib.npz")))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--hw", default="transformer64")
+    parser.add_argument("--letters", type=int, default=40)
+    parser.add_argument("--backend", default="simulator")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        built = built_for(given.hw, Path(folder))
+    kept = [state.port.size_bytes for _, state in built.container.states]
+    print(f"{given.hw}: {built.figures['cycles']:,} cycles a letter, {len(kept)} caches of {sum(kept):,} bytes")
+    session, model, rng, token = Session(built.data, backend=given.backend), Float(), np.random.default_rng(1), 0
+    signal, noise, text = 0.0, 0.0, ""
+    for step in range(given.letters):
+        (logits,) = session.run(None, feeds(token, step))
+        real = model.run(token, step)
+        signal, noise = signal + float((real**2).sum()), noise + float(((real - logits[0, 0]) ** 2).sum())
+        token = drawn(logits[0, 0], rng)
+        text += make_decoder.WORDS[token]
+    print(repr(text))
+    print(f"logits against float's from the same letters: {10 * np.log10(signal / noise):.1f} dB over {given.letters} steps")
+
+
+if __name__ == "__main__":
+    main()

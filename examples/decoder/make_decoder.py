@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Writes a tiny decoder as standard ONNX: two blocks with grouped heads, rotary embedding, RMSNorm and a cache of fixed length.
+
+    python examples/decoder/make_decoder.py DIR
+
+step.onnx makes the logits of one token and puts its keys and values into caches of 256 steps (TensorScatter); whole.onnx takes
+200 tokens at once and has no cache. Both have the same weights, drawn from a seed: it writes letters, and no sense.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+WORDS = " etaoinshrdlucmfwypvbgkjqxz.,\n"  # one letter a token
+BLOCKS, WIDTH, HEADS, GROUPS, DEPTH, INNER = 2, 64, 4, 2, 16, 128
+PLACES, SEQUENCE, SEED = 256, 200, 7
+
+
+class Writer:
+    """Collects nodes and weights; the names of weights do not depend on the kind of model."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: dict[str, np.ndarray] = {}
+
+    def add(self, kind: str, name: str, *inputs: str, **attributes: Any) -> str:
+        self.nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **attributes))
+        return name
+
+    def keep(self, name: str, value: np.ndarray) -> str:
+        self.weights[name] = value
+        return name
+
+    def drawn(self, name: str, *shape: int, spread: float) -> str:
+        seed = [SEED, *name.encode()]
+        return self.keep(name, np.random.default_rng(seed).normal(0, spread, shape).astype(np.float32))
+
+
+def heads(w: Writer, x: str, name: str, count: int, length: int, angles: tuple[str, str] | None) -> str:
+    """[1, length, WIDTH] -> [1, count, length, DEPTH], turned by its place where angles are given."""
+    flat = w.add("MatMul", f"{name}.flat", x, w.drawn(f"{name}.weight", WIDTH, count * DEPTH, spread=WIDTH**-0.5))
+    shape = w.keep(f"{name}.shape", np.array([1, length, count, DEPTH], np.int64))
+    apart = w.add("Transpose", f"{name}.heads", w.add("Reshape", f"{name}.apart", flat, shape), perm=[0, 2, 1, 3])
+    return apart if angles is None else w.add("RotaryEmbedding", f"{name}.turned", apart, *angles)
+
+
+def block(w: Writer, x: str, number: int, length: int, angles: tuple[str, str], mask: str, step: str | None) -> str:
+    """step: where the new keys and values go in the caches; None: there are none."""
+    name = f"block{number}"
+    scale = w.keep(f"{name}.norm.scale", np.ones(WIDTH, np.float32))
+    normal = w.add("RMSNormalization", f"{name}.norm", x, scale)
+    query = heads(w, normal, f"{name}.query", HEADS, length, angles)
+    keys = heads(w, normal, f"{name}.key", GROUPS, length, angles)
+    values = heads(w, normal, f"{name}.value", GROUPS, length, None)
+    if step is not None:
+        keys = w.add("TensorScatter", f"present.{number}.key", f"past_key_values.{number}.key", keys, step)
+        values = w.add("TensorScatter", f"present.{number}.value", f"past_key_values.{number}.value", values, step)
+    seen = w.add("Attention", f"{name}.attention", query, keys, values, mask)
+    flat = w.keep(f"{name}.flat.shape", np.array([1, length, HEADS * DEPTH], np.int64))
+    joined = w.add("Reshape", f"{name}.joined", w.add("Transpose", f"{name}.back", seen, perm=[0, 2, 1, 3]), flat)
+    out = w.add("MatMul", f"{name}.out", joined, w.drawn(f"{name}.out.weight", HEADS * DEPTH, WIDTH, spread=0.1))
+    x = w.add("Add", f"{name}.sum", x, out)
+    normal = w.add("RMSNormalization", f"{name}.norm2", x, scale)
+    up = w.add("MatMul", f"{name}.up", normal, w.drawn(f"{name}.up.weight", WIDTH, INNER, spread=WIDTH**-0.5))
+    gate = w.add("MatMul", f"{name}.gate", normal, w.drawn(f"{name}.gate.weight", WIDTH, INNER, spread=WIDTH**-0.5))
+    gated = w.add("Mul", f"{name}.gated", w.add("Swish", f"{name}.swish", gate), up)
+    down = w.add("MatMul", f"{name}.down", gated, w.drawn(f"{name}.down.weight", INNER, WIDTH, spread=0.05))
+    return w.add("Add", f"{name}.done", x, down)
+
+
+def decoder(length: int, cached: bool) -> onnx.ModelProto:
+    """Of so many tokens at once."""
+    w = Writer()
+    angle = np.arange(PLACES)[:, None] * 100.0 ** (-np.arange(0, DEPTH, 2) / DEPTH)
+    cos, sin = w.keep("cos", np.cos(angle).astype(np.float32)), w.keep("sin", np.sin(angle).astype(np.float32))
+    x = w.add("Gather", "embedded", w.drawn("embedding", len(WORDS), WIDTH, spread=1.0), "token")
+    if cached:
+        row = w.keep("row", np.array([1, 1], np.int64))
+        place = w.add("Reshape", "place", "step", row)
+        mask = w.add("LessOrEqual", "seen", w.keep("places", np.arange(PLACES)[None]), place)
+    else:
+        place = w.keep("place", np.arange(length)[None])
+        mask = w.keep("seen", np.tri(length, dtype=bool))
+    angles = (w.add("Gather", "cos.here", cos, place), w.add("Gather", "sin.here", sin, place))
+    for number in range(BLOCKS):
+        x = block(w, x, number, length, angles, mask, "step" if cached else None)
+    scale = w.keep("norm.scale", np.ones(WIDTH, np.float32))
+    normal = w.add("RMSNormalization", "norm", x, scale)
+    w.add("MatMul", "logits", normal, w.drawn("words", WIDTH, len(WORDS), spread=0.3))
+    cache = [1, GROUPS, PLACES, DEPTH]
+    kinds = [f"{number}.{kind}" for number in range(BLOCKS) for kind in ("key", "value")] if cached else []
+    value = helper.make_tensor_value_info
+    inputs = [value("token", TensorProto.INT64, [1, length])]
+    inputs += [value("step", TensorProto.INT64, [1])] if cached else []
+    inputs += [value(f"past_key_values.{kind}", TensorProto.FLOAT, cache) for kind in kinds]
+    outputs = [value("logits", TensorProto.FLOAT, [1, length, len(WORDS)])]
+    outputs += [value(f"present.{kind}", TensorProto.FLOAT, cache) for kind in kinds]
+    weights = [numpy_helper.from_array(v, n) for n, v in w.weights.items()]
+    graph = helper.make_graph(w.nodes, "step" if cached else "whole", inputs, outputs, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)], ir_version=11)
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    onnx.save(decoder(1, True), folder / "step.onnx")
+    onnx.save(decoder(SEQUENCE, False), folder / "whole.onnx")
+
+
+if __name__ == "__main__":
+    main()

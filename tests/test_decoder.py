@@ -1,0 +1,147 @@
+"""A decoder whose caches stay on the chip: step by step as near as the whole sequence at once, and what is not touched stays."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import parser
+
+from tests.meaning.judge import sqnr_db
+from toolchain.api import Build, BuildOptions, build
+from toolchain.runtime import Session
+
+FOLDER = Path(__file__).parents[1] / "examples" / "decoder"
+MACHINE = "transformer64"
+
+
+@cache
+def modules() -> tuple[ModuleType, ModuleType]:
+    """make_decoder and generate, as scripts of their folder import them."""
+    sys.path.insert(0, str(FOLDER))
+    try:
+        return import_module("make_decoder"), import_module("generate")
+    finally:
+        sys.path.remove(str(FOLDER))
+
+
+@cache
+def tokens(seed: int) -> np.ndarray:
+    made, generated = modules()
+    return np.fromiter(generated.letters(made.SEQUENCE, seed), np.int64)
+
+
+@cache
+def step_by_step() -> Build:
+    with TemporaryDirectory() as folder:
+        return modules()[1].built_for(MACHINE, Path(folder))
+
+
+def test_the_models_are_one_in_float() -> None:
+    made, generated = modules()
+    model = generated.Float()
+    steps = np.stack([model.run(int(t), i) for i, t in enumerate(tokens(1))])
+    runner = onnxruntime.InferenceSession(made.decoder(made.SEQUENCE, False).SerializeToString())
+    (whole,) = runner.run(None, {"token": tokens(1)[None]})
+    assert np.abs(steps - np.asarray(whole)[0]).max() < 1e-4
+    assert np.unique(tokens(1)).size > 10
+
+
+def test_all_caches_stay_on_the_chip() -> None:
+    container = step_by_step().container
+    assert [t.name for t in container.inputs] == ["token", "step"]
+    assert [t.name for t in container.outputs] == ["logits"]
+    kinds = [f"past_key_values.{i}.{kind}" for i in (0, 1) for kind in ("key", "value")]
+    assert [state.port.model for _, state in container.states] == kinds
+    assert "Pad" not in [layer.op for s in container.segments for layer in getattr(s, "layers", ())]  # no copy at the end
+
+
+def test_what_is_written_to_dram_is_the_caches_once_and_the_logits() -> None:
+    built = step_by_step()
+    made, _ = modules()
+    caches = sum(state.port.size_bytes for _, state in built.container.states)
+    assert built.figures["dram_write_bytes"] == caches + len(made.WORDS)
+
+
+def test_200_steps_are_as_near_to_float_as_the_whole_sequence_at_once(tmp_path: Path) -> None:
+    made, generated = modules()
+    onnx.save(made.decoder(made.SEQUENCE, False), tmp_path / "whole.onnx")
+    np.savez(tmp_path / "data.npz", allow_pickle=False, token=np.stack([tokens(s) for s in (2, 3, 4)])[:, None])
+    whole = build(tmp_path / "whole.onnx", BuildOptions(MACHINE, str(tmp_path / "data.npz")))
+    (at_once,) = Session(whole.data, backend="reference").run(None, {"token": tokens(1)[None]})
+    session, model = Session(step_by_step().data, backend="reference"), generated.Float()
+    real, made_here = list[np.ndarray](), list[np.ndarray]()
+    for i, t in enumerate(tokens(1).tolist()):
+        real.append(model.run(t, i))
+        made_here.append(session.run(None, generated.feeds(t, i))[0][0, 0])
+    expected = np.stack(real)
+    assert sqnr_db(expected, np.stack(made_here)) > sqnr_db(expected, at_once[0]) - 1
+
+
+def test_programs_keep_caches_as_the_reference_does() -> None:
+    _, generated = modules()
+    data = step_by_step().data
+    chip, reference = Session(data), Session(data, backend="reference")
+    first: np.ndarray | None = None
+    for i, t in enumerate(tokens(1)[:6].tolist()):
+        assert np.array_equal(chip.run(None, generated.feeds(t, i))[0], reference.run(None, generated.feeds(t, i))[0])
+        for state in chip.get_states():
+            held = chip.state(state.name)
+            assert np.array_equal(held, reference.state(state.name))
+            assert not held[:, :, i + 1 :].any() and held[:, :, i].any()
+        key = chip.state("past_key_values.0.key")[:, :, 0]
+        first = key if first is None else first
+        assert np.array_equal(key, first)
+
+
+SCATTERED = {
+    "linear": ("float[2,3,8,4] cache, float[2,3,1,4] x", "axis = -2", [3, 7]),
+    "circular": ("float[2,3,8,4] cache, float[2,3,1,4] x", 'axis = 2, mode = "circular"', [11, 0]),
+    "of three": ("float[2,8,4] cache, float[2,1,4] x", "axis = 1", [0, 5]),
+}
+
+
+@pytest.mark.parametrize("name", SCATTERED)
+@pytest.mark.parametrize("machine", ["edge16", MACHINE, "wide32_w4a16"])
+def test_one_step_into_a_cache(machine: str, name: str, tmp_path: Path) -> None:
+    given, attributes, at = SCATTERED[name]
+    kind = given.partition(" ")[0]
+    text = f"({given}, int64[2] at) => ({kind} y, {kind} cache_out) {{ cache_out = TensorScatter<{attributes}>(cache, x, at) "
+    proto = parser.parse_model(f'<ir_version: 11, opset_import: ["" : 24]> g {text} y = Neg(cache_out) }}')
+    onnx.save(proto, tmp_path / "n.onnx")
+    shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in proto.graph.input}
+    rng = np.random.default_rng(1)
+    data = {n: rng.uniform(-1, 1, (4, *shapes[n])).astype(np.float32) for n in ("cache", "x")}
+    np.savez(tmp_path / "data.npz", allow_pickle=False, at=np.tile(at, (4, 1)), **data)
+    built = build(tmp_path / "n.onnx", BuildOptions(machine, str(tmp_path / "data.npz")))
+    assert [state.output for _, state in built.container.states] == ["cache_out"]
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    runner = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    session = Session(built.data)
+    for x, cached in zip(data["x"], data["cache"]):
+        feeds = {"x": x, "at": np.array(at)}
+        session.reset({"cache": cached})
+        before = session.state("cache")
+        y, left = session.run(["y", "cache_out"], feeds)
+        expected = np.asarray(runner.run(["cache_out"], {**feeds, "cache": cached})[0])
+        untouched = expected == cached
+        assert np.array_equal(left[untouched], before[untouched])
+        assert np.abs(left - expected).max() < 0.02 and np.abs(y + expected).max() < 0.02
+        assert not untouched.all()
+
+
+def test_steps_at_once_stay_on_the_host(tmp_path: Path) -> None:
+    given = "(float[1,2,8,4] cache, float[1,2,3,4] x, int64[1] at) => (float[1,2,8,4] y)"
+    text = f"{given} {{ c = TensorScatter(cache, x, at) y = Relu(c) }}"
+    onnx.save(parser.parse_model(f'<ir_version: 11, opset_import: ["" : 24]> g {text}'), tmp_path / "n.onnx")
+    built = build(tmp_path / "n.onnx", BuildOptions("edge16"))
+    assert [op for _, op, _ in built.container.fallbacks] == ["TensorScatter"]
