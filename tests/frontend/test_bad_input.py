@@ -121,14 +121,11 @@ def test_operator_of_a_newer_opset(tmp_path: Path) -> None:
 
 def test_an_lstm_of_each_runs_ranges(tmp_path: Path) -> None:
     proto = model("(float[1] x) => (float[1] y) { y = Relu(x) }")
-    proto.graph.node[0].domain, proto.graph.node[0].op_type, proto.graph.node[0].name = (
-        "com.microsoft",
-        "DynamicQuantizeLSTM",
-        "cell",
-    )
+    (node,) = proto.graph.node
+    node.domain, node.op_type, node.name = "com.microsoft", "DynamicQuantizeLSTM", "cell"
     assert refusal(save(proto, tmp_path)) == (
         "node cell (DynamicQuantizeLSTM): is onnxruntime's LSTM on codes whose ranges each run finds\n"
-        '  help: quantize without it (op_types_to_quantize of quantize_dynamic without "LSTM"): the LSTM in float is quantized here'
+        '  help: quantize without it (op_types_to_quantize of quantize_dynamic without "LSTM"): in float it is quantized here'
     )
 
 

@@ -167,7 +167,7 @@ def inline_functions(proto: onnx.ModelProto, path: str | os.PathLike[str]) -> on
 REFUSED = {  # of other domains: why, and the way out
     ("com.microsoft", "DynamicQuantizeLSTM"): (
         "is onnxruntime's LSTM on codes whose ranges each run finds",
-        'quantize without it (op_types_to_quantize of quantize_dynamic without "LSTM"): the LSTM in float is quantized here',
+        'quantize without it (op_types_to_quantize of quantize_dynamic without "LSTM"): in float it is quantized here',
     ),
 }
 

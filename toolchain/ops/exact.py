@@ -102,7 +102,7 @@ class CodeSteps:
         if not what:
             self.made.append(Node(node.name, op, names, node.outputs, node.sources))
             return y
-        name = scope.inner(f"{node.outputs[0]}@{what}", y.quant, y.codes, shape)
+        name = scope.inner(scope.own_name(f"{node.outputs[0]}@{what}"), y.quant, y.codes, shape)
         self.made.append(Node(step_name(node.name, what), op, names, (name,), node.sources))
         return Coded(name, y.quant, y.codes, shape)
 

@@ -72,7 +72,7 @@ class Pad(FloatOp):
         code = int(np.clip(np.rint(self.value / y.scale) + y.zero_point, *codes.limits))
         nodes: list[Node] = []
         if (x, scope.codes(name)) != (y, codes):
-            name = f"{name}@{node.name}"
+            name = scope.own_name(f"{name}@{node.name}")
             nodes.append(rescaled(step_name(node.name, "rescale"), node.inputs[0], name, y, codes, scope))
         return [*nodes, Node(node.name, IntegerPad(self.before, self.after, code), (name,), node.outputs, node.sources)]
 
@@ -162,7 +162,7 @@ class Stack(FloatOp):
             if (scope.quant(name), scope.codes(name)) == (y, codes):
                 names.append(name)
                 continue
-            names.append(f"{name}@{node.name}.{i}")
+            names.append(scope.own_name(f"{name}@{node.name}.{i}"))
             nodes.append(rescaled(step_name(node.name, f"rescale {i}"), name, names[-1], y, codes, scope))
         joined = Node(node.name, Join(self.axis), tuple(names), node.outputs, node.sources)
         return [*nodes, joined]

@@ -91,10 +91,10 @@ class Unary(FloatOp):
         (source,), (target,) = node.inputs, node.outputs
         read, made = scope.codes(source), scope.codes(target)
         if made.bits > read.bits:
-            fine, inner = _in_type(x, read, made), f"{source}@{node.name}"
+            fine, inner = _in_type(x, read, made), scope.own_name(f"{source}@{node.name}")
             before = rescaled(step_name(node.name, "rescale"), source, inner, fine, made, scope)
             return [before, *self._lookup(replace(node, inputs=(inner,)), fine, y, scope)]
-        fine, inner = _in_type(y, made, read), f"{target}@{node.name}"
+        fine, inner = _in_type(y, made, read), scope.own_name(f"{target}@{node.name}")
         scope.inner(inner, fine, read)
         after = rescaled(step_name(node.name, "rescale"), inner, target, y, made, scope)
         return [*self._lookup(replace(node, outputs=(inner,)), x, fine, scope), after]

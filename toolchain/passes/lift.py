@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from toolchain.ir.graph import INNER, Graph, Node, Origin, step_name
+from toolchain.ir.graph import INNER, Graph, Node, Origin, fresh_name, step_name
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.elementwise.rules import Binary
 from toolchain.ops.movement import Slice
@@ -47,7 +47,7 @@ def _reshaped_product(name: str, graph: Graph, producers: Mapping[str, Node], co
 def _sum_lifted(node: Node, index: int, product: str, graph: Graph) -> Graph:
     """index: of the operand that is another shape of `product`."""
     y, other, kind = node.outputs[0], node.inputs[1 - index], graph.types[product]
-    early, view = f"{y}@early", f"{y}@other"
+    early, view = (fresh_name(f"{y}@{what}", graph.types) for what in ("early", "other"))
     operands = (product, view) if index == 0 else (view, product)
     steps = [
         Node(step_name(node.name, "other"), Reshape(kind.shape), (other,), (view,), ()),
@@ -99,7 +99,7 @@ def _keeps_half(node: Node, graph: Graph) -> bool:
 
 def _lifted(node: Node, chain: list[Node], graph: Graph) -> Graph:
     x, y = chain[0].inputs[0], node.outputs[0]
-    early = f"{y}@early"
+    early = fresh_name(f"{y}@early", graph.types)
     inner = Origin(graph.origins[y].tensor, INNER)
     function = Node(node.name, node.op, (x,), (early,), node.sources)
     moved = [replace(chain[0], inputs=(early,)), *chain[1:]]

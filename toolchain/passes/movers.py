@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from toolchain.ir.graph import INNER, Graph, Node, Origin, TensorType, step_name
+from toolchain.ir.graph import INNER, Graph, Node, Origin, TensorType, fresh_name, step_name
 from toolchain.ops.kit.operator import operator_of
 from toolchain.ops.permutation import Reshape, Transpose
 
@@ -147,7 +147,7 @@ def _one_transpose(chain: list[Node], graph: Graph) -> list[Node] | None:
     last = Reshape(graph.types[y].shape)
     if perm == tuple(range(len(perm))):
         return [Node(end.name, last, (x,), end.outputs, sources)]
-    view, moved = f"{y}@factors", f"{y}@permuted"
+    view, moved = (fresh_name(f"{y}@{what}", graph.types) for what in ("factors", "permuted"))
     return [
         Node(step_name(end.name, "factors"), Reshape(shape), (x,), (view,), ()),
         Node(end.name, Transpose(perm), (view,), (moved,), sources),

@@ -66,6 +66,9 @@ class Scope:
     def numerics(self, tensor: str) -> Numerics:
         return self.chip.numerics.of(self.codes(tensor))
 
+    def own_name(self, name: str) -> str:
+        return fresh_name(name, self.graph.types)
+
     def inner(self, tensor: str, quant: Quant, codes: CodeType, shape: tuple[int, ...] | None = None) -> str:
         self.inners[tensor] = quant, codes
         if shape is not None:
@@ -161,7 +164,11 @@ def node_scope(
     its `quantize` then makes what that makes, with the new constants in `constants`."""
     scope = Scope(graph, chip, types, quants, {node.name: chosen}, given.offsets, given.held, given.weight_types)
     scope.seen_as = {
-        target: {n: quants[inner] for n, codes in types.items() if codes in others and (inner := _seen_name(n, target)) in quants}
+        target: {
+            n: quants[inner]
+            for n, codes in types.items()
+            if codes in others and (inner := _seen_name(n, target, graph)) in quants
+        }
         for target, others in substitutes(graph, chip).items()
     }
     return scope
@@ -184,7 +191,7 @@ def integer_nodes(node: Node, scope: Scope) -> list[Node]:
     scope.narrowed = narrowed
     made = op.quantize(node, scope)
     scope.narrowed = {}
-    names = {name: _seen_name(name, codes) for name, (_, codes) in narrowed.items()}
+    names = {name: _seen_name(name, codes, scope.graph) for name, (_, codes) in narrowed.items()}
     before: list[Node] = []
     for i, name in enumerate(dict.fromkeys(n for n in node.inputs if n in narrowed)):
         if names[name] not in scope.inners:
@@ -221,8 +228,8 @@ def finest(types: Sequence[CodeType]) -> CodeType:
     return max(types, key=lambda t: t.bits)
 
 
-def _seen_name(tensor: str, codes: CodeType) -> str:
-    return f"{tensor}@{codes}"
+def _seen_name(tensor: str, codes: CodeType, graph: Graph) -> str:
+    return fresh_name(f"{tensor}@{codes}", graph.types)
 
 
 def _renamed(node: Node, names: Mapping[str, str]) -> Node:

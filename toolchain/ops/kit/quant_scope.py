@@ -28,6 +28,10 @@ class QuantScope(Protocol):
 
     def quant(self, tensor: str) -> Quant: ...
 
+    def own_name(self, name: str) -> str:
+        """`name`, or one like it that no tensor of the network has: what its nodes put between them is called so."""
+        ...
+
     def seen(self, tensor: str) -> Range | None:
         """The range that calibration found; None where the scale is given, or calibration did not see the tensor."""
         ...

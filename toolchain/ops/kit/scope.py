@@ -58,13 +58,13 @@ class Scope:
     def read(self, name: str, layout: str) -> str:
         """The chip tensor that holds model tensor `name` in `layout`, transposed if need be."""
         if name not in self.layouts:
-            alias = name if layout == "plain" else f"{name}@nhwc"
+            alias = name if layout == "plain" else fresh_name(f"{name}@nhwc", self.graph.types)
             shape = self.shape(name)
             self._define(alias, arranged(shape, layout), Origin(name, layout))
             return alias
         if self.layouts[name] == layout:
             return name
-        alias = f"{name}@{layout}"
+        alias = fresh_name(f"{name}@{layout}", self.graph.types)
         if alias not in self.types:
             perm = NHWC if layout == "nhwc" else NCHW
             order = "channels last" if layout == "nhwc" else "the model's order"
