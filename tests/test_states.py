@@ -25,6 +25,7 @@ from toolchain.errors import CompileError, ProgramError
 from toolchain.frontend.state_names import paired
 from toolchain.isa import Machine, load_machine
 from toolchain.runtime import Session, verify
+from toolchain.schedule.tree.text import print_schedule
 
 STEPS = 12
 CASES = {
@@ -182,6 +183,31 @@ def test_what_is_read_later_is_copied_at_the_end(tmp_path: Path) -> None:
     found = region(built_on(load_machine("edge16"), "map", tmp_path).container)
     assert found.layers[-1].op == "Pad"
     assert found.layers[-1].result is not None and found.layers[-1].result.address == found.states[0].port.address
+
+
+@pytest.mark.parametrize("name", ["two", "map"])
+@pytest.mark.parametrize("level", [0, 2])
+def test_a_schedule_is_taken_back(level: int, name: str, tmp_path: Path) -> None:
+    path, data = saved(name, tmp_path)
+    made = build(path, BuildOptions("edge16", data, level=level))
+    schedule = tmp_path / "schedule.txt"
+    schedule.write_text(print_schedule(made.schedule))
+    assert build(path, BuildOptions("edge16", data, level=level, schedule=str(schedule))).data == made.data
+
+
+def test_every_entry_has_states_of_its_own(tmp_path: Path) -> None:
+    proto, data = onnx.load(saved("two", tmp_path)[0]), tmp_path / "data.npz"
+    for value in proto.graph.input:
+        value.type.tensor_type.shape.dim[0].dim_param = "n"
+    onnx.save(proto, tmp_path / "n.onnx")
+    shapes = {name: dict.fromkeys(("x", "h", "c"), (count, 8)) for name, count in (("one", 1), ("four", 4))}
+    built = build(tmp_path / "n.onnx", BuildOptions("edge16", str(data), entries=shapes))
+    for name, count in (("one", 1), ("four", 4)):
+        session, reference = (Session(built.data, backend=b, entry=name) for b in ("simulator", "reference"))
+        assert [t.shape for t in session.get_states()] == [(count, 8)] * 2
+        for feeds in sequence("two", 3):
+            x = {"x": np.repeat(feeds["x"], count, 0)}
+            assert np.array_equal(session.run(None, x)[0], reference.run(None, x)[0])
 
 
 def test_reset_and_read(tmp_path: Path) -> None:

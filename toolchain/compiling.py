@@ -29,7 +29,7 @@ from toolchain.passes.quantize import quantize
 from toolchain.passes.samples import OneSample, one_sample
 from toolchain.passes.segments import Segment, segments
 from toolchain.passes.select import Selection
-from toolchain.passes.states import with_copies
+from toolchain.passes.states import states_apart, with_copies
 from toolchain.report.traffic import moved, together, traffic_figures
 from toolchain.schedule.given import plan_given
 from toolchain.schedule.goals import CYCLES, Goal, Objective, candidate_plans
@@ -37,7 +37,7 @@ from toolchain.schedule.options import LEVELS, Options
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.planning import Planning
 from toolchain.schedule.tree.heads import level_given, regions_given
-from toolchain.schedule.tree.nodes import RegionTree
+from toolchain.schedule.tree.nodes import RegionTree, Tensor, tensors_of
 from toolchain.schedule.tree.of_plan import region_note, tree_of
 from toolchain.schedule.tree.text import print_schedule
 
@@ -128,6 +128,13 @@ def compile_model(
             break
         except StillRead as found:
             graph = _with_copies(graph, found, machine)
+        except CompileError:  # the schedule may be of a program whose states are copied
+            held = [alloc.buffer for tree in schedule for alloc in tensors_of(tree.body)[0]]
+            named = [buffer.name for buffer in held if isinstance(buffer, Tensor)]
+            copied = with_copies(graph, states_apart(graph, named))
+            if copied == graph:
+                raise
+            graph = copied
     container = container_of(name, model, selection, machine, graph, compiled)
     return Compiled(container, planned, unfused)
 

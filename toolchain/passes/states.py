@@ -96,6 +96,12 @@ def _with_state(graph: Graph, ends: _Ends) -> Graph:
     return replace(graph, outputs=outputs, states=states).with_nodes(nodes, types, None, origins)
 
 
+def states_apart(graph: Graph, tensors: Collection[str]) -> list[str]:
+    """graph: in integers. What is left of the states whose next value is one of `tensors`, which own their storage."""
+    left = {state.made for state in graph.states}
+    return [n.outputs[0] for n in graph.nodes if n.outputs[0] in left and n.inputs[0] in tensors]
+
+
 def with_copies(graph: Graph, names: Collection[str]) -> Graph:
     """graph: in integers. States whose next value may not lie in the place of the last before all of it is read are copied there
     at the end."""
