@@ -172,3 +172,31 @@ def test_the_full_effort_sweeps_where_the_fast_one_rounds_once() -> None:
     assert [s.name for s in fast] == [s.name for s in full]
     assert [s.name for a, s in zip(fast, full) if a is not s] == ["rounding", "answering"]
     assert all(getattr(s.run, "keywords", {}) == ({"sweeps": SWEEPS} if s not in fast else {}) for s in full)
+
+
+@pytest.mark.parametrize(
+    ("gained", "chosen"),
+    [((5.0, 0.0), 1), ((5.0, 0.5), 2), ((0.3, 3.0), 2), ((0.3, 0.1), 0), ((5.0, -1.0), 1)],
+    ids=["no gain", "a gain that may be chance", "the first was none", "nothing is", "worse"],
+)
+def test_of_two_ways_the_better_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gained: tuple[float, float], chosen: int
+) -> None:
+    """gained: dB by the first way, and by the second beyond it, in the mean of samples that spread by 2 either way."""
+    spread = np.array([2.0, -2.0, 2.0, -2.0, 2.0, -2.0, 2.0, -2.0])
+    levels = [np.array(BEFORE), BEFORE + spread + gained[0], BEFORE + spread[::-1] + sum(gained)]
+
+    def made(way: int):
+        return lambda _net, before, _samples, _progress: Outcome(replace(before, ranges={"way": Range(0.0, way)}))
+
+    class Known:
+        def __init__(self, _samples: object) -> None: ...
+
+        def verdict(self, _net: Network, quantization: Quantization) -> Verdict:
+            found = quantization.ranges.get("way")
+            return verdict(*levels[int(found.high) if isinstance(found, Range) else 0])
+
+    monkeypatch.setattr("toolchain.repair.harness.Judge", Known)
+    steps = [NamedStep("one", made(1)), NamedStep("other", made(2), instead_of="one")]
+    found = repaired(convolutions(tmp_path), Quantization({}), [], [], steps, nothing).quantization.ranges.get("way")
+    assert (int(found.high) if isinstance(found, Range) else 0) == chosen

@@ -25,12 +25,14 @@ EFFORTS: tuple[Effort, ...] = ("none", "fast", "full")
 
 @dataclass(frozen=True)
 class NamedStep:
-    """verdicts: about how many judgings of the held-out samples it takes as long as; efforts: those that run it."""
+    """verdicts: about how many judgings of the held-out samples it takes as long as; efforts: those that run it; instead_of: a
+    step that makes the same choices in another way: of the two the better is kept, if its gain over neither is no chance."""
 
     name: str
     run: Step
     verdicts: int = 10
     efforts: tuple[Effort, ...] = ("fast", "full")
+    instead_of: str | None = None
 
 
 OBSERVERS_STEP = NamedStep("observers", choose_observers, 10)
@@ -41,8 +43,8 @@ STEPS: tuple[NamedStep, ...] = (
     NamedStep("offsets", offset_sums, 4),
     NamedStep("rounding", rounded_weights, 40, ("fast",)),
     NamedStep("rounding", partial(rounded_weights, sweeps=SWEEPS), 45, ("full",)),
-    NamedStep("answering", answering_weights, 40, ("fast",)),
-    NamedStep("answering", partial(answering_weights, sweeps=SWEEPS), 45, ("full",)),
+    NamedStep("answering", answering_weights, 40, ("fast",), "rounding"),
+    NamedStep("answering", partial(answering_weights, sweeps=SWEEPS), 45, ("full",), "rounding"),
     NamedStep("bias", corrected_biases, 15),
 )
 
@@ -85,22 +87,30 @@ def repaired(
     progress: Progress,
 ) -> Repaired:
     """quantization: plain, of ranges that `held_out` had no part in. Same samples, same result."""
-    base, judge, tried = network, Judge(held_out), list[Tried]()
+    base, judge, tried, without = network, Judge(held_out), list[Tried](), dict[str, Verdict]()
     clock = _Clock(steps, progress)
     best = judge.verdict(network, quantization)
     clock.start()
     for at, step in enumerate(steps):
         outcome, found, reason = _attempt(base, network, quantization, step, seen, judge, clock.within(at))
-        objection = reason if found is None else found.objection(best)
+        objection = reason if found is None else _objection(found, best, without.get(step.instead_of or ""))
         after = None if found is None else found.decibels
         notes, gains = ((), ()) if outcome is None else (outcome.notes, outcome.gains)
         kept = objection is None and outcome is not None and found is not None
         why = objection or f"the outputs gain {(after or 0.0) - best.decibels:.2f} dB"
         tried.append(Tried(step.name, best.decibels, after, kept, why, gains if kept else (), notes))
         if outcome is not None and found is not None and kept:
+            without[step.name] = best
             quantization, best = outcome.quantization, found
             network = base.through(quantization)
     return Repaired(network, quantization, tuple(tried), sum(1 for _ in held_out))
+
+
+def _objection(found: Verdict, best: Verdict, without: Verdict | None) -> str | None:
+    """without: before the step that this one stands in the place of, where that was kept."""
+    if without is None:
+        return found.objection(best)
+    return found.objection(best, tested=False) or found.objection(without)
 
 
 class _Clock:

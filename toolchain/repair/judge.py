@@ -43,9 +43,9 @@ class Verdict:
         """The mean over the parts."""
         return float(np.mean([_held(p.sqnr_db) for p in self.parts])) if self.parts else CEILING_DB
 
-    def objection(self, before: Verdict) -> str | None:
-        """Why this is no better than `before`, or None where it is: a paired test over the samples. What only one of them has is
-        not compared."""
+    def objection(self, before: Verdict, *, tested: bool = True) -> str | None:
+        """Why this is no better than `before`, or None where it is. What only one of them has is not compared. tested: a paired
+        test over the samples says too whether the gain is more than chance."""
         earlier = {p.name: _held(p.sqnr_db) for p in before.parts}
         pairs = [(p.name, earlier[p.name], _held(p.sqnr_db)) for p in self.parts if p.name in earlier]
         if not pairs:
@@ -53,7 +53,11 @@ class Verdict:
         gain = float(np.mean([after - was for _, was, after in pairs]))
         if gain < LEAST_GAIN_DB:
             return f"the outputs gain {gain:.2f} dB"
-        chance = _by_chance(np.mean([np.subtract(self.each[name], before.each[name]) for name, *_ in pairs], axis=0))
+        chance = (
+            None
+            if not tested
+            else _by_chance(np.mean([np.subtract(self.each[name], before.each[name]) for name, *_ in pairs], axis=0))
+        )
         if chance is not None:
             return f"the outputs gain {gain:.2f} dB, {chance}"
         name, was, after = min(pairs, key=lambda pair: pair[2] - pair[1])
