@@ -200,7 +200,9 @@ def test_every_entry_has_states_of_its_own(tmp_path: Path) -> None:
     for value in proto.graph.input:
         value.type.tensor_type.shape.dim[0].dim_param = "n"
     onnx.save(proto, tmp_path / "n.onnx")
-    shapes = {name: dict.fromkeys(("x", "h", "c"), (count, 8)) for name, count in (("one", 1), ("four", 4))}
+    shapes: dict[str, dict[str, tuple[int, ...]]] = {
+        name: dict.fromkeys(("x", "h", "c"), (count, 8)) for name, count in (("one", 1), ("four", 4))
+    }
     built = build(tmp_path / "n.onnx", BuildOptions("edge16", str(data), entries=shapes))
     for name, count in (("one", 1), ("four", 4)):
         session, reference = (Session(built.data, backend=b, entry=name) for b in ("simulator", "reference"))
@@ -376,6 +378,18 @@ def test_a_run_that_fails_leaves_states_as_they_were(monkeypatch: pytest.MonkeyP
     with pytest.raises(ProgramError, match="no"):
         session.run(None, feeds[1])
     assert np.array_equal(session.state("h"), before)
+
+
+def test_a_run_that_fails_behind_the_chip_leaves_states_as_they_were(tmp_path: Path) -> None:
+    path, data = saved("two", tmp_path)
+    built = build(path, BuildOptions("edge16", data, host_nodes=("y",)))
+    assert set(kept(built)) == {"c"}
+    session, feeds = Session(built.data), {**sequence("two")[0], "h": np.zeros((1, 8), np.float32)}
+    session.run(None, feeds)
+    before = session.state("c")
+    with pytest.raises(CompileError, match="onnxruntime cannot run them"):
+        session.run(None, feeds, "no options")
+    assert np.array_equal(session.state("c"), before)
 
 
 NAMED = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -188,3 +189,53 @@ def test_bytes_that_are_no_model() -> None:
 def test_random_feeds_fit(compiled: Path) -> None:
     session = Session(compiled)
     assert len(session.run(None, random_feeds(session.get_inputs(), seed=5))) == 3
+
+
+def test_runs_take_the_options_of_onnxruntime(compiled: Path) -> None:
+    session, options = Session(compiled), onnxruntime.RunOptions()
+    for made, expected in zip(session.run(None, feeds(), options), session.run(None, feeds())):
+        assert np.array_equal(made, expected)
+    options.terminate = True
+    with pytest.raises(CompileError, match=r"^run_options: terminate is set"):
+        session.run(None, feeds(), options)
+    with pytest.raises(CompileError, match=r"onnxruntime cannot run them"):
+        session.run(None, feeds(), "no options")
+
+
+def test_what_a_session_says_of_itself(compiled: Path) -> None:
+    session = Session(compiled, backend="reference")
+    assert session.get_providers() == ["npu (reference)", "CPUExecutionProvider"]
+    meta = session.get_modelmeta()
+    assert meta.graph_name == session.container.name and meta.producer_name == "npu_toolchain"
+    assert meta.custom_metadata_map["machine"] == session.container.machine.chip.name
+    assert re.fullmatch("[0-9a-f]{64}", meta.custom_metadata_map["machine_digest"])
+
+
+def test_arrays_that_are_bound_once(compiled: Path) -> None:
+    session, given = Session(compiled, backend="reference"), feeds()
+    names = [t.name for t in session.get_outputs()]
+    bound = session.io_binding()
+    with pytest.raises(CompileError, match=r"^no output is bound; bind_output names each that is wanted$"):
+        session.run_with_iobinding(bound)
+    for name, value in given.items():
+        bound.bind_cpu_input(name, value)
+    expected = dict(zip(names, session.run(None, given)))
+    own = np.empty_like(expected[names[0]])
+    bound.bind_output(names[0], array=own)
+    for name in names[1:]:
+        bound.bind_output(name)
+    with pytest.raises(CompileError, match=r"is bound, and nothing has run since; call run_with_iobinding$"):
+        bound.copy_outputs_to_cpu()
+    session.run_with_iobinding(bound)
+    assert all(np.array_equal(made, expected[name]) for made, name in zip(bound.copy_outputs_to_cpu(), names, strict=True))
+    assert bound.copy_outputs_to_cpu()[0] is own
+    given["x"][...] = -given["x"]  # read anew, and written to the same array
+    session.run_with_iobinding(bound)
+    assert np.array_equal(own, session.run(names[:1], given)[0]) and not np.array_equal(own, expected[names[0]])
+    bound.bind_output(names[0], array=own.ravel()[:1])
+    with pytest.raises(CompileError, match=rf"^output '{names[0]}' is float32 .*, the array bound to it float32 \[1\]$"):
+        session.run_with_iobinding(bound)
+    with pytest.raises(CompileError, match=r"^output 'y': device cuda; outputs of a session are on the cpu$"):
+        bound.bind_output("y", "cuda")
+    with pytest.raises(CompileError, match=r"^io_binding: is of another session"):
+        Session(compiled).run_with_iobinding(bound)

@@ -19,8 +19,10 @@ from toolchain.codegen import Container, IoType, Island, Port, Region, State, co
 from toolchain.errors import CompileError, ProgramError, first_line
 from toolchain.frontend import island_fault
 from toolchain.hw import terms as timing_terms
+from toolchain.isa import machine_digest
 from toolchain.machine import Flow
 from toolchain.runtime.backend import Backend, Foreign, Loaded, Program, Progress, backend_named
+from toolchain.runtime.binding import IoBinding
 from toolchain.runtime.builtin import BACKENDS, dram_image, read_port, write_port
 from toolchain.runtime.feeds import check_feeds
 from toolchain.runtime.ports import fed, in_type, model_shape, to_codes, to_real
@@ -50,6 +52,19 @@ class Run:
     segments: tuple[Ran, ...]
     codes: dict[str, np.ndarray]
     real: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+    """As onnxruntime's. custom_metadata_map: the machine that the programs are for, and its digest."""
+
+    graph_name: str
+    custom_metadata_map: Mapping[str, str]
+    producer_name: str = "npu_toolchain"
+    description: str = ""
+    domain: str = ""
+    graph_description: str = ""
+    version: int = 0
 
 
 class Session:
@@ -102,6 +117,24 @@ class Session:
     def get_outputs(self) -> tuple[IoType, ...]:
         return self.container.outputs
 
+    def get_providers(self) -> list[str]:
+        """What runs the segments: `npu (simulator)`, and the execution providers of onnxruntime where islands run."""
+        here = [f"npu ({self.backend_name})"] if any(isinstance(s, Region) for s in self.container.segments) else []
+        return here + (self._providers if any(isinstance(s, Island) for s in self.container.segments) else [])
+
+    def get_modelmeta(self) -> ModelMetadata:
+        machine = self.container.machine
+        return ModelMetadata(self.container.name, {"machine": machine.chip.name, "machine_digest": machine_digest(machine)})
+
+    def io_binding(self) -> IoBinding:
+        return IoBinding(self)
+
+    def run_with_iobinding(self, iobinding: IoBinding, run_options: Any = None) -> None:
+        """Raises CompileError: a binding of another session, and as `run`."""
+        if iobinding.session is not self:
+            raise CompileError("io_binding: is of another session; make one with this session's io_binding()")
+        iobinding.run(run_options)
+
     def get_states(self) -> tuple[IoType, ...]:
         """What lasts from run to run, by the names that it has as inputs of the model."""
         return tuple(IoType(name, model_shape(state.port), "float32") for name, (_, state) in self._states.items())
@@ -125,26 +158,35 @@ class Session:
             raise CompileError(f"no state {name!r}; the model's states are {', '.join(self._states) or 'none'}")
         return self._states[name]
 
-    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Arrays in the order of output_names, among them what is left of states; None or empty: all but these. Raises
-        CompileError for wrong names, shapes or types."""
+    def run(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, np.ndarray], run_options: Any = None
+    ) -> list[np.ndarray]:
+        """Arrays in the order of output_names, among them what is left of states; None or empty: all but these. run_options:
+        onnxruntime's, for islands. Raises CompileError for wrong names, shapes or types, and where run_options ask to end."""
         known = {*(t.name for t in self.container.outputs), *(state.output for _, state in self._states.values())}
         names = list(output_names) if output_names else [t.name for t in self.container.outputs]
         unknown = [n for n in names if n not in known]
         if unknown:
             raise CompileError(f"no output {unknown[0]!r}; the model's outputs are {', '.join(sorted(known))}")
-        run = self.run_detailed(feeds)
+        run = self.run_detailed(feeds, run_options=run_options)
         found = {**{state.output: run.real[state.output] for _, state in self._states.values()}, **run.outputs}
         return [found[n] for n in names]
 
-    def run_detailed(self, feeds: Mapping[str, np.ndarray], progress: Progress | None = None, watch: Watch | None = None) -> Run:
+    def run_detailed(
+        self,
+        feeds: Mapping[str, np.ndarray],
+        progress: Progress | None = None,
+        watch: Watch | None = None,
+        run_options: Any = None,
+    ) -> Run:
         """watch: given each region with its operations in the order of dispatch, what is to observe its run, on a backend
         that `observes`."""
         if watch is not None and not self.observes:
             raise CompileError(f"backend {self.backend_name}: tells nothing of its operations, so that none can be watched")
         check_feeds(self.container.inputs, feeds, self.get_states())
         real, codes = {n: np.asarray(feeds[n]) for n in feeds}, {}
-        ran = self._run_segments(len(self.container.segments), real, codes, progress, watch)
+        with self._restored():
+            ran = self._run_segments(len(self.container.segments), real, codes, progress, watch, run_options)
         return Run({t.name: in_type(real[t.name], t.dtype) for t in self.container.outputs}, tuple(ran), codes, real)
 
     def memory_behind(
@@ -154,15 +196,28 @@ class Session:
         CompileError where the backend cannot stop there."""
         check_feeds(self.container.inputs, feeds, self.get_states())
         real, codes = {n: np.asarray(feeds[n]) for n in feeds}, {}
-        self._run_segments(index, real, codes, progress, None)
-        dram = self._filled(index, real, codes).copy()  # half a run leaves no state
-        with self._naming(index):
-            return self._loaded(index).run(dram, until=until, progress=progress).memory
+        with self._restored(whole=False):
+            self._run_segments(index, real, codes, progress, None)
+            dram = self._filled(index, real, codes).copy()
+            with self._naming(index):
+                return self._loaded(index).run(dram, until=until, progress=progress).memory
 
     def place(self, index: int) -> str:
         """`segment 2: ` in front of an operation's index, where the model has several programs."""
         several = sum(isinstance(s, Region) for s in self.container.segments) > 1
         return f"segment {index}: " if several else ""
+
+    @contextmanager
+    def _restored(self, *, whole: bool = True) -> Iterator[None]:
+        """States are as they were where a run fails, or is not a whole one."""
+        held = [_held(self._image(index), state) for index, state in self._states.values()]
+        before, done = [found.copy() for found in held], False
+        try:
+            yield
+            done = whole
+        finally:
+            for found, old in zip(held, before) if not done else ():
+                found[:] = old
 
     @contextmanager
     def _naming(self, index: int) -> Iterator[None]:
@@ -179,12 +234,15 @@ class Session:
         codes: dict[str, np.ndarray],
         progress: Progress | None,
         watch: Watch | None,
+        run_options: Any = None,
     ) -> list[Ran]:
         """The first `count` of them; what they make is added to `real` and `codes`."""
         ran: list[Ran] = []
         for index, segment in enumerate(self.container.segments[:count]):
+            if getattr(run_options, "terminate", False):
+                raise CompileError("run_options: terminate is set, so that nothing runs; make new ones, or set it to False")
             if isinstance(segment, Island):
-                ran.append(self._run_island(index, segment, real))
+                ran.append(self._run_island(index, segment, real, run_options))
             else:
                 ran.append(self._run_region(index, segment, real, codes, progress, watch))
         return ran
@@ -200,7 +258,7 @@ class Session:
     ) -> Ran:
         program, dram = self.program(index), self._filled(index, real, codes)
         observe = watch(region, program.flow) if watch else None
-        with self._naming(index), _restored(region, dram):
+        with self._naming(index):
             done = self._loaded(index).run(dram, observe=observe, progress=progress)
         codes.update(done.tensors)
         for port in region.outputs:
@@ -244,7 +302,7 @@ class Session:
     def _load(self, index: int) -> Loaded:
         return self._backend.load(self.program(index), timing=self._timing, check=self._check)
 
-    def _run_island(self, index: int, island: Island, real: dict[str, np.ndarray]) -> Ran:
+    def _run_island(self, index: int, island: Island, real: dict[str, np.ndarray], run_options: Any) -> Ran:
         if index not in self._islands:
             fault = None if self._own else island_fault(island.model)
             if fault is not None:
@@ -252,7 +310,7 @@ class Session:
             self._islands[index] = _host_session(island, self._providers)
         session = self._islands[index]
         try:
-            values = session.run(list(island.outputs), fed(session, island.inputs, real))
+            values = session.run(list(island.outputs), fed(session, island.inputs, real), run_options)
         except Exception as fault:  # onnxruntime's exceptions have no common base but this
             raise CompileError(f"{_island_name(island)}: onnxruntime cannot run them: {first_line(fault)}") from None
         real.update(zip(island.outputs, values))
@@ -262,18 +320,6 @@ class Session:
 def _held(dram: np.ndarray, state: State) -> np.ndarray:
     """uint8: its bytes, a view."""
     return dram[state.port.address : state.port.address + state.port.size_bytes]
-
-
-@contextmanager
-def _restored(region: Region, dram: np.ndarray) -> Iterator[None]:
-    """A run that fails leaves states as they were."""
-    before = [_held(dram, state).copy() for state in region.states]
-    try:
-        yield
-    except BaseException:
-        for state, found in zip(region.states, before):
-            _held(dram, state)[:] = found
-        raise
 
 
 def _idealised(container: Container, terms: Sequence[str]) -> Container:

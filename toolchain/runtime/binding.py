@@ -1,0 +1,66 @@
+"""Arrays that a session's runs read and write, bound once: as onnxruntime's io_binding, on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from toolchain.errors import CompileError
+
+
+class _Runs(Protocol):
+    def run(self, output_names: Any, feeds: Mapping[str, np.ndarray], run_options: Any = None) -> list[np.ndarray]: ...
+
+
+class IoBinding:
+    """Of one session. Inputs are read when it runs, so that an array that was changed in place is taken as it then is."""
+
+    def __init__(self, session: _Runs) -> None:
+        self.session = session
+        self._inputs: dict[str, np.ndarray] = {}
+        self._outputs: dict[str, np.ndarray | None] = {}  # and where they go, None: to a new array at every run
+        self._made: dict[str, np.ndarray] = {}
+
+    def bind_cpu_input(self, name: str, arr_on_cpu: np.ndarray) -> None:
+        self._inputs[name] = arr_on_cpu
+
+    def bind_output(self, name: str, device_type: str = "cpu", *, array: np.ndarray | None = None) -> None:
+        """array: which the output is written to, of its shape and type. Raises CompileError: another device."""
+        if device_type != "cpu":
+            raise CompileError(f"output {name!r}: device {device_type}; outputs of a session are on the cpu")
+        self._outputs[name] = array
+
+    def clear_binding_inputs(self) -> None:
+        self._inputs.clear()
+
+    def clear_binding_outputs(self) -> None:
+        self._outputs.clear()
+        self._made.clear()
+
+    def copy_outputs_to_cpu(self) -> list[np.ndarray]:
+        """Of the last run, in the order in which they were bound. Raises CompileError: one was bound since."""
+        missing = next((name for name in self._outputs if name not in self._made), None)
+        if missing is not None:
+            raise CompileError(f"output {missing!r} is bound, and nothing has run since; call run_with_iobinding")
+        return [self._made[name] for name in self._outputs]
+
+    def run(self, run_options: Any) -> None:
+        """Raises CompileError: no output is bound, an array of another shape or type, and what a run of the session does."""
+        if not self._outputs:
+            raise CompileError("no output is bound; bind_output names each that is wanted")
+        made = dict(zip(self._outputs, self.session.run(list(self._outputs), self._inputs, run_options)))
+        faults = [_misfit(name, array, made[name]) for name, array in self._outputs.items() if array is not None]
+        if any(faults):
+            raise CompileError("\n".join(filter(None, faults)))
+        for name, array in self._outputs.items():
+            if array is not None:
+                array[...] = made[name]
+            self._made[name] = made[name] if array is None else array
+
+
+def _misfit(name: str, array: np.ndarray, found: np.ndarray) -> str:
+    if array.shape == found.shape and array.dtype == found.dtype:
+        return ""
+    return f"output {name!r} is {found.dtype} {list(found.shape)}, the array bound to it {array.dtype} {list(array.shape)}"
