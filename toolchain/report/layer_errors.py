@@ -77,11 +77,13 @@ class Sums:
 
 @dataclass(frozen=True)
 class Kept:
-    """A sample, with float's tensors as the codes that blocks are fed with; loud: the energy of the model's outputs on it."""
+    """A sample, with float's tensors as the codes that blocks are fed with; loud: the energy of the model's outputs on it; made:
+    by block's tensor, what the block made of these codes, where that is kept."""
 
     sample: Sample
     codes: dict[str, Array]
     loud: float = 0.0
+    made: Mapping[str, Codes] = field(default_factory=dict[str, "Codes"])
 
 
 @dataclass
@@ -95,6 +97,8 @@ class Measured:
 
     def outputs(self, block: Block, kept: Kept, nodes: Mapping[str, Node] | None = None) -> dict[str, Array]:
         """The codes of what a block makes on a sample, fed with float's tensors; nodes: put in their places."""
+        if nodes is None and block.tensor in kept.made:
+            return dict(kept.made[block.tensor])
         taken = replace(block, nodes=tuple((nodes or {}).get(n.name, n) for n in block.nodes))
         return evaluated(taken, self.network.integer, kept.codes)
 
@@ -139,12 +143,13 @@ class _Pass:
         self._waiting: list[tuple[Block, Array]] = []
         self._codes: dict[str, Array] = {}
         self._ran: dict[str, Array] = {}
+        self._made: dict[str, Codes] = {}
         self._sample: Sample = {}
         self._loud = 0.0
 
     def told(self, samples: Iterable[tuple[Sample, Codes]]) -> Iterator[Sample]:
         for sample, codes in samples:
-            self._sample, self._codes, self._ran, self._loud = sample, {}, dict(codes), 0.0
+            self._sample, self._codes, self._ran, self._made, self._loud = sample, {}, dict(codes), {}, 0.0
             yield sample
             self._finish()
 
@@ -168,7 +173,7 @@ class _Pass:
 
     def _judge(self, block: Block, x: Array) -> None:
         sums, graph = self._found.sums[block.tensor], self._network.integer
-        made = evaluated(block, graph, self._codes)
+        made = self._made[block.tensor] = evaluated(block, graph, self._codes)
         if made:
             sums.alone += self._noise(block, made[block.tensor], x)
             if block.layer is not None and isinstance(block.layer.op, IntegerConvolution):
@@ -192,8 +197,9 @@ class _Pass:
     def _finish(self) -> None:
         if self._waiting:
             raise InternalError(f"tensors that nothing fed: {', '.join(b.tensor for b, _ in self._waiting)}")
-        kept = [*self._found.kept, Kept(self._sample, self._codes, self._loud)]
-        self._found.kept = sorted(kept, key=lambda k: -k.loud)[:KEPT]
+        kept = [*self._found.kept, Kept(self._sample, self._codes, self._loud, self._made)]
+        first, *others = sorted(kept, key=lambda k: -k.loud)[:KEPT]
+        self._found.kept = [first, *(replace(k, made={}) for k in others)]
         self._found.samples += 1
 
 
