@@ -19,6 +19,7 @@ from tests.meaning.case import Case
 from tests.meaning.judge import sqnr_db
 from tests.meaning.machines import int16_machine
 from tests.schedule.test_placement import edge16 as edge16_with
+from tests.test_feature_maps import machine as with_granules
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Container, Region, State, container_from_bytes, container_to_bytes
 from toolchain.errors import CompileError, ProgramError
@@ -70,6 +71,8 @@ def machines() -> dict[str, Machine]:
     shipped = {name: load_machine(name) for name in names}
     bases = {**CONTROL, "bases": 8, "host_bases": 5}
     return {
+        "granules": with_granules("edge16", 8, "line"),
+        "surfaces": with_granules("edge16", 16, "surface"),
         **shipped,
         "two arrays": two,
         "16 bits": int16_machine(),
@@ -249,6 +252,11 @@ def test_data_may_hold_the_states(tmp_path: Path) -> None:
     np.savez(data, allow_pickle=False, **{n: np.stack([s[n] for s in whole]) for n in whole[0]})
     held = build(path, BuildOptions("edge16", str(data)))
     assert not [n for n in held.notes if "taken as one sequence" in n]
+    port, left = kept(held)["h"].port, held.container.graph.types["hn"].quant
+    assert left is not None and (left.scale, left.zero_point) == (
+        port.scale,
+        port.zero_point,
+    )  # of one range
     stepped = built_on(load_machine("edge16"), "cell", tmp_path)
     assert [n for n in stepped.notes if n.endswith("data.npz has no h: the samples are taken as one sequence, in order, with "
                                                    "states of the float model from zeros on")]  # fmt: skip
