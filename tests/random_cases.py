@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, get_args
 
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from quant.fixed_point.core.codes import CodeType
@@ -35,6 +36,13 @@ from toolchain.isa.machine import read_table
 from toolchain.isa.needs import broken_needs
 from toolchain.isa.plan import Isa
 from toolchain.isa.starter import starter_table
+
+DRAWN = settings(
+    deadline=None,
+    database=None,
+    phases=[Phase.generate, Phase.shrink],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+)
 
 _machine = cache(load_machine)  # reading YAML would take longer than a case
 

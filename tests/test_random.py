@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from tests.bounded import require_bounds
 from tests.forced_turns import forced_turns
-from tests.random_cases import DrawnMachine, DrawnModel, machines, networks
+from tests.random_cases import DRAWN, DrawnMachine, DrawnModel, machines, networks
 from toolchain.api import BuildOptions, build
 from toolchain.codegen.model import Region
 from toolchain.errors import CompileError
@@ -63,13 +63,7 @@ def types_used(data: bytes, chip: Chip) -> set[str]:
     return found
 
 
-@settings(
-    max_examples=-(-CASES // PARTS),
-    deadline=None,
-    database=None,
-    phases=[Phase.generate, Phase.shrink],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
-)
+@settings(DRAWN, max_examples=-(-CASES // PARTS))
 @given(
     model=networks(), machine=machines(), level=st.sampled_from([2, 2, 0, 1, 3]), patterns=st.sampled_from(PATTERNS), at=integers
 )

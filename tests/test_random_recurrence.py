@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from tests.decomposing import decomposing
-from tests.random_cases import DrawnMachine, machines
+from tests.random_cases import DRAWN, DrawnMachine, machines
 from tests.recurrent import recurrent
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
@@ -61,13 +61,7 @@ def test_simulator_equals_reference(tmp_path: Path) -> None:
     check(tmp_path)
 
 
-@settings(
-    max_examples=CASES,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate, Phase.shrink],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
-)
+@settings(DRAWN, max_examples=CASES)
 @given(model=layers(), machine=machines(), level=st.sampled_from([2, 2, 0, 1]))
 def equal_on_drawn_layer(folder: Path, model: onnx.ModelProto, machine: DrawnMachine, level: int) -> None:
     onnx.save(model, folder / "random.onnx")

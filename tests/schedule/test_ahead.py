@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import given, seed, settings
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.keyed import with_keys
 from tests.noted import noted_plans
-from tests.random_cases import DrawnMachine, DrawnModel, machines, networks
+from tests.random_cases import DRAWN, DrawnMachine, DrawnModel, machines, networks
 from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.isa import Machine, load_machine
@@ -100,13 +100,7 @@ def test_random_networks_with_constants_fetched_ahead(most: int, tmp_path_factor
     assert counts["own"] or most > 1
 
 
-@settings(
-    max_examples=CASES,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate, Phase.shrink],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
-)
+@settings(DRAWN, max_examples=CASES)
 @given(model=networks(), machine=machines())
 def _equal(folder: Path, counts: Counter[str], model: DrawnModel, machine: DrawnMachine) -> None:
     path = folder / "random.onnx"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import onnx
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import given, seed, settings
 
 from tests.given_back import compiled
 from tests.keyed import with_sram
-from tests.random_cases import DrawnMachine, DrawnModel, machines, networks
+from tests.random_cases import DRAWN, DrawnMachine, DrawnModel, machines, networks
 from toolchain.api import BuildOptions, build
 from toolchain.compiling import Compiled
 from toolchain.errors import CompileError
@@ -148,13 +148,7 @@ def test_random_schedules_given_back_make_the_same_file(tmp_path_factory: pytest
     assert counts["regions"] > 0.5 * CASES
 
 
-@settings(
-    max_examples=CASES,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate, Phase.shrink],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
-)
+@settings(DRAWN, max_examples=CASES)
 @given(model=networks(), machine=machines())
 def _same(folder: Path, counts: Counter[str], model: DrawnModel, machine: DrawnMachine) -> None:
     path, schedule = folder / "random.onnx", folder / "random.sched"

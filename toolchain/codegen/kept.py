@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from toolchain.hw.chip import Chip
 from toolchain.memory import Placement
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Block, aligned
@@ -31,9 +30,11 @@ class Kept:
     placements: Mapping[int, Placement]
 
 
-def kept_constants(plan: RegionPlan, chip: Chip) -> Kept:
+def kept_constants(plan: RegionPlan) -> Kept:
     """Of layers that run by themselves; what is fetched ahead stays as it is. Within the memories that the plan was made for."""
-    chip = plan.layers[0].layer.chip if plan.layers else chip
+    if not plan.layers:
+        return Kept({}, plan.placements)
+    spaces = plan.layers[0].layer.chip.spaces
     found: dict[tuple[int, bytes], list[tuple[int, Block]]] = {}
     for index in _alike(plan):
         for block, space in _blocks(plan.layers[index]):
@@ -42,7 +43,7 @@ def kept_constants(plan: RegionPlan, chip: Chip) -> Kept:
     ends = {space: placement.peak_bytes for space, placement in plan.placements.items()}
     shared = {key: uses for key, uses in found.items() if len({index for index, _ in uses}) > 1}
     for (space, _), uses in sorted(shared.items(), key=lambda item: (-len(item[1]), item[0])):
-        memory = chip.spaces[space].memory
+        memory = spaces[space].memory
         start = aligned(ends.get(space, 0), memory.alignment_bytes)
         end = start + uses[0][1].size_bytes
         if end <= memory.size:

@@ -44,7 +44,7 @@ def link_region(
     chip = machine.chip
     layout = _Layout(graph, segment, plan, samples, dram_alignment(chip), chip)
     constants = _Constants(layout.end, layout.align)
-    kept = kept_constants(plan, chip) if keep else Kept({}, plan.placements)
+    kept = kept_constants(plan) if keep else Kept({}, plan.placements)
     plan = replace(plan, placements=kept.placements)
     placed = lower_region(plan, BaseAddresses(layout.roots, constants.address, constants.together), chip, kept.places)
     placed, roots = in_place(placed, layout.states, chip), layout.settled()

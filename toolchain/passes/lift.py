@@ -24,24 +24,13 @@ def lift_sums(graph: Graph) -> Graph:
         if not isinstance(node.op, Binary) or graph.constants.keys() & set(node.inputs):
             continue
         for i, name in enumerate(node.inputs):
-            product = _reshaped_product(name, graph, producers, consumers)
-            if product is not None and graph.types[node.inputs[1 - i]] == graph.types[node.outputs[0]] == graph.types[name]:
-                graph = _sum_lifted(node, i, product, graph)
+            moves = _moves_behind_convolution(name, graph, producers, consumers)
+            alike = graph.types[node.inputs[1 - i]] == graph.types[node.outputs[0]] == graph.types[name]
+            if moves and alike and all(isinstance(move.op, Reshape) for move in moves):
+                graph = _sum_lifted(node, i, moves[0].inputs[0], graph)
                 producers, consumers = graph.producers(), graph.consumers()
                 break
     return graph
-
-
-def _reshaped_product(name: str, graph: Graph, producers: Mapping[str, Node], consumers: Mapping[str, list[Node]]) -> str | None:
-    """The convolution's output of which this is another shape."""
-    shaped = False
-    while graph.read_once(name, consumers) and name in producers:
-        if isinstance(producers[name].op, Convolution):
-            return name if shaped else None
-        if not isinstance(producers[name].op, Reshape):
-            return None
-        name, shaped = producers[name].inputs[0], True
-    return None
 
 
 def _sum_lifted(node: Node, index: int, product: str, graph: Graph) -> Graph:
@@ -68,7 +57,7 @@ def lift_functions(graph: Graph) -> Graph:
     for node in graph.nodes:
         if not isinstance(node.op, Unary):
             continue
-        chain = _moves_behind_convolution(node, graph, producers, consumers)
+        chain = _moves_behind_convolution(node.inputs[0], graph, producers, consumers)
         if chain:
             graph = _lifted(node, chain, graph)
             producers, consumers = graph.producers(), graph.consumers()
@@ -76,10 +65,10 @@ def lift_functions(graph: Graph) -> Graph:
 
 
 def _moves_behind_convolution(
-    node: Node, graph: Graph, producers: Mapping[str, Node], consumers: Mapping[str, list[Node]]
+    name: str, graph: Graph, producers: Mapping[str, Node], consumers: Mapping[str, list[Node]]
 ) -> list[Node]:
+    """The moves between a convolution's output and this tensor, first to last; none where there is no such convolution."""
     chain: list[Node] = []
-    name = node.inputs[0]
     while graph.read_once(name, consumers):
         before = producers.get(name)
         if before is None:
