@@ -19,7 +19,7 @@ from toolchain.schedule.region import Planner
 def forced_turns(counts: Counter[str]) -> Iterator[None]:
     """While it lasts builds from -O2 on are planned so. counts: of cascades and their layers, is added to."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Planner, "cascaded", lambda planner, plan: _forced(planner, plan, counts))
+        patch.setattr(Planner, "cascaded", lambda planner, plan, size, _: _forced(planner, plan, size, counts))
         patch.setattr(RegionLayers, "cycles", _dear(RegionLayers.cycles))
         yield
 
@@ -32,10 +32,13 @@ def _dear(cycles_alone):  # type: ignore[no-untyped-def]
     return found
 
 
-def _forced(planner: Planner, plan: RegionPlan, counts: Counter[str]) -> RegionPlan:
+def _forced(planner: Planner, plan: RegionPlan, size: int, counts: Counter[str]) -> RegionPlan | None:
+    """Of all of the SRAM."""
+    if size < planner.chip.sram.size:
+        return None
     for share in (1.0, 0.9, 0.8) if planner.options.residency else ():
         by = (ALONE, Measure(byte=10 / planner.chip.dram.read_bytes_per_cycle))[len(planner.layers) % 2]
-        found = planner._cut(int(planner.capacity * share), _all_spilled(planner, plan), by)
+        found = planner._cut(planner._cuts(int(size * share), _all_spilled(planner, plan), by))
         if found is not None:
             counts["cascades"] += bool(found.cascades)
             inside = [found.layers[i].plan for c in found.cascades for i in c.layers]

@@ -16,9 +16,10 @@ from toolchain.ops.kit.operator import Layer, TiledOp
 from toolchain.ops.kit.tile import aligned
 from toolchain.report.bounds.figures import network_bounds, region_bounds
 from toolchain.report.bounds.units import LeastUses
+from toolchain.schedule.sizes import grid
 from toolchain.schedule.tilings import smallest_tile
 
-FIRST, LAST = 32 * 1024, 4 * 1024 * 1024  # bytes: of the sizes whose steps are the square root of two
+LAST = 4 * 1024 * 1024  # bytes
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,8 @@ def _least_bytes(container: Container) -> int:
 
 def sizes_for(chip: Chip) -> list[int]:
     """Bytes, rising: steps of the square root of two and the machine's own, in whole units of its alignment."""
-    align = chip.sram.alignment_bytes
-    steps = {int(FIRST * 2 ** (k / 2)) // align * align for k in range(64)}
     last = max(LAST, chip.sram.size)
-    return sorted({size for size in steps if FIRST <= size <= last} | {chip.sram.size})
+    return sorted({*grid(last, chip.sram.alignment_bytes), chip.sram.size})
 
 
 def sized(machine: Machine, sram_bytes: int) -> Machine:

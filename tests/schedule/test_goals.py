@@ -116,6 +116,14 @@ def test_a_machine_that_does_not_say_what_a_byte_takes_has_no_plan_of_least_ener
         Goal("energy").require(silent, 2)
 
 
+@pytest.mark.parametrize(("less", "more"), [(140, 173), (140, 200), (214, 264)])
+@pytest.mark.parametrize("level", [2, 3])
+def test_more_sram_never_costs_cycles(tmp_path: Path, less: float, more: float, level: int) -> None:
+    """Sizes at which the search for all of the SRAM alone ends with 1 to 4 % more than with less of it."""
+    cycles = [_built(bodies(), tmp_path, _machine(kib), level=level).figures["cycles"] for kib in (less, more)]
+    assert cycles[1] <= cycles[0]
+
+
 def test_the_curve_has_the_smallest_size_that_does_and_the_machines_own(tmp_path: Path) -> None:
     machine = _machine(64)
     found = _built(_wide(), tmp_path, machine, sram_curve=True)

@@ -13,6 +13,7 @@ from toolchain.codegen import Region
 from toolchain.codegen.lower import _LoadChannels
 from toolchain.isa import load_machine
 from toolchain.machine import Copy, Space
+from toolchain.schedule.measure import ALONE
 from toolchain.schedule.options import LEVELS
 from toolchain.schedule.planning import Planning
 from toolchain.schedule.region import Planner
@@ -34,7 +35,7 @@ def test_a_share_of_the_sram_is_kept_for_staging(share: float, monkeypatch: pyte
     residents = planner.residents
     monkeypatch.setattr(planner, "residents", lambda kept, capacity: asked.append(kept) or residents(kept, capacity))
     least = [1000] * len(planner.layers)
-    planner._try(least, share)
+    planner._try(least, share, ALONE, chip.sram.size)
     assert asked[0] == [int(share * chip.sram.size)] * len(least)
 
 

@@ -7,6 +7,7 @@ planned, until what is planned is as good as that.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,6 +32,7 @@ _DOUBT = 0.045  # of their cycles that blocks are said to take more: runs of som
 _ROUNDS = 200  # paths that are looked at
 
 Roots = frozenset[str]
+_Turns = tuple[int, int, Roots]  # layers [first, end) and what of theirs lies in SRAM whole
 
 
 class Cut(NamedTuple):
@@ -43,7 +45,7 @@ class Cut(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """cost: at least; of a layer by itself exactly. room: bytes of SRAM beside what is resident."""
+    """cycles: at least; of a layer by itself exactly. cost: with what it moves. room: bytes of SRAM beside what is resident."""
 
     first: int
     end: int
@@ -51,16 +53,20 @@ class _Step(NamedTuple):
     left: Roots  # in SRAM behind it
     own: Roots  # of the resident ones, which it touches
     room: int
+    cycles: float
     cost: float
 
     @property
-    def key(self) -> tuple[int, int, Roots, int]:
-        return self.first, self.end, self.own, self.room
+    def key(self) -> _Turns:
+        return self.first, self.end, self.own
 
 
 class _Found(NamedTuple):
     cascade: PlannedCascade
     cost: float
+
+
+Turns = dict[_Turns, dict[int, _Found | None]]  # by room
 
 
 class _State(NamedTuple):
@@ -108,30 +114,60 @@ class Cuts:
         usable: int,
         others: Mapping[int, int],
         by: Measure,
+        turns: Turns,
     ):
-        self._by, self._byte = by, by.byte or _LITTLE_TRAFFIC / bounds.bytes_per_cycle
+        self.by, self._byte = by, by.byte or _LITTLE_TRAFFIC / bounds.bytes_per_cycle
         self._cascades, self._bounds, self._usable, self._others = cascades, bounds, usable, others
-        self._planned: dict[tuple[int, int, Roots, int], _Found | None] = {}
+        self._turns = turns
         self._known: dict[tuple[int, Roots], list[_Step]] = {}
         self._least: dict[tuple[int, int, Roots], tuple[float, int, int] | None] = {}
 
-    def best(self, near: float) -> list[Cut] | None:
-        """That is at most so many times what any way takes at least. None where no way was found."""
+    def room(self, resident: Roots) -> int:
+        """Bytes of SRAM beside these."""
+        return self._usable - self._bounds.size_bytes(resident)
+
+    def best(self, near: float, most: float = math.inf) -> list[Cut] | None:
+        """That is at most so many times what any way takes at least. None where no way was found, or each takes more than `most`
+        cycles."""
         known: _State | None = None
         for _ in range(_ROUNDS):
             path = self._path(only_planned=False)
-            if path is None:
+            if path is None or self._cycles(path) > most:
                 return None
             known = self._path(only_planned=True)
             if known is not None and known.cost <= near * path.cost:
                 break
             for step in path.steps:
-                if step.end - step.first > 1 and step.key not in self._planned:
-                    self._planned[step.key] = self._plan(step)
+                if step.end - step.first > 1 and step.room not in self._turns.setdefault(step.key, {}):
+                    self._turns[step.key][step.room] = self._plan(step)
         return None if known is None else [self._cut(step) for step in known.steps]
 
+    def _cycles(self, path: _State) -> float:
+        """Of its layers by themselves, at least."""
+        found = ((step, self._in_turns(step)) for step in path.steps)
+        return sum(step.cycles if turns is None else max(step.cycles, turns.cascade.plan.cycles) for step, turns in found)
+
+    def _in_turns(self, step: _Step) -> _Found | None:
+        """What was planned for it, or for the least more room."""
+        by_room = self._turns.get(step.key, {})
+        return by_room[min(r for r in by_room if r >= step.room)] if any(r >= step.room for r in by_room) else None
+
+    def _worth(self, step: _Step, only_planned: bool) -> float | None:
+        """What it costs, at least where it is not planned; None where it cannot be planned. More room never costs more."""
+        if step.end - step.first == 1:
+            return step.cost
+        by_room = self._turns.get(step.key, {})
+        if only_planned:
+            found = by_room.get(step.room)
+            return None if found is None else found.cost
+        room = min((r for r in by_room if r >= step.room), default=None)
+        if room is None:
+            return step.cost
+        found = by_room[room]
+        return None if found is None else found.cost if room == step.room else max(step.cost, found.cost)
+
     def _cut(self, step: _Step) -> Cut:
-        found = self._planned.get(step.key)
+        found = self._turns.get(step.key, {}).get(step.room)
         return Cut(step.first, step.end, step.resident, None if found is None else found.cascade)
 
     @cached_property
@@ -152,12 +188,9 @@ class Cuts:
         for at in range(self._count):
             for live, state in sorted(states[at].items(), key=lambda s: s[1].cost)[:_STATES]:
                 for step in self._steps(at, live):
-                    cost = step.cost
-                    if step.end - at > 1:
-                        found = self._planned.get(step.key)
-                        if found is None and (only_planned or step.key in self._planned):
-                            continue
-                        cost = cost if found is None else found.cost
+                    cost = self._worth(step, only_planned)
+                    if cost is None:
+                        continue
                     old, cost = states[step.end].get(step.left), state.cost + cost
                     if old is None or cost < old.cost:
                         states[step.end][step.left] = _State(cost, (*state.steps, step))
@@ -172,15 +205,15 @@ class Cuts:
     def _possible(self, at: int, live: Roots) -> Iterator[_Step]:
         for end in (at + 1, *range(at + 2, self._ends[at] + 1)):
             for resident in self._choices(at, end, live):
-                room = self._usable - self._bounds.size_bytes(resident)
+                room = self.room(resident)
                 own = resident & self._bounds.touched(at, end)
-                cycles = self._bounds.layer_cycles(at, own, room, self._by) if end == at + 1 else self._bound(at, end, own, room)
+                cycles = self._bounds.layer_cycles(at, own, room, self.by) if end == at + 1 else self._bound(at, end, own, room)
                 if cycles is not None:
                     left = frozenset(r for r in resident if self._bounds.storages[r].end > end)
                     kept = self._cascades.kept(at, end, own).values() if end > at + 1 else ()
-                    counted = end == at + 1 and self._by.byte > 0
+                    counted = end == at + 1 and self.by.byte > 0
                     moved = 0 if counted else self._bounds.moved_bytes(at, end, own.union(kept))
-                    yield _Step(at, end, resident, left, own, room, cycles + self._byte * moved)
+                    yield _Step(at, end, resident, left, own, room, cycles, cycles + self._byte * moved)
 
     def _choices(self, first: int, end: int, live: Roots) -> Iterator[Roots]:
         """What may lie in SRAM while layers [first, end) run: what does already, and some of what they make for others."""
@@ -235,7 +268,7 @@ class Cuts:
             return None
         total = 0.0
         for index in range(first, end):
-            cycles = bounds.layer_cycles(index, bounds.roots[index], self._usable, self._by)
+            cycles = bounds.layer_cycles(index, bounds.roots[index], self._usable, self.by)
             if cycles is None:
                 return None
             total += cycles
@@ -253,7 +286,7 @@ class Cuts:
 
     def _cost(self, planned: PlannedCascade) -> float:
         doubt = _DOUBT if planned.cascade.stripes.channels else 0
-        return self._by(planned.plan) * (1 + doubt) + self._byte * cascade_bytes(planned)
+        return self.by(planned.plan) * (1 + doubt) + self._byte * cascade_bytes(planned)
 
     def _highest(self, step: _Step, channels: int, most: int, stay: bool = False) -> list[PlannedCascade]:
         """The highest stripes that fit. channels: of a block, 0: all. stay: what is read is brought once for all of them."""

@@ -47,9 +47,10 @@ class _Given(Planner):
         cascades = self.pinned.turns(self.pinned.inside)
         return next(c.layers[index - c.cascade.layers.start].plan for c in cascades if index in c.cascade.layers)
 
-    def plan(self) -> RegionPlan:
-        if not self.tree.whole:
-            return super().plan()
+    def fast(self) -> list[RegionPlan]:
+        return [self._whole()] if self.tree.whole else super().fast()
+
+    def _whole(self) -> RegionPlan:
         planned = self._as_said()
         plan = self.place(planned, self.pinned.inside)
         if plan is None:
@@ -103,9 +104,9 @@ class _Given(Planner):
         views = {**self.views, **{name: view for c in found for name, view in c.views.items()}}
         return layers, resident | self.pinned.rows, views, tuple(c.cascade for c in found)
 
-    def cascaded(self, plan: RegionPlan) -> RegionPlan:
+    def cascaded(self, plan: RegionPlan, size: int, most: float) -> RegionPlan | None:
         """Others take turns where none are said to."""
-        return plan if self.tree.turns else super().cascaded(plan)
+        return plan if self.tree.turns else super().cascaded(plan, size, most)
 
     def bounds(self, before: RegionPlan) -> Bounds:
         found, pinned = super().bounds(before), self.pinned

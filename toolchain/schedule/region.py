@@ -17,7 +17,7 @@ from toolchain.schedule.ahead import Ahead
 from toolchain.schedule.allocation import Allocation, Held, lives_together
 from toolchain.schedule.cascade import Cascades
 from toolchain.schedule.cost import CostModel
-from toolchain.schedule.cuts import Bounds, Cuts
+from toolchain.schedule.cuts import Bounds, Cuts, Turns
 from toolchain.schedule.layers import RegionLayers
 from toolchain.schedule.maps import feature_maps
 from toolchain.schedule.measure import ALONE, AMID, LEAST_MOVED, Measure
@@ -26,16 +26,18 @@ from toolchain.schedule.places import Activations, View, find_views
 from toolchain.schedule.plan import Cascade, RegionPlan, Storage, alone_cycles
 from toolchain.schedule.planning import Planning
 from toolchain.schedule.refusal import too_many, too_small
+from toolchain.schedule.sizes import grid
 from toolchain.schedule.staging import PlannedLayer
 
 _FAR = 1.05  # times the cycles of the best plan's layers, each alone: beyond what they can gain of each other
 _USABLE = (1.0, 0.93, 0.86)  # shares of the SRAM for which cascades are chosen: not all that fits by its bytes can be placed
 _RESERVES = (0.0, 0.25, 0.5)  # shares of SRAM kept free of resident tensors that are tried
+_PER_OCTAVE = 4  # sizes of the SRAM for which plans are made
 _TRAFFIC = (0.3, 1.0, 10.0)  # what cycles of moved bytes count where plans of less traffic are asked for
 
 
 def plan_region(planning: Planning) -> RegionPlan:
-    """Raises CompileError when a layer cannot fit the SRAM."""
+    """The plan of fewest cycles. Raises CompileError when a layer cannot fit the SRAM."""
     return Planner(planning).plan()
 
 
@@ -57,8 +59,8 @@ class Planner:
         self.model = CostModel(chip)
         self.layerwise = RegionLayers(self.layers, self.views, self.model, options)
         self.costs = PlanCosts(self.model)
-        self.capacity = chip.sram.size
         self.sizes = {space: chip.spaces[space].memory.size for space in chip.staging}
+        self.turns: dict[Measure, Turns] = {}
         self.placed: dict[object, RegionPlan | None] = {}  # by resident roots and the plans of the layers
 
     def _is_free(self, node: Node) -> bool:
@@ -80,12 +82,11 @@ class Planner:
         return found
 
     def plans(self) -> list[RegionPlan]:
-        """The plan of fewest cycles, and those of the ways in which bytes count more."""
-        found = [self.plan()]
+        """The plans of few cycles, and those of the ways in which bytes count more."""
+        found = self.fast()
         if self.options.residency:
-            layerwise = [
-                p for share in _RESERVES for by in (ALONE, AMID, LEAST_MOVED) if (p := self._try(self._least, share, by))
-            ]
+            tried = (self._try(self._least, share, by, self._size) for share in _RESERVES for by in (ALONE, AMID, LEAST_MOVED))
+            layerwise = [plan for plan in tried if plan is not None]
             cut = self._little_traffic(layerwise)
             found += [place_works(p, self.model) for p in (*layerwise, *cut)]
         return found
@@ -95,7 +96,7 @@ class Planner:
         before, rate = self._spilling(layerwise), self.chip.dram.read_bytes_per_cycle
         if before is not None:
             for share in _USABLE:
-                cut = [self._cut(int(self.capacity * share), before, Measure(byte=t / rate)) for t in _TRAFFIC]
+                cut = [self._cut(self._cuts(int(self._size * share), before, Measure(byte=t / rate))) for t in _TRAFFIC]
                 if any(cut):
                     return [p for p in cut if p is not None]
         return []
@@ -110,20 +111,51 @@ class Planner:
 
     @cached_property
     def _least(self) -> Sequence[int]:
-        """`least_bytes` of the smallest tiles."""
-        return self.least_bytes([tile.sizes.get(Space.SRAM, 0) for tile in self.layerwise.smallest_tiles()])
-
-    def plan(self) -> RegionPlan:
+        """`least_bytes` of the smallest tiles. Raises CompileError where a layer has none."""
         tiles = self.layerwise.smallest_tiles()
         refusal = too_small(self.layers, tiles, self.chip, self.graph)
         if refusal is not None:
             raise CompileError(refusal)
-        least = self.least_bytes([tile.sizes.get(Space.SRAM, 0) for tile in tiles])
-        best = self._best(least) or self._try([self.capacity] * len(least), 1.0)
-        if best is None:
+        return self.least_bytes([tile.sizes.get(Space.SRAM, 0) for tile in tiles])
+
+    @property
+    def _size(self) -> int:
+        return self.chip.sram.size
+
+    def plan(self) -> RegionPlan:
+        """Of fewest cycles, as far as is known without its program."""
+        return min(self.fast(), key=lambda plan: plan.cycles)
+
+    def fast(self) -> list[RegionPlan]:
+        """Plans for all of the SRAM and for smaller sizes, as long as layers by themselves could take as few cycles with these:
+        what is chosen layer by layer for more room need not be better in the end. Raises CompileError."""
+        found, seen, most = list[RegionPlan](), list[RegionPlan](), math.inf
+        for size in (self._size, *self._smaller()):
+            plan = self._best(size, most)
+            if plan is None:
+                break
+            if not any(plan is known for known in seen):
+                self.require_few(plan)
+                found.append(place_works(self.ahead(plan), self.model))
+                seen.append(plan)
+                most = min(most, plan.alone_cycles)
+        return found or [self._in_all()]
+
+    def _smaller(self) -> list[int]:
+        """Sizes, falling, in which each layer fits; where plans are not simulated as well, no less than half."""
+        if not self.options.residency:
+            return []
+        least = max(0 if self.options.simulated else self._size // 2, *self._least)
+        sizes = grid(self._size, self.chip.sram.alignment_bytes, _PER_OCTAVE)
+        return [size for size in reversed(sizes) if least <= size < self._size]
+
+    def _in_all(self) -> RegionPlan:
+        """With nothing resident and tiles as large as they can be."""
+        plan = self._try([self._size] * len(self._least), 1.0, ALONE, self._size)
+        if plan is None:
             raise self.unplaced()
-        self.require_few(best)
-        return place_works(self.ahead(self.cascaded(best)), self.model)
+        self.require_few(plan)
+        return place_works(self.ahead(self.cascaded(plan, self._size, math.inf) or plan), self.model)
 
     def least_bytes(self, tiles: Sequence[int]) -> Sequence[int]:
         """Of SRAM that each layer needs for its slots. tiles: for its smallest ones."""
@@ -150,20 +182,26 @@ class Planner:
         taken = self.allocation(plan.layers, plan.resident, plan.views, plan.cascades).taken_bytes()
         return Ahead(plan, taken, self.model, place).best()
 
-    def cascaded(self, plan: RegionPlan) -> RegionPlan:
-        """With layers in turns where that takes fewer cycles; nothing to gain where all tensors stay in SRAM already."""
+    def cascaded(self, plan: RegionPlan, size: int, most: float) -> RegionPlan | None:
+        """With layers in turns, in so many bytes of the SRAM, where that takes fewer cycles; nothing to gain where all tensors
+        stay there already. None where layers by themselves take more than `most`."""
         if not self.options.residency or not plan.spilled:
-            return plan
+            return plan if plan.alone_cycles <= most else None
         for share in _USABLE:
-            found = [self._cut(int(self.capacity * share), plan, by) for by in (ALONE, AMID)]
+            fewest = self._cuts(int(size * share), plan, ALONE)
+            if fewest.best(self.options.near, most) is None:
+                break
+            found = [self._cut(way) for way in (fewest, self._cuts(int(size * share), plan, AMID))]
             if any(found):
                 return min((plan, *(f for f in found if f is not None)), key=lambda p: p.cycles)
-        return plan
+        return plan if plan.alone_cycles <= most else None
 
-    def _cut(self, usable: int, before: RegionPlan, by: Measure) -> RegionPlan | None:
+    def _cuts(self, usable: int, before: RegionPlan, by: Measure) -> Cuts:
         """before: layer by layer."""
-        bounds = self.bounds(before)
-        cuts = Cuts(self.cascades, bounds, usable, self.sizes, by).best(self.options.near)
+        return Cuts(self.cascades, self.bounds(before), usable, self.sizes, by, self.turns.setdefault(by, {}))
+
+    def _cut(self, way: Cuts) -> RegionPlan | None:
+        cuts = way.best(self.options.near)
         if cuts is None:
             return None
         planned: list[PlannedLayer] = []
@@ -171,8 +209,8 @@ class Planner:
         for cut in cuts:
             resident |= cut.resident
             if cut.cascade is None:
-                room = usable - bounds.size_bytes(cut.resident)
-                planned.append(PlannedLayer(self.layers[cut.first], self.layerwise.plan(cut.first, cut.resident, room, by)))
+                plan = self.layerwise.plan(cut.first, cut.resident, way.room(cut.resident), way.by)
+                planned.append(PlannedLayer(self.layers[cut.first], plan))
             else:
                 planned += cut.cascade.layers
                 views |= cut.cascade.views
@@ -201,24 +239,30 @@ class Planner:
             before.resident - touched,
         )
 
-    def _best(self, least: Sequence[int]) -> RegionPlan | None:
+    def _best(self, size: int, most: float) -> RegionPlan | None:
+        """In so many bytes of the SRAM. None where nothing can be placed or layers by themselves take more than `most` cycles."""
+        best = self._layer_by_layer(size)
+        return None if best is None else self.cascaded(best, size, most)
+
+    def _layer_by_layer(self, size: int) -> RegionPlan | None:
         """Of the shares of the SRAM that are kept for staging, and then of the ways to choose tilings."""
         best, kept = None, 0.0
         for share in _RESERVES if self.options.residency else (1.0,):
-            found = self._try(least, share, ALONE, math.inf if best is None else _FAR * best.alone_cycles)
+            most = math.inf if best is None else _FAR * best.alone_cycles
+            found = self._try(self._least, share, ALONE, size, most)
             if found is not None and (best is None or found.cycles < best.cycles):
                 best, kept = found, share
-        other = self._try(least, kept, AMID) if best is not None else None
+        other = self._try(self._least, kept, AMID, size) if best is not None else None
         return other if other is not None and best is not None and other.cycles < best.cycles else best
 
-    def _try(self, least: Sequence[int], share: float, by: Measure = ALONE, most: float = math.inf) -> RegionPlan | None:
-        """A plan with `share` of the SRAM kept for staging; less and less is resident until it can be placed. most: cycles of all
-        layers alone; None where they are more."""
+    def _try(self, least: Sequence[int], share: float, by: Measure, size: int, most: float = math.inf) -> RegionPlan | None:
+        """A plan with `share` of so many bytes of the SRAM kept for staging; less and less is resident until it can be placed.
+        most: cycles of all layers alone; None where they are more."""
         usable = 1.0
         for _ in range(8):
-            reserved = [min(self.capacity, max(need, int(share * self.capacity))) for need in least]
-            resident = self.residents(reserved, int(self.capacity * usable))
-            planned = self.tile(resident, usable, by)
+            reserved = [min(size, max(need, int(share * size))) for need in least]
+            resident = self.residents(reserved, int(size * usable))
+            planned = self.tile(resident, usable, by, size)
             if planned is not None:
                 if alone_cycles(planned) > most:
                     return None
@@ -244,7 +288,7 @@ class Planner:
         ]
         return choose_residents(tensors, [min(r, capacity) for r in reserved], capacity).resident
 
-    def tile(self, resident: frozenset[str], usable: float, by: Measure) -> list[PlannedLayer] | None:
+    def tile(self, resident: frozenset[str], usable: float, by: Measure, size: int) -> list[PlannedLayer] | None:
         names = {n for n, v in self.views.items() if v.root in resident}
         align = self.chip.sram.alignment_bytes
         live = [0] * len(self.layers)
@@ -257,7 +301,7 @@ class Planner:
             if not isinstance(layer.node.op, TiledOp):
                 planned.append(PlannedLayer(layer, None))
                 continue
-            plan = self.layerwise.best(layer, names, int((self.capacity - used) * usable), by)
+            plan = self.layerwise.best(layer, names, int((size - used) * usable), by)
             if plan is None:
                 return None
             planned.append(PlannedLayer(layer, plan))
