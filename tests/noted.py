@@ -7,20 +7,21 @@ from contextlib import contextmanager
 
 import pytest
 
-from toolchain.schedule.cost import CostModel
-from toolchain.schedule.placement import place_works
+from toolchain.schedule.goals import Objective, candidate_plans
 from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.planning import Planning
 
 
 @contextmanager
 def noted_plans() -> Iterator[list[RegionPlan]]:
-    """Of regions, in order, as they come while it lasts."""
+    """Of regions, in order, as they come while it lasts: those of which the compiler takes one."""
     plans: list[RegionPlan] = []
 
-    def noted(plan: RegionPlan, model: CostModel) -> RegionPlan:
-        plans.append(place_works(plan, model))
-        return plans[-1]
+    def noted(planning: Planning, objective: Objective) -> list[RegionPlan]:
+        found = candidate_plans(planning, objective)
+        plans.extend(found)
+        return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("toolchain.schedule.region.place_works", noted)
+        patch.setattr("toolchain.compiling.candidate_plans", noted)
         yield plans

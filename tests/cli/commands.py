@@ -8,13 +8,17 @@ import runpy
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
 from toolchain import cli, reference
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = {"npu-build": cli.build, "npu-sim": cli.sim, "npu-dis": cli.dis, "npu-hw": cli.hw, "reference": reference.main}
+# By name: a module of the same name may have taken a function's place in the package.
+COMMANDS = {f"npu-{name}": partial(cli.run_command, name) for name in ("build", "sim", "dis", "hw")} | {
+    "reference": reference.main
+}
 
 
 @dataclass(frozen=True)

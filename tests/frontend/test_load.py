@@ -284,4 +284,4 @@ def test_a_part_is_given_one_of_what_a_node_makes(tmp_path: Path) -> None:
     part = session(extract(loaded, ["x", "s"], ["y"]).SerializeToString())
     x, s = np.ones((2, 8), np.float32), np.array(0.5, np.float32)
     (y,) = part.run(None, {"x": x, "s": s})
-    assert np.array_equal(y, np.full((2, 8), 255 * 0.5 * 0.5, np.float32))
+    assert np.array_equal(np.asarray(y), np.full((2, 8), 255 * 0.5 * 0.5, np.float32))

@@ -12,22 +12,22 @@ from importlib import import_module
 
 
 def build() -> None:
-    _run("build")
+    run_command("build")
 
 
 def sim() -> None:
-    _run("sim")
+    run_command("sim")
 
 
 def dis() -> None:
-    _run("dis")
+    run_command("dis")
 
 
 def hw() -> None:
-    _run("hw")
+    run_command("hw")
 
 
-def _run(command: str) -> None:
+def run_command(command: str) -> None:
     gc.set_threshold(50_000, 20, 100)  # few cycles, many objects that live on: 0.1 s of a build of 400 layers
     with ended_at_once():
         import_module(f"toolchain.cli.{command}").main()

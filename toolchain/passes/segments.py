@@ -28,28 +28,37 @@ def segments(graph: Graph) -> list[Segment]:
     from the model tensor of its origin."""
     made = {n for node in graph.nodes for n in node.outputs}
     source = {n: origin.tensor for n, origin in graph.origins.items() if n not in made}
+    turns = _turns(graph, source, {})
+    lasting = {state.made: state.past for state in graph.states}
+    late = {lasting[n]: turn for turn, nodes in turns.items() for node in nodes for n in node.outputs if n in lasting}
+    turns = _turns(graph, source, late) if late else turns
+    return _bounded(graph, [(turn % 2 == 0, nodes) for turn, nodes in turns.items()], source)
+
+
+def _turns(graph: Graph, source: Mapping[str, str], late: Mapping[str, int]) -> dict[int, list[Node]]:
+    """What runs by turn, the even ones the chip's. late: tensors that nothing reads before so many turns: a state is read where
+    its next value is made."""
     done = set(graph.inputs) | set(graph.constants) | {""}
     waiting = list(graph.nodes)
-    groups: list[tuple[bool, list[Node]]] = []
-    on_chip = True
-    idle = 0
+    found: dict[int, list[Node]] = {}
+    turn = idle = 0
     while waiting:
         if idle > 1:
             raise InternalError(f"{waiting[0].name}: reads what nothing makes: {', '.join(waiting[0].inputs)}")
         taken: list[Node] = []
         rest: list[Node] = []
         for node in waiting:
-            ready = all(source.get(n, n) in done for n in node.inputs)
-            if ready and isinstance(node.op, OnnxOp) != on_chip:
+            ready = all(source.get(n, n) in done and late.get(n, 0) <= turn for n in node.inputs)
+            if ready and isinstance(node.op, OnnxOp) == bool(turn % 2):
                 taken.append(node)
                 done.update(node.outputs)
             else:
                 rest.append(node)
-        idle = 0 if taken else idle + 1
+        idle = 0 if taken or turn < max(late.values(), default=0) else idle + 1
         if taken:
-            groups.append((on_chip, taken))
-        waiting, on_chip = rest, not on_chip
-    return _bounded(graph, groups, source)
+            found[turn] = taken
+        waiting, turn = rest, turn + 1
+    return found
 
 
 def _bounded(graph: Graph, groups: list[tuple[bool, list[Node]]], source: Mapping[str, str]) -> list[Segment]:

@@ -25,7 +25,7 @@ def plan_whole(planning: Planning) -> RegionPlan | None:
     """None where the SRAM does not hold all that is live at once."""
     given = WholeTensors(planning)
     orders = [given]
-    other = given.reordered()
+    other = None if planning.graph.states else given.reordered()  # the copy of a state is the last to run
     if other is not None:
         orders.append(WholeTensors(replace(planning, nodes=other)))
     best: RegionPlan | None = None
