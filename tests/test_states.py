@@ -26,6 +26,7 @@ from toolchain.errors import CompileError, ProgramError
 from toolchain.frontend.state_names import paired
 from toolchain.isa import Machine, load_machine
 from toolchain.runtime import Session, verify
+from toolchain.schedule.goals import Goal
 from toolchain.schedule.tree.text import print_schedule
 
 STEPS = 12
@@ -50,6 +51,9 @@ CASES = {
             "both = Concat<axis = 1>(x, h) c = Conv<pads = [1, 1, 1, 1]>(both, w) hn = Tanh(c) y = Add(hn, h)",
             "y hn",
         ),
+        Case("late", "x 1,16,32,32; h 1,16,32,32; w 16,16,3,3; v 16,16,3,3; u 16,16,3,3",  # read after its next value is there
+             "c = Conv<pads = [1, 1, 1, 1]>(x, w) hn = Tanh(c) d = Conv<pads = [1, 1, 1, 1]>(hn, v) r = Relu(d) "
+             "e = Conv<pads = [1, 1, 1, 1]>(r, u) y = Add(e, h)", "y hn"),
         Case(
             "two", "x 1,8; h 1,8; c 1,8; w 8,8",
             "a = MatMul(x, w) f = Sigmoid(a) g = Mul(f, c) cn = Add(g, a) t = Tanh(cn) hn = Mul(t, f) y = Add(hn, h)", "y hn cn",
@@ -59,6 +63,9 @@ CASES = {
              "hn = Clip(t, least, most) y = Sub(hn, x)", "y hn"),
         Case("turned", "x 1,6,4,4; h 1,4,4,6", "t = Transpose<perm = [0, 2, 3, 1]>(x) k = MaxPool<kernel_shape = [1, 1]>(x) "
              "p = Transpose<perm = [0, 2, 3, 1]>(k) hn = Add(p, h) y = Relu(hn)", "y hn"),
+        Case("behind the host", "x 1,4,6,6; h 1,4,6,6",  # what changes the scale of h could run in front of it
+             "a = Constant<value_float = 0.1>() p = MaxPool<kernel_shape = [1, 1]>(x) m = Greater(p, a) s = Softmax(p) "
+             "hn = Where(m, s, h) t = Softmax(hn) y = Relu(t)", "y hn"),
     )
 }  # fmt: skip
 PAIRS = {"delay": ["cache=cache_out"], "two": ["h=hn", "c=cn"]}
@@ -310,6 +317,12 @@ def test_a_state_that_the_host_reads(tmp_path: Path) -> None:
         found = build(path, replace(asked, states=None))
         assert past in [t.name for t in found.container.inputs]
         assert f"state {past}={past}n: goes through the host at every run, as input and output: {reason}" in found.notes
+
+
+def test_the_copy_of_a_state_is_last_where_the_order_of_layers_is_open(tmp_path: Path) -> None:
+    path, data = saved("late", tmp_path)
+    built = build(path, BuildOptions("edge16", data, goal=Goal("memory")))
+    assert set(kept(built)) == {"h"}
 
 
 def test_an_operation_that_reads_what_the_state_has_lost_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ What float writes from the same letters is shown beside it: how near the logits 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ import onnx
 import onnxruntime
 
 from toolchain.api import Build, BuildOptions, build
+from toolchain.errors import CompileError, ConfigError
 from toolchain.runtime import Session
 
 
@@ -69,10 +71,12 @@ def main() -> None:
     parser.add_argument("--letters", type=int, default=40)
     parser.add_argument("--backend", default="simulator")
     given = parser.parse_args()
+    if not 1 <= given.letters <= make_decoder.PLACES:
+        parser.error(f"--letters {given.letters}: must be 1 to {make_decoder.PLACES}, the steps that the caches hold")
     with tempfile.TemporaryDirectory() as folder:
         built = built_for(given.hw, Path(folder))
     kept = [state.port.size_bytes for _, state in built.container.states]
-    print(f"{given.hw}: {built.figures['cycles']:,} cycles a letter, {len(kept)} caches of {sum(kept):,} bytes")
+    print(f"{given.hw}: {built.figures['cycles']:,} cycles a letter, {len(kept)} caches of {sum(kept):,} bytes together")
     session, model, rng, token = Session(built.data, backend=given.backend), Float(), np.random.default_rng(1), 0
     signal, noise, text = 0.0, 0.0, ""
     for step in range(given.letters):
@@ -86,4 +90,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (CompileError, ConfigError) as fault:
+        print(f"ERROR: {fault}", file=sys.stderr)
+        sys.exit(2)
