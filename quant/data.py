@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 from quant.arrays import StoredArray, stored_arrays
 from quant.generator import generator_samples
 from quant.images import IMAGE_SUFFIXES, PREPROCESS_FILE, Preprocess, image_samples
-from quant.sample import Sample, fit_array, fit_sample
+from quant.sample import NoArray, Sample, fit_array, fit_sample
 from quant.suggestion import suggestion
 from toolchain.errors import CompileError
 from toolchain.ir.graph import TensorType
@@ -155,7 +155,8 @@ def _open_arrays(path: Path, inputs: Types) -> Samples:
     if len(inputs) == 1 and len(arrays) == 1:
         chosen = {next(iter(inputs)): next(iter(arrays.values()))}
     else:
-        chosen = {name: _named(path, arrays, name) for name in inputs}
+        _require_named(path, arrays, inputs)
+        chosen = {name: arrays[name] for name in inputs}
     counts = {name: _sample_count(path, name, array, inputs[name]) for name, array in chosen.items()}
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{n!r} {c}" for n, c in counts.items())
@@ -173,14 +174,13 @@ def _open_arrays(path: Path, inputs: Types) -> Samples:
     return Samples(str(path), count, start)
 
 
-def _named(path: Path, arrays: Mapping[str, StoredArray], name: str) -> StoredArray:
-    if name in arrays:
-        return arrays[name]
-    listed = ", ".join(map(repr, sorted(arrays))) or "none"
-    raise CompileError(
-        f"{path}: no array for input {name!r} (arrays: {listed}); save it as numpy.savez(path, **{{{name!r}: x}})"
-        + suggestion(name, arrays)
-    )
+def _require_named(path: Path, arrays: Mapping[str, StoredArray], names: Iterable[str]) -> None:
+    missing = [name for name in names if name not in arrays]
+    if not missing:
+        return
+    name, listed = missing[0], ", ".join(map(repr, sorted(arrays))) or "none"
+    way_out = f"save it as numpy.savez(path, **{{{name!r}: x}}){suggestion(name, arrays)}"
+    raise NoArray(f"{path}: no array for input {name!r} (arrays: {listed}); {way_out}", missing)
 
 
 def _sample_count(path: Path, name: str, array: StoredArray, t: TensorType) -> int:
@@ -233,10 +233,8 @@ def _open_directory(path: Path, inputs: Types, preprocess: Preprocess | None) ->
     if len({f.suffix for f in arrays}) > 1:
         raise CompileError(f"{path}: holds both .npy and .npz; keep one kind, since nothing says which are the samples")
     if arrays[0].suffix == ".npy" and len(inputs) > 1:
-        raise CompileError(
-            f"{path}: .npy files of one directory feed one input, the model has {len(inputs)} ({', '.join(inputs)}); "
-            "make a directory of .npy for each, named like the input, or .npz files"
-        )
+        said = f"{path}: .npy files of one directory feed one input, the model has {len(inputs)} ({', '.join(inputs)})"
+        raise NoArray(f"{said}; make a directory of .npy for each, named like the input, or .npz files", tuple(inputs))
     return Samples(str(path), len(arrays), lambda: (_file_sample(f, inputs) for f in arrays))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from quant.sample import Sample, fit_array
+from quant.sample import NoArray, Sample, fit_array
 from toolchain.bounds import IMAGE_FORMATS, IMAGE_PIXELS
 from toolchain.errors import CompileError, ConfigError
 from toolchain.hw import read_yaml, validate
@@ -67,7 +67,8 @@ def image_samples(
 ) -> tuple[int, Callable[[], Iterator[Sample]]]:
     """-> the number of samples and their start. A batch above 1 takes so many images a sample, the last filled from the first."""
     if len(inputs) != 1:
-        raise CompileError(f"{directory}: images feed one input, the model has {len(inputs)} ({', '.join(inputs)}); give an .npz")
+        said = f"{directory}: images feed one input, the model has {len(inputs)} ({', '.join(inputs)}); give an .npz"
+        raise NoArray(said, tuple(inputs))
     name, t = next(iter(inputs.items()))
     options = preprocess or _directory_preprocess(directory, t)
     layout = _layout(directory, name, t, options)

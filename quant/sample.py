@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,14 @@ from toolchain.ir.graph import TensorType
 Sample = dict[str, np.ndarray]
 
 
+class NoArray(CompileError):
+    """inputs: those that the data hold nothing of."""
+
+    def __init__(self, message: str, inputs: Sequence[str]):
+        super().__init__(message)
+        self.inputs = tuple(inputs)
+
+
 def fit_sample(value: Any, inputs: Mapping[str, TensorType], where: str) -> Sample:
     """value: {input name: array}, or an array where there is one input. A batch dimension of 1 may be left out.
 
@@ -22,16 +30,16 @@ def fit_sample(value: Any, inputs: Mapping[str, TensorType], where: str) -> Samp
     if not isinstance(value, Mapping):
         if len(inputs) != 1:
             listed = ", ".join(map(repr, inputs))
-            raise CompileError(f"{where}: one array for a model of {len(inputs)} inputs ({listed}); give a mapping from names")
+            said = f"{where}: one array for a model of {len(inputs)} inputs ({listed}); give a mapping from names"
+            raise NoArray(said, tuple(inputs))
         value = {next(iter(inputs)): value}
     if len(inputs) == 1 and len(value) == 1:
         value = {next(iter(inputs)): next(iter(value.values()))}
     missing = [name for name in inputs if name not in value]
     if missing:
         listed = ", ".join(map(repr, value)) or "none"
-        raise CompileError(
-            f"{where}: no array for input {missing[0]!r} (given: {listed}); add it" + suggestion(missing[0], map(str, value))
-        )
+        near = suggestion(missing[0], map(str, value))
+        raise NoArray(f"{where}: no array for input {missing[0]!r} (given: {listed}); add it{near}", missing)
     return {name: fit_array(np.asarray(value[name]), name, t, where) for name, t in inputs.items()}
 
 

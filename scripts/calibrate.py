@@ -2,14 +2,15 @@
 """Finds a model's quantization parameters and writes them to a file that `npu-build --quant` takes back.
 
     python scripts/calibrate.py MODEL.onnx --data DATA [--hw NAME|FILE] [--observer minmax|percentile|mse|auto]
-        [--repair none|fast|full] [--type NAME=int16] -o params.yaml
+        [--repair none|fast|full] [--type NAME=int16] [--state PAST=PRESENT] -o params.yaml
 
 DATA is an .npz (arrays under the input names), a directory of .npy or of images (with a preprocess.yaml: mean, std, fit,
 layout), or FILE.py:FUNCTION, a generator of samples, or a CalibrationDataReader of onnxruntime. Edit the file before giving
 it back: each tensor has low and high, or scale and zero_point. With --repair the file is for one machine: it says what was
 changed for the answer's sake as well, and what each change gained on samples that were held out. --type is npu-build's: the
-file says these types, so that the build needs the file alone. A file that ends in .encodings
-or .json is written in AIMET's form (0.6.1), with the scales of --hw.
+file says these types, so that the build needs the file alone. --state is npu-build's too: an input and its next value have one
+range, and data need not hold it. A file that ends in .encodings or .json is written in AIMET's form (0.6.1), with the scales
+of --hw.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from pathlib import Path
 from typing import Any
 
 from quant.calibrate import OBSERVERS, calibrate, calibrated_tensors, default_observer, tensor_sources
-from quant.data import Samples, open_data, to_calibrate_on
+from quant.data import Samples, to_calibrate_on
 from quant.encodings import SUFFIXES, render_encodings
 from quant.file import Parameters, write_parameters
 from quant.observe import Range
 from quant.structure import JoinedPart, adjust_ranges, joined_parts
 from toolchain.cli.application import reported, require_writable
 from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
-from toolchain.cli.option_values import TYPE, add_types, add_values, input_shapes, input_values
+from toolchain.cli.option_values import TYPE, add_states, add_types, add_values, input_shapes, input_values
 from toolchain.compiling import select_model
 from toolchain.errors import CompileError
 from toolchain.files import write_whole
-from toolchain.frontend import NormalModel, load_model
+from toolchain.frontend import NormalModel, load_model, with_states
 from toolchain.hw import load_chip
 from toolchain.isa import Machine, load_machine
 from toolchain.passes.decompose import decomposed, decomposed_everywhere
@@ -41,6 +42,7 @@ from toolchain.passes.typed import decomposed_as_asked
 from toolchain.repair.harness import EFFORTS
 from toolchain.repair.network import Network
 from toolchain.repair.prepare import AUTO, effort_of, prepared
+from toolchain.stepping import open_samples
 
 Found = tuple[Parameters, Sequence[str], Sequence[JoinedPart]]  # with notes, and operands of Concats with too few codes
 
@@ -58,6 +60,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, help="use the first so many samples")
     parser.add_argument("--shape", action="append", default=[], metavar="NAME=1,3,640,640", help="binds dynamic dimensions")
     add_values(parser)
+    add_states(parser)
     parser.add_argument("-o", "--output", type=Path, required=True)
     return parser.parse_args()
 
@@ -74,7 +77,8 @@ def run(options: argparse.Namespace) -> None:
     _require_machine(options)
     model = load_model(options.model, shapes, values=input_values(options.values))
     types = {i.name: model.types[i.name] for i in model.proto.graph.input if i.name in model.types}
-    data = to_calibrate_on(open_data(options.data, types, limit=options.samples))
+    given, stepped = open_samples(options.data, with_states(model, options.states), types, options.samples)
+    data = to_calibrate_on(given)
     started = time.process_time()
     if options.repair != "none" or options.observer == AUTO:
         parameters, notes, poor = _repaired(options, model, data)
@@ -89,7 +93,7 @@ def run(options: argparse.Namespace) -> None:
         write_whole(options.output, text.encode())
     else:
         write_parameters(options.output, parameters)
-    for note in notes:
+    for note in (*stepped, *notes):
         print(f"note: {note}")
     for warning in model.warnings:
         print(f"warning: {warning}")
@@ -120,6 +124,7 @@ def _calibrated(options: argparse.Namespace, model: NormalModel, data: Samples, 
     chip = machine.chip if machine else None
     numerics = chip.numerics if chip else None
     model = decomposed(model, chip, finest=None) if chip else decomposed_everywhere(model)
+    model = with_states(model, options.states)
     typed = Network(model, select_model(model, machine), machine).typed(options.types) if machine and options.types else None
     observer = options.observer or (default_observer(numerics) if numerics else "minmax")
     samples = 0
@@ -152,7 +157,7 @@ def _calibrated(options: argparse.Namespace, model: NormalModel, data: Samples, 
 def _repaired(options: argparse.Namespace, model: NormalModel, data: Samples) -> Found:
     """Of the tensors that one machine holds."""
     machine = load_machine(options.hw)
-    model = decomposed_as_asked(model, machine.chip, (), options.types, {})
+    model = with_states(decomposed_as_asked(model, machine.chip, (), options.types, {}), options.states)
     network = Network(model, select_model(model, machine), machine).typed(options.types)
     effort = effort_of(options.repair, network, data, real=True)
     found = prepared(network, data, options.observer, effort, show_progress)

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
+import onnx.printer
 import onnxruntime
 import pytest
 
+from quant.file import read_parameters
 from tests.cli.commands import run
 from tests.controlled import CONTROL, with_control
 from tests.meaning.case import Case
@@ -240,8 +243,10 @@ def test_reset_and_read(tmp_path: Path) -> None:
     assert [(t.name, t.shape) for t in session.get_states()] == [("h", (1, 8)), ("c", (1, 8))]
     with pytest.raises(CompileError, match=r"^no state 'hn'; the model's states are h, c$"):
         session.state("hn")
-    with pytest.raises(CompileError, match=r"^there is no input 'z'; the model's inputs are c, h\ninput 'h' has shape \[8\]"):
+    with pytest.raises(CompileError, match=r"^there is no state 'z'; the model's states are c, h\nstate 'h' has shape \[8\]"):
         session.reset({"z": h, "h": h[0]})
+    with pytest.raises(CompileError, match=r"^reset: is NoneType; give a mapping from the states' names, {'h': array, 'c'"):
+        session.reset(None)  # type: ignore[arg-type]
 
 
 def test_a_stopped_run_leaves_no_state(tmp_path: Path) -> None:
@@ -250,6 +255,42 @@ def test_a_stopped_run_leaves_no_state(tmp_path: Path) -> None:
     before = session.state("h")
     session.memory_behind(0, count - 1, feeds)
     assert np.array_equal(session.state("h"), before)
+
+
+def test_a_file_of_parameters_is_of_the_same_states(tmp_path: Path) -> None:
+    """Where no name says it too: a sum's next value goes further than what the data hold of it."""
+    proto = onnx.load(saved("sum", tmp_path)[0])
+    text = onnx.printer.to_text(proto).replace("hn", "left")
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "n.onnx")
+    rng, data = np.random.default_rng(3), tmp_path / "whole.npz"
+    x, h = (rng.uniform(-1, 1, (24, 2, 5, 8)).astype(np.float32) for _ in range(2))
+    for held in ({"x": x}, {"x": x, "h": h}):
+        np.savez(data, allow_pickle=False, **held)
+        made = run(f"scripts/calibrate.py {tmp_path}/n.onnx --data {data} --hw edge16 --state h=left -o {tmp_path}/p.yaml")
+        assert made.code == 0 and ("taken as one sequence" in made.out) == ("h" not in held), made.err
+        by_data = build(tmp_path / "n.onnx", BuildOptions("edge16", str(data), states=("h=left",)))
+        by_file = build(tmp_path / "n.onnx", BuildOptions("edge16", parameters=str(tmp_path / "p.yaml"), states=("h=left",)))
+        assert by_file.data == by_data.data
+        tensors = read_parameters(tmp_path / "p.yaml").tensors
+        assert tensors["h"] == tensors["left"]
+    refused = run(f"scripts/calibrate.py {tmp_path}/n.onnx --data {data} --state z=left -o {tmp_path}/q.yaml")
+    assert refused.code == 2 and "state z=left: there is no input 'z'" in refused.err and not (tmp_path / "q.yaml").exists()
+
+
+def test_data_that_lack_what_could_be_a_state(tmp_path: Path) -> None:
+    path, data = saved("sum", tmp_path)
+    with pytest.raises(CompileError) as fault:
+        build(path, BuildOptions("edge16", data, states=("none",)))
+    said = f"{data}: no array for input 'h' (arrays: 'x'); save it as numpy.savez(path, **{{'h': x}})"
+    way_out = "what is an output of the run before needs no data: --state h=y or --state h=hn"
+    assert str(fault.value) == f"{said}\n  help: {way_out}"
+
+
+def test_data_that_hold_a_state_of_another_shape_are_refused(tmp_path: Path) -> None:
+    path, _ = saved("sum", tmp_path)
+    np.savez(tmp_path / "d.npz", allow_pickle=False, x=np.zeros((3, 2, 5, 8), np.float32), h=np.zeros((3, 2, 5, 9), np.float32))
+    with pytest.raises(CompileError, match=r"array for input 'h' has shape \[3, 2, 5, 9\]"):
+        build(path, BuildOptions("edge16", str(tmp_path / "d.npz")))
 
 
 def test_data_may_hold_the_states(tmp_path: Path) -> None:
@@ -280,6 +321,7 @@ FAULTS = {
     ("h=hn", "h=hn"): "state h=hn: input 'h' is given twice\n"
     "state h=hn: output 'hn' is given twice; an output is the next value of one input",
     ("none", "h=hn"): "state none: stands alone; leave it out, or the others",
+    ("none", "none"): "state none: stands alone; leave it out, or the others",
     ("z=hn", "h=y"): "state z=hn: there is no input 'z'; inputs are x, h\n"
     "state h=y: input 'h' is [1, 8], output 'y' [1, 4]; a state has one shape, or its place would not hold it",
 }  # fmt: skip
@@ -312,7 +354,8 @@ def test_a_state_that_the_host_reads(tmp_path: Path) -> None:
         asked = BuildOptions("edge16", data, host_nodes=(node,), states=tuple(PAIRS.get(name, ("h=hn",))))
         with pytest.raises(CompileError) as fault:
             build(path, asked)
-        way_out = "  help: leave it out, and hand the output to the next run as its input"
+        handed = "leave it out, and hand the output to the next run as its input"
+        way_out = f"  help: leave out the --host-node that keeps {node} there; or {handed}"
         assert str(fault.value) == f"state {past}={past}n: {reason}\n{way_out}"
         found = build(path, replace(asked, states=None))
         assert past in [t.name for t in found.container.inputs]

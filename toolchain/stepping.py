@@ -1,4 +1,4 @@
-"""Samples that say nothing of a model's states: the float model runs over them in order, from where the run before ended."""
+"""Samples that hold nothing of a model's states: the float model runs over them in order, from where the run before ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from quant.data import Samples, Types, open_data
 from quant.float_session import FloatSession
-from quant.sample import Sample
+from quant.sample import NoArray, Sample
 from toolchain.errors import CompileError, first_line
 from toolchain.frontend import NormalModel
 from toolchain.ir.states import StatePair
@@ -16,23 +16,33 @@ from toolchain.ir.states import StatePair
 
 def open_samples(spec: str, model: NormalModel, inputs: Types, limit: int | None = None) -> tuple[Samples, tuple[str, ...]]:
     """Data that hold the states as they hold other inputs, or none of them: then those are zero at first, and go from sample to
-    sample. And a note of that. Raises CompileError as `open_data`."""
+    sample. And a note of that. Raises CompileError as `open_data`, and says where a state could be meant."""
     pasts = [pair.past for pair in model.states]
-    others = {name: kind for name, kind in inputs.items() if name not in pasts}
-    if not pasts:
-        return open_data(spec, inputs, limit=limit), ()
     try:
         whole = open_data(spec, inputs, limit=limit)
-        next(iter(whole))
-    except CompileError as fault:
-        if not any(f"input {past!r}" in str(fault) for past in pasts):
-            raise
+        if pasts:
+            next(iter(whole))
+        return whole, ()
+    except NoArray as fault:
+        if set(pasts).isdisjoint(fault.inputs):
+            raise _explained(fault, model) from None
+    others = {name: kind for name, kind in inputs.items() if name not in pasts}
+    try:
         rest = open_data(spec, others, limit=limit)
-        named = ", ".join(pasts)
-        how = "the samples are taken as one sequence, in order, with states of the float model from zeros on"
-        note = f"{spec} has no {named}: {how}"
-        return stepped(rest, model, inputs), (note,)
-    return whole, ()
+    except NoArray as fault:
+        raise _explained(fault, model) from None
+    how = "the samples are taken as one sequence, in order, with states of the float model from zeros on"
+    return stepped(rest, model, inputs), (f"{spec} has no {', '.join(pasts)}: {how}",)
+
+
+def _explained(fault: NoArray, model: NormalModel) -> CompileError:
+    """An input that the data lack may be an output of the run before, though no name says so."""
+    known = {name for pair in model.states for name in pair}
+    pairs = [(x, y) for x in fault.inputs for y in model.graph.outputs if model.types[x] == model.types[y]]
+    likely = [f"--state {x}={y}" for x, y in pairs if known.isdisjoint((x, y))]
+    if not likely:
+        return fault
+    return CompileError(f"{fault}\n  help: what is an output of the run before needs no data: {' or '.join(likely[:3])}")
 
 
 def stepped(samples: Samples, model: NormalModel, inputs: Types) -> Samples:

@@ -211,6 +211,10 @@ BUILD = [
         "npu-build good.onnx --hw edge16 --dump-dir dumps",
         "--dump-dir dumps: goes with --dump-after STAGE, which says what to dump",
     ),
+    (
+        "npu-build good.onnx --hw edge16 --sram-curve c.png",
+        "--sram-curve c.png: is written as SVG; give a name that ends in .svg",
+    ),
     ("npu-build good.onnx --hw edge16 --samples 0", "--samples 0: must be 1 or more"),
     ("npu-build good.onnx --hw edge16 -o none/good.npu", "-o none/good.npu: there is no directory none; make it first"),
     ("npu-build good.onnx --hw edge16 -o folder", "-o folder: is a directory, give the name of a file"),

@@ -26,6 +26,9 @@ from toolchain.cli.application import (
 from toolchain.cli.build_report import curve_picture, error_reports, report
 from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
 from toolchain.cli.option_values import (
+    STATE,
+    STATE_FORM,
+    STATE_HELP,
     TYPE,
     TYPE_FORM,
     TYPE_HELP,
@@ -43,7 +46,7 @@ from toolchain.cli.option_values import (
 )
 from toolchain.cli.progress import shown
 from toolchain.errors import CompileError
-from toolchain.files import naming
+from toolchain.files import is_stream, naming
 
 if TYPE_CHECKING:
     from toolchain.api import BuildOptions
@@ -68,10 +71,7 @@ def build_command(
     value: Annotated[list[str] | None, typer.Option(VALUE, metavar=VALUE_FORM, help=VALUE_HELP)] = None,
     state: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PAST=PRESENT",
-            help="An input that is this output of the run before stays on the chip; none: no input does. Repeatable.",
-        ),
+        typer.Option(STATE, metavar=STATE_FORM, help=STATE_HELP),
     ] = None,
     entry: Annotated[
         list[str] | None,
@@ -144,7 +144,7 @@ def build_command(
                 tuple(type_ or ()), judges, None if schedule is None else str(schedule), plan_goal(optimize, sram_budget),
                 sram_curve is not None, values, None if state is None else tuple(state),
             )  # fmt: skip
-        _require_effect(options, dump_after, dump_dir, force)
+        _require_effect(options, dump_after, dump_dir, force, sram_curve)
         _require_source(model)
         inputs = _inputs(model, machine, options)
         qdq = qdq_files(export_qdq, entries)
@@ -204,8 +204,10 @@ def _require_places(inputs: Mapping[str, Paths], wanted: Wanted, dumps: Mapping[
     require_apart({f"the dump of {stage}": file for stage, file in dumps.items()}, {**inputs, **outputs})
 
 
-def _require_effect(options: BuildOptions, dump_after: str | None, dump_dir: Path | None, force: bool) -> None:
-    """No option is given that would do nothing. Raises CompileError."""
+def _require_effect(
+    options: BuildOptions, dump_after: str | None, dump_dir: Path | None, force: bool, sram_curve: Path | None
+) -> None:
+    """No option is given that would do nothing, or something else than it says. Raises CompileError."""
     if options.observer is not None and options.parameters is not None:
         raise CompileError(
             f"--observer {options.observer}: --quant {options.parameters} holds the ranges already; give one of them"
@@ -214,6 +216,8 @@ def _require_effect(options: BuildOptions, dump_after: str | None, dump_dir: Pat
         raise CompileError(f"--samples {options.samples}: goes with --calib DATA; without it the inputs are random")
     if force and not options.gate:
         raise CompileError("--force: goes with --min-cosine, --min-sqnr or --eval; nothing else keeps a file from being written")
+    if sram_curve is not None and sram_curve.suffix != ".svg" and not is_stream(sram_curve):
+        raise CompileError(f"--sram-curve {sram_curve}: is written as SVG; give a name that ends in .svg")
     if dump_dir is not None and dump_after is None:
         raise CompileError(f"--dump-dir {dump_dir}: goes with --dump-after STAGE, which says what to dump")
 

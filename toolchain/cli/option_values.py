@@ -21,6 +21,8 @@ TYPE, TYPE_FORM = "--type", "NAME=TYPE"
 VALUE, VALUE_FORM = "--value", "NAME=V0,V1"
 VALUE_HELP = "An input is these numbers, or one number everywhere, from now on. Repeatable."
 TYPE_HELP = "Codes of a tensor, of weights, or of what nodes or a pattern make. Repeatable."
+STATE, STATE_FORM = "--state", "PAST=PRESENT"
+STATE_HELP = "An input that is this output of the run before stays on the chip; none: no input does. Repeatable."
 
 
 def add_types(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +33,11 @@ def add_types(parser: argparse.ArgumentParser) -> None:
 def add_values(parser: argparse.ArgumentParser) -> None:
     """--value of a script, as npu-build has it: `values`."""
     parser.add_argument(VALUE, dest="values", action="append", default=[], metavar=VALUE_FORM, help=VALUE_HELP)
+
+
+def add_states(parser: argparse.ArgumentParser) -> None:
+    """--state of a script, as npu-build has it: `states`, PAST=PRESENT of each, None where it is not given."""
+    parser.add_argument(STATE, dest="states", action="append", metavar=STATE_FORM, help=STATE_HELP)
 
 
 def plan_goal(optimize: str, sram_budget: str | None) -> Goal:

@@ -31,7 +31,7 @@ def with_states(model: NormalModel, asked: Sequence[str] | None) -> NormalModel:
             faults.append(found)
     faults += _nothing_left(model, pairs)
     if faults:
-        raise CompileError("\n".join([*faults, _HELP]))
+        raise CompileError("\n".join([*dict.fromkeys(faults), _HELP]))
     return replace(model, states=tuple(pairs), states_asked=tuple(pairs))
 
 

@@ -21,7 +21,7 @@ from toolchain.ops.function_names import one_for_all
 from toolchain.ops.kit.operator import same_scale
 from toolchain.passes.compose import compose
 from toolchain.passes.fuse import fuse_clamps
-from toolchain.passes.select import Selection, select
+from toolchain.passes.select import ASKED_FOR, Selection, select
 from toolchain.passes.states import keep_states
 
 # What the chip makes of its input's codes by moving or choosing among them.
@@ -199,7 +199,8 @@ def selected(
     said_of = f"{counted(len(left), 'tensor')} that the model leaves in float"
     notes = (*taken.notes, *([f"{_finest(chip)} codes for {said_of}, where no --type says other"] if left else []))
     said = replace(found, given=given, types=types, rounded=taken.rounded, left=left)
-    graph, of_states = keep_states(found.graph, model.states, model.states_asked, chip)
+    requested = [f.node for f in found.fallbacks if f.reason == ASKED_FOR]
+    graph, of_states = keep_states(found.graph, model.states, model.states_asked, chip, requested)
     return replace(said, graph=graph, fallbacks=told, fixed=fixed, notes=(*notes, *of_states))
 
 

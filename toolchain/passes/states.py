@@ -17,11 +17,14 @@ from toolchain.passes.segments import segments
 _ORDERS = {"nhwc": NHWC, "plain": NCHW}  # from the other of the two layouts
 
 
-def keep_states(graph: Graph, pairs: Sequence[StatePair], asked: Collection[StatePair], chip: Chip) -> tuple[Graph, list[str]]:
+def keep_states(
+    graph: Graph, pairs: Sequence[StatePair], asked: Collection[StatePair], chip: Chip, hosted: Collection[str] = ()
+) -> tuple[Graph, list[str]]:
     """graph: as selected. Of each pair that one region reads and makes: the graph gives out a tensor that lies as its input,
     made of the output by a Stack of one part, which is nothing but a change of scale where the two have one. And a note of each,
-    also of those that stay with the host. Raises CompileError: of those in `asked`, with every reason."""
-    faults, notes = list[str](), list[str]()
+    also of those that stay with the host. hosted: nodes that are there because somebody asked. Raises CompileError: of those in
+    `asked`, with every reason."""
+    faults, notes, causes = list[str](), list[str](), dict[str, None]()
     kept: list[_Ends] = []
     for pair in pairs:
         found = _ends(pair, graph, chip)
@@ -30,11 +33,13 @@ def keep_states(graph: Graph, pairs: Sequence[StatePair], asked: Collection[Stat
             kept.append(found)
             notes.append(f"state {named}: stays in the chip's memory from run to run; --state none hands it to the host")
         elif pair in asked:
-            faults.append(f"state {named}: {found}")
+            faults.append(f"state {named}: {found.reason}")
+            causes |= dict.fromkeys(n for n in found.hosts if n in hosted)
         else:
-            notes.append(f"state {named}: goes through the host at every run, as input and output: {found}")
+            notes.append(f"state {named}: goes through the host at every run, as input and output: {found.reason}")
     if faults:
-        raise CompileError("\n".join([*faults, "  help: leave it out, and hand the output to the next run as its input"]))
+        first = f"leave out the --host-node that keeps {', '.join(causes)} there; or " if causes else ""
+        raise CompileError("\n".join([*faults, f"  help: {first}leave it out, and hand the output to the next run as its input"]))
     for ends in kept:
         graph = _with_state(graph, ends)
     return graph, notes
@@ -48,10 +53,17 @@ class _Ends:
     readers: Mapping[str, str]
 
 
-def _ends(pair: StatePair, graph: Graph, chip: Chip) -> _Ends | str:
-    """Or why the chip cannot keep it."""
+@dataclass(frozen=True)
+class _Refusal:
+    """Why the chip cannot keep a state, and the nodes of the host that are in its way."""
+
+    reason: str
+    hosts: Sequence[str] = ()
+
+
+def _ends(pair: StatePair, graph: Graph, chip: Chip) -> _Ends | _Refusal:
     if "rescale" not in chip.functions:
-        return f"its next value may need another scale: {chip.key('vector')}.functions: rescale"
+        return _Refusal(f"its next value may need another scale: {chip.key('vector')}.functions: rescale")
     made = {n for node in graph.nodes for n in node.outputs}
     readers = {o.layout: n for n, o in graph.origins.items() if o.tensor == pair.past and n not in made and n in graph.types}
     hosts = [n.name for n in graph.nodes if isinstance(n.op, OnnxOp)]
@@ -59,16 +71,19 @@ def _ends(pair: StatePair, graph: Graph, chip: Chip) -> _Ends | str:
     reading = {i for i, part in enumerate(parts) for n in part.nodes if {pair.past, *readers.values()}.intersection(n.inputs)}
     making = {i for i, part in enumerate(parts) for n in part.nodes if pair.present in n.outputs}
     if not reading:
-        return f"nothing reads the input {pair.past!r}"
+        return _Refusal(f"nothing reads the input {pair.past!r}")
     if not making:
-        return f"the output {pair.present!r} is made by no node"
+        return _Refusal(f"the output {pair.present!r} is made by no node")
     for name, found in ((pair.past, reading), (pair.present, making)):
         part = next((parts[i] for i in sorted(found) if not parts[i].on_chip), None)
         if part is not None:
             nodes = [n.name for n in part.nodes if name in (*n.inputs, *n.outputs) and n.name in hosts]
-            return f"{name!r} is {'read' if name == pair.past else 'made'} on the host, by {', '.join(nodes[:3])}"
+            done = "read" if name == pair.past else "made"
+            return _Refusal(f"{name!r} is {done} on the host, by {', '.join(nodes[:3])}", nodes)
     if reading != making:
-        return "it is read in one region and made in another, with nodes of the host between them"
+        between = parts[min(reading | making) : max(reading | making)]
+        reason = "it is read in one region and made in another, with nodes of the host between them"
+        return _Refusal(reason, [n.name for part in between if not part.on_chip for n in part.nodes])
     return _Ends(pair, readers)
 
 

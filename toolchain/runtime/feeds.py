@@ -12,26 +12,45 @@ from toolchain.errors import CompileError
 
 def check_feeds(inputs: Sequence[IoType], feeds: Mapping[str, np.ndarray], states: Sequence[IoType] = ()) -> None:
     """states: inputs that need not be given. Raises CompileError with every fault of the feeds."""
-    needed = {t.name: t for t in inputs}
-    known = {**needed, **{t.name: t for t in states}}
-    if not isinstance(feeds, Mapping):
-        named = ", ".join(f"{n!r}: array" for n in known)
-        raise CompileError(f"feeds: is {type(feeds).__name__}; give a mapping from the inputs' names, {{{named}}}")
-    faults = [f"input {n!r} is missing; give an array of {t.dtype} {list(t.shape)}" for n, t in needed.items() if n not in feeds]
-    for name, value in feeds.items():
+    _require_mapping("feeds", "input", feeds, (*inputs, *states))
+    missing = [t for t in inputs if t.name not in feeds]
+    faults = [f"input {t.name!r} is missing; give an array of {t.dtype} {list(t.shape)}" for t in missing]
+    _raise_all([*faults, *_misfits("input", feeds, (*inputs, *states))])
+
+
+def check_states(states: Sequence[IoType], values: Mapping[str, np.ndarray]) -> None:
+    """Raises CompileError with every fault of what states are set to, any of which may be left out."""
+    _require_mapping("reset", "state", values, states)
+    _raise_all(_misfits("state", values, states))
+
+
+def _require_mapping(whole: str, kind: str, values: object, known: Sequence[IoType]) -> None:
+    if not isinstance(values, Mapping):
+        named = ", ".join(f"{t.name!r}: array" for t in known)
+        raise CompileError(f"{whole}: is {type(values).__name__}; give a mapping from the {kind}s' names, {{{named}}}")
+
+
+def _raise_all(faults: Sequence[str]) -> None:
+    if faults:
+        raise CompileError("\n".join(faults))
+
+
+def _misfits(kind: str, values: Mapping[str, np.ndarray], types: Sequence[IoType]) -> list[str]:
+    """kind: what they are called."""
+    known, faults = {t.name: t for t in types}, list[str]()
+    for name, value in values.items():
         value = np.asarray(value)
         if name not in known:
-            faults.append(f"there is no input {name!r}; the model's inputs are {', '.join(sorted(known))}")
+            faults.append(f"there is no {kind} {name!r}; the model's {kind}s are {', '.join(sorted(known)) or 'none'}")
         elif value.shape != known[name].shape:
-            faults.append(f"input {name!r} {_misshapen(name, value.shape, known[name].shape)}")
+            faults.append(f"{kind} {name!r} {_misshapen(name, value.shape, known[name].shape)}")
         elif value.dtype != known[name].dtype:
             wanted = known[name].dtype
             way_out = f"give {name}.astype({wanted!r}), nothing is rounded here where bits are compared"
-            faults.append(f"input {name!r} is {value.dtype}; the model takes {wanted}: {way_out}")
+            faults.append(f"{kind} {name!r} is {value.dtype}; the model takes {wanted}: {way_out}")
         elif value.dtype.kind == "f" and not np.isfinite(value).all():
-            faults.append(f"input {name!r} holds NaN or infinity; codes cannot hold them")
-    if faults:
-        raise CompileError("\n".join(faults))
+            faults.append(f"{kind} {name!r} holds NaN or infinity; codes cannot hold them")
+    return faults
 
 
 def _misshapen(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:

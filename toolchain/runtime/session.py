@@ -24,7 +24,7 @@ from toolchain.machine import Flow
 from toolchain.runtime.backend import Backend, Foreign, Loaded, Program, Progress, backend_named
 from toolchain.runtime.binding import IoBinding
 from toolchain.runtime.builtin import BACKENDS, dram_image, read_port, write_port
-from toolchain.runtime.feeds import check_feeds
+from toolchain.runtime.feeds import check_feeds, check_states
 from toolchain.runtime.ports import fed, in_type, model_shape, to_codes, to_real
 from toolchain.runtime.unread import unread_warnings
 
@@ -147,7 +147,7 @@ class Session:
     def reset(self, values: Mapping[str, np.ndarray] = MappingProxyType({})) -> None:
         """The next run begins with these states, and with zeros for all others. Raises CompileError: no such state, another shape
         or type."""
-        check_feeds((), values, self.get_states())
+        check_states(self.get_states(), values)
         for name, (index, state) in self._states.items():
             port = state.port
             zeros = np.full(port.shape, port.zero_point, port.dtype)
