@@ -11,12 +11,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
 from quant.fixed_point.sums.products import MatMulInteger, is_exact
+from toolchain.errors import CompileError
+
+Array = NDArray[Any]
+NO_WEIGHTS: Mapping[str, Array] = MappingProxyType({})
+_MOST_BYTES = (1 << 31) - (1 << 20)  # of a serialized model, its graph among them
 
 _HALF = 128
 # Inputs: activation's codes, their zero point, weights, their zero point.
@@ -45,35 +53,48 @@ def may_saturate(model: bytes) -> bool:
     return any(mark in model for mark in _MARKS)
 
 
-def with_exact_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy. Weights that are no initializers within the model stay as they are."""
+def with_exact_weights(model: onnx.ModelProto, folder: str = "", weights: Mapping[str, Array] = NO_WEIGHTS) -> onnx.ModelProto:
+    """A copy. folder: of its external data; weights: of initializers whose values are not in it. What is raised of these is in
+    the copy. Weights that are no initializers stay as they are.
+
+    Raises CompileError: more of them lie outside than a model can hold.
+    """
     found = onnx.ModelProto()
     found.CopyFrom(model)
-    graph = _Graph.of(found.graph)
-    for node, weights, point in graph.products():
-        graph.raise_weights(node, weights, point)
-    found.graph.initializer.extend(graph.made.values())
+    graph = _Graph.of(found.graph, folder, weights)
+    for node, place, point in graph.products():
+        graph.raise_weights(node, place, point)
+    read = {i for n in found.graph.node for i in n.input}
+    gone = graph.raised - read  # onnxruntime refuses values of initializers that it has dropped
+    left = [t for t in found.graph.initializer if t.name not in gone or t.data_location != TensorProto.EXTERNAL]
+    del found.graph.initializer[:]
+    found.graph.initializer.extend([*left, *graph.made.values()])
     return found
 
 
 @dataclass
 class _Graph:
-    """constants: those with their values here; kinds: element types of tensors of codes; reads: how many inputs a tensor is;
-    made: initializers to add."""
+    """constants: those whose values can be read; kinds: element types of tensors of codes; reads: how many inputs a tensor is;
+    folder, weights: where values lie that are not in the model; made: initializers to add; raised: of which
+    these are made."""
 
     proto: onnx.GraphProto
     constants: Mapping[str, TensorProto]
     producers: Mapping[str, onnx.NodeProto]
     kinds: dict[str, int]
     reads: Mapping[str, int]
+    folder: str
+    weights: Mapping[str, Array]
     made: dict[str, TensorProto] = field(default_factory=dict[str, TensorProto])
+    raised: set[str] = field(default_factory=set[str])
 
     @classmethod
-    def of(cls, graph: onnx.GraphProto) -> _Graph:
-        held = {t.name: t for t in graph.initializer if t.data_location != TensorProto.EXTERNAL}
+    def of(cls, graph: onnx.GraphProto, folder: str, weights: Mapping[str, Array]) -> _Graph:
+        inside = (t for t in graph.initializer if t.data_location != TensorProto.EXTERNAL or folder or t.name in weights)
+        held = {t.name: t for t in inside}
         kinds = {i.name: i.type.tensor_type.elem_type for i in graph.input} | {t.name: t.data_type for t in graph.initializer}
         reads = Counter(i for n in graph.node for i in n.input)
-        made = cls(graph, held, {o: n for n in graph.node for o in n.output}, kinds, reads)
+        made = cls(graph, held, {o: n for n in graph.node for o in n.output}, kinds, reads, folder, weights)
         for node in graph.node:
             kinds.update((name, TensorProto.UINT8) for name in _unsigned(node, made))
         return made
@@ -127,8 +148,9 @@ class _Graph:
         (name, reader, place), zero = self.first(node, weights), _input(node, point)
         if zero and zero not in self.constants:
             return
-        value = numpy_helper.to_array(self.constants[name])
-        points = numpy_helper.to_array(self.constants[zero]) if zero else np.zeros((), np.int8)
+        self.raised.add(name)
+        value = self._value(name)
+        points = self._value(zero) if zero else np.zeros((), np.int8)
         if not zero and node.op_type == "DequantizeLinear" and (scale := self.constants.get(node.input[1])) is not None:
             points = np.zeros(tuple(scale.dims), np.int8)
         reader.input[place] = self._unsigned(name, value)
@@ -136,11 +158,20 @@ class _Graph:
             node.input.append("")
         node.input[point] = self._unsigned(zero or f"{name}/zero_point", points)
 
-    def _unsigned(self, name: str, value: np.ndarray) -> str:
+    def _value(self, name: str) -> Array:
+        return self.weights[name] if name in self.weights else numpy_helper.to_array(self.constants[name], self.folder)
+
+    def _unsigned(self, name: str, value: Array) -> str:
         raised = f"{name}/uint8"
         while raised in self.kinds or raised in self.producers:
             raised += "_"
-        self.made.setdefault(raised, numpy_helper.from_array((value.astype(np.int16) + _HALF).astype(np.uint8), raised))
+        if raised not in self.made:
+            if sum(int(np.prod(t.dims)) for t in self.made.values()) + value.size > _MOST_BYTES:
+                raise CompileError(
+                    f"weight {name}: int8 weights beside uint8 codes are {_MOST_BYTES:,} bytes and more, which this processor, "
+                    "without VNNI, multiplies exactly only inside of a model, which holds no more; use one with VNNI"
+                )
+            self.made[raised] = numpy_helper.from_array((value.astype(np.int16) + _HALF).astype(np.uint8), raised)
         return raised
 
 

@@ -62,7 +62,7 @@ def open_session(
     if lean:
         options.enable_cpu_mem_arena = options.enable_mem_pattern = False
         _return_large_blocks()
-    model, folder = _exact(model, folder)
+    model, folder, weights = _exact(model, folder, weights)
     if folder:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     for name, size in dims:
@@ -75,19 +75,24 @@ def open_session(
     )
 
 
-def _exact(model: bytes | str | Path, folder: str) -> tuple[bytes | str | Path, str]:
-    """The model, and the folder of its external data, with weights that this processor's kernels multiply exactly."""
+def _exact(
+    model: bytes | str | Path, folder: str, weights: Mapping[str, Any]
+) -> tuple[bytes | str | Path, str, Mapping[str, Any]]:
+    """The model, the folder of its external data and the weights that it has no values for, such that this processor's kernels
+    multiply exactly."""
     from quant.exact_weights import may_saturate, saturates, with_exact_weights  # and onnx with it
 
     if not saturates():
-        return model, folder
+        return model, folder, weights
     held = model if isinstance(model, bytes) else Path(model).read_bytes()
     if not may_saturate(held):
-        return model, folder
+        return model, folder, weights
     from onnx import load_model_from_string
 
     within = folder if isinstance(model, bytes) else str(Path(model).absolute().parent)
-    return with_exact_weights(load_model_from_string(held)).SerializeToString(), within
+    exact = with_exact_weights(load_model_from_string(held), within, weights)
+    left = {i.name for i in exact.graph.initializer}
+    return exact.SerializeToString(), within, {name: w for name, w in weights.items() if name in left}
 
 
 def _return_large_blocks() -> None:

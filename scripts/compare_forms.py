@@ -9,14 +9,13 @@ computed exactly (scripts/exact_forms.py: in float64, with weights of 8 bits whe
 ones), which no machine of such weights can better; how far the copy is from that; and how far onnxruntime is from itself without
 its optimizations. Of each machine of --hw, by how many dB the file stands above (below) the float model that this toolchain
 quantizes with the file's scales, both against float, where its weights have 8 bits; in brackets, above that model with the file's
-weights. The copy has codes of 16 bits too, and of 32 for what the file leaves in float (--int8: neither). Only the integer
-reference runs.
+weights, each with its standard error over the samples. The copy has codes of the file's 8 bits, of 16 too, and of 32 for what the
+file leaves in float (--int8: neither). Only the integer reference runs.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +25,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 from exact_forms import exact, ranges_of_runs, with_rounded_weights
+from form_machines import float32_machine, with_uint8, with_wide
+from levels import Above, above
 from make_quantized import FORMS, STATIC, bound, quantized, with_weights_of
 from numpy.typing import NDArray
 from onnx import numpy_helper
@@ -44,7 +45,6 @@ from toolchain.cli.option_values import input_shapes
 from toolchain.compiling import select_model
 from toolchain.errors import CompileError
 from toolchain.frontend import NormalModel, load_model
-from toolchain.hw.chip import Chip
 from toolchain.ir.graph import OnnxGraph, OnnxOp, Quant
 from toolchain.isa import Machine, load_machine
 from toolchain.passes.decompose import decomposed
@@ -57,26 +57,6 @@ EXACT_DB = 200.0
 NEAR_DB = 50.0  # below it the file is computed exactly as well
 ROUNDED = ("_DequantizeLinear_Output", "_QuantizeLinear_Output/real")  # of a tensor's name, behind its rounding
 PRODUCTS = ("Conv", "ConvTranspose", "ConvInteger", "Gemm", "MatMul", "MatMulInteger")
-
-
-def float32_machine(base: Machine) -> Machine:
-    """The machine with onnxruntime's arithmetic: float32 scales, rounded once to nearest even."""
-    data = json.loads(base.chip.model_dump_json())
-    data["name"] = f"{base.chip.name}_float32"
-    scale = {"kind": "float32", "multiplier_bits": 24, "shift_min": 0, "shift_max": 62}
-    data["numerics"] |= {"scale": scale, "rounding": "fp32_rne"}
-    return replace(base, chip=Chip.model_validate_json(json.dumps(data)))
-
-
-def with_wide(base: Machine) -> Machine:
-    """The machine with activations of int16 and int32 too, where they are asked for; for the reference alone, its encodings lack
-    them."""
-    data = json.loads(base.chip.model_dump_json())
-    data["name"] = f"{base.chip.name}_wide"
-    data["numerics"] |= {"more_activations": ["int16", "int32"], "add_left_shift": 14}
-    types = [{"activation": a, "weight": "int8"} for a in ("int8", "int16")]
-    data["engines"]["mac"] |= {"types": types, "accumulators": {"bits": 48, "entries": 4096}}
-    return replace(base, chip=Chip.model_validate_json(json.dumps(data)))
 
 
 def on_kernels(model: onnx.ModelProto, feeds: Mapping[str, Array], *, fused: bool = True) -> Sequence[Array]:
@@ -112,7 +92,7 @@ class Row:
     hosted: int
     chip_db: float
     exactly: Exactly | None
-    above_db: Mapping[str, tuple[float, float]]
+    above_db: Mapping[str, tuple[Above, Above]]
 
 
 @dataclass(frozen=True)
@@ -153,7 +133,7 @@ class Judge:
         session = network.session(quantization)
         return network, [session.run(self._names, s) for s in self.judged]
 
-    def above(self, file: Path, form: str, machine: Machine) -> tuple[float, float]:
+    def above(self, file: Path, form: str, machine: Machine) -> tuple[Above, Above]:
         """dB of the file's outputs over those of the float model with its scales, and of that with its weights too."""
         network, ours = self.integer(load_model(file), machine)
         rounding = _roundings(onnx.load(file), self._names)
@@ -161,14 +141,13 @@ class Judge:
         own = file.with_name("weights.onnx")
         onnx.save(taken, own)
 
-        def plain(path: Path) -> float:
+        def over(path: Path) -> Above:
             model = load_model(path)
             given = Given(_named(network.selection.given, model.graph), STATIC[form].per_channel)
             _, found = self.integer(model, machine, given)
-            return _db(self._real, [[r(v) for r, v in zip(rounding, values, strict=True)] for values in found])
+            return above(self._real, ours, [[r(v) for r, v in zip(rounding, values, strict=True)] for values in found])
 
-        level = _db(self._real, ours)
-        return level - plain(self._path), level - plain(own)
+        return over(self._path), over(own)
 
 
 def _named(given: Mapping[str, Range | Quant], graph: OnnxGraph) -> dict[str, Range | Quant]:
@@ -212,11 +191,12 @@ def compared(judge: Judge, model: onnx.ModelProto, form: str, machine: Machine, 
     given = onnx.ModelProto()
     given.CopyFrom(model)  # onnxruntime's quantizer takes the weights out of what it is given
     made, static = quantized(given, judge.calibrated, form), STATIC.get(form)
+    own = with_uint8(machine) if static is not None and static.activation == "QUInt8" else machine
     plain = static is not None and static.weight == "QInt8" and "16" not in static.activation
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{form}.onnx"
         onnx.save(made, file)
-        network, ours = judge.integer(load_model(file, static_ranges=form == "dynamic"), machine)
+        network, ours = judge.integer(load_model(file, static_ranges=form == "dynamic"), own)
         wanted = [on_kernels(made, s) for s in judge.judged]
         above = {name: judge.above(file, form, other) for name, other in others.items() if plain}
     hosted = sum(isinstance(n.op, OnnxOp) and n.op.op_type in PRODUCTS for n in network.selection.graph.nodes)
@@ -239,7 +219,7 @@ def text(row: Row) -> str:
     if row.exactly is not None:
         e = row.exactly
         line += f"  exact: onnxruntime {level(e.onnxruntime_db)}, chip {level(e.chip_db)}; unoptimized {level(e.unfused_db)}"
-    return "  ".join((line, *(f"{name} {db:+.2f} ({own:+.2f}) dB" for name, (db, own) in row.above_db.items())))
+    return "  ".join((line, *(f"{name} {db} ({own}) dB" for name, (db, own) in row.above_db.items())))
 
 
 def to_scores(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -262,7 +242,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--int8", action="store_true", help="no codes of 16 and 32 bits")
     parser.add_argument("--hw", nargs="*", default=[], help="machines to hold against the float model")
     parser.add_argument("--samples", type=int, default=16, help="to calibrate on (default 16)")
-    parser.add_argument("--judged", type=int, default=4, help="samples behind these (default 4)")
+    parser.add_argument("--judged", type=int, default=16, help="samples behind these (default 16)")
     parser.add_argument("--shape", action="append", default=[], metavar="NAME=1,3,640,640", help="binds dynamic dimensions")
     return parser.parse_args()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,10 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, numpy_helper
 
+from quant import exact_weights
 from quant.exact_weights import may_saturate, with_exact_weights
+from quant.float_session import open_session
+from toolchain.errors import CompileError
 
 Array = np.ndarray[Any, Any]
 ROUND = "q = QuantizeLinear(x, s, z)"
@@ -75,3 +79,27 @@ def test_weights_are_raised_and_mean_the_same(case: str) -> None:
 def test_others_stay_as_they_are(body: str) -> None:
     proto, _ = model(body)
     assert with_exact_weights(proto).SerializeToString() == proto.SerializeToString()
+
+
+@pytest.mark.parametrize("where", ["external data", "beside the model"])
+def test_weights_that_lie_outside_are_raised_too(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact_weights, "saturates", lambda: True)
+    proto, x = model(PRODUCTS["MatMulInteger"])
+    wanted = np.asarray(onnxruntime.InferenceSession(with_exact_weights(proto).SerializeToString()).run(None, {"x": x})[0])
+    codes = next(t for t in proto.graph.initializer if t.name == "w")
+    values = {"w": numpy_helper.to_array(codes)}
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="weights.bin", size_threshold=64)
+    outside = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    assert [t.name for t in outside.graph.initializer if t.data_location == TensorProto.EXTERNAL] == ["w"]
+    given: dict[str, Any] = {"folder": str(tmp_path)} if where == "external data" else {"weights": values}
+    raised = with_exact_weights(outside, **given)
+    assert "w/uint8" in {i for n in raised.graph.node for i in n.input}
+    assert np.array_equal(open_session(outside.SerializeToString(), **given).run(None, {"x": x})[0], wanted)
+    assert np.array_equal(open_session(tmp_path / "m.onnx").run(None, {"x": x})[0], wanted)
+
+
+def test_more_than_a_model_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact_weights, "_MOST_BYTES", SIZE * SIZE - 1)
+    said = "^weight w: int8 weights beside uint8 codes are 2,303 bytes and more, .* use one with VNNI$"
+    with pytest.raises(CompileError, match=said):
+        with_exact_weights(model(PRODUCTS["MatMulInteger"])[0])

@@ -43,6 +43,11 @@ def computing() -> ModuleType:
     return _script("exact_forms")
 
 
+def leveling() -> ModuleType:
+    """scripts/levels.py."""
+    return _script("levels")
+
+
 @cache
 def float32_machine() -> Machine:
     """edge16 with onnxruntime's arithmetic: float32 scales, rounded once to nearest even."""

@@ -8,14 +8,14 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.quantized.forms import comparing, computing
+from tests.quantized.forms import comparing, computing, leveling
 from tests.quantized.test_forms import small_network
 from toolchain.isa import load_machine
 
 HELD = ("edge16", "transformer64")
 
 
-@pytest.mark.parametrize("form", ["qdq_s8_channel", "qop_s8_tensor", "integer", "qdq_s16", "blocked"])
+@pytest.mark.parametrize("form", ["qdq_s8_channel", "qop_s8_tensor", "qdq_u8_channel", "integer", "qdq_s16", "blocked"])
 def test_a_line_a_form(form: str, tmp_path: Path) -> None:
     script = comparing()
     model, samples = small_network()
@@ -27,9 +27,25 @@ def test_a_line_a_form(form: str, tmp_path: Path) -> None:
     exact = form not in ("qdq_s16", "blocked")
     assert row.chip_db == script.EXACT_DB if exact else row.chip_db >= 45
     assert sorted(row.above_db) == (sorted(HELD) if exact else [])
-    assert all(db >= -0.5 for both in row.above_db.values() for db in both), row.above_db
+    assert all(found.db >= -0.5 for both in row.above_db.values() for found in both), row.above_db
     assert row.exactly is None or row.exactly.chip_db >= 45
     assert ("onnxruntime equal" in script.text(row)) == (row.chip_db == script.EXACT_DB)
+
+
+def test_what_few_samples_show_is_no_difference() -> None:
+    """Two networks of the same noise: four samples show decibels, and their standard error says that they are none."""
+    levels = leveling()
+    rng = np.random.default_rng(0)
+    real = [[rng.normal(size=10)] for _ in range(400)]
+    first, second = ([[x + 0.1 * rng.normal() * rng.normal(size=10)] for (x,) in real] for _ in range(2))
+    few, many = levels.above(real[:4], first[:4], second[:4]), levels.above(real, first, second)
+    assert abs(few.db) > 1 and abs(few.db) < 2.5 * few.error_db
+    assert abs(many.db) < 0.5 and many.error_db < 0.6
+    closer = [[x + (y - x) / 2] for (x,), (y,) in zip(real, first)]
+    assert levels.above(real, closer, first).db == pytest.approx(6.02, abs=0.01)
+    assert levels.above(real, first, first) == levels.Above(0.0, 0.0)
+    assert levels.above(real[:1], first[:1], first[:1]).error_db == np.inf
+    assert str(levels.Above(-1.856, 0.92)) == "-1.86 ± 0.92"
 
 
 FORMS = ("qdq_u8_channel", "ms_qdq_s8", "pytorch", "tensorrt", "integer", "dynamic", "matmul_nbits", "blocked")
