@@ -28,7 +28,7 @@ from toolchain.passes.given import clamped
 from toolchain.passes.named import named_nodes
 from toolchain.passes.typed import decomposed_as_asked
 from toolchain.repair.network import Network
-from toolchain.repair.prepare import Prepared, effort_of, prepared, prepared_alike, prepared_by_file
+from toolchain.repair.prepare import AUTO, Prepared, effort_of, prepared, prepared_alike, prepared_by_file
 from toolchain.report import (
     agreed,
     calibration_warnings,
@@ -149,6 +149,7 @@ def _built(
     figures, judgement = checked((data, name), compiled, calibrated, (on, judging), evaluation, options, progress)
     hosted = host_reasons(selection)
     figures["repair"] = calibrated.figures()
+    asked = options.repair is not None or options.observer == AUTO
     figures["calibration_samples"] = calibrated.samples if options.calibration is not None else None
     warnings = (
         *model.warnings,
@@ -157,7 +158,7 @@ def _built(
         *calibration_warnings(figures["calibration_samples"]),
         *(unseen_warnings(calibrated.unseen) if options.calibration is not None else ()),
         *idle_warnings(options.static_ranges, model.nodes),
-        *skipped_warnings(figures["repair"], options.observer, started.calibrated_on is not None),
+        *skipped_warnings(figures["repair"] if asked else None, options.observer, started.calibrated_on is not None),
         *judged_warnings(on, started.data, options),
         *judgement.warnings,
         *host_warnings(figures["host"], model.nodes),

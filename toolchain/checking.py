@@ -59,7 +59,7 @@ def checked(
     network = network_of(model, compiled.unfused, clamped(selection, chip), selection.shown, parts)
     observer = calibrated.label or default_observer(chip.numerics)
     given = calibrated.quantization.ranges if options.parameters is not None else None
-    quantized = Quantized(chip, observer, given, options.parameters, options.repair)
+    quantized = Quantized(chip, observer, given, options.parameters, calibrated.effort)
     subject = Subject(model, container, reference, network, quantized, parts, samples, on)
     judgement = judged(subject, (first, expected), options.gate, evaluation, options.error_report)
     return {**figures, **judgement.figures}, judgement

@@ -11,7 +11,6 @@ import pytest
 from unequal_networks import convolutions, nothing, plain, samples
 
 from quant.data import Samples
-from quant.error import Fidelity
 from quant.observe import Range
 from quant.repair.step import Outcome, Quantization
 from toolchain.api import BuildOptions
@@ -26,6 +25,7 @@ from toolchain.repair.harness import OBSERVERS_STEP, SWEEPS, NamedStep, repaired
 from toolchain.repair.judge import Verdict
 from toolchain.repair.network import Network
 from toolchain.repair.prepare import prepared, steps_of
+from toolchain.report.fidelity import Part
 
 CLASSIFIER = Path(__file__).parents[2] / "examples/classifier"
 
@@ -72,7 +72,7 @@ def test_a_fold_that_is_not_kept_is_read_again(monkeypatch: pytest.MonkeyPatch) 
 
 def verdict(*levels: float) -> Verdict:
     """Of one output, by its dB of each sample."""
-    return Verdict((Fidelity("y", float(np.mean(levels)), 1.0, 0.0, 0.0),), {"y": levels})
+    return Verdict((Part("y", float(np.mean(levels)), 1.0, 0.0, 0.0, "y"),), {"y": levels})
 
 
 BEFORE = (20.0, 22.0, 31.0, 25.0, 28.0, 21.0, 26.0, 24.0)

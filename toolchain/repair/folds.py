@@ -11,6 +11,7 @@ from quant.sample import Sample
 HELD_OUT = 16  # samples that judge, at most
 EVERY = 4  # one of so many judges...
 LEAST_JUDGES = 8  # ...or more of them, so that so many do: of fewer the spread says too little
+STRETCH = 8  # of a sequence that judge together, where a network keeps states from sample to sample
 KEPT_BYTES = 64 << 20  # of samples that stay in memory instead of being read again
 
 
@@ -39,9 +40,9 @@ class Fold:
         self._kept.extend(found or ())
 
 
-def folds(samples: Iterable[Sample]) -> tuple[Fold, Fold]:
+def folds(samples: Iterable[Sample], *, stretch: int = 1) -> tuple[Fold, Fold]:
     """(seen, held out): every fourth sample is held out, the first of each four seen, until HELD_OUT are; of few samples every
-    second or third.
+    second or third. stretch: so many neighbours are dealt together.
 
     The samples that judge are spread over the whole where their number is known: data often lies in the order of its kinds.
     """
@@ -50,7 +51,7 @@ def folds(samples: Iterable[Sample]) -> tuple[Fold, Fold]:
     every = max(2, min(EVERY, known // LEAST_JUDGES), known // HELD_OUT)
 
     def held(index: int) -> bool:
-        return index % every == every - 1 and index < every * HELD_OUT
+        return index // stretch % every == every - 1 and index < every * HELD_OUT
 
     def those(wanted: bool) -> Callable[[], Iterator[Sample]]:
         return lambda: (sample for index, sample in enumerate(samples) if held(index) is wanted)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from quant.repair.step import Gain, Outcome, Quantization
 from quant.sample import Sample
-from toolchain.errors import CompileError
+from toolchain.errors import CompileError, counted
 from toolchain.repair.equalize import equalize, free_ends
 from toolchain.repair.judge import Judge, Verdict
 from toolchain.repair.network import Network, Progress, Step
@@ -26,13 +26,15 @@ EFFORTS: tuple[Effort, ...] = ("none", "fast", "full")
 @dataclass(frozen=True)
 class NamedStep:
     """verdicts: about how many judgings of the held-out samples it takes as long as; efforts: those that run it; instead_of: a
-    step that makes the same choices in another way: of the two the better is kept, if its gain over neither is no chance."""
+    step that makes the same choices in another way: of the two the better is kept, if its gain over neither is no chance;
+    by_layer: it can `leave` layers as they are."""
 
     name: str
     run: Step
     verdicts: int = 10
     efforts: tuple[Effort, ...] = ("fast", "full")
     instead_of: str | None = None
+    by_layer: bool = False
 
 
 OBSERVERS_STEP = NamedStep("observers", choose_observers, 10)
@@ -41,11 +43,11 @@ STEPS: tuple[NamedStep, ...] = (
     NamedStep("equalization", equalize, 6),
     OBSERVERS_STEP,
     NamedStep("offsets", offset_sums, 4),
-    NamedStep("rounding", rounded_weights, 40, ("fast",)),
-    NamedStep("rounding", partial(rounded_weights, sweeps=SWEEPS), 45, ("full",)),
-    NamedStep("answering", answering_weights, 40, ("fast",), "rounding"),
-    NamedStep("answering", partial(answering_weights, sweeps=SWEEPS), 45, ("full",), "rounding"),
-    NamedStep("bias", corrected_biases, 15),
+    NamedStep("rounding", rounded_weights, 40, ("fast",), by_layer=True),
+    NamedStep("rounding", partial(rounded_weights, sweeps=SWEEPS), 45, ("full",), by_layer=True),
+    NamedStep("answering", answering_weights, 40, ("fast",), "rounding", by_layer=True),
+    NamedStep("answering", partial(answering_weights, sweeps=SWEEPS), 45, ("full",), "rounding", by_layer=True),
+    NamedStep("bias", corrected_biases, 15, by_layer=True),
 )
 
 
@@ -89,28 +91,52 @@ def repaired(
     """quantization: plain, of ranges that `held_out` had no part in. Same samples, same result."""
     base, judge, tried, without = network, Judge(held_out), list[Tried](), dict[str, Verdict]()
     clock = _Clock(steps, progress)
-    best = judge.verdict(network, quantization)
+    best = plain = judge.verdict(network, quantization)
     clock.start()
     for at, step in enumerate(steps):
-        outcome, found, reason = _attempt(base, network, quantization, step, seen, judge, clock.within(at))
-        objection = reason if found is None else _objection(found, best, without.get(step.instead_of or ""))
-        after = None if found is None else found.decibels
-        notes, gains = ((), ()) if outcome is None else (outcome.notes, outcome.gains)
-        kept = objection is None and outcome is not None and found is not None
-        why = objection or f"the outputs gain {(after or 0.0) - best.decibels:.2f} dB"
-        tried.append(Tried(step.name, best.decibels, after, kept, why, gains if kept else (), notes))
-        if outcome is not None and found is not None and kept:
+        earlier = without.get(step.instead_of or "")
+        attempt = partial(_attempt, base, network, quantization, step, seen, judge, clock.within(at))
+        made = attempt()
+        objection, losses = made.objection(best, earlier), made.losses(best, plain)
+        spared = layers_behind(network, losses) if step.by_layer and losses and objection is None else frozenset[str]()
+        if 0 < len(spared) < len(network.weighted):
+            made = attempt(spared)
+            objection, losses = made.objection(best, earlier), made.losses(best, plain)
+        told = made.tried(step.name, best, objection or next(iter(losses.values()), None), len(spared))
+        tried.append(told)
+        if told.kept and made.outcome is not None and made.verdict is not None:
             without[step.name] = best
-            quantization, best = outcome.quantization, found
+            quantization, best = made.outcome.quantization, made.verdict
             network = base.through(quantization)
     return Repaired(network, quantization, tuple(tried), sum(1 for _ in held_out))
 
 
-def _objection(found: Verdict, best: Verdict, without: Verdict | None) -> str | None:
-    """without: before the step that this one stands in the place of, where that was kept."""
-    if without is None:
-        return found.objection(best)
-    return found.objection(best, tested=False) or found.objection(without)
+@dataclass(frozen=True, eq=False)
+class _Attempt:
+    """What a step gives, how it is judged, and why it cannot be where the machine refuses it."""
+
+    outcome: Outcome | None
+    verdict: Verdict | None
+    refusal: str = ""
+
+    def objection(self, best: Verdict, without: Verdict | None) -> str | None:
+        """without: before the step that this one stands in the place of, where that was kept."""
+        if self.verdict is None:
+            return self.refusal
+        if without is None:
+            return self.verdict.objection(best)
+        return self.verdict.objection(best, tested=False) or self.verdict.objection(without)
+
+    def losses(self, best: Verdict, plain: Verdict) -> dict[str, str]:
+        """By the model's tensor."""
+        return {} if self.verdict is None else self.verdict.losses(best, plain)
+
+    def tried(self, step: str, best: Verdict, objection: str | None, spared: int) -> Tried:
+        after = None if self.verdict is None else self.verdict.decibels
+        notes, gains = ((), ()) if self.outcome is None else (self.outcome.notes, self.outcome.gains)
+        left = f", with {counted(spared, 'layer')} left as before, which parts hang on that would lose" if spared else ""
+        why = f"{objection or f'the outputs gain {(after or 0.0) - best.decibels:.2f} dB'}{left}"
+        return Tried(step, best.decibels, after, objection is None, why, gains if objection is None else (), notes)
 
 
 class _Clock:
@@ -144,13 +170,29 @@ def _attempt(
     seen: Iterable[Sample],
     judge: Judge,
     progress: Progress,
-) -> tuple[Outcome | None, Verdict | None, str | None]:
-    """What a step gives, how it is judged, and why it cannot be where the machine refuses it."""
+    spared: frozenset[str] = frozenset(),
+) -> _Attempt:
+    """spared: layers that are left as they are."""
     try:
-        outcome = step.run(network, before, seen, progress)
+        outcome = step.run(network, before, seen, progress, **{"leave": spared} if spared else {})
         if outcome.quantization is before:
-            return outcome, None, "it finds nothing to change"
+            return _Attempt(outcome, None, "it finds nothing to change")
         progress(f"judge {step.name}", 0, None)
-        return outcome, judge.verdict(base.through(outcome.quantization), outcome.quantization), None
+        return _Attempt(outcome, judge.verdict(base.through(outcome.quantization), outcome.quantization))
     except CompileError as fault:
-        return None, None, f"the machine cannot express it: {fault}"
+        return _Attempt(None, None, f"the machine cannot express it: {fault}")
+
+
+def layers_behind(network: Network, tensors: Iterable[str]) -> frozenset[str]:
+    """Layers with weights that any of these tensors of the model is made by."""
+    graph, producers = network.graph, network.graph.producers()
+    wanted, reached = set(tensors), set[str]()
+    waiting = [*wanted, *(name for name, origin in graph.origins.items() if origin.tensor in wanted)]
+    while waiting:
+        name = waiting.pop()
+        if name in reached:
+            continue
+        reached.add(name)
+        made = producers.get(name)
+        waiting += made.inputs if made is not None else [graph.origins[name].tensor] if name in graph.origins else []
+    return frozenset(n.name for n in network.weighted if reached.intersection(n.outputs))

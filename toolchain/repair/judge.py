@@ -9,24 +9,27 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from quant.error import Fidelity
 from quant.float_session import FloatSession
 from quant.links import Links
 from quant.repair.step import Quantization
 from quant.sample import Sample
 from toolchain.errors import counted
+from toolchain.ir.states import StatePair
 from toolchain.ops.movement import Concat
 from toolchain.repair.folds import LEAST_JUDGES
 from toolchain.repair.network import Network
-from toolchain.report.fidelity import Measured
+from toolchain.report.fidelity import Measured, Part
+from toolchain.runtime import Run
 
 CEILING_DB = 60.0  # beyond it a part counts as exact: what is gained there is nobody's gain
 FLOOR_DB = -20.0
 LEAST_GAIN_DB = 0.05  # a step that gains less is not worth what it changes
 CHANCE = 2.0  # standard errors of the mean gain of the samples: what is within them may be chance
 MOST_LOST_DB = 0.5  # by one part, whatever the others gain
+MOST_DOUBTED_DB = 1.0  # that a part's mean sample may lose as far as its standard error tells
 TRIED_ON = 8  # samples, by steps that choose between ways...
 EVERY = 3  # ...one of so many that they see, so that a run of like ones does not fill the trial
+_SAME = 1e-4  # of the largest magnitude: states that differ by less are the same, computed in another order
 _KEPT_BYTES = 64 << 20  # of float's values that stay in memory
 
 
@@ -35,7 +38,7 @@ class Verdict:
     """SQNR of each output and of each operand of a Concat that an output is made of: `parts` over all samples, `each` by its
     name, dB of every sample."""
 
-    parts: tuple[Fidelity, ...]
+    parts: tuple[Part, ...]
     each: Mapping[str, tuple[float, ...]]
 
     @property
@@ -46,22 +49,35 @@ class Verdict:
     def objection(self, before: Verdict, *, tested: bool = True) -> str | None:
         """Why this is no better than `before`, or None where it is. What only one of them has is not compared. tested: a paired
         test over the samples says too whether the gain is more than chance."""
-        earlier = {p.name: _held(p.sqnr_db) for p in before.parts}
-        pairs = [(p.name, earlier[p.name], _held(p.sqnr_db)) for p in self.parts if p.name in earlier]
+        pairs = self._pairs(before)
         if not pairs:
             return "no output to judge it by"
         gain = float(np.mean([after - was for _, was, after in pairs]))
         if gain < LEAST_GAIN_DB:
             return f"the outputs gain {gain:.2f} dB"
-        chance = (
-            None
-            if not tested
-            else _by_chance(np.mean([np.subtract(self.each[name], before.each[name]) for name, *_ in pairs], axis=0))
-        )
-        if chance is not None:
-            return f"the outputs gain {gain:.2f} dB, {chance}"
-        name, was, after = min(pairs, key=lambda pair: pair[2] - pair[1])
-        return f"{name} falls from {was:.2f} to {after:.2f} dB" if after < was - MOST_LOST_DB else None
+        chance = _by_chance(np.mean([self._gains(before, name) for name, *_ in pairs], axis=0)) if tested else None
+        return None if chance is None else f"the outputs gain {gain:.2f} dB, {chance}"
+
+    def losses(self, before: Verdict, plain: Verdict) -> dict[str, str]:
+        """Why it may not be, by the tensor of each part that this takes something from: MOST_LOST_DB of what it had `before`, or
+        so much that it is not sure to be as good as `plain`, whatever the others gain."""
+        fallen = [(name, was, after) for name, was, after in self._pairs(before) if after < was - MOST_LOST_DB]
+        fallen += [(name, was, after) for name, was, after in self._pairs(plain) if after < was - LEAST_GAIN_DB]
+        found = {name: f"{name} falls from {was:.2f} to {after:.2f} dB" for name, was, after in reversed(fallen)}
+        for name, *_ in self._pairs(plain):
+            mean, error = _mean_and_error(self._gains(plain, name))
+            if mean - error < -MOST_DOUBTED_DB:
+                found.setdefault(name, f"{name} may fall: {mean:+.2f} dB a sample, with a standard error of {error:.2f}")
+        return {p.tensor: found[p.name] for p in self.parts if p.name in found}
+
+    def _pairs(self, before: Verdict) -> list[tuple[str, float, float]]:
+        """Of parts that both have: name, dB before and here."""
+        earlier = {p.name: _held(p.sqnr_db) for p in before.parts}
+        return [(p.name, earlier[p.name], _held(p.sqnr_db)) for p in self.parts if p.name in earlier]
+
+    def _gains(self, before: Verdict, name: str) -> NDArray[np.float64]:
+        """dB of each sample."""
+        return np.subtract(self.each[name], before.each[name])
 
 
 def _by_chance(gains: NDArray[np.float64]) -> str | None:
@@ -69,8 +85,13 @@ def _by_chance(gains: NDArray[np.float64]) -> str | None:
     errors."""
     if gains.size < LEAST_JUDGES:
         return f"on {counted(gains.size, 'sample')}: it takes {LEAST_JUDGES} to tell"
-    mean, error = float(gains.mean()), float(gains.std(ddof=1)) / math.sqrt(gains.size)
+    mean, error = _mean_and_error(gains)
     return None if mean > CHANCE * error else f"which may be chance: {mean:.2f} dB a sample, with a standard error of {error:.2f}"
+
+
+def _mean_and_error(gains: NDArray[np.float64]) -> tuple[float, float]:
+    """The standard error of the mean; 0 of a single sample."""
+    return float(gains.mean()), float(gains.std(ddof=1)) / math.sqrt(gains.size) if gains.size > 1 else 0.0
 
 
 def _held(decibels: float) -> float:
@@ -79,18 +100,24 @@ def _held(decibels: float) -> float:
 
 @dataclass
 class Judge:
-    """samples: the same each time they are iterated. Float's values are computed once for a model, and kept where few."""
+    """samples: the same each time they are iterated. Float's values are computed once for a model, and kept where few.
+
+    Where the model has states they are judged like outputs, and a sample that follows the one before, as its states say, begins
+    with what the integers left: what a state loses comes back at every later step.
+    """
 
     samples: Iterable[Sample]
     _values: dict[int, tuple[object, list[dict[str, np.ndarray]]]] = field(default_factory=dict)
 
     def verdict(self, network: Network, quantization: Quantization) -> Verdict:
         """By the integer reference. Raises CompileError: the machine cannot express the quantization."""
-        session = network.session(quantization)
+        session, states = network.session(quantization), _Sequence(network.model.states)
         told = _told_parts(network)
-        measured, each = Measured(session.container, told), dict[str, list[float]]()
+        measured, each = Measured(session.container, told, states=True), dict[str, list[float]]()
         for sample, values in self._with_values(network, measured.wanted):
-            run, alone = session.run_detailed(sample), Measured(session.container, told)
+            run = session.run_detailed(states.begun(sample))
+            states.ended(values, run)
+            alone = Measured(session.container, told, states=True)
             for sums in (measured, alone):
                 sums.update(values, run)
             for part in (*alone.outputs, *alone.concats):
@@ -111,6 +138,27 @@ class Judge:
             yield sample, values
         if room >= 0:
             self._values = {id(model): (model, kept)}  # of the latest model alone; held, so that its id stays its own
+
+
+class _Sequence:
+    """The states of integers from sample to sample, as far as one follows the other."""
+
+    def __init__(self, pairs: Sequence[StatePair]) -> None:
+        self._pairs = pairs
+        self._real: dict[str, np.ndarray] = {}  # by the input that they are next: float's, and the integers'
+        self._own: dict[str, np.ndarray] = {}
+
+    def begun(self, sample: Sample) -> Sample:
+        follows = bool(self._real) and all(_alike(sample[name], value) for name, value in self._real.items())
+        return {**sample, **self._own} if follows else sample
+
+    def ended(self, values: Mapping[str, np.ndarray], run: Run) -> None:
+        self._real = {pair.past: values[pair.present] for pair in self._pairs}
+        self._own = {pair.past: run.real[pair.present] for pair in self._pairs}
+
+
+def _alike(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.shape == b.shape and np.allclose(a, b, rtol=0, atol=_SAME * float(np.abs(b).max(initial=0)))
 
 
 def _told_parts(network: Network) -> dict[str, list[tuple[str, str]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -10,7 +10,6 @@ from quant.fixed_point.core.codes import CodeType
 from quant.observe import Range
 from quant.parameters import quant_range
 from quant.repair.step import Outcome, Quantization
-from quant.sample import Sample
 from toolchain.codegen import reference_container
 from toolchain.frontend import NormalModel
 from toolchain.hw.chip import Chip
@@ -132,5 +131,5 @@ class Network:
         return Session(reference_container(self.model, self.selection, self.machine, graph), backend="reference")
 
 
-# samples start afresh each time they are iterated, and are what this step may see.
-Step = Callable[[Network, Quantization, Iterable[Sample], Progress], Outcome]
+# Of (network, quantization, samples, progress). samples start afresh each time they are iterated, and are what this step may see.
+Step = Callable[..., Outcome]

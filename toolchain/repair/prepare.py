@@ -21,13 +21,14 @@ from toolchain.errors import CompileError, InternalError
 from toolchain.frontend import NormalModel
 from toolchain.ir.inner import Fixed
 from toolchain.passes.decompose import decomposed_everywhere
-from toolchain.repair.folds import LEAST_JUDGES, folds
+from toolchain.repair.folds import LEAST_JUDGES, STRETCH, folds
 from toolchain.repair.harness import EFFORTS, OBSERVERS_STEP, STEPS, Effort, NamedStep, Tried, repaired
 from toolchain.repair.network import Network, Progress
 from toolchain.report import agreed
 
 AUTO: Literal["auto"] = "auto"  # the observer that each tensor's own is chosen by
 _ROOM = 4.0
+BY_DEFAULT: Effort = "none"
 LEAST_SAMPLES = 2 * LEAST_JUDGES  # to repair with: half of so few judge
 
 
@@ -68,25 +69,34 @@ def steps_of(effort: Effort, observer: ObserverName | Literal["auto"] | None) ->
 
 
 def effort_of(asked: Effort | None, network: Network, samples: Iterable[Sample], *, real: bool) -> Effort:
-    """What is done where nothing was asked for: nothing yet. real: data of the user's own.
+    """What is done; where nothing was asked for, BY_DEFAULT wherever there is something to repair by. real: the
+    user's own data.
 
-    Raises CompileError: asked for where there are no samples to repair with.
+    Raises CompileError: asked for where there are no samples to repair with, or nothing to be repaired.
     """
-    if asked is None or asked == "none":
+    if asked == "none" or (asked is None and BY_DEFAULT == "none"):
         return "none"
+    reason = _hindrance(network, samples, real)
+    if reason is None:
+        return asked or BY_DEFAULT
+    if asked is None:
+        return "none"
+    raise CompileError(f"repair {asked}: {reason}")
+
+
+def _hindrance(network: Network, samples: Iterable[Sample], real: bool) -> str | None:
+    """Why a network cannot be repaired."""
     if not real:
-        raise CompileError(f"repair {asked}: random inputs say nothing of accuracy; give --calib DATA, or --repair none")
+        return "random inputs say nothing of accuracy; give --calib DATA, or --repair none"
     if network.selection.given.keys() - network.selection.fixed or network.model.stored:
-        raise CompileError(f"repair {asked}: the model is quantized already, and its codes are taken as they are; leave it out")
-    _require_samples(f"repair {asked}", samples)
-    return asked
+        return "the model is quantized already, and its codes are taken as they are; leave it out"
+    return _too_few(samples)
 
 
-def _require_samples(what: str, samples: Iterable[Sample]) -> None:
+def _too_few(samples: Iterable[Sample]) -> str | None:
     count = getattr(samples, "count", None)
     count = sum(1 for _ in islice(samples, LEAST_SAMPLES)) if count is None else count
-    if count < LEAST_SAMPLES:
-        raise CompileError(f"{what}: takes {LEAST_SAMPLES} calibration samples or more, there are {count}")
+    return None if count >= LEAST_SAMPLES else f"takes {LEAST_SAMPLES} calibration samples or more, there are {count}"
 
 
 def prepared(
@@ -96,21 +106,18 @@ def prepared(
     effort: Effort,
     progress: Progress,
 ) -> Prepared:
-    """Ranges of what the samples show, and repaired by `effort`; then a part of the samples is held out from all of it, unless
-    nothing that was tried is kept."""
+    """Ranges of what the samples show, and repaired by `effort`; then a part of the samples is held out from all steps."""
     if effort not in EFFORTS:
         raise InternalError(f"effort {effort!r}")
     steps = steps_of(effort, observer)
     if not steps:
         return _calibrated(network, samples, observer, progress)
-    if observer == AUTO:
-        _require_samples("observer auto", samples)
-    seen, held = folds(samples)
-    plain = _calibrated(network, seen, observer, progress)
+    reason = _too_few(samples) if observer == AUTO else None
+    if reason is not None:
+        raise CompileError(f"observer auto: {reason}")
+    seen, held = folds(samples, stretch=STRETCH if network.model.states else 1)
+    plain = _calibrated(network, samples, observer, progress)
     found = repaired(network, plain.quantization, seen, held, steps, progress)
-    if found.quantization is plain.quantization:
-        plain = _calibrated(network, samples, observer, progress)
-        return replace(plain, effort=effort, held_out=found.held_out, tried=found.tried)
     if found.network is not network:  # the user's file must still say the same
         agreed(replace(found.network.model, source=network.model.source), islice(seen, 1))
     notes = tuple(dict.fromkeys((*plain.notes, *(n for t in found.tried if t.kept for n in t.notes))))

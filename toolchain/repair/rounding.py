@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -30,27 +30,41 @@ _EXACT_IN_FLOAT32 = 1 << 24
 
 
 def rounded_weights(
-    network: Network, given: Quantization, samples: Iterable[Sample], progress: Progress, *, sweeps: int = 0
+    network: Network,
+    given: Quantization,
+    samples: Iterable[Sample],
+    progress: Progress,
+    *,
+    sweeps: int = 0,
+    leave: Collection[str] = (),
 ) -> Outcome:
     """Second-order rounding of every layer's weights, then its bias, so that the next layer reads what is right on average.
-    sweeps: of `round_weights`."""
-    return _layer_by_layer("rounding", network, given, samples, progress, "round", sweeps)
+    sweeps: of `round_weights`; leave: layers that are not touched."""
+    return _layer_by_layer("rounding", network, given, samples, progress, "round", sweeps, leave)
 
 
 def answering_weights(
-    network: Network, given: Quantization, samples: Iterable[Sample], progress: Progress, *, sweeps: int = 0
+    network: Network,
+    given: Quantization,
+    samples: Iterable[Sample],
+    progress: Progress,
+    *,
+    sweeps: int = 0,
+    leave: Collection[str] = (),
 ) -> Outcome:
     """The same for weights that first were moved to answer for what is wrong with their layer's inputs: `toward_float`. That pays
     where codes are few; where they are many, it may follow the samples more than the network."""
-    return _layer_by_layer("answering", network, given, samples, progress, "answer", sweeps)
+    return _layer_by_layer("answering", network, given, samples, progress, "answer", sweeps, leave)
 
 
-def corrected_biases(network: Network, given: Quantization, samples: Iterable[Sample], progress: Progress) -> Outcome:
+def corrected_biases(
+    network: Network, given: Quantization, samples: Iterable[Sample], progress: Progress, *, leave: Collection[str] = ()
+) -> Outcome:
     """Every layer's bias alone; nothing where all were corrected with the codes already."""
     convolutions = [n.name for n in network.graph.nodes if isinstance(n.op, Convolution)]
     if all(given.layers.get(name, AS_IN_THE_MODEL).bias is not None for name in convolutions):
         return Outcome(given)
-    return _layer_by_layer("bias", network, given, samples, progress, "keep")
+    return _layer_by_layer("bias", network, given, samples, progress, "keep", 0, leave)
 
 
 def _layer_by_layer(
@@ -60,14 +74,15 @@ def _layer_by_layer(
     samples: Iterable[Sample],
     progress: Progress,
     codes: Codes,
-    sweeps: int = 0,
+    sweeps: int,
+    leave: Collection[str],
 ) -> Outcome:
     held = held_samples(network, given, samples)
     found = places(network, given, len(held))
     integer = network.integer(given)
     # of layers that see other codes than their tensor has, which are no tensor of the model, weights stay as they are
     known = network.chip.array_types
-    found = {name: place for name, place in found.items() if integer.types[place.node.inputs[0]].dtype in known}
+    found = {n: p for n, p in found.items() if integer.types[p.node.inputs[0]].dtype in known and n not in leave}
     float_rows, gains = FloatRows(network, held, found), list[Gain]()
 
     def choose(node: Node, read: Sequence[Array]) -> LayerParameters:

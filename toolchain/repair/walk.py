@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 
 from quant.fixed_point.core.codes import CodeType
@@ -41,7 +41,7 @@ def walk(network: Network, given: Quantization, samples: Sequence[Sample], choos
             chosen = choose(node, values.codes[node.inputs[0]])
             if chosen is not AS_IN_THE_MODEL:
                 found[node.name] = chosen
-            values.run(node, quants, chosen)
+            values.run(node, quants, chosen, part.outputs)
         values.leave(part, parts[index + 1 :])
     return found
 
@@ -83,7 +83,8 @@ class _Values:
             if not self._reads.get(name):
                 del self.codes[name]
 
-    def run(self, node: Node, quants: Mapping[str, Quant], chosen: LayerParameters) -> None:
+    def run(self, node: Node, quants: Mapping[str, Quant], chosen: LayerParameters, kept: Collection[str]) -> None:
+        """kept: what is asked for behind the last chip node that reads it."""
         network = self._network
         scope = node_scope(network.graph, network.chip, self._types, quants, self._given, node, chosen)
         nodes = integer_nodes(node, scope)
@@ -98,7 +99,7 @@ class _Values:
         self.codes[node.outputs[0]] = made
         for name in dict.fromkeys(node.inputs):
             self._reads[name] -= 1
-            if not self._reads[name]:
+            if not self._reads[name] and name not in kept:
                 self.codes.pop(name, None)
 
     def _value(self, name: str, index: int, constants: Mapping[str, Array]) -> Array:

@@ -49,11 +49,13 @@ class _Operand:
 class Measured:
     """Sums over samples of how far the integer network's outputs, and the operands of its Concats, are from float's.
 
-    container: of the integer network; parts: Concat node -> (model tensor, layout) of each operand that is to be looked at.
+    container: of the integer network; parts: Concat node -> (model tensor, layout) of each operand that is to be looked at;
+    states: what the chip keeps for the next run counts as an output.
     """
 
-    def __init__(self, container: Container, parts: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+    def __init__(self, container: Container, parts: Mapping[str, Sequence[tuple[str, str]]], *, states: bool = False) -> None:
         outputs = [t.name for t in container.outputs if np.dtype(t.dtype).kind == "f"]
+        outputs += [state.output for _, state in container.states] if states else []
         self._graph = container.graph
         self._operands = _operands(container.graph, parts)
         self._whole = {name: Compared() for name in outputs}
@@ -63,7 +65,7 @@ class Measured:
     def update(self, values: Mapping[str, np.ndarray], run: Run) -> None:
         """values: float's, of the tensors that are wanted."""
         for name, sums in self._whole.items():
-            sums.update(values[name], run.outputs[name])
+            sums.update(values[name], run.outputs[name] if name in run.outputs else run.real[name])
         for o in self._operands:
             self._part[o.label].update(values[o.tensor], real_values(run.codes[o.code], self._graph, o.code, o.layout))
 

@@ -1,0 +1,160 @@
+"""No output, and no part of one, pays for what others gain; what the chip keeps from run to run is judged as it is run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from unequal_networks import Sample, network, nothing, plain, samples
+
+from quant.data import Samples
+from quant.repair.step import AS_IN_THE_MODEL, LayerParameters, Outcome, Quantization
+from toolchain.frontend.states import with_states
+from toolchain.repair.folds import STRETCH, folds
+from toolchain.repair.harness import NamedStep, layers_behind, repaired
+from toolchain.repair.judge import Judge, Verdict
+from toolchain.repair.network import Network
+from toolchain.repair.prepare import prepared
+from toolchain.repair.rounding import rounded_weights
+from toolchain.report.fidelity import Part
+from toolchain.stepping import stepped
+
+STEADY = (0.1, -0.1, 0.2, -0.2, 0.1, -0.1, 0.0, 0.0)
+
+
+def verdict(**levels: float | tuple[float, ...]) -> Verdict:
+    """By part: dB of each sample, or of all, give or take a little."""
+    each = {n: v if isinstance(v, tuple) else tuple(v + s for s in STEADY) for n, v in levels.items()}
+    return Verdict(tuple(Part(n, float(np.mean(v)), 1.0, 0.0, 0.0, f"tensor {n}") for n, v in each.items()), each)
+
+
+PLAIN = verdict(a=20.0, b=20.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "losing"),
+    [
+        ((20.0, 20.0), (23.0, 20.0), {}),
+        ((20.0, 20.0), (23.0, 19.9), {"tensor b": "b falls from 20.00 to 19.90 dB"}),
+        ((23.0, 22.0), (25.0, 21.6), {}),  # what a step before it gained
+        ((23.0, 22.0), (25.0, 21.4), {"tensor b": "b falls from 22.00 to 21.40 dB"}),
+    ],
+)
+def test_a_part_may_neither_end_below_plain_nor_lose_much(
+    before: tuple[float, float], after: tuple[float, float], losing: dict[str, str]
+) -> None:
+    a, b = before
+    assert verdict(a=after[0], b=after[1]).losses(verdict(a=a, b=b), PLAIN) == losing
+
+
+def test_a_part_that_a_few_samples_decide_is_not_trusted() -> None:
+    wild = tuple(20.5 + d for d in (9.0, -7.0, 5.0, -6.0, 0.0, 3.0, -8.0, 4.0))
+    said = "b may fall: +0.50 dB a sample, with a standard error of 2.21"
+    assert verdict(a=25.0, b=wild).losses(PLAIN, PLAIN) == {"tensor b": said}
+
+
+def two_heads(folder: Path) -> Network:
+    rng = np.random.default_rng(1)
+    shapes = {"w1": (8, 3, 3, 3), "w2": (4, 8, 1, 1), "w3": (4, 8, 1, 1), "w4": (4, 4, 1, 1)}
+    return network(
+        """g (float[1,3,8,8] x) => (float[1,4,8,8] p, float[1,4,8,8] q) {
+            a = Conv <pads=[1,1,1,1]> (x, w1)
+            r = Relu(a)
+            p = Conv(r, w2)
+            b = Conv(r, w3)
+            c = Relu(b)
+            q = Conv(c, w4)
+        }""",
+        {n: rng.standard_normal(s) / np.sqrt(np.prod(s[1:])) for n, s in shapes.items()},
+        folder,
+        "wide32_w4a16",
+    )
+
+
+def test_layers_behind_a_part(tmp_path: Path) -> None:
+    net = two_heads(tmp_path)
+    made = {node.outputs[0]: node.name for node in net.weighted}
+    trunk = layers_behind(net, ["r"])
+    assert len(trunk) == 1 and len(made) == 4
+    assert len(layers_behind(net, ["p"])) == 2 and len(layers_behind(net, ["q"])) == 3
+    assert layers_behind(net, ["p"]) & layers_behind(net, ["q"]) == trunk and not layers_behind(net, ["x"])
+
+
+def test_a_step_that_costs_one_part_is_kept_for_the_layers_of_others(tmp_path: Path) -> None:
+    """The step sets right the biases of what makes q, and spoils that of what makes p."""
+    net, data, held = two_heads(tmp_path), samples((1, 3, 8, 8), 16), samples((1, 3, 8, 8), 8, seed=1)
+    p, q = layers_behind(net, ["p"]), layers_behind(net, ["q"])
+    (spoiled,) = p - q
+
+    def step(
+        net: Network, before: Quantization, seen: list[Sample], progress: object, leave: frozenset[str] = frozenset()
+    ) -> Outcome:
+        found = rounded_weights(net, before, seen, nothing, leave=leave).quantization
+        if spoiled in leave:
+            return Outcome(found)
+        wrong = LayerParameters(found.layers[spoiled].weight, np.full(4, 0.1))
+        return Outcome(replace(found, layers={**found.layers, spoiled: wrong}))
+
+    before = replace(plain(net, data), layers={name: LayerParameters(None, np.full(4, 0.2)) for name in q - p})
+    found = repaired(net, before, data, held, [NamedStep("step", step, by_layer=True)], nothing)
+    (tried,) = found.tried
+    assert tried.kept and tried.why.endswith(" dB, with 2 layers left as before, which parts hang on that would lose")
+    assert found.quantization.layers.keys() == q - p
+    assert not repaired(net, before, data, held, [NamedStep("step", step)], nothing).tried[0].kept
+
+
+def test_ranges_are_of_all_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolchain.repair.prepare.STEPS", (NamedStep("rounding", rounded_weights),))
+    net, drawn = two_heads(tmp_path), samples((1, 3, 8, 8), 16)
+    drawn[15] = {"x": 3 * drawn[15]["x"]}  # held out
+    data = Samples("", 16, lambda: iter(drawn))
+    none, fast = (prepared(net, data, None, effort, nothing) for effort in ("none", "fast"))
+    assert fast.tried[0].kept and fast.samples == none.samples == 16
+    assert dict(fast.quantization.ranges) == dict(none.quantization.ranges)
+
+
+def cell(folder: Path) -> Network:
+    """A state that takes in a little of each input, and what is made of it."""
+    rng = np.random.default_rng(2)
+    weights = {"w": rng.standard_normal((8, 8)) / 4, "u": np.eye(8) * 0.98, "v": rng.standard_normal((8, 4))}
+    found = network(
+        """g (float[1,8] x, float[1,8] h) => (float[1,4] y, float[1,8] hn) {
+            a = MatMul(x, w)
+            b = MatMul(h, u)
+            hn = Add(a, b)
+            y = MatMul(hn, v)
+        }""",
+        weights,
+        folder,
+    )
+    return replace(found, model=with_states(found.model, ("h=hn",)))
+
+
+def test_states_are_judged_over_their_own_steps(tmp_path: Path) -> None:
+    net = cell(tmp_path)
+    inputs = {n: net.model.types[n] for n in ("x", "h")}
+    steps = list(stepped(Samples("", 24, lambda: iter(samples((1, 8), 24))), net.model, inputs))
+    quantization = plain(net, steps)
+    over_steps, alone = (Judge(data).verdict(net, quantization) for data in (steps[:16], steps[15::-1]))
+    assert {p.name for p in over_steps.parts} == {"y", "hn"}
+    assert np.mean(over_steps.each["hn"]) < np.mean(alone.each["hn"]) - 3  # what a state loses is lost at later steps too
+
+
+def test_a_sequence_is_held_out_in_stretches() -> None:
+    data = Samples("", 64, lambda: ({"x": np.array([float(i)])} for i in range(64)))
+    held = [int(s["x"][0]) for s in folds(data, stretch=STRETCH)[1]]
+    assert held == [*range(24, 32), *range(56, 64)]
+
+
+def test_a_state_that_a_later_layer_reads_is_walked_over(tmp_path: Path) -> None:
+    """An output that the chip reads as well."""
+    found = network(
+        "g (float[1,8] x) => (float[1,8] y, float[1,4] z) { y = MatMul(x, w) z = MatMul(y, v) }",
+        {"w": np.eye(8), "v": np.ones((8, 4))},
+        tmp_path,
+    )
+    data = samples((1, 8))
+    layers = rounded_weights(found, plain(found, data), data, nothing).quantization.layers
+    assert len(layers) == 2 and all(p is not AS_IN_THE_MODEL for p in layers.values())
