@@ -94,7 +94,15 @@ def calibration(path: str, inputs: int, target: Path) -> None:
 
 def build_options(machine: str, level: int, scratch: Path) -> list[str]:
     files = {"--calib": "calib.npz", "-o": "out.npu", "--json": "build.json"}
-    return ["--hw", machine, "-O", str(level), *(word for o, name in files.items() for word in (o, str(scratch / name)))]
+    return [
+        "--hw",
+        machine,
+        "-O",
+        str(level),
+        "--repair",
+        "none",
+        *(word for o, name in files.items() for word in (o, str(scratch / name))),
+    ]
 
 
 def compare(path: str, machine: str, level: int, inputs: int, scratch: Path, against: Path, times: int) -> Comparison:

@@ -49,7 +49,7 @@ class Demo:
 def run(machine: str, images: int | None, simulate: int) -> Demo:
     """images: at most so many of the test images (None: all), the first `simulate` of them on the simulator too."""
     model = CLASSIFIER / "classifier.onnx"
-    built = build(model, BuildOptions(machine, str(CLASSIFIER / "calib.npz"), shapes={"x": SHAPE}))
+    built = build(model, BuildOptions(machine, str(CLASSIFIER / "calib.npz"), shapes={"x": SHAPE}, repair="none"))
     samples = list(islice(from_arrays(read_labelled(CLASSIFIER / "test.npz"), SHAPE, 0.0, PIXEL_RANGE), images))
     found = evaluate(model, {machine: built}, iter(samples), show_progress)[0]
     differing = differences(built, [s.x for s in samples[:simulate]])

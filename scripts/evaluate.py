@@ -40,6 +40,7 @@ from toolchain.cli.option_values import add_types, input_shapes
 from toolchain.errors import CompileError
 from toolchain.files import write_whole
 from toolchain.hw import shipped_names
+from toolchain.repair.harness import EFFORTS
 from toolchain.runtime import Session
 from toolchain.schedule.options import LEVELS
 
@@ -207,6 +208,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--calib", help="calibration data, as npu-build takes it")
     parser.add_argument("--calib-images", type=count, default=64, help="stamps to calibrate on without --calib (default 64)")
     parser.add_argument("--observer", choices=OBSERVERS, help="default by the machine")
+    parser.add_argument("--repair", choices=EFFORTS, help="default as npu-build's")
     add_types(parser)
     parser.add_argument("--shape", help="NAME=1,3,224,224 binds a dynamic input; the batch must be 1")
     parser.add_argument("--mean", type=float, default=0.0, help="of --npz: subtracted from x (default 0)")
@@ -236,7 +238,13 @@ def run(given: Any) -> list[Scores]:
             machine: build(
                 given.model,
                 BuildOptions(
-                    machine, calibration, shapes=shapes, level=given.level, observer=given.observer, types=tuple(given.types)
+                    machine,
+                    calibration,
+                    shapes=shapes,
+                    level=given.level,
+                    observer=given.observer,
+                    types=tuple(given.types),
+                    repair=given.repair,
                 ),
             )
             for machine in machines

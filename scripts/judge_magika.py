@@ -90,7 +90,12 @@ def run(given: argparse.Namespace) -> int:
         onnx.save(spoiled(model), here / "spoiled.onnx")
         shapes = {name: (1, 2 * SEEN)}
         options = BuildOptions(
-            given.hw, str(here / "calib.npy"), shapes=shapes, judge=str(here / "judge.npy"), observer=given.observer
+            given.hw,
+            str(here / "calib.npy"),
+            shapes=shapes,
+            judge=str(here / "judge.npy"),
+            observer=given.observer,
+            repair="none",
         )
         share = agreement(given.model, name, build(given.model, options).data, list(codes[CALIBRATED:]))
         print(f"{share:.2%} of {JUDGED} files as float")

@@ -8,6 +8,7 @@ import tempfile
 import pytest
 
 from tests import verified_passes
+from toolchain.repair import prepare
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -18,6 +19,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--update-golden") and config.getoption("numprocesses", None):
         raise pytest.UsageError("--update-golden: tests side by side would overwrite each other's lines; give -n0 with it")
     verified_passes.install()
+    prepare.BY_DEFAULT = "none"  # what a repair does to a network is for the tests of repair, which ask for it
     if not hasattr(config, "workerinput"):
         _share_bytecode(config)
 
@@ -29,6 +31,15 @@ def _share_bytecode(config: pytest.Config) -> None:
         folder = tempfile.TemporaryDirectory(prefix="bytecode")
         os.environ["PYTHONPYCACHEPREFIX"] = folder.name
         config.add_cleanup(folder.cleanup)
+
+
+SHIPPED = prepare.BY_DEFAULT
+
+
+@pytest.fixture
+def repaired_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As whoever asks for nothing has it."""
+    monkeypatch.setattr(prepare, "BY_DEFAULT", SHIPPED)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ class BuildOptions:
     operators, patterns of either; judge: data to judge on, None: what is held out of calibration; judges: the same of single
     entries; gate: what every entry must reach;
     error_report: every layer's error is measured; static_ranges: what the model quantizes by each run's range is calibrated;
-    repair: what is done for the answer beyond calibration, None: nothing yet;
+    repair: what is done for the answer beyond calibration, None: `fast` where calibration has samples enough;
     export_qdq: the integers are also made an ONNX model; entries: by name, shapes of inputs beside `shapes`, each a set for which
     the file has programs of its own; types: NAME=TYPE, as `passes.typed.asked_types` has them; schedule: a file that says how
     layers run; goal: what plans are chosen for, and within how many bytes of SRAM; sram_curve: it is planned for other sizes of

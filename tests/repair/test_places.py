@@ -52,3 +52,15 @@ def test_layers_whose_codes_the_file_holds_are_left_alone(tmp_path: Path) -> Non
     held = {node.sources[0]: stored(np.ones((4, 1)), np.ones(1), 0)}
     assert list(places(net, given, 4)) == [node.name]
     assert not places(net, replace(given, held=held), 4)
+
+
+def test_weights_that_several_layers_read_are_left_alone(tmp_path: Path) -> None:
+    """The chip holds them once: codes of each reader's own would be held and brought for each."""
+    rng = np.random.default_rng(0)
+    net = network(
+        "g (float[1,8] x) => (float[1,8] y) { a = MatMul(x, w) r = Relu(a) b = MatMul(r, w) y = MatMul(b, u) }",
+        {n: rng.standard_normal((8, 8)) for n in "wu"},
+        tmp_path,
+    )
+    found = places(net, plain(net, samples((1, 8))), 4)
+    assert len(net.weighted) == 3 and list(found) == [net.weighted[-1].name]

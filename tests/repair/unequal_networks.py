@@ -99,11 +99,11 @@ def residual(folder: Path) -> Network:
             s = Add(a, b)
             r = Relu(s)
             m = MaxPool <kernel_shape=[2,2], strides=[2,2]> (r)
-            q = Conv(m, w2)
+            q = Conv(m, w4)
             p = GlobalAveragePool(q)
-            y = Conv(r, w2)
+            y = Conv(r, w5)
         }""",
-        {n: w for n, w in weights.items() if n != "w3"},
+        {n: w for n, w in weights.items() if n != "w3"} | {"w4": -weights["w2"], "w5": 1.5 * weights["w2"]},
         folder,
     )
 

@@ -101,7 +101,9 @@ def build_command(
     ] = None,
     dump_schedule: Annotated[Path | None, typer.Option(help="The schedule as text, which --schedule takes.")] = None,
     image: Annotated[Path | None, typer.Option(help="A new folder for words, constants and ports as plain files.")] = None,
-    repair: Annotated[str | None, typer.Option(help="none, fast or full: parameters chosen for the answer.")] = None,
+    repair: Annotated[
+        str | None, typer.Option(help="none, fast or full: parameters chosen for the answer. Default: fast from 16 samples on.")
+    ] = None,
     observer: Annotated[str | None, typer.Option(help="minmax, percentile, mse or auto; default by the machine.")] = None,
     samples: Annotated[int | None, typer.Option(help="Use at most so many calibration samples.")] = None,
     judge: Annotated[

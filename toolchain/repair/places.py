@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -44,13 +45,23 @@ class Place:
 
 
 def places(network: Network, given: Quantization, samples: int) -> dict[str, Place]:
-    """By convolution, in the graph's order. Those whose codes the model's file holds have none: they are taken as they are."""
-    graph, found = network.graph, dict[str, Place]()
+    """By convolution, in the graph's order. Those whose codes the model's file holds have none: they are taken as they are. So it
+    is with weights that several layers read, as the steps of a recurrent one do: the chip holds them once."""
+    graph, found, shared = network.graph, dict[str, Place](), _shared(network)
     for seed, node in enumerate(graph.nodes):
         stored = given.held.keys() & set(node.sources or (node.name,))
-        if isinstance(node.op, Convolution) and not stored:
+        if isinstance(node.op, Convolution) and not stored and node.name not in shared:
             found[node.name] = _place(node, node.op, seed, network, samples)
     return found
+
+
+def _shared(network: Network) -> set[str]:
+    """Layers whose weights are another's too, to the last bit."""
+    readers: dict[bytes, list[str]] = {}
+    for node in network.weighted:
+        weights = network.graph.constants[node.inputs[1]]
+        readers.setdefault(sha256(repr(weights.shape).encode() + weights.tobytes()).digest(), []).append(node.name)
+    return {name for names in readers.values() if len(names) > 1 for name in names}
 
 
 def _place(node: Node, op: Convolution, seed: int, network: Network, samples: int) -> Place:

@@ -28,7 +28,7 @@ from toolchain.report import agreed
 
 AUTO: Literal["auto"] = "auto"  # the observer that each tensor's own is chosen by
 _ROOM = 4.0
-BY_DEFAULT: Effort = "none"
+BY_DEFAULT: Effort = "fast"
 LEAST_SAMPLES = 2 * LEAST_JUDGES  # to repair with: half of so few judge
 
 

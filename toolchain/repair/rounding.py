@@ -61,8 +61,7 @@ def corrected_biases(
     network: Network, given: Quantization, samples: Iterable[Sample], progress: Progress, *, leave: Collection[str] = ()
 ) -> Outcome:
     """Every layer's bias alone; nothing where all were corrected with the codes already."""
-    convolutions = [n.name for n in network.graph.nodes if isinstance(n.op, Convolution)]
-    if all(given.layers.get(name, AS_IN_THE_MODEL).bias is not None for name in convolutions):
+    if all(given.layers.get(name, AS_IN_THE_MODEL).bias is not None for name in places(network, given, 1)):
         return Outcome(given)
     return _layer_by_layer("bias", network, given, samples, progress, "keep", 0, leave)
 
