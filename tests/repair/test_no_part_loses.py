@@ -158,3 +158,13 @@ def test_a_state_that_a_later_layer_reads_is_walked_over(tmp_path: Path) -> None
     data = samples((1, 8))
     layers = rounded_weights(found, plain(found, data), data, nothing).quantization.layers
     assert len(layers) == 2 and all(p is not AS_IN_THE_MODEL for p in layers.values())
+
+
+def test_an_operator_with_a_constant_first_is_walked_over(tmp_path: Path) -> None:
+    found = network(
+        "g (float[1,8,8] x) => (float[1,8,8] y) { a = Sub(c, x) y = MatMul(a, v) }",
+        {"c": np.ones((1, 8, 8)), "v": np.eye(8) - 0.1},
+        tmp_path,
+    )
+    data = samples((1, 8, 8))
+    assert len(rounded_weights(found, plain(found, data), data, nothing).quantization.layers) == 1

@@ -38,7 +38,7 @@ def walk(network: Network, given: Quantization, samples: Sequence[Sample], choos
             continue
         values.enter(part)
         for node in part.nodes:
-            chosen = choose(node, values.codes[node.inputs[0]])
+            chosen = choose(node, values.codes.get(node.inputs[0], ()))  # nothing of a constant
             if chosen is not AS_IN_THE_MODEL:
                 found[node.name] = chosen
             values.run(node, quants, chosen, part.outputs)
