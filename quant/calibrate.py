@@ -72,6 +72,7 @@ def calibrate(
     numerics: needed by 'mse', which searches what the machine can express; others: of tensors whose codes are of another type.
     Raises CompileError: no such tensor, no sample, a sample that onnxruntime refuses, NaN or infinity in a tensor.
     """
+    _require_floats(model, tensors)
     make = _observer_factory(observer, numerics, percent)
     masks = _masks(model, divided)
     shared = dict[str, Observer]()
@@ -202,6 +203,15 @@ def _observer_factory(observer: str, numerics: Numerics | None, percent: float) 
     raise CompileError(f"observer {observer!r}: no such observer; known: {', '.join(OBSERVERS)}{suggestion(observer, OBSERVERS)}")
 
 
+def _require_floats(model: onnx.ModelProto, tensors: Sequence[str]) -> None:
+    graph = model.graph
+    kinds = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
+    for name in (n for n in tensors if n in kinds):
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kinds[name])
+        if dtype.kind in "iu":
+            raise CompileError(f"tensor {name!r}: is {dtype.name}; only float tensors are calibrated")
+
+
 def _check_names(tensors: Sequence[str], sizes: Mapping[str, int], inputs: set[str]) -> None:
     unknown = [name for name in tensors if name not in sizes and name not in inputs]
     if unknown:
@@ -254,12 +264,10 @@ def _refused(session: FloatSession, sample: Sample, where: _Sample, said: str) -
 def _finite(
     x: np.ndarray, name: str, where: _Sample, producers: Mapping[str, onnx.NodeProto], masks: Container[str]
 ) -> np.ndarray:
-    """`x`, with the lowest float for a mask's minus infinity, and 0 and 1 for bools. Raises CompileError: no floats, NaN, another
-    infinity."""
-    if x.dtype.kind == "b":
-        return x.astype(np.float32)
+    """`x`, with the lowest float for a mask's minus infinity; bools and whole numbers as floats. Raises CompileError: NaN,
+    another infinity."""
     if x.dtype.kind != "f":
-        raise CompileError(f"tensor {name!r}: is {x.dtype.name}; only float tensors are calibrated")
+        return x.astype(np.float32)
     if not x.size or np.isfinite(x.min() + x.max()):  # either may be NaN, or infinite
         return x
     if name in masks and x.max() < np.inf:  # no comparison holds for NaN

@@ -64,11 +64,11 @@ def test_all_caches_stay_on_the_chip() -> None:
     assert "Pad" not in [layer.op for s in container.segments for layer in getattr(s, "layers", ())]  # no copy at the end
 
 
-def test_what_is_written_to_dram_is_the_caches_once_and_the_logits() -> None:
+def test_what_is_written_to_dram_is_a_row_of_each_cache_and_the_logits() -> None:
     built = step_by_step()
     made, _ = modules()
-    caches = sum(state.port.size_bytes for _, state in built.container.states)
-    assert built.figures["dram_write_bytes"] == caches + len(made.WORDS)
+    rows = sum(state.port.size_bytes // made.PLACES for _, state in built.container.states)
+    assert built.figures["dram_write_bytes"] == rows + len(made.WORDS)
 
 
 def test_200_steps_are_as_near_to_float_as_the_whole_sequence_at_once(tmp_path: Path) -> None:
@@ -145,3 +145,50 @@ def test_steps_at_once_stay_on_the_host(tmp_path: Path) -> None:
     onnx.save(parser.parse_model(f'<ir_version: 11, opset_import: ["" : 24]> g {text}'), tmp_path / "n.onnx")
     built = build(tmp_path / "n.onnx", BuildOptions("edge16"))
     assert [op for _, op, _ in built.container.fallbacks] == ["TensorScatter"]
+
+
+ROWS = '<ir_version: 11, opset_import: ["" : 24]> g (float[1,2,8,4] cache, float[1,2,3,4] x, int64[1] at) => '
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_rows_at_a_computed_place(named: bool, tmp_path: Path) -> None:
+    """In the place of a state, or beside what stays of the cache."""
+    out = "cache_out" if named else "other"
+    given = f"(float[1,2,8,4] y, float[1,2,8,4] {out}) {{ {out} = TensorScatter(cache, x, at) y = Neg({out}) }}"
+    proto = parser.parse_model(ROWS + given)
+    onnx.save(proto, tmp_path / "n.onnx")
+    rng = np.random.default_rng(1)
+    data = {n: rng.uniform(-1, 1, (4, *shape)).astype(np.float32) for n, shape in (("cache", (1, 2, 8, 4)), ("x", (1, 2, 3, 4)))}
+    np.savez(tmp_path / "data.npz", allow_pickle=False, at=np.array([[0], [5], [2], [3]]), **data)
+    built = build(tmp_path / "n.onnx", BuildOptions(MACHINE, str(tmp_path / "data.npz")))
+    assert not built.container.fallbacks and len(built.container.states) == named
+    chip, reference = Session(built.data), Session(built.data, backend="reference")
+    for x, before, (at, first) in zip(data["x"], data["cache"], ((0, 0), (5, 5), (70_000, 5), (-3, 0))):
+        feeds = {"x": x, "at": np.array([at]), "cache": before}
+        y, left = chip.run(["y", out], feeds)
+        assert np.array_equal(y, reference.run(["y"], feeds)[0])
+        assert np.abs(left - before).max(axis=(0, 1, 3))[[*range(first), *range(first + 3, 8)]].max() < 0.02
+        assert np.abs(left[:, :, first : first + 3] - x).max() < 0.02
+    assert built.figures["dram_write_bytes"] == 64 + (24 if named else 88)
+
+
+def test_a_cache_of_more_places_than_registers_hold(tmp_path: Path) -> None:
+    """Registers for rows are those that areas leave; where these are too few, areas become one."""
+    names = [f"{kind}{i}" for i in range(5) for kind in "kv"]
+    inputs = ", ".join(f"float[1,1,{8 + i},4] past_{n}" for i, n in enumerate(names))
+    outputs = ", ".join(f"float[1,1,{8 + i},4] present_{n}" for i, n in enumerate(names))
+    body = " ".join(f"present_{n} = TensorScatter(past_{n}, x, at)" for n in names)
+    text = (
+        f'<ir_version: 11, opset_import: ["" : 24]> g (float[1,1,1,4] x, int64[1] at, {inputs}) => (float[1,1,1,4] y, {outputs})'
+    )
+    onnx.save(parser.parse_model(f"{text} {{ y = Neg(x) {body} }}"), tmp_path / "n.onnx")
+    for machine, count in ((MACHINE, 10), ("edge16", 0)):
+        built = build(tmp_path / "n.onnx", BuildOptions(machine))
+        assert len(built.container.states) == 10
+        chip, reference = Session(built.data), Session(built.data, backend="reference")
+        feeds = {"x": np.full((1, 1, 1, 4), 0.5, np.float32), "at": np.array([6])}
+        for session in (chip, reference):
+            session.run(None, feeds)
+        assert all(np.array_equal(chip.state(f"past_{n}"), reference.state(f"past_{n}")) for n in names)
+        ops = [op for s in built.container.segments for layer in getattr(s, "layers", ()) for op in [layer.op]]
+        assert ops.count("PutRows") == count

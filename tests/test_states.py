@@ -15,17 +15,20 @@ import onnx.printer
 import onnxruntime
 import pytest
 
+from quant.data import open_data
 from quant.file import read_parameters
 from tests.cli.commands import run
 from tests.controlled import CONTROL, with_control
 from tests.meaning.case import Case
 from tests.meaning.judge import sqnr_db
 from tests.meaning.machines import int16_machine
+from tests.quantized.forms import script
 from tests.schedule.test_placement import edge16 as edge16_with
 from tests.test_feature_maps import machine as with_granules
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Container, Region, State, container_from_bytes, container_to_bytes
 from toolchain.errors import CompileError, ProgramError
+from toolchain.frontend import load_model
 from toolchain.frontend.state_names import paired
 from toolchain.isa import Machine, load_machine
 from toolchain.runtime import Session, verify
@@ -66,12 +69,17 @@ CASES = {
              "hn = Clip(t, least, most) y = Sub(hn, x)", "y hn"),
         Case("turned", "x 1,6,4,4; h 1,4,4,6", "t = Transpose<perm = [0, 2, 3, 1]>(x) k = MaxPool<kernel_shape = [1, 1]>(x) "
              "p = Transpose<perm = [0, 2, 3, 1]>(k) hn = Add(p, h) y = Relu(hn)", "y hn"),
+        Case("only moved", "x 1,8; h 1,8; c 1,8",  # each is the other's next value
+             "s = Add(x, h) d = Sub(c, x) y = Mul(s, d) hn = Identity(c) cn = Identity(h)", "y hn cn"),
+        Case("handed on", "x 1,8; h 1,8; c 1,8", "s = Add(x, h) y = Mul(s, c) hn = Identity(x) cn = Identity(h)", "y hn cn"),
+        Case("given out too", "x 1,8; h 1,8", "s = Add(x, h) y = Tanh(s) hn = Identity(y)", "y hn"),
+        Case("as it was", "x 1,8; h 1,8", "y = Add(x, h) hn = Identity(h)", "y hn"),
         Case("behind the host", "x 1,4,6,6; h 1,4,6,6",  # what changes the scale of h could run in front of it
              "a = Constant<value_float = 0.1>() p = MaxPool<kernel_shape = [1, 1]>(x) m = Greater(p, a) s = Softmax(p) "
              "hn = Where(m, s, h) t = Softmax(hn) y = Relu(t)", "y hn"),
     )
 }  # fmt: skip
-PAIRS = {"delay": ["cache=cache_out"], "two": ["h=hn", "c=cn"]}
+PAIRS = {"delay": ["cache=cache_out"], **{n: ["h=hn", "c=cn"] for n in ("two", "only moved", "handed on")}}
 
 
 @cache
@@ -333,6 +341,25 @@ def test_states_that_cannot_be(asked: tuple[str, ...], tmp_path: Path) -> None:
         built_on(load_machine("edge16"), "cell", tmp_path, asked)
     way_out = "  help: --state PAST=PRESENT names an input and the output that is its next value; --state none carries nothing"
     assert str(fault.value) == f"{FAULTS[asked]}\n{way_out}"
+
+
+@pytest.mark.parametrize("form", ["qop_s8_tensor", "qdq_s16"])
+def test_a_state_of_a_quantized_model_that_is_read_too(form: str, tmp_path: Path) -> None:
+    path, _ = saved("map", tmp_path)
+    rng, data = np.random.default_rng(1), tmp_path / "whole.npz"
+    np.savez(data, allow_pickle=False, **{n: rng.uniform(-1, 1, (24, 1, 4, 6, 6)).astype(np.float32) for n in ("x", "h")})
+    model = load_model(path)
+    quantized = script().quantized(onnx.load(path), open_data(data, {n: model.types[n] for n in model.inputs}), form)
+    onnx.save(quantized, tmp_path / "q.onnx")
+    built = build(tmp_path / "q.onnx", BuildOptions("transformer64", str(data), states=("h=hn",)))
+    assert set(kept(built)) == {"h"} and not built.container.fallbacks
+    there = build(tmp_path / "q.onnx", BuildOptions("transformer64", str(data), states=("none",)))
+    chip, host, state = Session(built.data), Session(there.data), np.zeros((1, 4, 6, 6), np.float32)
+    for feeds in sequence("map", 4):  # h and hn have scales of their own in the file
+        y, left = host.run(["y", "hn"], {**feeds, "h": state})
+        assert np.array_equal(chip.run(None, feeds)[0], y)
+        state = chip.state("h")
+        assert np.abs(state - left).max() <= 0.51 * kept(built)["h"].port.scale
 
 
 def test_a_state_of_whole_numbers(tmp_path: Path) -> None:

@@ -193,8 +193,10 @@ def built_through(proto: onnx.ModelProto, machine: Machine, samples: Samples, fo
 
 
 def held(proto: onnx.ModelProto, model: Path, samples: Samples, codes: Codes) -> dict[str, tuple[float, int]]:
-    """The codes, those of a tensor of the normal form also for the ones of the file that have its numbers."""
-    normal = FloatSession(PlainModel(load_model(model).proto), list(codes))
+    """The codes, those of a tensor of the normal form also for the ones of the file that have its numbers; none of steps."""
+    loaded = load_model(model)
+    codes = {name: found for name, found in codes.items() if name in loaded.types}
+    normal = FloatSession(PlainModel(loaded.proto), list(codes))
     exact = Rounded(proto, {}, 16)
     return held_codes([exact.tensors(s) for s in samples], [dict(zip(codes, normal.run(s))) for s in samples], codes)
 

@@ -49,6 +49,7 @@ def _like_edge16(
     data["engines"]["vector"]["functions"] |= {"softmax": {"lanes": 4}} if softmax else {}
     data["numerics"].update(numerics)
     data["engines"]["mac"].update(mac)
+    data["control"] = {"bases": 4, "indirect": {}}
     return _machine(base, data)
 
 

@@ -6,6 +6,20 @@ from tests.meaning.case import Case
 
 PARTS = "each neighbour's part is rounded to 8 bits, as weights are"
 CASES = (
+    Case("given out twice", "x 2,6", "y = Relu(x) b = Identity(y)", "y b"),
+    *(
+        Case(
+            f"rows at a place that {who}",
+            f"x 1,3,8,4; z 1,3,2,4; p {n}",
+            f"i = {place} y = TensorScatter(x, z, i)",
+            opset=24,
+            ranges={"p": (0.5, 6.5)},
+        )
+        for who, n, place in (
+            ("the host computes", "1", "Cast<to = 7>(p)"),
+            ("the chip computes", "1,7", "ArgMax<axis = 1, keepdims = 0>(p)"),
+        )
+    ),
     Case("identity, dropout, cast", "x 2,6", "a = Identity(x) b = Dropout(a) c = Cast<to = 1>(b) y = Relu(c)"),
     Case("dropout, opset 9", "x 2,6", "a = Dropout<ratio = 0.3>(x) y = Sigmoid(a)", opset=9),
     Case(

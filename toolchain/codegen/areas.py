@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from toolchain.codegen.lower import Placed
+from toolchain.codegen.lower import Placed, Row, conflict
 from toolchain.codegen.model import DramArea, Held
 from toolchain.codegen.repeat import Repeated, Stepping
 from toolchain.errors import CompileError
 from toolchain.hw.chip import Chip
-from toolchain.machine import Copy, Fill, MachineOp, Space
+from toolchain.machine import Copy, Fill, LoadBase, MachineOp, Space, accesses
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,15 @@ class Piece:
 
 
 def areas_of(
-    pieces: Sequence[Piece], chip: Chip, stepping: Sequence[Stepping] = (), count: int | None = None
+    pieces: Sequence[Piece],
+    chip: Chip,
+    stepping: Sequence[Stepping] = (),
+    count: int | None = None,
+    placed: Sequence[Placed] = (),
 ) -> tuple[tuple[DramArea, ...], Repeated | None]:
     """The areas, as many as there are registers for, and how the program runs `count` times (None: once) with those of
-    `stepping` going on. Raises CompileError where the machine cannot repeat so often, or has too few base registers."""
+    `stepping` going on. placed: its operations, of which rows have registers of their own. Raises CompileError where the machine
+    cannot repeat so often, or has too few base registers."""
     control, repeat = chip.control, chip.control.repeat
     for groups in _groupings(pieces):
         areas = tuple(_area(group, number) for number, group in enumerate(groups, 1))
@@ -48,10 +53,16 @@ def areas_of(
             continue
         used = max((area.base_register for area in areas), default=0)
         steps = sorted({(register_of(areas, s.first), s.step_bytes) for s in stepping})
-        if count is None:
+        rows = len(rows_of(placed, areas))
+        if count is None and used + rows <= control.bases:
             return areas, None
+        if count is None:
+            continue
         if used + len(steps) <= control.bases and repeat is not None and count <= repeat.max_count:
             return areas, Repeated(count, tuple((*step, number) for number, step in enumerate(steps, used + 1)))
+    if count is None:
+        needed = len(rows_of(placed, ())) + min(1, control.host_bases)
+        raise CompileError(f"{chip.name}: rows at computed places take {needed} base registers; control.bases is {control.bases}")
     steps = len({s.step_bytes for s in stepping}) + min(1, control.host_bases)
     raise CompileError(f"{chip.name}: a repeat of {count} with {steps} base registers is more than its control has")
 
@@ -80,11 +91,22 @@ def area_at(areas: Iterable[DramArea], address: int) -> DramArea | None:
     return next((a for a in areas if a.base <= address < a.end), None)
 
 
+def rows_of(placed: Sequence[Placed], areas: Sequence[DramArea]) -> dict[tuple[Row, int], int]:
+    """The rows that operations write, each with the base register of the area where they lie; and the first that does."""
+    found: dict[tuple[Row, int], int] = {}
+    for index, p in enumerate(placed):
+        if p.row is not None and isinstance(p.op, Copy):
+            found.setdefault((p.row, register_of(areas, p.op.destination_address)), index)
+    return found
+
+
 def based(
-    placed: Sequence[Placed], areas: Sequence[DramArea], repeat: Repeated | None, stepping: Sequence[Stepping]
+    placed: Sequence[Placed], areas: Sequence[DramArea], repeat: Repeated | None, stepping: Sequence[Stepping], chip: Chip
 ) -> list[Placed]:
     """Moves name the base register of what they reach in DRAM, and where in its area that lies; their accesses stay those of the
-    first sample with every area at its place."""
+    first sample with every area at its place. The registers of rows are read as soon as their numbers are there."""
+    rows = rows_of(placed, areas)
+    named = dict(zip(rows, range(max((area.base_register for area in areas), default=0) + 1, chip.control.bases + 1)))
     numbers = {} if repeat is None else {(source, step): number for source, step, number in repeat.steps}
 
     def reached(space: Space, address: int) -> tuple[int, int]:
@@ -96,13 +118,25 @@ def based(
         offset = address - area.base if area.base_register else address
         return (area.base_register if step is None else numbers[area.base_register, step]), offset
 
-    def moved(op: MachineOp) -> MachineOp:
+    def moved(op: MachineOp, row: Row | None) -> MachineOp:
         if not isinstance(op, Copy | Fill):
             return op
         base, address = reached(op.destination_space, op.destination_address)
+        base = base if row is None else named[row, base]
         changed = {"destination_base": base, "destination_address": address}
         if isinstance(op, Copy):
             changed["source_base"], changed["source_address"] = reached(op.source_space, op.source_address)
         return replace(op, **changed) if changed["destination_base"] or changed.get("source_base") else op
 
-    return [replace(p, op=moved(p.op)) for p in placed]
+    def read(row: Row, source: int, layer: int) -> Placed:
+        base, address = reached(row.space, row.address)
+        found = LoadBase(0, named[row, source], source, 0, row.scale, row.limit, row.space, row.address, row.word_bytes)
+        return Placed(replace(found, address=address, address_base=base), layer, accesses(found, chip))
+
+    loads: dict[int, list[Placed]] = {}
+    for (row, source), first in rows.items():
+        load = read(row, source, placed[first].layer)
+        made = (i for i in range(first - 1, -1, -1) if any(conflict(a, b) for a in placed[i].accesses for b in load.accesses))
+        loads.setdefault(next(made, -1), []).append(load)
+    done = [replace(p, op=moved(p.op, p.row)) for p in placed]
+    return [*loads.get(-1, ()), *(q for i, p in enumerate(done) for q in (p, *loads.get(i, ())))]

@@ -57,8 +57,8 @@ def link_region(
     )
     stepping = tuple(layout.stepping.values())
     pieces = layout.pieces([("input", inputs), ("output", outputs), ("state", [s.port for s in states])], constants.end)
-    areas, repeat = areas_of(pieces, chip, stepping, samples.count if samples is not None else None)
-    program = synchronise(based(placed, areas, repeat, stepping), chip, layout.end, repeat)
+    areas, repeat = areas_of(pieces, chip, stepping, samples.count if samples is not None else None, placed)
+    program = synchronise(based(placed, areas, repeat, stepping, chip), chip, layout.end, repeat)
     if constants.end > chip.dram.size:
         raise CompileError(
             f"{chip.name}: the network needs {constants.end} bytes of DRAM, memories.dram.size is {chip.dram.size}"

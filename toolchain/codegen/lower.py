@@ -12,7 +12,7 @@ from typing import NamedTuple
 from toolchain.codegen.kept import Needed
 from toolchain.hw.chip import Chip
 from toolchain.hw.units import Unit
-from toolchain.machine import Access, Copy, MachineOp, Space, accesses, overlap
+from toolchain.machine import Access, Copy, Index, MachineOp, Space, accesses, anywhere, overlap
 from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Block, Box, Extent, Site, Work, aligned
 from toolchain.schedule.copies import Location, Mover, Stride, copies, dram_alignment
@@ -44,15 +44,27 @@ class Group:
     computes: tuple[MachineOp, ...]
     stores: tuple[MachineOp, ...]
     layer: int
+    row: Row | None = None  # of those that name `INDEXED`
+
+
+class Row(NamedTuple):
+    """A number in memory, of word_bytes bytes, from 0 to limit: so many times scale bytes further something lies."""
+
+    space: Space
+    address: int
+    word_bytes: int
+    scale: int
+    limit: int
 
 
 @dataclass(frozen=True)
 class Placed:
-    """An operation, the layer it belongs to, and the bytes it touches."""
+    """An operation, the layer it belongs to, and the bytes it touches: wherever its row is, where its destination is one."""
 
     op: MachineOp
     layer: int
     accesses: tuple[Access, ...]
+    row: Row | None = None
 
 
 def lower_region(plan: RegionPlan, bases: BaseAddresses, chip: Chip, kept: Mapping[Needed, int] = NOTHING) -> list[Placed]:
@@ -259,29 +271,45 @@ class _LayerLowering:
 
     def moves(self) -> Group:
         """A mover's, which are all of them stores to what comes behind."""
-        return Group((), (), tuple(moves(self.layer, self.plan.views, self.location, self.chip)), self.index)
+        return Group((), (), tuple(moves(self.layer, self.plan.views, self.location, self.chip)), self.index, self._row())
+
+    def _row(self) -> Row | None:
+        index = self.layer.mover.row_index(self.layer)
+        if index is None:
+            return None
+        number, out = self.layer.node.inputs[index.number], self.view(self.layer.node.outputs[0])
+        at = self.location(number, (0,) * len(self.layer.types[number].shape))
+        return Row(at.space, at.address, self.view(number).item_bytes, out.strides.along[index.axis], index.limit)
 
 
 def _overlapped(groups: Sequence[Group], chip: Chip) -> Iterator[Placed]:
     """Loads of the next group move ahead of this group's computes and stores wherever no byte forbids it."""
 
-    def placed(ops: Sequence[MachineOp], layer: int) -> list[Placed]:
-        return [Placed(op, layer, accesses(op, chip)) for op in ops]
+    def placed(ops: Sequence[MachineOp], group: Group) -> list[Placed]:
+        return [_placed(op, group.layer, group.row, chip) for op in ops]
 
-    waiting = placed(groups[0].loads, groups[0].layer) if groups else []
+    waiting = placed(groups[0].loads, groups[0]) if groups else []
     for index, group in enumerate(groups):
         yield from waiting
-        body = [*placed(group.computes, group.layer), *placed(group.stores, group.layer)]
+        body = [*placed(group.computes, group), *placed(group.stores, group)]
         waiting = []
         if index + 1 < len(groups):
             following = groups[index + 1]
             touched = [a for p in body for a in p.accesses]
-            for load in placed(following.loads, following.layer):
+            for load in placed(following.loads, following):
                 if any(conflict(a, b) for a in load.accesses for b in touched):
                     waiting.append(load)
                 else:
                     yield load
         yield from body
+
+
+def _placed(op: MachineOp, layer: int, row: Row | None, chip: Chip) -> Placed:
+    found = accesses(op, chip)
+    if row is None or not isinstance(op, Copy) or not op.destination_base:
+        return Placed(op, layer, found)
+    index = Index(0, row.scale, row.limit)
+    return Placed(op, layer, tuple(anywhere(a, (index,)) if a.write else a for a in found), row)
 
 
 def conflict(a: Access, b: Access) -> bool:

@@ -81,22 +81,6 @@ def mean_and_variance(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
     return chain.done()
 
 
-def one_step_into_a_cache(n: OnnxNode, scope: RewriteScope) -> Rewrite | None:
-    """TensorScatter of one step: the new one where a place is that of the step, what was there elsewhere."""
-    cache, new, *at = n.inputs
-    shape, a = scope.shape(cache), n.op.attributes
-    axis = a["axis"] % len(shape)
-    if scope.shape(new)[axis] != 1 or not scope.is_float(cache):
-        return None
-    chain, count, places = Chain(n, scope), shape[0], shape[axis]
-    step = chain.make("Reshape", at[0] if any(at) else (0,) * count, (count, 1))
-    step = chain.make("Mod", step, (places,)) if a["mode"] == "circular" else step
-    here = chain.make("Equal", tuple(range(places)), step)
-    held = chain.make("Reshape", here, (count, *(places if i == axis else 1 for i in range(1, len(shape)))))
-    chain.make("Where", held, new, cache)
-    return chain.done()
-
-
 RULES: Mapping[str, Sequence[Rule]] = {
     "Hardmax": (hardmax,),
     "LRN": (local_response,),
@@ -104,5 +88,4 @@ RULES: Mapping[str, Sequence[Rule]] = {
     "LpNormalization": (by_its_norm,),
     "MeanVarianceNormalization": (mean_and_variance,),
     "Softmax": (over_the_last,),
-    "TensorScatter": (one_step_into_a_cache,),
 }

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from toolchain.errors import CompileError
 from toolchain.frontend.model import NormalModel
 from toolchain.frontend.state_names import paired
+from toolchain.ir.graph import OnnxNode, OnnxOp, TensorType, fresh_name
 from toolchain.ir.states import StatePair
 
 NONE = "none"  # as --state says that no input is a state
@@ -18,7 +21,7 @@ def with_states(model: NormalModel, asked: Sequence[str] | None) -> NormalModel:
     """The model with its states, each input calibrated as one with its output. asked: PAST=PRESENT each, or `none` alone; None:
     those whose names say it. Raises CompileError with every fault."""
     if asked is None:
-        return replace(model, states=tuple(_by_name(model)))
+        return _carried(model, _by_name(model))
     if list(asked) == [NONE]:
         return model
     faults, pairs = list[str](), list[StatePair]()
@@ -32,7 +35,23 @@ def with_states(model: NormalModel, asked: Sequence[str] | None) -> NormalModel:
     faults += _nothing_left(model, pairs)
     if faults:
         raise CompileError("\n".join([*dict.fromkeys(faults), _HELP]))
-    return replace(model, states=tuple(pairs), states_asked=tuple(pairs))
+    return replace(_carried(model, pairs), states_asked=tuple(pairs))
+
+
+def _carried(model: NormalModel, pairs: Sequence[StatePair]) -> NormalModel:
+    """An input that is handed on as it is is moved to or from a state."""
+    pasts, presents = {p.past for p in pairs}, {p.present for p in pairs}
+    nodes, shapes = list[OnnxNode](), dict[str, np.ndarray]()
+    for node in model.graph.nodes:
+        handed = node.op.op_type == "Identity" and node.inputs[0] in model.graph.inputs
+        if handed and (node.inputs[0] in pasts or node.outputs[0] in presents):
+            shape = fresh_name(f"{node.outputs[0]}/shape", {*model.types, *shapes})
+            shapes[shape] = np.asarray(model.types[node.inputs[0]].shape, np.int64)
+            node = replace(node, op=OnnxOp("Reshape", {"allowzero": 0}), inputs=(node.inputs[0], shape))
+        nodes.append(node)
+    types = {**model.types, **{name: TensorType(value.shape, "int64") for name, value in shapes.items()}}
+    graph = model.graph.with_nodes(nodes, types, {**model.graph.constants, **shapes}) if shapes else model.graph
+    return replace(model, graph=graph, states=tuple(pairs))
 
 
 def _by_name(model: NormalModel) -> list[StatePair]:

@@ -4,7 +4,8 @@ from toolchain.machine.access import Access
 from toolchain.machine.capability import broken_capability, suspects
 from toolchain.machine.codes import by_type, code_bytes, table_bytes
 from toolchain.machine.demands import Demands, demands
-from toolchain.machine.flow import Flow, accesses_at, dispatched, op_number, reached
+from toolchain.machine.flow import Flow, accesses_at, anywhere, dispatched, op_number, reached
+from toolchain.machine.front_end import Index
 from toolchain.machine.granules import granule_of, in_granules, out_of_granules
 from toolchain.machine.layout import (
     dense_bytes,
@@ -67,6 +68,7 @@ __all__ = [
     "End",
     "Fill",
     "Flow",
+    "Index",
     "LoadBase",
     "MachineOp",
     "MatrixProduct",
@@ -90,6 +92,7 @@ __all__ = [
     "WithAddend",
     "accesses",
     "accesses_at",
+    "anywhere",
     "broken_capability",
     "by_type",
     "byte_view",

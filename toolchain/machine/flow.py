@@ -62,12 +62,13 @@ def accesses_at(ops: Sequence[MachineOp], index: int, chip: Chip) -> tuple[Acces
         return found
     for address, numbers in indirect.items():
         beside = accesses(replace(op, **{address: getattr(op, address) + 1}), chip)
-        found = tuple(_box(a, numbers) if a.address != b.address else a for a, b in zip(found, beside))
+        found = tuple(anywhere(a, numbers) if a.address != b.address else a for a, b in zip(found, beside))
     return found
 
 
-def _box(access: Access, numbers: Sequence[Index]) -> Access:
-    """Where its places meet, all that lies between the first byte and the last."""
+def anywhere(access: Access, numbers: Sequence[Index]) -> Access:
+    """The bytes that it may touch whatever these numbers are: where its places meet, all that lies between the first byte and the
+    last."""
     several = [n for n in numbers if n.limit and n.scale]
     if not several:
         return access

@@ -262,6 +262,15 @@ def transpose(scope: Scope) -> None:
     return scope.emit(permutation(scope.types[source].shape, order), (source,), target)
 
 
+def identity(scope: Scope) -> None:
+    """Of what is an output besides: a view of it."""
+    x = scope.node.inputs[0]
+    if x in scope.graph.inputs:
+        return scope.refuse("an input that is handed on as it is would be rounded for no gain")
+    layout = scope.layout(x)
+    return scope.emit(Reshape(arranged(scope.shape(x), layout)), (scope.read(x, layout),), layout)
+
+
 def expand(scope: Scope) -> None:
     """Dimensions of size one, repeated; new ones stand in front of those that x has, in the model's order."""
     x, y = scope.node.inputs[0], scope.node.outputs[0]
@@ -284,6 +293,7 @@ RULES = {
     "Pad": Rule(pad, "any", bools=True),
     "Reshape": Rule(reshape, bools=True, indices=True),
     "Transpose": Rule(transpose, bools=True, indices=True),
+    "Identity": Rule(identity, "any", bools=True, indices=True),
     "Expand": Rule(expand, bools=True, indices=True),
     "Tile": Rule(expand, bools=True, indices=True),
 }

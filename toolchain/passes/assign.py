@@ -82,6 +82,7 @@ def assign_quants(
         given_in = given_type(tensor, chip.code_types[0] if codes.is_wide else codes, asked)
         return quant_range(found, chip.numerics.of(given_in)) if isinstance(found, Quant) and given_in is not codes else found
 
+    read = {state.made: state.past for state in graph.states}
     one_scale = {name: (state.past, state.made) for state in graph.states for name in (state.past, state.made)}
 
     def calibrated(name: str, codes: CodeType) -> Quant:
@@ -104,7 +105,9 @@ def assign_quants(
             numerics = chip.numerics.of(types[name])
             fixed = own_scale(node.op, types[name])
             lost = _lost(node, quants[node.inputs[0]], graph, consumers, numerics) if same_scale(node.op) else ()
-            if lost:
+            if read.get(name) in node.inputs:
+                quants[name] = quants[read[name]]
+            elif lost:
                 given = known(name, types[name])
                 quants[name] = given if isinstance(given, Quant) else activation_quant(_with(given, lost), numerics)
             elif same_scale(node.op):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from toolchain.frontend import NormalModel, to_graph, with_steps
 from toolchain.hw.chip import Chip
 from toolchain.ir.graph import OnnxGraph, OnnxNode
-from toolchain.ops.kit.registry import STEPS
+from toolchain.ops.kit.registry import STEPS, WHOLE
 from toolchain.ops.kit.scope import Refused
 from toolchain.ops.kit.steps import Steps
 from toolchain.ops.unary import Unary
@@ -26,8 +26,10 @@ def decomposed(
     finest codes of the machine, None: any may."""
     whole: dict[str, str] = {}
     bits = max(codes.bits for codes in chip.operand_types), chip.numerics.activation.bits
+    graph = to_graph(model)
+    own = {n.name for n in graph.nodes if n.op.op_type in WHOLE and WHOLE[n.op.op_type].lacking(n, graph, chip) is None}
     while True:
-        taken = _taken(to_graph(model), chip.limits.decompose, bits, finest, {*host_nodes}, whole)
+        taken = _taken(graph, (*chip.limits.decompose, *WHOLE), bits, finest, {*host_nodes}, whole, own)
         divided = replace(_divided(model, taken.steps), whole=dict(taken.whole))
         failed = _failed(selected(divided, chip, host_nodes), taken.steps) if taken.steps else {}
         if not failed:
@@ -37,7 +39,7 @@ def decomposed(
 
 def decomposed_everywhere(model: NormalModel) -> NormalModel:
     """The model with all steps that there are, so that ranges of it serve every machine."""
-    return _divided(model, _taken(to_graph(model), STEPS, (WIDEST_BITS, WIDEST_BITS), None, (), {}).steps)
+    return _divided(model, _taken(to_graph(model), (*STEPS, *WHOLE), (WIDEST_BITS, WIDEST_BITS), None, (), {}).steps)
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,13 @@ def _taken(
     finest: Collection[str] | None,
     hosted: Collection[str],
     whole: Mapping[str, str],
+    own: Collection[str] = (),
 ) -> _Taken:
-    """bits: the most, and those of tensors that are not in `finest`."""
+    """bits: the most, and those of tensors that are not in `finest`. own: nodes that the machine runs as they are."""
     found, refused, kinds = dict[str, Steps](), dict(whole), frozenset(kinds)
     for node in graph.nodes:
-        if not _is_one(node, kinds, graph) or node.name in refused or not set(node.sources or (node.name,)).isdisjoint(hosted):
+        left = node.name in (*refused, *own) or not set(node.sources or (node.name,)).isdisjoint(hosted)
+        if left or not _is_one(node, kinds, graph):
             continue
         try:
             steps = _steps(node, graph, bits[0])
@@ -73,7 +77,8 @@ def _taken(
 
 def _steps(node: OnnxNode, graph: OnnxGraph, bits: int) -> Steps:
     steps = Steps(node, graph, bits)
-    STEPS[node.op.op_type](steps)
+    kind = node.op.op_type
+    (WHOLE[kind].steps if kind in WHOLE else STEPS[kind])(steps)
     return steps
 
 
@@ -97,7 +102,8 @@ def _divided(model: NormalModel, steps: Mapping[str, Steps]) -> NormalModel:
 
 
 def _failed(selection: Selection, steps: Mapping[str, Steps]) -> dict[str, str]:
-    """The nodes of whose steps the chip does not run one -> that one's reason."""
+    """The nodes of whose steps the chip does not run one -> that one's reason. Of those in WHOLE only the last
+    has to be the chip's: the others compute numbers and truths."""
     owners = {step.name: node for node, s in steps.items() for step in s.nodes}
     nodes = {n.name: n for n in selection.graph.nodes}
     failed: dict[str, str] = {}
@@ -106,6 +112,7 @@ def _failed(selection: Selection, steps: Mapping[str, Steps]) -> dict[str, str]:
         if owner is None and fallback.op == Unary.__name__:  # a chain that goes on behind the steps
             read = nodes[fallback.node].inputs[0]
             owner = next((node for node, s in steps.items() if any(read in step.outputs for step in s.nodes)), None)
-        if owner is not None:
+        inside = owner is not None and set(steps[owner].node.outputs).isdisjoint(nodes[fallback.node].outputs)
+        if owner is not None and not (inside and steps[owner].node.op.op_type in WHOLE):
             failed.setdefault(owner, f"in steps (limits.decompose), of which {fallback.op}: {fallback.reason}")
     return failed

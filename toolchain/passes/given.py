@@ -19,6 +19,7 @@ from toolchain.ir.stored import BITS, GivenQuant
 from toolchain.ops.exact import TRUTH
 from toolchain.ops.function_names import one_for_all
 from toolchain.ops.kit.operator import same_scale
+from toolchain.ops.rows import ScatterRows
 from toolchain.passes.compose import compose
 from toolchain.passes.fuse import fuse_clamps
 from toolchain.passes.select import ASKED_FOR, Selection, select
@@ -195,7 +196,8 @@ def selected(
     given = {**known, **taken.given}
     fixed = frozenset(known.keys() - taken.given)
     left = _left_in_float(model, taken, found.graph, given, chip)
-    types = {**_of_steps(model, found.graph, chip), **taken.types, **dict.fromkeys(sorted(left), _finest(chip))}
+    numbers = _numbers(found.graph, chip)
+    types = {**_of_steps(model, found.graph, chip), **numbers, **taken.types, **dict.fromkeys(sorted(left), _finest(chip))}
     said_of = f"{counted(len(left), 'tensor')} that the model leaves in float"
     notes = (*taken.notes, *([f"{_finest(chip)} codes for {said_of}, where no --type says other"] if left else []))
     said = replace(found, given=given, types=types, rounded=taken.rounded, left=left)
@@ -236,6 +238,16 @@ def _truths(chosen: Graph, model: Graph) -> dict[str, Quant | Range]:
     no other."""
     held = {origin.tensor for origin in chosen.origins.values()}
     return {name: TRUTH for name in sorted(held) if name in model.types and model.types[name].dtype != "float32"}
+
+
+def _numbers(graph: Graph, chip: Chip) -> dict[str, CodeType]:
+    """The codes of the places of rows, by the model's tensor."""
+    found: dict[str, CodeType] = {}
+    for node in graph.nodes:
+        if isinstance(node.op, ScatterRows):
+            tensor, codes = graph.origins[node.inputs[2]].tensor, node.op.number_type(graph.types[node.inputs[0]].shape, chip)
+            found[tensor] = max(codes, found.get(tensor, codes), key=lambda c: c.bits)
+    return found
 
 
 def _fixed(inner: Mapping[str, Inner]) -> dict[str, Quant | Range]:

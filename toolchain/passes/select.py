@@ -149,7 +149,8 @@ def _kind(node: Node) -> str:
 def _wrong_type(node: Node, rule: Rule | None, scope: Scope, computed: Sequence[str]) -> str | None:
     """Why a rule does not take the model's types of the node's tensors."""
     held = ["float32", *(["bool"] if rule is not None and rule.bools else [])]
-    types = {n: scope.graph.types[n].dtype for n in computed}
+    numbers = {node.inputs[i] for i in rule.numbers if i < len(node.inputs)} if rule is not None else {}
+    types = {n: scope.graph.types[n].dtype for n in computed if n not in numbers}
     for name, dtype in types.items():
         if dtype in held:
             continue

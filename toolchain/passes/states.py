@@ -12,6 +12,7 @@ from toolchain.ir.states import Carried, StatePair
 from toolchain.ops.kit.layout import NCHW, NHWC
 from toolchain.ops.movement import IntegerPad, Join, Stack
 from toolchain.ops.permutation import permutation
+from toolchain.ops.rows import ScatterRows
 from toolchain.passes.segments import segments
 
 _ORDERS = {"nhwc": NHWC, "plain": NCHW}  # from the other of the two layouts
@@ -47,10 +48,12 @@ def keep_states(
 
 @dataclass(frozen=True)
 class _Ends:
-    """readers: tensors of the chip that are the input, by layout."""
+    """readers: tensors of the chip that are the input, by layout. rows: what makes the output by writing into the input, which
+    nothing else reads."""
 
     pair: StatePair
     readers: Mapping[str, str]
+    rows: Node | None = None
 
 
 @dataclass(frozen=True)
@@ -84,11 +87,18 @@ def _ends(pair: StatePair, graph: Graph, chip: Chip) -> _Ends | _Refusal:
         between = parts[min(reading | making) : max(reading | making)]
         reason = "it is read in one region and made in another, with nodes of the host between them"
         return _Refusal(reason, [n.name for part in between if not part.on_chip for n in part.nodes])
-    return _Ends(pair, readers)
+    reading_nodes = [n for n in graph.nodes if {pair.past, *readers.values()}.intersection(n.inputs)]
+    rows = reading_nodes[0] if len(reading_nodes) == 1 else None
+    in_rows = rows is not None and isinstance(rows.op, ScatterRows) and rows.outputs == (pair.present,)
+    return _Ends(pair, readers, rows if in_rows else None)
 
 
 def _with_state(graph: Graph, ends: _Ends) -> Graph:
     past, present = ends.pair
+    if ends.rows is not None and isinstance(ends.rows.op, ScatterRows):
+        written = replace(ends.rows, op=replace(ends.rows.op, in_place=True))
+        nodes = [written if n is ends.rows else n for n in graph.nodes]
+        return replace(graph.with_nodes(nodes), states=(*graph.states, Carried(ends.rows.inputs[0], present, ends.pair)))
     types, origins, nodes = dict(graph.types), dict(graph.origins), list(graph.nodes)
     layout = origins[present].layout if origins[present].layout in ends.readers else next(iter(ends.readers))
     read = ends.readers[layout]
@@ -119,12 +129,20 @@ def states_apart(graph: Graph, tensors: Collection[str]) -> list[str]:
 
 def with_copies(graph: Graph, names: Collection[str]) -> Graph:
     """graph: in integers. States whose next value may not lie in the place of the last before all of it is read are copied there
-    at the end."""
-
-    def copied(node: Node) -> Node:
-        if node.outputs[0] not in names or not isinstance(node.op, Join):
-            return node
+    at the end. Where that is asked for again, what is copied is a state as it was: it is kept before any is written."""
+    made, copies, kept = list[Node](), list[Node](), list[Node]()
+    types, origins, producers = dict(graph.types), dict(graph.origins), graph.producers()
+    for node in graph.nodes:
         none = (0,) * len(graph.types[node.outputs[0]].shape)
-        return replace(node, op=IntegerPad(none, none, 0))
-
-    return replace(graph, nodes=tuple(copied(n) for n in graph.nodes))
+        whole = IntegerPad(none, none, 0)
+        if node.outputs[0] not in names or not isinstance(node.op, Join | IntegerPad):
+            made.append(node)
+            continue
+        source = node.inputs[0]
+        before = producers.get(source)
+        if not isinstance(node.op, Join) and (before is None or before.op != whole):
+            source = fresh_name(f"{source}@kept", types)
+            types[source], origins[source] = types[node.inputs[0]], Origin(source, INNER)
+            kept.append(Node(step_name(node.name, "kept"), whole, node.inputs, (source,), ()))
+        copies.append(replace(node, op=whole, inputs=(source,)))
+    return graph.with_nodes([*made, *kept, *copies], types, None, origins)

@@ -39,8 +39,8 @@ def shown_tensors(
     parts: Mapping[str, Sequence[tuple[str, str]]],
 ) -> dict[str, Shown]:
     """graph: integer, nothing fused behind its layers; types: of the model's tensors; origins: chip tensor -> (model tensor,
-    layout); parts: Concat node -> the same of each operand, which its own scale makes another tensor of the chip. Bools are
-    shown where they come into a region: what is computed by those of the chip is one block with them."""
+    layout); parts: Concat node -> the same of each operand, which its own scale makes another tensor of the chip. Bools and whole
+    numbers are shown where they come into a region: what is computed by those of the chip is one block with them."""
     made = {name for node in graph.nodes if not isinstance(node.op, OnnxOp) for name in node.outputs}
     found = {name: Shown(*origin) for name, origin in origins.items()}
     for node in graph.nodes:
@@ -52,7 +52,7 @@ def shown_tensors(
         if shown.layout != INNER
         and name in graph.types
         and graph.types[name].quant is not None
-        and types[shown.model].dtype in ("float32", *(("bool",) if name not in made else ()))
+        and types[shown.model].dtype in ("float32", *(("bool", "int32", "int64") if name not in made else ()))
     }
 
 

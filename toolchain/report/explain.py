@@ -106,6 +106,8 @@ def _purpose(name: str, container: Container) -> str:
     state = next((s.port.model for _, s in container.states if s.made == node.outputs[0]), None)
     if state is not None:
         return f"leaves state {state} where the next run reads it"
+    if isinstance(node.op, IntegerPad) and not any((*node.op.before, *node.op.after)):
+        return f"keeps tensor {graph.shown(node.inputs[0])} until all states are read"
     if kind == "IntegerPad":
         return f"padding written out, beyond {_pad_limit(node, graph, chip)}"
     if kind == "Rescale" and any(isinstance(n.op, IntegerPad) for n in graph.consumers().get(node.outputs[0], ())):

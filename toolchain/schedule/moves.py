@@ -14,11 +14,13 @@ from toolchain.schedule.places import View
 from toolchain.schedule.runs import End, moves_whole, padding, runs_of
 from toolchain.schedule.wanted import wanted
 
+INDEXED = 1  # a base register that is named when it is known which are free
 Locate = Callable[[str, Sequence[int]], Location]  # where an element of a tensor lies
 
 
 def moves(layer: Layer, views: Mapping[str, View], locate: Locate, chip: Chip) -> list[MachineOp]:
-    """By the channel that stores. What lies where it should already is not moved."""
+    """By the channel that stores. What lies where it should already is not moved. Copies of indexed moves name `INDEXED` as the
+    base of their destination."""
     store, out, item_bytes = chip.channels[-1], layer.node.outputs[0], layer.output.item_bytes
     most = Copy.need("inner_bytes", chip).high
     mover = Mover(store.number, chip.dma_dimensions, element_type=layer.output_number, most=most)
@@ -38,7 +40,8 @@ def moves(layer: Layer, views: Mapping[str, View], locate: Locate, chip: Chip) -
             strides = sorted(run.loops, key=lambda s: -s.target)
             # Matrices are turned where that is no slower than element by element.
             ways = [list(copies(*there, strides, item_bytes, m)) for m in movers]
-            ops += min(ways, key=lambda way: (_alone_cycles(way, chip), len(way))) if len(ways) > 1 else ways[0]
+            best = min(ways, key=lambda way: (_alone_cycles(way, chip), len(way))) if len(ways) > 1 else ways[0]
+            ops += [replace(op, destination_base=INDEXED) for op in best] if move.indexed else best
     return ops
 
 

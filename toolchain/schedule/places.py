@@ -12,6 +12,7 @@ from toolchain.machine.tensors import Strides, laid, laid_bytes
 from toolchain.ops.kit.tile import Box
 from toolchain.ops.movement import Join, Slice
 from toolchain.ops.permutation import Reshape
+from toolchain.ops.rows import PutRows
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,8 @@ def _view(node: Node, views: Mapping[str, View], region: Activations, uses: Mapp
     if isinstance(node.op, Reshape):
         source = views[node.inputs[0]]
         return View(source.root, source.offset_bytes, own.strides, own.item_bytes) if _alike(node, source, own, region) else own
+    if isinstance(node.op, PutRows) and node.op.in_place:
+        return views[node.inputs[0]]
     if isinstance(node.op, Slice) and in_place and not reshaped and out not in region.ports:
         source = views[node.inputs[0]]
         if _is_run(node.op, source, own):

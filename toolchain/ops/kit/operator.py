@@ -151,11 +151,23 @@ class TiledOp(NpuOp):
         return None
 
 
+class RowIndex(NamedTuple):
+    """Where indexed moves write: so many rows of dimension `axis` behind their target as input `number` says, `limit` at most."""
+
+    number: int
+    axis: int
+    limit: int
+
+
 class MoveOp(NpuOp):
     """Fills and strided copies between where its tensors lie."""
 
     @abstractmethod
     def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]: ...
+
+    def row_index(self, layer: Layer) -> RowIndex | None:
+        """Of its indexed moves; None where it has none."""
+        return None
 
 
 class FloatOp(Operator, ABC):

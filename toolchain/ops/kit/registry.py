@@ -1,7 +1,7 @@
 """Every operator's file in `toolchain/ops`, by what it holds: adding the file is enough, there or in a family's folder.
 
-RULES: ONNX operator -> rule, from the files' own RULES; STEPS: ONNX operator -> rule that takes it apart; HOSTED: ONNX operator
-that has no rule -> why. INTEGER_OPERATORS: the
+RULES: ONNX operator -> rule, from the files' own RULES; STEPS: ONNX operator -> rule that takes it apart; WHOLE: ONNX operator
+that every machine takes apart which does not run it whole; HOSTED: ONNX operator that has no rule -> why. INTEGER_OPERATORS: the
 classes of integer operators, by the NAME under which compiled files hold them.
 """
 
@@ -16,7 +16,7 @@ import toolchain.ops
 from toolchain.errors import InternalError
 from toolchain.ops.kit.operator import NpuOp
 from toolchain.ops.kit.rule import Rule
-from toolchain.ops.kit.steps import StepsRule
+from toolchain.ops.kit.steps import StepsRule, Whole
 from toolchain.tables import merged
 
 KIT = "toolchain.ops.kit"  # what operators are made of
@@ -46,5 +46,6 @@ _MODULES = _modules()
 _HAS = "has a rule for"
 RULES: dict[str, Rule] = merged(_MODULES, "RULES", _HAS)
 STEPS: dict[str, StepsRule] = merged(_MODULES, "STEPS", _HAS)
+WHOLE: dict[str, Whole] = merged(_MODULES, "WHOLE", _HAS)
 HOSTED: dict[str, str] = merged(_MODULES, "HOSTED", _HAS)
 INTEGER_OPERATORS = _integer_operators(_MODULES)

@@ -16,9 +16,11 @@ class Rule:
     select: emits the nodes, or refuses. layout: on which the operator works: "nhwc" where it slides over rows and columns,
     "any" where it takes its operands as they lie, "plain" where it needs the model's order. bools: whether it takes and makes
     bool tensors too, codes 0 and 1 at scale 1. indices: and whole numbers that the chip made, from 0 to a known one, in ones.
+    numbers: inputs that are whole numbers whoever makes them, in codes that hold what counts of them.
     """
 
     select: Callable[[Scope], None]
     layout: Literal["nhwc", "any", "plain"] = "plain"
     bools: bool = False
     indices: bool = False
+    numbers: tuple[int, ...] = ()

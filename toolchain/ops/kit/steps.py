@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from toolchain.ir.graph import Node, OnnxGraph, OnnxNode, OnnxOp
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node, OnnxGraph, OnnxNode, OnnxOp
 from toolchain.ir.inner import Inner, Within
 from toolchain.ops.kit.operator import Array
 from toolchain.ops.kit.scope import Refused
@@ -131,3 +132,11 @@ class Steps:
 
 
 StepsRule = Callable[[Steps], None]
+
+
+class Whole(NamedTuple):
+    """Of an operator that a machine runs as it is, or, whatever it says of decomposing, by steps. lacking: why it does not run
+    a node as it is, or None."""
+
+    lacking: Callable[[OnnxNode, Graph, Chip], str | None]
+    steps: StepsRule

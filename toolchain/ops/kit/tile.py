@@ -108,12 +108,14 @@ class Loop:
 
 @dataclass(frozen=True)
 class Move:
-    """Copies `loops` elements of input number `source` from `source_start` to `target_start` of the output."""
+    """Copies `loops` elements of input number `source` from `source_start` to `target_start` of the output, or, indexed, so many
+    rows behind it as the operator reads a number of."""
 
     source: int
     source_start: tuple[int, ...]
     target_start: tuple[int, ...]
     loops: tuple[Loop, ...]
+    indexed: bool = False
 
 
 @dataclass(frozen=True)

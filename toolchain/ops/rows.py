@@ -1,0 +1,145 @@
+"""Rows written at a place that is a number of each run: TensorScatter, by a base register that is read from memory.
+
+On machines without such registers one row is a choice over all places, which every machine has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quant.fixed_point.core.codes import CodeType
+from toolchain.hw.chip import Chip
+from toolchain.ir.graph import Graph, Node, OnnxNode, step_name
+from toolchain.ops.kit.operator import Array, FloatOp, Layer, MoveOp, RowIndex
+from toolchain.ops.kit.quant_scope import QuantScope
+from toolchain.ops.kit.rule import Rule
+from toolchain.ops.kit.scope import Scope
+from toolchain.ops.kit.steps import Steps, Whole
+from toolchain.ops.kit.tile import FillBox, Loop, Move
+from toolchain.ops.rescale import rescaled
+
+_KEY = "control.indirect"
+
+
+@dataclass(frozen=True)
+class ScatterRows(FloatOp):
+    """y = x, but for rows along `axis` from the place number[0] on, which are those of z: inputs x, z, number. in_place: y has
+    the storage of x, which nothing else reads."""
+
+    axis: int
+    in_place: bool = False
+
+    def unsupported(self, node: Node, graph: Graph, chip: Chip) -> str | None:
+        return _lacking(graph.types[node.inputs[0]].shape[self.axis], chip)
+
+    def number_type(self, shape: tuple[int, ...], chip: Chip) -> CodeType:
+        """Of the codes that the place is given in. shape: of x."""
+        return min(_number_types(shape[self.axis], chip), key=lambda codes: codes.bits)
+
+    def reads_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        return True
+
+    def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
+        return True
+
+    def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
+        y, codes = scope.quant(node.outputs[0]), scope.codes(node.outputs[0])
+        nodes, names = list[Node](), list[str]()
+        for i, name in enumerate(node.inputs[:2]):
+            names.append(name)
+            if (scope.quant(name), scope.codes(name)) != (y, codes):
+                names[i] = scope.own_name(f"{name}@{node.name}.{i}")
+                nodes.append(rescaled(step_name(node.name, f"rescale {i}"), name, names[i], y, codes, scope))
+        put = PutRows(self.axis, self.in_place)
+        return [*nodes, Node(node.name, put, (*names, node.inputs[2]), node.outputs, node.sources)]
+
+
+@dataclass(frozen=True)
+class PutRows(MoveOp):
+    """ScatterRows, all of one scale. A place beyond the last that holds the rows is that one; less than 0 is 0."""
+
+    NAME = "PutRows"
+    VERSION = 1
+    axis: int
+    in_place: bool
+
+    def reference(self, inputs: Sequence[Array]) -> Array:
+        x, rows, number = inputs
+        count = rows.shape[self.axis]
+        first = min(max(int(number.reshape(-1)[0]), 0), x.shape[self.axis] - count)
+        y = x.copy()
+        y[(*(slice(None),) * self.axis, slice(first, first + count))] = rows
+        return y
+
+    def moves(self, layer: Layer) -> tuple[list[FillBox], list[Move]]:
+        x, rows = (layer.input_type(i).shape for i in (0, 1))
+        none = (0,) * len(x)
+        whole = Move(0, none, none, tuple(Loop(n, d, 1, d, 1) for d, n in enumerate(x)))
+        put = Move(1, none, none, tuple(Loop(n, d, 1, d, 1) for d, n in enumerate(rows)), indexed=True)
+        return [], [put] if self.in_place else [whole, put]
+
+    def row_index(self, layer: Layer) -> RowIndex:
+        places, count = (layer.input_type(i).shape[self.axis] for i in (0, 1))
+        return RowIndex(2, self.axis, places - count)
+
+
+def _number_types(places: int, chip: Chip) -> list[CodeType]:
+    """Signed ones, as `load_base` reads them."""
+    return [codes for codes in chip.code_types if codes.limits[0] < 0 and codes.limits[1] >= places - 1]
+
+
+def _lacking(places: int, chip: Chip) -> str | None:
+    if chip.control.indirect is None:
+        return f"a row's place is a number of each run: {_KEY}"
+    if places - 1 > chip.control.indirect.max_index:
+        return f"{places} places: {_KEY}.max_index is {chip.control.indirect.max_index}"
+    if not _number_types(places, chip):
+        return f"{places} places are more than its codes count: numerics.activation"
+    return None
+
+
+def lacking(node: OnnxNode, graph: Graph, chip: Chip) -> str | None:
+    """Why the machine does not write rows where the number says, which one row can do without."""
+    cache, _, *at = node.inputs
+    if not any(at) or at[0] in graph.constants:
+        return "its place is constant"
+    if graph.types[at[0]].elements != 1:
+        return f"{graph.types[at[0]].elements} places, one of each sample"
+    if node.op.attributes.get("mode", "linear") != "linear":
+        return "its places go round"
+    return _lacking(graph.types[cache].shape[_axis(node, graph)], chip)
+
+
+def _axis(node: OnnxNode, graph: Graph) -> int:
+    return int(node.op.attributes.get("axis", -2)) % len(graph.types[node.inputs[0]].shape)
+
+
+def scatter(scope: Scope) -> None:
+    reason = lacking(scope.node, scope.graph, scope.chip)
+    cache, new, *at = scope.node.inputs
+    if reason is not None:
+        return scope.refuse(reason)
+    if any(n in scope.graph.constants for n in (cache, new)):
+        return scope.refuse("its cache or its rows are constant")
+    read = tuple(scope.read(n, "plain") for n in (cache, new, at[0]))
+    return scope.emit(ScatterRows(_axis(scope.node, scope.graph)), read, "plain")
+
+
+def one_row(steps: Steps) -> None:
+    """The new one where a place is that of the row, what was there elsewhere."""
+    cache, new, *at = steps.node.inputs
+    shape, axis = steps.shape(cache), _axis(steps.node, steps.graph)
+    if steps.shape(new)[axis] != 1:
+        steps.refuse(f"{steps.shape(new)[axis]} rows at once, whose place is a number of each run: {_KEY}")
+    count, places = shape[0], shape[axis]
+    row = steps.make("row", "Reshape", at[0] if any(at) else (0,) * count, (count, 1))
+    if steps.node.op.attributes.get("mode", "linear") == "circular":
+        row = steps.make("row of the circle", "Mod", row, (places,))
+    here = steps.make("is the row", "Equal", tuple(range(places)), row)
+    lies = (count, *(places if i == axis else 1 for i in range(1, len(shape))))
+    steps.make("rows", "Where", steps.make("is the row, as they lie", "Reshape", here, lies), new, cache, output=0)
+
+
+RULES = {"TensorScatter": Rule(scatter, numbers=(2,))}
+WHOLE = {"TensorScatter": Whole(lacking, one_row)}
