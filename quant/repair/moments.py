@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from quant.fixed_point.sums.windows import Pads, Pair, pad_spatial, slide_over, windows
 
 Array = NDArray[Any]
+_COPIED_BYTES = 16 << 20  # of rows at once
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,11 @@ class Moments:
 
 def moments(rows: Array, real: Array | None) -> Moments:
     """rows: float32[g, n, k], what the layer reads in integers; real: what it reads in float, at the same places and scale."""
-    turned = np.ascontiguousarray(rows.transpose(0, 2, 1))
-    hessian = np.matmul(turned, rows).astype(np.float64)
-    if real is None:
-        return Moments(hessian, None, rows.shape[1])
-    return Moments(hessian, np.matmul((real - rows).transpose(0, 2, 1), rows).astype(np.float64), rows.shape[1])
+    groups, count, k = rows.shape
+    hessian, cross = np.empty((groups, k, k)), None if real is None else np.empty((groups, k, k))
+    step = max(1, _COPIED_BYTES // (4 * count * k))
+    for part in (slice(g, g + step) for g in range(0, groups, step)):
+        hessian[part] = np.matmul(np.ascontiguousarray(rows[part].transpose(0, 2, 1)), rows[part])
+        if cross is not None and real is not None:
+            cross[part] = np.matmul((real[part] - rows[part]).transpose(0, 2, 1), rows[part])
+    return Moments(hessian, cross, count)

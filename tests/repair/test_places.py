@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from unequal_networks import network, plain, samples
+from unequal_networks import network, nothing, plain, samples
 
 from toolchain.ir.stored import stored
 from toolchain.repair import places as places_of
 from toolchain.repair.places import FloatRows, places
+from toolchain.repair.rounding import rounded_weights
 
 SHAPE = (1, 3, 8, 8)
 
@@ -64,3 +65,22 @@ def test_weights_that_several_layers_read_are_left_alone(tmp_path: Path) -> None
     )
     found = places(net, plain(net, samples((1, 8))), 4)
     assert len(net.weighted) == 3 and list(found) == [net.weighted[-1].name]
+
+
+def test_a_walk_drops_what_no_later_part_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Softmax is the host's here: each leaves a real tensor behind."""
+    from toolchain.repair import walk
+
+    held: list[int] = []
+    run_island = walk._Values.run_island
+    monkeypatch.setattr(walk._Values, "run_island", lambda self, part: (run_island(self, part), held.append(len(self.real[0]))))
+    steps = " ".join(f"a{i} = MatMul({f's{i - 1}' if i else 'x'}, w{i}) s{i} = Softmax(a{i})" for i in range(4))
+    rng = np.random.default_rng(0)
+    net = network(
+        f"g (float[1,8] x) => (float[1,8] y) {{ {steps} y = MatMul(s3, w4) }}",
+        {f"w{i}": rng.standard_normal((8, 8)) for i in range(5)},
+        tmp_path,
+    )
+    data = samples((1, 8), 4)
+    rounded_weights(net, plain(net, data), data, nothing)
+    assert len(held) == 4 and max(held) <= 2

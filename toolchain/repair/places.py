@@ -21,7 +21,7 @@ from toolchain.ops.movement import Pad, Slice
 from toolchain.ops.permutation import Reshape, Transpose
 from toolchain.repair.network import Network
 
-HELD_BYTES = 320 << 20  # of float rows at once
+HELD_BYTES = 192 << 20  # of float rows at once
 _FEWEST_ROWS = 8192
 _ROWS_EACH = 8  # for each input of an output, that its Hessian be more than noise
 _LAYER_BYTES = 96 << 20
@@ -103,6 +103,22 @@ def _padded(op: Pad) -> Callable[[Array], Array]:
     return lambda x: np.pad(x, tuple(zip(op.before, op.after)), constant_values=op.value)
 
 
+class Rows:
+    """The rows of a layer over `samples`, in their order: `all` is float32[groups, rows, k], filled sample by sample."""
+
+    def __init__(self, place: Place, samples: int) -> None:
+        self._place, self._samples = place, samples
+        self.all = np.zeros((0, 0, 0), np.float32)
+
+    def put(self, x: Array, sample: int, zero: int) -> None:
+        """x, zero: as of `Place.rows`."""
+        found = self._place.rows(x, sample, zero)
+        groups, count, k = found.shape
+        if not self.all.size:
+            self.all = np.empty((groups, count * self._samples, k), np.float32)
+        self.all[:, count * sample : count * (sample + 1)] = found
+
+
 class FloatRows:
     """The float rows of one layer after the other, computed for as many of the next ones as memory holds."""
 
@@ -126,8 +142,8 @@ class FloatRows:
             room -= self._waiting[0].size_bytes
             group.append(self._waiting.pop(0))
         names = list(dict.fromkeys(p.tensor for p in group if p.tensor is not None))
-        session = FloatSession(self._network.model, names)
-        rows: dict[str, list[Array]] = {p.node.name: [] for p in group}
+        session = FloatSession(self._network.model, names, lean=True)
+        rows = {p.node.name: Rows(p, len(self._samples)) for p in group}
         for index, sample in enumerate(self._samples):
             values = dict(zip(names, session.run(sample)))
             for place in group:
@@ -135,5 +151,5 @@ class FloatRows:
                 x = values[place.tensor]
                 for move in place.moves:
                     x = move(x)
-                rows[place.node.name].append(place.rows(np.ascontiguousarray(x, np.float32), index, 0))
-        self._held |= {name: np.concatenate(parts, 1) for name, parts in rows.items()}
+                rows[place.node.name].put(np.ascontiguousarray(x, np.float32), index, 0)
+        self._held |= {name: held.all for name, held in rows.items()}

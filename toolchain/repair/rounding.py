@@ -22,7 +22,7 @@ from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.kit.operator import Array, operator_of
 from toolchain.passes.node_scope import node_scope
 from toolchain.repair.network import Network, Progress
-from toolchain.repair.places import FloatRows, Place, places
+from toolchain.repair.places import FloatRows, Place, Rows, places
 from toolchain.repair.walk import held_samples, walk
 
 Codes = Literal["keep", "round", "answer"]  # what becomes of a layer's codes
@@ -124,7 +124,10 @@ class _Layer:
         self._w = network.graph.constants[node.inputs[1]].astype(np.float64)
         bias = (*node.inputs, "", "")[2]
         self._bias = network.graph.constants[bias].astype(np.float64).reshape(-1) if bias else np.zeros(len(self._w))
-        self._rows = np.concatenate([place.rows(c, i, self._x.zero_point) for i, c in enumerate(read)], 1)
+        rows = Rows(place, len(read))
+        for index, codes in enumerate(read):
+            rows.put(codes, index, self._x.zero_point)
+        self._rows = rows.all
         real = float_rows.take(place)
         self._real = None if real is None else np.divide(real, np.float32(self._x.scale), out=real)
         self._target = self._float_output()
@@ -185,8 +188,9 @@ class _Layer:
         groups, _, k = self._rows.shape
         w = self._w.reshape(groups, -1, k)
         seen = moments(self._rows, self._real if answering else None)
-        wanted = w if seen.cross is None else toward_float(w, seen.hessian, seen.cross, seen.rows)
+        wanted, hessian = w if seen.cross is None else toward_float(w, seen.hessian, seen.cross, seen.rows), seen.hessian
+        del seen  # as large again, where a layer has thousands of inputs
         each, least = (v.reshape(w.shape) for v in weight.steps())
         limits = weight_code_range(before.op.weight_type)
-        codes = round_weights(wanted - least, each, seen.hessian, *limits, sweeps=sweeps)
+        codes = round_weights(wanted - least, each, hessian, *limits, sweeps=sweeps)
         return replace(weight, codes=codes.reshape(self._w.shape).astype(np.int8))

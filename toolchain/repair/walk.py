@@ -33,6 +33,7 @@ def walk(network: Network, given: Quantization, samples: Sequence[Sample], choos
     values = _Values(network, given, integer, samples)
     parts = segments(network.graph)
     for index, part in enumerate(parts):
+        values.keep(parts[index:])
         if not part.on_chip:
             values.run_island(part)
             continue
@@ -61,6 +62,12 @@ class _Values:
 
     def _port(self, tensor: str) -> Port:
         return port_at(0, tensor, self._integer)
+
+    def keep(self, parts: Sequence[Segment]) -> None:
+        """Of the real values those that these parts read."""
+        read = {n for part in parts for n in part.inputs}
+        read |= {self._port(n).model for part in parts if part.on_chip for n in part.inputs}
+        self.real = [{n: x for n, x in real.items() if n in read} for real in self.real]
 
     def run_island(self, part: Segment) -> None:
         session = open_session(island(self._network.model, part).model)
