@@ -97,13 +97,23 @@ def made_tensor(network: Network, node: Node) -> str:
 
 
 def wide(subject: Subject, machine: Machine, rng: np.random.Generator) -> Planted:
+    """Of a layer, or of the function behind it where that ends the layer's codes whatever the range says."""
     network, ranges = opened(subject, machine)
-    node = drawn(network, rng)
-    tensor = made_tensor(network, node)
-    given = ranges[tensor]
-    assert isinstance(given, Range)
-    ranges[tensor] = Range(20 * given.low, 20 * given.high)
-    return Planted("a range 20 times too wide", frozenset({node.name}), _OF_RANGES[1:2], Quantization(ranges), network)
+    node, readers = drawn(network, rng), network.graph.consumers()
+    while True:
+        tensor = made_tensor(network, node)
+        given = ranges[tensor]
+        assert isinstance(given, Range)
+        spoiled = Quantization({**ranges, tensor: Range(20 * given.low, 20 * given.high)})
+        if _scale(network, spoiled, node) > 10 * _scale(network, Quantization(ranges), node):
+            return Planted("a range 20 times too wide", frozenset({node.name}), _OF_RANGES[1:2], spoiled, network)
+        node = readers[node.outputs[0]][0]
+
+
+def _scale(network: Network, given: Quantization, node: Node) -> float:
+    quant = network.integer(given).types[node.outputs[0]].quant
+    assert quant is not None
+    return quant.scale
 
 
 class _Tenth:
@@ -144,12 +154,12 @@ def three_bits(subject: Subject, machine: Machine, rng: np.random.Generator) -> 
 
 
 def masked(subject: Subject, machine: Machine, rng: np.random.Generator) -> Planted:
-    """A constant mask in front of a function that gives 0 of it: float hardly sees it."""
+    """A constant mask in front of a maximum over more than what it masks: float hardly sees it."""
     proto = onnx.load(subject.path)
     target = _maskable(proto, rng)
     shape = load_model(subject.path, subject.shapes).types[target].shape
     mask = np.zeros(shape, np.float32)
-    mask[..., : max(1, shape[-1] // 32)] = MASK
+    mask[..., :1] = MASK
     proto.graph.initializer.append(numpy_helper.from_array(mask, "planted.mask"))
     for node in proto.graph.node:
         node.input[:] = ["planted.sum" if n == target else n for n in node.input]
@@ -167,20 +177,17 @@ def masked(subject: Subject, machine: Machine, rng: np.random.Generator) -> Plan
 
 
 def _maskable(proto: onnx.ModelProto, rng: np.random.Generator) -> str:
-    """A convolution's or sum's output that only a SiLU or a hard swish reads: x f(x), f gives 0 of what is very negative."""
-    made = {o: n for n in proto.graph.node for o in n.output}
+    """A tensor that only a MaxPool reads, each window of which has a column that is not masked."""
     found = []
     for node in proto.graph.node:
-        if node.op_type not in ("Sigmoid", "HardSigmoid") or node.input[0] not in made:
+        numbers = {a.name: list(a.ints) for a in node.attribute}
+        if node.op_type != "MaxPool" or numbers["kernel_shape"][1] < 2 or any(numbers.get("pads", ())):
             continue
-        readers = [n for n in proto.graph.node if node.input[0] in n.input]
-        product = [n for n in readers if n.op_type == "Mul" and node.output[0] in n.input]
-        if len(readers) == 2 and product and made[node.input[0]].op_type in ("Conv", "Add"):
+        if sum(node.input[0] in n.input for n in proto.graph.node) == 1:
             found.append(node.input[0])
     if not found:
-        raise SystemExit("no SiLU to put a mask in front of")
-    middle = found[len(found) // 4 : 3 * len(found) // 4] or found
-    return middle[int(rng.integers(len(middle)))]
+        raise SystemExit("no MaxPool to put a mask in front of")
+    return found[int(rng.integers(len(found)))]
 
 
 def uncalibrated(subject: Subject, machine: Machine, rng: np.random.Generator) -> Planted:
@@ -214,7 +221,7 @@ def report_of(planted: Planted, samples: Iterable[Sample]) -> ErrorReport:
     network, session = planted.network, planted.network.session(planted.quantization)
     integer = network.integer(planted.quantization)
     parts = concat_parts(network.selection.graph, network.origins)
-    measured = network_of(network.model, integer, network.graph, network.origins, parts)
+    measured = network_of(network.model, integer, network.graph, network.origins, parts, planted.quantization.ranges)
     runs = ((s, session.run_detailed(s).codes) for s in samples)
     return error_report(measured, runs, Quantized(network.chip, "minmax"))
 
@@ -251,7 +258,7 @@ PLANTED = (
     ("efficientnet_lite0", "clipped"),
     ("efficientnet_lite0", "three bits"),
     ("efficientnet_lite0", "uncalibrated"),
-    ("ddddocr_det_yolox", "mask"),
+    ("mtcnn_onet", "mask"),
     ("ddddocr_det_yolox", "wide"),
     ("ddddocr_det_yolox", "three bits"),
     ("ddddocr_det_yolox", "clipped"),

@@ -56,9 +56,10 @@ def checked(
     figures["nodes"] = explained(model.nodes, figures["layers"], container, flows, host_reasons(selection), resident)
     del run, simulator, flows
     chip, parts = container.machine.chip, concat_parts(selection.graph, selection.shown)
-    network = network_of(model, compiled.unfused, clamped(selection, chip), selection.shown, parts)
+    ranges = calibrated.quantization.ranges
+    network = network_of(model, compiled.unfused, clamped(selection, chip), selection.shown, parts, ranges)
     observer = calibrated.label or default_observer(chip.numerics)
-    given = calibrated.quantization.ranges if options.parameters is not None else None
+    given = ranges if options.parameters is not None else None
     quantized = Quantized(chip, observer, given, options.parameters, calibrated.effort)
     subject = Subject(model, container, reference, network, quantized, parts, samples, on)
     judgement = judged(subject, (first, expected), options.gate, evaluation, options.error_report)

@@ -35,6 +35,7 @@ from toolchain.ops.rescale import Rescale, rescaled
 # that share a scale would part, and be rescaled, for the last few numbers of one.
 BENT_CODES, BENT = 2.0, 2.0**-7
 FARTHEST = 16.0  # times an output's range: what a wider one would cost is more than an end that is bent
+_LOOKED_AT = 1 << 12  # numbers over the range of what a function reads
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,16 @@ class Unary(FloatOp):
 
     def makes_wide(self, node: Node, graph: Graph, chip: Chip) -> bool:
         return clip_bounds(self.function) is not None
+
+    def telling(self, seen: Range, y: Quant, codes: CodeType) -> Range:
+        x = np.linspace(seen.low, seen.high, _LOOKED_AT)
+        with np.errstate(all="ignore"):
+            made = np.rint(evaluate(self.function, x) / y.scale) + y.zero_point
+        made = np.clip(made, *codes.limits)
+        others, before = np.flatnonzero(made != made[0]), np.flatnonzero(made != made[-1])
+        if np.isnan(made).any() or not others.size:
+            return seen
+        return Range(float(x[others[0] - 1]), float(x[before[-1] + 1]))
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])

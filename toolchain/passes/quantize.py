@@ -15,6 +15,7 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import INNER, Graph, Node, OnnxOp, Origin, Quant, TensorType
 from toolchain.passes.assign import adopted_parts, assign_quants, assign_types, given_type
 from toolchain.passes.node_scope import ScaleOutOfReach, Scope, integer_nodes, substitutes
+from toolchain.passes.telling import ends, seen_ranges
 
 _WIDEST = 2.0**8  # more would leave an 8-bit tensor no codes
 
@@ -25,13 +26,19 @@ def quantize(graph: Graph, chip: Chip, given: Quantization) -> Graph:
     Where a requantization would need a larger scale than the machine has, or an operator asks for it, the output takes a wider
     range. Raises CompileError: no scale that the machine has would do, or the tensor's scale is given.
     """
-    calibrated = {n: r for n, (own, _) in graph.origins.items() if isinstance(r := given.ranges.get(own), Range)}
+    seen = seen_ranges(graph, given.ranges)
     adopted = adopted_parts([n for n in graph.nodes if not isinstance(n.op, OnnxOp)], graph)
     factors, asked, types = dict[str, float](), dict[str, Range](), assign_types(graph, chip, given.types)
     others = substitutes(graph, chip)
+
+    def quants_of(instead: Mapping[str, Range]) -> dict[str, Quant]:
+        return assign_quants(graph, chip, types, given.ranges, instead, given.types, given.over_sequences)
+
+    told = ends(graph, seen, types, quants_of)
+    calibrated = {**seen, **told}
     while True:
-        widened = _widened(calibrated, factors, asked)
-        quants = assign_quants(graph, chip, types, given.ranges, widened, given.types, given.over_sequences)
+        widened = {**told, **_widened(calibrated, factors, asked)}
+        quants = quants_of(widened)
         scope = Scope(graph, chip, types, quants, given.layers, given.offsets, given.held, given.weight_types, calibrated)
         scope.seen_as = {
             target: _seen_as(target, lacking, graph, scope, given, widened)

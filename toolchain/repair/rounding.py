@@ -21,6 +21,7 @@ from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.kit.operator import Array, operator_of
 from toolchain.passes.node_scope import node_scope
+from toolchain.passes.telling import Silence, silences
 from toolchain.repair.network import Network, Progress
 from toolchain.repair.places import FloatRows, Place, Rows, places
 from toolchain.repair.walk import held_samples, walk
@@ -83,12 +84,13 @@ def _layer_by_layer(
     known = network.chip.array_types
     found = {n: p for n, p in found.items() if integer.types[p.node.inputs[0]].dtype in known and n not in leave}
     float_rows, gains = FloatRows(network, held, found), list[Gain]()
+    silent = silences(network.graph, integer, given.ranges)
 
     def choose(node: Node, read: Sequence[Array]) -> LayerParameters:
         if node.name not in found:
             return given.layers.get(node.name, AS_IN_THE_MODEL)
         progress(name, len(gains), len(found))
-        layer = _Layer(network, given, integer, found[node.name], read, float_rows)
+        layer = _Layer(network, given, integer, found[node.name], read, float_rows, silent.get(node.outputs[0]))
         chosen, gain = layer.chosen(given.layers.get(node.name, AS_IN_THE_MODEL), codes, sweeps)
         gains.append(gain)
         return chosen
@@ -112,8 +114,16 @@ class _Layer:
     """One convolution with what it reads, at its places over all samples, in integers and in float."""
 
     def __init__(
-        self, network: Network, given: Quantization, integer: Graph, place: Place, read: Sequence[Array], float_rows: FloatRows
+        self,
+        network: Network,
+        given: Quantization,
+        integer: Graph,
+        place: Place,
+        read: Sequence[Array],
+        float_rows: FloatRows,
+        silent: Silence | None,
     ):
+        """silent: of its output."""
         self._network, self._given, self._place = network, given, place
         node = place.node
         self._op = operator_of(node, Convolution)
@@ -130,6 +140,7 @@ class _Layer:
         self._rows = rows.all
         real = float_rows.take(place)
         self._real = None if real is None else np.divide(real, np.float32(self._x.scale), out=real)
+        self._silent = silent
         self._target = self._float_output()
 
     def chosen(self, given: LayerParameters, codes: Codes, sweeps: int) -> tuple[LayerParameters, Gain]:
@@ -150,7 +161,8 @@ class _Layer:
         rows = self._rows if self._real is None else self._real
         sums = self._products(rows, self._w.astype(np.float32)).astype(np.float64) * self._x.scale + self._bias
         low, high = self._op.activation
-        return sums if low is None and high is None else np.clip(sums, low, high)
+        clamped = sums if low is None and high is None else np.clip(sums, low, high)
+        return clamped if self._silent is None else self._silent.heard(clamped)
 
     def _products(self, rows: Array, w: Array) -> Array:
         """[rows, o], in w's type."""

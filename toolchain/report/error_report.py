@@ -13,11 +13,13 @@ import numpy as np
 from quant.error import POOR_SQNR_DB, Compared
 from quant.float_session import FloatSession
 from quant.links import SHAPE_OPS
+from quant.observe import Range
 from quant.sample import Sample
 from toolchain.frontend import NormalModel
-from toolchain.ir.graph import Graph, OnnxGraph
+from toolchain.ir.graph import Graph, OnnxGraph, Quant
 from toolchain.ir.part import Part
 from toolchain.ops.movement import Concat
+from toolchain.passes.telling import silences
 from toolchain.report.blocks import Block, blocks, shown_tensors
 from toolchain.report.diagnosis import diagnosed, keeps_all, to_blame, undiagnosed
 from toolchain.report.findings import LayerError, Quantized
@@ -79,10 +81,13 @@ def network_of(
     chosen: Graph,
     origins: Mapping[str, tuple[str, str]],
     parts: Mapping[str, Sequence[tuple[str, str]]],
+    ranges: Mapping[str, Range | Quant],
 ) -> Network:
-    """integer: nothing fused behind its layers; chosen: the same in float, clamps fused; parts: operands of Concat nodes."""
+    """integer: nothing fused behind its layers; chosen: the same in float, clamps fused; parts: operands of Concat nodes; ranges:
+    of the model's tensors, or their scales."""
     shown = shown_tensors(integer, model.types, origins, parts)
-    return Network(model, integer, chosen, shown, tuple(blocks(integer, shown)))
+    silent = silences(chosen, integer, ranges)
+    return Network(model, integer, chosen, shown, tuple(blocks(integer, shown)), silent)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from toolchain.ops.elementwise.integer import IntegerBinary
 from toolchain.ops.kit.layout import NHWC
 from toolchain.ops.kit.operator import NpuOp, operator_of
 from toolchain.ops.matrix_product import IntegerMatrixProduct
+from toolchain.passes.telling import Silence
 from toolchain.report.blocks import Block, Shown
 from toolchain.report.fidelity import real_values
 from toolchain.report.noise import Rounding, noise_energy
@@ -36,13 +37,20 @@ KEPT = 3  # samples
 @dataclass(frozen=True)
 class Network:
     """What is measured. integer: nothing fused behind its layers; chosen: the same in float, as selected; blocks, shown: of
-    the integer graph (report.blocks)."""
+    the integer graph (report.blocks); silent: by chip tensor, what of it
+    tells its readers nothing."""
 
     model: NormalModel
     integer: Graph
     chosen: Graph
     shown: Mapping[str, Shown]
     blocks: tuple[Block, ...]
+    silent: Mapping[str, Silence]
+
+    def counted(self, block: Block, x: Array) -> Array:
+        """float's values of the block's tensor, as far as they tell its readers anything."""
+        silence = self.silent.get(block.tensor)
+        return x if silence is None else silence.heard(x)
 
     def name(self, block: Block) -> str:
         """The file's, of the tensor that a block makes."""
@@ -158,10 +166,10 @@ class _Pass:
             self._loud += float(np.sum(np.square(x), dtype=np.float64))
         for block in self._by_model[name]:
             shown, kind = self._network.shown[block.tensor], self._network.integer.types[block.tensor]
-            quant = self._network.quant(block.tensor)
-            codes = self._found.sums[block.tensor].own.codes(x, quant, kind.dtype)
+            quant, counted = self._network.quant(block.tensor), self._network.counted(block, x)
+            codes = self._found.sums[block.tensor].own.codes(counted, quant, kind.dtype)
             self._codes[block.tensor] = _laid_out(codes, shown.layout).reshape(kind.shape)
-            self._waiting.append((block, x))
+            self._waiting.append((block, counted))
         # A block's feeds are before its tensor in the order of the network, and mostly in float's.
         left = []
         for block, x in self._waiting:

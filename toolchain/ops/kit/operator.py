@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant.fixed_point.core.codes import CodeType
+from quant.observe import Range
 from toolchain.errors import InternalError
 from toolchain.hw.chip import Chip
 from toolchain.hw.layout import FeatureMaps
@@ -193,6 +194,10 @@ class FloatOp(Operator, ABC):
     def own_scale(self, codes: CodeType) -> Quant | None:
         """Of its output in codes of this type, where it makes no other."""
         return None
+
+    def telling(self, seen: Range, y: Quant, codes: CodeType) -> Range:
+        """The part of what is seen of an operand beyond whose ends the output's codes, `y` of the type `codes`, stay the same."""
+        return seen
 
     def least_type(self, node: Node, graph: Graph, chip: Chip) -> CodeType | None:
         """Of its output's codes, where narrower ones cannot hold what it makes, whatever is asked for."""
