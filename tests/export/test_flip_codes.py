@@ -1,0 +1,37 @@
+"""scripts/flip_codes.py: what a few codes that are one step off make of a network's outputs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.export.test_qdq import CASES, saved
+
+ROOT = Path(__file__).parents[2]
+
+
+def said(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, str(ROOT / "scripts" / "flip_codes.py"), *arguments], capture_output=True, text=True)
+
+
+def test_more_codes_that_are_off_leave_less(tmp_path: Path) -> None:
+    path = saved(CASES["chain"], tmp_path)
+    found = said(str(path), "--data", str(tmp_path / "data.npz"), "--share", "0", "0.01", "1")
+    lines = found.stdout.splitlines()
+    assert lines[0] == "0 of the codes, 0.0 a sample: worst 200.0 dB, all 200.0 dB", found.stderr
+    assert lines[2].startswith("1 of the codes, 512.0 a sample: ")
+    levels = [float(line.split()[-2]) for line in lines]
+    assert levels[0] > levels[1] > levels[2] > 10
+
+
+@pytest.mark.parametrize(("case", "fault"), [("host", "node_b: runs on the host"), ("chain", "holds 8 samples, and 16 are")])
+def test_what_it_cannot_do_is_said(case: str, fault: str, tmp_path: Path) -> None:
+    path = saved(CASES[case], tmp_path)
+    if case == "chain":
+        np.savez(tmp_path / "data.npz", x=np.load(tmp_path / "data.npz")["x"][:8])
+    found = said(str(path), "--data", str(tmp_path / "data.npz"))
+    assert found.returncode == 2 and fault in found.stderr
