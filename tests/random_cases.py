@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from quant.fixed_point.core.codes import CodeType
-from tests.random_exports import EXPORTS
+from tests.random_exports import EXPORTS, given_out_twice, rows
 from tests.random_layers import LAYERS, convolution
 from tests.random_network import DrawnModel, Network, Shape
 from tests.random_units import (
@@ -84,6 +84,9 @@ def exported_networks(draw: Any) -> DrawnModel:
     used = {n for node in net.nodes for n in node.input}
     for name in sorted(net.inputs.keys() - used):
         net.add("Sigmoid", [name], net.shapes[name])
+    rows(net)
+    if len(net.nodes) % 4 == 0:
+        given_out_twice(net)
     return net.model()
 
 

@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from tests.random_network import Network, Shape
 
@@ -263,6 +264,30 @@ def _quotient(net: Network) -> None:
         shape,
     )
     net.add("Div", [x, away], shape)
+
+
+def given_out_twice(net: Network) -> None:
+    """The last tensor; nothing is drawn."""
+    x, shape = list(net.shapes.items())[-1]
+    for _ in range(2):
+        net.add("Identity", [x], shape)
+
+
+def rows(net: Network) -> None:
+    """Into a sample of the last tensor that has rows, where a number says that is computed and always the same; nothing is
+    drawn."""
+    found = [(x, shape) for x, shape in net.shapes.items() if len(shape) > 1]
+    if net.opset < 24 or not found:
+        return
+    x, (samples, *lies) = found[-1]
+    axis, x = 1, x if samples == 1 else net.slice(x, [0], [1], [0], [1], (1, *lies))
+    count = 1 + len(net.nodes) % lies[0]
+    new = net.slice(x, [0], [count], [axis], [1], (1, count, *lies[1:]))
+    one = net.inner("Cast", [net.inner("Less", [x, net.floats(1e6)])], to=TensorProto.INT64)
+    flat = net.inner("Reshape", [one, net.integers([-1])])
+    first = net.inner("Slice", [flat, net.integers([0]), net.integers([1])])
+    place = net.inner("Mul", [first, net.integers([lies[0] - count])])
+    net.add("TensorScatter", [x, new, place], (1, *lies), axis=axis)
 
 
 EXPORTS = [

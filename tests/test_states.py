@@ -74,6 +74,9 @@ CASES = {
         Case("handed on", "x 1,8; h 1,8; c 1,8", "s = Add(x, h) y = Mul(s, c) hn = Identity(x) cn = Identity(h)", "y hn cn"),
         Case("given out too", "x 1,8; h 1,8", "s = Add(x, h) y = Tanh(s) hn = Identity(y)", "y hn"),
         Case("as it was", "x 1,8; h 1,8", "y = Add(x, h) hn = Identity(h)", "y hn"),
+        Case("read in both orders", "x 1,3,4,4; h 1,3,4,4; w 4,4",
+             "a = MatMul(h, w) k = MaxPool<kernel_shape = [1, 1]>(h) s = Add(a, k) "
+             "m = MaxPool<kernel_shape = [1, 1]>(x) hn = Tanh(m) y = Relu(s)", "y hn"),
         Case("behind the host", "x 1,4,6,6; h 1,4,6,6",  # what changes the scale of h could run in front of it
              "a = Constant<value_float = 0.1>() p = MaxPool<kernel_shape = [1, 1]>(x) m = Greater(p, a) s = Softmax(p) "
              "hn = Where(m, s, h) t = Softmax(hn) y = Relu(t)", "y hn"),

@@ -100,7 +100,8 @@ def _with_state(graph: Graph, ends: _Ends) -> Graph:
         nodes = [written if n is ends.rows else n for n in graph.nodes]
         return replace(graph.with_nodes(nodes), states=(*graph.states, Carried(ends.rows.inputs[0], present, ends.pair)))
     types, origins, nodes = dict(graph.types), dict(graph.origins), list(graph.nodes)
-    layout = origins[present].layout if origins[present].layout in ends.readers else next(iter(ends.readers))
+    own = next((layout for layout, name in ends.readers.items() if name == past), None)  # no node may make the model's input
+    layout = own or (origins[present].layout if origins[present].layout in ends.readers else next(iter(ends.readers)))
     read = ends.readers[layout]
     for other in ends.readers.values():
         if other != read:  # the one place of a state has one layout
