@@ -14,11 +14,14 @@ from numpy.typing import NDArray
 from quant.fixed_point.core.codes import CodeType
 from quant.observe import Range
 from toolchain.ir.graph import Graph, Node, OnnxOp, Quant
+from toolchain.ops.functions import evaluate
 from toolchain.ops.kit.operator import FloatOp, operator_of, same_scale
 from toolchain.ops.movement import Concat
+from toolchain.ops.unary import Unary
 
 Array = NDArray[Any]
 _FURTHER = 16.0  # spans of what was seen, so far it is asked whether a function stays what it is at an end
+_WHOLE = 1e-3  # of a code
 _WORTH = 15 / 16  # of a scale: half a decibel
 _ROUNDS = 8  # functions in a row through which ends are followed; two without moves between are one by then
 
@@ -85,6 +88,8 @@ def ends(
     which end between two lose none. quants_of: scales and zero points with some ranges in the place of those seen."""
     found: dict[str, Range] = {}
     plain = quants_of(found)
+    exact = {n for node in graph.nodes if _loses_nothing(node, plain, types) for n in (*node.inputs, *node.outputs)}
+    seen = {n: r for n, r in seen.items() if n not in exact}
     quants = plain
     for _ in range(_ROUNDS):  # finer codes tell finer
         told = {n: _a_code_further(r, types[n], seen[n]) for n, r in telling(graph, seen, quants, types).items()}
@@ -115,6 +120,17 @@ def silences(graph: Graph, integer: Graph, ranges: Mapping[str, Range | Quant]) 
             low, high, own.low if told.low < own.low else -math.inf, own.high if told.high > own.high else math.inf
         )
     return found
+
+
+def _loses_nothing(node: Node, quants: Mapping[str, Quant], types: Mapping[str, CodeType]) -> bool:
+    """Whether a function makes whole codes of codes, as a change of sign does: with other scales both were rounded anew."""
+    if not isinstance(node.op, Unary) or types[node.inputs[0]].is_wide:
+        return False
+    x, y = quants[node.inputs[0]], quants[node.outputs[0]]
+    low, high = types[node.inputs[0]].limits
+    with np.errstate(all="ignore"):
+        made = evaluate(node.op.function, x.scale * (np.linspace(low, high, 256).round() - x.zero_point)) / y.scale
+        return bool((np.abs(made - np.rint(made)) < _WHOLE).all())
 
 
 def _a_code_further(part: Range, codes: CodeType, seen: Range) -> Range:
