@@ -500,3 +500,11 @@ NAMED = {
 def test_names_that_say_it(inputs: tuple[str, ...]) -> None:
     outputs = ["img_out", "y", *NAMED[inputs]]
     assert list(paired(["x", *inputs], outputs)) == list(zip(inputs, NAMED[inputs]))
+
+
+def test_a_region_that_only_looks_at_its_inputs_otherwise(tmp_path: Path) -> None:
+    text = '<ir_version: 9, opset_import: ["" : 17]> g (float[4,2] x) => (float[8] y) <int64[1] s = {8}> { y = Reshape(x, s) }'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "n.onnx")
+    for level in (0, 2, 3):
+        built = build(tmp_path / "n.onnx", BuildOptions("edge16", level=level))
+        assert not region(built.container).layers

@@ -145,7 +145,7 @@ class Planner:
         """Sizes, falling, in which each layer fits; where plans are not simulated as well, no less than half."""
         if not self.options.residency:
             return []
-        least = max(0 if self.options.simulated else self._size // 2, *self._least)
+        least = max((0 if self.options.simulated else self._size // 2, *self._least))
         sizes = grid(self._size, self.chip.sram.alignment_bytes, _PER_OCTAVE)
         return [size for size in reversed(sizes) if least <= size < self._size]
 
