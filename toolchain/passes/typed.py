@@ -70,23 +70,16 @@ def asked_types(
     NAME is a tensor by the file's name, weights among them, a node, an operator, or a pattern of * and ? of these; an operator of
     the normal form, such as a LayerNormalization that the file writes out, where the file has none so called. A node is its
     outputs, and its weights where only they can have the type. Raises CompileError with every fault."""
-    found, faults = _found(model, asked, chip, held, layers, rounded)
+    found, faults = _found(_Known(model, chip, tuple(held), layers, rounded), asked)
     if faults:
         way_out = "  help: the parameters file that scripts/calibrate.py writes lists the tensors, --explain the nodes"
         raise CompileError("\n".join([*faults, way_out]))
     return found
 
 
-def _found(
-    model: NormalModel,
-    asked: Sequence[str],
-    chip: Chip,
-    held: Iterable[str],
-    layers: Mapping[str, Weighted],
-    rounded: Mapping[str, str],
-) -> tuple[AskedTypes, list[str]]:
+def _found(known: _Known, asked: Sequence[str]) -> tuple[AskedTypes, list[str]]:
     """As `asked_types`, with the faults."""
-    known = _Known(model, chip, tuple(held), layers, rounded)
+    chip = known.chip
     tensors: dict[str, CodeType] = {}
     weights: dict[str, CodeType] = {}
     faults: list[str] = []
@@ -120,7 +113,8 @@ def decomposed_as_asked(
         return divided
     computed = [one for one in asked if one.rpartition("=")[2] in chip.code_types]
     made = [n for node in divided.graph.nodes for n in node.outputs if n]
-    found, _ = _found(divided, computed, chip, (*divided.inputs, *made), {}, {})  # faults are told where it is known what is held
+    known = _Known(divided, chip, (*divided.inputs, *made), {}, {})
+    found, _ = _found(known, computed)  # faults are told where it is known what is held
     finest = max(codes.bits for codes in chip.operand_types)
     types = {**divided.in_all_shapes(said), **found.tensors}
     fine = {name for name, codes in types.items() if codes.bits >= finest}

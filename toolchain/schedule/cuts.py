@@ -144,27 +144,25 @@ class Cuts:
 
     def _cycles(self, path: _State) -> float:
         """Of its layers by themselves, at least."""
-        found = ((step, self._in_turns(step)) for step in path.steps)
+        found = ((step, self._in_turns(step)[1]) for step in path.steps)
         return sum(step.cycles if turns is None else max(step.cycles, turns.cascade.plan.cycles) for step, turns in found)
 
-    def _in_turns(self, step: _Step) -> _Found | None:
-        """What was planned for it, or for the least more room."""
+    def _in_turns(self, step: _Step) -> tuple[int | None, _Found | None]:
+        """What was planned for it, or for the least more room, and that room; None where nothing was tried."""
         by_room = self._turns.get(step.key, {})
-        return by_room[min(r for r in by_room if r >= step.room)] if any(r >= step.room for r in by_room) else None
+        room = min((r for r in by_room if r >= step.room), default=None)
+        return room, None if room is None else by_room[room]
 
     def _worth(self, step: _Step, only_planned: bool) -> float | None:
         """What it costs, at least where it is not planned; None where it cannot be planned. More room never costs more."""
         if step.end - step.first == 1:
             return step.cost
-        by_room = self._turns.get(step.key, {})
-        if only_planned:
-            found = by_room.get(step.room)
-            return None if found is None else found.cost
-        room = min((r for r in by_room if r >= step.room), default=None)
+        room, found = self._in_turns(step)
         if room is None:
-            return step.cost
-        found = by_room[room]
-        return None if found is None else found.cost if room == step.room else max(step.cost, found.cost)
+            return None if only_planned else step.cost
+        if found is None or room == step.room:
+            return None if found is None else found.cost
+        return None if only_planned else max(step.cost, found.cost)
 
     def _cut(self, step: _Step) -> Cut:
         found = self._turns.get(step.key, {}).get(step.room)

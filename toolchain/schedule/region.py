@@ -17,7 +17,7 @@ from toolchain.schedule.ahead import Ahead
 from toolchain.schedule.allocation import Allocation, Held, lives_together
 from toolchain.schedule.cascade import Cascades
 from toolchain.schedule.cost import CostModel
-from toolchain.schedule.cuts import Bounds, Cuts, Turns
+from toolchain.schedule.cuts import Bounds, Cut, Cuts, Turns
 from toolchain.schedule.layers import RegionLayers
 from toolchain.schedule.maps import feature_maps
 from toolchain.schedule.measure import ALONE, AMID, LEAST_MOVED, Measure
@@ -85,7 +85,7 @@ class Planner:
         """The plans of few cycles, and those of the ways in which bytes count more."""
         found = self.fast()
         if self.options.residency:
-            tried = (self._try(self._least, share, by, self._size) for share in _RESERVES for by in (ALONE, AMID, LEAST_MOVED))
+            tried = (self._try(self._least, share, by, self.size) for share in _RESERVES for by in (ALONE, AMID, LEAST_MOVED))
             layerwise = [plan for plan in tried if plan is not None]
             cut = self._little_traffic(layerwise)
             found += [place_works(p, self.model) for p in (*layerwise, *cut)]
@@ -96,7 +96,8 @@ class Planner:
         before, rate = self._spilling(layerwise), self.chip.dram.read_bytes_per_cycle
         if before is not None:
             for share in _USABLE:
-                cut = [self._cut(self._cuts(int(self._size * share), before, Measure(byte=t / rate))) for t in _TRAFFIC]
+                ways = (self._cuts(int(self.size * share), before, Measure(byte=t / rate)) for t in _TRAFFIC)
+                cut = [self._cut(way, way.best(self.options.near)) for way in ways]
                 if any(cut):
                     return [p for p in cut if p is not None]
         return []
@@ -119,7 +120,7 @@ class Planner:
         return self.least_bytes([tile.sizes.get(Space.SRAM, 0) for tile in tiles])
 
     @property
-    def _size(self) -> int:
+    def size(self) -> int:
         return self.chip.sram.size
 
     def plan(self) -> RegionPlan:
@@ -130,7 +131,7 @@ class Planner:
         """Plans for all of the SRAM and for smaller sizes, as long as layers by themselves could take as few cycles with these:
         what is chosen layer by layer for more room need not be better in the end. Raises CompileError."""
         found, seen, most = list[RegionPlan](), list[RegionPlan](), math.inf
-        for size in (self._size, *self._smaller()):
+        for size in (self.size, *self._smaller()):
             plan = self._best(size, most)
             if plan is None:
                 break
@@ -145,17 +146,17 @@ class Planner:
         """Sizes, falling, in which each layer fits; where plans are not simulated as well, no less than half."""
         if not self.options.residency:
             return []
-        least = max((0 if self.options.simulated else self._size // 2, *self._least))
-        sizes = grid(self._size, self.chip.sram.alignment_bytes, _PER_OCTAVE)
-        return [size for size in reversed(sizes) if least <= size < self._size]
+        least = max((0 if self.options.simulated else self.size // 2, *self._least))
+        sizes = grid(self.size, self.chip.sram.alignment_bytes, _PER_OCTAVE)
+        return [size for size in reversed(sizes) if least <= size < self.size]
 
     def _in_all(self) -> RegionPlan:
         """With nothing resident and tiles as large as they can be."""
-        plan = self._try([self._size] * len(self._least), 1.0, ALONE, self._size)
+        plan = self._try([self.size] * len(self._least), 1.0, ALONE, self.size)
         if plan is None:
             raise self.unplaced()
         self.require_few(plan)
-        return place_works(self.ahead(self.cascaded(plan, self._size, math.inf) or plan), self.model)
+        return place_works(self.ahead(self.cascaded(plan, self.size, math.inf) or plan), self.model)
 
     def least_bytes(self, tiles: Sequence[int]) -> Sequence[int]:
         """Of SRAM that each layer needs for its slots. tiles: for its smallest ones."""
@@ -188,10 +189,11 @@ class Planner:
         if not self.options.residency or not plan.spilled:
             return plan if plan.alone_cycles <= most else None
         for share in _USABLE:
-            fewest = self._cuts(int(size * share), plan, ALONE)
-            if fewest.best(self.options.near, most) is None:
+            fewest, amid = (self._cuts(int(size * share), plan, by) for by in (ALONE, AMID))
+            cuts = fewest.best(self.options.near, most)
+            if cuts is None:
                 break
-            found = [self._cut(way) for way in (fewest, self._cuts(int(size * share), plan, AMID))]
+            found = [self._cut(fewest, cuts), self._cut(amid, amid.best(self.options.near))]
             if any(found):
                 return min((plan, *(f for f in found if f is not None)), key=lambda p: p.cycles)
         return plan if plan.alone_cycles <= most else None
@@ -200,8 +202,8 @@ class Planner:
         """before: layer by layer."""
         return Cuts(self.cascades, self.bounds(before), usable, self.sizes, by, self.turns.setdefault(by, {}))
 
-    def _cut(self, way: Cuts) -> RegionPlan | None:
-        cuts = way.best(self.options.near)
+    def _cut(self, way: Cuts, cuts: Sequence[Cut] | None) -> RegionPlan | None:
+        """The plan cut so; None where nothing was found or something has no place."""
         if cuts is None:
             return None
         planned: list[PlannedLayer] = []

@@ -44,14 +44,14 @@ def _peak(plan: RegionPlan) -> int:
 def _smallest(order: WholeTensors) -> RegionPlan | None:
     """Of an order, in the first of the sizes that are tried in which it can be placed."""
     align = order.chip.sram.alignment_bytes
-    if order.fewest_bytes > order.chip.sram.size:
+    if order.fewest_bytes > order.size:
         return None
     for more in _MORE:
         size = aligned(int(order.fewest_bytes * more), align)
-        size = min(size, order.chip.sram.size)
+        size = min(size, order.size)
         planner = WholeTensors(replace(order.planning, chip=order.chip.with_sram(size)))
         plan = planner.whole()
-        if plan is not None or size == order.chip.sram.size:
+        if plan is not None or size == order.size:
             return plan
     return None
 
@@ -79,7 +79,7 @@ class WholeTensors(Planner):
 
     def whole(self) -> RegionPlan | None:
         """The faster of the plans by both ways of comparing tiles; None where something has no place."""
-        tiled = (self.tile(self.kept, 1.0, by, self.chip.sram.size) for by in (ALONE, AMID))
+        tiled = (self.tile(self.kept, 1.0, by, self.size) for by in (ALONE, AMID))
         plans = (self.place(planned, self.kept) for planned in tiled if planned is not None)
         return min((plan for plan in plans if plan is not None), key=lambda plan: plan.cycles, default=None)
 
