@@ -38,7 +38,8 @@ def _forced(planner: Planner, plan: RegionPlan, size: int, counts: Counter[str])
         return None
     for share in (1.0, 0.9, 0.8) if planner.options.residency else ():
         by = (ALONE, Measure(byte=10 / planner.chip.dram.read_bytes_per_cycle))[len(planner.layers) % 2]
-        found = planner._cut(planner._cuts(int(size * share), _all_spilled(planner, plan), by))
+        way = planner._cuts(int(size * share), _all_spilled(planner, plan), by)
+        found = planner._cut(way, way.best(planner.options.near))
         if found is not None:
             counts["cascades"] += bool(found.cascades)
             inside = [found.layers[i].plan for c in found.cascades for i in c.layers]

@@ -20,9 +20,9 @@ def with_keys(machine: Machine, **keys: Any) -> Machine:
     return Machine(chip, Isa(table, chip))
 
 
-def with_sram(name: str, kib: int) -> Machine:
+def with_sram(name: str, kib: float) -> Machine:
     """A shipped machine with so much SRAM."""
     base = load_machine(name)
     memories = base.chip.model_dump(mode="json")["memories"]
-    memories["sram"]["size"] = kib * 1024
+    memories["sram"]["size"] = int(kib * 1024)
     return with_keys(base, memories=memories)

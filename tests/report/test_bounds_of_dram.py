@@ -22,6 +22,7 @@ from tests.keyed import with_keys
 from toolchain.api import BuildOptions, build
 from toolchain.isa import Machine, load_machine
 from toolchain.report.bounds.moments import Edge, Room, Stage, read_again_bytes, used_before
+from toolchain.schedule.goals import CYCLES, Goal
 
 Thing = tuple[str, int]  # constants or tensor of a stage
 
@@ -121,16 +122,16 @@ def _machine(sram_bytes: int) -> Machine:
     return with_keys(base, memories=memories)
 
 
-def _figures(model: onnx.ModelProto, machine: Machine, folder: Path) -> Mapping[str, Any]:
+def _figures(model: onnx.ModelProto, machine: Machine, folder: Path, goal: Goal = CYCLES) -> Mapping[str, Any]:
     onnx.save(model, folder / "model.onnx")
-    found = build(folder / "model.onnx", BuildOptions(machine)).figures
+    found = build(folder / "model.onnx", BuildOptions(machine, goal=goal)).figures
     require_bounds(found)
     return found
 
 
 @pytest.mark.parametrize(("kib", "again"), [(64, 0), (32, 0), (8, 13_738)])
 def test_two_bodies_move_each_byte_once_where_the_memory_holds_what_is_used_again(kib: int, again: int, tmp_path: Path) -> None:
-    figures = _figures(bodies(), _machine(kib * 1024), tmp_path)
+    figures = _figures(bodies(), _machine(kib * 1024), tmp_path, Goal("traffic"))
     assert figures["dram_bound_bytes"] == 72_576 + again
     assert figures["bounds"]["dram"] == {"constants": 34_944, "inputs": 18_816, "outputs": 18_816, "again": again}
     by_layer = [layer["bounds"]["dram"] for layer in figures["layers"]]

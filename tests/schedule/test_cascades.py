@@ -20,7 +20,7 @@ from toolchain.api import BuildOptions, build
 from toolchain.errors import CompileError
 from toolchain.isa import Machine, load_machine
 from toolchain.machine import Space
-from toolchain.schedule.goals import Goal
+from toolchain.schedule.goals import CYCLES, Goal
 from toolchain.schedule.plan import RegionPlan
 from toolchain.schedule.region import Planner
 from toolchain.schedule.tree.text import print_schedule
@@ -31,11 +31,11 @@ class Built(NamedTuple):
     plans: list[RegionPlan]
 
 
-def _built(model: onnx.ModelProto, machine: Machine, folder: Path, level: int = 2) -> Built:
+def _built(model: onnx.ModelProto, machine: Machine, folder: Path, level: int = 2, goal: Goal = CYCLES) -> Built:
     """The build compares its program with the integer reference, bit for bit."""
     onnx.save(model, folder / "model.onnx")
     with noted_plans() as plans:
-        figures = build(folder / "model.onnx", BuildOptions(machine, level=level)).figures
+        figures = build(folder / "model.onnx", BuildOptions(machine, level=level, goal=goal)).figures
     return Built(figures, plans)
 
 
@@ -49,7 +49,7 @@ def _layer_by_layer(model: onnx.ModelProto, machine: Machine, folder: Path) -> B
         return _built(model, machine, folder)
 
 
-@pytest.mark.parametrize(("name", "kib"), [("edge16", 64), ("edge16", 96), ("wide32_w4a16", 128), ("ethos_u55_256", 64)])
+@pytest.mark.parametrize(("name", "kib"), [("edge16", 96), ("edge16", 128), ("wide32_w4a16", 128), ("ethos_u55_256", 64)])
 def test_wide_tensors_between_layers_stay_on_the_chip(name: str, kib: int, tmp_path: Path) -> None:
     machine = with_sram(name, kib)
     turns, alone = _built(bodies(), machine, tmp_path), _layer_by_layer(bodies(), machine, tmp_path)
@@ -97,6 +97,15 @@ def test_where_rows_alone_do_not_fit_blocks_of_channels_go_through_all_rows(arra
     assert blocks.figures["cycles"] < alone.figures["cycles"]
 
 
+@pytest.mark.parametrize("kib", [39.5, 64])
+def test_loads_go_ahead_of_shifts_and_of_the_block_before(kib: float, tmp_path: Path) -> None:
+    """Both in the program and in what the plan expects, which was 4 to 6 % too much where they did not."""
+    built = _built(bodies(), with_sram("edge16", kib), tmp_path)
+    (plan,) = built.plans
+    assert any(cascade.stripes.channels for cascade in plan.cascades)
+    assert plan.cycles == pytest.approx(built.figures["cycles"], rel=0.02)
+
+
 def test_a_schedule_of_blocks_is_printed_and_taken_back(tmp_path: Path) -> None:
     model, file, machine = tmp_path / "model.onnx", tmp_path / "given.sched", with_sram("edge16", 32)
     onnx.save(bodies(), model)
@@ -123,9 +132,9 @@ def test_what_blocks_of_channels_read_is_brought_once_where_bytes_count(tmp_path
     assert build(model, BuildOptions(machine, schedule=str(file))).data == built.data
 
 
-@pytest.mark.parametrize("kib", [64, 128])
-def test_every_byte_is_moved_once_where_the_wide_tensors_take_turns(kib: int, tmp_path: Path) -> None:
-    found = _built(bodies(), with_sram("edge16", kib), tmp_path)
+@pytest.mark.parametrize(("kib", "goal"), [(64, Goal("traffic")), (128, CYCLES)])
+def test_every_byte_is_moved_once_where_the_wide_tensors_take_turns(kib: int, goal: Goal, tmp_path: Path) -> None:
+    found = _built(bodies(), with_sram("edge16", kib), tmp_path, goal=goal)
     assert _dram_bytes(found) == found.figures["dram_bound_bytes"] == 72_576
 
 

@@ -96,16 +96,16 @@ def test_layers_take_turns_where_it_is_said() -> None:
 
 def test_branches_run_in_the_order_of_the_file() -> None:
     """The projection beside a block in front of the block's first convolution; a layer in front of what it reads is refused."""
-    text = print_schedule(compiled(NETWORK, TIGHT, 2).schedule)
+    text = print_schedule(compiled(NETWORK, TIGHT, 1).schedule)
     head, *layers = (line for line in text.split("\n  layer "))
     names = [layer[1 : layer.index('"', 1)] for layer in layers]
     first, second = names.index("/b.1.0/b.1.0.0/Conv"), names.index("/b.1.2/Conv")
     layers[first], layers[second] = layers[second], layers[first]
-    changed = compiled(NETWORK, TIGHT, 2, parse_schedule("\n  layer ".join([head, *layers]), "s"))
+    changed = compiled(NETWORK, TIGHT, 1, parse_schedule("\n  layer ".join([head, *layers]), "s"))
     assert [p.layer.node.name for p in _plan(changed).layers][first] == "/b.1.2/Conv"
     layers[0], layers[1] = layers[1], layers[0]
     with pytest.raises(CompileError, match=r"stands behind .* before which it runs"):
-        compiled(NETWORK, TIGHT, 2, parse_schedule("\n  layer ".join([head, *layers]), "s"))
+        compiled(NETWORK, TIGHT, 1, parse_schedule("\n  layer ".join([head, *layers]), "s"))
 
 
 def test_constants_that_are_brought_again_fit_their_slots() -> None:
@@ -128,11 +128,11 @@ def test_constants_that_are_brought_again_fit_their_slots() -> None:
 
 
 def test_an_edited_schedule_of_all_layers_changes_what_was_edited_alone() -> None:
-    planned = compiled(NETWORK, TIGHT, 2)
+    planned = compiled(NETWORK, TIGHT, 1)
     text = print_schedule(planned.schedule)
     head, _, rest = text.partition(f'layer "{CONV}"')
     edited = f'{head}layer "{CONV}"' + rest.replace("for rows by 3", "for rows by 1", 1)
-    made = compiled(NETWORK, TIGHT, 2, parse_schedule(edited, "s"))
+    made = compiled(NETWORK, TIGHT, 1, parse_schedule(edited, "s"))
     tilings = [[p.plan.tiling for p in _plan(c).layers if p.plan is not None] for c in (planned, made)]
     assert [i for i, (a, b) in enumerate(zip(*tilings)) if (a.rows, a.channels, a.inner) != (b.rows, b.channels, b.inner)] == [2]
     assert _plan(made).cycles > _plan(planned).cycles

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
+from math import gcd
 from typing import NamedTuple
 
 from toolchain.hw.chip import Chip
@@ -17,7 +18,7 @@ from toolchain.schedule.moves import moves
 from toolchain.schedule.places import View
 from toolchain.schedule.staging import box_strides
 from toolchain.schedule.units import able_units, emitted, on_unit
-from toolchain.schedule.wanted import Wanted, wanted
+from toolchain.schedule.wanted import Wanted, mean, wanted
 
 
 class Run(NamedTuple):
@@ -28,6 +29,9 @@ class Run(NamedTuple):
     emit: Wanted | None = None
     held: int = 1
 
+
+_AT_FIRST = range(1)  # of a burst
+_PLACES = 8  # inside a burst that are looked at
 
 Runs = Mapping[Unit, Run]  # on each unit that can run a work
 Brought = tuple[tuple[Unit, Wanted], ...]  # by each DMA channel that can
@@ -49,11 +53,13 @@ class CostModel:
 
     def load(self, box: Box, view: View, home: int, space: int) -> Brought:
         """To bring a box from the memory `home` into the memory `space`."""
-        key = (box.size, view.strides, view.item_bytes, home, space)
+        begins = self._begins(box, view) if home == Space.DRAM else _AT_FIRST
+        key = (box.size, view.strides, view.item_bytes, home, space, begins)
         found = self._copies.get(key)
         if found is None:
             strides = box_strides(box, view.strides, view.box_alone(box))
-            found = self._copies[key] = self._copy(home, space, strides, view.item_bytes, self.chip.loaders(home, space))
+            ends = [(Location(Space(home), begin), Location(Space(space), 0)) for begin in begins]
+            found = self._copies[key] = self._copy(ends, strides, view.item_bytes, self.chip.loaders(home, space))
         return found
 
     def block(self, size_bytes: int, space: int) -> Brought:
@@ -61,18 +67,19 @@ class CostModel:
         key = (size_bytes, space)
         found = self._copies.get(key)
         if found is None:
-            channels = self.chip.loaders(Space.DRAM, space)
-            found = self._copies[key] = self._copy(Space.DRAM, space, [Stride(size_bytes, 1, 1)], 1, channels)
+            ends, channels = (Location(Space.DRAM, 0), Location(Space(space), 0)), self.chip.loaders(Space.DRAM, space)
+            found = self._copies[key] = self._copy([ends], [Stride(size_bytes, 1, 1)], 1, channels)
         return found
 
     def store(self, box: Box, view: View) -> Wanted:
         """To take a box away, by the channel that stores."""
-        key = (box.size, view.strides, view.item_bytes)
+        begins = self._begins(box, view)
+        key = (box.size, view.strides, view.item_bytes, begins)
         found = self._copies.get(key)
         if found is None:
             strides = box_strides(box, view.box_alone(box), view.strides)
-            channels = self.chip.channels[-1:]
-            found = self._copies[key] = self._copy(Space.SRAM, Space.DRAM, strides, view.item_bytes, channels)
+            ends = [(Location(Space.SRAM, 0), Location(Space.DRAM, begin)) for begin in begins]
+            found = self._copies[key] = self._copy(ends, strides, view.item_bytes, self.chip.channels[-1:])
         return found[0][1]
 
     def shift(self, box: Box, view: View) -> Wanted:
@@ -80,15 +87,33 @@ class CostModel:
         key = (box.size, view.strides, view.item_bytes, "shift")
         found = self._copies.get(key)
         if found is None:
-            strides = box_strides(box, view.strides, view.strides)
-            channels = self.chip.channels[-1:]
-            found = self._copies[key] = self._copy(Space.SRAM, Space.SRAM, strides, view.item_bytes, channels)
+            strides, ends = box_strides(box, view.strides, view.strides), (Location(Space.SRAM, 0), Location(Space.SRAM, 0))
+            found = self._copies[key] = self._copy([ends], strides, view.item_bytes, self.chip.channels[-1:])
         return found[0][1]
 
-    def _copy(self, source: int, target: int, strides: list[Stride], item_bytes: int, channels: Sequence[Unit]) -> Brought:
-        ends = Location(Space(source), 0), Location(Space(target), 0)
+    def _begins(self, box: Box, view: View) -> range:
+        """How far inside a burst of the DRAM the first runs of such boxes begin; tensors begin at bursts. Blocks of channels are
+        as many apart as they have, rows and columns may be any; of what is whole there is one."""
+        burst, strides = self.chip.dram.burst_bytes, view.strides
+        if strides.maps is not None or not box.size:
+            return _AT_FIRST
+        apart = burst
+        steps = (*strides.along[:-1], box.size[-1] * strides[-1])
+        for size, stride, step, outer in zip(box.size, strides.along, steps, (0, *strides.along)):
+            if size * stride != outer:
+                apart = gcd(apart, step)
+        apart = max(apart, burst // _PLACES)
+        return range(view.offset_bytes % apart, burst, apart)
+
+    def _copy(
+        self, ends: Sequence[tuple[Location, Location]], strides: list[Stride], item_bytes: int, channels: Sequence[Unit]
+    ) -> Brought:
+        """In the mean of these ends."""
         movers = {channel: Mover(channel.number, self.chip.dma_dimensions) for channel in channels}
-        return tuple((c, wanted(copies(*ends, strides, item_bytes, mover), self.chip)) for c, mover in movers.items())
+        asked = (
+            (c, [wanted(copies(*own, strides, item_bytes, mover), self.chip) for own in ends]) for c, mover in movers.items()
+        )
+        return tuple((channel, mean(each)) for channel, each in asked)
 
     def moves(self, layer: Layer, views: Mapping[str, View], resident: Collection[str]) -> Wanted:
         """All that a mover does, from and to the first bytes of its memories."""

@@ -27,8 +27,7 @@ _LONGEST = 12  # layers of a cascade
 _CHOICES = 3  # roots of which it is open whether they stay in SRAM, at one cut
 _HEIGHTS = 4  # of stripes that are planned for one cascade
 _LITTLE_TRAFFIC = 0.02  # of its cycles: enough that of equal ways the one that moves least is taken
-_BLOCKS, _HEIGHTS_OF_BLOCKS = 4, 3  # sizes of blocks of channels, and heights of each, beside those
-_DOUBT = 0.045  # of their cycles that blocks are said to take more: runs of some channels begin inside bursts, which no plan sees
+_BLOCKS, _HEIGHTS_OF_BLOCKS = 4, 3  # sizes of blocks of channels, and heights of each
 _ROUNDS = 200  # paths that are looked at
 
 Roots = frozenset[str]
@@ -274,17 +273,15 @@ class Cuts:
         return total, moved, sum(self._cascades.constant_bytes(i) for i in range(first, end))
 
     def _plan(self, step: _Step) -> _Found | None:
-        """Stripes as high as fit, and some lower ones; where few fit, of blocks of channels too."""
+        """Stripes as high as fit, and some lower ones; and those of blocks of channels."""
         found = self._highest(step, 0, _HEIGHTS)
-        if len(found) < _HEIGHTS:
-            for channels in self._cascades.blocks(step.first, step.end, step.own)[:_BLOCKS]:
-                for stay in (False, True):
-                    found += self._highest(step, channels, _HEIGHTS_OF_BLOCKS, stay)
+        for channels in self._cascades.blocks(step.first, step.end, step.own)[:_BLOCKS]:
+            for stay in (False, True):
+                found += self._highest(step, channels, _HEIGHTS_OF_BLOCKS, stay)
         return min((_Found(f, self._cost(f)) for f in found), key=lambda f: f.cost, default=None)
 
     def _cost(self, planned: PlannedCascade) -> float:
-        doubt = _DOUBT if planned.cascade.stripes.channels else 0
-        return self.by(planned.plan) * (1 + doubt) + self._byte * cascade_bytes(planned)
+        return self.by(planned.plan) + self._byte * cascade_bytes(planned)
 
     def _highest(self, step: _Step, channels: int, most: int, stay: bool = False) -> list[PlannedCascade]:
         """The highest stripes that fit. channels: of a block, 0: all. stay: what is read is brought once for all of them."""

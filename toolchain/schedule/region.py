@@ -30,6 +30,7 @@ from toolchain.schedule.sizes import grid
 from toolchain.schedule.staging import PlannedLayer
 
 _FAR = 1.05  # times the cycles of the best plan's layers, each alone: beyond what they can gain of each other
+_NEAR, _NEAR_SIMULATED = 1.003, 1.01  # the same, of plans for different sizes
 _USABLE = (1.0, 0.93, 0.86)  # shares of the SRAM for which cascades are chosen: not all that fits by its bytes can be placed
 _RESERVES = (0.0, 0.25, 0.5)  # shares of SRAM kept free of resident tensors that are tried
 _PER_OCTAVE = 4  # sizes of the SRAM for which plans are made
@@ -131,6 +132,7 @@ class Planner:
         """Plans for all of the SRAM and for smaller sizes, as long as layers by themselves could take as few cycles with these:
         what is chosen layer by layer for more room need not be better in the end. Raises CompileError."""
         found, seen, most = list[RegionPlan](), list[RegionPlan](), math.inf
+        near = _NEAR_SIMULATED if self.options.simulated else _NEAR
         for size in (self.size, *self._smaller()):
             plan = self._best(size, most)
             if plan is None:
@@ -139,7 +141,7 @@ class Planner:
                 self.require_few(plan)
                 found.append(place_works(self.ahead(plan), self.model))
                 seen.append(plan)
-                most = min(most, plan.alone_cycles)
+                most = min(most, near * plan.alone_cycles)
         return found or [self._in_all()]
 
     def _smaller(self) -> list[int]:

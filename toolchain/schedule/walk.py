@@ -17,13 +17,14 @@ from toolchain.ops.kit.operator import Layer
 from toolchain.ops.kit.tile import Box, Work
 from toolchain.schedule.areas import Area
 from toolchain.schedule.cost import Brought, CostModel, Run
+from toolchain.schedule.kept_rows import KeptRows
 from toolchain.schedule.loads import Loads
 from toolchain.schedule.places import View
 from toolchain.schedule.plan import VisitedStripes
 from toolchain.schedule.queues import Now, Queues
 from toolchain.schedule.stages import Fetched, SlotAreas, Stage, Tile, passing
 from toolchain.schedule.staging import Slot, staged
-from toolchain.schedule.stripes import Anew, Shift, shifted
+from toolchain.schedule.stripes import Anew, Shift
 from toolchain.schedule.touched import Touched
 from toolchain.schedule.units import chain_of, earliest
 from toolchain.schedule.visits import BEGIN
@@ -47,6 +48,7 @@ class Walk:
         self._fetched: tuple[Sequence[Area], Iterator[int]] = (), iter(())  # for other layers: where to, bytes for each work
         self._touched = Touched(views)
         self._loads = Loads(model, self._queues, self._touched, resident)
+        self._kept = KeptRows(model, self._queues, self._touched)
         self.roots = self._touched.roots
         self.units: list[Unit] = []
 
@@ -122,10 +124,10 @@ class Walk:
             if not isinstance(calls, int):
                 for call in calls:
                     if isinstance(call, Shift):
-                        self._shift(call)
-                    elif isinstance(call, Anew):
                         self._finish()
-                        self._touched.begin(call.root, call.channels[0])
+                        self._kept.shift(call, self._layer.types)
+                    elif isinstance(call, Anew):
+                        self._kept.begin(call, self._tile is not None)
                     else:
                         index, works = call
                         self.units = found[index]
@@ -145,18 +147,6 @@ class Walk:
                 unit = self._choose(stage.units, [works], i)
             self._work(work, unit)
             begun = work.write is None
-
-    def _shift(self, shift: Shift) -> None:
-        """Rows to the beginning of their buffer, by the channel that stores."""
-        self._finish()
-        for box in shifted(shift, self._layer.types):
-            there = box._replace(start=(0, box.start[1] - shift.distance, 0, box.start[3]))
-            after = [*self._touched.makers(box, self._store), *self._touched.before(there, self._store)]
-            number = self._queues.ask(self._store, self._model.shift(box, self._touched.view(box)), after)
-            self._touched.use(box, number, self._store)
-            self._touched.use(there, number, self._store)
-            self._touched.moved(box, number, self._store)
-        self._touched.move_rows(shift.root, shift.first)
 
     def _enter(self, stage: Stage) -> None:
         """What follows are works of this layer."""
@@ -187,7 +177,7 @@ class Walk:
                 loads.append((slot, self._loads.bring(item, space), item if isinstance(item, Box) else None))
         late: list[tuple[Area, Brought, Box | None]] = []
         for load in loads:
-            if self._tile is not None and (load[0].touched_in(before) or self._touched.reads(load[2], self._tile.work.write)):
+            if self._waits(load[0], load[2], before):
                 late.append(load)
             else:
                 self._loads.load(*load)
@@ -218,8 +208,15 @@ class Walk:
         index, held = ring.take(key)
         return areas[index], held
 
+    def _waits(self, slot: Area, box: Box | None, group: int) -> bool:
+        """Whether the load of a box to a slot touches bytes of what is left of the tile before, which is the group's."""
+        if self._tile is None:
+            return self._kept.touches(box)
+        return slot.touched_in(group) or self._touched.reads(box, self._tile.work.write)
+
     def _finish(self) -> None:
-        """Asks for the computes of the tile whose loads are there, and for its store."""
+        """Asks for the computes of the tile whose loads are there, and for its store; or for what is shifted."""
+        self._kept.finish()
         if self._tile is None:
             return
         work, unit, run, slots, in_place, out = self._tile
@@ -243,6 +240,7 @@ class Walk:
             out.used[queue] = number
         if write is not None:
             self._touched.make(write, number, queue)
+        self._kept.begun()
 
     def _freed(self, unit: Unit, run: Run, write: Box | None, out: Area | None) -> list[int]:
         """The operations that must be over before the work's output is written."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 from toolchain.hw.chip import Chip
@@ -36,3 +37,15 @@ def wanted(ops: Iterable[MachineOp], chip: Chip) -> Wanted:
         latency += waited if flying == 1 else max(0, (waited + moved) // flying - moved)
         count, compute = count + 1, compute + int(asked.compute_cycles)
     return Wanted(count, latency, compute, tuple(served.items()), latency + max((compute, *served.values())))
+
+
+def mean(same: Sequence[Wanted]) -> Wanted:
+    """Of as many operations each, which differ in where they lie."""
+    if len(same) == 1:
+        return same[0]
+    ports = dict.fromkeys(port for one in same for port, _ in one.services)
+    served = tuple((port, round(fmean(dict(one.services).get(port, 0) for one in same))) for port in ports)
+    latency, compute, alone = (
+        round(fmean(found)) for found in zip(*((w.latency_cycles, w.compute_cycles, w.alone_cycles) for w in same))
+    )
+    return Wanted(same[0].operations, latency, compute, served, alone)
