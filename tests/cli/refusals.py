@@ -388,7 +388,7 @@ RUN = [
     ),
     (
         "npu-sim good.npu --dump-memory 99999 --out dump",
-        "--dump-memory 99999: there is no operation 99999; the program has 0 to 15",
+        "--dump-memory 99999: there is no operation 99999; the program has 0 to 8",
     ),
     (
         "npu-sim island.npu --dump-memory 3 --out dump",

@@ -43,3 +43,27 @@ def test_a_clamp_is_exact_beside_its_kink(clamp: str, tmp_path: Path) -> None:
 def test_a_table_with_an_entry_for_each_code_stays(tmp_path: Path) -> None:
     made, _ = built("Relu", int8_machine(), tmp_path)
     assert "Rescale" not in [type(n.op).__name__ for n in made.container.graph.nodes]
+
+
+def test_a_bound_beyond_its_inputs_codes_is_kept(tmp_path: Path) -> None:
+    """What it makes is no code of its input."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1,4,16,16] x) => (float[1,4,16,16] r, float[1,4,16,16] s)
+      <float low = {3.0}> { a = MaxPool<kernel_shape=[1,1]>(x) r = Max(a, low) s = Neg(a) }"""
+    onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
+    x = np.random.default_rng(0).uniform(-1, 1, (2, 1, 4, 16, 16)).astype(np.float32)
+    np.savez(tmp_path / "c.npz", x=x)
+    made = build(tmp_path / "m.onnx", BuildOptions(int8_machine(), calibration=str(tmp_path / "c.npz")))
+    (r,) = Session(made.data, backend="reference").run(["r"], {"x": x[0]})
+    assert np.abs(r - 3.0).max() < 0.02
+
+
+def test_a_clamp_whose_bounds_lie_beside_all_that_was_seen(tmp_path: Path) -> None:
+    """Of a tensor of zeros it hears nothing."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1,4,16,16] x) => (float[1,4,16,16] r)
+      <float low = {0.25}, float high = {0.5}> { a = Sub(x, x) r = Clip(a, low, high) }"""
+    onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
+    x = np.random.default_rng(0).uniform(-1, 1, (2, 1, 4, 16, 16)).astype(np.float32)
+    np.savez(tmp_path / "c.npz", x=x)
+    made = build(tmp_path / "m.onnx", BuildOptions(int8_machine(), calibration=str(tmp_path / "c.npz")))
+    (r,) = Session(made.data, backend="reference").run(["r"], {"x": x[0]})
+    assert np.abs(r - 0.25).max() < 0.01

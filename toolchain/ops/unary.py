@@ -36,6 +36,7 @@ from toolchain.ops.rescale import Rescale, rescaled
 BENT_CODES, BENT = 2.0, 2.0**-7
 FARTHEST = 16.0  # times an output's range: what a wider one would cost is more than an end that is bent
 _LOOKED_AT = 1 << 12  # numbers over the range of what a function reads
+_BEYOND = 1 / 64  # of what was seen
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,15 @@ class Unary(FloatOp):
         return clip_bounds(self.function) is not None
 
     def telling(self, seen: Range, y: Quant, codes: CodeType) -> Range:
-        x = np.linspace(seen.low, seen.high, _LOOKED_AT)
+        beyond = seen.span * _BEYOND  # where a function is about to leave a code at an end, it has not stopped there
+        x = np.linspace(seen.low - beyond, seen.high + beyond, _LOOKED_AT)
         with np.errstate(all="ignore"):
             made = np.rint(evaluate(self.function, x) / y.scale) + y.zero_point
         made = np.clip(made, *codes.limits)
         others, before = np.flatnonzero(made != made[0]), np.flatnonzero(made != made[-1])
         if np.isnan(made).any() or not others.size:
             return seen
-        return Range(float(x[others[0] - 1]), float(x[before[-1] + 1]))
+        return Range(*np.clip((x[others[0] - 1], x[before[-1] + 1]), seen.low, seen.high).tolist())
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
         x, y = scope.quant(node.inputs[0]), scope.quant(node.outputs[0])

@@ -117,16 +117,21 @@ def assign_quants(
             else:
                 own = isinstance(ranges.get(graph.origins[name].tensor), Quant)
                 found = calibrated(name if own else adopted.get(name, name), types[name])
-                finer = not own and name not in adopted and _clamps_finer(node, quants, types, found)
+                finer = not own and name not in adopted and _clamps_finer(node, quants, types, found, numerics)
                 quants[name] = quants[node.inputs[0]] if finer else found
     return quants
 
 
-def _clamps_finer(node: Node, quants: Mapping[str, Quant], types: Mapping[str, CodeType], found: Quant) -> bool:
-    """Whether all that a clamp makes are codes of its input, which are finer than those found for it."""
+def _clamps_finer(
+    node: Node, quants: Mapping[str, Quant], types: Mapping[str, CodeType], found: Quant, numerics: Numerics
+) -> bool:
+    """Whether all that a clamp makes are codes of its input, which are finer than those found for it. numerics: of its codes."""
     x, y = node.inputs[0], node.outputs[0]
-    clamps = isinstance(node.op, Unary) and clip_bounds(node.op.function) is not None
-    return clamps and types[x] is types[y] and quants[x].scale < found.scale
+    bounds = clip_bounds(node.op.function) if isinstance(node.op, Unary) else None
+    if bounds is None or types[x] is not types[y] or quants[x].scale >= found.scale:
+        return False
+    (low, high), held = bounds, quant_range(quants[x], numerics)
+    return (low is None or low <= held.high) and (high is None or high >= held.low)
 
 
 def _lost(node: Node, x: Quant, graph: Graph, consumers: Mapping[str, Sequence[Node]], numerics: Numerics) -> tuple[float, ...]:

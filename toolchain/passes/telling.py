@@ -23,6 +23,7 @@ Array = NDArray[Any]
 _FURTHER = 16.0  # spans of what was seen, so far it is asked whether a function stays what it is at an end
 _WHOLE = 1e-3  # of a code
 _WORTH = 15 / 16  # of a scale: half a decibel
+_MOST_BITS = 8  # of codes: those of more tell enough
 _ROUNDS = 8  # functions in a row through which ends are followed; two without moves between are one by then
 
 
@@ -70,11 +71,11 @@ def telling(
 
     for x in reversed(list(dict.fromkeys([*graph.inputs, *(n for node in graph.nodes for n in node.outputs)]))):
         readers = consumers.get(x, ())
-        if x not in seen or x not in types or x in whole or not readers or types[x].is_wide:
+        if x not in seen or x not in types or x in whole or not readers or types[x].bits > _MOST_BITS:
             continue
         part = reduce(Range.union, (read(node, x) for node in readers))
         if part.low > seen[x].low or part.high < seen[x].high:
-            found[x] = Range(max(part.low, seen[x].low), min(part.high, seen[x].high))
+            found[x] = Range(*np.clip((part.low, part.high), seen[x].low, seen[x].high).tolist())  # they may not meet
     return found
 
 

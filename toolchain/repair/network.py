@@ -16,6 +16,7 @@ from toolchain.hw.chip import Chip
 from toolchain.ir.graph import Graph, Node, Origin, Quant
 from toolchain.isa import Machine
 from toolchain.ops.convolution.rules import Convolution
+from toolchain.ops.exact import TRUTH
 from toolchain.passes.given import clamped, selected
 from toolchain.passes.named import named_nodes
 from toolchain.passes.quantize import quantize
@@ -84,11 +85,14 @@ class Network:
         return self.machine.chip
 
     def typed(self, asked: Sequence[str]) -> Network:
-        """With the types that NAME=TYPE of each --type ask for. Raises CompileError with every fault of them."""
+        """With the types that NAME=TYPE of each --type ask for, but of numbers that addresses are made of, which are exact as
+        they are. Raises CompileError with every fault of them."""
         if not asked:
             return self
         found = asked_types(self.model, asked, self.chip, self.held, weighted(self.model, self.weighted), self.selection.rounded)
-        return replace(self, types=self.on_chip(found.tensors), weight_types=found.weights)
+        numbers = {n for n in self.selection.types if self.selection.given.get(n) == TRUTH}
+        tensors = {n: codes for n, codes in found.tensors.items() if n not in numbers}
+        return replace(self, types=self.on_chip(tensors), weight_types=found.weights)
 
     def on_chip(self, types: Mapping[str, CodeType]) -> dict[str, CodeType]:
         """types: by tensor of the model. Of a tensor that the chip does not hold since a clamp behind it is fused, what that
