@@ -17,7 +17,7 @@ from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
 from toolchain.ops.kit.tile import FillBox, Loop, Move
 from toolchain.ops.permutation import Keeping, Reshape, permutation
-from toolchain.ops.rescale import rescaled
+from toolchain.ops.rescale import at_output_scale, rescaled
 
 Shape = tuple[int, ...]
 
@@ -155,15 +155,7 @@ class Stack(FloatOp):
         return True
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
-        y, codes = scope.quant(node.outputs[0]), scope.codes(node.outputs[0])
-        nodes: list[Node] = []
-        names: list[str] = []
-        for i, name in enumerate(node.inputs):
-            if (scope.quant(name), scope.codes(name)) == (y, codes):
-                names.append(name)
-                continue
-            names.append(scope.own_name(f"{name}@{node.name}.{i}"))
-            nodes.append(rescaled(step_name(node.name, f"rescale {i}"), name, names[-1], y, codes, scope))
+        nodes, names = at_output_scale(node, node.inputs, scope)
         joined = Node(node.name, Join(self.axis), tuple(names), node.outputs, node.sources)
         return [*nodes, joined]
 

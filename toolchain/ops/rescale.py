@@ -9,7 +9,7 @@ from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.requant import Requant
 from quant.fixed_point.pointwise.elementwise import rescale
 from toolchain import machine
-from toolchain.ir.graph import Node, Quant
+from toolchain.ir.graph import Node, Quant, step_name
 from toolchain.machine import ElementwiseKind
 from toolchain.ops.kit.box import box_nest, box_orders, box_tilings, broadcast_strides, row_windows
 from toolchain.ops.kit.elementwise import elementwise
@@ -80,6 +80,21 @@ class Rescale(TiledOp):
 
         no_blocks: tuple[Block, ...] = ()
         return Work((box,), no_blocks, Box(layer.node.outputs[0], start, size), emit)
+
+
+def at_output_scale(node: Node, names: Sequence[str], scope: QuantScope) -> tuple[list[Node], list[str]]:
+    """Steps that bring some of a node's inputs to the scale and type of its output, and their names then; those that have them
+    stay as they are."""
+    y, codes = scope.quant(node.outputs[0]), scope.codes(node.outputs[0])
+    nodes: list[Node] = []
+    found: list[str] = []
+    for i, name in enumerate(names):
+        if (scope.quant(name), scope.codes(name)) == (y, codes):
+            found.append(name)
+            continue
+        found.append(scope.own_name(f"{name}@{node.name}.{i}"))
+        nodes.append(rescaled(step_name(node.name, f"rescale {i}"), name, found[-1], y, codes, scope))
+    return nodes, found
 
 
 def rescaled(name: str, source: str, target: str, y: Quant, codes: CodeType, scope: QuantScope) -> Node:

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node, OnnxNode, step_name
+from toolchain.ir.graph import Graph, Node, OnnxNode
 from toolchain.ops.kit.operator import Array, FloatOp, Layer, MoveOp, RowIndex
 from toolchain.ops.kit.quant_scope import QuantScope
 from toolchain.ops.kit.rule import Rule
 from toolchain.ops.kit.scope import Scope
 from toolchain.ops.kit.steps import Steps, Whole
 from toolchain.ops.kit.tile import FillBox, Loop, Move
-from toolchain.ops.rescale import rescaled
+from toolchain.ops.rescale import at_output_scale
 
 _KEY = "control.indirect"
 
@@ -44,13 +44,7 @@ class ScatterRows(FloatOp):
         return True
 
     def quantize(self, node: Node, scope: QuantScope) -> list[Node]:
-        y, codes = scope.quant(node.outputs[0]), scope.codes(node.outputs[0])
-        nodes, names = list[Node](), list[str]()
-        for i, name in enumerate(node.inputs[:2]):
-            names.append(name)
-            if (scope.quant(name), scope.codes(name)) != (y, codes):
-                names[i] = scope.own_name(f"{name}@{node.name}.{i}")
-                nodes.append(rescaled(step_name(node.name, f"rescale {i}"), name, names[i], y, codes, scope))
+        nodes, names = at_output_scale(node, node.inputs[:2], scope)
         put = PutRows(self.axis, self.in_place)
         return [*nodes, Node(node.name, put, (*names, node.inputs[2]), node.outputs, node.sources)]
 
