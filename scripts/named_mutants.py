@@ -124,9 +124,9 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
     ),
     (
         "parts of a Concat are not rescaled",
-        f"{OPS}/movement.py",
-        "            if (scope.quant(name), scope.codes(name)) == (y, codes):\n",
-        "            if True:\n",
+        f"{OPS}/rescale.py",
+        "        if (scope.quant(name), scope.codes(name)) == (y, codes):\n",
+        "        if True:\n",
     ),
     ("linear Resize's taps exchanged", f"{OPS}/resize.py", "1 - (at - left), at - left", "at - left, 1 - (at - left)"),
     (
