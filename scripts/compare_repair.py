@@ -14,8 +14,10 @@ strings, rendered text and a recognizer; pages, rendered pages and a detector of
 YOLOX; sentences, docstrings and an embedding, with a tokenizer.json. What is judged is dealt into two folds, each judged by
 what was calibrated on the other: no photograph, word or sentence is ever on both sides. The lines are over both folds.
 
-A machine may be followed by keys of its `numerics` to change. The integers are the reference's; with --exact N a program is built
-as well, and its simulator must give the same bits on the first N of each fold.
+A machine may be followed by keys of its `numerics` to change (`scale.kind=pow2` for those of a section); --every-arithmetic tries
+each machine with every form of scales and every rounding that there is of it. `points` are against float, `error` is their
+standard error, from the samples that only one of the two is right on. The integers are the reference's; with --exact N a program
+is built as well, and its simulator must give the same bits on the first N of each fold.
 """
 
 from __future__ import annotations
@@ -26,17 +28,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import yaml
 from evaluate import count
 from make_quantized import quantized
 from repair_judges import FOLDS, JUDGES, Array, Asked, Judge
+from varied_machines import every_arithmetic, varied_machine
 
 from quant.data import open_data, to_calibrate_on
 from quant.float_session import open_session
@@ -46,8 +48,7 @@ from toolchain.cli.inputs import model_inputs
 from toolchain.compiling import select_model
 from toolchain.errors import CompileError
 from toolchain.frontend import load_model
-from toolchain.hw.numerics import NumericsKeys
-from toolchain.isa import Machine, load_machine
+from toolchain.isa import Machine
 from toolchain.judging import inputs_of
 from toolchain.passes.typed import decomposed_as_asked
 from toolchain.repair.harness import EFFORTS, Effort
@@ -68,26 +69,6 @@ class Judged:
     cpu_s: float = 0.0
     peak_gib: float = 0.0
     refused: str = ""
-
-
-def varied_machine(text: str) -> Machine:
-    """`edge16,rounding=floor`: a shipped machine or a YAML file, with other values of its numerics. Raises CompileError."""
-    name, *changes = text.split(",")
-    machine = load_machine(name)
-    given: dict[str, Any] = {}
-    for change in changes:
-        key, separator, value = change.partition("=")
-        if not separator or key not in NumericsKeys.model_fields:
-            raise CompileError(
-                f"--hw {text}: {change} is no KEY=VALUE of numerics; keys are {', '.join(NumericsKeys.model_fields)}"
-            )
-        given[key] = yaml.safe_load(value)
-    try:
-        keys = NumericsKeys.model_validate({**machine.chip.numerics_keys.model_dump(), **given})
-    except ValueError as fault:
-        raise CompileError(f"--hw {text}: {str(fault).splitlines()[-1].strip()}") from None
-    chip = machine.chip.model_copy(update={"numerics_keys": keys, "name": text})
-    return replace(machine, chip=chip)
 
 
 def reference(path: Path, options: BuildOptions) -> Session:
@@ -201,6 +182,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="the judge's, where it takes any")
     parser.add_argument("--hw", nargs="+", default=["edge16"], help="machines, each perhaps with ,KEY=VALUE of numerics")
     efforts: tuple[Effort, ...] = EFFORTS[1:]
+    parser.add_argument("--every-arithmetic", action="store_true", help="each machine with all forms of scales and roundings")
     parser.add_argument("--repair", nargs="*", choices=efforts, default=["fast"], help="beside none (default fast)")
     parser.add_argument("--images", type=count, default=64, help="to calibrate on (default 64)")
     parser.add_argument("--limit", type=count, default=624, help="judge at most so many of each fold (default 624)")
@@ -216,7 +198,8 @@ def main() -> None:
     with reported():
         model_inputs(given.model)
         judge = JUDGES[given.judge](onnx.load(given.model), given.data)
-        machines = [varied_machine(text) for text in given.hw]
+        texts = [text for name in given.hw for text in (every_arithmetic(name) if given.every_arithmetic else (name,))]
+        machines = [varied_machine(text) for text in texts]
         with tempfile.TemporaryDirectory() as folder:
             print(text_of(judge, *compared(given, judge, machines, Path(folder))))
 

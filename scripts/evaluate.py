@@ -80,7 +80,7 @@ def scores(machine: str, real: Array, got: Array, accepted: Sequence[tuple[int, 
     """real, got: float[n, classes]."""
     n = len(real)
     right_float, right_int = _right(real, accepted, 1), _right(got, accepted, 1)
-    error = 100 * float(np.sqrt(np.count_nonzero(right_float != right_int))) / n
+    error = paired_error(right_float, right_int)
     return Scores(
         machine,
         n,
@@ -92,6 +92,12 @@ def scores(machine: str, real: Array, got: Array, accepted: Sequence[tuple[int, 
         float((real.argmax(1) == got.argmax(1)).mean()),
         sqnr_db(real, got),
     )
+
+
+def paired_error(a: Array, b: Array) -> float:
+    """a, b: bool[n], which samples two networks are right on -> percentage points: the standard error of the difference of their
+    shares. Samples that both are right on, or both wrong, say nothing of it."""
+    return 100 * float(np.sqrt(np.count_nonzero(a != b))) / len(a)
 
 
 def _right(logits: Array, accepted: Sequence[tuple[int, ...]], k: int) -> NDArray[np.bool_]:

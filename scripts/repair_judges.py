@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import stamps
-from evaluate import CALIBRATION_SEED, read_labelled, scores
+from evaluate import CALIBRATION_SEED, paired_error, read_labelled, scores
 from numpy.typing import NDArray
 from rendered import letters_on, page, photographs, strings, text_input
 from sentences import Tokens, documented
@@ -139,7 +139,7 @@ class Labelled(_Classes):
 class Strings(Judge):
     """Rendered lines of text for a recognizer with CTC's labels whose file holds its `character`s; --data: no."""
 
-    heads = ("exact %", "points", "agreement %", "errors a character %")
+    heads = ("exact %", "points", "error", "agreement %", "errors a character %")
     shape = (1, 3, 48, 320)
 
     def __init__(self, model: Any, data: Path | None) -> None:
@@ -163,10 +163,11 @@ class Strings(Judge):
         return "".join(self._characters[i] for i in labels[first & (labels != 0)]).strip()
 
     def scored(self, truths: Sequence[Any], real: Sequence[Any], got: Sequence[Any]) -> tuple[str, ...]:
-        exact, float_exact = (100 * float(np.mean([a == b for a, b in zip(found, truths)])) for found in (got, real))
+        right, float_right = (np.array([a == b for a, b in zip(found, truths)]) for found in (got, real))
+        points, error = 100 * float(right.mean() - float_right.mean()), paired_error(float_right, right)
         alike = 100 * float(np.mean([a == b for a, b in zip(got, real)]))
         wrong = sum(distance(a, b) for a, b in zip(got, truths)) / sum(map(len, truths))
-        return f"{exact:.1f}", f"{exact - float_exact:+.1f}", f"{alike:.1f}", f"{100 * wrong:.1f}"
+        return f"{100 * right.mean():.1f}", f"{points:+.1f}", f"{error:.1f}", f"{alike:.1f}", f"{100 * wrong:.1f}"
 
 
 def distance(a: str, b: str) -> int:
@@ -311,7 +312,7 @@ class Sentences(Judge):
     """The first sentence of a docstring of Python's library must find the rest of it among those of the fold; --data: the
     tokenizer.json of a BERT."""
 
-    heads = ("first %", "points", "cosine")
+    heads = ("first %", "points", "error", "cosine")
 
     def __init__(self, model: Any, data: Path | None) -> None:
         super().__init__(model, data)
@@ -335,19 +336,20 @@ class Sentences(Judge):
         return outputs[0].reshape(-1).astype(np.float64)
 
     def scored(self, truths: Sequence[Any], real: Sequence[Any], got: Sequence[Any]) -> tuple[str, ...]:
-        first, float_first = (100 * self._first(truths, found) for found in (got, real))
+        first, float_first = (self._first(truths, found) for found in (got, real))
+        points, error = 100 * float(first.mean() - float_first.mean()), paired_error(float_first, first)
         alike = float(np.mean([_cosine(a, b) for a, b in zip(real, got)]))
-        return f"{first:.1f}", f"{first - float_first:+.1f}", f"{alike:.4f}"
+        return f"{100 * first.mean():.1f}", f"{points:+.1f}", f"{error:.1f}", f"{alike:.4f}"
 
-    def _first(self, truths: Sequence[Any], found: Sequence[Array]) -> float:
-        """Share of the first sentences whose nearest rest is their own."""
-        right = total = 0
+    def _first(self, truths: Sequence[Any], found: Sequence[Array]) -> NDArray[np.bool_]:
+        """Of each first sentence, whether its nearest rest is its own."""
+        right: list[NDArray[np.bool_]] = []
         for fold in sorted({t[0] for t in truths}):
             asked, rest = ({t[1]: v for t, v in zip(truths, found) if t[0] == fold and t[2] == role} for role in (0, 1))
             order = sorted(asked.keys() & rest.keys())
             near = np.stack([asked[i] for i in order]) @ np.stack([rest[i] for i in order]).T
-            right, total = right + int((near.argmax(1) == np.arange(len(order))).sum()), total + len(order)
-        return right / total
+            right.append(near.argmax(1) == np.arange(len(order)))
+        return np.concatenate(right)
 
 
 def _cosine(a: Array, b: Array) -> float:

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from quant.fixed_point.core.rounding import Rounding
+from quant.fixed_point.core.scale import ScaleKind
 from toolchain.errors import CompileError
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -74,8 +77,8 @@ def test_a_recognizer_s_labels_are_read_as_ctc_has_them(judges: ModuleType) -> N
     labels = [1, 1, 0, 1, 2, 2, 3, 0, 1]
     assert judge.kept([np.eye(4)[labels][None]]) == "aab a"
     assert judges.distance("kitten", "sitting") == 3 and judges.distance("", "ab") == 2
-    exact, points, alike, wrong = judge.scored(["ab", "b"], ["ab", "b"], ["ab", "a"])
-    assert (exact, points, alike, wrong) == ("50.0", "-50.0", "50.0", "33.3")
+    exact, points, error, alike, wrong = judge.scored(["ab", "b"], ["ab", "b"], ["ab", "a"])
+    assert (exact, points, error, alike, wrong) == ("50.0", "-50.0", "50.0", "50.0", "33.3")
     with pytest.raises(CompileError, match=r"^the model's metadata has no `character`"):
         judges.Strings(model(), None)
 
@@ -108,6 +111,18 @@ def test_numerics_of_a_machine_are_changed(script: ModuleType) -> None:
     numerics = machine.chip.numerics
     assert (numerics.weights_per_channel, numerics.rounding) == (False, "floor")
     assert machine.chip.name == "edge16,weights_per_channel=false,rounding=floor"
+
+
+def test_every_arithmetic_is_a_machine(script: ModuleType) -> None:
+    texts = list(script.every_arithmetic("edge16"))
+    keys = [script.varied_machine(text).chip.numerics_keys for text in texts]
+    assert {k.rounding for k in keys} == set(Rounding) and {k.scale.kind for k in keys} == set(get_args(ScaleKind))
+    assert len(set(texts)) == len(texts) == 20
+
+
+def test_keys_that_do_not_go_together_are_no_machine(script: ModuleType) -> None:
+    with pytest.raises(CompileError, match=r"^--hw edge16,scale.kind=pow2: numerics\.rounding: double_round is not defined for"):
+        script.varied_machine("edge16,scale.kind=pow2")
 
 
 @pytest.mark.parametrize("change", ["colour=red", "rounding"])

@@ -24,7 +24,7 @@ _WIDEST_ROW = 1 << 14  # bytes of all banks side by side
 _LARGEST_SIDE = 1 << 14  # of the array: far above any that was built
 
 # The scale forms each rounding is defined on (quant.fixed_point.core.requant refuses the rest).
-_ROUNDINGS = {
+ROUNDINGS = {
     "multiplier": ("single_half_up", "double_round", "half_away", "half_even", "truncate", "floor", "scale16", "reduced16"),
     "pow2": ("pow2", "single_half_up", "half_away", "half_even", "truncate", "floor"),
     "float32": ("fp32_rne", "single_half_up", "half_away", "half_even", "truncate", "floor"),
@@ -212,7 +212,7 @@ def _numerics(chip: Chip) -> Iterator[Broken]:
         yield ("numerics", "scale", "shift_min"), f"must be at least {lowest} for kind {scale.kind}, got {scale.shift_min}"
     if scale.shift_min > scale.shift_max:
         yield ("numerics", "scale", "shift_min"), f"{scale.shift_min} is above shift_max {scale.shift_max}"
-    known = _ROUNDINGS[scale.kind]
+    known = ROUNDINGS[scale.kind]
     named = [(("numerics", "rounding"), numerics.rounding)]
     named += [(("numerics", "per_op", op), rule) for op, rule in numerics.per_op.items()]
     for path, rule in named:

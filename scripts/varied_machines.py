@@ -1,0 +1,53 @@
+"""Shipped machines, or a file's, with other arithmetic: keys of their `numerics` changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import yaml
+
+from toolchain.errors import CompileError
+from toolchain.hw.numerics import NumericsKeys, ScaleKeys
+from toolchain.hw.rules import ROUNDINGS, broken_rules
+from toolchain.isa import Machine, load_machine
+
+_SCALE = "scale."
+_KEYS = (*(k for k in NumericsKeys.model_fields if k != "scale"), *(_SCALE + k for k in ScaleKeys.model_fields))
+# What a form of scales or a rounding asks of the other keys.
+_NEEDS = {
+    "pow2": {"scale.shift_min": -31, "scale.shift_max": 31},
+    "scale16": {"scale.multiplier_bits": 15},
+    "reduced16": {"scale.shift_min": 17},
+}
+
+
+def varied_machine(text: str) -> Machine:
+    """`edge16,rounding=floor,scale.kind=pow2`: a shipped machine or a YAML file, with other values of its numerics. Raises
+    CompileError: no such key, no such value, or keys that do not go together."""
+    name, *changes = text.split(",")
+    machine = load_machine(name)
+    given = machine.chip.numerics_keys.model_dump()
+    for change in changes:
+        key, separator, value = change.partition("=")
+        if not separator or key not in _KEYS:
+            raise CompileError(f"--hw {text}: {change} is no KEY=VALUE of numerics; keys are {', '.join(_KEYS)}")
+        section: dict[str, Any] = given["scale"] if key.startswith(_SCALE) else given
+        section[key.removeprefix(_SCALE)] = yaml.safe_load(value)
+    try:
+        keys = NumericsKeys.model_validate(given)
+    except ValueError as fault:
+        raise CompileError(f"--hw {text}: {str(fault).splitlines()[-1].strip()}") from None
+    chip = machine.chip.model_copy(update={"numerics_keys": keys, "name": text})
+    for path, reason in broken_rules(chip) if changes else ():
+        raise CompileError(f"--hw {text}: {'.'.join(map(str, path))}: {reason}")
+    return replace(machine, chip=chip)
+
+
+def every_arithmetic(name: str) -> Iterator[str]:
+    """The machine of this name with each form of scales and each rounding that there is of it, as `varied_machine` takes them."""
+    for kind, roundings in ROUNDINGS.items():
+        for rounding in roundings:
+            keys = {"scale.kind": kind, "rounding": rounding, **_NEEDS.get(kind, {}), **_NEEDS.get(rounding, {})}
+            yield ",".join((name, *(f"{key}={value}" for key, value in keys.items())))
