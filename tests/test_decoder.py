@@ -81,7 +81,7 @@ def test_200_steps_are_as_near_to_float_as_the_whole_sequence_at_once(tmp_path: 
     real, made_here = list[np.ndarray](), list[np.ndarray]()
     for i, t in enumerate(tokens(1).tolist()):
         real.append(model.run(t, i))
-        made_here.append(session.run(None, generated.feeds(t, i))[0][0, 0])
+        made_here.append(session.run(None, generated.feeds([t], i))[0][0, 0])
     expected = np.stack(real)
     assert sqnr_db(expected, np.stack(made_here)) > sqnr_db(expected, at_once[0]) - 1
 
@@ -92,7 +92,7 @@ def test_programs_keep_caches_as_the_reference_does() -> None:
     chip, reference = Session(data), Session(data, backend="reference")
     first: np.ndarray | None = None
     for i, t in enumerate(tokens(1)[:6].tolist()):
-        assert np.array_equal(chip.run(None, generated.feeds(t, i))[0], reference.run(None, generated.feeds(t, i))[0])
+        assert np.array_equal(chip.run(None, generated.feeds([t], i))[0], reference.run(None, generated.feeds([t], i))[0])
         for state in chip.get_states():
             held = chip.state(state.name)
             assert np.array_equal(held, reference.state(state.name))

@@ -12,10 +12,11 @@ import onnx
 from toolchain.frontend.convert import node_from_proto, node_to_proto, type_proto
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.infer import schema_of
+from toolchain.frontend.read import opset_with
+from toolchain.frontend.written import MASKED
 from toolchain.ir.graph import OnnxNode, OnnxOp, TensorType, fresh_name
 
 BODIES = ("Attention", "RotaryEmbedding")
-MASKED = -1e30  # beside any score
 
 
 def has_body(node: OnnxNode) -> bool:
@@ -49,6 +50,7 @@ def _finite(value: Any) -> Any:
 
 def _function(node: OnnxNode, types: Mapping[str, TensorType], opset: int) -> onnx.FunctionProto:
     schema: Any = schema_of(node, opset)  # its stub leaves functions out
+    opset = opset_with([node.op.op_type], opset)
     versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
     if not versions:
         raise refuse_node(node, f"has no definition by other operators for opset {opset}", "export it written out")

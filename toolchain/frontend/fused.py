@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from toolchain.frontend.errors import refuse_node
+from toolchain.frontend.grouped import group_query_attention
 from toolchain.frontend.written import Written
 
 PLAIN = "export the model before onnxruntime optimizes it"
@@ -141,6 +142,7 @@ FUSED: Mapping[str, Callable[[Written], None]] = {
     "FusedGemm": _gemm,
     "FusedMatMul": _product,
     "Gelu": _gelu("none"),
+    "GroupQueryAttention": group_query_attention,
     "SimplifiedLayerNormalization": _simplified,
     "SkipLayerNormalization": _skip_norm,
     "SkipSimplifiedLayerNormalization": _skip_rms,

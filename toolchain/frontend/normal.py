@@ -57,7 +57,7 @@ LATE = merged(RULES, reduced.LATE)  # once norms that are written out are found
 FACTORS = frozenset(
     ("Conv", "ConvTranspose", "Div", "Einsum", "Gemm", "LayerNormalization", "MatMul", "Mul", "PRelu", "RMSNormalization")
 )
-SMALL = 64  # elements; constants up to this size are compared by value
+SMALL = 4096  # elements; constants up to this size are compared by value
 
 
 def normal_form(graph: OnnxGraph, opset: int, own: Collection[str]) -> tuple[OnnxGraph, dict[str, str]]:

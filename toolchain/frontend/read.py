@@ -23,7 +23,13 @@ DOMAINS = ("", "ai.onnx.ml")
 EARLY = {
     "LayerNormalization": 17
 }  # operators that onnxruntime reads, and its optimizer writes, at any opset -> the first of ONNX
-LATER = {**EARLY, "RMSNormalization": 23}  # operators of the normal form that a model's opset may lack -> the first that has them
+LATER = {
+    **EARLY,
+    "RMSNormalization": 23,
+    "RotaryEmbedding": 23,
+    "Attention": 23,
+    "TensorScatter": 24,
+}  # operators of the normal form that a model's opset may lack -> the first that has them
 
 
 def read_model(path: str | os.PathLike[str]) -> tuple[onnx.ModelProto, bool]:

@@ -25,7 +25,8 @@ class Source:
     """path: the ONNX file; inputs: their bound types; types: what its own nodes make; constants: those of them that depend on no
     input; dims: the values of named dimensions. rewritten: its bytes cannot be run as they are: functions to
     write out, inputs of size 0, initializers among the inputs, products that onnxruntime may compute in 8 bits. fixed: inputs
-    that are constants here: they are fed, since onnxruntime may crash where it folds the branches that they decide."""
+    that are constants here: they are fed, since onnxruntime may crash where it folds the branches that they decide. cleared:
+    caches, in which onnxruntime puts zeros where nothing is defined, at places that no token has reached."""
 
     path: Path
     inputs: Mapping[str, TensorType]
@@ -35,6 +36,7 @@ class Source:
     dims: tuple[tuple[str, int], ...]
     rewritten: bool
     fixed: Mapping[str, np.ndarray]
+    cleared: frozenset[str]
 
     def part(self, names: Sequence[str]) -> Part:
         """The file's model with these tensors for outputs, beside those that it has."""
@@ -108,6 +110,7 @@ def source_of(
         tuple(dims.items()),
         inlined or empty or fed or bool(_coarse_products(graph)),
         fixed,
+        frozenset(n for node in graph.node if node.op_type == "GroupQueryAttention" for n in node.output[1:3]),
     )
 
 

@@ -19,7 +19,7 @@ from toolchain.frontend.convert import array_dtype, array_from_proto, dtype_name
 from toolchain.frontend.errors import NodeFault, all_of, refuse, refuse_node, unusable
 from toolchain.frontend.infer import check_complete, evaluate, foldable, infer, schema_of
 from toolchain.frontend.inner_graphs import captured
-from toolchain.frontend.read import NORMAL_OPSET, opset_of
+from toolchain.frontend.read import NORMAL_OPSET, opset_of, opset_with
 from toolchain.frontend.upgrade import upgrade
 from toolchain.ir.graph import Graph, OnnxGraph, OnnxNode, TensorType
 
@@ -197,9 +197,7 @@ def visit(node: OnnxNode, walk: Walk) -> None:
         return
     if has_body(node):
         check_complete(node, schema_of(node, walk.opset))
-        walk.types.update(infer(node, walk.types, walk.constants, walk.normal_opset))
-        for inner in body(node, walk.types, walk.opset):
-            visit(inner, walk)
+        add_body(node, walk)
         return
     if (node.op.domain, op_type) in WRITTEN_OUT:
         upgraded = written_out(node, walk.types, walk.constants)
@@ -210,7 +208,21 @@ def visit(node: OnnxNode, walk: Walk) -> None:
         walk.constants[name] = value
         walk.types[name] = type_of(value)
     for new in upgraded.nodes:
-        add_node(complete(new, walk), walk)
+        if has_body(new):
+            add_body(complete(new, walk), walk)
+        else:
+            add_node(complete(new, walk), walk)
+
+
+def add_body(node: OnnxNode, walk: Walk) -> None:
+    """What ONNX defines the node by, which is spelled as in the opset that has it."""
+    walk.types.update(infer(node, walk.types, walk.constants, walk.normal_opset))
+    own, walk.opset = walk.opset, opset_with([node.op.op_type], walk.opset)
+    try:
+        for inner in body(node, walk.types, walk.opset):
+            visit(inner, walk)
+    finally:
+        walk.opset = own
 
 
 def within(walk: Walk) -> Callable[[OnnxNode, onnx.GraphProto, tuple[str, ...]], None]:

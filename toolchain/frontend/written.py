@@ -13,6 +13,7 @@ from toolchain.frontend.errors import refuse_node
 from toolchain.ir.graph import Node, OnnxNode, OnnxOp, TensorType
 
 CONTRIB = "com.microsoft"
+MASKED = -1e30  # what a masked score is: beside any other
 NONE: Mapping[str, Any] = MappingProxyType({})
 CONSTANT = "export it with constant scales and zero points"
 

@@ -63,7 +63,8 @@ def agreed(model: NormalModel, samples: Iterable[Sample]) -> tuple[NormalModel, 
     del file
     normal = FloatSession(_normal(model), names, few_runs=True)
     for sample, values in expected:
-        for name, value, found in zip(names, values, normal.run(sample)):
+        for name, value, made in zip(names, values, normal.run(sample)):
+            found = np.where(value == 0, value, made) if name in model.source.cleared and _alike(value, made) else made
             error = distance(value, found)
             if error <= TOLERANCE or (_alike(value, found) and _piece_by_piece(model, name, sample)):
                 continue

@@ -1,0 +1,134 @@
+"""GroupQueryAttention is what onnxruntime computes of it, and where that leaves a cache undefined, what was there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx_text import save
+from same_outputs import session
+
+from toolchain.api import BuildOptions, build
+from toolchain.errors import CompileError
+from toolchain.frontend import load_model
+from toolchain.frontend.read import newest_opset
+
+pytestmark = pytest.mark.skipif(newest_opset() < 24, reason="the installed onnxruntime reads no TensorScatter")
+HEADS, GROUPS, DEPTH, TABLE = 4, 2, 16, 64
+
+
+def model(
+    rows: int = 4,
+    batch: int = 1,
+    places: int = 16,
+    total: int = 16,
+    packed: bool = False,
+    turned: int = DEPTH,
+    opset: int = 21,
+    kind: int = TensorProto.FLOAT,
+    more: str = "",
+    **attributes: Any,
+) -> onnx.ModelProto:
+    """rows: new ones; places: of the cache, 0: there is none; turned: numbers of a head that are turned; more: inputs by name."""
+    real, inputs = helper.tensor_dtype_to_np_dtype(kind), list[onnx.ValueInfoProto]()
+
+    def given(name: str, shape: list[int], of: int = kind) -> str:
+        inputs.append(helper.make_tensor_value_info(name, of, shape))
+        return name
+
+    widths = {"q": HEADS, "k": GROUPS, "v": GROUPS}
+    if packed:
+        names = [given("q", [batch, rows, sum(widths.values()) * DEPTH]), "", ""]
+    else:
+        names = [given(n, [batch, rows, count * DEPTH]) for n, count in widths.items()]
+    names += [given(f"past_{n}", [batch, GROUPS, places, DEPTH]) if places else "" for n in "kv"]
+    names += [given("last", [batch], TensorProto.INT32), "total"]
+    angle = np.arange(TABLE)[:, None] * 10.0 ** (-np.arange(turned // 2) / DEPTH)
+    held = {"total": np.array(total, np.int32), "cos": np.cos(angle).astype(real), "sin": np.sin(angle).astype(real)}
+    names += ["cos", "sin"] if turned else ["", ""]
+    names += [given("at", [batch, rows], TensorProto.INT64) if "at" in more else ""]
+    names += [given("bias", [batch, HEADS, rows, max(places, total)]) if "bias" in more else ""]
+    names += [given("sink", [HEADS]) if "sink" in more else "", "", "", "", ""]
+    names += [given("count", [batch], TensorProto.INT32) if "count" in more else ""]
+    attributes = {"num_heads": HEADS, "kv_num_heads": GROUPS, "do_rotary": int(turned > 0), **attributes}
+    outputs = ["y", "present_k", "present_v"]
+    node = helper.make_node("GroupQueryAttention", names, outputs, "n", domain="com.microsoft", **attributes)
+    made = [helper.make_tensor_value_info(n, kind, None) for n in outputs]
+    graph = helper.make_graph([node], "g", inputs, made, [numpy_helper.from_array(v, n) for n, v in held.items() if n in names])
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+CASES: dict[str, tuple[list[int], dict[str, Any]]] = {  # the last place that holds a token behind the run, of each sample
+    "a step": ([9], {"rows": 1}),
+    "a chunk": ([9], {}),
+    "one product for all": ([9], {"packed": True}),
+    "two samples": ([9, 4], {"rows": 1, "batch": 2}),
+    "the first chunk": ([3], {"total": 4}),
+    "the first chunk, no cache": ([3], {"total": 4, "places": 0}),
+    "the first chunk, a cache of its size": ([3], {"total": 4, "places": 4}),
+    "a cache that grows": ([7], {"total": 8, "places": 4}),
+    "neighbours turned": ([9], {"rotary_interleaved": 1}),
+    "nothing turned": ([9], {"turned": 0}),
+    "a window": ([9], {"local_window_size": 3}),
+    "a window of the first chunk": ([3], {"total": 4, "places": 0, "local_window_size": 2}),
+    "bent scores": ([9], {"softcap": 0.5, "scale": 0.1}),
+    "a bias": ([9], {"more": "bias"}),
+    "a chunk that is not full": ([2, 9], {"batch": 2, "more": "count"}),
+    "places given": ([9], {"more": "at"}),
+    "all seen": ([9], {"causal": 0}),
+    "an older opset": ([9], {"opset": 14}),
+    "half precision": ([9], {"rows": 1, "kind": TensorProto.FLOAT16}),
+}
+COUNTS = np.array([3, 1], np.int32)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_as_onnxruntime_computes_it(name: str, tmp_path: Path) -> None:
+    last, options = CASES[name]
+    proto = model(**options)
+    path, loaded = save(proto, tmp_path), load_model(save(proto, tmp_path))
+    rng, rows = np.random.default_rng(1), options.get("rows", 4)
+    feeds = {n: rng.normal(size=loaded.types[n].shape).astype(loaded.types[n].dtype) for n in loaded.graph.inputs}
+    feeds |= {"last": np.array(last, np.int32), "count": COUNTS[: len(last)]}
+    feeds["at"] = np.array(last)[:, None] + 1 - rows + np.arange(rows)
+    feeds = {n: feeds[n] for n in loaded.graph.inputs}
+    expected = [np.asarray(v) for v in session(str(path)).run(None, feeds)]
+    found = [np.asarray(v) for v in session(loaded.proto.SerializeToString()).run(None, feeds)]
+    counts = feeds.get("count", np.full(len(last), rows))
+    tolerance = 1e-3 if expected[0].dtype == np.float16 else 1e-5
+    for sample, (end, count) in enumerate(zip(last, counts)):
+        before = end + 1 - count
+        assert np.abs(expected[0][sample, :count] - found[0][sample, :count]).max() < tolerance
+        for kind, kept, made in zip("kv", expected[1:], found[1:]):
+            assert kept.shape == made.shape and np.abs(kept - made)[sample, :, : end + 1].max() < tolerance
+            past = feeds.get(f"past_{kind}", made)[sample]
+            untouched = np.r_[:before, before + rows : past.shape[1]].astype(int)
+            assert np.array_equal(made[sample][:, untouched], past[:, untouched])
+    assert not {n.op.op_type for n in loaded.graph.nodes}.intersection(("GroupQueryAttention", "Attention", "RotaryEmbedding"))
+    assert {source for node in loaded.graph.nodes for source in node.sources} == {"n"}
+
+
+def test_what_onnxruntime_clears_is_no_difference(tmp_path: Path) -> None:
+    """It puts zeros behind the last token of a cache that is not in its place; on random inputs there is something."""
+    built = build(save(model(), tmp_path), BuildOptions("transformer64"))
+    assert next((t.name, t.shape) for t in built.container.outputs) == ("y", (1, 4, HEADS * DEPTH))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"more": "sink"}, r"has sinks \(head_sink\)"),
+        ({"smooth_softmax": 1}, r"has sinks \(smooth_softmax\)"),
+        ({"sliding_window_cache": 1, "local_window_size": 4}, r"is of windows that it moves itself \(sliding_window_cache\)"),
+        ({"kv_num_heads": 3}, "has num_heads=4, kv_num_heads=3; the first must be a multiple of the second"),
+        ({"turned": 0, "do_rotary": 1}, r"turns by its places \(do_rotary\) and has no cos_cache or sin_cache"),
+    ],
+)
+def test_what_is_not_read_is_refused(options: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match=rf"^node n \(GroupQueryAttention\): {reason}"):
+        load_model(save(model(**options), tmp_path))

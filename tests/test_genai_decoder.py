@@ -1,0 +1,50 @@
+"""The decoder as onnxruntime-genai writes it gives the answers of the standard form, with its caches in place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from tests.meaning.judge import sqnr_db
+from tests.test_decoder import MACHINE, modules, step_by_step, tokens
+from toolchain.api import Build
+from toolchain.runtime import Session
+
+STEPS = 24
+
+
+def built(tmp_path: Path, bits: int | None, packed: bool) -> Build:
+    _, generated = modules()
+    form = replace(generated.FORMS["genai"], model=lambda: generated.make_genai.genai(bits, packed))
+    return generated.built_for(MACHINE, tmp_path, form)
+
+
+def written(data: bytes, form: str, backend: str = "reference", count: int = STEPS) -> np.ndarray:
+    """Logits of every step."""
+    session, feeds = Session(data, backend=backend), modules()[1].FORMS[form].feeds
+    return np.stack([session.run(None, feeds([token], step))[0][0, 0] for step, token in enumerate(tokens(1)[:count].tolist())])
+
+
+def test_the_same_weights_give_the_same_bits(tmp_path: Path) -> None:
+    genai = built(tmp_path, None, False)
+    assert np.array_equal(written(genai.data, "genai"), written(step_by_step().data, "standard"))
+    assert [t.name for t in genai.container.inputs] == ["input_ids", "attention_mask"]
+    assert genai.figures["dram_write_bytes"] == step_by_step().figures["dram_write_bytes"]
+    assert genai.figures["cycles"] < 1.03 * step_by_step().figures["cycles"]
+
+
+def test_weights_of_four_bits_and_one_product_for_queries_keys_and_values(tmp_path: Path) -> None:
+    genai, made = built(tmp_path, 4, True), modules()[0]
+    states = genai.container.states
+    assert [state.output for _, state in states] == [f"present.{i}.{kind}" for i in (0, 1) for kind in ("key", "value")]
+    rows = sum(state.port.size_bytes // made.PLACES for _, state in states)
+    logits = np.dtype(genai.container.graph.types["logits"].dtype)
+    assert genai.figures["dram_write_bytes"] == rows + len(made.WORDS) * logits.itemsize
+    assert [type(s).__name__ for s in genai.container.segments] == ["Island", "Region"]
+    model = modules()[1].Float(4)
+    real = np.stack([model.run(token, step) for step, token in enumerate(tokens(1)[:STEPS].tolist())])
+    got = written(genai.data, "genai")
+    assert sqnr_db(real, got) > 45 and np.array_equal(real.argmax(-1), got.argmax(-1))
+    assert np.array_equal(written(genai.data, "genai", "simulator", 2), got[:2])

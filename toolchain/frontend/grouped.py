@@ -1,0 +1,165 @@
+"""com.microsoft's GroupQueryAttention, as onnxruntime-genai writes decoders: RotaryEmbedding, TensorScatter and Attention.
+
+Source: onnxruntime docs/ContribOperators.md. Rows of a cache that no token has reached are unspecified there; here they are what
+they were in the past, so that a cache may lie in one place from run to run.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from onnx import TensorProto
+
+from toolchain.frontend.errors import refuse_node
+from toolchain.frontend.written import MASKED, Written
+
+_QUERY, _KEY, _VALUE, _PAST, _LENGTHS, _TOTAL, _COS, _PLACES, _BIAS, _GIVEN = 0, 1, 2, 3, 5, 6, 7, 9, 10, 16
+_REFUSED = {
+    11: "has sinks (head_sink)",
+    12: "keeps its cache in codes (k_scale)",
+    13: "keeps its cache in codes (v_scale)",
+    14: "normalizes its queries (q_norm_weight)",
+    15: "normalizes its keys (k_norm_weight)",
+}
+
+
+def group_query_attention(w: Written) -> None:
+    """query, key, value, past_key, past_value, seqlens_k, total_sequence_length, cos, sin, position_ids, bias, and far behind
+    query_seqlens."""
+    _check(w)
+    heads, groups = w.attribute("num_heads", 0), w.attribute("kv_num_heads", 0)
+    query, key, value = _apart(w, heads, groups)
+    length = w.types[w.node.inputs[_QUERY]].shape[1]
+    first = _is_first(w, length)
+    past = w.constant("none", np.zeros(w.types[w.node.inputs[_QUERY]].shape[0], np.int64)) if first else _past_length(w, length)
+    places = w.add("places", "Add", [_column(w, past, "past, as column"), w.constant("chunk", np.arange(length)[None])])
+    if w.attribute("do_rotary", 0):
+        query, key = (_turned(w, x, places, name) for x, name in ((query, "query"), (key, "key")))
+    keys, values = (_kept(w, x, past, i, first) for i, x in enumerate((key, value)))
+    numbers = {"scale": w.attribute("scale", 0.0), "softcap": w.attribute("softcap", 0.0)}
+    attributes = {name: number for name, number in numbers.items() if number}
+    seen = w.add("", "Attention", [query, keys, values, _mask(w, places, _places_of(w, length))], "", attributes)
+    back = w.add("back", "Transpose", [seen], "", {"perm": (0, 2, 1, 3)})
+    w.add("joined", "Reshape", [back, w.constant("joined/shape", np.array([0, 0, -1], np.int64))], w.node.outputs[0])
+
+
+def _check(w: Written) -> None:
+    heads, groups = w.attribute("num_heads", 0), w.attribute("kv_num_heads", 0)
+    faults = [reason for index, reason in _REFUSED.items() if w.input(index)]
+    faults += ["is of windows that it moves itself (sliding_window_cache)"] if w.attribute("sliding_window_cache", 0) else []
+    faults += ["has sinks (smooth_softmax)"] if w.attribute("smooth_softmax", 0) > 0 else []
+    faults += ["gives its scores out"] if any(w.node.outputs[3:]) else []
+    if heads < 1 or groups < 1 or heads % groups:
+        faults.append(f"has num_heads={heads}, kv_num_heads={groups}; the first must be a multiple of the second")
+    if any(not w.input(i) for i in (_QUERY, _LENGTHS, _TOTAL)) or len(w.types[w.node.inputs[_QUERY]].shape) != 3:
+        faults.append("needs a query of 3 dimensions, seqlens_k and total_sequence_length")
+    if bool(w.input(_KEY)) != bool(w.input(_VALUE)) or bool(w.input(_PAST)) != bool(w.input(_PAST + 1)):
+        faults.append("has keys without values, or values without keys")
+    if w.attribute("do_rotary", 0) and not (w.input(_COS) and w.input(_COS + 1)):
+        faults.append("turns by its places (do_rotary) and has no cos_cache or sin_cache")
+    if faults:
+        raise refuse_node(w.node, "; ".join(faults), "export it written out, with standard operators")
+
+
+def _apart(w: Written, heads: int, groups: int) -> list[str]:
+    """Query, key and value as [batch, heads, length, depth]."""
+    counts, names = (heads, groups, groups), list(w.node.inputs[:3])
+    if not w.input(_KEY):
+        whole = w.types[names[0]].shape[2]
+        depth = whole // (heads + 2 * groups)
+        ends = np.cumsum([0, *(n * depth for n in counts)])
+        names = [_cut(w, names[0], f"part {i}", a, b, 2) for i, (a, b) in enumerate(pairwise(ends))]
+    made = []
+    for name, count, what in zip(names, counts, ("query", "key", "value")):
+        shape = w.constant(f"{what}/shape", np.array([0, 0, count, -1], np.int64))
+        split = w.add(f"{what}/apart", "Reshape", [name, shape])
+        made.append(w.add(f"{what}/heads", "Transpose", [split], "", {"perm": (0, 2, 1, 3)}))
+    return made
+
+
+def _cut(w: Written, x: str, what: str, first: int, last: int, axis: int) -> str:
+    numbers = [w.constant(f"{what}/{i}", np.array([n], np.int64)) for i, n in enumerate((first, last, axis))]
+    return w.add(what, "Slice", [x, *numbers])
+
+
+def _past(w: Written) -> int:
+    """Places of the cache that is given; 0: none is."""
+    return w.types[w.input(_PAST)].shape[2] if w.input(_PAST) else 0
+
+
+def _total(w: Written) -> int | None:
+    """None: it is known only when it runs."""
+    value = w.known.get(w.input(_TOTAL))
+    return None if value is None else int(value.reshape(-1)[0])
+
+
+def _is_first(w: Written, length: int) -> bool:
+    """Whether the chunk is the beginning, which onnxruntime knows by equal lengths."""
+    return not _past(w) or (not w.input(_GIVEN) and _total(w) == length)
+
+
+def _places_of(w: Written, length: int) -> int:
+    """Of the cache behind the node."""
+    return max(_past(w), _total(w) or 0, length)
+
+
+def _past_length(w: Written, length: int) -> str:
+    """int64[batch]: tokens of the cache before this chunk."""
+    one = w.constant("one", np.ones(1, np.int64))
+    last = w.add("lengths", "Reshape", [w.node.inputs[_LENGTHS], w.constant("row", np.array([-1], np.int64))])
+    lengths = w.add("total", "Add", [w.add("last", "Cast", [last], "", {"to": TensorProto.INT64}), one])
+    given = w.constant("length", np.full(1, length, np.int64))
+    if w.input(_GIVEN):
+        given = w.add("given", "Cast", [w.input(_GIVEN)], "", {"to": TensorProto.INT64})
+    before = w.add("before", "Sub", [lengths, given])
+    return w.add("past", "Max", [before, w.constant("least place", np.zeros(1, np.int64))])  # rows are more than tokens
+
+
+def _column(w: Written, x: str, what: str) -> str:
+    return w.add(what, "Reshape", [x, w.constant(f"{what}/shape", np.array([-1, 1], np.int64))])
+
+
+def _turned(w: Written, x: str, places: str, what: str) -> str:
+    cos, sin = w.node.inputs[_COS : _COS + 2]
+    depth = 2 * w.types[cos].shape[1]  # a part of each head's, where it is less
+    attributes = {"interleaved": w.attribute("rotary_interleaved", 0), "rotary_embedding_dim": depth}
+    return w.add(f"{what}/turned", "RotaryEmbedding", [x, cos, sin, w.input(_PLACES) or places], "", attributes)
+
+
+def _kept(w: Written, new: str, past: str, index: int, first: bool) -> str:
+    """The cache behind the node: the past with these rows. index: 0 of keys, 1 of values."""
+    what, length = ("key", "value")[index], w.types[w.node.inputs[_QUERY]].shape[1]
+    output = w.node.outputs[1 + index] if len(w.node.outputs) > 1 + index else ""
+    name, places = w.input(_PAST + index), _past(w)
+    if not places or (first and places <= length):
+        return w.add(f"{what}/present", "Identity", [new], output)
+    if first:
+        return w.add(f"{what}/present", "Concat", [new, _cut(w, name, f"{what}/rest", length, places, 2)], output, {"axis": 2})
+    more = _places_of(w, length) - places
+    if more:
+        kind = w.types[name]
+        room = np.zeros((*kind.shape[:2], more, kind.shape[3]), kind.dtype)
+        name = w.add(f"{what}/room", "Concat", [name, w.constant(f"{what}/zeros", room)], "", {"axis": 2})
+    return w.add(f"{what}/present", "TensorScatter", [name, new, past], output, {"axis": 2})
+
+
+def _mask(w: Written, places: str, count: int) -> str:
+    """bool[batch, 1, length, count] of what a token sees, or what is added to its scores."""
+    axes = w.constant("mask/axes", np.array([1, 3], np.int64))
+    here = w.add("places of rows", "Unsqueeze", [places, axes])
+    there = w.constant("mask/places", np.arange(count))
+    last = here
+    if not w.attribute("causal", 1):
+        row = w.constant("mask/row", np.array([-1, 1, 1, 1], np.int64))
+        lengths = w.add("mask/lengths", "Cast", [w.node.inputs[_LENGTHS]], "", {"to": TensorProto.INT64})
+        last = w.add("mask/last", "Reshape", [lengths, row])
+    seen = w.add("seen", "LessOrEqual", [there, last])
+    window = w.attribute("local_window_size", -1)
+    if window > 0:
+        oldest = w.add("oldest", "Sub", [here, w.constant("window", np.array(window, np.int64))])
+        seen = w.add("near", "And", [seen, w.add("not too old", "Greater", [there, oldest])])
+    if not w.input(_BIAS):
+        return seen
+    least = w.constant("least", np.array(MASKED, w.types[w.input(_BIAS)].dtype))
+    return w.add("bias", "Where", [seen, w.input(_BIAS), least])
