@@ -17,7 +17,7 @@ from onnx import parser
 
 from tests.meaning.judge import sqnr_db
 from toolchain.api import Build, BuildOptions, build
-from toolchain.runtime import Session
+from toolchain.runtime import EntriesSession, Session
 
 FOLDER = Path(__file__).parents[1] / "examples" / "decoder"
 MACHINE = "transformer64"
@@ -40,9 +40,14 @@ def tokens(seed: int) -> np.ndarray:
 
 
 @cache
-def step_by_step() -> Build:
+def both() -> Build:
+    """For a step and for a chunk."""
     with TemporaryDirectory() as folder:
         return modules()[1].built_for(MACHINE, Path(folder))
+
+
+def step_by_step() -> Build:
+    return both().entries["decode"]
 
 
 def test_the_models_are_one_in_float() -> None:
@@ -100,6 +105,38 @@ def test_programs_keep_caches_as_the_reference_does() -> None:
         key = chip.state("past_key_values.0.key")[:, :, 0]
         first = key if first is None else first
         assert np.array_equal(key, first)
+
+
+def test_a_prompt_in_chunks_and_then_letters_are_the_bits_of_single_steps() -> None:
+    _, generated = modules()
+    form, text = generated.FORMS["standard"], tokens(1)[:37].tolist()
+    session = EntriesSession(both().data, backend="reference")
+    single = Session(both().data, backend="reference", entry="decode")
+    runs = list(generated.runs_of(len(text)))
+    assert [last - first for first, last in runs] == [16, 16, 1, 1, 1, 1, 1]
+    at_once = np.concatenate([session.run(None, form.feeds(text[a:b], a))[0][0] for a, b in runs])
+    steps = np.stack([single.run(None, form.feeds([token], i))[0][0, 0] for i, token in enumerate(text)])
+    assert np.array_equal(at_once, steps)
+    assert all(np.array_equal(session.state(state.name), single.state(state.name)) for state in single.get_states())
+
+
+def test_programs_of_a_chunk_and_of_a_step_go_on_from_each_other() -> None:
+    _, generated = modules()
+    feeds, text = generated.FORMS["standard"].feeds, tokens(1)[:18].tolist()
+    runs = [(0, 1), (1, 17), (17, 18)]
+    chip, reference = EntriesSession(both().data), EntriesSession(both().data, backend="reference")
+    for session_runs in (runs, runs[1:]):  # again from what reset leaves
+        for a, b in session_runs:
+            made, expected = (s.run(None, feeds(text[a:b], a))[0] for s in (chip, reference))
+            assert np.array_equal(made, expected)
+        held = [chip.state(state.name) for state in chip.get_states()]
+        assert all(np.array_equal(value, reference.state(s.name)) for value, s in zip(held, chip.get_states()))
+        for session in (chip, reference):
+            session.reset({"past_key_values.0.key": held[0]})
+    places = [{s.port.model: s.port.address for _, s in one.container.states} for one in both().entries.values()]
+    assert places[0] == places[1]
+    assert "entries decode, prefill: 4 states in common, as the last run leaves them" in both().notes
+    assert sum(both().figures["alone_bytes"].values()) - len(both().data) > 100_000  # of constants that stand once
 
 
 SCATTERED = {

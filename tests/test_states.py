@@ -31,7 +31,7 @@ from toolchain.errors import CompileError, ProgramError
 from toolchain.frontend import load_model
 from toolchain.frontend.state_names import paired
 from toolchain.isa import Machine, load_machine
-from toolchain.runtime import Session, verify
+from toolchain.runtime import EntriesSession, Session, verify
 from toolchain.schedule.goals import Goal
 from toolchain.schedule.tree.text import print_schedule
 
@@ -234,6 +234,40 @@ def test_every_entry_has_states_of_its_own(tmp_path: Path) -> None:
         for feeds in sequence("two", 3):
             x = {"x": np.repeat(feeds["x"], count, 0)}
             assert np.array_equal(session.run(None, x)[0], reference.run(None, x)[0])
+    assert [n for n in built.notes if n.endswith("each entry has its own, of another shape, type or scale")] == [
+        f"state {name}: each entry has its own, of another shape, type or scale" for name in "hc"
+    ]
+    either, alone = EntriesSession(built.data), Session(built.data, entry="one")
+    x = sequence("two", 2)
+    (first,) = alone.run(None, x[0])
+    for feeds in ({"x": x[0]["x"]}, {"x": np.repeat(x[0]["x"], 4, 0)}):
+        (y,) = either.run(None, feeds)
+        assert np.array_equal(y, np.repeat(first, len(y), 0))
+    assert np.array_equal(either.run(None, x[1])[0], alone.run(None, x[1])[0])
+    with pytest.raises(CompileError, match=r"^no entry takes x \[2, 8\]; entries are one \(x \[1, 8\]\); four \(x \[4, 8\]\)$"):
+        either.run(None, {"x": np.zeros((2, 8), np.float32)})
+
+
+def test_entries_of_one_state_go_on_from_each_other(tmp_path: Path) -> None:
+    """A sum over any number of rows, in the order of the runs."""
+    body = "s = ReduceSum<keepdims = 1>(x, a) hn = Add(s, h) y = Neg(hn)"
+    ports = "(float[n,8] x, float[1,8] h) => (float[1,8] y, float[1,8] hn)"
+    text = f'<ir_version: 9, opset_import: ["" : 17]> g {ports} <int64[1] a = {{0}}> {{ {body} }}'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "n.onnx")
+    rng, data = np.random.default_rng(3), tmp_path / "data.npz"
+    np.savez(data, allow_pickle=False, x=rng.uniform(-1, 1, (24, 2, 8)).astype(np.float32))
+    entries: dict[str, dict[str, tuple[int, ...]]] = {"two": {"x": (2, 8)}, "four": {"x": (4, 8)}}
+    built = build(tmp_path / "n.onnx", BuildOptions("edge16", str(data), entries=entries))
+    assert "entries two, four: 1 state in common, as the last run leaves them" in built.notes
+    session, total = EntriesSession(built.data), np.zeros((1, 8), np.float32)
+    for count in (2, 4, 4, 2, 2):
+        x = rng.uniform(-0.5, 0.5, (count, 8)).astype(np.float32)
+        (y,) = session.run(None, {"x": x})
+        total += x.sum(0)
+        assert np.abs(y + total).max() < 0.15
+        assert np.abs(session.state("h") + y).max() < 0.05
+    session.reset()
+    assert not any(one.state("h").any() for one in session.entries.values())
 
 
 def test_reset_and_read(tmp_path: Path) -> None:

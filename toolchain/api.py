@@ -198,6 +198,14 @@ def _prepared(network: Network, options: BuildOptions, samples: Samples, progres
     return prepared(network, samples, options.observer, effort, progress)
 
 
+def _states_of(containers: Mapping[str, Container]) -> tuple[list[str], list[str]]:
+    """States that are one for all entries, and others."""
+    ports = [{state.port.model: state.port for _, state in c.states} for c in containers.values()]
+    names = dict.fromkeys(name for held in ports for name in held)
+    shared = [n for n in names if all(n in held and held[n].holds_as(ports[0][n]) for held in ports)]
+    return shared, [n for n in names if n not in shared]
+
+
 def _together(data: bytes, built: Mapping[str, Build]) -> Build:
     """data: the file of all."""
     first = next(iter(built.values()))
@@ -209,6 +217,8 @@ def _together(data: bytes, built: Mapping[str, Build]) -> Build:
         tuple(sentence for name, one in built.items() for sentence in entries.told(name, said(one)))
         for said in (lambda one: one.notes, lambda one: one.warnings, lambda one: one.failures)
     )
+
+    notes += tuple(entries.states_told([*built], *_states_of({name: one.container for name, one in built.items()})))
 
     def scheduled() -> tuple[RegionTree, ...]:
         return tuple(replace(tree, entry=name) for name, one in built.items() for tree in one.schedule)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from toolchain.errors import CompileError, InternalError
+from toolchain.errors import CompileError, InternalError, counted
 
 
 @contextmanager
@@ -40,6 +40,13 @@ def figures_of_entries(file_bytes: int, alone: Mapping[str, int], figures: Mappi
         "alone_bytes": dict(alone),
         "shared_bytes": sum(alone.values()) - file_bytes,
     }
+
+
+def states_told(entries: Sequence[str], shared: Sequence[str], own: Sequence[str]) -> list[str]:
+    """shared: states that are one for all entries; own: others."""
+    whole = f"entries {', '.join(entries)}: {counted(len(shared), 'state')} in common, as the last run leaves them"
+    alone = [f"state {name}: each entry has its own, of another shape, type or scale" for name in own]
+    return [whole, *alone] if shared else alone
 
 
 def sharing_text(figures: Mapping[str, Any], given_by: str | None) -> str:

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Builds the decoder of make_decoder.py for a machine and lets it write, letter by letter; its caches stay on the chip.
+"""Builds the decoder of make_decoder.py for a machine and lets it read a prompt and write, letter by letter; its caches stay on
+the chip, and programs for a chunk of the prompt and for one letter share them.
 
-    python examples/decoder/generate.py [--hw transformer64] [--form standard] [--letters 40] [--backend simulator]
+    python examples/decoder/generate.py [--hw transformer64] [--form standard] [--prompt TEXT] [--letters 40]
 
 form: standard ONNX, or as onnxruntime-genai writes it (make_genai.py). What float writes from the same letters is shown beside
 it: how near the logits are, over all steps.
@@ -24,7 +25,9 @@ import onnxruntime
 
 from toolchain.api import Build, BuildOptions, build
 from toolchain.errors import CompileError, ConfigError
-from toolchain.runtime import Session
+from toolchain.runtime import EntriesSession
+
+CHUNK = 16  # tokens of the prompt that are read at once
 
 
 @dataclass(frozen=True)
@@ -88,42 +91,67 @@ def letters(count: int, seed: int) -> Iterator[int]:
 
 
 def built_for(machine: str, folder: Path, form: Form = FORMS["standard"]) -> Build:
-    """Calibrated on a text of its own, which holds no caches."""
+    """For one token and for a chunk, calibrated on a text of its own, which holds no caches."""
     onnx.save(form.model(), folder / "step.onnx")
     steps = [form.feeds([token], step) for step, token in enumerate(letters(make_decoder.SEQUENCE, 2))]
     data: Mapping[str, np.ndarray] = {name: np.stack([feed[name] for feed in steps]) for name in steps[0]}
     np.savez(folder / "calib.npz", allow_pickle=False, **data)
-    return build(folder / "step.onnx", BuildOptions(machine, str(folder / "calib.npz"), shapes=form.shapes(1)))
+    entries = {"decode": form.shapes(1), "prefill": form.shapes(CHUNK)}
+    return build(folder / "step.onnx", BuildOptions(machine, str(folder / "calib.npz"), entries=entries))
 
 
-def main() -> None:
+def runs_of(count: int) -> Iterator[tuple[int, int]]:
+    """The first and the last of the tokens of each run: chunks, then one by one."""
+    first = 0
+    while first < count:
+        last = first + (CHUNK if first + CHUNK <= count else 1)
+        yield first, last
+        first = last
+
+
+def written(session: EntriesSession, form: Form, prompt: Sequence[int], letters: int) -> tuple[list[int], np.ndarray]:
+    """The prompt and so many letters more, and the logits behind each of them."""
+    tokens, rng = list(prompt), np.random.default_rng(1)
+    logits = [row for a, b in runs_of(len(tokens)) for row in session.run(None, form.feeds(tokens[a:b], a))[0][0]]
+    for _ in range(letters):
+        tokens.append(drawn(logits[-1], rng))
+        logits.extend(session.run(None, form.feeds(tokens[-1:], len(tokens) - 1))[0][0])
+    return tokens, np.stack(logits)
+
+
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--hw", default="transformer64")
     parser.add_argument("--form", default="standard", choices=FORMS)
+    parser.add_argument("--prompt", default="the rain in spain stays mainly in the")
     parser.add_argument("--letters", type=int, default=40)
     parser.add_argument("--backend", default="simulator")
     given = parser.parse_args()
-    if not 1 <= given.letters <= make_decoder.PLACES:
-        parser.error(f"--letters {given.letters}: must be 1 to {make_decoder.PLACES}, the steps that the caches hold")
+    unknown = next((c for c in given.prompt if c not in make_decoder.WORDS), None)
+    if unknown is not None or not given.prompt:
+        parser.error(f"--prompt {given.prompt!r}: must be one or more of {make_decoder.WORDS!r}")
+    most = make_decoder.PLACES - len(given.prompt)
+    if not 0 <= given.letters <= most:
+        parser.error(f"--letters {given.letters}: must be 0 to {most}, the places of the caches that the prompt leaves")
+    return given
+
+
+def main() -> None:
+    given = arguments()
+    form = FORMS[given.form]
     with tempfile.TemporaryDirectory() as folder:
-        built = built_for(given.hw, Path(folder), FORMS[given.form])
+        built = built_for(given.hw, Path(folder), form)
     kept = [state.port.size_bytes for _, state in built.container.states]
-    print(f"{given.hw}: {built.figures['cycles']:,} cycles a letter, {len(kept)} caches of {sum(kept):,} bytes together")
-    session, model, rng, token = (
-        Session(built.data, backend=given.backend),
-        Float(FORMS[given.form].bits),
-        np.random.default_rng(1),
-        0,
-    )
-    signal, noise, text = 0.0, 0.0, ""
-    for step in range(given.letters):
-        (logits,) = session.run(None, FORMS[given.form].feeds([token], step))
-        real = model.run(token, step)
-        signal, noise = signal + float((real**2).sum()), noise + float(((real - logits[0, 0]) ** 2).sum())
-        token = drawn(logits[0, 0], rng)
-        text += make_decoder.WORDS[token]
-    print(repr(text))
-    print(f"logits against float's from the same letters: {10 * np.log10(signal / noise):.1f} dB over {given.letters} steps")
+    letter, chunk = (built.entries[name].figures["cycles"] for name in ("decode", "prefill"))
+    print(f"{given.hw}: {letter:,} cycles a letter, {chunk:,} for {CHUNK} of the prompt")
+    print(f"{len(kept)} caches of {sum(kept):,} bytes together")
+    prompt = [make_decoder.WORDS.index(c) for c in given.prompt]
+    tokens, logits = written(EntriesSession(built.data, backend=given.backend), form, prompt, given.letters)
+    model = Float(form.bits)
+    real = np.stack([model.run(token, step) for step, token in enumerate(tokens)])
+    print(repr("".join(make_decoder.WORDS[token] for token in tokens)))
+    distance = 10 * np.log10((real**2).sum() / ((real - logits) ** 2).sum())
+    print(f"logits against float's from the same letters: {distance:.1f} dB over {len(tokens)} steps")
 
 
 if __name__ == "__main__":

@@ -38,9 +38,9 @@ def link_region(
     samples: OneSample | None = None,
     keep: bool = True,
 ) -> Region:
-    """Ports first, then spilled tensors, then constants in the order of their first use. samples: plan is of one sample, the
-    program runs it for each; keep: constants that several layers read stay where there is room. Raises CompileError; StillRead
-    where a state's next value has to be copied to its place."""
+    """States first, then other ports, spilled tensors, and constants in the order of their first use. samples: plan is of one
+    sample, the program runs it for each; keep: constants that several layers read stay where there is room. Raises CompileError;
+    StillRead where a state's next value has to be copied to its place."""
     chip = machine.chip
     layout = _Layout(graph, segment, plan, samples, dram_alignment(chip), chip)
     constants = _Constants(layout.end, layout.align)
@@ -99,7 +99,8 @@ class _Layout:
         self._ports: list[tuple[int, int]] = []
         at = 0
         lasting = {s.made: s.past for s in graph.states}
-        for name in dict.fromkeys((*segment.inputs, *(n for n in segment.outputs if n not in lasting))):
+        pasts = [s.past for s in graph.states if s.made in segment.outputs]  # first: at one place in all entries of a file
+        for name in dict.fromkeys((*pasts, *segment.inputs, *(n for n in segment.outputs if n not in lasting))):
             root = plan.views[name].root if name in plan.views else name
             if root not in self.roots:
                 self.roots[root] = Location(Space.DRAM, at)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,10 @@ class Port:
     @property
     def size_bytes(self) -> int:
         return laid_bytes(self.shape, np.dtype(self.dtype).itemsize, self.maps)
+
+    def holds_as(self, other: Port) -> bool:
+        """Whether the same bytes mean the same in both, wherever these lie."""
+        return replace(self, tensor="", address=0) == replace(other, tensor="", address=0)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from quant.sample import Sample
 from quant.structure import adjust_ranges
 from toolchain.errors import CompileError, InternalError
 from toolchain.frontend import NormalModel
+from toolchain.ir.graph import Quant
 from toolchain.ir.inner import Fixed
 from toolchain.passes.decompose import decomposed_everywhere
 from toolchain.repair.folds import LEAST_JUDGES, STRETCH, folds
@@ -167,7 +168,8 @@ def _with_fixed(model: NormalModel, types: Mapping[str, CodeType]) -> dict[str, 
 def prepared_alike(network: Network, other: Prepared) -> Prepared:
     """As the same model in other shapes is. Raises CompileError: it has tensors that the other has not."""
     changed = network.through(other.quantization)
-    known = changed.model.in_all_shapes({**other.network.model.by_name(other.quantization.ranges), **other.quantization.ranges})
+    said_of = {**other.network.model.by_name(other.quantization.ranges), **other.quantization.ranges}
+    known = _arranged(changed.model, changed.model.in_all_shapes(said_of))
     missing = next((name for name in changed.tensors if name not in known), None)
     if missing is not None:
         raise CompileError(
@@ -179,6 +181,17 @@ def prepared_alike(network: Network, other: Prepared) -> Prepared:
     weights = {**other.quantization.weight_types, **changed.weight_types}
     said = replace(other.quantization, ranges=ranges, types=types, weight_types=weights)
     return Prepared(changed, _of_model(said, changed.model), label=other.label)
+
+
+def _arranged(model: NormalModel, known: Mapping[str, Range | Quant]) -> dict[str, Range | Quant]:
+    """And of tensors that are one of these in another order or shape: what only moves axes of size 1 is folded."""
+    found = dict(known)
+    moves = [(n.inputs[0], n.outputs[0]) for n in model.graph.nodes if n.op.op_type in ("Reshape", "Transpose")]
+    back = [(y, x) for x, y in reversed(moves)]
+    for source, made in (*moves, *back, *moves):
+        if source in found:
+            found.setdefault(made, found[source])
+    return found
 
 
 def _of_model(found: Quantization, model: NormalModel) -> Quantization:

@@ -4,6 +4,7 @@ from toolchain.runtime.backend import GROUP, Backend, Execution, Loaded, Program
 from toolchain.runtime.binding import IoBinding
 from toolchain.runtime.builtin import dram_image, dram_parts, read_port, write_port
 from toolchain.runtime.dump import Stop, memory_files, parse_stop
+from toolchain.runtime.entries import EntriesSession
 from toolchain.runtime.feeds import check_feeds, random_feeds
 from toolchain.runtime.session import ModelMetadata, Ran, Run, Session, host_providers
 from toolchain.runtime.verify import verify
@@ -11,6 +12,7 @@ from toolchain.runtime.verify import verify
 __all__ = [
     "GROUP",
     "Backend",
+    "EntriesSession",
     "Execution",
     "IoBinding",
     "Loaded",

@@ -153,6 +153,13 @@ class Session:
             zeros = np.full(port.shape, port.zero_point, port.dtype)
             write_port(self._image(index), port, to_codes(np.asarray(values[name]), port) if name in values else zeros)
 
+    def take_states(self, other: Session) -> None:
+        """States go on from where `other`, of another entry of the file, has left them: those that have one form in both."""
+        for name, (index, state) in self._states.items():
+            there, found = other._states.get(name, (0, None))
+            if found is not None and state.port.holds_as(found.port):
+                _held(self._image(index), state)[:] = _held(other._image(there), found)
+
     def _state(self, name: str) -> tuple[int, State]:
         if name not in self._states:
             raise CompileError(f"no state {name!r}; the model's states are {', '.join(self._states) or 'none'}")

@@ -1,0 +1,65 @@
+"""A file of several entries as one session: each run takes the entry of its inputs' shapes, and all have the same states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from toolchain.codegen import IoType, entries_from_bytes, read_entries
+from toolchain.errors import CompileError
+from toolchain.runtime.session import Session
+
+
+class EntriesSession:
+    """`EntriesSession("model.npu").run(None, {"x": x})`: prefill of a chunk and steps of one token, for example.
+
+    given: as `Session` takes it, but for `entry`; raises as it does. entries: a session each, by name. States of one shape, type
+    and scale are one for all entries; others are each entry's own.
+    """
+
+    def __init__(self, model: str | Path | bytes, **given: Any) -> None:
+        found = entries_from_bytes(model, "model") if isinstance(model, bytes) else read_entries(model)
+        self.entries = {name: Session(model, entry=name, **given) for name in found}
+        self._last = next(iter(self.entries.values()))
+
+    def session_for(self, feeds: Mapping[str, np.ndarray]) -> Session:
+        """The first entry whose inputs have these shapes, its states as the last run has left them. Raises CompileError: none."""
+        shapes = {name: np.shape(value) for name, value in feeds.items()}
+        fitting = (s for s in self.entries.values() if all(shapes.get(t.name) == t.shape for t in s.get_inputs()))
+        session = next(fitting, None)
+        if session is None:
+            there = "; ".join(f"{name} ({_shapes(s.get_inputs())})" for name, s in self.entries.items())
+            given = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+            raise CompileError(f"no entry takes {given or 'nothing'}; entries are {there}")
+        if session is not self._last:
+            session.take_states(self._last)
+            self._last = session
+        return session
+
+    def run(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, np.ndarray], run_options: Any = None
+    ) -> list[np.ndarray]:
+        """As `Session.run`, of the entry that fits."""
+        return self.session_for(feeds).run(output_names, feeds, run_options)
+
+    def get_states(self) -> tuple[IoType, ...]:
+        """Those of the last entry that ran."""
+        return self._last.get_states()
+
+    def state(self, name: str) -> np.ndarray:
+        return self._last.state(name)
+
+    def reset(self, values: Mapping[str, np.ndarray] = MappingProxyType({})) -> None:
+        """The next run begins with these states, of whichever entry it is, and with zeros for all others."""
+        self._last.reset(values)
+        for session in self.entries.values():
+            if session is not self._last:
+                session.reset()
+
+
+def _shapes(inputs: Sequence[IoType]) -> str:
+    return ", ".join(f"{t.name} {list(t.shape)}" for t in inputs)
