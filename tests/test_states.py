@@ -28,7 +28,7 @@ from tests.test_feature_maps import machine as with_granules
 from toolchain.api import Build, BuildOptions, build
 from toolchain.codegen import Container, Region, State, container_from_bytes, container_to_bytes
 from toolchain.errors import CompileError, ProgramError
-from toolchain.frontend import load_model
+from toolchain.frontend import load_model, with_states
 from toolchain.frontend.state_names import paired
 from toolchain.isa import Machine, load_machine
 from toolchain.runtime import EntriesSession, Session, verify
@@ -534,6 +534,28 @@ NAMED = {
 def test_names_that_say_it(inputs: tuple[str, ...]) -> None:
     outputs = ["img_out", "y", *NAMED[inputs]]
     assert list(paired(["x", *inputs], outputs)) == list(zip(inputs, NAMED[inputs]))
+
+
+WRITTEN = {
+    "one": ("b = TensorScatter(a, x, at) d = Add(c, c)", ["a=b"]),
+    "both, and by the name": ("b = TensorScatter(a, x, at) d = TensorScatter(c, x, at) hn = Neg(h)", ["h=hn", "a=b", "c=d"]),
+    "crossed": ("d = TensorScatter(a, x, at) b = TensorScatter(c, x, at)", ["a=d", "c=b"]),
+    "of one cache": ("b = TensorScatter(a, x, at) d = TensorScatter(a, x, later)", []),
+    "not as it comes": ("e = Neg(a) b = TensorScatter(e, x, at) d = Neg(c)", []),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_caches_that_rows_are_written_to(name: str, tmp_path: Path) -> None:
+    """Whatever they are called."""
+    body, expected = WRITTEN[name]
+    cache, hidden = "float[1,2,8,4]", "float[2]"
+    given = f"({hidden} h, {cache} a, {cache} c, float[1,2,1,4] x, int64[1] at, int64[1] later)"
+    made = f"{cache} b, {cache} d, {cache} y" + (f", {hidden} hn" if "hn" in body else "")
+    text = f'<ir_version: 11, opset_import: ["" : 24]> g {given} => ({made}) {{ {body} y = Relu(c) }}'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "n.onnx")
+    model = with_states(load_model(tmp_path / "n.onnx"), None)
+    assert [f"{past}={present}" for past, present in model.states] == expected
 
 
 def test_a_region_that_only_looks_at_its_inputs_otherwise(tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ class BuildOptions:
     the file has programs of its own; types: NAME=TYPE, as `passes.typed.asked_types` has them; schedule: a file that says how
     layers run; goal: what plans are chosen for, and within how many bytes of SRAM; sram_curve: it is planned for other sizes of
     the SRAM too; values: inputs that are constants, by name, as numbers are written;
-    states: PAST=PRESENT each, inputs that are these outputs of the run before, or `none`; None: those whose names say so."""
+    states: PAST=PRESENT each, inputs that are these outputs of the run before, or `none`; None: those that the graph or
+    their names show."""
 
     hardware: str | Machine
     calibration: str | None = None

@@ -19,9 +19,9 @@ _HELP = "  help: --state PAST=PRESENT names an input and the output that is its 
 
 def with_states(model: NormalModel, asked: Sequence[str] | None) -> NormalModel:
     """The model with its states, each input calibrated as one with its output. asked: PAST=PRESENT each, or `none` alone; None:
-    those whose names say it. Raises CompileError with every fault."""
+    those that the graph or their names show. Raises CompileError with every fault."""
     if asked is None:
-        return _carried(model, _by_name(model))
+        return _carried(model, _found(model))
     if list(asked) == [NONE]:
         return model
     faults, pairs = list[str](), list[StatePair]()
@@ -54,10 +54,24 @@ def _carried(model: NormalModel, pairs: Sequence[StatePair]) -> NormalModel:
     return replace(model, graph=graph, states=tuple(pairs))
 
 
-def _by_name(model: NormalModel) -> list[StatePair]:
-    named = (StatePair(*pair) for pair in paired(model.graph.inputs, model.graph.outputs))
-    found = [pair for pair in named if _misfit(pair, model) is None]
+def _found(model: NormalModel) -> list[StatePair]:
+    """Caches that rows are written to, and what names say of others, in the order of the inputs."""
+    written = [pair for pair in _written(model) if _misfit(pair, model) is None]
+    taken = {name for pair in written for name in pair}
+    inputs, outputs = ([n for n in names if n not in taken] for names in (model.graph.inputs, model.graph.outputs))
+    named = [pair for pair in (StatePair(*p) for p in paired(inputs, outputs)) if _misfit(pair, model) is None]
+    found = sorted([*written, *named], key=lambda pair: model.graph.inputs.index(pair.past))
     return [] if any(_nothing_left(model, found)) else found
+
+
+def _written(model: NormalModel) -> Iterator[StatePair]:
+    """Of each TensorScatter, and so of each GroupQueryAttention, whose cache is an input and whose result is an output. An input
+    that several write to says nothing."""
+    scatters = [n for n in model.graph.nodes if n.op.op_type == "TensorScatter" and n.inputs[0] in model.graph.inputs]
+    caches = [n.inputs[0] for n in scatters]
+    for node in scatters:
+        if node.outputs[0] in model.graph.outputs and caches.count(node.inputs[0]) == 1:
+            yield StatePair(node.inputs[0], node.outputs[0])
 
 
 def _parsed(text: str, model: NormalModel) -> StatePair | str:
