@@ -16,7 +16,8 @@ from resealed import parts, sealed
 
 from toolchain import bounds
 from toolchain.api import BuildOptions, build
-from toolchain.codegen import container_from_bytes, entries_to_bytes, read_container
+from toolchain.cli.option_values import shape_sets
+from toolchain.codegen import container_from_bytes, entries_to_bytes, read_container, read_entries
 from toolchain.codegen.container import entries_from_bytes
 from toolchain.errors import CompileError, ProgramError
 from toolchain.runtime import Session, random_feeds
@@ -166,6 +167,11 @@ def test_the_image_has_a_folder_for_each_entry_and_constants_once(in_shop: Path)
             "--entry ../a: a name has 1 to 64 letters, digits, '_' and '-', and does not begin with '-'",
         ),
         (
+            "npu-build m.onnx --hw edge16 --shape x=1,4,8,8 --shape x=1,4,9,9 --entry a:x=1,4,8,8",
+            "--shape x=1,4,9,9: names its input again, which begins a set of shapes of its own; --entry does so by name: give "
+            "one of them",
+        ),
+        (
             "npu-build m.onnx --hw edge16 --shape x=1,4,8,8 --entry a:x=1,4,8,8",
             "--entry a: input 'x' has a shape by --shape, which is for all entries; give one of them",
         ),
@@ -184,6 +190,19 @@ def test_command_lines_that_are_refused(line: str, said: str, in_shop: Path) -> 
     printed = run(line)
     assert (printed.code, printed.out, printed.err) == (2, "", f"{said}\n")
     assert contents(in_shop) == before
+
+
+def test_an_input_named_again_begins_the_next_entry(tmp_path: Path) -> None:
+    """Which has what it does not name from the one before."""
+    given = ["x=1,4,8,8", "z=1,2", "x=1,4,9,9", "x=1,4,8,8", "z=1,3"]
+    first, second, third = {"x": (1, 4, 8, 8), "z": (1, 2)}, {"x": (1, 4, 9, 9), "z": (1, 2)}, {"x": (1, 4, 8, 8), "z": (1, 3)}
+    assert shape_sets(given, ()) == ({}, {"1": first, "2": second, "3": third})
+    assert shape_sets(given[:2], ("a:y=1",)) == (first, {"a": {"y": (1,)}})
+    model(tmp_path, "a = Conv<pads=[1,1,1,1]>(x, k) y = Relu(a)")
+    made = run(f"npu-build {tmp_path}/m.onnx --hw edge16 --shape x=1,4,8,8 --shape x=1,4,4,4 -o {tmp_path}/m.npu")
+    assert made.code == 0, made.err
+    shapes = {name: [t.shape for t in one.inputs] for name, one in read_entries(tmp_path / "m.npu").items()}
+    assert shapes == {"1": [(1, 4, 8, 8)], "2": [(1, 4, 4, 4)]}
 
 
 def test_a_tensor_that_only_a_later_entry_has(tmp_path: Path) -> None:

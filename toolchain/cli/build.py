@@ -37,12 +37,11 @@ from toolchain.cli.option_values import (
     VALUE_HELP,
     dump_files,
     dumper,
-    entry_shapes,
-    input_shapes,
     input_values,
     judging_data,
     plan_goal,
     qdq_files,
+    shape_sets,
 )
 from toolchain.cli.progress import shown
 from toolchain.errors import CompileError
@@ -67,7 +66,10 @@ def build_command(
     hw: Annotated[str | None, typer.Option(help="Machine: a shipped name (npu-hw list) or a YAML file.")] = None,
     calib: Annotated[str | None, typer.Option(help=".npz, directory of .npy or images, or file.py:generator.")] = None,
     quant: Annotated[str | None, typer.Option(help="Parameters file of scripts/calibrate.py, perhaps edited.")] = None,
-    shape: Annotated[list[str] | None, typer.Option(help="NAME=1,3,640,640: the whole shape of an input. Repeatable.")] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=1,3,640,640: the whole shape of an input; named again, it begins the next entry. Repeatable."),
+    ] = None,
     value: Annotated[list[str] | None, typer.Option(VALUE, metavar=VALUE_FORM, help=VALUE_HELP)] = None,
     state: Annotated[
         list[str] | None,
@@ -135,7 +137,7 @@ def build_command(
             from toolchain.api import BuildOptions
             from toolchain.report.gate import Gate
 
-        machine, shapes, entries = _machine(hw, level), input_shapes(shape or ()), entry_shapes(entry or ())
+        machine, (shapes, entries) = _machine(hw, level), shape_sets(shape or (), entry or ())
         values = input_values(value or ())
         judged, judges = judging_data(judge or (), entries)
         with as_options():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from toolchain.compiling import Dump
     from toolchain.schedule.goals import Goal
 
+
+Shape = tuple[int, ...]
 
 TYPE, TYPE_FORM = "--type", "NAME=TYPE"
 VALUE, VALUE_FORM = "--value", "NAME=V0,V1"
@@ -51,7 +54,7 @@ def plan_goal(optimize: str, sram_budget: str | None) -> Goal:
         raise CompileError(f"sram-budget {sram_budget}: {fault}") from None
 
 
-def entry_shapes(given: Sequence[str]) -> dict[str, dict[str, tuple[int, ...]]]:
+def entry_shapes(given: Sequence[str]) -> dict[str, dict[str, Shape]]:
     """NAME:INPUT=D0,D1,... of each --entry; further inputs under the same name. Raises CompileError."""
     entries: dict[str, list[str]] = {}
     for text in given:
@@ -88,9 +91,30 @@ def qdq_files(path: Path | None, entries: Collection[str]) -> dict[str, Path]:
     return {entry: path.with_name(f"{path.stem}.{entry}{path.suffix}") for entry in entries}
 
 
-def input_shapes(given: Sequence[str], option: str = "--shape ") -> dict[str, tuple[int, ...]]:
+def shape_sets(shapes: Sequence[str], entries: Sequence[str]) -> tuple[dict[str, Shape], dict[str, dict[str, Shape]]]:
+    """Of --shape and --entry: shapes of all entries, and by entry. An input that --shape names again begins the next set, an
+    entry called by its number, which has the shapes of the set before where it says no other. Raises CompileError."""
+    sets: list[list[str]] = [[]]
+    for text in shapes:
+        if any(known.rpartition("=")[0] == text.rpartition("=")[0] for known in sets[-1]):
+            sets.append([])
+        sets[-1].append(text)
+    found = [input_shapes(texts) for texts in sets]
+    if len(found) == 1:
+        return found[0], entry_shapes(entries)
+    if entries:
+        again = f"--shape {sets[1][0]}: names its input again, which begins a set of shapes of its own"
+        raise CompileError(f"{again}; --entry does so by name: give one of them")
+    whole = list(accumulate(found, lambda before, own: {**before, **own}))
+    same = next((number for number, one in enumerate(whole) if one in whole[:number]), None)
+    if same is not None:
+        raise CompileError(f"--shape {sets[same][0]}: input {next(iter(found[same]))!r} is given twice")
+    return {}, {str(number): one for number, one in enumerate(whole, 1)}
+
+
+def input_shapes(given: Sequence[str], option: str = "--shape ") -> dict[str, Shape]:
     """NAME=D0,D1,... of each --shape; names may hold '='. option: what stands before it. Raises CompileError."""
-    shapes: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, Shape] = {}
     for text in given:
         name, _, dims = text.rpartition("=")
         if not name or not re.fullmatch(r"-?\d+(,-?\d+)*", dims, re.ASCII):
