@@ -145,15 +145,14 @@ def _kept(w: Written, new: str, past: str, index: int, first: bool) -> str:
 
 
 def _mask(w: Written, places: str, count: int) -> str:
-    """bool[batch, 1, length, count] of what a token sees, or what is added to its scores."""
-    axes = w.constant("mask/axes", np.array([1, 3], np.int64))
-    here = w.add("places of rows", "Unsqueeze", [places, axes])
+    """bool[batch, 1, length, count] of what a token sees, [length, count] of one sample, or what is added to its scores."""
+    samples = w.types[w.node.inputs[_QUERY]].shape[0]
+    here = w.add("places of rows", "Reshape", [places, w.constant("mask/rows", _leading(samples, -1, 1))])
     there = w.constant("mask/places", np.arange(count))
     last = here
     if not w.attribute("causal", 1):
-        row = w.constant("mask/row", np.array([-1, 1, 1, 1], np.int64))
         lengths = w.add("mask/lengths", "Cast", [w.node.inputs[_LENGTHS]], "", {"to": TensorProto.INT64})
-        last = w.add("mask/last", "Reshape", [lengths, row])
+        last = w.add("mask/last", "Reshape", [lengths, w.constant("mask/row", _leading(samples, 1, 1))])
     seen = w.add("seen", "LessOrEqual", [there, last])
     window = w.attribute("local_window_size", -1)
     if window > 0:
@@ -163,3 +162,8 @@ def _mask(w: Written, places: str, count: int) -> str:
         return seen
     least = w.constant("least", np.array(MASKED, w.types[w.input(_BIAS)].dtype))
     return w.add("bias", "Where", [seen, w.input(_BIAS), least])
+
+
+def _leading(samples: int, *shape: int) -> np.ndarray:
+    """The shape of so many samples' masks, all heads alike; of one a matrix, which is no feature map of the chip."""
+    return np.array(shape if samples == 1 else (samples, 1, *shape), np.int64)
