@@ -27,7 +27,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -125,9 +125,9 @@ def answers(judge: Judge, run: Run, asked: Sequence[Asked], check: Run | None = 
 
 
 def compared(
-    given: argparse.Namespace, judge: Judge, machines: Sequence[Machine], folder: Path
+    given: argparse.Namespace, judge: Judge, machines: Mapping[str, Machine], folder: Path
 ) -> tuple[list[Any], list[Judged]]:
-    """What is true, and what float and everything else gives, over all folds."""
+    """What is true, and what float and everything else gives, over all folds. machines: by what they are called in the table."""
     truths: list[Any] = []
     found: dict[str, Judged] = {}
     in_float = open_session(given.model)
@@ -142,7 +142,10 @@ def compared(
         except (CompileError, NotImplementedError) as fault:
             line.refused = str(fault).splitlines()[0]
         line.peak_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        print(f"fold {fold + 1} of {given.folds}: {what}, {time.process_time() - started:.0f} CPU s", file=sys.stderr, flush=True)
+        told = f"fold {fold + 1} of {given.folds}: {what}, {time.process_time() - started:.0f} CPU s"
+        if len(line.kept) == len(truths):  # a run that is broken off has told what it found
+            told += "".join(f"; {h} {v}" for h, v in zip(judge.heads, judge.scored(truths, found["float"].kept, line.kept)))
+        print(told, file=sys.stderr, flush=True)
 
     for fold in range(given.folds):
         asked = list(islice(judge.judged(fold), given.limit))
@@ -155,14 +158,14 @@ def compared(
         for scales in given.onnxruntime:
             form = f"qdq_s8_{scales}"
             add(fold, f"onnxruntime's int8, a scale a {scales}", asked, by_onnxruntime, judge, data, form, folder)
-        for machine in machines:
+        for name, machine in machines.items():
             for effort in ("none", *given.repair):
-                what = f"{machine.chip.name}{'' if effort == 'none' else f', {effort}'}"
+                what = f"{name}{'' if effort == 'none' else f', {effort}'}"
                 add(fold, what, asked, integers, given, machine, effort, judge, data)
     return truths, list(found.values())
 
 
-def text_of(judge: Judge, truths: Sequence[Any], found: Sequence[Judged]) -> str:
+def text_of(judge: Judge, truths: Sequence[Any], found: Sequence[Judged], *, markdown: bool = False) -> str:
     real = found[0].kept
     rows = []
     for line in found:
@@ -171,8 +174,11 @@ def text_of(judge: Judge, truths: Sequence[Any], found: Sequence[Judged]) -> str
             rows.append((line.what, "refused", *[""] * (len(judge.heads) + 1)))
             continue
         rows.append((line.what, *judge.scored(truths, real, line.kept), f"{line.cpu_s:.0f}", f"{line.peak_gib:.2f}"))
-    heads = ("", *judge.heads, "CPU s", "GiB")
-    return f"n {len(truths)}\n" + table(heads, rows, range(1, len(heads)))
+    heads = (f"n {len(truths)}", *judge.heads, "CPU s", "GiB")
+    if not markdown:
+        return table(heads, rows, range(1, len(heads)))
+    lines = (heads, ("---",) * len(heads), *rows)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def arguments() -> argparse.Namespace:
@@ -190,6 +196,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--exact", type=int, default=16, help="samples of each fold that the simulator runs too (default 16)")
     scales = ("channel", "tensor")
     parser.add_argument("--onnxruntime", nargs="*", choices=scales, default=scales, help="scales of its quantizer's weights")
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown has it")
     return parser.parse_args()
 
 
@@ -199,9 +206,9 @@ def main() -> None:
         model_inputs(given.model)
         judge = JUDGES[given.judge](onnx.load(given.model), given.data)
         texts = [text for name in given.hw for text in (every_arithmetic(name) if given.every_arithmetic else (name,))]
-        machines = [varied_machine(text) for text in texts]
+        machines = {text: varied_machine(text) for text in texts}
         with tempfile.TemporaryDirectory() as folder:
-            print(text_of(judge, *compared(given, judge, machines, Path(folder))))
+            print(text_of(judge, *compared(given, judge, machines, Path(folder)), markdown=given.markdown))
 
 
 if __name__ == "__main__":

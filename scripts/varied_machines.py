@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -39,7 +40,8 @@ def varied_machine(text: str) -> Machine:
         keys = NumericsKeys.model_validate(given)
     except ValueError as fault:
         raise CompileError(f"--hw {text}: {str(fault).splitlines()[-1].strip()}") from None
-    chip = machine.chip.model_copy(update={"numerics_keys": keys, "name": text})
+    called = re.sub(r"[^A-Za-z0-9_-]+", "_", "_".join((machine.chip.name, *changes)))
+    chip = machine.chip.model_copy(update={"numerics_keys": keys, "name": called})
     for path, reason in broken_rules(chip) if changes else ():
         raise CompileError(f"--hw {text}: {'.'.join(map(str, path))}: {reason}")
     return replace(machine, chip=chip)

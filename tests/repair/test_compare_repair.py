@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 from quant.fixed_point.core.rounding import Rounding
 from quant.fixed_point.core.scale import ScaleKind
 from toolchain.errors import CompileError
+from toolchain.isa import machine_from_json, machine_to_json
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -110,7 +111,7 @@ def test_numerics_of_a_machine_are_changed(script: ModuleType) -> None:
     machine = script.varied_machine("edge16,weights_per_channel=false,rounding=floor")
     numerics = machine.chip.numerics
     assert (numerics.weights_per_channel, numerics.rounding) == (False, "floor")
-    assert machine.chip.name == "edge16,weights_per_channel=false,rounding=floor"
+    assert machine_from_json(machine_to_json(machine)).chip == machine.chip  # as a file that was built for it is read
 
 
 def test_every_arithmetic_is_a_machine(script: ModuleType) -> None:
@@ -137,4 +138,7 @@ def test_a_table_has_a_line_for_each(script: ModuleType, judges: ModuleType) -> 
     truths = [(int(r.argmax()),) for r in real]
     lines = [script.Judged("float", real), script.Judged("half", [r.round(0) for r in real]), script.Judged("none", [])]
     text = script.text_of(judges.Labelled(model(), None), truths, lines).splitlines()
-    assert text[0] == "n 4" and "100.00" in text[3] and text[-1].split() == ["none", "refused"]
+    assert text[0].startswith("n 4 ") and "100.00" in text[2] and text[-1].split() == ["none", "refused"]
+    marked = script.text_of(judges.Labelled(model(), None), truths, lines, markdown=True).splitlines()
+    assert marked[0].startswith("| n 4 | top-1 % |") and marked[1].startswith("| --- | --- |")
+    assert len({line.count("|") for line in marked}) == 1 and len(marked) == 5
