@@ -28,7 +28,8 @@ class Allocation:
     """What is placed in the memories of a chip.
 
     together: of each layer that runs in turns with others, all of them: what one needs lives as long as they run. apart: the
-    next layer may run beside this one. early: loads go ahead of the layer before.
+    next layer may run beside this one. early: loads go ahead of the layer before. in_place: held roots that may take the place of
+    others, where not all have one of their own.
     """
 
     chip: Chip
@@ -37,6 +38,7 @@ class Allocation:
     together: Mapping[int, range]
     apart: bool
     early: bool
+    in_place: Mapping[str, str]
 
     def in_memories(self) -> dict[int, Placement] | None:
         """By memory; None where something has no place."""
@@ -52,26 +54,40 @@ class Allocation:
     def taken_bytes(self) -> list[int]:
         """Of the SRAM while each layer runs."""
         align, found = self.chip.sram.alignment_bytes, [0] * len(self.planned)
-        for buffer in self.buffers(Space.SRAM):
+        buffers = {b.name: b for b in self.buffers(Space.SRAM)}
+        for buffer in buffers.values():
             for step in range(buffer.start, min(buffer.end, len(found))):
                 found[step] += aligned(buffer.size_bytes, align)
+        for out, old in self.in_place.items():
+            for step in range(buffers[out].start, buffers[old].end):
+                found[step] -= aligned(buffers[out].size_bytes, align)
         return found
 
     def _in(self, space: int) -> Placement | None:
         # Where works have a choice of units, the next layer may run beside this one: it should not wait for the bytes.
         apart = [(1, 1)] if self.apart else []
-        for early, late in (*apart, (1, 0), (0, 0)) if self.early else (*apart, (0, 0)):
-            try:
-                return place(self.buffers(space, early, late), self.chip.spaces[space].memory.size, _PLACING_NODES)
-            except DoesNotFit:
-                continue
+        outlive = (*apart, (1, 0), (0, 0)) if self.early else (*apart, (0, 0))
+        for in_place in (False, True) if self.in_place and space == Space.SRAM else (False,):
+            for early, late in outlive:
+                try:
+                    buffers = self.buffers(space, early, late, in_place)
+                    return place(buffers, self.chip.spaces[space].memory.size, _PLACING_NODES)
+                except DoesNotFit:
+                    continue
         return None
 
-    def buffers(self, space: int, early: int = 0, late: int = 0) -> list[Buffer]:
-        """Resident roots, which lie in the SRAM, and slots. early, late: steps by which slots outlive their own."""
+    def buffers(self, space: int, early: int = 0, late: int = 0, in_place: bool = False) -> list[Buffer]:
+        """Resident roots, which lie in the SRAM, and slots. early, late: steps by which slots outlive their own. in_place: roots
+        may take the place of others."""
         align = self.chip.spaces[space].memory.alignment_bytes
         homes = [
-            Buffer(h.storage.name, *_lives(h.storage.start, h.storage.end, self.together), h.size_bytes, align)
+            Buffer(
+                h.storage.name,
+                *_lives(h.storage.start, h.storage.end, self.together),
+                h.size_bytes,
+                align,
+                in_place_of=self.in_place.get(h.storage.name) if in_place else None,
+            )
             for h in (self.held if space == Space.SRAM else ())
         ]
         slots = [

@@ -11,6 +11,7 @@ from toolchain.ops.kit.operator import Layer, TiledOp
 from toolchain.ops.kit.tile import Tiling, Work, aligned, halvings
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.drafts import Asked, Blocks, Chosen, Draft, PlannedCascade, Start
+from toolchain.schedule.in_place import InPlace
 from toolchain.schedule.places import View
 from toolchain.schedule.plan import Cascade, Storage, VisitedStripes
 from toolchain.schedule.repeats import count_works, representative
@@ -31,6 +32,7 @@ class Cascades:
         views: Mapping[str, View],
         storages: Mapping[str, Storage],
         ports: Collection[str],
+        in_place: InPlace,
         model: CostModel,
         depth: int,
         candidates: Sequence[tuple[object, Sequence[Candidate]]],
@@ -38,11 +40,12 @@ class Cascades:
         """ports: roots of the region's inputs and outputs. depth: slots of a ring. candidates: of each layer, which are like it,
         and its tilings."""
         self._layers, self._views, self._storages, self._ports = layers, views, storages, ports
-        self._model, self._chip, self._depth = model, model.chip, depth
+        self._in_place, self._model, self._chip, self._depth = in_place, model, model.chip, depth
         self._tilings = StripeTilings(layers, model, candidates)
         self._started: dict[Asked, Start | None] = {}
         self._drafts: dict[Asked, Draft] = {}
         self._rings: dict[Asked, int] = {}
+        self._left: dict[tuple[int, int, int, str], bool] = {}
         self._works: dict[tuple[Call, Tiling], tuple[int, Sequence[Work]]] = {}
         self._parts: dict[int, Part] = {}
         self._tensors: dict[str, list[str]] = {}
@@ -85,6 +88,18 @@ class Cascades:
             and self._views[n].offset_bytes < line
             for n in self._tensors[root]
         )
+
+    def in_place(self, first: int, end: int, resident: Collection[str]) -> list[str]:
+        """Roots of these, which lie in SRAM whole, in whose place layers [first, end), in turns or one by itself, may make others
+        of them."""
+        found: list[str] = []
+        for index, root in self._in_place.within(first, end, resident):
+            key = first, end, index, root
+            if key not in self._left:
+                stripes = self._stripes_of(first, end, {}).of(1) if end > first + 1 else None
+                self._left[key] = stripes is None or self._in_place.leaves_nothing(stripes, index, root)
+            found += [root] if self._left[key] else []
+        return found
 
     def blocks(self, first: int, end: int, resident: frozenset[str]) -> tuple[int, ...]:
         """Channels of blocks in which all these layers can be made one behind the other, the largest first."""

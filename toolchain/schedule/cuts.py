@@ -121,9 +121,10 @@ class Cuts:
         self._known: dict[tuple[int, Roots], list[_Step]] = {}
         self._least: dict[tuple[int, int, Roots], tuple[float, int, int] | None] = {}
 
-    def room(self, resident: Roots) -> int:
-        """Bytes of SRAM beside these."""
-        return self._usable - self._bounds.size_bytes(resident)
+    def room(self, resident: Roots, first: int, end: int) -> int:
+        """Bytes of SRAM beside these while layers [first, end) run, which make some of them in the place of others."""
+        apart = resident.difference(self._cascades.in_place(first, end, resident))
+        return self._usable - self._bounds.size_bytes(apart)
 
     def best(self, near: float, most: float = math.inf) -> list[Cut] | None:
         """That is at most so many times what any way takes at least. None where no way was found, or each takes more than `most`
@@ -202,7 +203,7 @@ class Cuts:
     def _possible(self, at: int, live: Roots) -> Iterator[_Step]:
         for end in (at + 1, *range(at + 2, self._ends[at] + 1)):
             for resident in self._choices(at, end, live):
-                room = self.room(resident)
+                room = self.room(resident, at, end)
                 own = resident & self._bounds.touched(at, end)
                 cycles = self._bounds.layer_cycles(at, own, room, self.by) if end == at + 1 else self._bound(at, end, own, room)
                 if cycles is not None:
@@ -225,7 +226,7 @@ class Cuts:
         for n in range(len(made) + 1):
             for some in combinations(made, n):
                 found = live.union(settled, some)
-                if self._bounds.size_bytes(found) < self._usable:
+                if self.room(found, first, end) > 0:
                     yield found
 
     def _bound(self, first: int, end: int, own: Roots, room: int) -> float | None:

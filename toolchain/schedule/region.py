@@ -18,6 +18,7 @@ from toolchain.schedule.allocation import Allocation, Held, lives_together
 from toolchain.schedule.cascade import Cascades
 from toolchain.schedule.cost import CostModel
 from toolchain.schedule.cuts import Bounds, Cut, Cuts, Turns
+from toolchain.schedule.in_place import InPlace
 from toolchain.schedule.layers import RegionLayers
 from toolchain.schedule.maps import feature_maps
 from toolchain.schedule.measure import ALONE, AMID, LEAST_MOVED, Measure
@@ -58,6 +59,7 @@ class Planner:
         self.settled = frozenset(self.port_roots)  # roots of which it is not open whether they lie in SRAM
         self.storages = self._storages()
         self.model = CostModel(chip)
+        self.in_place = InPlace(self.layers, self.views, self.storages, self.port_roots)
         self.layerwise = RegionLayers(self.layers, self.views, self.model, options)
         self.costs = PlanCosts(self.model)
         self.sizes = {space: chip.spaces[space].memory.size for space in chip.staging}
@@ -213,7 +215,7 @@ class Planner:
         for cut in cuts:
             resident |= cut.resident
             if cut.cascade is None:
-                plan = self.layerwise.plan(cut.first, cut.resident, way.room(cut.resident), way.by)
+                plan = self.layerwise.plan(cut.first, cut.resident, way.room(cut.resident, cut.first, cut.end), way.by)
                 planned.append(PlannedLayer(self.layers[cut.first], plan))
             else:
                 planned += cut.cascade.layers
@@ -224,9 +226,8 @@ class Planner:
 
     @cached_property
     def cascades(self) -> Cascades:
-        return Cascades(
-            self.layers, self.views, self.storages, self.port_roots, self.model, self.layerwise.depth, self.layerwise.candidates()
-        )
+        depth, candidates = self.layerwise.depth, self.layerwise.candidates()
+        return Cascades(self.layers, self.views, self.storages, self.port_roots, self.in_place, self.model, depth, candidates)
 
     def bounds(self, before: RegionPlan) -> Bounds:
         spilled = frozenset(i for s in before.spilled for i in range(s.start, s.end))
@@ -334,4 +335,6 @@ class Planner:
     ) -> Allocation:
         together = {i: c.layers for c in cascades for i in c.layers}
         held = [Held(s, views[n].stored_bytes(self.graph.types[n].shape)) for n, s in self.storages.items() if n in resident]
-        return Allocation(self.chip, planned, held, together, self.model.choice, self.options.double_buffer)
+        whole = {h.storage.name for h in held if not views[h.storage.name].rows}
+        in_place = self.in_place.rights(whole, cascades)
+        return Allocation(self.chip, planned, held, together, self.model.choice, self.options.double_buffer, in_place)

@@ -95,6 +95,11 @@ class IntegerConvolution(ConvolutionParameters):
             found.setdefault(layer.node.inputs[3], []).append(Window(layer.output.shape[1], 1, 1, 1, 0))
         return found
 
+    def overwritable(self, layer: Layer) -> tuple[str, ...]:
+        """The addend, where it is not the input too."""
+        x, addends = layer.node.inputs[0], layer.node.inputs[3:]
+        return tuple(name for name in addends if name != x)
+
 
 def _lowering(op: IntegerConvolution, layer: Layer, tiling: Tiling) -> Lowering:
     if op.depthwise(layer):

@@ -151,6 +151,10 @@ class TiledOp(NpuOp):
         """How rows of an output [1, h, w, c] are made of rows of the activations; None where parts of it cannot be made apart."""
         return None
 
+    def overwritable(self, layer: Layer) -> tuple[str, ...]:
+        """The activations of which each element is read last where that of the output is made: this may lie in their place."""
+        return layer.activations if self.is_pointwise else ()
+
 
 class RowIndex(NamedTuple):
     """Where indexed moves write: so many rows of dimension `axis` behind their target as input `number` says, `limit` at most."""

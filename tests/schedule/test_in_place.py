@@ -1,0 +1,129 @@
+"""Tensors in the place of others: where that is right, and what it saves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.keyed import with_sram
+from tests.noted import noted_plans
+from toolchain.api import BuildOptions, build
+from toolchain.machine import Space
+from toolchain.schedule.allocation import Allocation
+from toolchain.schedule.goals import CYCLES, Goal
+from toolchain.schedule.in_place import InPlace
+from toolchain.schedule.plan import RegionPlan
+from toolchain.schedule.region import Planner
+from toolchain.schedule.stripes import Stripes
+
+
+class Network:
+    """Convolutions of a square map, one behind the other."""
+
+    def __init__(self, size: int, channels: int):
+        self._rng, self._size, self._channels = np.random.default_rng(5), size, channels
+        self._nodes: list[onnx.NodeProto] = []
+        self._weights: list[onnx.TensorProto] = []
+
+    def conv(self, source: str, made: str, shape: tuple[int, int, int], groups: int = 1, stride: int = 1) -> str:
+        """shape: output channels, input channels of a group, kernel."""
+        out, into, kernel = shape
+        weights = (self._rng.normal(size=(out, into, kernel, kernel)) / np.sqrt(into * kernel * kernel)).astype(np.float32)
+        self._weights.append(numpy_helper.from_array(weights, f"{made}.w"))
+        own = {"kernel_shape": [kernel] * 2, "pads": [kernel // 2] * 4, "group": groups, "strides": [stride] * 2}
+        self._nodes.append(helper.make_node("Conv", [source, f"{made}.w"], [made], f"{made}/conv", **own))
+        return made
+
+    def add(self, a: str, b: str, made: str) -> str:
+        self._nodes.append(helper.make_node("Add", [a, b], [made], f"{made}/add"))
+        return made
+
+    def saved(self, folder: Path, out: str) -> Path:
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, self._channels, self._size, self._size])
+        y = helper.make_tensor_value_info(out, TensorProto.FLOAT, None)
+        graph = helper.make_graph(self._nodes, "g", [x], [y], self._weights)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+        onnx.save(onnx.shape_inference.infer_shapes(model), folder / "model.onnx")
+        return folder / "model.onnx"
+
+
+def _inverted_residual(folder: Path) -> Path:
+    net = Network(28, 24)
+    before = net.conv("x", "before", (24, 24, 1))
+    wide = net.conv(before, "wide", (96, 24, 1))
+    deep = net.conv(wide, "deep", (96, 1, 3), groups=96)
+    total = net.add(net.conv(deep, "narrow", (24, 96, 1)), before, "total")
+    return net.saved(folder, net.conv(total, "out", (8, 24, 1), stride=2))
+
+
+def _build(model: Path, machine: str, kib: int, goal: Goal) -> tuple[Mapping[str, Any], list[RegionPlan]]:
+    """The build compares its program with the integer reference, bit for bit."""
+    with noted_plans() as plans:
+        figures = build(model, BuildOptions(with_sram(machine, kib), goal=goal)).figures
+    return figures, plans
+
+
+def _apart(patch: pytest.MonkeyPatch) -> None:
+    """Nothing is made in the place of anything else."""
+    patch.setattr(InPlace, "rights", lambda *_: {})
+    patch.setattr(InPlace, "within", lambda *_: [])
+
+
+def _dram_bytes(figures: Mapping[str, Any]) -> int:
+    return figures["dram_read_bytes"] + figures["dram_write_bytes"]
+
+
+def test_a_sum_takes_the_place_of_its_addend_where_both_have_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = _inverted_residual(tmp_path)
+    figures, plans = _build(model, "edge16", 40, Goal("traffic"))
+    addresses = [p.placements[Space.SRAM].addresses for p in plans]
+    roots = [{n: at for n, at in a.items() if ":" not in n} for a in addresses]
+    assert any(a.get("before") == a.get("total", -1) for a in roots)
+    _apart(monkeypatch)
+    assert _dram_bytes(figures) + 28 * 28 * 24 <= _dram_bytes(_build(model, "edge16", 40, Goal("traffic"))[0])
+
+
+@pytest.mark.parametrize(("machine", "kib"), [("ws8_pow2", 20), ("ethos_u55_256", 40), ("wide32_w4a16", 56)])
+def test_nothing_takes_the_place_of_rows_that_are_kept(
+    machine: str, kib: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is added may be the latest rows alone of what a layer in turns makes."""
+    held: list[tuple[str, int]] = []
+    allocation = Planner.allocation
+
+    def noted(self: Planner, *asked: Any) -> Allocation:
+        found = allocation(self, *asked)
+        held.extend((old, asked[2][old].rows) for old in found.in_place.values())
+        return found
+
+    monkeypatch.setattr(Planner, "allocation", noted)
+    _build(_inverted_residual(tmp_path), machine, kib, CYCLES)
+    assert all(rows == 0 for _, rows in held)
+
+
+KERNELS = {"read once": (1, 3, True), "as far ahead": (3, 3, True), "read again behind the sum": (3, 1, False)}
+
+
+@pytest.mark.parametrize(("first", "second", "right"), KERNELS.values(), ids=list(KERNELS))
+def test_rows_that_are_still_read_are_not_written_over(first: int, second: int, right: bool, tmp_path: Path) -> None:
+    net = Network(16, 8)
+    before = net.conv("x", "before", (8, 8, 1))
+    inner = net.conv(net.conv(before, "wide", (32, 8, first)), "narrow", (8, 32, second))
+    model = net.saved(tmp_path, net.conv(net.add(inner, before, "total"), "out", (8, 8, 1)))
+    asked: list[bool] = []
+
+    def noted(self: InPlace, stripes: Stripes, index: int, root: str) -> bool:
+        asked.append(leaves_nothing(self, stripes, index, root))
+        return asked[-1]
+
+    leaves_nothing = InPlace.leaves_nothing
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InPlace, "leaves_nothing", noted)
+        _build(model, "edge16", 4, CYCLES)
+    assert set(asked) == {right}

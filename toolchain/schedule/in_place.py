@@ -1,0 +1,75 @@
+"""Tensors that may be made in the place of another, element by element, where that is read for the last time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from toolchain.ops.kit.operator import Layer, TiledOp
+from toolchain.schedule.places import View
+from toolchain.schedule.plan import Cascade, Storage
+from toolchain.schedule.stripes import Call, Stripes
+
+
+class InPlace:
+    """Of the layers of one region."""
+
+    def __init__(
+        self, layers: Sequence[Layer], views: Mapping[str, View], storages: Mapping[str, Storage], ports: Collection[str]
+    ):
+        """ports: roots of the region's inputs and outputs, which stay."""
+        self._layers, self._views, self._storages = layers, views, storages
+        self._apart = {view.root for name, view in views.items() if view.root != name}.union(ports)
+        found = ((i, layer.node.outputs[0], self._overwritten(i, layer)) for i, layer in enumerate(layers))
+        self._pairs = {out: (i, old) for i, out, old in found if old is not None}  # by root: the layer that makes it, and where
+
+    def _overwritten(self, index: int, layer: Layer) -> str | None:
+        """The root in whose place a layer may make its output."""
+        out, op = layer.node.outputs[0], layer.node.op
+        if not isinstance(op, TiledOp) or not self._is_alone(out):
+            return None
+        return next((n for n in op.overwritable(layer) if self._lies_as(layer, n, out) and self._last(n) == index), None)
+
+    def _is_alone(self, name: str) -> bool:
+        """Whether the tensor has its storage for itself, and nothing outside the region reads it there."""
+        return self._views[name].root == name and name not in self._apart
+
+    def _lies_as(self, layer: Layer, name: str, out: str) -> bool:
+        a, b = self._views[name], self._views[out]
+        same = layer.types[name].shape == layer.output.shape and (a.strides, a.item_bytes) == (b.strides, b.item_bytes)
+        return same and self._is_alone(name)
+
+    def _last(self, root: str) -> int:
+        """The last layer that touches it."""
+        return self._storages[root].end - 1
+
+    def rights(self, roots: Collection[str], cascades: Iterable[Cascade]) -> dict[str, str]:
+        """Those of these roots that may take the place of others of them, and whose."""
+        turns = {i: c.stripes for c in cascades for i in c.layers}
+        found = ((out, at, old) for out, (at, old) in self._pairs.items() if out in roots and old in roots)
+        return {out: old for out, at, old in found if at not in turns or self.leaves_nothing(turns[at], at, old)}
+
+    def within(self, first: int, end: int, roots: Collection[str]) -> list[tuple[int, str]]:
+        """Of these roots those in whose place layers [first, end) may make others of them, and the layers that do."""
+        pairs = ((out, at, old) for out, (at, old) in self._pairs.items() if first <= at < end)
+        return [(at, old) for out, at, old in pairs if out in roots and old in roots]
+
+    def leaves_nothing(self, stripes: Stripes, index: int, root: str) -> bool:
+        """Whether layers in turns have read each row of a root before layer `index` makes the same row of its output there."""
+        if stripes.channels:
+            return False
+        made = 0
+        for step in (s for steps in stripes.steps for s in steps if isinstance(s, Call)):
+            start, count = step.extent.rows
+            if step.layer == index:
+                made = start + count
+            elif self._first_read(step, root) < made:
+                return False
+        return True
+
+    def _first_read(self, call: Call, root: str) -> int | float:
+        """The first row of a root that a part of a layer reads; beyond all rows where it reads none."""
+        layer = self._layers[call.layer]
+        windows = layer.tiled.row_windows(layer)
+        if root not in layer.activations or windows is None:
+            return float("inf")
+        return min((w.needed(*call.extent.rows)[0] for w in windows[root]), default=0)
