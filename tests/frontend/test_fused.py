@@ -51,6 +51,8 @@ CASES = [
     (model("Gelu", "x", ROWS), "Gelu"),
     (model("FastGelu", "x", ROWS), "Gelu"),
     (model("FastGelu", "x b", ROWS), "Add Gelu"),
+    (model("QuickGelu", "x", ROWS, alpha=1.0), "Sigmoid Mul"),
+    (model("QuickGelu", "x", ROWS), "Mul Sigmoid Mul"),
     (model("BiasGelu", "x b", ROWS), "Add Gelu"),
     (model("SkipLayerNormalization", "x z g", ROWS), NORM),
     (model("SkipLayerNormalization", "x z g b", ROWS, epsilon=1e-5), NORM),

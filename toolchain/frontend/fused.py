@@ -12,6 +12,7 @@ import numpy as np
 
 from toolchain.frontend.errors import refuse_node
 from toolchain.frontend.grouped import group_query_attention
+from toolchain.frontend.multi_head import attention, multi_head_attention, rotary_embedding
 from toolchain.frontend.written import Written
 
 PLAIN = "export the model before onnxruntime optimizes it"
@@ -37,6 +38,13 @@ def _gelu(approximate: str) -> Callable[[Written], None]:
         _ends(w, "Gelu", [x], approximate=approximate)
 
     return rule
+
+
+def _quick_gelu(w: Written) -> None:
+    """x sigmoid(alpha x): with alpha = 1 a SiLU."""
+    x, alpha = w.node.inputs[0], w.attribute("alpha", 1.702)
+    gate = x if alpha == 1 else w.add("scaled", "Mul", [x, _number(w, "alpha", alpha)])
+    _ends(w, "Mul", [x, w.add("gate", "Sigmoid", [gate])])
 
 
 def _skip_norm(w: Written) -> None:
@@ -136,6 +144,7 @@ def _activation(w: Written, x: str, kind: str, numbers: Any) -> None:
 
 
 FUSED: Mapping[str, Callable[[Written], None]] = {
+    "Attention": attention,
     "BiasGelu": _gelu("none"),
     "FastGelu": _gelu("tanh"),
     "FusedConv": _convolution,
@@ -143,6 +152,9 @@ FUSED: Mapping[str, Callable[[Written], None]] = {
     "FusedMatMul": _product,
     "Gelu": _gelu("none"),
     "GroupQueryAttention": group_query_attention,
+    "MultiHeadAttention": multi_head_attention,
+    "QuickGelu": _quick_gelu,
+    "RotaryEmbedding": rotary_embedding,
     "SimplifiedLayerNormalization": _simplified,
     "SkipLayerNormalization": _skip_norm,
     "SkipSimplifiedLayerNormalization": _skip_rms,

@@ -40,8 +40,7 @@ def group_query_attention(w: Written) -> None:
     numbers = {"scale": w.attribute("scale", 0.0), "softcap": w.attribute("softcap", 0.0)}
     attributes = {name: number for name, number in numbers.items() if number}
     seen = w.add("", "Attention", [query, keys, values, _mask(w, places, _places_of(w, length))], "", attributes)
-    back = w.add("back", "Transpose", [seen], "", {"perm": (0, 2, 1, 3)})
-    w.add("joined", "Reshape", [back, w.constant("joined/shape", np.array([0, 0, -1], np.int64))], w.node.outputs[0])
+    w.joined(seen, w.node.outputs[0])
 
 
 def _check(w: Written) -> None:
@@ -52,14 +51,17 @@ def _check(w: Written) -> None:
     faults += ["gives its scores out"] if any(w.node.outputs[3:]) else []
     if heads < 1 or groups < 1 or heads % groups:
         faults.append(f"has num_heads={heads}, kv_num_heads={groups}; the first must be a multiple of the second")
-    if any(not w.input(i) for i in (_QUERY, _LENGTHS, _TOTAL)) or len(w.types[w.node.inputs[_QUERY]].shape) != 3:
-        faults.append("needs a query of 3 dimensions, seqlens_k and total_sequence_length")
+    if any(not w.input(i) for i in (_LENGTHS, _TOTAL)):
+        faults.append("lacks seqlens_k or total_sequence_length")
     if bool(w.input(_KEY)) != bool(w.input(_VALUE)) or bool(w.input(_PAST)) != bool(w.input(_PAST + 1)):
         faults.append("has keys without values, or values without keys")
     if w.attribute("do_rotary", 0) and not (w.input(_COS) and w.input(_COS + 1)):
         faults.append("turns by its places (do_rotary) and has no cos_cache or sin_cache")
     if faults:
         raise refuse_node(w.node, "; ".join(faults), "export it written out, with standard operators")
+    w.shape(_QUERY, 3)
+    for index, rank in ((_KEY, 3), (_VALUE, 3), (_PAST, 4), (_PAST + 1, 4), (_COS, 2), (_COS + 1, 2)):
+        _ = w.shape(index, rank) if w.input(index) else ()
 
 
 def _apart(w: Written, heads: int, groups: int) -> list[str]:
@@ -69,18 +71,8 @@ def _apart(w: Written, heads: int, groups: int) -> list[str]:
         whole = w.types[names[0]].shape[2]
         depth = whole // (heads + 2 * groups)
         ends = np.cumsum([0, *(n * depth for n in counts)])
-        names = [_cut(w, names[0], f"part {i}", a, b, 2) for i, (a, b) in enumerate(pairwise(ends))]
-    made = []
-    for name, count, what in zip(names, counts, ("query", "key", "value")):
-        shape = w.constant(f"{what}/shape", np.array([0, 0, count, -1], np.int64))
-        split = w.add(f"{what}/apart", "Reshape", [name, shape])
-        made.append(w.add(f"{what}/heads", "Transpose", [split], "", {"perm": (0, 2, 1, 3)}))
-    return made
-
-
-def _cut(w: Written, x: str, what: str, first: int, last: int, axis: int) -> str:
-    numbers = [w.constant(f"{what}/{i}", np.array([n], np.int64)) for i, n in enumerate((first, last, axis))]
-    return w.add(what, "Slice", [x, *numbers])
+        names = [w.cut(f"part {i}", names[0], a, b, 2) for i, (a, b) in enumerate(pairwise(ends))]
+    return [w.heads(what, name, count) for name, count, what in zip(names, counts, ("query", "key", "value"))]
 
 
 def _past(w: Written) -> int:
@@ -135,7 +127,7 @@ def _kept(w: Written, new: str, past: str, index: int, first: bool) -> str:
     if not places or (first and places <= length):
         return w.add(f"{what}/present", "Identity", [new], output)
     if first:
-        return w.add(f"{what}/present", "Concat", [new, _cut(w, name, f"{what}/rest", length, places, 2)], output, {"axis": 2})
+        return w.add(f"{what}/present", "Concat", [new, w.cut(f"{what}/rest", name, length, places, 2)], output, {"axis": 2})
     more = _places_of(w, length) - places
     if more:
         kind = w.types[name]

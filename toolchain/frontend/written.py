@@ -39,6 +39,14 @@ class Written:
             raise refuse_node(self.node, f"its {what} is computed or missing, not constant", CONSTANT)
         return value
 
+    def shape(self, index: int, *ranks: int) -> tuple[int, ...]:
+        """Of an input. CompileError where it is absent, or has another number of dimensions."""
+        found = self.types[self.input(index)].shape if self.input(index) else ()
+        if len(found) not in ranks:
+            wanted, has = " or ".join(map(str, ranks)), f"has {len(found)} dimensions" if self.input(index) else "is missing"
+            raise refuse_node(self.node, f"its input {index} {has}; {wanted} are needed")
+        return found
+
     def attribute(self, name: str, default: Any) -> Any:
         return self.node.op.attributes.get(name, default)
 
@@ -55,6 +63,22 @@ class Written:
         made = output or f"{name}_output"
         self.nodes.append(Node(name, OnnxOp(op_type, dict(attributes)), tuple(inputs), (made,), self.node.sources))
         return made
+
+    def cut(self, suffix: str, x: str, first: int, last: int, axis: int) -> str:
+        """x from `first` to `last` of a dimension."""
+        numbers = [self.constant(f"{suffix}/{i}", np.array([n], np.int64)) for i, n in enumerate((first, last, axis))]
+        return self.add(suffix, "Slice", [x, *numbers])
+
+    def heads(self, suffix: str, x: str, count: int) -> str:
+        """[batch, length, count depth] as [batch, count, length, depth]."""
+        shape = self.constant(f"{suffix}/shape", np.array([0, 0, count, -1], np.int64))
+        apart = self.add(f"{suffix}/apart", "Reshape", [x, shape])
+        return self.add(f"{suffix}/heads", "Transpose", [apart], "", {"perm": (0, 2, 1, 3)})
+
+    def joined(self, x: str, output: str) -> str:
+        """[batch, heads, length, depth] as [batch, length, heads depth]."""
+        back = self.add("back", "Transpose", [x], "", {"perm": (0, 2, 1, 3)})
+        return self.add("joined", "Reshape", [back, self.constant("joined/shape", np.array([0, 0, -1], np.int64))], output)
 
     def real(self, index: int, axis: int = 0) -> str:
         """What input `index` stands for, by the scale and zero point behind it, for each index of `axis` where they are many."""

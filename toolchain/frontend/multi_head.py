@@ -1,0 +1,98 @@
+"""com.microsoft's MultiHeadAttention, Attention and RotaryEmbedding, as onnxruntime's tools write transformers: ONNX's own.
+
+Source: onnxruntime docs/ContribOperators.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from onnx import TensorProto
+
+from toolchain.frontend.errors import refuse_node
+from toolchain.frontend.written import MASKED, Written
+
+_WRITTEN_OUT = "export it written out, with standard operators"
+
+
+def rotary_embedding(w: Written) -> None:
+    """input, position_ids (of each token, or of the first), cos_cache, sin_cache."""
+    shape, at, angles, _ = w.shape(0, 3, 4), w.shape(1, 1, 2), w.shape(2, 2), w.shape(3, 2)
+    (x, places, cos, sin), depth = w.node.inputs[:4], w.attribute("rotary_embedding_dim", 0)
+    if w.attribute("is_packed_batching", 0) or w.attribute("scale", 1.0) != 1:
+        raise refuse_node(w.node, "packs its batch, or scales (is_packed_batching, scale)", _WRITTEN_OUT)
+    batch, length = shape[0], shape[-2]
+    if len(at) == 1:
+        count = w.constant("chunk", np.tile(np.arange(length, dtype=np.int64), (batch, 1)))
+        places = w.add("places", "Add", [count, places])
+    heads = w.attribute("num_heads", 0) or (shape[2] // (2 * angles[1]) if len(shape) == 3 else 0)
+    attributes = {"interleaved": w.attribute("interleaved", 0), "num_heads": heads, "rotary_embedding_dim": depth}
+    w.add("", "RotaryEmbedding", [x, cos, sin, places], w.node.outputs[0], attributes)
+
+
+def multi_head_attention(w: Written) -> None:
+    """query, key, value, bias, key_padding_mask, attention_bias, past_key, past_value."""
+    names = [w.input(i) for i in range(3)]
+    if not all(names) or any(len(w.types[n].shape) != 3 for n in names):
+        raise refuse_node(w.node, "has packed or transposed keys or values", _WRITTEN_OUT)
+    if any(w.input(i) for i in (8, 9)) or any(w.node.outputs[3:]):
+        raise refuse_node(w.node, "shares its cache between beams, or gives its scores out", _WRITTEN_OUT)
+    if w.input(3):
+        ends = np.cumsum([0, *(w.types[n].shape[2] for n in names)])
+        bias = [w.cut(f"bias {i}", w.input(3), int(ends[i]), int(ends[i + 1]), 0) for i in range(3)]
+        names = [w.add(f"sum {i}", "Add", [name, part]) for i, (name, part) in enumerate(zip(names, bias))]
+    _attend(w, names, (4, 5), [w.input(6), w.input(7)])
+
+
+def attention(w: Written) -> None:
+    """input, weights, bias, mask_index, past, attention_bias: a product makes queries, keys and values."""
+    if w.input(4) or w.input(6) or w.attribute("do_rotary", 0) or any(w.node.outputs[1:]):
+        raise refuse_node(w.node, "has a cache of keys and values together, or turns them (past, do_rotary)", _WRITTEN_OUT)
+    _, (_, width) = w.shape(0, 3), w.shape(1, 2)
+    sizes = w.attribute("qkv_hidden_sizes", ()) or (width // 3,) * 3
+    whole = w.add("product", "MatMul", w.node.inputs[:2])
+    if w.input(2):
+        whole = w.add("product and bias", "Add", [whole, w.input(2)])
+    ends = np.cumsum([0, *sizes])
+    parts = [w.cut(f"part {i}", whole, int(ends[i]), int(ends[i + 1]), 2) for i in range(3)]
+    _attend(w, parts, (3, 5), ["", ""])
+
+
+def _attend(w: Written, names: Sequence[str], masks: tuple[int, int], past: Sequence[str]) -> None:
+    """names: query, key and value [batch, length, heads depth]; masks: inputs that say which keys count, and what is added."""
+    heads = w.attribute("num_heads", 0)
+    if heads < 1:
+        raise refuse_node(w.node, f"has num_heads={heads}; 1 or more are needed")
+    query, *kept = (w.heads(what, name, heads) for name, what in zip(names, ("query", "key", "value")))
+    for i, name in enumerate(past):
+        output = w.node.outputs[1 + i] if len(w.node.outputs) > 1 + i else ""
+        if name:
+            kept[i] = w.add(f"present {i}", "Concat", [name, kept[i]], output, {"axis": 2})
+        elif output:
+            kept[i] = w.add(f"present {i}", "Identity", [kept[i]], output)
+    before = w.shape(w.node.inputs.index(past[0]), 4)[2] if past[0] else 0
+    mask = _mask(w, masks, before)
+    scale = {"scale": w.attribute("scale", 0.0)} if w.attribute("scale", 0.0) else {}
+    seen = w.add("", "Attention", [query, *kept, *([mask] if mask else [])], "", scale)
+    w.joined(seen, w.node.outputs[0])
+
+
+def _mask(w: Written, inputs: tuple[int, int], before: int) -> str:
+    """What is added to scores, or which are seen; "" for all."""
+    padding, bias = (w.input(i) for i in inputs)
+    length = w.types[w.node.inputs[0]].shape[1]
+    seen = ""
+    if padding:
+        if len(w.types[padding].shape) != 2:
+            raise refuse_node(
+                w.node, f"has a mask of {len(w.types[padding].shape)} dimensions; those of 2 are read", _WRITTEN_OUT
+            )
+        rows = w.add("mask/bool", "Cast", [padding], "", {"to": TensorProto.BOOL})
+        seen = w.add("mask/rows", "Unsqueeze", [rows, w.constant("mask/axes", np.array([1, 2], np.int64))])
+    if w.attribute("unidirectional", 0):
+        earlier = w.constant("earlier", np.tri(length, before + length, before, dtype=bool))
+        seen = w.add("mask/both", "And", [seen, earlier]) if seen else earlier
+    if not bias or not seen:
+        return bias or seen
+    return w.add("mask/bias", "Where", [seen, bias, w.constant("least", np.array(MASKED, w.types[bias].dtype))])
