@@ -16,7 +16,7 @@ from quant.fixed_point.pointwise.tables import around16
 from toolchain.api import Build, BuildOptions, build
 from toolchain.hw.chip import Chip
 from toolchain.isa import Machine, load_machine
-from toolchain.ops.unary import BENT
+from toolchain.ops.interpolated import BENT
 from toolchain.runtime import Session
 
 ROUNDED = (

@@ -64,6 +64,8 @@ PRIMITIVES: dict[str, Callable[..., Array]] = {
 X: Function = ("x",)
 SIGN: Function = ("sign", X)
 SQUARE: Function = ("mul", X, X)
+Bounds = tuple[float | None, float | None]  # of a clamp
+_OTHER_END = {"min": "max", "max": "min"}
 
 
 def _leaky(x: Function, slope: float) -> Function:
@@ -178,17 +180,31 @@ def substitute(function: Function, inner: Function) -> Function:
     return (function[0], *(substitute(argument, inner) for argument in function[1:]))
 
 
-def clip_bounds(function: Function) -> tuple[float | None, float | None] | None:
+def clip_bounds(function: Function) -> Bounds | None:
     """The bounds when the function is only a clamp of x (Relu, Clip), else None; low is never above high.
 
     Of two that contradict each other the outer one decides, as when a Clip's min is above its max.
     """
-    steps: list[tuple[str, float]] = []  # from the outermost on
+    found = scaled_bounds(function)
+    return found[1] if found is not None and found[0] == 1.0 else None
+
+
+def scaled_bounds(function: Function) -> tuple[float, Bounds] | None:
+    """(k, (low, high)) when the function is k x, clamped, else None. k: finite and not zero."""
+    steps: list[tuple[str, float]] = []  # from the outermost on, as clamps of the result
+    factor = 1.0
     while not isinstance(function, float) and function != X:
-        if function[0] not in ("min", "max") or not isinstance(function[2], float):
+        if function[0] in ("min", "max") and isinstance(function[2], float):
+            kind = function[0] if factor > 0 else _OTHER_END[function[0]]
+            steps.append((kind, function[2] * factor))
+            function = function[1]
+            continue
+        found = _factor(function)
+        if found is None:
             return None
-        steps.append((function[0], function[2]))
-        function = function[1]
+        factor, function = factor * found[0], found[1]
+        if not math.isfinite(factor) or factor == 0:
+            return None
     if isinstance(function, float):
         return None
     low, high = None, None
@@ -197,4 +213,16 @@ def clip_bounds(function: Function) -> tuple[float | None, float | None] | None:
             low, high = value if low is None else max(low, value), None if high is None else max(high, value)
         else:
             low, high = None if low is None else min(low, value), value if high is None else min(high, value)
-    return low, high
+    return factor, (low, high)
+
+
+def _factor(function: Function) -> tuple[float, Function] | None:
+    """(k, f) where the function is k f."""
+    kind, *arguments = function
+    if kind == "neg":
+        return -1.0, arguments[0]
+    if kind == "mul":
+        return next(((a, b) for a, b in (arguments, arguments[::-1]) if isinstance(a, float)), None)
+    if kind == "div" and isinstance(arguments[1], float) and arguments[1]:
+        return 1 / arguments[1], arguments[0]
+    return None

@@ -10,16 +10,15 @@ import numpy as np
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.errors import ScaleRangeError
 from quant.fixed_point.core.numerics import Numerics
-from quant.fixed_point.core.rounding import Rounding
 from quant.fixed_point.core.scale import choose_scale
-from quant.fixed_point.pointwise.tables import TableForm, around16, build_table8, build_table16, entries16
 from quant.observe import Range
-from quant.parameters import product_scale
+from quant.parameters import product_scale, quant_range
 from toolchain import machine
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node, Quant, step_name
+from toolchain.ir.graph import INNER, Graph, Node, Quant, step_name
 from toolchain.ops.elementwise.integer import IntegerBinary
-from toolchain.ops.functions import SIGN, SQUARE, Function, clip_bounds, evaluate
+from toolchain.ops.functions import SIGN, SQUARE, Bounds, Function, clip_bounds, evaluate, scaled_bounds
+from toolchain.ops.interpolated import Reading, make_table
 from toolchain.ops.kit.box import box_nest, box_orders, box_tilings, row_column, row_windows, three
 from toolchain.ops.kit.loops import LoopOrder
 from toolchain.ops.kit.nest import Nest
@@ -31,12 +30,9 @@ from toolchain.ops.kit.scope import Scope
 from toolchain.ops.kit.tile import Block, Box, Extent, Site, Tiling, Work
 from toolchain.ops.rescale import Rescale, rescaled
 
-# What an entry may saturate by, in codes, and of the output at the end of the range in use. Less than this is left: tensors
-# that share a scale would part, and be rescaled, for the last few numbers of one.
-BENT_CODES, BENT = 2.0, 2.0**-7
-FARTHEST = 16.0  # times an output's range: what a wider one would cost is more than an end that is bent
 _LOOKED_AT = 1 << 12  # numbers over the range of what a function reads
 _BEYOND = 1 / 64  # of what was seen
+_ROUNDS = 8  # of looking at a part of a range more closely
 
 
 @dataclass(frozen=True)
@@ -79,13 +75,28 @@ class Unary(FloatOp):
         if not exact and self._is_step(scope.chip) and "rescale" in scope.chip.functions:
             return [self._step(node, x, y, scope)]
         apart = read != made and clip_bounds(self.function) is not None and "rescale" in scope.chip.functions
-        if not tabled or apart or self._is_finer_as_clamp(node, x, y, scope):
-            return [self._clamp(node, x, y, scope)]
-        if made.interpolates and read == made and self.function == SQUARE and "mul" in scope.chip.functions:
-            return [self._square(node, x, y, scope)]
-        if made.interpolates and read == made:
-            self._hold_ends(node, x, y, scope)
+        if not tabled or apart:
+            return [self._scaled(node, 1.0, clip_bounds(self.function) or (None, None), scope)]
+        exact = self._exact(node, scope) if made.interpolates and read == made else None
+        if exact is not None:
+            return [exact]
         return self._lookup(node, x, y, scope) if read == made else self._between(node, x, y, scope)
+
+    def _exact(self, node: Node, scope: QuantScope) -> Node | None:
+        """In the place of an interpolated table, which bends between two of its entries: a square as a product, a multiple,
+        clamped or not, as a change of scale, where the machine has it to half a code."""
+        operations = scope.chip.functions
+        if self.function == SQUARE and "mul" in operations:
+            return self._square(node, scope.quant(node.inputs[0]), scope.quant(node.outputs[0]), scope)
+        found, y, numerics = scaled_bounds(self.function), scope.quant(node.outputs[0]), scope.numerics(node.outputs[0])
+        if found is None or found[0] < 0 or "rescale" not in operations:
+            return None
+        try:
+            error = choose_scale(scope.quant(node.inputs[0]).scale * found[0] / y.scale, numerics.scale).relative_error
+        except ScaleRangeError:
+            return None
+        low, high = numerics.activation.limits
+        return self._scaled(node, *found, scope) if abs(float(error[0])) * (high - low) <= 0.5 else None
 
     def _square(self, node: Node, x: Quant, y: Quant, scope: QuantScope) -> Node:
         """A product is exact; between two entries of a table a square is always above itself, which a mean of many shows."""
@@ -96,58 +107,50 @@ class Unary(FloatOp):
         return Node(node.name, op, node.inputs * 2, node.outputs, node.sources)
 
     def _lookup(self, node: Node, x: Quant, y: Quant, scope: QuantScope) -> list[Node]:
-        op = Lookup(make_table(self.function, x, y, scope.numerics(node.outputs[0])), self.name)
-        return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
+        """x: of its input's numbers, in codes of the type of its output, at which it would be read if nothing were gained by
+        another; y: of its output."""
+        (source,), (target,), numerics = node.inputs, node.outputs, scope.numerics(node.outputs[0])
+        codes, own = numerics.activation, (scope.quant(source), scope.codes(source))
+        read = self._read_at(source, target, x, y, scope) if codes.interpolates else x
+        op = Lookup(make_table(self._at, read, y, numerics), self.name)
+        if (read, codes) == own:
+            return [Node(node.name, op, node.inputs, node.outputs, node.sources)]
+        inner = scope.own_name(f"{source}@{node.name}")
+        before = rescaled(step_name(node.name, "rescale"), source, inner, read, codes, scope)
+        return [before, Node(node.name, op, (inner,), node.outputs, node.sources)]
+
+    def _read_at(self, source: str, target: str, x: Quant, y: Quant, scope: QuantScope) -> Quant:
+        """Of the input of an interpolated table."""
+        seen = scope.seen(source) if scope.graph.origins[source].layout != INNER else None
+        reading = Reading(self._at, x, y, seen, scope.seen(target), scope.numerics(target))
+        read = x if "rescale" not in scope.chip.functions else reading.finest(self._told(x, y, scope.numerics(target)))
+        wanted = reading.ends(read)
+        if wanted is not None:
+            scope.widen(target, wanted)
+        return read
+
+    def _told(self, x: Quant, y: Quant, numerics: Numerics) -> Range:
+        """The part of the input's codes beyond which the function gives the code that it gives there."""
+        found = quant_range(x, numerics)
+        for _ in range(_ROUNDS):  # each looks more closely
+            found, before = self.telling(found, y, numerics.activation), found
+            if found.span > before.span / 2:
+                break
+        return found
+
+    def _at(self, real: Array) -> Array:
+        return evaluate(self.function, real)
 
     def _between(self, node: Node, x: Quant, y: Quant, scope: QuantScope) -> list[Node]:
         """A table has one type: that of more bits, from or to which the other is rescaled."""
         (source,), (target,) = node.inputs, node.outputs
         read, made = scope.codes(source), scope.codes(target)
         if made.bits > read.bits:
-            fine, inner = _in_type(x, read, made), scope.own_name(f"{source}@{node.name}")
-            before = rescaled(step_name(node.name, "rescale"), source, inner, fine, made, scope)
-            return [before, *self._lookup(replace(node, inputs=(inner,)), fine, y, scope)]
+            return self._lookup(node, _in_type(x, read, made), y, scope)
         fine, inner = _in_type(y, made, read), scope.own_name(f"{target}@{node.name}")
         scope.inner(inner, fine, read)
         after = rescaled(step_name(node.name, "rescale"), inner, target, y, made, scope)
         return [*self._lookup(replace(node, outputs=(inner,)), x, fine, scope), after]
-
-    def _hold_ends(self, node: Node, x: Quant, y: Quant, scope: QuantScope) -> None:
-        """The first and the last code in use lie between entries of which one is beyond the range in use: an entry that
-        saturates there bends what is interpolated. So the output's codes hold it, where it is a number and not far off."""
-        seen, held = scope.seen(node.inputs[0]), scope.seen(node.outputs[0])
-        if seen is None or held is None:
-            return
-        numerics, zero = scope.numerics(node.outputs[0]), y.zero_point
-        (least, most), form = numerics.activation.limits, _form(y, numerics)
-        entries = entries16(self._at, x.scale, y.scale, form=form, input_zero_point=x.zero_point, output_zero_point=zero)
-        wanted, span = held.with_zero(), held.with_zero().span
-        for end in (seen.low, seen.high):
-            code = int(np.clip(np.rint(end / x.scale) + x.zero_point, least, most))
-            with np.errstate(all="ignore"):
-                bent = max(BENT_CODES, BENT * abs(float(self._at(np.array(end))) / y.scale))
-            beside = [float(t) for t in entries[around16(code)] if np.isfinite(t) and not least - bent <= t <= most + bent]
-            for value in (y.scale * (t - zero) for t in beside):
-                wider = wanted.union(Range(value, value))
-                wanted = wider if wider.span <= FARTHEST * span else wanted
-        if wanted != held.with_zero():
-            scope.widen(node.outputs[0], wanted)
-
-    def _at(self, real: Array) -> Array:
-        return evaluate(self.function, real)
-
-    def _is_finer_as_clamp(self, node: Node, x: Quant, y: Quant, scope: QuantScope) -> bool:
-        """An interpolated table bends between two of its entries; a clamp bends where it should, if the machine has the scale
-        to half a code."""
-        numerics, operations = scope.numerics(node.outputs[0]), scope.chip.functions
-        if not numerics.activation.interpolates or "rescale" not in operations or clip_bounds(self.function) is None:
-            return False
-        low, high = numerics.activation.limits
-        try:
-            error = choose_scale(x.scale / y.scale, numerics.scale).relative_error
-        except ScaleRangeError:
-            return False
-        return abs(float(error[0])) * (high - low) <= 0.5
 
     def _is_step(self, chip: Chip) -> bool:
         """Whether it is a Sign, which a clamp of one code or more is exactly, where a table that is interpolated bends between
@@ -163,11 +166,11 @@ class Unary(FloatOp):
         requant = scope.requant(min(reach, most), "rescale", codes, zero, low, high, where=node.name)
         return Node(node.name, Rescale(x.zero_point, requant), node.inputs, node.outputs, node.sources)
 
-    def _clamp(self, node: Node, x: Quant, y: Quant, scope: QuantScope) -> Node:
-        bounds = clip_bounds(self.function) or (None, None)
-        codes = scope.codes(node.outputs[0])
+    def _scaled(self, node: Node, factor: float, bounds: Bounds, scope: QuantScope) -> Node:
+        """factor: positive."""
+        x, y, codes = scope.quant(node.inputs[0]), scope.quant(node.outputs[0]), scope.codes(node.outputs[0])
         low, high = clamp_codes(bounds, y, codes)
-        requant = scope.requant(x.scale / y.scale, "rescale", codes, y.zero_point, low, high, where=node.name)
+        requant = scope.requant(x.scale * factor / y.scale, "rescale", codes, y.zero_point, low, high, where=node.name)
         return Node(node.name, Rescale(x.zero_point, requant), node.inputs, node.outputs, node.sources)
 
 
@@ -175,28 +178,6 @@ def _in_type(quant: Quant, codes: CodeType, wider: CodeType) -> Quant:
     """The scale at which codes of at least as many bits hold what these hold."""
     step = 2 ** (wider.bits - codes.bits)
     return Quant(quant.scale / step, (quant.zero_point - codes.low) * step + wider.low)
-
-
-def make_table(function: Function, x: Quant, y: Quant, numerics: Numerics) -> LookupTable:
-    """The table of function from codes of scale x to codes of scale y, both of the type of `numerics`."""
-
-    def f(real: Array) -> Array:
-        return evaluate(function, real)
-
-    if not numerics.activation.interpolates:
-        signed = numerics.activation.low < 0
-        half = Rounding.HALF_EVEN if numerics.rounding is Rounding.FP32_RNE else Rounding.HALF_AWAY
-        table = build_table8(f, x.scale, x.zero_point, y.scale, y.zero_point, signed=signed, rounding=half)
-        return LookupTable(table, "none")
-    entries = build_table16(
-        f, x.scale, y.scale, form=_form(y, numerics), input_zero_point=x.zero_point, output_zero_point=y.zero_point
-    )
-    return LookupTable(entries, numerics.interpolation)
-
-
-def _form(y: Quant, numerics: Numerics) -> TableForm:
-    """TFLite's table knows no output zero point; its samples differ from TOSA's, its interpolation does not."""
-    return "tflite" if numerics.interpolation == "tflite" and y.zero_point == 0 else "tosa"
 
 
 @dataclass(frozen=True, eq=False)
