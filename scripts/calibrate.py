@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from quant.data import Samples, to_calibrate_on
 from quant.encodings import SUFFIXES, render_encodings
 from quant.file import Parameters, write_parameters
 from quant.observe import Range
+from quant.parameters import with_room
 from quant.structure import JoinedPart, adjust_ranges, joined_parts
 from toolchain.cli.application import reported, require_writable
 from toolchain.cli.inputs import data_inputs, machine_inputs, model_inputs
@@ -36,6 +37,7 @@ from toolchain.errors import CompileError
 from toolchain.files import write_whole
 from toolchain.frontend import NormalModel, load_model, with_states
 from toolchain.hw import load_chip
+from toolchain.ir.graph import Quant
 from toolchain.isa import Machine, load_machine
 from toolchain.passes.decompose import decomposed, decomposed_everywhere
 from toolchain.passes.typed import decomposed_as_asked
@@ -125,7 +127,7 @@ def _calibrated(options: argparse.Namespace, model: NormalModel, data: Samples, 
     numerics = chip.numerics if chip else None
     model = decomposed(model, chip, finest=None) if chip else decomposed_everywhere(model)
     model = with_states(model, options.states)
-    typed = Network(model, select_model(model, machine), machine).typed(options.types) if machine and options.types else None
+    network = Network(model, select_model(model, machine), machine).typed(options.types) if machine else None
     observer = options.observer or (default_observer(numerics) if numerics else "minmax")
     samples = 0
 
@@ -140,7 +142,7 @@ def _calibrated(options: argparse.Namespace, model: NormalModel, data: Samples, 
         [n for n in calibrated_tensors(model.proto, model.types) if n not in model.fixed],
         observer=observer,
         numerics=numerics,
-        others={n: numerics.of(codes) for n, codes in typed.types.items()} if typed and numerics else {},
+        others={n: numerics.of(codes) for n, codes in network.said_types.items()} if network and numerics else {},
         percent=options.percent,
         progress=progress,
         computed_by=model,
@@ -148,8 +150,8 @@ def _calibrated(options: argparse.Namespace, model: NormalModel, data: Samples, 
     )
     adjusted = adjust_ranges(model.proto, ranges, model.divided, model.name)
     label = f"percentile {options.percent:g}" if observer == "percentile" else observer
-    told, hardware = _of(options, model, typed), chip.name if chip else ""
-    parameters = Parameters(model.by_name(adjusted.ranges), label, samples, **told, hardware=hardware)
+    told, hardware = _of(options, model, network, adjusted.ranges), chip.name if chip else ""
+    parameters = Parameters(observer=label, samples=samples, **told, hardware=hardware)
     poor = [p for p in joined_parts(model.proto, adjusted.ranges, numerics) if p.poor] if numerics else []
     return parameters, adjusted.notes, poor
 
@@ -163,18 +165,28 @@ def _repaired(options: argparse.Namespace, model: NormalModel, data: Samples) ->
     found = prepared(network, data, options.observer, effort, show_progress)
     numerics = machine.chip.numerics
     ranges = {n: r for n, r in found.quantization.ranges.items() if n not in network.selection.fixed}
-    told = _of(options, model, network)
-    parameters = Parameters(
-        model.by_name(ranges), found.label, found.samples or 0, **told, hardware=machine.chip.name, repair=found.repair
-    )
+    of = {"observer": found.label, "samples": found.samples or 0, "hardware": machine.chip.name, "repair": found.repair}
+    parameters = Parameters(**_of(options, model, network, ranges), **of)
     kept = {name: r for name, r in ranges.items() if isinstance(r, Range)}
     said = [f"{t.step}: {'kept' if t.kept else 'left out'}, {t.why}" for t in found.tried]
     return parameters, (*found.notes, *said), [p for p in joined_parts(found.network.model.proto, kept, numerics) if p.poor]
 
 
-def _of(options: argparse.Namespace, model: NormalModel, typed: Network | None) -> dict[str, Any]:
-    said = {} if typed is None else {"types": model.by_name(typed.types), "weight_types": typed.weight_types}
-    return {"data": str(options.data), "model": options.model.name, "sources": model.by_name(tensor_sources(model.proto)), **said}
+def _of(
+    options: argparse.Namespace, model: NormalModel, network: Network | None, ranges: Mapping[str, Range | Quant]
+) -> dict[str, Any]:
+    """Encodings are scales of codes, and so of each tensor's own, with the room that the build would leave; a file of ours has
+    ranges, and the types that were asked for."""
+    said: dict[str, Any] = {}
+    if network is not None and options.output.suffix in SUFFIXES:
+        types = network.code_types
+        own = {n: types.get(n, network.chip.code_types[0]) for n in ranges}
+        ranges = {n: with_room(r, model.over_sequences.get(n), own[n]) if isinstance(r, Range) else r for n, r in ranges.items()}
+        said = {"types": model.by_name(own), "weight_types": network.weight_types}
+    elif network is not None and options.types:
+        said = {"types": model.by_name(network.types), "weight_types": network.weight_types}
+    sources = model.by_name(tensor_sources(model.proto))
+    return {"tensors": model.by_name(ranges), "data": str(options.data), "model": options.model.name, "sources": sources, **said}
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from models import convolution_net, model, node
 
 from quant.file import read_parameters
 from quant.fixed_point.core.codes import CodeType
+from tests.recurrent import recurrent
 from toolchain.api import BuildOptions, build
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -107,3 +109,35 @@ def test_encodings_hold_types_of_activations(folder: Path) -> None:
     done = run("calibrate.py", net, "--data", data, "--hw", MACHINE, "--type", "w2=int4", "-o", folder / "w.encodings")
     said = f"-o {folder}/w.encodings: encodings cannot say types of weights, or wide ones; give -o params.yaml\n"
     assert (done.returncode, done.stderr) == (2, said)
+
+
+@pytest.fixture
+def encoded(tmp_path: Path) -> Path:
+    """A recurrent layer, its data, and the encodings that the script writes."""
+    onnx.save(recurrent("LSTM", length=3, inputs=4, units=4), tmp_path / "net.onnx")
+    np.savez(tmp_path / "c.npz", x=np.random.default_rng(0).standard_normal((8, 3, 2, 4)).astype(np.float32))
+    line = ("--data", tmp_path / "c.npz", "--hw", MACHINE, "-o", tmp_path / "p.encodings")
+    done = run("calibrate.py", tmp_path / "net.onnx", *line)
+    assert (done.returncode, done.stderr) == (0, "")
+    return tmp_path
+
+
+def test_encodings_have_the_width_of_each_tensors_own_codes(encoded: Path) -> None:
+    """Also of those that nobody asked for: what a recurrent layer keeps has 16 bits, and room for other sequences."""
+    found = json.loads((encoded / "p.encodings").read_text())["activation_encodings"]
+    assert {found[name][0]["bitwidth"] for name in ("Y: cell", "Y")} == {16}
+    own = BuildOptions(MACHINE, calibration=str(encoded / "c.npz"), repair="none")
+    options = (own, BuildOptions(MACHINE, parameters=str(encoded / "p.encodings")))
+    first, second = (build(encoded / "net.onnx", o).container.graph.types for o in options)
+    shown = [{n: (t.dtype, float(np.float32(t.quant.scale))) for n, t in found.items() if t.quant} for found in (first, second)]
+    assert shown[0] == shown[1]
+
+
+def test_a_scale_of_other_codes_than_the_builds_is_taken_as_its_range(encoded: Path) -> None:
+    found = json.loads((encoded / "p.encodings").read_text())
+    for (entry,) in found["activation_encodings"].values():
+        scale = (entry["max"] - entry["min"]) / 255
+        entry |= {"bitwidth": 8, "scale": scale, "offset": round(entry["min"] / scale)}
+    (encoded / "p.encodings").write_text(json.dumps(found))
+    options = BuildOptions(MACHINE, str(encoded / "c.npz"), str(encoded / "p.encodings"))
+    assert build(encoded / "net.onnx", options).figures["outputs"][0]["sqnr_db"] > 35

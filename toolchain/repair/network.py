@@ -13,10 +13,11 @@ from quant.repair.step import Outcome, Quantization
 from toolchain.codegen import reference_container
 from toolchain.frontend import NormalModel
 from toolchain.hw.chip import Chip
-from toolchain.ir.graph import Graph, Node, Origin, Quant
+from toolchain.ir.graph import INNER, Graph, Node, Origin, Quant
 from toolchain.isa import Machine
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.exact import TRUTH
+from toolchain.passes.assign import assign_types
 from toolchain.passes.given import clamped, selected
 from toolchain.passes.named import named_nodes
 from toolchain.passes.quantize import quantize
@@ -70,6 +71,17 @@ class Network:
     def said_types(self) -> dict[str, CodeType]:
         """Of the model's tensors: by the model, then by who asked for others."""
         return {**self.selection.types, **self.types}
+
+    @property
+    def code_types(self) -> dict[str, CodeType]:
+        """Of the model's tensors that the chip holds: those of their codes, whoever decides them."""
+        types = assign_types(self.graph, self.chip, self.said_types)
+        own = {name: origin.tensor for name, origin in self.graph.origins.items() if origin.layout != INNER}
+        found: dict[str, CodeType] = {}
+        for name, tensor in own.items():
+            if name in types:
+                found[tensor] = max(types[name], found.get(tensor, types[name]), key=lambda t: t.bits)
+        return found
 
     def given(self, types: Mapping[str, CodeType]) -> dict[str, Range | Quant]:
         """What the model says of its tensors: their ranges where they have codes of another type in `types` than in the model."""

@@ -12,7 +12,9 @@ from quant.calibrate import ObserverName, calibrate, default_observer
 from quant.divided import cut_ranges
 from quant.file import read_parameters
 from quant.fixed_point.core.codes import CodeType
+from quant.fixed_point.core.numerics import Numerics
 from quant.observe import Range
+from quant.parameters import quant_range
 from quant.repair.file import Repair
 from quant.repair.step import Quantization
 from quant.sample import Sample
@@ -149,10 +151,24 @@ def prepared_by_file(network: Network, file: Path) -> Prepared:
     named, kinds = network.model.in_all_shapes(found.ranges), network.model.in_all_shapes(found.types)
     measured = cut_ranges({name: named[name] for name in tensors}, changed.model.divided)
     types = {**changed.selection.types, **changed.on_chip(_with_fixed(changed.model, kinds)), **network.types}
-    ranges = {**measured, **changed.given(types)}
+    ranges = {**_in_types(measured, kinds, types, network.chip.numerics), **changed.given(types)}
     weights = {**found.weight_types, **network.weight_types}
     said = replace(found, ranges=ranges, types=types, weight_types=weights)
     return Prepared(changed, _of_model(said, changed.model))
+
+
+def _in_types(
+    ranges: Mapping[str, Range | Quant], said: Mapping[str, CodeType], types: Mapping[str, CodeType], numerics: Numerics
+) -> dict[str, Range | Quant]:
+    """A scale of a file is one of the codes that it says, or of the machine's first: what has others has the range of these."""
+
+    def read(name: str, entry: Range | Quant) -> Range | Quant:
+        own = said.get(name, numerics.activation)
+        if isinstance(entry, Quant) and types.get(name, own) is not own:
+            return quant_range(entry, numerics.of(own))
+        return entry
+
+    return {name: read(name, entry) for name, entry in ranges.items()}
 
 
 def _with_fixed(model: NormalModel, types: Mapping[str, CodeType]) -> dict[str, CodeType]:
