@@ -82,11 +82,13 @@ def _open(spec: str, inputs: Types, preprocess: Preprocess | None) -> Samples:
     )
 
 
-HELD_FROM, HELD_EVERY = 16, 8
+HELD_FROM = 16  # so many are calibrated on first
+LEAST_HELD = 4  # where there are more, these come next: fewer say little of others
+_FEW = 128  # samples, of which a quarter is held out; of those behind them an eighth
 
 
 def to_calibrate_on(samples: Samples) -> Samples:
-    """All but those that are held out to judge on: from the 17th on every eighth, so that 16 are there to calibrate on first."""
+    """All but those that are held out to judge on: the 17th to the 20th, then every fourth, from the 129th on every eighth."""
     count = samples.count
     rest = None if count is None else count - _held_count(count)
     return Samples(samples.source, rest, lambda: (s for i, s in enumerate(samples) if not _is_held(i)), samples.random)
@@ -99,7 +101,9 @@ def held_out(samples: Samples) -> Samples:
 
 
 def _is_held(index: int) -> bool:
-    return index >= HELD_FROM and index % HELD_EVERY == 0
+    if index < HELD_FROM + LEAST_HELD:
+        return index >= HELD_FROM
+    return index % (4 if index < _FEW else 8) == 0
 
 
 def _held_count(count: int) -> int:

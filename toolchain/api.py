@@ -159,7 +159,7 @@ def _built(
         *(unseen_warnings(calibrated.unseen) if options.calibration is not None else ()),
         *idle_warnings(options.static_ranges, model.nodes),
         *skipped_warnings(figures["repair"] if asked else None, options.observer, started.calibrated_on is not None),
-        *judged_warnings(on, started.data, options),
+        *judged_warnings(on, judgement.figures["judged_samples"], started.data, options),
         *judgement.warnings,
         *host_warnings(figures["host"], model.nodes),
         *figures["warnings"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quant.data import HELD_FROM, Samples, held_out, random_data
+from quant.data import HELD_FROM, LEAST_HELD, Samples, held_out, random_data
 from toolchain.errors import CompileError, first_line
 from toolchain.frontend import NormalModel, to_graph
 from toolchain.ir.graph import TensorType
@@ -12,6 +12,8 @@ from toolchain.options import BuildOptions
 from toolchain.report.accuracy import JudgedOn
 from toolchain.report.text import RANDOM
 from toolchain.stepping import open_samples
+
+_FEW_OF_A_GATE = 8
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,14 @@ def to_judge_on(data: Data, options: BuildOptions, calibrated_on: int | None) ->
     return ("calibration", data.given) if few or next(iter(held), None) is None else ("held out", held)
 
 
-def judged_warnings(on: JudgedOn, data: Data, options: BuildOptions) -> list[str]:
+def judged_warnings(on: JudgedOn, count: int, data: Data, options: BuildOptions) -> list[str]:
+    """count: samples that were judged."""
+    asked = "the gate judges" if options.gate else "judged"
+    if on == "held out" and count < (_FEW_OF_A_GATE if options.gate else LEAST_HELD):
+        alone = f"{count} sample{'s' if count != 1 else ''} alone, held out of calibration"
+        return [f"{asked} on {alone}: others may do worse; give --calib more samples, or --judge DATA"]
     if on != "calibration" or (data.on is not None and not options.gate):
         return []
-    asked = "the gate judges" if options.gate else "judged"
     more = f"more than {HELD_FROM} samples, or " if data.on is None else ""  # other batches have samples of both kinds
     return [f"{asked} on the data it was calibrated on: others may do worse; give {more}--judge DATA"]
 

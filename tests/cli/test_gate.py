@@ -31,7 +31,7 @@ def alone(float_outputs, integer_outputs, samples):
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """m.onnx, data.npz of 40 samples, of which 3 are held out, other.npz, and p.yaml, which clips tensor `a`."""
+    """m.onnx, data.npz of 40 samples, of which 9 are held out, other.npz, and p.yaml, which clips tensor `a`."""
     rng = np.random.default_rng(0)
     save_two_layers(tmp_path / "m.onnx", "(float[1,4,8,8] x) => (float[1,4,8,8] y)", (4, 4, 3, 3), (4, 4, 1, 1), rng)
     np.savez(tmp_path / "data.npz", x=rng.standard_normal((40, 4, 8, 8)).astype(np.float32))
@@ -51,10 +51,10 @@ def built(options: str) -> Printed:
 def test_a_build_above_the_gate_is_written(here: Path) -> None:
     printed = built("--calib data.npz --min-sqnr 20 --min-cosine 0.99 --eval e.py:worst")
     assert printed.code == 0 and "calibrated on" not in printed.err
-    assert "outputs against float, on 3 samples of --calib, held out of calibration:\n" in printed.out
+    assert "outputs against float, on 9 samples of --calib, held out of calibration:\n" in printed.out
     assert "\n\ne.py:worst: 0." in printed.out and ", passed\n" in printed.out
     figures = json.loads((here / "m.json").read_text())
-    assert (figures["judged_on"], figures["judged_samples"], figures["calibration_samples"]) == ("held out", 3, 37)
+    assert (figures["judged_on"], figures["judged_samples"], figures["calibration_samples"]) == ("held out", 9, 31)
     assert figures["score"]["passed"] is True and figures["failures"] == []
 
 
@@ -99,6 +99,21 @@ def test_too_few_samples_to_hold_any_out_are_said(here: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("count", "gate", "said"),
+    [
+        (17, "", "judged on 1 sample alone"),
+        (20, "", None),
+        (20, "--min-sqnr 1", "the gate judges on 4 samples alone"),
+        (33, "--min-sqnr 1", None),
+    ],
+)
+def test_few_that_are_judged_are_a_warning(count: int, gate: str, said: str | None, here: Path) -> None:
+    np.savez(here / "few.npz", x=np.load(here / "data.npz")["x"][:count])
+    more = "held out of calibration: others may do worse; give --calib more samples, or --judge DATA"
+    assert built(f"--calib few.npz {gate}".strip()).err == ("" if said is None else f"WARNING: {said}, {more}\n")
+
+
 REFUSED = {
     "--calib data.npz --min-cosine 2": "--min-cosine 2: must be from -1 to 1, for example 0.99",
     "--calib data.npz --min-sqnr nan": "--min-sqnr nan: must be a number of decibels, for example 20",
@@ -141,7 +156,11 @@ def test_operators_and_patterns_stay_on_the_host(asked: str, hosted: list[str], 
     assert [f["node"] for f in json.loads((here / "m.json").read_text())["fallbacks"]] == hosted
 
 
-@pytest.mark.parametrize(("count", "held"), [(1, []), (16, []), (17, [16]), (24, [16]), (25, [16, 24]), (40, [16, 24, 32])])
+HELD = {1: [], 16: [], 17: [16], 20: [16, 17, 18, 19], 24: [16, 17, 18, 19, 20], 40: [16, 17, 18, 19, 20, 24, 28, 32, 36]}
+HELD[145] = [16, 17, 18, 19, *range(20, 128, 4), 128, 136, 144]
+
+
+@pytest.mark.parametrize(("count", "held"), HELD.items())
 @pytest.mark.parametrize("streamed", [True, False])
 def test_which_samples_are_held_out(count: int, held: list[int], streamed: bool, tmp_path: Path) -> None:
     """Also of a generator, whose end nobody knows before."""
