@@ -86,6 +86,11 @@ def test_as_onnxruntime_computes_it(name: str, tmp_path: Path) -> None:
         (model("RotaryEmbedding", "q each cos sin", scale=2.0), "packs its batch, or scales"),
         (model("RotaryEmbedding", "q each cos"), "its input 3 is missing; 2 are needed"),
         (model("Attention", "x b"), "its input 1 has 1 dimensions; 2 are needed"),
+        (
+            model("Attention", "x w b", num_heads=4, qkv_hidden_sizes=[32, 32]),
+            r"has qkv_hidden_sizes=\[32, 32\]; three are needed, to",
+        ),
+        (model("Attention", "x w b", num_heads="4"), 'its attribute "num_heads" is STRING, Attention takes INT'),
         (model("Attention", "x w b"), "has num_heads=0; 1 or more are needed"),
     ],
 )

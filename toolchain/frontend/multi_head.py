@@ -51,6 +51,8 @@ def attention(w: Written) -> None:
         raise refuse_node(w.node, "has a cache of keys and values together, or turns them (past, do_rotary)", _WRITTEN_OUT)
     _, (_, width) = w.shape(0, 3), w.shape(1, 2)
     sizes = w.attribute("qkv_hidden_sizes", ()) or (width // 3,) * 3
+    if len(sizes) != 3 or sum(sizes) != width or min(sizes) < 1:
+        raise refuse_node(w.node, f"has qkv_hidden_sizes={list(sizes)}; three are needed, together {width}")
     whole = w.add("product", "MatMul", w.node.inputs[:2])
     if w.input(2):
         whole = w.add("product and bias", "Add", [whole, w.input(2)])

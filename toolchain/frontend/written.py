@@ -18,6 +18,10 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 CONSTANT = "export it with constant scales and zero points"
 
 
+def _kind(value: Any) -> str:
+    return {int: "INT", float: "FLOAT", str: "STRING", tuple: "a list"}.get(type(value), type(value).__name__)
+
+
 @dataclass
 class Written:
     """What stands for one node so far: nodes in order, and the constants they name."""
@@ -48,7 +52,13 @@ class Written:
         return found
 
     def attribute(self, name: str, default: Any) -> Any:
-        return self.node.op.attributes.get(name, default)
+        """CompileError where it is of another kind than its default, if that is not None."""
+        value = self.node.op.attributes.get(name, default)
+        if default is not None and type(value) is not type(default):
+            raise refuse_node(
+                self.node, f'its attribute "{name}" is {_kind(value)}, {self.node.op.op_type} takes {_kind(default)}'
+            )
+        return value
 
     def constant(self, suffix: str, value: np.ndarray) -> str:
         name = f"{self.node.name}/{suffix}"
