@@ -166,3 +166,25 @@ def test_dead_channels_are_warned_of(samples: int | None, tmp_path: Path) -> Non
     expected = "dead channels, which give one value whatever comes: node_a {} of 4"
     assert expected.format(1) in build(tmp_path / "m.onnx", replace(judged, error_report=False)).warnings
     assert expected.format(2) in build(tmp_path / "m.onnx", judged).warnings
+
+
+@pytest.mark.parametrize(("small", "poor"), [(1e-5, True), (1e-2, False)])
+def test_an_output_that_16_bits_have_lost_is_poor(small: float, poor: bool, tmp_path: Path) -> None:
+    """The part that it is made of has the scale of a whole that is 10^8 and 10^5 times larger."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1,4,8,8] x) => (float[1,1,8,8] y)
+      <int64[1] b = {3}, int64[1] e = {4}, int64[1] d = {1}, float k = {100.0}> { s = Slice(x, b, e, d) y = Mul(s, k) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    x = np.random.default_rng(0).uniform(-1000, 1000, (24, 4, 8, 8)).astype(np.float32)
+    x[:, 3] *= small
+    np.savez(tmp_path / "data.npz", x=x)
+    options = BuildOptions("wide32_w4a16", calibration=str(tmp_path / "data.npz"), repair="none")
+    (part,) = build(tmp_path / "m.onnx", options).figures["outputs"]
+    assert part["poor"] is poor
+    assert (part["sqnr_db"] or 0.0) < 1 if poor else part["sqnr_db"] > 30
+
+
+def test_scores_that_16_bits_cannot_hold_are_not_poor(tmp_path: Path) -> None:
+    options = saved(tmp_path, "a = Add(x, k) y = Sigmoid(a)", {"k": np.full((1, 4, 1, 1), -18.0)})
+    built = build(tmp_path / "m.onnx", replace(options, hardware="wide32_w4a16"))
+    (part,) = built.figures["outputs"]
+    assert (part["sqnr_db"] or 0.0) < 1 and part["poor"] is False

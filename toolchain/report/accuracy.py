@@ -14,7 +14,7 @@ from quant.sample import Sample
 from toolchain.codegen import Container
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Graph
-from toolchain.report.error_report import ErrorReport, Network, error_report, worst_layers
+from toolchain.report.error_report import ErrorReport, Network, Worst, error_report, worst_layers
 from toolchain.report.fidelity import Part, fidelity
 from toolchain.report.findings import LayerError, Quantized
 from toolchain.report.gate import Evaluation, Gate, Score, evaluated, failures
@@ -63,10 +63,9 @@ def judged(subject: Subject, first: tuple[Sample, Run], gate: Gate, evaluation: 
     failed = bool(short) or (score is not None and not score.passed)
     findings = (errors or _errors(subject)).findings if failed else ()
     blamed = [(sentence, _blame(subject.model.graph, part.tensor, findings)) for sentence, part in short]
-    lost = worst.lost if worst is not None else frozenset[str]()
     figures = {
-        "outputs": [_part(f, subject.model.graph, lost) for f in found.outputs],
-        "concats": [_part(f, subject.model.graph, lost) for f in found.concats],
+        "outputs": [_part(f, subject.model.graph, worst) for f in found.outputs],
+        "concats": [_part(f, subject.model.graph, worst) for f in found.concats],
         "judged_on": subject.on,
         "judged_samples": runs.taken,
         "worst_layers": [] if worst is None else [w.as_json() for w in worst.layers],
@@ -106,9 +105,12 @@ def _score(evaluation: Evaluation, subject: Subject, runs: _Kept) -> Score:
     return evaluated(evaluation, real, runs.outputs, runs.samples)
 
 
-def _part(part: Part, graph: Graph, lost: frozenset[str]) -> dict[str, Any]:
-    """poor: it is far from float, and a layer on its way lost what 16 bits would keep."""
-    return {**part.as_json(), "poor": part.poor and not lost.isdisjoint(_behind(graph, part.tensor))}
+def _part(part: Part, graph: Graph, worst: Worst | None) -> dict[str, Any]:
+    """poor: it is far from float, a layer on its way lost what 16 bits would keep, or lost it in 16 bits, and it holds
+    something."""
+    if worst is None or not part.poor or part.tensor in worst.silent:
+        return {**part.as_json(), "poor": False}
+    return {**part.as_json(), "poor": not worst.lost.isdisjoint(_behind(graph, part.tensor))}
 
 
 def _behind(graph: Graph, tensor: str) -> set[str]:

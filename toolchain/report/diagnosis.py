@@ -103,11 +103,19 @@ def _row(found: Measured, block: Block, sums: Sums, weights: float | None) -> La
 def _at_int16(found: Measured, block: Block, shares: _Shares) -> float:
     """dB of the block with 16 bits in the place of 8 and a range that holds its values. What is below half a step of 16 bits
     is lost there too."""
-    own, kind = found.sums[block.tensor].own, found.network.integer.types[block.tensor]
-    assert kind.quant is not None
-    steps = FINE_STEPS if CodeType(kind.dtype).bits == 8 else 1.0
-    silent = own.rms < kind.quant.scale / math.sqrt(steps) / 2
-    return 0.0 if silent else decibels(1.0, max(shares.alone - shares.clipped, 0.0) / steps)
+    steps = FINE_STEPS if not is_fine(found, block) else 1.0
+    return 0.0 if is_silent(found, block) else decibels(1.0, max(shares.alone - shares.clipped, 0.0) / steps)
+
+
+def is_fine(found: Measured, block: Block) -> bool:
+    """Whether its tensor's codes have more than 8 bits already."""
+    return CodeType(found.network.integer.types[block.tensor].dtype).bits > 8
+
+
+def is_silent(found: Measured, block: Block) -> bool:
+    """Whether its tensor's values are below half a step of 16 bits."""
+    steps = 1.0 if is_fine(found, block) else math.sqrt(FINE_STEPS)
+    return found.sums[block.tensor].own.rms < found.network.quant(block.tensor).scale / steps / 2
 
 
 def _cause(found: Measured, block: Block, weights: float | None, quantized: Quantized) -> tuple[Cause, str]:

@@ -21,7 +21,7 @@ from toolchain.ir.part import Part
 from toolchain.ops.movement import Concat
 from toolchain.passes.telling import silences
 from toolchain.report.blocks import Block, blocks, shown_tensors
-from toolchain.report.diagnosis import diagnosed, keeps_all, to_blame, undiagnosed
+from toolchain.report.diagnosis import diagnosed, is_fine, is_silent, keeps_all, to_blame, undiagnosed
 from toolchain.report.findings import LayerError, Quantized
 from toolchain.report.layer_errors import KEPT, Codes, Kept, Measured, Network, alone_values, measured
 from toolchain.report.warnings import layer_warnings
@@ -93,10 +93,12 @@ def network_of(
 @dataclass(frozen=True)
 class Worst:
     """The worst layers, by the error that each adds alone; lost: the model's tensors whose layers lose what 16 bits would
-    keep; warnings: of tensors and layers, whatever the figures."""
+    keep, or lose it in 16 bits; silent: those that hold nothing in 16 bits; warnings: of tensors and layers, whatever the
+    figures."""
 
     layers: tuple[LayerError, ...]
     lost: frozenset[str]
+    silent: frozenset[str]
     warnings: tuple[str, ...]
     samples: int
 
@@ -106,10 +108,11 @@ def worst_layers(network: Network, samples: Iterable[Sample], levels: Sequence[f
     chosen = sorted(sorted(range(len(levels)), key=lambda i: levels[i])[: Effort.of(network).looked_at])
     found = measured(network, ((sample, {}) for i, sample in enumerate(islice(samples, len(levels))) if i in chosen))
     rows = sorted((undiagnosed(found, b) for b in network.blocks), key=_alone)
-    lost = frozenset(r.tensor for r in rows if r.alone_db < POOR_SQNR_DB <= r.at_int16_db)
-    return Worst(
-        tuple(_findings(found, rows, quantized, WORST)), lost, tuple(layer_warnings(found, quantized.file)), found.samples
-    )
+    fine = {r.tensor: is_silent(found, r.block) for r in rows if is_fine(found, r.block)}
+    lost = (r.tensor for r in rows if r.alone_db < POOR_SQNR_DB and (r.tensor in fine or r.at_int16_db >= POOR_SQNR_DB))
+    findings, warnings = _findings(found, rows, quantized, WORST), layer_warnings(found, quantized.file)
+    silent = (name for name, nothing in fine.items() if nothing)
+    return Worst(tuple(findings), frozenset(lost), frozenset(silent), tuple(warnings), found.samples)
 
 
 def error_report(network: Network, samples: Iterable[tuple[Sample, Codes]], quantized: Quantized) -> ErrorReport:
