@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,3 +45,39 @@ def test_advice_can_be_followed(form: str, tmp_path: Path) -> None:
 
 def codes(model: Path, data: str, **options: object) -> Build:
     return build(model, BuildOptions("transformer64", data, samples=2, level=0, **options))  # type: ignore[arg-type]
+
+
+def parsed(graph: str, x: np.ndarray, folder: Path, **constants: np.ndarray) -> BuildOptions:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {graph}')
+    for name, value in constants.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value.astype(np.float32), name))
+    for index, node in enumerate(model.graph.node):
+        node.name = f"{node.op_type}_{index}"
+    onnx.save(model, folder / "m.onnx")
+    np.savez(folder / "d.npz", x=x.astype(np.float32))
+    return BuildOptions("edge16", calibration=str(folder / "d.npz"), repair="none", error_report=True)
+
+
+def test_a_part_that_its_whole_has_lost_is_kept_by_what_is_advised(tmp_path: Path) -> None:
+    """What reads the whole reads it at one scale, wherever it is joined."""
+    draw = np.random.default_rng(0)
+    graph = "(float[1,4,8,8] x) => (float[1,4,8,8] y) { p = Mul(x, a) c = Concat<axis=1>(p, x) y = Conv(c, w) }"
+    weights = draw.standard_normal((4, 8, 1, 1)) * np.repeat([0.002, 1.0], 4).reshape(1, 8, 1, 1)
+    options = parsed(graph, draw.standard_normal((24, 4, 8, 8)), tmp_path, a=np.array(500.0), w=weights)
+    built = build(tmp_path / "m.onnx", options)
+    assert built.errors is not None
+    first = built.errors.findings[0]
+    assert (first.layer, first.remedy.split(",")[0]) == ("Concat_1", "--host-node Concat_1 and --host-node Conv_2")
+    assert not any("mask" in row.why for row in built.errors.rows)
+    followed = build(tmp_path / "m.onnx", replace(options, host_nodes=("Concat_1", "Conv_2")))
+    assert built.figures["outputs"][0]["sqnr_db"] < 1 and followed.figures["outputs"][0]["sqnr_db"] > 40
+    narrow = build(tmp_path / "m.onnx", replace(options, hardware="transformer64")).errors
+    assert narrow is not None and narrow.findings[0].remedy.endswith("--type c=int16")
+
+
+def test_a_steep_function_is_to_blame_where_little_of_its_loss_is_that_of_clipped_values(tmp_path: Path) -> None:
+    x = 1.5 * np.random.default_rng(0).standard_normal((24, 4, 8, 8))
+    options = parsed("(float[1,4,8,8] x) => (float[1,4,8,8] y) { y = Tan(x) }", x, tmp_path)
+    (tmp_path / "p.yaml").write_text("version: 1\ntensors:\n  x: {low: -4, high: 4}\n  y: {low: -5000, high: 5000}\n")
+    errors = build(tmp_path / "m.onnx", replace(options, parameters=str(tmp_path / "p.yaml"))).errors
+    assert errors is not None and (errors.findings[0].layer, errors.findings[0].cause) == ("Tan_0", "steep function")

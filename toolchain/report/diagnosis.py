@@ -156,7 +156,8 @@ def _of_scale(sums: Sums, quant: Quant, clipped: bool, numerics: Numerics) -> tu
     if held.span > _WIDE * reach:
         return "range wider than its values", f"its codes cover {codes}, its values lie in {seen}"
     if held.span > _CREST * own.usual:
-        mask = "; values of a mask are among them" if own.low <= MASK else ""
+        masks = own.low <= MASK and own.high < -own.low / _CREST  # one of the ends alone is far off
+        mask = "; values of a mask are among them" if masks else ""
         return (
             "range dominated by few values",
             f"its codes cover {codes} for values of {own.usual:.3g} (median): few of them set its scale{mask}",
@@ -195,7 +196,20 @@ def to_blame(found: Measured, block: Block, row: LayerError) -> str | None:
     if feeds[worst] <= row.alone_db + LOST_DB:
         return worst
     # The energy of few large values hides what the others lose, and what is clipped; codes beyond all values could be finer.
-    return next((f for f in feeds if any(odd(found, f) for odd in (_few_set_it, _is_wide, _is_clipped))), None)
+    hidden = (_few_set_it, _is_wide) if row.cause == "steep function" and not _at_ends(found, block) else _ODD
+    return next((f for f in feeds if any(odd(found, f) for odd in hidden)), None)
+
+
+def _at_ends(found: Measured, block: Block) -> bool:
+    """Whether most of what a function loses is where it reads the first or the last code, as clipped values are."""
+    kept = found.kept[0]
+    right, made = kept.codes[block.tensor], found.outputs(block, kept).get(block.tensor)
+    read = next((kept.codes[f] for f in block.feeds if f in kept.codes), None)
+    if made is None or read is None or read.shape != right.shape:
+        return True
+    off = np.square(made.astype(np.float64) - right)
+    limits = np.iinfo(read.dtype)
+    return float(np.sum(off, where=(read == limits.min) | (read == limits.max))) >= float(off.sum()) / 2
 
 
 def _few_set_it(found: Measured, name: str) -> bool:
@@ -210,6 +224,9 @@ def _is_wide(found: Measured, name: str) -> bool:
 def _is_clipped(found: Measured, name: str) -> bool:
     own = found.sums[name].own
     return own.clipped > _CLIPPED * own.count and own.clipped_noise > own.noise / 2
+
+
+_ODD = (_few_set_it, _is_wide, _is_clipped)
 
 
 def _span(found: Measured, name: str) -> float:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from quant.fixed_point.core.codes import CodeType
 from toolchain.hw.chip import Chip
 from toolchain.ops.convolution.integer import IntegerConvolution
+from toolchain.ops.kit.operator import NpuOp
+from toolchain.ops.movement import Join
 from toolchain.report.blocks import Block
 from toolchain.report.findings import LOST_DB, Cause, LayerError, Quantized
 from toolchain.report.layer_errors import Measured
 
+_TOGETHER = 3  # nodes that are worth naming
+
 
 def remedy_of(row: LayerError, cause: Cause, found: Measured, quantized: Quantized) -> str:
     numerics, own = quantized.chip.numerics, found.sums[row.block.tensor].own
-    host = " and ".join(f"--host-node {n}" for n in row.nodes[:2])
+    host = " and ".join(f"--host-node {n}" for n in _hosted(row, found))
     if cause == "nothing lost":
         return ""
     ways: list[str] = []
@@ -32,9 +36,29 @@ def remedy_of(row: LayerError, cause: Cause, found: Measured, quantized: Quantiz
     fine = cause not in ("weight rounding", "clipped tail", "accumulator overflow")
     codes = CodeType(found.network.integer.types[row.block.tensor].dtype)
     if codes.bits == 8 and fine and row.at_int16_db > row.alone_db + LOST_DB:
-        named = f"--type {row.name}=int16"
+        named = f"--type {_typed(row, found)}=int16"
         ways.append(named if CodeType.INT16 in numerics.types else "numerics.activation: int16 in the machine's file")
     return ", or ".join(w for w in ways if w)
+
+
+def _hosted(row: LayerError, found: Measured) -> tuple[str, ...]:
+    """The nodes without which the chip does not lose it: what reads operands that are joined reads them at the one scale of the
+    whole, wherever they are joined. None where these are many."""
+    layer = row.block.layer
+    if layer is None or not isinstance(layer.op, Join):
+        return row.nodes[:2]
+    graph = found.network.integer
+    readers = [n for n in graph.consumers().get(layer.outputs[0], ()) if isinstance(n.op, NpuOp)]
+    together = tuple(dict.fromkeys((*row.nodes, *(s for n in readers for s in n.sources))))
+    return together if len(together) <= _TOGETHER else ()
+
+
+def _typed(row: LayerError, found: Measured) -> str:
+    """The tensor whose type it is: an operand that is joined has the codes of the whole."""
+    layer, network = row.block.layer, found.network
+    if layer is None or not isinstance(layer.op, Join) or layer.outputs[0] not in network.shown:
+        return row.name
+    return network.model.name(network.shown[layer.outputs[0]].model)
 
 
 def weight_type_of(block: Block, chip: Chip) -> CodeType:
