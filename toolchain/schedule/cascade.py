@@ -48,6 +48,7 @@ class Cascades:
         self._left: dict[tuple[int, int, int, str], bool] = {}
         self._works: dict[tuple[Call, Tiling], tuple[int, Sequence[Work]]] = {}
         self._parts: dict[int, Part] = {}
+        self._stripes: dict[tuple[int, int], StripesOf] = {}
         self._tensors: dict[str, list[str]] = {}
         for name, view in views.items():
             self._tensors.setdefault(view.root, []).append(name)
@@ -96,7 +97,7 @@ class Cascades:
         for index, root in self._in_place.within(first, end, resident):
             key = first, end, index, root
             if key not in self._left:
-                stripes = self._stripes_of(first, end, {}).of(1) if end > first + 1 else None
+                stripes = self._stripes_of(first, end).of(1, roots=()) if end > first + 1 else None
                 self._left[key] = stripes is None or self._in_place.leaves_nothing(stripes, index, root)
             found += [root] if self._left[key] else []
         return found
@@ -141,7 +142,7 @@ class Cascades:
         makes."""
         key = Asked(first, end, height, resident, ahead, channels)
         if key not in self._rings:
-            rows = self._stripes_of(first, end, self.kept(first, end, resident)).rows(height, ahead)
+            rows = self._stripes_of(first, end).rows(height, ahead, self.kept(first, end, resident).values())
             self._rings[key] = self._chip.sram.size + 1 if rows is None else self._rings_bytes(rows, first, channels)
         return self._rings[key]
 
@@ -157,13 +158,21 @@ class Cascades:
                 return found
         return None
 
-    def _plan(self, key: Asked, room: Room, stay: bool) -> PlannedCascade | None:
+    def could_fit(self, first: int, end: int, height: int, resident: frozenset[str], room: Room, channels: int = 0) -> bool:
+        """False where not even one call of each layer fits."""
+        return self._begun(Asked(first, end, height, resident, frozenset(), channels), room) is not None
+
+    def _begun(self, key: Asked, room: Room) -> Start | None:
         if self.rows_bytes(*key) > room[Space.SRAM]:
             return None
         if key not in self._started:
             self._started[key] = self._start(key)
         start = self._started[key]
-        if start is None or start.least_bytes > room[Space.SRAM]:
+        return None if start is None or start.least_bytes > room[Space.SRAM] else start
+
+    def _plan(self, key: Asked, room: Room, stay: bool) -> PlannedCascade | None:
+        start = self._begun(key, room)
+        if start is None:
             return None
         if key not in self._drafts:
             self._drafts[key] = self._drafted(range(key.first, key.end), start.stripes, start.kept, key.resident, start.chosen)
@@ -195,7 +204,7 @@ class Cascades:
     def _start(self, asked: Asked) -> Start | None:
         first, end, height, resident, ahead, channels = asked
         kept = self.kept(first, end, resident)
-        stripes = self._stripes_of(first, end, kept).of(height, ahead, channels)
+        stripes = self._stripes_of(first, end).of(height, ahead, channels, kept.values())
         if stripes is None:
             return None
         chosen: dict[int, Chosen] = {}
@@ -238,7 +247,7 @@ class Cascades:
 
     def least_rows(self, layers: range, height: int, roots: Collection[str]) -> Mapping[str, int] | None:
         """That must be kept of these roots, of stripes of so many rows; None where a layer needs all of what another makes."""
-        return self._stripes_of(layers.start, layers.stop, self._kept_of(layers, roots)).rows(height)
+        return self._stripes_of(layers.start, layers.stop).rows(height, roots=roots)
 
     def given(
         self,
@@ -252,14 +261,17 @@ class Cascades:
         """Of stripes of so many rows of the last layer, and so many channels (0: all). rows: that are kept of each root between
         the layers, no fewer than `least_rows`. resident: roots that lie in SRAM whole."""
         kept = self._kept_of(layers, rows)
-        stripes = self._stripes_of(layers.start, layers.stop, kept).held(height, rows, channels)
+        stripes = self._stripes_of(layers.start, layers.stop).held(height, rows, channels)
         return self._drafted(layers, stripes, kept, resident, chosen)
 
     def _kept_of(self, layers: range, roots: Collection[str]) -> dict[str, str]:
         return {n: r for n, r in self.kept(layers.start, layers.stop, ()).items() if r in roots}
 
-    def _stripes_of(self, first: int, end: int, kept: Mapping[str, str]) -> StripesOf:
-        return StripesOf([self._part(i) for i in range(first, end)], kept)
+    def _stripes_of(self, first: int, end: int) -> StripesOf:
+        """With all roots of which rows could be kept."""
+        if (first, end) not in self._stripes:
+            self._stripes[first, end] = StripesOf([self._part(i) for i in range(first, end)], self.kept(first, end, ()))
+        return self._stripes[first, end]
 
     def _part(self, index: int) -> Part:
         if index not in self._parts:

@@ -288,7 +288,10 @@ class Cuts:
         """The highest stripes that fit. channels: of a block, 0: all. stay: what is read is brought once for all of them."""
         room = {**self._others, int(Space.SRAM): step.room}
         found: list[PlannedCascade] = []
-        for height in halvings(self._bounds.heights[step.end - 1])[1:]:
+        heights = halvings(self._bounds.heights[step.end - 1])[1:]
+        if not heights or not self._cascades.could_fit(step.first, step.end, heights[-1], step.own, room, channels):
+            return found
+        for height in heights:
             planned = self._cascades.plan(step.first, step.end, height, step.own, room, channels, stay)
             found += [planned] if planned is not None else []
             if len(found) >= most:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
@@ -46,6 +47,7 @@ class Shift(NamedTuple):
 
 
 Step = Call | Shift | Anew
+Ends = Sequence[tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,11 @@ class Stripes:
 
 
 class StripesOf:
-    """The stripes of neighbouring layers, for any height of them."""
+    """The stripes of neighbouring layers, for any height of them; what it finds out is remembered."""
 
     def __init__(self, parts: Sequence[Part], kept: Mapping[str, str]):
         """kept: tensors that only these layers touch, and their roots."""
-        self._parts, self._kept = parts, kept
+        self._parts = parts
         self._users: dict[str, list[tuple[int, Sequence[Window]]]] = {}
         for index, part in enumerate(parts):
             for name, windows in part.reads.items():
@@ -84,35 +86,51 @@ class StripesOf:
         for name, root in kept.items():
             if name in self._made:
                 self._roots.setdefault(root, []).append((name, self._made[name]))
+        self._ends: dict[int, Ends] = {}  # by height
+        self._buffers: dict[tuple[int, str, bool], int] = {}  # rows by height, root, and whether it has room ahead
         self._readers: dict[str, list[tuple[int, int, Window]]] = {}  # of each root: the part, its rows, how it reads
         for name, root in kept.items():
             for user, windows in self._users.get(name, ()):
                 self._readers.setdefault(root, []).extend((user, parts[user].height, w) for w in windows)
+        self._touching: dict[str, set[int]] = {}  # the layers that make or read what lies in each root
+        for part in parts:
+            for root in {kept[name] for name in (part.output, *part.reads) if name in kept}:
+                self._touching.setdefault(root, set()).add(part.layer)
 
-    def of(self, height: int, ahead: Collection[str] = (), channels: int = 0) -> Stripes | None:
+    def of(
+        self, height: int, ahead: Collection[str] = (), channels: int = 0, roots: Collection[str] | None = None
+    ) -> Stripes | None:
         """height: rows of the last layer's output in a stripe. ahead: roots that have room for the next stripe's rows, so that
-        these can be made while others are still read. channels: of a block; 0: all. None where a layer needs all of what
-        another makes."""
-        if self._reads_whole():
-            return None
-        return self.held(height, self._rows(self._ends(height), ahead), channels)
+        these can be made while others are still read. channels: of a block; 0: all. roots: of which rows are kept; None: all.
+        None where a layer needs all of what another makes."""
+        rows = self.rows(height, ahead, roots)
+        return None if rows is None else self.held(height, rows, channels)
 
     def held(self, height: int, rows: Mapping[str, int], channels: int = 0) -> Stripes:
         """In buffers of so many rows, no fewer than `rows` says."""
-        ends, steps = self._ends(height), list[tuple[Step, ...]]()
+        ends, steps = self._ends_of(height), list[tuple[Step, ...]]()
         for block in spans(self._parts[-1].channels, channels) if channels else [None]:
             steps += self._steps(ends, rows, block)
         return Stripes(tuple(steps), rows, channels)
 
-    def rows(self, height: int, ahead: Collection[str] = ()) -> Mapping[str, int] | None:
+    def rows(self, height: int, ahead: Collection[str] = (), roots: Collection[str] | None = None) -> Mapping[str, int] | None:
         """That the buffers hold, of such stripes."""
-        return None if self._reads_whole() else self._rows(self._ends(height), ahead)
+        if self._reads_whole:
+            return None
+        kept = (root for root in self._roots if roots is None or root in roots)
+        return {root: self._buffer(height, root, root in ahead) for root in kept}
 
+    @cached_property
     def _reads_whole(self) -> bool:
         return any(not windows for name in self._made for _, windows in self._users.get(name, ()))
 
-    def _ends(self, height: int) -> list[tuple[int, ...]]:
+    def _ends_of(self, height: int) -> Ends:
         """For each stripe how many rows each layer has made at its end."""
+        if height not in self._ends:
+            self._ends[height] = self._found_ends(height)
+        return self._ends[height]
+
+    def _found_ends(self, height: int) -> Ends:
         last = self._parts[-1]
         count = -(-last.height // height)
         found: list[tuple[int, ...]] = []
@@ -139,33 +157,36 @@ class StripesOf:
         made = max(before[at] for _, at in self._roots[root])
         return min(*needed, made) if needed else made
 
-    def _rows(self, ends: Sequence[tuple[int, ...]], ahead: Collection[str]) -> dict[str, int]:
+    def _buffer(self, height: int, root: str, ahead: bool) -> int:
+        """Rows that it holds."""
+        key = height, root, ahead
+        if key not in self._buffers:
+            self._buffers[key] = self._found_buffer(self._ends_of(height), root, ahead)
+        return self._buffers[key]
+
+    def _found_buffer(self, ends: Ends, root: str, ahead: bool) -> int:
         """The most between the first that is needed and the last that is made; and what one stripe adds."""
-        found: dict[str, int] = {}
-        more: dict[str, int] = {}
+        rows, more, names = 1, 0, self._roots[root]
         before = (0,) * len(self._parts)
         for stripe in ends:
-            for root, names in self._roots.items():
-                made = max(stripe[at] for _, at in names)
-                found[root] = max(found.get(root, 1), made - self._first(root, before))
-                if root in ahead:
-                    more[root] = max(more.get(root, 0), *(stripe[at] - before[at] for _, at in names))
+            rows = max(rows, max(stripe[at] for _, at in names) - self._first(root, before))
+            if ahead:
+                more = max(more, *(stripe[at] - before[at] for _, at in names))
             before = stripe
-        return {root: min(rows + more.get(root, 0), self._height(root)) for root, rows in found.items()}
+        return min(rows + more, self._height(root))
 
     def _height(self, root: str) -> int:
         return max(self._parts[at].height for _, at in self._roots[root])
 
-    def _steps(
-        self, ends: Sequence[tuple[int, ...]], rows: Mapping[str, int], block: tuple[int, int] | None
-    ) -> Iterator[tuple[Step, ...]]:
+    def _steps(self, ends: Ends, rows: Mapping[str, int], block: tuple[int, int] | None) -> Iterator[tuple[Step, ...]]:
         """block: channels; None: all."""
         found: list[list[Step]] = []
-        anew = [] if block is None else [Anew(r, block, self._parts[names[0][1]].layer) for r, names in self._roots.items()]
+        roots = {root: names for root, names in self._roots.items() if root in rows}
+        anew = [] if block is None else [Anew(r, block, self._parts[names[0][1]].layer) for r, names in roots.items()]
         before = (0,) * len(self._parts)
         tops = dict.fromkeys(rows, 0)
         for stripe in ends:
-            for root, names in self._roots.items():
+            for root, names in roots.items():
                 if max(stripe[at] for _, at in names) - tops[root] > rows[root]:
                     first = self._first(root, before)
                     self._shift(found[-1], root, first, first - tops[root], before, block)
@@ -191,10 +212,7 @@ class StripesOf:
         """Put behind the last call that touches the root, so that the array goes on with others meanwhile."""
         names = self._roots[root]
         tensors = tuple((n, made[at] - first) for n, at in names if made[at] > first)
-        touching = {
-            part.layer for part in self._parts if self._kept.get(part.output) == root or root in map(self._kept.get, part.reads)
-        }
-        at = max((i + 1 for i, s in enumerate(steps) if s.layer in touching and isinstance(s, Call)), default=0)
+        at = max((i + 1 for i, s in enumerate(steps) if s.layer in self._touching[root] and isinstance(s, Call)), default=0)
         steps.insert(at, Shift(root, tensors, first, distance, self._parts[names[0][1]].layer, block))
 
 
