@@ -73,3 +73,8 @@ class NewerFileError(ProgramError):
 
 class InternalError(Exception):
     """Our bug: a broken invariant. Shown with a traceback, to be reported."""
+
+
+def percent(share: float) -> str:
+    """Two digits, and no more than there are of 100."""
+    return f"{100 * share:.2g} %" if share < 0.995 else "100 %"

@@ -10,7 +10,9 @@ import pytest
 from onnx import numpy_helper
 
 from tests.quantized.test_forms import built_form
+from tests.recurrent import recurrent
 from toolchain.api import Build, BuildOptions, build
+from toolchain.errors import percent
 from toolchain.report import skipped_warnings, unseen_warnings
 from toolchain.report.warnings import is_saturated
 
@@ -29,7 +31,7 @@ def of_a_sleeping_branch(folder: Path, **options: str) -> Build:
 
 def test_ranges_that_no_data_showed(tmp_path: Path) -> None:
     """Of both tensors behind the Relu; what the file gives is no guess."""
-    said = "ranges never seen: zero throughout the calibration data is b, c; give data in which they are not"
+    said = "ranges never seen: zero (to 1e-10) throughout the calibration data is b, c; give data in which they are not"
     assert said in of_a_sleeping_branch(tmp_path).warnings
     lines = [f"  {n}: {{low: -8, high: 8}}" for n in "xabcy"]
     (tmp_path / "p.yaml").write_text("\n".join(["version: 1", "tensors:", *lines, ""]))
@@ -96,3 +98,32 @@ def test_weights_that_are_rounded_anew(machine: str, why: str | None, form: str,
 def test_how_many_values_beyond_the_codes_say_something(clipped: int, count: int, said: bool) -> None:
     """One value of 64 is above a share of 0.1 %, and says nothing of it."""
     assert is_saturated(clipped, count) is said
+
+
+@pytest.mark.parametrize(("scales", "said"), [(1, 0), (2, 1)])
+def test_a_constant_of_a_product_that_is_rounded_anew(scales: int, said: int, tmp_path: Path) -> None:
+    """With matrices of its own along a batch dimension it has the one scale of an activation."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[2,3,4] x) => (float[2,3,5] y)
+      <float s = {0.02}, int8 z = {0}> { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
+      e = DequantizeLinear<axis = 0>(w, t) m = MatMul(d, e) r = QuantizeLinear(m, s, z) y = DequantizeLinear(r, s, z) }"""
+    proto, rng = onnx.parser.parse_model(text), np.random.default_rng(0)
+    steps = np.array([0.01, 0.03], np.float32)
+    held = {"w": rng.integers(-127, 128, (2, 4, 5)).astype(np.int8), "t": steps if scales > 1 else steps[0]}
+    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(v), n) for n, v in held.items())
+    onnx.save(proto, tmp_path / "m.onnx")
+    np.savez(tmp_path / "data.npz", x=rng.normal(size=(16, 2, 3, 4)).astype(np.float32))
+    notes = build(tmp_path / "m.onnx", BuildOptions("edge16", calibration=str(tmp_path / "data.npz"))).notes
+    why = "weights of 1 layer are rounded anew, edge16 has one scale for a constant that has matrices of its own along a batch"
+    assert sum(why in n for n in notes) == said
+
+
+def test_what_a_recurrent_layer_cuts_is_not_lost(tmp_path: Path) -> None:
+    """A sigmoid of 10 and of 40 is one."""
+    onnx.save(recurrent("LSTM", batch=1, length=3, units=4, inputs=4), tmp_path / "m.onnx")
+    np.savez(tmp_path / "data.npz", x=40 * np.random.default_rng(0).normal(size=(24, 3, 1, 4)).astype(np.float32))
+    options = BuildOptions("transformer64", calibration=str(tmp_path / "data.npz"), repair="none")
+    assert not [w for w in build(tmp_path / "m.onnx", options).warnings if "before" in w or "tells" in w]
+
+
+def test_a_share_has_no_more_digits_than_it_needs() -> None:
+    assert [percent(share) for share in (1.0, 0.999, 0.123, 0.0046)] == ["100 %", "100 %", "12 %", "0.46 %"]

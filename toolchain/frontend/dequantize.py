@@ -229,7 +229,9 @@ def _how(node: OnnxNode, walk: Walk) -> Stored | None:
         how = None if left is None else left.stored(0)
         return None if how is None else replace(how, product=True)
     transposed = node.op.op_type == "Gemm" and node.op.attributes.get("transB", 0)
-    how = weights.stored(0 if transposed else WEIGHTED[node.op.op_type])
+    several = node.op.op_type == "MatMul" and isinstance(weights, Held) and weights.scale.size > 1
+    along_batch = several and weights.axis < weights.codes.ndim - 2  # to the chip an activation, of one scale
+    how = weights.stored(weights.axis if along_batch else 0 if transposed else WEIGHTED[node.op.op_type])
     bias = walk.held.get(operand(node, 2))
     if how is None:
         return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import reduce
 
+import numpy as np
+
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.numerics import Numerics
 from quant.observe import Range
@@ -111,7 +113,9 @@ def assign_quants(
                 given = known(name, types[name])
                 quants[name] = given if isinstance(given, Quant) else activation_quant(_with(given, lost), numerics)
             elif same_scale(node.op):
-                quants[name] = quants[node.inputs[0]]
+                own, kept = known(name, types[name]), quants[node.inputs[0]]
+                finer = kept if isinstance(own, Quant) else activation_quant(_with(own, brought(node.op)), numerics)
+                quants[name] = finer if _blurred(node, kept) and finer.scale <= kept.scale / 2 else kept
             elif fixed is not None:
                 quants[name] = fixed
             else:
@@ -144,6 +148,11 @@ def _lost(node: Node, x: Quant, graph: Graph, consumers: Mapping[str, Sequence[N
     readers = consumers.get(node.outputs[0], ())
     hidden = all(isinstance(n.op, MaxPool) and _sees_data(node, n.op.geometry, graph) for n in readers)
     return () if hidden else lost
+
+
+def _blurred(node: Node, x: Quant) -> bool:
+    """Whether a number that a mover brings is far from what its input's codes make of it."""
+    return any(abs(np.rint(v / x.scale) * x.scale - v) > abs(v) / 4 for v in brought(node.op) if v > MASK_LOW)
 
 
 def _sees_data(node: Node, geometry: Geometry, graph: Graph) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from quant.fixed_point.core.codes import CodeType
 from quant.fixed_point.core.numerics import Numerics
 from quant.parameters import quant_range
+from toolchain.errors import percent
 from toolchain.ir.graph import Quant
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.elementwise.integer import IntegerBinary
@@ -151,7 +152,7 @@ def _of_scale(sums: Sums, quant: Quant, clipped: bool, numerics: Numerics) -> tu
     own, held = sums.own, quant_range(quant, numerics)
     codes, seen = f"[{held.low:.4g}, {held.high:.4g}]", f"[{own.low:.4g}, {own.high:.4g}]"
     if clipped:
-        return "clipped tail", f"{_percent(own.clipped / own.count)} of its values, in {seen}, lie outside its codes' {codes}"
+        return "clipped tail", f"{percent(own.clipped / own.count)} of its values, in {seen}, lie outside its codes' {codes}"
     reach = max(own.high, 0.0) - min(own.low, 0.0)
     if held.span > _WIDE * reach:
         return "range wider than its values", f"its codes cover {codes}, its values lie in {seen}"
@@ -233,7 +234,3 @@ def _span(found: Measured, name: str) -> float:
     """Of the codes of a tensor, in real numbers."""
     kind = found.network.integer.types[name]
     return found.network.quant(name).scale * float(np.iinfo(kind.dtype).max - np.iinfo(kind.dtype).min)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %"

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from toolchain.errors import counted
+from toolchain.errors import counted, percent
 from toolchain.report.diagnosis import CEILING_DB
 from toolchain.report.error_report import ErrorReport
 from toolchain.report.findings import LayerError
@@ -81,7 +81,7 @@ def _lines(rows: Sequence[LayerError], width: int) -> list[tuple[str, ...]]:
 
 def _cells(row: LayerError, width: int, count: int) -> tuple[str, ...]:
     levels = (row.effect_db, row.alone_db, row.own_db, row.weights_db, row.activations_db, row.accumulated_db)
-    clipped = f"{100 * row.clipped_share:.2g} %" if row.clipped_share else ""
+    clipped = percent(row.clipped_share) if row.clipped_share else ""
     name = row.layer if row.layer is not None else "-"
     return (
         cut(name + and_alike(count), width + 12),

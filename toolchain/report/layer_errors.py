@@ -17,6 +17,7 @@ from quant.sample import Sample
 from toolchain.errors import InternalError
 from toolchain.frontend import NormalModel
 from toolchain.ir.graph import Graph, Node, Quant
+from toolchain.ir.inner import Within
 from toolchain.ops.convolution.integer import IntegerConvolution
 from toolchain.ops.convolution.rules import Convolution
 from toolchain.ops.elementwise.integer import IntegerBinary
@@ -48,8 +49,10 @@ class Network:
     silent: Mapping[str, Silence]
 
     def counted(self, block: Block, x: Array) -> Array:
-        """float's values of the block's tensor, as far as they tell its readers anything."""
-        silence = self.silent.get(block.tensor)
+        """float's values of the block's tensor, as far as they tell its readers anything, and mathematics leaves them."""
+        silence, within = self.silent.get(block.tensor), self.model.inner.get(self.shown[block.tensor].model)
+        if isinstance(within, Within):
+            x = np.clip(x, within.low, within.high, dtype=x.dtype)
         return x if silence is None else silence.heard(x)
 
     def name(self, block: Block) -> str:

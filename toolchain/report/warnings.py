@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from toolchain.errors import counted
+from toolchain.errors import counted, percent
 from toolchain.report.layer_errors import Measured
 
 MUCH = 0.05  # of a model's products; more of them on the host is worth a warning
@@ -16,6 +16,7 @@ FEW_SAMPLES = 16
 MOST_CLIPPED = 0.5  # of a tensor's values
 SATURATED = 0.001  # of a tensor's values
 FEWEST_CLIPPED = 3
+_HEARD = 1e-5  # of a tensor's energy: what lies outside its codes by less is a step or two of fine ones
 _ONCE_IN_A_HUNDRED = 2.33  # standard deviations of a count, one-sided
 NAMED = 4  # in one warning
 DYNAMIC = "DynamicQuantizeLinear"
@@ -47,7 +48,7 @@ def unseen_warnings(names: Sequence[str]) -> list[str]:
     if not names:
         return []
     shown = _first(", ".join(names[:NAMED]), len(names))
-    return [f"ranges never seen: zero throughout the calibration data is {shown}; give data in which they are not"]
+    return [f"ranges never seen: zero (to 1e-10) throughout the calibration data is {shown}; give data in which they are not"]
 
 
 def idle_warnings(static_ranges: bool, nodes: Sequence[tuple[str, str]]) -> list[str]:
@@ -101,10 +102,11 @@ def _saturated(found: Measured, told: Collection[str]) -> list[str]:
     for block in found.network.blocks:
         own, name = found.sums[block.tensor].own, found.network.name(block)
         clipped, count = counts.get(name, (0, 0))
-        counts[name] = clipped + own.clipped, count + own.count
+        lost = own.clipped if own.clipped_noise > _HEARD * own.signal else 0
+        counts[name] = clipped + lost, count + own.count
     shares = {name: k / n for name, (k, n) in counts.items() if is_saturated(k, n) and name not in told}
     ranked = sorted(shares.items(), key=lambda s: -s[1])
-    named = ", ".join(f"{name} {100 * share:.2g} %" for name, share in ranked[:NAMED])
+    named = ", ".join(f"{name} {percent(share)}" for name, share in ranked[:NAMED])
     return (
         [f"more than {100 * SATURATED:g} % of the values lie outside the codes of {_first(named, len(ranked))}"] if ranked else []
     )
